@@ -1,0 +1,48 @@
+package engine
+
+import "math"
+
+// ColumnsMax bounds the columns of a row. A row of n columns takes ⌈n/4⌉ words
+// in every slot of its segment, so wide rows pay for columns they do not use.
+const ColumnsMax = 64
+
+// OpKind says what an Op does to its row. The values are part of the log
+// format (docs/FORMAT.md) and never change meaning.
+type OpKind uint8
+
+const (
+	// OpAdd adds each cell's value to its column.
+	OpAdd OpKind = 1
+	// OpSet makes each cell's column equal to its value; other columns stay.
+	OpSet OpKind = 2
+	// OpDelete makes every column zero, which is the same as an absent row.
+	OpDelete OpKind = 3
+)
+
+// Cell is one column of an Op and its delta (OpAdd) or value (OpSet).
+type Cell struct {
+	Column uint8 // below ColumnsMax
+	Value  int64
+}
+
+// Op is one change of one row. It applies whole or not at all. Cells of one
+// column apply in order; OpDelete has none.
+type Op struct {
+	ID    uint64
+	Kind  OpKind
+	Cells []Cell
+}
+
+// Overflow names an op that Apply refused because a sum left int64.
+type Overflow struct {
+	Op     int   // index into the ops given to Apply
+	Column uint8 // first column whose sum does not fit
+}
+
+// addInt64 returns a+b and whether the sum fits an int64.
+func addInt64(a, b int64) (int64, bool) {
+	if b > 0 && a > math.MaxInt64-b || b < 0 && a < math.MinInt64-b {
+		return a, false
+	}
+	return a + b, true
+}

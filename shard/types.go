@@ -1,0 +1,157 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/engine"
+)
+
+// The errors of this package that a caller may tell apart. All but
+// ErrOutcomeUnknown promise that nothing of the request (or, inside a
+// PartialError, nothing of the shards not named) was applied.
+var (
+	// ErrOverloaded is returned when a group's queue is full, or when a write
+	// waited there until its deadline and was withdrawn.
+	ErrOverloaded = errors.New("too many writes in flight")
+	// ErrNoLeader is returned when a group has no leader that may serve yet.
+	ErrNoLeader = errors.New("the shard has no leader")
+	// ErrNoQuorum is returned when a read could not be confirmed, or did not
+	// see its token's index, by the deadline.
+	ErrNoQuorum = errors.New("the shard could not confirm the read in time")
+	// ErrDraining is returned when the node is stopping.
+	ErrDraining = errors.New("the node is stopping")
+	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
+	// not learned by the deadline: it happens once or never.
+	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
+	// ErrKeyspaceExists is returned when a keyspace is created with a name that
+	// is taken by one of another shape.
+	ErrKeyspaceExists = errors.New("the keyspace exists with other columns or shards")
+	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there.
+	ErrUnknownKeyspace = errors.New("no such keyspace")
+)
+
+// ArgumentError is returned by CreateKeyspace and AddColumns for a bad name or
+// bound. Field is the JSON path of what is wrong, such as "columns[1]".
+type ArgumentError struct{ Field, Problem string }
+
+func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
+
+// PartialError is returned by Write when a request's shards did not fare alike.
+// Applied and Unknown hold ids in the order of the request, doubles kept; what
+// is in neither was not applied.
+type PartialError struct {
+	Err     error // the worst of the shards' errors; Unwrap returns it
+	Applied []uint64
+	Unknown []uint64
+}
+
+func (e *PartialError) Error() string {
+	return fmt.Sprintf("%v (%d ops applied, %d unknown)", e.Err, len(e.Applied), len(e.Unknown))
+}
+
+func (e *PartialError) Unwrap() error { return e.Err }
+
+// KindCounters is the kind of a keyspace of plain counters.
+const KindCounters = "counters"
+
+// Keyspace describes one named table. A value handed out is never changed:
+// AddColumns makes a new one.
+type Keyspace struct {
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Columns []string `json:"columns"` // position is the column's number for ever
+	Shards  int      `json:"shards"`  // fixed when the keyspace is created
+
+	firstGroup uint32 // groups firstGroup … firstGroup+Shards-1 hold its shards
+}
+
+// Column returns the number of a column by name, or -1.
+func (k *Keyspace) Column(name string) int {
+	for i, c := range k.Columns {
+		if c == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// Consistency is how fresh a read must be.
+type Consistency uint8
+
+const (
+	// Bounded answers from a replica that has proved itself fresh within
+	// ReadOptions.MaxStaleness. The default.
+	Bounded Consistency = iota
+	// Stale answers from this node's replica as it is.
+	Stale
+	// Linearizable sees every write acknowledged before the read began.
+	Linearizable
+)
+
+// MaxStalenessDefault is used for Bounded reads that do not say.
+const MaxStalenessDefault = time.Second
+
+// ReadOptions says how fresh a read must be and until when it may wait.
+type ReadOptions struct {
+	Consistency  Consistency
+	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
+	Token        Token         // writes that the read must see; nil for none
+	Deadline     time.Time     // always set
+}
+
+// Write is one write request and, after Node.Write returned nil, its answer.
+// The caller owns it and everything in it again once Write has returned; with
+// ErrOutcomeUnknown too, because the node keeps no reference to it.
+type Write struct {
+	Ops      []engine.Op // ids as the client knows them
+	Width    int         // columns of each result row; 0 for no results
+	Deadline time.Time   // always set
+
+	Rows      []int64           // len(Ops)*Width: each row right after its own op
+	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold the unchanged counts
+	Duplicate bool              // the request was applied before; Rows hold counts as of now
+	Token     Token
+}
+
+// ScanResult is one page of Node.Scan in ascending id order.
+type ScanResult struct {
+	IDs  []uint64
+	Rows []int64 // len(IDs)*width
+	More bool    // there may be rows after the last id
+}
+
+// Status is what a node knows of itself and its groups.
+type Status struct {
+	ClusterID string        `json:"cluster_id"`
+	Nodes     []NodeStatus  `json:"nodes"`
+	Groups    []GroupStatus `json:"groups"`
+}
+
+// NodeStatus describes one node of the cluster.
+type NodeStatus struct {
+	ID          string `json:"id"`
+	State       string `json:"state"` // "alive" or "stopping"
+	Version     string `json:"version"`
+	HTTPAddr    string `json:"http_addr"`
+	ClusterAddr string `json:"cluster_addr"`
+	GossipAddr  string `json:"gossip_addr"`
+}
+
+// GroupStatus describes this node's replica of one Raft group. Digest is taken
+// at AppliedIndex: two replicas of equal AppliedIndex have equal digests.
+type GroupStatus struct {
+	ID            uint32 `json:"id"`
+	Keyspace      string `json:"keyspace"` // "meta" for the group of the catalog
+	Shard         int    `json:"shard"`
+	Role          string `json:"role"`   // leader, follower, candidate
+	Leader        string `json:"leader"` // node id, "" when not known
+	Term          uint64 `json:"term"`
+	AppliedIndex  uint64 `json:"applied_index"`
+	CommitIndex   uint64 `json:"commit_index"`
+	SnapshotIndex uint64 `json:"snapshot_index"`
+	Digest        string `json:"digest"` // 16 hex digits
+	Rows          uint64 `json:"rows"`
+	Bytes         uint64 `json:"bytes"` // memory of the tables, overflow and directory included
+}
