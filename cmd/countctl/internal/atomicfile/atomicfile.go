@@ -1,0 +1,108 @@
+// Package atomicfile writes files that appear whole or not at all.
+//
+// It owns the temporary file beside the target and its removal. It never
+// touches the target before Commit, with one exception: a target that is not a
+// regular file (a device, a pipe) is written directly, because it must not be
+// replaced. Its invariant: after a crash at any point the target holds its old
+// bytes or all of the new ones.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const (
+	newFileMode = 0o666 // before the umask
+	// createTriesMax bounds the search for a free temporary name.
+	createTriesMax = 100
+)
+
+// File is a file in the making. It is used by one goroutine.
+type File struct {
+	f      *os.File
+	target string // "" when f is the target itself
+}
+
+// Create opens a temporary file beside path. The caller calls Commit or Abort.
+func Create(path string) (*File, error) {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved // replace what a link points to, not the link
+	}
+	mode := fs.FileMode(newFileMode)
+	if info, err := os.Stat(path); err == nil {
+		if !info.Mode().IsRegular() {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			return &File{f: f}, err
+		}
+		mode = info.Mode().Perm()
+	}
+	dir, name := filepath.Split(path)
+	for try := range createTriesMax {
+		temp := filepath.Join(dir, fmt.Sprintf(".%s.%d.%d.tmp", name, os.Getpid(), try))
+		f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &File{f: f, target: path}, nil
+	}
+	return nil, fmt.Errorf("cannot create %s: %d temporary files of it are in the way", path, createTriesMax)
+}
+
+func (f *File) Write(p []byte) (int, error) { return f.f.Write(p) }
+
+// Commit makes the bytes durable and gives the file its name. After an error
+// the temporary file is gone.
+func (f *File) Commit() error {
+	if f.target == "" {
+		return f.f.Close()
+	}
+	err := f.f.Sync()
+	if closeErr := f.f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.f.Name(), f.target)
+	}
+	if err != nil {
+		os.Remove(f.f.Name())
+		return err
+	}
+	return syncDir(filepath.Dir(f.target))
+}
+
+// Abort removes the temporary file. It does nothing after Commit.
+func (f *File) Abort() {
+	if f.f.Close() == nil && f.target != "" {
+		os.Remove(f.f.Name())
+	}
+}
+
+// syncDir makes a rename in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// WriteFile replaces path by data.
+func WriteFile(path string, data []byte) error {
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		f.Abort()
+		return err
+	}
+	return f.Commit()
+}

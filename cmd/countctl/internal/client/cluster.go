@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+)
+
+// Keyspace describes one named table.
+type Keyspace struct {
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Columns []string `json:"columns"` // in the order of a row
+	Shards  int      `json:"shards"`
+}
+
+// Cluster is what a node knows of itself and its groups.
+type Cluster struct {
+	ClusterID string  `json:"cluster_id"`
+	Nodes     []Node  `json:"nodes"`
+	Groups    []Group `json:"groups"`
+}
+
+// Node describes one node.
+type Node struct {
+	ID          string `json:"id"`
+	State       string `json:"state"`
+	Version     string `json:"version"`
+	HTTPAddr    string `json:"http_addr"`
+	ClusterAddr string `json:"cluster_addr"`
+	GossipAddr  string `json:"gossip_addr"`
+}
+
+// Group describes one replica of one Raft group. Two replicas of equal
+// AppliedIndex have equal digests.
+type Group struct {
+	ID            uint32 `json:"id"`
+	Keyspace      string `json:"keyspace"`
+	Shard         int    `json:"shard"`
+	Role          string `json:"role"`
+	Leader        string `json:"leader"` // node id; "" when not known
+	Term          uint64 `json:"term"`
+	AppliedIndex  uint64 `json:"applied_index"`
+	CommitIndex   uint64 `json:"commit_index"`
+	SnapshotIndex uint64 `json:"snapshot_index"`
+	Digest        string `json:"digest"` // 16 hex digits, at AppliedIndex
+	Rows          uint64 `json:"rows"`
+	Bytes         uint64 `json:"bytes"` // of memory
+}
+
+// Keyspaces lists the keyspaces.
+func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
+	var answer struct {
+		Keyspaces []Keyspace `json:"keyspaces"`
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/keyspaces"}, &answer)
+	return answer.Keyspaces, err
+}
+
+// CreateKeyspace creates a keyspace of counters, or returns the one that is
+// there when it has this shape. shards 0 leaves the number to the server.
+func (c *Client) CreateKeyspace(ctx context.Context, name string, columns []string, shards int) (Keyspace, error) {
+	return c.changeKeyspace(ctx, "/v1/keyspaces", struct {
+		Name    string   `json:"name"`
+		Columns []string `json:"columns"`
+		Shards  int      `json:"shards,omitempty"`
+	}{name, columns, shards})
+}
+
+// AddColumns adds columns to a keyspace; those that are there stay as they are.
+func (c *Client) AddColumns(ctx context.Context, keyspace string, columns []string) (Keyspace, error) {
+	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", struct {
+		Columns []string `json:"columns"`
+	}{columns})
+}
+
+func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return Keyspace{}, err
+	}
+	var answer Keyspace
+	err = c.do(ctx, call{method: http.MethodPost, path: path, body: body}, &answer)
+	return answer, err
+}
+
+// Cluster reads the state of nodes and groups.
+func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
+	var answer Cluster
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/cluster"}, &answer)
+	return answer, err
+}
+
+// Version reads the server's version.
+func (c *Client) Version(ctx context.Context) (string, error) {
+	var answer struct {
+		Version string `json:"version"`
+	}
+	err := c.do(ctx, call{method: http.MethodGet, path: "/v1/version"}, &answer)
+	return answer.Version, err
+}
+
+// Ready asks whether the node can serve. When it says no, why holds its reason
+// and the error is nil.
+func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
+	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
+		return false, refused.Message, nil
+	}
+	return err == nil, "", err
+}

@@ -1,0 +1,102 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Error is a refusal that the server answered with.
+type Error struct {
+	Status     int           // of HTTP
+	Code       string        // such as invalid_argument; "" when the body was not an error of countd
+	Message    string        // one line
+	Field      string        // path of what is wrong in the body, such as ops[3].id; "" when none
+	RetryAfter time.Duration // what the server asked to wait; 0 when it did not
+	Applied    []ID          // of a write over several shards: ids that were applied
+	Unknown    []ID          // of a write over several shards: ids whose fate is not known
+}
+
+func (e *Error) Error() string {
+	code := e.Code
+	if code == "" {
+		code = http.StatusText(e.Status)
+	}
+	text := fmt.Sprintf("%s (%d): %s", code, e.Status, e.Message)
+	if len(e.Applied)+len(e.Unknown) > 0 {
+		text += fmt.Sprintf(" (%d ops applied, %d unknown)", len(e.Applied), len(e.Unknown))
+	}
+	return text
+}
+
+// Retryable tells whether the same call may succeed later: the server was
+// busy, or did not answer. Whether it may be sent again is the caller's to
+// judge: the first one may have been applied.
+func Retryable(err error) bool {
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	var refused *Error
+	if errors.As(err, &refused) {
+		switch refused.Status {
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return true
+		}
+		return false
+	}
+	return errors.Is(err, ErrNoAnswer)
+}
+
+// errorMessageBytesMax cuts the text of an answer that is not countd's own.
+const errorMessageBytesMax = 200
+
+// decodeError reads the body of an answer whose status is not 2xx. A body of
+// another server (a proxy, say) becomes the message, cut.
+func decodeError(status int, header http.Header, body []byte) *Error {
+	e := &Error{Status: status, RetryAfter: retryAfter(header, time.Now())}
+	var answer struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+			Field   string `json:"field"`
+		} `json:"error"`
+		Applied []ID `json:"applied"`
+		Unknown []ID `json:"unknown"`
+	}
+	if err := json.Unmarshal(body, &answer); err == nil && answer.Error.Code != "" {
+		e.Code, e.Message, e.Field = answer.Error.Code, oneLine(answer.Error.Message), answer.Error.Field
+		e.Applied, e.Unknown = answer.Applied, answer.Unknown
+		return e
+	}
+	e.Message = oneLine(string(body))
+	if e.Message == "" {
+		e.Message = "the answer has no text"
+	}
+	return e
+}
+
+// oneLine keeps a foreign text from breaking the one line of an error.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > errorMessageBytesMax {
+		text = strings.ToValidUTF8(text[:errorMessageBytesMax], "") + "…"
+	}
+	return text
+}
+
+// retryAfter reads the header Retry-After, in seconds or as a date.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	value := header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil && at.After(now) {
+		return at.Sub(now)
+	}
+	return 0
+}

@@ -1,0 +1,154 @@
+package client
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// ID names a row. Its JSON form is a string, because numbers beyond 2^53 do
+// not survive every JSON reader; an integer is read too.
+type ID uint64
+
+// ErrBadID is returned for a text that is not an unsigned 64-bit integer in
+// decimal digits.
+var ErrBadID = errors.New("not an unsigned 64-bit integer")
+
+// ParseID reads an id's decimal form.
+func ParseID(text string) (ID, error) {
+	id, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is %w", text, ErrBadID)
+	}
+	return ID(id), nil
+}
+
+func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// MarshalJSON writes the id as a string.
+func (id ID) MarshalJSON() ([]byte, error) { return id.appendJSON(nil), nil }
+
+func (id ID) appendJSON(dst []byte) []byte {
+	dst = append(dst, '"')
+	dst = strconv.AppendUint(dst, uint64(id), 10)
+	return append(dst, '"')
+}
+
+// UnmarshalJSON reads a string or an integer.
+func (id *ID) UnmarshalJSON(text []byte) error {
+	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {
+		text = text[1 : n-1]
+	}
+	parsed, err := ParseID(string(text))
+	*id = parsed
+	return err
+}
+
+// Count is one column of a row.
+type Count struct {
+	Column string
+	Value  int64
+}
+
+// Counts are a row's columns in the server's order. Its JSON form is an
+// object of column to integer.
+type Counts []Count
+
+// Get returns a column's value and whether the column is there.
+func (c Counts) Get(column string) (int64, bool) {
+	i := slices.IndexFunc(c, func(count Count) bool { return count.Column == column })
+	if i < 0 {
+		return 0, false
+	}
+	return c[i].Value, true
+}
+
+// MarshalJSON keeps the order of the columns.
+func (c Counts) MarshalJSON() ([]byte, error) { return c.appendJSON(nil), nil }
+
+func (c Counts) appendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	for i, count := range c {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendQuote(dst, count.Column)
+		dst = append(dst, ':')
+		dst = strconv.AppendInt(dst, count.Value, 10)
+	}
+	return append(dst, '}')
+}
+
+var errBadCounts = errors.New("counts are not an object of column to 64-bit integer")
+
+// UnmarshalJSON keeps the order of the columns. Pages hold rows by the ten
+// thousand, so it reads its one shape by hand: names without escapes (a
+// column's name has none), integers without fraction or exponent.
+func (c *Counts) UnmarshalJSON(text []byte) error {
+	rest, ok := cutByte(text, '{')
+	if !ok {
+		return errBadCounts
+	}
+	*c = (*c)[:0]
+	if rest, ok := cutByte(rest, '}'); ok {
+		return endOf(rest)
+	}
+	for {
+		var count Count
+		if count, rest, ok = cutCount(rest); !ok {
+			return errBadCounts
+		}
+		*c = append(*c, count)
+		if after, ok := cutByte(rest, ','); ok {
+			rest = after
+			continue
+		}
+		if rest, ok = cutByte(rest, '}'); !ok {
+			return errBadCounts
+		}
+		return endOf(rest)
+	}
+}
+
+// cutCount reads "name":value from the front of text.
+func cutCount(text []byte) (count Count, rest []byte, ok bool) {
+	if rest, ok = cutByte(text, '"'); !ok {
+		return count, nil, false
+	}
+	end := bytes.IndexAny(rest, `"\`)
+	if end < 0 || rest[end] == '\\' {
+		return count, nil, false
+	}
+	count.Column = string(rest[:end])
+	if rest, ok = cutByte(rest[end+1:], ':'); !ok {
+		return count, nil, false
+	}
+	rest = bytes.TrimLeft(rest, jsonSpace)
+	end = bytes.IndexFunc(rest, func(r rune) bool { return r != '-' && (r < '0' || r > '9') })
+	if end < 0 {
+		return count, nil, false
+	}
+	value, err := strconv.ParseInt(string(rest[:end]), 10, 64)
+	count.Value = value
+	return count, rest[end:], err == nil
+}
+
+const jsonSpace = " \t\r\n"
+
+// cutByte skips white space and then b.
+func cutByte(text []byte, b byte) (rest []byte, ok bool) {
+	text = bytes.TrimLeft(text, jsonSpace)
+	if len(text) == 0 || text[0] != b {
+		return text, false
+	}
+	return text[1:], true
+}
+
+func endOf(rest []byte) error {
+	if len(bytes.TrimLeft(rest, jsonSpace)) > 0 {
+		return errBadCounts
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+// Package csvfile reads and writes the CSV files of import and export, plain
+// or gzipped.
+//
+// It owns line numbers, the raw bytes of the record just read and the count of
+// bytes done. It never interprets a field. Its invariant: each record of a
+// file comes out once, with the line that it starts on, or is reported as bad
+// with that line; an end of file in the middle of a record or of the gzip
+// stream is never taken for the end.
+package csvfile
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/gzip"
+)
+
+const (
+	// recordBytesMax bounds a record, so that a quote that is never closed
+	// does not take the rest of the file into memory.
+	recordBytesMax = 1 << 20
+	readBufferSize = 64 << 10
+	// HeadBytes is how much of a file's start its identity is taken from.
+	HeadBytes = 64 << 10
+)
+
+// ErrRecordTooLong is returned when a record is longer than 1 MiB: most likely
+// a quote that is never closed.
+var ErrRecordTooLong = errors.New("record longer than 1 MiB (is a quote left open?)")
+
+// BadRecordError is returned by Next for a record that is not CSV or has
+// another number of fields than the header. Reading may go on after it.
+type BadRecordError struct {
+	Line   int64
+	Reason string
+}
+
+func (e *BadRecordError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
+
+// Reader reads a CSV file with a header. It is used by one goroutine, but for
+// BytesRead.
+type Reader struct {
+	name    string
+	size    int64 // of the file as stored; -1 when not known
+	closers []io.Closer
+	counted *countingReader
+	recent  *recentBytes
+	csv     *csv.Reader
+	header  []string
+	line    int64 // the current record's first line
+	start   int64 // offset of the current record
+}
+
+// Open opens a file and reads its header. gzip is told by its first bytes, so
+// a name need not say it.
+func Open(path string) (*Reader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	size := int64(-1)
+	if info.Mode().IsRegular() {
+		size = info.Size()
+	}
+	return newReader(path, f, size, f)
+}
+
+// NewReader reads from a stream, such as standard input; name is for messages.
+func NewReader(name string, r io.Reader) (*Reader, error) {
+	return newReader(name, r, -1)
+}
+
+func newReader(name string, in io.Reader, size int64, closers ...io.Closer) (*Reader, error) {
+	r := &Reader{name: name, size: size, closers: closers, counted: &countingReader{r: in}}
+	if err := r.open(); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Reader) open() error {
+	buffered := bufio.NewReaderSize(r.counted, readBufferSize)
+	plain := io.Reader(buffered)
+	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		unzipped, err := gzip.NewReader(buffered)
+		if err != nil {
+			return fmt.Errorf("cannot read %s: %w", r.name, err)
+		}
+		r.closers = append(r.closers, unzipped)
+		plain = unzipped
+	}
+	r.recent = &recentBytes{r: plain}
+	r.csv = csv.NewReader(bufio.NewReaderSize(r.recent, readBufferSize))
+	r.csv.ReuseRecord = true
+	r.csv.FieldsPerRecord = -1 // counted in Next, which can go on after a bad record
+	record, err := r.csv.Read()
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s:1: the file is empty; it needs a header", r.name)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the header of %s: %w", r.name, err)
+	}
+	r.header = slices.Clone(record)
+	r.header[0] = strings.TrimPrefix(r.header[0], "\ufeff") // a byte order mark, as spreadsheets write
+	return nil
+}
+
+// Name returns the file's name for messages.
+func (r *Reader) Name() string { return r.name }
+
+// Header returns the names of the columns. The reader owns them.
+func (r *Reader) Header() []string { return r.header }
+
+// Size returns the bytes of the file as stored, or -1 when not known.
+func (r *Reader) Size() int64 { return r.size }
+
+// BytesRead returns how many of Size bytes are read. Any goroutine may ask.
+func (r *Reader) BytesRead() int64 { return r.counted.n.Load() }
+
+// Line returns the line that the record last returned, or refused, starts on.
+// The first is 1, the header's.
+func (r *Reader) Line() int64 { return r.line }
+
+// Next returns the next record; its fields are valid until the next call. It
+// returns io.EOF after the last one, a *BadRecordError for a record that may be
+// passed over, and any other error when nothing more can be read.
+func (r *Reader) Next() ([]string, error) {
+	r.start = r.csv.InputOffset()
+	r.recent.discard(r.start)
+	record, err := r.csv.Read()
+	var parse *csv.ParseError
+	switch {
+	case errors.As(err, &parse):
+		r.line = int64(parse.StartLine)
+		if parse.StartLine != parse.Line {
+			// A field that runs over lines and then breaks: where it should
+			// have ended cannot be told, so good rows may be inside of it.
+			return nil, fmt.Errorf("%s:%d: a quote opened here breaks at line %d", r.name, r.line, parse.Line)
+		}
+		return nil, &BadRecordError{r.line, parse.Err.Error()}
+	case errors.Is(err, io.EOF):
+		return nil, io.EOF
+	case err != nil:
+		return nil, fmt.Errorf("cannot read %s after line %d: %w", r.name, r.line, err)
+	}
+	line, _ := r.csv.FieldPos(0)
+	r.line = int64(line)
+	if len(record) != len(r.header) {
+		return nil, &BadRecordError{r.line, fmt.Sprintf("has %d fields, the header has %d", len(record), len(r.header))}
+	}
+	return record, nil
+}
+
+// Raw returns the bytes of the record last returned or refused, without its
+// line end. They are valid until the next call of Next.
+func (r *Reader) Raw() []byte {
+	return bytes.Trim(r.recent.since(r.start, r.csv.InputOffset()), "\r\n")
+}
+
+// Close closes the file.
+func (r *Reader) Close() error {
+	var err error
+	for _, c := range slices.Backward(r.closers) {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// countingReader counts the bytes that pass.
+type countingReader struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// recentBytes passes a stream on and keeps what a reader above may have
+// buffered but not yet parsed, so that a bad record can be shown as it was.
+type recentBytes struct {
+	r     io.Reader
+	kept  []byte
+	first int64 // offset in the stream of kept[0]
+	used  int   // bytes of kept that discard gave up
+}
+
+func (b *recentBytes) Read(p []byte) (int, error) {
+	b.kept = append(b.kept[:0], b.kept[b.used:]...)
+	b.first += int64(b.used)
+	b.used = 0
+	if len(b.kept) > recordBytesMax {
+		return 0, ErrRecordTooLong
+	}
+	n, err := b.r.Read(p)
+	b.kept = append(b.kept, p[:n]...)
+	return n, err
+}
+
+// discard gives up the bytes before an offset.
+func (b *recentBytes) discard(offset int64) { b.used = int(offset - b.first) }
+
+func (b *recentBytes) since(from, to int64) []byte { return b.kept[from-b.first : to-b.first] }

@@ -1,0 +1,100 @@
+package csvfile
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+)
+
+const writeBufferSize = 256 << 10
+
+// Writer writes a CSV file of ids and integers. A file appears under its name
+// at Commit, whole. It is used by one goroutine.
+type Writer struct {
+	name     string
+	file     *atomicfile.File // nil for a stream
+	gzip     *gzip.Writer     // nil for plain
+	buffered *bufio.Writer
+	line     []byte
+}
+
+// Create begins a file; a name that ends in .gz is gzipped. The caller calls
+// Commit or Abort.
+func Create(path string) (*Writer, error) {
+	f, err := atomicfile.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create %s: %w", path, err)
+	}
+	w := &Writer{name: path, file: f}
+	out := io.Writer(f)
+	if strings.HasSuffix(path, ".gz") {
+		w.gzip = gzip.NewWriter(f)
+		out = w.gzip
+	}
+	w.buffered = bufio.NewWriterSize(out, writeBufferSize)
+	return w, nil
+}
+
+// NewWriter writes to a stream, such as standard output; name is for messages.
+func NewWriter(name string, out io.Writer) *Writer {
+	return &Writer{name: name, buffered: bufio.NewWriterSize(out, writeBufferSize)}
+}
+
+// Header writes the first line. The names need no quotes: they are id and
+// columns of a keyspace.
+func (w *Writer) Header(names []string) error {
+	w.line = append(w.line[:0], strings.Join(names, ",")...)
+	return w.flushLine()
+}
+
+// Row writes an id and its values.
+func (w *Writer) Row(id uint64, values []int64) error {
+	w.line = strconv.AppendUint(w.line[:0], id, 10)
+	for _, v := range values {
+		w.line = append(w.line, ',')
+		w.line = strconv.AppendInt(w.line, v, 10)
+	}
+	return w.flushLine()
+}
+
+func (w *Writer) flushLine() error {
+	w.line = append(w.line, '\n')
+	_, err := w.buffered.Write(w.line)
+	return w.wrap(err)
+}
+
+// Commit ends the file and gives it its name.
+func (w *Writer) Commit() error {
+	err := w.buffered.Flush()
+	if err == nil && w.gzip != nil {
+		err = w.gzip.Close()
+	}
+	if w.file == nil {
+		return w.wrap(err)
+	}
+	if err != nil {
+		w.file.Abort()
+		return w.wrap(err)
+	}
+	return w.wrap(w.file.Commit())
+}
+
+// Abort leaves what was there before. It does nothing after Commit.
+func (w *Writer) Abort() {
+	if w.file != nil {
+		w.file.Abort()
+	}
+}
+
+func (w *Writer) wrap(err error) error {
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", w.name, err)
+	}
+	return nil
+}
