@@ -36,8 +36,9 @@ func ValidNodeID(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
 			return false
 		}
 	}
@@ -67,7 +68,7 @@ func parseIdentity(raw []byte) (Identity, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&id); err != nil {
-		return Identity{}, fmt.Errorf("%v: %w", err, ErrBadIdentity)
+		return Identity{}, fmt.Errorf("%w: %w", ErrBadIdentity, err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return Identity{}, fmt.Errorf("bytes after the object: %w", ErrBadIdentity)

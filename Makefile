@@ -1,0 +1,54 @@
+# Run `make` for the list of targets. Everything needs Go and nothing else.
+
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+FUZZTIME ?= 10s
+BENCH    ?= .
+
+LINTER   := bin/golangci-lint-v2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race fuzz-short lint bench e2e-long demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/countd and bin/countctl
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/countd ./cmd/countctl
+
+test: ## every test, the real binaries over real sockets included; under 5 minutes on 2 cores
+	$(GO) test -timeout 10m ./...
+
+race: ## the short tests under the race detector
+	$(GO) test -race -short -timeout 20m ./...
+
+fuzz-short: ## every Fuzz target for FUZZTIME (10s) each
+	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | sort | while read -r file; do \
+	  sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r name; do \
+	    echo "== $$name in $$(dirname "$$file")"; \
+	    $(GO) test "$$(dirname "$$file")" -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) </dev/null; \
+	  done; \
+	done
+
+lint: $(LINTER) ## gofmt, go vet and golangci-lint
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
+	$(GO) vet ./...
+	$(LINTER) run ./...
+
+# Built from source by the toolchain that checks, once a version: a minute or two.
+$(LINTER):
+	GOFLAGS= GOBIN=$(CURDIR)/bin/.linter $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(patsubst bin/golangci-lint-%,%,$@)
+	mv bin/.linter/golangci-lint $@
+
+bench: ## Go benchmarks that match BENCH (all)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+
+e2e-long: ## kill -9 under writers, 50 rounds
+	$(GO) test -count=1 -v -timeout 60m -run '^TestKill' ./cmd/countd/e2e -kill-rounds=50
+
+demo: build ## run countd on real posts until Ctrl-C
+	@bash demo/run.sh
+
+clean: ## remove what was built
+	rm -rf bin

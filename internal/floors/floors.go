@@ -1,0 +1,200 @@
+// Package floors owns the rule of which package may import which, and reads a
+// source tree for breaches of it. It never builds or runs what it reads.
+//
+// Invariant: every package of the tree stands in the rule, so that a new one is
+// placed on a floor by decision and not by accident.
+package floors
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Module is the module path that the rule's package names are relative to.
+const Module = "github.com/countd/countd"
+
+// Edge is one import found in a tree.
+type Edge struct {
+	From string // importing package, relative to the module; "." is its root
+	To   string // imported path; relative to the module when inside it
+	File string // slash-separated, relative to the tree's root
+	Test bool   // File is a test
+}
+
+// inside tells whether the imported package is one of the module.
+func (e Edge) inside() bool { return e.To == "." || !strings.Contains(firstElement(e.To), ".") }
+
+// Read returns every import of every Go file under root that is not of the
+// standard library. Build constraints are not looked at: a file for another
+// system keeps the floors too.
+func Read(root string) ([]Edge, error) {
+	var edges []Edge
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != root && skipDir(d.Name()):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		src, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		found, err := fileEdges(filepath.ToSlash(rel), src)
+		edges = append(edges, found...)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read imports: %w", err)
+	}
+	return edges, nil
+}
+
+func skipDir(name string) bool {
+	return name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
+}
+
+func fileEdges(file string, src []byte) ([]Edge, error) {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, src, parser.ImportsOnly)
+	if err != nil {
+		return nil, err
+	}
+	self := Edge{From: path.Dir(file), File: file, Test: strings.HasSuffix(file, "_test.go")}
+	// The package itself is an edge to itself, so that one without imports is
+	// not overlooked.
+	edges := []Edge{{From: self.From, To: self.From, File: file, Test: self.Test}}
+	for _, spec := range parsed.Imports {
+		to, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if to == Module {
+			self.To = "."
+		} else if rel, ok := strings.CutPrefix(to, Module+"/"); ok {
+			self.To = rel
+		} else if strings.Contains(firstElement(to), ".") {
+			self.To = to
+		} else {
+			continue // the standard library
+		}
+		edges = append(edges, self)
+	}
+	return edges, nil
+}
+
+func firstElement(importPath string) string {
+	first, _, _ := strings.Cut(importPath, "/")
+	return first
+}
+
+// Rule says what each package may import. A pattern that ends in /... stands
+// for a directory and all below it.
+type Rule struct {
+	allowed  map[string][]string // package pattern → patterns of what it may import
+	confined map[string][]string // module pattern → the only package patterns that may import it
+	tests    []string            // patterns that any test may import besides
+}
+
+var errSyntax = errors.New("not a line of the rule")
+
+// ParseRule reads a rule. Each line is one of
+//
+//	PACKAGE: PACKAGE…        the first may import the others, and itself
+//	only PACKAGE…: MODULE…   of all packages, only the first may import the modules
+//	tests: PACKAGE…          any test may import these too
+//
+// Lines that are empty or begin with # say nothing.
+func ParseRule(text string) (*Rule, error) {
+	r := &Rule{allowed: map[string][]string{}, confined: map[string][]string{}}
+	for n, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		left, right, ok := strings.Cut(line, ":")
+		if !ok || left == "" {
+			return nil, fmt.Errorf("line %d: %q: %w", n+1, line, errSyntax)
+		}
+		if owners, isOnly := strings.CutPrefix(left, "only "); isOnly {
+			for _, module := range strings.Fields(right) {
+				r.confined[module] = strings.Fields(owners)
+			}
+		} else if left == "tests" {
+			r.tests = strings.Fields(right)
+		} else {
+			r.allowed[left] = append(strings.Fields(right), left)
+		}
+	}
+	return r, nil
+}
+
+// Breaches returns a sentence for each edge that the rule does not allow, in
+// the order of files.
+func (r *Rule) Breaches(edges []Edge) []string {
+	edges = slices.Clone(edges)
+	slices.SortStableFunc(edges, func(a, b Edge) int { return cmp.Compare(a.File, b.File) })
+	var out []string
+	for _, e := range edges {
+		if problem := r.problem(e); problem != "" {
+			out = append(out, e.File+": "+problem)
+		}
+	}
+	return slices.Compact(out)
+}
+
+func (r *Rule) problem(e Edge) string {
+	if !e.inside() {
+		for module, owners := range r.confined {
+			if matches(module, e.To) && !matchesAny(owners, e.From) {
+				return fmt.Sprintf("%s may not import %s", e.From, e.To)
+			}
+		}
+		return ""
+	}
+	allowed, placed := r.placeOf(e.From)
+	switch {
+	case !placed:
+		return fmt.Sprintf("%s stands on no floor", e.From)
+	case e.From == e.To || matchesAny(allowed, e.To), e.Test && matchesAny(r.tests, e.To):
+		return ""
+	}
+	return fmt.Sprintf("%s may not import %s", e.From, e.To)
+}
+
+// placeOf returns what a package may import, by the longest pattern for it.
+func (r *Rule) placeOf(pkg string) ([]string, bool) {
+	best, placed := "", false
+	for pattern := range r.allowed {
+		if matches(pattern, pkg) && len(pattern) > len(best) {
+			best, placed = pattern, true
+		}
+	}
+	return r.allowed[best], placed
+}
+
+func matchesAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matches(p, pkg) })
+}
+
+func matches(pattern, pkg string) bool {
+	if dir, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return pkg == dir || strings.HasPrefix(pkg, dir+"/")
+	}
+	return pattern == pkg
+}

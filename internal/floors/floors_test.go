@@ -1,0 +1,100 @@
+package floors
+
+import (
+	"slices"
+	"testing"
+)
+
+// rule is the policy of the whole tree. Imports go down only; a package that is
+// not named here may not exist.
+const rule = `
+	# Counting, and nothing else: no log, no network, no clock.
+	engine:
+	# What a log entry means.
+	raftfsm: engine
+	# Groups, routing, reads. It meets the cluster through interfaces of its own.
+	shard: raftfsm engine
+	# Two neighbours that do not know each other.
+	api: shard raftfsm engine
+	cluster: shard raftfsm engine
+	# The program joins them.
+	cmd/countd: api cluster shard raftfsm engine
+	# The client speaks the public HTTP API alone.
+	cmd/countctl/...:
+
+	# What tests of the built programs use; no package beneath them.
+	internal/proctest:
+	internal/floors:
+	cmd/countd/e2e:
+	tests: internal/proctest
+
+	# Modules that only their floor may know of.
+	only raftfsm shard: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only shard: go.etcd.io/bbolt
+	only api cmd/countctl/...: github.com/valyala/fasthttp/...
+	only api: github.com/valyala/fastjson/...
+	only cmd/countd cmd/countctl/...: github.com/spf13/cobra/... github.com/spf13/pflag/...
+`
+
+func TestFloors(t *testing.T) {
+	r, err := ParseRule(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edges, err := Read("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(edges, func(e Edge) bool { return e.From == "api" && e.To == "shard" }) {
+		t.Error("the tree was not read: api does not import shard")
+	}
+	for _, breach := range r.Breaches(edges) {
+		t.Error(breach)
+	}
+}
+
+// TestBreachesAreFound holds the rule above to what it promises.
+func TestBreachesAreFound(t *testing.T) {
+	r, err := ParseRule(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, file, imports, want string
+	}{
+		{"engine reaches up", "engine/x.go", `"github.com/countd/countd/shard"`, "engine/x.go: engine may not import shard"},
+		{"a test reaches up", "engine/x_test.go", `"github.com/countd/countd/shard"`, "engine/x_test.go: engine may not import shard"},
+		{"the client looks inside", "cmd/countctl/x.go", `"github.com/countd/countd/api"`, "cmd/countctl/x.go: cmd/countctl may not import api"},
+		{"deep in the client too", "cmd/countctl/internal/a/x.go", `"github.com/countd/countd/engine"`, "cmd/countctl/internal/a/x.go: cmd/countctl/internal/a may not import engine"},
+		{"neighbours", "api/x.go", `"github.com/countd/countd/cluster"`, "api/x.go: api may not import cluster"},
+		{"shard asks upwards", "shard/x.go", `"github.com/countd/countd/cluster"`, "shard/x.go: shard may not import cluster"},
+		{"a log under the engine", "engine/x.go", `"github.com/hashicorp/raft"`, "engine/x.go: engine may not import github.com/hashicorp/raft"},
+		{"a harness in a product file", "shard/x.go", `"github.com/countd/countd/internal/proctest"`, "shard/x.go: shard may not import internal/proctest"},
+		{"a new package", "helpers/x.go", `"strings"`, "helpers/x.go: helpers stands on no floor"},
+		{"the root", "engine/x.go", `"github.com/countd/countd"`, "engine/x.go: engine may not import ."},
+		{"down", "api/x.go", `"github.com/countd/countd/shard"`, ""},
+		{"own parts", "cmd/countctl/x.go", `"github.com/countd/countd/cmd/countctl/internal/a"`, ""},
+		{"a harness in a test", "cmd/countd/e2e/x_test.go", `"github.com/countd/countd/internal/proctest"`, ""},
+		{"a free module", "engine/x.go", `"golang.org/x/sys/cpu"`, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			edges, err := fileEdges(tc.file, []byte("package x\nimport "+tc.imports+"\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			if tc.want != "" {
+				want = []string{tc.want}
+			}
+			if got := r.Breaches(edges); !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestRuleWithoutColonIsRefused(t *testing.T) {
+	if _, err := ParseRule("engine raftfsm"); err == nil {
+		t.Error("no error")
+	}
+}
