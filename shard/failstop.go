@@ -1,0 +1,108 @@
+package shard
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// failStop holds the first failure of a group that it cannot go on from: its
+// log, vote or snapshots could not be written or read back as they were
+// written, or its disk hangs. From then on every store of the group answers
+// with that failure, so that nothing more is acknowledged or voted for.
+type failStop struct {
+	notify func(error)   // told once, in the goroutine that failed
+	failed chan struct{} // closed with the first failure
+
+	mu struct {
+		sync.Mutex
+		err   error
+		armed bool // the group is open: failures go to notify
+	}
+}
+
+func newFailStop(notify func(error)) *failStop {
+	return &failStop{notify: notify, failed: make(chan struct{})}
+}
+
+// fail records err if it is the first failure, and returns the first failure.
+func (f *failStop) fail(err error) error {
+	f.mu.Lock()
+	first := f.mu.err == nil
+	if first {
+		f.mu.err = err
+		close(f.failed)
+	}
+	err = f.mu.err
+	tell := first && f.mu.armed
+	f.mu.Unlock()
+	if tell {
+		f.notify(err)
+	}
+	return err
+}
+
+// failure returns the first failure, or nil.
+func (f *failStop) failure() error {
+	select {
+	case <-f.failed:
+	default:
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.err
+}
+
+// arm ends the opening of a group: later failures go to notify, one that came
+// before is returned.
+func (f *failStop) arm() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.armed = f.mu.err == nil
+	return f.mu.err
+}
+
+// disarm ends the notices: what fails while the group closes is told by close.
+func (f *failStop) disarm() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.armed = false
+}
+
+// raft panics, in a goroutine of its own where nobody can recover, when it
+// cannot save its term or read back a committed entry. The two types below
+// stand between raft and the stores: once the group has failed they end the
+// calling goroutine instead. Its deferred calls run (the RPC in hand is
+// refused, a leader stops its replication), raft.Shutdown can still wait for
+// it, and how the process ends is left to whoever was notified.
+
+type endingLog struct {
+	raft.LogStore
+	stop *failStop
+}
+
+// IsMonotonic keeps the method that embedding the interface would hide.
+func (endingLog) IsMonotonic() bool { return true }
+
+func (l endingLog) GetLog(index uint64, entry *raft.Log) error {
+	err := l.LogStore.GetLog(index, entry)
+	if err != nil && l.stop.failure() != nil {
+		runtime.Goexit()
+	}
+	return err
+}
+
+type endingStable struct {
+	raft.StableStore
+	stop *failStop
+}
+
+func (s endingStable) SetUint64(key []byte, value uint64) error {
+	err := s.StableStore.SetUint64(key, value)
+	if err != nil && s.stop.failure() != nil {
+		runtime.Goexit()
+	}
+	return err
+}

@@ -1,0 +1,73 @@
+package shard
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+)
+
+// guardFSM returns fsm with its Restore and Snapshot watched. raft goes on
+// after a restore that failed half way: at start with an older snapshot, later
+// with the next entry. Here such a failure stops the group. Apply is handed
+// through, panics included: an entry that is committed and cannot be applied
+// must end the process.
+//
+// The result is a raft.BatchingFSM if fsm is one; other optional interfaces
+// are not kept.
+func guardFSM(fsm raft.FSM, group uint32, stop *failStop) raft.FSM {
+	guarded := guardedFSM{FSM: fsm, group: group, stop: stop}
+	if batching, ok := fsm.(raft.BatchingFSM); ok {
+		return guardedBatchingFSM{guardedFSM: guarded, batching: batching}
+	}
+	return guarded
+}
+
+type guardedFSM struct {
+	raft.FSM
+	group uint32
+	stop  *failStop
+}
+
+func (f guardedFSM) Restore(state io.ReadCloser) error {
+	if err := f.stop.failure(); err != nil {
+		return err
+	}
+	if err := f.FSM.Restore(state); err != nil {
+		return f.stop.fail(fmt.Errorf("group %d: cannot restore the state from its snapshot: %w", f.group, err))
+	}
+	return nil
+}
+
+func (f guardedFSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := f.stop.failure(); err != nil {
+		return nil, err
+	}
+	snapshot, err := f.FSM.Snapshot()
+	if err != nil {
+		return nil, f.stop.fail(fmt.Errorf("group %d: cannot take a snapshot of the state: %w", f.group, err))
+	}
+	return guardedSnapshot{FSMSnapshot: snapshot, group: f.group, stop: f.stop}, nil
+}
+
+type guardedBatchingFSM struct {
+	guardedFSM
+	batching raft.BatchingFSM
+}
+
+func (f guardedBatchingFSM) ApplyBatch(entries []*raft.Log) []any {
+	return f.batching.ApplyBatch(entries)
+}
+
+type guardedSnapshot struct {
+	raft.FSMSnapshot
+	group uint32
+	stop  *failStop
+}
+
+func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
+	if err := s.FSMSnapshot.Persist(sink); err != nil {
+		return s.stop.fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
+	}
+	return nil
+}

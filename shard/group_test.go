@@ -1,0 +1,256 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// sumFSM adds the entries, 8 little-endian bytes each, and counts them.
+type sumFSM struct {
+	mu struct {
+		sync.Mutex
+		sum, entries uint64
+	}
+	restoreErr, persistErr error
+}
+
+var _ raft.BatchingFSM = (*sumFSM)(nil)
+
+var errNotANumber = errors.New("not a number")
+
+func (f *sumFSM) Apply(entry *raft.Log) any { return f.ApplyBatch([]*raft.Log{entry})[0] }
+
+func (f *sumFSM) ApplyBatch(entries []*raft.Log) []any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	answers := make([]any, len(entries))
+	for i, e := range entries {
+		switch {
+		case e.Type != raft.LogCommand:
+		case len(e.Data) < 8:
+			answers[i] = errNotANumber
+		default:
+			f.mu.sum += binary.LittleEndian.Uint64(e.Data)
+			f.mu.entries++
+			answers[i] = f.mu.sum
+		}
+	}
+	return answers
+}
+
+func (f *sumFSM) state() (sum, entries uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.sum, f.mu.entries
+}
+
+func (f *sumFSM) Snapshot() (raft.FSMSnapshot, error) {
+	sum, entries := f.state()
+	b := binary.LittleEndian.AppendUint64(nil, sum)
+	return sumSnapshot{binary.LittleEndian.AppendUint64(b, entries), f.persistErr}, nil
+}
+
+func (f *sumFSM) Restore(state io.ReadCloser) error {
+	if f.restoreErr != nil {
+		return f.restoreErr
+	}
+	b, err := io.ReadAll(state)
+	if err != nil {
+		return err
+	}
+	if len(b) != 16 {
+		return fmt.Errorf("a snapshot of %d bytes", len(b))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.sum, f.mu.entries = binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+	return nil
+}
+
+type sumSnapshot struct {
+	bytes []byte
+	err   error
+}
+
+func (s sumSnapshot) Persist(sink raft.SnapshotSink) error {
+	if s.err != nil {
+		return s.err
+	}
+	_, err := sink.Write(s.bytes)
+	return err
+}
+
+func (sumSnapshot) Release() {}
+
+// eventually polls until what holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(15 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func testMux(t *testing.T) *Mux {
+	t.Helper()
+	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// testConfig is that of a group which must not fail.
+func testConfig(t *testing.T, mux *Mux, id string) groupConfig {
+	t.Helper()
+	return groupConfig{
+		Dir: t.TempDir(), Group: 7, NodeID: id, FSM: &sumFSM{}, Mux: mux,
+		Fatal: func(err error) { t.Errorf("%s: %v", id, err) },
+		Timing: groupTiming{
+			Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond,
+			Lease: 200 * time.Millisecond, Commit: 20 * time.Millisecond,
+		},
+	}
+}
+
+func mustOpen(t *testing.T, cfg groupConfig) *group {
+	t.Helper()
+	g, err := openGroup(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mustClose(t, g) })
+	return g
+}
+
+func mustClose(t *testing.T, g *group) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := g.close(ctx, false); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustBeReady(t *testing.T, g *group) {
+	t.Helper()
+	eventually(t, "the group is ready", func() bool { return g.ready() == nil })
+}
+
+func number(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
+
+func mustAdd(t *testing.T, g *group, n uint64) uint64 {
+	t.Helper()
+	future := g.apply(number(n), time.Second)
+	if err := future.Error(); err != nil {
+		t.Fatal(err)
+	}
+	return future.Response().(uint64)
+}
+
+func TestSoleVoterIsReadyAtOnce(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Bootstrap, cfg.Timing = true, groupTiming{}
+	start := time.Now()
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("ready after %v, with an election timeout of %v", took, g.cfg.Timing.Election)
+	}
+	if !g.soleVoter() {
+		t.Error("soleVoter is false")
+	}
+	if got := mustAdd(t, g, 5); got != 5 {
+		t.Errorf("sum %d", got)
+	}
+	s := g.stats()
+	if s.Role != "leader" || s.Leader != "n1" || s.Term != 2 || s.Commit != s.Applied || s.Snapshot != 0 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestApplyHandsAnErrorValueThrough(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Bootstrap = true
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	future := g.apply([]byte("bad"), time.Second)
+	if err := future.Error(); err != nil {
+		t.Fatal(err)
+	}
+	if got := future.Response(); got != errNotANumber {
+		t.Errorf("response %v", got)
+	}
+}
+
+func TestRestartKeepsState(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		snapshot bool
+	}{{"from the log", false}, {"from snapshot and log", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := testConfig(t, testMux(t), "n1")
+			cfg.Bootstrap = true
+			want := uint64(0)
+			for round := range 3 {
+				fsm := &sumFSM{}
+				cfg.FSM = fsm
+				g := mustOpen(t, cfg)
+				mustBeReady(t, g)
+				if sum, _ := fsm.state(); sum != want {
+					t.Fatalf("round %d: sum %d, want %d", round, sum, want)
+				}
+				for n := range uint64(20) {
+					want += n
+					if got := mustAdd(t, g, n); got != want {
+						t.Fatalf("round %d: sum %d, want %d", round, got, want)
+					}
+					if n == 10 && test.snapshot {
+						if err := g.snapshot(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				mustClose(t, g)
+				if err := g.apply(number(1), time.Second).Error(); !neverProposed(err) {
+					t.Errorf("apply after close: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestNineGroupsAreReadyWithinTwoSeconds(t *testing.T) {
+	mux := testMux(t)
+	base := testConfig(t, mux, "n1")
+	base.Bootstrap, base.Timing = true, groupTiming{}
+	start := time.Now()
+	var groups []*group
+	for i := range uint32(9) {
+		cfg := base
+		cfg.Group, cfg.FSM, cfg.Dir = i, &sumFSM{}, fmt.Sprintf("%s/%d", base.Dir, i)
+		groups = append(groups, mustOpen(t, cfg))
+	}
+	for _, g := range groups {
+		mustBeReady(t, g)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("ready after %v", took)
+	}
+}

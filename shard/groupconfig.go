@@ -1,0 +1,116 @@
+package shard
+
+import (
+	"errors"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// snapshotBytesDefault is the log since the last snapshot that starts a new
+// one: replayed in a second or two.
+const snapshotBytesDefault = 64 << 20
+
+// groupConfig configures openGroup.
+type groupConfig struct {
+	Dir    string // of this replica alone: raft.db and snapshots/
+	Group  uint32 // its number in the cluster
+	NodeID string // of this node, never used by another
+	FSM    raft.FSM
+	Mux    *Mux // the caller's; must outlive the group
+	Logger *slog.Logger
+	// Fatal is told, once, why this group has stopped for good. It is called
+	// in the goroutine that failed and must not wait for the group. The
+	// process should end: the group serves no more.
+	Fatal func(error)
+
+	// Bootstrap makes an empty replica the only voter of a new group. Without
+	// it an empty replica waits for a leader to add it.
+	Bootstrap bool
+
+	SnapshotBytes int64         // 0 for snapshotBytesDefault
+	DiskStallMax  time.Duration // 0 for diskStallMax
+	Timing        groupTiming   // zero for groupTimingDefault
+}
+
+// groupTiming holds raft's timeouts. They are the same for a group of one
+// voter and of three: one voter needs none of them (see group.campaign), and
+// raft cannot change the lease of a group that gains voters.
+type groupTiming struct {
+	Heartbeat time.Duration // without a leader for this to twice this: an election
+	Election  time.Duration // an election without result is repeated after this
+	Lease     time.Duration // a leader without a majority for this steps down
+	Commit    time.Duration // followers of an idle leader learn its commit index within this to twice this
+}
+
+// groupTimingDefault keeps many idle groups cheap: a heartbeat each 0.2–0.4 s
+// a follower, and a failed leader is replaced in 2–5 s.
+var groupTimingDefault = groupTiming{
+	Heartbeat: 2 * time.Second,
+	Election:  2 * time.Second,
+	Lease:     time.Second,
+	Commit:    500 * time.Millisecond,
+}
+
+const (
+	// appendEntriesMax is how many entries raft takes from its queue into one
+	// write, and sends to a follower in one call. Each entry is a batch by
+	// itself, so more would not save a sync; a follower that catches up is
+	// sent this many at once.
+	appendEntriesMax = 64
+
+	// A snapshot leaves entries of about SnapshotBytes in front of it in the
+	// log, so that a follower that was away for a short time, or that restores
+	// the snapshot meanwhile, needs no other. raft wants it as a number of
+	// entries; these are its bounds.
+	trailingEntriesMin = 128
+	trailingEntriesMax = 10240
+)
+
+func (c groupConfig) withDefaults() (groupConfig, error) {
+	if c.Dir == "" || c.NodeID == "" || c.FSM == nil || c.Mux == nil || c.Fatal == nil {
+		return c, errors.New("a group needs a directory, a node id, an FSM, a Mux and Fatal")
+	}
+	if c.SnapshotBytes < 0 || c.DiskStallMax < 0 || c.DiskStallMax > 0 && c.DiskStallMax < stallTicks {
+		return c, errors.New("a group's bounds are positive")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.SnapshotBytes == 0 {
+		c.SnapshotBytes = snapshotBytesDefault
+	}
+	if c.DiskStallMax == 0 {
+		c.DiskStallMax = diskStallMax
+	}
+	if c.Timing == (groupTiming{}) {
+		c.Timing = groupTimingDefault
+	}
+	return c, nil
+}
+
+// raftConfig returns what raft is started with. leadership is raft's NotifyCh.
+func (c groupConfig) raftConfig(leadership chan<- bool, logger *raftLogger) *raft.Config {
+	conf := raft.DefaultConfig()
+	conf.LocalID = raft.ServerID(c.NodeID)
+	conf.HeartbeatTimeout = c.Timing.Heartbeat
+	conf.ElectionTimeout = c.Timing.Election
+	conf.LeaderLeaseTimeout = c.Timing.Lease
+	conf.CommitTimeout = c.Timing.Commit
+	conf.MaxAppendEntries = appendEntriesMax
+	conf.BatchApplyCh = true
+	// A replica that is removed stays a follower until its owner closes it:
+	// nobody is surprised by a raft that has shut itself down.
+	conf.ShutdownOnRemove = false
+	// Snapshots are started by bytes, in group.runSnapshots, and never by
+	// raft's own count of entries.
+	conf.SnapshotThreshold = math.MaxUint64
+	conf.SnapshotInterval = 365 * 24 * time.Hour
+	conf.TrailingLogs = trailingEntriesMax
+	conf.NotifyCh = leadership
+	conf.Logger = logger
+	conf.NoLegacyTelemetry = true
+	return conf
+}

@@ -1,0 +1,264 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// logFileName is the log's name in a group's directory.
+const logFileName = "raft.db"
+
+// groupStores is where a group keeps its log, term and vote.
+type groupStores interface {
+	raft.LogStore
+	stableBytes
+}
+
+// openGroup opens this node's replica of a group, or makes a new one where
+// there is none, and returns once its state is restored from its newest
+// snapshot. Entries behind that are applied once a leader says what is
+// committed. It refuses what is damaged with errDamaged and changes nothing
+// then: such a replica is to be wiped, and to join again under a new node id.
+func openGroup(cfg groupConfig) (*group, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
+	}
+	if err := makeGroupDir(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
+	}
+	bolt, err := openBoltFile(filepath.Join(cfg.Dir, logFileName))
+	if err != nil {
+		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
+	}
+	g, err := startGroup(cfg, bolt)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", cfg.Group, err), bolt.close())
+	}
+	g.bolt = bolt
+	return g, nil
+}
+
+// makeGroupDir makes dir and its name durable.
+func makeGroupDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(filepath.Clean(dir)))
+}
+
+// startGroup starts raft over the stores, which stay the caller's when it
+// fails.
+func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
+	path := filepath.Join(cfg.Dir, logFileName)
+	logger := &raftLogger{slog: cfg.Logger.With("group", cfg.Group)}
+	g := &group{
+		cfg:        cfg,
+		stop:       newFailStop(cfg.Fatal),
+		leadership: make(chan bool, 1),
+		done:       make(chan struct{}),
+		closed:     make(chan struct{}),
+	}
+	g.log = newCheckedLog(stores, cfg.Group, path, cfg.SnapshotBytes, g.stop)
+	stable := newCheckedStable(stores, cfg.Group, path, g.stop)
+	var err error
+	if g.snaps, err = openSnapStore(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
+		return nil, err
+	}
+	if err := syncDir(cfg.Dir); err != nil { // raft.db and snapshots
+		return nil, err
+	}
+	if err := g.recoverLog(stable); err != nil {
+		return nil, err
+	}
+	if err := g.bootstrap(stable); err != nil {
+		return nil, err
+	}
+	layer, err := cfg.Mux.Layer(cfg.Group)
+	if err != nil {
+		return nil, err
+	}
+	g.trans = newRaftTransport(layer, logger)
+	if err := g.start(stable, logger); err != nil {
+		return nil, errors.Join(err, g.trans.Close())
+	}
+	return g, nil
+}
+
+// bootstrap writes the first configuration, of this node alone, into an empty
+// replica. A crash may leave the term behind without the entry, so the test is
+// for a log without entries and a term that no election has raised.
+func (g *group) bootstrap(stable *checkedStable) error {
+	last, err := g.log.LastIndex()
+	if err != nil || !g.cfg.Bootstrap || last > 0 || g.snaps.newestIndex.Load() > 0 {
+		return err
+	}
+	term, err := storedTerm(stable)
+	if err != nil || term > 1 {
+		return err
+	}
+	if err := stable.SetUint64(keyTerm, 1); err != nil {
+		return err
+	}
+	only := raft.Server{
+		Suffrage: raft.Voter,
+		ID:       raft.ServerID(g.cfg.NodeID),
+		Address:  raft.ServerAddress(g.cfg.Mux.Addr().String()),
+	}
+	return g.log.StoreLog(&raft.Log{
+		Index: 1,
+		Term:  1,
+		Type:  raft.LogConfiguration,
+		Data:  raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{only}}),
+	})
+}
+
+// storedTerm returns the term on disk, 0 for none.
+func storedTerm(stable *checkedStable) (uint64, error) {
+	term, err := stable.GetUint64(keyTerm)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return 0, nil
+	}
+	return term, err
+}
+
+// start starts raft and the group's goroutines. After an error nothing runs.
+func (g *group) start(stable *checkedStable, logger *raftLogger) error {
+	conf := g.cfg.raftConfig(g.leadership, logger)
+	log := endingLog{LogStore: newLogCache(g.log), stop: g.stop}
+	fsm := guardFSM(g.cfg.FSM, g.cfg.Group, g.stop)
+
+	// In a goroutine of its own, which the stores may end (see endingLog).
+	var err error
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		g.raft, err = raft.NewRaft(conf, fsm, log, endingStable{stable, g.stop}, g.snaps, g.trans)
+	}()
+	<-started
+	if failure := g.stop.failure(); failure != nil {
+		err = failure // what raft made of it says less
+	}
+	if g.raft == nil {
+		return err
+	}
+	if err == nil && g.soleVoter() {
+		err = g.campaign()
+	}
+	g.wg.Go(g.watchLeadership)
+	g.wg.Go(g.runSnapshots)
+	g.wg.Go(func() { watchStalls(g.cfg.DiskStallMax, g.gauges(stable), g.stop, g.done) })
+	if err == nil {
+		err = g.stop.arm()
+	}
+	if err != nil {
+		stopped := g.raft.Shutdown()
+		stopped.Error()
+		close(g.done)
+		g.wg.Wait()
+	}
+	return err
+}
+
+func (g *group) gauges(stable *checkedStable) []watchedGauge {
+	return []watchedGauge{
+		{gauge: &g.log.storing, what: "store entries in " + g.log.path},
+		{gauge: &g.log.cutting, what: "delete entries from " + g.log.path},
+		{gauge: &stable.mu.writing, what: "store term and vote in " + g.log.path},
+	}
+}
+
+// recoverLog checks that the log and the newest snapshot make one history, and
+// every entry that is to be applied again; and counts those.
+func (g *group) recoverLog(stable *checkedStable) error {
+	metas, err := g.snaps.List()
+	if err != nil {
+		return err
+	}
+	var snapIndex, snapTerm uint64
+	if len(metas) > 0 {
+		snapIndex, snapTerm = metas[0].Index, metas[0].Term
+		if err := g.dropSuperseded(metas[0]); err != nil {
+			return err
+		}
+	}
+	first, err := g.log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if first > snapIndex+1 {
+		return g.log.fail(fmt.Errorf("%w: the log begins at entry %d but the newest snapshot ends at %d",
+			errDamaged, first, snapIndex))
+	}
+	lastTerm, err := g.checkEntries(snapIndex+1, snapTerm)
+	if err != nil {
+		return err
+	}
+	term, err := storedTerm(stable)
+	if err == nil && term < lastTerm {
+		err = g.log.fail(fmt.Errorf("%w: the stored term %d is below %d, the last entry's", errDamaged, term, lastTerm))
+	}
+	return err
+}
+
+// dropSuperseded deletes a log that the newest snapshot replaced: a leader
+// sent the snapshot, and a crash came before raft deleted the log. Its entries
+// may never have been committed.
+func (g *group) dropSuperseded(newest *raft.SnapshotMeta) error {
+	first, err := g.log.FirstIndex()
+	if err != nil || first == 0 {
+		return err
+	}
+	last, err := g.log.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last >= newest.Index {
+		if first > newest.Index {
+			return nil
+		}
+		var entry raft.Log
+		if err := g.log.GetLog(newest.Index, &entry); err != nil {
+			return err
+		}
+		if entry.Term == newest.Term {
+			return nil
+		}
+	}
+	// Only a snapshot that is whole may take the log's place.
+	_, state, err := g.snaps.Open(newest.ID)
+	if err != nil {
+		return err
+	}
+	return errors.Join(state.Close(), g.log.DeleteRange(first, last))
+}
+
+// checkEntries reads the log from an index on and returns its last term, or
+// term when it has no such entries.
+func (g *group) checkEntries(from, term uint64) (lastTerm uint64, err error) {
+	last, err := g.log.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	for index := from; index <= last; index++ {
+		var entry raft.Log
+		if err := g.log.GetLog(index, &entry); err != nil {
+			if errors.Is(err, raft.ErrLogNotFound) {
+				err = g.log.fail(fmt.Errorf("%w: entry %d of %d is missing", errDamaged, index, last))
+			}
+			return 0, err
+		}
+		if entry.Term < term {
+			return 0, g.log.fail(fmt.Errorf("%w: entry %d has term %d after term %d", errDamaged, index, entry.Term, term))
+		}
+		term = entry.Term
+		g.log.entries.Add(1)
+		g.log.grow(int64(entryBytes(&entry)))
+	}
+	return term, nil
+}

@@ -1,0 +1,240 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// errDamaged is returned for bytes on disk that are not what was written.
+var errDamaged = errors.New("the stored bytes are damaged")
+
+// castagnoli is read only.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// An entry is stored with its checksum in front of its extensions, which raft
+// leaves to its users:
+//
+//	┌───────────┬──────────────────────┬─────────────────────┐
+//	│ version 1 │ crc32c little endian │ extensions as given │
+//	│  1 byte   │       4 bytes        │      the rest       │
+//	└───────────┴──────────────────────┴─────────────────────┘
+//
+// crc32c covers index, term (8 bytes each), type (1), length of data (8), data
+// and extensions as given. It is the store's own: it is cut off before raft
+// sees the entry, so that it never travels.
+const (
+	sealVersion = 1
+	sealBytes   = 5
+)
+
+// entryOverheadBytes stands for what an entry costs beside its payload.
+const entryOverheadBytes = 48
+
+// entryBytes is about what an entry takes in the log.
+func entryBytes(e *raft.Log) int {
+	return len(e.Data) + len(e.Extensions) + entryOverheadBytes
+}
+
+func entryChecksum(e *raft.Log, extensions []byte) uint32 {
+	var head [25]byte
+	binary.LittleEndian.PutUint64(head[0:], e.Index)
+	binary.LittleEndian.PutUint64(head[8:], e.Term)
+	head[16] = byte(e.Type)
+	binary.LittleEndian.PutUint64(head[17:], uint64(len(e.Data)))
+	sum := crc32.Update(0, castagnoli, head[:])
+	sum = crc32.Update(sum, castagnoli, e.Data)
+	return crc32.Update(sum, castagnoli, extensions)
+}
+
+// sealEntry appends the stored form of e's extensions to dst.
+func sealEntry(dst []byte, e *raft.Log) []byte {
+	dst = append(dst, sealVersion)
+	dst = binary.LittleEndian.AppendUint32(dst, entryChecksum(e, e.Extensions))
+	return append(dst, e.Extensions...)
+}
+
+// unsealEntry checks a stored entry and gives it its own extensions back.
+func unsealEntry(e *raft.Log) error {
+	sealed := e.Extensions
+	if len(sealed) < sealBytes {
+		return fmt.Errorf("%w: the entry has no checksum", errDamaged)
+	}
+	if sealed[0] != sealVersion {
+		return fmt.Errorf("%w: unknown checksum version %d", errDamaged, sealed[0])
+	}
+	extensions := sealed[sealBytes:]
+	if binary.LittleEndian.Uint32(sealed[1:]) != entryChecksum(e, extensions) {
+		return fmt.Errorf("%w: the entry's checksum does not match", errDamaged)
+	}
+	if e.Extensions = extensions; len(extensions) == 0 {
+		e.Extensions = nil
+	}
+	return nil
+}
+
+// checkedLog is a group's log: every entry is stored with a checksum and
+// verified when it is read back, a write that hangs is seen by the watchdog,
+// and any error but raft.ErrLogNotFound stops the group for good.
+type checkedLog struct {
+	store raft.LogStore
+	group uint32
+	path  string
+	stop  *failStop
+
+	storing stallGauge // StoreLogs: raft's main goroutine only
+	cutting stallGauge // DeleteRange, under cut
+	cut     sync.Mutex // raft's main and snapshot goroutines both delete
+
+	// What was stored since the last snapshot. The group's snapshot goroutine
+	// takes away what a snapshot covered; due is signalled at dueBytes.
+	bytes    atomic.Int64
+	entries  atomic.Int64
+	dueBytes int64
+	due      chan struct{} // capacity 1
+}
+
+var (
+	_ raft.LogStore          = (*checkedLog)(nil)
+	_ raft.MonotonicLogStore = (*checkedLog)(nil)
+)
+
+func newCheckedLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop *failStop) *checkedLog {
+	return &checkedLog{
+		store: store, group: group, path: path, stop: stop,
+		dueBytes: dueBytes, due: make(chan struct{}, 1),
+	}
+}
+
+// IsMonotonic makes raft delete the whole log when a snapshot from the leader
+// replaces it. Otherwise entries that were never committed could stay below
+// the snapshot, and be sent to others once this node leads.
+func (l *checkedLog) IsMonotonic() bool { return true }
+
+// FirstIndex is raft.LogStore's.
+func (l *checkedLog) FirstIndex() (uint64, error) {
+	return l.readIndex("first", l.store.FirstIndex)
+}
+
+// LastIndex is raft.LogStore's.
+func (l *checkedLog) LastIndex() (uint64, error) {
+	return l.readIndex("last", l.store.LastIndex)
+}
+
+func (l *checkedLog) readIndex(which string, read func() (uint64, error)) (uint64, error) {
+	if err := l.stop.failure(); err != nil {
+		return 0, err
+	}
+	index, err := read()
+	if err != nil {
+		return 0, l.fail(fmt.Errorf("cannot read the %s index: %w", which, err))
+	}
+	return index, nil
+}
+
+// GetLog is raft.LogStore's. raft.ErrLogNotFound is returned as it is: raft
+// compares it.
+func (l *checkedLog) GetLog(index uint64, entry *raft.Log) error {
+	if err := l.stop.failure(); err != nil {
+		return err
+	}
+	var stored raft.Log
+	err := l.store.GetLog(index, &stored)
+	if errors.Is(err, raft.ErrLogNotFound) {
+		return raft.ErrLogNotFound
+	}
+	if err == nil {
+		err = unsealEntry(&stored)
+	}
+	if err == nil && stored.Index != index {
+		err = fmt.Errorf("%w: it holds entry %d", errDamaged, stored.Index)
+	}
+	if err != nil {
+		return l.fail(fmt.Errorf("cannot read entry %d: %w", index, err))
+	}
+	*entry = stored
+	return nil
+}
+
+// StoreLog is raft.LogStore's.
+func (l *checkedLog) StoreLog(entry *raft.Log) error {
+	return l.StoreLogs([]*raft.Log{entry})
+}
+
+// StoreLogs is raft.LogStore's. It keeps no reference to the entries.
+func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
+	if err := l.stop.failure(); err != nil {
+		return err
+	}
+	sealed, bytes := sealAll(entries)
+	l.storing.begin()
+	err := l.store.StoreLogs(sealed)
+	l.storing.end()
+	if err != nil {
+		return l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
+	}
+	// The watchdog may have given this write up: then it must not be
+	// acknowledged, late as it is.
+	if err := l.stop.failure(); err != nil {
+		return err
+	}
+	l.entries.Add(int64(len(entries)))
+	l.grow(int64(bytes))
+	return nil
+}
+
+// sealAll returns copies of the entries as they are stored, and their size.
+// The entries themselves belong to raft and stay as they are.
+func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
+	copies := make([]raft.Log, len(entries))
+	sealed = make([]*raft.Log, len(entries))
+	extensions := 0
+	for _, e := range entries {
+		extensions += sealBytes + len(e.Extensions)
+	}
+	arena := make([]byte, 0, extensions)
+	for i, e := range entries {
+		start := len(arena)
+		arena = sealEntry(arena, e)
+		copies[i] = *e
+		copies[i].Extensions = arena[start:len(arena):len(arena)]
+		sealed[i] = &copies[i]
+		bytes += entryBytes(e)
+	}
+	return sealed, bytes
+}
+
+// grow counts bytes of log since the last snapshot.
+func (l *checkedLog) grow(bytes int64) {
+	if l.bytes.Add(bytes) >= l.dueBytes {
+		select {
+		case l.due <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// DeleteRange is raft.LogStore's.
+func (l *checkedLog) DeleteRange(first, last uint64) error {
+	if err := l.stop.failure(); err != nil {
+		return err
+	}
+	l.cut.Lock()
+	defer l.cut.Unlock()
+	l.cutting.begin()
+	err := l.store.DeleteRange(first, last)
+	l.cutting.end()
+	if err != nil {
+		return l.fail(fmt.Errorf("cannot delete entries %d to %d: %w", first, last, err))
+	}
+	return l.stop.failure()
+}
+
+func (l *checkedLog) fail(err error) error {
+	return l.stop.fail(fmt.Errorf("group %d: log %s: %w", l.group, l.path, err))
+}

@@ -1,0 +1,246 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// prefaceTimeout is how long a peer may take for the 30 bytes that it
+	// sends first: many round trips, and soon over for one that sends none.
+	prefaceTimeout = 5 * time.Second
+	// prefaceConnsMax bounds the connections that have not said yet whose
+	// they are. A peer sends its preface at once, so this many waiting are
+	// not peers; more are closed.
+	prefaceConnsMax = 128
+	// acceptQueueMax bounds the connections that a group has been given and
+	// not taken. raft takes them at once; when it does not, its peers are
+	// better off dialing again.
+	acceptQueueMax = 16
+	// acceptRetryDelay is the pause after a failed accept, which is nearly
+	// always for want of file descriptors.
+	acceptRetryDelay = 50 * time.Millisecond
+)
+
+// MuxConfig configures ListenMux.
+type MuxConfig struct {
+	Addr      string // to listen on, host:port
+	Advertise string // what peers dial, host:port; "" for the address listened on
+	ClusterID [16]byte
+	Logger    *slog.Logger // nil discards
+}
+
+// Mux is a node's cluster port: one TCP listener for all its groups. It reads
+// each connection's preface, hands the connection to the group named there,
+// and closes what is of another cluster, version or group. It never reads a
+// byte behind the preface. Safe for concurrent use.
+type Mux struct {
+	cfg      MuxConfig
+	addr     net.Addr // what peers dial
+	listener net.Listener
+	prefaces chan struct{}  // a token for each connection in its preface
+	wg       sync.WaitGroup // serve, and receive for each connection in its preface
+	done     chan struct{}
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		layers  map[uint32]*muxLayer
+		waiting map[net.Conn]struct{} // in their preface
+		closed  bool
+	}
+}
+
+// ListenMux starts to listen. Close stops it.
+func ListenMux(cfg MuxConfig) (*Mux, error) {
+	listener, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on the cluster address: %w", err)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m := &Mux{
+		cfg:      cfg,
+		addr:     listener.Addr(),
+		listener: listener,
+		prefaces: make(chan struct{}, prefaceConnsMax),
+		done:     make(chan struct{}),
+	}
+	if cfg.Advertise != "" {
+		m.addr = dialedAddr(cfg.Advertise)
+	}
+	m.mu.layers = make(map[uint32]*muxLayer)
+	m.mu.waiting = make(map[net.Conn]struct{})
+	m.wg.Add(1)
+	go m.serve()
+	return m, nil
+}
+
+// dialedAddr is an address as peers dial it: it may be a name.
+type dialedAddr string
+
+func (dialedAddr) Network() string  { return "tcp" }
+func (a dialedAddr) String() string { return string(a) }
+
+// Addr returns the address that peers dial.
+func (m *Mux) Addr() net.Addr { return m.addr }
+
+// Layer returns the stream layer of a group: its part of this port. The group
+// owns it, and its Close makes room for another layer of the same group. It is
+// an error to ask for a group that has one, or after Close.
+func (m *Mux) Layer(group uint32) (raft.StreamLayer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.closed {
+		return nil, fmt.Errorf("cannot attach group %d to the cluster port: %w", group, net.ErrClosed)
+	}
+	if m.mu.layers[group] != nil {
+		return nil, fmt.Errorf("cannot attach group %d to the cluster port: it is attached", group)
+	}
+	layer := newMuxLayer(m, group)
+	m.mu.layers[group] = layer
+	return layer, nil
+}
+
+// Close stops listening, closes every connection and layer, and waits until
+// no goroutine of the Mux is left.
+func (m *Mux) Close() error {
+	m.mu.Lock()
+	if m.mu.closed {
+		m.mu.Unlock()
+		m.wg.Wait()
+		return nil
+	}
+	m.mu.closed = true
+	close(m.done)
+	var layers []*muxLayer
+	for _, l := range m.mu.layers {
+		layers = append(layers, l)
+	}
+	for conn := range m.mu.waiting {
+		conn.Close()
+	}
+	m.mu.Unlock()
+
+	err := m.listener.Close()
+	for _, l := range layers {
+		l.Close()
+	}
+	m.wg.Wait()
+	if err != nil {
+		return fmt.Errorf("cannot close the cluster port: %w", err)
+	}
+	return nil
+}
+
+// serve accepts connections. ListenMux starts it, Close stops and waits for it.
+func (m *Mux) serve() {
+	defer m.wg.Done()
+	for {
+		conn, err := m.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			m.cfg.Logger.Warn("cannot accept a cluster connection", "err", err)
+			select {
+			case <-time.After(acceptRetryDelay):
+			case <-m.done:
+				return
+			}
+			continue
+		}
+		select {
+		case m.prefaces <- struct{}{}:
+			m.wg.Add(1)
+			go m.receive(conn)
+		default:
+			m.refuse(conn, errors.New("too many connections have not sent their preface"))
+		}
+	}
+}
+
+// receive reads one connection's preface and hands the connection on. serve
+// starts it, Close stops it by closing the connection and waits for it.
+func (m *Mux) receive(conn net.Conn) {
+	defer m.wg.Done()
+	defer func() { <-m.prefaces }()
+	if !m.wait(conn) {
+		conn.Close()
+		return
+	}
+	p, err := m.readPreface(conn)
+	layer := m.finish(conn, p, err)
+	if err == nil && layer == nil {
+		err = fmt.Errorf("group %d is not here", p.group)
+	}
+	if err == nil {
+		err = layer.offer(conn)
+	}
+	if err != nil {
+		m.refuse(conn, err)
+	}
+}
+
+// wait makes Close close the connection; it returns false after Close.
+func (m *Mux) wait(conn net.Conn) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.mu.closed {
+		m.mu.waiting[conn] = struct{}{}
+	}
+	return !m.mu.closed
+}
+
+// finish ends wait and returns the layer of the preface's group, nil for none.
+func (m *Mux) finish(conn net.Conn, p preface, err error) *muxLayer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mu.waiting, conn)
+	if err != nil || m.mu.closed {
+		return nil
+	}
+	return m.mu.layers[p.group]
+}
+
+func (m *Mux) readPreface(conn net.Conn) (preface, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
+		return preface{}, err
+	}
+	var b [prefaceBytes]byte
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		return preface{}, fmt.Errorf("cannot read its preface: %w", err)
+	}
+	p, err := parsePreface(b[:])
+	if err != nil {
+		return preface{}, err
+	}
+	if p.kind != kindRaft {
+		return preface{}, fmt.Errorf("unknown kind %d", p.kind)
+	}
+	if p.cluster != m.cfg.ClusterID {
+		return preface{}, fmt.Errorf("it is of cluster %x, this is %x", p.cluster, m.cfg.ClusterID)
+	}
+	return p, conn.SetReadDeadline(time.Time{})
+}
+
+func (m *Mux) refuse(conn net.Conn, err error) {
+	conn.Close()
+	m.cfg.Logger.Warn("refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
+}
+
+// detach forgets a layer that was closed.
+func (m *Mux) detach(layer *muxLayer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.layers[layer.group] == layer {
+		delete(m.mu.layers, layer.group)
+	}
+}

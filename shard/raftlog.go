@@ -1,0 +1,104 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// raftLogger gives raft's messages to slog, one step quieter than raft means
+// them: its Info tells of every snapshot and state change, its Warn of every
+// normal election and its Error of every heartbeat to a peer that is down.
+// What an operator must act on reaches him through groupConfig.Fatal.
+type raftLogger struct {
+	slog *slog.Logger
+	name string
+	with []any
+}
+
+var _ hclog.Logger = (*raftLogger)(nil)
+
+func slogLevel(level hclog.Level) slog.Level {
+	switch level {
+	case hclog.Warn:
+		return slog.LevelInfo
+	case hclog.Error:
+		return slog.LevelWarn
+	case hclog.Info:
+		return slog.LevelDebug
+	default:
+		return slog.LevelDebug - 4
+	}
+}
+
+func (l *raftLogger) enabled(level hclog.Level) bool {
+	return l.slog.Enabled(context.Background(), slogLevel(level))
+}
+
+func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
+	if l.enabled(level) {
+		l.slog.Log(context.Background(), slogLevel(level), msg, formatted(args)...)
+	}
+}
+
+// formatted resolves hclog's deferred formats, which slog would print raw.
+func formatted(args []any) []any {
+	out := make([]any, len(args))
+	for i, a := range args {
+		if f, ok := a.(hclog.Format); ok && len(f) > 0 {
+			a = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		}
+		out[i] = a
+	}
+	return out
+}
+
+func (l *raftLogger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
+func (l *raftLogger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l *raftLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l *raftLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l *raftLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+
+func (l *raftLogger) IsTrace() bool { return l.enabled(hclog.Trace) }
+func (l *raftLogger) IsDebug() bool { return l.enabled(hclog.Debug) }
+func (l *raftLogger) IsInfo() bool  { return l.enabled(hclog.Info) }
+func (l *raftLogger) IsWarn() bool  { return l.enabled(hclog.Warn) }
+func (l *raftLogger) IsError() bool { return l.enabled(hclog.Error) }
+
+func (l *raftLogger) ImpliedArgs() []any { return l.with }
+func (l *raftLogger) Name() string       { return l.name }
+
+func (l *raftLogger) With(args ...any) hclog.Logger {
+	args = formatted(args)
+	with := append(append([]any(nil), l.with...), args...)
+	return &raftLogger{slog: l.slog.With(args...), name: l.name, with: with}
+}
+
+func (l *raftLogger) Named(name string) hclog.Logger {
+	if l.name != "" {
+		name = l.name + "." + name
+	}
+	return l.ResetNamed(name)
+}
+
+func (l *raftLogger) ResetNamed(name string) hclog.Logger {
+	return &raftLogger{slog: l.slog, name: name, with: l.with}
+}
+
+// SetLevel does nothing: slog's handler decides.
+func (l *raftLogger) SetLevel(hclog.Level) {}
+
+// GetLevel returns NoLevel: slog's handler decides.
+func (l *raftLogger) GetLevel() hclog.Level { return hclog.NoLevel }
+
+func (l *raftLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
+	return log.New(l.StandardWriter(opts), "", 0)
+}
+
+func (l *raftLogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
+	return slog.NewLogLogger(l.slog.Handler(), slog.LevelDebug).Writer()
+}

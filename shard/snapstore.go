@@ -1,0 +1,341 @@
+package shard
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// snapshotsKept is how many snapshots stay on disk. Only the newest is
+	// ever used; the one before is there for the operator.
+	snapshotsKept = 2
+
+	snapshotsDir      = "snapshots" // raft.FileSnapshotStore's
+	snapshotTmpSuffix = ".tmp"      // of a snapshot that was not finished
+)
+
+// A snapshot's state begins with a checksum of what raft keeps beside it in
+// meta.json, where raft has none:
+//
+//	┌────────────────┬──────────────────────┬─────────────────┐
+//	│ magic "CSN" 01 │ crc32c little endian │ the FSM's bytes │
+//	│    4 bytes     │       4 bytes        │                 │
+//	└────────────────┴──────────────────────┴─────────────────┘
+//
+// crc32c covers index, term, configuration index (8 bytes each) and, for each
+// server, suffrage (1), length and bytes of its id, length and bytes of its
+// address (lengths of 8). All of it is covered by raft's CRC-64 of the state.
+const snapshotHeadBytes = 8
+
+var snapshotMagic = [4]byte{'C', 'S', 'N', 1}
+
+func snapshotHead(index, term, configurationIndex uint64, servers []raft.Server) [snapshotHeadBytes]byte {
+	b := binary.LittleEndian.AppendUint64(nil, index)
+	b = binary.LittleEndian.AppendUint64(b, term)
+	b = binary.LittleEndian.AppendUint64(b, configurationIndex)
+	for _, s := range servers {
+		b = append(b, byte(s.Suffrage))
+		b = append(binary.LittleEndian.AppendUint64(b, uint64(len(s.ID))), s.ID...)
+		b = append(binary.LittleEndian.AppendUint64(b, uint64(len(s.Address))), s.Address...)
+	}
+	var head [snapshotHeadBytes]byte
+	copy(head[:], snapshotMagic[:])
+	binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(b, castagnoli))
+	return head
+}
+
+// snapStore keeps a group's snapshots in raft's FileSnapshotStore, and never
+// lets raft fall back from the newest to an older one: the log that would lead
+// on from the older one may be gone, and what this replica acknowledged with
+// it. Any error, and a newest snapshot that is damaged, stops the group.
+type snapStore struct {
+	files *raft.FileSnapshotStore
+	dir   string // holds one directory a snapshot
+	group uint32
+	stop  *failStop
+
+	newestIndex atomic.Uint64 // log index of the newest whole snapshot, 0 for none
+}
+
+var _ raft.SnapshotStore = (*snapStore)(nil)
+
+// openSnapStore opens the snapshots below dir and removes what unfinished ones
+// left. It does not read the newest one's state: Open does.
+func openSnapStore(dir string, group uint32, logger hclog.Logger, stop *failStop) (*snapStore, error) {
+	s := &snapStore{dir: filepath.Join(dir, snapshotsDir), group: group, stop: stop}
+	var err error
+	if s.files, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger); err != nil {
+		return nil, fmt.Errorf("cannot open snapshots in %s: %w", dir, err)
+	}
+	if err := s.removeUnfinished(); err != nil {
+		return nil, fmt.Errorf("cannot remove unfinished snapshots in %s: %w", s.dir, err)
+	}
+	metas, err := s.List()
+	if err != nil {
+		return nil, err
+	}
+	if len(metas) > 0 {
+		s.newestIndex.Store(metas[0].Index)
+	}
+	return s, nil
+}
+
+func (s *snapStore) removeUnfinished() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() && strings.HasSuffix(e.Name(), snapshotTmpSuffix) {
+			if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// snapshotName is a snapshot directory's name: term-index-milliseconds.
+type snapshotName struct {
+	term, index, msec uint64
+}
+
+func parseSnapshotName(name string) (snapshotName, error) {
+	var n [3]uint64
+	parts := strings.Split(name, "-")
+	if len(parts) != len(n) {
+		return snapshotName{}, fmt.Errorf("%w: unknown directory %q", errDamaged, name)
+	}
+	for i, p := range parts {
+		var err error
+		if n[i], err = strconv.ParseUint(p, 10, 64); err != nil {
+			return snapshotName{}, fmt.Errorf("%w: unknown directory %q", errDamaged, name)
+		}
+	}
+	return snapshotName{n[0], n[1], n[2]}, nil
+}
+
+func (a snapshotName) compare(b snapshotName) int {
+	return cmp.Or(cmp.Compare(a.term, b.term), cmp.Compare(a.index, b.index), cmp.Compare(a.msec, b.msec))
+}
+
+// newest returns the name of the newest finished snapshot, whatever its state,
+// and false when there is none.
+func (s *snapStore) newest() (snapshotName, bool, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return snapshotName{}, false, err
+	}
+	var newest snapshotName
+	found := false
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasSuffix(e.Name(), snapshotTmpSuffix) {
+			continue
+		}
+		name, err := parseSnapshotName(e.Name())
+		if err != nil {
+			return snapshotName{}, false, err
+		}
+		if !found || newest.compare(name) < 0 {
+			newest, found = name, true
+		}
+	}
+	return newest, found, nil
+}
+
+// List is raft.SnapshotStore's. raft's own leaves out what it cannot read; a
+// list that does not begin with the newest directory is refused here.
+func (s *snapStore) List() ([]*raft.SnapshotMeta, error) {
+	if err := s.stop.failure(); err != nil {
+		return nil, err
+	}
+	newest, found, err := s.newest()
+	if err != nil {
+		return nil, s.fail(fmt.Errorf("cannot list snapshots: %w", err))
+	}
+	metas, err := s.files.List()
+	if err != nil {
+		return nil, s.fail(fmt.Errorf("cannot list snapshots: %w", err))
+	}
+	if !found {
+		return nil, nil
+	}
+	if len(metas) > 0 {
+		// One that was finished since the directory was read is fine.
+		first, err := parseSnapshotName(metas[0].ID)
+		if err == nil && first.compare(newest) >= 0 {
+			return s.withoutHeads(metas), nil
+		}
+	}
+	return nil, s.fail(fmt.Errorf("cannot use the newest snapshot %d-%d-%d: %w: its meta.json",
+		newest.term, newest.index, newest.msec, errDamaged))
+}
+
+// withoutHeads makes sizes those of the FSM's bytes, which Open gives.
+func (s *snapStore) withoutHeads(metas []*raft.SnapshotMeta) []*raft.SnapshotMeta {
+	for _, m := range metas {
+		m.Size = max(0, m.Size-snapshotHeadBytes)
+	}
+	return metas
+}
+
+// Open is raft.SnapshotStore's. It reads the whole state once to check it.
+func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if err := s.stop.failure(); err != nil {
+		return nil, nil, err
+	}
+	meta, state, err := s.openChecked(id)
+	if err == nil {
+		return meta, state, nil
+	}
+	err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
+	if errors.Is(err, os.ErrNotExist) && s.superseded(id) {
+		return nil, nil, err // it was removed after it was listed
+	}
+	return nil, nil, s.fail(err)
+}
+
+// superseded reports whether a newer snapshot than id is there.
+func (s *snapStore) superseded(id string) bool {
+	name, err := parseSnapshotName(id)
+	if err != nil {
+		return false
+	}
+	newest, found, err := s.newest()
+	return err == nil && found && name.compare(newest) < 0
+}
+
+func (s *snapStore) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	name, err := parseSnapshotName(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	meta, state, err := s.files.Open(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, err
+	}
+	if err != nil { // raft's own check of the state has no sentinel
+		return nil, nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if err := checkSnapshotMeta(meta, name, id); err != nil {
+		state.Close()
+		return nil, nil, err
+	}
+	var head [snapshotHeadBytes]byte
+	if _, err := io.ReadFull(state, head[:]); err != nil {
+		state.Close()
+		return nil, nil, fmt.Errorf("%w: the state has no head: %w", errDamaged, err)
+	}
+	if head != snapshotHead(meta.Index, meta.Term, meta.ConfigurationIndex, meta.Configuration.Servers) {
+		state.Close()
+		return nil, nil, fmt.Errorf("%w: meta.json does not match the state", errDamaged)
+	}
+	meta.Size -= snapshotHeadBytes
+	return meta, state, nil
+}
+
+// checkSnapshotMeta compares meta.json with the directory's name.
+func checkSnapshotMeta(meta *raft.SnapshotMeta, name snapshotName, id string) error {
+	if meta.Version != 1 || meta.ID != id || meta.Term != name.term || meta.Index != name.index ||
+		meta.Size < snapshotHeadBytes {
+		return fmt.Errorf("%w: its meta.json tells of another snapshot", errDamaged)
+	}
+	return nil
+}
+
+// Create is raft.SnapshotStore's.
+func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.stop.failure(); err != nil {
+		return nil, err
+	}
+	files, err := s.files.Create(version, index, term, configuration, configurationIndex, trans)
+	if err != nil {
+		return nil, s.fail(fmt.Errorf("cannot create a snapshot: %w", err))
+	}
+	sink := &snapSink{SnapshotSink: files, store: s, index: index}
+	head := snapshotHead(index, term, configurationIndex, configuration.Servers)
+	if _, err := sink.Write(head[:]); err != nil {
+		return nil, errors.Join(err, files.Cancel())
+	}
+	return sink, nil
+}
+
+// snapSink writes one snapshot. Its errors stop the group.
+type snapSink struct {
+	raft.SnapshotSink
+	store  *snapStore
+	index  uint64
+	closed bool
+}
+
+func (k *snapSink) Write(p []byte) (int, error) {
+	if err := k.store.stop.failure(); err != nil {
+		return 0, err
+	}
+	n, err := k.SnapshotSink.Write(p)
+	if err != nil {
+		return n, k.store.fail(fmt.Errorf("cannot write snapshot %s: %w", k.ID(), err))
+	}
+	return n, nil
+}
+
+// Close finishes the snapshot. When it returns nil the snapshot is on disk and
+// is the newest. raft and the FSM may both call it.
+func (k *snapSink) Close() error {
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	if err := k.store.stop.failure(); err != nil {
+		return errors.Join(err, k.SnapshotSink.Cancel())
+	}
+	err := k.SnapshotSink.Close()
+	if err == nil {
+		// raft syncs both files and the directory above, not this one.
+		err = syncDir(filepath.Join(k.store.dir, k.ID()))
+	}
+	if err != nil {
+		return k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
+	}
+	k.store.newestIndex.Store(k.index)
+	return nil
+}
+
+// Cancel removes the snapshot. A leader that goes away while it sends one is
+// no failure of this node, so a cancelled snapshot alone stops nothing.
+func (k *snapSink) Cancel() error {
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	if err := k.SnapshotSink.Cancel(); err != nil {
+		return k.store.fail(fmt.Errorf("cannot remove snapshot %s: %w", k.ID(), err))
+	}
+	return nil
+}
+
+func (s *snapStore) fail(err error) error {
+	return s.stop.fail(fmt.Errorf("group %d: snapshots %s: %w", s.group, s.dir, err))
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

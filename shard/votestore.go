@@ -1,0 +1,201 @@
+package shard
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// raft's keys; it uses no others.
+var (
+	keyTerm     = []byte("CurrentTerm")
+	keyVoteTerm = []byte("LastVoteTerm")
+	keyVoteFor  = []byte("LastVoteCand")
+)
+
+// keyVote holds term and candidate of the last vote in one record.
+var keyVote = []byte("Vote")
+
+// A stable value is stored as
+//
+//	┌───────────┬──────────────────────┬───────┐
+//	│ version 1 │ crc32c little endian │ value │
+//	│  1 byte   │       4 bytes        │       │
+//	└───────────┴──────────────────────┴───────┘
+//
+// crc32c covers the key and the value. The value of CurrentTerm is the term
+// (8 bytes, little endian), that of Vote the term and then the candidate.
+const (
+	stableVersion   = 1
+	stableHeadBytes = 5
+)
+
+func stableChecksum(key, value []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+}
+
+// sealStable appends the stored form of value to dst.
+func sealStable(dst, key, value []byte) []byte {
+	dst = append(dst, stableVersion)
+	dst = binary.LittleEndian.AppendUint32(dst, stableChecksum(key, value))
+	return append(dst, value...)
+}
+
+// unsealStable returns the value inside its stored form.
+func unsealStable(key, stored []byte) ([]byte, error) {
+	if len(stored) < stableHeadBytes || stored[0] != stableVersion {
+		return nil, fmt.Errorf("%w: the value has no checksum of a known version", errDamaged)
+	}
+	value := stored[stableHeadBytes:]
+	if binary.LittleEndian.Uint32(stored[1:]) != stableChecksum(key, value) {
+		return nil, fmt.Errorf("%w: the value's checksum does not match", errDamaged)
+	}
+	return value, nil
+}
+
+// stableBytes is the part of a database that stores raft's few values.
+type stableBytes interface {
+	Set(key, value []byte) error
+	Get(key []byte) ([]byte, error) // raftboltdb.ErrKeyNotFound when absent
+}
+
+// checkedStable stores raft's term and vote. raft saves a vote by two calls,
+// the term and then the candidate, and a crash between them would leave the
+// new term with the old candidate: a vote that was never given. Here the first
+// call only remembers the term and the second stores both in one transaction.
+//
+// Any error but raftboltdb.ErrKeyNotFound stops the group for good.
+type checkedStable struct {
+	store stableBytes
+	group uint32
+	path  string
+	stop  *failStop
+
+	mu struct { // held during the write: writes of one gauge must not overlap
+		sync.Mutex
+		writing  stallGauge
+		voteTerm uint64 // given by raft and not stored yet; 0 for none
+	}
+}
+
+var _ raft.StableStore = (*checkedStable)(nil)
+
+func newCheckedStable(store stableBytes, group uint32, path string, stop *failStop) *checkedStable {
+	return &checkedStable{store: store, group: group, path: path, stop: stop}
+}
+
+// SetUint64 is raft.StableStore's.
+func (s *checkedStable) SetUint64(key []byte, value uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case bytes.Equal(key, keyVoteTerm):
+		s.mu.voteTerm = value
+		return s.stop.failure()
+	case bytes.Equal(key, keyTerm):
+		return s.writeLocked(keyTerm, binary.LittleEndian.AppendUint64(nil, value))
+	}
+	return s.unknown(key)
+}
+
+// Set is raft.StableStore's.
+func (s *checkedStable) Set(key, value []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !bytes.Equal(key, keyVoteFor) {
+		return s.unknown(key)
+	}
+	if s.mu.voteTerm == 0 {
+		return s.fail("store", key, errors.New("no term came before the candidate"))
+	}
+	vote := binary.LittleEndian.AppendUint64(nil, s.mu.voteTerm)
+	s.mu.voteTerm = 0
+	return s.writeLocked(keyVote, append(vote, value...))
+}
+
+// GetUint64 is raft.StableStore's. raft knows an absent value by the text of
+// the error, so raftboltdb.ErrKeyNotFound is returned as it is.
+func (s *checkedStable) GetUint64(key []byte) (uint64, error) {
+	switch {
+	case bytes.Equal(key, keyVoteTerm):
+		term, _, err := s.vote()
+		return term, err
+	case bytes.Equal(key, keyTerm):
+		value, err := s.read(keyTerm)
+		if err == nil && len(value) != 8 {
+			err = s.fail("read", key, fmt.Errorf("%w: it has %d bytes", errDamaged, len(value)))
+		}
+		if err != nil {
+			return 0, err
+		}
+		return binary.LittleEndian.Uint64(value), nil
+	}
+	return 0, s.unknown(key)
+}
+
+// Get is raft.StableStore's.
+func (s *checkedStable) Get(key []byte) ([]byte, error) {
+	if !bytes.Equal(key, keyVoteFor) {
+		return nil, s.unknown(key)
+	}
+	_, candidate, err := s.vote()
+	return candidate, err
+}
+
+func (s *checkedStable) vote() (term uint64, candidate []byte, err error) {
+	value, err := s.read(keyVote)
+	if err == nil && len(value) < 8 {
+		err = s.fail("read", keyVote, fmt.Errorf("%w: it has %d bytes", errDamaged, len(value)))
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return binary.LittleEndian.Uint64(value), value[8:], nil
+}
+
+func (s *checkedStable) read(key []byte) ([]byte, error) {
+	if err := s.stop.failure(); err != nil {
+		return nil, err
+	}
+	stored, err := s.store.Get(key)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return nil, raftboltdb.ErrKeyNotFound
+	}
+	var value []byte
+	if err == nil {
+		value, err = unsealStable(key, stored)
+	}
+	if err != nil {
+		return nil, s.fail("read", key, err)
+	}
+	return value, nil
+}
+
+func (s *checkedStable) writeLocked(key, value []byte) error {
+	if err := s.stop.failure(); err != nil {
+		return err
+	}
+	s.mu.writing.begin()
+	err := s.store.Set(key, sealStable(nil, key, value))
+	s.mu.writing.end()
+	if err != nil {
+		return s.fail("store", key, err)
+	}
+	return s.stop.failure()
+}
+
+// unknown refuses a key that raft is not known to use: a new version of raft
+// might pair it with another, as it does with the vote.
+func (s *checkedStable) unknown(key []byte) error {
+	return s.fail("serve", key, errors.New("raft is not known to use it"))
+}
+
+func (s *checkedStable) fail(verb string, key []byte, err error) error {
+	return s.stop.fail(fmt.Errorf("group %d: log %s: cannot %s %s: %w", s.group, s.path, verb, key, err))
+}

@@ -1,0 +1,68 @@
+package shard
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// diskStallMax is how long one write of a log may take. raft's leader sends
+// heartbeats beside a write that hangs, so a leader whose disk is stuck stays
+// leader and its group stands still until the process goes.
+const diskStallMax = 10 * time.Second
+
+// stallTicks is how often a write is looked at before it counts as stalled: it
+// is found between stallTicks and stallTicks+1 ticks after it began.
+const stallTicks = 10
+
+// stallGauge tells whether one kind of write is running and since when, at the
+// cost of two atomic adds a write. Writes of one gauge must not overlap.
+//
+// turn is even while nothing runs and odd during a write. It only rises, so
+// that an odd value seen twice is the same write.
+type stallGauge struct{ turn atomic.Uint64 }
+
+func (g *stallGauge) begin() { g.turn.Add(1) }
+func (g *stallGauge) end()   { g.turn.Add(1) }
+
+// watchedGauge is what the watchdog alone knows of a gauge.
+type watchedGauge struct {
+	gauge *stallGauge
+	what  string
+	turn  uint64 // as seen at the last tick
+	ticks int    // at which that turn was running
+}
+
+// stalled looks at the gauge once and reports whether one write was seen
+// running at more than stallTicks ticks. It counts ticks, not time, so that a
+// process that was stopped for a while does not blame its disk.
+func (w *watchedGauge) stalled() bool {
+	turn := w.gauge.turn.Load()
+	if turn%2 == 0 || turn != w.turn {
+		w.turn, w.ticks = turn, 0
+	}
+	if turn%2 == 1 {
+		w.ticks++
+	}
+	return w.ticks > stallTicks
+}
+
+// watchStalls fails stop when a write of one of the gauges runs for longer
+// than limit. It returns when done is closed or after it has failed stop.
+func watchStalls(limit time.Duration, gauges []watchedGauge, stop *failStop, done <-chan struct{}) {
+	ticker := time.NewTicker(limit / stallTicks)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-done:
+			return
+		}
+		for i := range gauges {
+			if gauges[i].stalled() {
+				stop.fail(fmt.Errorf("cannot %s: the disk has not answered for %v", gauges[i].what, limit))
+				return
+			}
+		}
+	}
+}
