@@ -1,0 +1,261 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+// opsMax bounds the ops of one write. Beyond it a request would hold up the
+// others of its shards for long, and the client can split it.
+const opsMax = 10_000
+
+// The faults of a value that more than one field can have.
+const (
+	notUint64  = "not an unsigned 64-bit integer"
+	notInt64   = "not a signed 64-bit integer"
+	notObject  = "not an object"
+	notArray   = "not an array"
+	notString  = "not a string"
+	missing    = "missing"
+	givenTwice = "given twice"
+	noSuchFld  = "no such field"
+	noColumn   = "no such column"
+	oneColumn  = "at least one column is needed"
+)
+
+// bodyOp stands for the number of an op that is the whole body, that of a PUT.
+const bodyOp = -1
+
+// change is one way to change counts: what its op is called in a body, and in
+// the engine.
+type change struct {
+	member string
+	kind   engine.OpKind
+}
+
+var (
+	changeAdd = change{"add", engine.OpAdd}
+	changeSet = change{"set", engine.OpSet}
+)
+
+// opPath is the JSON path of a member of the ith op.
+func opPath(i int, member string) string {
+	switch {
+	case i == bodyOp:
+		return member
+	case member == "":
+		return fmt.Sprintf("ops[%d]", i)
+	}
+	return fmt.Sprintf("ops[%d].%s", i, member)
+}
+
+// shown is a client's own text as an error may repeat it.
+func shown(text []byte) string {
+	const shownMax = 64
+	if len(text) > shownMax {
+		return string(text[:shownMax]) + "…"
+	}
+	return string(text)
+}
+
+// cursorOn starts the decoding of a body.
+func (r *request) cursorOn(body []byte) *cursor {
+	r.cursor.reset(body)
+	if len(body) == 0 {
+		r.cursor.fail("body", "empty, an object is needed")
+	}
+	return &r.cursor
+}
+
+// decoded ends the decoding of a body.
+func (r *request) decoded() error {
+	r.cursor.end()
+	if r.cursor.err != nil {
+		return r.cursor.err
+	}
+	return nil
+}
+
+// seen remembers which members of an object were read, a bit for each.
+type seen uint8
+
+// once records that member bit is read now; it is refused when it was before.
+func (s *seen) once(c *cursor, bit int, path string) {
+	if *s&(1<<bit) != 0 {
+		c.fail(path, givenTwice)
+	}
+	*s |= 1 << bit
+}
+
+func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
+
+// decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…}},…],"want":"none"?}
+// into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
+func (r *request) decodeOps(body []byte, ch change) error {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "ops":
+			s.once(c, 0, "ops")
+			r.decodeOpList(ch)
+		case "want":
+			s.once(c, 1, "want")
+			r.decodeWant()
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if !s.has(0) {
+		c.fail("ops", missing)
+	}
+	r.linkCells()
+	return r.decoded()
+}
+
+// decodeRowSet reads {"set":{column:value,…}} as the only op, of row id.
+func (r *request) decodeRowSet(body []byte, id uint64) error {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "set":
+			s.once(c, 0, "set")
+			r.decodeCells(bodyOp, changeSet.member)
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if !s.has(0) {
+		c.fail("set", missing)
+	}
+	r.addOp(engine.Op{ID: id, Kind: changeSet.kind})
+	r.linkCells()
+	return r.decoded()
+}
+
+func (r *request) decodeWant() {
+	c := &r.cursor
+	if c.peek() != '"' || string(c.str()) != "none" {
+		c.fail("want", `it can only be "none"`)
+	}
+	r.wantNone = true
+}
+
+func (r *request) decodeOpList(ch change) {
+	c := &r.cursor
+	if !c.begin('[') {
+		c.fail("ops", notArray)
+	}
+	for n := 0; c.next(n, ']'); n++ {
+		if n == opsMax {
+			c.fail("ops", fmt.Sprintf("more than %d", opsMax))
+			return
+		}
+		r.decodeOp(n, ch)
+	}
+	if len(r.write.Ops) == 0 {
+		c.fail("ops", "at least one is needed")
+	}
+}
+
+// decodeOp reads the ith op.
+func (r *request) decodeOp(i int, ch change) {
+	c := &r.cursor
+	if !c.begin('{') {
+		c.fail(opPath(i, ""), notObject)
+	}
+	op := engine.Op{Kind: ch.kind}
+	hasID, hasCells := false, false
+	for n := 0; c.next(n, '}'); n++ {
+		key := c.key()
+		switch {
+		case string(key) == "id" && !hasID:
+			hasID = true
+			var ok bool
+			if op.ID, ok = c.id(); !ok {
+				c.fail(opPath(i, "id"), notUint64)
+			}
+		case string(key) == ch.member && !hasCells:
+			hasCells = true
+			r.decodeCells(i, ch.member)
+		case string(key) == "id" || string(key) == ch.member:
+			c.fail(opPath(i, string(key)), givenTwice)
+		default:
+			c.fail(opPath(i, shown(key)), noSuchFld)
+		}
+	}
+	if c.err == nil && !hasID {
+		c.fail(opPath(i, "id"), missing)
+	}
+	if c.err == nil && !hasCells {
+		c.fail(opPath(i, ch.member), missing)
+	}
+	r.addOp(op)
+}
+
+// decodeCells reads {column:value,…}, the member of the ith op.
+func (r *request) decodeCells(i int, member string) {
+	c := &r.cursor
+	if !c.begin('{') {
+		c.fail(opPath(i, member), notObject)
+	}
+	var columns uint64 // read so far, by number; engine.ColumnsMax is 64
+	for n := 0; c.next(n, '}'); n++ {
+		key := c.key()
+		column := columnOf(r.keyspace, key)
+		switch {
+		case c.err != nil:
+			return
+		case column < 0:
+			c.fail(opPath(i, member)+"."+shown(key), noColumn)
+			return
+		case columns&(1<<column) != 0:
+			c.fail(opPath(i, member)+"."+string(key), givenTwice)
+			return
+		}
+		columns |= 1 << column
+		value, ok := c.int64()
+		if !ok {
+			c.fail(opPath(i, member)+"."+r.keyspace.Columns[column], notInt64)
+			return
+		}
+		r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: value})
+	}
+	if columns == 0 {
+		c.fail(opPath(i, member), oneColumn)
+	}
+}
+
+// columnOf is ks.Column for a name that is still in the request.
+func columnOf(ks *shard.Keyspace, name []byte) int {
+	for i, column := range ks.Columns {
+		if column == string(name) {
+			return i
+		}
+	}
+	return -1
+}
+
+// addOp appends an op whose cells end where cells ends now.
+func (r *request) addOp(op engine.Op) {
+	r.write.Ops = append(r.write.Ops, op)
+	r.cellEnds = append(r.cellEnds, len(r.cells))
+}
+
+// linkCells gives each op its cells, now that the array of them stays where it is.
+func (r *request) linkCells() {
+	start := 0
+	for i, end := range r.cellEnds {
+		r.write.Ops[i].Cells = r.cells[start:end:end]
+		start = end
+	}
+}

@@ -1,0 +1,242 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+const (
+	idsMax      = 1_000  // of one read: about 100 KB of answer
+	scanMax     = 10_000 // rows of a page: about 1 MB of answer
+	scanDefault = 1_000
+)
+
+// decodeGet reads {"ids":[…],"columns":[…]?} into r.ids and r.columns.
+func (r *request) decodeGet(body []byte) error {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "ids":
+			s.once(c, 0, "ids")
+			r.decodeIDs()
+		case "columns":
+			s.once(c, 1, "columns")
+			r.decodeColumns()
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if !s.has(0) {
+		c.fail("ids", missing)
+	}
+	if !s.has(1) {
+		r.allColumns()
+	}
+	return r.decoded()
+}
+
+func (r *request) decodeIDs() {
+	c := &r.cursor
+	if !c.begin('[') {
+		c.fail("ids", notArray)
+	}
+	for n := 0; c.next(n, ']'); n++ {
+		if n == idsMax {
+			c.fail("ids", fmt.Sprintf("more than %d", idsMax))
+			return
+		}
+		id, ok := c.id()
+		if !ok {
+			c.fail(fmt.Sprintf("ids[%d]", n), notUint64)
+			return
+		}
+		r.ids = append(r.ids, id)
+	}
+	if len(r.ids) == 0 {
+		c.fail("ids", "at least one is needed")
+	}
+}
+
+// decodeColumns reads the columns that a read asks for.
+func (r *request) decodeColumns() {
+	c := &r.cursor
+	if !c.begin('[') {
+		c.fail("columns", notArray)
+	}
+	var columns uint64 // asked so far, by number
+	for n := 0; c.next(n, ']'); n++ {
+		if c.peek() != '"' {
+			c.fail(fmt.Sprintf("columns[%d]", n), notString)
+			return
+		}
+		column := columnOf(r.keyspace, c.str())
+		switch {
+		case c.err != nil:
+			return
+		case column < 0:
+			c.fail(fmt.Sprintf("columns[%d]", n), noColumn)
+			return
+		case columns&(1<<column) != 0:
+			c.fail(fmt.Sprintf("columns[%d]", n), givenTwice)
+			return
+		}
+		columns |= 1 << column
+		r.columns = append(r.columns, uint8(column))
+	}
+	if columns == 0 {
+		c.fail("columns", oneColumn)
+	}
+}
+
+// allColumns asks for every column of the keyspace.
+func (r *request) allColumns() {
+	for i := range r.keyspace.Columns {
+		r.columns = append(r.columns, uint8(i))
+	}
+}
+
+// page is which rows a scan asks for.
+type page struct {
+	after    uint64
+	hasAfter bool
+	limit    int
+}
+
+// decodeScan reads {"after":id?,"limit":n?,"columns":[…]?}; columns go to
+// r.columns.
+func (r *request) decodeScan(body []byte) (page, error) {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	p := page{limit: scanDefault}
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "after":
+			s.once(c, 0, "after")
+			if p.after, p.hasAfter = c.id(); !p.hasAfter {
+				c.fail("after", notUint64)
+			}
+		case "limit":
+			s.once(c, 1, "limit")
+			p.limit = c.countIn("limit", scanMax)
+		case "columns":
+			s.once(c, 2, "columns")
+			r.decodeColumns()
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if !s.has(2) {
+		r.allColumns()
+	}
+	return p, r.decoded()
+}
+
+// countIn reads an integer from 1 to most.
+func (c *cursor) countIn(path string, most int64) int {
+	v, ok := c.int64()
+	if !ok || v < 1 || v > most {
+		c.fail(path, fmt.Sprintf("not an integer from 1 to %d", most))
+		return 0
+	}
+	return int(v)
+}
+
+// shardsDefault and shardsMax are the shards of a keyspace that does not say,
+// and the most that one can have: each is a Raft group on every replica.
+const (
+	shardsDefault = 4
+	shardsMax     = 64
+)
+
+// decodeKeyspace reads {"name":…,"columns":[…],"shards":n?}. Whether names are
+// good is for the backend to say.
+func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	ks := shard.Keyspace{Kind: shard.KindCounters, Shards: shardsDefault}
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "name":
+			s.once(c, 0, "name")
+			ks.Name = c.name("name")
+		case "columns":
+			s.once(c, 1, "columns")
+			ks.Columns = c.names("columns")
+		case "shards":
+			s.once(c, 2, "shards")
+			ks.Shards = c.countIn("shards", shardsMax)
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if !s.has(0) {
+		c.fail("name", missing)
+	}
+	if !s.has(1) {
+		c.fail("columns", missing)
+	}
+	return ks, r.decoded()
+}
+
+// decodeNewColumns reads {"columns":[…]}.
+func (r *request) decodeNewColumns(body []byte) ([]string, error) {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	var columns []string
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "columns":
+			s.once(c, 0, "columns")
+			columns = c.names("columns")
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if !s.has(0) {
+		c.fail("columns", missing)
+	}
+	return columns, r.decoded()
+}
+
+// name reads a string that outlives the request.
+func (c *cursor) name(path string) string {
+	if c.peek() != '"' {
+		c.fail(path, notString)
+		return ""
+	}
+	return string(c.str())
+}
+
+// names reads the names of columns, which outlive the request.
+func (c *cursor) names(path string) []string {
+	if !c.begin('[') {
+		c.fail(path, notArray)
+	}
+	var names []string
+	for n := 0; c.next(n, ']'); n++ {
+		if n == engine.ColumnsMax {
+			c.fail(path, fmt.Sprintf("more than %d", engine.ColumnsMax))
+			return nil
+		}
+		names = append(names, c.name(fmt.Sprintf("%s[%d]", path, n)))
+	}
+	if len(names) == 0 {
+		c.fail(path, oneColumn)
+	}
+	return names
+}

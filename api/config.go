@@ -1,0 +1,106 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is what a Server needs. A zero bound or timeout means its default.
+type Config struct {
+	Backend Backend // required
+
+	// Listener is served when given, and closed by Shutdown; else New listens
+	// on Addr (host:port, port 0 for any).
+	Listener net.Listener
+	Addr     string
+
+	// ReadTimeout is how long a request may take to arrive whole, headers and
+	// body, from its first byte.
+	ReadTimeout time.Duration
+	// WriteTimeout is how long a client may take to accept an answer.
+	WriteTimeout time.Duration
+	// IdleTimeout is how long a connection is kept without a request.
+	IdleTimeout time.Duration
+
+	// BodyBytesMax bounds a request's body; more is answered with 413. The
+	// largest good one, 10,000 ops on four columns each, is under 2 MiB.
+	BodyBytesMax int
+	// HeaderBytesMax bounds the request line with the headers, and is what each
+	// connection holds to read them.
+	HeaderBytesMax int
+	// ConnsMax bounds the open connections; one more is answered with 503 and
+	// closed.
+	ConnsMax int
+	// InFlightMax bounds the requests under /v1 that are being served; one more
+	// is answered with 429. A request in flight holds its body, rows and answer.
+	InFlightMax int
+
+	Version  string               // told by /v1/version
+	Registry *prometheus.Registry // required: /metrics shows it, the api's own metrics included
+	Logger   *slog.Logger         // required
+}
+
+// The defaults of Config.
+const (
+	readTimeoutDefault    = 10 * time.Second
+	writeTimeoutDefault   = 10 * time.Second
+	idleTimeoutDefault    = 60 * time.Second
+	bodyBytesMaxDefault   = 8 << 20
+	headerBytesMaxDefault = 8 << 10
+	connsMaxDefault       = 8192
+	inFlightMaxDefault    = 4096
+)
+
+// withDefaults returns the config with its zero values filled in, or what is
+// wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Backend == nil:
+		return c, errors.New("config: no Backend")
+	case c.Registry == nil:
+		return c, errors.New("config: no Registry")
+	case c.Logger == nil:
+		return c, errors.New("config: no Logger")
+	case c.Listener == nil && c.Addr == "":
+		return c, errors.New("config: neither Listener nor Addr")
+	}
+	for _, d := range []struct {
+		name     string
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{"ReadTimeout", &c.ReadTimeout, readTimeoutDefault},
+		{"WriteTimeout", &c.WriteTimeout, writeTimeoutDefault},
+		{"IdleTimeout", &c.IdleTimeout, idleTimeoutDefault},
+	} {
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+		if *d.value < 0 {
+			return c, fmt.Errorf("config: %s is negative", d.name)
+		}
+	}
+	for _, n := range []struct {
+		name     string
+		value    *int
+		standard int
+	}{
+		{"BodyBytesMax", &c.BodyBytesMax, bodyBytesMaxDefault},
+		{"HeaderBytesMax", &c.HeaderBytesMax, headerBytesMaxDefault},
+		{"ConnsMax", &c.ConnsMax, connsMaxDefault},
+		{"InFlightMax", &c.InFlightMax, inFlightMaxDefault},
+	} {
+		if *n.value == 0 {
+			*n.value = n.standard
+		}
+		if *n.value < 0 {
+			return c, fmt.Errorf("config: %s is negative", n.name)
+		}
+	}
+	return c, nil
+}

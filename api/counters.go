@@ -1,0 +1,166 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+func (s *Server) getRow(ctx *fasthttp.RequestCtx, r *request) error {
+	r.ids = append(r.ids, r.id)
+	r.allColumns()
+	if err := s.readRows(r); err != nil {
+		return err
+	}
+	answer(ctx, func(dst []byte) []byte {
+		return append(appendRow(dst, r.id, r.keyspace, r.columns, r.rows), '}')
+	})
+	return nil
+}
+
+func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeGet(ctx.Request.Body()); err != nil {
+		return err
+	}
+	if err := s.readRows(r); err != nil {
+		return err
+	}
+	answer(ctx, func(dst []byte) []byte {
+		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows), '}')
+	})
+	return nil
+}
+
+// readRows fills r.rows with the rows of r.ids.
+func (s *Server) readRows(r *request) error {
+	width := len(r.keyspace.Columns)
+	r.rows = resized(r.rows, len(r.ids)*width)
+	if err := s.cfg.Backend.Get(r.keyspace, r.ids, width, &r.read, r.rows); err != nil {
+		return fmt.Errorf("cannot read rows: %w", err)
+	}
+	return nil
+}
+
+// resized returns a slice of n values of any content, in the same array if it
+// is large enough.
+func resized(values []int64, n int) []int64 {
+	return slices.Grow(values[:0], n)[:n]
+}
+
+func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
+	p, err := r.decodeScan(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	width := len(r.keyspace.Columns)
+	found, err := s.cfg.Backend.Scan(r.keyspace, p.after, p.hasAfter, p.limit, width, &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot scan rows: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte {
+		dst = appendRows(dst, found.IDs, r.keyspace, r.columns, found.Rows)
+		dst = append(dst, `,"next":`...)
+		if !found.More || len(found.IDs) == 0 {
+			return append(dst, `null}`...)
+		}
+		dst = appendID(dst, found.IDs[len(found.IDs)-1])
+		return append(dst, '}')
+	})
+	return nil
+}
+
+func (s *Server) incr(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.change(ctx, r, changeAdd)
+}
+
+func (s *Server) set(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.change(ctx, r, changeSet)
+}
+
+// change serves a batch of ops.
+func (s *Server) change(ctx *fasthttp.RequestCtx, r *request, ch change) error {
+	if err := r.decodeOps(ctx.Request.Body(), ch); err != nil {
+		return err
+	}
+	if err := s.writeOps(r, !r.wantNone); err != nil {
+		return err
+	}
+	if r.wantNone {
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, &r.write, r.keyspace) })
+		return nil
+	}
+	r.allColumns()
+	answer(ctx, func(dst []byte) []byte { return appendResults(dst, &r.write, r.keyspace, r.columns) })
+	return nil
+}
+
+func (s *Server) putRow(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeRowSet(ctx.Request.Body(), r.id); err != nil {
+		return err
+	}
+	return s.writeRow(ctx, r)
+}
+
+func (s *Server) deleteRow(ctx *fasthttp.RequestCtx, r *request) error {
+	r.addOp(engine.Op{ID: r.id, Kind: engine.OpDelete})
+	return s.writeRow(ctx, r)
+}
+
+// writeRow writes the only op of r and answers its row.
+func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := s.writeOps(r, true); err != nil {
+		return err
+	}
+	r.allColumns()
+	answer(ctx, func(dst []byte) []byte {
+		dst = appendRow(dst, r.id, r.keyspace, r.columns, r.write.Rows)
+		return append(appendOutcome(dst, &r.write), '}')
+	})
+	return nil
+}
+
+// writeOps has the ops of r.write written.
+func (s *Server) writeOps(r *request, wantRows bool) error {
+	w := &r.write
+	if wantRows {
+		w.Width = len(r.keyspace.Columns)
+	}
+	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
+	if err := s.cfg.Backend.Write(r.keyspace, w); err != nil {
+		return fmt.Errorf("cannot write: %w", withUnknown(err, w))
+	}
+	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
+		return overflowFault(r.keyspace, w.Overflows[0])
+	}
+	return nil
+}
+
+// withUnknown names every op of a write whose outcome is wholly unknown, so that
+// each 504 of a write tells its ids in one form.
+func withUnknown(err error, w *shard.Write) error {
+	var partial *shard.PartialError
+	if !errors.Is(err, shard.ErrOutcomeUnknown) || errors.As(err, &partial) {
+		return err
+	}
+	partial = &shard.PartialError{Err: err}
+	for i := range w.Ops {
+		partial.Unknown = append(partial.Unknown, w.Ops[i].ID)
+	}
+	return partial
+}
+
+// overflowFault tells of an op whose sum left int64.
+func overflowFault(ks *shard.Keyspace, overflow engine.Overflow) *fault {
+	field := opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
+	return &fault{
+		status:  fasthttp.StatusConflict,
+		code:    codeOverflow,
+		message: field + ": the sum is " + notInt64,
+		field:   field,
+	}
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"strconv"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+// The functions below append JSON to dst and allocate only to grow it. Names of
+// columns are lower-case letters, digits and underscores, so they need no
+// escaping.
+
+// appendID appends an id, which is always a string: JavaScript's numbers end at
+// 2^53.
+func appendID(dst []byte, id uint64) []byte {
+	dst = append(dst, '"')
+	dst = strconv.AppendUint(dst, id, 10)
+	return append(dst, '"')
+}
+
+// appendRow appends {"id":"…","counts":{…}} without the closing brace, so that a
+// caller may add to it. row is the whole row; columns says which of it to show.
+func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
+	dst = append(dst, `{"id":`...)
+	dst = appendID(dst, id)
+	dst = append(dst, `,"counts":{`...)
+	for i, column := range columns {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '"')
+		dst = append(dst, ks.Columns[column]...)
+		dst = append(dst, `":`...)
+		dst = strconv.AppendInt(dst, row[column], 10)
+	}
+	return append(dst, '}')
+}
+
+// appendRows appends {"results":[…] with a row for each id, the outer brace left
+// open.
+func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64) []byte {
+	width := len(ks.Columns)
+	dst = append(dst, `{"results":[`...)
+	for i, id := range ids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendRow(dst, id, ks, columns, rows[i*width:(i+1)*width])
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
+}
+
+// appendResults appends the answer of a write that wants each row.
+func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
+	dst = append(dst, `{"results":[`...)
+	refused := w.Overflows
+	for i := range w.Ops {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if len(refused) > 0 && refused[0].Op == i {
+			dst = appendRefused(dst, w, ks, refused[0])
+			refused = refused[1:]
+			continue
+		}
+		dst = appendRow(dst, w.Ops[i].ID, ks, columns, w.Rows[i*w.Width:(i+1)*w.Width])
+		dst = append(dst, '}')
+	}
+	dst = append(dst, ']')
+	if len(w.Overflows) > 0 {
+		dst = appendFailed(dst, len(w.Overflows))
+	}
+	return append(appendOutcome(dst, w), '}')
+}
+
+// appendApplied appends the answer of a write that wants no rows. Ops that were
+// refused are listed even so: the client could not find them out otherwise.
+func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
+	dst = append(dst, `{"applied":`...)
+	dst = strconv.AppendInt(dst, int64(len(w.Ops)-len(w.Overflows)), 10)
+	if len(w.Overflows) > 0 {
+		dst = appendFailed(dst, len(w.Overflows))
+		dst = append(dst, `,"errors":[`...)
+		for i, overflow := range w.Overflows {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = appendRefused(dst, w, ks, overflow)
+		}
+		dst = append(dst, ']')
+	}
+	return append(appendOutcome(dst, w), '}')
+}
+
+func appendFailed(dst []byte, failed int) []byte {
+	dst = append(dst, `,"failed":`...)
+	return strconv.AppendInt(dst, int64(failed), 10)
+}
+
+// appendOutcome appends the members that every write answers.
+func appendOutcome(dst []byte, w *shard.Write) []byte {
+	dst = append(dst, `,"duplicate":`...)
+	dst = strconv.AppendBool(dst, w.Duplicate)
+	dst = append(dst, `,"token":"`...)
+	dst = w.Token.AppendText(dst)
+	return append(dst, '"')
+}
+
+// appendRefused appends {"id":"…","error":{…}} for an op that overflowed.
+func appendRefused(dst []byte, w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) []byte {
+	f := overflowFault(ks, overflow)
+	dst = append(dst, `{"id":`...)
+	dst = appendID(dst, w.Ops[overflow.Op].ID)
+	dst = append(dst, `,"error":`...)
+	dst = appendError(dst, f.code, f.message, f.field)
+	return append(dst, '}')
+}

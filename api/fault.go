@@ -1,0 +1,175 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+// The codes of errors, which are part of the public contract.
+const (
+	codeInvalidArgument  = "invalid_argument"
+	codeNotFound         = "not_found"
+	codeUnknownKeyspace  = "unknown_keyspace"
+	codeMethodNotAllowed = "method_not_allowed"
+	codeRequestTimeout   = "request_timeout"
+	codeOverflow         = "overflow"
+	codeKeyspaceExists   = "keyspace_exists"
+	codeTooLarge         = "too_large"
+	codeOverloaded       = "overloaded"
+	codeInternal         = "internal"
+	codeNoLeader         = "no_leader"
+	codeNoQuorum         = "no_quorum"
+	codeDraining         = "draining"
+	codeNotReady         = "not_ready"
+	codeOutcomeUnknown   = "outcome_unknown"
+)
+
+// fault is an error as the client sees it.
+type fault struct {
+	status  int
+	code    string
+	message string
+	field   string // what in the request is wrong; "" when nothing is
+	allow   string // the methods that a 405 offers
+
+	// outcomes says that the write may have taken effect in part: applied and
+	// unknown name the ids, and are shown even when they are empty.
+	outcomes         bool
+	applied, unknown []uint64
+}
+
+func (f *fault) Error() string { return f.code + ": " + f.message }
+
+// invalid is the fault of a bad value in a request. field is its JSON path, or
+// the name of a header or parameter.
+func invalid(field, problem string) *fault {
+	return &fault{
+		status:  fasthttp.StatusBadRequest,
+		code:    codeInvalidArgument,
+		message: field + ": " + problem,
+		field:   field,
+	}
+}
+
+// backendFaults says how an error of the backend is told, the first that
+// matches. No text but its own goes out: others may hold paths and addresses.
+var backendFaults = []struct {
+	err    error
+	status int
+	code   string
+}{
+	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
+	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
+	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
+	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
+	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
+	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
+	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace},
+}
+
+// faultOf tells an error of a handler to the client. It reports false for one
+// that nobody foresaw, which is the server's own fault.
+func faultOf(err error) (*fault, bool) {
+	var f *fault
+	if errors.As(err, &f) {
+		return f, true
+	}
+	var argument *shard.ArgumentError
+	if errors.As(err, &argument) {
+		return invalid(argument.Field, argument.Problem), true
+	}
+	var partial *shard.PartialError
+	if errors.As(err, &partial) {
+		return faultOfPartial(partial)
+	}
+	for _, b := range backendFaults {
+		if errors.Is(err, b.err) {
+			return &fault{status: b.status, code: b.code, message: b.err.Error()}, true
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		// Only changes of the catalog take a context, and one that it cut off
+		// may have been proposed.
+		return faultOf(shard.ErrOutcomeUnknown)
+	}
+	return &fault{
+		status:  fasthttp.StatusInternalServerError,
+		code:    codeInternal,
+		message: "the server failed; its log says why",
+	}, false
+}
+
+// faultOfPartial tells a write that some of its shards did: 504 when the fate of
+// any op is not known, else 503, whatever stopped the others, because the client
+// should not send the whole again as it may after a 429.
+func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
+	err := partial.Err
+	if len(partial.Unknown) > 0 {
+		err = shard.ErrOutcomeUnknown
+	}
+	f, foreseen := faultOf(err)
+	if f.status == fasthttp.StatusTooManyRequests {
+		f.status = fasthttp.StatusServiceUnavailable
+	}
+	f.outcomes, f.applied, f.unknown = true, partial.Applied, partial.Unknown
+	return f, foreseen
+}
+
+// retryAfter is told with every fault that a repetition may cure: the queues
+// drain in milliseconds and an election takes about a second.
+const retryAfter = "1"
+
+func (f *fault) retryable() bool {
+	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable
+}
+
+// appendJSON appends the body of the answer.
+func (f *fault) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"error":`...)
+	dst = appendError(dst, f.code, f.message, f.field)
+	if f.outcomes {
+		dst = append(dst, `,"applied":`...)
+		dst = appendIDs(dst, f.applied)
+		dst = append(dst, `,"unknown":`...)
+		dst = appendIDs(dst, f.unknown)
+	}
+	return append(dst, '}')
+}
+
+// appendError appends {"code":…,"message":…,"field":…}.
+func appendError(dst []byte, code, message, field string) []byte {
+	dst = append(dst, `{"code":"`...)
+	dst = append(dst, code...)
+	dst = append(dst, `","message":`...)
+	dst = appendText(dst, message)
+	if field != "" {
+		dst = append(dst, `,"field":`...)
+		dst = appendText(dst, field)
+	}
+	return append(dst, '}')
+}
+
+// appendText appends text of any bytes as a JSON string.
+func appendText(dst []byte, text string) []byte {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		panic("a string has no JSON form: " + err.Error())
+	}
+	return append(dst, quoted...)
+}
+
+func appendIDs(dst []byte, ids []uint64) []byte {
+	dst = append(dst, '[')
+	for i, id := range ids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendID(dst, id)
+	}
+	return append(dst, ']')
+}

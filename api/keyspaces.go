@@ -1,0 +1,57 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+func (s *Server) listKeyspaces(ctx *fasthttp.RequestCtx, _ *request) error {
+	list := struct {
+		Keyspaces []*shard.Keyspace `json:"keyspaces"`
+	}{append([]*shard.Keyspace{}, s.cfg.Backend.Keyspaces()...)}
+	return answerJSON(ctx, list)
+}
+
+func (s *Server) createKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
+	want, err := r.decodeKeyspace(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	// The context of the request is fasthttp's, which the backend must not keep.
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
+	defer cancel()
+	made, err := s.cfg.Backend.CreateKeyspace(until, want)
+	if err != nil {
+		return fmt.Errorf("cannot create keyspace: %w", err)
+	}
+	return answerJSON(ctx, made)
+}
+
+func (s *Server) addColumns(ctx *fasthttp.RequestCtx, r *request) error {
+	columns, err := r.decodeNewColumns(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
+	defer cancel()
+	changed, err := s.cfg.Backend.AddColumns(until, string(r.name), columns)
+	if err != nil {
+		return fmt.Errorf("cannot add columns: %w", err)
+	}
+	return answerJSON(ctx, changed)
+}
+
+// answerJSON answers a call that is too rare for an encoder of its own.
+func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("cannot encode answer: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte { return append(dst, text...) })
+	return nil
+}

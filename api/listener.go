@@ -1,0 +1,206 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// refusalsMax bounds the connections beyond the cap that are being told so
+	// at one time. More than these are closed without a word.
+	refusalsMax = 64
+	// lingerTime is how long a connection that is closed after a fault goes on
+	// reading. Closing with bytes unread resets the connection, and a client
+	// that is still sending would lose the answer that says why.
+	lingerTime = time.Second
+	// acceptRetryMax bounds the wait after a failed accept, which is nearly
+	// always a lack of file descriptors.
+	acceptRetryMax = time.Second
+)
+
+// listener hands on at most connsMax open connections and answers the others
+// with a refusal. It survives failed accepts, of which fasthttp would stop.
+type listener struct {
+	net.Listener
+	connsMax     int
+	writeTimeout time.Duration
+	refusal      []byte // a whole HTTP answer
+	metrics      *metrics
+	logger       *slog.Logger
+
+	done     chan struct{}  // closed by Close
+	refusals sync.WaitGroup // of refuse; started by Accept, waited for by waitRefusals
+
+	mu struct {
+		sync.Mutex
+		closed   bool
+		conns    map[*conn]struct{} // open and handed on
+		refusing int                // running refuse calls, at most refusalsMax
+	}
+}
+
+func newListener(ln net.Listener, cfg *Config, m *metrics) *listener {
+	f := &fault{status: 503, code: codeOverloaded, message: "too many connections"}
+	body := append(f.appendJSON(nil), '\n')
+	l := &listener{
+		Listener:     ln,
+		connsMax:     cfg.ConnsMax,
+		writeTimeout: cfg.WriteTimeout,
+		refusal: fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nServer: %s\r\nContent-Type: %s\r\n"+
+			"Retry-After: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			serverName, contentTypeJSON, retryAfter, len(body), body),
+		metrics: m,
+		logger:  cfg.Logger,
+		done:    make(chan struct{}),
+	}
+	l.mu.conns = make(map[*conn]struct{})
+	return l
+}
+
+// Accept returns the next connection within the cap. Its only error is
+// net.ErrClosed.
+func (l *listener) Accept() (net.Conn, error) {
+	wait := time.Duration(0)
+	for {
+		raw, err := l.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+		if err != nil {
+			wait = min(max(2*wait, 5*time.Millisecond), acceptRetryMax)
+			l.logger.Error("cannot accept a connection", "err", err, "retry_in", wait)
+			select {
+			case <-time.After(wait):
+				continue
+			case <-l.done:
+				return nil, net.ErrClosed
+			}
+		}
+		wait = 0
+		if c := l.admit(raw); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// admit returns the connection as one of the cap, or nil and has it refused.
+func (l *listener) admit(raw net.Conn) *conn {
+	c := &conn{Conn: raw, listener: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.closed && len(l.mu.conns) < l.connsMax {
+		l.mu.conns[c] = struct{}{}
+		l.metrics.conns.Inc()
+		return c
+	}
+	l.metrics.connsRefused.Inc()
+	if l.mu.closed || l.mu.refusing == refusalsMax {
+		_ = raw.Close()
+		return nil
+	}
+	l.mu.refusing++
+	l.refusals.Add(1)
+	go l.refuse(raw)
+	return nil
+}
+
+// refuse tells a client that there are too many connections.
+func (l *listener) refuse(raw net.Conn) {
+	defer l.refusals.Done()
+	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
+	if _, err := raw.Write(l.refusal); err == nil {
+		linger(raw)
+	}
+	_ = raw.Close()
+	l.mu.Lock()
+	l.mu.refusing--
+	l.mu.Unlock()
+}
+
+// Close stops the accepting. Connections stay open.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	if !l.mu.closed {
+		l.mu.closed = true
+		close(l.done)
+	}
+	l.mu.Unlock()
+	return l.Listener.Close()
+}
+
+// closeConns cuts off every connection.
+func (l *listener) closeConns() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.mu.conns {
+		_ = c.Conn.Close()
+	}
+}
+
+// waitRefusals waits for the refusals that run, once Close was called. Each is
+// bounded by lingerTime.
+func (l *listener) waitRefusals() { l.refusals.Wait() }
+
+// conn is a connection within the cap.
+type conn struct {
+	net.Conn
+	listener *listener
+	close    sync.Once
+	closeErr error
+
+	// lingers is set by lingerOnClose, on the goroutine that serves the
+	// connection and then closes it. Nobody else closes one that lingers:
+	// fasthttp closes from elsewhere only connections between two requests.
+	lingers bool
+}
+
+// lingerOnClose makes Close go on reading for a while.
+func (c *conn) lingerOnClose() { c.lingers = true }
+
+// SetReadDeadline also moves the write deadline: fasthttp sets that one only
+// before an answer of a handler, so that an error answer or a 100 Continue on a
+// kept connection would meet the one of the answer before.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	write := t
+	if !t.IsZero() {
+		write = t.Add(c.listener.writeTimeout)
+	}
+	if err := c.SetWriteDeadline(write); err != nil {
+		return err
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Close closes the connection and gives its place in the cap back.
+func (c *conn) Close() error {
+	c.close.Do(func() {
+		if c.lingers {
+			linger(c.Conn)
+		}
+		c.closeErr = c.Conn.Close()
+		c.listener.mu.Lock()
+		delete(c.listener.mu.conns, c)
+		c.listener.mu.Unlock()
+		c.listener.metrics.conns.Dec()
+	})
+	return c.closeErr
+}
+
+// linger ends what is sent and drops what still comes in, until the client
+// closes too or lingerTime has passed.
+func linger(raw net.Conn) {
+	half, ok := raw.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil || raw.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	var drop [8 << 10]byte
+	for {
+		if _, err := raw.Read(drop[:]); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+func (s *Server) healthz(ctx *fasthttp.RequestCtx, _ *request) error {
+	answer(ctx, func(dst []byte) []byte { return append(dst, `{"healthy":true}`...) })
+	return nil
+}
+
+// readyz says why the node cannot serve by the code of the same fault of a read,
+// or as not_ready.
+func (s *Server) readyz(ctx *fasthttp.RequestCtx, _ *request) error {
+	err := s.cfg.Backend.Ready()
+	if err == nil {
+		answer(ctx, func(dst []byte) []byte { return append(dst, `{"ready":true}`...) })
+		return nil
+	}
+	f := &fault{status: fasthttp.StatusServiceUnavailable, code: codeNotReady, message: err.Error()}
+	for _, b := range backendFaults {
+		if b.status == f.status && errors.Is(err, b.err) {
+			f.code = b.code
+		}
+	}
+	return f
+}
+
+func (s *Server) version(ctx *fasthttp.RequestCtx, _ *request) error {
+	return answerJSON(ctx, struct {
+		Version string `json:"version"`
+	}{s.cfg.Version})
+}
+
+func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ *request) error {
+	status := s.cfg.Backend.Status()
+	status.Nodes = append([]shard.NodeStatus{}, status.Nodes...)
+	status.Groups = append([]shard.GroupStatus{}, status.Groups...)
+	return answerJSON(ctx, status)
+}
+
+// gather answers the registry's metrics as Prometheus text.
+func (s *Server) gather(ctx *fasthttp.RequestCtx, _ *request) error {
+	families, err := s.cfg.Registry.Gather()
+	if err != nil {
+		return fmt.Errorf("cannot gather metrics: %w", err)
+	}
+	format := expfmt.NewFormat(expfmt.TypeTextPlain)
+	var text bytes.Buffer
+	encoder := expfmt.NewEncoder(&text, format)
+	for _, family := range families {
+		if err := encoder.Encode(family); err != nil {
+			return fmt.Errorf("cannot encode metrics: %w", err)
+		}
+	}
+	answer(ctx, func(dst []byte) []byte { return append(dst, text.Bytes()...) })
+	ctx.SetContentType(string(format))
+	return nil
+}

@@ -1,0 +1,187 @@
+package api
+
+import (
+	"bytes"
+	"sort"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// endpoint is one method of one path.
+type endpoint struct {
+	name  string // label of its metrics
+	takes takes
+	call  func(*Server, *fasthttp.RequestCtx, *request) error
+
+	observers observers
+}
+
+// takes is a set of what an endpoint has to do with.
+type takes uint8
+
+const (
+	takesBody     takes = 1 << iota // others refuse one
+	takesRead                       // the headers and parameters of a read
+	takesWrite                      // the headers of a write
+	takesKeyspace                   // {keyspace} of the path is one that exists
+	takesID                         // {id} of the path
+	exempt                          // served whatever the load: for operators
+)
+
+// resource is one path and what its methods do.
+type resource struct {
+	methods map[string]*endpoint
+	allow   string // header of a 405
+}
+
+// routes finds the endpoint of a request. Paths match byte by byte after their
+// percent-encoding is undone: "//", "." and ".." are names like others, and an
+// encoded slash is in no name.
+type routes struct {
+	fixed   map[string]*resource // by path
+	actions map[string]*resource // /v1/counters/{keyspace}/<action>
+	row     *resource            // /v1/counters/{keyspace}/{id}
+	columns *resource            // /v1/keyspaces/{keyspace}/columns
+	none    *endpoint            // for the metrics of requests that match nothing
+}
+
+// target is where a request goes. The slices alias its path.
+type target struct {
+	resource     *resource
+	keyspace, id []byte
+}
+
+func newRoutes(m *metrics) *routes {
+	resourceOf := func(methods map[string]*endpoint) *resource {
+		if get, ok := methods["GET"]; ok {
+			methods["HEAD"] = get
+		}
+		r := &resource{methods: methods}
+		var names []string
+		for name, e := range methods {
+			names = append(names, name)
+			e.observers = m.observersOf(e.name)
+		}
+		sort.Strings(names)
+		r.allow = strings.Join(names, ", ")
+		return r
+	}
+	post := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
+		return resourceOf(map[string]*endpoint{"POST": {name: name, takes: takes | takesBody, call: call}})
+	}
+	get := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
+		return resourceOf(map[string]*endpoint{"GET": {name: name, takes: takes, call: call}})
+	}
+	return &routes{
+		fixed: map[string]*resource{
+			"/healthz":    get("healthz", exempt, (*Server).healthz),
+			"/readyz":     get("readyz", exempt, (*Server).readyz),
+			"/metrics":    get("metrics", exempt, (*Server).gather),
+			"/v1/version": get("version", exempt, (*Server).version),
+			"/v1/cluster": get("cluster", exempt, (*Server).cluster),
+			"/v1/keyspaces": resourceOf(map[string]*endpoint{
+				"GET":  {name: "keyspaces_list", call: (*Server).listKeyspaces},
+				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite, call: (*Server).createKeyspace},
+			}),
+		},
+		actions: map[string]*resource{
+			"get":  post("counters_mget", takesRead|takesKeyspace, (*Server).getMany),
+			"scan": post("counters_scan", takesRead|takesKeyspace, (*Server).scan),
+			"incr": post("counters_incr", takesWrite|takesKeyspace, (*Server).incr),
+			"set":  post("counters_set", takesWrite|takesKeyspace, (*Server).set),
+		},
+		row: resourceOf(map[string]*endpoint{
+			"GET":    {name: "counters_get", takes: takesRead | takesKeyspace | takesID, call: (*Server).getRow},
+			"PUT":    {name: "counters_put", takes: takesBody | takesWrite | takesKeyspace | takesID, call: (*Server).putRow},
+			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
+		}),
+		columns: post("keyspaces_columns", takesWrite, (*Server).addColumns),
+		none:    &endpoint{name: "none", observers: m.observersOf("none")},
+	}
+}
+
+// find returns the endpoint for a method and a path as it was sent.
+func (t *routes) find(method, path []byte) (*endpoint, target, error) {
+	path, ok := unescaped(path)
+	if !ok {
+		return nil, target{}, invalid("path", "bad percent-encoding")
+	}
+	to := t.match(path)
+	if to.resource == nil {
+		return nil, target{}, &fault{status: fasthttp.StatusNotFound, code: codeNotFound, message: "no such path"}
+	}
+	if e, ok := to.resource.methods[string(method)]; ok {
+		return e, to, nil
+	}
+	return nil, target{}, &fault{
+		status:  fasthttp.StatusMethodNotAllowed,
+		code:    codeMethodNotAllowed,
+		message: "this path does not take " + shown(method),
+		allow:   to.resource.allow,
+	}
+}
+
+func (t *routes) match(path []byte) target {
+	if r, ok := t.fixed[string(path)]; ok {
+		return target{resource: r}
+	}
+	if rest, ok := bytes.CutPrefix(path, []byte("/v1/counters/")); ok {
+		keyspace, last, _ := bytes.Cut(rest, []byte("/"))
+		if len(keyspace) == 0 || len(last) == 0 || bytes.IndexByte(last, '/') >= 0 {
+			return target{}
+		}
+		if r, ok := t.actions[string(last)]; ok {
+			return target{resource: r, keyspace: keyspace}
+		}
+		return target{resource: t.row, keyspace: keyspace, id: last}
+	}
+	if rest, ok := bytes.CutPrefix(path, []byte("/v1/keyspaces/")); ok {
+		keyspace, last, _ := bytes.Cut(rest, []byte("/"))
+		if len(keyspace) > 0 && string(last) == "columns" {
+			return target{resource: t.columns, keyspace: keyspace}
+		}
+	}
+	return target{}
+}
+
+// unescaped undoes a path's percent-encoding. It reports false for a bad one.
+// An encoded slash becomes a byte that no name has, because as a slash it would
+// move the borders of the names.
+func unescaped(path []byte) ([]byte, bool) {
+	if bytes.IndexByte(path, '%') < 0 {
+		return path, true
+	}
+	plain := make([]byte, 0, len(path))
+	for i := 0; i < len(path); i++ {
+		b := path[i]
+		if b == '%' {
+			if i+2 >= len(path) {
+				return nil, false
+			}
+			high, low := hexDigit(path[i+1]), hexDigit(path[i+2])
+			if high < 0 || low < 0 {
+				return nil, false
+			}
+			if b = byte(high<<4 | low); b == '/' {
+				b = 0
+			}
+			i += 2
+		}
+		plain = append(plain, b)
+	}
+	return plain, true
+}
+
+// hexDigit returns the value of a hexadecimal digit, or -1.
+func hexDigit(b byte) int {
+	switch {
+	case b >= '0' && b <= '9':
+		return int(b - '0')
+	case b >= 'a' && b <= 'f':
+		return int(b-'a') + 10
+	case b >= 'A' && b <= 'F':
+		return int(b-'A') + 10
+	}
+	return -1
+}

@@ -1,0 +1,243 @@
+// Package api is the node's HTTP front. It owns the public contract
+// (docs/openapi.yaml): paths, headers, JSON forms, status codes, and the bounds
+// of what a client may send. It routes nothing, stores nothing and decides
+// nothing about counts; that is the Backend's.
+//
+// Its invariant: every fault of a request is found before the backend is called,
+// so a 4xx other than 429 and an overflow means that nothing was applied, and
+// nothing of a request is referred to once its handler has returned.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+const (
+	serverName      = "countd"
+	contentTypeJSON = "application/json"
+)
+
+// Backend is what the api needs of a node; *shard.Node satisfies it. Every
+// method may be called at any time from any goroutine. Slices given are the
+// caller's again once a call has returned; what a call returns is never changed.
+type Backend interface {
+	// Keyspaces returns all keyspaces sorted by name.
+	Keyspaces() []*shard.Keyspace
+	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
+	Keyspace(name string) *shard.Keyspace
+	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
+	AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error)
+	// Get fills rows, len(ids)*width values, with the first width columns of
+	// each id's row.
+	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
+	Write(ks *shard.Keyspace, w *shard.Write) error
+	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
+	Status() shard.Status
+	// Ready returns nil when every group can serve, else why not.
+	Ready() error
+}
+
+// Server serves the API on one listener. Make it with New, run Serve once and
+// end it with Shutdown.
+type Server struct {
+	cfg      Config
+	metrics  *metrics
+	routes   *routes
+	requests requestPool
+	listener *listener
+	http     *fasthttp.Server
+
+	inFlight atomic.Int64 // requests in serve, those of exempt endpoints too
+}
+
+// New checks the config, registers the metrics and listens. Connections wait
+// until Serve is called.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(cfg.Registry)
+	if err != nil {
+		return nil, err
+	}
+	ln := cfg.Listener
+	if ln == nil {
+		if ln, err = net.Listen("tcp", cfg.Addr); err != nil {
+			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
+		}
+	}
+	s := &Server{cfg: cfg, metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m)}
+	s.http = &fasthttp.Server{
+		Handler:      s.serve,
+		ErrorHandler: s.refuse,
+		Name:         serverName,
+		Logger:       printfLogger{cfg.Logger},
+
+		ReadTimeout:        cfg.ReadTimeout,
+		WriteTimeout:       cfg.WriteTimeout,
+		IdleTimeout:        cfg.IdleTimeout,
+		MaxRequestBodySize: cfg.BodyBytesMax,
+		ReadBufferSize:     cfg.HeaderBytesMax,
+		// The listener holds the cap. A worker is free again a moment after its
+		// connection has left the cap, so there are spare ones.
+		Concurrency: 2 * cfg.ConnsMax,
+
+		CloseOnShutdown:              true,
+		DisablePreParseMultipartForm: true,
+		NoDefaultContentType:         true,
+		SecureErrorLogMessage:        true,
+	}
+	return s, nil
+}
+
+// Addr is the address that the server listens on.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Serve serves until Shutdown is called, and then returns nil.
+func (s *Server) Serve() error {
+	if err := s.http.Serve(s.listener); err != nil {
+		return fmt.Errorf("cannot serve HTTP: %w", err)
+	}
+	return nil
+}
+
+// Shutdown stops the accepting, closes connections as their requests end, and
+// waits for that until ctx ends, when it cuts off those that are left.
+func (s *Server) Shutdown(ctx context.Context) error {
+	closeErr := s.listener.Close()
+	err := s.http.ShutdownWithContext(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // of the listener, closed above
+	}
+	s.listener.closeConns()
+	s.listener.waitRefusals()
+	if err != nil {
+		return fmt.Errorf("cannot finish the requests in flight: %w", err)
+	}
+	if closeErr != nil && !errors.Is(closeErr, net.ErrClosed) {
+		return fmt.Errorf("cannot close the HTTP listener: %w", closeErr)
+	}
+	return nil
+}
+
+// serve handles one request on its connection's goroutine.
+func (s *Server) serve(ctx *fasthttp.RequestCtx) {
+	inFlight := s.inFlight.Add(1)
+	s.metrics.inFlight.Inc()
+	defer func() {
+		s.inFlight.Add(-1)
+		s.metrics.inFlight.Dec()
+	}()
+	e, to, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
+	switch {
+	case err != nil:
+		e = s.routes.none
+	case e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax):
+		err = &fault{status: fasthttp.StatusTooManyRequests, code: codeOverloaded, message: "too many requests in flight"}
+	default:
+		err = s.call(ctx, e, to)
+	}
+	if err != nil {
+		s.fail(ctx, err)
+	}
+	e.observers.observe(ctx.Response.StatusCode(), time.Since(ctx.Time()),
+		len(ctx.Request.Body()), len(ctx.Response.Body()))
+}
+
+// call runs an endpoint. A panic of it becomes an error and is logged with its
+// stack; its request is then left out of the pool, for its state is not known.
+func (s *Server) call(ctx *fasthttp.RequestCtx, e *endpoint, to target) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.metrics.panics.Inc()
+			s.cfg.Logger.Error("request handler panicked",
+				"endpoint", e.name, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			err = errPanicked
+		}
+	}()
+	r := s.requests.acquire()
+	if err = r.readHead(ctx, s.cfg.Backend, to, e.takes); err == nil {
+		err = e.call(s, ctx, r)
+	}
+	// Faults hold ids of the backend's error, never of r.
+	s.requests.release(r)
+	return err
+}
+
+// errPanicked is returned by call for a panic, which it has logged.
+var errPanicked = errors.New("request handler panicked")
+
+// fail answers an error.
+func (s *Server) fail(ctx *fasthttp.RequestCtx, err error) {
+	f, foreseen := faultOf(err)
+	if !foreseen && !errors.Is(err, errPanicked) {
+		s.cfg.Logger.Error("request failed",
+			"method", string(ctx.Method()), "path", string(ctx.URI().PathOriginal()), "err", err)
+	}
+	answerFault(ctx, f)
+}
+
+// refuse answers a request that fasthttp could not read; the connection is then
+// closed.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
+	if c, ok := ctx.Conn().(*conn); ok {
+		c.lingerOnClose()
+	}
+	f := unreadable(err)
+	answerFault(ctx, f)
+	s.routes.none.observers.observe(f.status, 0, 0, len(ctx.Response.Body()))
+}
+
+// unreadable tells why a request could not be read.
+func unreadable(err error) *fault {
+	var headers *fasthttp.ErrSmallBuffer
+	var network net.Error
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return &fault{status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge, message: "the body is too large"}
+	case errors.As(err, &headers):
+		return &fault{status: fasthttp.StatusRequestHeaderFieldsTooLarge, code: codeTooLarge, message: "the headers are too large"}
+	case errors.As(err, &network) && network.Timeout():
+		return &fault{status: fasthttp.StatusRequestTimeout, code: codeRequestTimeout, message: "the request did not arrive in time"}
+	}
+	return invalid("request", "not a valid HTTP request")
+}
+
+// answer appends a body of JSON to the buffer that fasthttp sends and keeps.
+func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
+	ctx.Response.Header.SetContentType(contentTypeJSON)
+	ctx.Response.SwapBody(body(ctx.Response.SwapBody(nil)[:0]))
+}
+
+func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
+	ctx.Response.Reset()
+	ctx.SetStatusCode(f.status)
+	if f.retryable() {
+		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryAfter)
+	}
+	if f.allow != "" {
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, f.allow)
+	}
+	answer(ctx, f.appendJSON)
+}
+
+// printfLogger takes what fasthttp logs: faults of connections, which are the
+// clients' or the network's.
+type printfLogger struct{ logger *slog.Logger }
+
+func (l printfLogger) Printf(format string, args ...any) {
+	l.logger.Debug("http", "msg", fmt.Sprintf(format, args...))
+}
