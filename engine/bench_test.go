@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"compress/gzip"
+	"encoding/csv"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+const benchRows = 10_000_000
+
+// realCounts returns the reposts, comments and likes of real posts that have a
+// count, and their ids that hold a time. Without the data set it falls back to
+// the sample that the project ships.
+var realCounts = sync.OnceValues(func() (ids []uint64, rows [][3]int64) {
+	f, err := os.Open("../../shared/data/weibo_counts.csv.gz")
+	if err != nil {
+		if f, err = os.Open("../demo/posts.csv.gz"); err != nil {
+			panic(err)
+		}
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		panic(err)
+	}
+	records, err := csv.NewReader(z).ReadAll()
+	if err != nil {
+		panic(err)
+	}
+	for _, rec := range records[1:] {
+		id, _ := strconv.ParseUint(rec[0], 10, 64)
+		var row [3]int64
+		for i, s := range rec[len(rec)-3:] {
+			row[i], _ = strconv.ParseInt(s, 10, 64)
+		}
+		if row != [3]int64{} {
+			rows = append(rows, row)
+		}
+		if id > 3.33e15 && id < 1e16 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, rows
+})
+
+// realIDs returns n distinct ids with the density over time of the real ones:
+// between two neighbours of the data set as many as fall there.
+func realIDs(n int) []uint64 {
+	seed, _ := realCounts()
+	r := rand.New(rand.NewPCG(1, 1))
+	seen := make(map[uint64]struct{}, n)
+	out := make([]uint64, 0, n)
+	for len(out) < n {
+		i := r.IntN(len(seed) - 1)
+		id := seed[i] + r.Uint64N(max(1, seed[i+1]-seed[i]))
+		if _, ok := seen[id]; !ok {
+			seen[id] = struct{}{}
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// orders are the id streams of the size and speed figures.
+var orders = []struct {
+	name string
+	ids  func() []uint64
+}{
+	{"in-order", func() []uint64 { ids := realIDs(benchRows); slices.Sort(ids); return ids }},
+	{"nearly-in-order", func() []uint64 {
+		ids := realIDs(benchRows)
+		slices.Sort(ids)
+		r := rand.New(rand.NewPCG(2, 2))
+		for i := range ids {
+			j := min(i+r.IntN(100), len(ids)-1)
+			ids[i], ids[j] = ids[j], ids[i]
+		}
+		return ids
+	}},
+	{"random-order", func() []uint64 { return realIDs(benchRows) }},
+	{"random-64-bit", func() []uint64 {
+		r := rand.New(rand.NewPCG(3, 3))
+		ids := make([]uint64, benchRows)
+		for i := range ids {
+			ids[i] = r.Uint64()
+		}
+		return ids
+	}},
+}
+
+func fill(ids []uint64) *Table {
+	_, counts := realCounts()
+	r := rand.New(rand.NewPCG(4, 4))
+	tab := New()
+	var cells [3]Cell
+	op := []Op{{Kind: OpSet, Cells: cells[:]}}
+	for _, id := range ids {
+		row := counts[r.IntN(len(counts))]
+		op[0].ID = id
+		for c, v := range row {
+			cells[c] = Cell{uint8(c), v}
+		}
+		tab.Apply(op, 0, nil, nil)
+	}
+	return tab
+}
+
+func heapBytes() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse
+}
+
+// BenchmarkSize reports bytes a row of 10 million rows: what the table accounts
+// for, and what the heap grew by, size classes and garbage of growth included.
+func BenchmarkSize(b *testing.B) {
+	for _, o := range orders {
+		b.Run(o.name, func(b *testing.B) {
+			ids := o.ids()
+			for range b.N {
+				before, start := heapBytes(), time.Now()
+				tab := fill(ids)
+				b.ReportMetric(float64(time.Since(start).Nanoseconds())/benchRows, "ns/insert")
+				st := tab.Stats()
+				b.ReportMetric(float64(st.Bytes)/float64(st.Rows), "B/row")
+				b.ReportMetric(float64(heapBytes()-before)/float64(st.Rows), "heapB/row")
+				b.ReportMetric(float64(st.Segments), "segments")
+				runtime.KeepAlive(tab)
+			}
+		})
+	}
+}
+
+type goRow struct{ counts [4]int64 }
+
+// BenchmarkOps compares one table with a Go map of the same rows, in one run.
+func BenchmarkOps(b *testing.B) {
+	ids := realIDs(benchRows)
+	slices.Sort(ids)
+	tab := fill(ids)
+	peer := make(map[uint64]goRow, benchRows)
+	for _, id := range ids {
+		peer[id] = goRow{}
+	}
+	rand.New(rand.NewPCG(5, 5)).Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	var row [4]int64
+	each := func(name string, f func(id uint64)) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				f(ids[i%len(ids)])
+			}
+		})
+	}
+	var sink int64
+	each("GoMapGet", func(id uint64) { sink += peer[id].counts[1] })
+	each("Get", func(id uint64) { tab.Get(id, row[:]); sink += row[1] })
+	one := []Op{{Kind: OpAdd, Cells: []Cell{{1, 1}}}}
+	each("Add", func(id uint64) { one[0].ID = id; tab.Apply(one, 0, nil, nil) })
+	const page = 100
+	rows := make([]int64, page*4)
+	b.Run("GetMany100", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N; i += page {
+			at := i % (len(ids) - page)
+			tab.GetMany(ids[at:at+page], 4, rows)
+		}
+	})
+	ops := make([]Op, 1000)
+	for i := range ops {
+		ops[i] = Op{Kind: OpAdd, Cells: []Cell{{1, 1}}}
+	}
+	wide := make([]int64, len(ops)*4)
+	b.Run("Apply1000", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N; i += len(ops) {
+			at := i % (len(ids) - len(ops))
+			for j := range ops {
+				ops[j].ID = ids[at+j]
+			}
+			tab.Apply(ops, 4, wide, nil)
+		}
+	})
+	runtime.KeepAlive(sink)
+}
+
+// BenchmarkWritesDuringSnapshot measures how long batches of 256 uniform writes
+// wait while snapshots of 10 million rows are taken and streamed, beside the
+// same without snapshots.
+func BenchmarkWritesDuringSnapshot(b *testing.B) {
+	ids := realIDs(benchRows)
+	tab := fill(ids)
+	for _, during := range []bool{false, true} {
+		b.Run(fmt.Sprintf("snapshot=%v", during), func(b *testing.B) {
+			for range b.N {
+				delays := writesUntilSnapshotEnds(tab, ids, during)
+				slices.Sort(delays)
+				b.ReportMetric(float64(delays[len(delays)/2].Microseconds())/1e3, "p50-ms")
+				b.ReportMetric(float64(delays[len(delays)*999/1000].Microseconds())/1e3, "p99.9-ms")
+				b.ReportMetric(float64(delays[len(delays)-1].Microseconds())/1e3, "max-ms")
+				b.ReportMetric(float64(len(delays)), "batches")
+			}
+		})
+	}
+}
+
+func writesUntilSnapshotEnds(tab *Table, ids []uint64, snapshot bool) []time.Duration {
+	done := make(chan int, 1)
+	go func() {
+		rows := 0
+		if snapshot {
+			snap := tab.Snapshot()
+			defer snap.Close()
+			_ = snap.Pages(func(p *Page) error { rows += len(p.IDs); return nil })
+		} else {
+			time.Sleep(2 * time.Second)
+		}
+		done <- rows
+	}()
+	r := rand.New(rand.NewPCG(6, 6))
+	ops := make([]Op, 256)
+	var delays []time.Duration
+	for len(done) == 0 {
+		for i := range ops {
+			ops[i] = Op{ID: ids[r.IntN(len(ids))], Kind: OpAdd, Cells: []Cell{{1, 1}}}
+		}
+		start := time.Now()
+		tab.Apply(ops, 0, nil, nil)
+		delays = append(delays, time.Since(start))
+	}
+	return delays
+}

@@ -1,0 +1,30 @@
+// Package engine holds one shard's counters in memory: rows of small counts
+// under 64-bit ids, in hash arrays as small as their contents allow.
+//
+// # Structure
+//
+// A Table is an ordered directory of segments. A segment owns a range of ids
+// and is one open-addressing hash array: a tag of 4 bytes a slot (8 where the
+// range is too wide, see geometry) and four 16-bit counts to a 64-bit word.
+// Neither array holds a pointer, so the garbage collector never scans them. A
+// count that does not fit 16 bits is marked FFFF and lives in its segment's
+// overflow table as an int64. An absent row reads as zeros, so a row whose
+// counts are all zero is not stored.
+//
+// Tags are placed by bucketed cuckoo hashing (Pagh and Rodler, 2004; buckets
+// after Dietzfelbinger and Weidling, 2007; the second bucket is computed from
+// the tag alone as in cuckoo filters, Fan et al., 2014). A lookup reads two
+// buckets and no more, and a delete leaves nothing behind: there are no delete
+// marks to skip, to reuse, or to shadow a second copy of an id.
+//
+// # Concurrency
+//
+// One writer at a time, under Table.mu. Readers take no lock; the argument
+// that they see whole rows and miss none stands at segment.seq.
+//
+// # Invariant
+//
+// Table.Check verifies the whole structure; tests run it last. The package
+// reads no clock, no random numbers and no files: equal ops in equal order
+// make equal answers and equal digests.
+package engine

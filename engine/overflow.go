@@ -1,0 +1,118 @@
+package engine
+
+import "sync/atomic"
+
+// overflow holds the counts of one segment that do not fit 16 bits, under
+// slot and column. It is an open-addressing table with linear probing.
+//
+// Its writer is the table's. put of a new key, remove and a value that must
+// change together with others happen inside the segment's odd seq, so readers
+// discard what they saw; their probes end in any state because a probe visits
+// each cell once at most.
+type overflow struct {
+	keys []uint32 // 0 is empty
+	vals []int64
+	used int
+}
+
+const overflowCellsMin = 8
+
+func overflowKey(slot, column int) uint32 { return uint32(slot*ColumnsMax+column) + 1 }
+
+// home is the first cell to probe. The number of cells is a power of two.
+func (o *overflow) home(key uint32) int {
+	return int(uint64(key)*mixA>>32) & (len(o.keys) - 1)
+}
+
+// find returns the cell of key, or -1.
+func (o *overflow) find(key uint32) int {
+	if o == nil {
+		return -1
+	}
+	for i, n := o.home(key), 0; n < len(o.keys); i, n = (i+1)&(len(o.keys)-1), n+1 {
+		switch atomic.LoadUint32(&o.keys[i]) {
+		case key:
+			return i
+		case 0:
+			return -1
+		}
+	}
+	return -1
+}
+
+// get returns the value under key. A missing key reads as 0, which only a
+// reader that is about to retry ever sees.
+func (o *overflow) get(key uint32) int64 {
+	i := o.find(key)
+	if i < 0 {
+		return 0
+	}
+	return atomic.LoadInt64(&o.vals[i])
+}
+
+// put returns the table that holds value under key: o, or a larger copy.
+func (o *overflow) put(key uint32, value int64) *overflow {
+	if i := o.find(key); i >= 0 {
+		atomic.StoreInt64(&o.vals[i], value)
+		return o
+	}
+	if o == nil || (o.used+1)*4 > len(o.keys)*3 {
+		o = o.grown()
+	}
+	i := o.home(key)
+	for o.keys[i] != 0 {
+		i = (i + 1) & (len(o.keys) - 1)
+	}
+	atomic.StoreInt64(&o.vals[i], value)
+	atomic.StoreUint32(&o.keys[i], key)
+	o.used++
+	return o
+}
+
+func (o *overflow) grown() *overflow {
+	if o == nil {
+		return &overflow{keys: make([]uint32, overflowCellsMin), vals: make([]int64, overflowCellsMin)}
+	}
+	g := &overflow{keys: make([]uint32, 2*len(o.keys)), vals: make([]int64, 2*len(o.keys))}
+	for i, key := range o.keys {
+		if key != 0 {
+			g.put(key, o.vals[i])
+		}
+	}
+	return g
+}
+
+// remove deletes key, which must be there, and closes the gap: each following
+// entry of the run moves back unless its home lies behind the gap (Knuth, TAOCP
+// 6.4, algorithm R).
+func (o *overflow) remove(key uint32) {
+	gap := o.find(key)
+	last := len(o.keys) - 1
+	for i := (gap + 1) & last; o.keys[i] != 0; i = (i + 1) & last {
+		if (i-o.home(o.keys[i]))&last >= (i-gap)&last {
+			atomic.StoreInt64(&o.vals[gap], o.vals[i])
+			atomic.StoreUint32(&o.keys[gap], o.keys[i])
+			gap = i
+		}
+	}
+	atomic.StoreUint32(&o.keys[gap], 0)
+	o.used--
+}
+
+func (o *overflow) clone() *overflow {
+	if o == nil || o.used == 0 {
+		return nil
+	}
+	return &overflow{
+		keys: append([]uint32(nil), o.keys...),
+		vals: append([]int64(nil), o.vals...),
+		used: o.used,
+	}
+}
+
+func (o *overflow) bytes() int {
+	if o == nil {
+		return 0
+	}
+	return 12*len(o.keys) + 56
+}

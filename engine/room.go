@@ -1,0 +1,172 @@
+package engine
+
+import "slices"
+
+// This file decides the shape of segments: when one grows, widens or splits.
+// All of it depends on the ops alone, so replicas make the same structure.
+
+// appendRowsMin is how full the last segment must be for an id beyond it to
+// open a new one. Ids in order fill a segment to the brim and then leave it
+// alone; ids too sparse for that get wide tags in the same segment instead.
+const appendRowsMin = rowsMax * 3 / 4
+
+// insertLocked stores a row that is not there.
+func (t *Table) insertLocked(id uint64, row []int64, words int) {
+	for {
+		d := t.dir.Load()
+		i := d.find(id)
+		s := d.segs[i].Load()
+		if s.words < words {
+			t.reshapeLocked(i, words)
+			continue
+		}
+		if s.covers(id) && s.rows < rowsFor(int(s.buckets)) {
+			s = t.ownedLocked(d, i)
+			if s.insert(id, row[:s.words*wordColumns]) {
+				return
+			}
+		}
+		t.makeRoomLocked(d, i, id)
+	}
+}
+
+// makeRoomLocked changes segment i so that id can be stored, or is nearer to
+// that: the caller tries again.
+func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
+	s := d.segs[i].Load()
+	inOrder := i == len(d.segs)-1 && id > s.maxID
+	if inOrder && s.rows >= appendRowsMin {
+		right := newSegment(newGeometry(bucketsMax, false, id, 0), s.words, t.mu.epoch)
+		t.dir.Store(d.with(i, nil, id, right))
+		return
+	}
+	slots := s.occupied()
+	if s.rows < rowsMax {
+		// Growth must be real, or a set of ids that finds no room would come
+		// back for ever.
+		want := s.rows + 1
+		if s.covers(id) {
+			want = max(want, rowsFor(int(s.buckets))+1)
+		}
+		if buckets, ok := bucketsFor(want); ok {
+			if n := t.rebuilt(s, slots, buckets, s.words, id, d.starts[i], d.last(i)); n != nil {
+				d.segs[i].Store(n)
+				return
+			}
+		}
+	}
+	t.splitLocked(d, i, slots, id)
+}
+
+// slotID is an occupied slot and the id of its row.
+type slotID struct {
+	id   uint64
+	slot int32
+}
+
+func (s *segment) occupied() []slotID {
+	slots := make([]slotID, 0, s.rows)
+	for slot, lo := range s.tags {
+		if lo != 0 {
+			slots = append(slots, slotID{s.idOf(slot), int32(slot)})
+		}
+	}
+	return slots
+}
+
+func sortByID(slots []slotID) {
+	slices.SortFunc(slots, func(a, b slotID) int {
+		if a.id < b.id {
+			return -1
+		}
+		return 1
+	})
+}
+
+// splitLocked divides segment i at its median, or, when id lies above nearly
+// all of its rows, there: ids that come nearly in order then leave full
+// segments behind.
+func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
+	sortByID(slots)
+	s := d.segs[i].Load()
+	at := len(slots) / 2
+	if high := len(slots) * 7 / 8; id > slots[high].id {
+		at = high
+	}
+	start := slots[at].id
+	left := t.mustRebuild(s, slots[:at], s.words, d.starts[i], start-1)
+	right := t.mustRebuild(s, slots[at:], s.words, start, d.last(i))
+	t.dir.Store(d.with(i, left, start, right))
+}
+
+// reshapeLocked gives the rows of segment i more words each.
+func (t *Table) reshapeLocked(i, words int) {
+	d := t.dir.Load()
+	s := d.segs[i].Load()
+	d.segs[i].Store(t.mustRebuild(s, s.occupied(), words, d.starts[i], d.last(i)))
+}
+
+// mustRebuild returns a segment of those rows in the smallest size that takes
+// them. It tries larger sizes when the ids collide, which only ids made for
+// that purpose do.
+func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
+	id := first
+	if len(slots) > 0 {
+		id = slots[0].id
+	}
+	buckets, _ := bucketsFor(len(slots))
+	for ; ; buckets *= 2 {
+		if n := t.rebuilt(s, slots, buckets, words, id, first, last); n != nil {
+			return n
+		}
+	}
+}
+
+// saltsMax is how many mixes of the ids are tried before a size is given up.
+const saltsMax = 8
+
+// rebuilt returns a new segment with the rows at slots of s, whose window also
+// covers id; nil when they find no room. The segment owns ids first … last.
+func (t *Table) rebuilt(s *segment, slots []slotID, buckets, words int, id, first, last uint64) *segment {
+	low, high := id, id
+	for _, r := range slots {
+		low, high = min(low, r.id), max(high, r.id)
+	}
+	base, narrow := window(buckets, low, high, first, last)
+	var row [ColumnsMax]int64
+	for salt := range uint64(saltsMax) {
+		n := newSegment(newGeometry(buckets, !narrow, base, salt), words, t.mu.epoch)
+		if n.fill(s, slots, row[:words*wordColumns]) {
+			return n
+		}
+	}
+	return nil
+}
+
+func (s *segment) fill(from *segment, slots []slotID, row []int64) bool {
+	for _, r := range slots {
+		from.load(int(r.slot), row)
+		if !s.insert(r.id, row) {
+			return false
+		}
+	}
+	return true
+}
+
+// window chooses the base of a narrow window for ids low … high in a segment
+// that owns first … last, and false when the segment must be wide. Where the
+// whole range does not fit, ids in order get all the room above, others some
+// on both sides, so that few ids fall outside and cause a rebuild.
+func window(buckets int, low, high, first, last uint64) (uint64, bool) {
+	span := uint64(1)<<narrowBits(buckets) - 1
+	switch {
+	case last-first <= span:
+		return first, true
+	case last == 1<<64-1 && high-low <= span:
+		return low, true
+	case high-low <= span/2:
+		slack := (span - (high - low)) / 2
+		return max(first, low-min(low, slack)), true
+	}
+	return 0, false
+}

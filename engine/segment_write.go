@@ -1,0 +1,182 @@
+package engine
+
+import "sync/atomic"
+
+// This file is the writer's side of a segment: it must be one that the writer
+// owns (Table.owned), and Table.mu is held.
+
+// openSeq and closeSeq enclose what readers must not see half done.
+func (s *segment) openSeq()  { s.seq.Add(1) }
+func (s *segment) closeSeq() { s.seq.Add(1) }
+
+// insert stores a row that is not there and has a count other than zero. It
+// returns false, with nothing changed, when neither bucket can be given room.
+func (s *segment) insert(id uint64, row []int64) bool {
+	p := s.place(id)
+	slot, lo := s.emptyIn(p.first), p.lo
+	if slot < 0 {
+		slot, lo = s.emptyIn(p.second), p.lo2
+	}
+	if slot < 0 {
+		if slot = s.makeRoom(p); slot < 0 {
+			return false
+		}
+		if lo = p.lo2; slot/bucketSlots == int(p.first) {
+			lo = p.lo
+		}
+	}
+	if hasWide(row) {
+		s.openSeq()
+		s.storeRow(slot, row)
+		s.closeSeq()
+	} else {
+		s.storeRow(slot, row)
+	}
+	if s.wide {
+		atomic.StoreUint32(&s.highs[slot], p.hi)
+	}
+	atomic.StoreUint32(&s.tags[slot], lo)
+	s.rows++
+	s.maxID = max(s.maxID, id)
+	return true
+}
+
+func (s *segment) emptyIn(bucket uint32) int {
+	at := int(bucket) * bucketSlots
+	for i, lo := range s.tags[at : at+bucketSlots] {
+		if lo == 0 {
+			return at + i
+		}
+	}
+	return -1
+}
+
+// update makes the row at slot equal to row, which is not all zero.
+func (s *segment) update(slot int, row []int64) {
+	s.openSeq()
+	s.storeRow(slot, row)
+	s.closeSeq()
+}
+
+// remove deletes the row at slot.
+func (s *segment) remove(slot int) {
+	s.openSeq()
+	var zeros [ColumnsMax]int64
+	s.storeRow(slot, zeros[:s.words*wordColumns])
+	atomic.StoreUint32(&s.tags[slot], 0)
+	s.closeSeq()
+	s.rows--
+}
+
+// storeRow writes words*wordColumns counts and keeps the overflow table true
+// to the marks.
+func (s *segment) storeRow(slot int, row []int64) {
+	for w := range s.words {
+		at := slot*s.words + w
+		old, word := s.vals[at], uint64(0)
+		for i := range wordColumns {
+			column := w*wordColumns + i
+			v := row[column]
+			if fits16(v) {
+				word |= uint64(v) << (16 * i)
+				if old>>(16*i)&0xFFFF == inOverflow {
+					s.over.Load().remove(overflowKey(slot, column))
+				}
+				continue
+			}
+			word |= inOverflow << (16 * i)
+			s.over.Store(s.over.Load().put(overflowKey(slot, column), v))
+		}
+		atomic.StoreUint64(&s.vals[at], word)
+	}
+}
+
+func fits16(v int64) bool { return uint64(v) < inOverflow }
+
+func hasWide(row []int64) bool {
+	for _, v := range row {
+		if !fits16(v) {
+			return true
+		}
+	}
+	return false
+}
+
+// roomSearchMax bounds the buckets that makeRoom looks into. Below a load of
+// 0.95 the nearest empty slot is a move or two away.
+const roomSearchMax = 256
+
+// roomStep is a bucket reached in the search for an empty slot: the row in slot
+// of an earlier step's bucket would move here.
+type roomStep struct {
+	bucket uint32
+	parent int16 // index of the earlier step; -1 for the two buckets of the new row
+	slot   int32
+}
+
+// makeRoom empties a slot in one of p's buckets by moving rows to their other
+// buckets, along a shortest path that ends in an empty slot. It returns the
+// slot, or -1 when there is no such path within roomSearchMax.
+func (s *segment) makeRoom(p place) int {
+	var steps [roomSearchMax]roomStep
+	steps[0] = roomStep{bucket: p.first, parent: -1}
+	steps[1] = roomStep{bucket: p.second, parent: -1}
+	n := 2
+	for i := 0; i < n; i++ {
+		at := int(steps[i].bucket) * bucketSlots
+		for slot := at; slot < at+bucketSlots; slot++ {
+			other, ok := s.alternative(uint64(steps[i].bucket), s.tags[slot], s.high(slot))
+			if !ok || uint32(other) == steps[i].bucket {
+				continue
+			}
+			step := roomStep{bucket: uint32(other), parent: int16(i), slot: int32(slot)}
+			if empty := s.emptyIn(step.bucket); empty >= 0 {
+				return s.shift(&steps, step, empty)
+			}
+			if n < len(steps) {
+				steps[n] = step
+				n++
+			}
+		}
+	}
+	return -1
+}
+
+// shift moves the rows of a path, last one first, and returns the slot that
+// has become empty at its beginning. A bucket that the path meets twice would
+// be wrong only if one slot moved twice: shortest paths have no such slot.
+func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int) int {
+	s.openSeq()
+	for step := last; ; step = steps[step.parent] {
+		s.move(int(step.slot), empty)
+		empty = int(step.slot)
+		if steps[step.parent].parent < 0 {
+			break
+		}
+	}
+	s.closeSeq()
+	return empty
+}
+
+// move takes the row at from to the empty slot to in its other bucket.
+func (s *segment) move(from, to int) {
+	for w := range s.words {
+		word := s.vals[from*s.words+w]
+		for i := range wordColumns {
+			if word>>(16*i)&0xFFFF == inOverflow {
+				column := w*wordColumns + i
+				o := s.over.Load()
+				v := o.get(overflowKey(from, column))
+				o.remove(overflowKey(from, column))
+				s.over.Store(o.put(overflowKey(to, column), v))
+			}
+		}
+		atomic.StoreUint64(&s.vals[to*s.words+w], word)
+		atomic.StoreUint64(&s.vals[from*s.words+w], 0)
+	}
+	if s.wide {
+		atomic.StoreUint32(&s.highs[to], s.highs[from])
+	}
+	atomic.StoreUint32(&s.tags[to], s.moved(s.tags[from]))
+	atomic.StoreUint32(&s.tags[from], 0)
+}
