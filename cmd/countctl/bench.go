@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/load"
+)
+
+// benchIDsMax bounds the ids that a bench takes from a file.
+const benchIDsMax = 50_000_000
+
+// benchFlags are the flags of bench that need more than a copy.
+type benchFlags struct {
+	op      string
+	dist    string
+	idsFrom string
+	cfg     load.Config
+}
+
+func (c *cli) benchCommand() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench --op read|page|incr|mixed",
+		Short: "Load a server and measure its answers",
+		Long: `Load a server and measure its answers.
+
+Without --rate each of --concurrency callers sends its next request when the last
+one was answered. With --rate requests are due at a fixed rate whether the server
+keeps up or not, and their latency counts from when they were due.
+
+incr and mixed change counts. A server that is not on this machine is refused
+without --yes. The exit code is 1 when a request failed.`,
+		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.bench(cmd.Context(), f)
+		},
+	}
+	keyspaceFlag(cmd, &f.cfg.Keyspace)
+	flags := cmd.Flags()
+	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments) or mixed (pages and increments)")
+	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page")
+	flags.IntVar(&f.cfg.Batch, "batch", 1, "increments of one request")
+	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
+	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "increments do not ask for the new counts")
+	flags.Float64Var(&f.cfg.ReadShare, "reads", 0.9, "share of pages among mixed requests")
+	flags.IntVar(&f.cfg.Concurrency, "concurrency", 64, "requests in flight at most")
+	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
+	flags.DurationVar(&f.cfg.Duration, "duration", 10*time.Second, "how long (0: until --requests)")
+	flags.Int64Var(&f.cfg.Requests, "requests", 0, "how many requests at most (0: until --duration)")
+	flags.StringVar(&f.dist, "dist", string(load.Zipf), "how ids are chosen: zipf, uniform or hot (one id)")
+	flags.Float64Var(&f.cfg.IDs.ZipfS, "zipf-s", 1.1, "exponent of zipf, above 1")
+	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
+	flags.StringVar(&f.idsFrom, "ids-from", "", "choose from the ids in the column id of a CSV file instead")
+	return cmd
+}
+
+func (c *cli) bench(ctx context.Context, f benchFlags) error {
+	addr, err := client.ParseAddr(c.addr)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	if !isLoopback(addr) && !c.yes {
+		return usagef("%s is not on this machine, and a bench is a heavy load; give --yes if it is meant", addr)
+	}
+	cfg := f.cfg
+	cfg.Addr, cfg.Timeout = addr, c.timeout
+	cfg.Op, cfg.IDs.Dist = load.Kind(f.op), load.Dist(f.dist)
+	if err := cfg.Validate(); err != nil {
+		return usagef("%v", err)
+	}
+	if err := c.checkBenchTarget(ctx, cfg); err != nil {
+		return err
+	}
+	if f.idsFrom != "" {
+		if cfg.IDs.List, err = idsFromFile(f.idsFrom); err != nil {
+			return err
+		}
+	}
+	report, err := load.Run(ctx, cfg)
+	if report == nil {
+		return err
+	}
+	if err := c.print(report, func(t *table) { t.bench(report) }); err != nil {
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if report.Failed > 0 {
+		return fmt.Errorf("%s of %s requests failed", grouped(report.Failed), grouped(report.Failed+report.Requests))
+	}
+	return nil
+}
+
+// checkBenchTarget finds a wrong keyspace or column before the load does.
+func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	keyspace, err := findKeyspace(ctx, server, cfg.Keyspace)
+	if err != nil {
+		return err
+	}
+	if (cfg.Op == load.Incr || cfg.Op == load.Mixed) && !slices.Contains(keyspace.Columns, cfg.Column) {
+		return usagef("keyspace %s has no column %q; choose one of %s by --column", keyspace.Name, cfg.Column, strings.Join(keyspace.Columns, ", "))
+	}
+	return nil
+}
+
+// isLoopback tells whether an address is of this machine, without asking a
+// name server.
+func isLoopback(addr *url.URL) bool {
+	host := addr.Hostname()
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+// idsFromFile reads the column id of a CSV file.
+func idsFromFile(path string) ([]uint64, error) {
+	in, err := csvfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	column := slices.Index(in.Header(), "id")
+	if column < 0 {
+		return nil, fmt.Errorf("%s:1: the header has no column id", path)
+	}
+	var ids []uint64
+	for {
+		record, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read ids from %s: %w", path, err)
+		}
+		id, err := client.ParseID(record[column])
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, in.Line(), err)
+		}
+		if ids = append(ids, uint64(id)); len(ids) > benchIDsMax {
+			return nil, fmt.Errorf("%s holds more than %d ids; use a part of it", path, benchIDsMax)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("%s holds no ids", path)
+	}
+	return ids, nil
+}
+
+func (t *table) bench(r *load.Report) {
+	loop := fmt.Sprintf("closed loop, %d in flight", r.Concurrency)
+	if r.Rate > 0 {
+		loop = fmt.Sprintf("open loop at %g requests/s, %d in flight at most", r.Rate, r.Concurrency)
+	}
+	t.row("load", fmt.Sprintf("%s of %s, %s over %s ids, %s", r.Op, r.Keyspace, r.Dist, grouped(r.IDs), loop))
+	t.row("time", fmt.Sprintf("%.2f s", r.Seconds))
+	t.row("requests", fmt.Sprintf("%s (%s/s)", grouped(r.Requests), grouped(int64(r.RequestsPerSecond))))
+	t.row("ops", fmt.Sprintf("%s (%s/s)", grouped(r.Ops), grouped(int64(r.OpsPerSecond))))
+	if r.Rate > 0 {
+		t.row("unsent", grouped(r.Unsent))
+	}
+	for _, code := range slices.Sorted(maps.Keys(r.Errors)) {
+		t.row("failed: "+code, grouped(r.Errors[code]))
+	}
+	t.gap()
+	t.row("MICROSECONDS", "P50", "P90", "P99", "P99.9", "MAX", "MEAN")
+	t.percentiles("all", &r.LatencyUS)
+	t.percentiles("pages", r.ReadLatencyUS)
+	t.percentiles("increments", r.IncrLatencyUS)
+	t.percentiles("client late", r.LateUS)
+}
+
+func (t *table) percentiles(name string, p *load.Percentiles) {
+	if p == nil {
+		return
+	}
+	cells := []any{name}
+	for _, us := range []float64{p.P50, p.P90, p.P99, p.P999, p.Max, p.Mean} {
+		cells = append(cells, fmt.Sprintf("%.0f", us))
+	}
+	t.row(cells...)
+}

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+)
+
+// Defaults of an import.
+const (
+	importBatchDefault = 1000
+	importLanesDefault = 4
+	retryForDefault    = time.Minute
+)
+
+// streamName stands for standard input or output among file names.
+const streamName = "-"
+
+// What --on-error takes.
+const (
+	onErrorStop = "stop"
+	onErrorSkip = "skip"
+)
+
+// importFlags are the flags of import.
+type importFlags struct {
+	keyspace string
+	mapping  []string
+	idColumn string
+	onError  string
+	rejects  string
+	state    string
+	restart  bool
+	batch    int
+	inFlight int
+	retryFor time.Duration
+}
+
+// importOutput is what import prints as JSON.
+type importOutput struct {
+	File          string  `json:"file"`
+	Keyspace      string  `json:"keyspace"`
+	Rows          int64   `json:"rows"`                    // acknowledged, those of the run before included
+	Rejected      int64   `json:"rejected"`                // likewise
+	RejectsFile   string  `json:"rejects_file,omitempty"`  // where they are
+	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the run before had come to
+	Seconds       float64 `json:"seconds"`                 // of this run
+	RowsPerSecond float64 `json:"rows_per_second"`         // of this run
+}
+
+func (c *cli) importCommand() *cobra.Command {
+	var f importFlags
+	cmd := &cobra.Command{
+		Use:   "import FILE.csv[.gz]|-",
+		Short: "Set the rows of a CSV file",
+		Long: `Set the rows of a CSV file with a header, plain or gzipped.
+
+Values are absolute: to run it again changes nothing, and of several rows with
+one id the last one wins. A run that stopped, by whatever cause, goes on where it
+stopped when it is run again; it keeps its place in FILE.progress until it is
+done. Standard input cannot be read again, so there is no going on with it.
+
+A bad row stops the import with its line; with --on-error skip it goes to
+FILE.rejects.csv with line and reason, and the exit code is 1.`,
+		Example: "  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.importFile(cmd.Context(), args[0], f)
+		},
+	}
+	keyspaceFlag(cmd, &f.keyspace)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (when not given, those of the same name)")
+	flags.StringVar(&f.idColumn, "id-column", "id", "column of the file that holds the id")
+	flags.StringVar(&f.onError, "on-error", onErrorStop, "what a bad row does: stop or skip")
+	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default FILE.rejects.csv)")
+	flags.StringVar(&f.state, "state", "", "file that keeps the place (default FILE.progress)")
+	flags.BoolVar(&f.restart, "restart", false, "begin at the first row whatever was done before")
+	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")
+	flags.IntVar(&f.inFlight, "in-flight", importLanesDefault, "requests in flight, at most 64")
+	flags.DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
+	return cmd
+}
+
+// check finds what is wrong with the flags alone and fills in the file names.
+func (f *importFlags) check(path string) error {
+	if f.onError != onErrorStop && f.onError != onErrorSkip {
+		return usagef("--on-error is stop or skip, not %q", f.onError)
+	}
+	if f.batch < 1 || f.batch > client.WriteOpsMax {
+		return usagef("--batch is 1 to %d, not %d", client.WriteOpsMax, f.batch)
+	}
+	if f.inFlight < 1 || f.inFlight > csvimport.LanesMax {
+		return usagef("--in-flight is 1 to %d, not %d", csvimport.LanesMax, f.inFlight)
+	}
+	skip := f.onError == onErrorSkip
+	if path == streamName {
+		if f.state != "" || skip && f.rejects == "" {
+			return usagef("with standard input, --on-error skip needs --rejects, and --state cannot be kept")
+		}
+		return nil
+	}
+	if f.state == "" {
+		f.state = path + ".progress"
+	}
+	if skip && f.rejects == "" {
+		f.rejects = strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".csv") + ".rejects.csv"
+	}
+	if !skip {
+		f.rejects = ""
+	}
+	if skip && filepath.Clean(f.rejects) == filepath.Clean(path) {
+		return usagef("--rejects must not be the file that is read")
+	}
+	return nil
+}
+
+// importFile runs one import from the flags to the summary.
+func (c *cli) importFile(ctx context.Context, path string, f importFlags) error {
+	if err := f.check(path); err != nil {
+		return err
+	}
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	in, err := c.openCSV(path)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	columns, err := mapColumns(ctx, server, in, f)
+	if err != nil {
+		return err
+	}
+	from, err := c.findPlace(ctx, server, path, f, columns)
+	if err != nil {
+		return err
+	}
+	var m *meter
+	var waiting waitNotes
+	run, err := csvimport.New(csvimport.Config{
+		Client: server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: columns,
+		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from,
+		Retry: client.Backoff{For: f.retryFor, OnWait: func(err error, _ time.Duration) { waiting.note(m, err) }},
+	}, in)
+	if err != nil {
+		return err
+	}
+	m = c.startMeter(func() sample {
+		return sample{rows: from.Position.Rows + run.RowsAcked(), done: in.BytesRead(), total: in.Size()}
+	})
+	summary, err := run.Run(ctx)
+	took := m.stop()
+	if err != nil {
+		return explainImport(err, path, f, summary)
+	}
+	out := importOutput{
+		File: path, Keyspace: f.keyspace, Rows: summary.Rows, Rejected: summary.Rejected,
+		ResumedAfter: from.Position.Line, Seconds: took.Seconds(),
+		RowsPerSecond: float64(perSecond(run.RowsAcked(), took)),
+	}
+	if out.Rejected > 0 {
+		out.RejectsFile = f.rejects
+	}
+	if err := c.print(out, out.table); err != nil {
+		return err
+	}
+	if out.Rejected > 0 {
+		return fmt.Errorf("%s rows were rejected; mend them in %s and import that", grouped(out.Rejected), f.rejects)
+	}
+	return nil
+}
+
+func (o importOutput) table(t *table) {
+	t.row("FILE", "KEYSPACE", "ROWS", "REJECTED", "SECONDS", "ROWS/S")
+	t.row(o.File, o.Keyspace, grouped(o.Rows), grouped(o.Rejected), fmt.Sprintf("%.1f", o.Seconds), grouped(int64(o.RowsPerSecond)))
+}
+
+func (c *cli) openCSV(path string) (*csvfile.Reader, error) {
+	if path == streamName {
+		return csvfile.NewReader("standard input", c.in)
+	}
+	return csvfile.Open(path)
+}
+
+// mapColumns reads --map and checks it against the keyspace.
+func mapColumns(ctx context.Context, server *client.Client, in *csvfile.Reader, f importFlags) ([]csvimport.Column, error) {
+	keyspace, err := findKeyspace(ctx, server, f.keyspace)
+	if err != nil {
+		return nil, err
+	}
+	var columns []csvimport.Column
+	for _, pair := range f.mapping {
+		from, to, ok := strings.Cut(pair, "=")
+		if !ok || from == "" || to == "" {
+			return nil, usagef("--map takes FILE=KEYSPACE,…, not %q", pair)
+		}
+		if !slices.Contains(keyspace.Columns, to) {
+			return nil, usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, to, strings.Join(keyspace.Columns, ", "))
+		}
+		if slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.Counter == to }) {
+			return nil, usagef("--map names column %q twice", to)
+		}
+		columns = append(columns, csvimport.Column{File: from, Counter: to})
+	}
+	if len(f.mapping) > 0 {
+		return columns, nil
+	}
+	for _, name := range in.Header() {
+		if name != f.idColumn && slices.Contains(keyspace.Columns, name) {
+			columns = append(columns, csvimport.Column{File: name, Counter: name})
+		}
+	}
+	if len(columns) == 0 {
+		return nil, usagef("no column of %s (%s) has the name of one of keyspace %s (%s); give --map",
+			in.Name(), strings.Join(in.Header(), ", "), keyspace.Name, strings.Join(keyspace.Columns, ", "))
+	}
+	return columns, nil
+}
+
+// findKeyspace returns a keyspace by name.
+func findKeyspace(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
+	list, err := server.Keyspaces(ctx)
+	if err != nil {
+		return client.Keyspace{}, fmt.Errorf("cannot read the keyspaces: %w", err)
+	}
+	var names []string
+	for _, k := range list {
+		if k.Name == name {
+			return k, nil
+		}
+		names = append(names, k.Name)
+	}
+	return client.Keyspace{}, fmt.Errorf("no keyspace %q (there are %s); countctl keyspace create makes one", name, strings.Join(names, ", "))
+}
+
+// findPlace returns where the import begins: behind what an earlier run of the
+// same import did, or at the start. To begin again is always right, as values
+// are absolute, so a progress file of another import is only reported.
+func (c *cli) findPlace(ctx context.Context, server *client.Client, path string, f importFlags, columns []csvimport.Column) (csvimport.State, error) {
+	if f.state == "" {
+		return csvimport.State{}, nil
+	}
+	identity, err := csvfile.Identify(path)
+	if err != nil {
+		return csvimport.State{}, fmt.Errorf("cannot tell %s from other files: %w", path, err)
+	}
+	cluster, err := server.Cluster(ctx)
+	if err != nil {
+		return csvimport.State{}, fmt.Errorf("cannot read the cluster's state: %w", err)
+	}
+	begin := csvimport.NewState(identity, server.Addr(), cluster.ClusterID, f.keyspace, f.idColumn, columns)
+	if f.restart {
+		return begin, nil
+	}
+	before, found, err := csvimport.ReadState(f.state)
+	if errors.Is(err, csvimport.ErrBadState) {
+		return begin, fmt.Errorf("%w; remove it or name another --state", err)
+	}
+	if err != nil || !found {
+		return begin, err
+	}
+	if !before.SameImport(begin) {
+		fmt.Fprintf(c.err, "%s is of another import (the file, the server, the keyspace or the columns differ): beginning at the first row\n", f.state)
+		return begin, nil
+	}
+	fmt.Fprintf(c.err, "going on after line %s of %s\n", grouped(before.Position.Line), path)
+	return before, nil
+}
+
+// waitNotes says once in a while that requests are tried again.
+type waitNotes struct {
+	mu struct {
+		sync.Mutex
+		last time.Time
+	}
+}
+
+func (w *waitNotes) note(m *meter, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.mu.last) < lineEvery {
+		return
+	}
+	w.mu.last = time.Now()
+	m.note("waiting for the server: %v", err)
+}
+
+// explainImport says how to go on after an import that stopped.
+func explainImport(err error, path string, f importFlags, s csvimport.Summary) error {
+	next := "run it again to begin anew"
+	if f.state != "" {
+		next = fmt.Sprintf("run it again to go on after line %s", grouped(max(s.Position.Line, 1)))
+	}
+	var row *csvimport.RowError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("the import of %s was interrupted; %s", path, next)
+	case errors.As(err, &row):
+		return fmt.Errorf("%w; mend it, or skip bad rows with --on-error skip", err)
+	}
+	return fmt.Errorf("%w; %s", err, next)
+}

@@ -1,0 +1,248 @@
+// Package csvimport streams the rows of a CSV file into a keyspace.
+//
+// It owns the order of rows, the batches in flight and the progress file. It
+// sets absolute values and never adds, so any part of a file may be sent again
+// and the end is the same. Its invariant: the progress file names a line up to
+// which every row was acknowledged or written to the rejects; the line only
+// rises.
+//
+// Rows of one id always take the same lane, and a lane has one request in
+// flight, so that the last row of an id wins however requests are repeated.
+//
+// Goroutines: Run starts one for each lane and one that saves progress, and
+// waits for all of them before it returns.
+package csvimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+)
+
+const (
+	// LanesMax bounds the requests in flight. A server's groups are busy with
+	// a few already.
+	LanesMax = 64
+	// saveEvery is how much work a killed import does again at most, besides
+	// what is in flight.
+	saveEvery = time.Second
+)
+
+// Column maps a column of the file to one of the keyspace.
+type Column struct {
+	File    string `json:"file"`
+	Counter string `json:"counter"`
+}
+
+// Config says what to import and where to.
+type Config struct {
+	Client    *client.Client
+	Keyspace  string
+	IDColumn  string // of the file
+	Columns   []Column
+	BatchRows int            // rows of one request, 1 … client.WriteOpsMax
+	Lanes     int            // requests in flight, 1 … LanesMax
+	Retry     client.Backoff // of each request
+	Rejects   string         // file for bad rows; "" stops at the first one
+	State     string         // progress file; "" keeps none
+	From      State          // where to go on; Position is zero at the start of the file
+}
+
+// Summary says what an import came to.
+type Summary struct {
+	Rows     int64 // acknowledged, those of the run before included
+	Rejected int64 // likewise
+	Position Position
+}
+
+// Import is one run over one file.
+type Import struct {
+	cfg      Config
+	in       *csvfile.Reader
+	parser   rowParser
+	lanes    []*lane
+	rejects  *rejects // nil when a bad row stops the import
+	mark     *watermark
+	acked    atomic.Int64 // rows acknowledged in this run
+	rejected atomic.Int64
+}
+
+// New checks the file's header against the config.
+func New(cfg Config, in *csvfile.Reader) (*Import, error) {
+	if cfg.BatchRows < 1 || cfg.BatchRows > client.WriteOpsMax {
+		return nil, fmt.Errorf("a batch has 1 to %d rows, not %d", client.WriteOpsMax, cfg.BatchRows)
+	}
+	if cfg.Lanes < 1 || cfg.Lanes > LanesMax {
+		return nil, fmt.Errorf("1 to %d requests may be in flight, not %d", LanesMax, cfg.Lanes)
+	}
+	parser, err := newRowParser(in, cfg.IDColumn, cfg.Columns)
+	if err != nil {
+		return nil, err
+	}
+	im := &Import{cfg: cfg, in: in, parser: parser, mark: newWatermark(cfg.Lanes, cfg.From.Position)}
+	for i := range cfg.Lanes {
+		im.lanes = append(im.lanes, newLane(im, i))
+	}
+	return im, nil
+}
+
+// RowsAcked returns the rows acknowledged in this run. Any goroutine may ask.
+func (im *Import) RowsAcked() int64 { return im.acked.Load() }
+
+// RowsRejected returns the bad rows so far. Any goroutine may ask.
+func (im *Import) RowsRejected() int64 { return im.rejected.Load() }
+
+// Run imports the file from where the config says. It returns when every row
+// is acknowledged or rejected, or with the error that stopped it: a *RowError
+// for a bad row, ctx's error when ctx ended. When it fails the progress file
+// says where to go on; when it succeeds the file is gone.
+func (im *Import) Run(ctx context.Context) (Summary, error) {
+	if err := im.openRejects(); err != nil {
+		return Summary{}, err
+	}
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var lanes, saver sync.WaitGroup
+	for _, l := range im.lanes {
+		lanes.Go(func() { l.run(running, stop) })
+	}
+	saving, stopSaving := context.WithCancel(context.Background())
+	saver.Go(func() { im.saveEvery(saving, stop) })
+
+	err := im.read(running)
+	for _, l := range im.lanes {
+		l.finish(running)
+	}
+	lanes.Wait()
+	stopSaving()
+	saver.Wait()
+	if cause := context.Cause(running); cause != nil {
+		err = cause // why reading stopped
+	}
+	return im.end(err)
+}
+
+// end closes the rejects and leaves or removes the progress file.
+func (im *Import) end(err error) (Summary, error) {
+	if im.rejects != nil {
+		err = errors.Join(err, im.rejects.close())
+	}
+	position := im.mark.position()
+	summary := Summary{Rows: position.Rows, Rejected: im.rejected.Load(), Position: position}
+	switch {
+	case im.cfg.State == "":
+	case err != nil:
+		err = errors.Join(err, im.save())
+	default:
+		if removeErr := os.Remove(im.cfg.State); removeErr != nil && !errors.Is(removeErr, os.ErrNotExist) {
+			err = fmt.Errorf("cannot remove the progress file: %w", removeErr)
+		}
+	}
+	return summary, err
+}
+
+func (im *Import) openRejects() error {
+	if im.cfg.Rejects == "" {
+		return nil
+	}
+	opened, kept, err := openRejects(im.cfg.Rejects, im.in.Header(), im.cfg.From.Position.Line)
+	if err != nil {
+		return err
+	}
+	im.rejects = opened
+	im.rejected.Store(kept)
+	return nil
+}
+
+// read hands the file's rows to the lanes until its end, a bad row that may
+// not be skipped, or the end of ctx.
+func (im *Import) read(ctx context.Context) error {
+	for ctx.Err() == nil {
+		record, err := im.in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil && im.in.Line() <= im.cfg.From.Position.Line {
+			continue
+		}
+		if err == nil {
+			err = im.take(ctx, record)
+		}
+		if err == nil {
+			continue
+		}
+		if err := im.reject(err); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// take parses a record and hands it to its lane.
+func (im *Import) take(ctx context.Context, record []string) error {
+	id, cells, err := im.parser.parse(record, im.in.Line())
+	if err != nil {
+		return err
+	}
+	im.lanes[laneOf(id, len(im.lanes))].add(ctx, client.Op{ID: id, Cells: cells}, im.in.Line())
+	return nil
+}
+
+// reject writes a bad row to the rejects. It returns the error when it may not.
+func (im *Import) reject(err error) error {
+	var row *RowError
+	var record *csvfile.BadRecordError
+	switch {
+	case errors.As(err, &row):
+	case errors.As(err, &record):
+		row = &RowError{Name: im.in.Name(), Line: record.Line, Reason: record.Reason}
+	default:
+		return err
+	}
+	if row.Line <= im.cfg.From.Position.Line {
+		return nil // rejected by the run that this one goes on from
+	}
+	if im.rejects == nil {
+		return row
+	}
+	if err := im.rejects.add(row, im.in.Raw()); err != nil {
+		return err
+	}
+	im.rejected.Add(1)
+	im.mark.passed(row.Line)
+	return nil
+}
+
+// saveEvery saves progress until ctx ends.
+func (im *Import) saveEvery(ctx context.Context, fail context.CancelCauseFunc) {
+	if im.cfg.State == "" {
+		return
+	}
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := im.save(); err != nil {
+			fail(err)
+			return
+		}
+	}
+}
+
+func (im *Import) save() error {
+	state := im.cfg.From
+	state.Position = im.mark.position()
+	return state.write(im.cfg.State)
+}

@@ -1,0 +1,129 @@
+package csvimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+)
+
+// laneQueueMax is how many full batches wait in a lane: one, so that the next
+// request leaves as soon as the last was answered.
+const laneQueueMax = 1
+
+// batch is the rows of one request.
+type batch struct {
+	ops   []client.Op
+	lines []int64 // of the file, one an op
+}
+
+// lane sends the rows of its ids in order, one request at a time.
+type lane struct {
+	im      *Import
+	number  int
+	filling *batch      // owned by the reader
+	queue   chan *batch // closed by finish
+}
+
+func newLane(im *Import, number int) *lane {
+	return &lane{im: im, number: number, filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)}
+}
+
+func (im *Import) newBatch() *batch {
+	return &batch{
+		ops:   make([]client.Op, 0, im.cfg.BatchRows),
+		lines: make([]int64, 0, im.cfg.BatchRows),
+	}
+}
+
+// laneOf picks an id's lane by a hash of all its bits: no field of real ids is
+// evenly spread.
+func laneOf(id client.ID, lanes int) int {
+	const golden = 0x9e3779b97f4a7c15
+	lane, _ := bits.Mul64(uint64(id)*golden, uint64(lanes))
+	return int(lane)
+}
+
+// add puts a row into the batch and hands the batch on when it is full. It
+// waits while the lane is busy, until ctx ends.
+func (l *lane) add(ctx context.Context, op client.Op, line int64) {
+	l.im.mark.taken(l.number, len(l.filling.ops) == 0, line)
+	l.filling.ops = append(l.filling.ops, op)
+	l.filling.lines = append(l.filling.lines, line)
+	if len(l.filling.ops) == cap(l.filling.ops) {
+		l.hand(ctx)
+	}
+}
+
+func (l *lane) hand(ctx context.Context) {
+	select {
+	case l.queue <- l.filling:
+		l.filling = l.im.newBatch()
+	case <-ctx.Done():
+	}
+}
+
+// finish hands the last rows on, unless ctx is done, and ends the lane.
+func (l *lane) finish(ctx context.Context) {
+	if len(l.filling.ops) > 0 && ctx.Err() == nil {
+		l.hand(ctx)
+	}
+	close(l.queue)
+}
+
+// run sends batches until the queue is closed. Once ctx is done it sends
+// nothing more, but a request that is under way gets its answer: one cut off
+// might reach the server after the rows of the run that goes on.
+func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
+	for b := range l.queue {
+		if ctx.Err() != nil {
+			continue
+		}
+		if err := l.send(ctx, b); err != nil {
+			fail(err)
+			continue
+		}
+		l.im.acked.Add(int64(len(b.ops)))
+		l.im.mark.acked(l.number)
+	}
+}
+
+func (l *lane) send(ctx context.Context, b *batch) error {
+	cfg := &l.im.cfg
+	err := cfg.Retry.Do(ctx, func() error {
+		result, err := cfg.Client.SetQuietly(context.WithoutCancel(ctx), cfg.Keyspace, b.ops)
+		if err == nil && result.Applied != len(b.ops) {
+			return fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.ops))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot set the rows of %s: %w", l.im.place(b, err), err)
+	}
+	return nil
+}
+
+// place names the file and the line that an error is about, or the lines of
+// the batch.
+func (im *Import) place(b *batch, err error) string {
+	var refused *client.Error
+	if errors.As(err, &refused) {
+		if op, ok := opOf(refused.Field); ok && op < len(b.lines) {
+			return fmt.Sprintf("%s:%d", im.in.Name(), b.lines[op])
+		}
+	}
+	return fmt.Sprintf("%s:%d–%d", im.in.Name(), b.lines[0], slices.Max(b.lines))
+}
+
+// opOf reads the op's index out of a field such as ops[3].id.
+func opOf(field string) (int, bool) {
+	rest, ok := strings.CutPrefix(field, "ops[")
+	index, _, closed := strings.Cut(rest, "]")
+	op, err := strconv.Atoi(index)
+	return op, ok && closed && err == nil && op >= 0
+}

@@ -1,0 +1,110 @@
+package csvimport
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// rejectedFileMode is that of any file a user makes, before the umask.
+const rejectedFileMode = 0o666
+
+// rejects is the file of bad rows: line and reason, then the row as it was, so
+// that it can be mended and imported like the file it came from. A row that is
+// not CSV stands in one quoted field. Each row is on its way to the disk before
+// the watermark passes it.
+type rejects struct {
+	path   string
+	header []string
+	f      *os.File // nil until the first bad row
+	csv    *csv.Writer
+}
+
+// openRejects begins anew, or keeps the rows of a run that this one goes on
+// from, up to a line; those after it are found again. It returns how many rows
+// are kept.
+func openRejects(path string, header []string, through int64) (*rejects, int64, error) {
+	r := &rejects{path: path, header: append([]string{"line", "reason"}, header...)}
+	if through == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, 0, fmt.Errorf("cannot begin the file of rejected rows: %w", err)
+		}
+		return r, 0, nil
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot open the file of rejected rows: %w", err)
+	}
+	kept, end, err := rejectedThrough(f, through)
+	if err == nil {
+		err = f.Truncate(end)
+	}
+	if err == nil {
+		_, err = f.Seek(end, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("cannot go on with %s: %w", path, err)
+	}
+	r.f, r.csv = f, csv.NewWriter(f)
+	return r, kept, nil
+}
+
+// rejectedThrough counts the rows of lines up to through, and says where they
+// end. What a crash left after them counts for nothing.
+func rejectedThrough(f io.Reader, through int64) (rows, end int64, err error) {
+	in := csv.NewReader(f)
+	in.FieldsPerRecord = -1
+	if _, err := in.Read(); err != nil {
+		return 0, 0, fmt.Errorf("its header is broken: %w", err)
+	}
+	for {
+		end = in.InputOffset()
+		record, err := in.Read()
+		if err != nil {
+			return rows, end, nil
+		}
+		if line, err := strconv.ParseInt(record[0], 10, 64); err != nil || line > through {
+			return rows, end, nil
+		}
+		rows++
+	}
+}
+
+// add appends a row.
+func (r *rejects) add(row *RowError, raw []byte) error {
+	if r.f == nil {
+		f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, rejectedFileMode)
+		if err != nil {
+			return fmt.Errorf("cannot create the file of rejected rows: %w", err)
+		}
+		r.f, r.csv = f, csv.NewWriter(f)
+		r.csv.Write(r.header) // its error comes with Flush
+	}
+	fields := []string{string(raw)}
+	parsed := csv.NewReader(bytes.NewReader(raw))
+	if record, err := parsed.Read(); err == nil {
+		fields = record
+	}
+	r.csv.Write(slices.Concat([]string{strconv.FormatInt(row.Line, 10), row.Reason}, fields))
+	r.csv.Flush()
+	if err := r.csv.Error(); err != nil {
+		return fmt.Errorf("cannot write %s: %w", r.path, err)
+	}
+	return nil
+}
+
+func (r *rejects) close() error {
+	if r.f == nil {
+		return nil
+	}
+	return r.f.Close()
+}

@@ -1,0 +1,74 @@
+package csvimport
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+)
+
+// RowError says what is wrong with a row of a file.
+type RowError struct {
+	Name   string // of the file
+	Line   int64
+	Reason string
+}
+
+func (e *RowError) Error() string { return fmt.Sprintf("%s:%d: %s", e.Name, e.Line, e.Reason) }
+
+// rowParser makes ops of records.
+type rowParser struct {
+	name    string
+	id      int   // the id's field
+	fields  []int // of the columns
+	columns []Column
+}
+
+// newRowParser finds the columns in the file's header.
+func newRowParser(in *csvfile.Reader, idColumn string, columns []Column) (rowParser, error) {
+	p := rowParser{name: in.Name(), columns: columns}
+	var err error
+	if p.id, err = findColumn(in, idColumn); err != nil {
+		return p, err
+	}
+	for _, c := range columns {
+		field, err := findColumn(in, c.File)
+		if err != nil {
+			return p, err
+		}
+		p.fields = append(p.fields, field)
+	}
+	return p, nil
+}
+
+func findColumn(in *csvfile.Reader, name string) (int, error) {
+	header := in.Header()
+	field := slices.Index(header, name)
+	if field < 0 {
+		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has no column %q (it has %s)", name, strings.Join(header, ", "))}
+	}
+	if slices.Contains(header[field+1:], name) {
+		return 0, &RowError{in.Name(), 1, fmt.Sprintf("the header has the column %q twice", name)}
+	}
+	return field, nil
+}
+
+// parse reads a record's id and counts. It keeps nothing of the record.
+func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts, error) {
+	id, err := client.ParseID(record[p.id])
+	if err != nil {
+		return 0, nil, &RowError{p.name, line, "id: " + err.Error()}
+	}
+	cells := make(client.Counts, len(p.fields))
+	for i, field := range p.fields {
+		value, err := strconv.ParseInt(record[field], 10, 64)
+		if err != nil {
+			return 0, nil, &RowError{p.name, line, fmt.Sprintf("%s: %q is not a signed 64-bit integer", p.columns[i].File, record[field])}
+		}
+		cells[i] = client.Count{Column: p.columns[i].Counter, Value: value}
+	}
+	return id, cells, nil
+}

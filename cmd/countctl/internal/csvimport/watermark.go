@@ -1,0 +1,69 @@
+package csvimport
+
+import "sync"
+
+// Position is a place in a file: every record that starts on Line or before is
+// dealt with, Rows of them being rows that the server acknowledged. The rest
+// were rejected.
+type Position struct {
+	Line int64 `json:"line"`
+	Rows int64 `json:"rows"`
+}
+
+// watermark knows up to where all rows are acknowledged while lanes finish
+// theirs in any order.
+type watermark struct {
+	mu struct {
+		sync.Mutex
+		read Position // behind the last record read
+		// open holds, for each lane and each of its batches that is not
+		// acknowledged, oldest first, the position before the batch's first
+		// row. The oldest of all of them is the watermark; with none it is read.
+		open [][]Position
+	}
+}
+
+func newWatermark(lanes int, from Position) *watermark {
+	w := &watermark{}
+	w.mu.read = from
+	w.mu.open = make([][]Position, lanes)
+	return w
+}
+
+// taken says that the row of a line went to a lane, into a new batch or the
+// one that it fills.
+func (w *watermark) taken(lane int, newBatch bool, line int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if newBatch {
+		w.mu.open[lane] = append(w.mu.open[lane], w.mu.read)
+	}
+	w.mu.read = Position{Line: line, Rows: w.mu.read.Rows + 1}
+}
+
+// passed says that the record of a line needs nothing more.
+func (w *watermark) passed(line int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.read.Line = line
+}
+
+// acked says that the lane's oldest batch was acknowledged.
+func (w *watermark) acked(lane int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.open[lane] = w.mu.open[lane][1:]
+}
+
+// position returns the watermark. It never falls.
+func (w *watermark) position() Position {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lowest := w.mu.read
+	for _, batches := range w.mu.open {
+		if len(batches) > 0 && batches[0].Line < lowest.Line {
+			lowest = batches[0]
+		}
+	}
+	return lowest
+}

@@ -1,0 +1,107 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+)
+
+// Dist is how ids are chosen.
+type Dist string
+
+// The distributions of ids.
+const (
+	Zipf    Dist = "zipf"    // few ids take most of the load
+	Uniform Dist = "uniform" // every id alike
+	Hot     Dist = "hot"     // one id takes all
+)
+
+// zipfSMax bounds the exponent: beyond it one id takes all, which is Hot.
+const zipfSMax = 10
+
+// IDs is the set of ids that a load is put on and how they are chosen from it.
+// It is not changed once a run began.
+type IDs struct {
+	Dist  Dist
+	N     uint64   // ids 1 … N, when List is empty
+	List  []uint64 // ids to use in place of 1 … N
+	ZipfS float64  // exponent of Zipf, above 1; the larger, the hotter
+}
+
+func (s *IDs) validate() error {
+	switch {
+	case s.Dist != Zipf && s.Dist != Uniform && s.Dist != Hot:
+		return fmt.Errorf("the distribution is one of zipf, uniform and hot, not %q", s.Dist)
+	case s.size() == 0:
+		return errors.New("a load needs at least one id")
+	case s.Dist == Zipf && !(s.ZipfS > 1 && s.ZipfS <= zipfSMax):
+		return fmt.Errorf("the exponent of zipf lies above 1 and at most at %d, not at %v", zipfSMax, s.ZipfS)
+	}
+	return nil
+}
+
+func (s *IDs) size() uint64 {
+	if len(s.List) > 0 {
+		return uint64(len(s.List))
+	}
+	return s.N
+}
+
+// picker chooses ids for one worker.
+type picker struct {
+	set  *IDs
+	rand *rand.Rand
+	zipf *rand.Zipf // nil unless the distribution is Zipf
+	step uint64     // has no divisor in common with the size of the set
+}
+
+// newPicker starts a sequence of its own for each seed.
+func newPicker(set *IDs, seed uint64) *picker {
+	const stream = 0x636f756e7464 // any constant: seeds tell sequences apart
+	p := &picker{set: set, rand: rand.New(rand.NewPCG(seed, stream)), step: coprimeStep(set.size())}
+	if set.Dist == Zipf {
+		p.zipf = rand.NewZipf(p.rand, set.ZipfS, 1, set.size()-1)
+	}
+	return p
+}
+
+// next returns an id.
+func (p *picker) next() uint64 {
+	n := p.set.size()
+	var rank uint64
+	switch p.set.Dist {
+	case Zipf:
+		rank = p.zipf.Uint64()
+	case Uniform:
+		rank = p.rand.Uint64N(n)
+	}
+	// Ranks are spread over the set, so that popular ids are not neighbours.
+	place := mulMod(rank, p.step, n)
+	if len(p.set.List) > 0 {
+		return p.set.List[place]
+	}
+	return place + 1
+}
+
+// coprimeStep returns a step near 0.618 n whose multiples visit all of 0 … n-1.
+func coprimeStep(n uint64) uint64 {
+	const golden = 0x9e3779b97f4a7c15 // 0.618 × 2^64
+	step, _ := bits.Mul64(n, golden)
+	for step = max(step, 1); gcd(step, n) != 1; step++ {
+	}
+	return step
+}
+
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// mulMod returns a·b mod n.
+func mulMod(a, b, n uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return bits.Rem64(hi, lo, n)
+}

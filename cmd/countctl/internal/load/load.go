@@ -1,0 +1,142 @@
+// Package load puts a measured load on a countd server.
+//
+// It owns the pacing, the choice of ids and the record of latencies. It never
+// decodes a good answer beyond its status, because the client shares its cores
+// with the server that it measures. Its invariant: every request that was due
+// in the measured time is in the report, as an answer, an error or unsent; in
+// an open loop its latency counts from when it was due, not from when the
+// client came to send it.
+//
+// Goroutines: Run starts one worker for each request in flight, stops them by
+// the end of the time, of the requests or of ctx, and waits for them all.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// Bounds of a Config.
+const (
+	// ConcurrencyMax keeps connections and histograms to what two cores and
+	// the default limit of open files can carry.
+	ConcurrencyMax = 4096
+	RateMax        = 1_000_000 // requests a second; no client of a few cores sends more
+	PageMax        = 1000      // ids of one read, the API's bound
+	BatchMax       = 10_000    // increments of one request, the API's bound
+)
+
+// Kind is what a request does.
+type Kind string
+
+// The kinds of load.
+const (
+	Read  Kind = "read"  // one row by GET
+	Page  Kind = "page"  // Config.Page rows in one request
+	Incr  Kind = "incr"  // Config.Batch increments in one request
+	Mixed Kind = "mixed" // pages and increments, Config.ReadShare of them pages
+)
+
+// Config says what load to put where.
+type Config struct {
+	Addr        *url.URL
+	Keyspace    string
+	Column      string // that increments add 1 to
+	Op          Kind
+	Page        int           // ids of a page
+	Batch       int           // increments of a request
+	NoResults   bool          // increments do not ask for the new counts
+	ReadShare   float64       // of Mixed, 0 … 1
+	Concurrency int           // requests in flight at most
+	Rate        float64       // requests a second in an open loop; 0 for a closed loop
+	Duration    time.Duration // of the measured time; 0 for until Requests
+	Requests    int64         // in all; 0 for until Duration
+	IDs         IDs
+	Timeout     time.Duration // of one request
+}
+
+// Validate checks the config. Run does it too; a caller that has yet to read
+// the ids may check the rest before.
+func (c *Config) Validate() error {
+	switch {
+	case c.Op != Read && c.Op != Page && c.Op != Incr && c.Op != Mixed:
+		return fmt.Errorf("the op is one of read, page, incr and mixed, not %q", c.Op)
+	case c.Page < 1 || c.Page > PageMax:
+		return fmt.Errorf("a page has 1 to %d ids, not %d", PageMax, c.Page)
+	case c.Batch < 1 || c.Batch > BatchMax:
+		return fmt.Errorf("a batch has 1 to %d increments, not %d", BatchMax, c.Batch)
+	case !(c.ReadShare >= 0 && c.ReadShare <= 1):
+		return fmt.Errorf("the share of reads lies between 0 and 1, not at %v", c.ReadShare)
+	case c.Concurrency < 1 || c.Concurrency > ConcurrencyMax:
+		return fmt.Errorf("1 to %d requests may be in flight, not %d", ConcurrencyMax, c.Concurrency)
+	case !(c.Rate >= 0 && c.Rate <= RateMax):
+		return fmt.Errorf("the rate lies between 0 and %d requests a second, not at %v", RateMax, c.Rate)
+	case c.Duration < 0 || c.Requests < 0 || c.Duration == 0 && c.Requests == 0:
+		return errors.New("a load needs a duration or a number of requests")
+	case c.Timeout <= 0:
+		return errors.New("a load needs a timeout")
+	}
+	return c.IDs.validate()
+}
+
+// slots is how many requests the run has at most.
+func (c *Config) slots() int64 {
+	slots := int64(math.MaxInt64)
+	if c.Requests > 0 {
+		slots = c.Requests
+	}
+	if c.Rate > 0 && c.Duration > 0 {
+		slots = min(slots, int64(math.Ceil(c.Rate*c.Duration.Seconds())))
+	}
+	return slots
+}
+
+// Run puts the load on the server and reports it. Connections are opened
+// before the clock starts. When ctx ends the report is of the time until then,
+// with ctx's error. No other error comes with a report.
+func Run(ctx context.Context, cfg Config) (*Report, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	workers := make([]*worker, cfg.Concurrency)
+	for i := range workers {
+		workers[i] = newWorker(&cfg, uint64(i))
+		defer workers[i].close()
+	}
+	if err := connect(workers); err != nil {
+		return nil, err
+	}
+	limited, cancel := ctx, context.CancelFunc(func() {})
+	clock := newPacer(&cfg, time.Now())
+	if cfg.Duration > 0 {
+		limited, cancel = context.WithDeadline(ctx, clock.start.Add(cfg.Duration))
+	}
+	defer cancel()
+	var running sync.WaitGroup
+	for _, w := range workers {
+		running.Go(func() { w.run(limited, clock) })
+	}
+	running.Wait()
+	return newReport(&cfg, workers, clock, time.Now()), ctx.Err()
+}
+
+// connect opens every worker's connection at once, so that none is opened in
+// the measured time. It returns the first error.
+func connect(workers []*worker) error {
+	failures := make(chan error, len(workers))
+	for _, w := range workers {
+		go func() { failures <- w.connect() }()
+	}
+	var first error
+	for range workers {
+		if err := <-failures; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,85 @@
+package load
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pacer hands out the requests of a run. In a closed loop a request is due
+// when a worker is free for it; in an open loop request n is due at start +
+// n/rate, whether a worker is free or not.
+type pacer struct {
+	start    time.Time
+	interval float64      // nanoseconds from one request to the next; 0 in a closed loop
+	slots    int64        // requests of the run at most
+	next     atomic.Int64 // request to hand out; in an open loop it changes under sleeping alone
+
+	// sleeping is held in an open loop by the worker that waits until its
+	// request is due. The others queue behind it: theirs are due later.
+	sleeping sync.Mutex
+}
+
+func newPacer(cfg *Config, start time.Time) *pacer {
+	p := &pacer{start: start, slots: cfg.slots()}
+	if cfg.Rate > 0 {
+		p.interval = float64(time.Second) / cfg.Rate
+	}
+	return p
+}
+
+// take waits until the next request is due and returns when that was. ok is
+// false when the run is over.
+func (p *pacer) take(ctx context.Context) (due time.Time, ok bool) {
+	if p.interval == 0 {
+		return time.Now(), ctx.Err() == nil && p.next.Add(1) <= p.slots
+	}
+	p.sleeping.Lock()
+	defer p.sleeping.Unlock()
+	if ctx.Err() != nil || p.next.Load() >= p.slots {
+		return time.Time{}, false
+	}
+	due = p.due(p.next.Load())
+	if !sleepUntil(ctx, due) {
+		return time.Time{}, false
+	}
+	p.next.Add(1)
+	return due, true
+}
+
+// due returns when a request of an open loop is due.
+func (p *pacer) due(n int64) time.Time {
+	return p.start.Add(time.Duration(float64(n) * p.interval))
+}
+
+// unsent calls visit for each request of an open loop that was due before end
+// but that no worker was free for, with how long it has waited by then.
+func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
+	if p.interval == 0 {
+		return
+	}
+	for n := p.next.Load(); n < p.slots && p.due(n).Before(end); n++ {
+		visit(end.Sub(p.due(n)))
+	}
+}
+
+// sleepUntil returns at the instant, or false when ctx ends before.
+func sleepUntil(ctx context.Context, at time.Time) bool {
+	// A timer of the runtime wakes up to a millisecond late on an idle
+	// machine; that would be the latency measured.
+	const timerLateness = 1500 * time.Microsecond
+	if wait := time.Until(at) - timerLateness; wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	if wait := time.Until(at); wait > 0 {
+		sleepExactly(wait)
+	}
+	return true
+}

@@ -1,0 +1,117 @@
+package load
+
+import (
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Report is what a load came to.
+type Report struct {
+	Op          Kind    `json:"op"`
+	Dist        Dist    `json:"dist"`
+	IDs         uint64  `json:"ids"` // to choose from
+	Keyspace    string  `json:"keyspace"`
+	Page        int     `json:"page,omitempty"`  // ids of a page, where pages were read
+	Batch       int     `json:"batch,omitempty"` // increments of a request, where there were any
+	Concurrency int     `json:"concurrency"`     // requests in flight at most
+	Rate        float64 `json:"rate"`            // requests a second asked for; 0 for a closed loop
+	Seconds     float64 `json:"seconds"`         // from the first request to the last answer
+
+	Requests          int64            `json:"requests"` // that succeeded
+	RequestsPerSecond float64          `json:"requests_per_second"`
+	Ops               int64            `json:"ops"` // rows read and increments done by them
+	OpsPerSecond      float64          `json:"ops_per_second"`
+	Failed            int64            `json:"failed"` // requests with an error or without an answer
+	Errors            map[string]int64 `json:"errors"` // the failed, by code
+	Unsent            int64            `json:"unsent"` // due in an open loop while none was free to send them
+
+	// LatencyUS is of requests that succeeded; in an open loop from when they
+	// were due, and the unsent count with their wait until the end.
+	LatencyUS Percentiles `json:"latency_us"`
+	// ReadLatencyUS and IncrLatencyUS are its two parts in a mixed load,
+	// without the unsent.
+	ReadLatencyUS *Percentiles `json:"read_latency_us,omitempty"`
+	IncrLatencyUS *Percentiles `json:"incr_latency_us,omitempty"`
+	// LateUS is the client's own share of an open loop's latency: from when a
+	// request was due to when a worker that waited for it sent it.
+	LateUS *Percentiles `json:"late_us,omitempty"`
+}
+
+// Percentiles are of latencies, in microseconds, right to within 1 %.
+type Percentiles struct {
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p99_9"`
+	Max  float64 `json:"max"`
+	Mean float64 `json:"mean"`
+}
+
+func percentiles(h *hdrhistogram.Histogram) Percentiles {
+	us := func(ns float64) float64 { return ns / float64(time.Microsecond) }
+	at := func(p float64) float64 { return us(float64(h.ValueAtPercentile(p))) }
+	return Percentiles{at(50), at(90), at(99), at(99.9), us(float64(h.Max())), us(h.Mean())}
+}
+
+// newReport merges the workers' tallies of a run that began at clock.start.
+func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Report {
+	r := &Report{
+		Op: cfg.Op, Dist: cfg.IDs.Dist, IDs: cfg.IDs.size(), Keyspace: cfg.Keyspace,
+		Concurrency: cfg.Concurrency, Rate: cfg.Rate, Seconds: end.Sub(clock.start).Seconds(),
+		Errors: map[string]int64{},
+	}
+	reads, writes, late := newTally(), newTally(), newHistogram()
+	for _, w := range workers {
+		reads.merge(w.reads)
+		writes.merge(w.writes)
+		late.Merge(w.late)
+	}
+	r.add(reads)
+	r.add(writes)
+	if cfg.Op == Page || cfg.Op == Mixed {
+		r.Page = cfg.Page
+	}
+	if cfg.Op == Incr || cfg.Op == Mixed {
+		r.Batch = cfg.Batch
+	}
+	if cfg.Op == Mixed {
+		read, incr := percentiles(reads.latency), percentiles(writes.latency)
+		r.ReadLatencyUS, r.IncrLatencyUS = &read, &incr
+	}
+	if cfg.Rate > 0 {
+		p := percentiles(late)
+		r.LateUS = &p
+	}
+	if cfg.Duration > 0 && end.Sub(clock.start) > cfg.Duration {
+		end = clock.start.Add(cfg.Duration) // what came after was time for the last answers
+	}
+	all := reads.latency
+	all.Merge(writes.latency)
+	clock.unsent(end, func(waited time.Duration) {
+		r.Unsent++
+		record(all, waited)
+	})
+	r.LatencyUS = percentiles(all)
+	r.RequestsPerSecond = float64(r.Requests) / r.Seconds
+	r.OpsPerSecond = float64(r.Ops) / r.Seconds
+	return r
+}
+
+func (t *tally) merge(from *tally) {
+	t.latency.Merge(from.latency)
+	t.ok += from.ok
+	t.ops += from.ops
+	for code, n := range from.errors {
+		t.errors[code] += n
+	}
+}
+
+func (r *Report) add(t *tally) {
+	r.Requests += t.ok
+	r.Ops += t.ops
+	for code, n := range t.errors {
+		r.Errors[code] += n
+		r.Failed += n
+	}
+}

@@ -1,0 +1,248 @@
+package load
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/valyala/fasthttp"
+)
+
+const (
+	// latencyMax is the largest latency told from larger ones.
+	latencyMax = time.Hour
+	// latencyMin is the finest step of latencies.
+	latencyMin = time.Microsecond
+	// latencyDigits keeps every percentile right to within 1 %, and the
+	// histograms of 1,024 workers within 60 MB.
+	latencyDigits = 2
+	// brokenPause keeps workers from spinning on a server that is gone.
+	brokenPause = 10 * time.Millisecond
+)
+
+// tally is what one worker saw of one kind of request.
+type tally struct {
+	latency *hdrhistogram.Histogram // nanoseconds, of requests that succeeded
+	ok      int64                   // requests that succeeded
+	ops     int64                   // rows read or increments done by them
+	errors  map[string]int64        // requests that failed, by code
+}
+
+func newTally() *tally {
+	return &tally{latency: newHistogram(), errors: map[string]int64{}}
+}
+
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(int64(latencyMin), int64(latencyMax), latencyDigits)
+}
+
+func record(h *hdrhistogram.Histogram, latency time.Duration) {
+	h.RecordValue(int64(min(max(latency, 0), latencyMax))) // in range, so it cannot fail
+}
+
+// worker has one connection and one request in flight. All it uses for a
+// request is its own and used again.
+type worker struct {
+	cfg    *Config
+	http   *fasthttp.HostClient
+	ids    *picker
+	reads  *tally
+	writes *tally
+	late   *hdrhistogram.Histogram // of an open loop: from due to sent, when the worker was free in time
+
+	base []byte // URL of the keyspace
+	uri  []byte
+	body []byte
+	get  *fasthttp.Request // one row
+	page *fasthttp.Request
+	incr *fasthttp.Request
+	resp *fasthttp.Response
+}
+
+func newWorker(cfg *Config, number uint64) *worker {
+	base := cfg.Addr.String() + "/v1/counters/" + cfg.Keyspace
+	w := &worker{
+		cfg: cfg, ids: newPicker(&cfg.IDs, number),
+		reads: newTally(), writes: newTally(), late: newHistogram(),
+		base: []byte(base),
+		get:  newRequest(http.MethodGet, base),
+		page: newRequest(http.MethodPost, base+"/get"),
+		incr: newRequest(http.MethodPost, base+"/incr"),
+		resp: &fasthttp.Response{},
+	}
+	w.http = &fasthttp.HostClient{
+		Addr:                          hostPort(cfg),
+		IsTLS:                         cfg.Addr.Scheme == "https",
+		TLSConfig:                     &tls.Config{ServerName: cfg.Addr.Hostname()},
+		MaxConns:                      1,
+		MaxIdleConnDuration:           latencyMax, // the worker closes it
+		ReadTimeout:                   cfg.Timeout,
+		WriteTimeout:                  cfg.Timeout,
+		NoDefaultUserAgentHeader:      true,
+		DisableHeaderNamesNormalizing: true,
+		DisablePathNormalizing:        true,
+		// An increment must not be sent twice.
+		MaxIdemponentCallAttempts: 1,
+		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
+	}
+	return w
+}
+
+func newRequest(method, uri string) *fasthttp.Request {
+	r := &fasthttp.Request{}
+	r.Header.SetMethod(method)
+	r.SetRequestURI(uri)
+	if method == http.MethodPost {
+		r.Header.SetContentType("application/json")
+	}
+	return r
+}
+
+func hostPort(cfg *Config) string {
+	if cfg.Addr.Port() != "" {
+		return cfg.Addr.Host
+	}
+	port := "80"
+	if cfg.Addr.Scheme == "https" {
+		port = "443"
+	}
+	return net.JoinHostPort(cfg.Addr.Hostname(), port)
+}
+
+// connect opens the connection by a read that is not measured.
+func (w *worker) connect() error {
+	w.prepareRead()
+	if err := w.http.Do(w.get, w.resp); err != nil {
+		return fmt.Errorf("cannot reach %s: %w", w.cfg.Addr, err)
+	}
+	if w.resp.StatusCode() != http.StatusOK {
+		return fmt.Errorf("the server refuses a read: %d %s", w.resp.StatusCode(), codeOf(w.resp))
+	}
+	return nil
+}
+
+func (w *worker) close() { w.http.CloseIdleConnections() }
+
+// run sends requests as the pacer hands them out.
+func (w *worker) run(ctx context.Context, clock *pacer) {
+	for {
+		asked := time.Now()
+		due, ok := clock.take(ctx)
+		if !ok {
+			return
+		}
+		sent := time.Now()
+		if due.After(asked) {
+			record(w.late, sent.Sub(due))
+		}
+		request, t, ops := w.prepare()
+		err := w.http.Do(request, w.resp)
+		switch {
+		case err != nil:
+			t.errors[codeOfBroken(err)]++
+			time.Sleep(brokenPause)
+		case w.resp.StatusCode() != http.StatusOK:
+			t.errors[codeOf(w.resp)]++
+		default:
+			record(t.latency, time.Since(due))
+			t.ok++
+			t.ops += ops
+		}
+	}
+}
+
+// prepare makes the next request and says which tally it belongs to and how
+// many ops it holds.
+func (w *worker) prepare() (*fasthttp.Request, *tally, int64) {
+	op := w.cfg.Op
+	if op == Mixed {
+		op = Incr
+		if w.ids.rand.Float64() < w.cfg.ReadShare {
+			op = Page
+		}
+	}
+	switch op {
+	case Read:
+		w.prepareRead()
+		return w.get, w.reads, 1
+	case Page:
+		w.preparePage()
+		return w.page, w.reads, int64(w.cfg.Page)
+	}
+	w.prepareIncr()
+	return w.incr, w.writes, int64(w.cfg.Batch)
+}
+
+func (w *worker) prepareRead() {
+	w.uri = append(w.uri[:0], w.base...)
+	w.uri = append(w.uri, '/')
+	w.uri = strconv.AppendUint(w.uri, w.ids.next(), 10)
+	w.get.SetRequestURIBytes(w.uri)
+}
+
+func (w *worker) preparePage() {
+	b := append(w.body[:0], `{"ids":[`...)
+	for i := range w.cfg.Page {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendID(b, w.ids.next())
+	}
+	w.body = append(b, "]}"...)
+	w.page.SetBodyRaw(w.body)
+}
+
+func (w *worker) prepareIncr() {
+	b := append(w.body[:0], '{')
+	if w.cfg.NoResults {
+		b = append(b, `"want":"none",`...)
+	}
+	b = append(b, `"ops":[`...)
+	for i := range w.cfg.Batch {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = appendID(b, w.ids.next())
+		b = append(b, `,"add":{"`...)
+		b = append(b, w.cfg.Column...)
+		b = append(b, `":1}}`...)
+	}
+	w.body = append(b, "]}"...)
+	w.incr.SetBodyRaw(w.body)
+}
+
+func appendID(dst []byte, id uint64) []byte {
+	dst = append(dst, '"')
+	dst = strconv.AppendUint(dst, id, 10)
+	return append(dst, '"')
+}
+
+// codeOf returns the code of a refusal.
+func codeOf(resp *fasthttp.Response) string {
+	var answer struct {
+		Error struct {
+			Code string `json:"code"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(resp.Body(), &answer); err != nil || answer.Error.Code == "" {
+		return "status_" + strconv.Itoa(resp.StatusCode())
+	}
+	return answer.Error.Code
+}
+
+// codeOfBroken names a request that got no answer.
+func codeOfBroken(err error) string {
+	var timeout net.Error
+	if errors.Is(err, fasthttp.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout() {
+		return "timeout"
+	}
+	return "no_answer"
+}

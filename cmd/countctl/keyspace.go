@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+)
+
+// keyspacesOutput is what keyspace list prints as JSON.
+type keyspacesOutput struct {
+	Keyspaces []client.Keyspace `json:"keyspaces"`
+}
+
+func (c *cli) keyspaceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keyspace",
+		Short: "List, create and widen keyspaces",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("keyspace needs list, create or add-columns")
+		},
+	}
+	cmd.AddCommand(c.keyspaceListCommand(), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand())
+	return cmd
+}
+
+func (c *cli) keyspaceListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Print the keyspaces",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			list, err := server.Keyspaces(cmd.Context())
+			if err != nil {
+				return fmt.Errorf("cannot list keyspaces: %w", err)
+			}
+			return c.print(keyspacesOutput{list}, func(t *table) { t.keyspaces(list) })
+		},
+	}
+}
+
+func (c *cli) keyspaceCreateCommand() *cobra.Command {
+	var columns []string
+	var shards int
+	cmd := &cobra.Command{
+		Use:     "create NAME --columns A,B…",
+		Short:   "Create a keyspace of counters; one of this shape may be there already",
+		Example: "  countctl keyspace create songs --columns plays,likes --shards 8",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(columns) == 0 {
+				return usagef("keyspace create needs --columns")
+			}
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			made, err := server.CreateKeyspace(cmd.Context(), args[0], columns, shards)
+			if err != nil {
+				return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
+			}
+			return c.print(made, func(t *table) { t.keyspaces([]client.Keyspace{made}) })
+		},
+	}
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
+	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (the server chooses when 0)")
+	return cmd
+}
+
+func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "add-columns NAME COLUMN…",
+		Short:   "Add columns to a keyspace; those that are there stay",
+		Example: "  countctl keyspace add-columns songs shares",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			changed, err := server.AddColumns(cmd.Context(), args[0], splitColumns(args[1:]))
+			if err != nil {
+				return fmt.Errorf("cannot add columns to keyspace %s: %w", args[0], err)
+			}
+			return c.print(changed, func(t *table) { t.keyspaces([]client.Keyspace{changed}) })
+		},
+	}
+}
+
+// splitColumns takes both a b and a,b.
+func splitColumns(args []string) []string {
+	return strings.Split(strings.Join(args, ","), ",")
+}
+
+func (t *table) keyspaces(list []client.Keyspace) {
+	t.row("NAME", "KIND", "SHARDS", "COLUMNS")
+	for _, k := range list {
+		t.row(k.Name, k.Kind, k.Shards, strings.Join(k.Columns, ","))
+	}
+}

@@ -1,0 +1,22 @@
+// Command countctl works on a countd server through its HTTP API.
+//
+// It owns the command line, what is printed and the exit codes, which scripts
+// may rely on: 0 when all that was asked holds, 1 when not, 2 on wrong usage.
+// It never speaks anything but the public API, and never sends an increment a
+// second time by itself.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	// The first signal ends the command in order; after it the default is back
+	// and a second one kills.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], terminal{in: os.Stdin, out: os.Stdout, err: os.Stderr, env: os.Getenv}))
+}

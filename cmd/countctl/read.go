@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+)
+
+// stdinIDsMax bounds the ids that one command reads from standard input, as it
+// prints its answer whole.
+const stdinIDsMax = 1_000_000
+
+// keyspaceFlag adds --keyspace.
+func keyspaceFlag(cmd *cobra.Command, keyspace *string) {
+	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
+}
+
+// readFlags adds the flags of reads.
+func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
+	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
+	cmd.Flags().DurationVar(&o.MaxStaleness, "max-staleness", 0, "how old a bounded read may be (the server's default is 1s)")
+	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
+}
+
+func checkReadOptions(o client.ReadOptions) error {
+	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
+		return usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
+	}
+	if o.MaxStaleness < 0 {
+		return usagef("--max-staleness is not below 0")
+	}
+	return nil
+}
+
+func (c *cli) getCommand() *cobra.Command {
+	var keyspace string
+	var o client.ReadOptions
+	cmd := &cobra.Command{
+		Use:     "get ID",
+		Short:   "Print one row; a row never written has zeros",
+		Example: "  countctl get 4467107636950632",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkReadOptions(o); err != nil {
+				return err
+			}
+			ids, err := c.ids(args)
+			if err != nil {
+				return err
+			}
+			if len(ids) != 1 {
+				return usagef("get takes one id, not %d; mget takes many", len(ids))
+			}
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
+			if err != nil {
+				return fmt.Errorf("cannot get %d: %w", ids[0], err)
+			}
+			return c.print(row, func(t *table) { t.counts([]client.Row{row}) })
+		},
+	}
+	keyspaceFlag(cmd, &keyspace)
+	readFlags(cmd, &o)
+	return cmd
+}
+
+// rowsOutput is what mget and top print as JSON.
+type rowsOutput struct {
+	Results []client.Row `json:"results"`
+}
+
+func (c *cli) mgetCommand() *cobra.Command {
+	var keyspace string
+	var columns []string
+	var o client.ReadOptions
+	cmd := &cobra.Command{
+		Use:     "mget ID…",
+		Short:   "Print rows in the order asked; - reads ids from standard input",
+		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkReadOptions(o); err != nil {
+				return err
+			}
+			ids, err := c.ids(args)
+			if err != nil {
+				return err
+			}
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			rows := rowsOutput{Results: []client.Row{}}
+			for some := range slices.Chunk(ids, client.GetIDsMax) {
+				page, err := server.GetMany(cmd.Context(), keyspace, some, columns, o)
+				if err != nil {
+					return fmt.Errorf("cannot get rows: %w", err)
+				}
+				rows.Results = append(rows.Results, page...)
+			}
+			return c.print(rows, func(t *table) { t.counts(rows.Results) })
+		},
+	}
+	keyspaceFlag(cmd, &keyspace)
+	readFlags(cmd, &o)
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to print (all when not given)")
+	return cmd
+}
+
+// ids reads the ids among the arguments; - stands for those on standard input.
+func (c *cli) ids(args []string) ([]client.ID, error) {
+	var ids []client.ID
+	for _, arg := range args {
+		if arg == "-" {
+			more, err := readIDs(c.in)
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, more...)
+			continue
+		}
+		id, err := client.ParseID(arg)
+		if err != nil {
+			return nil, usagef("the id %v", err)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// readIDs reads ids parted by white space.
+func readIDs(in io.Reader) ([]client.ID, error) {
+	var ids []client.ID
+	words := bufio.NewScanner(in)
+	words.Split(bufio.ScanWords)
+	for words.Scan() {
+		id, err := client.ParseID(words.Text())
+		if err != nil {
+			return nil, fmt.Errorf("standard input: id %d: %w", len(ids)+1, err)
+		}
+		if ids = append(ids, id); len(ids) > stdinIDsMax {
+			return nil, fmt.Errorf("standard input holds more than %d ids; split it", stdinIDsMax)
+		}
+	}
+	if err := words.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read ids from standard input: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil, errors.New("standard input holds no ids")
+	}
+	return ids, nil
+}

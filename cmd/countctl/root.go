@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0 // all that was asked holds
+	exitFail  = 1 // it does not
+	exitUsage = 2 // it was not understood
+)
+
+const (
+	addrDefault    = "http://127.0.0.1:7400"
+	addrEnv        = "COUNTCTL_ADDR"
+	timeoutDefault = 5 * time.Second
+)
+
+// terminal is where a command reads and writes.
+type terminal struct {
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+	env func(string) string
+}
+
+// cli holds the global flags and the terminal, for every command.
+type cli struct {
+	terminal
+	addr    string
+	output  string
+	yes     bool
+	timeout time.Duration
+	// understood is set once a command's flags and arguments were taken: an
+	// error before it is one of usage.
+	understood bool
+}
+
+// usageError is a mistake in the command line that only the command can see.
+type usageError struct{ problem string }
+
+func (e *usageError) Error() string { return e.problem }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// run executes a command line and returns the exit code.
+func run(ctx context.Context, args []string, t terminal) int {
+	c := &cli{terminal: t}
+	root := c.rootCommand()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case !c.understood || errors.As(err, &usage):
+		fmt.Fprintf(t.err, "countctl: %v; see countctl --help\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(t.err, "countctl: %s\n", c.explain(err))
+		return exitFail
+	}
+}
+
+func (c *cli) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "countctl",
+		Short: "Work on a countd server",
+		Long: `countctl works on a countd server through its HTTP API.
+
+It exits 0 when all that was asked holds, 1 when not (rows rejected, a node not
+ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return c.checkGlobals()
+		},
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("a command is missing")
+		},
+	}
+	root.SetIn(c.in)
+	root.SetOut(c.out)
+	root.SetErr(c.err)
+	c.globalFlags(root)
+	root.AddCommand(
+		c.statusCommand(),
+		c.getCommand(), c.mgetCommand(), c.topCommand(),
+		c.incrCommand(), c.setCommand(), c.deleteCommand(),
+		c.importCommand(), c.exportCommand(),
+		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),
+	)
+	return root
+}
+
+func (c *cli) globalFlags(root *cobra.Command) {
+	addr := addrDefault
+	if set := c.env(addrEnv); set != "" {
+		addr = set
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.addr, "addr", addr, "address of the server; "+addrEnv+" sets another default")
+	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
+	flags.BoolVar(&c.yes, "yes", false, "do not ask, and do what is otherwise refused as unsafe")
+	flags.DurationVar(&c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
+}
+
+// checkGlobals ends the part of a run whose errors are of usage.
+func (c *cli) checkGlobals() error {
+	if c.output != outputTable && c.output != outputJSON {
+		return usagef("--output is table or json, not %q", c.output)
+	}
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	server.Close()
+	c.understood = true
+	return nil
+}
+
+// connect makes a client of the global flags. It does not connect yet.
+func (c *cli) connect() (*client.Client, error) {
+	return client.New(client.Config{Addr: c.addr, Timeout: c.timeout})
+}
+
+// explain adds what to do about an error.
+func (c *cli) explain(err error) string {
+	var refused *client.Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "interrupted"
+	case errors.Is(err, client.ErrNoAnswer):
+		return err.Error() + "; is countd running there? Set --addr or " + addrEnv
+	case errors.As(err, &refused):
+		if what := remedy(refused); what != "" {
+			return err.Error() + "; " + what
+		}
+	}
+	return err.Error()
+}
+
+// remedy says what to do about a refusal, where its message does not.
+func remedy(refused *client.Error) string {
+	switch refused.Code {
+	case "unknown_keyspace":
+		return "countctl keyspace list shows those there are"
+	case "overloaded", "no_leader", "no_quorum", "draining":
+		return "try again"
+	case "memory_full", "disk_full":
+		return "make room on the server, then try again"
+	case "outcome_unknown":
+		return "read the row before you write again: the write happened once or never"
+	case "too_large":
+		return "send less at once"
+	case "keyspace_exists":
+		return "choose another name, or the shape that countctl keyspace list shows"
+	}
+	return ""
+}
+
+// isTerminal tells whether a stream is one that a person looks at or types into.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

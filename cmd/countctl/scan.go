@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+)
+
+// scan visits the rows of a keyspace that have a count, page by page in
+// ascending order of id. Rows that change meanwhile appear as they were read.
+func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, retry client.Backoff, visit func([]client.Row) error) error {
+	var after *client.ID
+	for {
+		var page client.Page
+		err := retry.Do(ctx, func() error {
+			var err error
+			page, err = server.Scan(ctx, keyspace, after, client.ScanRowsMax, columns, o)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("cannot scan %s: %w", keyspace, err)
+		}
+		if err := checkOrder(after, page); err != nil {
+			return err
+		}
+		if err := visit(page.Rows); err != nil {
+			return err
+		}
+		if page.Next == nil {
+			return nil
+		}
+		after = page.Next
+	}
+}
+
+// checkOrder refuses a page that would lead in a circle or hold a row twice.
+func checkOrder(after *client.ID, page client.Page) error {
+	ordered := slices.IsSortedFunc(page.Rows, func(a, b client.Row) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1 // equal ids are out of order too
+	})
+	if n := len(page.Rows); n > 0 {
+		ordered = ordered && (after == nil || page.Rows[0].ID > *after) &&
+			(page.Next == nil || *page.Next >= page.Rows[n-1].ID)
+	} else if page.Next != nil {
+		ordered = ordered && (after == nil || *page.Next > *after)
+	}
+	if !ordered {
+		return fmt.Errorf("the server's page after id %v is out of order", after)
+	}
+	return nil
+}
+
+// rowsOf returns about how many rows a keyspace has, for a measure of
+// progress; 0 when that is not known.
+func rowsOf(ctx context.Context, server *client.Client, keyspace string) int64 {
+	cluster, err := server.Cluster(ctx)
+	if err != nil {
+		return 0
+	}
+	var rows uint64
+	for _, g := range cluster.Groups {
+		if g.Keyspace == keyspace {
+			rows += g.Rows
+		}
+	}
+	return int64(rows)
+}

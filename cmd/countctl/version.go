@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker in releases.
+var version string
+
+// versionOutput is what version prints as JSON.
+type versionOutput struct {
+	Client string `json:"client"`
+	Server string `json:"server"` // "" when it did not answer
+}
+
+func (c *cli) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of countctl and of the server, if it answers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			out := versionOutput{Client: clientVersion()}
+			// countctl's own version is known whether there is a server or not.
+			if out.Server, err = server.Version(cmd.Context()); err != nil {
+				fmt.Fprintf(c.err, "countctl: the server's version is not known: %s\n", c.explain(err))
+			}
+			return c.print(out, func(t *table) {
+				t.row("countctl", out.Client)
+				if out.Server != "" {
+					t.row("countd", out.Server)
+				}
+			})
+		},
+	}
+}
+
+// clientVersion falls back to what the build recorded.
+func clientVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
