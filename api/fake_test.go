@@ -1,0 +1,241 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+// fakeNode is a Backend on maps. A fault that was set makes calls fail as a node
+// of that trouble would.
+type fakeNode struct {
+	mu struct {
+		sync.Mutex
+		keyspaces map[string]*shard.Keyspace
+		rows      map[string]map[uint64][]int64
+		writes    uint64
+		fault     string
+		lastRead  shard.ReadOptions
+	}
+	// entered, when not nil, is sent to by every Get, which then waits for leave.
+	entered, leave chan struct{}
+}
+
+func newFakeNode() *fakeNode {
+	n := &fakeNode{}
+	n.mu.keyspaces = map[string]*shard.Keyspace{}
+	n.mu.rows = map[string]map[uint64][]int64{}
+	for _, ks := range []shard.Keyspace{
+		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
+		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 4},
+	} {
+		n.mu.keyspaces[ks.Name] = &ks
+		n.mu.rows[ks.Name] = map[uint64][]int64{}
+	}
+	return n
+}
+
+// setFault makes the following calls fail; "" ends that.
+func (n *fakeNode) setFault(name string) {
+	n.mu.Lock()
+	n.mu.fault = name
+	n.mu.Unlock()
+}
+
+// trouble returns the error of the fault that is set.
+func (n *fakeNode) troubleLocked() error {
+	switch n.mu.fault {
+	case "":
+		return nil
+	case "overloaded":
+		return shard.ErrOverloaded
+	case "no_leader":
+		return shard.ErrNoLeader
+	case "no_quorum":
+		return shard.ErrNoQuorum
+	case "draining":
+		return shard.ErrDraining
+	case "outcome_unknown":
+		return shard.ErrOutcomeUnknown
+	case "partial_unknown":
+		return &shard.PartialError{Err: shard.ErrOutcomeUnknown, Applied: []uint64{1}, Unknown: []uint64{2}}
+	case "partial_no_leader":
+		return &shard.PartialError{Err: shard.ErrNoLeader, Applied: []uint64{1}}
+	case "partial_overloaded":
+		return &shard.PartialError{Err: shard.ErrOverloaded, Applied: []uint64{1}}
+	case "failure":
+		return errors.New("disk /var/lib/secret is on fire")
+	case "not_ready":
+		return errors.New("group 3 is still applying its log")
+	case "panic":
+		panic("a fault that nobody foresaw")
+	}
+	panic("unknown fault " + n.mu.fault)
+}
+
+func (n *fakeNode) Keyspaces() []*shard.Keyspace {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []*shard.Keyspace
+	for _, ks := range n.mu.keyspaces {
+		all = append(all, ks)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
+	return all
+}
+
+func (n *fakeNode) Keyspace(name string) *shard.Keyspace {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.keyspaces[name]
+}
+
+func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.Keyspace, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	if k.Name == "" || k.Name[0] < 'a' || k.Name[0] > 'z' {
+		return nil, &shard.ArgumentError{Field: "name", Problem: "not a lower-case name"}
+	}
+	if old, ok := n.mu.keyspaces[k.Name]; ok {
+		if !slices.Equal(old.Columns, k.Columns) || old.Shards != k.Shards {
+			return nil, shard.ErrKeyspaceExists
+		}
+		return old, nil
+	}
+	n.mu.keyspaces[k.Name] = &k
+	n.mu.rows[k.Name] = map[uint64][]int64{}
+	return &k, nil
+}
+
+func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string) (*shard.Keyspace, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	old, ok := n.mu.keyspaces[name]
+	if !ok {
+		return nil, shard.ErrUnknownKeyspace
+	}
+	wider := *old
+	wider.Columns = slices.Clone(old.Columns)
+	for _, column := range columns {
+		if wider.Column(column) < 0 {
+			wider.Columns = append(wider.Columns, column)
+		}
+	}
+	n.mu.keyspaces[name] = &wider
+	return &wider, nil
+}
+
+func (n *fakeNode) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+	if n.entered != nil {
+		n.entered <- struct{}{}
+		<-n.leave
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.lastRead = *opt
+	if err := n.troubleLocked(); err != nil {
+		return err
+	}
+	clear(rows)
+	for i, id := range ids {
+		copy(rows[i*width:(i+1)*width], n.mu.rows[ks.Name][id])
+	}
+	return nil
+}
+
+func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return err
+	}
+	rows := n.mu.rows[ks.Name]
+	for i, op := range w.Ops {
+		row := make([]int64, len(ks.Columns))
+		copy(row, rows[op.ID])
+		if column, ok := applied(row, op); ok {
+			rows[op.ID] = row
+		} else {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+		}
+		clear(w.Rows[i*w.Width : (i+1)*w.Width])
+		copy(w.Rows[i*w.Width:(i+1)*w.Width], rows[op.ID])
+	}
+	n.mu.writes++
+	w.Token = append(w.Token[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
+	return nil
+}
+
+// applied changes the row as an op says, or names the column that overflows.
+func applied(row []int64, op engine.Op) (uint8, bool) {
+	if op.Kind == engine.OpDelete {
+		clear(row)
+	}
+	for _, cell := range op.Cells {
+		old := row[cell.Column]
+		switch {
+		case op.Kind == engine.OpSet:
+			row[cell.Column] = cell.Value
+		case cell.Value > 0 && old > math.MaxInt64-cell.Value, cell.Value < 0 && old < math.MinInt64-cell.Value:
+			return cell.Column, false
+		default:
+			row[cell.Column] += cell.Value
+		}
+	}
+	return 0, true
+}
+
+func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.lastRead = *opt
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	var ids []uint64
+	for id, row := range n.mu.rows[ks.Name] {
+		if (!hasAfter || id > after) && slices.ContainsFunc(row, func(v int64) bool { return v != 0 }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	result := &shard.ScanResult{IDs: ids[:min(limit, len(ids))], More: len(ids) > limit}
+	for _, id := range result.IDs {
+		row := make([]int64, width)
+		copy(row, n.mu.rows[ks.Name][id])
+		result.Rows = append(result.Rows, row...)
+	}
+	return result, nil
+}
+
+func (n *fakeNode) Status() shard.Status {
+	return shard.Status{
+		ClusterID: "b6d3a1f0",
+		Nodes: []shard.NodeStatus{{
+			ID: "n1", State: "alive", Version: "1.2.3",
+			HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402",
+		}},
+		Groups: []shard.GroupStatus{{
+			ID: 1, Keyspace: "posts", Role: "leader", Leader: "n1", Term: 2, AppliedIndex: 40,
+			CommitIndex: 40, SnapshotIndex: 12, Digest: "00c0ffee00c0ffee", Rows: 3, Bytes: 8192,
+		}},
+	}
+}
+
+func (n *fakeNode) Ready() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.troubleLocked()
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// live is a server on loopback with a fakeNode behind it.
+type live struct {
+	t      testing.TB
+	node   *fakeNode
+	server *Server
+	log    *lockedBuffer
+	served chan error
+}
+
+// startLive starts a server, which the test's cleanup shuts down.
+func startLive(t testing.TB, change func(*Config)) *live {
+	t.Helper()
+	l := &live{t: t, node: newFakeNode(), log: &lockedBuffer{}, served: make(chan error, 1)}
+	cfg := Config{
+		Backend:  l.node,
+		Addr:     "127.0.0.1:0",
+		Version:  "1.2.3",
+		Registry: prometheus.NewRegistry(),
+		Logger:   slog.New(slog.NewTextHandler(l.log, nil)),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if l.server, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	go func() { l.served <- l.server.Serve() }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := l.server.Shutdown(ctx); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+		if err := <-l.served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return l
+}
+
+// reply is an answer as the client got it.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends one request on a connection of its own. Headers are name, value, ….
+func (l *live) do(method, path, body string, headers ...string) reply {
+	l.t.Helper()
+	got, err := l.try(method, path, strings.NewReader(body), headers...)
+	if err != nil {
+		l.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return got
+}
+
+func (l *live) try(method, path string, body io.Reader, headers ...string) (reply, error) {
+	request, err := http.NewRequest(method, "http://"+l.server.Addr().String()+path, body)
+	if err != nil {
+		return reply{}, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	transport := &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Second}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return reply{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, string(text)}, err
+}
+
+// wantGood checks that the server still answers a good request.
+func (l *live) wantGood() {
+	l.t.Helper()
+	l.node.setFault("")
+	got := l.do("POST", "/v1/counters/posts/get", `{"ids":["987654321"],"columns":["like"]}`)
+	if want := `{"results":[{"id":"987654321","counts":{"like":0}}]}`; got.status != 200 || got.body != want {
+		l.t.Fatalf("a good request is answered %d %s, want 200 %s", got.status, got.body, want)
+	}
+}
+
+// lockedBuffer is a log that a test reads while the server writes it.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
