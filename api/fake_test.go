@@ -239,3 +239,9 @@ func (n *fakeNode) Ready() error {
 	defer n.mu.Unlock()
 	return n.troubleLocked()
 }
+
+func (n *fakeNode) lastReadOptions() shard.ReadOptions {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.lastRead
+}

@@ -1,0 +1,125 @@
+package api
+
+import (
+	"testing"
+	"time"
+
+	"github.com/countd/countd/shard"
+)
+
+// step is one request and its whole answer.
+type step struct {
+	name, method, path, body string
+	status                   int
+	want                     string
+}
+
+func runSteps(t *testing.T, l *live, steps []step) {
+	t.Helper()
+	for _, c := range steps {
+		t.Run(c.name, func(t *testing.T) {
+			got := l.do(c.method, c.path, c.body)
+			if got.status != c.status || got.body != c.want {
+				t.Errorf("answered %d %s\nwant     %d %s", got.status, got.body, c.status, c.want)
+			}
+		})
+	}
+}
+
+func TestCounters(t *testing.T) {
+	const posts = "/v1/counters/posts/"
+	// Tokens below name group 1 and the number of the write.
+	runSteps(t, startLive(t, nil), []step{
+		{"a row never written", "GET", posts + "5", "", 200,
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0}}`},
+		{"increments in order, ids of both forms", "POST", posts + "incr",
+			` {"ops" : [{"id":"5","add":{"like":2,"repost":-1}},{"add":{"like":-7},"id":5},{"id":18446744073709551615,"add":{"v\u0069ew":-9223372036854775808}}]}` + "\n", 200,
+			`{"results":[{"id":"5","counts":{"repost":-1,"comment":0,"like":2,"view":0}},` +
+				`{"id":"5","counts":{"repost":-1,"comment":0,"like":-5,"view":0}},` +
+				`{"id":"18446744073709551615","counts":{"repost":0,"comment":0,"like":0,"view":-9223372036854775808}}],` +
+				`"duplicate":false,"token":"AQEB"}`},
+		{"a page, doubles kept, columns in the order asked", "POST", posts + "get",
+			`{"columns":["view","like"],"ids":["5",0,5]}`, 200,
+			`{"results":[{"id":"5","counts":{"view":0,"like":-5}},{"id":"0","counts":{"view":0,"like":0}},{"id":"5","counts":{"view":0,"like":-5}}]}`},
+		{"put keeps the other columns", "PUT", posts + "5", `{"set":{"comment":9223372036854775807}}`, 200,
+			`{"id":"5","counts":{"repost":-1,"comment":9223372036854775807,"like":-5,"view":0},"duplicate":false,"token":"AQEC"}`},
+		{"one op overflows", "POST", posts + "incr", `{"ops":[{"id":5,"add":{"like":1,"comment":1}},{"id":6,"add":{"like":1}}]}`, 200,
+			`{"results":[{"id":"5","error":{"code":"overflow","message":"ops[0].add.comment: the sum is not a signed 64-bit integer","field":"ops[0].add.comment"}},` +
+				`{"id":"6","counts":{"repost":0,"comment":0,"like":1,"view":0}}],"failed":1,"duplicate":false,"token":"AQED"}`},
+		{"one op overflows, no results wanted", "POST", posts + "incr", `{"want":"none","ops":[{"id":6,"add":{"like":1}},{"id":5,"add":{"comment":1}}]}`, 200,
+			`{"applied":1,"failed":1,"errors":[{"id":"5","error":{"code":"overflow","message":"ops[1].add.comment: the sum is not a signed 64-bit integer","field":"ops[1].add.comment"}}],` +
+				`"duplicate":false,"token":"AQEE"}`},
+		{"all ops overflow", "POST", posts + "incr", `{"ops":[{"id":5,"add":{"comment":1}},{"id":5,"add":{"comment":2}}]}`, 409,
+			`{"error":{"code":"overflow","message":"ops[0].add.comment: the sum is not a signed 64-bit integer","field":"ops[0].add.comment"}}`},
+		{"no results wanted", "POST", posts + "set", `{"ops":[{"id":"7","set":{"like":3}},{"id":"8","set":{"like":-0}}],"want":"none"}`, 200,
+			`{"applied":2,"duplicate":false,"token":"AQEG"}`},
+		{"set", "POST", posts + "set", `{"ops":[{"id":"7","set":{"view":1}}]}`, 200,
+			`{"results":[{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}],"duplicate":false,"token":"AQEH"}`},
+		{"scan, first page", "POST", posts + "scan", `{"limit":2,"columns":["like"]}`, 200,
+			`{"results":[{"id":"5","counts":{"like":-5}},{"id":"6","counts":{"like":2}}],"next":"6"}`},
+		{"scan, last page", "POST", posts + "scan", `{"limit":2,"after":"6","columns":["like"]}`, 200,
+			`{"results":[{"id":"7","counts":{"like":3}},{"id":"18446744073709551615","counts":{"like":0}}],"next":null}`},
+		{"scan behind the end", "POST", posts + "scan", `{"after":18446744073709551615}`, 200, `{"results":[],"next":null}`},
+		{"delete", "DELETE", posts + "5", "", 200,
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AQEI"}`},
+		{"delete of an absent row", "DELETE", posts + "5", "", 200,
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AQEJ"}`},
+		{"encoded names", "GET", "/v1/counters/p%6Fsts/%37", "", 200,
+			`{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}`},
+	})
+}
+
+func TestKeyspaces(t *testing.T) {
+	runSteps(t, startLive(t, nil), []step{
+		{"create", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"]}`, 200,
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":4}`},
+		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":4}`, 200,
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":4}`},
+		{"create another of that name", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":2}`, 409,
+			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns or shards"}}`},
+		{"add columns", "POST", "/v1/keyspaces/clips/columns", `{"columns":["play","skip"]}`, 200,
+			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4}`},
+		{"use", "POST", "/v1/counters/clips/incr", `{"ops":[{"id":"1","add":{"skip":1}}],"want":"none"}`, 200,
+			`{"applied":1,"duplicate":false,"token":"AQEB"}`},
+		{"list", "GET", "/v1/keyspaces", "", 200,
+			`{"keyspaces":[{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
+				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":4},` +
+				`{"name":"users","kind":"counters","columns":["posts","followers","following"],"shards":4}]}`},
+	})
+}
+
+// TestReadOptions checks what of headers and query reaches the backend.
+func TestReadOptions(t *testing.T) {
+	l := startLive(t, nil)
+	token := string(shard.Token{{Group: 3, Index: 77}}.AppendText(nil))
+	for _, c := range []struct {
+		name, query string
+		headers     []string
+		want        shard.ReadOptions
+		timeout     time.Duration
+	}{
+		{"none", "", nil, shard.ReadOptions{}, 5 * time.Second},
+		{"query", "?consistency=bounded&max_staleness=250ms", nil, shard.ReadOptions{MaxStaleness: 250 * time.Millisecond}, 5 * time.Second},
+		{"headers", "", []string{"consistency", "bounded", "max_staleness", "2s"}, shard.ReadOptions{MaxStaleness: 2 * time.Second}, 5 * time.Second},
+		{"stale", "?consistency=stale", nil, shard.ReadOptions{Consistency: shard.Stale}, 5 * time.Second},
+		{"query before header", "?consistency=linearizable", []string{"consistency", "stale"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
+		{"token and timeout", "", []string{"Countd-Token", token, "Countd-Timeout", "60s"}, shard.ReadOptions{Token: shard.Token{{Group: 3, Index: 77}}}, time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := time.Now()
+			got := l.do("GET", "/v1/counters/posts/1"+c.query, "", c.headers...)
+			after := time.Now()
+			if got.status != 200 {
+				t.Fatalf("answered %d %s", got.status, got.body)
+			}
+			opt := l.node.lastReadOptions()
+			if opt.Consistency != c.want.Consistency || opt.MaxStaleness != c.want.MaxStaleness ||
+				opt.Token.Index(3) != c.want.Token.Index(3) {
+				t.Errorf("read with %+v, want %+v", opt, c.want)
+			}
+			if opt.Deadline.Before(before.Add(c.timeout)) || opt.Deadline.After(after.Add(c.timeout)) {
+				t.Errorf("deadline in %v, want %v", opt.Deadline.Sub(before), c.timeout)
+			}
+		})
+	}
+}

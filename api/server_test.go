@@ -1,0 +1,350 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// eventually polls until ok, which what describes.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+func TestPanicIsAnswered(t *testing.T) {
+	l := startLive(t, nil)
+	l.node.setFault("panic")
+	for range 3 {
+		wantFault(t, l.do("GET", "/v1/counters/posts/1", ""), 500, "internal", "")
+	}
+	wantFault(t, l.do("GET", "/readyz", ""), 500, "internal", "")
+	l.wantGood()
+	if text := l.log.String(); !strings.Contains(text, "a fault that nobody foresaw") || !strings.Contains(text, "fake_test.go") {
+		t.Errorf("the log has no panic with its stack: %s", text)
+	}
+	if text := l.do("GET", "/metrics", "").body; !strings.Contains(text, "countd_http_panics_total 4") {
+		t.Error("countd_http_panics_total is not 4")
+	}
+}
+
+func TestInternalErrorIsLoggedNotTold(t *testing.T) {
+	l := startLive(t, nil)
+	l.node.setFault("failure")
+	got := l.do("GET", "/v1/counters/posts/1", "")
+	wantFault(t, got, 500, "internal", "")
+	if strings.Contains(got.body, "secret") || !strings.Contains(l.log.String(), "secret") {
+		t.Errorf("told %s, logged %s", got.body, l.log)
+	}
+}
+
+// TestBackendFaults checks each error of a node, on a write and on a read.
+func TestBackendFaults(t *testing.T) {
+	l := startLive(t, nil)
+	const body = `{"ops":[{"id":"1","add":{"like":1}},{"id":"2","add":{"like":1}}]}`
+	for _, c := range []struct {
+		fault  string
+		status int
+		code   string
+		retry  string
+		suffix string // of the body
+	}{
+		{"overloaded", 429, "overloaded", "1", `"}}`},
+		{"no_leader", 503, "no_leader", "1", `"}}`},
+		{"no_quorum", 503, "no_quorum", "1", `"}}`},
+		{"draining", 503, "draining", "1", `"}}`},
+		{"outcome_unknown", 504, "outcome_unknown", "", `,"applied":[],"unknown":["1","2"]}`},
+		{"partial_unknown", 504, "outcome_unknown", "", `,"applied":["1"],"unknown":["2"]}`},
+		{"partial_no_leader", 503, "no_leader", "1", `,"applied":["1"],"unknown":[]}`},
+		{"partial_overloaded", 503, "overloaded", "1", `,"applied":["1"],"unknown":[]}`},
+	} {
+		t.Run(c.fault, func(t *testing.T) {
+			l.node.setFault(c.fault)
+			got := l.do("POST", "/v1/counters/posts/incr", body)
+			wantFault(t, got, c.status, c.code, "")
+			if retry := got.header.Get("Retry-After"); retry != c.retry {
+				t.Errorf("Retry-After is %q, want %q", retry, c.retry)
+			}
+			if !strings.HasSuffix(got.body, c.suffix) {
+				t.Errorf("answered %s, want its end to be %s", got.body, c.suffix)
+			}
+			l.wantGood()
+		})
+	}
+}
+
+// TestTooManyInFlight holds the only place and checks that the next request is
+// refused, that operators are still served, and that the place comes back.
+func TestTooManyInFlight(t *testing.T) {
+	l := startLive(t, func(c *Config) { c.InFlightMax = 1 })
+	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
+	held := make(chan reply)
+	go func() { // ends when it has its answer, received below
+		got, _ := l.try("GET", "/v1/counters/posts/1", nil)
+		held <- got
+	}()
+	<-l.node.entered
+	got := l.do("GET", "/v1/counters/posts/2", "")
+	wantFault(t, got, 429, "overloaded", "")
+	if got.header.Get("Retry-After") != "1" {
+		t.Error("no Retry-After")
+	}
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/cluster"} {
+		if got := l.do("GET", path, ""); got.status != 200 {
+			t.Errorf("%s is answered %d", path, got.status)
+		}
+	}
+	l.node.leave <- struct{}{}
+	if got := <-held; got.status != 200 {
+		t.Errorf("the request that was served is answered %d", got.status)
+	}
+	l.node.entered = nil
+	l.wantGood()
+}
+
+// TestTooManyConnections fills the cap and checks that the next connection gets
+// an answer, and that the cap frees up.
+func TestTooManyConnections(t *testing.T) {
+	l := startLive(t, func(c *Config) { c.ConnsMax = 2 })
+	var open [2]net.Conn
+	for i := range open {
+		c, err := net.Dial("tcp", l.server.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		if got := readReply(t, c); got.status != 200 {
+			t.Fatalf("connection %d is answered %d", i, got.status)
+		}
+		open[i] = c
+	}
+	for range 5 {
+		got := l.raw("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		wantFault(t, got, 503, "overloaded", "")
+		if got.header.Get("Retry-After") != "1" {
+			t.Error("no Retry-After")
+		}
+	}
+	open[0].Close()
+	eventually(t, "a connection is free", func() bool {
+		got, err := l.try("GET", "/healthz", nil)
+		return err == nil && got.status == 200
+	})
+}
+
+// TestErrorAfterWriteTimeout checks that a fault on a kept connection is
+// answered even when the write timeout of the answer before has passed.
+func TestErrorAfterWriteTimeout(t *testing.T) {
+	l := startLive(t, func(c *Config) { c.WriteTimeout = 50 * time.Millisecond })
+	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	if got := readReply(t, c); got.status != 200 {
+		t.Fatalf("answered %d", got.status)
+	}
+	time.Sleep(100 * time.Millisecond) // past the timeout: that is the case tested
+	fmt.Fprint(c, "nonsense\r\n\r\n")
+	wantFault(t, readReply(t, c), 400, "invalid_argument", "request")
+}
+
+// TestShutdown checks that a request in flight is answered, that a new
+// connection is not taken, and that idle ones are closed.
+func TestShutdown(t *testing.T) {
+	l := startLive(t, nil)
+	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
+	held := make(chan reply)
+	go func() { // ends when it has its answer, received below
+		got, _ := l.try("GET", "/v1/counters/posts/1", nil)
+		held <- got
+	}()
+	<-l.node.entered
+	idle, err := net.Dial("tcp", l.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	fmt.Fprint(idle, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	readReply(t, idle)
+
+	down := make(chan error)
+	go func() { down <- l.server.Shutdown(context.Background()) }() // received below
+	eventually(t, "the listener is closed", func() bool {
+		c, err := net.Dial("tcp", l.server.Addr().String())
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	if _, err := idle.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("an idle connection is not closed: %v", err)
+	}
+	select {
+	case err := <-down:
+		t.Fatalf("Shutdown has not waited: %v", err)
+	default:
+	}
+	l.node.leave <- struct{}{}
+	if got := <-held; got.status != 200 {
+		t.Errorf("the request in flight is answered %d", got.status)
+	}
+	if err := <-down; err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// TestShutdownIsBounded checks that a request that does not end is cut off.
+func TestShutdownIsBounded(t *testing.T) {
+	l := startLive(t, nil)
+	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
+	failed := make(chan error)
+	go func() { // ends when its connection is cut, received below
+		_, err := l.try("GET", "/v1/counters/posts/1", nil)
+		failed <- err
+	}()
+	<-l.node.entered
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.server.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Shutdown: %v, want the deadline exceeded", err)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the request that hangs was answered")
+	}
+	l.node.leave <- struct{}{}
+}
+
+// TestPipelining checks that answers come in order on one connection, faults of
+// the API in between.
+func TestPipelining(t *testing.T) {
+	l := startLive(t, nil)
+	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var want []int
+	for i := range 50 {
+		path, status := "/v1/counters/posts/1", 200
+		if i%3 == 0 {
+			path, status = "/nothing", 404
+		}
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+		want = append(want, status)
+	}
+	reader := bufio.NewReader(c)
+	for i, status := range want {
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, response.Body)
+		if response.StatusCode != status {
+			t.Errorf("answer %d is %d, want %d", i, response.StatusCode, status)
+		}
+	}
+}
+
+func TestHeadAnswersNoBody(t *testing.T) {
+	l := startLive(t, nil)
+	get, head := l.do("GET", "/v1/counters/posts/1", ""), l.do("HEAD", "/v1/counters/posts/1", "")
+	if head.status != 200 || head.body != "" || head.header.Get("Content-Length") != fmt.Sprint(len(get.body)) {
+		t.Errorf("HEAD is answered %d %v %q", head.status, head.header, head.body)
+	}
+	if server := get.header.Get("Server"); server != "countd" {
+		t.Errorf("Server is %q", server)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	l := startLive(t, nil)
+	l.do("POST", "/v1/counters/posts/incr", manyOps(1))
+	l.do("POST", "/v1/counters/posts/incr", `{`)
+	l.do("GET", "/nothing", "")
+	got := l.do("GET", "/metrics", "")
+	if typ := got.header.Get("Content-Type"); !strings.HasPrefix(typ, "text/plain; version=0.0.4") {
+		t.Errorf("Content-Type is %q", typ)
+	}
+	for _, line := range []string{
+		`countd_http_request_duration_seconds_count{code="2xx",endpoint="counters_incr"} 1`,
+		`countd_http_request_duration_seconds_count{code="4xx",endpoint="counters_incr"} 1`,
+		`countd_http_request_duration_seconds_count{code="4xx",endpoint="none"} 1`,
+		`countd_http_request_bytes_total{endpoint="counters_incr"} 36`,
+		`countd_http_requests_in_flight 1`,
+		`countd_http_panics_total 0`,
+		`go_goroutines `,
+		`process_open_fds `,
+	} {
+		if !strings.Contains(got.body, "\n"+line) {
+			t.Errorf("/metrics has no line %s", line)
+		}
+	}
+}
+
+// failingListener fails an accept as a process without file descriptors does.
+type failingListener struct {
+	net.Listener
+	failures atomic.Int32
+}
+
+func (f *failingListener) Accept() (net.Conn, error) {
+	if f.failures.Add(-1) >= 0 {
+		return nil, errors.New("accept: too many open files")
+	}
+	return f.Listener.Accept()
+}
+
+func TestAcceptFaultsAreSurvived(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	failing := &failingListener{Listener: ln}
+	failing.failures.Store(3)
+	l := startLive(t, func(c *Config) { c.Listener = failing })
+	l.wantGood()
+	if n := strings.Count(l.log.String(), "cannot accept a connection"); n != 3 {
+		t.Errorf("%d faults logged, want 3", n)
+	}
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	good := Config{
+		Backend: newFakeNode(), Addr: "127.0.0.1:0",
+		Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
+	}
+	for name, spoil := range map[string]func(*Config){
+		"no backend":       func(c *Config) { c.Backend = nil },
+		"no address":       func(c *Config) { c.Addr = "" },
+		"no registry":      func(c *Config) { c.Registry = nil },
+		"no logger":        func(c *Config) { c.Logger = nil },
+		"negative timeout": func(c *Config) { c.ReadTimeout = -1 },
+		"negative bound":   func(c *Config) { c.ConnsMax = -1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := good
+			spoil(&cfg)
+			if _, err := New(cfg); err == nil {
+				t.Error("New took it")
+			}
+		})
+	}
+}
