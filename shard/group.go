@@ -164,7 +164,7 @@ type groupStats struct {
 	Role     string // leader, follower, candidate, shutdown
 	Leader   string // node id, "" when not known
 	Term     uint64
-	Applied  uint64 // handed to the FSM, which may be a moment behind
+	Applied  uint64 // raft's own; the FSM may be a moment behind it or ahead
 	Commit   uint64
 	Snapshot uint64 // index of the newest snapshot, 0 for none
 }

@@ -1,0 +1,332 @@
+package shard
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"os"
+)
+
+// bolt keeps no checksums but those of its meta pages, trusts every page, and
+// walks them from a goroutine of its own when it opens a file: a damaged page
+// ends the process there, or is read as something else. So a file is checked
+// here first, by plain bounded reads. Integers are little endian.
+//
+//	meta    magic 4 | version 4 | page size 4 | flags 4 | root bucket 16 |
+//	        free list 8 | pages in use 8 | transaction 8 | fnv-1a 8
+//	page    id 8 | flags 2 | count 2 | overflow pages 4 | elements | data
+//	branch  position of the key, from here 4 | its length 4 | page 8
+//	leaf    flags 4 | position of key and value, from here 4 | lengths 4, 4
+//	bucket  root page, 0 for the page that follows here 8 | sequence 8
+//
+// The first two pages hold a page header and a meta each, which transactions
+// write in turn.
+const (
+	boltMetaBytes    = 64
+	boltMetaMagic    = 0xED0CDAED
+	boltPageHead     = 16
+	boltElementBytes = 16
+	boltBucketBytes  = 16
+	boltPageSizeMax  = 64 << 10
+
+	boltBranchPage   = 0x01
+	boltLeafPage     = 0x02
+	boltFreelistPage = 0x10
+	boltNoFreelist   = math.MaxUint64
+	boltBucketLeaf   = 0x01 // flag of a leaf element whose value is a bucket
+)
+
+var (
+	boltLogBucket  = []byte("logs") // raft-boltdb's
+	boltConfBucket = []byte("conf")
+)
+
+func boltDamage(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
+}
+
+// checkBoltFile refuses a database file of which any page in use is damaged,
+// as far as that can be told without the checksums inside the values. A file
+// that is not there or empty is fine: bolt creates it.
+func checkBoltFile(path string) error {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return err
+	}
+	meta, err := readBoltMetas(file, info.Size())
+	if err != nil {
+		return err
+	}
+	c := boltChecker{file: file, meta: meta, seen: make(map[uint64]struct{})}
+	if err := c.checkFreelist(); err != nil {
+		return err
+	}
+	return c.checkBuckets()
+}
+
+// boltMeta is what a meta page says of the file.
+type boltMeta struct {
+	pageSize int64
+	root     uint64 // page of the bucket of buckets
+	freelist uint64
+	pages    uint64 // below this are in use
+	txid     uint64
+}
+
+// readBoltMetas returns the newer meta. It refuses a file with one damaged
+// meta page: bolt would go back to the transaction before, and the entry that
+// was acknowledged last, or a vote, would be gone. A crash leaves none, since
+// a meta is 64 bytes in one sector.
+func readBoltMetas(file io.ReaderAt, size int64) (boltMeta, error) {
+	first, err := readBoltMeta(file, 0)
+	if err != nil {
+		return boltMeta{}, err
+	}
+	second, err := readBoltMeta(file, first.pageSize)
+	if err != nil {
+		return boltMeta{}, err
+	}
+	newer := first
+	if second.txid > first.txid {
+		newer = second
+	}
+	if pages := uint64(size / first.pageSize); newer.pages > pages || second.pageSize != first.pageSize {
+		return boltMeta{}, boltDamage("the file has %d of its %d pages", pages, newer.pages)
+	}
+	return newer, nil
+}
+
+func readBoltMeta(file io.ReaderAt, offset int64) (boltMeta, error) {
+	var b [boltMetaBytes]byte
+	if _, err := file.ReadAt(b[:], offset+boltPageHead); err != nil {
+		return boltMeta{}, boltDamage("cannot read the meta page at %d: %v", offset, err)
+	}
+	sum := fnv.New64a()
+	sum.Write(b[:boltMetaBytes-8])
+	m := boltMeta{
+		pageSize: int64(binary.LittleEndian.Uint32(b[8:])),
+		root:     binary.LittleEndian.Uint64(b[16:]),
+		freelist: binary.LittleEndian.Uint64(b[32:]),
+		pages:    binary.LittleEndian.Uint64(b[40:]),
+		txid:     binary.LittleEndian.Uint64(b[48:]),
+	}
+	if binary.LittleEndian.Uint32(b[:]) != boltMetaMagic ||
+		binary.LittleEndian.Uint64(b[boltMetaBytes-8:]) != sum.Sum64() ||
+		m.pageSize < 1<<10 || m.pageSize > boltPageSizeMax {
+		return boltMeta{}, boltDamage("the meta page at %d", offset)
+	}
+	return m, nil
+}
+
+// boltChecker walks a file's pages.
+type boltChecker struct {
+	file io.ReaderAt
+	meta boltMeta
+	seen map[uint64]struct{} // pages reached: none may be reached twice
+}
+
+// read returns a page with those it overflows into.
+func (c *boltChecker) read(id uint64) ([]byte, error) {
+	var head [boltPageHead]byte
+	if id < 2 || id >= c.meta.pages {
+		return nil, boltDamage("page %d of %d", id, c.meta.pages)
+	}
+	if _, err := c.file.ReadAt(head[:], int64(id)*c.meta.pageSize); err != nil {
+		return nil, err
+	}
+	overflow := uint64(binary.LittleEndian.Uint32(head[12:]))
+	if binary.LittleEndian.Uint64(head[:]) != id || id+overflow >= c.meta.pages {
+		return nil, boltDamage("page %d has the head of another", id)
+	}
+	for i := id; i <= id+overflow; i++ {
+		if _, ok := c.seen[i]; ok {
+			return nil, boltDamage("page %d is used twice", i)
+		}
+		c.seen[i] = struct{}{}
+	}
+	page := make([]byte, int64(overflow+1)*c.meta.pageSize)
+	_, err := c.file.ReadAt(page, int64(id)*c.meta.pageSize)
+	return page, err
+}
+
+// checkFreelist allows the empty list that bolt creates a file with; later
+// there is none (see openBoltFile).
+func (c *boltChecker) checkFreelist() error {
+	if c.meta.freelist == boltNoFreelist {
+		return nil
+	}
+	page, err := c.read(c.meta.freelist)
+	if err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint16(page[8:]) != boltFreelistPage || binary.LittleEndian.Uint16(page[10:]) != 0 {
+		return boltDamage("page %d is not an empty free list", c.meta.freelist)
+	}
+	return nil
+}
+
+// boltRange bounds the keys below a page: from ≤ key < to, nil for no bound.
+type boltRange struct{ from, to []byte }
+
+// boltVisit is given each element of a leaf, in the order of its keys.
+type boltVisit func(key, value []byte, flags uint32) error
+
+// walk checks a tree of pages, a bucket's.
+func (c *boltChecker) walk(id uint64, keys boltRange, visit boltVisit) error {
+	page, err := c.read(id)
+	if err != nil {
+		return err
+	}
+	return c.walkPage(id, page, keys, visit)
+}
+
+func (c *boltChecker) walkPage(id uint64, page []byte, keys boltRange, visit boltVisit) error {
+	flags, count := binary.LittleEndian.Uint16(page[8:]), int(binary.LittleEndian.Uint16(page[10:]))
+	if boltPageHead+count*boltElementBytes > len(page) {
+		return boltDamage("page %d has no room for %d elements", id, count)
+	}
+	switch flags {
+	case boltBranchPage:
+		return c.walkBranch(id, page, count, keys, visit)
+	case boltLeafPage:
+		return walkLeaf(id, page, count, keys, visit)
+	}
+	return boltDamage("page %d has flags %#x", id, flags)
+}
+
+func (c *boltChecker) walkBranch(id uint64, page []byte, count int, keys boltRange, visit boltVisit) error {
+	var froms [][]byte
+	for i := range count {
+		at := boltPageHead + i*boltElementBytes
+		key, _, err := boltData(id, page, at, page[at:], binary.LittleEndian.Uint32(page[at+4:]), 0)
+		if err != nil {
+			return err
+		}
+		if err := keys.next(id, key); err != nil {
+			return err
+		}
+		froms = append(froms, key)
+	}
+	for i := range count {
+		child := boltRange{from: froms[i], to: keys.to}
+		if i+1 < count {
+			child.to = froms[i+1]
+		}
+		at := boltPageHead + i*boltElementBytes
+		if err := c.walk(binary.LittleEndian.Uint64(page[at+8:]), child, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func walkLeaf(id uint64, page []byte, count int, keys boltRange, visit boltVisit) error {
+	for i := range count {
+		at := boltPageHead + i*boltElementBytes
+		flags := binary.LittleEndian.Uint32(page[at:])
+		key, value, err := boltData(id, page, at, page[at+4:],
+			binary.LittleEndian.Uint32(page[at+8:]), binary.LittleEndian.Uint32(page[at+12:]))
+		if err != nil {
+			return err
+		}
+		if err := keys.next(id, key); err != nil {
+			return err
+		}
+		if err := visit(key, value, flags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next takes a key into account: the keys after it are greater.
+func (r *boltRange) next(page uint64, key []byte) error {
+	if bytes.Compare(key, r.from) < 0 || r.to != nil && bytes.Compare(key, r.to) >= 0 {
+		return boltDamage("page %d has key %x, out of order", page, key)
+	}
+	r.from = append(bytes.Clone(key), 0) // the least key that is greater
+	return nil
+}
+
+// boltData returns the key and value of the element at an offset of its page.
+func boltData(id uint64, page []byte, at int, position []byte, keyBytes, valueBytes uint32) (key, value []byte, err error) {
+	start := uint64(at) + uint64(binary.LittleEndian.Uint32(position))
+	middle := start + uint64(keyBytes)
+	end := middle + uint64(valueBytes)
+	if end > uint64(len(page)) {
+		return nil, nil, boltDamage("page %d has data up to %d of %d bytes", id, end, len(page))
+	}
+	return page[start:middle], page[middle:end], nil
+}
+
+// checkBuckets walks the bucket of buckets and the two that raft-boltdb keeps.
+// What nobody wrote there is refused: a bucket whose name was damaged would
+// otherwise be taken for one that is missing, and made anew.
+func (c *boltChecker) checkBuckets() error {
+	names := 0
+	err := c.walk(c.meta.root, boltRange{}, func(name, bucket []byte, flags uint32) error {
+		names++
+		if flags != boltBucketLeaf || len(bucket) < boltBucketBytes {
+			return boltDamage("%q is not a bucket", name)
+		}
+		switch {
+		case bytes.Equal(name, boltLogBucket):
+			return c.walkBucket(bucket, visitEntries())
+		case bytes.Equal(name, boltConfBucket):
+			return c.walkBucket(bucket, visitStable)
+		}
+		return boltDamage("unknown bucket %q", name)
+	})
+	if err == nil && names != 0 && names != 2 {
+		err = boltDamage("a bucket is missing")
+	}
+	return err
+}
+
+// walkBucket walks a bucket, which may be small enough to lie in its parent.
+func (c *boltChecker) walkBucket(bucket []byte, visit boltVisit) error {
+	if root := binary.LittleEndian.Uint64(bucket); root != 0 {
+		return c.walk(root, boltRange{}, visit)
+	}
+	inline := bucket[boltBucketBytes:]
+	if len(inline) < boltPageHead {
+		return boltDamage("a bucket of %d bytes", len(bucket))
+	}
+	return c.walkPage(0, inline, boltRange{}, visit)
+}
+
+// visitEntries refuses a log with a gap.
+func visitEntries() boltVisit {
+	var last uint64
+	return func(key, _ []byte, flags uint32) error {
+		if len(key) != 8 || flags != 0 {
+			return boltDamage("unknown log key %x", key)
+		}
+		index := binary.BigEndian.Uint64(key)
+		if last != 0 && index != last+1 {
+			return boltDamage("entry %d follows entry %d", index, last)
+		}
+		last = index
+		return nil
+	}
+}
+
+// visitStable refuses keys that checkedStable does not write.
+func visitStable(key, _ []byte, flags uint32) error {
+	if flags != 0 || !bytes.Equal(key, keyTerm) && !bytes.Equal(key, keyVote) {
+		return boltDamage("unknown key %q", key)
+	}
+	return nil
+}

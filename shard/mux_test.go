@@ -1,0 +1,248 @@
+package shard
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+func mustLayer(t *testing.T, m *Mux, group uint32) raft.StreamLayer {
+	t.Helper()
+	l, err := m.Layer(group)
+	mustDo(t, err)
+	return l
+}
+
+func TestMuxHandsConnectionsToTheirGroups(t *testing.T) {
+	a, b := testMux(t), testMux(t)
+	for group := range uint32(3) {
+		from, to := mustLayer(t, a, group), mustLayer(t, b, group)
+		out, err := from.Dial(raft.ServerAddress(b.Addr().String()), time.Second)
+		mustDo(t, err)
+		in, err := to.Accept()
+		mustDo(t, err)
+		want := []byte{byte(group), 'x'}
+		_, err = out.Write(want)
+		mustDo(t, err)
+		got := make([]byte, 2)
+		if _, err := io.ReadFull(in, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("group %d: %q, %v", group, got, err)
+		}
+		mustDo(t, errors.Join(in.Close(), out.Close()))
+	}
+}
+
+func TestMuxRefusesAGroupTwice(t *testing.T) {
+	m := testMux(t)
+	l := mustLayer(t, m, 1)
+	if _, err := m.Layer(1); err == nil {
+		t.Error("attached twice")
+	}
+	mustDo(t, l.Close())
+	mustDo(t, mustLayer(t, m, 1).Close())
+	mustDo(t, m.Close())
+	if _, err := m.Layer(1); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// lockedBuffer collects what is logged.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func mustBeClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	mustDo(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is open: %d bytes, %v", n, err)
+	}
+}
+
+func TestMuxRefusesOtherConnections(t *testing.T) {
+	cluster := [16]byte{1, 2, 3}
+	good := appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1})
+	for _, test := range []struct {
+		name, reason string
+		sent         []byte
+	}{
+		{"http", "begins with", []byte("GET / HTTP/1.1\r\nHost: countd.example\r\n\r\n")},
+		{"short", "cannot read", good[:10]},
+		{"nothing", "cannot read", nil},
+		{"checksum", "checksum", changed(good, prefaceBytes-1)},
+		{"version", "version", changed(good, 4)},
+		{"kind", "kind", appendPreface(nil, preface{kind: 9, cluster: cluster, group: 1})},
+		{"cluster", "cluster", appendPreface(nil, preface{kind: kindRaft, group: 1})},
+		{"group", "group 2 is not here", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			logged := &lockedBuffer{}
+			m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: cluster, Logger: slog.New(slog.NewTextHandler(logged, nil))})
+			mustDo(t, err)
+			defer m.Close()
+			layer := mustLayer(t, m, 1)
+			conn, err := net.Dial("tcp", m.Addr().String())
+			mustDo(t, err)
+			defer conn.Close()
+			_, err = conn.Write(test.sent)
+			mustDo(t, err)
+			_ = conn.(*net.TCPConn).CloseWrite() // it may be closed by now
+			mustBeClosed(t, conn)
+			eventually(t, "the reason is logged", func() bool { return strings.Contains(logged.String(), test.reason) })
+			if n := len(layer.(*muxLayer).accepts); n != 0 {
+				t.Errorf("%d connections were handed over", n)
+			}
+		})
+	}
+}
+
+func TestMuxBoundsWhatWaits(t *testing.T) {
+	m := testMux(t)
+	layer := mustLayer(t, m, 1)
+	t.Run("for its preface", func(t *testing.T) {
+		var conns []net.Conn
+		for range prefaceConnsMax {
+			conn, err := net.Dial("tcp", m.Addr().String())
+			mustDo(t, err)
+			defer conn.Close()
+			conns = append(conns, conn)
+		}
+		eventually(t, "all are waited for", func() bool { return len(m.prefaces) == prefaceConnsMax })
+		one, err := net.Dial("tcp", m.Addr().String())
+		mustDo(t, err)
+		defer one.Close()
+		mustBeClosed(t, one)
+		for _, conn := range conns {
+			conn.Close()
+		}
+		eventually(t, "none is waited for", func() bool { return len(m.prefaces) == 0 })
+	})
+	t.Run("for its group", func(t *testing.T) {
+		for range acceptQueueMax {
+			conn, err := layer.Dial(raft.ServerAddress(m.Addr().String()), time.Second)
+			mustDo(t, err)
+			defer conn.Close()
+		}
+		eventually(t, "the queue is full", func() bool { return len(layer.(*muxLayer).accepts) == acceptQueueMax })
+		one, err := layer.Dial(raft.ServerAddress(m.Addr().String()), time.Second)
+		mustDo(t, err)
+		defer one.Close()
+		mustBeClosed(t, one)
+	})
+}
+
+func TestMuxCloseEndsEverything(t *testing.T) {
+	m := testMux(t)
+	layer := mustLayer(t, m, 1)
+	out, err := layer.Dial(raft.ServerAddress(m.Addr().String()), time.Second)
+	mustDo(t, err)
+	in, err := layer.Accept()
+	mustDo(t, err)
+	silent, err := net.Dial("tcp", m.Addr().String())
+	mustDo(t, err)
+	defer silent.Close()
+	eventually(t, "it is waited for", func() bool { return len(m.prefaces) == 1 })
+	accepted := make(chan error)
+	go func() { _, err := layer.Accept(); accepted <- err }()
+	mustDo(t, m.Close())
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+	for _, conn := range []net.Conn{in, out} {
+		if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("Read: %v", err)
+		}
+	}
+	mustBeClosed(t, silent)
+	if _, err := layer.Dial(raft.ServerAddress(m.Addr().String()), time.Second); err == nil {
+		t.Error("dialed")
+	}
+	mustDo(t, m.Close())
+}
+
+func TestMuxAdvertises(t *testing.T) {
+	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", Advertise: "node-1.example:7401"})
+	mustDo(t, err)
+	defer m.Close()
+	if got := mustLayer(t, m, 1).Addr().String(); got != "node-1.example:7401" {
+		t.Errorf("address %s", got)
+	}
+}
+
+func TestTransportHasNoHeartbeatPath(t *testing.T) {
+	from, _ := testTransport(t)
+	to, layer := testTransport(t)
+	to.SetHeartbeatHandler(func(raft.RPC) { t.Error("the fast path was used") })
+	go func() {
+		rpc := <-to.Consumer()
+		rpc.Respond(&raft.AppendEntriesResponse{Term: 4}, nil)
+	}()
+	heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4, Leader: []byte("x")}
+	var response raft.AppendEntriesResponse
+	mustDo(t, from.AppendEntries("n2", raft.ServerAddress(layer.Addr().String()), &heartbeat, &response))
+	if response.Term != 4 {
+		t.Errorf("response %+v", response)
+	}
+	if _, err := from.AppendEntriesPipeline("n2", raft.ServerAddress(layer.Addr().String())); err != raft.ErrPipelineReplicationNotSupported {
+		t.Errorf("pipeline: %v", err)
+	}
+}
+
+func FuzzParsePreface(f *testing.F) {
+	f.Add(appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{1}, group: 7}))
+	f.Add([]byte("CNTD\x01\x01"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parsePreface(b)
+		if err != nil && !errors.Is(err, errBadPreface) {
+			t.Errorf("error %v", err)
+		}
+		if err == nil && !bytes.Equal(appendPreface(nil, p), b) {
+			t.Errorf("accepted %x", b)
+		}
+	})
+}
+
+func TestRaftLogger(t *testing.T) {
+	logged := &lockedBuffer{}
+	l := &raftLogger{slog: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelInfo}))}
+	sub := l.Named("raft").Named("net").With("peer", "n2")
+	sub.Error("failed", "servers", hclog.Fmt("%+v", []int{1, 2}))
+	sub.Warn("election")
+	sub.Info("quiet")
+	sub.Debug("quiet")
+	got := logged.String()
+	for _, want := range []string{"level=WARN msg=failed peer=n2 servers=\"[1 2]\"", "level=INFO msg=election"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %q", want, got)
+		}
+	}
+	if strings.Contains(got, "quiet") {
+		t.Errorf("logged %q", got)
+	}
+	if sub.Name() != "raft.net" || len(sub.ImpliedArgs()) != 2 || sub.IsInfo() || !sub.IsWarn() {
+		t.Errorf("name %q, args %v, info %v, warn %v", sub.Name(), sub.ImpliedArgs(), sub.IsInfo(), sub.IsWarn())
+	}
+}

@@ -1,0 +1,247 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// replicas is one group on three nodes, each with a Mux of its own.
+type replicas struct {
+	cfgs   []groupConfig
+	groups []*group
+	fsms   []*sumFSM
+}
+
+// newReplicas starts a group of one voter and adds two more.
+func newReplicas(t *testing.T) *replicas {
+	t.Helper()
+	r := &replicas{}
+	for i := range 3 {
+		cfg := testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1))
+		cfg.Bootstrap = i == 0
+		r.cfgs = append(r.cfgs, cfg)
+		r.groups, r.fsms = append(r.groups, nil), append(r.fsms, nil)
+		r.open(t, i)
+	}
+	mustBeReady(t, r.groups[0])
+	for i, cfg := range r.cfgs[1:] {
+		future := r.groups[0].raft.AddVoter(raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String()), 0, 5*time.Second)
+		if err := future.Error(); err != nil {
+			t.Fatalf("adding n%d: %v", i+2, err)
+		}
+	}
+	return r
+}
+
+func (r *replicas) open(t *testing.T, i int) {
+	t.Helper()
+	r.fsms[i] = &sumFSM{}
+	r.cfgs[i].FSM = r.fsms[i]
+	r.groups[i] = mustOpen(t, r.cfgs[i])
+}
+
+// leader waits for a ready leader among the replicas but one (-1 for none).
+func (r *replicas) leader(t *testing.T, but int) int {
+	t.Helper()
+	found := -1
+	eventually(t, "one replica is ready", func() bool {
+		for i, g := range r.groups {
+			if i != but && g.ready() == nil {
+				found = i
+			}
+		}
+		return found >= 0
+	})
+	return found
+}
+
+// add proposes n until it is accepted by a leader other than but.
+func (r *replicas) add(t *testing.T, n uint64, but int) {
+	t.Helper()
+	eventually(t, "an entry is accepted", func() bool {
+		err := r.groups[r.leader(t, but)].apply(number(n), time.Second).Error()
+		if err != nil && !neverProposed(err) {
+			t.Fatalf("unknown outcome: %v", err)
+		}
+		return err == nil
+	})
+}
+
+func (r *replicas) mustAgree(t *testing.T, want uint64, but int) {
+	t.Helper()
+	for i, f := range r.fsms {
+		if i != but {
+			eventually(t, fmt.Sprintf("n%d has sum %d", i+1, want), func() bool { sum, _ := f.state(); return sum == want })
+		}
+	}
+}
+
+// A group of three: 1. every replica applies every entry once; 2. a stopped
+// leader is replaced and nothing acknowledged is lost; 3. a replica that comes
+// back behind the leader's log gets its snapshot, and its own older log is
+// gone; 4. all of it holds after a restart of everything.
+func TestThreeReplicas(t *testing.T) {
+	r := newReplicas(t)
+	if r.groups[0].soleVoter() {
+		t.Error("soleVoter is true with three")
+	}
+	want := uint64(0)
+	add := func(n uint64, but int) {
+		t.Helper()
+		r.add(t, n, but)
+		want += n
+	}
+	for n := range uint64(50) {
+		add(n, -1)
+	}
+	r.mustAgree(t, want, -1)
+
+	old := r.leader(t, -1)
+	mustClose(t, r.groups[old])
+	for n := range uint64(50) {
+		add(n, old)
+	}
+	r.mustAgree(t, want, old)
+
+	next := r.leader(t, old)
+	for range 3 * trailingEntriesMin {
+		add(1, old)
+	}
+	g := r.groups[next]
+	g.log.bytes.Store(1 << 40) // entries so large that few are kept
+	if err := g.snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	first, err := g.log.FirstIndex()
+	if err != nil || first <= 100 {
+		t.Fatalf("the log begins at %d, %v", first, err)
+	}
+	r.open(t, old)
+	r.mustAgree(t, want, -1)
+	if s := r.groups[old].stats(); s.Snapshot == 0 {
+		t.Errorf("n%d caught up without the snapshot: %+v", old+1, s)
+	}
+	if f, err := r.groups[old].log.FirstIndex(); err != nil || f != 0 && f <= g.snaps.newestIndex.Load() {
+		t.Errorf("n%d kept entry %d of its old log (%v)", old+1, f, err)
+	}
+	add(1000, -1)
+
+	for i := range r.groups {
+		mustClose(t, r.groups[i])
+	}
+	for i := range r.groups {
+		r.open(t, i)
+	}
+	add(1, -1)
+	r.mustAgree(t, want, -1)
+}
+
+func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
+	r := newReplicas(t)
+	r.add(t, 1, -1)
+	l := r.leader(t, -1)
+	for i := range r.groups {
+		if i != l {
+			mustClose(t, r.groups[i])
+		}
+	}
+	eventually(t, "the leader is not ready", func() bool { return errors.Is(r.groups[l].ready(), ErrNoLeader) })
+	err := r.groups[l].apply(number(1), time.Second).Error()
+	if err == nil {
+		t.Error("an entry was accepted")
+	}
+}
+
+func TestCloseAnswersWhatWasProposed(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Bootstrap = true
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	answers := make(chan error, 16)
+	for range 16 {
+		go func() {
+			for {
+				err := g.apply(number(1), time.Second).Error()
+				if err != nil {
+					answers <- err
+					return
+				}
+			}
+		}()
+	}
+	eventually(t, "some are applied", func() bool { return g.stats().Applied > 50 })
+	mustClose(t, g)
+	for range 16 {
+		select {
+		case err := <-answers:
+			if !errors.Is(err, errGroupClosed) {
+				t.Errorf("answer %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("a proposal has no answer")
+		}
+	}
+}
+
+func TestBytesStartASnapshot(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Bootstrap, cfg.SnapshotBytes = true, 64<<10
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	mustAddLarge := func() {
+		t.Helper()
+		if err := g.apply(append(number(1), make([]byte, 8<<10)...), time.Second).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustAddLarge()
+	if g.stats().Snapshot != 0 || g.worthSnapshot() {
+		t.Fatal("a snapshot is due after 8 KiB")
+	}
+	for range 8 {
+		mustAddLarge()
+	}
+	eventually(t, "a snapshot is taken", func() bool { return g.stats().Snapshot > 0 })
+	eventually(t, "its bytes are taken off", func() bool { return g.log.bytes.Load() < cfg.SnapshotBytes })
+	mustClose(t, g)
+
+	// What is in the log behind the snapshot counts again after a restart.
+	snapshot, counted := g.stats().Snapshot, int64(0)
+	cfg.FSM = &sumFSM{}
+	g = mustOpen(t, cfg)
+	mustBeReady(t, g)
+	for i := snapshot + 1; i <= g.stats().Commit; i++ {
+		var e raft.Log
+		if err := g.log.GetLog(i, &e); err != nil {
+			t.Fatal(err)
+		}
+		counted += int64(entryBytes(&e))
+	}
+	if got := g.log.bytes.Load(); got != counted {
+		t.Errorf("%d bytes since the snapshot, want %d", got, counted)
+	}
+}
+
+func TestCloseTakesASnapshotThatIsWorthIt(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Bootstrap, cfg.SnapshotBytes = true, 4<<10
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	mustAdd(t, g, 3)
+	if err := g.apply(append(number(1), make([]byte, 2<<10)...), time.Second).Error(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := g.close(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	if g.stats().Snapshot == 0 {
+		t.Error("no snapshot")
+	}
+}

@@ -1,0 +1,185 @@
+package shard
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+var errBrokenDisk = errors.New("the disk is broken")
+
+// memoryStable is a stableBytes whose writes can be made to fail.
+type memoryStable struct {
+	values map[string][]byte
+	sets   int
+	err    error
+}
+
+func (m *memoryStable) Set(key, value []byte) error {
+	if m.err != nil {
+		return m.err
+	}
+	m.sets++
+	if m.values == nil {
+		m.values = map[string][]byte{}
+	}
+	m.values[string(key)] = bytes.Clone(value)
+	return nil
+}
+
+func (m *memoryStable) Get(key []byte) ([]byte, error) {
+	v, ok := m.values[string(key)]
+	if !ok {
+		return nil, raftboltdb.ErrKeyNotFound
+	}
+	return bytes.Clone(v), nil
+}
+
+// vote saves a vote as raft's persistVote does.
+func vote(s raft.StableStore, term uint64, candidate string) error {
+	if err := s.SetUint64(keyVoteTerm, term); err != nil {
+		return err
+	}
+	return s.Set(keyVoteFor, []byte(candidate))
+}
+
+func mustHaveVote(t *testing.T, s raft.StableStore, term uint64, candidate string) {
+	t.Helper()
+	gotTerm, err := s.GetUint64(keyVoteTerm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Get(keyVoteFor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gotTerm != term || string(got) != candidate {
+		t.Errorf("vote %d for %q, want %d for %q", gotTerm, got, term, candidate)
+	}
+}
+
+func TestVoteIsStoredAtOnce(t *testing.T) {
+	m := &memoryStable{}
+	s := newCheckedStable(m, 7, "raft.db", noFatal(t))
+	if _, err := s.GetUint64(keyVoteTerm); err == nil || err.Error() != "not found" {
+		t.Errorf("no vote yet: %v; raft compares the text", err)
+	}
+	if err := s.SetUint64(keyTerm, 4); err != nil {
+		t.Fatal(err)
+	}
+	m.sets = 0
+	if err := vote(s, 4, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	if m.sets != 1 {
+		t.Errorf("a vote took %d writes", m.sets)
+	}
+	mustHaveVote(t, s, 4, "n1")
+	term, err := s.GetUint64(keyTerm)
+	if err != nil || term != 4 {
+		t.Errorf("term %d, %v", term, err)
+	}
+}
+
+func TestCrashInsideAVoteLeavesTheEarlierOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "raft.db")
+	b := mustOpenBolt(t, path)
+	s := newCheckedStable(b, 7, path, noFatal(t))
+	if err := vote(s, 4, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetUint64(keyVoteTerm, 5); err != nil {
+		t.Fatal(err)
+	}
+	mustHaveVote(t, s, 4, "n1")
+	b.close() // the crash: the candidate never came
+	s = newCheckedStable(mustOpenBolt(t, path), 7, path, noFatal(t))
+	mustHaveVote(t, s, 4, "n1")
+	if err := vote(s, 5, "n2"); err != nil {
+		t.Fatal(err)
+	}
+	mustHaveVote(t, s, 5, "n2")
+}
+
+func TestFailedVoteStopsTheGroup(t *testing.T) {
+	m := &memoryStable{}
+	stop, told := countFatal(t)
+	s := newCheckedStable(m, 7, "raft.db", stop)
+	if err := vote(s, 4, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	m.err = errBrokenDisk
+	if err := vote(s, 5, "n2"); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("a vote on a broken disk: %v", err)
+	}
+	m.err = nil // once is enough: what reached the disk is not known
+	if err := vote(s, 5, "n3"); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("the next vote: %v", err)
+	}
+	if err := s.SetUint64(keyTerm, 6); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("the next term: %v", err)
+	}
+	if *told != 1 {
+		t.Errorf("told %d times", *told)
+	}
+	if m.sets != 1 {
+		t.Errorf("%d writes", m.sets)
+	}
+}
+
+func TestDamagedStableValueIsRefused(t *testing.T) {
+	whole := &memoryStable{}
+	s := newCheckedStable(whole, 7, "raft.db", noFatal(t))
+	if err := errors.Join(s.SetUint64(keyTerm, 4), vote(s, 4, "n1")); err != nil {
+		t.Fatal(err)
+	}
+	read := map[string]func(raft.StableStore) error{
+		string(keyTerm): func(s raft.StableStore) error { _, err := s.GetUint64(keyTerm); return err },
+		string(keyVote): func(s raft.StableStore) error { _, err := s.Get(keyVoteFor); return err },
+	}
+	for key, stored := range whole.values {
+		for i := range stored {
+			damaged := &memoryStable{values: map[string][]byte{key: changed(stored, i)}}
+			stop, told := countFatal(t)
+			if err := read[key](newCheckedStable(damaged, 7, "raft.db", stop)); !errors.Is(err, errDamaged) || *told != 1 {
+				t.Errorf("%s, byte %d: %v, told %d times", key, i, err, *told)
+			}
+		}
+		for n := range stored {
+			damaged := &memoryStable{values: map[string][]byte{key: stored[:n]}}
+			stop, _ := countFatal(t)
+			if err := read[key](newCheckedStable(damaged, 7, "raft.db", stop)); !errors.Is(err, errDamaged) {
+				t.Errorf("%s cut to %d bytes: %v", key, n, err)
+			}
+		}
+	}
+	// A value under another's key.
+	swapped := &memoryStable{values: map[string][]byte{string(keyTerm): whole.values[string(keyVote)]}}
+	stop, _ := countFatal(t)
+	if _, err := newCheckedStable(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, errDamaged) {
+		t.Errorf("the vote as term: %v", err)
+	}
+}
+
+func TestUnknownStableKeyIsRefused(t *testing.T) {
+	stop, told := countFatal(t)
+	s := newCheckedStable(&memoryStable{}, 7, "raft.db", stop)
+	if err := s.SetUint64([]byte("NewVoteTerm"), 1); err == nil || *told != 1 {
+		t.Errorf("%v, told %d times", err, *told)
+	}
+}
+
+func FuzzUnsealStable(f *testing.F) {
+	f.Add([]byte("Vote"), sealStable(nil, keyVote, []byte("12345678n1")))
+	f.Add([]byte("Vote"), []byte{1, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, key, stored []byte) {
+		value, err := unsealStable(key, stored)
+		if err == nil && !bytes.Equal(sealStable(nil, key, value), stored) {
+			t.Errorf("accepted %x", stored)
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package shard
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+func TestStalledGauge(t *testing.T) {
+	var g stallGauge
+	w := watchedGauge{gauge: &g}
+	ticks := func(n int) (stalled bool) {
+		for range n {
+			stalled = w.stalled()
+		}
+		return stalled
+	}
+	if ticks(5 * stallTicks) {
+		t.Error("idle counts as stalled")
+	}
+	for range 5 * stallTicks {
+		g.begin()
+		if ticks(2) {
+			t.Fatal("short writes, one after the other, count as stalled")
+		}
+		g.end()
+	}
+	for range 5 * stallTicks {
+		g.begin()
+		if ticks(1) {
+			t.Fatal("short writes, each seen running, count as stalled")
+		}
+		g.end()
+	}
+	g.begin()
+	if ticks(stallTicks) {
+		t.Error("stalled too early")
+	}
+	if !ticks(1) {
+		t.Error("not stalled")
+	}
+	g.end()
+	if ticks(1) {
+		t.Error("stalled after its end")
+	}
+}
+
+// faultyStores is a log in memory that can fail or hang.
+type faultyStores struct {
+	*raft.InmemStore
+	stable memoryStable
+	mu     sync.Mutex    // orders stable's calls
+	hang   chan struct{} // StoreLogs waits until it is closed, if set
+	err    error
+}
+
+func (s *faultyStores) set(hang chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hang, s.err, s.stable.err = hang, err, err
+}
+
+func (s *faultyStores) faults() (chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hang, s.err
+}
+
+func (s *faultyStores) StoreLogs(entries []*raft.Log) error {
+	hang, err := s.faults()
+	if hang != nil {
+		<-hang
+	}
+	if err != nil {
+		return err
+	}
+	return s.InmemStore.StoreLogs(entries)
+}
+
+func (s *faultyStores) GetLog(index uint64, entry *raft.Log) error {
+	if _, err := s.faults(); err != nil {
+		return err
+	}
+	return s.InmemStore.GetLog(index, entry)
+}
+
+func (s *faultyStores) Set(key, value []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stable.Set(key, value)
+}
+
+func (s *faultyStores) Get(key []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stable.Get(key)
+}
+
+// startFaulty starts a sole voter over a faulty store and collects what Fatal
+// is told.
+func startFaulty(t *testing.T, change func(*groupConfig)) (*group, *faultyStores, chan error) {
+	t.Helper()
+	told := make(chan error, 10)
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Bootstrap = true
+	cfg.Fatal = func(err error) { told <- err }
+	if change != nil {
+		change(&cfg)
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stores := &faultyStores{InmemStore: raft.NewInmemStore()}
+	g, err := startGroup(cfg, stores)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mustClose(t, g) })
+	mustBeReady(t, g)
+	return g, stores, told
+}
+
+func mustBeTold(t *testing.T, told chan error) error {
+	t.Helper()
+	select {
+	case err := <-told:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("Fatal was not called")
+		return nil
+	}
+}
+
+func mustHaveStopped(t *testing.T, g *group, told chan error) {
+	t.Helper()
+	<-g.failed()
+	if err := g.ready(); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("ready: %v", err)
+	}
+	if err := g.apply(number(1), time.Second).Error(); err == nil {
+		t.Error("an entry was accepted")
+	}
+	select {
+	case err := <-told:
+		t.Errorf("Fatal was called again: %v", err)
+	default:
+	}
+}
+
+func TestHungDiskStopsTheGroup(t *testing.T) {
+	g, stores, told := startFaulty(t, func(c *groupConfig) { c.DiskStallMax = 200 * time.Millisecond })
+	hang := make(chan struct{})
+	stores.set(hang, nil)
+	start := time.Now()
+	future := g.apply(number(1), time.Second)
+	err := mustBeTold(t, told)
+	if took := time.Since(start); took < 180*time.Millisecond {
+		t.Errorf("told after %v", took)
+	}
+	if !strings.Contains(err.Error(), "disk") {
+		t.Errorf("told %v", err)
+	}
+	mustHaveStopped(t, g, told)
+	close(hang) // late, the write succeeds: it must not be acknowledged
+	if err := future.Error(); err == nil {
+		t.Error("the late write was acknowledged")
+	}
+}
+
+// A group whose disk fails answers with the failure, keeps out of the next
+// election and never takes the process with it.
+func TestBrokenDiskStopsTheGroup(t *testing.T) {
+	g, stores, told := startFaulty(t, nil)
+	mustAdd(t, g, 1)
+	stores.set(nil, errBrokenDisk)
+	err := g.apply(number(1), time.Second).Error()
+	if !errors.Is(err, errBrokenDisk) || neverProposed(err) {
+		t.Errorf("answer %v", err)
+	}
+	if err := mustBeTold(t, told); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("told %v", err)
+	}
+	mustHaveStopped(t, g, told)
+	term := g.raft.CurrentTerm()
+	// raft, a follower now, tries to save the next term and is ended there.
+	eventually(t, "raft stands for election", func() bool { return g.raft.State() == raft.Candidate })
+	if g.raft.CurrentTerm() != term {
+		t.Errorf("term %d after %d", g.raft.CurrentTerm(), term)
+	}
+}
+
+func TestFailedSnapshotStopsTheGroup(t *testing.T) {
+	fsm := &sumFSM{persistErr: errBrokenDisk}
+	g, _, told := startFaulty(t, func(c *groupConfig) { c.FSM = fsm })
+	mustAdd(t, g, 1)
+	if err := g.snapshot(); err == nil {
+		t.Error("snapshot succeeded")
+	}
+	if err := mustBeTold(t, told); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("told %v", err)
+	}
+	mustHaveStopped(t, g, told)
+}
