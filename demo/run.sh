@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs countd on the sample of real posts beside this file until Ctrl-C, in a
+# directory that goes with it. DEMO_PORT moves it off port 7400 (and the two after).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+port=${DEMO_PORT:-7400}
+url=http://127.0.0.1:$port
+export COUNTCTL_ADDR=$url
+
+for p in "$port" $((port + 1)) $((port + 2)); do
+  if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then
+    echo "Port $p is taken. Try: DEMO_PORT=$((port + 1000)) make demo" >&2
+    exit 1
+  fi
+done
+
+dir=$(mktemp -d)
+server=
+cleanup() {
+  trap - EXIT INT TERM
+  if [ -n "$server" ]; then
+    kill -TERM "$server" 2>/dev/null || true
+    wait "$server" || true
+  fi
+  rm -rf "$dir"
+}
+trap cleanup EXIT
+trap 'exit 0' INT TERM
+
+set -m # a process group of its own: Ctrl-C reaches this script, which then stops it
+bin/countd --data-dir "$dir/data" --http-addr "127.0.0.1:$port" --log-level warn \
+  --cluster-addr "127.0.0.1:$((port + 1))" --gossip-addr "127.0.0.1:$((port + 2))" 2>"$dir/log" &
+server=$!
+set +m
+bin/countctl status --wait 20s >/dev/null || { cat "$dir/log" >&2; exit 1; }
+
+cp demo/posts.csv.gz "$dir/"
+echo "Importing $(gzip -dc demo/posts.csv.gz | tail -n +2 | wc -l | tr -d ' ') real posts:"
+bin/countctl import "$dir/posts.csv.gz" --map reposts=repost,comments=comment,likes=like
+
+printf '\nThe ten most liked posts:\n'
+bin/countctl top --column like -n 10
+
+printf '\nA page of posts by id:\n'
+# shellcheck disable=SC2046 # ids are digits
+bin/countctl mget $(gzip -dc demo/posts.csv.gz | cut -d, -f1 | tail -n 20)
+
+printf '\nRows and bytes a row:\n'
+bin/countctl status
+
+cat <<TEXT
+
+countd runs at $url until Ctrl-C. Try, in another terminal:
+  curl $url/v1/counters/posts/4624358914132406
+  bin/countctl --addr $url incr 4624358914132406 like=1
+TEXT
+wait "$server"

@@ -1,0 +1,141 @@
+package proctest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+const callTimeout = 15 * time.Second
+
+// Call sends one request with a JSON body, none if body is nil, and decodes the
+// JSON answer into answer unless that is nil. It returns the status, or an error
+// when no whole answer came, after which the request may have been carried out
+// or not.
+func (n *Node) Call(method, path string, body, answer any) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	var payload io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return 0, fmt.Errorf("cannot encode body: %w", err)
+		}
+		payload = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, n.URL+path, payload)
+	if err != nil {
+		return 0, fmt.Errorf("cannot make request: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	if answer != nil {
+		if err := json.Unmarshal(raw, answer); err != nil {
+			return 0, fmt.Errorf("cannot decode the answer with status %d, %q: %w", resp.StatusCode, raw, err)
+		}
+	}
+	return resp.StatusCode, nil
+}
+
+// MustCall is Call for a request whose answer must be 200.
+func (n *Node) MustCall(method, path string, body, answer any) {
+	n.t.Helper()
+	var raw json.RawMessage
+	status, err := n.Call(method, path, body, &raw)
+	if err != nil {
+		n.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	if status != http.StatusOK {
+		n.t.Fatalf("%s %s: status %d: %s", method, path, status, raw)
+	}
+	if answer != nil {
+		if err := json.Unmarshal(raw, answer); err != nil {
+			n.t.Fatalf("%s %s: %v in %s", method, path, err, raw)
+		}
+	}
+}
+
+// Row is one row as the API gives it.
+type Row struct {
+	ID     string           `json:"id"`
+	Counts map[string]int64 `json:"counts"`
+}
+
+// Group is the part of a group's status that tests look at.
+type Group struct {
+	ID            uint32 `json:"id"`
+	Keyspace      string `json:"keyspace"`
+	Shard         int    `json:"shard"`
+	AppliedIndex  uint64 `json:"applied_index"`
+	SnapshotIndex uint64 `json:"snapshot_index"`
+	Digest        string `json:"digest"`
+	Rows          uint64 `json:"rows"`
+}
+
+// Cluster is the part of the cluster's status that tests look at.
+type Cluster struct {
+	ClusterID string `json:"cluster_id"`
+	Nodes     []struct {
+		ID          string `json:"id"`
+		HTTPAddr    string `json:"http_addr"`
+		ClusterAddr string `json:"cluster_addr"`
+		GossipAddr  string `json:"gossip_addr"`
+	} `json:"nodes"`
+	Groups []Group `json:"groups"`
+}
+
+// Cluster asks the node for its status.
+func (n *Node) Cluster() Cluster {
+	n.t.Helper()
+	var c Cluster
+	n.MustCall(http.MethodGet, "/v1/cluster", nil, &c)
+	return c
+}
+
+// Digests returns the digest of each shard of a keyspace, by shard.
+func (c Cluster) Digests(keyspace string) map[int]string {
+	digests := map[int]string{}
+	for _, g := range c.Groups {
+		if g.Keyspace == keyspace {
+			digests[g.Shard] = g.Digest
+		}
+	}
+	return digests
+}
+
+// Rows returns how many rows a keyspace holds.
+func (c Cluster) Rows(keyspace string) uint64 {
+	var rows uint64
+	for _, g := range c.Groups {
+		if g.Keyspace == keyspace {
+			rows += g.Rows
+		}
+	}
+	return rows
+}
+
+// Rows reads the rows of ids, with every acknowledged write in them.
+func (n *Node) Rows(keyspace string, ids []string) []Row {
+	n.t.Helper()
+	const pageMax = 1000
+	var rows []Row
+	for len(ids) > 0 {
+		page := ids[:min(pageMax, len(ids))]
+		ids = ids[len(page):]
+		var answer struct{ Results []Row }
+		n.MustCall(http.MethodPost, "/v1/counters/"+keyspace+"/get?consistency=linearizable", map[string]any{"ids": page}, &answer)
+		rows = append(rows, answer.Results...)
+	}
+	return rows
+}

@@ -1,0 +1,213 @@
+package proctest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	pollEvery = 5 * time.Millisecond
+	// readyTimeout is generous, for machines that run more than this; what a
+	// start may take is for a test of its own to say.
+	readyTimeout = 30 * time.Second
+	killTimeout  = 10 * time.Second
+	stopTimeout  = 30 * time.Second
+)
+
+// Node is one countd: a data directory and addresses that stay the same over
+// its lives, of which at most one runs.
+type Node struct {
+	Dir  string // data directory
+	Args []string
+	Env  []string // added to the test's own
+	URL  string   // of the HTTP API
+	Addr string   // host:port of the HTTP API
+
+	t    testing.TB
+	bin  string
+	live *life
+}
+
+// life is one run of the process.
+type life struct {
+	cmd    *exec.Cmd
+	log    syncBuffer
+	exited chan struct{} // closed once code is known
+	code   int           // -1 when a signal ended it
+}
+
+// NewNode prepares a node over a data directory; Start runs it. Args come after
+// those for the directory and the addresses. What runs at the test's end is
+// killed.
+func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
+	t.Helper()
+	ports := FreePorts(t, 3)
+	n := &Node{t: t, bin: bin.Countd, Dir: dir, Addr: ports[0], URL: "http://" + ports[0]}
+	n.Args = append([]string{
+		"--data-dir", dir, "--http-addr", ports[0], "--cluster-addr", ports[1], "--gossip-addr", ports[2],
+	}, args...)
+	t.Cleanup(func() {
+		if n.live != nil {
+			n.Kill()
+		}
+		if t.Failed() && n.live != nil {
+			t.Logf("log of the last life of %s:\n%s", dir, n.Log())
+		}
+	})
+	return n
+}
+
+// Start runs the process and returns at once.
+func (n *Node) Start() {
+	n.t.Helper()
+	l := &life{cmd: exec.Command(n.bin, n.Args...), exited: make(chan struct{})}
+	l.cmd.Stderr = &l.log
+	l.cmd.Stdout = &l.log
+	l.cmd.Env = append(os.Environ(), n.Env...)
+	dieWithParent(l.cmd)
+	if err := l.cmd.Start(); err != nil {
+		n.t.Fatalf("cannot start countd: %v", err)
+	}
+	n.live = l
+	go func() { // ends with the process, which the test's cleanup kills
+		_ = l.cmd.Wait()
+		l.code = l.cmd.ProcessState.ExitCode()
+		close(l.exited)
+	}()
+}
+
+// StartReady runs the process and waits until it can serve.
+func (n *Node) StartReady() {
+	n.t.Helper()
+	n.Start()
+	if ready, code := n.WaitReady(readyTimeout); !ready {
+		n.t.Fatalf("countd is not ready (exit code %d, if it ended):\n%s", code, n.Log())
+	}
+}
+
+// WaitReady waits until the node can serve and tells whether it came to that.
+// If the process ended instead, code is its exit code.
+func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL+"/readyz", nil)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return true, 0
+			}
+		}
+		select {
+		case <-n.live.exited:
+			return false, n.live.code
+		case <-time.After(pollEvery):
+		}
+	}
+	return false, 0
+}
+
+// Exited waits for the process's end and returns its exit code, -1 if a signal
+// ended it.
+func (n *Node) Exited(timeout time.Duration) int {
+	n.t.Helper()
+	select {
+	case <-n.live.exited:
+		return n.live.code
+	case <-time.After(timeout):
+		n.t.Fatalf("countd runs on after %v:\n%s", timeout, n.Log())
+		return 0
+	}
+}
+
+// Kill ends the process as a crash does, if it runs.
+func (n *Node) Kill() {
+	n.t.Helper()
+	_ = n.live.cmd.Process.Kill() // fails only for a process that has ended
+	n.Exited(killTimeout)
+}
+
+// Signal sends a signal to the process.
+func (n *Node) Signal(s syscall.Signal) {
+	n.t.Helper()
+	if err := n.live.cmd.Process.Signal(s); err != nil {
+		n.t.Fatalf("cannot signal countd: %v", err)
+	}
+}
+
+// Stop ends the process as an operator does and holds it to exit code 0.
+func (n *Node) Stop() {
+	n.t.Helper()
+	n.Signal(syscall.SIGTERM)
+	if code := n.Exited(stopTimeout); code != 0 {
+		n.t.Fatalf("countd stopped with exit code %d:\n%s", code, n.Log())
+	}
+}
+
+// PID returns the id of the running process.
+func (n *Node) PID() int { return n.live.cmd.Process.Pid }
+
+// Log returns what the process of this life has written.
+func (n *Node) Log() string { return n.live.log.String() }
+
+// FreePorts returns count loopback addresses that nothing listens on. They lie
+// below the range that the system gives to outgoing connections, so that a node
+// finds its port free again after a restart.
+func FreePorts(t testing.TB, count int) []string {
+	t.Helper()
+	const low, high, triesMax = 15000, 32000, 1000
+	var addrs []string
+	for range triesMax {
+		if len(addrs) == count {
+			return addrs
+		}
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(low+rand.IntN(high-low)))
+		l, err := net.Listen("tcp", addr)
+		if err != nil || slices.Contains(addrs, addr) {
+			continue
+		}
+		l.Close()
+		addrs = append(addrs, addr)
+	}
+	t.Fatalf("no %d free ports after %d tries", count, triesMax)
+	return nil
+}
+
+// syncBuffer is a buffer that a process writes while a test reads.
+type syncBuffer struct {
+	mu struct {
+		sync.Mutex
+		bytes.Buffer
+	}
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.Buffer.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.Buffer.String()
+}
+
+// String names the node in a test's output.
+func (n *Node) String() string { return fmt.Sprintf("node at %s", n.Addr) }
