@@ -29,6 +29,16 @@ type fakeNode struct {
 
 func newFakeNode() *fakeNode {
 	n := &fakeNode{}
+	n.reset()
+	return n
+}
+
+// reset makes the node as good as new.
+func (n *fakeNode) reset() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.fault = ""
+	n.mu.writes = 0
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	for _, ks := range []shard.Keyspace{
@@ -38,7 +48,6 @@ func newFakeNode() *fakeNode {
 		n.mu.keyspaces[ks.Name] = &ks
 		n.mu.rows[ks.Name] = map[uint64][]int64{}
 	}
-	return n
 }
 
 // setFault makes the following calls fail; "" ends that.

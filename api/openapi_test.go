@@ -1,0 +1,453 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+)
+
+// example is one documented answer and how to get it.
+type example struct {
+	name      string
+	path      string // template
+	method    string // of the operation
+	item      *openapi3.PathItem
+	operation *openapi3.Operation
+	status    int
+	value     any
+
+	send   exampleRequest
+	setup  string
+	varies []string
+}
+
+// exampleRequest is the extension x-countd-request.
+type exampleRequest struct {
+	Method, Path string
+	Headers      map[string]string
+	Body         *string // as it is
+	BodyBytes    int     // of spaces
+	HeaderBytes  int     // of one more header
+	Unfinished   bool    // the last byte never comes
+}
+
+func loadContract(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromFile("../docs/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Request examples of bad input break their schemas on purpose; replay
+	// validates the others.
+	if err := doc.Validate(context.Background(), openapi3.DisableExamplesValidation()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// extension decodes an extension into v and reports whether it is there.
+func extension(t *testing.T, extensions map[string]any, name string, v any) bool {
+	t.Helper()
+	value, ok := extensions[name]
+	if !ok {
+		return false
+	}
+	text, err := json.Marshal(value)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		err = d.Decode(v)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return true
+}
+
+// examples lists every example of every answer of the contract.
+func examples(t *testing.T, doc *openapi3.T) []example {
+	t.Helper()
+	var all []example
+	for path, item := range doc.Paths.Map() {
+		for method, operation := range item.Operations() {
+			for status, response := range operation.Responses.Map() {
+				for mediaType, content := range response.Value.Content {
+					if len(content.Examples) == 0 {
+						t.Errorf("%s %s %s %s has no example", method, path, status, mediaType)
+					}
+					for name, ref := range content.Examples {
+						e := example{name: name, path: path, method: method, item: item, operation: operation, value: ref.Value.Value}
+						if _, err := fmt.Sscan(status, &e.status); err != nil {
+							t.Fatalf("%s %s: status %s", method, path, status)
+						}
+						extension(t, ref.Value.Extensions, "x-countd-request", &e.send)
+						extension(t, ref.Value.Extensions, "x-countd-setup", &e.setup)
+						extension(t, ref.Value.Extensions, "x-countd-varies", &e.varies)
+						all = append(all, e)
+					}
+				}
+			}
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].String() < all[j].String() })
+	return all
+}
+
+func (e example) String() string {
+	return fmt.Sprintf("%s %s %d %s", e.method, e.path, e.status, e.name)
+}
+
+// requestBody is the body that the example answers.
+func (e example) requestBody(t *testing.T) string {
+	t.Helper()
+	switch {
+	case e.send.Body != nil:
+		return *e.send.Body
+	case e.send.BodyBytes > 0:
+		return strings.Repeat(" ", e.send.BodyBytes)
+	case e.operation.RequestBody == nil:
+		return ""
+	}
+	documented := e.operation.RequestBody.Value.Content["application/json"].Examples
+	ref := documented[e.name]
+	if ref == nil {
+		ref = documented["usual"]
+	}
+	if ref == nil {
+		t.Fatalf("%v: no request body", e)
+	}
+	text, err := json.Marshal(ref.Value.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// request is the request that the example answers.
+func (e example) request(t *testing.T, server string) (*http.Request, map[string]string) {
+	t.Helper()
+	target, parameters := e.path, map[string]string{}
+	for _, ref := range slices.Concat(e.item.Parameters, e.operation.Parameters) {
+		if p := ref.Value; p.In == "path" {
+			parameters[p.Name] = p.Example.(string)
+			target = strings.ReplaceAll(target, "{"+p.Name+"}", p.Example.(string))
+		}
+	}
+	if e.send.Path != "" {
+		target = e.send.Path
+	}
+	method := e.method
+	if e.send.Method != "" {
+		method = e.send.Method
+	}
+	body := e.requestBody(t)
+	r, err := http.NewRequest(method, server+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for name, value := range e.send.Headers {
+		r.Header.Set(name, value)
+	}
+	if e.send.HeaderBytes > 0 {
+		r.Header.Set("X-Filler", strings.Repeat("x", e.send.HeaderBytes))
+	}
+	return r, parameters
+}
+
+// replay sends the example's request and returns the answer.
+func (e example) replay(t *testing.T, r *http.Request) reply {
+	t.Helper()
+	if e.send.Unfinished {
+		return e.replayUnfinished(t, r)
+	}
+	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply{response.StatusCode, response.Header, string(text)}
+}
+
+func (e example) replayUnfinished(t *testing.T, r *http.Request) reply {
+	t.Helper()
+	var text bytes.Buffer
+	if err := r.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", r.URL.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(text.Bytes()[:text.Len()-1]); err != nil {
+		t.Fatal(err)
+	}
+	return readReply(t, c)
+}
+
+// TestContractIsReplayed sends the request of every documented example to a live
+// server and checks status, schema, headers and value of the answer.
+func TestContractIsReplayed(t *testing.T) {
+	doc := loadContract(t)
+	l := startLive(t, nil)
+	hasty := startLive(t, func(c *Config) { c.ReadTimeout = 50 * time.Millisecond })
+	all := examples(t, doc)
+	for _, e := range all {
+		t.Run(e.String(), func(t *testing.T) {
+			target := l
+			if e.send.Unfinished {
+				target = hasty
+			}
+			target.seed(t, doc)
+			end := target.setUp(e.setup)
+			defer end()
+			r, parameters := e.request(t, "http://"+target.server.Addr().String())
+			got := e.replay(t, r)
+			e.wantAnswer(t, got)
+			e.wantSchema(t, doc, parameters, got)
+		})
+	}
+	l.wantGood()
+	if len(all) < 200 {
+		t.Errorf("%d examples were replayed; the contract had more", len(all))
+	}
+}
+
+// seed puts the node into the state that examples begin with.
+func (l *live) seed(t *testing.T, doc *openapi3.T) {
+	t.Helper()
+	l.node.reset()
+	var requests []exampleRequest
+	if !extension(t, doc.Extensions, "x-countd-seed", &requests) {
+		t.Fatal("no x-countd-seed")
+	}
+	for _, r := range requests {
+		if got := l.do(r.Method, r.Path, *r.Body); got.status != 200 {
+			t.Fatalf("seed is answered %d %s", got.status, got.body)
+		}
+	}
+}
+
+// setUp brings trouble on until end is called.
+func (l *live) setUp(trouble string) (end func()) {
+	if trouble == "in_flight" {
+		full := int64(l.server.cfg.InFlightMax)
+		l.server.inFlight.Add(full)
+		return func() { l.server.inFlight.Add(-full) }
+	}
+	l.node.setFault(trouble)
+	return func() { l.node.setFault("") }
+}
+
+// wantAnswer compares an answer with the example.
+func (e example) wantAnswer(t *testing.T, got reply) {
+	t.Helper()
+	if got.status != e.status {
+		t.Fatalf("answered %d %s, want %d", got.status, got.body, e.status)
+	}
+	if slices.Equal(e.varies, []string{"."}) {
+		return
+	}
+	var answered, want any
+	if err := json.Unmarshal([]byte(got.body), &answered); err != nil {
+		t.Fatalf("answered %s: %v", got.body, err)
+	}
+	text, err := json.Marshal(e.value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	for _, member := range e.varies {
+		if !forget(answered, member) || !forget(want, member) {
+			t.Errorf("%s varies but is not there", member)
+		}
+	}
+	if !reflect.DeepEqual(answered, want) {
+		t.Errorf("answered %s\nwant     %s", got.body, text)
+	}
+}
+
+// forget removes a member, by its dotted path, and reports whether it was there.
+func forget(v any, path string) bool {
+	o, ok := v.(map[string]any)
+	if !ok {
+		return false
+	}
+	if first, rest, nested := strings.Cut(path, "."); nested {
+		return forget(o[first], rest)
+	}
+	_, ok = o[path]
+	delete(o, path)
+	return ok
+}
+
+// wantSchema checks the answer, and the request of a good one, against the
+// contract.
+func (e example) wantSchema(t *testing.T, doc *openapi3.T, parameters map[string]string, got reply) {
+	t.Helper()
+	r, _ := e.request(t, "http://example")
+	input := &openapi3filter.RequestValidationInput{
+		Request:    r,
+		PathParams: parameters,
+		Route: &routers.Route{
+			Spec: doc, Path: e.path, PathItem: e.item, Method: e.method, Operation: e.operation,
+		},
+	}
+	if e.status < 300 {
+		if err := openapi3filter.ValidateRequest(context.Background(), input); err != nil {
+			t.Errorf("the request breaks the contract: %v", err)
+		}
+	}
+	answer := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input,
+		Status:                 got.status,
+		Header:                 got.header,
+		Body:                   io.NopCloser(strings.NewReader(got.body)),
+		Options:                &openapi3filter.Options{IncludeResponseStatus: true},
+	}
+	if err := openapi3filter.ValidateResponse(context.Background(), answer); err != nil {
+		t.Errorf("the answer breaks the contract: %v", err)
+	}
+}
+
+// TestContractIsWhole checks that the contract names what the server has, and
+// that nothing documented is left without an example that is replayed.
+func TestContractIsWhole(t *testing.T) {
+	doc := loadContract(t)
+	all := examples(t, doc)
+
+	t.Run("every endpoint", func(t *testing.T) {
+		var documented []string
+		for path, item := range doc.Paths.Map() {
+			for method := range item.Operations() {
+				documented = append(documented, method+" "+path)
+			}
+		}
+		sort.Strings(documented)
+		if served := servedEndpoints(t); !slices.Equal(documented, served) {
+			t.Errorf("documented %q\nserved     %q", documented, served)
+		}
+	})
+
+	t.Run("every code", func(t *testing.T) {
+		produced := map[string]bool{}
+		for _, e := range all {
+			if o, ok := e.value.(map[string]any); ok {
+				if fault, ok := o["error"].(map[string]any); ok {
+					produced[fault["code"].(string)] = true
+				}
+			}
+		}
+		var documented []string
+		for _, code := range doc.Components.Schemas["Code"].Value.Enum {
+			documented = append(documented, code.(string))
+		}
+		sort.Strings(documented)
+		if got := slices.Sorted(maps.Keys(produced)); !slices.Equal(got, documented) {
+			t.Errorf("examples produce %q\nthe schema has    %q", got, documented)
+		}
+		if declared := declaredCodes(t); !slices.Equal(declared, documented) {
+			t.Errorf("the package has %q\nthe schema has  %q", declared, documented)
+		}
+	})
+
+	t.Run("every request body", func(t *testing.T) {
+		for path, item := range doc.Paths.Map() {
+			for method, operation := range item.Operations() {
+				if operation.RequestBody == nil {
+					continue
+				}
+				for name := range operation.RequestBody.Value.Content["application/json"].Examples {
+					if !slices.ContainsFunc(all, func(e example) bool {
+						return e.path == path && e.method == method && e.name == name && e.send.Body == nil
+					}) {
+						t.Errorf("%s %s: the request %s has no answer", method, path, name)
+					}
+				}
+			}
+		}
+	})
+
+	t.Run("every component response", func(t *testing.T) {
+		used := map[*openapi3.Response]bool{}
+		for _, item := range doc.Paths.Map() {
+			for _, operation := range item.Operations() {
+				for _, response := range operation.Responses.Map() {
+					used[response.Value] = true
+				}
+			}
+		}
+		for name, response := range doc.Components.Responses {
+			if !used[response.Value] {
+				t.Errorf("%s is not used", name)
+			}
+		}
+	})
+}
+
+// servedEndpoints lists the server's methods and paths; HEAD goes with GET.
+func servedEndpoints(t *testing.T) []string {
+	t.Helper()
+	routes := startLive(t, nil).server.routes
+	resources := map[string]*resource{
+		"/v1/counters/{keyspace}/{id}":     routes.row,
+		"/v1/keyspaces/{keyspace}/columns": routes.columns,
+	}
+	maps.Copy(resources, routes.fixed)
+	for action, r := range routes.actions {
+		resources["/v1/counters/{keyspace}/"+action] = r
+	}
+	var served []string
+	for path, r := range resources {
+		for method := range r.methods {
+			if method != "HEAD" {
+				served = append(served, method+" "+path)
+			}
+		}
+	}
+	sort.Strings(served)
+	return served
+}
+
+// declaredCodes reads the codes out of fault.go, so that none can be left out.
+func declaredCodes(t *testing.T) []string {
+	t.Helper()
+	source, err := os.ReadFile("fault.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var codes []string
+	for line := range strings.Lines(string(source)) {
+		var name, code string
+		if n, _ := fmt.Sscanf(strings.TrimSpace(line), "%s = %q", &name, &code); n == 2 && strings.HasPrefix(name, "code") {
+			codes = append(codes, code)
+		}
+	}
+	sort.Strings(codes)
+	return codes
+}
