@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,17 +14,9 @@ import (
 // errGroupClosed is returned for a proposal to a group that is closing.
 var errGroupClosed = errors.New("the group is closing")
 
-const (
-	// enqueueTimeoutMax bounds the wait for room in raft's queue, and with it
-	// how long close waits for calls of apply that are under way.
-	enqueueTimeoutMax = 5 * time.Second
-	// barrierRetryDelay is the pause before a barrier that raft refused for a
-	// passing reason is tried again.
-	barrierRetryDelay = 10 * time.Millisecond
-	// snapshotRetryDelay is the pause before a snapshot that raft put off is
-	// tried again.
-	snapshotRetryDelay = time.Second
-)
+// enqueueTimeoutMax bounds the wait for room in raft's queue, and with it how
+// long close waits for calls of apply that are under way.
+const enqueueTimeoutMax = 5 * time.Second
 
 // group is this node's replica of one Raft group, from open to close.
 //
@@ -178,189 +169,5 @@ func (g *group) stats() groupStats {
 		Applied:  g.raft.AppliedIndex(),
 		Commit:   g.raft.CommitIndex(),
 		Snapshot: g.snaps.newestIndex.Load(),
-	}
-}
-
-// watchLeadership follows raft's changes of leadership, so that raft never
-// waits for anybody to hear of them.
-func (g *group) watchLeadership() {
-	for {
-		select {
-		case leader := <-g.leadership:
-			g.readyTerm.Store(0)
-			if leader {
-				g.wg.Go(g.confirm)
-			}
-		case <-g.done:
-			return
-		}
-	}
-}
-
-// confirm makes this node ready for the term that it leads: entries of earlier
-// terms may be committed and not applied here, and a barrier comes after them.
-func (g *group) confirm() {
-	term := g.raft.CurrentTerm()
-	for {
-		err := g.barrier(enqueueTimeoutMax)
-		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
-			return // another term's confirm is told of it
-		}
-		if err == nil {
-			g.readyTerm.Store(term)
-			return
-		}
-		if errors.Is(err, errGroupClosed) || g.stop.failure() != nil {
-			return
-		}
-		select {
-		case <-time.After(barrierRetryDelay):
-		case <-g.done:
-			return
-		}
-	}
-}
-
-// campaign makes the only voter of a group leader at once. raft has no call
-// for it, but lets a follower look at its clock when its heartbeat timeout is
-// made shorter, and one that has heard of no leader then stands for election.
-func (g *group) campaign() error {
-	conf := g.raft.ReloadableConfig()
-	conf.HeartbeatTimeout--
-	if err := g.raft.ReloadConfig(conf); err != nil {
-		return fmt.Errorf("cannot stand for election: %w", err)
-	}
-	return nil
-}
-
-// snapshot writes a snapshot of what is applied and cuts the log before it.
-// raft may put it off, with an error, while the configuration changes.
-func (g *group) snapshot() error {
-	g.snapshotting.Lock()
-	defer g.snapshotting.Unlock()
-	bytes, entries := g.log.bytes.Load(), g.log.entries.Load()
-	if err := g.setTrailing(bytes, entries); err != nil {
-		return err
-	}
-	err := g.raft.Snapshot().Error()
-	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot take a snapshot: %w", err)
-	}
-	g.log.bytes.Add(-bytes)
-	g.log.entries.Add(-entries)
-	return nil
-}
-
-// setTrailing makes the next snapshot leave about SnapshotBytes of entries in
-// the log, judged by the size of those since the last one.
-func (g *group) setTrailing(bytes, entries int64) error {
-	trailing := int64(trailingEntriesMax)
-	if bytes > 0 && entries > 0 {
-		trailing = g.cfg.SnapshotBytes / max(1, bytes/entries)
-	}
-	conf := g.raft.ReloadableConfig()
-	conf.TrailingLogs = uint64(min(max(trailing, trailingEntriesMin), trailingEntriesMax))
-	if err := g.raft.ReloadConfig(conf); err != nil {
-		return fmt.Errorf("cannot set the entries to keep: %w", err)
-	}
-	return nil
-}
-
-// runSnapshots takes a snapshot whenever the log since the last one has grown
-// to SnapshotBytes.
-func (g *group) runSnapshots() {
-	for {
-		select {
-		case <-g.log.due:
-		case <-g.done:
-			return
-		}
-		for g.log.bytes.Load() >= g.cfg.SnapshotBytes && g.stop.failure() == nil {
-			err := g.snapshot()
-			if err == nil {
-				continue
-			}
-			g.cfg.Logger.Info("a snapshot was put off", "group", g.cfg.Group, "err", err)
-			select {
-			case <-time.After(snapshotRetryDelay):
-			case <-g.done:
-				return
-			}
-		}
-	}
-}
-
-// worthSnapshot reports whether replaying the log since the last snapshot
-// would take longer than a restart should.
-func (g *group) worthSnapshot() bool {
-	return g.log.bytes.Load() >= g.cfg.SnapshotBytes/4
-}
-
-// close stops the group: what was proposed before is answered, a snapshot is
-// taken if asked for and worth it, raft and then its stores are closed. It
-// waits for everything, but not past ctx: then it returns ctx's error, with
-// the rest stopping behind it. Further calls wait for the first.
-func (g *group) close(ctx context.Context, snapshot bool) error {
-	g.closeMu.Lock()
-	defer g.closeMu.Unlock()
-	select {
-	case <-g.closed:
-		return nil
-	default:
-	}
-	defer close(g.closed)
-	g.gate.Lock()
-	g.closing = true
-	g.gate.Unlock()
-	var errs []error
-	if g.stop.failure() == nil {
-		errs = append(errs, g.settle(ctx, snapshot))
-	}
-	return errors.Join(append(errs, g.shutdown(ctx))...)
-}
-
-// settle lets raft answer what is in its queue. raft forgets what is there
-// when it is shut down, and whoever waits for it would wait for ever.
-func (g *group) settle(ctx context.Context, snapshot bool) error {
-	return within(ctx, func() error {
-		// Its answer does not matter: raft's queue is first in, first out.
-		_ = g.await(g.raft.Barrier(enqueueTimeoutMax))
-		if snapshot && g.worthSnapshot() {
-			return g.snapshot()
-		}
-		return nil
-	})
-}
-
-// shutdown stops raft, then what stands around it, then closes the stores.
-func (g *group) shutdown(ctx context.Context) error {
-	return within(ctx, func() error {
-		stopped := g.raft.Shutdown()
-		// Now, not after: raft waits for its calls to peers, which end with
-		// their connections.
-		g.trans.CloseStreams()
-		g.stop.disarm()
-		errs := []error{g.trans.Close(), stopped.Error()}
-		close(g.done)
-		g.wg.Wait()
-		if g.bolt != nil {
-			errs = append(errs, g.bolt.close())
-		}
-		return errors.Join(errs...)
-	})
-}
-
-// within runs f and returns its error, or ctx's when that comes first.
-func within(ctx context.Context, f func() error) error {
-	result := make(chan error, 1)
-	go func() { result <- f() }()
-	select {
-	case err := <-result:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("cannot close the group in time: %w", ctx.Err())
 	}
 }

@@ -192,7 +192,7 @@ func TestApplyHandsAnErrorValueThrough(t *testing.T) {
 	if err := future.Error(); err != nil {
 		t.Fatal(err)
 	}
-	if got := future.Response(); got != errNotANumber {
+	if got, ok := future.Response().(error); !ok || !errors.Is(got, errNotANumber) {
 		t.Errorf("response %v", got)
 	}
 }

@@ -4,15 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
 )
@@ -79,6 +75,7 @@ func TestCheckedLogGivesBackWhatItStored(t *testing.T) {
 		}
 	}
 	var none raft.Log
+	//nolint:errorlint // raft compares the error itself
 	if err := l.GetLog(5, &none); err != raft.ErrLogNotFound {
 		t.Errorf("an absent entry: %v", err)
 	}
@@ -193,220 +190,4 @@ func FuzzUnsealEntry(f *testing.F) {
 			t.Errorf("accepted %x", extensions)
 		}
 	})
-}
-
-// fillBolt writes a log of n entries of mixed sizes and closes it.
-func fillBolt(t *testing.T, path string, n uint64) {
-	t.Helper()
-	b := mustOpenBolt(t, path)
-	defer b.close()
-	stop := noFatal(t)
-	l := newCheckedLog(b, 7, path, 1<<40, stop)
-	random := rand.New(rand.NewPCG(1, n))
-	for i := uint64(1); i <= n; {
-		var batch []*raft.Log
-		for range 1 + random.IntN(40) {
-			batch = append(batch, testEntry(i, string(make([]byte, random.IntN(3000)))))
-			i++
-		}
-		if err := l.StoreLogs(batch); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := newCheckedStable(b, 7, path, stop).SetUint64(keyTerm, 3); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Compaction deletes ranges while a bolt cursor walks over them; a file with a
-// gap would be refused at the next start.
-func TestDeletedRangesLeaveNoGap(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "raft.db")
-	fillBolt(t, path, 3000)
-	for _, cut := range [][2]uint64{{1, 1}, {2, 900}, {901, 2000}, {2990, 4000}} {
-		b := mustOpenBolt(t, path)
-		l := newCheckedLog(b, 7, path, 1<<30, noFatal(t))
-		if err := l.DeleteRange(cut[0], cut[1]); err != nil {
-			t.Fatal(err)
-		}
-		var e raft.Log
-		for i := cut[0]; i <= cut[1]; i++ {
-			if err := l.GetLog(i, &e); err != raft.ErrLogNotFound {
-				t.Fatalf("entry %d of %v: %v", i, cut, err)
-			}
-		}
-		b.close()
-		if err := checkBoltFile(path); err != nil {
-			t.Fatalf("after %v: %v", cut, err)
-		}
-	}
-}
-
-func TestTornBoltFileIsRefused(t *testing.T) {
-	whole := filepath.Join(t.TempDir(), "raft.db")
-	fillBolt(t, whole, 400)
-	content, err := os.ReadFile(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := os.Getpagesize()
-	for _, test := range []struct {
-		name string
-		file []byte
-	}{
-		{"one byte", content[:1]},
-		{"half a page", content[:page/2]},
-		{"one page", content[:page]},
-		{"four pages", content[:4*page]},
-		{"half", content[:len(content)/2]},
-		{"zeros", make([]byte, len(content))},
-		{"another file", bytes.Repeat([]byte("not bolt "), page)},
-		{"first meta", changed(content, 16+40)},
-		{"second meta", changed(content, page+16+48)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "raft.db")
-			if err := os.WriteFile(path, test.file, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			b, err := openBoltFile(path)
-			if !errors.Is(err, errDamaged) {
-				t.Errorf("error %v", err)
-			}
-			if err == nil {
-				b.close()
-			}
-		})
-	}
-}
-
-func changed(content []byte, at int) []byte {
-	c := bytes.Clone(content)
-	c[at] ^= 0x40
-	return c
-}
-
-// Random damage anywhere in the file: what a start and a read of the whole log
-// do not refuse is unchanged.
-func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
-	whole := filepath.Join(t.TempDir(), "raft.db")
-	fillBolt(t, whole, 60)
-	content, err := os.ReadFile(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	random := rand.New(rand.NewPCG(7, 7))
-	refused := 0
-	for round := range 300 {
-		at := random.IntN(len(content))
-		damaged := bytes.Clone(content)
-		damaged[at] ^= 1 << random.IntN(8)
-		if round%3 == 0 { // a page that was never written
-			at -= at % os.Getpagesize()
-			copy(damaged[at:], make([]byte, os.Getpagesize()))
-		}
-		path := filepath.Join(dir, fmt.Sprint(round))
-		if err := os.WriteFile(path, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := readWhole(t, path); err != nil {
-			refused++
-			if !errors.Is(err, errDamaged) {
-				t.Errorf("byte %d: %v", at, err)
-			}
-		}
-		os.Remove(path)
-	}
-	if refused < 30 {
-		t.Errorf("%d of 300 refused", refused)
-	}
-}
-
-// readWhole opens a log of fillBolt and fails the test when it reads wrong.
-func readWhole(t *testing.T, path string) error {
-	b, err := openBoltFile(path)
-	if err != nil {
-		return err
-	}
-	defer b.close()
-	stop := newFailStop(func(error) {})
-	l := newCheckedLog(b, 7, path, 1<<40, stop)
-	g := &group{log: l, stop: stop}
-	if g.snaps, err = openSnapStore(t.TempDir(), 7, hclog.NewNullLogger(), stop); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.recoverLog(newCheckedStable(b, 7, path, stop)); err != nil {
-		return err
-	}
-	last, err := l.LastIndex()
-	if err == nil && last < 60 {
-		t.Errorf("the log ends at %d", last)
-	}
-	return err
-}
-
-func TestLogCache(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "raft.db")
-	under := newCheckedLog(mustOpenBolt(t, path), 7, path, 1<<40, noFatal(t))
-	c := newLogCache(under)
-	want := map[uint64]string{}
-	store := func(first, n uint64, data string) {
-		t.Helper()
-		var batch []*raft.Log
-		for i := first; i < first+n; i++ {
-			batch = append(batch, testEntry(i, fmt.Sprint(data, i)))
-			want[i] = fmt.Sprint(data, i)
-		}
-		if err := c.StoreLogs(batch); err != nil {
-			t.Fatal(err)
-		}
-	}
-	remove := func(first, last uint64) {
-		t.Helper()
-		if err := c.DeleteRange(first, last); err != nil {
-			t.Fatal(err)
-		}
-		for i := first; i <= last; i++ {
-			delete(want, i)
-		}
-	}
-	check := func(what string) {
-		t.Helper()
-		bytes := 0
-		for i := c.mu.first; i < c.mu.next; i++ {
-			bytes += entryBytes(&c.mu.ring[i%logCacheEntriesMax])
-		}
-		if bytes != c.mu.bytes || bytes > logCacheBytesMax {
-			t.Fatalf("%s: %d bytes cached, counted %d", what, bytes, c.mu.bytes)
-		}
-		for i := uint64(1); i < 3000; i++ {
-			var e raft.Log
-			err := c.GetLog(i, &e)
-			data, stored := want[i]
-			if stored != (err == nil) || string(e.Data) != data {
-				t.Fatalf("%s: entry %d is %.20q, %v; want %.20q", what, i, e.Data, err, data)
-			}
-		}
-	}
-	store(1, 100, "a")
-	check("some")
-	store(101, 1000, "b")
-	check("more than fit")
-	remove(1, 700)
-	check("compacted below and into the cache")
-	remove(1090, 1100)
-	check("suffix cut")
-	store(1090, 20, "c")
-	check("suffix written again")
-	remove(701, 1109)
-	store(2000, 3, "d")
-	check("begun anew after a snapshot")
-	store(2003, 30, string(make([]byte, 400<<10)))
-	check("large entries")
-	if c.mu.next-c.mu.first > 11 {
-		t.Errorf("%d large entries cached", c.mu.next-c.mu.first)
-	}
-	store(2033, 1, string(make([]byte, 5<<20)))
-	check("an entry larger than the cache")
 }

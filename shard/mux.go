@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ const (
 	prefaceConnsMax = 128
 	// acceptQueueMax bounds the connections that a group has been given and
 	// not taken. raft takes them at once; when it does not, its peers are
-	// better off dialing again.
+	// better off dialling again.
 	acceptQueueMax = 16
 	// acceptRetryDelay is the pause after a failed accept, which is nearly
 	// always for want of file descriptors.
@@ -59,7 +60,8 @@ type Mux struct {
 
 // ListenMux starts to listen. Close stops it.
 func ListenMux(cfg MuxConfig) (*Mux, error) {
-	listener, err := net.Listen("tcp", cfg.Addr)
+	var listen net.ListenConfig
+	listener, err := listen.Listen(context.Background(), "tcp", cfg.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on the cluster address: %w", err)
 	}
@@ -74,7 +76,7 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 		done:     make(chan struct{}),
 	}
 	if cfg.Advertise != "" {
-		m.addr = dialedAddr(cfg.Advertise)
+		m.addr = dialledAddr(cfg.Advertise)
 	}
 	m.mu.layers = make(map[uint32]*muxLayer)
 	m.mu.waiting = make(map[net.Conn]struct{})
@@ -83,11 +85,11 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 	return m, nil
 }
 
-// dialedAddr is an address as peers dial it: it may be a name.
-type dialedAddr string
+// dialledAddr is an address as peers dial it: it may be a name.
+type dialledAddr string
 
-func (dialedAddr) Network() string  { return "tcp" }
-func (a dialedAddr) String() string { return string(a) }
+func (dialledAddr) Network() string  { return "tcp" }
+func (a dialledAddr) String() string { return string(a) }
 
 // Addr returns the address that peers dial.
 func (m *Mux) Addr() net.Addr { return m.addr }
@@ -110,7 +112,8 @@ func (m *Mux) Layer(group uint32) (raft.StreamLayer, error) {
 }
 
 // Close stops listening, closes every connection and layer, and waits until
-// no goroutine of the Mux is left.
+// no goroutine of the Mux is left. The groups are to be closed before: theirs
+// would go on and find no port.
 func (m *Mux) Close() error {
 	m.mu.Lock()
 	if m.mu.closed {

@@ -172,7 +172,7 @@ func TestMuxCloseEndsEverything(t *testing.T) {
 		t.Errorf("Accept: %v", err)
 	}
 	for _, conn := range []net.Conn{in, out} {
-		if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("Read: %v", err)
 		}
 	}
@@ -200,13 +200,13 @@ func TestTransportHasNoHeartbeatPath(t *testing.T) {
 		rpc := <-to.Consumer()
 		rpc.Respond(&raft.AppendEntriesResponse{Term: 4}, nil)
 	}()
-	heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4, Leader: []byte("x")}
+	heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
 	var response raft.AppendEntriesResponse
 	mustDo(t, from.AppendEntries("n2", raft.ServerAddress(layer.Addr().String()), &heartbeat, &response))
 	if response.Term != 4 {
 		t.Errorf("response %+v", response)
 	}
-	if _, err := from.AppendEntriesPipeline("n2", raft.ServerAddress(layer.Addr().String())); err != raft.ErrPipelineReplicationNotSupported {
+	if _, err := from.AppendEntriesPipeline("n2", raft.ServerAddress(layer.Addr().String())); !errors.Is(err, raft.ErrPipelineReplicationNotSupported) {
 		t.Errorf("pipeline: %v", err)
 	}
 }

@@ -103,7 +103,7 @@ func (l *muxLayer) Accept() (net.Conn, error) {
 // Addr is net.Listener's: the address that peers dial.
 func (l *muxLayer) Addr() net.Addr { return l.mux.addr }
 
-// Close closes every connection of the group, accepted and dialed, and makes
+// Close closes every connection of the group, accepted and dialled, and makes
 // every call that waits return.
 func (l *muxLayer) Close() error {
 	l.mu.Lock()

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,13 +224,13 @@ func mustDo(t *testing.T, err error) {
 }
 
 // rewrite replaces old in a file, or with an empty old flips a bit of a byte.
-func rewrite(t *testing.T, path, old, new string, at int) {
+func rewrite(t *testing.T, path, old, replacement string, at int) {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	mustDo(t, err)
 	s := string(changed(content, at))
 	if old != "" {
-		if s = strings.Replace(string(content), old, new, 1); s == string(content) {
+		if s = strings.Replace(string(content), old, replacement, 1); s == string(content) {
 			t.Fatalf("%q is not in %s", old, content)
 		}
 	}
@@ -340,4 +341,19 @@ func TestBootstrapAfterACrashInside(t *testing.T) {
 	mustDo(t, b.close())
 	cfg.Bootstrap = true
 	mustBeReady(t, mustOpen(t, cfg))
+}
+
+func FuzzParseSnapshotName(f *testing.F) {
+	f.Add("2-10-1700000000000")
+	f.Add("2-10")
+	f.Add("+2--1-3")
+	f.Fuzz(func(t *testing.T, name string) {
+		n, err := parseSnapshotName(name)
+		if err != nil && !errors.Is(err, errDamaged) {
+			t.Errorf("error %v", err)
+		}
+		if again, err2 := parseSnapshotName(fmt.Sprintf("%d-%d-%d", n.term, n.index, n.msec)); err == nil && (err2 != nil || again != n) {
+			t.Errorf("%q is %v, then %v, %v", name, n, again, err2)
+		}
+	})
 }

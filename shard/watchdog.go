@@ -60,7 +60,7 @@ func watchStalls(limit time.Duration, gauges []watchedGauge, stop *failStop, don
 		}
 		for i := range gauges {
 			if gauges[i].stalled() {
-				stop.fail(fmt.Errorf("cannot %s: the disk has not answered for %v", gauges[i].what, limit))
+				_ = stop.fail(fmt.Errorf("cannot %s: the disk has not answered for %v", gauges[i].what, limit))
 				return
 			}
 		}

@@ -1,0 +1,73 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// close stops the group: what was proposed before is answered, a snapshot is
+// taken if asked for and worth it, raft and then its stores are closed. It
+// waits for everything, but not past ctx: then it returns ctx's error, with
+// the rest stopping behind it. Further calls wait for the first.
+func (g *group) close(ctx context.Context, snapshot bool) error {
+	g.closeMu.Lock()
+	defer g.closeMu.Unlock()
+	select {
+	case <-g.closed:
+		return nil
+	default:
+	}
+	defer close(g.closed)
+	g.gate.Lock()
+	g.closing = true
+	g.gate.Unlock()
+	var errs []error
+	if g.stop.failure() == nil {
+		errs = append(errs, g.settle(ctx, snapshot))
+	}
+	return errors.Join(append(errs, g.shutdown(ctx))...)
+}
+
+// settle lets raft answer what is in its queue. raft forgets what is there
+// when it is shut down, and whoever waits for it would wait for ever.
+func (g *group) settle(ctx context.Context, snapshot bool) error {
+	return within(ctx, func() error {
+		// Its answer does not matter: raft's queue is first in, first out.
+		_ = g.await(g.raft.Barrier(enqueueTimeoutMax))
+		if snapshot && g.worthSnapshot() {
+			return g.snapshot()
+		}
+		return nil
+	})
+}
+
+// shutdown stops raft, then what stands around it, then closes the stores.
+func (g *group) shutdown(ctx context.Context) error {
+	return within(ctx, func() error {
+		stopped := g.raft.Shutdown()
+		// Now, not after: raft waits for its calls to peers, which end with
+		// their connections.
+		g.trans.CloseStreams()
+		g.stop.disarm()
+		errs := []error{g.trans.Close(), stopped.Error()}
+		close(g.done)
+		g.wg.Wait()
+		if g.bolt != nil {
+			errs = append(errs, g.bolt.close())
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// within runs f and returns its error, or ctx's when that comes first.
+func within(ctx context.Context, f func() error) error {
+	result := make(chan error, 1)
+	go func() { result <- f() }()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("cannot close the group in time: %w", ctx.Err())
+	}
+}

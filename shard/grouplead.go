@@ -1,0 +1,65 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// barrierRetryDelay is the pause before a barrier that raft refused for a
+// passing reason is tried again.
+const barrierRetryDelay = 10 * time.Millisecond
+
+// watchLeadership follows raft's changes of leadership, so that raft never
+// waits for anybody to hear of them.
+func (g *group) watchLeadership() {
+	for {
+		select {
+		case leader := <-g.leadership:
+			g.readyTerm.Store(0)
+			if leader {
+				g.wg.Go(g.confirm)
+			}
+		case <-g.done:
+			return
+		}
+	}
+}
+
+// confirm makes this node ready for the term that it leads: entries of earlier
+// terms may be committed and not applied here, and a barrier comes after them.
+func (g *group) confirm() {
+	term := g.raft.CurrentTerm()
+	for {
+		err := g.barrier(enqueueTimeoutMax)
+		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
+			return // another term's confirm is told of it
+		}
+		if err == nil {
+			g.readyTerm.Store(term)
+			return
+		}
+		if errors.Is(err, errGroupClosed) || g.stop.failure() != nil {
+			return
+		}
+		select {
+		case <-time.After(barrierRetryDelay):
+		case <-g.done:
+			return
+		}
+	}
+}
+
+// campaign makes the only voter of a group leader at once. raft has no call
+// for it, but lets a follower look at its clock when its heartbeat timeout is
+// made shorter, and one that has heard of no leader then stands for election.
+func (g *group) campaign() error {
+	conf := g.raft.ReloadableConfig()
+	conf.HeartbeatTimeout--
+	if err := g.raft.ReloadConfig(conf); err != nil {
+		return fmt.Errorf("cannot stand for election: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package shard
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+func TestLogCache(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "raft.db")
+	under := newCheckedLog(mustOpenBolt(t, path), 7, path, 1<<40, noFatal(t))
+	c := newLogCache(under)
+	want := map[uint64]string{}
+	store := func(first, n uint64, data string) {
+		t.Helper()
+		var batch []*raft.Log
+		for i := first; i < first+n; i++ {
+			batch = append(batch, testEntry(i, fmt.Sprint(data, i)))
+			want[i] = fmt.Sprint(data, i)
+		}
+		if err := c.StoreLogs(batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(first, last uint64) {
+		t.Helper()
+		if err := c.DeleteRange(first, last); err != nil {
+			t.Fatal(err)
+		}
+		for i := first; i <= last; i++ {
+			delete(want, i)
+		}
+	}
+	check := func(what string) {
+		t.Helper()
+		bytes := 0
+		for i := c.mu.first; i < c.mu.next; i++ {
+			bytes += entryBytes(&c.mu.ring[i%logCacheEntriesMax])
+		}
+		if bytes != c.mu.bytes || bytes > logCacheBytesMax {
+			t.Fatalf("%s: %d bytes cached, counted %d", what, bytes, c.mu.bytes)
+		}
+		for i := uint64(1); i < 3000; i++ {
+			var e raft.Log
+			err := c.GetLog(i, &e)
+			data, stored := want[i]
+			if stored != (err == nil) || string(e.Data) != data {
+				t.Fatalf("%s: entry %d is %.20q, %v; want %.20q", what, i, e.Data, err, data)
+			}
+		}
+	}
+	store(1, 100, "a")
+	check("some")
+	store(101, 1000, "b")
+	check("more than fit")
+	remove(1, 700)
+	check("compacted below and into the cache")
+	remove(1090, 1100)
+	check("suffix cut")
+	store(1090, 20, "c")
+	check("suffix written again")
+	remove(701, 1109)
+	store(2000, 3, "d")
+	check("begun anew after a snapshot")
+	store(2003, 30, string(make([]byte, 400<<10)))
+	check("large entries")
+	if c.mu.next-c.mu.first > 11 {
+		t.Errorf("%d large entries cached", c.mu.next-c.mu.first)
+	}
+	store(2033, 1, string(make([]byte, 5<<20)))
+	check("an entry larger than the cache")
+}
