@@ -44,7 +44,8 @@ func Retryable(err error) bool {
 	var refused *Error
 	if errors.As(err, &refused) {
 		switch refused.Status {
-		case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		case http.StatusRequestTimeout, http.StatusTooManyRequests,
+			http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 			return true
 		}
 		return false

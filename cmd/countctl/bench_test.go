@@ -1,0 +1,90 @@
+package main
+
+import (
+	"math"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/cmd/countctl/internal/load"
+)
+
+func TestBench(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	r := decode[load.Report](t, i.ok("bench", "--op", "incr", "--requests", "50", "--batch", "4", "--concurrency", "2", "--dist", "hot", "-o", "json"))
+	if r.Requests != 50 || r.Ops != 200 || r.LatencyUS.P99 <= 0 || server.Row(1)[2] != 200 {
+		t.Fatalf("the report is %+v, the row %v", r, server.Row(1))
+	}
+	table := i.ok("bench", "--op", "mixed", "--requests", "50", "--rate", "5000", "--concurrency", "2")
+	for _, want := range []string{"open loop at 5000 requests/s", "P99.9", "pages", "increments", "unsent", "client late"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}
+
+func TestBenchTakesIDsFromAFile(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	path := writeTemp(t, "ids.csv.gz", gzipped(t, "likes,id\n1,18446744073709551615\n"))
+	i.ok("bench", "--requests", "5", "--concurrency", "1", "--ids-from", path)
+	if got := server.Row(math.MaxUint64)[2]; got != 5 {
+		t.Fatalf("the row has %d likes, want 5", got)
+	}
+	for name, text := range map[string]string{"no id": "x\n1\n", "bad id": "id\nx\n", "empty": "id\n"} {
+		t.Run(name, func(t *testing.T) {
+			if got := i.run("bench", "--requests", "5", "--ids-from", writeTemp(t, "ids.csv", text)); got.code != exitFail {
+				t.Fatalf("exit %d", got.code)
+			}
+		})
+	}
+}
+
+func TestBenchFailsWhenRequestsDo(t *testing.T) {
+	server := countdtest.New(t)
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if r.Method == http.MethodPost {
+			return &countdtest.Fault{Status: 429, Code: "overloaded"}
+		}
+		return nil
+	}
+	got := against(t, server).run("bench", "--requests", "20", "-o", "json")
+	if got.code != exitFail || !strings.Contains(got.err, "20 of 20 requests failed") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+	if r := decode[load.Report](t, got.out); r.Errors["overloaded"] != 20 {
+		t.Fatalf("the report is %+v", r)
+	}
+}
+
+func TestLoopback(t *testing.T) {
+	cases := []struct {
+		addr string
+		want bool
+	}{
+		{"http://127.0.0.1:7400", true}, {"http://127.8.9.1", true}, {"http://localhost:7400", true}, {"http://[::1]:7400", true},
+		{"http://10.0.0.1:7400", false}, {"http://0.0.0.0:7400", false}, {"http://127.0.0.1.example.com", false}, {"http://countd", false},
+	}
+	for _, c := range cases {
+		t.Run(c.addr, func(t *testing.T) {
+			addr, err := url.Parse(c.addr)
+			if err != nil || isLoopback(addr) != c.want {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+func TestGrouped(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567", math.MinInt64: "-9,223,372,036,854,775,808"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+	if got := grouped(uint64(math.MaxUint64)); got != "18,446,744,073,709,551,615" {
+		t.Errorf("the largest number is %s", got)
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+)
+
+func TestStatus(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(1, 1, 1, 1, 1)
+	server.Put(2, 1, 1, 1, 1)
+	i := against(t, server)
+	s := decode[statusOutput](t, i.ok("status", "-o", "json"))
+	if !s.Ready || s.ClusterID != "test" || len(s.Nodes) != 1 || len(s.Groups) != 3 {
+		t.Fatalf("status is %+v", s)
+	}
+	if want := (sizeOutput{"", 2, 40, 20, "0000000000000002"}); s.Total != want {
+		t.Fatalf("total is %+v, want %+v", s.Total, want)
+	}
+	if k := slices.IndexFunc(s.Keyspaces, func(k sizeOutput) bool { return k.Keyspace == "posts" }); k < 0 || s.Keyspaces[k].Rows != 2 {
+		t.Fatalf("keyspaces are %+v", s.Keyspaces)
+	}
+	table := i.ok("status")
+	for _, want := range []string{"n1", "posts", "leader", "20.0", "0000000000000002", "total"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+}
+
+func TestStatusOfANodeThatIsNotReady(t *testing.T) {
+	server := countdtest.New(t)
+	server.SetNotReady("group 3 has no leader")
+	got := against(t, server).run("status", "-o", "json")
+	if got.code != exitFail || !strings.Contains(got.err, "group 3 has no leader") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+	if s := decode[statusOutput](t, got.out); s.Ready || s.Why == "" || len(s.Groups) == 0 {
+		t.Fatalf("status is %+v", s)
+	}
+}
+
+func TestStatusWaitsForReadiness(t *testing.T) {
+	server := countdtest.New(t)
+	server.SetNotReady("starting")
+	var asked atomic.Int32
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if r.URL.Path == "/readyz" && asked.Add(1) == 3 {
+			server.SetNotReady("")
+		}
+		return nil
+	}
+	against(t, server).ok("status", "--wait", "30s")
+	if asked.Load() != 3 {
+		t.Fatalf("asked %d times, want 3", asked.Load())
+	}
+}
+
+func TestDigestsSumModulo64Bits(t *testing.T) {
+	sum, err := sumGroups([]client.Group{{Digest: "ffffffffffffffff"}, {Digest: "0000000000000003"}},
+		func(client.Group) bool { return true })
+	if err != nil || sum.Digest != "0000000000000002" {
+		t.Fatalf("sum is %+v, %v", sum, err)
+	}
+	if _, err := sumGroups([]client.Group{{Digest: "xyz"}}, func(client.Group) bool { return true }); err == nil {
+		t.Fatal("a digest that is not hex passed")
+	}
+}
+
+func TestKeyspaces(t *testing.T) {
+	i := against(t, countdtest.New(t))
+	made := decode[client.Keyspace](t, i.ok("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))
+	if made.Name != "songs" || made.Shards != 8 || !slices.Equal(made.Columns, []string{"plays", "likes"}) {
+		t.Fatalf("created %+v", made)
+	}
+	i.ok("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8")
+	if got := i.run("keyspace", "create", "songs", "--columns", "plays", "--shards", "8"); got.code != exitFail ||
+		!strings.Contains(got.err, "keyspace_exists") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+	wider := decode[client.Keyspace](t, i.ok("keyspace", "add-columns", "songs", "shares,plays", "skips", "-o", "json"))
+	if !slices.Equal(wider.Columns, []string{"plays", "likes", "shares", "skips"}) {
+		t.Fatalf("columns are %v", wider.Columns)
+	}
+	list := decode[keyspacesOutput](t, i.ok("keyspace", "list", "-o", "json"))
+	if len(list.Keyspaces) != 3 {
+		t.Fatalf("list is %+v", list)
+	}
+	if table := i.ok("keyspace", "list"); !strings.Contains(table, "plays,likes,shares,skips") {
+		t.Fatalf("the table is\n%s", table)
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+)
+
+// ran is what a command line came to.
+type ran struct {
+	code     int
+	out, err string
+}
+
+// invocation runs command lines against one server.
+type invocation struct {
+	t     *testing.T
+	addr  string
+	stdin string
+	ctx   context.Context
+}
+
+func against(t *testing.T, s *countdtest.Server) *invocation {
+	return &invocation{t: t, addr: s.URL, ctx: t.Context()}
+}
+
+func (i *invocation) run(args ...string) ran {
+	var out, err bytes.Buffer
+	env := func(name string) string {
+		if name == addrEnv {
+			return i.addr
+		}
+		return ""
+	}
+	code := run(i.ctx, args, terminal{strings.NewReader(i.stdin), &out, &err, env})
+	return ran{code, out.String(), err.String()}
+}
+
+// ok runs a command line that must succeed and returns its output.
+func (i *invocation) ok(args ...string) string {
+	i.t.Helper()
+	got := i.run(args...)
+	if got.code != exitOK {
+		i.t.Fatalf("countctl %s: exit %d\n%s%s", strings.Join(args, " "), got.code, got.out, got.err)
+	}
+	return got.out
+}
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("cannot read %q: %v", text, err)
+	}
+	return v
+}
+
+func writeTemp(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func readAll(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestExitCodes(t *testing.T) {
+	file := writeTemp(t, "a.csv", "id,like\n1,2\n")
+	cases := []struct {
+		name string
+		args string
+		code int
+		err  string // in what is printed to standard error
+	}{
+		{"no command", "", exitUsage, "a command is missing"},
+		{"unknown command", "frobnicate", exitUsage, "unknown command"},
+		{"unknown sub-command", "keyspace drop", exitUsage, "unknown command"},
+		{"no sub-command", "keyspace", exitUsage, "keyspace needs"},
+		{"unknown flag", "get 1 --frob", exitUsage, "unknown flag"},
+		{"no id", "get", exitUsage, "accepts 1 arg"},
+		{"two ids", "get 1 2", exitUsage, "accepts 1 arg"},
+		{"bad output", "get 1 -o yaml", exitUsage, "--output is table or json"},
+		{"bad timeout", "get 1 --timeout 61s", exitUsage, "timeout"},
+		{"bad address", "get 1 --addr ftp://x", exitUsage, "http://host:port"},
+		{"word for id", "get abc", exitUsage, "not an unsigned 64-bit integer"},
+		{"id too large", "get 18446744073709551616", exitUsage, "not an unsigned 64-bit integer"},
+		{"negative id", "get -- -1", exitUsage, "not an unsigned 64-bit integer"},
+		{"bad consistency", "get 1 --consistency eventual", exitUsage, "--consistency is"},
+		{"incr without column", "incr 1", exitUsage, "requires at least 2 arg"},
+		{"incr by a word", "incr 1 like=x", exitUsage, "COLUMN=N"},
+		{"incr beyond int64", "incr 1 like=9223372036854775808", exitUsage, "COLUMN=N"},
+		{"incr a column twice", "incr 1 like=1 like=2", exitUsage, "twice"},
+		{"top without column", "top", exitUsage, "needs --column"},
+		{"top of unknown column", "top --column frob", exitUsage, "no column"},
+		{"create without columns", "keyspace create x", exitUsage, "needs --columns"},
+		{"import with bad policy", "import " + file + " --on-error ask", exitUsage, "--on-error is"},
+		{"import with bad map", "import " + file + " --map like", exitUsage, "--map takes"},
+		{"import to unknown column", "import " + file + " --map like=frob", exitUsage, "no column"},
+		{"import twice to one column", "import " + file + " --map like=like,id=like", exitUsage, "twice"},
+		{"import with large batch", "import " + file + " --batch 10001", exitUsage, "--batch"},
+		{"import skips to nowhere", "import - --on-error skip", exitUsage, "needs --rejects"},
+		{"import over its input", "import " + file + " --on-error skip --rejects " + file, exitUsage, "must not be the file"},
+		{"export of unknown column", "export - --columns frob", exitUsage, "no column"},
+		{"bench of unknown op", "bench --op frob", exitUsage, "one of read"},
+		{"bench far away", "bench --addr http://192.0.2.1:7400", exitUsage, "give --yes"},
+
+		{"no such keyspace", "get 1 --keyspace frob", exitFail, "keyspace list"},
+		{"no server", "get 1 --addr http://127.0.0.1:1", exitFail, "is countd running there"},
+		{"no such file", "import /nonexistent.csv", exitFail, "no such file"},
+		{"import to no keyspace", "import " + file + " --keyspace frob", exitFail, "keyspace create"},
+		{"unknown column of incr", "incr 1 frob=1", exitFail, "no such column"},
+
+		{"get", "get 1", exitOK, ""},
+		{"version", "version", exitOK, ""},
+		{"version without server", "version --addr http://127.0.0.1:1", exitOK, "not known"},
+		{"completion", "completion bash", exitOK, ""},
+		{"help", "--help", exitOK, ""},
+	}
+	server := countdtest.New(t)
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got := against(t, server).run(strings.Fields(c.args)...)
+			if got.code != c.code || !strings.Contains(got.err, c.err) {
+				t.Fatalf("exit %d, want %d; stderr %q, want %q in it", got.code, c.code, got.err, c.err)
+			}
+			if c.code != exitOK && strings.Count(got.err, "\n") != 1 {
+				t.Fatalf("the error is not one line: %q", got.err)
+			}
+			if c.code != exitOK && got.out != "" {
+				t.Fatalf("an error printed to standard output: %q", got.out)
+			}
+		})
+	}
+}
+
+func TestEveryCommandPrintsHelp(t *testing.T) {
+	server := countdtest.New(t)
+	for _, name := range []string{"status", "get", "mget", "top", "incr", "set", "delete", "import", "export",
+		"keyspace", "keyspace list", "keyspace create", "keyspace add-columns", "bench", "version", "completion"} {
+		t.Run(name, func(t *testing.T) {
+			out := against(t, server).ok(append(strings.Fields(name), "--help")...)
+			if !strings.Contains(out, "countctl "+name) {
+				t.Fatalf("help of another command: %s", out)
+			}
+		})
+	}
+}
