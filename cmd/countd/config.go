@@ -1,0 +1,171 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/countd/countd/cluster"
+)
+
+// shardsMax bounds the shards of a keyspace: each is a Raft group, and 16 to 64
+// groups a node is the practical range.
+const shardsMax = 64
+
+// config is everything that an operator can choose. Each field is one setting
+// with one name, which is its flag, its key in the file and, in capitals with
+// underscores, its environment variable.
+type config struct {
+	DataDir     string
+	HTTPAddr    string
+	ClusterAddr string
+	GossipAddr  string
+	NodeID      string
+	Shards      shardCounts
+	LogLevel    slog.Level
+	LogFormat   string
+
+	// file is the configuration file, or "".
+	file string
+	// flags holds every setting, bound to the fields above. It is the one list of
+	// them: the environment and the file set the same flags by name.
+	flags *pflag.FlagSet
+	// sources says where each setting's value came from, by setting name.
+	sources map[string]string
+}
+
+// newConfig returns the defaults, with flags that no command line has set yet.
+func newConfig() *config {
+	c := &config{LogLevel: slog.LevelInfo, Shards: shardCounts{}, sources: map[string]string{}}
+	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
+	c.flags.SortFlags = false
+	c.flags.StringVar(&c.DataDir, "data-dir", "./countd-data", "directory of this node's logs, snapshots and identity")
+	c.flags.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7400", "address of the HTTP API and of metrics")
+	c.flags.StringVar(&c.ClusterAddr, "cluster-addr", "127.0.0.1:7401", "address that other nodes reach this one at")
+	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address for gossip; checked, and shown by status, but nothing listens there in this version")
+	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
+	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64; may be repeated")
+	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
+	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
+	return c
+}
+
+// validate checks what one value's parser could not see.
+func (c *config) validate() error {
+	if c.DataDir == "" {
+		return c.bad("data-dir", "must not be empty")
+	}
+	addrs := []struct {
+		name, addr string
+		dialled    bool // by other nodes, so it must name one host
+	}{
+		{"http-addr", c.HTTPAddr, false}, {"cluster-addr", c.ClusterAddr, true}, {"gossip-addr", c.GossipAddr, true},
+	}
+	seen := map[string]string{}
+	for _, a := range addrs {
+		if problem := addrProblem(a.addr, a.dialled); problem != "" {
+			return c.bad(a.name, fmt.Sprintf("%q: %s", a.addr, problem))
+		}
+		if other := seen[a.addr]; other != "" {
+			return c.bad(a.name, fmt.Sprintf("%q is the %s too; each needs a port of its own", a.addr, other))
+		}
+		seen[a.addr] = a.name
+	}
+	if c.NodeID != "" && !cluster.ValidNodeID(c.NodeID) {
+		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
+	}
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return c.bad("log-format", fmt.Sprintf("%q is neither text nor json", c.LogFormat))
+	}
+	return nil
+}
+
+// bad returns the error for a setting whose value cannot be used, with where
+// the value came from.
+func (c *config) bad(name, problem string) error {
+	return &configError{fmt.Sprintf("%s (%s): %s", name, c.sources[name], problem)}
+}
+
+// configError is an error of the operator's settings, as against one of running.
+type configError struct{ problem string }
+
+func (e *configError) Error() string { return e.problem }
+
+func addrProblem(addr string, dialled bool) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "want HOST:PORT"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return "want a port from 1 to 65535"
+	}
+	if ip := net.ParseIP(host); dialled && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return "want one host that other nodes can dial, not every interface"
+	}
+	return ""
+}
+
+// shardCounts maps a keyspace to its number of shards. As a flag it takes
+// NAME=N, also several with commas between, and adds to what it has.
+type shardCounts map[string]int
+
+func (s shardCounts) Type() string { return "KEYSPACE=N" }
+
+func (s shardCounts) String() string {
+	pairs := make([]string, 0, len(s))
+	for name, n := range s {
+		pairs = append(pairs, name+"="+strconv.Itoa(n))
+	}
+	sort.Strings(pairs)
+	return strings.Join(pairs, ",")
+}
+
+func (s shardCounts) Set(text string) error {
+	if text == "" {
+		return nil
+	}
+	for pair := range strings.SplitSeq(text, ",") {
+		name, count, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		if !ok || name == "" {
+			return fmt.Errorf("want KEYSPACE=N")
+		}
+		n, err := strconv.Atoi(count)
+		if err != nil || n < 1 || n > shardsMax {
+			return fmt.Errorf("want 1 to %d shards for %q", shardsMax, name)
+		}
+		if before, ok := s[name]; ok && before != n {
+			return fmt.Errorf("keyspace %q has %d and %d shards", name, before, n)
+		}
+		s[name] = n
+	}
+	return nil
+}
+
+// levelFlag is a slog level that must be one of the four named ones.
+type levelFlag struct{ level *slog.Level }
+
+func (f levelFlag) Type() string   { return "string" }
+func (f levelFlag) String() string { return strings.ToLower(f.level.String()) }
+
+func (f levelFlag) Set(text string) error {
+	switch text {
+	case "debug", "info", "warn", "error":
+		return f.level.UnmarshalText([]byte(text))
+	}
+	return fmt.Errorf("want debug, info, warn or error")
+}
+
+// logger returns the logger that the settings ask for, on standard error.
+func (c *config) logger() *slog.Logger {
+	opts := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+}

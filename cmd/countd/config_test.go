@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// load resolves a configuration from the three sources, as a command would.
+func load(t *testing.T, args []string, env map[string]string, file string) (*config, error) {
+	t.Helper()
+	c := newConfig()
+	if file != "" {
+		c.file = filepath.Join(t.TempDir(), "countd.yaml")
+		if err := os.WriteFile(c.file, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.flags.Parse(args); err != nil {
+		return nil, err
+	}
+	err := c.resolve(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	return c, err
+}
+
+func TestPrecedence(t *testing.T) {
+	flag := []string{"--log-format=json"}
+	env := map[string]string{"COUNTD_LOG_FORMAT": "json"}
+	file := "log-format: json\n"
+	for _, tc := range []struct {
+		name         string
+		args         []string
+		env          map[string]string
+		file         string
+		want, source string
+	}{
+		{"nothing", nil, nil, "", "text", "default"},
+		{"file", nil, nil, file, "json", "file "},
+		{"env", nil, env, "", "json", "env COUNTD_LOG_FORMAT"},
+		{"env over file", nil, map[string]string{"COUNTD_LOG_FORMAT": "text"}, file, "text", "env COUNTD_LOG_FORMAT"},
+		{"flag over env", []string{"--log-format=text"}, env, file, "text", "flag --log-format"},
+		{"flag", flag, nil, "", "json", "flag --log-format"},
+		{"empty env is none", nil, map[string]string{"COUNTD_LOG_FORMAT": ""}, file, "json", "file "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := load(t, tc.args, tc.env, tc.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.LogFormat != tc.want || !strings.HasPrefix(c.sources["log-format"], tc.source) {
+				t.Errorf("got %q from %q, want %q from %q", c.LogFormat, c.sources["log-format"], tc.want, tc.source)
+			}
+		})
+	}
+}
+
+func TestEverySettingFromEverySource(t *testing.T) {
+	values := map[string]string{
+		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3",
+		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
+	}
+	var names, args []string
+	env, file := map[string]string{}, ""
+	for name, v := range values {
+		names = append(names, name)
+		args = append(args, "--"+name+"="+v)
+		env[envName(name)] = v
+		if name == "shards" {
+			v = "{posts: 8, users: 2}"
+		}
+		file += name + ": " + v + "\n"
+	}
+	slices.Sort(names)
+	var settings []string
+	c, err := load(t, args, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range c.sources {
+		settings = append(settings, name)
+	}
+	slices.Sort(settings)
+	if !slices.Equal(names, settings) {
+		t.Fatalf("this test knows %v, the program %v", names, settings)
+	}
+	fromEnv, err := load(t, nil, env, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromFile, err := load(t, nil, nil, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range values {
+		for source, c := range map[string]*config{"flag": c, "env": fromEnv, "file": fromFile} {
+			if got := c.flags.Lookup(name).Value.String(); got != want || !strings.HasPrefix(c.sources[name], source) {
+				t.Errorf("%s: %q from %q, want %q from %s", name, got, c.sources[name], want, source)
+			}
+		}
+	}
+}
+
+func TestRefusedSettings(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		env  map[string]string
+		file string
+		want string // part of the message
+	}{
+		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
+		{"flag of a later version", []string{"--join=a:1"}, nil, "", "unknown flag"},
+		{"unknown key", nil, nil, "log-level: info\ncolour: red\n", `countd.yaml:2: unknown key "colour"`},
+		{"underscore key", nil, nil, "log_level: info\n", `countd.yaml:1: unknown key "log_level"`},
+		{"config in the file", nil, nil, "config: other\n", `:1: unknown key "config"`},
+		{"key twice", nil, nil, "node-id: a\nnode-id: b\n", `:2: key "node-id" stands in line 1 already`},
+		{"not a mapping", nil, nil, "- a\n", ":1: want a mapping"},
+		{"two documents", nil, nil, "node-id: a\n---\nnode-id: b\n", "one YAML document"},
+		{"broken YAML", nil, nil, "node-id: [\n", "line 1"},
+		{"list for one value", nil, nil, "\nnode-id: [a]\n", ":2: node-id: want one plain value"},
+		{"null value", nil, nil, "node-id:\n", ":1: node-id: want one plain value"},
+		{"shards as text", nil, nil, "shards: posts=4\n", ":1: shards: want a mapping"},
+		{"shards key twice", nil, nil, "shards: {posts: 4, posts: 5}\n", ":1: shards: want a mapping"},
+		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
+		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},
+		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},
+		{"shards said two ways", []string{"--shards=posts=4", "--shards=posts=8"}, nil, "", "has 4 and 8 shards"},
+		{"no port", []string{"--http-addr=127.0.0.1"}, nil, "", "http-addr (flag --http-addr): \"127.0.0.1\": want HOST:PORT"},
+		{"port zero", []string{"--cluster-addr=127.0.0.1:0"}, nil, "", "port from 1 to 65535"},
+		{"port too high", nil, map[string]string{"COUNTD_GOSSIP_ADDR": "127.0.0.1:65536"}, "", "gossip-addr (env COUNTD_GOSSIP_ADDR): "},
+		{"undiallable cluster address", []string{"--cluster-addr=0.0.0.0:7401"}, nil, "", "that other nodes can dial"},
+		{"one address twice", []string{"--http-addr=127.0.0.1:7401"}, nil, "", "each needs a port of its own"},
+		{"no data directory", []string{"--data-dir="}, nil, "", "data-dir (flag --data-dir): must not be empty"},
+		{"node id", []string{"--node-id=a b"}, nil, "", "1 to 64 of the characters"},
+		{"level", nil, map[string]string{"COUNTD_LOG_LEVEL": "loud"}, "", "log-level (env COUNTD_LOG_LEVEL): \"loud\": want debug, info, warn or error"},
+		{"log form", []string{"--log-format=xml"}, nil, "", "neither text nor json"},
+		{"no such file", nil, map[string]string{"COUNTD_CONFIG": "/nonexistent/countd.yaml"}, "", "cannot read configuration"},
+		{"endless file", nil, map[string]string{"COUNTD_CONFIG": "/dev/zero"}, "", "over 65536 bytes"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := load(t, tc.args, tc.env, tc.file)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestHTTPAddrMayBeEveryInterface(t *testing.T) {
+	for _, addr := range []string{":7400", "0.0.0.0:7400", "[::]:7400", "localhost:7400"} {
+		if _, err := load(t, []string{"--http-addr=" + addr}, nil, ""); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+// TestEffectiveConfigIsAConfig: what is printed sets, as a file, the same
+// values again, and names each one's source.
+func TestEffectiveConfigIsAConfig(t *testing.T) {
+	for name, args := range map[string][]string{
+		"defaults": nil,
+		"odd text": {"--data-dir=a: # b", "--node-id=123", "--shards=users=2", "--shards=posts=8", "--log-level=error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := load(t, args, map[string]string{"COUNTD_LOG_FORMAT": "json"}, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := c.printEffective(&out); err != nil {
+				t.Fatal(err)
+			}
+			for _, source := range c.sources {
+				if !strings.Contains(out.String(), "# "+source+"\n") {
+					t.Errorf("no source %q in:\n%s", source, out.String())
+				}
+			}
+			again, err := load(t, nil, nil, out.String())
+			if err != nil {
+				t.Fatalf("%v in:\n%s", err, out.String())
+			}
+			if again.DataDir != c.DataDir || again.NodeID != c.NodeID || again.LogLevel != c.LogLevel ||
+				again.LogFormat != c.LogFormat || !maps.Equal(again.Shards, c.Shards) {
+				t.Errorf("%+v came back as %+v from:\n%s", c, again, out.String())
+			}
+		})
+	}
+}
+
+func TestStrayEnvironment(t *testing.T) {
+	got := newConfig().strayEnv([]string{"COUNTD_DATADIR=x", "COUNTD_DATA_DIR=x", "COUNTD_CONFIG=x", "PATH=x", "COUNTD_A"})
+	if want := []string{"COUNTD_A", "COUNTD_DATADIR"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func FuzzParseFile(f *testing.F) {
+	f.Add([]byte("node-id: a\nshards: {posts: 4}\n"))
+	f.Add([]byte("&a [*a]"))
+	f.Add([]byte("? {a: b}\n: c\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if len(raw) > 1024 {
+			return // the YAML reader is not linear, and a setting needs no more to go wrong
+		}
+		c := newConfig()
+		values, err := c.parseFile(raw)
+		if err != nil {
+			if bad := new(configError); !errors.As(err, &bad) {
+				t.Fatalf("error %T %v, want a configError", err, err)
+			}
+			return
+		}
+		for name := range values {
+			if c.flags.Lookup(name) == nil {
+				t.Fatalf("%q is no setting", name)
+			}
+		}
+	})
+}

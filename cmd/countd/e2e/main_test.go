@@ -1,0 +1,23 @@
+// Package e2e holds countd and countctl, as built, to their promises: over real
+// sockets, on real data, through kill -9 and damaged files.
+package e2e
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const killRoundsDefault = 5
+
+var (
+	killRounds = flag.Int("kill-rounds", killRoundsDefault, "kills in TestKillUnderWriters")
+	bin        proctest.Binaries
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(proctest.Run(m, func(b proctest.Binaries) { bin = b }))
+}

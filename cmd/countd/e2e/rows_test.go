@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/csv"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	wholeSet  = "../../../../shared/data/weibo_counts.csv.gz" // beside the repository, where there is one
+	sampleSet = "../../../demo/posts.csv.gz"
+	postsMap  = "reposts=repost,comments=comment,likes=like"
+)
+
+// TestRealPostsInAndOut imports real posts and exports them again. The rows that
+// come out are exactly those that went in, although on the way
+//
+//  1. the server and the client are killed in the middle of the import, which
+//     then goes on where it stopped;
+//  2. the server alone is killed, and the import waits for its return;
+//  3. the server restarts from snapshots, then from snapshots and the log.
+func TestRealPostsInAndOut(t *testing.T) {
+	file, want := posts(t)
+	rows := uint64(bytes.Count(want, []byte("\n")) - 1)
+	n := proctest.NewNode(t, bin, t.TempDir())
+	// Many small requests, so that there is a middle.
+	importArgs := []string{"import", file, "--keyspace", "posts", "--map", postsMap, "--batch", strconv.Itoa(1 + int(rows/2000))}
+
+	n.StartReady()
+	client := n.StartCtl(importArgs...)
+	eventually(t, "a quarter is in", func() bool { return n.Cluster().Rows("posts") > rows/4 })
+	n.Kill()
+	client.Kill()
+
+	n.StartReady()
+	client = n.StartCtl(importArgs...)
+	eventually(t, "half is in", func() bool { return n.Cluster().Rows("posts") > rows/2 })
+	n.Kill()
+	n.StartReady()
+	if client.Wait(); client.Code != 0 {
+		t.Fatalf("the import did not outlive a restart of the server: exit code %d\n%s%s", client.Code, client.Stdout, client.Stderr)
+	}
+	digests := n.Cluster().Digests("posts")
+	compareExport(t, n, want)
+
+	n.Stop()
+	n.StartReady()
+	if !slices.ContainsFunc(n.Cluster().Groups, func(g proctest.Group) bool { return g.SnapshotIndex > 0 }) {
+		t.Error("no group wrote a snapshot when stopped")
+	}
+	sameDigests(t, "after a stop", n, digests)
+	n.MustCtl("incr", "4624358914132406", "like=1")
+	n.MustCtl("incr", "4624358914132406", "like=-1")
+	n.Kill()
+	n.StartReady()
+	sameDigests(t, "from snapshot and log", n, digests)
+	compareExport(t, n, want)
+
+	n.MustCtl(append(importArgs, "--restart")...)
+	sameDigests(t, "after the same import once more", n, digests)
+}
+
+// posts returns a copy of the file of posts, in a directory of the test's own,
+// and what an export of it must be: rows with a count, in the order of ids.
+func posts(t *testing.T) (file string, export []byte) {
+	t.Helper()
+	packed, err := os.ReadFile(wholeSet)
+	if errors.Is(err, fs.ErrNotExist) || testing.Short() {
+		packed, err = os.ReadFile(sampleSet)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "posts.csv.gz")
+	if err := os.WriteFile(file, packed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	records, err := csv.NewReader(bytes.NewReader(unpack(t, packed))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[uint64][]string{}
+	for _, r := range records[1:] {
+		id, err := strconv.ParseUint(r[0], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[id] = r[2:5]
+	}
+	var out bytes.Buffer
+	w := csv.NewWriter(&out)
+	_ = w.Write([]string{"id", "repost", "comment", "like", "view"})
+	for _, id := range slices.Sorted(maps.Keys(counts)) {
+		if c := counts[id]; c[0] != "0" || c[1] != "0" || c[2] != "0" {
+			_ = w.Write([]string{strconv.FormatUint(id, 10), c[0], c[1], c[2], "0"})
+		}
+	}
+	if w.Flush(); w.Error() != nil {
+		t.Fatal(w.Error())
+	}
+	return file, out.Bytes()
+}
+
+func unpack(t *testing.T, packed []byte) []byte {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func compareExport(t *testing.T, n *proctest.Node, want []byte) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "export.csv.gz")
+	n.MustCtl("export", file, "--keyspace", "posts")
+	packed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := unpack(t, packed)
+	if bytes.Equal(got, want) {
+		return
+	}
+	gotLines, wantLines := bytes.Split(got, []byte("\n")), bytes.Split(want, []byte("\n"))
+	for i := range min(len(gotLines), len(wantLines)) {
+		if !bytes.Equal(gotLines[i], wantLines[i]) {
+			t.Fatalf("export, line %d of %d (want %d): %q, want %q", i+1, len(gotLines), len(wantLines), gotLines[i], wantLines[i])
+		}
+	}
+	t.Fatalf("export has %d lines, want %d", len(gotLines), len(wantLines))
+}
+
+func sameDigests(t *testing.T, when string, n *proctest.Node, want map[int]string) {
+	t.Helper()
+	if got := n.Cluster().Digests("posts"); !maps.Equal(got, want) {
+		t.Errorf("digests %s: %v, want %v", when, got, want)
+	}
+}

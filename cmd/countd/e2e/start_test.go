@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const pollEvery = 5 * time.Millisecond
+
+// eventually polls a condition until it holds, for at most a minute.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+		time.Sleep(pollEvery)
+	}
+}
+
+func TestStartWithoutFlags(t *testing.T) {
+	const readyMax, triesMax = 2 * time.Second, 3
+	var took []time.Duration
+	// Other tests may have the machine at a moment: one start in time is proof.
+	for range triesMax {
+		n := proctest.NewNode(t, bin, "")
+		n.Cwd = t.TempDir()
+		for i, name := range []string{"HTTP", "CLUSTER", "GOSSIP"} {
+			n.Env = append(n.Env, "COUNTD_"+name+"_ADDR="+n.Args[2*i+3]) // free ports, by no flag
+		}
+		n.Args = nil
+		began := time.Now()
+		n.StartReady()
+		took = append(took, time.Since(began))
+		if _, err := os.Stat(filepath.Join(n.Cwd, "countd-data", "node.json")); err != nil {
+			t.Error(err)
+		}
+		n.MustCtl("incr", "7", "like=2")
+		n.Stop()
+		if took[len(took)-1] < readyMax {
+			return
+		}
+	}
+	t.Errorf("ready after %v, want a start under %v", took, readyMax)
+}
+
+func TestStatusShowsTheNode(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir(), "--node-id=alpha", "--shards=posts=3")
+	n.StartReady()
+	c := n.Cluster()
+	if len(c.Nodes) != 1 || c.Nodes[0].ID != "alpha" || c.Nodes[0].HTTPAddr != n.Args[3] ||
+		c.Nodes[0].ClusterAddr != n.Args[5] || c.Nodes[0].GossipAddr != n.Args[7] {
+		t.Errorf("nodes %+v, want alpha at %v", c.Nodes, n.Args)
+	}
+	if shards := len(c.Digests("posts")); shards != 3 {
+		t.Errorf("posts has %d shards, want 3", shards)
+	}
+}
+
+func TestSecondProcessIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	first, second := proctest.NewNode(t, bin, dir), proctest.NewNode(t, bin, dir)
+	first.StartReady()
+	second.Start()
+	if code := second.Exited(5 * time.Second); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if want := "held by pid " + strconv.Itoa(first.PID()); !strings.Contains(second.Log(), want) {
+		t.Errorf("log lacks %q:\n%s", want, second.Log())
+	}
+	first.MustCtl("incr", "7", "like=2")
+	first.Kill()
+	second.StartReady() // the lock went with the killed process
+}
+
+func TestAnotherNodeIDIsRefused(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir(), "--node-id=a")
+	n.StartReady()
+	n.Stop()
+	n.Args[len(n.Args)-1] = "--node-id=b"
+	n.Start()
+	if code := n.Exited(5 * time.Second); code != 1 || !strings.Contains(n.Log(), `is node "a", not "b"`) {
+		t.Errorf("exit code %d:\n%s", code, n.Log())
+	}
+}
+
+func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
+	for i, name := range []string{"http", "cluster"} {
+		t.Run(name, func(t *testing.T) {
+			n := proctest.NewNode(t, bin, t.TempDir())
+			l, err := net.Listen("tcp", n.Args[2*i+3])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.Start()
+			code := n.Exited(5 * time.Second)
+			l.Close()
+			if code != 1 || !strings.Contains(n.Log(), "address already in use") {
+				t.Errorf("exit code %d:\n%s", code, n.Log())
+			}
+			n.StartReady()
+		})
+	}
+}
+
+func TestWrongSettingsExitWithUsage(t *testing.T) {
+	for name, tc := range map[string]struct{ arg, env, want string }{
+		"flag of a later version": {"--join=127.0.0.1:7402", "", "unknown flag: --join"},
+		"command":                 {"start", "", `unknown command "start"`},
+		"value":                   {"--shards=posts=65", "", "want 1 to 64 shards"},
+		"variable":                {"--log-level=info", "COUNTD_HTTP_ADDR=x", "env COUNTD_HTTP_ADDR"},
+		"keyspace not built in":   {"--shards=likes=4", "", "likes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := proctest.NewNode(t, bin, t.TempDir())
+			n.Args, n.Env = []string{"--data-dir=" + n.Dir, tc.arg}, []string{tc.env}
+			n.Start()
+			if code := n.Exited(5 * time.Second); code != 2 || !strings.Contains(n.Log(), tc.want) {
+				t.Errorf("exit code %d, want 2 and %q:\n%s", code, tc.want, n.Log())
+			}
+		})
+	}
+}
+
+func TestPrintingCommandsTouchNothing(t *testing.T) {
+	for command, want := range map[string]string{"config": "log-level: warn # flag --log-level", "version": "countd "} {
+		n := proctest.NewNode(t, bin, filepath.Join(t.TempDir(), "data"))
+		n.Args = []string{command, "--data-dir=" + n.Dir, "--log-level=warn"}
+		n.Start()
+		if code := n.Exited(5 * time.Second); code != 0 || !strings.Contains(n.Log(), want) {
+			t.Errorf("%s: exit code %d, want 0 and %q:\n%s", command, code, want, n.Log())
+		}
+		if _, err := os.Stat(n.Dir); !os.IsNotExist(err) {
+			t.Errorf("%s: the data directory was made: %v", command, err)
+		}
+	}
+}
+
+// slowRequest sends the head of a request whose body never comes.
+func slowRequest(t *testing.T, n *proctest.Node) {
+	t.Helper()
+	conn, err := net.Dial("tcp", n.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+}
+
+func TestStopIsBoundedAndKeepsWhatWasAcknowledged(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(s.String(), func(t *testing.T) {
+			n := proctest.NewNode(t, bin, t.TempDir())
+			n.StartReady()
+			slowRequest(t, n)
+			w := startWriters(n, newLedger())
+			eventually(t, "writes are acknowledged", func() bool { return w.ledger.acknowledged() > 100 })
+			began := time.Now()
+			n.Signal(s)
+			if code := n.Exited(10 * time.Second); code != 0 {
+				t.Errorf("exit code %d, want 0", code)
+			}
+			t.Logf("stopped after %v", time.Since(began))
+			w.wait(t)
+			n.StartReady()
+			w.ledger.check(t, n)
+		})
+	}
+}
+
+func TestSecondSignalExitsAtOnce(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir())
+	n.StartReady()
+	slowRequest(t, n) // holds the stop for its seconds
+	n.MustCall(http.MethodGet, "/healthz", nil, nil)
+	n.Signal(syscall.SIGTERM)
+	eventually(t, "the first signal is heeded", func() bool { return strings.Contains(n.Log(), "stopping") })
+	n.Signal(syscall.SIGTERM)
+	if code := n.Exited(time.Second); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	n.StartReady()
+}

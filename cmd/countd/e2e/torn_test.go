@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+// openTimeout is what a node may take to refuse a damaged directory or to serve
+// it. One that does neither leaves its operator without an answer.
+const openTimeout = 20 * time.Second
+
+// damages are what disks, crashes and copies do to a file.
+var damages = map[string]func(raw []byte) []byte{
+	"emptied":       func([]byte) []byte { return []byte{} },
+	"cut in half":   func(raw []byte) []byte { return raw[:len(raw)/2] },
+	"cut at a byte": func(raw []byte) []byte { return raw[:len(raw)-1] },
+	"tail zeroed": func(raw []byte) []byte {
+		clear(raw[len(raw)-min(len(raw), 4096):])
+		return raw
+	},
+	"head zeroed": func(raw []byte) []byte {
+		clear(raw[:min(len(raw), 512)])
+		return raw
+	},
+	"bit flipped in the middle": func(raw []byte) []byte {
+		raw[len(raw)/2] ^= 0x10
+		return raw
+	},
+	"removed": func([]byte) []byte { return nil },
+}
+
+// TestDamagedFiles starts a node on a directory with one damaged file, for each
+// kind of file that a node with snapshots and a log has and each kind of damage.
+// Either it serves every count as it was acknowledged, or it refuses to start
+// and names what is wrong. It never serves another count, and never hangs.
+func TestDamagedFiles(t *testing.T) {
+	whole, l := snapshotAndLog(t)
+	kinds := filesByKind(t, whole)
+	for _, kind := range []string{"node.json", "raft.db", "meta.json", "state.bin"} {
+		if kinds[kind] == "" {
+			t.Fatalf("no %s in the data directory: %v", kind, kinds)
+		}
+	}
+	for kind, file := range kinds {
+		for damage, apply := range damages {
+			t.Run(kind+" "+damage, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
+					t.Fatal(err)
+				}
+				damageFile(t, filepath.Join(dir, file), apply)
+				servesRightOrRefuses(t, dir, filepath.Dir(file), l)
+			})
+		}
+	}
+}
+
+// servesRightOrRefuses starts a node on a directory that was damaged below part.
+func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
+	t.Helper()
+	n := proctest.NewNode(t, bin, dir)
+	n.Start()
+	ready, code := n.WaitReady(openTimeout)
+	switch {
+	case ready:
+		t.Log("serves")
+		l.check(t, n)
+		n.Stop()
+	case code == 0:
+		t.Errorf("neither serves nor refuses after %v", openTimeout)
+	case code != 1:
+		t.Errorf("exit code %d, want 1", code)
+	default:
+		lines := strings.Split(strings.TrimSpace(n.Log()), "\n")
+		t.Logf("refuses: %s", lines[len(lines)-1])
+		if last := lines[len(lines)-1]; !strings.Contains(last, part) {
+			t.Errorf("the refusal does not name %s: %s", part, last)
+		}
+	}
+}
+
+// snapshotAndLog returns a data directory whose node was killed after writes
+// upon snapshots, and what its counts must be.
+func snapshotAndLog(t *testing.T) (dir string, l *ledger) {
+	t.Helper()
+	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=1", "--shards=users=1")
+	n.StartReady()
+	file := filepath.Join(t.TempDir(), "posts.csv.gz")
+	packed, err := os.ReadFile(sampleSet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, packed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.MustCtl("import", file, "--map", postsMap)
+	n.Stop()
+	n.StartReady()
+	l = newLedger()
+	w := startWriters(n, l)
+	eventually(t, "some hundred writes are acknowledged", func() bool { return l.acknowledged() > 300 })
+	n.Kill()
+	w.wait(t)
+	n.StartReady()
+	l.check(t, n) // from here on there is nothing of unknown outcome
+	n.Kill()
+	return n.Dir, l
+}
+
+// filesByKind returns one file for each name that files have, the lock aside:
+// that of the largest where several have it. Paths are relative to dir.
+func filesByKind(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	kinds, sizes := map[string]string{}, map[string]int64{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Name() == "LOCK" {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if size, seen := sizes[d.Name()]; !seen || info.Size() > size {
+			kinds[d.Name()], sizes[d.Name()] = path, info.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kinds
+}
+
+func damageFile(t *testing.T, path string, apply func([]byte) []byte) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw = apply(slices.Clone(raw)); raw == nil {
+		err = os.Remove(path)
+	} else {
+		err = os.WriteFile(path, raw, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

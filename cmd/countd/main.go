@@ -1,0 +1,112 @@
+// Command countd is one node of the counter database. This package owns the
+// node's settings, the order in which its parts start and stop, and the exit
+// code; it never looks into a request or a row.
+//
+// Invariant: the process that writes a data directory holds its lock from
+// before the first group opens until after the last one has closed.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes of countd.
+const (
+	exitOK     = 0
+	exitFailed = 1 // could not start, or met an error that it must not live on with
+	exitUsage  = 2 // a flag, variable, file or command that means nothing
+)
+
+// version is set by the linker (Makefile).
+var version = "dev"
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(os.Stderr, "countd: %v\n", err)
+	if bad := new(configError); errors.As(err, &bad) {
+		fmt.Fprintln(os.Stderr, "Run 'countd --help' for the settings.")
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func rootCommand() *cobra.Command {
+	c := newConfig()
+	root := &cobra.Command{
+		Use:   "countd",
+		Short: "A replicated database of exact counters",
+		Long: "countd runs one node of the counter database until SIGTERM or SIGINT.\n\n" +
+			"Each setting is a flag, an environment variable (COUNTD_DATA_DIR for --data-dir)\n" +
+			"and a key of the YAML file (data-dir); a flag wins over a variable, that over the\n" +
+			"file, that over the default.",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := c.resolve(os.LookupEnv); err != nil {
+				return err
+			}
+			return serve(c)
+		},
+	}
+	root.PersistentFlags().AddFlagSet(c.flags)
+	root.PersistentFlags().StringVar(&c.file, configFlag, "", "YAML file of settings")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &configError{err.Error()} })
+	root.AddCommand(configCommand(c), versionCommand())
+	return root
+}
+
+func configCommand(c *config) *cobra.Command {
+	return &cobra.Command{
+		Use:   "config",
+		Short: "Print the effective configuration as YAML, with each value's source",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.resolve(os.LookupEnv); err != nil {
+				return err
+			}
+			return c.printEffective(cmd.OutOrStdout())
+		},
+	}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "countd %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &configError{fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())}
+	}
+	return nil
+}
+
+// buildVersion returns the linked version or, of a plain `go install`, the
+// module's.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return version
+}

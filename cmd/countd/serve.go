@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/countd/countd/api"
+	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/shard"
+)
+
+// A stop takes at most 10 s, which is the least that orchestrators grant. What
+// it is cut short of is a faster next start, never a count: all that was
+// acknowledged is in the synced logs.
+const (
+	drainTimeout = 3 * time.Second // for requests in flight
+	closeTimeout = 5 * time.Second // after that, for the groups and their snapshots
+	// lateTimeout is for a step that heeds its timeout to return.
+	lateTimeout = 500 * time.Millisecond
+)
+
+// errServerEnded is returned when the HTTP server ended without being asked to.
+var errServerEnded = errors.New("the HTTP server ended by itself")
+
+// process is a running node. start makes its parts from the bottom up, stop
+// ends them from the top down.
+type process struct {
+	logger *slog.Logger
+	dir    *cluster.DataDir
+	node   *shard.Node
+	server *api.Server
+	served chan error // gets what server.Serve returned
+}
+
+// serve runs a node until a signal asks it to stop.
+func serve(c *config) error {
+	// One signal stops; the second, at any time after it, exits.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+
+	logger := c.logger()
+	for _, name := range c.strayEnv(os.Environ()) {
+		logger.Warn("environment variable is no setting and was not looked at", "name", name)
+	}
+	tuneCollector()
+	began := time.Now()
+	type outcome struct {
+		p   *process
+		err error
+	}
+	started := make(chan outcome, 1)
+	go func() { // ends with start or, stopped before that, with the process
+		p, err := start(c, logger)
+		started <- outcome{p, err}
+	}()
+	var p *process
+	select {
+	case s := <-signals:
+		logger.Info("stopped before the start was done", "signal", s.String())
+		return nil // nothing was accepted, so nothing is to be finished
+	case o := <-started:
+		if o.err != nil {
+			return o.err
+		}
+		p = o.p
+	}
+	go p.announce(began)
+	return p.run(signals)
+}
+
+// run waits for the end of the process and brings it about in order.
+func (p *process) run(signals <-chan os.Signal) error {
+	var failed error
+	select {
+	case s := <-signals:
+		p.logger.Info("stopping", "signal", s.String())
+	case err := <-p.served:
+		failed = errors.Join(errServerEnded, err)
+		p.served <- nil // stop waits for it too
+	}
+	go func() { // lives as long as the process; it ends it or ends with it
+		s := <-signals
+		p.logger.Warn("exiting at once; the next start replays more of the log", "signal", s.String())
+		os.Exit(exitFailed)
+	}()
+	return errors.Join(failed, p.stop())
+}
+
+// start brings the node up to where it accepts requests. Whether it can serve
+// them yet is for /readyz to say.
+func start(c *config, logger *slog.Logger) (*process, error) {
+	p := &process{logger: logger, served: make(chan error, 1)}
+	var err error
+	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
+		return nil, err
+	}
+	// The cheap thing that often fails comes before the groups are opened.
+	listener, err := net.Listen("tcp", c.HTTPAddr)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot listen for HTTP: %w", err), p.dir.Close())
+	}
+	if err := p.open(c, listener); err != nil {
+		return nil, errors.Join(err, listener.Close(), p.stop())
+	}
+	go func() { p.served <- p.server.Serve() }() // ended and waited for by stop
+	logger.Info("countd started",
+		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
+		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "data_dir", p.dir.Path(),
+		"http_addr", listener.Addr().String(), "cluster_addr", c.ClusterAddr)
+	return p, nil
+}
+
+// open makes the node and the server over it. What it has made stays in p,
+// for stop, also when it fails.
+func (p *process) open(c *config, listener net.Listener) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	node, err := shard.Open(shard.Config{
+		Dir:         p.dir.GroupsDir(),
+		NodeID:      p.dir.Identity.NodeID,
+		ClusterID:   p.dir.Identity.ClusterID,
+		Version:     buildVersion(),
+		ClusterAddr: c.ClusterAddr,
+		HTTPAddr:    c.HTTPAddr,
+		GossipAddr:  c.GossipAddr,
+		Shards:      c.Shards,
+		Logger:      p.logger,
+		Metrics:     registry,
+		Fatal:       p.fatal,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot open node: %w", err)
+	}
+	p.node = node
+	server, err := api.New(api.Config{
+		Backend:  node,
+		Listener: listener,
+		Version:  buildVersion(),
+		Registry: registry,
+		Logger:   p.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make HTTP server: %w", err)
+	}
+	p.server = server
+	return nil
+}
+
+// fatal ends the process for an error that no group may live on with, such as a
+// log that cannot be written: going on could acknowledge what is not kept.
+// Nothing is closed first, since closing would write.
+func (p *process) fatal(err error) {
+	p.logger.Error("fatal: exiting so that nothing is acknowledged that is not kept", "err", err)
+	os.Exit(exitFailed)
+}
+
+// announce logs the moment from which the node can serve. It ends with the
+// node's readiness or its close.
+func (p *process) announce(began time.Time) {
+	if err := p.node.WaitReady(context.Background()); err == nil {
+		p.logger.Info("ready", "after", time.Since(began).Round(time.Millisecond).String())
+	}
+}
+
+// stop accepts nothing more, lets what is in flight finish, writes the
+// snapshots that are worth it and gives the directory up. A step that runs out
+// of its time is logged, not returned.
+func (p *process) stop() error {
+	began := time.Now()
+	var errs []error
+	if p.server != nil {
+		done, err := p.within("finish the requests in flight", drainTimeout, p.server.Shutdown)
+		if errs = append(errs, err); done {
+			errs = append(errs, <-p.served)
+		}
+	}
+	closed := true
+	if p.node != nil {
+		var err error
+		closed, err = p.within("close the groups", closeTimeout, p.node.Close)
+		errs = append(errs, err)
+	}
+	if closed { // else the lock must hold as long as the process may write
+		errs = append(errs, p.dir.Close())
+	}
+	p.logger.Info("stopped", "after", time.Since(began).Round(time.Millisecond).String())
+	return errors.Join(errs...)
+}
+
+// within runs one step of the stop until the timeout and tells whether the step
+// returned. That it was cut short is no error.
+func (p *process) within(what string, timeout time.Duration, step func(context.Context) error) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- step(ctx) }() // ends by ctx or, if it hangs, with the process
+	select {
+	case err = <-result:
+		done = true
+	case <-time.After(timeout + lateTimeout):
+		err = context.DeadlineExceeded
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		p.logger.Warn("stop cut short", "step", what, "after", timeout.String())
+		err = nil
+	}
+	return done, err
+}
