@@ -44,8 +44,8 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 	digest, seen, wide := uint64(0), make(map[uint64]int, s.rows), 0
 	for slot, lo := range s.tags {
 		if lo == 0 {
-			for w := range s.words {
-				if s.vals[slot*s.words+w] != 0 {
+			for w := range int(s.words) {
+				if s.vals[slot*int(s.words)+w] != 0 {
 					return 0, fmt.Errorf("empty slot %d has counts", slot)
 				}
 			}
@@ -59,7 +59,8 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 		if id < first || id > last || !s.covers(id) || id > s.maxID {
 			return 0, fmt.Errorf("id %d outside of %d…%d, window %d+%d, largest %d", id, first, last, s.base, s.span, s.maxID)
 		}
-		if got := s.find(s.place(id)); got != slot {
+		p := s.place(id)
+		if got := s.find(p); got != slot {
 			return 0, fmt.Errorf("id %d stands in slot %d, found in %d", id, slot, got)
 		}
 		sum, n, err := s.checkRow(slot, id)
@@ -81,12 +82,12 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 // checkRow returns the row's part of the digest and its counts in overflow.
 func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, err error) {
 	var row [ColumnsMax]int64
-	s.load(slot, row[:s.words*wordColumns])
+	s.load(slot, row[:s.columns()])
 	zero := true
-	for c, v := range row[:s.words*wordColumns] {
+	for c, v := range row[:s.columns()] {
 		digest += cellHash(id, uint8(c)) * uint64(v)
 		zero = zero && v == 0
-		mark := s.vals[slot*s.words+c/wordColumns]>>(16*(c%wordColumns))&0xFFFF == inOverflow
+		mark := s.vals[slot*int(s.words)+c/wordColumns]>>(16*(c%wordColumns))&0xFFFF == inOverflow
 		if mark {
 			wide++
 		}

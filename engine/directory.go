@@ -1,6 +1,9 @@
 package engine
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // directory is the ordered list of a table's segments. starts never changes
 // once readers can see it; a segment of the same range is replaced in place,
@@ -10,14 +13,14 @@ type directory struct {
 	segs   []atomic.Pointer[segment]
 }
 
-// find returns the number of the segment that owns id.
+// find returns the number of the segment that owns id. It is a binary search
+// without branches, so that the processor need not guess which way it goes.
 func (d *directory) find(id uint64) int {
 	base, n := 0, len(d.starts)
 	for n > 1 {
 		half := n / 2
-		if d.starts[base+half] <= id {
-			base += half
-		}
+		_, below := bits.Sub64(id, d.starts[base+half], 0) // 1 when id < start
+		base += half & (int(below) - 1)
 		n -= half
 	}
 	return base

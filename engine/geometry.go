@@ -37,11 +37,14 @@ const (
 type geometry struct {
 	base    uint64 // first id of the window
 	span    uint64 // last id of the window - base
-	buckets uint64
 	salt    uint64 // chosen anew when a set of ids finds no room
 	mask    uint64 // of the mixed bits
+	inverse uint64 // of buckets: ⌊(2^64-1)/buckets⌋
+	buckets uint32
+	words   uint16 // 64-bit words of counts a row
 	shift   uint8  // at least half the mixed bits, so that x ^ x>>shift undoes itself
 	wide    bool
+	second  uint32 // the bit of a stored tag that says it stands in its second bucket
 }
 
 const (
@@ -53,11 +56,12 @@ const (
 	mixSalt     = 0xbf58476d1ce4e5b9
 )
 
-func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
-	g := geometry{base: base, buckets: uint64(buckets), salt: salt * mixSalt, wide: wide}
+func newGeometry(buckets, words int, wide bool, base, salt uint64) geometry {
+	g := geometry{base: base, buckets: uint32(buckets), words: uint16(words), salt: salt * mixSalt, wide: wide,
+		inverse: (1<<64 - 1) / uint64(buckets), second: 1}
 	n := 64
 	if wide {
-		g.base, g.span = 0, 1<<64-1
+		g.base, g.span, g.second = 0, 1<<64-1, 2
 	} else {
 		n = narrowBits(buckets)
 		g.span = min(1<<n-1, 1<<64-1-base)
@@ -74,11 +78,8 @@ func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRe
 func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
 
 // place is where an id may stand: in bucket first with tag lo, or in bucket
-// second with tag lo2. hi is the rest of a wide tag.
-type place struct {
-	first, second uint32
-	lo, lo2, hi   uint32
-}
+// second with the tag lo | geometry.second. hi is the rest of a wide tag.
+type place struct{ first, second, lo, hi uint32 }
 
 func (g *geometry) place(id uint64) place {
 	x := (id - g.base + g.salt) & g.mask
@@ -86,18 +87,26 @@ func (g *geometry) place(id uint64) place {
 	x ^= x >> (g.shift & 63)
 	x = x * mixB & g.mask
 	x ^= x >> (g.shift & 63)
-	remainder := x / g.buckets
-	first := x - remainder*g.buckets
+	remainder, first := g.divide(x)
 	second := uint32(g.otherBucket(remainder, first))
 	if g.wide {
-		lo := uint32(remainder<<2) | 1
-		return place{uint32(first), second, lo, lo | 2, uint32(remainder >> 30)}
+		return place{uint32(first), second, uint32(remainder<<2) | 1, uint32(remainder >> 30)}
 	}
 	if remainder == 0 { // its first tag would be that of an empty slot
-		return place{second, second, 1, 1, 0}
+		return place{second, second, g.second, 0}
 	}
-	lo := uint32(remainder << 1)
-	return place{uint32(first), second, lo, lo | 1, 0}
+	return place{uint32(first), second, uint32(remainder << 1), 0}
+}
+
+// divide returns x div and mod buckets by a multiplication: the product with
+// the inverse is at most one too small. Here and in otherBucket nothing
+// branches on what is as good as random.
+func (g *geometry) divide(x uint64) (quotient, remainder uint64) {
+	buckets := uint64(g.buckets)
+	quotient, _ = bits.Mul64(x, g.inverse)
+	remainder = x - quotient*buckets
+	_, exact := bits.Sub64(remainder, buckets, 0)
+	return quotient + 1 - exact, remainder - buckets&(exact-1)
 }
 
 // idAt is the inverse of place, for a tag that stands in a bucket.
@@ -106,7 +115,7 @@ func (g *geometry) idAt(bucket uint64, lo, hi uint32) uint64 {
 	if second {
 		bucket = g.otherBucket(remainder, bucket)
 	}
-	x := remainder*g.buckets + bucket
+	x := remainder*uint64(g.buckets) + bucket
 	x ^= x >> (g.shift & 63)
 	x = x * mixBInverse & g.mask
 	x ^= x >> (g.shift & 63)
@@ -117,18 +126,13 @@ func (g *geometry) idAt(bucket uint64, lo, hi uint32) uint64 {
 // split takes a stored tag apart.
 func (g *geometry) split(lo, hi uint32) (remainder uint64, second bool) {
 	if g.wide {
-		return uint64(hi)<<30 | uint64(lo>>2), lo&2 != 0
+		return uint64(hi)<<30 | uint64(lo>>2), lo&g.second != 0
 	}
-	return uint64(lo >> 1), lo&1 != 0
+	return uint64(lo >> 1), lo&g.second != 0
 }
 
 // moved returns the tag lo as it stands in the other one of its two buckets.
-func (g *geometry) moved(lo uint32) uint32 {
-	if g.wide {
-		return lo ^ 2
-	}
-	return lo ^ 1
-}
+func (g *geometry) moved(lo uint32) uint32 { return lo ^ g.second }
 
 // alternative returns the other bucket of a tag that stands in bucket, and
 // false when it has none.
@@ -142,11 +146,10 @@ func (g *geometry) alternative(bucket uint64, lo, hi uint32) (uint64, bool) {
 
 // otherBucket is its own inverse for a fixed remainder.
 func (g *geometry) otherBucket(remainder, bucket uint64) uint64 {
-	sum := (remainder * mixA >> 32) * g.buckets >> 32
-	if sum >= bucket {
-		return sum - bucket
-	}
-	return sum + g.buckets - bucket
+	buckets := uint64(g.buckets)
+	sum := (remainder * mixA >> 32) * buckets >> 32
+	other, negative := bits.Sub64(sum, bucket, 0)
+	return other + buckets&-negative
 }
 
 // bucketsFor returns the smallest size of a segment that holds rows, and false

@@ -16,13 +16,13 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 		d := t.dir.Load()
 		i := d.find(id)
 		s := d.segs[i].Load()
-		if s.words < words {
+		if int(s.words) < words {
 			t.reshapeLocked(i, words)
 			continue
 		}
 		if s.covers(id) && s.rows < rowsFor(int(s.buckets)) {
 			s = t.ownedLocked(d, i)
-			if s.insert(id, row[:s.words*wordColumns]) {
+			if s.insert(id, row[:s.columns()]) {
 				return
 			}
 		}
@@ -36,7 +36,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID
 	if inOrder && s.rows >= appendRowsMin {
-		right := newSegment(newGeometry(bucketsMax, false, id, 0), s.words, t.mu.epoch)
+		right := newSegment(newGeometry(bucketsMax, int(s.words), false, id, 0), t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
 		return
 	}
@@ -49,7 +49,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 			want = max(want, rowsFor(int(s.buckets))+1)
 		}
 		if buckets, ok := bucketsFor(want); ok {
-			if n := t.rebuilt(s, slots, buckets, s.words, id, d.starts[i], d.last(i)); n != nil {
+			if n := t.rebuilt(s, slots, buckets, int(s.words), id, d.starts[i], d.last(i)); n != nil {
 				d.segs[i].Store(n)
 				return
 			}
@@ -94,8 +94,8 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 		at = high
 	}
 	start := slots[at].id
-	left := t.mustRebuild(s, slots[:at], s.words, d.starts[i], start-1)
-	right := t.mustRebuild(s, slots[at:], s.words, start, d.last(i))
+	left := t.mustRebuild(s, slots[:at], int(s.words), d.starts[i], start-1)
+	right := t.mustRebuild(s, slots[at:], int(s.words), start, d.last(i))
 	t.dir.Store(d.with(i, left, start, right))
 }
 
@@ -135,7 +135,7 @@ func (t *Table) rebuilt(s *segment, slots []slotID, buckets, words int, id, firs
 	base, narrow := window(buckets, low, high, first, last)
 	var row [ColumnsMax]int64
 	for salt := range uint64(saltsMax) {
-		n := newSegment(newGeometry(buckets, !narrow, base, salt), words, t.mu.epoch)
+		n := newSegment(newGeometry(buckets, words, !narrow, base, salt), t.mu.epoch)
 		if n.fill(s, slots, row[:words*wordColumns]) {
 			return n
 		}

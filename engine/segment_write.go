@@ -15,13 +15,13 @@ func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
 	slot, lo := s.emptyIn(p.first), p.lo
 	if slot < 0 {
-		slot, lo = s.emptyIn(p.second), p.lo2
+		slot, lo = s.emptyIn(p.second), p.lo|s.second
 	}
 	if slot < 0 {
 		if slot = s.makeRoom(p); slot < 0 {
 			return false
 		}
-		if lo = p.lo2; slot/bucketSlots == int(p.first) {
+		if lo = p.lo | s.second; slot/bucketSlots == int(p.first) {
 			lo = p.lo
 		}
 	}
@@ -62,7 +62,7 @@ func (s *segment) update(slot int, row []int64) {
 func (s *segment) remove(slot int) {
 	s.openSeq()
 	var zeros [ColumnsMax]int64
-	s.storeRow(slot, zeros[:s.words*wordColumns])
+	s.storeRow(slot, zeros[:s.columns()])
 	atomic.StoreUint32(&s.tags[slot], 0)
 	s.closeSeq()
 	s.rows--
@@ -71,8 +71,9 @@ func (s *segment) remove(slot int) {
 // storeRow writes words*wordColumns counts and keeps the overflow table true
 // to the marks.
 func (s *segment) storeRow(slot int, row []int64) {
-	for w := range s.words {
-		at := slot*s.words + w
+	words := int(s.words)
+	for w := range words {
+		at := slot*words + w
 		old, word := s.vals[at], uint64(0)
 		for i := range wordColumns {
 			column := w*wordColumns + i
@@ -160,8 +161,9 @@ func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int
 
 // move takes the row at from to the empty slot to in its other bucket.
 func (s *segment) move(from, to int) {
-	for w := range s.words {
-		word := s.vals[from*s.words+w]
+	words := int(s.words)
+	for w := range words {
+		word := s.vals[from*words+w]
 		for i := range wordColumns {
 			if word>>(16*i)&0xFFFF == inOverflow {
 				column := w*wordColumns + i
@@ -171,8 +173,8 @@ func (s *segment) move(from, to int) {
 				s.over.Store(o.put(overflowKey(to, column), v))
 			}
 		}
-		atomic.StoreUint64(&s.vals[to*s.words+w], word)
-		atomic.StoreUint64(&s.vals[from*s.words+w], 0)
+		atomic.StoreUint64(&s.vals[to*words+w], word)
+		atomic.StoreUint64(&s.vals[from*words+w], 0)
 	}
 	if s.wide {
 		atomic.StoreUint32(&s.highs[to], s.highs[from])

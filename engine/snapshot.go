@@ -66,7 +66,7 @@ func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
 func (s *Snapshot) Pages(fn func(*Page) error) error {
 	var c collector
 	for _, seg := range s.segs {
-		if p := c.collect(seg, 0, seg.words*wordColumns); len(p.IDs) > 0 {
+		if p := c.collect(seg, 0, seg.columns()); len(p.IDs) > 0 {
 			if err := fn(p); err != nil {
 				return err
 			}

@@ -27,7 +27,7 @@ func New() *Table {
 	t := &Table{}
 	t.mu.epoch = 1
 	d := &directory{starts: []uint64{0}, segs: make([]atomic.Pointer[segment], 1)}
-	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, 0), 1, t.mu.epoch))
+	d.segs[0].Store(newSegment(newGeometry(bucketsMin, 1, false, 0, 0), t.mu.epoch))
 	t.dir.Store(d)
 	return t
 }
@@ -41,7 +41,9 @@ func (t *Table) Get(id uint64, dst []int64) {
 		clear(dst)
 		return
 	}
-	s.readAt(s.place(id), dst)
+	p := s.place(id)
+	s.prefetch(p)
+	s.readAt(p, dst)
 }
 
 // pageRows is how many rows GetMany and Apply have in flight to memory at once:
@@ -64,7 +66,7 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64) {
 				continue
 			}
 			segs[i], places[i] = s, s.place(id)
-			s.prefetch(&places[i])
+			s.prefetch(places[i])
 		}
 		for i := range ids[:n] {
 			if segs[i] == nil {
@@ -78,12 +80,11 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64) {
 	}
 }
 
-// prefetch asks for the lines that a lookup of p reads: the tags of both
-// buckets and the counts of the first, where most rows stand.
-func (s *segment) prefetch(p *place) {
+// prefetch asks for the lines that a lookup of p most likely reads: tags and
+// counts of its first bucket, where five rows of six stand.
+func (s *segment) prefetch(p place) {
 	first := int(p.first) * bucketSlots
-	prefetch(unsafe.Pointer(&s.tags[first]), unsafe.Pointer(&s.vals[first*s.words]))
-	prefetch(unsafe.Pointer(&s.tags[int(p.second)*bucketSlots]), unsafe.Pointer(&s.vals[int(p.second)*bucketSlots*s.words]))
+	prefetch(unsafe.Pointer(&s.tags[first]), unsafe.Pointer(&s.vals[first*int(s.words)]))
 }
 
 // Apply applies ops in their order. If width is not 0 it fills rows, width
@@ -115,7 +116,7 @@ func (t *Table) prefetchLocked(ops []Op) {
 		s := d.segs[d.find(ops[i].ID)].Load()
 		if s.covers(ops[i].ID) {
 			p := s.place(ops[i].ID)
-			s.prefetch(&p)
+			s.prefetch(p)
 		}
 	}
 }
@@ -128,7 +129,8 @@ func (t *Table) applyLocked(op *Op, dst []int64) (uint8, bool) {
 	s := d.segs[i].Load()
 	slot := -1
 	if s.covers(op.ID) {
-		slot = s.find(s.place(op.ID))
+		p := s.place(op.ID)
+		slot = s.find(p)
 	}
 	if slot >= 0 && s.words == 1 && op.Kind != OpDelete && t.applyWordLocked(d, i, s, slot, op) {
 		s = d.segs[i].Load()
@@ -228,12 +230,14 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 	case last < 0:
 		t.ownedLocked(d, i).remove(slot)
 		t.rows.Add(-1)
-	case slot >= 0 && last < d.segs[i].Load().words*wordColumns:
+	case slot >= 0 && last < d.segs[i].Load().columns():
 		t.ownedLocked(d, i).update(slot, row)
 	case slot >= 0:
 		// The row outgrows its segment's words: give the segment more, first.
 		t.reshapeLocked(i, last/wordColumns+1)
-		t.replaceLocked(i, d.segs[i].Load().find(d.segs[i].Load().place(id)), id, old, row)
+		s := d.segs[i].Load()
+		p := s.place(id)
+		t.replaceLocked(i, s.find(p), id, old, row)
 		return
 	default:
 		t.insertLocked(id, row, last/wordColumns+1)
