@@ -152,17 +152,16 @@ func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfil
 }
 
 // exportValues puts the row's counts into values, in the order of columns, and
-// tells whether any of them is a count.
-func exportValues(values []int64, row client.Row, columns []string) (any bool) {
+// tells whether there is any.
+func exportValues(values []int64, row client.Row, columns []string) bool {
+	counted := false
 	for i, column := range columns {
-		value := int64(0)
 		if i < len(row.Counts) && row.Counts[i].Column == column {
-			value = row.Counts[i].Value // the server's usual order
+			values[i] = row.Counts[i].Value // the server's usual order
 		} else {
-			value, _ = row.Counts.Get(column)
+			values[i], _ = row.Counts.Get(column)
 		}
-		values[i] = value
-		any = any || value != 0
+		counted = counted || values[i] != 0
 	}
-	return any
+	return counted
 }

@@ -80,7 +80,11 @@ func (m *meter) show() {
 		return
 	}
 	m.bar.Describe(text)
-	m.bar.Set64(min(s.done, max(s.total, s.done))) // what it cannot draw is no error of the work
+	at := s.done
+	if s.total > 0 {
+		at = min(at, s.total)
+	}
+	_ = m.bar.Set64(at) // what it cannot draw is no error of the work
 }
 
 // text is rows, rows a second and the time left.
@@ -91,7 +95,10 @@ func (m *meter) text(s sample, took time.Duration) string {
 		return text
 	}
 	left := time.Duration(float64(took) * float64(s.total-s.done) / float64(done))
-	return fmt.Sprintf("%s, %d %%, %v left", text, 100*s.done/s.total, left.Round(time.Second))
+	if m.bar == nil {
+		text += fmt.Sprintf(", %d %%", 100*s.done/s.total) // the bar has its own
+	}
+	return fmt.Sprintf("%s, %v left", text, left.Round(time.Second))
 }
 
 // note writes a line among the progress.
@@ -99,7 +106,7 @@ func (m *meter) note(format string, args ...any) {
 	m.print.Lock()
 	defer m.print.Unlock()
 	if m.bar != nil {
-		m.bar.Clear()
+		_ = m.bar.Clear()
 	}
 	fmt.Fprintf(m.out, format+"\n", args...)
 }
@@ -110,7 +117,7 @@ func (m *meter) stop() time.Duration {
 	close(m.done)
 	m.ended.Wait()
 	if m.bar != nil {
-		m.bar.Clear()
+		_ = m.bar.Clear()
 	}
 	return took
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/countd/countd/cmd/countctl/internal/client"
 	"github.com/countd/countd/cmd/countctl/internal/countdtest"
@@ -215,9 +216,8 @@ func FuzzCounts(f *testing.F) {
 		if counts.UnmarshalJSON([]byte(text)) != nil {
 			return
 		}
-		// What it reads of valid JSON is what the standard decoder reads.
-		if !json.Valid([]byte(text)) {
-			return // encoding/json never hands it over
+		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
+			return // encoding/json does not hand it over, or mends it before
 		}
 		var want map[string]int64
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
@@ -225,10 +225,10 @@ func FuzzCounts(f *testing.F) {
 		}
 		got := map[string]int64{}
 		for _, c := range counts {
-			got[strings.ToValidUTF8(c.Column, "\ufffd")] = c.Value
+			got[c.Column] = c.Value
 		}
 		if len(got) != len(want) {
-			t.Skip("names that are not UTF-8 may fall together")
+			t.Fatalf("%q has columns %v, want %v", text, got, want)
 		}
 		for column, value := range want {
 			if got[column] != value {

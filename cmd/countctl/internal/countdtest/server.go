@@ -6,17 +6,12 @@
 package countdtest
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"fmt"
-	"maps"
-	"math"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 )
@@ -126,21 +121,23 @@ func (s *Server) find(name string) *keyspace {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	var body bytes.Buffer
-	body.ReadFrom(r.Body)
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // the caller is gone
+	}
 	var fault *Fault
 	if s.Fail != nil {
-		fault = s.Fail(r, body.Bytes())
+		fault = s.Fail(r, body)
 	}
 	if fault != nil && fault.Hang {
 		if fault.After {
-			s.answer(r, body.Bytes())
+			s.answer(r, body)
 		}
 		panic(http.ErrAbortHandler)
 	}
 	if fault != nil {
 		if fault.After {
-			s.answer(r, body.Bytes())
+			s.answer(r, body)
 		}
 		if fault.RetryAfter != "" {
 			w.Header().Set("Retry-After", fault.RetryAfter)
@@ -148,248 +145,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		reply(w, fault.Status, refuse(fault.Code, cmp.Or(fault.Message, "refused by the test"), fault.Field))
 		return
 	}
-	status, answer := s.answer(r, body.Bytes())
+	status, answer := s.answer(r, body)
 	reply(w, status, answer)
 }
 
 func reply(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(answer)
+	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone misses it
 }
 
 func refuse(code, message, field string) any {
 	return map[string]any{"error": map[string]string{"code": code, "message": message, "field": field}}
-}
-
-func (s *Server) answer(r *http.Request, body []byte) (int, any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/counters/"), "/"); len(parts) == 2 && strings.HasPrefix(r.URL.Path, "/v1/counters/") {
-		k := s.find(parts[0])
-		if k == nil {
-			return 404, refuse("unknown_keyspace", "no keyspace "+parts[0], "")
-		}
-		return s.counters(r, k, parts[1], body)
-	}
-	return s.operations(r, body)
-}
-
-func (s *Server) operations(r *http.Request, body []byte) (int, any) {
-	switch route := r.Method + " " + r.URL.Path; {
-	case route == "GET /readyz":
-		if s.mu.notReady != "" {
-			return 503, refuse("no_leader", s.mu.notReady, "")
-		}
-		return 200, map[string]string{"status": "ready"}
-	case route == "GET /v1/version":
-		return 200, map[string]string{"version": "test"}
-	case route == "GET /v1/cluster":
-		return 200, s.cluster()
-	case route == "GET /v1/keyspaces":
-		return 200, map[string]any{"keyspaces": s.mu.keyspaces}
-	case route == "POST /v1/keyspaces":
-		return s.create(body)
-	case r.Method == "POST" && strings.HasSuffix(r.URL.Path, "/columns"):
-		return s.addColumns(strings.Split(r.URL.Path, "/")[3], body)
-	}
-	return 404, refuse("not_found", "no such path", "")
-}
-
-func (s *Server) cluster() any {
-	type object = map[string]any
-	groups := []object{{"id": 0, "keyspace": "meta", "role": "leader", "leader": "n1", "digest": "0000000000000000"}}
-	for i, k := range s.mu.keyspaces {
-		groups = append(groups, object{
-			"id": i + 1, "keyspace": k.Name, "role": "leader", "leader": "n1", "applied_index": s.mu.writes,
-			"digest": fmt.Sprintf("%016x", len(k.rows)), "rows": len(k.rows), "bytes": 20 * len(k.rows),
-		})
-	}
-	return object{
-		"cluster_id": s.mu.clusterID,
-		"nodes":      []object{{"id": "n1", "state": "alive", "version": "test", "http_addr": "127.0.0.1:1"}},
-		"groups":     groups,
-	}
-}
-
-func (s *Server) create(body []byte) (int, any) {
-	made := keyspace{Kind: "counters", Shards: 4, rows: map[uint64][]int64{}}
-	if err := strict(body, &made); err != nil {
-		return 400, refuse("invalid_argument", err.Error(), "")
-	}
-	if k := s.find(made.Name); k != nil {
-		if !slices.Equal(k.Columns, made.Columns) || k.Shards != made.Shards {
-			return 409, refuse("keyspace_exists", "the keyspace exists with other columns or shards", "")
-		}
-		return 200, k
-	}
-	s.mu.keyspaces = append(s.mu.keyspaces, &made)
-	return 200, made
-}
-
-func (s *Server) addColumns(name string, body []byte) (int, any) {
-	var request struct{ Columns []string }
-	k := s.find(name)
-	if k == nil {
-		return 404, refuse("unknown_keyspace", "no keyspace "+name, "")
-	}
-	if err := strict(body, &request); err != nil {
-		return 400, refuse("invalid_argument", err.Error(), "")
-	}
-	for _, c := range request.Columns {
-		if !slices.Contains(k.Columns, c) {
-			k.Columns = append(k.Columns, c)
-		}
-	}
-	return 200, k
-}
-
-func strict(body []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.DisallowUnknownFields()
-	return d.Decode(into)
-}
-
-type result struct {
-	ID     string          `json:"id"`
-	Counts json.RawMessage `json:"counts,omitempty"`
-	Error  any             `json:"error,omitempty"`
-}
-
-func (k *keyspace) result(id uint64, columns []string) result {
-	row, counts := k.get(id), []string{}
-	for i, c := range k.Columns {
-		if len(columns) == 0 || slices.Contains(columns, c) {
-			counts = append(counts, fmt.Sprintf("%q:%d", c, row[i]))
-		}
-	}
-	return result{ID: strconv.FormatUint(id, 10), Counts: json.RawMessage("{" + strings.Join(counts, ",") + "}")}
-}
-
-func (s *Server) counters(r *http.Request, k *keyspace, last string, body []byte) (int, any) {
-	switch {
-	case r.Method == "POST" && last == "get":
-		return k.getMany(body)
-	case r.Method == "POST" && last == "scan":
-		return k.scan(body)
-	case r.Method == "POST" && (last == "incr" || last == "set"):
-		return s.write(k, last, body)
-	}
-	id, err := strconv.ParseUint(last, 10, 64)
-	switch {
-	case err != nil:
-		return 400, refuse("invalid_argument", "id: not an unsigned 64-bit integer", "id")
-	case r.Method == "GET":
-		return 200, k.result(id, nil)
-	case r.Method == "DELETE":
-		k.put(id, nil)
-		row := k.result(id, nil)
-		return 200, map[string]any{"id": row.ID, "counts": row.Counts, "token": "token"}
-	}
-	return 405, refuse("method_not_allowed", "not that way", "")
-}
-
-func (k *keyspace) getMany(body []byte) (int, any) {
-	var request struct {
-		IDs     []string
-		Columns []string
-	}
-	if err := strict(body, &request); err != nil || len(request.IDs) > 1000 {
-		return 400, refuse("invalid_argument", fmt.Sprint("ids: ", err), "ids")
-	}
-	results := []result{}
-	for _, text := range request.IDs {
-		id, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return 400, refuse("invalid_argument", "not an unsigned 64-bit integer", "ids")
-		}
-		results = append(results, k.result(id, request.Columns))
-	}
-	return 200, map[string]any{"results": results}
-}
-
-func (k *keyspace) scan(body []byte) (int, any) {
-	var request struct {
-		After   *string
-		Limit   int
-		Columns []string
-	}
-	if err := strict(body, &request); err != nil || request.Limit < 1 || request.Limit > 10_000 {
-		return 400, refuse("invalid_argument", fmt.Sprint("limit or body: ", err), "limit")
-	}
-	results, next := []result{}, any(nil)
-	for _, id := range slices.Sorted(maps.Keys(k.rows)) {
-		if request.After != nil {
-			if after, _ := strconv.ParseUint(*request.After, 10, 64); id <= after {
-				continue
-			}
-		}
-		if len(results) == request.Limit {
-			next = results[len(results)-1].ID
-			break
-		}
-		results = append(results, k.result(id, request.Columns))
-	}
-	return 200, map[string]any{"results": results, "next": next}
-}
-
-func (s *Server) write(k *keyspace, verb string, body []byte) (int, any) {
-	var request struct {
-		Want string
-		Ops  []struct {
-			ID  string
-			Add map[string]int64
-			Set map[string]int64
-		}
-	}
-	if err := strict(body, &request); err != nil || len(request.Ops) == 0 || len(request.Ops) > 10_000 {
-		return 400, refuse("invalid_argument", fmt.Sprint("ops: ", err), "ops")
-	}
-	for i, op := range request.Ops {
-		cells := op.Add
-		if verb == "set" {
-			cells = op.Set
-		}
-		for column := range cells {
-			if !slices.Contains(k.Columns, column) {
-				field := fmt.Sprintf("ops[%d].%s.%s", i, verb, column)
-				return 400, refuse("invalid_argument", field+": no such column", field)
-			}
-		}
-		if _, err := strconv.ParseUint(op.ID, 10, 64); err != nil || len(cells) == 0 {
-			return 400, refuse("invalid_argument", "bad op", fmt.Sprintf("ops[%d].id", i))
-		}
-	}
-	results, failed := []result{}, 0
-	for _, op := range request.Ops {
-		id, _ := strconv.ParseUint(op.ID, 10, 64)
-		row := k.get(id)
-		fits := true
-		for i, column := range k.Columns {
-			if v, ok := op.Set[column]; ok {
-				row[i] = v
-			}
-			add := op.Add[column]
-			fits = fits && !(add > 0 && row[i] > math.MaxInt64-add) && !(add < 0 && row[i] < math.MinInt64-add)
-			row[i] += add
-		}
-		if !fits {
-			failed++
-			results = append(results, result{ID: op.ID, Error: map[string]string{"code": "overflow", "message": "beyond int64"}})
-			continue
-		}
-		k.put(id, row)
-		results = append(results, k.result(id, nil))
-	}
-	s.mu.writes++
-	if failed == len(results) {
-		return 409, refuse("overflow", "the sum does not fit int64", "")
-	}
-	answer := map[string]any{"duplicate": false, "token": "token-" + strconv.Itoa(s.mu.writes)}
-	if request.Want == "none" {
-		answer["applied"] = len(request.Ops) - failed
-	} else {
-		answer["results"] = results
-	}
-	return 200, answer
 }

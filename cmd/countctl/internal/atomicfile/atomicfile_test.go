@@ -1,0 +1,70 @@
+package atomicfile_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+)
+
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	for _, text := range []string{"first", "second, longer", ""} {
+		if err := atomicfile.WriteFile(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Fatalf("the file holds %q, %v; want %q", got, err, text)
+		}
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Fatalf("temporary files are left: %v", entries)
+	}
+}
+
+// Two at a time have temporary files of their own, and the last commit wins.
+func TestTwoAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	first, err1 := atomicfile.Create(path)
+	second, err2 := atomicfile.Create(path)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []struct {
+		file *atomicfile.File
+		text string
+	}{{second, "second"}, {first, "first"}} {
+		if _, err := f.file.Write([]byte(f.text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.file.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := os.ReadFile(path); string(got) != f.text {
+			t.Fatalf("the file holds %q, want %q", got, f.text)
+		}
+	}
+}
+
+func TestAFailedCommitLeavesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := atomicfile.Create(filepath.Join(dir, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Commit(); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("Commit into a directory that is gone: %v", err)
+	}
+	if _, err := atomicfile.Create(filepath.Join(dir, "a")); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("Create in a directory that is gone: %v", err)
+	}
+}

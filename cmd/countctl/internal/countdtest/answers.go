@@ -1,0 +1,258 @@
+package countdtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+func (s *Server) answer(r *http.Request, body []byte) (int, any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/counters/"), "/"); len(parts) == 2 && strings.HasPrefix(r.URL.Path, "/v1/counters/") {
+		k := s.find(parts[0])
+		if k == nil {
+			return 404, refuse("unknown_keyspace", "no keyspace "+parts[0], "")
+		}
+		return s.counters(r, k, parts[1], body)
+	}
+	return s.operations(r, body)
+}
+
+func (s *Server) operations(r *http.Request, body []byte) (int, any) {
+	switch route := r.Method + " " + r.URL.Path; {
+	case route == "GET /readyz":
+		if s.mu.notReady != "" {
+			return 503, refuse("no_leader", s.mu.notReady, "")
+		}
+		return 200, map[string]string{"status": "ready"}
+	case route == "GET /v1/version":
+		return 200, map[string]string{"version": "test"}
+	case route == "GET /v1/cluster":
+		return 200, s.cluster()
+	case route == "GET /v1/keyspaces":
+		return 200, map[string]any{"keyspaces": s.mu.keyspaces}
+	case route == "POST /v1/keyspaces":
+		return s.create(body)
+	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/columns"):
+		return s.addColumns(strings.Split(r.URL.Path, "/")[3], body)
+	}
+	return 404, refuse("not_found", "no such path", "")
+}
+
+func (s *Server) cluster() any {
+	type object = map[string]any
+	groups := []object{{"id": 0, "keyspace": "meta", "role": "leader", "leader": "n1", "digest": "0000000000000000"}}
+	for i, k := range s.mu.keyspaces {
+		groups = append(groups, object{
+			"id": i + 1, "keyspace": k.Name, "role": "leader", "leader": "n1", "applied_index": s.mu.writes,
+			"digest": fmt.Sprintf("%016x", len(k.rows)), "rows": len(k.rows), "bytes": 20 * len(k.rows),
+		})
+	}
+	return object{
+		"cluster_id": s.mu.clusterID,
+		"nodes":      []object{{"id": "n1", "state": "alive", "version": "test", "http_addr": "127.0.0.1:1"}},
+		"groups":     groups,
+	}
+}
+
+func (s *Server) create(body []byte) (int, any) {
+	made := keyspace{Kind: "counters", Shards: 4, rows: map[uint64][]int64{}}
+	if err := strict(body, &made); err != nil {
+		return 400, refuse("invalid_argument", err.Error(), "")
+	}
+	if k := s.find(made.Name); k != nil {
+		if !slices.Equal(k.Columns, made.Columns) || k.Shards != made.Shards {
+			return 409, refuse("keyspace_exists", "the keyspace exists with other columns or shards", "")
+		}
+		return 200, k
+	}
+	s.mu.keyspaces = append(s.mu.keyspaces, &made)
+	return 200, made
+}
+
+func (s *Server) addColumns(name string, body []byte) (int, any) {
+	var request struct{ Columns []string }
+	k := s.find(name)
+	if k == nil {
+		return 404, refuse("unknown_keyspace", "no keyspace "+name, "")
+	}
+	if err := strict(body, &request); err != nil {
+		return 400, refuse("invalid_argument", err.Error(), "")
+	}
+	for _, c := range request.Columns {
+		if !slices.Contains(k.Columns, c) {
+			k.Columns = append(k.Columns, c)
+		}
+	}
+	return 200, k
+}
+
+func strict(body []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+type result struct {
+	ID     string          `json:"id"`
+	Counts json.RawMessage `json:"counts,omitempty"`
+	Error  any             `json:"error,omitempty"`
+}
+
+func (k *keyspace) result(id uint64, columns []string) result {
+	row, counts := k.get(id), []string{}
+	for i, c := range k.Columns {
+		if len(columns) == 0 || slices.Contains(columns, c) {
+			counts = append(counts, fmt.Sprintf("%q:%d", c, row[i]))
+		}
+	}
+	return result{ID: strconv.FormatUint(id, 10), Counts: json.RawMessage("{" + strings.Join(counts, ",") + "}")}
+}
+
+func (s *Server) counters(r *http.Request, k *keyspace, last string, body []byte) (int, any) {
+	switch {
+	case r.Method == http.MethodPost && last == "get":
+		return k.getMany(body)
+	case r.Method == http.MethodPost && last == "scan":
+		return k.scan(body)
+	case r.Method == http.MethodPost && (last == "incr" || last == "set"):
+		return s.write(k, last, body)
+	}
+	id, err := strconv.ParseUint(last, 10, 64)
+	switch {
+	case err != nil:
+		return 400, refuse("invalid_argument", "id: not an unsigned 64-bit integer", "id")
+	case r.Method == http.MethodGet:
+		return 200, k.result(id, nil)
+	case r.Method == http.MethodDelete:
+		k.put(id, nil)
+		row := k.result(id, nil)
+		return 200, map[string]any{"id": row.ID, "counts": row.Counts, "token": "token"}
+	}
+	return 405, refuse("method_not_allowed", "not that way", "")
+}
+
+func (k *keyspace) getMany(body []byte) (int, any) {
+	var request struct {
+		IDs     []string
+		Columns []string
+	}
+	if err := strict(body, &request); err != nil || len(request.IDs) > 1000 {
+		return 400, refuse("invalid_argument", fmt.Sprint("ids: ", err), "ids")
+	}
+	results := []result{}
+	for _, text := range request.IDs {
+		id, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return 400, refuse("invalid_argument", "not an unsigned 64-bit integer", "ids")
+		}
+		results = append(results, k.result(id, request.Columns))
+	}
+	return 200, map[string]any{"results": results}
+}
+
+func (k *keyspace) scan(body []byte) (int, any) {
+	var request struct {
+		After   *string
+		Limit   int
+		Columns []string
+	}
+	if err := strict(body, &request); err != nil || request.Limit < 1 || request.Limit > 10_000 {
+		return 400, refuse("invalid_argument", fmt.Sprint("limit or body: ", err), "limit")
+	}
+	results, next := []result{}, any(nil)
+	for _, id := range slices.Sorted(maps.Keys(k.rows)) {
+		if request.After != nil {
+			if after, _ := strconv.ParseUint(*request.After, 10, 64); id <= after {
+				continue
+			}
+		}
+		if len(results) == request.Limit {
+			next = results[len(results)-1].ID
+			break
+		}
+		results = append(results, k.result(id, request.Columns))
+	}
+	return 200, map[string]any{"results": results, "next": next}
+}
+
+// ops is the body of a write.
+type ops struct {
+	Want string
+	Ops  []struct {
+		ID  string
+		Add map[string]int64
+		Set map[string]int64
+	}
+}
+
+func (s *Server) write(k *keyspace, verb string, body []byte) (int, any) {
+	var request ops
+	if err := strict(body, &request); err != nil || len(request.Ops) == 0 || len(request.Ops) > 10_000 {
+		return 400, refuse("invalid_argument", fmt.Sprint("ops: ", err), "ops")
+	}
+	if field := k.wrong(verb, request); field != "" {
+		return 400, refuse("invalid_argument", field+": no such column, or no id", field)
+	}
+	results, failed := k.apply(request)
+	s.mu.writes++
+	if failed == len(results) {
+		return 409, refuse("overflow", "the sum does not fit int64", "")
+	}
+	answer := map[string]any{"duplicate": false, "token": "token-" + strconv.Itoa(s.mu.writes)}
+	if request.Want == "none" {
+		answer["applied"] = len(request.Ops) - failed
+	} else {
+		answer["results"] = results
+	}
+	return 200, answer
+}
+
+// wrong returns the path of what is wrong with the ops, or "".
+func (k *keyspace) wrong(verb string, request ops) string {
+	for i, op := range request.Ops {
+		cells := op.Add
+		if verb == "set" {
+			cells = op.Set
+		}
+		for column := range cells {
+			if !slices.Contains(k.Columns, column) {
+				return fmt.Sprintf("ops[%d].%s.%s", i, verb, column)
+			}
+		}
+		if _, err := strconv.ParseUint(op.ID, 10, 64); err != nil || len(cells) == 0 {
+			return fmt.Sprintf("ops[%d].id", i)
+		}
+	}
+	return ""
+}
+
+func (k *keyspace) apply(request ops) (results []result, failed int) {
+	for _, op := range request.Ops {
+		id, _ := strconv.ParseUint(op.ID, 10, 64) // checked by wrong
+		row, fits := k.get(id), true
+		for i, column := range k.Columns {
+			if v, ok := op.Set[column]; ok {
+				row[i] = v
+			}
+			add := op.Add[column]
+			fits = fits && !(add > 0 && row[i] > math.MaxInt64-add) && !(add < 0 && row[i] < math.MinInt64-add)
+			row[i] += add
+		}
+		if !fits {
+			failed++
+			results = append(results, result{ID: op.ID, Error: map[string]string{"code": "overflow", "message": "beyond int64"}})
+			continue
+		}
+		k.put(id, row)
+		results = append(results, k.result(id, nil))
+	}
+	return results, failed
+}
