@@ -44,7 +44,7 @@ bin/countctl top --column like -n 10
 
 printf '\nA page of posts by id:\n'
 # shellcheck disable=SC2046 # ids are digits
-bin/countctl mget $(gzip -dc demo/posts.csv.gz | cut -d, -f1 | tail -n 20)
+bin/countctl mget $(gzip -dc demo/posts.csv.gz | cut -d, -f1 | grep -B 19 '^4624358914132406$')
 
 printf '\nRows and bytes a row:\n'
 bin/countctl status

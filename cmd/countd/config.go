@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"regexp"
 	"sort"
 	"strconv"
 	"strings"
@@ -115,6 +116,8 @@ func addrProblem(addr string, dialled bool) string {
 // NAME=N, also several with commas between, and adds to what it has.
 type shardCounts map[string]int
 
+var keyspaceName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
+
 func (s shardCounts) Type() string { return "KEYSPACE=N" }
 
 func (s shardCounts) String() string {
@@ -132,8 +135,8 @@ func (s shardCounts) Set(text string) error {
 	}
 	for pair := range strings.SplitSeq(text, ",") {
 		name, count, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		if !ok || name == "" {
-			return fmt.Errorf("want KEYSPACE=N")
+		if !ok || !keyspaceName.MatchString(name) {
+			return fmt.Errorf("want KEYSPACE=N, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
 		}
 		n, err := strconv.Atoi(count)
 		if err != nil || n < 1 || n > shardsMax {

@@ -129,6 +129,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},
 		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},
+		{"shards of no keyspace's name", []string{"--shards=Posts=4"}, nil, "", "want KEYSPACE=N"},
 		{"shards said two ways", []string{"--shards=posts=4", "--shards=posts=8"}, nil, "", "has 4 and 8 shards"},
 		{"no port", []string{"--http-addr=127.0.0.1"}, nil, "", "http-addr (flag --http-addr): \"127.0.0.1\": want HOST:PORT"},
 		{"port zero", []string{"--cluster-addr=127.0.0.1:0"}, nil, "", "port from 1 to 65535"},

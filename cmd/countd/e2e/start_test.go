@@ -120,7 +120,7 @@ func TestWrongSettingsExitWithUsage(t *testing.T) {
 		"command":                 {"start", "", `unknown command "start"`},
 		"value":                   {"--shards=posts=65", "", "want 1 to 64 shards"},
 		"variable":                {"--log-level=info", "COUNTD_HTTP_ADDR=x", "env COUNTD_HTTP_ADDR"},
-		"keyspace not built in":   {"--shards=likes=4", "", "likes"},
+		"keyspace's name":         {"--shards=Posts=4", "", "want KEYSPACE=N"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := proctest.NewNode(t, bin, t.TempDir())
