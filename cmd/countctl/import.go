@@ -105,6 +105,9 @@ func (f *importFlags) check(path string) error {
 		return usagef("--in-flight is 1 to %d, not %d", csvimport.LanesMax, f.inFlight)
 	}
 	skip := f.onError == onErrorSkip
+	if !skip && f.rejects != "" {
+		return usagef("--rejects needs --on-error skip")
+	}
 	if path == streamName {
 		if f.state != "" || skip && f.rejects == "" {
 			return usagef("with standard input, --on-error skip needs --rejects, and --state cannot be kept")
@@ -116,9 +119,6 @@ func (f *importFlags) check(path string) error {
 	}
 	if skip && f.rejects == "" {
 		f.rejects = strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".csv") + ".rejects.csv"
-	}
-	if !skip {
-		f.rejects = ""
 	}
 	if skip && filepath.Clean(f.rejects) == filepath.Clean(path) {
 		return usagef("--rejects must not be the file that is read")

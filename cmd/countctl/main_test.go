@@ -114,6 +114,7 @@ func TestExitCodes(t *testing.T) {
 		{"import twice to one column", "import " + file + " --map like=like,id=like", exitUsage, "twice"},
 		{"import with large batch", "import " + file + " --batch 10001", exitUsage, "--batch"},
 		{"import skips to nowhere", "import - --on-error skip", exitUsage, "needs --rejects"},
+		{"import stops with rejects", "import - --rejects x", exitUsage, "--rejects needs --on-error skip"},
 		{"import over its input", "import " + file + " --on-error skip --rejects " + file, exitUsage, "must not be the file"},
 		{"export of unknown column", "export - --columns frob", exitUsage, "no column"},
 		{"bench of unknown op", "bench --op frob", exitUsage, "one of read"},

@@ -89,7 +89,8 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 func newStatus(cluster client.Cluster, ready bool, why string) (statusOutput, error) {
 	out := statusOutput{
 		Ready: ready, Why: why, ClusterID: cluster.ClusterID,
-		Nodes: cluster.Nodes, Groups: cluster.Groups, Keyspaces: []sizeOutput{},
+		Nodes: append([]client.Node{}, cluster.Nodes...), Groups: append([]client.Group{}, cluster.Groups...),
+		Keyspaces: []sizeOutput{},
 	}
 	var names []string
 	for _, g := range cluster.Groups {
