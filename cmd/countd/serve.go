@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/cluster"
@@ -125,7 +124,6 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 // for stop, also when it fails.
 func (p *process) open(c *config, listener net.Listener) error {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	node, err := shard.Open(shard.Config{
 		Dir:         p.dir.GroupsDir(),
 		NodeID:      p.dir.Identity.NodeID,
