@@ -1,0 +1,12 @@
+// Package raftfsm is what a group's Raft log means: the format of its entries
+// and snapshots (drawn in docs/FORMAT.md), and the state machines that apply
+// them. Counters holds one shard of a counter keyspace, Catalog the list of
+// keyspaces.
+//
+// A state machine sees its log and nothing else: no clock, no random number,
+// no file. Replicas that applied the same entries have equal state.
+//
+// An entry that was committed and cannot be read means a damaged log or a
+// version that must not have been run. Going on would make this replica differ
+// from the others, so Apply panics with an *EntryError and the process ends.
+package raftfsm

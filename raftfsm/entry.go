@@ -1,0 +1,221 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/countd/countd/engine"
+)
+
+// A log entry. Integers are little-endian; uvarint and varint (zigzag) are
+// those of encoding/binary.
+//
+//	 0      1      2      3      4                            n-4       n
+//	+------+------+------+------+----------------------------+---------+
+//	|  1   | kind |width |  0   | sections …                 | CRC32C  |
+//	+------+------+------+------+----------------------------+---------+
+//	 version       columns of a result row; the CRC is of all before it
+//
+//	section:  kind (1) | length of payload (4) | payload
+//	request:  ops (4) | op …          one client's request without a key
+//	op:       head (1) | key (8) | cell …
+//	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
+//	cell:     column (1) | delta or value (varint)
+//	catalog:  one JSON command
+//
+// Unknown versions, kinds and set zero bytes are refused: what they would mean
+// is decided by the version that introduces them.
+const (
+	entryVersion    = 1
+	entryHeadSize   = 4
+	entryCRCSize    = 4
+	sectionHeadSize = 5
+	opSizeMin       = 9
+
+	entryCounters = 1
+	entryCatalog  = 2
+
+	sectionRequest = 1
+	sectionCatalog = 2
+
+	// Section kinds 16 and up are for requests with a key.
+)
+
+// EntryOverhead is how many bytes Seal and BeginEntry add to the sections.
+const EntryOverhead = entryHeadSize + entryCRCSize
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// errEntry is the cause of every EntryError that a wrong byte makes.
+var errEntry = errors.New("not a log entry of this version")
+
+// EntryError is what Apply panics with.
+type EntryError struct {
+	Index uint64
+	Err   error
+}
+
+func (e *EntryError) Error() string {
+	return fmt.Sprintf("cannot apply log entry %d: %v", e.Index, e.Err)
+}
+
+func (e *EntryError) Unwrap() error { return e.Err }
+
+// BeginEntry appends the head of an entry of counter ops to dst. Each op's
+// result row will have width columns, none if width is 0.
+func BeginEntry(dst []byte, width int) []byte {
+	return append(dst, entryVersion, entryCounters, byte(width), 0)
+}
+
+// SealEntry appends the checksum. Entry must start with the head.
+func SealEntry(entry []byte) []byte {
+	return binary.LittleEndian.AppendUint32(entry, crc32.Checksum(entry, castagnoli))
+}
+
+// RequestWriter appends one request section to a buffer that it owns until
+// Section hands it out.
+type RequestWriter struct {
+	buf []byte
+	ops uint32
+}
+
+// Reset starts a section in buf, whose contents are overwritten.
+func (w *RequestWriter) Reset(buf []byte) {
+	w.buf, w.ops = append(buf[:0], sectionRequest, 0, 0, 0, 0, 0, 0, 0, 0), 0
+}
+
+// Op appends an op under key, which stands in place of the op's id.
+func (w *RequestWriter) Op(key uint64, op *engine.Op) {
+	head := byte(op.Kind)
+	if len(op.Cells) > 0 {
+		head |= byte(len(op.Cells)-1) << 2
+	}
+	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, head), key)
+	for _, c := range op.Cells {
+		w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
+	}
+	w.ops++
+}
+
+// Ops is how many ops were appended.
+func (w *RequestWriter) Ops() int { return int(w.ops) }
+
+// Section returns the finished section, which may be appended to an entry.
+func (w *RequestWriter) Section() []byte {
+	binary.LittleEndian.PutUint32(w.buf[1:], uint32(len(w.buf)-sectionHeadSize))
+	binary.LittleEndian.PutUint32(w.buf[sectionHeadSize:], w.ops)
+	return w.buf
+}
+
+// openEntry verifies an entry's frame and returns its kind, width and sections.
+func openEntry(entry []byte) (kind byte, width int, sections []byte, err error) {
+	if len(entry) < EntryOverhead {
+		return 0, 0, nil, fmt.Errorf("%w: %d bytes", errEntry, len(entry))
+	}
+	body, crc := entry[:len(entry)-entryCRCSize], binary.LittleEndian.Uint32(entry[len(entry)-entryCRCSize:])
+	if got := crc32.Checksum(body, castagnoli); got != crc {
+		return 0, 0, nil, fmt.Errorf("%w: checksum %08x, want %08x", errEntry, got, crc)
+	}
+	if body[0] != entryVersion || body[2] > engine.ColumnsMax || body[3] != 0 {
+		return 0, 0, nil, fmt.Errorf("%w: head % x", errEntry, body[:entryHeadSize])
+	}
+	return body[1], int(body[2]), body[entryHeadSize:], nil
+}
+
+// nextSection splits the first section off.
+func nextSection(sections []byte) (kind byte, payload, rest []byte, err error) {
+	if len(sections) < sectionHeadSize {
+		return 0, nil, nil, fmt.Errorf("%w: section of %d bytes", errEntry, len(sections))
+	}
+	n := uint64(binary.LittleEndian.Uint32(sections[1:]))
+	if n > uint64(len(sections)-sectionHeadSize) {
+		return 0, nil, nil, fmt.Errorf("%w: section of %d bytes in %d", errEntry, n, len(sections))
+	}
+	end := sectionHeadSize + int(n)
+	return sections[0], sections[sectionHeadSize:end], sections[end:], nil
+}
+
+// batch is the ops of a whole entry, decoded into memory that is used again.
+type batch struct {
+	ops    []engine.Op
+	cells  []engine.Cell
+	ends   []int // cells of op i end here; set until the cells no longer move
+	counts []int // ops of each request
+}
+
+// decode fills the batch with all ops of a counters entry, in order.
+func (b *batch) decode(sections []byte) error {
+	b.ops, b.cells, b.ends, b.counts = b.ops[:0], b.cells[:0], b.ends[:0], b.counts[:0]
+	for len(sections) > 0 {
+		kind, payload, rest, err := nextSection(sections)
+		if err != nil {
+			return err
+		}
+		if kind != sectionRequest {
+			return fmt.Errorf("%w: section kind %d", errEntry, kind)
+		}
+		if err := b.request(payload); err != nil {
+			return err
+		}
+		sections = rest
+	}
+	start := 0
+	for i, end := range b.ends {
+		b.ops[i].Cells = b.cells[start:end]
+		start = end
+	}
+	return nil
+}
+
+func (b *batch) request(p []byte) error {
+	if len(p) < 4 {
+		return fmt.Errorf("%w: request of %d bytes", errEntry, len(p))
+	}
+	n := int(binary.LittleEndian.Uint32(p))
+	p = p[4:]
+	if n > len(p)/opSizeMin {
+		return fmt.Errorf("%w: %d ops in %d bytes", errEntry, n, len(p))
+	}
+	for range n {
+		var err error
+		if p, err = b.op(p); err != nil {
+			return err
+		}
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%w: %d bytes after the last op", errEntry, len(p))
+	}
+	b.counts = append(b.counts, n)
+	return nil
+}
+
+func (b *batch) op(p []byte) ([]byte, error) {
+	if len(p) < opSizeMin {
+		return nil, fmt.Errorf("%w: op of %d bytes", errEntry, len(p))
+	}
+	op := engine.Op{Kind: engine.OpKind(p[0] & 3), ID: binary.LittleEndian.Uint64(p[1:])}
+	cells := int(p[0]>>2) + 1
+	p = p[opSizeMin:]
+	switch {
+	case op.Kind == engine.OpDelete && cells == 1:
+		cells = 0
+	case op.Kind != engine.OpAdd && op.Kind != engine.OpSet:
+		return nil, fmt.Errorf("%w: op kind %d with %d cells", errEntry, op.Kind, cells)
+	}
+	for range cells {
+		if len(p) < 2 || p[0] >= engine.ColumnsMax {
+			return nil, fmt.Errorf("%w: cell % x", errEntry, p[:min(len(p), 2)])
+		}
+		v, n := binary.Varint(p[1:])
+		if n <= 0 {
+			return nil, fmt.Errorf("%w: value of column %d", errEntry, p[0])
+		}
+		b.cells = append(b.cells, engine.Cell{Column: p[0], Value: v})
+		p = p[1+n:]
+	}
+	b.ops = append(b.ops, op)
+	b.ends = append(b.ends, len(b.cells))
+	return p, nil
+}

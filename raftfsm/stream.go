@@ -1,0 +1,252 @@
+package raftfsm
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/bits"
+
+	"github.com/countd/countd/engine"
+)
+
+// A snapshot. It is a stream of sections, each with its own checksum, that
+// begins with a head and ends with an end.
+//
+//	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
+//	head:     "countd" | version 1 (1) | state kind (1) | applied index (8)
+//	rows:     width (1) | rows (4) | row …        ascending over the whole stream
+//	row:      key - key of the row before, 0 for the first of the section (uvarint)
+//	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
+//	catalog:  JSON
+//	end:      rows (8) | digest (8) | sections before this one (4)
+//
+// The state kind is that of the entries. A reader takes nothing for granted: a
+// stream that is cut, or has anything behind its end, is refused.
+const (
+	streamVersion = 1
+	streamMagic   = "countd"
+
+	streamHead    = 1
+	streamRows    = 2
+	streamCatalog = 3
+	streamEnd     = 255
+
+	// payloadMax bounds what a reader allocates on the word of a length field.
+	// A section of rows is one segment of the table; that of a catalog, all
+	// keyspaces.
+	payloadMax = 64 << 20
+
+	streamBufferSize = 1 << 20
+)
+
+// errSnapshot is the cause of every refusal of a snapshot.
+var errSnapshot = errors.New("not a whole snapshot of this version")
+
+type streamWriter struct {
+	w        *bufio.Writer
+	buf      []byte
+	sections uint32
+}
+
+// section appends the frame around what fill appends to its argument.
+func (s *streamWriter) section(kind byte, fill func([]byte) []byte) error {
+	s.buf = fill(append(s.buf[:0], kind, 0, 0, 0, 0))
+	binary.LittleEndian.PutUint32(s.buf[1:], uint32(len(s.buf)-sectionHeadSize))
+	s.buf = binary.LittleEndian.AppendUint32(s.buf, crc32.Checksum(s.buf, castagnoli))
+	s.sections++
+	if _, err := s.w.Write(s.buf); err != nil {
+		return fmt.Errorf("cannot write snapshot: %w", err)
+	}
+	return nil
+}
+
+func (s *streamWriter) head(state byte, index uint64) error {
+	return s.section(streamHead, func(b []byte) []byte {
+		return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, state), index)
+	})
+}
+
+func (s *streamWriter) end(rows, digest uint64) error {
+	n := s.sections
+	err := s.section(streamEnd, func(b []byte) []byte {
+		b = binary.LittleEndian.AppendUint64(b, rows)
+		b = binary.LittleEndian.AppendUint64(b, digest)
+		return binary.LittleEndian.AppendUint32(b, n)
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.w.Flush(); err != nil {
+		return fmt.Errorf("cannot write snapshot: %w", err)
+	}
+	return nil
+}
+
+type streamReader struct {
+	r        *bufio.Reader
+	buf      []byte
+	sections uint32
+}
+
+// next returns the next section. The payload is valid until the next call.
+func (s *streamReader) next() (kind byte, payload []byte, err error) {
+	var head [sectionHeadSize]byte
+	if _, err := io.ReadFull(s.r, head[:]); err != nil {
+		return 0, nil, fmt.Errorf("%w: section %d: %w", errSnapshot, s.sections, err)
+	}
+	n := int(binary.LittleEndian.Uint32(head[1:]))
+	if n > payloadMax {
+		return 0, nil, fmt.Errorf("%w: section %d of %d bytes", errSnapshot, s.sections, n)
+	}
+	if cap(s.buf) < n+entryCRCSize {
+		s.buf = make([]byte, n+entryCRCSize)
+	}
+	s.buf = s.buf[:n+entryCRCSize]
+	if _, err := io.ReadFull(s.r, s.buf); err != nil {
+		return 0, nil, fmt.Errorf("%w: section %d: %w", errSnapshot, s.sections, err)
+	}
+	want := binary.LittleEndian.Uint32(s.buf[n:])
+	if got := crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, s.buf[:n]); got != want {
+		return 0, nil, fmt.Errorf("%w: section %d: checksum %08x, want %08x", errSnapshot, s.sections, got, want)
+	}
+	s.sections++
+	return head[0], s.buf[:n], nil
+}
+
+func (s *streamReader) head(state byte) (index uint64, err error) {
+	kind, p, err := s.next()
+	if err != nil {
+		return 0, err
+	}
+	want := append([]byte(streamMagic), streamVersion, state)
+	if kind != streamHead || len(p) != len(want)+8 || string(p[:len(want)]) != string(want) {
+		return 0, fmt.Errorf("%w: head %d %q", errSnapshot, kind, p[:min(len(p), len(want))])
+	}
+	return binary.LittleEndian.Uint64(p[len(want):]), nil
+}
+
+// end verifies an end section's payload, and that nothing stands behind it.
+func (s *streamReader) end(p []byte, rows, digest uint64) error {
+	if len(p) != 20 {
+		return fmt.Errorf("%w: end of %d bytes", errSnapshot, len(p))
+	}
+	wantRows, wantDigest := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+	sections := binary.LittleEndian.Uint32(p[16:])
+	if rows != wantRows || digest != wantDigest || s.sections-1 != sections {
+		return fmt.Errorf("%w: %d rows, digest %016x, %d sections, want %d, %016x, %d",
+			errSnapshot, rows, digest, s.sections-1, wantRows, wantDigest, sections)
+	}
+	if _, err := s.r.ReadByte(); err != io.EOF {
+		return fmt.Errorf("%w: more behind its end", errSnapshot)
+	}
+	return nil
+}
+
+// writeCounters streams a table to w.
+func writeCounters(w io.Writer, index uint64, table *engine.Snapshot) error {
+	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
+	if err := s.head(entryCounters, index); err != nil {
+		return err
+	}
+	err := table.Pages(func(p *engine.Page) error {
+		return s.section(streamRows, func(b []byte) []byte { return appendRows(b, p) })
+	})
+	if err != nil {
+		return err
+	}
+	return s.end(uint64(table.Rows()), table.Digest())
+}
+
+// readCounters reads what writeCounters wrote, to the end of r.
+func readCounters(r io.Reader) (index uint64, table *engine.Table, err error) {
+	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
+	if index, err = s.head(entryCounters); err != nil {
+		return 0, nil, err
+	}
+	table = engine.New()
+	var page engine.Page
+	for {
+		kind, payload, err := s.next()
+		if err != nil {
+			return 0, nil, err
+		}
+		switch kind {
+		case streamRows:
+			if err := parseRows(payload, &page); err != nil {
+				return 0, nil, err
+			}
+			if err := table.Load(&page); err != nil {
+				return 0, nil, fmt.Errorf("%w: %w", errSnapshot, err)
+			}
+		case streamEnd:
+			return index, table, s.end(payload, table.Stats().Rows, table.Digest())
+		default:
+			return 0, nil, fmt.Errorf("%w: section kind %d", errSnapshot, kind)
+		}
+	}
+}
+
+func appendRows(b []byte, p *engine.Page) []byte {
+	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(len(p.IDs)))
+	last := uint64(0)
+	for i, id := range p.IDs {
+		b = binary.AppendUvarint(b, id-last)
+		last = id
+		row, set := p.Row(i), uint64(0)
+		for c, v := range row {
+			if v != 0 {
+				set |= 1 << c
+			}
+		}
+		b = binary.AppendUvarint(b, set)
+		for ; set != 0; set &= set - 1 {
+			b = binary.AppendVarint(b, row[bits.TrailingZeros64(set)])
+		}
+	}
+	return b
+}
+
+// parseRows fills page, whose memory it uses again.
+func parseRows(p []byte, page *engine.Page) error {
+	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", errSnapshot, what, i) }
+	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
+		return bad("head", 0)
+	}
+	width, rows := int(p[0]), int(binary.LittleEndian.Uint32(p[1:]))
+	p = p[5:]
+	if rows > len(p) { // a row has two bytes at least
+		return bad("bytes", rows)
+	}
+	page.IDs, page.Width, page.Counts = page.IDs[:0], width, page.Counts[:0]
+	id := uint64(0)
+	for i := range rows {
+		step, n := binary.Uvarint(p)
+		if n <= 0 {
+			return bad("key", i)
+		}
+		set, m := binary.Uvarint(p[n:])
+		if m <= 0 || bits.Len64(set) > width {
+			return bad("columns", i)
+		}
+		p = p[n+m:]
+		id += step
+		page.IDs = append(page.IDs, id)
+		for c := range width {
+			var v int64
+			if set>>c&1 != 0 {
+				if v, n = binary.Varint(p); n <= 0 || v == 0 {
+					return bad("count", i)
+				}
+				p = p[n:]
+			}
+			page.Counts = append(page.Counts, v)
+		}
+	}
+	if len(p) > 0 {
+		return bad("bytes after the last", rows)
+	}
+	return nil
+}
