@@ -1,0 +1,195 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// ShardsDefault is the number of shards of a keyspace that does not say.
+	ShardsDefault = 4
+	// ShardsMax bounds the shards of a keyspace: 16 to 64 Raft groups are what
+	// a node carries well.
+	ShardsMax = 64
+	// KeyspacesMax bounds the keyspaces of a cluster, for the same reason.
+	KeyspacesMax = 64
+)
+
+var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
+
+// groupFSM is what openGroup takes.
+type groupFSM = raft.FSM
+
+// keyspaceTable is the catalog as requests see it.
+type keyspaceTable struct {
+	byName map[string]*Keyspace
+	sorted []*Keyspace
+}
+
+// Keyspaces returns all keyspaces by name, ascending. The slice is the node's.
+func (n *Node) Keyspaces() []*Keyspace { return n.keyspaces.Load().sorted }
+
+// Keyspace returns a keyspace, or nil when there is none of that name.
+func (n *Node) Keyspace(name string) *Keyspace { return n.keyspaces.Load().byName[name] }
+
+// CreateKeyspace makes a counter keyspace of k's name, columns and shards, and
+// returns it when this node can serve it. One that is there and has the same
+// shards and columns is returned as it is.
+func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
+	if err := checkKeyspace(&k); err != nil {
+		return nil, err
+	}
+	if n.Keyspace(k.Name) == nil && len(n.Keyspaces()) >= KeyspacesMax {
+		return nil, &ArgumentError{"name", fmt.Sprintf("there are %d keyspaces, the most that a cluster takes", KeyspacesMax)}
+	}
+	r, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.Keyspace{
+		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards,
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if r.Exists && (r.Keyspace.Kind != KindCounters || r.Keyspace.Shards != k.Shards || !slices.Equal(r.Keyspace.Columns, k.Columns)) {
+		return nil, ErrKeyspaceExists
+	}
+	return n.served(ctx, k.Name)
+}
+
+// AddColumns adds those columns that the keyspace does not have, at its end,
+// and returns it. Counts of a new column are 0.
+func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*Keyspace, error) {
+	if err := checkColumns(columns); err != nil {
+		return nil, err
+	}
+	r, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Missing:
+		return nil, ErrUnknownKeyspace
+	case r.Full:
+		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns", engine.ColumnsMax)}
+	}
+	return n.served(ctx, name)
+}
+
+func checkKeyspace(k *Keyspace) error {
+	if !nameForm.MatchString(k.Name) {
+		return &ArgumentError{"name", "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+	}
+	if k.Shards < 1 || k.Shards > ShardsMax {
+		return &ArgumentError{"shards", fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
+	}
+	return checkColumns(k.Columns)
+}
+
+func checkColumns(columns []string) error {
+	if len(columns) < 1 || len(columns) > engine.ColumnsMax {
+		return &ArgumentError{"columns", fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}
+	}
+	for i, c := range columns {
+		if !nameForm.MatchString(c) {
+			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+		}
+		if slices.Contains(columns[:i], c) {
+			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "is there twice"}
+		}
+	}
+	return nil
+}
+
+// change proposes a command to the catalog and returns its result once it is
+// applied here.
+func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+	if n.draining.Load() {
+		return nil, ErrDraining
+	}
+	if err := n.meta.ready(); err != nil {
+		return nil, err
+	}
+	entry, err := raftfsm.AppendCatalogEntry(nil, command)
+	if err != nil {
+		return nil, err
+	}
+	type outcome struct {
+		result *raftfsm.CatalogResult
+		err    error
+	}
+	answer := make(chan outcome, 1)
+	go func() { // ends with the future, or with the process of a failed group
+		future := n.meta.apply(entry, enqueueTimeoutMax)
+		if err := future.Error(); err != nil {
+			answer <- outcome{err: err}
+			return
+		}
+		answer <- outcome{result: future.Response().(*raftfsm.CatalogResult)}
+	}()
+	select {
+	case o := <-answer:
+		switch {
+		case o.err == nil:
+			return o.result, nil
+		case neverProposed(o.err):
+			return nil, fmt.Errorf("%w: %w", ErrNoLeader, o.err)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.err)
+	case <-n.meta.failed():
+		return nil, ErrOutcomeUnknown
+	case <-ctx.Done():
+		return nil, ErrOutcomeUnknown
+	}
+}
+
+// served opens what the catalog has gained and returns the keyspace once its
+// groups can serve.
+func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
+	if err := n.follow(); err != nil {
+		return nil, err
+	}
+	k := n.Keyspace(name)
+	err := n.waitUntil(ctx, func() error {
+		groups, err := n.groupsOf(k)
+		for _, g := range groups {
+			err = errors.Join(err, g.group.ready())
+		}
+		return err
+	})
+	return k, err
+}
+
+// follow makes the node's groups and keyspaces those of the catalog.
+func (n *Node) follow() error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if n.draining.Load() {
+		return ErrDraining
+	}
+	groups := &groupTable{byFirst: map[uint32][]*counterGroup{}}
+	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
+	var errs []error
+	for _, k := range n.catalog.Keyspaces() {
+		opened := n.groups.Load().byFirst[k.FirstGroup]
+		if opened == nil {
+			var err error
+			if opened, err = n.openKeyspace(&k); err != nil {
+				errs = append(errs, fmt.Errorf("cannot open keyspace %s: %w", k.Name, err))
+				continue
+			}
+		}
+		groups.byFirst[k.FirstGroup] = opened
+		groups.all = append(groups.all, opened...)
+		view := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup}
+		keyspaces.byName[k.Name] = view
+		keyspaces.sorted = append(keyspaces.sorted, view)
+	}
+	n.groups.Store(groups) // first: a keyspace that is seen has its groups
+	n.keyspaces.Store(keyspaces)
+	return errors.Join(errs...)
+}

@@ -1,0 +1,303 @@
+package shard
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// The bounds of one group's proposer. Memory is bounded by the queue's bytes
+// and ops (a result row is at most 512 B an op), not by who calls.
+const (
+	// queueOpsMax and queueBytesMax bound what waits or is in flight. At the
+	// slowest disk seen (a sync of 10 ms) that much is committed in a second.
+	queueOpsMax   = 200_000
+	queueBytesMax = 16 << 20
+	// An entry is closed at either of these; a larger single request is an
+	// entry by itself. Above some 10,000 ops an entry no longer gets cheaper
+	// by the op, it only makes the ones behind it wait.
+	entryOpsMax   = 16_384
+	entryBytesMax = 256 << 10
+	// entriesInFlightMax lets raft write one entry while it applies the one
+	// before; what comes meanwhile waits here and grows into the next entry.
+	entriesInFlightMax = 2
+)
+
+// proposer gathers the requests that wait for one group into log entries: the
+// entry that is next takes all that has come while the ones before it are being
+// written. There is no timer: one caller alone waits for nobody.
+//
+// Its goroutines, propose and settle, are started by newProposer and end with
+// close, which waits for them.
+type proposer struct {
+	group   proposeGroup
+	metrics *stageMetrics
+	logger  *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		queue  []*proposal // in order of arrival
+		ops    int         // of the queue and of entries in flight
+		bytes  int         // likewise
+		closed bool
+	}
+	wake    chan struct{} // one token: the queue may have become non-empty
+	slots   chan struct{} // one token for each entry in flight
+	flights chan flight   // from propose to settle, in log order
+	wg      sync.WaitGroup
+}
+
+// proposeGroup is what a proposer needs of its group.
+type proposeGroup interface {
+	apply(entry []byte, timeout time.Duration) raft.ApplyFuture
+	failed() <-chan struct{}
+}
+
+// proposal is one request's part for one group.
+type proposal struct {
+	section []byte // the proposer's until done
+	ops     int
+	width   int
+	since   time.Time
+
+	queued bool          // in the queue; guarded by proposer.mu
+	done   chan struct{} // closed when the answer below is set
+
+	err    error
+	result *raftfsm.Result
+	first  int // number of the proposal's first op in the entry
+}
+
+// flight is one entry that was handed to raft.
+type flight struct {
+	proposals []*proposal
+	bytes     int
+	future    raft.ApplyFuture
+	proposed  time.Time
+}
+
+func newProposer(g proposeGroup, metrics *stageMetrics, logger *slog.Logger) *proposer {
+	p := &proposer{group: g, metrics: metrics, logger: logger,
+		wake:    make(chan struct{}, 1),
+		slots:   make(chan struct{}, entriesInFlightMax),
+		flights: make(chan flight, entriesInFlightMax),
+	}
+	p.wg.Go(p.propose)
+	p.wg.Go(p.settle)
+	return p
+}
+
+// submit queues a request section of some ops. The section belongs to the
+// proposer. It returns ErrOverloaded if the queue is full, ErrDraining if the
+// proposer is closed.
+func (p *proposer) submit(section []byte, ops, width int) (*proposal, error) {
+	q := &proposal{section: section, ops: ops, width: width, since: time.Now(), queued: true, done: make(chan struct{})}
+	p.mu.Lock()
+	if p.mu.closed {
+		p.mu.Unlock()
+		return nil, ErrDraining
+	}
+	// A queue that is empty takes anything: no request is larger than its
+	// bounds for ever.
+	if p.mu.ops > 0 && (p.mu.ops+ops > queueOpsMax || p.mu.bytes+len(section) > queueBytesMax) {
+		p.mu.Unlock()
+		p.metrics.refused.Inc()
+		return nil, ErrOverloaded
+	}
+	p.mu.queue = append(p.mu.queue, q)
+	p.mu.ops += ops
+	p.mu.bytes += len(section)
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return q, nil
+}
+
+// wait returns the request's error once it is settled. At the deadline it
+// withdraws a request that is still queued (ErrOverloaded) and gives one that
+// was proposed up (ErrOutcomeUnknown).
+func (p *proposer) wait(q *proposal, deadline *time.Timer) error {
+	select {
+	case <-q.done:
+		return q.err
+	case <-deadline.C:
+		deadline.Reset(0) // for the request's other groups
+	}
+	if p.withdraw(q) {
+		return fmt.Errorf("%w: it was not proposed by its deadline", ErrOverloaded)
+	}
+	select {
+	case <-q.done:
+		return q.err
+	default:
+		return ErrOutcomeUnknown
+	}
+}
+
+// withdraw takes a proposal out of the queue, unless it was taken.
+func (p *proposer) withdraw(q *proposal) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !q.queued {
+		return false
+	}
+	q.queued = false
+	p.mu.ops -= q.ops
+	p.mu.bytes -= len(q.section)
+	return true
+}
+
+// take removes the next entry's proposals from the queue.
+func (p *proposer) take() []*proposal {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var batch []*proposal
+	ops, bytes, n := 0, 0, 0
+	for _, q := range p.mu.queue {
+		if q.queued {
+			if len(batch) > 0 && (ops+q.ops > entryOpsMax || bytes+len(q.section) > entryBytesMax) {
+				break
+			}
+			q.queued = false
+			batch = append(batch, q)
+			ops += q.ops
+			bytes += len(q.section)
+		}
+		n++
+	}
+	rest := copy(p.mu.queue, p.mu.queue[n:])
+	clear(p.mu.queue[rest:])
+	p.mu.queue = p.mu.queue[:rest]
+	return batch
+}
+
+// propose turns the queue into entries until the proposer is closed and the
+// queue is empty.
+func (p *proposer) propose() {
+	defer close(p.flights)
+	for range p.wake {
+		for {
+			p.slots <- struct{}{} // waits while entries are in flight; the queue grows
+			batch := p.take()
+			if len(batch) == 0 {
+				<-p.slots
+				break
+			}
+			p.flights <- p.launch(batch)
+		}
+		if p.isClosed() {
+			return
+		}
+	}
+}
+
+// launch hands one entry to raft.
+func (p *proposer) launch(batch []*proposal) flight {
+	f := flight{proposals: batch, proposed: time.Now()}
+	width, first := 0, 0
+	for _, q := range batch {
+		f.bytes += len(q.section)
+		width = max(width, q.width)
+		q.first = first
+		first += q.ops
+	}
+	entry := raftfsm.BeginEntry(make([]byte, 0, f.bytes+raftfsm.EntryOverhead), width)
+	for _, q := range batch {
+		entry = append(entry, q.section...)
+		p.metrics.queue.Observe(f.proposed.Sub(q.since).Seconds())
+	}
+	f.future = p.group.apply(raftfsm.SealEntry(entry), enqueueTimeoutMax)
+	return f
+}
+
+// settle answers the proposals of each entry, in log order. It ends when
+// propose has ended and every entry is answered.
+func (p *proposer) settle() {
+	for f := range p.flights {
+		result, err := p.outcome(f)
+		ops := 0
+		for _, q := range f.proposals {
+			q.result, q.err = result, err
+			ops += q.ops
+			close(q.done)
+		}
+		p.mu.Lock()
+		p.mu.ops -= ops
+		p.mu.bytes -= f.bytes
+		p.mu.Unlock()
+		<-p.slots
+	}
+}
+
+// outcome waits for an entry to be applied here. A group that has failed no
+// longer answers its futures.
+func (p *proposer) outcome(f flight) (*raftfsm.Result, error) {
+	answer := make(chan error, 1)
+	go func() { answer <- f.future.Error() }() // ends with the future, or with the process of a failed group
+	var err error
+	select {
+	case err = <-answer:
+	case <-p.group.failed():
+		return nil, ErrOutcomeUnknown
+	}
+	switch {
+	case err == nil:
+		r := f.future.Response().(applied)
+		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
+		return r.answer.(*raftfsm.Result), nil
+	case neverProposed(err):
+		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
+	default:
+		p.logger.Warn("a log entry has no known outcome", "err", err, "requests", len(f.proposals))
+		return nil, ErrOutcomeUnknown
+	}
+}
+
+func (p *proposer) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.closed
+}
+
+// close refuses further requests, and returns when those that wait are
+// answered.
+func (p *proposer) close() {
+	p.mu.Lock()
+	again := p.mu.closed
+	p.mu.closed = true
+	p.mu.Unlock()
+	if !again {
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+	p.wg.Wait()
+}
+
+// row returns the first width counts of the row of the proposal's op i.
+func (q *proposal) row(i, width int) []int64 {
+	at := (q.first + i) * q.result.Width
+	return q.result.Rows[at : at+width]
+}
+
+// overflow returns the refusal of the proposal's op i, if it was refused. from
+// is where to look in the entry's refusals; calls come with rising i.
+func (q *proposal) overflow(i int, from *int) (engine.Overflow, bool) {
+	all := q.result.Overflows
+	for *from < len(all) && all[*from].Op < q.first+i {
+		*from++
+	}
+	if *from < len(all) && all[*from].Op == q.first+i {
+		return all[*from], true
+	}
+	return engine.Overflow{}, false
+}

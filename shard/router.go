@@ -1,0 +1,206 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// An id's shard is id mod shards, and inside of it the row stands under the key
+// id div shards: what all ids of a shard share is not stored, and ids in order
+// stay in order.
+
+func keyOf(id uint64, shards int) (shard int, key uint64) {
+	n := uint64(shards)
+	return int(id % n), id / n
+}
+
+func idOf(shard int, key uint64, shards int) uint64 { return key*uint64(shards) + uint64(shard) }
+
+// counterGroup is one shard of a counter keyspace on this node.
+type counterGroup struct {
+	number   uint32
+	shard    int
+	keyspace string
+	group    *group
+	fsm      *raftfsm.Counters
+	proposer *proposer
+}
+
+// part is what one write has for one shard.
+type part struct {
+	writer   raftfsm.RequestWriter
+	ops      []int // the request's ops for this shard, by number, rising
+	proposal *proposal
+	err      error
+	from     int // overflows of the entry seen so far
+}
+
+// parts is the scratch memory of a write.
+type parts struct {
+	byShard []part
+	timer   *time.Timer
+}
+
+var partsPool = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &parts{timer: t}
+}}
+
+// sectionSizeHint is what a section of one op of one cell takes, rounded up.
+const sectionSizeHint = 32
+
+// Write applies a request, each shard's part of it whole or not at all, and
+// fills the answer in w. See the errors of this package; a PartialError tells
+// the shards apart when they did not fare alike.
+func (n *Node) Write(ks *Keyspace, w *Write) error {
+	groups, err := n.groupsOf(ks)
+	if err != nil {
+		return err
+	}
+	ps := partsPool.Get().(*parts)
+	defer partsPool.Put(ps)
+	ps.split(w, len(groups))
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; len(p.ops) > 0 {
+			p.proposal, p.err = groups[s].submit(&p.writer, w.Width)
+		}
+	}
+	ps.timer.Reset(time.Until(w.Deadline))
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.proposal != nil {
+			p.err = groups[s].proposer.wait(p.proposal, ps.timer)
+		}
+	}
+	ps.timer.Stop()
+	return ps.gather(w, groups)
+}
+
+func (g *counterGroup) submit(writer *raftfsm.RequestWriter, width int) (*proposal, error) {
+	if err := g.group.ready(); err != nil {
+		return nil, err
+	}
+	return g.proposer.submit(writer.Section(), writer.Ops(), width)
+}
+
+// split writes each shard's section of the request. The sections are given to
+// the proposers, so their memory is new; the rest is used again.
+func (ps *parts) split(w *Write, shards int) {
+	if cap(ps.byShard) < shards {
+		ps.byShard = make([]part, shards)
+	}
+	ps.byShard = ps.byShard[:shards]
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		*p = part{ops: p.ops[:0]}
+	}
+	for i := range w.Ops {
+		s, key := keyOf(w.Ops[i].ID, shards)
+		p := &ps.byShard[s]
+		if len(p.ops) == 0 {
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/2))
+		}
+		p.writer.Op(key, &w.Ops[i])
+		p.ops = append(p.ops, i)
+	}
+}
+
+// gather fills the request's answer from the shards' results, or makes the
+// error.
+func (ps *parts) gather(w *Write, groups []*counterGroup) error {
+	if err := ps.failure(w); err != nil {
+		return err
+	}
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		if len(p.ops) == 0 {
+			continue
+		}
+		w.Token = append(w.Token, GroupIndex{groups[s].number, p.proposal.result.Index})
+		for i, op := range p.ops {
+			if w.Width > 0 {
+				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.row(i, w.Width))
+			}
+		}
+	}
+	ps.overflows(w)
+	for s := range ps.byShard {
+		ps.byShard[s].proposal = nil
+	}
+	return nil
+}
+
+// overflows appends the refused ops in the request's order.
+func (ps *parts) overflows(w *Write) {
+	any := false
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		any = any || len(p.ops) > 0 && len(p.proposal.result.Overflows) > 0
+	}
+	if !any {
+		return
+	}
+	at := make([]int, len(ps.byShard))
+	for i := range w.Ops {
+		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		p := &ps.byShard[s]
+		if o, refused := p.proposal.overflow(at[s], &p.from); refused {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
+		}
+		at[s]++
+	}
+}
+
+// failure returns nil if every shard applied its part, the shards' error if all
+// have the same, and a PartialError otherwise.
+func (ps *parts) failure(w *Write) error {
+	var worst error
+	touched, failed := 0, 0
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		if len(p.ops) == 0 {
+			continue
+		}
+		touched++
+		if p.err != nil {
+			failed++
+			if worst == nil || errors.Is(p.err, ErrOutcomeUnknown) {
+				worst = p.err
+			}
+		}
+	}
+	if failed == 0 {
+		return nil
+	}
+	partial := &PartialError{Err: worst}
+	for i := range w.Ops {
+		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		switch err := ps.byShard[s].err; {
+		case err == nil:
+			partial.Applied = append(partial.Applied, w.Ops[i].ID)
+		case errors.Is(err, ErrOutcomeUnknown):
+			partial.Unknown = append(partial.Unknown, w.Ops[i].ID)
+		}
+	}
+	if len(partial.Applied) == 0 && (len(partial.Unknown) == 0 || touched == 1) {
+		return worst
+	}
+	return partial
+}
+
+// groupsOf returns the keyspace's groups on this node, by shard.
+func (n *Node) groupsOf(ks *Keyspace) ([]*counterGroup, error) {
+	if n.draining.Load() {
+		return nil, ErrDraining
+	}
+	groups := n.groups.Load().byFirst[ks.firstGroup]
+	if groups == nil {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name)
+	}
+	return groups, nil
+}
