@@ -17,10 +17,12 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
-// Defaults of an import.
+// Defaults of an import. On 2 cores shared with a one-node server, batches of
+// 1,000 rows brought 230,000 to 310,000 rows/s with 4 in flight; 2,000 with 8
+// brought 480,000 to 530,000, and larger ones hardly more.
 const (
-	importBatchDefault = 1000
-	importLanesDefault = 4
+	importBatchDefault = 2000
+	importLanesDefault = 8
 	retryForDefault    = time.Minute
 )
 
