@@ -17,9 +17,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
-// Defaults of an import. On 2 cores shared with a one-node server, batches of
-// 1,000 rows brought 230,000 to 310,000 rows/s with 4 in flight; 2,000 with 8
-// brought 480,000 to 530,000, and larger ones hardly more.
+// Defaults of an import. On 2 busy cores shared with a one-node server, 1,000
+// rows with 4 requests in flight brought 250,000 to 310,000 rows/s, 2,000 with 8
+// brought 480,000 to 530,000, and 5,000 with 8 some 15 % more, for bodies and
+// pauses of more than twice the size.
 const (
 	importBatchDefault = 2000
 	importLanesDefault = 8
