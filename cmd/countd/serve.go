@@ -86,7 +86,6 @@ func (p *process) run(signals <-chan os.Signal) error {
 		p.logger.Info("stopping", "signal", s.String())
 	case err := <-p.served:
 		failed = errors.Join(errServerEnded, err)
-		p.served <- nil // stop waits for it too
 	}
 	go func() { // lives as long as the process; it ends it or ends with it
 		s := <-signals
@@ -112,7 +111,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	if err := p.open(c, listener); err != nil {
 		return nil, errors.Join(err, listener.Close(), p.stop())
 	}
-	go func() { p.served <- p.server.Serve() }() // ended and waited for by stop
+	go func() { p.served <- p.server.Serve() }() // ended by stop
 	logger.Info("countd started",
 		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "data_dir", p.dir.Path(),
@@ -141,6 +140,9 @@ func (p *process) open(c *config, listener net.Listener) error {
 		return fmt.Errorf("cannot open node: %w", err)
 	}
 	p.node = node
+	if err := p.checkShards(c); err != nil {
+		return err
+	}
 	server, err := api.New(api.Config{
 		Backend:  node,
 		Listener: listener,
@@ -152,6 +154,21 @@ func (p *process) open(c *config, listener net.Listener) error {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
 	}
 	p.server = server
+	return nil
+}
+
+// checkShards refuses --shards for a keyspace that is not there, and tells of
+// one that cannot have what it says.
+func (p *process) checkShards(c *config) error {
+	for name, shards := range c.Shards {
+		keyspace := p.node.Keyspace(name)
+		if keyspace == nil {
+			return c.bad("shards", fmt.Sprintf("no keyspace %q is built in; make others with their shards by countctl keyspace create", name))
+		}
+		if keyspace.Shards != shards {
+			p.logger.Warn("a keyspace keeps the shards that it was made with", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
+		}
+	}
 	return nil
 }
 
@@ -178,10 +195,8 @@ func (p *process) stop() error {
 	began := time.Now()
 	var errs []error
 	if p.server != nil {
-		done, err := p.within("finish the requests in flight", drainTimeout, p.server.Shutdown)
-		if errs = append(errs, err); done {
-			errs = append(errs, <-p.served)
-		}
+		_, err := p.within("finish the requests in flight", drainTimeout, p.server.Shutdown)
+		errs = append(errs, err)
 	}
 	closed := true
 	if p.node != nil {
@@ -196,8 +211,8 @@ func (p *process) stop() error {
 	return errors.Join(errs...)
 }
 
-// within runs one step of the stop until the timeout and tells whether the step
-// returned. That it was cut short is no error.
+// within runs one step of the stop until the timeout and tells whether it was
+// done by then. That it was not is no error.
 func (p *process) within(what string, timeout time.Duration, step func(context.Context) error) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -205,13 +220,12 @@ func (p *process) within(what string, timeout time.Duration, step func(context.C
 	go func() { result <- step(ctx) }() // ends by ctx or, if it hangs, with the process
 	select {
 	case err = <-result:
-		done = true
 	case <-time.After(timeout + lateTimeout):
 		err = context.DeadlineExceeded
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		p.logger.Warn("stop cut short", "step", what, "after", timeout.String())
-		err = nil
+		return false, nil
 	}
-	return done, err
+	return true, err
 }

@@ -119,12 +119,13 @@ func TestWrongSettingsExitWithUsage(t *testing.T) {
 		"flag of a later version": {"--join=127.0.0.1:7402", "", "unknown flag: --join"},
 		"command":                 {"start", "", `unknown command "start"`},
 		"value":                   {"--shards=posts=65", "", "want 1 to 64 shards"},
-		"variable":                {"--log-level=info", "COUNTD_HTTP_ADDR=x", "env COUNTD_HTTP_ADDR"},
+		"variable":                {"--log-level=info", "COUNTD_LOG_FORMAT=x", "env COUNTD_LOG_FORMAT"},
 		"keyspace's name":         {"--shards=Posts=4", "", "want KEYSPACE=N"},
+		"keyspace not built in":   {"--shards=likes=4", "", `no keyspace "likes"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := proctest.NewNode(t, bin, t.TempDir())
-			n.Args, n.Env = []string{"--data-dir=" + n.Dir, tc.arg}, []string{tc.env}
+			n.Args, n.Env = append([]string{tc.arg}, n.Args...), []string{tc.env}
 			n.Start()
 			if code := n.Exited(5 * time.Second); code != 2 || !strings.Contains(n.Log(), tc.want) {
 				t.Errorf("exit code %d, want 2 and %q:\n%s", code, tc.want, n.Log())

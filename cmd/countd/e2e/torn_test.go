@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,9 @@ import (
 // openTimeout is what a node may take to refuse a damaged directory or to serve
 // it. One that does neither leaves its operator without an answer.
 const openTimeout = 20 * time.Second
+
+// bitFlips is how many flips of one bit anywhere in a log are tried.
+const bitFlips = 40
 
 // damages are what disks, crashes and copies do to a file.
 var damages = map[string]func(raw []byte) []byte{
@@ -41,7 +46,7 @@ var damages = map[string]func(raw []byte) []byte{
 // Either it serves every count as it was acknowledged, or it refuses to start
 // and names what is wrong. It never serves another count, and never hangs.
 func TestDamagedFiles(t *testing.T) {
-	whole, l := snapshotAndLog(t)
+	whole, l := killedNode(t, true)
 	kinds := filesByKind(t, whole)
 	for _, kind := range []string{"node.json", "raft.db", "meta.json", "state.bin"} {
 		if kinds[kind] == "" {
@@ -57,13 +62,49 @@ func TestDamagedFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 				damageFile(t, filepath.Join(dir, file), apply)
-				servesRightOrRefuses(t, dir, filepath.Dir(file), l)
+				servesRightOrRefuses(t, dir, part(file), l)
 			})
 		}
 	}
 }
 
-// servesRightOrRefuses starts a node on a directory that was damaged below part.
+// TestFlippedBits is TestDamagedFiles for single bits anywhere in a log that
+// alone holds all counts.
+func TestFlippedBits(t *testing.T) {
+	flips := bitFlips
+	if testing.Short() {
+		flips = 8
+	}
+	whole, l := killedNode(t, false)
+	log := filesByKind(t, whole)["raft.db"]
+	for i := range flips {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
+				t.Fatal(err)
+			}
+			damageFile(t, filepath.Join(dir, log), func(raw []byte) []byte {
+				at, bit := rand.IntN(len(raw)), byte(1)<<rand.IntN(8)
+				t.Logf("byte %d of %d, bit %#x", at, len(raw), bit)
+				raw[at] ^= bit
+				return raw
+			})
+			servesRightOrRefuses(t, dir, part(log), l)
+		})
+	}
+}
+
+// part is what a refusal must name of a damaged file: the directory that holds
+// it, being that of a group or of a snapshot, or the file itself.
+func part(file string) string {
+	if dir := filepath.Dir(file); dir != "." {
+		return filepath.Base(dir)
+	}
+	return file
+}
+
+// servesRightOrRefuses starts a node on a directory of which part was damaged.
 func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 	t.Helper()
 	n := proctest.NewNode(t, bin, dir)
@@ -71,7 +112,7 @@ func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 	ready, code := n.WaitReady(openTimeout)
 	switch {
 	case ready:
-		t.Log("serves")
+		t.Log("serves every count")
 		l.check(t, n)
 		n.Stop()
 	case code == 0:
@@ -87,23 +128,18 @@ func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 	}
 }
 
-// snapshotAndLog returns a data directory whose node was killed after writes
-// upon snapshots, and what its counts must be.
-func snapshotAndLog(t *testing.T) (dir string, l *ledger) {
+// killedNode returns a data directory whose node was killed after writes, upon
+// a snapshot if asked for, and what its counts must be.
+func killedNode(t *testing.T, snapshot bool) (dir string, l *ledger) {
 	t.Helper()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=1", "--shards=users=1")
 	n.StartReady()
-	file := filepath.Join(t.TempDir(), "posts.csv.gz")
-	packed, err := os.ReadFile(sampleSet)
-	if err != nil {
-		t.Fatal(err)
+	if snapshot {
+		growLog(t, n)
+		n.Stop()
+		n.StartReady()
+		hasSnapshots(t, n)
 	}
-	if err := os.WriteFile(file, packed, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.MustCtl("import", file, "--map", postsMap)
-	n.Stop()
-	n.StartReady()
 	l = newLedger()
 	w := startWriters(n, l)
 	eventually(t, "some hundred writes are acknowledged", func() bool { return l.acknowledged() > 300 })
