@@ -233,6 +233,9 @@ func readCatalog(r io.Reader) (uint64, *catalogState, error) {
 	if err := strictJSON(body, state); err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", errSnapshot, err)
 	}
+	if err := state.check(); err != nil {
+		return 0, nil, err
+	}
 	kind, end, err := s.next()
 	if err != nil {
 		return 0, nil, err
@@ -241,4 +244,19 @@ func readCatalog(r io.Reader) (uint64, *catalogState, error) {
 		return 0, nil, fmt.Errorf("%w: section kind %d", errSnapshot, kind)
 	}
 	return index, state, s.end(end, uint64(len(state.Keyspaces)), 0)
+}
+
+// check refuses a state that no commands make: a keyspace under another's name
+// or without shards, or groups that NextGroup would give away again.
+func (s *catalogState) check() error {
+	if s.NextGroup < 1 {
+		return fmt.Errorf("%w: next group %d", errSnapshot, s.NextGroup)
+	}
+	for name, k := range s.Keyspaces {
+		behind := uint64(k.FirstGroup) + uint64(max(k.Shards, 0))
+		if k.Name != name || k.Shards < 1 || k.FirstGroup < 1 || behind > uint64(s.NextGroup) || len(k.Columns) > engine.ColumnsMax {
+			return fmt.Errorf("%w: keyspace %q: %+v", errSnapshot, name, k)
+		}
+	}
+	return nil
 }

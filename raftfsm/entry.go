@@ -33,6 +33,7 @@ const (
 	entryCRCSize    = 4
 	sectionHeadSize = 5
 	opSizeMin       = 9
+	opCellsMax      = 64 // what six bits hold
 
 	entryCounters = 1
 	entryCatalog  = 2
@@ -86,8 +87,13 @@ func (w *RequestWriter) Reset(buf []byte) {
 	w.buf, w.ops = append(buf[:0], sectionRequest, 0, 0, 0, 0, 0, 0, 0, 0), 0
 }
 
-// Op appends an op under key, which stands in place of the op's id.
+// Op appends an op under key, which stands in place of the op's id. It panics
+// on an op that the format has no form for: an entry that cannot be applied must
+// not be proposed, because no replica would survive it.
 func (w *RequestWriter) Op(key uint64, op *engine.Op) {
+	if !writable(op) {
+		panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
+	}
 	head := byte(op.Kind)
 	if len(op.Cells) > 0 {
 		head |= byte(len(op.Cells)-1) << 2
@@ -97,6 +103,22 @@ func (w *RequestWriter) Op(key uint64, op *engine.Op) {
 		w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
 	}
 	w.ops++
+}
+
+// writable reports whether decode takes the op back.
+func writable(op *engine.Op) bool {
+	for i := range op.Cells {
+		if op.Cells[i].Column >= engine.ColumnsMax {
+			return false
+		}
+	}
+	switch op.Kind {
+	case engine.OpAdd, engine.OpSet:
+		return len(op.Cells) >= 1 && len(op.Cells) <= opCellsMax
+	case engine.OpDelete:
+		return len(op.Cells) == 0
+	}
+	return false
 }
 
 // Ops is how many ops were appended.

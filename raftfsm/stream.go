@@ -17,7 +17,7 @@ import (
 //
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
 //	head:     "countd" | version 1 (1) | state kind (1) | applied index (8)
-//	rows:     width (1) | rows (4) | row …        ascending over the whole stream
+//	rows:     width (1) | rows (4) | row …        1 to 32,768, ascending over the whole stream
 //	row:      key - key of the row before, 0 for the first of the section (uvarint)
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
 //	catalog:  JSON
@@ -34,10 +34,14 @@ const (
 	streamCatalog = 3
 	streamEnd     = 255
 
+	// sectionRowsMax bounds the rows of a section, and with it what a reader of
+	// rows allocates: 17 MB at the most columns. It is above a usual segment's
+	// rows, so that nearly always a section is one segment.
+	sectionRowsMax = 1 << 15
 	// payloadMax bounds what a reader allocates on the word of a length field.
-	// A section of rows is one segment of the table; that of a catalog, all
-	// keyspaces.
-	payloadMax = 64 << 20
+	// The largest section of rows has 21.6 MB, 660 B a row; that of a catalog,
+	// all keyspaces, some 300 kB.
+	payloadMax = 32 << 20
 
 	streamBufferSize = 1 << 20
 )
@@ -97,10 +101,11 @@ func (s *streamReader) next() (kind byte, payload []byte, err error) {
 	if _, err := io.ReadFull(s.r, head[:]); err != nil {
 		return 0, nil, fmt.Errorf("%w: section %d: %w", errSnapshot, s.sections, err)
 	}
-	n := int(binary.LittleEndian.Uint32(head[1:]))
-	if n > payloadMax {
-		return 0, nil, fmt.Errorf("%w: section %d of %d bytes", errSnapshot, s.sections, n)
+	length := binary.LittleEndian.Uint32(head[1:])
+	if length > payloadMax {
+		return 0, nil, fmt.Errorf("%w: section %d of %d bytes", errSnapshot, s.sections, length)
 	}
+	n := int(length)
 	if cap(s.buf) < n+entryCRCSize {
 		s.buf = make([]byte, n+entryCRCSize)
 	}
@@ -152,7 +157,14 @@ func writeCounters(w io.Writer, index uint64, table *engine.Snapshot) error {
 		return err
 	}
 	err := table.Pages(func(p *engine.Page) error {
-		return s.section(streamRows, func(b []byte) []byte { return appendRows(b, p) })
+		for from := 0; from < len(p.IDs); from += sectionRowsMax {
+			to := min(from+sectionRowsMax, len(p.IDs))
+			err := s.section(streamRows, func(b []byte) []byte { return appendRows(b, p, from, to) })
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return err
@@ -189,10 +201,12 @@ func readCounters(r io.Reader) (index uint64, table *engine.Table, err error) {
 	}
 }
 
-func appendRows(b []byte, p *engine.Page) []byte {
-	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(len(p.IDs)))
+// appendRows appends rows from … to-1 of a page.
+func appendRows(b []byte, p *engine.Page, from, to int) []byte {
+	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(to-from))
 	last := uint64(0)
-	for i, id := range p.IDs {
+	for i := from; i < to; i++ {
+		id := p.IDs[i]
 		b = binary.AppendUvarint(b, id-last)
 		last = id
 		row, set := p.Row(i), uint64(0)
@@ -217,8 +231,8 @@ func parseRows(p []byte, page *engine.Page) error {
 	}
 	width, rows := int(p[0]), int(binary.LittleEndian.Uint32(p[1:]))
 	p = p[5:]
-	if rows > len(p) { // a row has two bytes at least
-		return bad("bytes", rows)
+	if rows < 1 || rows > sectionRowsMax {
+		return bad("number", rows)
 	}
 	page.IDs, page.Width, page.Counts = page.IDs[:0], width, page.Counts[:0]
 	id := uint64(0)
@@ -228,10 +242,13 @@ func parseRows(p []byte, page *engine.Page) error {
 			return bad("key", i)
 		}
 		set, m := binary.Uvarint(p[n:])
-		if m <= 0 || bits.Len64(set) > width {
+		if m <= 0 || set == 0 || bits.Len64(set) > width {
 			return bad("columns", i)
 		}
 		p = p[n+m:]
+		if i > 0 && id+step <= id {
+			return bad("order", i)
+		}
 		id += step
 		page.IDs = append(page.IDs, id)
 		for c := range width {
