@@ -117,17 +117,31 @@ func (n *Node) start() error {
 	if err := n.waitUntil(ctx, n.meta.ready); err != nil {
 		return fmt.Errorf("cannot open the catalog: %w", err)
 	}
-	if len(n.catalog.Keyspaces()) == 0 {
-		for _, k := range builtin {
-			if shards, ok := n.cfg.Shards[k.Name]; ok {
-				k.Shards = shards
-			}
-			if _, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &k}); err != nil {
-				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
-			}
-		}
+	if err := n.createBuiltin(ctx); err != nil {
+		return err
 	}
 	return n.follow()
+}
+
+// createBuiltin makes the built-in keyspaces that are not there: all of them
+// when a cluster is new, the rest when it was stopped on the way.
+func (n *Node) createBuiltin(ctx context.Context) error {
+	present := map[string]bool{}
+	for _, k := range n.catalog.Keyspaces() {
+		present[k.Name] = true
+	}
+	for _, k := range builtin {
+		if present[k.Name] {
+			continue
+		}
+		if shards, ok := n.cfg.Shards[k.Name]; ok {
+			k.Shards = shards
+		}
+		if _, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &k}); err != nil {
+			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
+		}
+	}
+	return nil
 }
 
 func (n *Node) groupConfig(number uint32, keyspace string, fsm groupFSM) groupConfig {

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,10 +43,11 @@ type proposer struct {
 
 	mu struct {
 		sync.Mutex
-		queue  []*proposal // in order of arrival
-		ops    int         // of the queue and of entries in flight
-		bytes  int         // likewise
-		closed bool
+		queue     []*proposal // in order of arrival
+		withdrawn int         // of the queue; never more than half of it
+		ops       int         // load of the queue and of entries in flight
+		bytes     int         // likewise
+		closed    bool
 	}
 	wake    chan struct{} // one token: the queue may have become non-empty
 	slots   chan struct{} // one token for each entry in flight
@@ -74,9 +76,14 @@ type proposal struct {
 	first  int // number of the proposal's first op in the entry
 }
 
+// load is what a proposal counts against queueOpsMax. One without ops, a read
+// that is confirmed through the log, takes memory too.
+func (q *proposal) load() int { return max(q.ops, 1) }
+
 // flight is one entry that was handed to raft.
 type flight struct {
 	proposals []*proposal
+	load      int
 	bytes     int
 	future    raft.ApplyFuture
 	proposed  time.Time
@@ -105,13 +112,13 @@ func (p *proposer) submit(section []byte, ops, width int) (*proposal, error) {
 	}
 	// A queue that is empty takes anything: no request is larger than its
 	// bounds for ever.
-	if p.mu.ops > 0 && (p.mu.ops+ops > queueOpsMax || p.mu.bytes+len(section) > queueBytesMax) {
+	if p.mu.ops > 0 && (p.mu.ops+q.load() > queueOpsMax || p.mu.bytes+len(section) > queueBytesMax) {
 		p.mu.Unlock()
 		p.metrics.refused.Inc()
 		return nil, ErrOverloaded
 	}
 	p.mu.queue = append(p.mu.queue, q)
-	p.mu.ops += ops
+	p.mu.ops += q.load()
 	p.mu.bytes += len(section)
 	p.mu.Unlock()
 	select {
@@ -142,7 +149,9 @@ func (p *proposer) wait(q *proposal, deadline *time.Timer) error {
 	}
 }
 
-// withdraw takes a proposal out of the queue, unless it was taken.
+// withdraw takes a proposal out of the queue, unless it was taken. The queue is
+// closed up when half of it is withdrawn: while a disk hangs nothing takes from
+// it, and callers with short deadlines come and go.
 func (p *proposer) withdraw(q *proposal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,16 +159,22 @@ func (p *proposer) withdraw(q *proposal) bool {
 		return false
 	}
 	q.queued = false
-	p.mu.ops -= q.ops
+	p.mu.ops -= q.load()
 	p.mu.bytes -= len(q.section)
+	q.section = nil
+	p.mu.withdrawn++
+	if p.mu.withdrawn > len(p.mu.queue)/2 {
+		p.mu.queue = slices.DeleteFunc(p.mu.queue, func(q *proposal) bool { return !q.queued })
+		p.mu.withdrawn = 0
+	}
 	return true
 }
 
-// take removes the next entry's proposals from the queue.
-func (p *proposer) take() []*proposal {
+// take removes the next entry's proposals from the queue. It returns none, and
+// true, once the proposer is closed and the queue is empty for ever.
+func (p *proposer) take() (batch []*proposal, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var batch []*proposal
 	ops, bytes, n := 0, 0, 0
 	for _, q := range p.mu.queue {
 		if q.queued {
@@ -170,13 +185,15 @@ func (p *proposer) take() []*proposal {
 			batch = append(batch, q)
 			ops += q.ops
 			bytes += len(q.section)
+		} else {
+			p.mu.withdrawn--
 		}
 		n++
 	}
 	rest := copy(p.mu.queue, p.mu.queue[n:])
 	clear(p.mu.queue[rest:])
 	p.mu.queue = p.mu.queue[:rest]
-	return batch
+	return batch, len(batch) == 0 && p.mu.closed
 }
 
 // propose turns the queue into entries until the proposer is closed and the
@@ -186,15 +203,15 @@ func (p *proposer) propose() {
 	for range p.wake {
 		for {
 			p.slots <- struct{}{} // waits while entries are in flight; the queue grows
-			batch := p.take()
+			batch, ended := p.take()
+			if ended {
+				return
+			}
 			if len(batch) == 0 {
 				<-p.slots
 				break
 			}
 			p.flights <- p.launch(batch)
-		}
-		if p.isClosed() {
-			return
 		}
 	}
 }
@@ -204,6 +221,7 @@ func (p *proposer) launch(batch []*proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
 	width, first := 0, 0
 	for _, q := range batch {
+		f.load += q.load()
 		f.bytes += len(q.section)
 		width = max(width, q.width)
 		q.first = first
@@ -223,16 +241,14 @@ func (p *proposer) launch(batch []*proposal) flight {
 func (p *proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
-		ops := 0
-		for _, q := range f.proposals {
-			q.result, q.err = result, err
-			ops += q.ops
-			close(q.done)
-		}
-		p.mu.Lock()
-		p.mu.ops -= ops
+		p.mu.Lock() // first: who has an answer finds the room that it took free again
+		p.mu.ops -= f.load
 		p.mu.bytes -= f.bytes
 		p.mu.Unlock()
+		for _, q := range f.proposals {
+			q.result, q.err = result, err
+			close(q.done)
+		}
 		<-p.slots
 	}
 }
@@ -259,12 +275,6 @@ func (p *proposer) outcome(f flight) (*raftfsm.Result, error) {
 		p.logger.Warn("a log entry has no known outcome", "err", err, "requests", len(f.proposals))
 		return nil, ErrOutcomeUnknown
 	}
-}
-
-func (p *proposer) isClosed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.closed
 }
 
 // close refuses further requests, and returns when those that wait are

@@ -89,7 +89,11 @@ func (g *counterGroup) admit(opt *ReadOptions) error {
 		return g.confirm(opt.Deadline)
 	default:
 		// A leader that has applied its term's barrier has every write that
-		// was acknowledged before it, and is fresh as long as it leads.
+		// was acknowledged before it. Cut off from the other voters, it goes
+		// on leading for its lease.
+		if opt.MaxStaleness > 0 && opt.MaxStaleness < g.group.cfg.Timing.Lease {
+			return g.confirm(opt.Deadline)
+		}
 		return g.group.ready()
 	}
 }
@@ -111,7 +115,9 @@ func (g *counterGroup) confirm(deadline time.Time) error {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	if err := g.proposer.wait(q, timer); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+		// Not wrapped: nothing was written, so no outcome is unknown and
+		// nothing is left to withdraw.
+		return fmt.Errorf("%w: %v", ErrNoQuorum, err)
 	}
 	return nil
 }

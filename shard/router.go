@@ -59,12 +59,13 @@ const sectionSizeHint = 32
 // fills the answer in w. See the errors of this package; a PartialError tells
 // the shards apart when they did not fare alike.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
+	w.Overflows, w.Token, w.Duplicate = w.Overflows[:0], w.Token[:0], false
 	groups, err := n.groupsOf(ks)
 	if err != nil {
 		return err
 	}
 	ps := partsPool.Get().(*parts)
-	defer partsPool.Put(ps)
+	defer ps.release()
 	ps.split(w, len(groups))
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; len(p.ops) > 0 {
@@ -79,6 +80,16 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	}
 	ps.timer.Stop()
 	return ps.gather(w, groups)
+}
+
+// release gives the scratch memory back. It lets go of sections and results,
+// which are not scratch: a section whose write was given up is still its
+// proposer's.
+func (ps *parts) release() {
+	for s := range ps.byShard {
+		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
+	}
+	partsPool.Put(ps)
 }
 
 func (g *counterGroup) submit(writer *raftfsm.RequestWriter, width int) (*proposal, error) {
@@ -96,8 +107,7 @@ func (ps *parts) split(w *Write, shards int) {
 	}
 	ps.byShard = ps.byShard[:shards]
 	for s := range ps.byShard {
-		p := &ps.byShard[s]
-		*p = part{ops: p.ops[:0]}
+		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, shards)
@@ -129,9 +139,6 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 		}
 	}
 	ps.overflows(w)
-	for s := range ps.byShard {
-		ps.byShard[s].proposal = nil
-	}
 	return nil
 }
 

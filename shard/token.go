@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -37,8 +38,8 @@ func (t Token) AppendText(dst []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, raw)
 }
 
-// ParseToken reads a token's text form. It never returns a token with one
-// group twice.
+// ParseToken reads a token's text form, exactly as AppendText makes it. It never
+// returns a token with one group twice, nor with an index of 0.
 func ParseToken(text []byte) (Token, error) {
 	raw, err := base64.RawURLEncoding.Strict().AppendDecode(nil, text)
 	if err != nil || len(raw) == 0 || raw[0] != tokenVersion {
@@ -52,11 +53,16 @@ func ParseToken(text []byte) (Token, error) {
 			return nil, ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
-		if m <= 0 || t.Index(uint32(group)) != 0 {
+		// No write has index 0, and Index tells an absent group by it.
+		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
 			return nil, ErrBadToken
 		}
 		t = append(t, GroupIndex{uint32(group), index})
 		raw = raw[n+m:]
+	}
+	// Base64 passes line breaks over and uvarints can be longer than need be.
+	if !bytes.Equal(t.AppendText(nil), text) {
+		return nil, ErrBadToken
 	}
 	return t, nil
 }
