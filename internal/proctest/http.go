@@ -31,7 +31,7 @@ func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("cannot make request: %w", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := n.client.Do(req)
 	if err != nil {
 		return 0, err
 	}

@@ -3,7 +3,6 @@ package proctest
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -32,12 +31,14 @@ type Node struct {
 	Dir  string // data directory
 	Args []string
 	Env  []string // added to the test's own
+	Cwd  string   // working directory; "" for the test's
 	URL  string   // of the HTTP API
 	Addr string   // host:port of the HTTP API
 
-	t    testing.TB
-	bin  string
-	live *life
+	t      testing.TB
+	bin    Binaries
+	client *http.Client
+	live   *life
 }
 
 // life is one run of the process.
@@ -54,16 +55,20 @@ type life struct {
 func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 	t.Helper()
 	ports := FreePorts(t, 3)
-	n := &Node{t: t, bin: bin.Countd, Dir: dir, Addr: ports[0], URL: "http://" + ports[0]}
+	n := &Node{t: t, bin: bin, Dir: dir, Addr: ports[0], URL: "http://" + ports[0]}
+	// A connection for each of a test's writers, so that none runs out of ports.
+	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}
 	n.Args = append([]string{
 		"--data-dir", dir, "--http-addr", ports[0], "--cluster-addr", ports[1], "--gossip-addr", ports[2],
 	}, args...)
 	t.Cleanup(func() {
-		if n.live != nil {
-			n.Kill()
+		n.client.CloseIdleConnections()
+		if n.live == nil {
+			return
 		}
-		if t.Failed() && n.live != nil {
-			t.Logf("log of the last life of %s:\n%s", dir, n.Log())
+		n.Kill()
+		if t.Failed() {
+			t.Logf("the last life of %s:\n%s", dir, n.Log())
 		}
 	})
 	return n
@@ -72,9 +77,10 @@ func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 // Start runs the process and returns at once.
 func (n *Node) Start() {
 	n.t.Helper()
-	l := &life{cmd: exec.Command(n.bin, n.Args...), exited: make(chan struct{})}
+	l := &life{cmd: exec.Command(n.bin.Countd, n.Args...), exited: make(chan struct{})}
 	l.cmd.Stderr = &l.log
 	l.cmd.Stdout = &l.log
+	l.cmd.Dir = n.Cwd
 	l.cmd.Env = append(os.Environ(), n.Env...)
 	dieWithParent(l.cmd)
 	if err := l.cmd.Start(); err != nil {
@@ -108,7 +114,7 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
+		if resp, err := n.client.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return true, 0
@@ -208,6 +214,3 @@ func (b *syncBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.mu.Buffer.String()
 }
-
-// String names the node in a test's output.
-func (n *Node) String() string { return fmt.Sprintf("node at %s", n.Addr) }
