@@ -27,6 +27,8 @@ const (
 	codeDraining         = "draining"
 	codeNotReady         = "not_ready"
 	codeOutcomeUnknown   = "outcome_unknown"
+	codeConflict         = "idempotency_conflict"
+	codeExpired          = "idempotency_expired"
 )
 
 // fault is an error as the client sees it.
@@ -68,6 +70,8 @@ var backendFaults = []struct {
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
+	{shard.ErrConflict, fasthttp.StatusConflict, codeConflict},
+	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
 	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace},
 }
@@ -105,8 +109,8 @@ func faultOf(err error) (*fault, bool) {
 }
 
 // faultOfPartial tells a write that some of its shards did: 504 when the fate of
-// any op is not known, else 503, whatever stopped the others, because the client
-// should not send the whole again as it may after a 429.
+// any op is not known, else what stopped the others, but 503 in place of 429,
+// because without a key the client must not send the whole again.
 func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	err := partial.Err
 	if len(partial.Unknown) > 0 {

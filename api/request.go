@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"fmt"
 	"sync"
 	"time"
 
@@ -119,7 +120,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, takes
 		return err
 	}
 	if takes&takesWrite != 0 {
-		if err := refuseExactlyOnce(&ctx.Request.Header); err != nil {
+		if err := r.readIdentity(ctx); err != nil {
 			return err
 		}
 	}
@@ -143,13 +144,28 @@ func (r *request) readDeadline(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// refuseExactlyOnce refuses the headers that ask for a promise which the server
-// does not keep: to pass them over would make a retry count twice.
-func refuseExactlyOnce(h *fasthttp.RequestHeader) error {
-	for _, name := range [...]string{headerKey, headerProducer, headerSequence} {
-		if h.Peek(name) != nil {
-			return invalid(name, "exactly-once headers are not supported yet")
+// readIdentity reads what tells a write from all others. A key stands for one
+// call with one body: method, path and body are hashed.
+func (r *request) readIdentity(ctx *fasthttp.RequestCtx) error {
+	h := &ctx.Request.Header
+	key, producer, sequence := h.Peek(headerKey), h.Peek(headerProducer), h.Peek(headerSequence)
+	switch {
+	case key != nil && (producer != nil || sequence != nil):
+		return invalid(headerKey, "a write has a key or a producer, not both")
+	case key != nil:
+		if len(key) < 1 || len(key) > shard.KeyBytesMax {
+			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", shard.KeyBytesMax))
 		}
+		r.write.ID = shard.ByKey(key, h.Method(), ctx.URI().PathOriginal(), ctx.Request.Body())
+	case producer != nil || sequence != nil:
+		if len(producer) < 1 || len(producer) > shard.ProducerBytesMax {
+			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", shard.ProducerBytesMax))
+		}
+		number, ok := parseUint64(sequence)
+		if !ok || number == 0 {
+			return invalid(headerSequence, "not an integer from 1 to 2^64-1")
+		}
+		r.write.ID = shard.ByProducer(producer, number)
 	}
 	return nil
 }

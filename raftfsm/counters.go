@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,14 +32,16 @@ type Counters struct {
 	// an index that belong together. Reads of rows do not take it.
 	whole sync.Mutex
 
-	batch batch // raft's goroutine's own
+	// raft's goroutine's own
+	batch batch
+	once  *once
 }
 
 var _ raft.BatchingFSM = (*Counters)(nil)
 
 // NewCounters returns the state before the first entry.
 func NewCounters() *Counters {
-	c := &Counters{}
+	c := &Counters{once: newOnce()}
 	c.table.Store(engine.New())
 	return c
 }
@@ -50,6 +53,7 @@ type Result struct {
 	Width     int               // columns of a row
 	Rows      []int64           // of all ops of the entry in their order, each right after its op
 	Overflows []engine.Overflow // by op of the entry, rising
+	Outcomes  []Outcome         // by request of the entry
 }
 
 // Table returns the rows as they are now. Restore replaces it, so a caller
@@ -135,12 +139,12 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 		err = fmt.Errorf("%w: kind %d in a group of counters", errEntry, kind)
 	}
 	if err == nil {
-		err = c.batch.decode(sections)
+		err = c.batch.decode(sections, c.once)
 	}
 	if err != nil {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
-	r := &Result{Index: entry.Index, Width: width}
+	r := &Result{Index: entry.Index, Width: width, Outcomes: slices.Clone(c.batch.outcomes)}
 	if width > 0 {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
 	}
@@ -154,18 +158,19 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 // Snapshot captures the state between two entries; raft persists it while
 // entries go on being applied.
 func (c *Counters) Snapshot() (raft.FSMSnapshot, error) {
-	return &countersSnapshot{index: c.applied.Load(), table: c.Table().Snapshot()}, nil
+	return &countersSnapshot{index: c.applied.Load(), once: c.once.state(), table: c.Table().Snapshot()}, nil
 }
 
 type countersSnapshot struct {
 	index uint64
+	once  onceState
 	table *engine.Snapshot
 }
 
 // Persist streams the snapshot to sink. The caller closes or cancels the sink
 // on an error, as raft does.
 func (s *countersSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeCounters(sink, s.index, s.table); err != nil {
+	if err := writeCounters(sink, s.index, s.table, &s.once); err != nil {
 		return err
 	}
 	return sink.Close()
@@ -177,13 +182,14 @@ func (s *countersSnapshot) Release() { s.table.Close() }
 // it was.
 func (c *Counters) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
-	index, table, err := readCounters(snapshot)
+	index, table, once, err := readCounters(snapshot)
 	if err != nil {
 		return fmt.Errorf("cannot restore counters: %w", err)
 	}
 	c.whole.Lock()
 	defer c.whole.Unlock()
 	c.table.Store(table)
+	c.once = once
 	c.advance(index)
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
+	"time"
 
 	"github.com/countd/countd/engine"
 )
@@ -19,7 +21,11 @@ import (
 //	 version       columns of a result row; the CRC is of all before it
 //
 //	section:  kind (1) | length of payload (4) | payload
-//	request:  ops (4) | op …          one client's request without a key
+//	request:  ops (4) | op …                   one client's request without an identity
+//	clock:    leader's time (8) | key horizon (8) | producer idle time (8) | keys (4) | producers (4)
+//	          times in milliseconds; before the first request with an identity
+//	producer: length of name (1) | name | number (8) | as request
+//	keyed:    key (16) | body (16) | made at (8) | as request
 //	op:       head (1) | key (8) | cell …
 //	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
 //	cell:     column (1) | delta or value (varint)
@@ -38,14 +44,19 @@ const (
 	entryCounters = 1
 	entryCatalog  = 2
 
-	sectionRequest = 1
-	sectionCatalog = 2
+	sectionRequest  = 1
+	sectionCatalog  = 2
+	sectionClock    = 3
+	sectionProducer = 16
+	sectionKeyed    = 17
 
-	// Section kinds 16 and up are for requests with a key.
+	clockSize = 32
+	keyedSize = 40
 )
 
-// EntryOverhead is how many bytes Seal and BeginEntry add to the sections.
-const EntryOverhead = entryHeadSize + entryCRCSize
+// EntryOverhead is how many bytes BeginEntry, AppendClock and SealEntry add to
+// the requests.
+const EntryOverhead = entryHeadSize + sectionHeadSize + clockSize + entryCRCSize
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -75,16 +86,59 @@ func SealEntry(entry []byte) []byte {
 	return binary.LittleEndian.AppendUint32(entry, crc32.Checksum(entry, castagnoli))
 }
 
+// AppendClock appends the section that stamps an entry with the leader's time
+// and the limits that hold from there on. An entry with a request that has an
+// identity begins with one.
+func AppendClock(dst []byte, now time.Time, l Limits) []byte {
+	dst = append(dst, sectionClock, clockSize, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(now.UnixMilli()))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(l.KeyHorizon.Milliseconds()))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(l.ProducerIdle.Milliseconds()))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(l.KeysMax))
+	return binary.LittleEndian.AppendUint32(dst, uint32(l.ProducersMax))
+}
+
+func parseClock(p []byte) (now int64, l Limits, err error) {
+	if len(p) != clockSize {
+		return 0, l, fmt.Errorf("%w: clock of %d bytes", errEntry, len(p))
+	}
+	ms := func(at int) time.Duration {
+		return time.Duration(min(binary.LittleEndian.Uint64(p[at:]), uint64(math.MaxInt64/time.Millisecond))) * time.Millisecond
+	}
+	now = int64(binary.LittleEndian.Uint64(p))
+	l.KeyHorizon, l.ProducerIdle = ms(8), ms(16)
+	l.KeysMax, l.ProducersMax = int(binary.LittleEndian.Uint32(p[24:])), int(binary.LittleEndian.Uint32(p[28:]))
+	if now < 0 {
+		return 0, l, fmt.Errorf("%w: time %d", errEntry, now)
+	}
+	if err := l.Check(); err != nil {
+		return 0, l, fmt.Errorf("%w: %w", errEntry, err)
+	}
+	return now, l, nil
+}
+
 // RequestWriter appends one request section to a buffer that it owns until
 // Section hands it out.
 type RequestWriter struct {
-	buf []byte
-	ops uint32
+	buf   []byte
+	opsAt int // where the number of ops stands
+	ops   uint32
 }
 
 // Reset starts a section in buf, whose contents are overwritten.
-func (w *RequestWriter) Reset(buf []byte) {
-	w.buf, w.ops = append(buf[:0], sectionRequest, 0, 0, 0, 0, 0, 0, 0, 0), 0
+func (w *RequestWriter) Reset(buf []byte, id *RequestID) {
+	kind := [...]byte{byNothing: sectionRequest, byProducer: sectionProducer, byKey: sectionKeyed}[id.kind]
+	w.buf = append(buf[:0], kind, 0, 0, 0, 0)
+	switch id.kind {
+	case byProducer:
+		w.buf = append(append(w.buf, byte(len(id.producer))), id.producer...)
+		w.buf = binary.LittleEndian.AppendUint64(w.buf, id.seq)
+	case byKey:
+		w.buf = append(append(w.buf, id.key[:]...), id.body[:]...)
+		w.buf = binary.LittleEndian.AppendUint64(w.buf, uint64(id.born))
+	}
+	w.opsAt, w.ops = len(w.buf), 0
+	w.buf = append(w.buf, 0, 0, 0, 0)
 }
 
 // Op appends an op under key, which stands in place of the op's id. It panics
@@ -127,7 +181,7 @@ func (w *RequestWriter) Ops() int { return int(w.ops) }
 // Section returns the finished section, which may be appended to an entry.
 func (w *RequestWriter) Section() []byte {
 	binary.LittleEndian.PutUint32(w.buf[1:], uint32(len(w.buf)-sectionHeadSize))
-	binary.LittleEndian.PutUint32(w.buf[sectionHeadSize:], w.ops)
+	binary.LittleEndian.PutUint32(w.buf[w.opsAt:], w.ops)
 	return w.buf
 }
 
@@ -161,24 +215,31 @@ func nextSection(sections []byte) (kind byte, payload, rest []byte, err error) {
 
 // batch is the ops of a whole entry, decoded into memory that is used again.
 type batch struct {
-	ops    []engine.Op
-	cells  []engine.Cell
-	ends   []int // cells of op i end here; set until the cells no longer move
-	counts []int // ops of each request
+	ops      []engine.Op
+	cells    []engine.Cell
+	ends     []int // cells of op i end here; set until the cells no longer move
+	outcomes []Outcome
 }
 
-// decode fills the batch with all ops of a counters entry, in order.
-func (b *batch) decode(sections []byte) error {
-	b.ops, b.cells, b.ends, b.counts = b.ops[:0], b.cells[:0], b.ends[:0], b.counts[:0]
+// decode fills the batch with all ops of a counters entry, in order, and has
+// the memory of requests judge each. Ops that are not to be applied become
+// ones without cells, which change nothing and answer their row.
+func (b *batch) decode(sections []byte, once *once) error {
+	b.ops, b.cells, b.ends, b.outcomes = b.ops[:0], b.cells[:0], b.ends[:0], b.outcomes[:0]
+	ticked := false
 	for len(sections) > 0 {
 		kind, payload, rest, err := nextSection(sections)
 		if err != nil {
 			return err
 		}
-		if kind != sectionRequest {
-			return fmt.Errorf("%w: section kind %d", errEntry, kind)
-		}
-		if err := b.request(payload); err != nil {
+		if kind == sectionClock {
+			now, limits, err := parseClock(payload)
+			if err != nil {
+				return err
+			}
+			once.tick(now, limits)
+			ticked = true
+		} else if err := b.request(kind, payload, once, ticked); err != nil {
 			return err
 		}
 		sections = rest
@@ -191,7 +252,48 @@ func (b *batch) decode(sections []byte) error {
 	return nil
 }
 
-func (b *batch) request(p []byte) error {
+// request decodes one request and has it judged.
+func (b *batch) request(kind byte, p []byte, once *once, ticked bool) error {
+	id, p, err := parseIdentity(kind, p)
+	if err != nil {
+		return err
+	}
+	if id.Exists() && !ticked {
+		return fmt.Errorf("%w: a request with an identity before the clock", errEntry)
+	}
+	first, cells := len(b.ops), len(b.cells)
+	if err := b.requestOps(p); err != nil {
+		return err
+	}
+	outcome := once.judge(&id)
+	b.outcomes = append(b.outcomes, outcome)
+	if outcome == Applied {
+		return nil
+	}
+	b.cells = b.cells[:cells]
+	for i := first; i < len(b.ops); i++ {
+		b.ops[i].Kind, b.ends[i] = engine.OpAdd, cells
+	}
+	return nil
+}
+
+// parseIdentity splits a request's identity off. Its name is the payload's.
+func parseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
+	switch {
+	case kind == sectionRequest:
+		return id, p, nil
+	case kind == sectionProducer && len(p) >= 1 && p[0] >= 1 && p[0] <= ProducerBytesMax && len(p) >= int(p[0])+9:
+		n := 1 + int(p[0])
+		id = ByProducer(p[1:n], binary.LittleEndian.Uint64(p[n:]))
+		return id, p[n+8:], nil
+	case kind == sectionKeyed && len(p) >= keyedSize:
+		id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
+		return id, p[keyedSize:], nil
+	}
+	return id, nil, fmt.Errorf("%w: section kind %d of %d bytes", errEntry, kind, len(p))
+}
+
+func (b *batch) requestOps(p []byte) error {
 	if len(p) < 4 {
 		return fmt.Errorf("%w: request of %d bytes", errEntry, len(p))
 	}
@@ -209,7 +311,6 @@ func (b *batch) request(p []byte) error {
 	if len(p) > 0 {
 		return fmt.Errorf("%w: %d bytes after the last op", errEntry, len(p))
 	}
-	b.counts = append(b.counts, n)
 	return nil
 }
 

@@ -20,6 +20,7 @@ import (
 //	rows:     width (1) | rows (4) | row …        1 to 32,768, ascending over the whole stream
 //	row:      key - key of the row before, 0 for the first of the section (uvarint)
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
+//	producers, gone, keys: oncestate.go; each once, behind the rows
 //	catalog:  JSON
 //	end:      rows (8) | digest (8) | sections before this one (4)
 //
@@ -32,7 +33,12 @@ const (
 	streamHead    = 1
 	streamRows    = 2
 	streamCatalog = 3
-	streamEnd     = 255
+
+	streamProducers = 4 // these three: oncestate.go
+	streamGone      = 5
+	streamKeys      = 6
+
+	streamEnd = 255
 
 	// sectionRowsMax bounds the rows of a section, and with it what a reader of
 	// rows allocates: 17 MB at the most columns. It is above a usual segment's
@@ -151,7 +157,7 @@ func (s *streamReader) end(p []byte, rows, digest uint64) error {
 }
 
 // writeCounters streams a table to w.
-func writeCounters(w io.Writer, index uint64, table *engine.Snapshot) error {
+func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *onceState) error {
 	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
 	if err := s.head(entryCounters, index); err != nil {
 		return err
@@ -169,36 +175,59 @@ func writeCounters(w io.Writer, index uint64, table *engine.Snapshot) error {
 	if err != nil {
 		return err
 	}
+	for i, state := range [][]byte{once.producers, once.gone, once.keys} {
+		if err := s.section(byte(streamProducers+i), func(b []byte) []byte { return append(b, state...) }); err != nil {
+			return err
+		}
+	}
 	return s.end(uint64(table.Rows()), table.Digest())
 }
 
 // readCounters reads what writeCounters wrote, to the end of r.
-func readCounters(r io.Reader) (index uint64, table *engine.Table, err error) {
+func readCounters(r io.Reader) (index uint64, table *engine.Table, once *once, err error) {
 	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 	if index, err = s.head(entryCounters); err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
-	table = engine.New()
+	table, once = engine.New(), newOnce()
 	var page engine.Page
-	for {
+	for last := byte(streamRows); ; {
 		kind, payload, err := s.next()
 		if err != nil {
-			return 0, nil, err
+			return 0, nil, nil, err
 		}
-		switch kind {
-		case streamRows:
-			if err := parseRows(payload, &page); err != nil {
-				return 0, nil, err
-			}
-			if err := table.Load(&page); err != nil {
-				return 0, nil, fmt.Errorf("%w: %w", errSnapshot, err)
-			}
-		case streamEnd:
-			return index, table, s.end(payload, table.Stats().Rows, table.Digest())
-		default:
-			return 0, nil, fmt.Errorf("%w: section kind %d", errSnapshot, kind)
+		if kind == streamEnd && last == streamKeys {
+			return index, table, once, s.end(payload, table.Stats().Rows, table.Digest())
+		}
+		if kind != last+1 && (kind != streamRows || last != streamRows) && (kind != streamProducers || last != streamRows) {
+			return 0, nil, nil, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
+		}
+		last = kind
+		if err := readSection(kind, payload, &page, table, once); err != nil {
+			return 0, nil, nil, err
 		}
 	}
+}
+
+// readSection adds one section between head and end to the state.
+func readSection(kind byte, payload []byte, page *engine.Page, table *engine.Table, once *once) error {
+	switch kind {
+	case streamRows:
+		if err := parseRows(payload, page); err != nil {
+			return err
+		}
+		if err := table.Load(page); err != nil {
+			return fmt.Errorf("%w: %w", errSnapshot, err)
+		}
+		return nil
+	case streamProducers:
+		return once.restoreProducers(payload)
+	case streamGone:
+		return once.restoreGone(payload)
+	case streamKeys:
+		return once.restoreKeys(payload)
+	}
+	return fmt.Errorf("%w: section kind %d", errSnapshot, kind)
 }
 
 // appendRows appends rows from … to-1 of a page.

@@ -26,11 +26,22 @@ type Config struct {
 	HTTPAddr    string // these two are told in Status
 	GossipAddr  string
 	Shards      map[string]int // of built-in keyspaces, read when they are first made
+	Limits      Limits         // zero for LimitsDefault
 	Logger      *slog.Logger
 	Metrics     prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)
+}
+
+// LimitsDefault remembers a key for ten minutes, and a producer until it has
+// been idle for a day. A key takes some 100 B and a producer some 120 B, for
+// each shard that saw it.
+var LimitsDefault = Limits{
+	KeyHorizon:   10 * time.Minute,
+	KeysMax:      raftfsm.KeysMaxMax,
+	ProducerIdle: 24 * time.Hour,
+	ProducersMax: 100_000,
 }
 
 // builtin are the keyspaces that every cluster begins with.
@@ -86,6 +97,12 @@ func Open(cfg Config) (*Node, error) {
 		if shards < 1 || shards > ShardsMax {
 			return nil, fmt.Errorf("shards of keyspace %s: %d is not in 1…%d", name, shards, ShardsMax)
 		}
+	}
+	if cfg.Limits == (Limits{}) {
+		cfg.Limits = LimitsDefault
+	}
+	if err := cfg.Limits.Check(); err != nil {
+		return nil, err
 	}
 	n := &Node{cfg: cfg}
 	n.keyspaces.Store(&keyspaceTable{})
@@ -186,7 +203,7 @@ func (n *Node) openShard(k *raftfsm.Keyspace, shard int) (*counterGroup, error) 
 	if c.group, err = openGroup(cfg); err != nil {
 		return nil, fmt.Errorf("shard %d of keyspace %s: %w", shard, k.Name, err)
 	}
-	c.proposer = newProposer(c.group, n.metrics, cfg.Logger)
+	c.proposer = newProposer(c.group, n.cfg.Limits, n.metrics, cfg.Logger)
 	return c, nil
 }
 

@@ -40,6 +40,8 @@ type proposer struct {
 	group   proposeGroup
 	metrics *stageMetrics
 	logger  *slog.Logger
+	limits  raftfsm.Limits
+	started time.Time // see now
 
 	mu struct {
 		sync.Mutex
@@ -66,6 +68,7 @@ type proposal struct {
 	section []byte // the proposer's until done
 	ops     int
 	width   int
+	once    bool // the request has an identity
 	since   time.Time
 
 	queued bool          // in the queue; guarded by proposer.mu
@@ -73,7 +76,8 @@ type proposal struct {
 
 	err    error
 	result *raftfsm.Result
-	first  int // number of the proposal's first op in the entry
+	number int // of the proposal in the entry
+	first  int // number of its first op there
 }
 
 // load is what a proposal counts against queueOpsMax. One without ops, a read
@@ -89,8 +93,8 @@ type flight struct {
 	proposed  time.Time
 }
 
-func newProposer(g proposeGroup, metrics *stageMetrics, logger *slog.Logger) *proposer {
-	p := &proposer{group: g, metrics: metrics, logger: logger,
+func newProposer(g proposeGroup, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
+	p := &proposer{group: g, limits: limits, metrics: metrics, logger: logger, started: time.Now(),
 		wake:    make(chan struct{}, 1),
 		slots:   make(chan struct{}, entriesInFlightMax),
 		flights: make(chan flight, entriesInFlightMax),
@@ -100,11 +104,20 @@ func newProposer(g proposeGroup, metrics *stageMetrics, logger *slog.Logger) *pr
 	return p
 }
 
-// submit queues a request section of some ops. The section belongs to the
-// proposer. It returns ErrOverloaded if the queue is full, ErrDraining if the
-// proposer is closed.
-func (p *proposer) submit(section []byte, ops, width int) (*proposal, error) {
-	q := &proposal{section: section, ops: ops, width: width, since: time.Now(), queued: true, done: make(chan struct{})}
+// now is the time that entries are stamped with: the clock of the process's
+// start and what has gone by since. A clock that is set meanwhile does not make
+// the log forget what it should remember.
+func (p *proposer) now() time.Time { return p.started.Add(time.Since(p.started)) }
+
+// submit queues a request section. The section belongs to the proposer. It
+// returns ErrOverloaded if the queue is full, ErrDraining if the proposer is
+// closed.
+func (p *proposer) submit(w *raftfsm.RequestWriter, once bool, width int) (*proposal, error) {
+	section := w.Section()
+	q := &proposal{
+		section: section, ops: w.Ops(), width: width, once: once,
+		since: time.Now(), queued: true, done: make(chan struct{}),
+	}
 	p.mu.Lock()
 	if p.mu.closed {
 		p.mu.Unlock()
@@ -134,7 +147,7 @@ func (p *proposer) submit(section []byte, ops, width int) (*proposal, error) {
 func (p *proposer) wait(q *proposal, deadline *time.Timer) error {
 	select {
 	case <-q.done:
-		return q.err
+		return q.answer()
 	case <-deadline.C:
 		deadline.Reset(0) // for the request's other groups
 	}
@@ -143,11 +156,29 @@ func (p *proposer) wait(q *proposal, deadline *time.Timer) error {
 	}
 	select {
 	case <-q.done:
-		return q.err
+		return q.answer()
 	default:
 		return ErrOutcomeUnknown
 	}
 }
+
+// answer returns why a settled proposal was not applied, or nil.
+func (q *proposal) answer() error {
+	if q.err != nil {
+		return q.err
+	}
+	switch q.outcome() {
+	case raftfsm.Conflict:
+		return ErrConflict
+	case raftfsm.Expired:
+		return ErrExpired
+	case raftfsm.Full:
+		return fmt.Errorf("%w: no room to remember another key", ErrOverloaded)
+	}
+	return nil
+}
+
+func (q *proposal) outcome() raftfsm.Outcome { return q.result.Outcomes[q.number] }
 
 // withdraw takes a proposal out of the queue, unless it was taken. The queue is
 // closed up when half of it is withdrawn: while a disk hangs nothing takes from
@@ -219,15 +250,19 @@ func (p *proposer) propose() {
 // launch hands one entry to raft.
 func (p *proposer) launch(batch []*proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
-	width, first := 0, 0
-	for _, q := range batch {
+	width, first, once := 0, 0, false
+	for i, q := range batch {
 		f.load += q.load()
 		f.bytes += len(q.section)
 		width = max(width, q.width)
-		q.first = first
+		once = once || q.once
+		q.number, q.first = i, first
 		first += q.ops
 	}
 	entry := raftfsm.BeginEntry(make([]byte, 0, f.bytes+raftfsm.EntryOverhead), width)
+	if once {
+		entry = raftfsm.AppendClock(entry, p.now(), p.limits)
+	}
 	for _, q := range batch {
 		entry = append(entry, q.section...)
 		p.metrics.queue.Observe(f.proposed.Sub(q.since).Seconds())

@@ -107,8 +107,8 @@ func (g *counterGroup) confirm(deadline time.Time) error {
 		return err
 	}
 	var w raftfsm.RequestWriter
-	w.Reset(nil)
-	q, err := g.proposer.submit(w.Section(), 0, 0)
+	w.Reset(nil, &RequestID{})
+	q, err := g.proposer.submit(&w, false, 0)
 	if err != nil {
 		return err
 	}

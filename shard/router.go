@@ -34,8 +34,10 @@ type counterGroup struct {
 // part is what one write has for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
+	used     bool  // there is something to propose
 	ops      []int // the request's ops for this shard, by number, rising
 	proposal *proposal
+	answered bool
 	err      error
 	from     int // overflows of the entry seen so far
 }
@@ -52,8 +54,9 @@ var partsPool = sync.Pool{New: func() any {
 	return &parts{timer: t}
 }}
 
-// sectionSizeHint is what a section of one op of one cell takes, rounded up.
-const sectionSizeHint = 32
+// sectionSizeHint is what a section of one op of one cell takes, rounded up;
+// a second op takes a quarter.
+const sectionSizeHint = 64
 
 // Write applies a request, each shard's part of it whole or not at all, and
 // fills the answer in w. See the errors of this package; a PartialError tells
@@ -67,19 +70,53 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
 	ps.split(w, len(groups))
-	for s := range ps.byShard {
-		if p := &ps.byShard[s]; len(p.ops) > 0 {
-			p.proposal, p.err = groups[s].submit(&p.writer, w.Width)
-		}
-	}
 	ps.timer.Reset(time.Until(w.Deadline))
-	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.proposal != nil {
-			p.err = groups[s].proposer.wait(p.proposal, ps.timer)
+	defer ps.timer.Stop()
+	if w.ID.Keyed() {
+		if err := ps.ask(w, groups); err != nil {
+			return err
 		}
 	}
-	ps.timer.Stop()
+	for s := range ps.byShard {
+		ps.byShard[s].submit(groups[s], w)
+	}
+	for s := range ps.byShard {
+		ps.byShard[s].wait(groups[s], ps.timer)
+	}
 	return ps.gather(w, groups)
+}
+
+// ask has one shard, which the key alone chooses, judge whether the key was
+// used for another body: other bodies have their ops on other shards, which
+// would know nothing of each other. Nothing else is proposed before it agrees.
+func (ps *parts) ask(w *Write, groups []*counterGroup) error {
+	s := w.ID.Shard(len(groups))
+	p := &ps.byShard[s]
+	if len(p.ops) == 0 {
+		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
+	}
+	p.used = true
+	p.submit(groups[s], w)
+	p.wait(groups[s], ps.timer)
+	return p.err
+}
+
+// submit proposes the part, unless it has nothing to propose or was.
+func (p *part) submit(g *counterGroup, w *Write) {
+	if !p.used || p.proposal != nil || p.err != nil {
+		return
+	}
+	if p.err = g.group.ready(); p.err == nil {
+		p.proposal, p.err = g.proposer.submit(&p.writer, w.ID.Exists(), w.Width)
+	}
+}
+
+// wait waits for the part's answer, unless it is there.
+func (p *part) wait(g *counterGroup, deadline *time.Timer) {
+	if p.proposal != nil && !p.answered {
+		p.err = g.proposer.wait(p.proposal, deadline)
+		p.answered = true
+	}
 }
 
 // release gives the scratch memory back. It lets go of sections and results,
@@ -90,13 +127,6 @@ func (ps *parts) release() {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
 	partsPool.Put(ps)
-}
-
-func (g *counterGroup) submit(writer *raftfsm.RequestWriter, width int) (*proposal, error) {
-	if err := g.group.ready(); err != nil {
-		return nil, err
-	}
-	return g.proposer.submit(writer.Section(), writer.Ops(), width)
 }
 
 // split writes each shard's section of the request. The sections are given to
@@ -113,7 +143,8 @@ func (ps *parts) split(w *Write, shards int) {
 		s, key := keyOf(w.Ops[i].ID, shards)
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/2))
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
+			p.used = true
 		}
 		p.writer.Op(key, &w.Ops[i])
 		p.ops = append(p.ops, i)
@@ -126,11 +157,13 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	if err := ps.failure(w); err != nil {
 		return err
 	}
+	w.Duplicate = true
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			continue
 		}
+		w.Duplicate = w.Duplicate && p.proposal.outcome() == raftfsm.Duplicate
 		w.Token = append(w.Token, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {

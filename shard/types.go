@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 // The errors of this package that a caller may tell apart. All but
@@ -25,6 +26,11 @@ var (
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
 	// not learned by the deadline: it happens once or never.
 	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
+	// ErrConflict is returned when a request's key was used for another body.
+	ErrConflict = errors.New("the key was used for another request")
+	// ErrExpired is returned when a request's identity is too old to tell
+	// whether it was applied. It is not applied now.
+	ErrExpired = errors.New("the request is too old to tell whether it was applied")
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
 	ErrKeyspaceExists = errors.New("the keyspace exists with other columns or shards")
@@ -101,17 +107,39 @@ type ReadOptions struct {
 	Deadline     time.Time     // always set
 }
 
+// RequestID tells a request from all others of its keyspace. It holds the
+// caller's bytes until Node.Write has returned.
+type RequestID = raftfsm.RequestID
+
+// ByProducer names the request of number seq, from 1 on, of the stream of a
+// producer, 1…ProducerBytesMax bytes.
+func ByProducer(producer []byte, seq uint64) RequestID { return raftfsm.ByProducer(producer, seq) }
+
+// ByKey names a request by a key that the client chose, 1…KeyBytesMax bytes.
+// asked is what a repeat must ask for again.
+func ByKey(key []byte, asked ...[]byte) RequestID { return raftfsm.ByKey(key, asked...) }
+
+// The bounds of what tells requests apart.
+const (
+	ProducerBytesMax = raftfsm.ProducerBytesMax
+	KeyBytesMax      = raftfsm.KeyBytesMax
+)
+
+// Limits bound what the shards remember of requests.
+type Limits = raftfsm.Limits
+
 // Write is one write request and, after Node.Write returned nil, its answer.
 // The caller owns it and everything in it again once Write has returned; with
 // ErrOutcomeUnknown too, because the node keeps no reference to it.
 type Write struct {
 	Ops      []engine.Op // ids as the client knows them
+	ID       RequestID   // applies the request once; zero for no such promise
 	Width    int         // columns of each result row; 0 for no results
 	Deadline time.Time   // always set
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold the unchanged counts
-	Duplicate bool              // the request was applied before; Rows hold counts as of now
+	Duplicate bool              // every shard had applied its part before; Rows hold counts as of now
 	Token     Token
 }
 

@@ -1,0 +1,194 @@
+package raftfsm
+
+// Outcome is what became of one request of an entry.
+type Outcome uint8
+
+const (
+	// Applied: its ops were applied, but for those in Result.Overflows.
+	Applied Outcome = iota
+	// Duplicate: it was applied before. Its rows are those of now.
+	Duplicate
+	// Conflict: its key was used for another body. Nothing was applied.
+	Conflict
+	// Expired: it is too old to tell whether it was applied. Nothing was.
+	Expired
+	// Full: there is no room to remember another key. Nothing was applied.
+	Full
+)
+
+const (
+	// seqWindow is how far behind its highest number a producer's requests may
+	// come in any order.
+	seqWindow = 64
+	// gonePerProducer bounds the producers that are remembered by name only,
+	// after they went, as a multiple of Limits.ProducersMax.
+	gonePerProducer = 16
+)
+
+// once is a group's memory of the requests that it has applied. It is part of
+// the replicated state: it moves with the log's own time, and replicas that
+// applied the same entries hold equal bytes of it (appendState).
+type once struct {
+	now    int64 // the latest time that a leader stamped, Unix milliseconds
+	limits Limits
+
+	keys     map[[16]byte]keyRecord
+	keyOrder fifo[[16]byte] // by arrival, in which order they go
+
+	producers map[string]*producer
+	idle      producer // head of the ring of producers by last use, longest idle next
+
+	// gone are producers that were forgotten. A request of one is expired and
+	// never applied: the group can no longer tell what it has seen of it.
+	gone      map[uint64]struct{}
+	goneOrder fifo[uint64]
+}
+
+// keyRecord is what is kept of a key. It goes two horizons after it came,
+// because a key may be made, by its own clock, up to one horizon after the
+// group's time, and is judged by that time from then on.
+type keyRecord struct {
+	body [16]byte
+	came int64
+}
+
+type producer struct {
+	name       string
+	high       uint64 // highest number applied
+	window     uint64 // bit i: number high-i was applied
+	used       int64
+	next, prev *producer
+}
+
+func newOnce() *once {
+	o := &once{keys: map[[16]byte]keyRecord{}, producers: map[string]*producer{}, gone: map[uint64]struct{}{}}
+	o.idle.next, o.idle.prev = &o.idle, &o.idle
+	return o
+}
+
+// tick moves the log's time to now, unless it is there already, and forgets
+// what is too old by then.
+func (o *once) tick(now int64, limits Limits) {
+	o.now, o.limits = max(o.now, now), limits
+	for o.keyOrder.len() > 0 && o.now-o.keys[o.keyOrder.front()].came >= 2*limits.KeyHorizon.Milliseconds() {
+		delete(o.keys, o.keyOrder.pop())
+	}
+	for o.idle.next != &o.idle && o.now-o.idle.next.used >= limits.ProducerIdle.Milliseconds() {
+		o.forget(o.idle.next)
+	}
+}
+
+// judge decides about a request and, if it is to be applied, remembers it.
+func (o *once) judge(id *RequestID) Outcome {
+	switch id.kind {
+	case byProducer:
+		return o.judgeProducer(id)
+	case byKey:
+		return o.judgeKey(id)
+	}
+	return Applied
+}
+
+func (o *once) judgeKey(id *RequestID) Outcome {
+	if known, ok := o.keys[id.key]; ok {
+		if known.body != id.body {
+			return Conflict
+		}
+		return Duplicate
+	}
+	horizon := o.limits.KeyHorizon.Milliseconds()
+	switch {
+	case id.born != 0 && (id.born < o.now-horizon || id.born > o.now+horizon):
+		return Expired
+	case len(o.keys) >= o.limits.KeysMax:
+		return Full
+	}
+	o.keys[id.key] = keyRecord{body: id.body, came: o.now}
+	o.keyOrder.push(id.key)
+	return Applied
+}
+
+func (o *once) judgeProducer(id *RequestID) Outcome {
+	p, ok := o.producers[string(id.producer)]
+	if !ok {
+		return o.newProducer(id)
+	}
+	p.unlink()
+	p.used = o.now
+	o.pushIdle(p)
+	switch {
+	case id.seq > p.high:
+		p.window <<= min(id.seq-p.high, seqWindow)
+		p.window |= 1
+		p.high = id.seq
+		return Applied
+	case p.high-id.seq >= seqWindow:
+		return Expired
+	case p.window>>(p.high-id.seq)&1 != 0:
+		return Duplicate
+	}
+	p.window |= 1 << (p.high - id.seq)
+	return Applied
+}
+
+func (o *once) newProducer(id *RequestID) Outcome {
+	if _, ok := o.gone[producerHash(string(id.producer))]; ok {
+		return Expired
+	}
+	p := &producer{name: string(id.producer), high: id.seq, window: 1, used: o.now}
+	o.producers[p.name] = p
+	o.pushIdle(p)
+	for len(o.producers) > max(o.limits.ProducersMax, 1) {
+		o.forget(o.idle.next)
+	}
+	return Applied
+}
+
+// forget drops a producer and remembers that it was.
+func (o *once) forget(p *producer) {
+	p.unlink()
+	delete(o.producers, p.name)
+	o.addGone(producerHash(p.name))
+	for o.goneOrder.len() > gonePerProducer*max(o.limits.ProducersMax, 1) {
+		delete(o.gone, o.goneOrder.pop())
+	}
+}
+
+func (o *once) addGone(hash uint64) {
+	if _, ok := o.gone[hash]; !ok {
+		o.gone[hash] = struct{}{}
+		o.goneOrder.push(hash)
+	}
+}
+
+func (o *once) pushIdle(p *producer) {
+	p.prev, p.next = o.idle.prev, &o.idle
+	p.prev.next, p.next.prev = p, p
+}
+
+func (p *producer) unlink() {
+	p.prev.next, p.next.prev = p.next, p.prev
+	p.next, p.prev = nil, nil
+}
+
+// fifo is a queue whose memory is bounded by twice what it holds.
+type fifo[T any] struct {
+	items []T
+	head  int
+}
+
+func (f *fifo[T]) len() int { return len(f.items) - f.head }
+func (f *fifo[T]) front() T { return f.items[f.head] }
+func (f *fifo[T]) push(v T) { f.items = append(f.items, v) }
+
+// all returns the queue's contents, oldest first; they are the queue's.
+func (f *fifo[T]) all() []T { return f.items[f.head:] }
+
+func (f *fifo[T]) pop() T {
+	v := f.items[f.head]
+	f.head++
+	if f.head > len(f.items)/2 {
+		f.items, f.head = append(f.items[:0], f.items[f.head:]...), 0
+	}
+	return v
+}

@@ -1,0 +1,208 @@
+package raftfsm
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+)
+
+var testLimits = Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}
+
+// requestEntry returns an entry of one request that adds 1 to column 0 of key 1.
+func requestEntry(index uint64, now int64, id RequestID) *raft.Log {
+	entry := AppendClock(BeginEntry(nil, 1), time.UnixMilli(now), testLimits)
+	var w RequestWriter
+	w.Reset(nil, &id)
+	w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
+	return &raft.Log{Index: index, Type: raft.LogCommand, Data: SealEntry(append(entry, w.Section()...))}
+}
+
+// history applies requests at given log times.
+type history struct {
+	t     testing.TB
+	c     *Counters
+	index uint64
+}
+
+func newHistory(t testing.TB) *history { return &history{t: t, c: NewCounters()} }
+
+func (h *history) request(now int64, id RequestID) (Outcome, int64) {
+	h.index++
+	r := h.c.Apply(requestEntry(h.index, now, id)).(*Result)
+	return r.Outcomes[0], r.Rows[0]
+}
+
+func (h *history) want(now int64, id RequestID, outcome Outcome, count int64) {
+	h.t.Helper()
+	if o, n := h.request(now, id); o != outcome || n != count {
+		h.t.Errorf("at %d: outcome %d and count %d, want %d and %d", now, o, n, outcome, count)
+	}
+}
+
+func seq(name string, n uint64) RequestID { return ByProducer([]byte(name), n) }
+func keyed(key, body string) RequestID    { return ByKey([]byte(key), []byte(body)) }
+func minutes(n int64) int64               { return n * time.Minute.Milliseconds() }
+func uuidv7(ms int64) string {
+	return fmt.Sprintf("%08x-%04x-7000-8000-000000000001", ms>>16, ms&0xffff)
+}
+func (h *history) bytes() (state []byte) {
+	s := h.c.once.state()
+	return bytes.Join([][]byte{s.producers, s.gone, s.keys}, nil)
+}
+
+func TestProducerWindow(t *testing.T) {
+	h := newHistory(t)
+	h.want(0, seq("p", 100), Applied, 1)
+	h.want(0, seq("p", 100), Duplicate, 1)
+	h.want(0, seq("p", 37), Applied, 2) // the oldest of the window
+	h.want(0, seq("p", 37), Duplicate, 2)
+	h.want(0, seq("p", 36), Expired, 2)
+	h.want(0, seq("p", 163), Applied, 3)
+	h.want(0, seq("p", 100), Duplicate, 3)
+	h.want(0, seq("p", 99), Expired, 3)
+	h.want(0, seq("p", 101), Applied, 4)
+	h.want(0, seq("p", 1<<63), Applied, 5)
+	h.want(0, seq("p", 163), Expired, 5)
+	h.want(0, seq("q", 163), Applied, 6) // another stream
+}
+
+func TestProducerExpiresByLogTime(t *testing.T) {
+	h := newHistory(t)
+	h.want(minutes(1), seq("p", 1), Applied, 1)
+	h.want(minutes(60), seq("p", 1), Duplicate, 1) // in use again
+	h.want(minutes(119), seq("p", 2), Applied, 2)
+	h.want(minutes(180), seq("q", 1), Applied, 3)
+	h.want(minutes(180), seq("p", 2), Expired, 3)
+	h.want(minutes(180), seq("p", 3), Expired, 3) // never again under this name
+	if len(h.c.once.producers) != 1 || len(h.c.once.gone) != 1 {
+		t.Errorf("%d producers, %d gone", len(h.c.once.producers), len(h.c.once.gone))
+	}
+	h.want(minutes(2), seq("q", 2), Applied, 4) // a leader whose clock is behind
+	if h.c.once.now != minutes(180) {
+		t.Errorf("log time went back to %d", h.c.once.now)
+	}
+}
+
+func TestProducersAreBounded(t *testing.T) {
+	h := newHistory(t)
+	for i := range int64(1000) {
+		h.want(i, seq(fmt.Sprint("p", i), 1), Applied, i+1)
+	}
+	if len(h.c.once.producers) != testLimits.ProducersMax || len(h.c.once.gone) != gonePerProducer*testLimits.ProducersMax {
+		t.Errorf("%d producers, %d gone", len(h.c.once.producers), len(h.c.once.gone))
+	}
+	h.want(1000, seq("p994", 1), Expired, 1000)
+	h.want(1000, seq("p999", 1), Duplicate, 1000)
+}
+
+func TestKeys(t *testing.T) {
+	h := newHistory(t)
+	h.want(0, keyed("k", "body"), Applied, 1)
+	h.want(minutes(9), keyed("k", "body"), Duplicate, 1)
+	h.want(minutes(9), keyed("k", "other"), Conflict, 1)
+	now := minutes(1 << 20)
+	h.want(now, keyed(uuidv7(now), "b"), Applied, 2)
+	h.want(now, keyed(uuidv7(now-minutes(10)-1), "b"), Expired, 2)
+	h.want(now, keyed(uuidv7(now+minutes(10)+1), "b"), Expired, 2)
+	ahead := uuidv7(now + minutes(10)) // made by a clock that is ahead
+	h.want(now, keyed(ahead, "b"), Applied, 3)
+	h.want(now+minutes(20)-1, keyed(ahead, "b"), Duplicate, 3)
+	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
+}
+
+func TestKeysAreBounded(t *testing.T) {
+	h := newHistory(t)
+	for i := range int64(testLimits.KeysMax) {
+		h.want(0, keyed(fmt.Sprint(i), ""), Applied, i+1)
+	}
+	h.want(0, keyed("one more", ""), Full, 50)
+	h.want(0, keyed("7", ""), Duplicate, 50)
+	h.want(minutes(20), keyed("one more", ""), Applied, 51)
+	if len(h.c.once.keys) != 1 || h.c.once.keyOrder.len() != 1 {
+		t.Errorf("%d keys, %d in order", len(h.c.once.keys), h.c.once.keyOrder.len())
+	}
+}
+
+func TestBornAt(t *testing.T) {
+	for key, want := range map[string]int64{
+		"01890a5d-ac96-774b-bcce-b302099a8057": 0x01890a5dac96,
+		"01890A5D-AC96-774B-BCCE-B302099A8057": 0x01890a5dac96,
+		"01890a5d-ac96-474b-bcce-b302099a8057": 0, // version 4
+		"01890a5d-ac96-774b-bcce-b302099a805":  0,
+		"01890a5d-ac96-774b-bcce-b302099a805g": 0,
+		"01890a5dxac96-774b-bcce-b302099a8057": 0,
+		"k":                                    0,
+	} {
+		if got := bornAt([]byte(key)); got != want {
+			t.Errorf("%s: %x, want %x", key, got, want)
+		}
+	}
+}
+
+// Requests of few producers and keys, in any order and at any times, against a
+// model that remembers all: none is applied twice, replicas agree byte by byte,
+// and a snapshot anywhere changes nothing.
+func TestOnceAgainstModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
+		h, replica := newHistory(t), newHistory(t)
+		applied, count, now := map[string]bool{}, int64(0), minutes(1<<20)
+		for range rapid.IntRange(1, 400).Draw(rt, "requests") {
+			now += []int64{0, 0, 1, -5, minutes(1), minutes(30)}[r.IntN(6)]
+			name, id := fmt.Sprintf("p%d/%d", r.IntN(8), 1+r.IntN(100)), RequestID{}
+			if r.IntN(2) == 0 {
+				name = uuidv7(now - minutes(10) + r.Int64N(minutes(20))/minutes(1)*minutes(1))
+				id = keyed(name, "")
+			} else {
+				var p, n int
+				if _, err := fmt.Sscanf(name, "p%d/%d", &p, &n); err != nil {
+					rt.Fatal(err)
+				}
+				id = seq(fmt.Sprint(p), uint64(n))
+			}
+			outcome, got := h.request(now, id)
+			if outcome == Applied {
+				if applied[name] {
+					rt.Fatalf("%s applied twice", name)
+				}
+				applied[name] = true
+				count++
+			} else if outcome == Duplicate && !applied[name] {
+				rt.Fatalf("%s called a duplicate, was never applied", name)
+			}
+			if got != count {
+				rt.Fatalf("count %d, want %d", got, count)
+			}
+			if replica.request(now, id); !bytes.Equal(h.bytes(), replica.bytes()) {
+				rt.Fatal("replicas differ")
+			}
+			if r.IntN(50) == 0 {
+				replica.reopen(rt)
+			}
+		}
+	})
+}
+
+// reopen replaces the state by what a snapshot of it restores to.
+func (h *history) reopen(t rapid.TB) {
+	var b bytes.Buffer
+	table, state := h.c.Table().Snapshot(), h.c.once.state()
+	defer table.Close()
+	if err := writeCounters(&b, h.index, table, &state); err != nil {
+		t.Fatal(err)
+	}
+	index, restored, once, err := readCounters(&b)
+	if err != nil || index != h.index {
+		t.Fatalf("index %d: %v", index, err)
+	}
+	h.c = NewCounters()
+	h.c.table.Store(restored)
+	h.c.once = once
+}

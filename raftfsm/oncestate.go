@@ -1,0 +1,111 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// The memory of requests in a snapshot, three sections behind the rows:
+//
+//	producers:  log time (8) | number (4) | by last use: name length (1), name, high (8), window (8), used (8)
+//	gone:       hash (8) …                                   by when they went
+//	keys:       key (16) | body (16) | came (8) …            by arrival
+
+const (
+	goneSize      = 8
+	keyRecordSize = 40
+	// producerSizeMin is a producer of a name of one byte.
+	producerSizeMin = 26
+)
+
+// onceState is the memory as it was at a snapshot's moment, encoded.
+type onceState struct{ producers, gone, keys []byte }
+
+func (o *once) state() onceState {
+	var s onceState
+	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.now))
+	s.producers = binary.LittleEndian.AppendUint32(s.producers, uint32(len(o.producers)))
+	for p := o.idle.next; p != &o.idle; p = p.next {
+		s.producers = append(append(s.producers, byte(len(p.name))), p.name...)
+		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.high)
+		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.window)
+		s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(p.used))
+	}
+	for _, hash := range o.goneOrder.all() {
+		s.gone = binary.LittleEndian.AppendUint64(s.gone, hash)
+	}
+	for _, key := range o.keyOrder.all() {
+		r := o.keys[key]
+		s.keys = append(append(s.keys, key[:]...), r.body[:]...)
+		s.keys = binary.LittleEndian.AppendUint64(s.keys, uint64(r.came))
+	}
+	return s
+}
+
+// restoreProducers, restoreGone and restoreKeys fill an empty memory from the
+// sections of a snapshot, in this order.
+func (o *once) restoreProducers(p []byte) error {
+	if len(p) < 12 {
+		return fmt.Errorf("%w: producers of %d bytes", errSnapshot, len(p))
+	}
+	o.now = int64(binary.LittleEndian.Uint64(p))
+	n := binary.LittleEndian.Uint32(p[8:])
+	p = p[12:]
+	for range n {
+		if len(p) < producerSizeMin || p[0] == 0 || p[0] > ProducerBytesMax || len(p) < int(p[0])+producerSizeMin-1 {
+			return fmt.Errorf("%w: producer of %d bytes", errSnapshot, len(p))
+		}
+		name := string(p[1 : 1+p[0]])
+		p = p[1+len(name):]
+		r := &producer{
+			name: name, high: binary.LittleEndian.Uint64(p), window: binary.LittleEndian.Uint64(p[8:]),
+			used: int64(binary.LittleEndian.Uint64(p[16:])),
+		}
+		p = p[24:]
+		if o.producers[name] != nil || r.window&1 == 0 || r.used > o.now || o.idle.prev.used > r.used {
+			return fmt.Errorf("%w: producer %q", errSnapshot, name)
+		}
+		o.producers[name] = r
+		o.pushIdle(r)
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%w: %d bytes behind the producers", errSnapshot, len(p))
+	}
+	return nil
+}
+
+func (o *once) restoreGone(p []byte) error {
+	if len(p)%goneSize != 0 {
+		return fmt.Errorf("%w: gone producers of %d bytes", errSnapshot, len(p))
+	}
+	for ; len(p) > 0; p = p[goneSize:] {
+		o.addGone(binary.LittleEndian.Uint64(p))
+	}
+	return nil
+}
+
+func (o *once) restoreKeys(p []byte) error {
+	if len(p)%keyRecordSize != 0 {
+		return fmt.Errorf("%w: keys of %d bytes", errSnapshot, len(p))
+	}
+	came := int64(0)
+	for ; len(p) > 0; p = p[keyRecordSize:] {
+		key, r := [16]byte(p), keyRecord{body: [16]byte(p[16:]), came: int64(binary.LittleEndian.Uint64(p[32:]))}
+		if _, twice := o.keys[key]; twice || r.came < came || r.came > o.now {
+			return fmt.Errorf("%w: key %x", errSnapshot, key)
+		}
+		came = r.came
+		o.keys[key] = r
+		o.keyOrder.push(key)
+	}
+	return nil
+}
+
+// producerHash is FNV-1a: equal on all replicas, for ever.
+func producerHash(name string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 1099511628211
+	}
+	return h
+}
