@@ -27,6 +27,8 @@ const (
 	codeDraining         = "draining"
 	codeNotReady         = "not_ready"
 	codeOutcomeUnknown   = "outcome_unknown"
+	codeMemoryFull       = "memory_full"
+	codeDiskFull         = "disk_full"
 	codeConflict         = "idempotency_conflict"
 	codeExpired          = "idempotency_expired"
 )
@@ -70,6 +72,8 @@ var backendFaults = []struct {
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
+	{shard.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
+	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, codeDiskFull},
 	{shard.ErrConflict, fasthttp.StatusConflict, codeConflict},
 	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},

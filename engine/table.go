@@ -46,6 +46,13 @@ func (t *Table) Get(id uint64, dst []int64) {
 	s.readAt(p, dst)
 }
 
+// Has reports whether id has a row: a count other than zero.
+func (t *Table) Has(id uint64) bool {
+	var row [ColumnsMax]int64
+	t.Get(id, row[:])
+	return row != [ColumnsMax]int64{}
+}
+
 // pageRows is how many rows GetMany and Apply have in flight to memory at once:
 // above the outstanding misses of today's cores, and small enough for a stack.
 const pageRows = 32

@@ -111,6 +111,9 @@ func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*ra
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
+	if n.headroom.diskFull.Load() {
+		return nil, ErrDiskFull
+	}
 	if err := n.meta.ready(); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,8 @@ type Config struct {
 	GossipAddr  string
 	Shards      map[string]int // of built-in keyspaces, read when they are first made
 	Limits      Limits         // zero for LimitsDefault
+	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
+	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
 	Logger      *slog.Logger
 	Metrics     prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
@@ -69,6 +72,8 @@ type Node struct {
 	meta    *group
 	catalog *raftfsm.Catalog
 	metrics *stageMetrics
+
+	headroom *headroom
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]
@@ -113,6 +118,13 @@ func Open(cfg Config) (*Node, error) {
 	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, ClusterID: [16]byte(id), Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
+	}
+	n.headroom, err = watchHeadroom(cfg.Dir, cfg.MemoryLimit, cfg.DiskReserve, cfg.Metrics, cfg.Logger)
+	if err != nil {
+		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -272,5 +284,6 @@ func (n *Node) Close(ctx context.Context) error {
 	if n.meta != nil {
 		errs = append(errs, n.meta.close(ctx, true))
 	}
+	n.headroom.close()
 	return errors.Join(append(errs, n.mux.Close())...)
 }

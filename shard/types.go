@@ -26,6 +26,12 @@ var (
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
 	// not learned by the deadline: it happens once or never.
 	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
+	// ErrMemoryFull is returned for a write that would make a new row while the
+	// node is at its memory limit. Rows that are there go on counting.
+	ErrMemoryFull = errors.New("the node is at its memory limit")
+	// ErrDiskFull is returned for a write while the disk has no more than the
+	// reserve free.
+	ErrDiskFull = errors.New("the disk is at its reserve")
 	// ErrConflict is returned when a request's key was used for another body.
 	ErrConflict = errors.New("the key was used for another request")
 	// ErrExpired is returned when a request's identity is too old to tell

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/shard"
 )
 
 // shardsMax bounds the shards of a keyspace: each is a Raft group, and 16 to 64
@@ -29,6 +30,9 @@ type config struct {
 	GossipAddr  string
 	NodeID      string
 	Shards      shardCounts
+	MemoryLimit memoryShare
+	DiskReserve uint64
+	Limits      shard.Limits
 	LogLevel    slog.Level
 	LogFormat   string
 
@@ -43,7 +47,10 @@ type config struct {
 
 // newConfig returns the defaults, with flags that no command line has set yet.
 func newConfig() *config {
-	c := &config{LogLevel: slog.LevelInfo, Shards: shardCounts{}, sources: map[string]string{}}
+	c := &config{
+		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
+		Limits: shard.LimitsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
+	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	c.flags.SortFlags = false
 	c.flags.StringVar(&c.DataDir, "data-dir", "./countd-data", "directory of this node's logs, snapshots and identity")
@@ -52,6 +59,10 @@ func newConfig() *config {
 	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address for gossip; checked, and shown by status, but nothing listens there in this version")
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
 	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64; may be repeated")
+	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
+	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
+	c.flags.DurationVar(&c.Limits.KeyHorizon, "key-horizon", c.Limits.KeyHorizon, "how long an Idempotency-Key is sure to be remembered")
+	c.flags.DurationVar(&c.Limits.ProducerIdle, "producer-idle", c.Limits.ProducerIdle, "how long an idle Countd-Producer is remembered")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
 	return c
@@ -80,6 +91,9 @@ func (c *config) validate() error {
 	}
 	if c.NodeID != "" && !cluster.ValidNodeID(c.NodeID) {
 		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
+	}
+	if err := c.Limits.Check(); err != nil {
+		return c.bad("key-horizon, producer-idle", err.Error())
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return c.bad("log-format", fmt.Sprintf("%q is neither text nor json", c.LogFormat))

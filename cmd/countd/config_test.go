@@ -63,6 +63,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 	values := map[string]string{
 		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3",
 		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
+		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -127,6 +128,9 @@ func TestRefusedSettings(t *testing.T) {
 		{"shards as text", nil, nil, "shards: posts=4\n", ":1: shards: want a mapping"},
 		{"shards key twice", nil, nil, "shards: {posts: 4, posts: 5}\n", ":1: shards: want a mapping"},
 		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
+		{"memory over the machine's", []string{"--memory-limit=101%"}, nil, "", "1% to 100%"},
+		{"reserve of words", []string{"--disk-reserve=much"}, nil, "", "number of bytes"},
+		{"no horizon", []string{"--key-horizon=0s"}, nil, "", "key horizon 0s is not in"},
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},
 		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},
 		{"shards of no keyspace's name", []string{"--shards=Posts=4"}, nil, "", "want KEYSPACE=N"},

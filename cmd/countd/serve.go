@@ -123,6 +123,10 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 // for stop, also when it fails.
 func (p *process) open(c *config, listener net.Listener) error {
 	registry := prometheus.NewRegistry()
+	memoryLimit, err := c.MemoryLimit.limit()
+	if err != nil {
+		return err
+	}
 	node, err := shard.Open(shard.Config{
 		Dir:         p.dir.GroupsDir(),
 		NodeID:      p.dir.Identity.NodeID,
@@ -132,6 +136,9 @@ func (p *process) open(c *config, listener net.Listener) error {
 		HTTPAddr:    c.HTTPAddr,
 		GossipAddr:  c.GossipAddr,
 		Shards:      c.Shards,
+		Limits:      c.Limits,
+		MemoryLimit: memoryLimit,
+		DiskReserve: c.DiskReserve,
 		Logger:      p.logger,
 		Metrics:     registry,
 		Fatal:       p.fatal,

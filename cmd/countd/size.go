@@ -1,0 +1,72 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/docker/go-units"
+)
+
+// sizeFlag is a number of bytes, such as 512MiB or 4g; 0 is for none.
+type sizeFlag struct{ bytes *uint64 }
+
+func (f sizeFlag) Type() string   { return "SIZE" }
+func (f sizeFlag) String() string { return units.BytesSize(float64(*f.bytes)) }
+
+func (f sizeFlag) Set(text string) error {
+	n, err := units.RAMInBytes(text)
+	if err != nil || n < 0 {
+		return errors.New("want a number of bytes, such as 512MiB or 4g")
+	}
+	*f.bytes = uint64(n)
+	return nil
+}
+
+// shareFlag is a size, or a share of the machine's memory such as 80%. The
+// share stays as it was given until the memory is known.
+type shareFlag struct{ share *memoryShare }
+
+// memoryShare is a bound of memory: percent of the machine's if that is not 0.
+type memoryShare struct {
+	percent uint64
+	bytes   uint64
+}
+
+func (f shareFlag) Type() string { return "SIZE|N%" }
+
+func (f shareFlag) String() string {
+	if f.share.percent > 0 {
+		return fmt.Sprintf("%d%%", f.share.percent)
+	}
+	return sizeFlag{&f.share.bytes}.String()
+}
+
+func (f shareFlag) Set(text string) error {
+	number, isShare := strings.CutSuffix(text, "%")
+	if !isShare {
+		f.share.percent = 0
+		return sizeFlag{&f.share.bytes}.Set(text)
+	}
+	percent, err := strconv.ParseUint(number, 10, 8)
+	if err != nil || percent < 1 || percent > 100 {
+		return errors.New("want 1% to 100%, or a number of bytes such as 4GiB")
+	}
+	f.share.percent, f.share.bytes = percent, 0
+	return nil
+}
+
+// limit returns the bound in bytes, 0 for none. The machine's memory is that of
+// its control group, where that has a limit.
+func (s memoryShare) limit() (uint64, error) {
+	if s.percent == 0 {
+		return s.bytes, nil
+	}
+	machine, err := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)()
+	if err != nil {
+		return 0, fmt.Errorf("cannot tell the machine's memory, give --memory-limit in bytes: %w", err)
+	}
+	return machine / 100 * s.percent, nil
+}
