@@ -9,19 +9,31 @@ import (
 // once readers can see it; a segment of the same range is replaced in place,
 // anything else makes a new directory.
 type directory struct {
+	step   int      // largest power of two that is not above len(starts)
 	starts []uint64 // ascending; starts[0] is 0. Segment i owns ids from starts[i] up to starts[i+1]-1
 	segs   []atomic.Pointer[segment]
 }
 
+// newDirectory returns one with room for n segments.
+func newDirectory(n int) *directory {
+	return &directory{
+		step:   1 << (bits.Len(uint(n)) - 1),
+		starts: make([]uint64, 0, n),
+		segs:   make([]atomic.Pointer[segment], n),
+	}
+}
+
 // find returns the number of the segment that owns id. It is a binary search
-// without branches, so that the processor need not guess which way it goes.
+// without branches on what it compares, so that the processor need not guess
+// which way it goes.
 func (d *directory) find(id uint64) int {
-	base, n := 0, len(d.starts)
-	for n > 1 {
-		half := n / 2
-		_, below := bits.Sub64(id, d.starts[base+half], 0) // 1 when id < start
-		base += half & (int(below) - 1)
-		n -= half
+	// What is sought lies in starts[base:base+step], step a power of two.
+	starts, step := d.starts, d.step
+	_, reached := bits.Sub64(starts[len(starts)-step], id, 1)
+	base := (len(starts) - step) & -int(reached)
+	for step >>= 1; step > 0; step >>= 1 {
+		_, reached := bits.Sub64(starts[base+step], id, 1) // 1 when start <= id
+		base += step & -int(reached)
 	}
 	return base
 }
@@ -37,10 +49,7 @@ func (d *directory) last(i int) uint64 {
 // with returns a directory in which left, unless nil, replaces segment i and
 // right is added behind it from start on.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
-	n := &directory{
-		starts: make([]uint64, 0, len(d.starts)+1),
-		segs:   make([]atomic.Pointer[segment], len(d.segs)+1),
-	}
+	n := newDirectory(len(d.segs) + 1)
 	n.starts = append(append(append(n.starts, d.starts[:i+1]...), start), d.starts[i+1:]...)
 	for j := range d.segs {
 		to := j

@@ -26,8 +26,9 @@ type Table struct {
 func New() *Table {
 	t := &Table{}
 	t.mu.epoch = 1
-	d := &directory{starts: []uint64{0}, segs: make([]atomic.Pointer[segment], 1)}
-	d.segs[0].Store(newSegment(newGeometry(bucketsMin, 1, false, 0, 0), t.mu.epoch))
+	d := newDirectory(1)
+	d.starts = append(d.starts, 0)
+	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, 0), bucketsMin, 1, t.mu.epoch))
 	t.dir.Store(d)
 	return t
 }
@@ -41,9 +42,7 @@ func (t *Table) Get(id uint64, dst []int64) {
 		clear(dst)
 		return
 	}
-	p := s.place(id)
-	s.prefetch(p)
-	s.readAt(p, dst)
+	s.readAt(s.place(id), dst)
 }
 
 // pageRows is how many rows GetMany and Apply have in flight to memory at once:
@@ -78,13 +77,6 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64) {
 		}
 		ids = ids[n:]
 	}
-}
-
-// prefetch asks for the lines that a lookup of p most likely reads: tags and
-// counts of its first bucket, where five rows of six stand.
-func (s *segment) prefetch(p place) {
-	first := int(p.first) * bucketSlots
-	prefetch(unsafe.Pointer(&s.tags[first]), unsafe.Pointer(&s.vals[first*int(s.words)]))
 }
 
 // Apply applies ops in their order. If width is not 0 it fills rows, width
@@ -132,7 +124,7 @@ func (t *Table) applyLocked(op *Op, dst []int64) (uint8, bool) {
 		p := s.place(op.ID)
 		slot = s.find(p)
 	}
-	if slot >= 0 && s.words == 1 && op.Kind != OpDelete && t.applyWordLocked(d, i, s, slot, op) {
+	if slot >= 0 && op.Kind != OpDelete && t.applyWordLocked(d, i, s, slot, op) {
 		s = d.segs[i].Load()
 		s.load(slot, dst)
 		return 0, true
@@ -179,7 +171,7 @@ func (op *Op) change(row []int64) (uint8, bool) {
 // with at most the untouched columns in overflow: nearly all of them. It
 // returns false, with nothing changed, when this op is not of that kind.
 func (t *Table) applyWordLocked(d *directory, i int, s *segment, slot int, op *Op) bool {
-	old := s.vals[slot]
+	old := *s.word(slot, 0)
 	word, digest := old, uint64(0)
 	for _, c := range op.Cells {
 		if c.Column >= wordColumns {
@@ -205,7 +197,7 @@ func (t *Table) applyWordLocked(d *directory, i int, s *segment, slot int, op *O
 	}
 	if word != old {
 		s = t.ownedLocked(d, i)
-		atomic.StoreUint64(&s.vals[slot], word)
+		atomic.StoreUint64(s.word(slot, 0), word)
 		t.digest.Store(t.digest.Load() + digest)
 	}
 	return true
