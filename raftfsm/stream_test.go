@@ -109,14 +109,14 @@ func TestDamagedSnapshotIsRefused(t *testing.T) {
 		}
 	})
 	t.Run("sections of several segments", func(t *testing.T) {
-		snapshot := persisted(t, filledCounters(t, 40_000))
+		snapshot := persisted(t, filledCounters(t, 20_000))
 		parts := sectionsOf(t, snapshot)
 		if len(parts) < 4 {
 			t.Fatalf("%d sections", len(parts))
 		}
 		c := goldenCounters(t)
 		before := c.State()
-		for i := range parts[1:] {
+		for i := range parts[1:min(4, len(parts))] {
 			swapped := slices.Clone(parts)
 			swapped[i], swapped[i+1] = swapped[i+1], swapped[i]
 			for what, damaged := range map[string][][]byte{
