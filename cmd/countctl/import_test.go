@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 // manyRows is a file of n rows of ids 1 … n, and three columns.

@@ -1,4 +1,4 @@
-// Package countdtest is a countd server for the tests of countctl: the public
+// Package countdtest is a countd server for the tests of its clients: the public
 // API's contract over a map.
 //
 // It owns no promise of speed or durability. Its invariant: a request that it
