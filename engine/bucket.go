@@ -5,61 +5,61 @@ import (
 	"sync/atomic"
 )
 
-// bucket is one cache line: the first word of counts and the tag of each of
-// its slots. A row that stands in its first bucket costs one cache miss.
+// bucket is one cache line: the tags of its slots, then a word of counts for
+// each. A slot is known by the place of that word in the line. A row that
+// stands in its first bucket costs one cache miss.
 //
-//	word      0   1   2   3   4   5       6       7
-//	narrow  c0  c1  c2  c3  c4  t3:t0   t4:t1    0:t2     (high:low half)
-//	wide    c0  c1  c2  c3  t0  t1      t2       t3
+//	word      0      1     2    3   4   5   6   7     (high:low half)
+//	narrow  t4:t3  t6:t5  0:t7  c3  c4  c5  c6  c7
+//	wide     t4     t5     t6   t7  c4  c5  c6  c7
 type bucket [lineWords]uint64
 
-const (
-	lowHalves  = 0x00000001_00000001
-	highHalves = lowHalves << 31
-)
-
-// matchNarrow returns the bucket (0 or 1) and the slot there where the tag stands,
-// in a with first, in b with second, and false when in neither. Only that has a
-// branch: which slot it is is as good as random, and a wrong guess would keep
-// the processor from starting on the next row while this one's memory is on its
-// way. For the same reason both buckets are read, and their misses overlap.
-func matchNarrow(a, b *bucket, first uint64) (bucket, slot uint64, ok bool) {
-	first *= lowHalves
-	second := first | tagSecond*lowHalves
-	m := zeroHalves(atomic.LoadUint64(&a[5])^first)>>31 |
-		zeroHalves(atomic.LoadUint64(&a[6])^first)>>30 |
-		zeroHalves(atomic.LoadUint64(&a[7])^first)>>29 |
-		zeroHalves(atomic.LoadUint64(&b[5])^second)>>23 |
-		zeroHalves(atomic.LoadUint64(&b[6])^second)>>22 |
-		zeroHalves(atomic.LoadUint64(&b[7])^second)>>21
-	if m == 0 {
-		return 0, 0, false
+// firstSlot returns the first slot of a bucket; lineWords-1 is the last.
+func firstSlot(wide bool) int {
+	if wide {
+		return tagWordsWide
 	}
-	i := uint64(bits.TrailingZeros64(m)) // 0…2 of a, 8…10 of b, 32 more in a high half
-	return i >> 3 & 1, i&7 + i>>5*3, true
+	return tagWordsNarrow
+}
+
+// matchNarrowGo returns bit i if the i-th tag of a is tag, and bit lineWords+i
+// if the i-th tag of b is tag as it stands in a second bucket. Bits above the
+// lowest mean nothing: a tag is in one slot only. It has no branch: which slot
+// it is is as good as random, and a wrong guess would keep the processor from
+// starting on the next row while this one's memory is on its way.
+func matchNarrowGo(a, b *bucket, tag uint64) uint64 {
+	return a.matchHalves(tag) | b.matchHalves(tag|tagSecond)<<lineWords
+}
+
+func (b *bucket) matchHalves(tag uint64) uint64 {
+	tag *= lowBits
+	m := equalHalves(atomic.LoadUint64(&b[0]), tag) |
+		equalHalves(atomic.LoadUint64(&b[1]), tag)<<2 |
+		equalHalves(atomic.LoadUint64(&b[2]), tag)<<4
+	return (m | m>>31) & (1<<slotsNarrow - 1)
+}
+
+const lowBits = 0x00000001_00000001 // of the halves of a word
+
+// equalHalves returns the lowest bit of each half that is the same in x and y.
+// It may err in the high half when the low ones are the same.
+func equalHalves(x, y uint64) uint64 {
+	x ^= y
+	return ((x - lowBits) &^ x) >> 31 & lowBits
 }
 
 // matchWide is the same for wide tags.
-func matchWide(a, b *bucket, first uint64) (bucket, slot uint64, ok bool) {
-	second := first | tagSecond
-	m := isZero(atomic.LoadUint64(&a[4])^first) |
-		isZero(atomic.LoadUint64(&a[5])^first)<<1 |
-		isZero(atomic.LoadUint64(&a[6])^first)<<2 |
-		isZero(atomic.LoadUint64(&a[7])^first)<<3 |
-		isZero(atomic.LoadUint64(&b[4])^second)<<4 |
-		isZero(atomic.LoadUint64(&b[5])^second)<<5 |
-		isZero(atomic.LoadUint64(&b[6])^second)<<6 |
-		isZero(atomic.LoadUint64(&b[7])^second)<<7
-	if m == 0 {
-		return 0, 0, false
-	}
-	i := uint64(bits.TrailingZeros64(m))
-	return i >> 2, i & 3, true
+func matchWide(a, b *bucket, tag uint64) uint64 {
+	second := tag | tagSecond
+	return isZero(atomic.LoadUint64(&a[0])^tag) |
+		isZero(atomic.LoadUint64(&a[1])^tag)<<1 |
+		isZero(atomic.LoadUint64(&a[2])^tag)<<2 |
+		isZero(atomic.LoadUint64(&a[3])^tag)<<3 |
+		isZero(atomic.LoadUint64(&b[0])^second)<<(lineWords+0) |
+		isZero(atomic.LoadUint64(&b[1])^second)<<(lineWords+1) |
+		isZero(atomic.LoadUint64(&b[2])^second)<<(lineWords+2) |
+		isZero(atomic.LoadUint64(&b[3])^second)<<(lineWords+3)
 }
-
-// zeroHalves sets the top bit of each half of x that is zero. It may err in the
-// high half when the low one is zero.
-func zeroHalves(x uint64) uint64 { return (x - lowHalves) &^ x & highHalves }
 
 func isZero(x uint64) uint64 {
 	_, borrow := bits.Sub64(x, 1, 0)
@@ -68,13 +68,11 @@ func isZero(x uint64) uint64 {
 
 // tagAt says which word and which bits of it hold the tag of a slot.
 func tagAt(slot int, wide bool) (word int, shift uint, mask uint64) {
-	switch {
-	case wide:
-		return slotsWide + slot, 0, 1<<64 - 1
-	case slot < 3:
-		return slotsNarrow + slot, 0, 1<<32 - 1
+	if wide {
+		return slot - tagWordsWide, 0, 1<<64 - 1
 	}
-	return slotsNarrow + slot - 3, 32, 1<<32 - 1
+	i := uint(slot - tagWordsNarrow)
+	return int(i / 2), i % 2 * 32, 1<<32 - 1
 }
 
 // tag returns the tag of a slot; 0 is an empty one.
@@ -91,7 +89,7 @@ func (b *bucket) setTag(slot int, wide bool, tag uint64) {
 
 // empty returns an empty slot, or -1.
 func (b *bucket) empty(wide bool) int {
-	for slot := range slotsOf(wide) {
+	for slot := firstSlot(wide); slot < lineWords; slot++ {
 		if b.tag(slot, wide) == 0 {
 			return slot
 		}

@@ -10,16 +10,16 @@ func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
-	if len(d.starts) != len(d.segs) || d.starts[0] != 0 {
-		return fmt.Errorf("directory: %d starts from %d for %d segments", len(d.starts), d.starts[0], len(d.segs))
+	if len(d.before) != len(d.segs) || d.first(0) != 0 {
+		return fmt.Errorf("directory: %d ranges from %d for %d segments", len(d.before), d.first(0), len(d.segs))
 	}
 	rows, digest := int64(0), uint64(0)
 	for i := range d.segs {
-		if i > 0 && d.starts[i] <= d.starts[i-1] {
-			return fmt.Errorf("directory: start %d is %d after %d", i, d.starts[i], d.starts[i-1])
+		if d.first(i) > d.last(i) {
+			return fmt.Errorf("directory: segment %d owns ids %d…%d", i, d.first(i), d.last(i))
 		}
 		s := d.segs[i].Load()
-		sum, err := s.check(d.starts[i], d.last(i))
+		sum, err := s.check(d.first(i), d.last(i))
 		if err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
 		}
@@ -78,7 +78,7 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 // checkEmpty verifies that empty slots have no counts.
 func (s *segment) checkEmpty() error {
 	for i := range s.buckets {
-		for j := range slotsOf(s.wide) {
+		for j := firstSlot(s.wide); j < lineWords; j++ {
 			for w := range s.words {
 				if slot := i*lineWords + j; s.tag(slot) == 0 && *s.word(slot, w) != 0 {
 					return fmt.Errorf("empty slot %d has counts", slot)

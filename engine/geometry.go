@@ -3,12 +3,14 @@ package engine
 import "math/bits"
 
 const (
-	// lineWords makes a bucket one cache line of 64-bit words.
-	lineWords = 8
-	// A narrow bucket is five words of counts and five tags of 32 bits in the
-	// other three; a wide one is four words of counts and four tags of 64 bits.
-	slotsNarrow = 5
-	slotsWide   = 4
+	// A bucket is one cache line of 64-bit words: five tags of 32 bits in three
+	// of them and five words of counts, or, when wide, four tags of 64 bits and
+	// four words of counts.
+	lineWords      = 8
+	tagWordsNarrow = 3
+	tagWordsWide   = 4
+	slotsNarrow    = lineWords - tagWordsNarrow
+	slotsWide      = lineWords - tagWordsWide
 
 	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets, so that its
 	// memory is exactly an allocator size class or exactly pages of 8 KiB. The
@@ -133,14 +135,6 @@ func otherBucket(remainder, bucket, buckets uint64) uint64 {
 	return other + buckets&-negative
 }
 
-// slotsOf returns the slots of a bucket.
-func slotsOf(wide bool) int {
-	if wide {
-		return slotsWide
-	}
-	return slotsNarrow
-}
-
 // bucketsFor returns the smallest number of buckets that takes rows. It may be
 // more than bucketsMax.
 func bucketsFor(rows int, wide bool) int {
@@ -159,3 +153,6 @@ func bucketsFor(rows int, wide bool) int {
 func rowsFor(buckets int, wide bool) int {
 	return buckets * slotsOf(wide) * loadNumerator / loadDenominator
 }
+
+// slotsOf returns how many slots a bucket has.
+func slotsOf(wide bool) int { return lineWords - firstSlot(wide) }

@@ -47,7 +47,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	if s.covers(id) {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
 	}
-	sh := shapeFor(want, slots, id, d.starts[i], d.last(i))
+	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
 		if n := t.rebuilt(s, slots, sh, s.words); n != nil {
 			d.segs[i].Store(n)
@@ -89,7 +89,7 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 		at = high
 	}
 	start := slots[at].id
-	left := t.mustRebuild(s, slots[:at], s.words, d.starts[i], start-1)
+	left := t.mustRebuild(s, slots[:at], s.words, d.first(i), start-1)
 	right := t.mustRebuild(s, slots[at:], s.words, start, d.last(i))
 	t.dir.Store(d.with(i, left, start, right))
 }
@@ -98,7 +98,7 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 func (t *Table) reshapeLocked(i, words int) {
 	d := t.dir.Load()
 	s := d.segs[i].Load()
-	d.segs[i].Store(t.mustRebuild(s, s.occupied(), words, d.starts[i], d.last(i)))
+	d.segs[i].Store(t.mustRebuild(s, s.occupied(), words, d.first(i), d.last(i)))
 }
 
 // mustRebuild returns a segment of those rows in the smallest size that takes

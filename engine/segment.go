@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -18,7 +19,7 @@ const (
 // segment is one hash array: the rows of one range of ids.
 //
 // A slot is known by the place of its first word of counts: bucket*lineWords +
-// slot in the bucket.
+// slot of the bucket.
 //
 // A segment is changed in place by the table's writer until a snapshot has
 // captured it or it is replaced by a segment of another shape; from then on it
@@ -84,19 +85,22 @@ func (s *segment) prefetch(p place) {
 	prefetch(unsafe.Pointer(&s.buckets[p.first]), unsafe.Pointer(&s.buckets[p.second]))
 }
 
-// find returns the slot of the row at p, or -1.
+// find returns the slot of the row at p, or -1. It reads both buckets, always:
+// their cache misses overlap, and there is no guess to get wrong.
 func (s *segment) find(p place) int {
 	a, b := &s.buckets[p.first], &s.buckets[p.second]
-	i, slot, ok := uint64(0), uint64(0), false
+	m, slot := uint64(0), firstSlot(s.wide)
 	if s.wide {
-		i, slot, ok = matchWide(a, b, p.tag)
+		m = matchWide(a, b, p.tag)
 	} else {
-		i, slot, ok = matchNarrow(a, b, p.tag)
+		m = matchNarrow(a, b, p.tag)
 	}
-	if !ok {
+	if m == 0 {
 		return -1
 	}
-	return int((p.first+(p.second-p.first)&-i)*lineWords + slot)
+	i := uint64(bits.TrailingZeros64(m))
+	bucket := p.first + (p.second-p.first)&-(i/lineWords)
+	return int(bucket*lineWords+i%lineWords) + slot
 }
 
 // word returns the w-th word of the counts in a slot.
@@ -104,39 +108,38 @@ func (s *segment) word(slot, w int) *uint64 {
 	if w == 0 {
 		return &s.buckets[slot/lineWords][slot%lineWords]
 	}
-	row := slot/lineWords*slotsOf(s.wide) + slot%lineWords
+	row := slot/lineWords*slotsOf(s.wide) + slot%lineWords - firstSlot(s.wide)
 	return &s.more[row*(s.words-1)+w-1]
 }
 
 // readAt fills dst with the first len(dst) counts of the row at p.
 func (s *segment) readAt(p place, dst []int64) {
-	for spins := 1; !s.tryReadAt(p, dst); spins++ {
+	for spins := 1; ; spins++ {
+		seq := s.seq.Load()
+		if slot := s.find(p); slot >= 0 {
+			s.load(slot, dst)
+		} else {
+			clear(dst)
+		}
+		if s.seq.Load() == seq && seq&1 == 0 {
+			return
+		}
 		if spins%64 == 0 { // the writer was descheduled inside
 			runtime.Gosched()
 		}
 	}
 }
 
-// tryReadAt is readAt, but returns false when the writer came between.
-func (s *segment) tryReadAt(p place, dst []int64) bool {
-	seq := s.seq.Load()
-	if slot := s.find(p); slot >= 0 {
-		s.load(slot, dst)
-	} else {
-		clear(dst)
-	}
-	return seq&1 == 0 && s.seq.Load() == seq
-}
-
 // load fills dst from a slot. Columns that the segment has no word for are 0.
 func (s *segment) load(slot int, dst []int64) {
-	word := atomic.LoadUint64(&s.buckets[uint(slot)/lineWords][slot%lineWords])
-	if len(dst) == wordColumns && !hasOverflow(word) { // nearly every row of nearly every table
-		dst[0], dst[1] = int64(word&0xFFFF), int64(word>>16&0xFFFF)
-		dst[2], dst[3] = int64(word>>32&0xFFFF), int64(word>>48)
+	word := atomic.LoadUint64(&s.buckets[uint(slot)/lineWords][uint(slot)%lineWords])
+	if len(dst) != wordColumns || hasOverflow(word) {
+		s.loadAny(slot, dst)
 		return
 	}
-	s.loadAny(slot, dst)
+	// Nearly every row of nearly every table.
+	dst[0], dst[1] = int64(word&0xFFFF), int64(word>>16&0xFFFF)
+	dst[2], dst[3] = int64(word>>32&0xFFFF), int64(word>>48)
 }
 
 func (s *segment) loadAny(slot int, dst []int64) {
@@ -168,7 +171,7 @@ func hasOverflow(word uint64) bool {
 func (s *segment) each(fn func(slot int, id uint64)) {
 	buckets := uint64(len(s.buckets))
 	for i := range s.buckets {
-		for j := range slotsOf(s.wide) {
+		for j := firstSlot(s.wide); j < lineWords; j++ {
 			if tag := s.buckets[i].tag(j, s.wide); tag != 0 {
 				fn(i*lineWords+j, s.idAt(uint64(i), tag, buckets))
 			}

@@ -129,7 +129,7 @@ func (s *segment) makeRoom(p place) int {
 	n := 2
 	for i := 0; i < n; i++ {
 		at := int(steps[i].bucket) * lineWords
-		for slot := at; slot < at+slotsOf(s.wide); slot++ {
+		for slot := at + firstSlot(s.wide); slot < at+lineWords; slot++ {
 			other := otherBucket(s.tag(slot)>>tagShift, uint64(steps[i].bucket), uint64(len(s.buckets)))
 			if uint32(other) == steps[i].bucket {
 				continue
