@@ -240,6 +240,24 @@ func checkScans(t *testing.T, n *Node, ks *Keyspace, want model, r *rand.Rand) {
 	}
 }
 
+// Ids of one shard alone are found whole, though a page reads each shard for its
+// share at first.
+func TestScanOfOneShardAlone(t *testing.T) {
+	n, keyspaces := shardedNode(t, 5)
+	ks, want := keyspaces[4], model{}
+	var ops []engine.Op
+	for i := range uint64(700) {
+		op := addTo(3+i*i*5, 0, 1)
+		if i >= 690 { // and one other at the far end
+			op.ID = 1<<64 - 1 - (i-690)*5
+		}
+		ops = append(ops, op)
+		want.apply(&op)
+	}
+	mustWrite(t, n, ks, ops...)
+	checkScans(t, n, ks, want, rand.New(rand.NewPCG(1, 1)))
+}
+
 // heldGroup is a group whose entries are answered with err if it is set, or
 // else are handed on once hold, if it is set, is closed.
 type heldGroup struct {
