@@ -14,7 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// live is a server on loopback with a fakeNode behind it.
+// live is a server on loopback with a fakeNode behind it, or what change set as
+// its Backend: then node is not asked.
 type live struct {
 	t      testing.TB
 	node   *fakeNode

@@ -10,16 +10,16 @@ func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
-	if len(d.starts) != len(d.segs) || d.starts[0] != 0 {
-		return fmt.Errorf("directory: %d starts from %d for %d segments", len(d.starts), d.starts[0], len(d.segs))
+	if len(d.before) != len(d.segs) || d.first(0) != 0 {
+		return fmt.Errorf("directory: %d ranges from %d for %d segments", len(d.before), d.first(0), len(d.segs))
 	}
 	rows, digest := int64(0), uint64(0)
 	for i := range d.segs {
-		if i > 0 && d.starts[i] <= d.starts[i-1] {
-			return fmt.Errorf("directory: start %d is %d after %d", i, d.starts[i], d.starts[i-1])
+		if d.first(i) > d.last(i) {
+			return fmt.Errorf("directory: segment %d owns ids %d…%d", i, d.first(i), d.last(i))
 		}
 		s := d.segs[i].Load()
-		sum, err := s.check(d.starts[i], d.last(i))
+		sum, err := s.check(d.first(i), d.last(i))
 		if err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
 		}
@@ -41,34 +41,30 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 	if s.seq.Load()&1 != 0 {
 		return 0, fmt.Errorf("seq %d is odd while nobody writes", s.seq.Load())
 	}
+	if err := s.checkEmpty(); err != nil {
+		return 0, err
+	}
 	digest, seen, wide := uint64(0), make(map[uint64]int, s.rows), 0
-	for slot, lo := range s.tags {
-		if lo == 0 {
-			for w := range int(s.words) {
-				if s.vals[slot*int(s.words)+w] != 0 {
-					return 0, fmt.Errorf("empty slot %d has counts", slot)
-				}
-			}
-			continue
-		}
-		id := s.idOf(slot)
+	var fault error
+	s.each(func(slot int, id uint64) {
 		if other, twice := seen[id]; twice {
-			return 0, fmt.Errorf("id %d in slots %d and %d", id, other, slot)
+			fault = fmt.Errorf("id %d in slots %d and %d", id, other, slot)
 		}
 		seen[id] = slot
 		if id < first || id > last || !s.covers(id) || id > s.maxID {
-			return 0, fmt.Errorf("id %d outside of %d…%d, window %d+%d, largest %d", id, first, last, s.base, s.span, s.maxID)
-		}
-		p := s.place(id)
-		if got := s.find(p); got != slot {
-			return 0, fmt.Errorf("id %d stands in slot %d, found in %d", id, slot, got)
+			fault = fmt.Errorf("id %d outside of %d…%d, window %d+%d, largest %d", id, first, last, s.base, s.span, s.maxID)
+		} else if got := s.find(s.place(id)); got != slot {
+			fault = fmt.Errorf("id %d stands in slot %d, found in %d", id, slot, got)
 		}
 		sum, n, err := s.checkRow(slot, id)
 		if err != nil {
-			return 0, err
+			fault = err
 		}
 		digest += sum
 		wide += n
+	})
+	if fault != nil {
+		return 0, fault
 	}
 	if len(seen) != s.rows {
 		return 0, fmt.Errorf("%d rows stored, %d counted", len(seen), s.rows)
@@ -79,6 +75,20 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 	return digest, nil
 }
 
+// checkEmpty verifies that empty slots have no counts.
+func (s *segment) checkEmpty() error {
+	for i := range s.buckets {
+		for j := firstSlot(s.wide); j < lineWords; j++ {
+			for w := range s.words {
+				if slot := i*lineWords + j; s.tag(slot) == 0 && *s.word(slot, w) != 0 {
+					return fmt.Errorf("empty slot %d has counts", slot)
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // checkRow returns the row's part of the digest and its counts in overflow.
 func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, err error) {
 	var row [ColumnsMax]int64
@@ -87,7 +97,7 @@ func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, err er
 	for c, v := range row[:s.columns()] {
 		digest += cellHash(id, uint8(c)) * uint64(v)
 		zero = zero && v == 0
-		mark := s.vals[slot*int(s.words)+c/wordColumns]>>(16*(c%wordColumns))&0xFFFF == inOverflow
+		mark := *s.word(slot, c/wordColumns)>>(16*(c%wordColumns))&0xFFFF == inOverflow
 		if mark {
 			wide++
 		}

@@ -5,43 +5,53 @@ import (
 	"sync/atomic"
 )
 
-// directory is the ordered list of a table's segments. starts never changes
+// directory is the ordered list of a table's segments. before never changes
 // once readers can see it; a segment of the same range is replaced in place,
 // anything else makes a new directory.
 type directory struct {
-	starts []uint64 // ascending; starts[0] is 0. Segment i owns ids from starts[i] up to starts[i+1]-1
+	step   int      // largest power of two that is not above len(before)
+	before []uint64 // the last id before each segment, ascending; 2^64-1, which nothing is above, for the first
 	segs   []atomic.Pointer[segment]
 }
 
+// newDirectory returns one for n segments of which none is set.
+func newDirectory(n int) *directory {
+	d := &directory{
+		step:   1 << (bits.Len(uint(n)) - 1),
+		before: make([]uint64, n),
+		segs:   make([]atomic.Pointer[segment], n),
+	}
+	d.before[0] = 1<<64 - 1
+	return d
+}
+
 // find returns the number of the segment that owns id. It is a binary search
-// without branches, so that the processor need not guess which way it goes.
+// without branches on what it compares, so that the processor need not guess
+// which way it goes.
 func (d *directory) find(id uint64) int {
-	base, n := 0, len(d.starts)
-	for n > 1 {
-		half := n / 2
-		_, below := bits.Sub64(id, d.starts[base+half], 0) // 1 when id < start
-		base += half & (int(below) - 1)
-		n -= half
+	// What is sought lies in segs[base:base+step], step a power of two.
+	before, step := d.before, d.step
+	_, above := bits.Sub64(before[len(before)-step], id, 0) // 1 when id is above
+	base := (len(before) - step) & -int(above)
+	for step >>= 1; step > 0; step >>= 1 {
+		_, above = bits.Sub64(before[base+step], id, 0)
+		base += step & -int(above)
 	}
 	return base
 }
 
-// last returns the last id that segment i owns.
-func (d *directory) last(i int) uint64 {
-	if i+1 < len(d.starts) {
-		return d.starts[i+1] - 1
-	}
-	return 1<<64 - 1
-}
+// first and last return the ends of the range that segment i owns.
+func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
+
+func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
 // with returns a directory in which left, unless nil, replaces segment i and
 // right is added behind it from start on.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
-	n := &directory{
-		starts: make([]uint64, 0, len(d.starts)+1),
-		segs:   make([]atomic.Pointer[segment], len(d.segs)+1),
-	}
-	n.starts = append(append(append(n.starts, d.starts[:i+1]...), start), d.starts[i+1:]...)
+	n := newDirectory(len(d.segs) + 1)
+	copy(n.before, d.before[:i+1])
+	n.before[i+1] = start - 1
+	copy(n.before[i+2:], d.before[i+1:])
 	for j := range d.segs {
 		to := j
 		if j > i {

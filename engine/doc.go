@@ -4,17 +4,19 @@
 // # Structure
 //
 // A Table is an ordered directory of segments. A segment owns a range of ids
-// and is one open-addressing hash array: a tag of 4 bytes a slot (8 where the
-// range is too wide, see geometry) and four 16-bit counts to a 64-bit word.
-// Neither array holds a pointer, so the garbage collector never scans them. A
-// count that does not fit 16 bits is marked FFFF and lives in its segment's
-// overflow table as an int64. An absent row reads as zeros, so a row whose
-// counts are all zero is not stored.
+// and is one open-addressing hash array of cache lines: a line is a bucket with
+// the first four counts of its rows, 16 bits each in one 64-bit word a row, and
+// the rows' tags, 4 bytes each (8 where the range is too wide, see geometry).
+// Counts from the fifth column on stand in an array of their own. No array
+// holds a pointer, so the garbage collector never scans them. A count that does
+// not fit 16 bits is marked FFFF and lives in its segment's overflow table as
+// an int64. An absent row reads as zeros, so a row whose counts are all zero is
+// not stored.
 //
 // Tags are placed by bucketed cuckoo hashing (Pagh and Rodler, 2004; buckets
 // after Dietzfelbinger and Weidling, 2007; the second bucket is computed from
 // the tag alone as in cuckoo filters, Fan et al., 2014). A lookup reads two
-// buckets and no more, and a delete leaves nothing behind: there are no delete
+// lines and no more, both at once, and a delete leaves nothing behind: there are no delete
 // marks to skip, to reuse, or to shadow a second copy of an id.
 //
 // # Concurrency

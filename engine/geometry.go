@@ -3,71 +3,87 @@ package engine
 import "math/bits"
 
 const (
-	// bucketSlots makes a bucket's tags half a cache line and its four-column
-	// counts one whole line.
-	bucketSlots = 8
+	// A bucket is one cache line of 64-bit words: five tags of 32 bits in three
+	// of them and five words of counts, or, when wide, four tags of 64 bits and
+	// four words of counts.
+	lineWords      = 8
+	tagWordsNarrow = 3
+	tagWordsWide   = 4
+	slotsNarrow    = lineWords - tagWordsNarrow
+	slotsWide      = lineWords - tagWordsWide
 
-	// A segment has 8, 16, 32 or a multiple of 64 buckets, so that its arrays
-	// fill allocator size classes exactly. The largest, 4096 slots, takes
-	// 48 KiB: small enough that a copy for a snapshot delays a write by some
-	// 10 µs, large enough that the directory costs under 0.05 B a row.
+	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets, so that its
+	// memory is exactly an allocator size class or exactly pages of 8 KiB. The
+	// largest takes 64 KiB: small enough that a copy for a snapshot delays a
+	// write by some 10 µs, large enough that header and directory cost under
+	// 0.05 B a row.
 	bucketsMin  = 8
-	bucketsStep = 64
-	bucketsMax  = 512
+	bucketsStep = 128
+	bucketsMax  = 1024
 
-	// Cuckoo search with two buckets of eight finds room well past 0.95.
-	loadNumerator, loadDenominator = 95, 100
-	rowsMax                        = bucketsMax * bucketSlots * loadNumerator / loadDenominator
+	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at
+	// best (Dietzfelbinger and Weidling); short searches find room up to here.
+	loadNumerator, loadDenominator = 98, 100
+	rowsMax                        = bucketsMax * slotsNarrow * loadNumerator / loadDenominator
 
-	narrowRemainderBits = 31
+	narrowRemainderBits = 30
 )
 
 // geometry maps the ids of a segment's window one to one to places.
 //
 // An id's offset in the window is mixed by a bijection on bits bits; the mixed
-// value m splits into a bucket, m mod buckets, and a remainder, m div buckets.
-// The bucket is implied by where a tag stands, so only the remainder is stored
-// (quotienting; Knuth, TAOCP 6.4, exercise 13), with one bit that says whether
-// it stands in its first or its second bucket:
+// value, read as a fraction of 1 and multiplied by the number of buckets, has
+// the bucket before the point and a remainder behind it. The bucket is implied
+// by where a tag stands, so only the remainder is stored (quotienting; Knuth,
+// TAOCP 6.4, exercise 13), with one bit that says whether it stands in its
+// first or its second bucket, and one that is always set:
 //
-//	narrow: 31 bits of remainder, so a window of 2^31 ids a bucket, 4 B a tag
+//	narrow: 30 bits of remainder, so a window of 2^30 ids a bucket, 4 B a tag
 //	wide:   every id, 8 B a tag
 //
 // A stored tag is never 0; 0 is an empty slot.
 type geometry struct {
-	base    uint64 // first id of the window
-	span    uint64 // last id of the window - base
-	salt    uint64 // chosen anew when a set of ids finds no room
-	mask    uint64 // of the mixed bits
-	inverse uint64 // of buckets: ⌊(2^64-1)/buckets⌋
-	buckets uint32
-	words   uint16 // 64-bit words of counts a row
-	shift   uint8  // at least half the mixed bits, so that x ^ x>>shift undoes itself
-	wide    bool
-	second  uint32 // the bit of a stored tag that says it stands in its second bucket
+	base   uint64 // first id of the window
+	span   uint64 // last id of the window - base
+	addend uint64 // salt - base; the salt is chosen anew when a set of ids finds no room
+	mask   uint64 // of the mixed bits, which are the upper ones of a word
+
+	unused    uint8 // low bits of a word that are not mixed
+	fold      uint8 // at least half the mixed bits, so that x ^ x>>fold undoes itself
+	truncated uint8 // bits of the fraction that the remainder leaves out
+	wide      bool
 }
 
 const (
 	mixA = 0x9e3779b97f4a7c15
 	mixB = 0xd6e8feb86659fd93
-	// The inverses of the two, mod 2^64 and so mod every smaller power of two.
+	// The inverses of the two, mod 2^64.
 	mixAInverse = 0xf1de83e19937733d
 	mixBInverse = 0xcfee444d8b59a89b
 	mixSalt     = 0xbf58476d1ce4e5b9
 )
 
-func newGeometry(buckets, words int, wide bool, base, salt uint64) geometry {
-	g := geometry{base: base, buckets: uint32(buckets), words: uint16(words), salt: salt * mixSalt, wide: wide,
-		inverse: (1<<64 - 1) / uint64(buckets), second: 1}
+// Of a stored tag.
+const (
+	tagUsed   = 1
+	tagSecond = 2 // it stands in its second bucket
+	tagShift  = 2 // of the remainder
+)
+
+func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
 	n := 64
-	if wide {
-		g.base, g.span, g.second = 0, 1<<64-1, 2
-	} else {
+	if !wide {
 		n = narrowBits(buckets)
-		g.span = min(1<<n-1, 1<<64-1-base)
 	}
-	g.mask = 1<<n - 1
-	g.shift = uint8((n + 1) / 2)
+	g := geometry{wide: wide, unused: uint8(64 - n), fold: uint8((n + 1) / 2), mask: ^uint64(0) << (64 - n)}
+	if !wide {
+		g.base = base
+	}
+	g.span = min(g.mask>>g.unused, 1<<64-1-g.base)
+	g.addend = salt*mixSalt - g.base
+	// Two mixed values of one bucket differ by buckets<<unused or more behind
+	// the point, so that many bits can go and the values still differ.
+	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
 	return g
 }
 
@@ -77,99 +93,66 @@ func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRe
 // covers says whether the window holds id.
 func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
 
-// place is where an id may stand: in bucket first with tag lo, or in bucket
-// second with the tag lo | geometry.second. hi is the rest of a wide tag.
-type place struct{ first, second, lo, hi uint32 }
+// place is where an id may stand: in bucket first with tag, or in bucket
+// second with tag | tagSecond.
+type place struct{ first, second, tag uint64 }
 
-func (g *geometry) place(id uint64) place {
-	x := (id - g.base + g.salt) & g.mask
-	x = x * mixA & g.mask
-	x ^= x >> (g.shift & 63)
-	x = x * mixB & g.mask
-	x ^= x >> (g.shift & 63)
-	remainder, first := g.divide(x)
-	second := uint32(g.otherBucket(remainder, first))
-	if g.wide {
-		return place{uint32(first), second, uint32(remainder<<2) | 1, uint32(remainder >> 30)}
-	}
-	if remainder == 0 { // its first tag would be that of an empty slot
-		return place{second, second, g.second, 0}
-	}
-	return place{uint32(first), second, uint32(remainder << 1), 0}
-}
-
-// divide returns x div and mod buckets by a multiplication: the product with
-// the inverse is at most one too small. Here and in otherBucket nothing
-// branches on what is as good as random.
-func (g *geometry) divide(x uint64) (quotient, remainder uint64) {
-	buckets := uint64(g.buckets)
-	quotient, _ = bits.Mul64(x, g.inverse)
-	remainder = x - quotient*buckets
-	_, exact := bits.Sub64(remainder, buckets, 0)
-	return quotient + 1 - exact, remainder - buckets&(exact-1)
+// place must have no branch on what is as good as random: a wrong guess would
+// keep the processor from starting on the next row.
+func (g *geometry) place(id, buckets uint64) place {
+	x := (id + g.addend) << (g.unused & 63)
+	x *= mixA
+	x ^= x >> (g.fold & 63) & g.mask
+	x *= mixB
+	first, fraction := bits.Mul64(x, buckets)
+	remainder := fraction >> (g.truncated & 63)
+	return place{first, otherBucket(remainder, first, buckets), remainder<<tagShift | tagUsed}
 }
 
 // idAt is the inverse of place, for a tag that stands in a bucket.
-func (g *geometry) idAt(bucket uint64, lo, hi uint32) uint64 {
-	remainder, second := g.split(lo, hi)
-	if second {
-		bucket = g.otherBucket(remainder, bucket)
+func (g *geometry) idAt(bucket, tag, buckets uint64) uint64 {
+	if tag&tagSecond != 0 {
+		bucket = otherBucket(tag>>tagShift, bucket, buckets)
 	}
-	x := remainder*uint64(g.buckets) + bucket
-	x ^= x >> (g.shift & 63)
-	x = x * mixBInverse & g.mask
-	x ^= x >> (g.shift & 63)
-	x = x * mixAInverse & g.mask
-	return (x-g.salt)&g.mask + g.base
-}
-
-// split takes a stored tag apart.
-func (g *geometry) split(lo, hi uint32) (remainder uint64, second bool) {
-	if g.wide {
-		return uint64(hi)<<30 | uint64(lo>>2), lo&g.second != 0
+	// The mixed value is the only one whose product with the number of buckets
+	// lies in [product, product + 1<<truncated).
+	step := buckets << g.unused
+	x, rest := bits.Div64(bucket, tag>>tagShift<<g.truncated, step)
+	if rest != 0 {
+		x++
 	}
-	return uint64(lo >> 1), lo&g.second != 0
-}
-
-// moved returns the tag lo as it stands in the other one of its two buckets.
-func (g *geometry) moved(lo uint32) uint32 { return lo ^ g.second }
-
-// alternative returns the other bucket of a tag that stands in bucket, and
-// false when it has none.
-func (g *geometry) alternative(bucket uint64, lo, hi uint32) (uint64, bool) {
-	remainder, _ := g.split(lo, hi)
-	if remainder == 0 && !g.wide {
-		return 0, false
-	}
-	return g.otherBucket(remainder, bucket), true
+	x <<= g.unused
+	x *= mixBInverse
+	x ^= x >> (g.fold & 63) & g.mask
+	x *= mixAInverse
+	return (x>>g.unused-g.addend-g.base)&(g.mask>>g.unused) + g.base
 }
 
 // otherBucket is its own inverse for a fixed remainder.
-func (g *geometry) otherBucket(remainder, bucket uint64) uint64 {
-	buckets := uint64(g.buckets)
+func otherBucket(remainder, bucket, buckets uint64) uint64 {
 	sum := (remainder * mixA >> 32) * buckets >> 32
 	other, negative := bits.Sub64(sum, bucket, 0)
 	return other + buckets&-negative
 }
 
-// bucketsFor returns the smallest size of a segment that holds rows, and false
-// when none does.
-func bucketsFor(rows int) (int, bool) {
+// bucketsFor returns the smallest number of buckets that takes rows. It may be
+// more than bucketsMax.
+func bucketsFor(rows int, wide bool) int {
 	buckets := bucketsMin
-	for rows > rowsFor(buckets) {
-		switch {
-		case buckets < bucketsStep:
+	for rows > rowsFor(buckets, wide) {
+		if buckets < bucketsStep {
 			buckets *= 2
-		case buckets < bucketsMax:
+		} else {
 			buckets += bucketsStep
-		default:
-			return 0, false
 		}
 	}
-	return buckets, true
+	return buckets
 }
 
 // rowsFor returns how many rows a segment of that many buckets takes.
-func rowsFor(buckets int) int {
-	return buckets * bucketSlots * loadNumerator / loadDenominator
+func rowsFor(buckets int, wide bool) int {
+	return buckets * slotsOf(wide) * loadNumerator / loadDenominator
 }
+
+// slotsOf returns how many slots a bucket has.
+func slotsOf(wide bool) int { return lineWords - firstSlot(wide) }

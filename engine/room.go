@@ -16,11 +16,11 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 		d := t.dir.Load()
 		i := d.find(id)
 		s := d.segs[i].Load()
-		if int(s.words) < words {
+		if s.words < words {
 			t.reshapeLocked(i, words)
 			continue
 		}
-		if s.covers(id) && s.rows < rowsFor(int(s.buckets)) {
+		if s.covers(id) && s.rows < rowsFor(len(s.buckets), s.wide) {
 			s = t.ownedLocked(d, i)
 			if s.insert(id, row[:s.columns()]) {
 				return
@@ -36,23 +36,22 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID
 	if inOrder && s.rows >= appendRowsMin {
-		right := newSegment(newGeometry(bucketsMax, int(s.words), false, id, 0), t.mu.epoch)
+		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words, t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
 		return
 	}
 	slots := s.occupied()
-	if s.rows < rowsMax {
-		// Growth must be real, or a set of ids that finds no room would come
-		// back for ever.
-		want := s.rows + 1
-		if s.covers(id) {
-			want = max(want, rowsFor(int(s.buckets))+1)
-		}
-		if buckets, ok := bucketsFor(want); ok {
-			if n := t.rebuilt(s, slots, buckets, int(s.words), id, d.starts[i], d.last(i)); n != nil {
-				d.segs[i].Store(n)
-				return
-			}
+	// Growth must be real, or a set of ids that finds no room would come back
+	// for ever.
+	want := s.rows + 1
+	if s.covers(id) {
+		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
+	}
+	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
+	if sh.buckets <= bucketsMax {
+		if n := t.rebuilt(s, slots, sh, s.words); n != nil {
+			d.segs[i].Store(n)
+			return
 		}
 	}
 	t.splitLocked(d, i, slots, id)
@@ -66,11 +65,7 @@ type slotID struct {
 
 func (s *segment) occupied() []slotID {
 	slots := make([]slotID, 0, s.rows)
-	for slot, lo := range s.tags {
-		if lo != 0 {
-			slots = append(slots, slotID{s.idOf(slot), int32(slot)})
-		}
-	}
+	s.each(func(slot int, id uint64) { slots = append(slots, slotID{id, int32(slot)}) })
 	return slots
 }
 
@@ -94,8 +89,8 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 		at = high
 	}
 	start := slots[at].id
-	left := t.mustRebuild(s, slots[:at], int(s.words), d.starts[i], start-1)
-	right := t.mustRebuild(s, slots[at:], int(s.words), start, d.last(i))
+	left := t.mustRebuild(s, slots[:at], s.words, d.first(i), start-1)
+	right := t.mustRebuild(s, slots[at:], s.words, start, d.last(i))
 	t.dir.Store(d.with(i, left, start, right))
 }
 
@@ -103,7 +98,7 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 func (t *Table) reshapeLocked(i, words int) {
 	d := t.dir.Load()
 	s := d.segs[i].Load()
-	d.segs[i].Store(t.mustRebuild(s, s.occupied(), words, d.starts[i], d.last(i)))
+	d.segs[i].Store(t.mustRebuild(s, s.occupied(), words, d.first(i), d.last(i)))
 }
 
 // mustRebuild returns a segment of those rows in the smallest size that takes
@@ -114,9 +109,8 @@ func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last u
 	if len(slots) > 0 {
 		id = slots[0].id
 	}
-	buckets, _ := bucketsFor(len(slots))
-	for ; ; buckets *= 2 {
-		if n := t.rebuilt(s, slots, buckets, words, id, first, last); n != nil {
+	for sh := shapeFor(len(slots), slots, id, first, last); ; sh.buckets *= 2 {
+		if n := t.rebuilt(s, slots, sh, words); n != nil {
 			return n
 		}
 	}
@@ -125,17 +119,12 @@ func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last u
 // saltsMax is how many mixes of the ids are tried before a size is given up.
 const saltsMax = 8
 
-// rebuilt returns a new segment with the rows at slots of s, whose window also
-// covers id; nil when they find no room. The segment owns ids first … last.
-func (t *Table) rebuilt(s *segment, slots []slotID, buckets, words int, id, first, last uint64) *segment {
-	low, high := id, id
-	for _, r := range slots {
-		low, high = min(low, r.id), max(high, r.id)
-	}
-	base, narrow := window(buckets, low, high, first, last)
+// rebuilt returns a new segment with the rows at slots of s, nil when they find
+// no room.
+func (t *Table) rebuilt(s *segment, slots []slotID, sh shape, words int) *segment {
 	var row [ColumnsMax]int64
 	for salt := range uint64(saltsMax) {
-		n := newSegment(newGeometry(buckets, words, !narrow, base, salt), t.mu.epoch)
+		n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, salt), sh.buckets, words, t.mu.epoch)
 		if n.fill(s, slots, row[:words*wordColumns]) {
 			return n
 		}
@@ -151,6 +140,28 @@ func (s *segment) fill(from *segment, slots []slotID, row []int64) bool {
 		}
 	}
 	return true
+}
+
+// shape is the size of a segment and the ids it can hold.
+type shape struct {
+	buckets int
+	wide    bool
+	base    uint64 // of the window, when narrow
+}
+
+// shapeFor returns the smallest shape that takes that many rows, among them
+// those of slots and id, in a segment that owns ids first … last: narrow where
+// a window over the rows allows. It may be larger than bucketsMax.
+func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
+	low, high := id, id
+	for _, r := range slots {
+		low, high = min(low, r.id), max(high, r.id)
+	}
+	buckets := bucketsFor(rows, false)
+	if base, ok := window(buckets, low, high, first, last); ok {
+		return shape{buckets: buckets, base: base}
+	}
+	return shape{buckets: bucketsFor(rows, true), wide: true}
 }
 
 // window chooses the base of a narrow window for ids low … high in a segment

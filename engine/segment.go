@@ -4,15 +4,22 @@ import (
 	"math/bits"
 	"runtime"
 	"sync/atomic"
+	"unsafe"
 )
 
 const (
-	wordColumns  = 4        // 16-bit counts to a word
-	inOverflow   = 0xFFFF   // a count that stands in the overflow table instead
-	segmentBytes = 192 + 16 // the struct itself and its directory entry
+	wordColumns = 4      // 16-bit counts to a word
+	inOverflow  = 0xFFFF // a count that stands in the overflow table instead
+
+	// segmentBytes is the struct itself, in its allocator class, and its
+	// directory entry.
+	segmentBytes = 144 + 16
 )
 
 // segment is one hash array: the rows of one range of ids.
+//
+// A slot is known by the place of its first word of counts: bucket*lineWords +
+// slot of the bucket.
 //
 // A segment is changed in place by the table's writer until a snapshot has
 // captured it or it is replaced by a segment of another shape; from then on it
@@ -33,91 +40,89 @@ type segment struct {
 	//     A reader that met such a change sees seq odd or changed, and reads
 	//     again. A slot becomes empty only in this way, so a tag that a reader
 	//     saw belongs to the counts it reads next, or seq has changed.
-	seq   atomic.Uint32
-	tags  []uint32 // a slot's tag, low half; 0 is empty
-	vals  []uint64 // words to a slot
-	over  atomic.Pointer[overflow]
-	highs []uint32 // high halves of wide tags; nil when narrow
+	seq     atomic.Uint32
+	buckets []bucket
+	more    []uint64 // words-1 words to a slot: the counts from column 4 on
+	over    atomic.Pointer[overflow]
 
 	// The writer's own.
+	words int // 64-bit words of counts a row; never changes
 	rows  int
 	epoch uint64 // the table's epoch when this segment was made
 	maxID uint64 // no row has a larger id
-
-	_ [8]byte // to 192 B, an allocator class that is whole cache lines
 }
 
-func newSegment(g geometry, epoch uint64) *segment {
-	slots := int(g.buckets) * bucketSlots
-	s := &segment{geometry: g, epoch: epoch,
-		tags: make([]uint32, slots), vals: make([]uint64, slots*int(g.words))}
-	if g.wide {
-		s.highs = make([]uint32, slots)
+func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
+	s := &segment{geometry: g, buckets: make([]bucket, buckets), words: words, epoch: epoch}
+	if words > 1 {
+		s.more = make([]uint64, buckets*slotsOf(g.wide)*(words-1))
 	}
 	return s
 }
 
 // clone returns a copy that the writer may change.
 func (s *segment) clone(epoch uint64) *segment {
-	c := &segment{geometry: s.geometry, epoch: epoch, rows: s.rows, maxID: s.maxID,
-		tags: append([]uint32(nil), s.tags...),
-		vals: append([]uint64(nil), s.vals...),
-	}
-	if s.wide {
-		c.highs = append([]uint32(nil), s.highs...)
+	c := &segment{geometry: s.geometry, words: s.words, epoch: epoch, rows: s.rows, maxID: s.maxID,
+		buckets: append([]bucket(nil), s.buckets...),
+		more:    append([]uint64(nil), s.more...),
 	}
 	c.over.Store(s.over.Load().clone())
 	return c
 }
 
 // columns is how many counts a row has room for.
-func (s *segment) columns() int { return int(s.words) * wordColumns }
+func (s *segment) columns() int { return s.words * wordColumns }
 
 func (s *segment) bytes() int {
-	return 4*cap(s.tags) + 4*cap(s.highs) + 8*cap(s.vals) + s.over.Load().bytes() + segmentBytes
+	return lineWords*8*cap(s.buckets) + 8*cap(s.more) + s.over.Load().bytes() + segmentBytes
 }
 
-// find returns the slot of the row at p, or -1.
+// place returns where a row of id may stand.
+func (s *segment) place(id uint64) place { return s.geometry.place(id, uint64(len(s.buckets))) }
+
+// prefetch asks for the two lines that a lookup of p may read.
+func (s *segment) prefetch(p place) {
+	prefetch(unsafe.Pointer(&s.buckets[p.first]), unsafe.Pointer(&s.buckets[p.second]))
+}
+
+// find returns the slot of the row at p, or -1. It reads both buckets, always:
+// their cache misses overlap, and there is no guess to get wrong.
 func (s *segment) find(p place) int {
-	if slot := s.findIn(p.first, p.lo, p.hi); slot >= 0 {
-		return slot
+	a, b := &s.buckets[p.first], &s.buckets[p.second]
+	m, slot := uint64(0), firstSlot(s.wide)
+	if s.wide {
+		m = matchWide(a, b, p.tag)
+	} else {
+		m = matchNarrow(a, b, p.tag)
 	}
-	return s.findIn(p.second, p.lo|s.second, p.hi)
+	if m == 0 {
+		return -1
+	}
+	i := uint64(bits.TrailingZeros64(m))
+	bucket := p.first + (p.second-p.first)&-(i/lineWords)
+	return int(bucket*lineWords+i%lineWords) + slot
 }
 
-// findIn compares all tags of a bucket without a branch: which slot matches is
-// as good as random, and a wrong guess would keep the processor from starting
-// on the next row while it waits for this one's memory.
-func (s *segment) findIn(bucket, lo, hi uint32) int {
-	at := int(bucket) * bucketSlots
-	t := (*[bucketSlots]uint32)(s.tags[at:])
-	match := equal(&t[0], lo) | equal(&t[1], lo)<<1 | equal(&t[2], lo)<<2 | equal(&t[3], lo)<<3 |
-		equal(&t[4], lo)<<4 | equal(&t[5], lo)<<5 | equal(&t[6], lo)<<6 | equal(&t[7], lo)<<7
-	for ; match != 0; match &= match - 1 {
-		slot := at + bits.TrailingZeros64(match)
-		if !s.wide || atomic.LoadUint32(&s.highs[slot]) == hi {
-			return slot
-		}
+// word returns the w-th word of the counts in a slot.
+func (s *segment) word(slot, w int) *uint64 {
+	if w == 0 {
+		return &s.buckets[slot/lineWords][slot%lineWords]
 	}
-	return -1
+	row := slot/lineWords*slotsOf(s.wide) + slot%lineWords - firstSlot(s.wide)
+	return &s.more[row*(s.words-1)+w-1]
 }
-
-// equal returns 1 if the tag is lo, else 0.
-func equal(tag *uint32, lo uint32) uint64 { return (uint64(atomic.LoadUint32(tag)^lo) - 1) >> 63 }
 
 // readAt fills dst with the first len(dst) counts of the row at p.
 func (s *segment) readAt(p place, dst []int64) {
 	for spins := 1; ; spins++ {
 		seq := s.seq.Load()
-		if seq&1 == 0 {
-			if slot := s.find(p); slot >= 0 {
-				s.load(slot, dst)
-			} else {
-				clear(dst)
-			}
-			if s.seq.Load() == seq {
-				return
-			}
+		if slot := s.find(p); slot >= 0 {
+			s.load(slot, dst)
+		} else {
+			clear(dst)
+		}
+		if s.seq.Load() == seq && seq&1 == 0 {
+			return
 		}
 		if spins%64 == 0 { // the writer was descheduled inside
 			runtime.Gosched()
@@ -127,14 +132,24 @@ func (s *segment) readAt(p place, dst []int64) {
 
 // load fills dst from a slot. Columns that the segment has no word for are 0.
 func (s *segment) load(slot int, dst []int64) {
-	words := int(s.words)
+	word := atomic.LoadUint64(&s.buckets[uint(slot)/lineWords][uint(slot)%lineWords])
+	if len(dst) != wordColumns || hasOverflow(word) {
+		s.loadAny(slot, dst)
+		return
+	}
+	// Nearly every row of nearly every table.
+	dst[0], dst[1] = int64(word&0xFFFF), int64(word>>16&0xFFFF)
+	dst[2], dst[3] = int64(word>>32&0xFFFF), int64(word>>48)
+}
+
+func (s *segment) loadAny(slot int, dst []int64) {
 	for w := 0; len(dst) > 0; w++ {
-		n := min(len(dst), wordColumns)
-		if w >= words {
+		if w >= s.words {
 			clear(dst)
 			return
 		}
-		word := atomic.LoadUint64(&s.vals[slot*words+w])
+		n := min(len(dst), wordColumns)
+		word := atomic.LoadUint64(s.word(slot, w))
 		for i := range dst[:n] {
 			if v := word >> (16 * i) & 0xFFFF; v != inOverflow {
 				dst[i] = int64(v)
@@ -146,14 +161,20 @@ func (s *segment) load(slot int, dst []int64) {
 	}
 }
 
-// idOf returns the id of an occupied slot.
-func (s *segment) idOf(slot int) uint64 {
-	return s.idAt(uint64(slot/bucketSlots), s.tags[slot], s.high(slot))
+// hasOverflow says whether one of the four counts of a word is inOverflow.
+func hasOverflow(word uint64) bool {
+	const ones = 0x0001_0001_0001_0001
+	return (^word-ones)&word&(ones<<15) != 0
 }
 
-func (s *segment) high(slot int) uint32 {
-	if s.wide {
-		return s.highs[slot]
+// each calls fn with every row's slot and id. Nobody may change the segment.
+func (s *segment) each(fn func(slot int, id uint64)) {
+	buckets := uint64(len(s.buckets))
+	for i := range s.buckets {
+		for j := firstSlot(s.wide); j < lineWords; j++ {
+			if tag := s.buckets[i].tag(j, s.wide); tag != 0 {
+				fn(i*lineWords+j, s.idAt(uint64(i), tag, buckets))
+			}
+		}
 	}
-	return 0
 }

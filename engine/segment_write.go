@@ -13,17 +13,15 @@ func (s *segment) closeSeq() { s.seq.Add(1) }
 // returns false, with nothing changed, when neither bucket can be given room.
 func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
-	slot, lo := s.emptyIn(p.first), p.lo
+	slot := s.emptyIn(p.first)
 	if slot < 0 {
-		slot, lo = s.emptyIn(p.second), p.lo|s.second
+		slot = s.emptyIn(p.second)
 	}
 	if slot < 0 {
-		if slot = s.makeRoom(p); slot < 0 {
-			return false
-		}
-		if lo = p.lo | s.second; slot/bucketSlots == int(p.first) {
-			lo = p.lo
-		}
+		slot = s.makeRoom(p)
+	}
+	if slot < 0 {
+		return false
 	}
 	if hasWide(row) {
 		s.openSeq()
@@ -32,23 +30,30 @@ func (s *segment) insert(id uint64, row []int64) bool {
 	} else {
 		s.storeRow(slot, row)
 	}
-	if s.wide {
-		atomic.StoreUint32(&s.highs[slot], p.hi)
+	if tag := p.tag; slot/lineWords == int(p.first) {
+		s.setTag(slot, tag)
+	} else {
+		s.setTag(slot, tag|tagSecond)
 	}
-	atomic.StoreUint32(&s.tags[slot], lo)
 	s.rows++
 	s.maxID = max(s.maxID, id)
 	return true
 }
 
-func (s *segment) emptyIn(bucket uint32) int {
-	at := int(bucket) * bucketSlots
-	for i, lo := range s.tags[at : at+bucketSlots] {
-		if lo == 0 {
-			return at + i
-		}
+// emptyIn returns an empty slot of a bucket, or -1.
+func (s *segment) emptyIn(bucket uint64) int {
+	if i := s.buckets[bucket].empty(s.wide); i >= 0 {
+		return int(bucket)*lineWords + i
 	}
 	return -1
+}
+
+func (s *segment) tag(slot int) uint64 {
+	return s.buckets[slot/lineWords].tag(slot%lineWords, s.wide)
+}
+
+func (s *segment) setTag(slot int, tag uint64) {
+	s.buckets[slot/lineWords].setTag(slot%lineWords, s.wide, tag)
 }
 
 // update makes the row at slot equal to row, which is not all zero.
@@ -63,7 +68,7 @@ func (s *segment) remove(slot int) {
 	s.openSeq()
 	var zeros [ColumnsMax]int64
 	s.storeRow(slot, zeros[:s.columns()])
-	atomic.StoreUint32(&s.tags[slot], 0)
+	s.setTag(slot, 0)
 	s.closeSeq()
 	s.rows--
 }
@@ -71,10 +76,9 @@ func (s *segment) remove(slot int) {
 // storeRow writes words*wordColumns counts and keeps the overflow table true
 // to the marks.
 func (s *segment) storeRow(slot int, row []int64) {
-	words := int(s.words)
-	for w := range words {
-		at := slot*words + w
-		old, word := s.vals[at], uint64(0)
+	for w := range s.words {
+		at := s.word(slot, w)
+		old, word := *at, uint64(0)
 		for i := range wordColumns {
 			column := w*wordColumns + i
 			v := row[column]
@@ -88,7 +92,7 @@ func (s *segment) storeRow(slot int, row []int64) {
 			word |= inOverflow << (16 * i)
 			s.over.Store(s.over.Load().put(overflowKey(slot, column), v))
 		}
-		atomic.StoreUint64(&s.vals[at], word)
+		atomic.StoreUint64(at, word)
 	}
 }
 
@@ -103,8 +107,8 @@ func hasWide(row []int64) bool {
 	return false
 }
 
-// roomSearchMax bounds the buckets that makeRoom looks into. Below a load of
-// 0.95 the nearest empty slot is a move or two away.
+// roomSearchMax bounds the buckets that makeRoom looks into. Below the load of
+// rowsFor the nearest empty slot is a few moves away.
 const roomSearchMax = 256
 
 // roomStep is a bucket reached in the search for an empty slot: the row in slot
@@ -120,18 +124,18 @@ type roomStep struct {
 // slot, or -1 when there is no such path within roomSearchMax.
 func (s *segment) makeRoom(p place) int {
 	var steps [roomSearchMax]roomStep
-	steps[0] = roomStep{bucket: p.first, parent: -1}
-	steps[1] = roomStep{bucket: p.second, parent: -1}
+	steps[0] = roomStep{bucket: uint32(p.first), parent: -1}
+	steps[1] = roomStep{bucket: uint32(p.second), parent: -1}
 	n := 2
 	for i := 0; i < n; i++ {
-		at := int(steps[i].bucket) * bucketSlots
-		for slot := at; slot < at+bucketSlots; slot++ {
-			other, ok := s.alternative(uint64(steps[i].bucket), s.tags[slot], s.high(slot))
-			if !ok || uint32(other) == steps[i].bucket {
+		at := int(steps[i].bucket) * lineWords
+		for slot := at + firstSlot(s.wide); slot < at+lineWords; slot++ {
+			other := otherBucket(s.tag(slot)>>tagShift, uint64(steps[i].bucket), uint64(len(s.buckets)))
+			if uint32(other) == steps[i].bucket {
 				continue
 			}
 			step := roomStep{bucket: uint32(other), parent: int16(i), slot: int32(slot)}
-			if empty := s.emptyIn(step.bucket); empty >= 0 {
+			if empty := s.emptyIn(other); empty >= 0 {
 				return s.shift(&steps, step, empty)
 			}
 			if n < len(steps) {
@@ -161,11 +165,10 @@ func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int
 
 // move takes the row at from to the empty slot to in its other bucket.
 func (s *segment) move(from, to int) {
-	words := int(s.words)
-	for w := range words {
-		word := s.vals[from*words+w]
+	for w := range s.words {
+		source := s.word(from, w)
 		for i := range wordColumns {
-			if word>>(16*i)&0xFFFF == inOverflow {
+			if *source>>(16*i)&0xFFFF == inOverflow {
 				column := w*wordColumns + i
 				o := s.over.Load()
 				v := o.get(overflowKey(from, column))
@@ -173,12 +176,9 @@ func (s *segment) move(from, to int) {
 				s.over.Store(o.put(overflowKey(to, column), v))
 			}
 		}
-		atomic.StoreUint64(&s.vals[to*words+w], word)
-		atomic.StoreUint64(&s.vals[from*words+w], 0)
+		atomic.StoreUint64(s.word(to, w), *source)
+		atomic.StoreUint64(source, 0)
 	}
-	if s.wide {
-		atomic.StoreUint32(&s.highs[to], s.highs[from])
-	}
-	atomic.StoreUint32(&s.tags[to], s.moved(s.tags[from]))
-	atomic.StoreUint32(&s.tags[from], 0)
+	s.setTag(to, s.tag(from)^tagSecond)
+	s.setTag(from, 0)
 }

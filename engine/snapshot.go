@@ -110,14 +110,11 @@ type collector struct {
 // collect takes a segment that nobody changes: a captured one or a copy.
 func (c *collector) collect(s *segment, from uint64, width int) *Page {
 	c.slots = c.slots[:0]
-	for slot, lo := range s.tags {
-		if lo == 0 {
-			continue
-		}
-		if id := s.idOf(slot); id >= from {
+	s.each(func(slot int, id uint64) {
+		if id >= from {
 			c.slots = append(c.slots, slotID{id, int32(slot)})
 		}
-	}
+	})
 	sortByID(c.slots)
 	p := &c.page
 	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]

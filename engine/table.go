@@ -11,11 +11,12 @@ import (
 // turns.
 type Table struct {
 	dir    atomic.Pointer[directory]
-	digest atomic.Uint64
+	digest atomic.Uint64 // mu.digest as it was when mu was last unlocked
 	rows   atomic.Int64
 
 	mu struct {
 		sync.Mutex
+		digest   uint64
 		epoch    uint64   // grows with each snapshot; marks segments made since
 		captured []uint64 // epochs of the open snapshots, ascending
 		old, row [ColumnsMax]int64
@@ -26,8 +27,8 @@ type Table struct {
 func New() *Table {
 	t := &Table{}
 	t.mu.epoch = 1
-	d := &directory{starts: []uint64{0}, segs: make([]atomic.Pointer[segment], 1)}
-	d.segs[0].Store(newSegment(newGeometry(bucketsMin, 1, false, 0, 0), t.mu.epoch))
+	d := newDirectory(1)
+	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, 0), bucketsMin, 1, t.mu.epoch))
 	t.dir.Store(d)
 	return t
 }
@@ -41,9 +42,7 @@ func (t *Table) Get(id uint64, dst []int64) {
 		clear(dst)
 		return
 	}
-	p := s.place(id)
-	s.prefetch(p)
-	s.readAt(p, dst)
+	s.readAt(s.place(id), dst)
 }
 
 // Has reports whether id has a row: a count other than zero.
@@ -87,13 +86,6 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64) {
 	}
 }
 
-// prefetch asks for the lines that a lookup of p most likely reads: tags and
-// counts of its first bucket, where five rows of six stand.
-func (s *segment) prefetch(p place) {
-	first := int(p.first) * bucketSlots
-	prefetch(unsafe.Pointer(&s.tags[first]), unsafe.Pointer(&s.vals[first*int(s.words)]))
-}
-
 // Apply applies ops in their order. If width is not 0 it fills rows, width
 // counts an op, with each op's row right after it. It appends an Overflow for
 // each op that it refused to overflows and returns that; a refused op changes
@@ -101,53 +93,78 @@ func (s *segment) prefetch(p place) {
 // fault and panics. It does not allocate but for new rows and overflows.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) []Overflow {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := range ops {
-		if i%pageRows == 0 && len(ops) > 1 {
-			t.prefetchLocked(ops[i:min(len(ops), i+pageRows)])
+	defer t.unlock()
+	if len(ops) == 1 {
+		at := t.locate(ops[0].ID)
+		if column, ok := t.applyLocked(&ops[0], &at, rows[:width]); !ok {
+			overflows = append(overflows, Overflow{Column: column})
 		}
-		var dst []int64
-		if width > 0 {
-			dst = rows[i*width : (i+1)*width]
+		return overflows
+	}
+	for from := 0; from < len(ops); from += pageRows {
+		overflows = t.applyPageLocked(ops, from, width, rows, overflows)
+	}
+	return overflows
+}
+
+func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflows []Overflow) []Overflow {
+	var spots [pageRows]spot
+	page := ops[from:min(len(ops), from+pageRows)]
+	for i := range page {
+		spots[i] = t.locate(page[i].ID)
+		spots[i].s.prefetch(spots[i].p)
+	}
+	for i := range page {
+		if !spots[i].standsIn(t.dir.Load()) { // an op before it changed the structure
+			spots[i] = t.locate(page[i].ID)
 		}
-		if column, ok := t.applyLocked(&ops[i], dst); !ok {
-			overflows = append(overflows, Overflow{Op: i, Column: column})
+		dst := rows[(from+i)*width : (from+i+1)*width]
+		if column, ok := t.applyLocked(&page[i], &spots[i], dst); !ok {
+			overflows = append(overflows, Overflow{Op: from + i, Column: column})
 		}
 	}
 	return overflows
 }
 
-func (t *Table) prefetchLocked(ops []Op) {
-	d := t.dir.Load()
-	for i := range ops {
-		s := d.segs[d.find(ops[i].ID)].Load()
-		if s.covers(ops[i].ID) {
-			p := s.place(ops[i].ID)
-			s.prefetch(p)
-		}
-	}
+// unlock ends a change.
+func (t *Table) unlock() {
+	t.digest.Store(t.mu.digest)
+	t.mu.Unlock()
 }
+
+// spot is where the row of an id stands or would stand.
+type spot struct {
+	d *directory
+	i int
+	s *segment // d.segs[i]
+	p place    // meaningless unless s covers the id
+}
+
+func (t *Table) locate(id uint64) spot {
+	d := t.dir.Load()
+	i := d.find(id)
+	s := d.segs[i].Load()
+	return spot{d, i, s, s.place(id)}
+}
+
+// standsIn says whether the spot is still right, d being the table's directory.
+func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
 
 // applyLocked applies one op and fills dst with its row. It returns the column
 // whose sum does not fit, and false, when it refused the op.
-func (t *Table) applyLocked(op *Op, dst []int64) (uint8, bool) {
-	d := t.dir.Load()
-	i := d.find(op.ID)
-	s := d.segs[i].Load()
+func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
 	slot := -1
-	if s.covers(op.ID) {
-		p := s.place(op.ID)
-		slot = s.find(p)
+	if at.s.covers(op.ID) {
+		slot = at.s.find(at.p)
 	}
-	if slot >= 0 && s.words == 1 && op.Kind != OpDelete && t.applyWordLocked(d, i, s, slot, op) {
-		s = d.segs[i].Load()
-		s.load(slot, dst)
+	if slot >= 0 && op.Kind != OpDelete && t.applyWordLocked(op, at, slot) {
+		at.s.load(slot, dst)
 		return 0, true
 	}
 
 	old, row := t.mu.old[:], t.mu.row[:]
 	if slot >= 0 {
-		s.load(slot, old)
+		at.s.load(slot, old)
 	} else {
 		clear(old)
 	}
@@ -157,7 +174,7 @@ func (t *Table) applyLocked(op *Op, dst []int64) (uint8, bool) {
 		return column, false
 	}
 	copy(dst, row)
-	t.replaceLocked(i, slot, op.ID, old, row)
+	t.replaceLocked(at.i, slot, op.ID, old, row)
 	return 0, true
 }
 
@@ -182,17 +199,19 @@ func (op *Op) change(row []int64) (uint8, bool) {
 	return 0, true
 }
 
-// applyWordLocked applies an op whose row stands, before and after, in one word
-// with at most the untouched columns in overflow: nearly all of them. It
-// returns false, with nothing changed, when this op is not of that kind.
-func (t *Table) applyWordLocked(d *directory, i int, s *segment, slot int, op *Op) bool {
-	old := s.vals[slot]
+// applyWordLocked applies an op to the row in slot, if before and after it the
+// row stands in one word with at most the untouched columns in overflow: nearly
+// all of them. It returns false, with nothing changed, when this op is not of
+// that kind.
+func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
+	old := *at.s.word(slot, 0)
 	word, digest := old, uint64(0)
-	for _, c := range op.Cells {
+	for i := range op.Cells {
+		c := &op.Cells[i]
 		if c.Column >= wordColumns {
 			return false
 		}
-		shift := 16 * c.Column
+		shift := 16 * c.Column & 63
 		was := word >> shift & 0xFFFF
 		now := c.Value
 		if op.Kind == OpAdd {
@@ -211,9 +230,9 @@ func (t *Table) applyWordLocked(d *directory, i int, s *segment, slot int, op *O
 		return false
 	}
 	if word != old {
-		s = t.ownedLocked(d, i)
-		atomic.StoreUint64(&s.vals[slot], word)
-		t.digest.Store(t.digest.Load() + digest)
+		at.s = t.ownedLocked(at.d, at.i)
+		atomic.StoreUint64(at.s.word(slot, 0), word)
+		t.mu.digest += digest
 	}
 	return true
 }
@@ -250,7 +269,7 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 		t.insertLocked(id, row, last/wordColumns+1)
 		t.rows.Add(1)
 	}
-	t.digest.Store(t.digest.Load() + digest)
+	t.mu.digest += digest
 }
 
 // ownedLocked returns segment i as one that may be changed in place: a copy of

@@ -198,10 +198,10 @@ func TestPagesStopsAtTheFirstError(t *testing.T) {
 // correctness or an endless search.
 func TestCollidingIDs(t *testing.T) {
 	tab, m := newTable(t), model{}
-	g := newGeometry(bucketsMax, 1, true, 0, 0)
+	g := newGeometry(bucketsMax, true, 0, 0)
 	for i, n := uint64(0), 0; n < 3000; i++ {
-		id := g.idAt(5, uint32(i<<2)|1, 0)
-		if g.place(id).second != 9 {
+		id := g.idAt(5, i<<tagShift|tagUsed, bucketsMax)
+		if g.place(id, bucketsMax).second != 9 {
 			continue
 		}
 		n++

@@ -17,14 +17,14 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 			return nil, err
 		}
 		from, any := firstKey(after, hasAfter, s, len(groups))
-		if any {
-			runs[s].read(g, from, limit, width, len(groups))
-		}
+		runs[s] = run{group: g, shards: len(groups), from: from, ended: !any}
 	}
+	chunk := min(limit, limit/len(groups)+scanSlack)
 	r := &ScanResult{}
 	for len(r.IDs) < limit {
 		least := -1
 		for s := range runs {
+			runs[s].fill(chunk, width)
 			if len(runs[s].ids) > 0 && (least < 0 || runs[s].ids[0] < runs[least].ids[0]) {
 				least = s
 			}
@@ -37,10 +37,15 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 		runs[least].ids, runs[least].rows = runs[least].ids[1:], runs[least].rows[width:]
 	}
 	for s := range runs {
-		r.More = r.More || len(runs[s].ids) > 0 || runs[s].more
+		r.More = r.More || len(runs[s].ids) > 0 || !runs[s].ended
 	}
 	return r, nil
 }
+
+// scanSlack is how many rows above its even share of a page a shard is read for
+// at once. Reading a whole page of every shard would take shards times the
+// memory; ids that are spread evenly rarely need a second look.
+const scanSlack = 64
 
 // firstKey returns the least key of a shard whose id lies above after, and
 // false when there is none.
@@ -56,21 +61,34 @@ func firstKey(after uint64, hasAfter bool, shard, shards int) (uint64, bool) {
 	return key + 1, next > after
 }
 
-// run is the next rows of one shard.
+// run is the next rows of one shard, those that are read and those behind.
 type run struct {
+	group  *counterGroup
+	shards int
+	from   uint64 // key that the next read begins at
+	ended  bool   // there is nothing from there on
+
 	ids  []uint64
 	rows []int64
-	more bool
 }
 
-func (r *run) read(g *counterGroup, from uint64, limit, width, shards int) {
-	g.fsm.Table().Scan(from, width, func(p *engine.Page) bool {
-		take := min(len(p.IDs), limit-len(r.ids))
+// fill reads up to chunk rows when there are none at hand.
+func (r *run) fill(chunk, width int) {
+	if len(r.ids) > 0 || r.ended {
+		return
+	}
+	r.ids, r.rows, r.ended = r.ids[:0], r.rows[:0], true
+	r.group.fsm.Table().Scan(r.from, width, func(p *engine.Page) bool {
+		take := min(len(p.IDs), chunk-len(r.ids))
 		for _, key := range p.IDs[:take] {
-			r.ids = append(r.ids, idOf(g.shard, key, shards))
+			r.ids = append(r.ids, idOf(r.group.shard, key, r.shards))
 		}
 		r.rows = append(r.rows, p.Counts[:take*width]...)
-		r.more = len(r.ids) == limit
-		return !r.more
+		if len(r.ids) < chunk {
+			return true
+		}
+		last := p.IDs[take-1]
+		r.from, r.ended = last+1, last == 1<<64-1
+		return false
 	})
 }

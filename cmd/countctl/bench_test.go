@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
 	"github.com/countd/countd/cmd/countctl/internal/load"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 func TestBench(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 func TestStatus(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
@@ -136,7 +136,7 @@ func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfil
 	total := rowsOf(ctx, server, f.keyspace)
 	m := c.startMeter(func() sample { return sample{written.Load(), written.Load(), total} })
 	values := make([]int64, len(columns))
-	err := scan(ctx, server, f.keyspace, columns, f.read, client.Backoff{For: f.retryFor}, func(rows []client.Row) error {
+	err := scan(ctx, server, f.keyspace, columns, f.read, client.Retry{For: retryFlag(f.retryFor)}, func(rows []client.Row) error {
 		for _, row := range rows {
 			if !exportValues(values, row, columns) {
 				continue

@@ -13,7 +13,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
@@ -157,7 +157,7 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 	run, err := csvimport.New(csvimport.Config{
 		Client: server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: columns,
 		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from,
-		Retry: client.Backoff{For: f.retryFor, OnWait: func(err error, _ time.Duration) { waiting.note(m, err) }},
+		Retry: client.Retry{For: retryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) { waiting.note(m, err) }},
 	}, in)
 	if err != nil {
 		return err

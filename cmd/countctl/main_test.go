@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 // ran is what a command line came to.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 var badRows = []struct {

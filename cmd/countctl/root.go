@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 )
 
 // Exit codes.
@@ -133,9 +133,25 @@ func (c *cli) checkGlobals() error {
 	return nil
 }
 
-// connect makes a client of the global flags. It does not connect yet.
+// connect makes a client of the global flags, which sends each call once: a
+// person sees at once that no server is there. It does not connect yet.
 func (c *cli) connect() (*client.Client, error) {
-	return client.New(client.Config{Addr: c.addr, Timeout: c.timeout})
+	return c.connectFor(client.Retry{For: client.RetryNever})
+}
+
+func (c *cli) connectFor(retry client.Retry) (*client.Client, error) {
+	if c.timeout <= 0 {
+		return nil, usagef("--timeout must be above 0, not %v", c.timeout)
+	}
+	return client.New(client.Config{Addrs: []string{c.addr}, Timeout: c.timeout, Retry: retry})
+}
+
+// retryFlag is what --retry-for means to the client, where 0 is not "never".
+func retryFlag(d time.Duration) time.Duration {
+	if d <= 0 {
+		return client.RetryNever
+	}
+	return d
 }
 
 // explain adds what to do about an error.

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 )
 
 // scan visits the rows of a keyspace that have a count, page by page in
 // ascending order of id. Rows that change meanwhile appear as they were read.
-func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, retry client.Backoff, visit func([]client.Row) error) error {
+func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, retry client.Retry, visit func([]client.Row) error) error {
 	var after *client.ID
 	for {
 		var page client.Page

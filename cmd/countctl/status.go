@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 )
 
 // readyPollEvery is how often status --wait asks.

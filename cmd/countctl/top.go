@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 )
 
 // topRowsMax bounds the rows that top keeps.
@@ -46,7 +46,7 @@ func (c *cli) topCommand() *cobra.Command {
 			var read atomic.Int64
 			total := rowsOf(cmd.Context(), server, keyspace)
 			m := c.startMeter(func() sample { return sample{read.Load(), read.Load(), total} })
-			err = scan(cmd.Context(), server, keyspace, []string{column}, o, client.Backoff{For: retryForDefault}, func(rows []client.Row) error {
+			err = scan(cmd.Context(), server, keyspace, []string{column}, o, client.Retry{For: retryForDefault}, func(rows []client.Row) error {
 				for _, row := range rows {
 					largest.offer(row)
 				}

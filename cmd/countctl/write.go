@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 )
 
 // writeOutput is what incr and set print as JSON: the row after the write.
@@ -39,7 +39,7 @@ func (c *cli) setCommand() *cobra.Command {
 }
 
 // writeCommand is a command that changes columns of one row.
-func (c *cli) writeCommand(done string, write func(*client.Client, context.Context, string, []client.Op) (client.WriteResult, error)) *cobra.Command {
+func (c *cli) writeCommand(done string, write func(*client.Client, context.Context, string, []client.Op, client.WriteOptions) (client.WriteResult, error)) *cobra.Command {
 	var keyspace string
 	cmd := &cobra.Command{
 		Args: cobra.MinimumNArgs(2),
@@ -53,7 +53,7 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 				return err
 			}
 			defer server.Close()
-			answer, err := write(server, cmd.Context(), keyspace, []client.Op{op})
+			answer, err := write(server, cmd.Context(), keyspace, []client.Op{op}, client.WriteOptions{Unkeyed: true})
 			if err == nil {
 				err = refusal(answer)
 			}
@@ -129,7 +129,7 @@ On a terminal it asks first, unless --yes is given.`,
 			defer server.Close()
 			out := deleteOutput{Results: []writeOutput{}}
 			for i, id := range ids {
-				row, token, err := server.Delete(cmd.Context(), keyspace, id)
+				row, token, err := server.Delete(cmd.Context(), keyspace, id, client.WriteOptions{Unkeyed: true})
 				if err != nil {
 					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), err)
 				}

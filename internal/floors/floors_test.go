@@ -19,14 +19,17 @@ const rule = `
 	cluster: shard raftfsm engine
 	# The program joins them.
 	cmd/countd: api cluster shard raftfsm engine
-	# The client speaks the public HTTP API alone.
-	cmd/countctl/...:
+	# What services import: the public HTTP API alone, and nothing of ours.
+	client:
+	# So does the command line.
+	cmd/countctl/...: client
 
-	# What tests of the built programs use; no package beneath them.
+	# What tests use: the built programs, a fake server; no package beneath them.
 	internal/proctest:
+	internal/countdtest:
 	internal/floors:
 	cmd/countd/e2e:
-	tests: internal/proctest
+	tests: internal/proctest internal/countdtest client
 
 	# Modules that only their floor may know of.
 	only raftfsm shard: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
@@ -66,6 +69,8 @@ func TestBreachesAreFound(t *testing.T) {
 		{"a test reaches up", "engine/x_test.go", `"github.com/countd/countd/shard"`, "engine/x_test.go: engine may not import shard"},
 		{"the client looks inside", "cmd/countctl/x.go", `"github.com/countd/countd/api"`, "cmd/countctl/x.go: cmd/countctl may not import api"},
 		{"deep in the client too", "cmd/countctl/internal/a/x.go", `"github.com/countd/countd/engine"`, "cmd/countctl/internal/a/x.go: cmd/countctl/internal/a may not import engine"},
+		{"the library looks inside", "client/x.go", `"github.com/countd/countd/shard"`, "client/x.go: client may not import shard"},
+		{"a server calls itself", "api/x.go", `"github.com/countd/countd/client"`, "api/x.go: api may not import client"},
 		{"neighbours", "api/x.go", `"github.com/countd/countd/cluster"`, "api/x.go: api may not import cluster"},
 		{"shard asks upwards", "shard/x.go", `"github.com/countd/countd/cluster"`, "shard/x.go: shard may not import cluster"},
 		{"a log under the engine", "engine/x.go", `"github.com/hashicorp/raft"`, "engine/x.go: engine may not import github.com/hashicorp/raft"},

@@ -23,7 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
@@ -48,12 +48,12 @@ type Config struct {
 	Keyspace  string
 	IDColumn  string // of the file
 	Columns   []Column
-	BatchRows int            // rows of one request, 1 … client.WriteOpsMax
-	Lanes     int            // requests in flight, 1 … LanesMax
-	Retry     client.Backoff // of each request
-	Rejects   string         // file for bad rows; "" stops at the first one
-	State     string         // progress file; "" keeps none
-	From      State          // where to go on; Position is zero at the start of the file
+	BatchRows int          // rows of one request, 1 … client.WriteOpsMax
+	Lanes     int          // requests in flight, 1 … LanesMax
+	Retry     client.Retry // of each request
+	Rejects   string       // file for bad rows; "" stops at the first one
+	State     string       // progress file; "" keeps none
+	From      State        // where to go on; Position is zero at the start of the file
 }
 
 // Summary says what an import came to.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
+	"github.com/countd/countd/client"
 )
 
 // laneQueueMax is how many full batches wait in a lane: one, so that the next
@@ -96,7 +96,7 @@ func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 func (l *lane) send(ctx context.Context, b *batch) error {
 	cfg := &l.im.cfg
 	err := cfg.Retry.Do(ctx, func() error {
-		result, err := cfg.Client.SetQuietly(context.WithoutCancel(ctx), cfg.Keyspace, b.ops)
+		result, err := cfg.Client.Set(context.WithoutCancel(ctx), cfg.Keyspace, b.ops, client.WriteOptions{Quiet: true, Unkeyed: true})
 		if err == nil && result.Applied != len(b.ops) {
 			return fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.ops))
 		}

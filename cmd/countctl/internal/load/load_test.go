@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 func configFor(t *testing.T, s *countdtest.Server) Config {

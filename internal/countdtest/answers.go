@@ -12,7 +12,9 @@ import (
 	"strings"
 )
 
-func (s *Server) answer(r *http.Request, body []byte) (int, any) {
+// answer serves a request; of a write, only the part of the shards named, or all
+// of it when that is nil.
+func (s *Server) answer(r *http.Request, body []byte, shards []int) (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/counters/"), "/"); len(parts) == 2 && strings.HasPrefix(r.URL.Path, "/v1/counters/") {
@@ -20,7 +22,7 @@ func (s *Server) answer(r *http.Request, body []byte) (int, any) {
 		if k == nil {
 			return 404, refuse("unknown_keyspace", "no keyspace "+parts[0], "")
 		}
-		return s.counters(r, k, parts[1], body)
+		return s.counters(r, k, parts[1], body, shards)
 	}
 	return s.operations(r, body)
 }
@@ -116,14 +118,14 @@ func (k *keyspace) result(id uint64, columns []string) result {
 	return result{ID: strconv.FormatUint(id, 10), Counts: json.RawMessage("{" + strings.Join(counts, ",") + "}")}
 }
 
-func (s *Server) counters(r *http.Request, k *keyspace, last string, body []byte) (int, any) {
+func (s *Server) counters(r *http.Request, k *keyspace, last string, body []byte, shards []int) (int, any) {
 	switch {
 	case r.Method == http.MethodPost && last == "get":
 		return k.getMany(body)
 	case r.Method == http.MethodPost && last == "scan":
 		return k.scan(body)
 	case r.Method == http.MethodPost && (last == "incr" || last == "set"):
-		return s.write(k, last, body)
+		return s.write(r, k, last, body, shards)
 	}
 	id, err := strconv.ParseUint(last, 10, 64)
 	switch {
@@ -132,9 +134,7 @@ func (s *Server) counters(r *http.Request, k *keyspace, last string, body []byte
 	case r.Method == http.MethodGet:
 		return 200, k.result(id, nil)
 	case r.Method == http.MethodDelete:
-		k.put(id, nil)
-		row := k.result(id, nil)
-		return 200, map[string]any{"id": row.ID, "counts": row.Counts, "token": "token"}
+		return s.remove(r, k, id)
 	}
 	return 405, refuse("method_not_allowed", "not that way", "")
 }
@@ -193,7 +193,7 @@ type ops struct {
 	}
 }
 
-func (s *Server) write(k *keyspace, verb string, body []byte) (int, any) {
+func (s *Server) write(r *http.Request, k *keyspace, verb string, body []byte, allowed []int) (int, any) {
 	var request ops
 	if err := strict(body, &request); err != nil || len(request.Ops) == 0 || len(request.Ops) > 10_000 {
 		return 400, refuse("invalid_argument", fmt.Sprint("ops: ", err), "ops")
@@ -201,18 +201,59 @@ func (s *Server) write(k *keyspace, verb string, body []byte) (int, any) {
 	if field := k.wrong(verb, request); field != "" {
 		return 400, refuse("invalid_argument", field+": no such column, or no id", field)
 	}
-	results, failed := k.apply(request)
+	o, status, refusal := s.judgeLocked(r, k, k.shardsOf(request), body)
+	if status != 0 {
+		return status, refusal
+	}
+	duplicate := len(o.fresh) == 0
+	if allowed != nil {
+		o.fresh = slices.DeleteFunc(o.fresh, func(shard int) bool { return !slices.Contains(allowed, shard) })
+	}
+	results, refused := k.apply(request, o.fresh)
+	for _, shard := range o.fresh {
+		o.mark(shard)
+	}
 	s.mu.writes++
-	if failed == len(results) {
+	if len(refused) == len(results) {
 		return 409, refuse("overflow", "the sum does not fit int64", "")
 	}
-	answer := map[string]any{"duplicate": false, "token": "token-" + strconv.Itoa(s.mu.writes)}
-	if request.Want == "none" {
-		answer["applied"] = len(request.Ops) - failed
-	} else {
+	answer := map[string]any{"duplicate": duplicate, "token": "token-" + strconv.Itoa(s.mu.writes)}
+	if len(refused) > 0 {
+		answer["failed"] = len(refused)
+	}
+	if request.Want != "none" {
 		answer["results"] = results
+		return 200, answer
+	}
+	answer["applied"] = len(request.Ops) - len(refused)
+	if len(refused) > 0 {
+		answer["errors"] = refused
 	}
 	return 200, answer
+}
+
+func (s *Server) remove(r *http.Request, k *keyspace, id uint64) (int, any) {
+	o, status, refusal := s.judgeLocked(r, k, []int{k.shardOf(id)}, nil)
+	if status != 0 {
+		return status, refusal
+	}
+	for _, shard := range o.fresh {
+		k.put(id, nil)
+		o.mark(shard)
+	}
+	row := k.result(id, nil)
+	return 200, map[string]any{"id": row.ID, "counts": row.Counts, "duplicate": len(o.fresh) == 0, "token": "token"}
+}
+
+// shardsOf returns the shards that a request writes to.
+func (k *keyspace) shardsOf(request ops) []int {
+	var shards []int
+	for _, op := range request.Ops {
+		id, _ := strconv.ParseUint(op.ID, 10, 64) // checked by wrong
+		shards = append(shards, k.shardOf(id))
+	}
+	slices.Sort(shards)
+	return slices.Compact(shards)
 }
 
 // wrong returns the path of what is wrong with the ops, or "".
@@ -234,9 +275,15 @@ func (k *keyspace) wrong(verb string, request ops) string {
 	return ""
 }
 
-func (k *keyspace) apply(request ops) (results []result, failed int) {
-	for _, op := range request.Ops {
+// apply does the ops of some shards. It returns a result for every op, and
+// those of refused ones once more.
+func (k *keyspace) apply(request ops, shards []int) (results, refused []result) {
+	for n, op := range request.Ops {
 		id, _ := strconv.ParseUint(op.ID, 10, 64) // checked by wrong
+		if !slices.Contains(shards, k.shardOf(id)) {
+			results = append(results, k.result(id, nil))
+			continue
+		}
 		row, fits := k.get(id), true
 		for i, column := range k.Columns {
 			if v, ok := op.Set[column]; ok {
@@ -247,12 +294,13 @@ func (k *keyspace) apply(request ops) (results []result, failed int) {
 			row[i] += add
 		}
 		if !fits {
-			failed++
-			results = append(results, result{ID: op.ID, Error: map[string]string{"code": "overflow", "message": "beyond int64"}})
+			problem := map[string]string{"code": "overflow", "message": "beyond int64", "field": fmt.Sprintf("ops[%d].add", n)}
+			refused = append(refused, result{ID: op.ID, Error: problem})
+			results = append(results, refused[len(refused)-1])
 			continue
 		}
 		k.put(id, row)
 		results = append(results, k.result(id, nil))
 	}
-	return results, failed
+	return results, refused
 }

@@ -11,6 +11,15 @@ import (
 	"time"
 )
 
+// ErrNoAnswer is returned when no answer came: the connection was refused,
+// broke, or stayed silent past the deadline.
+var ErrNoAnswer = errors.New("no answer")
+
+// ErrUnknown is returned, around the error of the last try, when a write may
+// have happened or not: a try before it, or it, was sent and not answered. The
+// same key or number, sent again, still counts once.
+var ErrUnknown = errors.New("it is not known whether the write happened")
+
 // Error is a refusal that the server answered with.
 type Error struct {
 	Status     int           // of HTTP
@@ -34,9 +43,9 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Retryable tells whether the same call may succeed later: the server was
-// busy, or did not answer. Whether it may be sent again is the caller's to
-// judge: the first one may have been applied.
+// Retryable tells whether the same call may succeed later: the server, or one
+// in between, was busy or did not answer. Whether it may be sent again is
+// another question: without a key the first one may have counted.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -45,7 +54,7 @@ func Retryable(err error) bool {
 	if errors.As(err, &refused) {
 		switch refused.Status {
 		case http.StatusRequestTimeout, http.StatusTooManyRequests,
-			http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 			return true
 		}
 		return false

@@ -103,9 +103,9 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 }
 
 // Ready asks whether the node can serve. When it says no, why holds its reason
-// and the error is nil.
+// and the error is nil. It asks one node, once.
 func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz"}, nil)
+	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
 		return false, refused.Message, nil

@@ -13,13 +13,13 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/countd/countd/cmd/countctl/internal/client"
-	"github.com/countd/countd/cmd/countctl/internal/countdtest"
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/countdtest"
 )
 
 func dial(t *testing.T, addr string) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{Addr: addr, Timeout: 5 * time.Second})
+	c, err := client.New(client.Config{Addrs: []string{addr}, Retry: client.Retry{For: client.RetryNever}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,12 +38,12 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		{"path", "http://127.0.0.1:1/v1", time.Second},
 		{"password", "http://a:b@127.0.0.1:1", time.Second},
 		{"bad port", "http://127.0.0.1:x", time.Second},
-		{"no timeout", "http://127.0.0.1:1", 0},
+		{"negative timeout", "http://127.0.0.1:1", -1},
 		{"long timeout", "http://127.0.0.1:1", time.Minute + 1},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := client.New(client.Config{Addr: c.addr, Timeout: c.timeout}); err == nil {
+			if _, err := client.New(client.Config{Addrs: []string{c.addr}, Timeout: c.timeout}); err == nil {
 				t.Fatal("it passed")
 			}
 		})
@@ -68,7 +68,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 			client.Error{Status: 429, Code: "overloaded", Message: "m", RetryAfter: 2 * time.Second}, true},
 		{"in part", 504, "", `{"error":{"code":"outcome_unknown","message":"m"},"applied":["1",2],"unknown":["18446744073709551615"]}`,
 			client.Error{Status: 504, Code: "outcome_unknown", Message: "m", Applied: []client.ID{1, 2}, Unknown: []client.ID{math.MaxUint64}}, true},
-		{"a proxy's", 502, "", "<html>\n bad gateway</html>", client.Error{Status: 502, Message: "<html> bad gateway</html>"}, false},
+		{"a proxy's", 502, "", "<html>\n bad gateway</html>", client.Error{Status: 502, Message: "<html> bad gateway</html>"}, true},
 		{"empty", 503, "-1", "", client.Error{Status: 503, Message: "the answer has no text"}, true},
 		{"long", 500, "soon", strings.Repeat("x", 1000), client.Error{Status: 500, Message: strings.Repeat("x", 200) + "…"}, false},
 	}
@@ -132,7 +132,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
+func TestRetry(t *testing.T) {
 	busy := &client.Error{Status: 429}
 	cases := []struct {
 		name     string
@@ -144,14 +144,14 @@ func TestBackoff(t *testing.T) {
 		{"at once", nil, time.Minute, 1, nil},
 		{"after two", []error{busy, client.ErrNoAnswer}, time.Minute, 3, nil},
 		{"not worth it", []error{&client.Error{Status: 400}}, time.Minute, 1, &client.Error{Status: 400}},
-		{"no patience", []error{busy, busy}, 0, 1, busy},
+		{"no patience", []error{busy, busy}, client.RetryNever, 1, busy},
 		{"last try at the end", []error{&client.Error{Status: 503, RetryAfter: time.Hour}}, 20 * time.Millisecond, 2, nil},
 		{"cancelled", []error{context.Canceled}, time.Minute, 1, context.Canceled},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			tries, waits := 0, 0
-			b := client.Backoff{For: c.patience, OnWait: func(error, time.Duration) { waits++ }}
+			b := client.Retry{For: c.patience, OnWait: func(error, time.Duration) { waits++ }}
 			err := b.Do(t.Context(), func() error {
 				if tries++; tries > len(c.errs) {
 					return nil
@@ -165,7 +165,7 @@ func TestBackoff(t *testing.T) {
 	}
 	t.Run("context ends the wait", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		b := client.Backoff{For: time.Hour, OnWait: func(error, time.Duration) { cancel() }}
+		b := client.Retry{For: time.Hour, OnWait: func(error, time.Duration) { cancel() }}
 		err := b.Do(ctx, func() error { return &client.Error{Status: 503, RetryAfter: time.Hour} })
 		if err == nil || !client.Retryable(err) {
 			t.Fatalf("the error is %v, want the last one of the call", err)

@@ -1,4 +1,4 @@
-// Package countdtest is a countd server for the tests of countctl: the public
+// Package countdtest is a countd server for the tests of its clients: the public
 // API's contract over a map.
 //
 // It owns no promise of speed or durability. Its invariant: a request that it
@@ -7,13 +7,17 @@ package countdtest
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Fault is how a request is refused.
@@ -22,9 +26,11 @@ type Fault struct {
 	Code       string
 	Message    string
 	Field      string
-	RetryAfter string // header; "" for none
-	After      bool   // the request is applied all the same
-	Hang       bool   // no answer: the connection is cut
+	RetryAfter string        // header; "" for none
+	After      bool          // the request is applied all the same
+	Shards     []int         // with After: by these alone, and the answer says so; nil for all
+	Late       time.Duration // with After: so long after the answer; 0 for before it
+	Hang       bool          // no answer: the connection is cut
 }
 
 // Server is the fake. Set Fail before the first request.
@@ -39,7 +45,11 @@ type Server struct {
 		writes    int
 		notReady  string
 		clusterID string
+		producers map[producerAt]*producer
+		keys      map[keyAt]*keyed
+		forgotten map[string]bool // names of producers
 	}
+	late sync.WaitGroup // of requests that are applied after their answer; the test's end waits
 }
 
 type keyspace struct {
@@ -54,12 +64,16 @@ type keyspace struct {
 func New(t testing.TB) *Server {
 	s := &Server{}
 	s.mu.clusterID = "test"
+	s.mu.producers, s.mu.keys, s.mu.forgotten = map[producerAt]*producer{}, map[keyAt]*keyed{}, map[string]bool{}
 	s.mu.keyspaces = []*keyspace{
 		{"posts", "counters", []string{"repost", "comment", "like", "view"}, 4, map[uint64][]int64{}},
 		{"users", "counters", []string{"posts", "followers", "following"}, 4, map[uint64][]int64{}},
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.Close()
+		s.late.Wait()
+	})
 	return s
 }
 
@@ -129,24 +143,58 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if s.Fail != nil {
 		fault = s.Fail(r, body)
 	}
-	if fault != nil && fault.Hang {
-		if fault.After {
-			s.answer(r, body)
-		}
-		panic(http.ErrAbortHandler)
-	}
-	if fault != nil {
-		if fault.After {
-			s.answer(r, body)
-		}
-		if fault.RetryAfter != "" {
-			w.Header().Set("Retry-After", fault.RetryAfter)
-		}
-		reply(w, fault.Status, refuse(fault.Code, cmp.Or(fault.Message, "refused by the test"), fault.Field))
+	if fault == nil {
+		status, answer := s.answer(r, body, nil)
+		reply(w, status, answer)
 		return
 	}
-	status, answer := s.answer(r, body)
-	reply(w, status, answer)
+	if fault.After {
+		s.applyAll(r, body, fault)
+	}
+	if fault.Hang {
+		panic(http.ErrAbortHandler)
+	}
+	if fault.RetryAfter != "" {
+		w.Header().Set("Retry-After", fault.RetryAfter)
+	}
+	refusal := refuse(fault.Code, cmp.Or(fault.Message, "refused by the test"), fault.Field)
+	if fault.Shards != nil {
+		refusal["applied"], refusal["unknown"] = s.split(r, body, fault)
+	}
+	reply(w, fault.Status, refusal)
+}
+
+// applyAll does what the request asks for although the answer is a fault.
+func (s *Server) applyAll(r *http.Request, body []byte, fault *Fault) {
+	if fault.Late == 0 {
+		s.answer(r, body, fault.Shards)
+		return
+	}
+	again := r.Clone(context.WithoutCancel(r.Context()))
+	s.late.Go(func() { // ends by itself; the test's cleanup waits
+		time.Sleep(fault.Late)
+		s.answer(again, body, fault.Shards)
+	})
+}
+
+// split tells the ids that a fault lets through from those whose fate it hides.
+func (s *Server) split(r *http.Request, body []byte, fault *Fault) (applied, unknown []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.find(strings.Split(r.URL.Path, "/")[3])
+	var request ops
+	if k == nil || strict(body, &request) != nil {
+		return nil, nil
+	}
+	for _, op := range request.Ops {
+		id, _ := strconv.ParseUint(op.ID, 10, 64)
+		if slices.Contains(fault.Shards, k.shardOf(id)) {
+			applied = append(applied, op.ID)
+		} else if fault.Status == http.StatusGatewayTimeout {
+			unknown = append(unknown, op.ID)
+		}
+	}
+	return applied, unknown
 }
 
 func reply(w http.ResponseWriter, status int, answer any) {
@@ -155,6 +203,6 @@ func reply(w http.ResponseWriter, status int, answer any) {
 	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone misses it
 }
 
-func refuse(code, message, field string) any {
+func refuse(code, message, field string) map[string]any {
 	return map[string]any{"error": map[string]string{"code": code, "message": message, "field": field}}
 }

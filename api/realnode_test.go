@@ -1,0 +1,244 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+// openReal opens a node on a directory and waits until it serves.
+func openReal(t *testing.T, dir string) *shard.Node {
+	t.Helper()
+	n, err := shard.Open(shard.Config{
+		Dir: dir, NodeID: "n1", ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeReal(t, n) })
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// closeReal closes a node. Closing again does nothing.
+func closeReal(t *testing.T, n *shard.Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func before(n *shard.Node) func(*Config) { return func(c *Config) { c.Backend = n } }
+
+// realTarget is a shard.Node. Keyspaces stay for ever, so after an example that
+// changed them there is a new node; else the rows are deleted.
+type realTarget struct {
+	node         *shard.Node
+	shape        []shard.Keyspace
+	usual, hasty *live
+}
+
+func newRealTarget(*testing.T) *realTarget { return &realTarget{} }
+
+// has: a fault of the node would have to be made inside of it, but the server's
+// own load can be.
+func (*realTarget) has(trouble string) bool { return trouble == "" || trouble == "in_flight" }
+
+func (r *realTarget) renew(t *testing.T) (usual, slow *live) {
+	t.Helper()
+	if r.node == nil || !reflect.DeepEqual(shapes(r.node), r.shape) {
+		r.node = openReal(t, t.TempDir())
+		r.shape = shapes(r.node)
+		r.usual = startLive(t, before(r.node))
+		r.hasty = startLive(t, func(c *Config) { c.Backend = r.node; hasty(c) })
+	}
+	for _, ks := range r.node.Keyspaces() {
+		deleteRows(t, r.node, ks)
+	}
+	return r.usual, r.hasty
+}
+
+func shapes(n *shard.Node) []shard.Keyspace {
+	var all []shard.Keyspace
+	for _, ks := range n.Keyspaces() {
+		all = append(all, *ks)
+	}
+	return all
+}
+
+func deleteRows(t *testing.T, n *shard.Node, ks *shard.Keyspace) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	rows, err := n.Scan(ks, 0, false, 10_000, len(ks.Columns), &shard.ReadOptions{Deadline: deadline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &shard.Write{Deadline: deadline}
+	for _, id := range rows.IDs {
+		w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpDelete})
+	}
+	if err := n.Write(ks, w); err != nil || rows.More {
+		t.Fatalf("rows are left: %v", err)
+	}
+}
+
+// want checks an answer by its body, with "TOKEN" for any token, and returns the
+// token.
+func (l *live) want(status int, body, method, path, request string, headers ...string) (token string) {
+	l.t.Helper()
+	got := l.do(method, path, request, headers...)
+	var answer struct{ Token string }
+	if json.Unmarshal([]byte(got.body), &answer) == nil && answer.Token != "" {
+		got.body = strings.Replace(got.body, answer.Token, "TOKEN", 1)
+	}
+	if got.status != status || got.body != body {
+		l.t.Fatalf("%s %s %s is answered\n%d %s, want\n%d %s", method, path, request, got.status, got.body, status, body)
+	}
+	return answer.Token
+}
+
+// The life of some rows over HTTP, and after a restart of the node.
+func TestRealCounters(t *testing.T) {
+	dir := t.TempDir()
+	n := openReal(t, dir)
+	l := startLive(t, before(n))
+	const posts = "/v1/counters/posts"
+	row := func(id string, repost, comment, like, view int64) string {
+		return fmt.Sprintf(`{"id":"%s","counts":{"repost":%d,"comment":%d,"like":%d,"view":%d}`, id, repost, comment, like, view)
+	}
+	l.want(200, row("7", 0, 0, 0, 0)+"}", "GET", posts+"/7", "")
+	token := l.want(200, `{"results":[`+row("1", 0, 0, 1, 0)+"},"+row("2", -1, 0, 0, 0)+"},"+row("1", 0, 0, 3, 0)+`}],"duplicate":false,"token":"TOKEN"}`,
+		"POST", posts+"/incr", `{"ops":[{"id":"1","add":{"like":1}},{"id":2,"add":{"repost":-1}},{"id":"1","add":{"like":2}}]}`)
+	for _, level := range []string{"stale", "bounded", "linearizable"} {
+		l.want(200, row("1", 0, 0, 3, 0)+"}", "GET", posts+"/1?consistency="+level, "", "Countd-Token", token)
+	}
+	l.want(200, row("1", 0, 9, 3, 0)+`,"duplicate":false,"token":"TOKEN"}`, "PUT", posts+"/1", `{"set":{"comment":9}}`)
+	l.want(200, `{"applied":2,"duplicate":false,"token":"TOKEN"}`,
+		"POST", posts+"/set", `{"ops":[{"id":"18446744073709551615","set":{"view":9223372036854775807}},{"id":"0","set":{"view":65536}}],"want":"none"}`)
+
+	overflow := `{"id":"18446744073709551615","error":{"code":"overflow",`
+	got := l.do("POST", posts+"/incr", `{"ops":[{"id":"5","add":{"like":1}},{"id":"18446744073709551615","add":{"view":1}},{"id":"3","add":{"like":1}}]}`)
+	if got.status != 200 || !strings.Contains(got.body, overflow) || !strings.Contains(got.body, `"failed":1`) ||
+		strings.Index(got.body, `"5"`) > strings.Index(got.body, overflow) || strings.Index(got.body, `"id":"3"`) < strings.Index(got.body, overflow) {
+		t.Errorf("one op of three overflows: %d %s", got.status, got.body)
+	}
+	if got := l.do("POST", posts+"/incr", `{"ops":[{"id":"18446744073709551615","add":{"view":1}}]}`); got.status != 409 || !strings.Contains(got.body, `"overflow"`) {
+		t.Errorf("the only op overflows: %d %s", got.status, got.body)
+	}
+
+	const last = `{"id":"18446744073709551615","counts":{"like":0,"view":9223372036854775807}}`
+	page := func(after, limit, ids, next string) {
+		t.Helper()
+		l.want(200, `{"results":[`+ids+`],"next":`+next+`}`, "POST", posts+"/scan", `{`+after+`"limit":`+limit+`,"columns":["like","view"]}`)
+	}
+	page("", "2", `{"id":"0","counts":{"like":0,"view":65536}},{"id":"1","counts":{"like":3,"view":0}}`, `"1"`)
+	page(`"after":"1",`, "3", `{"id":"2","counts":{"like":0,"view":0}},{"id":"3","counts":{"like":1,"view":0}},{"id":"5","counts":{"like":1,"view":0}}`, `"5"`)
+	page(`"after":"5",`, "3", last, `null`)
+	page(`"after":"18446744073709551615",`, "3", ``, `null`)
+	l.want(200, row("1", 0, 0, 0, 0)+`,"duplicate":false,"token":"TOKEN"}`, "DELETE", posts+"/1", "")
+
+	closeReal(t, n)
+	if got := l.do("GET", posts+"/1", ""); got.status != 503 || !strings.Contains(got.body, `"draining"`) {
+		t.Errorf("of a node that has stopped: %d %s", got.status, got.body)
+	}
+	l = startLive(t, before(openReal(t, dir)))
+	l.want(200, `{"results":[{"id":"2","counts":{"repost":-1}},{"id":"1","counts":{"repost":0}},{"id":"2","counts":{"repost":-1}}]}`,
+		"POST", posts+"/get", `{"ids":["2",1,"2"],"columns":["repost"]}`)
+	page(`"after":"5",`, "3", last, `null`)
+}
+
+func TestRealKeyspaces(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	const clips = `{"name":"clips","kind":"counters","columns":["play"],"shards":3}`
+	l.want(200, clips, "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":3}`)
+	l.want(200, clips, "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":3}`)
+	l.want(200, `{"results":[{"id":"4","counts":{"play":5}}],"duplicate":false,"token":"TOKEN"}`,
+		"POST", "/v1/counters/clips/incr", `{"ops":[{"id":"4","add":{"play":5}}]}`)
+	wider := strings.Replace(clips, `"play"`, `"play","share"`, 1)
+	l.want(200, wider, "POST", "/v1/keyspaces/clips/columns", `{"columns":["share","play"]}`)
+	l.want(200, `{"id":"4","counts":{"play":5,"share":0}}`, "GET", "/v1/counters/clips/4", "")
+	for path, body := range map[string]string{
+		"/v1/keyspaces":                `{"name":"clips","columns":["play"],"shards":3}`,
+		"/v1/keyspaces/nobody/columns": `{"columns":["a"]}`,
+	} {
+		if got := l.do("POST", path, body); got.status != 409 && got.status != 404 {
+			t.Errorf("%s %s: %d %s", path, body, got.status, got.body)
+		}
+	}
+	for _, bad := range []string{`{"name":"Clips","columns":["a"]}`, `{"name":"a","columns":[]}`, `{"name":"a","columns":["x","x"]}`, `{"name":"a","columns":["x"],"shards":65}`} {
+		if got := l.do("POST", "/v1/keyspaces", bad); got.status != 400 {
+			t.Errorf("%s: %d %s", bad, got.status, got.body)
+		}
+	}
+	if got := l.do("GET", "/readyz", ""); got.status != 200 {
+		t.Errorf("readyz: %d %s", got.status, got.body)
+	}
+}
+
+// A token of a write that is not there makes the read wait until its deadline.
+func TestRealTokenFromTheFuture(t *testing.T) {
+	n := openReal(t, t.TempDir())
+	l := startLive(t, before(n))
+	var future shard.Token
+	for _, g := range n.Status().Groups {
+		future = append(future, shard.GroupIndex{Group: g.ID, Index: g.CommitIndex + 1000})
+	}
+	start := time.Now()
+	got := l.do("GET", "/v1/counters/posts/1", "", "Countd-Token", string(future.AppendText(nil)), "Countd-Timeout", "50ms")
+	if got.status != 503 || !strings.Contains(got.body, `"no_quorum"`) || time.Since(start) < 40*time.Millisecond {
+		t.Errorf("after %v: %d %s", time.Since(start), got.status, got.body)
+	}
+}
+
+// Increments of many clients at once: 1. none is lost or doubled; 2. each client
+// sees its row rise.
+func TestRealIncrementsAtOnce(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	const clients, each = 12, 20
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			last := int64(0)
+			for range each {
+				got, err := l.try("POST", "/v1/counters/users/incr", strings.NewReader(`{"ops":[{"id":"1","add":{"posts":1}},{"id":"2","add":{"posts":1}},{"id":"1","add":{"posts":1}}]}`))
+				var answer struct {
+					Results []struct{ Counts map[string]int64 }
+				}
+				if err == nil {
+					err = json.Unmarshal([]byte(got.body), &answer)
+				}
+				if err != nil || got.status != 200 || len(answer.Results) != 3 {
+					t.Errorf("%d %s, %v", got.status, got.body, err)
+					return
+				}
+				if v := answer.Results[0].Counts["posts"]; v <= last || answer.Results[2].Counts["posts"] != v+1 {
+					t.Errorf("%s after %d", got.body, last)
+				}
+				last = answer.Results[2].Counts["posts"]
+			}
+		})
+	}
+	wg.Wait()
+	l.want(200, fmt.Sprintf(`{"results":[{"id":"1","counts":{"posts":%d}},{"id":"2","counts":{"posts":%d}}]}`, 2*clients*each, clients*each),
+		"POST", "/v1/counters/users/get?consistency=linearizable", `{"ids":["1","2"],"columns":["posts"]}`)
+}

@@ -1,0 +1,184 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+const (
+	// answerGrace is how long past the deadline a try waits for the server to
+	// say what became of the request.
+	answerGrace = time.Second
+	// answerBytesMax bounds one answer: a page of 10,000 rows of 64 columns of
+	// the longest names and counts stays below it.
+	answerBytesMax = 64 << 20
+	// timeoutMin is the shortest deadline worth sending.
+	timeoutMin = time.Millisecond
+)
+
+// call is one logical request, however often it is sent.
+type call struct {
+	method string
+	path   string // escaped, with its query
+	token  string // of a write that a read must see; "" for none
+	body   []byte // JSON; nil sends none
+	write  bool   // changes counts, so that it matters whether it happened
+	once   bool   // must not be sent twice
+	header http.Header
+}
+
+// do makes the call and decodes the answer into out, unless out is nil.
+func (c *Client) do(ctx context.Context, req call, out any) error {
+	return c.doFor(ctx, c.retry, req, out)
+}
+
+func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) error {
+	if req.once {
+		retry.For = RetryNever
+	}
+	maybe := false // an earlier try may have written
+	err := retry.Do(ctx, func() error { return c.round(ctx, req, out, &maybe) })
+	if err != nil && maybe {
+		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return err
+}
+
+// round tries the address in use and then, while it is the server that fails,
+// each of the others. It sets maybe after a try of a write whose outcome is not
+// known, and never clears it.
+func (c *Client) round(ctx context.Context, req call, out any, maybe *bool) error {
+	for tries := 1; ; tries++ {
+		current := c.current.Load()
+		err := c.try(ctx, c.base(current), req, out)
+		if err == nil {
+			return nil
+		}
+		*maybe = *maybe || req.write && !didNothing(err)
+		if !elsewhere(err) {
+			return err
+		}
+		// Only the first of those that failed here moves the client on.
+		c.current.CompareAndSwap(current, current+1)
+		if tries >= len(c.bases) || req.once || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (c *Client) try(ctx context.Context, base string, req call, out any) error {
+	status, body, header, err := c.send(ctx, base, req)
+	if err != nil {
+		return err
+	}
+	if status/100 != 2 {
+		return decodeError(status, header, body)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("cannot read the answer of %s %s: %w", req.method, base+req.path, err)
+	}
+	return nil
+}
+
+// send makes the round trip and reads the answer whole.
+func (c *Client) send(ctx context.Context, base string, req call) (status int, body []byte, header http.Header, err error) {
+	if ctx.Err() != nil {
+		return 0, nil, nil, unsentError{ctx.Err()}
+	}
+	timeout := c.tryTimeout(ctx)
+	limited, cancel := context.WithTimeout(ctx, timeout+answerGrace)
+	defer cancel()
+	r, err := http.NewRequestWithContext(limited, req.method, base+req.path, bytes.NewReader(req.body))
+	if err != nil {
+		return 0, nil, nil, unsentError{fmt.Errorf("cannot make a request: %w", err)}
+	}
+	for name, values := range req.header {
+		r.Header[name] = values
+	}
+	r.Header.Set("Countd-Timeout", timeout.String())
+	if req.body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if req.token != "" {
+		r.Header.Set("Countd-Token", req.token)
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return 0, nil, nil, noAnswer(ctx, base, err)
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, answerBytesMax+1))
+	if err != nil {
+		return 0, nil, nil, noAnswer(ctx, base, err)
+	}
+	if len(body) > answerBytesMax {
+		return 0, nil, nil, fmt.Errorf("cannot read the answer of %s: it is larger than %d bytes", base+req.path, answerBytesMax)
+	}
+	return resp.StatusCode, body, resp.Header, nil
+}
+
+// tryTimeout is the server's deadline for one try: the client's, or what ctx
+// leaves of it, less a part in which the answer can travel.
+func (c *Client) tryTimeout(ctx context.Context) time.Duration {
+	deadline, has := ctx.Deadline()
+	if !has {
+		return c.timeout
+	}
+	left := time.Until(deadline)
+	left -= min(left/10, 100*time.Millisecond)
+	return max(min(c.timeout, left), timeoutMin).Round(timeoutMin)
+}
+
+// noAnswer tells the caller's own end from a server that is not there.
+func noAnswer(ctx context.Context, base string, err error) error {
+	var dial *net.OpError
+	unsent := errors.As(err, &dial) && dial.Op == "dial"
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // its text repeats the address
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	} else {
+		err = fmt.Errorf("%w from %s: %w", ErrNoAnswer, base, err)
+	}
+	if unsent {
+		return unsentError{err}
+	}
+	return err
+}
+
+// unsentError marks a failure before the first byte of a request left.
+type unsentError struct{ error }
+
+func (e unsentError) Unwrap() error { return e.error }
+
+// didNothing tells whether a try that failed with err certainly wrote nothing.
+func didNothing(err error) bool {
+	var unsent unsentError
+	if errors.As(err, &unsent) {
+		return true
+	}
+	var refused *Error
+	if !errors.As(err, &refused) || len(refused.Applied)+len(refused.Unknown) > 0 {
+		return false
+	}
+	switch refused.Status {
+	case http.StatusRequestTimeout:
+		return false
+	case http.StatusServiceUnavailable:
+		return refused.Code != "" // countd's own, not that of something in between
+	}
+	return refused.Status/100 == 4
+}

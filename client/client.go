@@ -1,0 +1,117 @@
+// Package client speaks countd's HTTP API.
+//
+// It owns the shapes of requests and answers, the deadline of a call, its
+// repetition and the choice among a cluster's addresses. It never sends an
+// increment a second time in a way that can count twice: each call that writes
+// carries one Idempotency-Key over all its tries, or a producer's name and
+// number, and one that carries neither is sent once. Its invariant: a method
+// returns nil only when a whole answer of status 2xx was read and understood,
+// and an error that does not wrap ErrUnknown means that the write did not happen.
+//
+// A Client makes one call at a time for whoever asks. A Writer, for streams of
+// increments, gathers and merges what waits and sends it in batches.
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// TimeoutMax is the longest deadline that the API takes.
+	TimeoutMax = 60 * time.Second
+	// TimeoutDefault is the API's own.
+	TimeoutDefault = 5 * time.Second
+	// AddrsMax bounds the addresses that a call goes round before it waits.
+	AddrsMax = 16
+	// idleConnsMax keeps a connection to each address for every request that a
+	// Writer has in flight at most.
+	idleConnsMax = 64
+	dialTimeout  = 5 * time.Second
+)
+
+// Config says where the servers are and how calls are made.
+type Config struct {
+	// Addrs are the servers of one cluster: http://host:port, the scheme may be
+	// left out. Calls go to one of them until it fails, then to the next.
+	Addrs   []string
+	Timeout time.Duration // of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
+	Retry   Retry         // of each call
+}
+
+// Client calls the servers of one cluster. Its methods may be used by many
+// goroutines.
+type Client struct {
+	bases   []string
+	current atomic.Uint32 // index into bases, modulo their number, of the one in use
+	timeout time.Duration
+	retry   Retry
+	http    *http.Client
+}
+
+// New checks the config. It does not connect.
+func New(cfg Config) (*Client, error) {
+	if len(cfg.Addrs) == 0 || len(cfg.Addrs) > AddrsMax {
+		return nil, fmt.Errorf("a client needs 1 to %d addresses, not %d", AddrsMax, len(cfg.Addrs))
+	}
+	c := &Client{timeout: cfg.Timeout, retry: cfg.Retry}
+	for _, addr := range cfg.Addrs {
+		base, err := ParseAddr(addr)
+		if err != nil {
+			return nil, err
+		}
+		c.bases = append(c.bases, base.String())
+	}
+	if c.timeout == 0 {
+		c.timeout = TimeoutDefault
+	}
+	if c.timeout < 0 || c.timeout > TimeoutMax {
+		return nil, fmt.Errorf("the timeout must lie above 0 and at most at %v, not %v", TimeoutMax, cfg.Timeout)
+	}
+	c.http = &http.Client{Transport: &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: idleConnsMax,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+	}}
+	return c, nil
+}
+
+// ParseAddr reads a server's address: http://host:port, or host:port.
+func ParseAddr(addr string) (*url.URL, error) {
+	if !strings.Contains(addr, "://") {
+		addr = "http://" + addr
+	}
+	u, err := url.Parse(strings.TrimSuffix(addr, "/"))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the address: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("the address %q is not of the form http://host:port", addr)
+	}
+	return u, nil
+}
+
+// Addr returns the address in use, as http://host:port.
+func (c *Client) Addr() string { return c.base(c.current.Load()) }
+
+func (c *Client) base(current uint32) string { return c.bases[int(current)%len(c.bases)] }
+
+// Close drops idle connections. A Writer of the client must be closed before.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// elsewhere tells whether another server may do what this one did not.
+func elsewhere(err error) bool {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusBadGateway
+	}
+	return errors.Is(err, ErrNoAnswer)
+}

@@ -1,0 +1,97 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Bounds of the API that callers split their work by.
+const (
+	GetIDsMax   = 1000   // ids of one GetMany
+	WriteOpsMax = 10_000 // ops of one Incr or Set
+	ScanRowsMax = 10_000 // rows of one Scan
+)
+
+// Row is one row and its counts. A row that was never written has zeros.
+type Row struct {
+	ID     ID     `json:"id"`
+	Counts Counts `json:"counts"`
+}
+
+// ReadOptions say how fresh a read must be. The zero value leaves it to the
+// server.
+type ReadOptions struct {
+	Consistency  string        // stale, bounded or linearizable; "" for the server's default
+	MaxStaleness time.Duration // of bounded; 0 for the server's default
+	Token        string        // of a write that the read must see; "" for none
+}
+
+// query returns the options as a query, with its question mark.
+func (o ReadOptions) query() string {
+	values := url.Values{}
+	if o.Consistency != "" {
+		values.Set("consistency", o.Consistency)
+	}
+	if o.MaxStaleness != 0 {
+		values.Set("max_staleness", o.MaxStaleness.String())
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return "?" + values.Encode()
+}
+
+// Get reads one row.
+func (c *Client) Get(ctx context.Context, keyspace string, id ID, o ReadOptions) (Row, error) {
+	var row Row
+	req := call{method: http.MethodGet, path: rowPath(keyspace, id) + o.query(), token: o.Token}
+	err := c.do(ctx, req, &row)
+	return row, err
+}
+
+// GetMany reads up to GetIDsMax rows, in the order asked, doubles kept; only
+// the columns named, or all when none is.
+func (c *Client) GetMany(ctx context.Context, keyspace string, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
+	body, err := json.Marshal(struct {
+		IDs     []ID     `json:"ids"`
+		Columns []string `json:"columns,omitempty"`
+	}{ids, columns})
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Results []Row `json:"results"`
+	}
+	err = c.do(ctx, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/get" + o.query(), token: o.Token, body: body}, &answer)
+	return answer.Results, err
+}
+
+// Page is one page of a scan.
+type Page struct {
+	Rows []Row `json:"results"`
+	Next *ID   `json:"next"` // what to go on after; nil at the end
+}
+
+// Scan reads up to limit rows that have a count, in ascending order of id,
+// after an id or from the first when after is nil; only the columns named, or
+// all when none is.
+func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int, columns []string, o ReadOptions) (Page, error) {
+	body, err := json.Marshal(struct {
+		After   *ID      `json:"after,omitempty"`
+		Limit   int      `json:"limit"`
+		Columns []string `json:"columns,omitempty"`
+	}{after, limit, columns})
+	if err != nil {
+		return Page{}, err
+	}
+	var page Page
+	err = c.do(ctx, call{method: http.MethodPost, path: keyspacePath(keyspace) + "/scan" + o.query(), token: o.Token, body: body}, &page)
+	return page, err
+}
+
+func keyspacePath(keyspace string) string { return "/v1/counters/" + url.PathEscape(keyspace) }
+
+func rowPath(keyspace string, id ID) string { return keyspacePath(keyspace) + "/" + id.String() }

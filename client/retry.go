@@ -1,0 +1,84 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// RetryForDefault outlives the restart of a node, and stays far below the
+	// ten minutes for which a server remembers a key.
+	RetryForDefault = 30 * time.Second
+	// RetryNever is the Retry.For of calls that are sent once.
+	RetryNever = time.Duration(-1)
+
+	retryFirst = 50 * time.Millisecond
+	// retryMax keeps the wait short enough that a server that is back is used
+	// again within seconds.
+	retryMax = 5 * time.Second
+)
+
+// Retry says how calls are repeated.
+type Retry struct {
+	// For is how long after its first failure a call is tried again: 0 for
+	// RetryForDefault, below 0 never.
+	For time.Duration
+	// OnWait, unless nil, is told of each failure before the wait that follows.
+	// It is called by the goroutine that makes the call.
+	OnWait func(err error, wait time.Duration)
+}
+
+// Do runs f until it succeeds, fails for good, For is over or ctx is done. It
+// waits for what the server asked for in Retry-After, and besides for a random
+// time from 0 to a bound that doubles from 50 ms to 5 s, so that callers that
+// failed together do not come back together; never past the end of For, where f
+// gets its last try. It gives up at once when ctx would end before the wait
+// does. It returns the last error of f.
+func (r Retry) Do(ctx context.Context, f func() error) error {
+	err := f()
+	if err == nil || !Retryable(err) {
+		return err
+	}
+	end := time.Now().Add(r.patience())
+	for bound := retryFirst; ; bound = min(2*bound, retryMax) {
+		left := time.Until(end)
+		wait := min(retryAfterOf(err)+rand.N(bound), left)
+		if left <= 0 || endsWithin(ctx, wait) {
+			return err
+		}
+		if r.OnWait != nil {
+			r.OnWait(err, wait)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+		if err = f(); err == nil || !Retryable(err) {
+			return err
+		}
+	}
+}
+
+func (r Retry) patience() time.Duration {
+	if r.For == 0 {
+		return RetryForDefault
+	}
+	return max(r.For, 0)
+}
+
+// endsWithin tells whether ctx is done or will be after d.
+func endsWithin(ctx context.Context, d time.Duration) bool {
+	deadline, has := ctx.Deadline()
+	return ctx.Err() != nil || has && time.Until(deadline) <= d
+}
+
+func retryAfterOf(err error) time.Duration {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.RetryAfter
+	}
+	return 0
+}

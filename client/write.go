@@ -1,0 +1,146 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+)
+
+// Op is one change of one row: what Incr adds to, or Set puts into, columns.
+type Op struct {
+	ID    ID
+	Cells Counts
+}
+
+// OpResult is what one op came to: the row right after it, or why it alone was
+// refused.
+type OpResult struct {
+	ID     ID       `json:"id"`
+	Counts Counts   `json:"counts,omitempty"`
+	Error  *OpError `json:"error,omitempty"`
+}
+
+// OpError says why one op of a request was refused.
+type OpError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Field   string `json:"field,omitempty"` // path in the request, such as ops[3].add.like
+}
+
+// WriteResult is the answer of a write.
+type WriteResult struct {
+	Results   []OpResult `json:"results,omitempty"` // in the order of the ops; none when not asked for
+	Applied   int        `json:"applied,omitempty"` // ops applied, when results were not asked for
+	Failed    int        `json:"failed,omitempty"`  // ops refused
+	Refused   []OpResult `json:"errors,omitempty"`  // which those are, when results were not asked for
+	Duplicate bool       `json:"duplicate"`         // it had been applied before; counts are as of now
+	Token     string     `json:"token"`             // a read that brings it sees the write
+}
+
+// WriteOptions say how a write is made. With the zero value it carries a new
+// key of its own, so that it is tried again and counts once.
+type WriteOptions struct {
+	Quiet bool // the answer only counts the ops
+	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. To give one is
+	// worth it where the caller itself may come again with the same write, after
+	// a crash, say. The same key with other ops is refused.
+	Key string
+	// Producer and Seq, in place of a key, number the writes of a stream: see
+	// the API's Countd-Producer. Numbers may be in flight in any order as long
+	// as none is 64 or more below the highest.
+	Producer string // 1–64 bytes; "" for none
+	Seq      uint64 // from 1
+	// Unkeyed sends neither, and sends it once. It is meant for absolute values
+	// that no one else changes, where repeating is the caller's own affair.
+	Unkeyed bool
+}
+
+// errBadOnce is returned before anything is sent.
+var errBadOnce = errors.New("a write takes one of Key, Producer with Seq, and Unkeyed")
+
+// header returns the headers by which a server knows the write again.
+func (o WriteOptions) header() (http.Header, error) {
+	keyed, produced := o.Key != "", o.Producer != "" || o.Seq != 0
+	switch {
+	case keyed && produced, o.Unkeyed && (keyed || produced), produced && (o.Producer == "" || o.Seq == 0):
+		return nil, errBadOnce
+	case o.Unkeyed:
+		return nil, nil
+	case produced:
+		return http.Header{"Countd-Producer": {o.Producer}, "Countd-Seq": {strconv.FormatUint(o.Seq, 10)}}, nil
+	case keyed:
+		return http.Header{"Idempotency-Key": {o.Key}}, nil
+	}
+	// Its time lets a server that has forgotten the key refuse it, where it
+	// would have to count it again.
+	key, err := uuid.NewV7()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a key: %w", err)
+	}
+	return http.Header{"Idempotency-Key": {key.String()}}, nil
+}
+
+// Incr adds to columns, exactly once unless o says otherwise: up to WriteOpsMax
+// ops. An op whose sum does not fit int64 is refused alone and named in the
+// result.
+func (c *Client) Incr(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
+	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
+}
+
+// Set makes columns equal to values; others stay. Up to WriteOpsMax ops.
+func (c *Client) Set(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
+	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/set", AppendOps(nil, "set", ops, !o.Quiet), o)
+}
+
+func (c *Client) write(ctx context.Context, retry Retry, path string, body []byte, o WriteOptions) (WriteResult, error) {
+	header, err := o.header()
+	if err != nil {
+		return WriteResult{}, err
+	}
+	req := call{method: http.MethodPost, path: path, body: body, write: true, once: o.Unkeyed, header: header}
+	var result WriteResult
+	err = c.doFor(ctx, retry, req, &result)
+	return result, err
+}
+
+// Delete makes every column of a row zero.
+func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (row Row, token string, err error) {
+	header, err := o.header()
+	if err != nil {
+		return Row{}, "", err
+	}
+	req := call{method: http.MethodDelete, path: rowPath(keyspace, id), write: true, once: o.Unkeyed, header: header}
+	var answer struct {
+		Row
+		Token string `json:"token"`
+	}
+	err = c.do(ctx, req, &answer)
+	return answer.Row, answer.Token, err
+}
+
+// AppendOps appends the JSON body of a write to dst: each op's cells under
+// verb, "add" or "set". Without results the answer only counts the ops.
+func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
+	dst = append(dst, '{')
+	if !results {
+		dst = append(dst, `"want":"none",`...)
+	}
+	dst = append(dst, `"ops":[`...)
+	for i, op := range ops {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"id":`...)
+		dst = op.ID.appendJSON(dst)
+		dst = append(dst, `,"`...)
+		dst = append(dst, verb...)
+		dst = append(dst, `":`...)
+		dst = op.Cells.appendJSON(dst)
+		dst = append(dst, '}')
+	}
+	return append(dst, "]}"...)
+}

@@ -1,0 +1,229 @@
+package raftfsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+)
+
+func goldenOps() [][]engine.Op {
+	return [][]engine.Op{
+		{
+			add(1116776909237658, 2, 1),
+			{ID: 1<<64 - 1, Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: -1 << 63}, {Column: 63, Value: 1<<63 - 1}}},
+		},
+		{},
+		{{ID: 7, Kind: engine.OpDelete}, add(7, 0, -3)},
+	}
+}
+
+func TestEntryBytesAreGolden(t *testing.T) {
+	mustBeGolden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
+	create, err := AppendCatalogEntry(nil, &CatalogCommand{Create: &Keyspace{
+		Name: "posts", Kind: "counters", Columns: []string{"like", "view"}, Shards: 4,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustBeGolden(t, "entry-catalog-create.bin", create)
+	columns, err := AppendCatalogEntry(nil, &CatalogCommand{AddColumns: &AddColumnsEntry{Keyspace: "posts", Columns: []string{"share"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustBeGolden(t, "entry-catalog-columns.bin", columns)
+}
+
+// What goes in as ops comes out of Apply as the naive model has it: 1. each op's
+// row right after it; 2. refusals by number, rising, with their column; 3. the
+// table; 4. the same from the engine without a log between.
+func TestEntriesApplyAsTheModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		c, direct, want := NewCounters(), engine.New(), model{}
+		for index := range uint64(rapid.IntRange(1, 5).Draw(rt, "entries")) {
+			width := rapid.SampledFrom([]int{0, 1, 4, 5, engine.ColumnsMax}).Draw(rt, "width")
+			var requests [][]engine.Op
+			for range rapid.IntRange(0, 4).Draw(rt, "requests") {
+				requests = append(requests, drawOps(rt, "ops"))
+			}
+			ops := slices.Concat(requests...)
+			got := c.Apply(command(index+1, entryOf(width, requests...))).(*Result)
+
+			if got.Index != index+1 || got.Width != width || c.Applied() != index+1 || len(got.Rows) != len(ops)*width {
+				rt.Fatalf("result %d of width %d with %d counts, applied %d", got.Index, got.Width, len(got.Rows), c.Applied())
+			}
+			var refused []engine.Overflow
+			for i := range ops {
+				if column, ok := want.apply(&ops[i]); !ok {
+					refused = append(refused, engine.Overflow{Op: i, Column: column})
+				}
+				if row := got.Rows[i*width : (i+1)*width]; !slices.Equal(row, want.row(ops[i].ID)[:width]) {
+					rt.Fatalf("op %d: row %v, want %v", i, row, want.row(ops[i].ID)[:width])
+				}
+			}
+			if !slices.Equal(got.Overflows, refused) {
+				rt.Fatalf("refused %v, want %v", got.Overflows, refused)
+			}
+			direct.Apply(ops, 0, nil, nil)
+		}
+		want.mustEqual(rt, c.Table())
+		if c.Table().Digest() != direct.Digest() {
+			rt.Fatalf("digest %016x, the engine alone has %016x", c.Table().Digest(), direct.Digest())
+		}
+	})
+}
+
+func TestOpsWithoutAFormAreNotWritten(t *testing.T) {
+	for name, op := range map[string]engine.Op{
+		"no kind":             {},
+		"unknown kind":        {Kind: 4, Cells: []engine.Cell{{}}},
+		"add without a cell":  {Kind: engine.OpAdd},
+		"set without a cell":  {Kind: engine.OpSet},
+		"delete with a cell":  {Kind: engine.OpDelete, Cells: []engine.Cell{{}}},
+		"too many cells":      {Kind: engine.OpAdd, Cells: make([]engine.Cell, opCellsMax+1)},
+		"column out of range": {Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.ColumnsMax}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("it was written")
+				}
+			}()
+			var w RequestWriter
+			w.Reset(nil)
+			w.Op(1, &op)
+		})
+	}
+}
+
+func TestDamagedEntriesStopTheStateMachine(t *testing.T) {
+	good := entryOf(4, goldenOps()...)
+	damaged := map[string][]byte{"nil": nil, "a catalog entry": SealEntry([]byte{entryVersion, entryCatalog, 0, 0})}
+	for i := range good {
+		damaged[fmt.Sprintf("cut at %d", i)] = good[:i]
+		flipped := bytes.Clone(good)
+		flipped[i] ^= 1 << (i % 8)
+		damaged[fmt.Sprintf("bit %d of byte %d", i%8, i)] = flipped
+	}
+	sealed := func(head string, sections string) []byte { return SealEntry([]byte(head + sections)) }
+	damaged["version 2"] = sealed("\x02\x01\x00\x00", "")
+	damaged["reserved byte"] = sealed("\x01\x01\x00\x01", "")
+	damaged["65 columns"] = sealed("\x01\x01\x41\x00", "")
+	damaged["unknown kind"] = sealed("\x01\x03\x00\x00", "")
+	damaged["unknown section"] = sealed("\x01\x01\x00\x00", "\x10\x00\x00\x00\x00")
+	damaged["section longer than the entry"] = sealed("\x01\x01\x00\x00", "\x01\xff\xff\xff\xff")
+	damaged["ops that are not there"] = sealed("\x01\x01\x00\x00", "\x01\x04\x00\x00\x00\xff\xff\xff\xff")
+	damaged["bytes behind the ops"] = sealed("\x01\x01\x00\x00", "\x01\x05\x00\x00\x00\x00\x00\x00\x00\x00")
+	for name, entry := range damaged {
+		t.Run(name, func(t *testing.T) {
+			c := newCounters(t)
+			c.Apply(command(1, entryOf(0, []engine.Op{add(1, 0, 5)})))
+			before := c.State()
+			err := applyError(c, command(2, entry))
+			if err == nil || err.Index != 2 || !errors.Is(err, errEntry) {
+				t.Fatalf("panicked with %v", err)
+			}
+			if c.State() != before {
+				t.Errorf("state %+v, was %+v", c.State(), before)
+			}
+		})
+	}
+}
+
+func TestApplyAllocates(t *testing.T) {
+	c := newCounters(t)
+	var ops []engine.Op
+	for id := range uint64(100) {
+		ops = append(ops, add(id, uint8(id%4), 1))
+	}
+	for _, test := range []struct {
+		name  string
+		width int
+		most  float64
+	}{
+		{"want none", 0, 3}, // the answers, the Result, and Apply's batch of one
+		{"want rows", 4, 4}, // and the rows
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			entry := command(1, entryOf(test.width, ops))
+			c.Apply(entry)
+			if got := testing.AllocsPerRun(200, func() { c.Apply(entry) }); got > test.most {
+				t.Errorf("%v allocations for 100 ops, want %v at most", got, test.most)
+			}
+		})
+	}
+}
+
+// FuzzEntry feeds sections of any bytes in a frame that is right. What is taken
+// is the ops that it is taken for.
+func FuzzEntry(f *testing.F) {
+	for _, ops := range goldenOps() {
+		f.Add(uint8(4), appendRequest(nil, ops))
+	}
+	f.Add(uint8(64), []byte("\x01\x04\x00\x00\x00\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
+		frame := append([]byte{entryVersion, entryCounters, width, 0}, sections...)
+		c := newCounters(t)
+		applyError(c, command(1, frame)) // its last bytes are no checksum
+		c = newCounters(t)
+		refused := applyError(c, command(1, SealEntry(frame)))
+		ops, cells := c.batch.ops, c.batch.cells
+		if len(ops) > len(sections)/opSizeMin || len(cells) > len(sections)/2 {
+			t.Fatalf("%d ops and %d cells of %d bytes", len(ops), len(cells), len(sections))
+		}
+		if refused != nil {
+			return
+		}
+		var again []byte
+		from := 0
+		for _, n := range c.batch.counts {
+			again = appendRequest(again, ops[from:from+n])
+			from += n
+		}
+		// A varint can be longer than need be, so only sections of the same
+		// length must be the same.
+		if len(again) > len(sections) || len(again) == len(sections) && !bytes.Equal(again, sections) {
+			t.Fatalf("% x was taken for % x", sections, again)
+		}
+		var b batch
+		if err := b.decode(again); err != nil || !sameOps(b.ops, ops) {
+			t.Fatalf("ops %v, decoded again %v, %v", ops, b.ops, err)
+		}
+	})
+}
+
+// FuzzOpenEntry feeds frames of any bytes.
+func FuzzOpenEntry(f *testing.F) {
+	f.Add(entryOf(4, goldenOps()...))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, entry []byte) {
+		kind, width, sections, err := openEntry(entry)
+		if err != nil {
+			if !errors.Is(err, errEntry) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again := SealEntry(append([]byte{entryVersion, kind, byte(width), 0}, sections...))
+		if !bytes.Equal(again, entry) {
+			t.Fatalf("% x was taken for % x", entry, again)
+		}
+		for len(sections) > 0 {
+			before := len(sections)
+			_, payload, rest, err := nextSection(sections)
+			if err != nil {
+				return
+			}
+			if len(payload)+len(rest)+sectionHeadSize != before || int(binary.LittleEndian.Uint32(sections[1:])) != len(payload) {
+				t.Fatalf("section of %d bytes, %d left of %d", len(payload), len(rest), before)
+			}
+			sections = rest
+		}
+	})
+}

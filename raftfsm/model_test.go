@@ -1,0 +1,209 @@
+package raftfsm
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
+
+// mustBeGolden compares bytes of a format with those that are on disks already.
+func mustBeGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s: the format has changed:\n% x\nwant\n% x", name, got, want)
+	}
+}
+
+// model is the naive table that the state machine is held to.
+type model map[uint64]*[engine.ColumnsMax]int64
+
+func (m model) row(id uint64) *[engine.ColumnsMax]int64 {
+	if m[id] == nil {
+		m[id] = &[engine.ColumnsMax]int64{}
+	}
+	return m[id]
+}
+
+// apply returns the column whose sum does not fit, and false, for an op that is
+// to be refused.
+func (m model) apply(op *engine.Op) (uint8, bool) {
+	row := *m.row(op.ID)
+	for _, c := range op.Cells {
+		v := big.NewInt(c.Value)
+		if op.Kind == engine.OpAdd {
+			v.Add(v, big.NewInt(row[c.Column]))
+		}
+		if !v.IsInt64() {
+			return c.Column, false
+		}
+		row[c.Column] = v.Int64()
+	}
+	if op.Kind == engine.OpDelete {
+		clear(row[:])
+	}
+	*m.row(op.ID) = row
+	return 0, true
+}
+
+func (m model) mustEqual(t rapid.TB, table *engine.Table) {
+	t.Helper()
+	var row [engine.ColumnsMax]int64
+	rows := uint64(0)
+	for id, want := range m {
+		if table.Get(id, row[:]); row != *want {
+			t.Fatalf("row %d is %v, want %v", id, row, *want)
+		}
+		if *want != [engine.ColumnsMax]int64{} {
+			rows++
+		}
+	}
+	if got := table.Stats().Rows; got != rows {
+		t.Fatalf("%d rows, want %d", got, rows)
+	}
+	if err := table.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drawOps draws one request, of few ids so that ops meet.
+func drawOps(t *rapid.T, label string) []engine.Op {
+	value := rapid.OneOf(rapid.Int64Range(-3, 70_000), rapid.Int64(),
+		rapid.SampledFrom([]int64{0, 1, -1, 65534, 65535, 65536, 1<<63 - 1, -1 << 63}))
+	id := rapid.OneOf(rapid.Uint64Range(0, 20), rapid.SampledFrom([]uint64{1 << 32, 4467107636950632, 1<<64 - 1}), rapid.Uint64())
+	cell := rapid.Custom(func(t *rapid.T) engine.Cell {
+		column := rapid.OneOf(rapid.Uint8Range(0, 4), rapid.Uint8Range(0, engine.ColumnsMax-1)).Draw(t, "column")
+		return engine.Cell{Column: column, Value: value.Draw(t, "value")}
+	})
+	op := rapid.Custom(func(t *rapid.T) engine.Op {
+		kind := rapid.SampledFrom([]engine.OpKind{engine.OpAdd, engine.OpAdd, engine.OpSet, engine.OpDelete}).Draw(t, "kind")
+		op := engine.Op{ID: id.Draw(t, "id"), Kind: kind}
+		if kind != engine.OpDelete {
+			op.Cells = rapid.SliceOfN(cell, 1, opCellsMax).Draw(t, "cells")
+		}
+		return op
+	})
+	return rapid.SliceOfN(op, 0, 40).Draw(t, label)
+}
+
+// appendRequest appends a section of ops to an entry.
+func appendRequest(entry []byte, ops []engine.Op) []byte {
+	var w RequestWriter
+	w.Reset(nil)
+	for i := range ops {
+		w.Op(ops[i].ID, &ops[i])
+	}
+	return append(entry, w.Section()...)
+}
+
+func entryOf(width int, requests ...[]engine.Op) []byte {
+	entry := BeginEntry(nil, width)
+	for _, ops := range requests {
+		entry = appendRequest(entry, ops)
+	}
+	return SealEntry(entry)
+}
+
+func add(id uint64, column uint8, delta int64) engine.Op {
+	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}
+}
+
+func command(index uint64, entry []byte) *raft.Log {
+	return &raft.Log{Index: index, Type: raft.LogCommand, Data: entry}
+}
+
+// newCounters returns counters whose table is verified whole when the test ends.
+func newCounters(t testing.TB) *Counters {
+	c := NewCounters()
+	t.Cleanup(func() {
+		if err := c.Table().Check(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// sink is a snapshot on its way to a disk.
+type sink struct {
+	bytes.Buffer
+	closed bool
+	// wrote, when not nil, is called before each write.
+	wrote func()
+}
+
+var _ raft.SnapshotSink = (*sink)(nil)
+
+func (s *sink) Write(p []byte) (int, error) {
+	if s.wrote != nil {
+		s.wrote()
+	}
+	return s.Buffer.Write(p)
+}
+
+func (s *sink) Close() error  { s.closed = true; return nil }
+func (s *sink) Cancel() error { return nil }
+func (s *sink) ID() string    { return "test" }
+
+// persisted returns the bytes of a state machine's snapshot.
+func persisted(t rapid.TB, fsm raft.FSM) []byte {
+	t.Helper()
+	snapshot, err := fsm.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Release()
+	var s sink
+	if err := snapshot.Persist(&s); err != nil {
+		t.Fatal(err)
+	}
+	if !s.closed {
+		t.Fatal("the sink was not closed")
+	}
+	return s.Bytes()
+}
+
+func restore(fsm raft.FSM, snapshot []byte) error {
+	return fsm.Restore(io.NopCloser(bytes.NewReader(snapshot)))
+}
+
+// applyError applies an entry and returns what it panicked with; anything but an
+// *EntryError goes on panicking.
+func applyError(fsm raft.FSM, entry *raft.Log) (err *EntryError) {
+	defer func() {
+		if r := recover(); r != nil {
+			var ok bool
+			if err, ok = r.(*EntryError); !ok {
+				panic(r)
+			}
+		}
+	}()
+	fsm.Apply(entry)
+	return nil
+}
+
+func sameOps(a, b []engine.Op) bool {
+	return slices.EqualFunc(a, b, func(a, b engine.Op) bool {
+		return a.ID == b.ID && a.Kind == b.Kind && slices.Equal(a.Cells, b.Cells)
+	})
+}

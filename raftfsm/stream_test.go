@@ -1,0 +1,277 @@
+package raftfsm
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+)
+
+// streamPart is one section between the head and the end of a stream.
+type streamPart struct {
+	kind    byte
+	payload []byte
+}
+
+// streamOf makes a stream whose checksums are right.
+func streamOf(state byte, index uint64, parts []streamPart, rows, digest uint64) []byte {
+	var b bytes.Buffer
+	w := &streamWriter{w: bufio.NewWriter(&b)}
+	_ = w.head(state, index) // a Buffer takes everything
+	for _, p := range parts {
+		_ = w.section(p.kind, func(b []byte) []byte { return append(b, p.payload...) })
+	}
+	_ = w.end(rows, digest)
+	return b.Bytes()
+}
+
+// sectionsOf splits a stream that is right.
+func sectionsOf(t *testing.T, stream []byte) [][]byte {
+	t.Helper()
+	var all [][]byte
+	for len(stream) > 0 {
+		n := sectionHeadSize + int(binary.LittleEndian.Uint32(stream[1:])) + entryCRCSize
+		all = append(all, stream[:n])
+		stream = stream[n:]
+	}
+	return all
+}
+
+// mustRefuseDamage tries every cut of a snapshot, a flip in every byte, and
+// sections left out, doubled and swapped. None may change the state.
+func mustRefuseDamage(t *testing.T, fsm raft.FSM, snapshot []byte, state func() any) {
+	t.Helper()
+	before := state()
+	try := func(what string, damaged []byte) {
+		t.Helper()
+		if err := restore(fsm, damaged); !errors.Is(err, errSnapshot) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if after := state(); !reflect.DeepEqual(before, after) {
+			t.Fatalf("%s: state %+v, was %+v", what, after, before)
+		}
+	}
+	for i := range snapshot {
+		try(fmt.Sprintf("cut at %d", i), snapshot[:i])
+		for _, mask := range []byte{1 << (i % 8), 0xFF} {
+			flipped := bytes.Clone(snapshot)
+			flipped[i] ^= mask
+			try(fmt.Sprintf("byte %d ^ %02x", i, mask), flipped)
+		}
+	}
+	try("a byte behind the end", append(bytes.Clone(snapshot), 0))
+	try("twice", append(bytes.Clone(snapshot), snapshot...))
+	parts := sectionsOf(t, snapshot)
+	for i := range parts {
+		try(fmt.Sprintf("section %d left out", i), bytes.Join(slices.Delete(slices.Clone(parts), i, i+1), nil))
+		try(fmt.Sprintf("section %d doubled", i), bytes.Join(slices.Insert(slices.Clone(parts), i, parts[i]), nil))
+		if i > 0 {
+			swapped := slices.Clone(parts)
+			swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
+			try(fmt.Sprintf("section %d before %d", i, i-1), bytes.Join(swapped, nil))
+		}
+	}
+}
+
+func goldenCounters(t testing.TB) *Counters {
+	c := newCounters(t)
+	for i, ops := range goldenOps() {
+		c.Apply(command(uint64(i+1), entryOf(0, ops)))
+	}
+	return c
+}
+
+func TestSnapshotBytesAreGolden(t *testing.T) {
+	mustBeGolden(t, "snapshot-empty.bin", persisted(t, newCounters(t)))
+	c := goldenCounters(t)
+	mustBeGolden(t, "snapshot-counters.bin", persisted(t, c))
+}
+
+func TestDamagedSnapshotIsRefused(t *testing.T) {
+	t.Run("few rows", func(t *testing.T) {
+		c := goldenCounters(t)
+		mustRefuseDamage(t, c, persisted(t, c), func() any { return c.State() })
+	})
+	t.Run("of a catalog", func(t *testing.T) {
+		c := newCounters(t)
+		if err := restore(c, persisted(t, goldenCatalog(t))); !errors.Is(err, errSnapshot) {
+			t.Error(err)
+		}
+	})
+	t.Run("sections of several segments", func(t *testing.T) {
+		snapshot := persisted(t, filledCounters(t, 20_000))
+		parts := sectionsOf(t, snapshot)
+		if len(parts) < 4 {
+			t.Fatalf("%d sections", len(parts))
+		}
+		c := goldenCounters(t)
+		before := c.State()
+		for i := range parts[1:min(4, len(parts))] {
+			swapped := slices.Clone(parts)
+			swapped[i], swapped[i+1] = swapped[i+1], swapped[i]
+			for what, damaged := range map[string][][]byte{
+				"swapped":  swapped,
+				"left out": slices.Delete(slices.Clone(parts), i, i+1),
+				"doubled":  slices.Insert(slices.Clone(parts), i, parts[i]),
+			} {
+				if err := restore(c, bytes.Join(damaged, nil)); !errors.Is(err, errSnapshot) || c.State() != before {
+					t.Errorf("section %d %s: %v", i, what, err)
+				}
+			}
+		}
+	})
+}
+
+// filledCounters has rows of ids of many sizes.
+func filledCounters(t testing.TB, rows int) *Counters {
+	c := newCounters(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	var ops []engine.Op
+	for range rows {
+		ops = append(ops, add(r.Uint64()>>r.IntN(30), uint8(r.IntN(4)), 1+r.Int64N(70_000)))
+	}
+	c.Apply(command(1, entryOf(0, ops)))
+	return c
+}
+
+func TestSnapshotRestores(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		c, want := NewCounters(), model{}
+		for index := range uint64(rapid.IntRange(0, 4).Draw(rt, "entries")) {
+			ops := drawOps(rt, "ops")
+			for i := range ops {
+				want.apply(&ops[i])
+			}
+			c.Apply(command(index+1, entryOf(0, ops)))
+		}
+		snapshot := persisted(rt, c)
+		restored := NewCounters()
+		restored.Apply(command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // which goes
+		if err := restore(restored, snapshot); err != nil {
+			rt.Fatal(err)
+		}
+		want.mustEqual(rt, restored.Table())
+		got, was := restored.State(), c.State()
+		if got.Index != was.Index || got.Digest != was.Digest || got.Rows != was.Rows {
+			rt.Fatalf("state %+v, was %+v", got, was)
+		}
+		again := NewCounters()
+		if err := restore(again, persisted(rt, restored)); err != nil || again.State().Digest != was.Digest {
+			rt.Fatalf("restored twice: digest %016x, %v", again.State().Digest, err)
+		}
+	})
+}
+
+// A page larger than a section is written as several, and read back.
+func TestLongPagesAreSplit(t *testing.T) {
+	page := &engine.Page{Width: 2}
+	for i := range uint64(2*sectionRowsMax + 1) {
+		page.IDs = append(page.IDs, i*3)
+		page.Counts = append(page.Counts, int64(i), -1)
+	}
+	table := engine.New()
+	var got engine.Page
+	sizes := []int{}
+	for from := 0; from < len(page.IDs); from += sectionRowsMax {
+		to := min(from+sectionRowsMax, len(page.IDs))
+		if err := parseRows(appendRows(nil, page, from, to), &got); err != nil {
+			t.Fatal(err)
+		}
+		sizes = append(sizes, len(got.IDs))
+		if !slices.Equal(got.IDs, page.IDs[from:to]) || !slices.Equal(got.Counts, page.Counts[from*2:to*2]) {
+			t.Fatalf("rows %d…%d came back otherwise", from, to-1)
+		}
+		if err := table.Load(&got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(sizes, []int{sectionRowsMax, sectionRowsMax, 1}) || table.Stats().Rows != uint64(len(page.IDs)) {
+		t.Errorf("sections of %v rows, %d in the table", sizes, table.Stats().Rows)
+	}
+	if err := parseRows(appendRows(nil, page, 0, sectionRowsMax+1), &got); !errors.Is(err, errSnapshot) {
+		t.Errorf("a section beyond the bound: %v", err)
+	}
+}
+
+func TestWidestRowsFitASection(t *testing.T) {
+	page := &engine.Page{Width: engine.ColumnsMax}
+	for i := range uint64(1000) {
+		page.IDs = append(page.IDs, 1<<63+i<<50)
+		for range engine.ColumnsMax {
+			page.Counts = append(page.Counts, -1<<63)
+		}
+	}
+	if most := len(appendRows(nil, page, 0, 1000)) * sectionRowsMax / 1000; most > payloadMax {
+		t.Errorf("a section may have %d bytes, a reader takes %d", most, payloadMax)
+	}
+}
+
+func FuzzParseRows(f *testing.F) {
+	f.Add(appendRows(nil, &engine.Page{IDs: []uint64{1, 5, 1<<64 - 1}, Width: 2, Counts: []int64{1, 0, 0, -1 << 63, 3, 4}}, 0, 3))
+	f.Add([]byte("\x40\xff\xff\xff\xff"))
+	f.Add([]byte("\x04\x01\x00\x00\x00\x01\x00"))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		var page engine.Page
+		err := parseRows(payload, &page)
+		if len(page.IDs) > len(payload)/3+1 || len(page.Counts) > len(page.IDs)*engine.ColumnsMax {
+			t.Fatalf("%d ids and %d counts of %d bytes", len(page.IDs), len(page.Counts), len(payload))
+		}
+		if err != nil {
+			if !errors.Is(err, errSnapshot) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again := appendRows(nil, &page, 0, len(page.IDs))
+		if len(again) > len(payload) || len(again) == len(payload) && !bytes.Equal(again, payload) {
+			t.Fatalf("% x was taken for % x", payload, again)
+		}
+		table := engine.New()
+		if err := table.Load(&page); err != nil {
+			t.Fatal(err) // parseRows has seen that the rows ascend
+		}
+		if err := table.Check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// FuzzReadCounters feeds two sections of any bytes, framed, behind a head that
+// is right, and the same bytes without any frame.
+func FuzzReadCounters(f *testing.F) {
+	c := goldenCounters(f)
+	rows := []byte(nil)
+	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
+	f.Add(uint64(3), uint8(streamRows), rows, uint8(streamRows), []byte{}, c.State().Rows, c.Table().Digest())
+	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
+		if _, _, err := readCounters(bytes.NewReader(one)); !errors.Is(err, errSnapshot) && len(one) < 33 {
+			t.Fatalf("a stream of %d bytes: %v", len(one), err)
+		}
+		for _, parts := range [][]streamPart{{{kind1, one}}, {{kind1, one}, {kind2, two}}} {
+			r := newCounters(t)
+			if err := restore(r, streamOf(entryCounters, index, parts, count, digest)); err != nil {
+				if !errors.Is(err, errSnapshot) {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if s := r.State(); s.Index != index || s.Rows != count || s.Digest != digest {
+				t.Fatalf("state %+v, the end says %d rows, digest %016x", s, count, digest)
+			}
+			again := newCounters(t)
+			if err := restore(again, persisted(t, r)); err != nil || again.State().Digest != digest {
+				t.Fatalf("restored again: %v", err)
+			}
+		}
+	})
+}

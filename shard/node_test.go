@@ -1,0 +1,416 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+)
+
+const testClusterID = "000102030405060708090a0b0c0d0e0f"
+
+// openNode opens a node and waits until it serves. Its tables are verified
+// whole when it is closed by mustStop, at the end of the test at the latest.
+func openNode(t *testing.T, dir string, shards map[string]int) *Node {
+	t.Helper()
+	n, err := Open(Config{
+		Dir: dir, NodeID: "n1", ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", Shards: shards,
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mustStop(t, n) })
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// mustStop closes a node. Closing again does nothing.
+func mustStop(t *testing.T, n *Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	for _, g := range n.groups.Load().all {
+		if err := g.fsm.Table().Check(); err != nil {
+			t.Errorf("group %d: %v", g.number, err)
+		}
+	}
+}
+
+func soon() time.Time { return time.Now().Add(10 * time.Second) }
+
+func addTo(id uint64, column uint8, delta int64) engine.Op {
+	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}
+}
+
+func mustWrite(t *testing.T, n *Node, ks *Keyspace, ops ...engine.Op) *Write {
+	t.Helper()
+	w := &Write{Ops: ops, Width: len(ks.Columns), Rows: make([]int64, len(ops)*len(ks.Columns)), Deadline: soon()}
+	if err := n.Write(ks, w); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func mustGet(t *testing.T, n *Node, ks *Keyspace, opt ReadOptions, ids ...uint64) []int64 {
+	t.Helper()
+	opt.Deadline = soon()
+	rows := make([]int64, len(ids)*len(ks.Columns))
+	if err := n.Get(ks, ids, len(ks.Columns), &opt, rows); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// digests are the digests and applied indexes by group.
+func digests(n *Node) map[uint32]string {
+	all := map[uint32]string{}
+	for _, g := range n.Status().Groups {
+		all[g.ID] = fmt.Sprintf("%s %s/%d: %d rows", g.Digest, g.Keyspace, g.Shard, g.Rows)
+	}
+	return all
+}
+
+// A node that is closed and opened again has: 1. its keyspaces, with columns
+// that were added; 2. equal digests; 3. every row; from log and from snapshots.
+func TestNodeKeepsEverything(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		snapshot bool
+	}{{"from the log", false}, {"from snapshots and log", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			n := openNode(t, dir, map[string]int{"posts": 2, "users": 1})
+			mine, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "mine", Columns: []string{"a"}, Shards: 3})
+			mustDo(t, err)
+			_, err = n.AddColumns(t.Context(), "mine", []string{"b"})
+			mustDo(t, err)
+			r := rand.New(rand.NewPCG(7, 7))
+			for round := range 3 {
+				for _, ks := range n.Keyspaces() {
+					var ops []engine.Op
+					for range 500 {
+						ops = append(ops, addTo(r.Uint64()>>r.IntN(60), uint8(r.IntN(len(ks.Columns))), r.Int64N(1<<40)-1<<20))
+					}
+					mustWrite(t, n, ks, ops...)
+				}
+				if test.snapshot && round == 1 {
+					for _, g := range n.groups.Load().all {
+						mustDo(t, g.group.snapshot())
+					}
+					mustDo(t, n.meta.snapshot())
+				}
+			}
+			keyspaces, before := n.Keyspaces(), digests(n)
+			page := mustGet(t, n, mine, ReadOptions{}, 0, 1, 2, 3, 4, 5)
+			mustStop(t, n)
+
+			// Shards of built-in keyspaces are read when they are first made.
+			n = openNode(t, dir, map[string]int{"posts": 9})
+			if got := n.Keyspaces(); !reflect.DeepEqual(got, keyspaces) {
+				t.Errorf("keyspaces %+v, want %+v", got, keyspaces)
+			}
+			if got := digests(n); !reflect.DeepEqual(got, before) {
+				t.Errorf("digests %v, want %v", got, before)
+			}
+			if got := mustGet(t, n, mine, ReadOptions{}, 0, 1, 2, 3, 4, 5); !slices.Equal(got, page) {
+				t.Errorf("rows %v, want %v", got, page)
+			}
+		})
+	}
+}
+
+// A node that was stopped between its first keyspaces makes the others.
+func TestNodeCompletesItsKeyspaces(t *testing.T) {
+	dir, all := t.TempDir(), builtin
+	builtin = all[:1]
+	n := openNode(t, dir, map[string]int{"posts": 1, "users": 1})
+	builtin = all
+	mustStop(t, n)
+	n = openNode(t, dir, map[string]int{"posts": 2, "users": 2})
+	posts, users := n.Keyspace("posts"), n.Keyspace("users")
+	if posts == nil || users == nil || posts.Shards != 1 || users.Shards != 2 || users.firstGroup != 2 {
+		t.Errorf("posts %+v, users %+v", posts, users)
+	}
+}
+
+func TestCreateKeyspace(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ctx := t.Context()
+	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, firstGroup: 3}
+	ask := Keyspace{Name: "x1", Columns: []string{"a", "b"}, Shards: 3}
+
+	t.Run("at once by many", func(t *testing.T) {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				got, err := n.CreateKeyspace(ctx, ask)
+				if err != nil || !reflect.DeepEqual(*got, want) {
+					t.Errorf("%+v, %v", got, err)
+					return
+				}
+				if err := n.Write(got, &Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+					t.Errorf("cannot write at once: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if got := mustGet(t, n, n.Keyspace("x1"), ReadOptions{}, 1, 2, 3); !slices.Equal(got, []int64{8, 0, 8, 0, 8, 0}) {
+			t.Errorf("rows %v", got)
+		}
+		if got := len(n.groups.Load().all); got != 5 {
+			t.Errorf("%d groups", got)
+		}
+	})
+	for name, other := range map[string]Keyspace{
+		"other columns": {Name: "x1", Columns: []string{"a", "c"}, Shards: 3},
+		"other order":   {Name: "x1", Columns: []string{"b", "a"}, Shards: 3},
+		"other shards":  {Name: "x1", Columns: []string{"a", "b"}, Shards: 4},
+		"built in":      {Name: "posts", Columns: []string{"a"}, Shards: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := n.CreateKeyspace(ctx, other); !errors.Is(err, ErrKeyspaceExists) {
+				t.Errorf("told %v", err)
+			}
+		})
+	}
+	for _, test := range []struct {
+		field string
+		ask   Keyspace
+	}{
+		{"name", Keyspace{Name: "", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: "1a", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: "Aa", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: "a\n", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: strings.Repeat("a", 64), Columns: []string{"a"}, Shards: 1}},
+		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: 0}},
+		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: -1}},
+		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: ShardsMax + 1}},
+		{"columns", Keyspace{Name: "y", Shards: 1}},
+		{"columns", Keyspace{Name: "y", Columns: make([]string, engine.ColumnsMax+1), Shards: 1}},
+		{"columns[1]", Keyspace{Name: "y", Columns: []string{"a", "B"}, Shards: 1}},
+		{"columns[2]", Keyspace{Name: "y", Columns: []string{"a", "b", "a"}, Shards: 1}},
+	} {
+		var argument *ArgumentError
+		if _, err := n.CreateKeyspace(ctx, test.ask); !errors.As(err, &argument) || argument.Field != test.field {
+			t.Errorf("%+v: told %v, want of %s", test.ask, err, test.field)
+		}
+	}
+	if len(n.Keyspaces()) != 3 {
+		t.Errorf("%d keyspaces", len(n.Keyspaces()))
+	}
+	if _, err := n.AddColumns(ctx, "nobody", []string{"a"}); !errors.Is(err, ErrUnknownKeyspace) {
+		t.Errorf("columns of nothing: %v", err)
+	}
+	var argument *ArgumentError
+	many := make([]string, engine.ColumnsMax)
+	for i := range many {
+		many[i] = fmt.Sprintf("more%d", i)
+	}
+	if _, err := n.AddColumns(ctx, "x1", many); !errors.As(err, &argument) || argument.Field != "columns" {
+		t.Errorf("66 columns: %v", err)
+	}
+}
+
+// Columns are added while writes go on: 1. no write fails or is lost; 2. old
+// counts stay; 3. a view of the keyspace from before stays as it was and serves.
+func TestAddColumnsWhileWritesGoOn(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
+	old := n.Keyspace("users")
+	var written atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				ks := n.Keyspace("users")
+				last := len(ks.Columns) - 1
+				w := &Write{Ops: []engine.Op{addTo(1, uint8(last), 1)}, Width: len(ks.Columns), Rows: make([]int64, len(ks.Columns)), Deadline: soon()}
+				if err := n.Write(ks, w); err != nil {
+					t.Errorf("write: %v", err)
+					return
+				}
+				if w.Rows[last] < 1 {
+					t.Errorf("row %v of %v", w.Rows, ks.Columns)
+				}
+				written.Add(1)
+			}
+		})
+	}
+	for i := range 8 {
+		at := written.Load()
+		eventually(t, "writes go on", func() bool { return written.Load() > at })
+		ks, err := n.AddColumns(t.Context(), "users", []string{"posts", fmt.Sprintf("more%d", i)})
+		if err != nil || len(ks.Columns) != 4+i || ks.Column(fmt.Sprintf("more%d", i)) != 3+i {
+			t.Fatalf("columns %+v, %v", ks, err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if len(old.Columns) != 3 {
+		t.Errorf("an old view has columns %v", old.Columns)
+	}
+	sum := int64(0)
+	for _, v := range mustGet(t, n, n.Keyspace("users"), ReadOptions{}, 1) {
+		sum += v
+	}
+	if sum != written.Load() {
+		t.Errorf("sum %d, %d writes", sum, written.Load())
+	}
+	mustWrite(t, n, old, addTo(1, 0, 1))
+}
+
+// Close while writes are in flight, then open again: what was acknowledged is
+// there, and nothing beyond that and what is unknown.
+func TestCloseWhileWritesAreInFlight(t *testing.T) {
+	dir := t.TempDir()
+	n := openNode(t, dir, map[string]int{"posts": 3, "users": 1})
+	ks := n.Keyspace("posts")
+	const ids = 20
+	var acknowledged, unknown [ids]atomic.Int64
+	var total atomic.Int64
+	var wg sync.WaitGroup
+	for c := range 16 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(5, uint64(c)))
+			for {
+				w := &Write{Deadline: soon()}
+				for range 1 + r.IntN(5) {
+					w.Ops = append(w.Ops, addTo(r.Uint64N(ids), 0, 1))
+				}
+				count(w, n.Write(ks, w), acknowledged[:], unknown[:])
+				total.Add(1)
+				if n.draining.Load() {
+					return
+				}
+			}
+		})
+	}
+	eventually(t, "writes go on", func() bool { return total.Load() > 200 })
+	mustStop(t, n)
+	wg.Wait()
+	if err := n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()}); !errors.Is(err, ErrDraining) {
+		t.Errorf("a write after the end: %v", err)
+	}
+	if err := n.Get(ks, []uint64{1}, 1, &ReadOptions{Deadline: soon()}, make([]int64, 1)); !errors.Is(err, ErrDraining) {
+		t.Errorf("a read after the end: %v", err)
+	}
+	if err := n.Ready(); !errors.Is(err, ErrDraining) {
+		t.Errorf("ready after the end: %v", err)
+	}
+	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "z", Columns: []string{"a"}, Shards: 1}); !errors.Is(err, ErrDraining) {
+		t.Errorf("a keyspace after the end: %v", err)
+	}
+	if s := n.Status(); s.Nodes[0].State != "stopping" {
+		t.Errorf("state %s", s.Nodes[0].State)
+	}
+
+	n = openNode(t, dir, nil)
+	for id := range uint64(ids) {
+		got, least := mustGet(t, n, n.Keyspace("posts"), ReadOptions{}, id)[0], acknowledged[id].Load()
+		if got < least || got > least+unknown[id].Load() {
+			t.Errorf("id %d: count %d, acknowledged %d, unknown %d", id, got, least, unknown[id].Load())
+		}
+	}
+}
+
+// count books a write of ops that each add 1.
+func count(w *Write, err error, acknowledged, unknown []atomic.Int64) {
+	var partial *PartialError
+	switch {
+	case err == nil:
+		for _, op := range w.Ops {
+			acknowledged[op.ID].Add(1)
+		}
+	case errors.As(err, &partial):
+		for _, id := range partial.Applied {
+			acknowledged[id].Add(1)
+		}
+		for _, id := range partial.Unknown {
+			unknown[id].Add(1)
+		}
+	case errors.Is(err, ErrOutcomeUnknown):
+		for _, op := range w.Ops {
+			unknown[op.ID].Add(1)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
+	w := mustWrite(t, n, n.Keyspace("posts"), addTo(2, 0, 1), addTo(4, 0, 1), addTo(3, 0, 1))
+	s := n.Status()
+	if s.ClusterID != testClusterID || len(s.Nodes) != 1 || len(s.Groups) != 4 {
+		t.Fatalf("status %+v", s)
+	}
+	if node := s.Nodes[0]; node.ID != "n1" || node.State != "alive" || node.Version != "1.2.3" || node.HTTPAddr != "127.0.0.1:7400" {
+		t.Errorf("node %+v", node)
+	}
+	for i, want := range []GroupStatus{
+		{ID: 0, Keyspace: "meta"}, {ID: 1, Keyspace: "posts", Rows: 2}, {ID: 2, Keyspace: "posts", Shard: 1, Rows: 1}, {ID: 3, Keyspace: "users"},
+	} {
+		got := s.Groups[i]
+		if got.ID != want.ID || got.Keyspace != want.Keyspace || got.Shard != want.Shard || got.Rows != want.Rows ||
+			got.Role != "leader" || got.Leader != "n1" || got.Term == 0 || got.CommitIndex < got.AppliedIndex {
+			t.Errorf("group %+v, want %+v", got, want)
+		}
+		if index := w.Token.Index(got.ID); index != 0 && got.AppliedIndex != index {
+			t.Errorf("group %d applied %d, the write is at %d", got.ID, got.AppliedIndex, index)
+		}
+		if (got.Digest == "0000000000000000") != (want.Rows == 0) || len(got.Digest) != 16 {
+			t.Errorf("group %d: digest %s of %d rows", got.ID, got.Digest, want.Rows)
+		}
+		if i > 0 && got.Bytes == 0 {
+			t.Errorf("group %d has no bytes", got.ID)
+		}
+	}
+}
+
+func TestOpenRefusesItsConfig(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"short cluster id":     func(c *Config) { c.ClusterID = "00" },
+		"cluster id of no hex": func(c *Config) { c.ClusterID = strings.Repeat("g", 32) },
+		"no shards":            func(c *Config) { c.Shards = map[string]int{"posts": 0} },
+		"too many shards":      func(c *Config) { c.Shards = map[string]int{"posts": ShardsMax + 1} },
+		"bad address":          func(c *Config) { c.ClusterAddr = "127.0.0.1:99999" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{
+				Dir: t.TempDir(), NodeID: "n1", ClusterID: testClusterID, ClusterAddr: "127.0.0.1:0",
+				Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+			}
+			change(&cfg)
+			if n, err := Open(cfg); err == nil {
+				mustStop(t, n)
+				t.Error("it was opened")
+			}
+		})
+	}
+}

@@ -1,0 +1,478 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// fakeGroup is a log in memory that applies an entry when the test says so, or
+// at once if it is prompt.
+type fakeGroup struct {
+	fsm    timedFSM
+	failCh chan struct{}
+	prompt bool
+
+	mu      sync.Mutex
+	entries []*fakeFuture
+	index   uint64
+}
+
+type fakeFuture struct {
+	entry    []byte
+	done     chan struct{}
+	err      error
+	response any
+}
+
+func (f *fakeFuture) Error() error  { <-f.done; return f.err }
+func (f *fakeFuture) Index() uint64 { return 0 }
+func (f *fakeFuture) Response() any { return f.response }
+
+func (g *fakeGroup) failed() <-chan struct{} { return g.failCh }
+
+func (g *fakeGroup) apply(entry []byte, _ time.Duration) raft.ApplyFuture {
+	f := &fakeFuture{entry: entry, done: make(chan struct{})}
+	g.mu.Lock()
+	g.entries = append(g.entries, f)
+	g.mu.Unlock()
+	if g.prompt {
+		g.settle(f, nil)
+	}
+	return f
+}
+
+// settle answers an entry: applied, or refused with err.
+func (g *fakeGroup) settle(f *fakeFuture, err error) {
+	if f.err = err; err == nil {
+		g.mu.Lock()
+		g.index++
+		f.response = g.fsm.Apply(&raft.Log{Index: g.index, Type: raft.LogCommand, Data: f.entry})
+		g.mu.Unlock()
+	}
+	close(f.done)
+}
+
+func (g *fakeGroup) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.entries)
+}
+
+// entry waits for the i-th entry.
+func (g *fakeGroup) entry(t *testing.T, i int) *fakeFuture {
+	t.Helper()
+	eventually(t, fmt.Sprintf("entry %d is proposed", i), func() bool { return g.count() > i })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.entries[i]
+}
+
+func (g *fakeGroup) get(id uint64) int64 {
+	var row [1]int64
+	g.fsm.BatchingFSM.(*raftfsm.Counters).Table().Get(id, row[:])
+	return row[0]
+}
+
+func testMetrics(t *testing.T) *stageMetrics {
+	t.Helper()
+	m, err := newStageMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// newFakeProposer returns a proposer whose close is the test's affair.
+func newFakeProposer(t *testing.T) (*proposer, *fakeGroup) {
+	t.Helper()
+	m := testMetrics(t)
+	g := &fakeGroup{fsm: timedFSM{raftfsm.NewCounters(), m}, failCh: make(chan struct{})}
+	return newProposer(g, m, slog.New(slog.DiscardHandler)), g
+}
+
+// sectionOf is a request of ops that add 1 to column 0 of id.
+func sectionOf(id uint64, ops int) []byte {
+	var w raftfsm.RequestWriter
+	w.Reset(nil)
+	for range ops {
+		w.Op(id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+	}
+	return w.Section()
+}
+
+func mustSubmit(t *testing.T, p *proposer, id uint64, ops, width int) *proposal {
+	t.Helper()
+	q, err := p.submit(sectionOf(id, ops), ops, width)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// fillFlights has as many entries in flight as there may be, of one op on id 0.
+func fillFlights(t *testing.T, p *proposer, g *fakeGroup) []*proposal {
+	t.Helper()
+	var all []*proposal
+	for i := range entriesInFlightMax {
+		all = append(all, mustSubmit(t, p, 0, 1, 0))
+		g.entry(t, i)
+	}
+	return all
+}
+
+func waitFor(p *proposer, q *proposal, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	return p.wait(q, timer)
+}
+
+// mustBeIdle checks that nothing is counted once everything is answered.
+func mustBeIdle(t *testing.T, p *proposer) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.ops != 0 || p.mu.bytes != 0 || p.mu.withdrawn != 0 || len(p.mu.queue) != 0 {
+		t.Errorf("idle, but %d ops, %d bytes, %d withdrawn, queue of %d", p.mu.ops, p.mu.bytes, p.mu.withdrawn, len(p.mu.queue))
+	}
+}
+
+// What comes while entries are in flight: 1. becomes one entry; 2. in order of
+// arrival; 3. each with its own rows, of the width that it asked for at least.
+func TestProposerGroupsWhatWaits(t *testing.T) {
+	p, g := newFakeProposer(t)
+	first := fillFlights(t, p, g)
+	var waiting []*proposal
+	for i := range 100 {
+		waiting = append(waiting, mustSubmit(t, p, 0, 1+i%3, i%2))
+	}
+	if n := g.count(); n != entriesInFlightMax {
+		t.Fatalf("%d entries are in flight", n)
+	}
+	for i := range entriesInFlightMax + 1 {
+		g.settle(g.entry(t, i), nil)
+	}
+	want := int64(0)
+	for i, q := range append(first, waiting...) {
+		if err := waitFor(p, q, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for op := range q.ops {
+			want++
+			if q.width > 0 && q.row(op, 1)[0] != want {
+				t.Fatalf("request %d op %d: row %v, want %d", i, op, q.row(op, 1), want)
+			}
+		}
+	}
+	p.close()
+	if n := g.count(); n != entriesInFlightMax+1 {
+		t.Errorf("%d entries", n)
+	}
+	mustBeIdle(t, p)
+}
+
+func TestProposerClosesEntriesAtTheirBounds(t *testing.T) {
+	p, g := newFakeProposer(t)
+	fillFlights(t, p, g)
+	for _, ops := range []int{entryOpsMax - 1, 1, entryOpsMax + 5, 1, 1} {
+		mustSubmit(t, p, 1, ops, 0)
+	}
+	want := []int{entryOpsMax, entryOpsMax + 5, 2}
+	var got []int
+	for i := range entriesInFlightMax + len(want) {
+		f := g.entry(t, i)
+		before := g.get(1)
+		g.settle(f, nil)
+		if i >= entriesInFlightMax {
+			got = append(got, int(g.get(1)-before))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("entries of %v ops, want %v", got, want)
+	}
+	p.close()
+	mustBeIdle(t, p)
+}
+
+func TestProposerIsBounded(t *testing.T) {
+	settleAll := func(t *testing.T, p *proposer, g *fakeGroup) {
+		t.Helper()
+		closed := make(chan struct{})
+		go func() { p.close(); close(closed) }()
+		for i := 0; ; i++ {
+			eventually(t, "the proposer goes on", func() bool {
+				select {
+				case <-closed:
+					return true
+				default:
+					return g.count() > i
+				}
+			})
+			select {
+			case <-closed:
+				mustBeIdle(t, p)
+				return
+			default:
+				g.settle(g.entry(t, i), nil)
+			}
+		}
+	}
+	t.Run("by ops", func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		fillFlights(t, p, g)
+		mustSubmit(t, p, 1, queueOpsMax-entriesInFlightMax, 0)
+		if _, err := p.submit(sectionOf(1, 1), 1, 0); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("one op too many: %v", err)
+		}
+		settleAll(t, p, g)
+	})
+	t.Run("by bytes", func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		fillFlights(t, p, g)
+		p.mu.Lock()
+		room := queueBytesMax - p.mu.bytes
+		p.mu.bytes += room // as of a large request
+		p.mu.Unlock()
+		if _, err := p.submit(sectionOf(1, 1), 1, 0); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("one byte too many: %v", err)
+		}
+		p.mu.Lock()
+		p.mu.bytes -= room
+		p.mu.Unlock()
+		settleAll(t, p, g)
+	})
+	t.Run("without ops", func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		for range queueOpsMax {
+			mustSubmit(t, p, 0, 0, 0)
+		}
+		if _, err := p.submit(sectionOf(0, 0), 0, 0); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("one read too many: %v", err)
+		}
+		settleAll(t, p, g)
+	})
+	t.Run("an empty queue takes anything", func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		q := mustSubmit(t, p, 1, queueOpsMax+1, 0)
+		g.settle(g.entry(t, 0), nil)
+		if err := waitFor(p, q, 10*time.Second); err != nil {
+			t.Error(err)
+		}
+		mustSubmit(t, p, 1, queueOpsMax+1, 0) // an answer means that its room is free
+		g.settle(g.entry(t, 1), nil)
+		p.close()
+		mustBeIdle(t, p)
+	})
+}
+
+func TestDeadlineInTheQueueWithdraws(t *testing.T) {
+	p, g := newFakeProposer(t)
+	fillFlights(t, p, g)
+	kept := mustSubmit(t, p, 1, 1, 0)
+	for range 1000 {
+		q := mustSubmit(t, p, 2, 1, 0)
+		if err := waitFor(p, q, 0); !errors.Is(err, ErrOverloaded) {
+			t.Fatalf("withdrawn: %v", err)
+		}
+		p.mu.Lock()
+		waiting, bytes := len(p.mu.queue), p.mu.bytes
+		p.mu.Unlock()
+		if waiting > 4 || bytes > 100 {
+			t.Fatalf("%d requests and %d bytes wait, one is meant to", waiting, bytes)
+		}
+	}
+	last := mustSubmit(t, p, 3, 1, 0)
+	for i := range entriesInFlightMax + 1 {
+		g.settle(g.entry(t, i), nil)
+	}
+	for _, q := range []*proposal{kept, last} {
+		if err := waitFor(p, q, 10*time.Second); err != nil {
+			t.Error(err)
+		}
+	}
+	p.close()
+	if one, two, three := g.get(1), g.get(2), g.get(3); one != 1 || two != 0 || three != 1 {
+		t.Errorf("counts %d, %d, %d: a withdrawn request was proposed, or another was not", one, two, three)
+	}
+	mustBeIdle(t, p)
+}
+
+func TestDeadlineInFlightIsUnknown(t *testing.T) {
+	p, g := newFakeProposer(t)
+	all := fillFlights(t, p, g)
+	for _, q := range all {
+		if err := waitFor(p, q, time.Millisecond); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("given up: %v", err)
+		}
+	}
+	for i := range all {
+		g.settle(g.entry(t, i), nil)
+	}
+	p.close()
+	if got := g.get(0); got != int64(len(all)) {
+		t.Errorf("count %d: they were applied", got)
+	}
+	mustBeIdle(t, p)
+}
+
+func TestProposerTellsErrorsApart(t *testing.T) {
+	for _, test := range []struct{ answer, want error }{
+		{errGroupClosed, ErrNoLeader},
+		{raft.ErrNotLeader, ErrNoLeader},
+		{raft.ErrEnqueueTimeout, ErrNoLeader},
+		{raft.ErrLeadershipTransferInProgress, ErrNoLeader},
+		{raft.ErrLeadershipLost, ErrOutcomeUnknown},
+		{raft.ErrRaftShutdown, ErrOutcomeUnknown},
+		{raft.ErrAbortedByRestore, ErrOutcomeUnknown},
+		{errBrokenDisk, ErrOutcomeUnknown},
+	} {
+		t.Run(test.answer.Error(), func(t *testing.T) {
+			p, g := newFakeProposer(t)
+			q := mustSubmit(t, p, 1, 1, 0)
+			g.settle(g.entry(t, 0), test.answer)
+			err := waitFor(p, q, 10*time.Second)
+			if !errors.Is(err, test.want) || errors.Is(err, ErrNoLeader) == errors.Is(err, ErrOutcomeUnknown) {
+				t.Errorf("told %v, want %v", err, test.want)
+			}
+			p.close()
+			mustBeIdle(t, p)
+		})
+	}
+}
+
+func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
+	p, g := newFakeProposer(t)
+	all := fillFlights(t, p, g)
+	waiting := mustSubmit(t, p, 1, 1, 0)
+	close(g.failCh) // its futures never answer
+	for _, q := range append(all, waiting) {
+		if err := waitFor(p, q, 10*time.Second); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("told %v", err)
+		}
+	}
+	p.close()
+	mustBeIdle(t, p)
+	for i := range g.count() {
+		g.settle(g.entry(t, i), raft.ErrRaftShutdown) // ends the goroutines that ask
+	}
+}
+
+// A request is either refused or answered, however close to close it comes.
+func TestProposerCloseAnswersEverything(t *testing.T) {
+	for range 300 {
+		p, g := newFakeProposer(t)
+		g.prompt = true
+		var wg sync.WaitGroup
+		var taken atomic.Int64
+		for range 4 {
+			wg.Go(func() {
+				for {
+					q, err := p.submit(sectionOf(0, 1), 1, 0)
+					if errors.Is(err, ErrDraining) {
+						return
+					}
+					taken.Add(1)
+					if err := waitFor(p, q, 10*time.Second); err != nil {
+						t.Errorf("answered %v", err)
+					}
+				}
+			})
+		}
+		for taken.Load() < 4 {
+			time.Sleep(10 * time.Microsecond)
+		}
+		p.close()
+		p.close()
+		wg.Wait()
+		if got := g.get(0); got != taken.Load() {
+			t.Fatalf("%d requests were taken, %d applied", taken.Load(), got)
+		}
+		mustBeIdle(t, p)
+	}
+}
+
+// Under callers with short deadlines and a log that applies, refuses and loses
+// entries: 1. what was acknowledged is there; 2. nothing is there beyond what
+// was acknowledged or unknown; 3. rows rise; 4. nothing stays counted.
+func TestProposerUnderStress(t *testing.T) {
+	p, g := newFakeProposer(t)
+	stop := make(chan struct{})
+	var settler sync.WaitGroup
+	settler.Go(func() {
+		r := rand.New(rand.NewPCG(1, 1))
+		for i := 0; ; {
+			if g.count() == i {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Microsecond):
+				}
+				continue
+			}
+			f := g.entry(t, i)
+			i++
+			if r.IntN(4) == 0 {
+				time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+			}
+			switch r.IntN(8) {
+			case 0:
+				g.settle(f, raft.ErrNotLeader)
+			case 1:
+				g.settle(f, raft.ErrLeadershipLost)
+			default:
+				g.settle(f, nil)
+			}
+		}
+	})
+	var acknowledged, unknown atomic.Int64
+	var callers sync.WaitGroup
+	for c := range 24 {
+		callers.Go(func() {
+			r := rand.New(rand.NewPCG(2, uint64(c)))
+			last := int64(0)
+			for range 150 {
+				q, err := p.submit(sectionOf(9, 3), 3, 1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				switch err := waitFor(p, q, time.Duration(r.IntN(1500))*time.Microsecond); {
+				case err == nil:
+					acknowledged.Add(3)
+					if got := q.row(0, 1)[0]; got <= last || q.row(2, 1)[0] != got+2 {
+						t.Errorf("rows %d … %d after %d", got, q.row(2, 1)[0], last)
+					}
+					last = q.row(2, 1)[0]
+				case errors.Is(err, ErrOutcomeUnknown):
+					unknown.Add(3)
+				case !errors.Is(err, ErrNoLeader) && !errors.Is(err, ErrOverloaded):
+					t.Errorf("told %v", err)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	p.close()
+	close(stop)
+	settler.Wait()
+	got, least := g.get(9), acknowledged.Load()
+	if got < least || got > least+unknown.Load() {
+		t.Errorf("count %d, acknowledged %d, unknown %d", got, least, unknown.Load())
+	}
+	if least == 0 {
+		t.Error("nothing was acknowledged")
+	}
+	mustBeIdle(t, p)
+}

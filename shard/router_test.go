@@ -1,0 +1,424 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+)
+
+// model is a naive keyspace.
+type model map[uint64][]int64
+
+func (m model) row(id uint64, width int) []int64 {
+	row := make([]int64, width)
+	copy(row, m[id])
+	return row
+}
+
+func (m model) apply(op *engine.Op) (uint8, bool) {
+	row := m.row(op.ID, engine.ColumnsMax)
+	for _, c := range op.Cells {
+		v := big.NewInt(c.Value)
+		if op.Kind == engine.OpAdd {
+			v.Add(v, big.NewInt(row[c.Column]))
+		}
+		if !v.IsInt64() {
+			return c.Column, false
+		}
+		row[c.Column] = v.Int64()
+	}
+	if op.Kind == engine.OpDelete {
+		clear(row)
+	}
+	m[op.ID] = row
+	return 0, true
+}
+
+// ids are those of rows with a count, ascending.
+func (m model) ids() []uint64 {
+	var ids []uint64
+	for id, row := range m {
+		if slices.ContainsFunc(row, func(v int64) bool { return v != 0 }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func randomID(r *rand.Rand) uint64 {
+	switch r.IntN(4) {
+	case 0:
+		return 1<<64 - 1 - r.Uint64N(10)
+	case 1:
+		return r.Uint64() >> r.IntN(64)
+	default:
+		return r.Uint64N(25)
+	}
+}
+
+func randomOps(r *rand.Rand, n, columns int) []engine.Op {
+	ops := make([]engine.Op, n)
+	for i := range ops {
+		op := engine.Op{ID: randomID(r), Kind: engine.OpAdd}
+		switch r.IntN(10) {
+		case 0:
+			op.Kind = engine.OpDelete
+		case 1, 2:
+			op.Kind = engine.OpSet
+		}
+		for range 1 + r.IntN(columns) {
+			if op.Kind == engine.OpDelete {
+				break
+			}
+			value := []int64{1, -1, 65535, r.Int64N(100), 1<<63 - 1, -1 << 63}[r.IntN(6)]
+			op.Cells = append(op.Cells, engine.Cell{Column: uint8(r.IntN(columns)), Value: value})
+		}
+		ops[i] = op
+	}
+	return ops
+}
+
+// shardedNode has keyspaces s1 … s7 of as many shards and five columns.
+func shardedNode(t *testing.T, most int) (*Node, []*Keyspace) {
+	t.Helper()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	var all []*Keyspace
+	for shards := 1; shards <= most; shards++ {
+		ks, err := n.CreateKeyspace(t.Context(), Keyspace{
+			Name: fmt.Sprintf("s%d", shards), Columns: []string{"a", "b", "c", "d", "e"}, Shards: shards,
+		})
+		mustDo(t, err)
+		all = append(all, ks)
+	}
+	return n, all
+}
+
+func TestKeysAndIDs(t *testing.T) {
+	for shards := 1; shards <= ShardsMax; shards++ {
+		for _, id := range []uint64{0, 1, uint64(shards) - 1, uint64(shards), 1 << 63, 1<<64 - 2, 1<<64 - 1} {
+			shard, key := keyOf(id, shards)
+			if shard < 0 || shard >= shards || idOf(shard, key, shards) != id {
+				t.Errorf("id %d of %d shards: shard %d key %d", id, shards, shard, key)
+			}
+		}
+	}
+}
+
+// Over any number of shards a keyspace is the naive model: 1. each op's row is
+// that right after it, ids that come twice too; 2. refused ops are numbered as
+// in the request; 3. pages and single reads; 4. scans of any page size, from
+// any id; 5. the token of a write is enough to read it.
+func TestNodeIsTheModel(t *testing.T) {
+	n, keyspaces := shardedNode(t, 7)
+	for _, ks := range keyspaces {
+		t.Run(fmt.Sprintf("%d shards", ks.Shards), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(11, uint64(ks.Shards)))
+			want := model{}
+			w := &Write{}
+			for range 40 {
+				width := []int{0, 1, 5}[r.IntN(3)]
+				*w = Write{
+					Ops: randomOps(r, 1+r.IntN(60), 5), Width: width, Deadline: soon(),
+					Overflows: w.Overflows, Token: w.Token, Duplicate: true, // of the write before
+				}
+				w.Rows = make([]int64, len(w.Ops)*width)
+				mustDo(t, n.Write(ks, w))
+				checkWrite(t, w, ks, want)
+				checkRows(t, n, ks, want, w.Token, r)
+			}
+			checkScans(t, n, ks, want, r)
+		})
+	}
+}
+
+func checkWrite(t *testing.T, w *Write, ks *Keyspace, want model) {
+	t.Helper()
+	var refused []engine.Overflow
+	touched := map[uint32]bool{}
+	for i := range w.Ops {
+		if column, ok := want.apply(&w.Ops[i]); !ok {
+			refused = append(refused, engine.Overflow{Op: i, Column: column})
+		}
+		if got, row := w.Rows[i*w.Width:(i+1)*w.Width], want.row(w.Ops[i].ID, w.Width); !slices.Equal(got, row) {
+			t.Fatalf("op %d of id %d: row %v, want %v", i, w.Ops[i].ID, got, row)
+		}
+		touched[ks.firstGroup+uint32(w.Ops[i].ID%uint64(ks.Shards))] = true
+	}
+	if !slices.Equal(w.Overflows, refused) {
+		t.Fatalf("refused %v, want %v", w.Overflows, refused)
+	}
+	if len(w.Token) != len(touched) || w.Duplicate {
+		t.Fatalf("token %v of groups %v, duplicate %v", w.Token, touched, w.Duplicate)
+	}
+	for _, e := range w.Token {
+		if !touched[e.Group] || e.Index == 0 {
+			t.Fatalf("token %v of groups %v", w.Token, touched)
+		}
+	}
+}
+
+func checkRows(t *testing.T, n *Node, ks *Keyspace, want model, token Token, r *rand.Rand) {
+	t.Helper()
+	ids := make([]uint64, 1+r.IntN(50))
+	for i := range ids {
+		ids[i] = randomID(r)
+	}
+	opt := ReadOptions{Token: token, Consistency: []Consistency{Stale, Bounded, Linearizable}[r.IntN(3)]}
+	rows := mustGet(t, n, ks, opt, ids...)
+	for i, id := range ids {
+		one := mustGet(t, n, ks, opt, id)
+		if got := rows[i*5 : (i+1)*5]; !slices.Equal(got, want.row(id, 5)) || !slices.Equal(one, got) {
+			t.Fatalf("id %d: page %v, alone %v, want %v", id, got, one, want.row(id, 5))
+		}
+	}
+}
+
+func checkScans(t *testing.T, n *Node, ks *Keyspace, want model, r *rand.Rand) {
+	t.Helper()
+	all := want.ids()
+	scan := func(after uint64, hasAfter bool, limit int) *ScanResult {
+		t.Helper()
+		got, err := n.Scan(ks, after, hasAfter, limit, 5, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+		mustDo(t, err)
+		if len(got.IDs) > limit || len(got.Rows) != len(got.IDs)*5 {
+			t.Fatalf("%d ids and %d counts for a limit of %d", len(got.IDs), len(got.Rows), limit)
+		}
+		for i, id := range got.IDs {
+			if !slices.Equal(got.Rows[i*5:(i+1)*5], want.row(id, 5)) {
+				t.Fatalf("id %d: row %v, want %v", id, got.Rows[i*5:(i+1)*5], want.row(id, 5))
+			}
+		}
+		return got
+	}
+	for _, limit := range []int{1, 2, 7, len(all) - 1, len(all), len(all) + 1, 10_000} {
+		var ids []uint64
+		page := scan(0, false, limit)
+		for ids = page.IDs; page.More; ids = append(ids, page.IDs...) {
+			if page = scan(ids[len(ids)-1], true, limit); len(ids) > len(all) {
+				break
+			}
+		}
+		if !slices.Equal(ids, all) {
+			t.Fatalf("pages of %d gave %d ids, want %d: %v", limit, len(ids), len(all), ids)
+		}
+	}
+	from := append([]uint64{0, 1, 24, 25, 1 << 63, 1<<64 - 2, 1<<64 - 1}, all...)
+	for range 20 {
+		from = append(from, r.Uint64())
+	}
+	for _, after := range from {
+		first, found := slices.BinarySearch(all, after)
+		if found {
+			first++
+		}
+		if got := scan(after, true, 10_000); !slices.Equal(got.IDs, all[first:]) || got.More {
+			t.Fatalf("after %d: %v, want %v", after, got.IDs, all[first:])
+		}
+		if got := scan(after, true, 3); !slices.Equal(got.IDs, all[first:min(first+3, len(all))]) {
+			t.Fatalf("3 after %d: %v, want %v", after, got.IDs, all[first:])
+		}
+	}
+	narrow, err := n.Scan(ks, 0, false, 10_000, 1, &ReadOptions{Deadline: soon()})
+	mustDo(t, err)
+	var withA []uint64
+	for _, id := range all {
+		if want[id][0] != 0 {
+			withA = append(withA, id)
+		}
+	}
+	if !slices.Equal(narrow.IDs, withA) {
+		t.Fatalf("rows with a count in a: %v, want %v", narrow.IDs, withA)
+	}
+}
+
+// Ids of one shard alone are found whole, though a page reads each shard for its
+// share at first.
+func TestScanOfOneShardAlone(t *testing.T) {
+	n, keyspaces := shardedNode(t, 5)
+	ks, want := keyspaces[4], model{}
+	var ops []engine.Op
+	for i := range uint64(700) {
+		op := addTo(3+i*i*5, 0, 1)
+		if i >= 690 { // and one other at the far end
+			op.ID = 1<<64 - 1 - (i-690)*5
+		}
+		ops = append(ops, op)
+		want.apply(&op)
+	}
+	mustWrite(t, n, ks, ops...)
+	checkScans(t, n, ks, want, rand.New(rand.NewPCG(1, 1)))
+}
+
+// heldGroup is a group whose entries are answered with err if it is set, or
+// else are handed on once hold, if it is set, is closed.
+type heldGroup struct {
+	proposeGroup
+	err  error
+	hold chan struct{}
+
+	last chan struct{} // closed when the entry before is handed on: the log keeps their order
+}
+
+func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
+	if g.err != nil {
+		return refusedFuture{g.err}
+	}
+	if g.hold != nil {
+		f := &fakeFuture{entry: entry, done: make(chan struct{})}
+		before, handed := g.last, make(chan struct{})
+		g.last = handed
+		go func() {
+			<-g.hold
+			if before != nil {
+				<-before
+			}
+			real := g.proposeGroup.apply(entry, timeout)
+			close(handed)
+			f.err = real.Error()
+			f.response = real.Response()
+			close(f.done)
+		}()
+		return f
+	}
+	return g.proposeGroup.apply(entry, timeout)
+}
+
+// hinder puts a heldGroup between a shard and its log.
+func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
+	g := n.groups.Load().byFirst[ks.firstGroup][shard]
+	g.proposer.close()
+	h.proposeGroup = g.group
+	g.proposer = newProposer(&h, n.metrics, n.cfg.Logger)
+}
+
+// Shards that do not fare alike: 1. the error is the worst of them; 2. applied
+// and unknown ids are in the order of the request, doubles kept; 3. that is
+// what the rows say.
+func TestShardsThatDoNotFareAlike(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
+	hinder(n, ks, 2, heldGroup{err: raft.ErrLeadershipLost})
+	hinder(n, ks, 3, heldGroup{hold: forever})
+
+	for _, test := range []struct {
+		name             string
+		ids              []uint64
+		want             error
+		applied, unknown []uint64 // both nil for an error that is no PartialError
+	}{
+		{"all well", []uint64{0, 4, 0}, nil, nil, nil},
+		{"all refused", []uint64{1, 5}, ErrNoLeader, nil, nil},
+		{"one shard, unknown", []uint64{2, 6}, ErrOutcomeUnknown, nil, nil},
+		{"one shard, no answer", []uint64{3, 7}, ErrOutcomeUnknown, nil, nil},
+		{"applied and refused", []uint64{8, 1, 0, 5, 8}, ErrNoLeader, []uint64{8, 0, 8}, nil},
+		{"applied and unknown", []uint64{2, 4, 2, 0}, ErrOutcomeUnknown, []uint64{4, 0}, []uint64{2, 2}},
+		{"refused and unknown", []uint64{1, 2, 3}, ErrOutcomeUnknown, nil, []uint64{2, 3}},
+		// Shard 3 has all in flight that it may, so that what comes is withdrawn.
+		{"unknown and withdrawn", []uint64{7, 2}, ErrOutcomeUnknown, nil, []uint64{2}},
+		{"one shard, withdrawn", []uint64{7, 3}, ErrOverloaded, nil, nil},
+		{"applied and withdrawn", []uint64{7, 4, 3}, ErrOverloaded, []uint64{4}, nil},
+		{"all of it", []uint64{3, 2, 1, 0, 3}, ErrOutcomeUnknown, []uint64{0}, []uint64{2}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := mustGet(t, n, ks, ReadOptions{}, test.ids...)
+			w := &Write{Width: 5, Rows: make([]int64, 5*len(test.ids)), Deadline: time.Now().Add(100 * time.Millisecond)}
+			for _, id := range test.ids {
+				w.Ops = append(w.Ops, addTo(id, 0, 1))
+			}
+			err := n.Write(ks, w)
+			if !errors.Is(err, test.want) || err == nil != (test.want == nil) {
+				t.Fatalf("told %v, want %v", err, test.want)
+			}
+			var partial *PartialError
+			if errors.As(err, &partial) != (test.applied != nil || test.unknown != nil) {
+				t.Fatalf("told %v", err)
+			}
+			applied := test.applied
+			if partial != nil && (!slices.Equal(partial.Applied, applied) || !slices.Equal(partial.Unknown, test.unknown)) {
+				t.Errorf("applied %v, unknown %v; want %v, %v", partial.Applied, partial.Unknown, applied, test.unknown)
+			}
+			if err == nil {
+				applied = test.ids
+			}
+			after := mustGet(t, n, ks, ReadOptions{}, test.ids...)
+			for i, id := range test.ids {
+				want := before[i*5]
+				for _, a := range applied {
+					if a == id {
+						want++
+					}
+				}
+				if after[i*5] != want {
+					t.Errorf("id %d: count %d, want %d", id, after[i*5], want)
+				}
+			}
+		})
+	}
+}
+
+// A write that is given up is the caller's again, with everything in it: what
+// the caller does with the memory must not reach the entry that is in flight.
+func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
+	n, keyspaces := shardedNode(t, 2)
+	ks := keyspaces[1]
+	hold := make(chan struct{})
+	for s := range 2 {
+		hinder(n, ks, s, heldGroup{hold: hold})
+	}
+	w := &Write{Rows: make([]int64, 5*50), Width: 5}
+	fill := func(cells []engine.Cell) {
+		w.Ops = w.Ops[:0]
+		for id := range uint64(50) {
+			w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: cells})
+		}
+	}
+	for range entriesInFlightMax {
+		cells := []engine.Cell{{Column: 1, Value: 1}}
+		fill(cells)
+		w.Deadline = time.Now().Add(100 * time.Millisecond)
+		if err := n.Write(ks, w); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Fatalf("told %v", err)
+		}
+		for o := range w.Ops {
+			w.Ops[o] = engine.Op{ID: 77, Kind: engine.OpSet, Cells: cells}
+		}
+		cells[0] = engine.Cell{Column: 4, Value: 1 << 40}
+		for id := range uint64(50) { // takes the scratch memory of the write before
+			other := &Write{Ops: []engine.Op{addTo(1000+id, 3, 9)}, Deadline: soon()}
+			mustDo(t, n.Write(keyspaces[0], other))
+		}
+	}
+	fill([]engine.Cell{{Column: 1, Value: 1}})
+	w.Deadline = soon()
+	close(hold)
+	mustDo(t, n.Write(ks, w))
+	for id := range uint64(50) {
+		want := []int64{0, entriesInFlightMax + 1, 0, 0, 0}
+		if got := mustGet(t, n, ks, ReadOptions{}, id); !slices.Equal(got, want) || !slices.Equal(w.Rows[id*5:(id+1)*5], want) {
+			t.Fatalf("id %d: %v, answered %v, want %v", id, got, w.Rows[id*5:(id+1)*5], want)
+		}
+	}
+	if got := mustGet(t, n, ks, ReadOptions{}, 77); !slices.Equal(got, make([]int64, 5)) {
+		t.Errorf("id 77: %v", got)
+	}
+}
+
+func TestWriteWithoutOps(t *testing.T) {
+	n, keyspaces := shardedNode(t, 2)
+	w := &Write{Deadline: soon(), Token: Token{{1, 1}}}
+	if err := n.Write(keyspaces[1], w); err != nil || len(w.Token) != 0 {
+		t.Errorf("token %v, %v", w.Token, err)
+	}
+}
