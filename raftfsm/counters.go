@@ -53,7 +53,15 @@ type Result struct {
 	Width     int               // columns of a row
 	Rows      []int64           // of all ops of the entry in their order, each right after its op
 	Overflows []engine.Overflow // by op of the entry, rising
-	Outcomes  []Outcome         // by request of the entry
+	outcomes  []Outcome         // by request of the entry; nil if all were applied
+}
+
+// Outcome returns what became of the entry's request of that number.
+func (r *Result) Outcome(request int) Outcome {
+	if r.outcomes == nil {
+		return Applied
+	}
+	return r.outcomes[request]
 }
 
 // Table returns the rows as they are now. Restore replaces it, so a caller
@@ -144,7 +152,10 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	if err != nil {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
-	r := &Result{Index: entry.Index, Width: width, Outcomes: slices.Clone(c.batch.outcomes)}
+	r := &Result{Index: entry.Index, Width: width}
+	if slices.ContainsFunc(c.batch.outcomes, func(o Outcome) bool { return o != Applied }) {
+		r.outcomes = slices.Clone(c.batch.outcomes)
+	}
 	if width > 0 {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
 	}

@@ -187,7 +187,7 @@ func (w *RequestWriter) Section() []byte {
 
 // openEntry verifies an entry's frame and returns its kind, width and sections.
 func openEntry(entry []byte) (kind byte, width int, sections []byte, err error) {
-	if len(entry) < EntryOverhead {
+	if len(entry) < entryHeadSize+entryCRCSize {
 		return 0, 0, nil, fmt.Errorf("%w: %d bytes", errEntry, len(entry))
 	}
 	body, crc := entry[:len(entry)-entryCRCSize], binary.LittleEndian.Uint32(entry[len(entry)-entryCRCSize:])

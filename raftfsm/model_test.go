@@ -110,7 +110,7 @@ func drawOps(t *rapid.T, label string) []engine.Op {
 // appendRequest appends a section of ops to an entry.
 func appendRequest(entry []byte, ops []engine.Op) []byte {
 	var w RequestWriter
-	w.Reset(nil)
+	w.Reset(nil, &RequestID{})
 	for i := range ops {
 		w.Op(ops[i].ID, &ops[i])
 	}

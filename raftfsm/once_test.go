@@ -36,7 +36,7 @@ func newHistory(t testing.TB) *history { return &history{t: t, c: NewCounters()}
 func (h *history) request(now int64, id RequestID) (Outcome, int64) {
 	h.index++
 	r := h.c.Apply(requestEntry(h.index, now, id)).(*Result)
-	return r.Outcomes[0], r.Rows[0]
+	return r.Outcome(0), r.Rows[0]
 }
 
 func (h *history) want(now int64, id RequestID, outcome Outcome, count int64) {

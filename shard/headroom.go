@@ -31,7 +31,8 @@ const (
 // no new rows; past its disk reserve it takes no writes, because each is an
 // entry of a log, and a log that cannot be written ends the process.
 //
-// Its goroutine is started by watchHeadroom and ended by close, which waits.
+// The zero headroom is without bounds. Its goroutine is started by watch and
+// ended by close, which waits.
 type headroom struct {
 	memoryFull atomic.Bool
 	diskFull   atomic.Bool
@@ -45,16 +46,14 @@ type headroom struct {
 	stop, stopped chan struct{}
 }
 
-// watchHeadroom looks at the file system of dir and at this process's heap.
-func watchHeadroom(dir string, memoryLimit, diskReserve uint64, r prometheus.Registerer, logger *slog.Logger) (*headroom, error) {
-	h := &headroom{
-		memoryLimit: memoryLimit, diskReserve: diskReserve, logger: logger,
-		live: liveHeapBytes,
-		free: func() (uint64, error) { return freeBytes(dir) },
-		stop: make(chan struct{}), stopped: make(chan struct{}),
-	}
+// watch begins to look at the file system of dir and at this process's heap.
+// cfg gives the bounds.
+func (h *headroom) watch(cfg *Config) error {
+	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, cfg.Logger
+	h.live = liveHeapBytes
+	h.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	for name, full := range map[string]*atomic.Bool{"memory": &h.memoryFull, "disk": &h.diskFull} {
-		err := r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		err := cfg.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "countd_" + name + "_full",
 			Help: "1 while the node refuses what needs more " + name + ".",
 		}, func() float64 {
@@ -64,12 +63,13 @@ func watchHeadroom(dir string, memoryLimit, diskReserve uint64, r prometheus.Reg
 			return 0
 		}))
 		if err != nil {
-			return nil, fmt.Errorf("cannot register metrics: %w", err)
+			return fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
+	h.stop, h.stopped = make(chan struct{}), make(chan struct{})
 	h.look()
 	go h.run()
-	return h, nil
+	return nil
 }
 
 func (h *headroom) run() {
@@ -87,6 +87,9 @@ func (h *headroom) run() {
 }
 
 func (h *headroom) close() {
+	if h.stop == nil {
+		return
+	}
 	close(h.stop)
 	<-h.stopped
 }

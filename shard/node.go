@@ -73,7 +73,7 @@ type Node struct {
 	catalog *raftfsm.Catalog
 	metrics *stageMetrics
 
-	headroom *headroom
+	headroom headroom
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]
@@ -122,8 +122,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
-	n.headroom, err = watchHeadroom(cfg.Dir, cfg.MemoryLimit, cfg.DiskReserve, cfg.Metrics, cfg.Logger)
-	if err != nil {
+	if err := n.headroom.watch(&n.cfg); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := n.start(); err != nil {

@@ -178,7 +178,7 @@ func (q *proposal) answer() error {
 	return nil
 }
 
-func (q *proposal) outcome() raftfsm.Outcome { return q.result.Outcomes[q.number] }
+func (q *proposal) outcome() raftfsm.Outcome { return q.result.Outcome(q.number) }
 
 // withdraw takes a proposal out of the queue, unless it was taken. The queue is
 // closed up when half of it is withdrawn: while a disk hangs nothing takes from

@@ -100,22 +100,22 @@ func newFakeProposer(t *testing.T) (*proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
 	g := &fakeGroup{fsm: timedFSM{raftfsm.NewCounters(), m}, failCh: make(chan struct{})}
-	return newProposer(g, m, slog.New(slog.DiscardHandler)), g
+	return newProposer(g, LimitsDefault, m, slog.New(slog.DiscardHandler)), g
 }
 
 // sectionOf is a request of ops that add 1 to column 0 of id.
-func sectionOf(id uint64, ops int) []byte {
+func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
-	w.Reset(nil)
+	w.Reset(nil, &RequestID{})
 	for range ops {
 		w.Op(id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 	}
-	return w.Section()
+	return &w
 }
 
 func mustSubmit(t *testing.T, p *proposer, id uint64, ops, width int) *proposal {
 	t.Helper()
-	q, err := p.submit(sectionOf(id, ops), ops, width)
+	q, err := p.submit(sectionOf(id, ops), false, width)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestProposerIsBounded(t *testing.T) {
 		p, g := newFakeProposer(t)
 		fillFlights(t, p, g)
 		mustSubmit(t, p, 1, queueOpsMax-entriesInFlightMax, 0)
-		if _, err := p.submit(sectionOf(1, 1), 1, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := p.submit(sectionOf(1, 1), false, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one op too many: %v", err)
 		}
 		settleAll(t, p, g)
@@ -245,7 +245,7 @@ func TestProposerIsBounded(t *testing.T) {
 		room := queueBytesMax - p.mu.bytes
 		p.mu.bytes += room // as of a large request
 		p.mu.Unlock()
-		if _, err := p.submit(sectionOf(1, 1), 1, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := p.submit(sectionOf(1, 1), false, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one byte too many: %v", err)
 		}
 		p.mu.Lock()
@@ -258,7 +258,7 @@ func TestProposerIsBounded(t *testing.T) {
 		for range queueOpsMax {
 			mustSubmit(t, p, 0, 0, 0)
 		}
-		if _, err := p.submit(sectionOf(0, 0), 0, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := p.submit(sectionOf(0, 0), false, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one read too many: %v", err)
 		}
 		settleAll(t, p, g)
@@ -379,7 +379,7 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for {
-					q, err := p.submit(sectionOf(0, 1), 1, 0)
+					q, err := p.submit(sectionOf(0, 1), false, 0)
 					if errors.Is(err, ErrDraining) {
 						return
 					}
@@ -443,7 +443,7 @@ func TestProposerUnderStress(t *testing.T) {
 			r := rand.New(rand.NewPCG(2, uint64(c)))
 			last := int64(0)
 			for range 150 {
-				q, err := p.submit(sectionOf(9, 3), 3, 1)
+				q, err := p.submit(sectionOf(9, 3), false, 1)
 				if err != nil {
 					t.Error(err)
 					return
