@@ -97,6 +97,24 @@ func TestErrorsOfTheServer(t *testing.T) {
 	}
 }
 
+func TestOpOfField(t *testing.T) {
+	cases := []struct {
+		field string
+		op    int
+		ok    bool
+	}{
+		{"ops[3].id", 3, true}, {"ops[0]", 0, true}, {"ops[-1].id", 0, false}, {"ops", 0, false}, {"", 0, false},
+		{"ops[x]", 0, false}, {"ops[3", 0, false}, {"ids[3]", 0, false},
+	}
+	for _, c := range cases {
+		t.Run(c.field, func(t *testing.T) {
+			if op, ok := (&client.Error{Field: c.field}).Op(); ok != c.ok || ok && op != c.op {
+				t.Fatalf("got %d, %v", op, ok)
+			}
+		})
+	}
+}
+
 func TestAnswersThatAreNoAnswer(t *testing.T) {
 	cases := []struct {
 		name    string

@@ -110,3 +110,24 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	}
 	return 0
 }
+
+// Op returns the index of the op that the error is about, if it is about one.
+func (e *Error) Op() (index int, ok bool) {
+	index, _, ok = cutOp(e.Field)
+	return index, ok
+}
+
+// columnOf reads the column out of a path such as ops[3].add.like.
+func columnOf(field string) (string, bool) {
+	_, rest, ok := cutOp(field)
+	column, isAdd := strings.CutPrefix(rest, ".add.")
+	return column, ok && isAdd
+}
+
+// cutOp splits ops[3].id into 3 and .id.
+func cutOp(field string) (op int, rest string, ok bool) {
+	field, isOp := strings.CutPrefix(field, "ops[")
+	index, rest, closed := strings.Cut(field, "]")
+	op, err := strconv.Atoi(index)
+	return op, rest, isOp && closed && err == nil && op >= 0
+}

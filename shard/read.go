@@ -117,7 +117,7 @@ func (g *counterGroup) confirm(deadline time.Time) error {
 	if err := g.proposer.wait(q, timer); err != nil {
 		// Not wrapped: nothing was written, so no outcome is unknown and
 		// nothing is left to withdraw.
-		return fmt.Errorf("%w: %v", ErrNoQuorum, err)
+		return fmt.Errorf("%w: %s", ErrNoQuorum, err.Error())
 	}
 	return nil
 }

@@ -180,12 +180,12 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 
 // overflows appends the refused ops in the request's order.
 func (ps *parts) overflows(w *Write) {
-	any := false
+	refusals := false
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		any = any || len(p.ops) > 0 && len(p.proposal.result.Overflows) > 0
+		refusals = refusals || len(p.ops) > 0 && len(p.proposal.result.Overflows) > 0
 	}
-	if !any {
+	if !refusals {
 		return
 	}
 	at := make([]int, len(ps.byShard))

@@ -281,10 +281,10 @@ func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture 
 			if before != nil {
 				<-before
 			}
-			real := g.proposeGroup.apply(entry, timeout)
+			future := g.proposeGroup.apply(entry, timeout)
 			close(handed)
-			f.err = real.Error()
-			f.response = real.Response()
+			f.err = future.Error()
+			f.response = future.Response()
 			close(f.done)
 		}()
 		return f

@@ -16,8 +16,8 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 		if err := g.admit(opt); err != nil {
 			return nil, err
 		}
-		from, any := firstKey(after, hasAfter, s, len(groups))
-		runs[s] = run{group: g, shards: len(groups), from: from, ended: !any}
+		from, found := firstKey(after, hasAfter, s, len(groups))
+		runs[s] = run{group: g, shards: len(groups), from: from, ended: !found}
 	}
 	chunk := min(limit, limit/len(groups)+scanSlack)
 	r := &ScanResult{}

@@ -135,24 +135,6 @@ func TestRejectedThrough(t *testing.T) {
 	}
 }
 
-func TestOpOfField(t *testing.T) {
-	cases := []struct {
-		field string
-		op    int
-		ok    bool
-	}{
-		{"ops[3].id", 3, true}, {"ops[0]", 0, true}, {"ops[-1].id", 0, false}, {"ops", 0, false}, {"", 0, false},
-		{"ops[x]", 0, false}, {"ops[3", 0, false}, {"ids[3]", 0, false},
-	}
-	for _, c := range cases {
-		t.Run(c.field, func(t *testing.T) {
-			if op, ok := opOf(c.field); ok != c.ok || ok && op != c.op {
-				t.Fatalf("got %d, %v", op, ok)
-			}
-		})
-	}
-}
-
 func FuzzDecodeState(f *testing.F) {
 	text, _ := json.Marshal(State{Version: stateVersion, Columns: []Column{{"a", "b"}}, Position: Position{5, 4}})
 	f.Add(text)

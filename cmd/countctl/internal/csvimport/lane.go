@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/countd/countd/client"
 )
@@ -113,17 +111,9 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 func (im *Import) place(b *batch, err error) string {
 	var refused *client.Error
 	if errors.As(err, &refused) {
-		if op, ok := opOf(refused.Field); ok && op < len(b.lines) {
+		if op, ok := refused.Op(); ok && op < len(b.lines) {
 			return fmt.Sprintf("%s:%d", im.in.Name(), b.lines[op])
 		}
 	}
 	return fmt.Sprintf("%s:%d–%d", im.in.Name(), b.lines[0], slices.Max(b.lines))
-}
-
-// opOf reads the op's index out of a field such as ops[3].id.
-func opOf(field string) (int, bool) {
-	rest, ok := strings.CutPrefix(field, "ops[")
-	index, _, closed := strings.Cut(rest, "]")
-	op, err := strconv.Atoi(index)
-	return op, ok && closed && err == nil && op >= 0
 }

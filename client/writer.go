@@ -1,0 +1,246 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	writerInFlightDefault   = 4
+	writerBatchOpsDefault   = 1000
+	writerWaitingOpsDefault = 100_000
+	// writerRetryForMax keeps a batch's last try within the life of its
+	// producer's name.
+	writerRetryForMax = time.Hour
+)
+
+var (
+	// ErrFull is returned by Add when as much waits as may, and FailWhenFull is
+	// set. Nothing was taken.
+	ErrFull = errors.New("the writer is full")
+	// ErrClosed is returned by a Writer that was closed.
+	ErrClosed = errors.New("the writer is closed")
+	// ErrBadDelta is returned by Add for deltas that are no increment of a row:
+	// none at all, or two of one column.
+	ErrBadDelta = errors.New("not one delta for each of some columns")
+)
+
+// WriterConfig bounds a Writer. Zeros stand for the defaults.
+type WriterConfig struct {
+	InFlight      int           // requests at a time, at most InFlightMax; default 4
+	BatchOps      int           // rows of one request, at most WriteOpsMax; default 1,000
+	WaitingOpsMax int           // rows that wait besides those in flight; default 100,000
+	FailWhenFull  bool          // Add returns ErrFull where it would wait
+	RetryFor      time.Duration // as Retry.For, for each batch: at most an hour
+	// OnFailure, unless nil, is told of each row whose sum was not, or perhaps
+	// not, counted. It is called by the goroutines that send and must not call
+	// the Writer.
+	OnFailure func(Failure)
+}
+
+// Failure is a row of a batch that came to nothing.
+type Failure struct {
+	Keyspace string
+	Op       Op // the sum of one or more Adds
+	// Err wraps ErrUnknown when Op may have been counted; otherwise it was not.
+	Err error
+}
+
+// Writer counts streams of increments, each exactly once: it adds up what
+// waits, row by row, and sends it in batches, with no timer, as fast as earlier
+// ones are answered. A batch whose answer is lost is sent again under the number
+// of its first try. What waits in memory is lost with the process.
+//
+// Goroutines: NewWriter starts one for each request in flight; Close stops them
+// and waits for them.
+type Writer struct {
+	client *Client
+	cfg    WriterConfig
+	cancel context.CancelFunc // ends what is in flight
+	ended  sync.WaitGroup
+
+	mu struct {
+		sync.Mutex                     // not held while a request is made or OnFailure runs
+		work       sync.Cond           // a batch waits, the window moved, or closed was set
+		room       chan struct{}       // closed, and made anew, when a batch has left the queue
+		queue      []*batch            // oldest first
+		filling    map[string]*batch   // by keyspace: the newest in queue
+		waiting    map[rowAt]*batch    // where in queue a row's newest op is
+		rows       int                 // ops in queue
+		unsettled  map[*batch]struct{} // in queue or in flight
+		session    *session            // of the next batch
+		failed     error               // the first since the last Flush
+		closed     bool
+	}
+}
+
+// rowAt names a row.
+type rowAt struct {
+	keyspace string
+	id       ID
+}
+
+// batch is one request.
+type batch struct {
+	keyspace string
+	sums     Sums          // guarded by the writer's lock while in its queue
+	settled  chan struct{} // closed when every op was counted or has failed
+	session  *session      // set when it leaves the queue, as is seq
+	seq      uint64
+}
+
+// NewWriter checks the config and begins. The caller calls Close.
+func (c *Client) NewWriter(cfg WriterConfig) (*Writer, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &Writer{client: c, cfg: cfg, cancel: cancel}
+	w.mu.work.L = &w.mu.Mutex
+	w.mu.room = make(chan struct{})
+	w.mu.filling, w.mu.waiting = map[string]*batch{}, map[rowAt]*batch{}
+	w.mu.unsettled = map[*batch]struct{}{}
+	w.mu.session = newSession()
+	for range cfg.InFlight {
+		w.ended.Go(func() { w.run(ctx) })
+	}
+	return w, nil
+}
+
+func (cfg *WriterConfig) complete() error {
+	for _, bound := range []struct {
+		name     string
+		value    *int
+		max, def int
+	}{
+		{"InFlight", &cfg.InFlight, InFlightMax, writerInFlightDefault},
+		{"BatchOps", &cfg.BatchOps, WriteOpsMax, writerBatchOpsDefault},
+		{"WaitingOpsMax", &cfg.WaitingOpsMax, 1 << 30, writerWaitingOpsDefault},
+	} {
+		if *bound.value == 0 {
+			*bound.value = bound.def
+		}
+		if *bound.value < 1 || *bound.value > bound.max {
+			return fmt.Errorf("%s must lie in 1 to %d, not %d", bound.name, bound.max, *bound.value)
+		}
+	}
+	if cfg.RetryFor > writerRetryForMax {
+		return fmt.Errorf("RetryFor must be at most %v, not %v", writerRetryForMax, cfg.RetryFor)
+	}
+	return nil
+}
+
+// Add takes deltas, each of another column, of a row. They are copied. It
+// returns nil once they wait to be sent; that they are counted, Flush says. It
+// waits while the writer is full, until ctx ends, unless FailWhenFull is set.
+func (w *Writer) Add(ctx context.Context, keyspace string, id ID, deltas ...Count) error {
+	if err := checkDeltas(deltas); err != nil {
+		return err
+	}
+	for {
+		taken, room, err := w.take(rowAt{keyspace, id}, deltas)
+		if taken || err != nil {
+			return err
+		}
+		if w.cfg.FailWhenFull {
+			return ErrFull
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func checkDeltas(deltas Counts) error {
+	for i, d := range deltas {
+		if _, twice := deltas[:i].Get(d.Column); twice {
+			return fmt.Errorf("%w: %s comes twice", ErrBadDelta, d.Column)
+		}
+	}
+	if len(deltas) == 0 {
+		return ErrBadDelta
+	}
+	return nil
+}
+
+// take puts deltas into the queue if they fit; else room is closed when it is
+// worth another try.
+func (w *Writer) take(row rowAt, deltas Counts) (taken bool, room <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.closed {
+		return false, nil, ErrClosed
+	}
+	if b := w.mu.waiting[row]; b != nil && b.sums.merge(row.id, deltas) {
+		return true, nil, nil
+	}
+	if w.mu.rows >= w.cfg.WaitingOpsMax {
+		return false, w.mu.room, nil
+	}
+	b := w.mu.filling[row.keyspace]
+	if b == nil || b.sums.Len() >= w.cfg.BatchOps {
+		b = &batch{keyspace: row.keyspace, settled: make(chan struct{})}
+		w.mu.filling[row.keyspace] = b
+		w.mu.queue = append(w.mu.queue, b)
+		w.mu.unsettled[b] = struct{}{}
+		w.mu.work.Broadcast() // Signal might wake one that waits for the window
+	}
+	b.sums.append(row.id, deltas)
+	w.mu.waiting[row] = b
+	w.mu.rows++
+	return true, nil, nil
+}
+
+// Flush waits until everything that was added before it is counted or has
+// failed, or ctx ends. It returns the first failure since the Flush before it;
+// OnFailure tells of all.
+func (w *Writer) Flush(ctx context.Context) error {
+	w.mu.Lock()
+	batches := make([]*batch, 0, len(w.mu.unsettled))
+	for b := range w.mu.unsettled {
+		batches = append(batches, b)
+	}
+	w.mu.Unlock()
+	for _, b := range batches {
+		select {
+		case <-b.settled:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return w.takeFailure()
+}
+
+func (w *Writer) takeFailure() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := w.mu.failed
+	w.mu.failed = nil
+	return err
+}
+
+// Close takes nothing more, sends what waits and ends the writer. When ctx ends
+// first, what is left fails. It returns as Flush does, and does nothing but wait
+// when called again.
+func (w *Writer) Close(ctx context.Context) error {
+	w.mu.Lock()
+	w.mu.closed = true
+	w.mu.work.Broadcast()
+	w.makeRoomLocked()
+	w.mu.Unlock()
+	stop := context.AfterFunc(ctx, w.cancel)
+	w.ended.Wait()
+	stop()
+	w.cancel()
+	return w.takeFailure()
+}
+
+func (w *Writer) makeRoomLocked() {
+	close(w.mu.room)
+	w.mu.room = make(chan struct{})
+}

@@ -1,0 +1,422 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+func writerOf(t *testing.T, s *countdtest.Server, cfg client.WriterConfig) *client.Writer {
+	t.Helper()
+	w, err := dial(t, s.URL).NewWriter(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		w.Close(ended) // what is left then belongs to a test that failed
+	})
+	return w
+}
+
+func like(n int64) client.Count { return client.Count{Column: "like", Value: n} }
+
+// faulty refuses, delays, applies late and hides answers at random.
+func faulty(seed uint64) func(*http.Request, []byte) *countdtest.Fault {
+	var mu sync.Mutex
+	random := rand.New(rand.NewPCG(seed, 1))
+	return func(*http.Request, []byte) *countdtest.Fault {
+		mu.Lock()
+		kind, n, delay := random.IntN(32), random.IntN(3), time.Duration(random.IntN(4))*time.Millisecond
+		mu.Unlock()
+		time.Sleep(delay) // so that requests overtake each other
+		switch kind {
+		case 0:
+			return &countdtest.Fault{Hang: true}
+		case 1:
+			return &countdtest.Fault{Hang: true, After: true}
+		case 2:
+			return &countdtest.Fault{Hang: true, After: true, Late: 2 * delay}
+		case 3:
+			return &countdtest.Fault{Status: 504, Code: "outcome_unknown"}
+		case 4:
+			return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{n, n + 1}}
+		case 5:
+			return &countdtest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{n}}
+		case 6:
+			return &countdtest.Fault{Status: 429, Code: "overloaded"}
+		case 7:
+			return &countdtest.Fault{Status: 502, Code: "", After: true}
+		}
+		return nil
+	}
+}
+
+// Properties, under lost, late, partial and refused answers that overtake each
+// other: (1) every Add before a Flush that returned nil is counted once; (2)
+// nothing else is; (3) no more rows wait than may.
+func TestWriterCountsOnceUnderFaults(t *testing.T) {
+	const goroutines, adds, rows = 8, 400, 300
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	server := countdtest.New(t)
+	server.Fail = faulty(seed)
+	w := writerOf(t, server, client.WriterConfig{InFlight: 16, BatchOps: 10, WaitingOpsMax: 50, RetryFor: time.Minute})
+	want := make([]map[uint64]int64, goroutines)
+	var adding sync.WaitGroup
+	for g := range goroutines {
+		want[g] = map[uint64]int64{}
+		adding.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(g+2)))
+			for i := range adds {
+				id, n := random.Uint64N(rows), random.Int64N(7)-2
+				if err := w.Add(t.Context(), "posts", client.ID(id), like(n)); err != nil {
+					t.Error(err)
+					return
+				}
+				want[g][id] += n
+				if i%200 == 100 {
+					if err := w.Flush(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	adding.Wait()
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id := range uint64(rows) {
+		sum := int64(0)
+		for g := range want {
+			sum += want[g][id]
+		}
+		if got := server.Row(id)[2]; got != sum {
+			t.Errorf("row %d is %d, want %d", id, got, sum)
+		}
+	}
+	if names := server.Producers(); len(names) != 1 {
+		t.Errorf("producers %v, want one", names)
+	}
+}
+
+// gate holds every write until it is opened, and counts them.
+type gate struct {
+	came   atomic.Int64
+	opened chan struct{}
+}
+
+func gated(s *countdtest.Server) *gate {
+	g := &gate{opened: make(chan struct{})}
+	s.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		g.came.Add(1)
+		select {
+		case <-g.opened:
+		case <-r.Context().Done():
+		}
+		return nil
+	}
+	return g
+}
+
+func (g *gate) await(t *testing.T, n int64) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); g.came.Load() < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d requests came, want %d", g.came.Load(), n)
+		}
+	}
+}
+
+func TestWriterMergesWhatWaits(t *testing.T) {
+	server := countdtest.New(t)
+	g := gated(server)
+	w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 2, WaitingOpsMax: 3})
+	add := func(id client.ID, deltas ...client.Count) {
+		t.Helper()
+		if err := w.Add(t.Context(), "posts", id, deltas...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(1, like(1))
+	g.await(t, 1) // is in flight; all below waits
+	for range 1000 {
+		add(1, like(1))
+		add(2, like(-2), client.Count{Column: "view", Value: 3})
+		add(3, client.Count{Column: "view", Value: 1})
+	}
+	close(g.opened)
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[uint64][]int64{1: {0, 0, 1001, 0}, 2: {0, 0, -2000, 3000}, 3: {0, 0, 0, 1000}} {
+		if got := server.Row(id); !slices.Equal(got, want) {
+			t.Errorf("row %d is %v, want %v", id, got, want)
+		}
+	}
+	if g.came.Load() != 3 { // the first, then rows 1 and 2, then row 3
+		t.Errorf("%d requests", g.came.Load())
+	}
+}
+
+func TestWriterIsBounded(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fail when full %v", fails), func(t *testing.T) {
+			server := countdtest.New(t)
+			g := gated(server)
+			w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 2, WaitingOpsMax: 2, FailWhenFull: fails})
+			if err := w.Add(t.Context(), "posts", 1, like(1)); err != nil {
+				t.Fatal(err)
+			}
+			g.await(t, 1)
+			for id := client.ID(2); id <= 3; id++ {
+				if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			want := context.DeadlineExceeded
+			if fails {
+				want = client.ErrFull
+			}
+			if err := w.Add(ctx, "posts", 4, like(1)); !errors.Is(err, want) {
+				t.Fatalf("the error is %v, want %v", err, want)
+			}
+			if err := w.Add(t.Context(), "posts", 3, like(1)); err != nil {
+				t.Fatalf("what merges needs no room: %v", err)
+			}
+			blocked := make(chan error, 1)
+			if !fails {
+				go func() { blocked <- w.Add(t.Context(), "posts", 5, like(1)) }()
+			} else {
+				blocked <- nil
+			}
+			close(g.opened)
+			if err := <-blocked; err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if server.Row(3)[2] != 2 || server.Row(4)[2] != 0 {
+				t.Fatalf("rows are %v, %v", server.Row(3), server.Row(4))
+			}
+		})
+	}
+}
+
+func TestWriterReportsWhatFailed(t *testing.T) {
+	busy := &countdtest.Fault{Status: 429, Code: "overloaded"}
+	lost := &countdtest.Fault{Hang: true, After: true}
+	cases := []struct {
+		name    string
+		fault   *countdtest.Fault
+		add     client.Count
+		row     []int64 // of row 1, whose likes are at the highest count before
+		unknown bool
+	}{
+		{"overflow of one row", nil, like(1), []int64{0, 0, math.MaxInt64, 0}, false},
+		{"unknown column", nil, client.Count{Column: "frob", Value: 1}, []int64{0, 0, math.MaxInt64, 0}, false},
+		{"busy for too long", busy, like(-1), []int64{0, 0, math.MaxInt64, 0}, false},
+		{"lost for too long", lost, like(-1), []int64{0, 0, math.MaxInt64 - 1, 0}, true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.Put(1, 0, 0, math.MaxInt64, 0)
+			server.Fail = func(_ *http.Request, body []byte) *countdtest.Fault {
+				if strings.Contains(string(body), `"id":"1"`) {
+					return c.fault
+				}
+				return nil
+			}
+			var failures []client.Failure
+			w := writerOf(t, server, client.WriterConfig{InFlight: 1, RetryFor: 20 * time.Millisecond,
+				OnFailure: func(f client.Failure) { failures = append(failures, f) }})
+			for _, err := range []error{w.Add(t.Context(), "posts", 1, c.add), w.Add(t.Context(), "users", 2, client.Count{Column: "posts", Value: 5})} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := w.Flush(t.Context())
+			if err == nil || errors.Is(err, client.ErrUnknown) != c.unknown {
+				t.Fatalf("the error is %v", err)
+			}
+			if len(failures) != 1 || failures[0].Op.ID != 1 || !slices.Equal(failures[0].Op.Cells, client.Counts{c.add}) ||
+				failures[0].Keyspace != "posts" || errors.Is(failures[0].Err, client.ErrUnknown) != c.unknown {
+				t.Fatalf("failures are %+v", failures)
+			}
+			if got := server.Row(1); !slices.Equal(got, c.row) {
+				t.Fatalf("row 1 is %v, want %v", got, c.row)
+			}
+			if err := w.Flush(t.Context()); err != nil {
+				t.Fatalf("the failure is told twice: %v", err)
+			}
+		})
+	}
+}
+
+func TestWriterOutlivesAForgottenName(t *testing.T) {
+	server := countdtest.New(t)
+	w := writerOf(t, server, client.WriterConfig{InFlight: 3, BatchOps: 2})
+	for round := range 3 {
+		for id := range client.ID(20) {
+			if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Flush(t.Context()); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if names := server.ForgetProducers(); len(names) != 1 {
+			t.Fatalf("producers %v, want one that is new", names)
+		}
+	}
+	for id := range uint64(20) {
+		if got := server.Row(id)[2]; got != 3 {
+			t.Errorf("row %d is %d, want 3", id, got)
+		}
+	}
+}
+
+// A name that was forgotten between a lost answer and the next try leaves it
+// open what became of the batch: it must not come again under another name.
+func TestWriterDoesNotRenumberWhatMayHaveCounted(t *testing.T) {
+	server := countdtest.New(t)
+	var tries atomic.Int64
+	server.Fail = func(*http.Request, []byte) *countdtest.Fault {
+		if tries.Add(1) == 1 {
+			return &countdtest.Fault{Hang: true, After: true}
+		}
+		server.ForgetProducers()
+		return nil
+	}
+	w := writerOf(t, server, client.WriterConfig{})
+	if err := w.Add(t.Context(), "posts", 1, like(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(t.Context()); !errors.Is(err, client.ErrUnknown) {
+		t.Fatalf("the error is %v", err)
+	}
+	if got := server.Row(1)[2]; got != 1 || tries.Load() != 2 {
+		t.Fatalf("row 1 is %d after %d tries", got, tries.Load())
+	}
+}
+
+func TestWriterStaysInTheWindow(t *testing.T) {
+	server := countdtest.New(t)
+	var first, highest atomic.Uint64
+	var stuck = make(chan struct{})
+	var once sync.Once
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		var seq uint64
+		fmt.Sscan(r.Header.Get("Countd-Seq"), &seq)
+		for at := highest.Load(); seq > at && !highest.CompareAndSwap(at, seq); at = highest.Load() {
+		}
+		wait := false
+		once.Do(func() { first.Store(seq); wait = true })
+		if wait {
+			select {
+			case <-stuck:
+			case <-r.Context().Done():
+			}
+		}
+		return nil
+	}
+	w := writerOf(t, server, client.WriterConfig{InFlight: 4, BatchOps: 1})
+	for id := range client.ID(200) {
+		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(5 * time.Second); highest.Load() < first.Load()+client.Window-1; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the highest number is %d, the stuck one %d", highest.Load(), first.Load())
+		}
+	}
+	close(stuck)
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err) // one below the window would have been refused
+	}
+	if server.Rows() != 200 {
+		t.Fatalf("%d rows", server.Rows())
+	}
+}
+
+func TestWriterClose(t *testing.T) {
+	server := countdtest.New(t)
+	g := gated(server)
+	var failed atomic.Int64
+	w := writerOf(t, server, client.WriterConfig{InFlight: 1, BatchOps: 1, OnFailure: func(client.Failure) { failed.Add(1) }})
+	for id := range client.ID(3) {
+		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.await(t, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := w.Close(ctx); !errors.Is(err, context.Canceled) || failed.Load() != 3 {
+		t.Fatalf("the error is %v, %d rows failed", err, failed.Load())
+	}
+	if err := w.Add(t.Context(), "posts", 1, like(1)); !errors.Is(err, client.ErrClosed) {
+		t.Fatalf("Add after Close: %v", err)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatalf("Close again: %v", err)
+	}
+}
+
+func TestWriterRefuses(t *testing.T) {
+	server := countdtest.New(t)
+	for name, cfg := range map[string]client.WriterConfig{
+		"in flight": {InFlight: client.InFlightMax + 1}, "batch": {BatchOps: client.WriteOpsMax + 1},
+		"waiting": {WaitingOpsMax: -1}, "patience": {RetryFor: 2 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := dial(t, server.URL).NewWriter(cfg); err == nil {
+				t.Fatal("it passed")
+			}
+		})
+	}
+	w := writerOf(t, server, client.WriterConfig{})
+	for name, deltas := range map[string]client.Counts{"none": nil, "a column twice": {like(1), like(2)}} {
+		t.Run(name, func(t *testing.T) {
+			if err := w.Add(t.Context(), "posts", 1, deltas...); !errors.Is(err, client.ErrBadDelta) {
+				t.Fatalf("the error is %v", err)
+			}
+		})
+	}
+}
+
+// Sums beyond int64 are split into ops that each fit, and add up in order.
+func TestSums(t *testing.T) {
+	var s client.Sums
+	s.Add(1, client.Counts{like(math.MaxInt64)})
+	s.Add(2, client.Counts{like(1)})
+	s.Add(1, client.Counts{{Column: "view", Value: 1}, like(1)})
+	s.Add(1, client.Counts{like(-5)})
+	want := []client.Op{
+		{ID: 1, Cells: client.Counts{like(math.MaxInt64)}},
+		{ID: 2, Cells: client.Counts{like(1)}},
+		{ID: 1, Cells: client.Counts{{Column: "view", Value: 1}, like(-4)}},
+	}
+	if got := s.Ops(); s.Len() != 3 || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("ops are %v, want %v", got, want)
+	}
+}
