@@ -190,9 +190,9 @@ func TestBadHeads(t *testing.T) {
 		{"staleness of a stale read", "GET", row + "?consistency=stale&max_staleness=1s", "", "", "", 400, "invalid_argument", "max_staleness"},
 		{"unknown parameter", "GET", row + "?pretty=1", "", "", "", 400, "invalid_argument", "pretty"},
 		{"parameter of a write", "DELETE", row + "?consistency=stale", "", "", "", 400, "invalid_argument", "consistency"},
-		{"idempotency key", "POST", "/v1/counters/posts/incr", manyOps(1), "Idempotency-Key", "k", 400, "invalid_argument", "Idempotency-Key"},
-		{"producer", "DELETE", row, "", "Countd-Producer", "p", 400, "invalid_argument", "Countd-Producer"},
-		{"sequence", "PUT", row, `{"set":{"like":1}}`, "Countd-Seq", "1", 400, "invalid_argument", "Countd-Seq"},
+		{"idempotency key", "POST", "/v1/counters/posts/incr", manyOps(1), "Idempotency-Key", strings.Repeat("k", 129), 400, "invalid_argument", "Idempotency-Key"},
+		{"producer", "DELETE", row, "", "Countd-Producer", "p", 400, "invalid_argument", "Countd-Seq"},
+		{"sequence", "PUT", row, `{"set":{"like":1}}`, "Countd-Seq", "1", 400, "invalid_argument", "Countd-Producer"},
 		{"huge header", "GET", row, "", "X-Big", strings.Repeat("x", 20_000), 431, "too_large", ""},
 		{"huge path", "GET", "/" + strings.Repeat("x", 20_000), "", "", "", 431, "too_large", ""},
 	} {

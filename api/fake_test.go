@@ -70,6 +70,14 @@ func (n *fakeNode) troubleLocked() error {
 		return shard.ErrNoQuorum
 	case "draining":
 		return shard.ErrDraining
+	case "memory_full":
+		return shard.ErrMemoryFull
+	case "disk_full":
+		return shard.ErrDiskFull
+	case "conflict":
+		return shard.ErrConflict
+	case "expired":
+		return shard.ErrExpired
 	case "outcome_unknown":
 		return shard.ErrOutcomeUnknown
 	case "partial_unknown":
