@@ -38,6 +38,7 @@ const (
 
 // importFlags are the flags of import.
 type importFlags struct {
+	kind     string // of csvimport
 	keyspace string
 	mapping  []string
 	idColumn string
@@ -48,6 +49,8 @@ type importFlags struct {
 	batch    int
 	inFlight int
 	retryFor time.Duration
+	events   csvimport.EventColumns // of replay, as is speed
+	speed    float64                // times real time; 0 does not wait
 }
 
 // importOutput is what import prints as JSON.
@@ -56,6 +59,7 @@ type importOutput struct {
 	Keyspace      string  `json:"keyspace"`
 	Rows          int64   `json:"rows"`                    // acknowledged, those of the run before included
 	Rejected      int64   `json:"rejected"`                // likewise
+	DoneBefore    bool    `json:"done_before,omitempty"`   // of increments: there was nothing left to add
 	RejectsFile   string  `json:"rejects_file,omitempty"`  // where they are
 	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the run before had come to
 	Seconds       float64 `json:"seconds"`                 // of this run
@@ -64,9 +68,10 @@ type importOutput struct {
 
 func (c *cli) importCommand() *cobra.Command {
 	var f importFlags
+	var add bool
 	cmd := &cobra.Command{
 		Use:   "import FILE.csv[.gz]|-",
-		Short: "Set the rows of a CSV file",
+		Short: "Set, or add, the rows of a CSV file",
 		Long: `Set the rows of a CSV file with a header, plain or gzipped.
 
 Values are absolute: to run it again changes nothing, and of several rows with
@@ -74,26 +79,55 @@ one id the last one wins. A run that stopped, by whatever cause, goes on where i
 stopped when it is run again; it keeps its place in FILE.progress until it is
 done. Standard input cannot be read again, so there is no going on with it.
 
+With --add values are increments, and each row counts once, however often the
+command or the server is killed and the command is run again. Its place is in
+FILE.add-progress, which stays there: it is what keeps a file that is done from
+being added twice, unless --restart is given.
+
 A bad row stops the import with its line; with --on-error skip it goes to
 FILE.rejects.csv with line and reason, and the exit code is 1.`,
-		Example: "  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like",
-		Args:    cobra.ExactArgs(1),
+		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
+  countctl import yesterday.csv --add`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if add {
+				f.kind = csvimport.KindAdd
+				return c.addFile(cmd.Context(), args[0], f)
+			}
 			return c.importFile(cmd.Context(), args[0], f)
 		},
 	}
-	keyspaceFlag(cmd, &f.keyspace)
+	f.register(cmd, "id")
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (when not given, those of the same name)")
-	flags.StringVar(&f.idColumn, "id-column", "id", "column of the file that holds the id")
+	flags.BoolVar(&add, "add", false, "add the values to what is there, each row once")
+	return cmd
+}
+
+// register adds the flags that import and replay share.
+func (f *importFlags) register(cmd *cobra.Command, idColumn string) {
+	keyspaceFlag(cmd, &f.keyspace)
+	flags := cmd.Flags()
+	flags.StringVar(&f.idColumn, "id-column", idColumn, "column of the file that holds the id")
 	flags.StringVar(&f.onError, "on-error", onErrorStop, "what a bad row does: stop or skip")
 	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default FILE.rejects.csv)")
-	flags.StringVar(&f.state, "state", "", "file that keeps the place (default FILE.progress)")
+	flags.StringVar(&f.state, "state", "", "file that keeps the place (default beside FILE)")
 	flags.BoolVar(&f.restart, "restart", false, "begin at the first row whatever was done before")
 	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")
 	flags.IntVar(&f.inFlight, "in-flight", importLanesDefault, "requests in flight, at most 64")
 	flags.DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
-	return cmd
+}
+
+// stateSuffix makes the default name of a progress file, one for each kind: what
+// was added must not be forgotten for what was set.
+func (f *importFlags) stateSuffix() string {
+	switch f.kind {
+	case csvimport.KindAdd:
+		return ".add-progress"
+	case csvimport.KindEvents:
+		return ".replay-progress"
+	}
+	return ".progress"
 }
 
 // check finds what is wrong with the flags alone and fills in the file names.
@@ -118,7 +152,7 @@ func (f *importFlags) check(path string) error {
 		return nil
 	}
 	if f.state == "" {
-		f.state = path + ".progress"
+		f.state = path + f.stateSuffix()
 	}
 	if skip && f.rejects == "" {
 		f.rejects = strings.TrimSuffix(strings.TrimSuffix(path, ".gz"), ".csv") + ".rejects.csv"
@@ -170,11 +204,16 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 	if err != nil {
 		return explainImport(err, path, f, summary)
 	}
-	out := importOutput{
+	return c.importDone(importOutput{
 		File: path, Keyspace: f.keyspace, Rows: summary.Rows, Rejected: summary.Rejected,
 		ResumedAfter: from.Position.Line, Seconds: took.Seconds(),
 		RowsPerSecond: float64(perSecond(run.RowsAcked(), took)),
-	}
+	}, f)
+}
+
+// importDone prints what a run came to. It returns an error when rows were
+// rejected.
+func (c *cli) importDone(out importOutput, f importFlags) error {
 	if out.Rejected > 0 {
 		out.RejectsFile = f.rejects
 	}
@@ -257,31 +296,50 @@ func (c *cli) findPlace(ctx context.Context, server *client.Client, path string,
 	if f.state == "" {
 		return csvimport.State{}, nil
 	}
-	identity, err := csvfile.Identify(path)
-	if err != nil {
-		return csvimport.State{}, fmt.Errorf("cannot tell %s from other files: %w", path, err)
+	about, err := describe(ctx, server, path, f, columns)
+	if err != nil || f.restart {
+		return about.Begin(), err
 	}
-	cluster, err := server.Cluster(ctx)
-	if err != nil {
-		return csvimport.State{}, fmt.Errorf("cannot read the cluster's state: %w", err)
-	}
-	begin := csvimport.NewState(identity, server.Addr(), cluster.ClusterID, f.keyspace, f.idColumn, columns)
-	if f.restart {
-		return begin, nil
-	}
-	before, found, err := csvimport.ReadState(f.state)
-	if errors.Is(err, csvimport.ErrBadState) {
-		return begin, fmt.Errorf("%w; remove it or name another --state", err)
-	}
+	before, found, err := readState(f.state)
 	if err != nil || !found {
-		return begin, err
+		return about.Begin(), err
 	}
-	if !before.SameImport(begin) {
+	if !before.SameImport(about) {
 		fmt.Fprintf(c.err, "%s is of another import (the file, the server, the keyspace or the columns differ): beginning at the first row\n", f.state)
-		return begin, nil
+		return about.Begin(), nil
 	}
 	fmt.Fprintf(c.err, "going on after line %s of %s\n", grouped(before.Position.Line), path)
 	return before, nil
+}
+
+// describe says what is imported where, by which a run knows the progress file
+// of an earlier one.
+func describe(ctx context.Context, server *client.Client, path string, f importFlags, columns []csvimport.Column) (csvimport.State, error) {
+	about := csvimport.State{
+		Kind: f.kind, Addr: server.Addr(), Keyspace: f.keyspace,
+		IDColumn: f.idColumn, Events: f.events, Columns: columns,
+	}
+	if path == streamName {
+		return about, nil
+	}
+	var err error
+	if about.Input, err = csvfile.Identify(path); err != nil {
+		return about, fmt.Errorf("cannot tell %s from other files: %w", path, err)
+	}
+	cluster, err := server.Cluster(ctx)
+	if err != nil {
+		return about, fmt.Errorf("cannot read the cluster's state: %w", err)
+	}
+	about.Cluster = cluster.ClusterID
+	return about, nil
+}
+
+func readState(path string) (csvimport.State, bool, error) {
+	state, found, err := csvimport.ReadState(path)
+	if errors.Is(err, csvimport.ErrBadState) {
+		err = fmt.Errorf("%w; remove it or name another --state", err)
+	}
+	return state, found, err
 }
 
 // waitNotes says once in a while that requests are tried again.

@@ -116,6 +116,11 @@ func TestExitCodes(t *testing.T) {
 		{"import skips to nowhere", "import - --on-error skip", exitUsage, "needs --rejects"},
 		{"import stops with rejects", "import - --rejects x", exitUsage, "--rejects needs --on-error skip"},
 		{"import over its input", "import " + file + " --on-error skip --rejects " + file, exitUsage, "must not be the file"},
+		{"replay at no speed", "replay " + file + " --speed 0", exitUsage, "--speed is"},
+		{"replay of unmapped events", "replay " + file + " --map like", exitUsage, "--map takes"},
+		{"replay to unknown column", "replay " + file + " --map like=frob", exitUsage, "no column"},
+		{"replay an event twice", "replay " + file + " --map like=like,like=view", exitUsage, "twice"},
+		{"replay without items", "replay " + file, exitFail, `no column "item"`},
 		{"export of unknown column", "export - --columns frob", exitUsage, "no column"},
 		{"bench of unknown op", "bench --op frob", exitUsage, "one of read"},
 		{"bench far away", "bench --addr http://192.0.2.1:7400", exitUsage, "give --yes"},
@@ -151,7 +156,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestEveryCommandPrintsHelp(t *testing.T) {
 	server := countdtest.New(t)
-	for _, name := range []string{"status", "get", "mget", "top", "incr", "set", "delete", "import", "export",
+	for _, name := range []string{"status", "get", "mget", "top", "incr", "set", "delete", "import", "replay", "export",
 		"keyspace", "keyspace list", "keyspace create", "keyspace add-columns", "bench", "version", "completion"} {
 		t.Run(name, func(t *testing.T) {
 			out := against(t, server).ok(append(strings.Fields(name), "--help")...)

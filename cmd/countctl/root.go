@@ -101,7 +101,7 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		c.statusCommand(),
 		c.getCommand(), c.mgetCommand(), c.topCommand(),
 		c.incrCommand(), c.setCommand(), c.deleteCommand(),
-		c.importCommand(), c.exportCommand(),
+		c.importCommand(), c.replayCommand(), c.exportCommand(),
 		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),
 	)
 	return root

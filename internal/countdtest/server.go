@@ -33,7 +33,8 @@ type Fault struct {
 	Hang       bool          // no answer: the connection is cut
 }
 
-// Server is the fake. Set Fail before the first request.
+// Server is the fake. Set Fail before the first request; SetFail changes it
+// between requests.
 type Server struct {
 	*httptest.Server
 	// Fail, unless nil, may refuse a request. body is what was sent.
@@ -41,6 +42,7 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
+		fail      func(r *http.Request, body []byte) *Fault // in place of Fail, once set
 		keyspaces []*keyspace
 		writes    int
 		notReady  string
@@ -112,6 +114,22 @@ func (s *Server) SetClusterID(id string) {
 	s.mu.clusterID = id
 }
 
+// SetFail replaces Fail. Requests under way may still meet the one before.
+func (s *Server) SetFail(fail func(r *http.Request, body []byte) *Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.fail = fail
+}
+
+func (s *Server) failing() func(*http.Request, []byte) *Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.fail != nil {
+		return s.mu.fail
+	}
+	return s.Fail
+}
+
 func (k *keyspace) get(id uint64) []int64 {
 	row := make([]int64, len(k.Columns))
 	copy(row, k.rows[id])
@@ -140,8 +158,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the caller is gone
 	}
 	var fault *Fault
-	if s.Fail != nil {
-		fault = s.Fail(r, body)
+	if fail := s.failing(); fail != nil {
+		fault = fail(r, body)
 	}
 	if fault == nil {
 		status, answer := s.answer(r, body, nil)

@@ -1,16 +1,16 @@
-// Package csvimport streams the rows of a CSV file into a keyspace.
+// Package csvimport streams the rows of a CSV file into a keyspace: as absolute
+// values (Import), or as increments (Replay).
 //
 // It owns the order of rows, the batches in flight and the progress file. It
-// sets absolute values and never adds, so any part of a file may be sent again
-// and the end is the same. Its invariant: the progress file names a line up to
-// which every row was acknowledged or written to the rejects; the line only
-// rises.
+// never sends a row twice in a way that changes the end. Its invariant: the
+// progress file names a line up to which every row was acknowledged or written
+// to the rejects; the line only rises.
 //
-// Rows of one id always take the same lane, and a lane has one request in
-// flight, so that the last row of an id wins however requests are repeated.
-//
-// Goroutines: Run starts one for each lane and one that saves progress, and
-// waits for all of them before it returns.
+// Absolute values may be sent again as long as the order of one id's rows is
+// kept: they always take the same lane, and a lane has one request in flight, so
+// that the last one wins however requests are repeated. Increments may come in
+// any order, but each counts once: a batch is sent again as it was, under its
+// number.
 package csvimport
 
 import (
@@ -64,15 +64,16 @@ type Summary struct {
 }
 
 // Import is one run over one file.
+//
+// Goroutines: Run starts one for each lane and one that saves progress, and
+// waits for all of them before it returns.
 type Import struct {
-	cfg      Config
-	in       *csvfile.Reader
-	parser   rowParser
-	lanes    []*lane
-	rejects  *rejects // nil when a bad row stops the import
-	mark     *watermark
-	acked    atomic.Int64 // rows acknowledged in this run
-	rejected atomic.Int64
+	cfg    Config
+	rows   rowReader
+	parser rowParser
+	lanes  []*lane
+	mark   *watermark
+	acked  atomic.Int64 // rows acknowledged in this run
 }
 
 // New checks the file's header against the config.
@@ -87,7 +88,8 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 	if err != nil {
 		return nil, err
 	}
-	im := &Import{cfg: cfg, in: in, parser: parser, mark: newWatermark(cfg.Lanes, cfg.From.Position)}
+	im := &Import{cfg: cfg, parser: parser, mark: newWatermark(cfg.Lanes, cfg.From.Position)}
+	im.rows = rowReader{in: in, from: cfg.From.Position.Line, passed: im.mark.passed}
 	for i := range cfg.Lanes {
 		im.lanes = append(im.lanes, newLane(im, i))
 	}
@@ -97,15 +99,12 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 // RowsAcked returns the rows acknowledged in this run. Any goroutine may ask.
 func (im *Import) RowsAcked() int64 { return im.acked.Load() }
 
-// RowsRejected returns the bad rows so far. Any goroutine may ask.
-func (im *Import) RowsRejected() int64 { return im.rejected.Load() }
-
 // Run imports the file from where the config says. It returns when every row
 // is acknowledged or rejected, or with the error that stopped it: a *RowError
 // for a bad row, ctx's error when ctx ended. When it fails the progress file
 // says where to go on; when it succeeds the file is gone.
 func (im *Import) Run(ctx context.Context) (Summary, error) {
-	if err := im.openRejects(); err != nil {
+	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err
 	}
 	running, stop := context.WithCancelCause(ctx)
@@ -132,11 +131,9 @@ func (im *Import) Run(ctx context.Context) (Summary, error) {
 
 // end closes the rejects and leaves or removes the progress file.
 func (im *Import) end(err error) (Summary, error) {
-	if im.rejects != nil {
-		err = errors.Join(err, im.rejects.close())
-	}
+	err = errors.Join(err, im.rows.close())
 	position := im.mark.position()
-	summary := Summary{Rows: position.Rows, Rejected: im.rejected.Load(), Position: position}
+	summary := Summary{Rows: position.Rows, Rejected: im.rows.rejected.Load(), Position: position}
 	switch {
 	case im.cfg.State == "":
 	case err != nil:
@@ -149,76 +146,26 @@ func (im *Import) end(err error) (Summary, error) {
 	return summary, err
 }
 
-func (im *Import) openRejects() error {
-	if im.cfg.Rejects == "" {
-		return nil
-	}
-	opened, kept, err := openRejects(im.cfg.Rejects, im.in.Header(), im.cfg.From.Position.Line)
-	if err != nil {
-		return err
-	}
-	im.rejects = opened
-	im.rejected.Store(kept)
-	return nil
-}
-
 // read hands the file's rows to the lanes until its end, a bad row that may
 // not be skipped, or the end of ctx.
 func (im *Import) read(ctx context.Context) error {
-	for ctx.Err() == nil {
-		record, err := im.in.Next()
+	for {
+		record, line, err := im.rows.next(ctx)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil && im.in.Line() <= im.cfg.From.Position.Line {
+		if err != nil {
+			return err
+		}
+		id, cells, err := im.parser.parse(record, line)
+		if err == nil {
+			im.lanes[laneOf(id, len(im.lanes))].add(ctx, client.Op{ID: id, Cells: cells}, line)
 			continue
 		}
-		if err == nil {
-			err = im.take(ctx, record)
-		}
-		if err == nil {
-			continue
-		}
-		if err := im.reject(err); err != nil {
+		if err := im.rows.reject(err); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
-}
-
-// take parses a record and hands it to its lane.
-func (im *Import) take(ctx context.Context, record []string) error {
-	id, cells, err := im.parser.parse(record, im.in.Line())
-	if err != nil {
-		return err
-	}
-	im.lanes[laneOf(id, len(im.lanes))].add(ctx, client.Op{ID: id, Cells: cells}, im.in.Line())
-	return nil
-}
-
-// reject writes a bad row to the rejects. It returns the error when it may not.
-func (im *Import) reject(err error) error {
-	var row *RowError
-	var record *csvfile.BadRecordError
-	switch {
-	case errors.As(err, &row):
-	case errors.As(err, &record):
-		row = &RowError{Name: im.in.Name(), Line: record.Line, Reason: record.Reason}
-	default:
-		return err
-	}
-	if row.Line <= im.cfg.From.Position.Line {
-		return nil // rejected by the run that this one goes on from
-	}
-	if im.rejects == nil {
-		return row
-	}
-	if err := im.rejects.add(row, im.in.Raw()); err != nil {
-		return err
-	}
-	im.rejected.Add(1)
-	im.mark.passed(row.Line)
-	return nil
 }
 
 // saveEvery saves progress until ctx ends.

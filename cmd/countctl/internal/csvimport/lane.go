@@ -112,8 +112,8 @@ func (im *Import) place(b *batch, err error) string {
 	var refused *client.Error
 	if errors.As(err, &refused) {
 		if op, ok := refused.Op(); ok && op < len(b.lines) {
-			return fmt.Sprintf("%s:%d", im.in.Name(), b.lines[op])
+			return fmt.Sprintf("%s:%d", im.rows.in.Name(), b.lines[op])
 		}
 	}
-	return fmt.Sprintf("%s:%d–%d", im.in.Name(), b.lines[0], slices.Max(b.lines))
+	return fmt.Sprintf("%s:%d–%d", im.rows.in.Name(), b.lines[0], slices.Max(b.lines))
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
@@ -23,31 +24,61 @@ const (
 // ErrBadState is returned for a progress file that this program did not write.
 var ErrBadState = errors.New("not a progress file of countctl import")
 
+// What a State is about.
+const (
+	KindSet    = ""       // rows are values
+	KindAdd    = "add"    // rows are increments
+	KindEvents = "events" // a row is an event, which adds 1
+)
+
 // State is the progress file of an import: what was imported where, and how
 // far it came.
 type State struct {
 	Version  int              `json:"version"`
+	Kind     string           `json:"kind,omitempty"`
 	Input    csvfile.Identity `json:"input"`
 	Addr     string           `json:"addr"`    // of the server, for a person to read
 	Cluster  string           `json:"cluster"` // id of the cluster that the address led to
 	Keyspace string           `json:"keyspace"`
 	IDColumn string           `json:"id_column"`
+	Events   EventColumns     `json:"events,omitzero"` // of KindEvents, whose Columns map events
 	Columns  []Column         `json:"columns"`
 	Position Position         `json:"position"`
+	Session  *Session         `json:"session,omitempty"` // of increments
 }
 
-// NewState describes an import that has not begun.
-func NewState(input csvfile.Identity, addr, cluster, keyspace, idColumn string, columns []Column) State {
-	return State{stateVersion, input, addr, cluster, keyspace, idColumn, columns, Position{}}
+// Session is how a file is cut into numbered batches, so that each of them is
+// added once however often it is sent. It stays as it was begun until the file
+// is done, whatever the flags of a later run say.
+type Session struct {
+	Producer    string  `json:"producer"`
+	Seq         uint64  `json:"seq"`                    // of the batch that begins after Position; those below are added
+	BatchRows   int     `json:"batch_rows"`             // rows of one batch at most
+	TickSeconds float64 `json:"tick_seconds,omitempty"` // of the file's clock, which a batch does not cross; 0 for none
+	Done        bool    `json:"done,omitempty"`
+}
+
+// Begin describes an import that has not begun: s without a place.
+func (s State) Begin() State {
+	s.Version, s.Position, s.Session = stateVersion, Position{}, nil
+	return s
+}
+
+// BeginSession describes one whose increments have not begun, under a name that
+// was never used.
+func (s State) BeginSession(batchRows int, tickSeconds float64) State {
+	s = s.Begin()
+	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
+	return s
 }
 
 // SameImport tells whether both are about one import, wherever they stand. A
 // cluster that was made anew under the same address is another one; a cluster
 // without an id is known by its address.
 func (s State) SameImport(other State) bool {
-	return s.Input.Same(other.Input) && s.Cluster == other.Cluster &&
+	return s.Kind == other.Kind && s.Input.Same(other.Input) && s.Cluster == other.Cluster &&
 		(s.Cluster != "" || s.Addr == other.Addr) &&
-		s.Keyspace == other.Keyspace && s.IDColumn == other.IDColumn &&
+		s.Keyspace == other.Keyspace && s.IDColumn == other.IDColumn && s.Events == other.Events &&
 		slices.Equal(s.Columns, other.Columns)
 }
 
@@ -79,7 +110,14 @@ func decodeState(text []byte) (State, error) {
 	if s.Version != stateVersion || s.Position.Line < 0 || s.Position.Rows < 0 || s.Position.Rows > s.Position.Line {
 		return State{}, ErrBadState
 	}
+	if (s.Session != nil) != (s.Kind != KindSet) || s.Session != nil && !s.Session.valid() {
+		return State{}, ErrBadState
+	}
 	return s, nil
+}
+
+func (s *Session) valid() bool {
+	return s.Producer != "" && s.Seq > 0 && s.BatchRows > 0 && s.BatchRows <= client.WriteOpsMax && s.TickSeconds >= 0
 }
 
 // write replaces the progress file.

@@ -1,0 +1,414 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// asCountctl makes the test binary be countctl, so that one can be killed.
+const asCountctl = "COUNTCTL_TEST_AS_COUNTCTL"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCountctl) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// eventFile is a file of random events and what it adds to each row of posts.
+type eventFile struct {
+	text string
+	want map[uint64][]int64
+}
+
+const eventMap = "retweet=repost,mention=comment,reply=comment,noise="
+
+func randomEvents(seed uint64, events, rows int) eventFile {
+	random := rand.New(rand.NewPCG(seed, 5))
+	f := eventFile{want: map[uint64][]int64{}}
+	var text strings.Builder
+	text.WriteString("item,t,event\n")
+	for n := range events {
+		kinds := []struct {
+			event  string
+			column int // -1 for none
+		}{{"retweet", 0}, {"mention", 1}, {"reply", 1}, {"like", 2}, {"noise", -1}}
+		kind, id := kinds[random.IntN(len(kinds))], random.Uint64N(uint64(rows))*random.Uint64N(3)+1
+		fmt.Fprintf(&text, "%d,%d,%s\n", id, n/3, kind.event)
+		if kind.column >= 0 {
+			if f.want[id] == nil {
+				f.want[id] = make([]int64, 4)
+			}
+			f.want[id][kind.column]++
+		}
+	}
+	f.text = text.String()
+	return f
+}
+
+func (f eventFile) check(t *testing.T, s *countdtest.Server, times int64) {
+	t.Helper()
+	if s.Rows() != len(f.want) {
+		t.Errorf("%d rows, want %d", s.Rows(), len(f.want))
+	}
+	wrong := 0
+	for id, counts := range f.want {
+		want := slices.Clone(counts)
+		for i := range want {
+			want[i] *= times
+		}
+		if got := s.Row(id); !slices.Equal(got, want) {
+			if wrong++; wrong < 5 {
+				t.Errorf("row %d is %v, want %v", id, got, want)
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Fatalf("%d rows are wrong", wrong)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	f := randomEvents(1, 5000, 300)
+	cases := []struct{ name, file, text, flags string }{
+		{"plain", "e.csv", f.text, ""},
+		{"gzip", "e.csv.gz", gzipped(t, f.text), ""},
+		{"small batches", "e.csv", f.text, "--batch 7 --in-flight 16"},
+		{"one request at a time", "e.csv", f.text, "--batch 100 --in-flight 1"},
+		{"at a speed", "e.csv", f.text, "--speed 1e5"},
+		{"standard input", "", f.text, "--batch 10"},
+		{"other columns", "e.csv", strings.Replace(f.text, "item,t,event", "who,when,what", 1), "--id-column who --time-column when --event-column what --speed 1e6"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			i := against(t, server)
+			i.stdin = c.text
+			path := streamName
+			if c.file != "" {
+				path = writeTemp(t, c.file, c.text)
+			}
+			args := append([]string{"replay", path, "--map", eventMap, "-o", "json"}, strings.Fields(c.flags)...)
+			if out := decode[importOutput](t, i.ok(args...)); out.Rows != 5000 || out.Rejected != 0 || out.DoneBefore {
+				t.Fatalf("replay answered %+v", out)
+			}
+			f.check(t, server, 1)
+			if c.file == "" {
+				return
+			}
+			if out := decode[importOutput](t, i.ok(args...)); out.Rows != 5000 || !out.DoneBefore {
+				t.Fatalf("the second replay answered %+v", out)
+			}
+			f.check(t, server, 1)
+			i.ok(append(args, "--restart")...)
+			f.check(t, server, 2)
+		})
+	}
+}
+
+func TestImportAdd(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(2, 0, 0, 10, 0)
+	i := against(t, server)
+	path := writeTemp(t, "a.csv", "id,like,view\n1,5,0\n2,-3,1\n1,1,1\n3,0,0\n")
+	out := decode[importOutput](t, i.ok("import", path, "--add", "-o", "json"))
+	if out.Rows != 4 {
+		t.Fatalf("import answered %+v", out)
+	}
+	for id, want := range map[uint64][]int64{1: {0, 0, 6, 1}, 2: {0, 0, 7, 1}, 3: {0, 0, 0, 0}} {
+		if got := server.Row(id); !slices.Equal(got, want) {
+			t.Errorf("row %d is %v, want %v", id, got, want)
+		}
+	}
+	i.ok("import", path) // as values, which have a place of their own
+	if got := server.Row(2); !slices.Equal(got, []int64{0, 0, -3, 1}) {
+		t.Errorf("row 2 is %v", got)
+	}
+	if i.ok("import", path, "--add"); server.Row(2)[2] != -3 {
+		t.Errorf("row 2 is %v: it was added again", server.Row(2))
+	}
+}
+
+// sessions notes what each number of a producer carried, and fails a test in
+// which one carries two things.
+type sessions struct {
+	t      *testing.T
+	mu     sync.Mutex
+	bodies map[string][]byte
+}
+
+func (s *sessions) note(r *http.Request, body []byte) {
+	seq := r.Header.Get("Countd-Producer") + "/" + r.Header.Get("Countd-Seq")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before, again := s.bodies[seq]; again && !bytes.Equal(before, body) {
+		s.t.Errorf("number %s carried\n%s\nand then\n%s", seq, before, body)
+	}
+	s.bodies[seq] = body
+}
+
+// Properties, with runs of countctl killed at random requests, answers lost and
+// split, and other flags from run to run: (1) at the end each event is counted
+// once; (2) a number carries the same batch each time; (3) no number falls out
+// of the server's window.
+func TestReplaySurvivesKills(t *testing.T) {
+	const events, rows, batch, kills = 6000, 200, 10, 12
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 6))
+	f := randomEvents(seed, events, rows)
+	server := countdtest.New(t)
+	noted := &sessions{t: t, bodies: map[string][]byte{}}
+	path := writeTemp(t, "e.csv.gz", gzipped(t, f.text))
+	killed := 0
+	for run := 0; ; run++ {
+		killAt := int64(-1)
+		if killed < kills {
+			killAt = 1 + random.Int64N(2*events/batch/kills)
+		}
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"replay", path, "--map", eventMap, "--batch", strconv.Itoa(batch), "--retry-for", "20s", "--addr", server.URL,
+			"--in-flight", strconv.Itoa(1 + random.IntN(32))}
+		if run > 0 && run%2 == 0 {
+			args = append(args, "--batch", "77", "--speed", "1e7") // the session keeps its cut
+		}
+		cmd := exec.Command(self, args...)
+		cmd.Env = append(os.Environ(), asCountctl+"=1")
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		kill := disturb(server, noted, random.Uint64(), killAt)
+		err = runUntil(t, cmd, kill)
+		var exit *exec.ExitError
+		switch {
+		case err == nil:
+			f.check(t, server, 1)
+			if killed < kills/2 {
+				t.Fatalf("only %d runs were killed", killed)
+			}
+			return
+		case errors.As(err, &exit) && exit.ExitCode() == -1:
+			killed++
+		default:
+			t.Fatalf("run %d: %v\n%s", run, err, stderr.String())
+		}
+	}
+}
+
+// runUntil runs a command to its end, or until kill is closed.
+func runUntil(t *testing.T, cmd *exec.Cmd, kill <-chan struct{}) error {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the process
+	select {
+	case err := <-ended:
+		return err
+	case <-kill:
+		_ = cmd.Process.Kill() // fails only for one that has ended
+		return <-ended
+	}
+}
+
+// disturb makes the server lose some answers. It returns what is closed when the
+// given request comes, which is a good moment to kill its sender.
+func disturb(s *countdtest.Server, noted *sessions, seed uint64, killAt int64) <-chan struct{} {
+	kill := make(chan struct{})
+	var mu sync.Mutex
+	random, requests := rand.New(rand.NewPCG(seed, 7)), int64(0)
+	s.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+		if !strings.HasSuffix(r.URL.Path, "/incr") {
+			return nil
+		}
+		noted.note(r, body)
+		mu.Lock()
+		defer mu.Unlock()
+		requests++
+		if requests == killAt {
+			close(kill)
+		}
+		switch random.IntN(60) {
+		case 0:
+			return &countdtest.Fault{Hang: true, After: true}
+		case 1:
+			return &countdtest.Fault{Hang: true, After: true, Late: 5 * time.Millisecond}
+		case 2:
+			return &countdtest.Fault{Status: 503, Code: "no_leader", After: true, Shards: []int{random.IntN(4)}}
+		case 3:
+			return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
+		}
+		return nil
+	})
+	return kill
+}
+
+func TestReplayKeepsToItsSpeed(t *testing.T) {
+	server := countdtest.New(t)
+	var mu sync.Mutex
+	var sizes []int
+	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/incr") {
+			mu.Lock()
+			defer mu.Unlock()
+			sizes = append(sizes, bytes.Count(body, []byte(`"id"`)))
+		}
+		return nil
+	}
+	// Ten seconds of the file's clock, five events each, at ten a second of ours.
+	var text strings.Builder
+	text.WriteString("item,t,event\n")
+	for n := range 50 {
+		fmt.Fprintf(&text, "%d,%d,like\n", n, 1000+n/5)
+	}
+	began := time.Now()
+	against(t, server).ok("replay", writeTemp(t, "e.csv", text.String()), "--speed", "10")
+	if took := time.Since(began); took < 900*time.Millisecond {
+		t.Errorf("it took %v, want 0.9 s at least", took)
+	}
+	if !slices.Equal(sizes, []int{5, 5, 5, 5, 5, 5, 5, 5, 5, 5}) {
+		t.Errorf("requests had %v rows: a second of the file is a batch of its own", sizes)
+	}
+}
+
+func TestReplayRefusesABadRow(t *testing.T) {
+	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "time": "1,soon,like", "fields": "1,2"} {
+		t.Run(name, func(t *testing.T) {
+			server := countdtest.New(t)
+			i := against(t, server)
+			path := writeTemp(t, "e.csv", "item,t,event\n1,1,like\n"+row+"\n2,3,like\n")
+			got := i.run("replay", path, "--speed", "1000")
+			if got.code != exitFail || !strings.Contains(got.err, "e.csv:3: ") {
+				t.Fatalf("exit %d, %q", got.code, got.err)
+			}
+			out := decode[importOutput](t, i.run("replay", path, "--on-error", "skip", "-o", "json").out)
+			if out.Rows != 2 || out.Rejected != 1 || server.Row(1)[2] != 1 || server.Row(2)[2] != 1 {
+				t.Fatalf("%+v, rows are %v, %v", out, server.Row(1), server.Row(2))
+			}
+		})
+	}
+}
+
+func TestAddDoesNotBeginAnewByItself(t *testing.T) {
+	cases := []struct {
+		name   string
+		change func(t *testing.T, s *countdtest.Server, path string)
+		flags  string
+	}{
+		{"file changed", func(t *testing.T, _ *countdtest.Server, path string) {
+			if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}, ""},
+		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, ""},
+		{"another map", func(*testing.T, *countdtest.Server, string) {}, "--map like=view"},
+		{"another time", func(*testing.T, *countdtest.Server, string) {}, "--time-column item"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			i := against(t, server)
+			path := writeTemp(t, "e.csv", "item,t,event\n1,1,like\n")
+			i.ok("replay", path)
+			before := readAll(t, path+".replay-progress")
+			c.change(t, server, path)
+			got := i.run(append([]string{"replay", path}, strings.Fields(c.flags)...)...)
+			if got.code != exitFail || !strings.Contains(got.err, "--restart") || server.Row(1)[2] != 1 {
+				t.Fatalf("exit %d, %q, row 1 is %v", got.code, got.err, server.Row(1))
+			}
+			if readAll(t, path+".replay-progress") != before {
+				t.Fatal("the progress file was changed")
+			}
+		})
+	}
+}
+
+func TestAddOfAForgottenSessionStops(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	path := writeTemp(t, "e.csv", randomEvents(3, 500, 50).text)
+	args := []string{"replay", path, "--map", eventMap, "--batch", "10", "--in-flight", "1", "--retry-for", "0s"}
+	countIncrs(server, 20, &countdtest.Fault{Hang: true, After: true})
+	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, "not known whether") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+	server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+	server.ForgetProducers()
+	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, "has forgotten this session") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+}
+
+// countIncrs answers the nth increment, and those after it, with a fault.
+func countIncrs(s *countdtest.Server, nth int, fault *countdtest.Fault) {
+	var mu sync.Mutex
+	s.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if strings.HasSuffix(r.URL.Path, "/incr") {
+			if nth--; nth <= 0 {
+				return fault
+			}
+		}
+		return nil
+	})
+}
+
+func TestAddNamesASumThatDoesNotFit(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(7, 0, 0, 1<<63-1, 0)
+	i := against(t, server)
+	path := writeTemp(t, "a.csv", "id,like\n6,1\n7,1\n8,1\n")
+	if got := i.run("import", path, "--add"); got.code != exitFail || !strings.Contains(got.err, "id 7") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+	i.ok("import", path, "--add")
+	if server.Row(6)[2] != 1 || server.Row(8)[2] != 1 {
+		t.Fatalf("rows are %v, %v", server.Row(6), server.Row(8))
+	}
+}
+
+func TestSessionFilesOfOthersAreRefused(t *testing.T) {
+	path := writeTemp(t, "a.csv", "id,like\n1,1\n")
+	session := func(change func(*csvimport.State)) string {
+		s := csvimport.State{Kind: csvimport.KindAdd}.BeginSession(10, 0)
+		change(&s)
+		text, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for name, text := range map[string]string{
+		"no session":  session(func(s *csvimport.State) { s.Session = nil }),
+		"no producer": session(func(s *csvimport.State) { s.Session.Producer = "" }),
+		"number 0":    session(func(s *csvimport.State) { s.Session.Seq = 0 }),
+		"no rows":     session(func(s *csvimport.State) { s.Session.BatchRows = 0 }),
+		"of values":   session(func(s *csvimport.State) { s.Kind = csvimport.KindSet }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := against(t, countdtest.New(t)).run("import", path, "--add", "--state", writeTemp(t, "s", text))
+			if got.code != exitFail || !strings.Contains(got.err, "not a progress file") {
+				t.Fatalf("exit %d, %q", got.code, got.err)
+			}
+		})
+	}
+}

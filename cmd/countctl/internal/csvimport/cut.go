@@ -1,0 +1,127 @@
+package csvimport
+
+import (
+	"context"
+	"sync"
+
+	"github.com/countd/countd/client"
+)
+
+// cut is a run of a file's rows that is added by one request.
+type cut struct {
+	seq    uint64
+	before Position // where it begins
+	after  Position // where it ends
+	sums   client.Sums
+	acked  bool // guarded by the lock of cuts
+}
+
+// cuts knows which cuts of a file are added, and how far a progress file on the
+// disk is behind. They are acknowledged in any order.
+//
+// Invariant: no cut is let through whose number lies client.Window or more
+// above the lowest that a run begun from the progress file would send again. So
+// whatever is sent again is still in the server's window.
+type cuts struct {
+	mu struct {
+		sync.Mutex
+		open  []*cut   // let through and not all acknowledged, oldest first
+		next  uint64   // number of the next cut
+		end   Position // where the next cut begins
+		saved uint64   // lowest open number that the progress file knows
+		room  chan struct{}
+	}
+	behind chan struct{} // has a token when the progress file is well behind
+	kept   bool          // there is a progress file
+}
+
+func newCuts(from Position, seq uint64, kept bool) *cuts {
+	c := &cuts{behind: make(chan struct{}, 1), kept: kept}
+	c.mu.next, c.mu.end, c.mu.saved = seq, from, seq
+	c.mu.room = make(chan struct{})
+	return c
+}
+
+// letThrough numbers a cut that is complete, and waits until it may be sent or
+// ctx ends.
+func (c *cuts) letThrough(ctx context.Context, next *cut) error {
+	for {
+		room := c.admit(next)
+		if room == nil {
+			return nil
+		}
+		select {
+		case c.behind <- struct{}{}:
+		default: // the saver knows
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// admit lets a cut through if the window allows; else it returns what is closed
+// when it is worth another try.
+func (c *cuts) admit(next *cut) (room <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.next >= c.mu.saved+client.Window {
+		return c.mu.room
+	}
+	next.seq = c.mu.next
+	c.mu.next++
+	c.mu.end = next.after
+	c.mu.open = append(c.mu.open, next)
+	return nil
+}
+
+// ack notes that a cut is added.
+func (c *cuts) ack(done *cut) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	done.acked = true
+	for len(c.mu.open) > 0 && c.mu.open[0].acked {
+		c.mu.open[0] = nil
+		c.mu.open = c.mu.open[1:]
+	}
+	lowest, _ := c.lowestLocked()
+	switch {
+	case !c.kept:
+		c.savedLocked(lowest)
+	case lowest >= c.mu.saved+client.Window/2:
+		select {
+		case c.behind <- struct{}{}:
+		default: // the saver knows
+		}
+	}
+}
+
+// lowest returns the lowest number that is not added, and where its cut begins:
+// every row before is added or was rejected. Neither ever falls.
+func (c *cuts) lowest() (uint64, Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lowestLocked()
+}
+
+func (c *cuts) lowestLocked() (uint64, Position) {
+	if len(c.mu.open) > 0 {
+		return c.mu.open[0].seq, c.mu.open[0].before
+	}
+	return c.mu.next, c.mu.end
+}
+
+// saved notes what the progress file says.
+func (c *cuts) saved(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.savedLocked(seq)
+}
+
+func (c *cuts) savedLocked(seq uint64) {
+	c.mu.saved = seq
+	close(c.mu.room)
+	c.mu.room = make(chan struct{})
+}

@@ -1,0 +1,87 @@
+package csvimport
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+)
+
+// increment is what a record adds.
+type increment struct {
+	id     client.ID
+	deltas client.Counts // none when the record counts for nothing
+	at     float64       // seconds on the file's own clock; 0 when it has none
+}
+
+// incrementParser makes increments of records. It keeps nothing of the record.
+type incrementParser interface {
+	increment(record []string, line int64) (increment, error)
+}
+
+// increment reads the columns as deltas.
+func (p *rowParser) increment(record []string, line int64) (increment, error) {
+	id, cells, err := p.parse(record, line)
+	if err != nil {
+		return increment{}, err
+	}
+	cells = slices.DeleteFunc(cells, func(c client.Count) bool { return c.Value == 0 })
+	return increment{id: id, deltas: cells}, nil
+}
+
+// EventColumns name the columns of a file of events besides the id's.
+type EventColumns struct {
+	Event string `json:"event"`
+	Time  string `json:"time"`
+}
+
+// eventParser makes one increment of each event.
+type eventParser struct {
+	name            string
+	id, time, event int               // fields
+	timed           bool              // the time is looked at
+	counters        map[string]string // event → column; "" counts for nothing
+}
+
+// newEventParser finds the columns in the file's header.
+func newEventParser(in *csvfile.Reader, about State, timed bool) (*eventParser, error) {
+	p := &eventParser{name: in.Name(), timed: timed, counters: map[string]string{}}
+	for _, m := range about.Columns {
+		p.counters[m.File] = m.Counter
+	}
+	var err error
+	if p.id, err = findColumn(in, about.IDColumn); err != nil {
+		return nil, err
+	}
+	if p.event, err = findColumn(in, about.Events.Event); err != nil {
+		return nil, err
+	}
+	if timed {
+		p.time, err = findColumn(in, about.Events.Time)
+	}
+	return p, err
+}
+
+func (p *eventParser) increment(record []string, line int64) (increment, error) {
+	id, err := client.ParseID(record[p.id])
+	if err != nil {
+		return increment{}, &RowError{p.name, line, "id: " + err.Error()}
+	}
+	inc := increment{id: id}
+	if p.timed {
+		if inc.at, err = strconv.ParseFloat(record[p.time], 64); err != nil || math.IsNaN(inc.at) || math.IsInf(inc.at, 0) {
+			return increment{}, &RowError{p.name, line, fmt.Sprintf("%q is not a time in seconds", record[p.time])}
+		}
+	}
+	counter, mapped := p.counters[record[p.event]]
+	if !mapped {
+		return increment{}, &RowError{p.name, line, fmt.Sprintf("no column counts the event %q", record[p.event])}
+	}
+	if counter != "" {
+		inc.deltas = client.Counts{{Column: counter, Value: 1}}
+	}
+	return inc, nil
+}

@@ -1,0 +1,89 @@
+package csvimport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+)
+
+// rowReader reads the records of a file that no earlier run has dealt with, and
+// puts bad ones aside. It is used by one goroutine, but for rejected.
+type rowReader struct {
+	in       *csvfile.Reader
+	from     int64            // records up to this line are dealt with
+	rejects  *rejects         // nil when a bad row stops the run
+	rejected atomic.Int64     // bad rows, those of the run before included
+	passed   func(line int64) // unless nil, is told of each row put aside
+}
+
+// openRejects begins the file of bad rows, or goes on with it; with no path
+// there is none.
+func (r *rowReader) openRejects(path string) error {
+	if path == "" {
+		return nil
+	}
+	opened, kept, err := openRejects(path, r.in.Header(), r.from)
+	if err != nil {
+		return err
+	}
+	r.rejects = opened
+	r.rejected.Store(kept)
+	return nil
+}
+
+func (r *rowReader) close() error {
+	if r.rejects == nil {
+		return nil
+	}
+	return r.rejects.close()
+}
+
+// next returns the next record that is CSV and its line; it is valid until the
+// call after. It returns io.EOF at the end, ctx's error when that ended, and a
+// *RowError for a bad record that may not be put aside.
+func (r *rowReader) next(ctx context.Context) (record []string, line int64, err error) {
+	for ctx.Err() == nil {
+		record, err := r.in.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, 0, io.EOF
+		case err == nil && r.in.Line() > r.from:
+			return record, r.in.Line(), nil
+		case err != nil:
+			if err := r.reject(err); err != nil {
+				return nil, 0, err
+			}
+		}
+	}
+	return nil, 0, ctx.Err()
+}
+
+// reject puts the bad row read last aside. It returns the error when it may not.
+func (r *rowReader) reject(err error) error {
+	var row *RowError
+	var record *csvfile.BadRecordError
+	switch {
+	case errors.As(err, &row):
+	case errors.As(err, &record):
+		row = &RowError{Name: r.in.Name(), Line: record.Line, Reason: record.Reason}
+	default:
+		return err
+	}
+	if row.Line <= r.from {
+		return nil // rejected by the run that this one goes on from
+	}
+	if r.rejects == nil {
+		return row
+	}
+	if err := r.rejects.add(row, r.in.Raw()); err != nil {
+		return err
+	}
+	r.rejected.Add(1)
+	if r.passed != nil {
+		r.passed(row.Line)
+	}
+	return nil
+}

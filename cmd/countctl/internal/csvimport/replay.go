@@ -1,0 +1,279 @@
+package csvimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+)
+
+// paceSecondsMax keeps the wait for an event of a far future within a Duration.
+const paceSecondsMax = 100 * 365 * 24 * 3600
+
+// ReplayConfig says what to add and where to.
+type ReplayConfig struct {
+	Client   *client.Client // repeats requests as long as it is set to
+	InFlight int            // requests at a time, 1 … LanesMax
+	Speed    float64        // times real time, by the file's clock; 0 does not wait
+	Rejects  string         // file for bad rows; "" stops at the first one
+	State    string         // progress file; "" keeps none
+	From     State          // of KindAdd or KindEvents, begun by BeginSession
+}
+
+// Replay is one run that adds the rows of a file, each exactly once over all
+// runs of one session: the file is cut the same way each time, and each cut is
+// sent under its own number of the session's producer.
+//
+// Goroutines: Run starts one for each request in flight and one that saves
+// progress, and waits for all of them before it returns.
+type Replay struct {
+	cfg     ReplayConfig
+	rows    rowReader
+	parser  incrementParser
+	cuts    *cuts
+	filling *cut // owned by the reader
+	bucket  float64
+	pace    pace
+	acked   atomic.Int64 // rows acknowledged in this run
+}
+
+// NewReplay checks the file's header against the config.
+func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
+	if cfg.InFlight < 1 || cfg.InFlight > LanesMax {
+		return nil, fmt.Errorf("1 to %d requests may be in flight, not %d", LanesMax, cfg.InFlight)
+	}
+	if cfg.From.Session == nil {
+		return nil, errors.New("a session is missing")
+	}
+	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position.Line}, pace: pace{speed: cfg.Speed}}
+	var err error
+	if cfg.From.Kind == KindEvents {
+		timed := cfg.Speed > 0 || cfg.From.Session.TickSeconds > 0
+		r.parser, err = newEventParser(in, cfg.From, timed)
+	} else {
+		var p rowParser
+		p, err = newRowParser(in, cfg.From.IDColumn, cfg.From.Columns)
+		r.parser = &p
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.cuts = newCuts(cfg.From.Position, cfg.From.Session.Seq, cfg.State != "")
+	r.filling = &cut{before: cfg.From.Position, after: cfg.From.Position}
+	return r, nil
+}
+
+// RowsAcked returns the rows added in this run, or known to have been added by
+// the one before. Any goroutine may ask.
+func (r *Replay) RowsAcked() int64 { return r.acked.Load() }
+
+// Run adds the file from where the config says. It returns when every row is
+// added or rejected, or with the error that stopped it, as Import.Run does. The
+// progress file then says where to go on, or that all is done.
+func (r *Replay) Run(ctx context.Context) (Summary, error) {
+	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
+		return Summary{}, err
+	}
+	// The producer's name must outlive this process before it is used.
+	if err := r.save(false); err != nil {
+		return Summary{}, errors.Join(err, r.rows.close())
+	}
+	running, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var senders, saver sync.WaitGroup
+	queue := make(chan *cut)
+	for range r.cfg.InFlight {
+		senders.Go(func() { r.send(running, queue, stop) })
+	}
+	saving, stopSaving := context.WithCancel(context.Background())
+	saver.Go(func() { r.saveBehind(saving, stop) })
+
+	err := r.read(running, queue)
+	close(queue)
+	senders.Wait()
+	stopSaving()
+	saver.Wait()
+	if cause := context.Cause(running); cause != nil {
+		err = cause // why reading stopped
+	}
+	err = errors.Join(err, r.rows.close())
+	err = errors.Join(err, r.save(err == nil))
+	_, position := r.cuts.lowest()
+	return Summary{Rows: position.Rows, Rejected: r.rows.rejected.Load(), Position: position}, err
+}
+
+// read cuts the file until its end, a bad row that may not be skipped, or the
+// end of ctx.
+func (r *Replay) read(ctx context.Context, queue chan<- *cut) error {
+	for {
+		record, line, err := r.rows.next(ctx)
+		if errors.Is(err, io.EOF) {
+			return r.hand(ctx, queue)
+		}
+		if err != nil {
+			return err
+		}
+		inc, err := r.parser.increment(record, line)
+		if err == nil {
+			err = r.take(ctx, queue, inc, line)
+		} else {
+			err = r.rows.reject(err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take puts an increment into the cut that it belongs to. Where a cut ends
+// depends on the file and the session alone.
+func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, line int64) error {
+	if tick := r.cfg.From.Session.TickSeconds; tick > 0 {
+		bucket := math.Floor(inc.at / tick)
+		if bucket != r.bucket {
+			if err := r.hand(ctx, queue); err != nil {
+				return err
+			}
+		}
+		r.bucket = bucket
+	}
+	if err := r.pace.wait(ctx, inc.at); err != nil {
+		return err
+	}
+	if len(inc.deltas) > 0 {
+		r.filling.sums.Add(inc.id, inc.deltas)
+	}
+	r.filling.after = Position{Line: line, Rows: r.filling.after.Rows + 1}
+	if r.filling.rows() < int64(r.cfg.From.Session.BatchRows) {
+		return nil
+	}
+	return r.hand(ctx, queue)
+}
+
+// hand lets the cut go that is being filled, unless it is empty, and begins the
+// next one.
+func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
+	full := r.filling
+	if full.rows() == 0 {
+		return nil
+	}
+	r.filling = &cut{before: full.after, after: full.after}
+	if err := r.cuts.letThrough(ctx, full); err != nil {
+		return err
+	}
+	select {
+	case queue <- full:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *cut) rows() int64 { return c.after.Rows - c.before.Rows }
+
+// send sends cuts until the queue is closed. One that is cut off will be sent
+// again under its number.
+func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
+	for c := range queue {
+		if ctx.Err() != nil {
+			continue
+		}
+		if err := r.add(ctx, c); err != nil {
+			fail(err)
+		}
+	}
+}
+
+func (r *Replay) add(ctx context.Context, c *cut) error {
+	var result client.WriteResult
+	if c.sums.Len() > 0 {
+		var err error
+		o := client.WriteOptions{Quiet: true, Producer: r.cfg.From.Session.Producer, Seq: c.seq}
+		result, err = r.cfg.Client.Incr(ctx, r.cfg.From.Keyspace, c.sums.Ops(), o)
+		if err != nil {
+			return fmt.Errorf("cannot add the rows of %s: %w", r.place(c), err)
+		}
+	}
+	r.cuts.ack(c)
+	r.acked.Add(c.rows())
+	if len(result.Refused) > 0 && result.Refused[0].Error != nil {
+		first := result.Refused[0]
+		return fmt.Errorf("the sums of %d ids in %s are not added, the others are; the first is of id %d: %s",
+			len(result.Refused), r.place(c), first.ID, first.Error.Message)
+	}
+	return nil
+}
+
+func (r *Replay) place(c *cut) string {
+	return fmt.Sprintf("%s:%d–%d", r.rows.in.Name(), c.before.Line+1, c.after.Line)
+}
+
+// saveBehind saves progress every now and then, and whenever the window waits
+// for it, until ctx ends.
+func (r *Replay) saveBehind(ctx context.Context, fail context.CancelCauseFunc) {
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-r.cuts.behind:
+		}
+		if err := r.save(false); err != nil {
+			fail(err)
+			return
+		}
+	}
+}
+
+func (r *Replay) save(done bool) error {
+	if r.cfg.State == "" {
+		return nil
+	}
+	state, session := r.cfg.From, *r.cfg.From.Session
+	session.Seq, state.Position = r.cuts.lowest()
+	session.Done = done
+	state.Session = &session
+	if err := state.write(r.cfg.State); err != nil {
+		return err
+	}
+	r.cuts.saved(session.Seq)
+	return nil
+}
+
+// pace waits for the time of events.
+type pace struct {
+	speed float64 // 0 does not wait
+	began time.Time
+	first float64
+}
+
+// wait returns when an event of a time is due, counted from the first one that
+// it was asked for, or when ctx ends.
+func (p *pace) wait(ctx context.Context, at float64) error {
+	if p.speed == 0 {
+		return nil
+	}
+	if p.began.IsZero() {
+		p.began, p.first = time.Now(), at
+	}
+	seconds := min((at-p.first)/p.speed, paceSecondsMax)
+	left := time.Until(p.began.Add(time.Duration(seconds * float64(time.Second))))
+	if left <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(left):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
