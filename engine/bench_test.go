@@ -154,19 +154,33 @@ func BenchmarkOps(b *testing.B) {
 	}
 	rand.New(rand.NewPCG(5, 5)).Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	var row [4]int64
-	each := func(name string, f func(id uint64)) {
-		b.Run(name, func(b *testing.B) {
+	one := []Op{{Kind: OpAdd, Cells: []Cell{{1, 1}}}}
+	answer := make([]int64, 4)
+	for _, f := range []struct {
+		name string
+		op   func(id uint64) int64
+	}{
+		{"GoMapGet", func(id uint64) int64 { return peer[id].counts[1] }},
+		{"Get", func(id uint64) int64 { tab.Get(id, row[:]); return row[1] }},
+		{"Add", func(id uint64) int64 { one[0].ID = id; tab.Apply(one, 4, answer, nil); return answer[1] }},
+	} {
+		sink := int64(0)
+		b.Run(f.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				f(ids[i%len(ids)])
+				sink += f.op(ids[i%len(ids)])
 			}
 		})
+		b.Run(f.name+"Alone", func(b *testing.B) {
+			b.ReportAllocs()
+			at := 0
+			for range b.N {
+				at++
+				at += int(f.op(ids[at%len(ids)]) >> 62) // always 0, which the processor does not know
+			}
+		})
+		runtime.KeepAlive(sink)
 	}
-	var sink int64
-	each("GoMapGet", func(id uint64) { sink += peer[id].counts[1] })
-	each("Get", func(id uint64) { tab.Get(id, row[:]); sink += row[1] })
-	one := []Op{{Kind: OpAdd, Cells: []Cell{{1, 1}}}}
-	each("Add", func(id uint64) { one[0].ID = id; tab.Apply(one, 0, nil, nil) })
 	const page = 100
 	rows := make([]int64, page*4)
 	b.Run("GetMany100", func(b *testing.B) {
@@ -191,7 +205,6 @@ func BenchmarkOps(b *testing.B) {
 			tab.Apply(ops, 4, wide, nil)
 		}
 	})
-	runtime.KeepAlive(sink)
 }
 
 // BenchmarkWritesDuringSnapshot measures how long batches of 256 uniform writes

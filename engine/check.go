@@ -79,7 +79,7 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 func (s *segment) checkEmpty() error {
 	for i := range s.buckets {
 		for j := firstSlot(s.wide); j < lineWords; j++ {
-			for w := range s.words {
+			for w := range s.words() {
 				if slot := i*lineWords + j; s.tag(slot) == 0 && *s.word(slot, w) != 0 {
 					return fmt.Errorf("empty slot %d has counts", slot)
 				}

@@ -48,7 +48,11 @@ func readersBesideTheWriter(t *testing.T, columns []uint8, step int64) {
 	for seed := range uint64(3) {
 		readers.Go(func() { readUntil(t, &stop, tab, kept, seed, columns) })
 	}
-	for i := range 40000 {
+	writes := 40000
+	if testing.Short() {
+		writes = 10000
+	}
+	for i := range writes {
 		other := r.Uint64() >> 8
 		tab.Apply([]Op{add(kept[i%len(kept)]), add(other)}, 0, nil, nil)
 		switch {

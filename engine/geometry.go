@@ -14,12 +14,12 @@ const (
 
 	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets, so that its
 	// memory is exactly an allocator size class or exactly pages of 8 KiB. The
-	// largest takes 64 KiB: small enough that a copy for a snapshot delays a
-	// write by some 10 µs, large enough that header and directory cost under
+	// largest takes 128 KiB: small enough that a copy for a snapshot delays a
+	// write by some 20 µs, large enough that header and directory cost under
 	// 0.05 B a row.
 	bucketsMin  = 8
 	bucketsStep = 128
-	bucketsMax  = 1024
+	bucketsMax  = 2048
 
 	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at
 	// best (Dietzfelbinger and Weidling); short searches find room up to here.

@@ -16,7 +16,7 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 		d := t.dir.Load()
 		i := d.find(id)
 		s := d.segs[i].Load()
-		if s.words < words {
+		if s.words() < words {
 			t.reshapeLocked(i, words)
 			continue
 		}
@@ -36,7 +36,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID
 	if inOrder && s.rows >= appendRowsMin {
-		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words, t.mu.epoch)
+		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words(), t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
 		return
 	}
@@ -49,7 +49,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	}
 	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
-		if n := t.rebuilt(s, slots, sh, s.words); n != nil {
+		if n := t.rebuilt(s, slots, sh, s.words()); n != nil {
 			d.segs[i].Store(n)
 			return
 		}
@@ -89,8 +89,8 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 		at = high
 	}
 	start := slots[at].id
-	left := t.mustRebuild(s, slots[:at], s.words, d.first(i), start-1)
-	right := t.mustRebuild(s, slots[at:], s.words, start, d.last(i))
+	left := t.mustRebuild(s, slots[:at], s.words(), d.first(i), start-1)
+	right := t.mustRebuild(s, slots[at:], s.words(), start, d.last(i))
 	t.dir.Store(d.with(i, left, start, right))
 }
 

@@ -13,10 +13,14 @@ const (
 
 	// segmentBytes is the struct itself, in its allocator class, and its
 	// directory entry.
-	segmentBytes = 144 + 16
+	segmentBytes = 128 + 16
 )
 
 // segment is one hash array: the rows of one range of ids.
+//
+// What a lookup needs of it, up to the length of buckets, is its first cache
+// line: a lookup reads one of thousands of segments, and two lines of each
+// would push other things out of the cache.
 //
 // A slot is known by the place of its first word of counts: bucket*lineWords +
 // slot of the bucket.
@@ -40,20 +44,23 @@ type segment struct {
 	//     A reader that met such a change sees seq odd or changed, and reads
 	//     again. A slot becomes empty only in this way, so a tag that a reader
 	//     saw belongs to the counts it reads next, or seq has changed.
-	seq     atomic.Uint32
-	buckets []bucket
-	more    []uint64 // words-1 words to a slot: the counts from column 4 on
-	over    atomic.Pointer[overflow]
+	seq      atomic.Uint32
+	rowWords uint32 // 64-bit words of counts a row; never changes
+	buckets  []bucket
+	more     []uint64 // words()-1 words to a slot: the counts from column 4 on
+	over     atomic.Pointer[overflow]
 
 	// The writer's own.
-	words int // 64-bit words of counts a row; never changes
 	rows  int
 	epoch uint64 // the table's epoch when this segment was made
 	maxID uint64 // no row has a larger id
 }
 
+// words is how many 64-bit words of counts a row has.
+func (s *segment) words() int { return int(s.rowWords) }
+
 func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
-	s := &segment{geometry: g, buckets: make([]bucket, buckets), words: words, epoch: epoch}
+	s := &segment{geometry: g, buckets: make([]bucket, buckets), rowWords: uint32(words), epoch: epoch}
 	if words > 1 {
 		s.more = make([]uint64, buckets*slotsOf(g.wide)*(words-1))
 	}
@@ -62,7 +69,7 @@ func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
 
 // clone returns a copy that the writer may change.
 func (s *segment) clone(epoch uint64) *segment {
-	c := &segment{geometry: s.geometry, words: s.words, epoch: epoch, rows: s.rows, maxID: s.maxID,
+	c := &segment{geometry: s.geometry, rowWords: s.rowWords, epoch: epoch, rows: s.rows, maxID: s.maxID,
 		buckets: append([]bucket(nil), s.buckets...),
 		more:    append([]uint64(nil), s.more...),
 	}
@@ -71,7 +78,7 @@ func (s *segment) clone(epoch uint64) *segment {
 }
 
 // columns is how many counts a row has room for.
-func (s *segment) columns() int { return s.words * wordColumns }
+func (s *segment) columns() int { return s.words() * wordColumns }
 
 func (s *segment) bytes() int {
 	return lineWords*8*cap(s.buckets) + 8*cap(s.more) + s.over.Load().bytes() + segmentBytes
@@ -85,8 +92,8 @@ func (s *segment) prefetch(p place) {
 	prefetch(unsafe.Pointer(&s.buckets[p.first]), unsafe.Pointer(&s.buckets[p.second]))
 }
 
-// find returns the slot of the row at p, or -1. It reads both buckets, always:
-// their cache misses overlap, and there is no guess to get wrong.
+// find returns the slot of the row at p, or -1. The cache misses of both buckets
+// overlap: the match asks for the second before it waits for the first.
 func (s *segment) find(p place) int {
 	a, b := &s.buckets[p.first], &s.buckets[p.second]
 	m, slot := uint64(0), firstSlot(s.wide)
@@ -109,7 +116,7 @@ func (s *segment) word(slot, w int) *uint64 {
 		return &s.buckets[slot/lineWords][slot%lineWords]
 	}
 	row := slot/lineWords*slotsOf(s.wide) + slot%lineWords - firstSlot(s.wide)
-	return &s.more[row*(s.words-1)+w-1]
+	return &s.more[row*(s.words()-1)+w-1]
 }
 
 // readAt fills dst with the first len(dst) counts of the row at p.
@@ -144,7 +151,7 @@ func (s *segment) load(slot int, dst []int64) {
 
 func (s *segment) loadAny(slot int, dst []int64) {
 	for w := 0; len(dst) > 0; w++ {
-		if w >= s.words {
+		if w >= s.words() {
 			clear(dst)
 			return
 		}

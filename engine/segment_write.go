@@ -76,7 +76,7 @@ func (s *segment) remove(slot int) {
 // storeRow writes words*wordColumns counts and keeps the overflow table true
 // to the marks.
 func (s *segment) storeRow(slot int, row []int64) {
-	for w := range s.words {
+	for w := range s.words() {
 		at := s.word(slot, w)
 		old, word := *at, uint64(0)
 		for i := range wordColumns {
@@ -165,7 +165,7 @@ func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int
 
 // move takes the row at from to the empty slot to in its other bucket.
 func (s *segment) move(from, to int) {
-	for w := range s.words {
+	for w := range s.words() {
 		source := s.word(from, w)
 		for i := range wordColumns {
 			if *source>>(16*i)&0xFFFF == inOverflow {

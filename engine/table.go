@@ -92,17 +92,27 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64) {
 // nothing. Cells name columns below ColumnsMax; anything else is the caller's
 // fault and panics. It does not allocate but for new rows and overflows.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) []Overflow {
+	if len(ops) == 1 {
+		return t.applyOne(&ops[0], rows[:width], overflows)
+	}
 	t.mu.Lock()
 	defer t.unlock()
-	if len(ops) == 1 {
-		at := t.locate(ops[0].ID)
-		if column, ok := t.applyLocked(&ops[0], &at, rows[:width]); !ok {
-			overflows = append(overflows, Overflow{Column: column})
-		}
-		return overflows
-	}
 	for from := 0; from < len(ops); from += pageRows {
 		overflows = t.applyPageLocked(ops, from, width, rows, overflows)
+	}
+	return overflows
+}
+
+func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
+	at := t.locate(op.ID)
+	at.s.prefetch(at.p) // the locked instruction in Lock would wait for a plain load
+	t.mu.Lock()
+	defer t.unlock()
+	if !at.standsIn(t.dir.Load()) {
+		at = t.locate(op.ID)
+	}
+	if column, ok := t.applyLocked(op, &at, dst); !ok {
+		overflows = append(overflows, Overflow{Column: column})
 	}
 	return overflows
 }

@@ -14,11 +14,15 @@ import (
 // Ids of every shape, more than fill several segments, each with a row that
 // tells it from the others.
 func TestEveryShapeOfIDs(t *testing.T) {
+	rows := 3*rowsMax + 500 // of several full segments
+	if testing.Short() {
+		rows = 5000 // one goroutine has nothing to show the race detector
+	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			tab, m := newTable(t), model{}
-			for i := range 3*rowsMax + 500 {
+			for i := range rows {
 				op := Op{ID: shape(r, i), Kind: OpAdd, Cells: []Cell{{0, int64(i%60000) + 1}, {3, 2}}}
 				m.apply(op)
 				tab.Apply([]Op{op}, 0, nil, nil)
@@ -189,7 +193,7 @@ func TestPagesStopsAtTheFirstError(t *testing.T) {
 	stop := errors.New("stop")
 	snap := tab.Snapshot()
 	defer snap.Close()
-	if err := snap.Pages(func(*Page) error { return stop }); err != stop {
+	if err := snap.Pages(func(*Page) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("got %v", err)
 	}
 }
