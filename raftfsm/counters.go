@@ -153,9 +153,6 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
 	r := &Result{Index: entry.Index, Width: width}
-	if slices.ContainsFunc(c.batch.outcomes, func(o Outcome) bool { return o != Applied }) {
-		r.outcomes = slices.Clone(c.batch.outcomes)
-	}
 	if width > 0 {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
 	}
@@ -163,6 +160,14 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	r.Overflows = c.Table().Apply(c.batch.ops, width, r.Rows, nil)
 	c.advance(entry.Index)
 	c.whole.Unlock()
+	if len(r.Overflows) > 0 {
+		if err := c.batch.noteRefused(sections, c.once, r.Overflows); err != nil {
+			panic(&EntryError{Index: entry.Index, Err: err})
+		}
+	}
+	if slices.ContainsFunc(c.batch.outcomes, func(o Outcome) bool { return o != Applied }) {
+		r.outcomes = slices.Clone(c.batch.outcomes)
+	}
 	return r
 }
 

@@ -125,8 +125,12 @@ type RequestWriter struct {
 	ops   uint32
 }
 
-// Reset starts a section in buf, whose contents are overwritten.
+// Reset starts a section in buf, whose contents are overwritten. Like Op it
+// panics on an identity that the format has no form for.
 func (w *RequestWriter) Reset(buf []byte, id *RequestID) {
+	if n := len(id.producer); id.kind == byProducer && (n < 1 || n > ProducerBytesMax) {
+		panic(fmt.Sprintf("a producer's name of %d bytes has no form in a log entry", n))
+	}
 	kind := [...]byte{byNothing: sectionRequest, byProducer: sectionProducer, byKey: sectionKeyed}[id.kind]
 	w.buf = append(buf[:0], kind, 0, 0, 0, 0)
 	switch id.kind {
@@ -273,6 +277,43 @@ func (b *batch) request(kind byte, p []byte, once *once, ticked bool) error {
 	b.cells = b.cells[:cells]
 	for i := first; i < len(b.ops); i++ {
 		b.ops[i].Kind, b.ends[i] = engine.OpAdd, cells
+	}
+	return nil
+}
+
+// noteRefused has the memory know which requests of the entry had each op
+// refused, and tells their repeats inside the entry. It comes after the ops
+// were applied, and only if any overflowed, so it decodes heads again instead of
+// having every entry keep them.
+func (b *batch) noteRefused(sections []byte, once *once, overflows []engine.Overflow) error {
+	request, first := 0, 0
+	refused := map[string]bool{} // by identity as it stands in the entry
+	for len(sections) > 0 {
+		kind, payload, rest, err := nextSection(sections)
+		if err != nil {
+			return err
+		}
+		sections = rest
+		if kind == sectionClock {
+			continue
+		}
+		id, ops, err := parseIdentity(kind, payload)
+		if err != nil {
+			return err
+		}
+		name := payload[:len(payload)-len(ops)]
+		end, n := first+int(binary.LittleEndian.Uint32(ops)), 0
+		for ; len(overflows) > 0 && overflows[0].Op < end; overflows = overflows[1:] {
+			n++
+		}
+		switch {
+		case b.outcomes[request] == Applied && n > 0 && n == end-first:
+			once.refuse(&id)
+			refused[string(name)] = true
+		case b.outcomes[request] == Duplicate && refused[string(name)]:
+			b.outcomes[request] = Refused
+		}
+		request, first = request+1, end
 	}
 	return nil
 }

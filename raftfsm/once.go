@@ -14,6 +14,9 @@ const (
 	Expired
 	// Full: there is no room to remember another key. Nothing was applied.
 	Full
+	// Refused: it was judged before, and each of its ops overflowed. Its rows are
+	// those of now, and nothing was applied, then or now.
+	Refused
 )
 
 const (
@@ -23,6 +26,11 @@ const (
 	// gonePerProducer bounds the producers that are remembered by name only,
 	// after they went, as a multiple of Limits.ProducersMax.
 	gonePerProducer = 16
+	// forgottenPerEntry bounds what one entry makes the memory forget of keys,
+	// and of producers: all of them may come of age at once, and an entry behind
+	// which others wait should not take a tenth of a second. What is kept longer
+	// than it must be harms nobody.
+	forgottenPerEntry = 4096
 )
 
 // once is a group's memory of the requests that it has applied. It is part of
@@ -34,6 +42,10 @@ type once struct {
 
 	keys     map[[16]byte]keyRecord
 	keyOrder fifo[[16]byte] // by arrival, in which order they go
+	// keyFloor is the latest time that was a horizon ago. It only rises, also
+	// when the horizon is made longer. A key made before it is refused, and one
+	// made since is in keys if it was ever applied.
+	keyFloor int64
 
 	producers map[string]*producer
 	idle      producer // head of the ring of producers by last use, longest idle next
@@ -44,18 +56,20 @@ type once struct {
 	goneOrder fifo[uint64]
 }
 
-// keyRecord is what is kept of a key. It goes two horizons after it came,
-// because a key may be made, by its own clock, up to one horizon after the
-// group's time, and is judged by that time from then on.
+// keyRecord is what is kept of a key. It goes two horizons after it came, but
+// not before its own time would have it refused: a key may be made, by its own
+// clock, up to one horizon after the group's time.
 type keyRecord struct {
-	body [16]byte
-	came int64
+	body       [16]byte
+	came, born int64 // born is 0 if the key does not say
+	refused    bool  // every op overflowed
 }
 
 type producer struct {
 	name       string
 	high       uint64 // highest number applied
-	window     uint64 // bit i: number high-i was applied
+	window     uint64 // bit i: number high-i was judged
+	refused    uint64 // bit i: and each of its ops overflowed
 	used       int64
 	next, prev *producer
 }
@@ -70,12 +84,26 @@ func newOnce() *once {
 // what is too old by then.
 func (o *once) tick(now int64, limits Limits) {
 	o.now, o.limits = max(o.now, now), limits
-	for o.keyOrder.len() > 0 && o.now-o.keys[o.keyOrder.front()].came >= 2*limits.KeyHorizon.Milliseconds() {
-		delete(o.keys, o.keyOrder.pop())
+	o.keyFloor = max(o.keyFloor, o.now-limits.KeyHorizon.Milliseconds())
+	for n := 0; n < forgottenPerEntry && o.forgetKey(); n++ {
 	}
-	for o.idle.next != &o.idle && o.now-o.idle.next.used >= limits.ProducerIdle.Milliseconds() {
+	for n := 0; n < forgottenPerEntry && o.idle.next != &o.idle &&
+		o.now-o.idle.next.used >= limits.ProducerIdle.Milliseconds(); n++ {
 		o.forget(o.idle.next)
 	}
+}
+
+// forgetKey drops the key that came first, if it may go.
+func (o *once) forgetKey() bool {
+	if o.keyOrder.len() == 0 {
+		return false
+	}
+	first := o.keys[o.keyOrder.front()]
+	if o.now-first.came < 2*o.limits.KeyHorizon.Milliseconds() || first.born >= o.keyFloor && first.born != 0 {
+		return false
+	}
+	delete(o.keys, o.keyOrder.pop())
+	return true
 }
 
 // judge decides about a request and, if it is to be applied, remembers it.
@@ -94,16 +122,15 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 		if known.body != id.body {
 			return Conflict
 		}
-		return Duplicate
+		return repeated(known.refused)
 	}
-	horizon := o.limits.KeyHorizon.Milliseconds()
 	switch {
-	case id.born != 0 && (id.born < o.now-horizon || id.born > o.now+horizon):
+	case id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds()):
 		return Expired
-	case len(o.keys) >= o.limits.KeysMax:
+	case len(o.keys) >= o.limits.KeysMax && !o.forgetKey():
 		return Full
 	}
-	o.keys[id.key] = keyRecord{body: id.body, came: o.now}
+	o.keys[id.key] = keyRecord{body: id.body, came: o.now, born: id.born}
 	o.keyOrder.push(id.key)
 	return Applied
 }
@@ -119,13 +146,14 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 	switch {
 	case id.seq > p.high:
 		p.window <<= min(id.seq-p.high, seqWindow)
+		p.refused <<= min(id.seq-p.high, seqWindow)
 		p.window |= 1
 		p.high = id.seq
 		return Applied
 	case p.high-id.seq >= seqWindow:
 		return Expired
 	case p.window>>(p.high-id.seq)&1 != 0:
-		return Duplicate
+		return repeated(p.refused>>(p.high-id.seq)&1 != 0)
 	}
 	p.window |= 1 << (p.high - id.seq)
 	return Applied
@@ -142,6 +170,31 @@ func (o *once) newProducer(id *RequestID) Outcome {
 		o.forget(o.idle.next)
 	}
 	return Applied
+}
+
+// repeated is the outcome of a request that was judged before.
+func repeated(refused bool) Outcome {
+	if refused {
+		return Refused
+	}
+	return Duplicate
+}
+
+// refuse notes that each op of a request, which judge has just remembered,
+// overflowed.
+func (o *once) refuse(id *RequestID) {
+	switch id.kind {
+	case byProducer:
+		// It may be behind the window, or gone, by what followed in its entry.
+		if p := o.producers[string(id.producer)]; p != nil && id.seq <= p.high && p.high-id.seq < seqWindow {
+			p.refused |= 1 << (p.high - id.seq)
+		}
+	case byKey:
+		if known, ok := o.keys[id.key]; ok {
+			known.refused = true
+			o.keys[id.key] = known
+		}
+	}
 }
 
 // forget drops a producer and remembers that it was.
@@ -171,7 +224,7 @@ func (p *producer) unlink() {
 	p.next, p.prev = nil, nil
 }
 
-// fifo is a queue whose memory is bounded by twice what it holds.
+// fifo is a queue whose memory is bounded by twice the most that it held.
 type fifo[T any] struct {
 	items []T
 	head  int

@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -15,9 +16,9 @@ import (
 
 var testLimits = Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}
 
-// requestEntry returns an entry of one request that adds 1 to column 0 of key 1.
-func requestEntry(index uint64, now int64, id RequestID) *raft.Log {
-	entry := AppendClock(BeginEntry(nil, 1), time.UnixMilli(now), testLimits)
+// limitedEntry returns an entry of one request that adds 1 to column 0 of key 1.
+func limitedEntry(index uint64, now int64, limits Limits, id RequestID) *raft.Log {
+	entry := AppendClock(BeginEntry(nil, 1), time.UnixMilli(now), limits)
 	var w RequestWriter
 	w.Reset(nil, &id)
 	w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
@@ -26,16 +27,19 @@ func requestEntry(index uint64, now int64, id RequestID) *raft.Log {
 
 // history applies requests at given log times.
 type history struct {
-	t     testing.TB
-	c     *Counters
-	index uint64
+	t      testing.TB
+	c      *Counters
+	limits Limits
+	index  uint64
 }
 
-func newHistory(t testing.TB) *history { return &history{t: t, c: NewCounters()} }
+func newHistory(t testing.TB) *history {
+	return &history{t: t, c: NewCounters(), limits: testLimits}
+}
 
 func (h *history) request(now int64, id RequestID) (Outcome, int64) {
 	h.index++
-	r := h.c.Apply(requestEntry(h.index, now, id)).(*Result)
+	r := h.c.Apply(limitedEntry(h.index, now, h.limits, id)).(*Result)
 	return r.Outcome(0), r.Rows[0]
 }
 
@@ -114,7 +118,126 @@ func TestKeys(t *testing.T) {
 	ahead := uuidv7(now + minutes(10)) // made by a clock that is ahead
 	h.want(now, keyed(ahead, "b"), Applied, 3)
 	h.want(now+minutes(20)-1, keyed(ahead, "b"), Duplicate, 3)
+	h.want(now+minutes(20), keyed(ahead, "b"), Duplicate, 3)
 	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
+}
+
+// A key that was forgotten under a short horizon is not taken again under a
+// longer one, and one that outlives a shorter horizon is kept for as long as it
+// would be taken.
+func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
+	h.want(now, keyed(uuidv7(now), "b"), Applied, 1)
+	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets it
+	within(time.Hour)
+	h.want(now+minutes(21), keyed(uuidv7(now), "b"), Expired, 2)
+	h.want(now+minutes(22), keyed(uuidv7(now+minutes(21)), "b"), Applied, 3)
+	ahead := uuidv7(now + minutes(80))
+	h.want(now+minutes(23), keyed(ahead, "b"), Applied, 4)
+	within(time.Minute)
+	for _, at := range []int64{30, 78, 79, 80, 81} {
+		h.want(now+minutes(at), keyed(ahead, "b"), Duplicate, 4)
+	}
+	h.want(now+minutes(82), keyed(ahead, "b"), Expired, 4)
+	if len(h.c.once.keys) != 0 {
+		t.Errorf("%d keys are kept", len(h.c.once.keys))
+	}
+}
+
+// What comes of age at once is forgotten over several entries, and is still
+// known until then.
+func TestForgettingIsBoundedByEntry(t *testing.T) {
+	h := newHistory(t)
+	h.limits.KeysMax, h.limits.ProducersMax = 3*forgottenPerEntry, 3*forgottenPerEntry
+	const n = 2*forgottenPerEntry + 1
+	for i := range int64(n) {
+		h.request(0, keyed(fmt.Sprint(i), ""))
+		h.request(0, seq(fmt.Sprint(i), 1))
+	}
+	last := fmt.Sprint(n - 1)
+	for i, left := range []int{n - forgottenPerEntry, n - 2*forgottenPerEntry, 0} {
+		want := Duplicate
+		if left == 0 {
+			want = Applied
+		}
+		h.want(minutes(60), keyed(last, ""), want, 2*n+int64(i/2))
+		if got := len(h.c.once.producers); got != left {
+			t.Errorf("%d producers, want %d", got, left)
+		}
+	}
+	if len(h.c.once.keys) != 1 || len(h.c.once.gone) != n {
+		t.Errorf("%d keys, %d gone", len(h.c.once.keys), len(h.c.once.gone))
+	}
+}
+
+// A full memory whose keys may go makes room for as many as come in an entry.
+func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
+	o, l := newOnce(), testLimits
+	l.KeysMax = 2 * forgottenPerEntry
+	o.tick(0, l)
+	fill := func(round int) {
+		for i := range l.KeysMax {
+			id := keyed(fmt.Sprint(round, " ", i), "")
+			if outcome := o.judge(&id); outcome != Applied {
+				t.Fatalf("round %d, key %d: outcome %d", round, i, outcome)
+			}
+		}
+	}
+	fill(0)
+	o.tick(minutes(20), l)
+	fill(1)
+	if id := keyed("one more", ""); o.judge(&id) != Full || len(o.keys) != l.KeysMax {
+		t.Errorf("%d keys", len(o.keys))
+	}
+}
+
+// A request of which every op overflowed says so again when it is repeated, in
+// the same entry, in a later one and behind a snapshot.
+func TestRefusedRequestsStayRefused(t *testing.T) {
+	add := func(w *RequestWriter, key uint64, n int64) {
+		w.Op(key, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}})
+	}
+	entry := func(index uint64, ids ...RequestID) *raft.Log {
+		e := AppendClock(BeginEntry(nil, 1), time.UnixMilli(0), testLimits)
+		for i, id := range ids {
+			var w RequestWriter
+			w.Reset(nil, &id)
+			add(&w, 1, math.MaxInt64)
+			if i == 0 {
+				add(&w, 2, 1) // of the first, one op is applied
+			} else {
+				add(&w, 1, math.MaxInt64)
+			}
+			e = append(e, w.Section()...)
+		}
+		return &raft.Log{Index: index, Type: raft.LogCommand, Data: SealEntry(e)}
+	}
+	h := newHistory(t)
+	if h.index++; h.c.Apply(entry(h.index, seq("fills", 1))).(*Result).Outcome(0) != Applied {
+		t.Fatal("the first was not applied")
+	}
+	ids := []RequestID{seq("part", 1), seq("p", 7), keyed("k", ""), seq("p", 6), seq("p", 7), keyed("k", ""), seq("part", 1), seq("p", 80)}
+	first := []Outcome{Applied, Applied, Applied, Applied, Refused, Refused, Duplicate, Applied}
+	again := []Outcome{Duplicate, Expired, Refused, Expired, Expired, Refused, Duplicate, Refused}
+	for i, want := range [][]Outcome{first, again, again} {
+		h.index++
+		r := h.c.Apply(entry(h.index, ids...)).(*Result)
+		for request := range ids {
+			if got := r.Outcome(request); got != want[request] {
+				t.Errorf("time %d, request %d: outcome %d, want %d", i, request, got, want[request])
+			}
+		}
+		if r.Rows[2] != math.MaxInt64 || r.Rows[1] != 2 {
+			t.Errorf("time %d: rows %v", i, r.Rows)
+		}
+		h.reopen(t)
+	}
+	h.want(0, seq("p", 79), Applied, math.MaxInt64) // overflows, and by itself
+	h.want(0, seq("p", 79), Refused, math.MaxInt64)
+	h.want(0, seq("p", 81), Applied, math.MaxInt64)
+	h.want(0, seq("p", 79), Refused, math.MaxInt64)
+	h.want(0, seq("p", 78), Applied, math.MaxInt64)
 }
 
 func TestKeysAreBounded(t *testing.T) {
@@ -156,16 +279,14 @@ func TestOnceAgainstModel(t *testing.T) {
 		applied, count, now := map[string]bool{}, int64(0), minutes(1<<20)
 		for range rapid.IntRange(1, 400).Draw(rt, "requests") {
 			now += []int64{0, 0, 1, -5, minutes(1), minutes(30)}[r.IntN(6)]
-			name, id := fmt.Sprintf("p%d/%d", r.IntN(8), 1+r.IntN(100)), RequestID{}
+			var name string
+			var id RequestID
 			if r.IntN(2) == 0 {
 				name = uuidv7(now - minutes(10) + r.Int64N(minutes(20))/minutes(1)*minutes(1))
 				id = keyed(name, "")
 			} else {
-				var p, n int
-				if _, err := fmt.Sscanf(name, "p%d/%d", &p, &n); err != nil {
-					rt.Fatal(err)
-				}
-				id = seq(fmt.Sprint(p), uint64(n))
+				p, n := r.IntN(8), 1+r.Uint64N(100)
+				name, id = fmt.Sprint(p, "/", n), seq(fmt.Sprint(p), n)
 			}
 			outcome, got := h.request(now, id)
 			if outcome == Applied {

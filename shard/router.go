@@ -166,7 +166,7 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 		if len(p.ops) == 0 {
 			continue
 		}
-		w.Duplicate = w.Duplicate && p.proposal.outcome() == raftfsm.Duplicate
+		w.Duplicate = w.Duplicate && p.proposal.outcome() != raftfsm.Applied
 		w.Token = append(w.Token, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
@@ -178,12 +178,16 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	return nil
 }
 
+// wasRefused reports whether the part repeats one of which every op overflowed.
+// The group remembers that, and not the columns.
+func (p *part) wasRefused() bool { return p.proposal.outcome() == raftfsm.Refused }
+
 // overflows appends the refused ops in the request's order.
 func (ps *parts) overflows(w *Write) {
 	refusals := false
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		refusals = refusals || len(p.ops) > 0 && len(p.proposal.result.Overflows) > 0
+		refusals = refusals || len(p.ops) > 0 && (p.wasRefused() || len(p.proposal.result.Overflows) > 0)
 	}
 	if !refusals {
 		return
@@ -192,7 +196,9 @@ func (ps *parts) overflows(w *Write) {
 	for i := range w.Ops {
 		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
 		p := &ps.byShard[s]
-		if o, refused := p.proposal.overflow(at[s], &p.from); refused {
+		if p.wasRefused() {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: w.Ops[i].Cells[0].Column})
+		} else if o, refused := p.proposal.overflow(at[s], &p.from); refused {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
 		}
 		at[s]++

@@ -1,0 +1,130 @@
+package raftfsm
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Replicas that apply one log hold equal bytes, whatever their clocks (inside a
+// bubble it is another year), however raft batches the entries, and whether they
+// began with a snapshot.
+func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 0))
+	now := time.Now().UnixMilli()
+	var log []*raft.Log
+	for i := range 3000 {
+		now += []int64{0, 1, -1000, minutes(1), minutes(40)}[r.IntN(5)]
+		id := seq(fmt.Sprint("p", r.IntN(20)), 1+r.Uint64N(200))
+		if r.IntN(2) == 0 {
+			id = keyed(uuidv7(now-r.Int64N(minutes(12))/1000*1000), fmt.Sprint(r.IntN(2)))
+		}
+		limits := testLimits
+		if r.IntN(20) == 0 { // as of a leader with other settings
+			limits = Limits{KeyHorizon: time.Minute, KeysMax: 3, ProducerIdle: time.Minute, ProducersMax: 2}
+		}
+		log = append(log, limitedEntry(uint64(i+1), now, limits, id))
+	}
+	for i, id := range []RequestID{seq("last", 1), keyed(uuidv7(now), "b")} {
+		log = append(log, limitedEntry(uint64(3001+i), now, testLimits, id))
+	}
+	oneByOne := newHistory(t)
+	for _, entry := range log {
+		oneByOne.c.Apply(entry)
+	}
+	want := oneByOne.bytes()
+	replay := func(t *testing.T) {
+		replica := newHistory(t)
+		for from := 0; from < len(log); {
+			n := min(1+r.IntN(64), len(log)-from)
+			replica.c.ApplyBatch(log[from : from+n])
+			from += n
+			if replica.index = uint64(from); r.IntN(10) == 0 {
+				replica.reopen(t)
+			}
+		}
+		if !bytes.Equal(replica.bytes(), want) {
+			t.Error("another state")
+		}
+	}
+	t.Run("now", replay)
+	t.Run("years ago", func(t *testing.T) { synctest.Test(t, replay) })
+	if s := oneByOne.c.once; len(s.gone) == 0 || len(s.producers) == 0 || len(s.keys) == 0 {
+		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", len(s.gone), len(s.producers), len(s.keys))
+	}
+}
+
+// What restores is what was written, byte by byte, and anything else is refused
+// without a panic.
+func FuzzRestoreOnce(f *testing.F) {
+	h := newHistory(f)
+	for i := range int64(40) {
+		h.request(i, seq(fmt.Sprint("p", i%9), uint64(i+1)))
+		h.request(i, keyed(fmt.Sprint(i), ""))
+	}
+	for _, o := range []*once{newOnce(), h.c.once} {
+		s := o.state()
+		f.Add(s.producers, s.gone, s.keys)
+	}
+	f.Fuzz(func(t *testing.T, producers, gone, keys []byte) {
+		o := newOnce()
+		if o.restoreProducers(producers) != nil || o.restoreGone(gone) != nil || o.restoreKeys(keys) != nil {
+			return
+		}
+		if s := o.state(); !bytes.Equal(s.producers, producers) || !bytes.Equal(s.gone, gone) || !bytes.Equal(s.keys, keys) {
+			t.Fatal("other bytes")
+		}
+		o.tick(o.now+1, testLimits)
+		id := seq("p", 1)
+		o.judge(&id)
+		id = keyed("k", "")
+		o.judge(&id)
+	})
+}
+
+// fullOnce is a memory of as many producers and keys as a default node takes,
+// and of half the producers that it remembers by name only.
+func fullOnce(b *testing.B) *once {
+	o, l := newOnce(), Limits{KeyHorizon: 10 * time.Minute, KeysMax: KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
+	o.tick(1, l)
+	for i := range 100_000 {
+		id := seq(fmt.Sprintf("0193f0a5-7c1e-7b1a-8f00-%012d", i), 1)
+		o.judge(&id)
+	}
+	for i := range KeysMaxMax {
+		id := keyed(fmt.Sprint(i), "")
+		o.judge(&id)
+	}
+	for i := range 800_000 {
+		o.addGone(uint64(i) * 0x9e3779b97f4a7c15)
+	}
+	b.ResetTimer()
+	return o
+}
+
+// BenchmarkOnceState is what a snapshot keeps the state machine for.
+func BenchmarkOnceState(b *testing.B) {
+	o := fullOnce(b)
+	for b.Loop() {
+		o.state()
+	}
+}
+
+// BenchmarkOnceTick is the entry at which all is due.
+func BenchmarkOnceTick(b *testing.B) {
+	o := fullOnce(b)
+	now := int64(1) + 24*time.Hour.Milliseconds()
+	for b.Loop() {
+		if len(o.keys) == 0 {
+			b.StopTimer()
+			o = fullOnce(b)
+			b.StartTimer()
+		}
+		o.tick(now, o.limits)
+	}
+}
