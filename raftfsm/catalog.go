@@ -1,125 +1,92 @@
 package raftfsm
 
 import (
-	"bufio"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/countd/countd/engine"
 )
 
-// Catalog is the state machine of the group that knows the keyspaces.
+// Catalog is the state machine of the group that knows what the cluster agrees
+// on: keyspaces, nodes, where groups are to be, and the cluster version.
 type Catalog struct {
-	state   atomic.Pointer[catalogState] // replaced whole by each command
-	applied atomic.Uint64
+	// view is replaced whole by each command and by Restore, which raft calls
+	// one at a time. A reader's one load is a state between two commands.
+	view atomic.Pointer[CatalogView]
 }
 
 var _ raft.FSM = (*Catalog)(nil)
 
-// Keyspace is one named table of the catalog.
-type Keyspace struct {
-	Name       string   `json:"name"`
-	Kind       string   `json:"kind"`
-	Columns    []string `json:"columns"`
-	Shards     int      `json:"shards"`
-	FirstGroup uint32   `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+// CatalogView is the catalog after one command. Everybody shares it: nothing
+// in it may be changed.
+type CatalogView struct {
+	Applied uint64 `json:"-"` // index of the last command that it shows
+
+	NextGroup      uint32               `json:"next_group"` // the number that the next shard is given
+	Keyspaces      map[string]Keyspace  `json:"keyspaces"`  // by name
+	Nodes          map[string]Node      `json:"nodes"`      // by key
+	Groups         map[uint32]Placement `json:"groups"`     // by number; the catalog's own once it is placed
+	ClusterVersion int                  `json:"cluster_version"`
+	VersionHeld    bool                 `json:"version_held"` // ClusterVersion stays what it is
+
+	changed chan struct{} // closed once a view of another state is there
 }
 
-type catalogState struct {
-	NextGroup uint32              `json:"next_group"`
-	Keyspaces map[string]Keyspace `json:"keyspaces"`
-}
+// firstClusterVersion is what a new cluster speaks.
+const firstClusterVersion = 1
 
-// CatalogCommand is one change; exactly one field is set.
-type CatalogCommand struct {
-	Create     *Keyspace        `json:"create,omitempty"` // FirstGroup is chosen when it is applied
-	AddColumns *AddColumnsEntry `json:"add_columns,omitempty"`
-}
-
-// AddColumnsEntry adds those columns that the keyspace does not have.
-type AddColumnsEntry struct {
-	Keyspace string   `json:"keyspace"`
-	Columns  []string `json:"columns"`
-}
-
-// CatalogResult is what Apply answers. Exists says that Create found a keyspace
-// of the name, and Keyspace is that; Missing that there is none to add to;
-// Full that the columns would be more than engine.ColumnsMax.
-type CatalogResult struct {
-	Keyspace              Keyspace
-	Exists, Missing, Full bool
-}
-
-// NewCatalog returns a catalog without keyspaces. Their groups are numbered
-// from 1: group 0 is the catalog's own.
+// NewCatalog returns a catalog without keyspaces and nodes. The groups of
+// keyspaces are numbered from 1: group 0 is the catalog's own.
 func NewCatalog() *Catalog {
 	c := &Catalog{}
-	c.state.Store(&catalogState{NextGroup: 1})
+	v := &CatalogView{NextGroup: CatalogGroup + 1, ClusterVersion: firstClusterVersion, changed: make(chan struct{})}
+	v.ownMaps()
+	c.view.Store(v)
 	return c
 }
 
+// View returns the catalog as it is now.
+func (c *Catalog) View() *CatalogView { return c.view.Load() }
+
 // Keyspaces returns the keyspaces by name, ascending.
-func (c *Catalog) Keyspaces() []Keyspace {
-	s := c.state.Load()
-	return slices.SortedFunc(maps.Values(s.Keyspaces), func(a, b Keyspace) int {
+func (c *Catalog) Keyspaces() []Keyspace { return c.View().KeyspacesByName() }
+
+// Applied returns the index of the last command that View shows.
+func (c *Catalog) Applied() uint64 { return c.View().Applied }
+
+// Changed returns a channel that is closed once the catalog holds something
+// else than this view. Catalog.View returns that by then. A command that
+// changed nothing does not close it.
+func (v *CatalogView) Changed() <-chan struct{} { return v.changed }
+
+// KeyspacesByName returns the keyspaces by name, ascending.
+func (v *CatalogView) KeyspacesByName() []Keyspace {
+	return slices.SortedFunc(maps.Values(v.Keyspaces), func(a, b Keyspace) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 }
 
-// Applied returns the index of the last command that Keyspaces shows.
-func (c *Catalog) Applied() uint64 { return c.applied.Load() }
-
-// AppendCatalogEntry appends the log entry of a command to dst.
-func AppendCatalogEntry(dst []byte, command *CatalogCommand) ([]byte, error) {
-	body, err := json.Marshal(command)
-	if err != nil {
-		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
-	}
-	dst = append(dst, entryVersion, entryCatalog, 0, 0, sectionCatalog)
-	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
-	return SealEntry(dst), nil
+// Digest returns a hash, FNV-1a, of the view's JSON. Views that hold the same
+// have equal digests, whatever commands made them.
+func (v *CatalogView) Digest() uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(v.encoded()) // a hash takes everything
+	return h.Sum64()
 }
 
-func parseCatalogEntry(entry []byte) (*CatalogCommand, error) {
-	kind, _, sections, err := openEntry(entry)
+// encoded returns the view's JSON. There is one for each state: object members
+// that are maps are written in the order of their keys.
+func (v *CatalogView) encoded() []byte {
+	body, err := json.Marshal(v)
 	if err != nil {
-		return nil, err
+		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them have one
 	}
-	section, body, rest, err := nextSection(sections)
-	if err != nil {
-		return nil, err
-	}
-	if kind != entryCatalog || section != sectionCatalog || len(rest) > 0 {
-		return nil, fmt.Errorf("%w: kind %d, section %d in the group of the catalog", errEntry, kind, section)
-	}
-	command := &CatalogCommand{}
-	if err := strictJSON(body, command); err != nil {
-		return nil, fmt.Errorf("%w: %w", errEntry, err)
-	}
-	if (command.Create == nil) == (command.AddColumns == nil) {
-		return nil, fmt.Errorf("%w: a command must do one thing", errEntry)
-	}
-	return command, nil
-}
-
-func strictJSON(body []byte, into any) error {
-	d := json.NewDecoder(strings.NewReader(string(body)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if d.InputOffset() != int64(len(body)) {
-		return fmt.Errorf("%d bytes after the JSON", int64(len(body))-d.InputOffset())
-	}
-	return nil
+	return body
 }
 
 // Apply applies one command and answers a *CatalogResult. It panics with an
@@ -129,134 +96,44 @@ func (c *Catalog) Apply(entry *raft.Log) any {
 	if err != nil {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
-	next, result := c.state.Load().after(command)
-	c.state.Store(next)
-	c.applied.Store(entry.Index)
+	was := c.View()
+	next, result := was.after(command)
+	next.Applied = entry.Index
+	c.replace(was, next)
 	return result
 }
 
-// after returns the state after a command. It changes nothing in place: readers
-// hold s.
-func (s *catalogState) after(command *CatalogCommand) (*catalogState, *CatalogResult) {
-	name := ""
-	if command.Create != nil {
-		name = command.Create.Name
-	} else {
-		name = command.AddColumns.Keyspace
+// replace makes next the view. Those who wait for it look after they are woken,
+// so it is stored first.
+func (c *Catalog) replace(was, next *CatalogView) {
+	c.view.Store(next)
+	if next.changed != was.changed {
+		close(was.changed)
 	}
-	k, exists := s.Keyspaces[name]
-	next := &catalogState{NextGroup: s.NextGroup, Keyspaces: maps.Clone(s.Keyspaces)}
-	if next.Keyspaces == nil {
-		next.Keyspaces = map[string]Keyspace{}
-	}
-	switch {
-	case command.Create != nil && exists:
-		return s, &CatalogResult{Keyspace: k, Exists: true}
-	case command.Create != nil:
-		k = *command.Create
-		k.FirstGroup = s.NextGroup
-		next.NextGroup += uint32(k.Shards)
-	case !exists:
-		return s, &CatalogResult{Missing: true}
-	default:
-		k.Columns = slices.Clone(k.Columns)
-		for _, column := range command.AddColumns.Columns {
-			if !slices.Contains(k.Columns, column) {
-				k.Columns = append(k.Columns, column)
-			}
-		}
-		if len(k.Columns) > engine.ColumnsMax {
-			return s, &CatalogResult{Keyspace: s.Keyspaces[name], Full: true}
-		}
-	}
-	next.Keyspaces[name] = k
-	return next, &CatalogResult{Keyspace: k}
 }
 
-// Snapshot captures the catalog between two commands.
-func (c *Catalog) Snapshot() (raft.FSMSnapshot, error) {
-	return &catalogSnapshot{index: c.applied.Load(), state: c.state.Load()}, nil
+// after returns the view after a command. It changes nothing in place: readers
+// hold v.
+func (v *CatalogView) after(command *CatalogCommand) (*CatalogView, *CatalogResult) {
+	next := *v
+	next.ownMaps()
+	result, changed := command.apply(&next)
+	if changed {
+		next.changed = make(chan struct{})
+		return &next, &result
+	}
+	same := *v
+	return &same, &result
 }
 
-type catalogSnapshot struct {
-	index uint64
-	state *catalogState
+// ownMaps gives the view maps that nobody else holds.
+func (v *CatalogView) ownMaps() {
+	v.Keyspaces, v.Nodes, v.Groups = owned(v.Keyspaces), owned(v.Nodes), owned(v.Groups)
 }
 
-func (s *catalogSnapshot) Persist(sink raft.SnapshotSink) error {
-	body, err := json.Marshal(s.state)
-	if err != nil {
-		return fmt.Errorf("cannot encode catalog: %w", err)
+func owned[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
 	}
-	w := &streamWriter{w: bufio.NewWriter(sink)}
-	if err := w.head(entryCatalog, s.index); err != nil {
-		return err
-	}
-	if err := w.section(streamCatalog, func(b []byte) []byte { return append(b, body...) }); err != nil {
-		return err
-	}
-	if err := w.end(uint64(len(s.state.Keyspaces)), 0); err != nil {
-		return err
-	}
-	return sink.Close()
-}
-
-func (*catalogSnapshot) Release() {}
-
-// Restore replaces the catalog by a snapshot's. On an error it stays what it
-// was.
-func (c *Catalog) Restore(snapshot io.ReadCloser) error {
-	defer snapshot.Close()
-	index, state, err := readCatalog(snapshot)
-	if err != nil {
-		return fmt.Errorf("cannot restore catalog: %w", err)
-	}
-	c.state.Store(state)
-	c.applied.Store(index)
-	return nil
-}
-
-func readCatalog(r io.Reader) (uint64, *catalogState, error) {
-	s := &streamReader{r: bufio.NewReader(r)}
-	index, err := s.head(entryCatalog)
-	if err != nil {
-		return 0, nil, err
-	}
-	kind, body, err := s.next()
-	if err != nil {
-		return 0, nil, err
-	}
-	state := &catalogState{}
-	if kind != streamCatalog {
-		return 0, nil, fmt.Errorf("%w: section kind %d", errSnapshot, kind)
-	}
-	if err := strictJSON(body, state); err != nil {
-		return 0, nil, fmt.Errorf("%w: %w", errSnapshot, err)
-	}
-	if err := state.check(); err != nil {
-		return 0, nil, err
-	}
-	kind, end, err := s.next()
-	if err != nil {
-		return 0, nil, err
-	}
-	if kind != streamEnd {
-		return 0, nil, fmt.Errorf("%w: section kind %d", errSnapshot, kind)
-	}
-	return index, state, s.end(end, uint64(len(state.Keyspaces)), 0)
-}
-
-// check refuses a state that no commands make: a keyspace under another's name
-// or without shards, or groups that NextGroup would give away again.
-func (s *catalogState) check() error {
-	if s.NextGroup < 1 {
-		return fmt.Errorf("%w: next group %d", errSnapshot, s.NextGroup)
-	}
-	for name, k := range s.Keyspaces {
-		behind := uint64(k.FirstGroup) + uint64(max(k.Shards, 0))
-		if k.Name != name || k.Shards < 1 || k.FirstGroup < 1 || behind > uint64(s.NextGroup) || len(k.Columns) > engine.ColumnsMax {
-			return fmt.Errorf("%w: keyspace %q: %+v", errSnapshot, name, k)
-		}
-	}
-	return nil
+	return maps.Clone(m)
 }

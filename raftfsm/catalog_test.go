@@ -5,13 +5,34 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/countd/countd/engine"
 )
 
+// aNode is a node of a catalog; its name is its key up to the first dot.
+func aNode(key string, versionMax int) Node {
+	name, _, _ := strings.Cut(key, ".")
+	return Node{
+		Key: key, Name: name, Zone: "z-" + name, HTTPAddr: name + ":7400", ClusterAddr: name + ":7401", GossipAddr: name + ":7402",
+		Version: "1.0.0", VersionMax: versionMax,
+	}
+}
+
+func putNode(node Node, replaces string) *CatalogCommand {
+	return &CatalogCommand{PutNode: &PutNodeEntry{Node: node, Replaces: replaces}}
+}
+
+// create makes a keyspace whose shards are all at node a.1.
 func create(name string, shards int, columns ...string) *CatalogCommand {
-	return &CatalogCommand{Create: &Keyspace{Name: name, Kind: "counters", Columns: columns, Shards: shards}}
+	return createAt(name, slices.Repeat([][]string{{"a.1"}}, max(shards, 0)), shards, columns...)
+}
+
+func createAt(name string, replicas [][]string, shards int, columns ...string) *CatalogCommand {
+	return &CatalogCommand{Create: &CreateEntry{
+		Keyspace: Keyspace{Name: name, Kind: "counters", Columns: columns, Shards: shards}, Replicas: replicas,
+	}}
 }
 
 func addColumns(name string, columns ...string) *CatalogCommand {
@@ -35,13 +56,14 @@ func numberedColumns(n int) []string {
 	return columns
 }
 
-func TestCatalogCommands(t *testing.T) {
+func TestCatalogKeyspaces(t *testing.T) {
 	posts := Keyspace{Name: "posts", Kind: "counters", Columns: []string{"like"}, Shards: 4, FirstGroup: 1}
 	wider := posts
 	wider.Columns = []string{"like", "view", "share"}
 	users := Keyspace{Name: "users", Kind: "counters", Columns: []string{"a"}, Shards: 1, FirstGroup: 5}
 	full := Keyspace{Name: "full", Kind: "counters", Columns: numberedColumns(engine.ColumnsMax), Shards: 2, FirstGroup: 6}
 	c := NewCatalog()
+	applyCommand(t, c, putNode(aNode("a.1", 1), ""))
 	for _, step := range []struct {
 		name    string
 		command *CatalogCommand
@@ -72,7 +94,7 @@ func TestCatalogCommands(t *testing.T) {
 			t.Errorf("%s: changed what a reader holds", step.name)
 		}
 	}
-	if c.Applied() != 10 {
+	if c.Applied() != 11 {
 		t.Errorf("applied %d", c.Applied())
 	}
 }
@@ -85,6 +107,7 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 	for name, entry := range map[string][]byte{
 		"nothing":        sealed(`{}`),
 		"two things":     sealed(`{"create":{"name":"a"},"add_columns":{"keyspace":"a"}}`),
+		"two of nodes":   sealed(`{"remove_node":{"key":"a"},"set_node_state":{"key":"a","state":"leaving"}}`),
 		"unknown member": sealed(`{"drop":"a"}`),
 		"no JSON":        sealed(`{`),
 		"more behind":    sealed(`{"create":{"name":"a"}}{}`),
@@ -102,92 +125,4 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 			}
 		})
 	}
-}
-
-func goldenCatalog(t *testing.T) *Catalog {
-	c := NewCatalog()
-	applyCommand(t, c, create("posts", 4, "like", "view"))
-	applyCommand(t, c, create("users", 1, "posts"))
-	return c
-}
-
-func TestCatalogSnapshot(t *testing.T) {
-	c := goldenCatalog(t)
-	snapshot := persisted(t, c)
-	mustBeGolden(t, "snapshot-catalog.bin", snapshot)
-
-	r := NewCatalog()
-	if err := restore(r, snapshot); err != nil {
-		t.Fatal(err)
-	}
-	if r.Applied() != 2 || !reflect.DeepEqual(r.Keyspaces(), c.Keyspaces()) {
-		t.Errorf("restored %d %+v", r.Applied(), r.Keyspaces())
-	}
-	if got := applyCommand(t, r, create("more", 1, "a")); got.Keyspace.FirstGroup != 6 {
-		t.Errorf("the next keyspace begins at group %d", got.Keyspace.FirstGroup)
-	}
-	mustRefuseDamage(t, c, snapshot, func() any { return []any{c.Applied(), c.Keyspaces()} })
-}
-
-func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
-	for name, body := range map[string]string{
-		"null":                      `null`,
-		"no next group":             `{"keyspaces":{}}`,
-		"group 0":                   `{"next_group":2,"keyspaces":{"a":{"name":"a","columns":["x"],"shards":1,"first_group":0}}}`,
-		"groups given away again":   `{"next_group":2,"keyspaces":{"a":{"name":"a","columns":["x"],"shards":2,"first_group":1}}}`,
-		"no shards":                 `{"next_group":2,"keyspaces":{"a":{"name":"a","columns":["x"],"shards":0,"first_group":1}}}`,
-		"fewer shards than none":    `{"next_group":2,"keyspaces":{"a":{"name":"a","columns":["x"],"shards":-1,"first_group":1}}}`,
-		"under the name of another": `{"next_group":2,"keyspaces":{"b":{"name":"a","columns":["x"],"shards":1,"first_group":1}}}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			stream := streamOf(entryCatalog, 1, []streamPart{{streamCatalog, []byte(body)}}, 1, 0)
-			if err := restore(NewCatalog(), stream); !errors.Is(err, errSnapshot) {
-				t.Errorf("restored: %v", err)
-			}
-		})
-	}
-}
-
-func FuzzCatalogEntry(f *testing.F) {
-	f.Add([]byte(`{"create":{"name":"a","kind":"counters","columns":["x"],"shards":1,"first_group":0}}`))
-	f.Add([]byte(`{"add_columns":{"keyspace":"a","columns":["x","y"]}}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		entry := append([]byte{entryVersion, entryCatalog, 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
-		command, err := parseCatalogEntry(SealEntry(append(entry, body...)))
-		if err != nil {
-			if !errors.Is(err, errEntry) {
-				t.Fatal(err)
-			}
-			return
-		}
-		again, err := AppendCatalogEntry(nil, command)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := parseCatalogEntry(again)
-		if err != nil || !reflect.DeepEqual(got, command) {
-			t.Fatalf("%+v became %+v, %v", command, got, err)
-		}
-	})
-}
-
-func FuzzReadCatalog(f *testing.F) {
-	f.Add(uint64(2), uint64(1), []byte(`{"next_group":2,"keyspaces":{"a":{"name":"a","kind":"","columns":["x"],"shards":1,"first_group":1}}}`))
-	f.Fuzz(func(t *testing.T, index, keyspaces uint64, body []byte) {
-		c := NewCatalog()
-		if err := restore(c, body); err == nil {
-			t.Fatal("a stream without a head was taken")
-		}
-		stream := streamOf(entryCatalog, index, []streamPart{{streamCatalog, body}}, keyspaces, 0)
-		if err := restore(c, stream); err != nil {
-			if !errors.Is(err, errSnapshot) {
-				t.Fatal(err)
-			}
-			return
-		}
-		r := NewCatalog()
-		if err := restore(r, persisted(t, c)); err != nil || r.Applied() != index || !reflect.DeepEqual(r.Keyspaces(), c.Keyspaces()) {
-			t.Fatalf("%+v became %+v, %v", c.Keyspaces(), r.Keyspaces(), err)
-		}
-	})
 }

@@ -27,18 +27,6 @@ func goldenOps() [][]engine.Op {
 
 func TestEntryBytesAreGolden(t *testing.T) {
 	mustBeGolden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
-	create, err := AppendCatalogEntry(nil, &CatalogCommand{Create: &Keyspace{
-		Name: "posts", Kind: "counters", Columns: []string{"like", "view"}, Shards: 4,
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustBeGolden(t, "entry-catalog-create.bin", create)
-	columns, err := AppendCatalogEntry(nil, &CatalogCommand{AddColumns: &AddColumnsEntry{Keyspace: "posts", Columns: []string{"share"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustBeGolden(t, "entry-catalog-columns.bin", columns)
 }
 
 // What goes in as ops comes out of Apply as the naive model has it: 1. each op's

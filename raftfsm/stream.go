@@ -22,7 +22,7 @@ import (
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
 //	producers, gone, keys: oncestate.go; each once, behind the rows
 //	catalog:  JSON
-//	end:      rows (8) | digest (8) | sections before this one (4)
+//	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one (4)
 //
 // The state kind is that of the entries. A reader takes nothing for granted: a
 // stream that is cut, or has anything behind its end, is refused.
@@ -46,7 +46,7 @@ const (
 	sectionRowsMax = 1 << 15
 	// payloadMax bounds what a reader allocates on the word of a length field.
 	// The largest section of rows has 21.6 MB, 660 B a row; that of a catalog,
-	// all keyspaces, some 300 kB.
+	// with as many keyspaces, shards and nodes as there may be, some 3 MB.
 	payloadMax = 32 << 20
 
 	streamBufferSize = 1 << 20

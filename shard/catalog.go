@@ -23,6 +23,10 @@ const (
 	KeyspacesMax = 64
 )
 
+// errRefused is returned when a command does not fit the catalog as it is by the
+// time it is applied.
+var errRefused = errors.New("the catalog refused the command")
+
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 // groupFSM is what openGroup takes.
@@ -50,9 +54,9 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if n.Keyspace(k.Name) == nil && len(n.Keyspaces()) >= KeyspacesMax {
 		return nil, &ArgumentError{"name", fmt.Sprintf("there are %d keyspaces, the most that a cluster takes", KeyspacesMax)}
 	}
-	r, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.Keyspace{
+	r, err := n.change(ctx, n.createHere(raftfsm.Keyspace{
 		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards,
-	}})
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -78,6 +82,13 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns", engine.ColumnsMax)}
 	}
 	return n.served(ctx, name)
+}
+
+// createHere returns the command that makes a keyspace with this node as the
+// only replica of each shard.
+func (n *Node) createHere(k raftfsm.Keyspace) *raftfsm.CatalogCommand {
+	replicas := slices.Repeat([][]string{{n.cfg.NodeID}}, k.Shards)
+	return &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: k, Replicas: replicas}}
 }
 
 func checkKeyspace(k *Keyspace) error {
@@ -137,6 +148,8 @@ func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*ra
 	select {
 	case o := <-answer:
 		switch {
+		case o.err == nil && o.result.Refused != "":
+			return nil, fmt.Errorf("%w: %s", errRefused, o.result.Refused)
 		case o.err == nil:
 			return o.result, nil
 		case neverProposed(o.err):

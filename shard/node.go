@@ -54,7 +54,7 @@ var builtin = []raftfsm.Keyspace{
 }
 
 const (
-	catalogGroup = 0 // the number of the group that holds the catalog
+	catalogGroup = raftfsm.CatalogGroup
 	catalogName  = "meta"
 
 	// startTimeout bounds the first election and the making of the built-in
@@ -145,10 +145,33 @@ func (n *Node) start() error {
 	if err := n.waitUntil(ctx, n.meta.ready); err != nil {
 		return fmt.Errorf("cannot open the catalog: %w", err)
 	}
+	if err := n.enter(ctx); err != nil {
+		return fmt.Errorf("cannot put the node into the catalog: %w", err)
+	}
 	if err := n.createBuiltin(ctx); err != nil {
 		return err
 	}
 	return n.follow()
+}
+
+// enter makes the catalog say what this node is, and that the catalog's own
+// group is here.
+func (n *Node) enter(ctx context.Context) error {
+	self := raftfsm.Node{
+		Key: n.cfg.NodeID, Name: n.cfg.NodeID, Version: n.cfg.Version, VersionMax: raftfsm.ClusterVersionMax,
+		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
+		State: raftfsm.NodeActive,
+	}
+	if n.catalog.View().Nodes[self.Key] != self {
+		if _, err := n.change(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: self}}); err != nil {
+			return err
+		}
+	}
+	if _, placed := n.catalog.View().Groups[catalogGroup]; placed {
+		return nil
+	}
+	_, err := n.change(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: catalogGroup, Target: []string{self.Key}}})
+	return err
 }
 
 // createBuiltin makes the built-in keyspaces that are not there: all of them
@@ -165,7 +188,7 @@ func (n *Node) createBuiltin(ctx context.Context) error {
 		if shards, ok := n.cfg.Shards[k.Name]; ok {
 			k.Shards = shards
 		}
-		if _, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &k}); err != nil {
+		if _, err := n.change(ctx, n.createHere(k)); err != nil {
 			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 		}
 	}

@@ -83,10 +83,11 @@ func mustGet(t *testing.T, n *Node, ks *Keyspace, opt ReadOptions, ids ...uint64
 	return rows
 }
 
-// digests are the digests and applied indexes by group.
+// digests are the digests and rows of the keyspaces' groups. That of the catalog
+// holds the node's addresses, which each start may change.
 func digests(n *Node) map[uint32]string {
 	all := map[uint32]string{}
-	for _, g := range n.Status().Groups {
+	for _, g := range n.Status().Groups[1:] {
 		all[g.ID] = fmt.Sprintf("%s %s/%d: %d rows", g.Digest, g.Keyspace, g.Shard, g.Rows)
 	}
 	return all
@@ -383,7 +384,7 @@ func TestStatus(t *testing.T) {
 		if index := w.Token.Index(got.ID); index != 0 && got.AppliedIndex != index {
 			t.Errorf("group %d applied %d, the write is at %d", got.ID, got.AppliedIndex, index)
 		}
-		if (got.Digest == "0000000000000000") != (want.Rows == 0) || len(got.Digest) != 16 {
+		if (got.Digest == "0000000000000000") != (want.Rows == 0 && i > 0) || len(got.Digest) != 16 {
 			t.Errorf("group %d: digest %s of %d rows", got.ID, got.Digest, want.Rows)
 		}
 		if i > 0 && got.Bytes == 0 {

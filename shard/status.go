@@ -17,7 +17,9 @@ func (n *Node) Status() Status {
 	}
 	s := Status{ClusterID: n.cfg.ClusterID, Nodes: []NodeStatus{self}}
 	meta := groupStatus(n.meta.stats(), catalogGroup, catalogName, 0)
-	meta.AppliedIndex = n.catalog.Applied()
+	catalog := n.catalog.View()
+	meta.AppliedIndex = catalog.Applied
+	meta.Digest = fmt.Sprintf("%016x", catalog.Digest())
 	s.Groups = append(s.Groups, meta)
 	for _, g := range n.groups.Load().all {
 		status := groupStatus(g.group.stats(), g.number, g.keyspace, g.shard)

@@ -1,0 +1,109 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// CatalogCommand is one change; exactly one field is set.
+type CatalogCommand struct {
+	Create       *CreateEntry       `json:"create,omitempty"`
+	AddColumns   *AddColumnsEntry   `json:"add_columns,omitempty"`
+	PutNode      *PutNodeEntry      `json:"put_node,omitempty"`
+	SetNodeState *SetNodeStateEntry `json:"set_node_state,omitempty"`
+	RemoveNode   *RemoveNodeEntry   `json:"remove_node,omitempty"`
+	Place        *PlaceEntry        `json:"place,omitempty"`
+	SetVersion   *SetVersionEntry   `json:"set_version,omitempty"`
+	HoldVersion  *HoldVersionEntry  `json:"hold_version,omitempty"`
+}
+
+// CatalogResult is what Apply answers. A command whose result says anything but
+// Keyspace has changed nothing.
+type CatalogResult struct {
+	Keyspace Keyspace // of Create and AddColumns: as it now is
+	Exists   bool     // Create: there is a keyspace of the name
+	Missing  bool     // there is no keyspace, or no node, to change
+	Full     bool     // AddColumns: they would be more than engine.ColumnsMax
+	Refused  string   // why the command does not fit the catalog, for people; "" if it does
+}
+
+func refused(format string, args ...any) (CatalogResult, bool) {
+	return CatalogResult{Refused: fmt.Sprintf(format, args...)}, false
+}
+
+// changes lists what the command may do, in the order of its fields.
+func (c *CatalogCommand) changes() []catalogChange {
+	var all []catalogChange
+	add := func(set bool, change catalogChange) {
+		if set {
+			all = append(all, change)
+		}
+	}
+	add(c.Create != nil, c.Create)
+	add(c.AddColumns != nil, c.AddColumns)
+	add(c.PutNode != nil, c.PutNode)
+	add(c.SetNodeState != nil, c.SetNodeState)
+	add(c.RemoveNode != nil, c.RemoveNode)
+	add(c.Place != nil, c.Place)
+	add(c.SetVersion != nil, c.SetVersion)
+	add(c.HoldVersion != nil, c.HoldVersion)
+	return all
+}
+
+// catalogChange is one kind of command. apply may write the maps of v but no
+// value in them, which other views share, and reports whether it changed
+// anything. If not, v is thrown away.
+type catalogChange interface {
+	apply(v *CatalogView) (result CatalogResult, changed bool)
+}
+
+func (c *CatalogCommand) apply(v *CatalogView) (CatalogResult, bool) {
+	return c.changes()[0].apply(v) // parseCatalogEntry has seen that there is one
+}
+
+// AppendCatalogEntry appends the log entry of a command to dst.
+func AppendCatalogEntry(dst []byte, command *CatalogCommand) ([]byte, error) {
+	body, err := json.Marshal(command)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
+	}
+	dst = append(dst, entryVersion, entryCatalog, 0, 0, sectionCatalog)
+	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
+	return SealEntry(dst), nil
+}
+
+func parseCatalogEntry(entry []byte) (*CatalogCommand, error) {
+	kind, _, sections, err := openEntry(entry)
+	if err != nil {
+		return nil, err
+	}
+	section, body, rest, err := nextSection(sections)
+	if err != nil {
+		return nil, err
+	}
+	if kind != entryCatalog || section != sectionCatalog || len(rest) > 0 {
+		return nil, fmt.Errorf("%w: kind %d, section %d in the group of the catalog", errEntry, kind, section)
+	}
+	command := &CatalogCommand{}
+	if err := strictJSON(body, command); err != nil {
+		return nil, fmt.Errorf("%w: %w", errEntry, err)
+	}
+	if n := len(command.changes()); n != 1 {
+		return nil, fmt.Errorf("%w: a command does one thing, not %d", errEntry, n)
+	}
+	return command, nil
+}
+
+func strictJSON(body []byte, into any) error {
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.InputOffset() != int64(len(body)) {
+		return fmt.Errorf("%d bytes after the JSON", int64(len(body))-d.InputOffset())
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package raftfsm
+
+import (
+	"slices"
+
+	"github.com/countd/countd/engine"
+)
+
+// Keyspace is one named table of the catalog.
+type Keyspace struct {
+	Name       string   `json:"name"`
+	Kind       string   `json:"kind"`
+	Columns    []string `json:"columns"`
+	Shards     int      `json:"shards"`
+	FirstGroup uint32   `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+}
+
+// CreateEntry makes a keyspace and places its groups. FirstGroup is chosen when
+// it is applied.
+type CreateEntry struct {
+	Keyspace
+	Replicas [][]string `json:"replicas"` // of each shard, the keys of its first voters
+}
+
+// AddColumnsEntry adds those columns that the keyspace does not have.
+type AddColumnsEntry struct {
+	Keyspace string   `json:"keyspace"`
+	Columns  []string `json:"columns"`
+}
+
+func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
+	if k, exists := v.Keyspaces[c.Name]; exists {
+		return CatalogResult{Keyspace: k, Exists: true}, false
+	}
+	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
+		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
+	}
+	if len(c.Replicas) != c.Shards {
+		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Shards)
+	}
+	for shard, keys := range c.Replicas {
+		if err := v.checkReplicas(keys); err != nil {
+			return refused("shard %d: %v", shard, err)
+		}
+	}
+	k := c.Keyspace
+	k.FirstGroup = v.NextGroup
+	v.Keyspaces[k.Name] = k
+	for _, keys := range c.Replicas {
+		v.Groups[v.NextGroup] = Placement{Initial: keys, Target: keys}
+		v.NextGroup++
+	}
+	return CatalogResult{Keyspace: k}, true
+}
+
+func (c *AddColumnsEntry) apply(v *CatalogView) (CatalogResult, bool) {
+	k, exists := v.Keyspaces[c.Keyspace]
+	if !exists {
+		return CatalogResult{Missing: true}, false
+	}
+	was := k
+	k.Columns = slices.Clone(k.Columns)
+	for _, column := range c.Columns {
+		if !slices.Contains(k.Columns, column) {
+			k.Columns = append(k.Columns, column)
+		}
+	}
+	if len(k.Columns) > engine.ColumnsMax {
+		return CatalogResult{Keyspace: was, Full: true}, false
+	}
+	v.Keyspaces[k.Name] = k
+	return CatalogResult{Keyspace: k}, len(k.Columns) > len(was.Columns)
+}

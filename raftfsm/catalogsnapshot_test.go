@@ -1,0 +1,258 @@
+package raftfsm
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// goldenCommands holds one of each kind, in an order that all of them fit.
+func goldenCommands() []struct {
+	name    string
+	command *CatalogCommand
+} {
+	return []struct {
+		name    string
+		command *CatalogCommand
+	}{
+		{"put-node", putNode(aNode("a.1", 2), "")},
+		{"put-node-replaces", putNode(aNode("a.2", 2), "a.1")},
+		{"place", &CatalogCommand{Place: &PlaceEntry{Target: []string{"a.1"}}}},
+		{"create", createAt("posts", [][]string{{"a.1", "a.2"}, {"a.2"}}, 2, "like", "view")},
+		{"columns", addColumns("posts", "share")},
+		{"place-again", &CatalogCommand{Place: &PlaceEntry{Target: []string{"a.2"}, Was: []string{"a.1"}}}},
+		{"place-shard", &CatalogCommand{Place: &PlaceEntry{Group: 1, Target: []string{"a.2"}, Was: []string{"a.1", "a.2"}}}},
+		{"set-node-state", &CatalogCommand{SetNodeState: &SetNodeStateEntry{Key: "a.2", State: NodeDraining}}},
+		{"remove-node", &CatalogCommand{RemoveNode: &RemoveNodeEntry{Key: "a.1"}}},
+		{"set-version", &CatalogCommand{SetVersion: &SetVersionEntry{Version: 2}}},
+		{"hold-version", &CatalogCommand{HoldVersion: &HoldVersionEntry{Held: true}}},
+	}
+}
+
+func goldenCatalog(t *testing.T) *Catalog {
+	t.Helper()
+	c := NewCatalog()
+	for _, step := range goldenCommands() {
+		if got := applyCommand(t, c, step.command); got.Refused != "" || got.Missing || got.Exists || got.Full {
+			t.Fatalf("%s: %+v", step.name, got)
+		}
+	}
+	return c
+}
+
+func TestCatalogEntryBytesAreGolden(t *testing.T) {
+	for _, step := range goldenCommands() {
+		entry, err := AppendCatalogEntry(nil, step.command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustBeGolden(t, "entry-catalog-"+step.name+".bin", entry)
+		if got, err := parseCatalogEntry(entry); err != nil || !reflect.DeepEqual(got, step.command) {
+			t.Errorf("%s came back as %+v, %v", step.name, got, err)
+		}
+	}
+}
+
+// sameView compares all that a snapshot carries.
+func sameView(a, b *CatalogView) bool {
+	return a.Applied == b.Applied && string(a.encoded()) == string(b.encoded()) && a.Digest() == b.Digest()
+}
+
+func TestCatalogSnapshot(t *testing.T) {
+	c := goldenCatalog(t)
+	snapshot := persisted(t, c)
+	mustBeGolden(t, "snapshot-catalog.bin", snapshot)
+
+	r := NewCatalog()
+	empty := r.View()
+	if err := restore(r, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.View(), c.View(); !sameView(got, want) || !reflect.DeepEqual(got.Nodes, want.Nodes) || !reflect.DeepEqual(got.Groups, want.Groups) {
+		t.Errorf("restored %+v, want %+v", got, want)
+	}
+	if !isClosed(empty.Changed()) || isClosed(r.View().Changed()) {
+		t.Error("a restore is not told of as a change")
+	}
+	for _, catalog := range []*Catalog{c, r} {
+		got := applyCommand(t, catalog, createAt("more", [][]string{{"a.2"}}, 1, "a"))
+		if got.Keyspace.FirstGroup != 3 {
+			t.Errorf("the next keyspace begins at group %d", got.Keyspace.FirstGroup)
+		}
+	}
+	if !sameView(c.View(), r.View()) {
+		t.Errorf("the same command made %+v and %+v", c.View(), r.View())
+	}
+	mustRefuseDamage(t, c, snapshot, func() any { return string(c.View().encoded()) })
+}
+
+func TestCatalogSnapshotOfAnotherDigest(t *testing.T) {
+	view := goldenCatalog(t).View()
+	parts := []streamPart{{streamCatalog, view.encoded()}}
+	if err := restore(NewCatalog(), streamOf(entryCatalog, 1, parts, 1, view.Digest()+1)); !errors.Is(err, errSnapshot) {
+		t.Errorf("restored: %v", err)
+	}
+}
+
+func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
+	const (
+		nodes = `"cluster_version":1,"version_held":false,"nodes":{"n":{"key":"n","name":"n","version_max":1,"state":"active"}}`
+		place = `{"initial":["n"],"target":["n"]}`
+	)
+	keyspace := func(first, shards string) string {
+		return `"keyspaces":{"a":{"name":"a","columns":["x"],"shards":` + shards + `,"first_group":` + first + `}}`
+	}
+	groups := func(numbers ...string) string {
+		return `"groups":{"` + strings.Join(numbers, `":`+place+`,"`) + `":` + place + `}`
+	}
+	node := func(key, state, version string) string {
+		return `{"next_group":1,"cluster_version":2,"nodes":{"n":{"key":"` + key + `","name":"n","version_max":` + version + `,"state":"` + state + `"}}}`
+	}
+	for name, test := range map[string]struct {
+		body string
+		keys int
+		ok   bool
+	}{
+		"whole":                     {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "1") + `,` + groups("1") + `}`, keys: 1, ok: true},
+		"whole, catalog placed":     {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "1") + `,` + groups("0", "1") + `}`, keys: 1, ok: true},
+		"null":                      {body: `null`},
+		"no next group":             {body: `{"cluster_version":1}`},
+		"no cluster version":        {body: `{"next_group":1}`},
+		"unknown member":            {body: `{"next_group":1,"cluster_version":1,"more":1}`},
+		"group 0":                   {body: `{"next_group":2,` + nodes + `,` + keyspace("0", "1") + `,` + groups("0") + `}`, keys: 1},
+		"groups given away again":   {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "2") + `,` + groups("1", "2") + `}`, keys: 1},
+		"no shards":                 {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "0") + `}`, keys: 1},
+		"fewer shards than none":    {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "-1") + `}`, keys: 1},
+		"a group without a place":   {body: `{"next_group":3,` + nodes + `,` + keyspace("1", "2") + `,` + groups("1") + `}`, keys: 1},
+		"a place without a group":   {body: `{"next_group":3,` + nodes + `,` + keyspace("1", "1") + `,` + groups("1", "2") + `}`, keys: 1},
+		"under the name of another": {body: `{"next_group":2,` + nodes + `,"keyspaces":{"b":{"name":"a","columns":["x"],"shards":1,"first_group":1}},` + groups("1") + `}`, keys: 1},
+		"a target of no node": {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "1") +
+			`,"groups":{"1":{"initial":["n"],"target":["m"]}}}`, keys: 1},
+		"no first voter": {body: `{"next_group":2,` + nodes + `,` + keyspace("1", "1") +
+			`,"groups":{"1":{"initial":[],"target":["n"]}}}`, keys: 1},
+		"two keyspaces in one group": {body: `{"next_group":3,` + nodes + `,"keyspaces":{` +
+			`"a":{"name":"a","shards":1,"first_group":1},"b":{"name":"b","shards":1,"first_group":1}},` + groups("1", "2") + `}`, keys: 2},
+		"a node":                {body: node("n", "active", "2"), ok: true},
+		"a node under another":  {body: node("m", "active", "2")},
+		"a node without state":  {body: node("n", "", "2")},
+		"a node of old version": {body: node("n", "active", "1")},
+		"two nodes of one name": {body: `{"next_group":1,"cluster_version":1,"nodes":{` +
+			`"n":{"key":"n","name":"n","version_max":1,"state":"active"},"m":{"key":"m","name":"n","version_max":1,"state":"draining"}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := &CatalogView{}
+			if err := strictJSON([]byte(test.body), view); err != nil && test.ok {
+				t.Fatal(err)
+			}
+			view.ownMaps()
+			stream := streamOf(entryCatalog, 1, []streamPart{{streamCatalog, []byte(test.body)}}, uint64(test.keys), view.Digest())
+			err := restore(NewCatalog(), stream)
+			if test.ok && err != nil || !test.ok && !errors.Is(err, errSnapshot) {
+				t.Errorf("restored: %v", err)
+			}
+		})
+	}
+}
+
+func FuzzCatalogEntry(f *testing.F) {
+	for _, step := range goldenCommands() {
+		entry, err := AppendCatalogEntry(nil, step.command)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(entry[9 : len(entry)-entryCRCSize])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		entry := append([]byte{entryVersion, entryCatalog, 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		command, err := parseCatalogEntry(SealEntry(append(entry, body...)))
+		if err != nil {
+			if !errors.Is(err, errEntry) {
+				t.Fatal(err)
+			}
+			return
+		}
+		again, err := AppendCatalogEntry(nil, command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := parseCatalogEntry(again)
+		if err != nil || !reflect.DeepEqual(got, command) {
+			t.Fatalf("%+v became %+v, %v", command, got, err)
+		}
+	})
+}
+
+// FuzzCatalogCommands applies a command to a catalog in use: whatever it is, the
+// state is one that a snapshot may hold, and its snapshot restores to it.
+func FuzzCatalogCommands(f *testing.F) {
+	for _, step := range goldenCommands() {
+		entry, err := AppendCatalogEntry(nil, step.command)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint8(3), entry[9:len(entry)-entryCRCSize])
+	}
+	f.Fuzz(func(t *testing.T, behind uint8, body []byte) {
+		entry := append([]byte{entryVersion, entryCatalog, 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry = SealEntry(append(entry, body...))
+		if _, err := parseCatalogEntry(entry); err != nil {
+			return
+		}
+		c := NewCatalog()
+		for _, step := range goldenCommands()[:int(behind)%(len(goldenCommands())+1)] {
+			applyCommand(t, c, step.command)
+		}
+		was := c.View()
+		before := string(was.encoded())
+		result := c.Apply(logOf(c, entry)).(*CatalogResult)
+		now := c.View()
+		if string(was.encoded()) != before {
+			t.Fatal("a view that was handed out has changed")
+		}
+		changed := string(now.encoded()) != before
+		if changed != isClosed(was.Changed()) {
+			t.Fatalf("changed %t, told of %t", changed, isClosed(was.Changed()))
+		}
+		if changed && (result.Refused != "" || result.Exists || result.Missing || result.Full) {
+			t.Fatalf("changed by what was answered %+v", result)
+		}
+		r := NewCatalog()
+		if err := restore(r, persisted(t, c)); err != nil || !sameView(r.View(), now) {
+			t.Fatalf("%s became %s, %v", now.encoded(), r.View().encoded(), err)
+		}
+	})
+}
+
+func FuzzReadCatalog(f *testing.F) {
+	f.Add(uint64(2), uint64(0), []byte(`{"next_group":2,"cluster_version":1}`))
+	c := NewCatalog()
+	for _, step := range goldenCommands() {
+		entry, err := AppendCatalogEntry(nil, step.command)
+		if err != nil {
+			f.Fatal(err)
+		}
+		c.Apply(logOf(c, entry))
+	}
+	f.Add(uint64(2), uint64(1), c.View().encoded())
+	f.Fuzz(func(t *testing.T, index, keyspaces uint64, body []byte) {
+		c := NewCatalog()
+		if err := restore(c, body); err == nil {
+			t.Fatal("a stream without a head was taken")
+		}
+		view := &CatalogView{}
+		_ = strictJSON(body, view) // what it cannot read, restore refuses
+		view.ownMaps()
+		stream := streamOf(entryCatalog, index, []streamPart{{streamCatalog, body}}, keyspaces, view.Digest())
+		if err := restore(c, stream); err != nil {
+			if !errors.Is(err, errSnapshot) {
+				t.Fatal(err)
+			}
+			return
+		}
+		r := NewCatalog()
+		if err := restore(r, persisted(t, c)); err != nil || r.Applied() != index || !sameView(r.View(), c.View()) {
+			t.Fatalf("%+v became %+v, %v", c.View(), r.View(), err)
+		}
+	})
+}

@@ -1,0 +1,52 @@
+package raftfsm
+
+import "math"
+
+// ClusterVersionMax is the highest cluster version that this program speaks.
+const ClusterVersionMax = 1
+
+// SetVersionEntry raises the cluster version, which says what commands and
+// formats nodes may use. It never goes down, stays at what each node of the
+// catalog speaks, and does not move while it is held.
+type SetVersionEntry struct {
+	Version int `json:"version"`
+}
+
+// HoldVersionEntry holds the cluster version, or lets it go.
+type HoldVersionEntry struct {
+	Held bool `json:"held"`
+}
+
+func (c *SetVersionEntry) apply(v *CatalogView) (CatalogResult, bool) {
+	switch most := v.VersionMax(); {
+	case c.Version == v.ClusterVersion:
+		return CatalogResult{}, false
+	case c.Version < v.ClusterVersion:
+		return refused("the cluster version is %d and does not go down to %d", v.ClusterVersion, c.Version)
+	case v.VersionHeld:
+		return refused("the cluster version is held at %d", v.ClusterVersion)
+	case c.Version > most:
+		return refused("not all nodes speak cluster version %d: the highest of all is %d", c.Version, most)
+	}
+	v.ClusterVersion = c.Version
+	return CatalogResult{}, true
+}
+
+func (c *HoldVersionEntry) apply(v *CatalogView) (CatalogResult, bool) {
+	was := v.VersionHeld
+	v.VersionHeld = c.Held
+	return CatalogResult{}, was != c.Held
+}
+
+// VersionMax returns the highest cluster version that all nodes speak, which is
+// ClusterVersion when there is no node.
+func (v *CatalogView) VersionMax() int {
+	if len(v.Nodes) == 0 {
+		return v.ClusterVersion
+	}
+	most := math.MaxInt
+	for _, node := range v.Nodes {
+		most = min(most, node.VersionMax)
+	}
+	return most
+}
