@@ -30,6 +30,10 @@ type groupConfig struct {
 	// it an empty replica waits for a leader to add it.
 	Bootstrap bool
 
+	// Addrs returns where a node listens now. nil for the address that the
+	// configuration has.
+	Addrs func(node string) (string, bool)
+
 	SnapshotBytes int64         // 0 for snapshotBytesDefault
 	DiskStallMax  time.Duration // 0 for diskStallMax
 	Timing        groupTiming   // zero for groupTimingDefault

@@ -83,7 +83,7 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.trans = newRaftTransport(layer, logger)
+	g.trans = newRaftTransport(layer, cfg.Addrs, logger)
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}

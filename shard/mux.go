@@ -21,9 +21,9 @@ const (
 	// they are. A peer sends its preface at once, so this many waiting are
 	// not peers; more are closed.
 	prefaceConnsMax = 128
-	// acceptQueueMax bounds the connections that a group has been given and
-	// not taken. raft takes them at once; when it does not, its peers are
-	// better off dialling again.
+	// acceptQueueMax bounds the connections that a group, or the server of
+	// calls, has been given and not taken. They take them at once; when they do
+	// not, their peers are better off dialling again.
 	acceptQueueMax = 16
 	// acceptRetryDelay is the pause after a failed accept, which is nearly
 	// always for want of file descriptors.
@@ -38,14 +38,15 @@ type MuxConfig struct {
 	Logger    *slog.Logger // nil discards
 }
 
-// Mux is a node's cluster port: one TCP listener for all its groups. It reads
-// each connection's preface, hands the connection to the group named there,
-// and closes what is of another cluster, version or group. It never reads a
-// byte behind the preface. Safe for concurrent use.
+// Mux is a node's cluster port: one TCP listener for all its groups, and for
+// the calls of other nodes. It reads each connection's preface, hands the
+// connection to whom it is for, and closes what is of another cluster, version
+// or group. It never reads a byte behind the preface. Safe for concurrent use.
 type Mux struct {
 	cfg      MuxConfig
 	addr     net.Addr // what peers dial
 	listener net.Listener
+	calls    *callListener
 	prefaces chan struct{}  // a token for each connection in its preface
 	wg       sync.WaitGroup // serve, and receive for each connection in its preface
 	done     chan struct{}
@@ -72,12 +73,14 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 		cfg:      cfg,
 		addr:     listener.Addr(),
 		listener: listener,
+		calls:    newCallListener(),
 		prefaces: make(chan struct{}, prefaceConnsMax),
 		done:     make(chan struct{}),
 	}
 	if cfg.Advertise != "" {
 		m.addr = dialledAddr(cfg.Advertise)
 	}
+	m.calls.addr = m.addr
 	m.mu.layers = make(map[uint32]*muxLayer)
 	m.mu.waiting = make(map[net.Conn]struct{})
 	m.wg.Add(1)
@@ -111,9 +114,13 @@ func (m *Mux) Layer(group uint32) (raft.StreamLayer, error) {
 	return layer, nil
 }
 
+// Calls returns the listener of the connections on which other nodes call this
+// one, the same each time. Connections that it has handed over are its user's.
+func (m *Mux) Calls() net.Listener { return m.calls }
+
 // Close stops listening, closes every connection and layer, and waits until
-// no goroutine of the Mux is left. The groups are to be closed before: theirs
-// would go on and find no port.
+// no goroutine of the Mux is left. The groups and the server of calls are to be
+// closed before: theirs would go on and find no port.
 func (m *Mux) Close() error {
 	m.mu.Lock()
 	if m.mu.closed {
@@ -136,6 +143,7 @@ func (m *Mux) Close() error {
 	for _, l := range layers {
 		l.Close()
 	}
+	m.calls.Close()
 	m.wg.Wait()
 	if err != nil {
 		return fmt.Errorf("cannot close the cluster port: %w", err)
@@ -180,16 +188,18 @@ func (m *Mux) receive(conn net.Conn) {
 		return
 	}
 	p, err := m.readPreface(conn)
-	layer := m.finish(conn, p, err)
-	if err == nil && layer == nil {
-		err = fmt.Errorf("group %d is not here", p.group)
-	}
+	to, err := m.finish(conn, p, err)
 	if err == nil {
-		err = layer.offer(conn)
+		err = to.offer(conn)
 	}
 	if err != nil {
 		m.refuse(conn, err)
 	}
+}
+
+// receiver is whom a connection is handed to. offer fails without closing it.
+type receiver interface {
+	offer(conn net.Conn) error
 }
 
 // wait makes Close close the connection; it returns false after Close.
@@ -202,15 +212,23 @@ func (m *Mux) wait(conn net.Conn) bool {
 	return !m.mu.closed
 }
 
-// finish ends wait and returns the layer of the preface's group, nil for none.
-func (m *Mux) finish(conn net.Conn, p preface, err error) *muxLayer {
+// finish ends wait and returns whom the connection is for, or err if there was
+// one.
+func (m *Mux) finish(conn net.Conn, p preface, err error) (receiver, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.mu.waiting, conn)
-	if err != nil || m.mu.closed {
-		return nil
+	switch {
+	case err != nil:
+		return nil, err
+	case m.mu.closed:
+		return nil, net.ErrClosed
+	case p.kind == kindCall:
+		return m.calls, nil
+	case m.mu.layers[p.group] == nil:
+		return nil, fmt.Errorf("group %d is not here", p.group)
 	}
-	return m.mu.layers[p.group]
+	return m.mu.layers[p.group], nil
 }
 
 func (m *Mux) readPreface(conn net.Conn) (preface, error) {
@@ -225,7 +243,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err != nil {
 		return preface{}, err
 	}
-	if p.kind != kindRaft {
+	if p.kind != kindRaft && p.kind != kindCall {
 		return preface{}, fmt.Errorf("unknown kind %d", p.kind)
 	}
 	if p.cluster != m.cfg.ClusterID {
@@ -237,6 +255,31 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 func (m *Mux) refuse(conn net.Conn, err error) {
 	conn.Close()
 	m.cfg.Logger.Warn("refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
+}
+
+// dial connects to another node's cluster port and says what the connection is
+// for. ctx bounds both, and nothing after them.
+func (m *Mux) dial(ctx context.Context, address string, kind uint8, group uint32) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.sendPreface(ctx, conn, preface{kind: kind, cluster: m.cfg.ClusterID, group: group}); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot send the preface to %s: %w", address, err), conn.Close())
+	}
+	return conn, nil
+}
+
+func (m *Mux) sendPreface(ctx context.Context, conn net.Conn, p preface) error {
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := conn.Write(appendPreface(nil, p)); err != nil {
+		return err
+	}
+	return conn.SetWriteDeadline(time.Time{})
 }
 
 // detach forgets a layer that was closed.

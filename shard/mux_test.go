@@ -96,6 +96,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"version", "version", changed(good, 4)},
 		{"kind", "kind", appendPreface(nil, preface{kind: 9, cluster: cluster, group: 1})},
 		{"cluster", "cluster", appendPreface(nil, preface{kind: kindRaft, group: 1})},
+		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
 		{"group", "group 2 is not here", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -154,6 +155,49 @@ func TestMuxBoundsWhatWaits(t *testing.T) {
 	})
 }
 
+func TestMuxHandsCallsToOneListener(t *testing.T) {
+	m := testMux(t)
+	dial := func() net.Conn {
+		conn, err := m.dial(t.Context(), m.Addr().String(), kindCall, 0)
+		mustDo(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	if m.Calls() != m.Calls() || m.Calls().Addr() != m.Addr() {
+		t.Error("the listener differs")
+	}
+	out := dial()
+	in, err := m.Calls().Accept()
+	mustDo(t, err)
+	defer in.Close()
+	_, err = out.Write([]byte("x"))
+	mustDo(t, err)
+	b := make([]byte, 1)
+	if n, err := in.Read(b); n != 1 || b[0] != 'x' {
+		t.Errorf("read %q, %v", b, err)
+	}
+	var queued []net.Conn
+	for range acceptQueueMax {
+		queued = append(queued, dial())
+	}
+	eventually(t, "the queue is full", func() bool { return len(m.calls.accepts) == acceptQueueMax })
+	mustBeClosed(t, dial())
+	mustDo(t, m.Calls().Close())
+	for _, conn := range queued {
+		mustBeClosed(t, conn)
+	}
+	mustBeClosed(t, dial())
+	if _, err := m.Calls().Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: %v", err)
+	}
+	_, err = in.Write([]byte("y"))
+	mustDo(t, err)
+	if n, err := out.Read(b); n != 1 {
+		t.Errorf("what was accepted is closed: %v", err)
+	}
+	mustDo(t, m.Calls().Close())
+}
+
 func TestMuxCloseEndsEverything(t *testing.T) {
 	m := testMux(t)
 	layer := mustLayer(t, m, 1)
@@ -189,6 +233,29 @@ func TestMuxAdvertises(t *testing.T) {
 	defer m.Close()
 	if got := mustLayer(t, m, 1).Addr().String(); got != "node-1.example:7401" {
 		t.Errorf("address %s", got)
+	}
+}
+
+func TestTransportDialsWhereANodeIs(t *testing.T) {
+	to, layer := testTransport(t)
+	here, nowhere := raft.ServerAddress(layer.Addr().String()), raft.ServerAddress("127.0.0.1:1")
+	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(node string) (string, bool) {
+		return string(here), node == "known"
+	}, hclog.NewNullLogger())
+	t.Cleanup(func() { from.Close() })
+	for _, test := range []struct {
+		node       raft.ServerID
+		configured raft.ServerAddress
+	}{{"known", nowhere}, {"unknown", here}} {
+		go func() {
+			rpc := <-to.Consumer()
+			rpc.Respond(&raft.AppendEntriesResponse{Term: 4}, nil)
+		}()
+		request := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
+		var response raft.AppendEntriesResponse
+		if err := from.AppendEntries(test.node, test.configured, &request, &response); err != nil || response.Term != 4 {
+			t.Errorf("a node that is %s: %+v, %v", test.node, response, err)
+		}
 	}
 }
 

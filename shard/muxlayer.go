@@ -120,9 +120,9 @@ func (l *muxLayer) Close() error {
 
 // Dial is raft.StreamLayer's: it connects to the same group on another node.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	deadline := time.Now().Add(timeout)
-	dialer := net.Dialer{Deadline: deadline}
-	conn, err := dialer.DialContext(l.ctx, "tcp", string(address))
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	defer cancel()
+	conn, err := l.mux.dial(ctx, string(address), kindRaft, l.group)
 	if err != nil {
 		return nil, fmt.Errorf("cannot dial group %d: %w", l.group, err)
 	}
@@ -130,20 +130,5 @@ func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	if err := c.sendPreface(deadline); err != nil {
-		c.Close()
-		return nil, fmt.Errorf("cannot send the preface of group %d to %s: %w", l.group, address, err)
-	}
 	return c, nil
-}
-
-func (c *muxConn) sendPreface(deadline time.Time) error {
-	if err := c.SetWriteDeadline(deadline); err != nil {
-		return err
-	}
-	p := preface{kind: kindRaft, cluster: c.layer.mux.cfg.ClusterID, group: c.layer.group}
-	if _, err := c.Write(appendPreface(nil, p)); err != nil {
-		return err
-	}
-	return c.SetWriteDeadline(time.Time{})
 }

@@ -23,8 +23,11 @@ const (
 
 var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
 
-// kindRaft is the kind of a connection between two replicas of one group.
-const kindRaft = 1
+// The kinds of connections.
+const (
+	kindRaft = 1 // between two replicas of one group
+	kindCall = 2 // from a node that calls another; the group is 0
+)
 
 // errBadPreface is returned for a connection that is not one of this cluster
 // in a version that this node speaks.

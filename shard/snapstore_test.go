@@ -46,7 +46,7 @@ func testTransport(t *testing.T) (raftTransport, *muxLayer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trans := newRaftTransport(layer, hclog.NewNullLogger())
+	trans := newRaftTransport(layer, nil, hclog.NewNullLogger())
 	t.Cleanup(func() { trans.Close() })
 	return trans, layer.(*muxLayer)
 }
@@ -216,7 +216,7 @@ func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	}
 }
 
-func mustDo(t *testing.T, err error) {
+func mustDo(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"fmt"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
@@ -35,8 +37,24 @@ var (
 // SetHeartbeatHandler does nothing, which raft.Transport allows.
 func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
 
-func newRaftTransport(layer raft.StreamLayer, logger hclog.Logger) raftTransport {
-	t := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+// addressBook gives raft the address that a node has now, by the node's key. Of
+// one that is not known raft takes the address in the group's configuration.
+type addressBook func(node string) (addr string, known bool)
+
+var _ raft.ServerAddressProvider = addressBook(nil)
+
+func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	addr, known := a(string(id))
+	if !known {
+		return "", fmt.Errorf("no address of node %s is known", id)
+	}
+	return raft.ServerAddress(addr), nil
+}
+
+// newRaftTransport makes the transport of a group, which dials nodes where addrs
+// says; nil for the addresses in the group's configuration.
+func newRaftTransport(layer raft.StreamLayer, addrs addressBook, logger hclog.Logger) raftTransport {
+	config := &raft.NetworkTransportConfig{
 		Stream: layer,
 		Logger: logger,
 		// One call at a time to a peer. More is raft's pipeline, which can
@@ -45,7 +63,11 @@ func newRaftTransport(layer raft.StreamLayer, logger hclog.Logger) raftTransport
 		MaxPool:                 poolConnsMax,
 		Timeout:                 rpcTimeout,
 		MsgpackUseNewTimeFormat: true,
-	})
+	}
+	if addrs != nil {
+		config.ServerAddressProvider = addrs
+	}
+	t := raft.NewNetworkTransportWithConfig(config)
 	t.TimeoutScale = snapshotBytesPerTimeout
 	return raftTransport{t}
 }
