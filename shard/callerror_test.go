@@ -1,0 +1,142 @@
+package shard
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
+	for _, known := range callErrors {
+		t.Run(known.err.Error(), func(t *testing.T) {
+			sent := fmt.Errorf("cannot do it: %w", known.err)
+			told, rest, err := parseCallError(append(appendCallError(nil, sent), "rest"...))
+			mustDo(t, err)
+			if !errors.Is(told, known.err) || told.Error() != sent.Error() || string(rest) != "rest" {
+				t.Errorf("%v with %q behind it", told, rest)
+			}
+			for _, other := range callErrors {
+				if other.code != known.code && errors.Is(told, other.err) {
+					t.Errorf("it is %v too", other.err)
+				}
+			}
+		})
+	}
+}
+
+func TestCallErrorCodesAreUnique(t *testing.T) {
+	seen := map[callCode]bool{codeOK: true, codeOther: true}
+	for _, known := range callErrors {
+		if seen[known.code] {
+			t.Errorf("code %d is there twice", known.code)
+		}
+		seen[known.code] = true
+	}
+}
+
+func TestCallErrorKeepsTheLeader(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		err    error
+		leader string
+	}{
+		{"hint", fmt.Errorf("group 7: %w", errLedBy("n2.0123abcd")), "n2.0123abcd"},
+		{"no hint", errLedBy(""), ""},
+		{"plain", ErrNoLeader, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			first, _, err := parseCallError(appendCallError(nil, test.err))
+			mustDo(t, err)
+			again, _, err := parseCallError(appendCallError(nil, fmt.Errorf("asked on: %w", first)))
+			mustDo(t, err)
+			if got := leaderHint(again); !errors.Is(again, ErrNoLeader) || got != test.leader {
+				t.Errorf("leader %q of %v", got, again)
+			}
+		})
+	}
+	if got := leaderHint(errors.New("another")); got != "" {
+		t.Errorf("another error's leader is %q", got)
+	}
+}
+
+// An error that says two things is told as the one that promises less.
+func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{"unknown and overloaded", fmt.Errorf("%w: %w", ErrOverloaded, ErrOutcomeUnknown), ErrOutcomeUnknown},
+		{"lost and no leader", fmt.Errorf("%w: %w", ErrNoLeader, errCallLost), errCallLost},
+		{"partial", &PartialError{Err: ErrOutcomeUnknown}, ErrOutcomeUnknown},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			told, _, err := parseCallError(appendCallError(nil, test.err))
+			mustDo(t, err)
+			if !errors.Is(told, test.want) || errors.Is(told, ErrOverloaded) || errors.Is(told, ErrNoLeader) {
+				t.Errorf("told as %v of code %d", told, told.Code)
+			}
+		})
+	}
+	// What one node did not send says nothing of the node that reports it.
+	told, _, err := parseCallError(appendCallError(nil, errNotSent))
+	mustDo(t, err)
+	if errors.Is(told, errNotSent) {
+		t.Error("errNotSent travels")
+	}
+}
+
+func TestCallErrorBounds(t *testing.T) {
+	told, _, err := parseCallError(appendCallError(nil, errors.New(strings.Repeat("x", 2*errorTextMax))))
+	mustDo(t, err)
+	if len(told.Text) != errorTextMax {
+		t.Errorf("%d bytes of text", len(told.Text))
+	}
+	unknown := appendCallError(nil, errors.New("of a later version"))
+	unknown[0] = 200
+	if told, _, err = parseCallError(unknown); err != nil || told.Code != codeOther || told.Text != "of a later version" {
+		t.Errorf("a later version's error: %v, %v", told, err)
+	}
+	for name, b := range map[string][]byte{
+		"empty":       nil,
+		"no leader":   {1},
+		"no text":     {1, 0},
+		"short text":  {1, 0, 5, 'a'},
+		"long leader": append([]byte{1, 0x81, 0x01}, make([]byte, 200)...),
+		"overflow":    {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := parseCallError(b); !errors.Is(err, errBadAnswer) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func FuzzParseCallAnswer(f *testing.F) {
+	f.Add([]byte{0, 'o', 'k'})
+	f.Add(appendCallError(nil, errLedBy("n1.00000000")))
+	f.Add(append(appendCallError(nil, ErrOverloaded), 'x'))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var answer callAnswer
+		err := answer.parse(b)
+		switch {
+		case err != nil:
+			if !errors.Is(err, errBadAnswer) || answer.arrived {
+				t.Errorf("error %v, arrived %v", err, answer.arrived)
+			}
+		case answer.err == nil:
+			if !bytes.Equal(append([]byte{0}, answer.body...), b) {
+				t.Errorf("accepted %x", b)
+			}
+		default:
+			var first *callError
+			again, _, err := parseCallError(appendCallError(nil, answer.err))
+			if !errors.As(answer.err, &first) || err != nil || again.Text != first.Text || again.Code != first.Code {
+				t.Errorf("%x came back as %v, %v", b, again, err)
+			}
+		}
+	})
+}

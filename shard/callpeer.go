@@ -1,0 +1,154 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// callPeer is another node as this one calls it. The gRPC connection is to the
+// node and not to an address: each dial looks for the address of that moment.
+type callPeer struct {
+	calls    *calls
+	node     string
+	conn     *grpc.ClientConn
+	inFlight atomic.Int64
+	line     atomic.Pointer[callLine] // the newest connection; nil before the first
+}
+
+func newCallPeer(c *calls, node string) (*callPeer, error) {
+	p := &callPeer{calls: c, node: node}
+	var err error
+	p.conn, err = grpc.NewClient("passthrough:///"+node,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.dial(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // what is to be secret is the Mux's business
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithIdleTimeout(0), // pings keep the connection
+		grpc.WithInitialWindowSize(streamWindowBytes),
+		grpc.WithInitialConnWindowSize(connWindowBytes),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: connectBackoffMin, Multiplier: 2, Jitter: 0.2, MaxDelay: connectBackoffMax},
+			MinConnectTimeout: connectTimeout,
+		}),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(callCodec{}),
+			grpc.MaxCallRecvMsgSize(answerBytesMax),
+			grpc.MaxCallSendMsgSize(messageBytesMax),
+		),
+	)
+	return p, err
+}
+
+// dial connects to where the node is now.
+func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
+	addr, known := p.calls.cfg.Lookup(p.node)
+	if !known {
+		return nil, fmt.Errorf("node %s is not known", p.node)
+	}
+	conn, err := p.calls.cfg.Mux.dial(ctx, addr, kindCall, 0)
+	if err != nil {
+		return nil, err
+	}
+	line := &callLine{Conn: conn}
+	p.line.Store(line)
+	return line, nil
+}
+
+// call is calls.call to this node. gRPC says Unavailable of a node that was
+// never reached as of one that was lost with the answer; whether it has asked
+// for the request's bytes tells them apart.
+func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]byte, error) {
+	defer p.inFlight.Add(-1)
+	if p.inFlight.Add(1) > callsInFlightMax {
+		return nil, fmt.Errorf("%w: %d calls to node %s have no answer", ErrOverloaded, callsInFlightMax, p.node)
+	}
+	asked, answer := callRequest{body: request}, callAnswer{}
+	err := p.conn.Invoke(ctx, method, &asked, &answer)
+	fate := errCallLost
+	switch {
+	case answer.arrived: // even if the connection was lost right behind it
+		return answer.body, answer.err
+	case !asked.sent:
+		fate = errNotSent
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %s on node %s: %w: %w", fate, method, p.node, ctx.Err(), err)
+	}
+	return nil, fmt.Errorf("%w: %s on node %s: %w", fate, method, p.node, err)
+}
+
+// watch looks at the connection each pingEvery: it pings one that is silent,
+// which also connects again, and closes one that stays so. It ends with calls,
+// or when the node is not known any more. calls waits for it.
+func (p *callPeer) watch() {
+	defer p.conn.Close()
+	ticker := time.NewTicker(pingEvery)
+	defer ticker.Stop()
+	var line *callLine
+	var heard uint64
+	for missed := 0; ; {
+		select {
+		case <-ticker.C:
+		case <-p.calls.ctx.Done():
+			return
+		}
+		if _, known := p.calls.cfg.Lookup(p.node); !known {
+			p.calls.forget(p)
+			return
+		}
+		if now := p.line.Load(); now != nil && (now != line || now.heard.Load() != heard) {
+			line, heard, missed = now, now.heard.Load(), 0
+			continue
+		}
+		if missed++; missed >= pingsMissedMax && line.cut() {
+			p.calls.cfg.Logger.Warn("nothing came from a node any more, its connection is closed",
+				"node", p.node, "for", pingEvery*pingsMissedMax)
+		}
+		p.ping()
+	}
+}
+
+// ping makes the node answer, if it can. The answer counts as it is read from
+// the connection; what the call returns tells nothing more.
+func (p *callPeer) ping() {
+	ctx, cancel := context.WithTimeout(p.calls.ctx, pingEvery)
+	defer cancel()
+	_ = p.conn.Invoke(ctx, pingMethod, &callRequest{}, &callAnswer{})
+}
+
+// callLine is a connection that counts what comes.
+type callLine struct {
+	net.Conn
+	heard  atomic.Uint64 // reads that brought something
+	closed atomic.Bool
+}
+
+func (l *callLine) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if n > 0 {
+		l.heard.Add(1)
+	}
+	return n, err
+}
+
+func (l *callLine) Close() error {
+	l.closed.Store(true)
+	return l.Conn.Close()
+}
+
+// cut closes the connection and returns whether it was open.
+func (l *callLine) cut() bool {
+	if l == nil || l.closed.Swap(true) {
+		return false
+	}
+	l.Conn.Close()
+	return true
+}

@@ -1,0 +1,154 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	// callsInFlightMax bounds the calls to one node that have no answer yet.
+	callsInFlightMax = 1024
+	// connectTimeout bounds a dial with the handshake: a few round trips.
+	connectTimeout = 2 * time.Second
+	// A node that cannot be reached is dialled again after connectBackoffMin at
+	// first, and never later than connectBackoffMax and its jitter of a fifth.
+	connectBackoffMin = 50 * time.Millisecond
+	connectBackoffMax = 800 * time.Millisecond
+
+	// pingEvery is how often a connection is looked at. One from which nothing
+	// came since is pinged, and closed when nothing has come the pingsMissedMax-th
+	// time: a peer that is cut off or stands still is found within 5 s, one that is
+	// slow for some seconds is not.
+	pingEvery      = time.Second
+	pingsMissedMax = 4
+	// The server's side of the same: it pings who has sent nothing for
+	// serverPingAfter, which only happens when the client has stopped to.
+	serverPingAfter   = 3 * time.Second
+	serverPingTimeout = 2 * time.Second
+)
+
+// callsConfig configures newCalls.
+type callsConfig struct {
+	Mux *Mux // the caller's; must outlive the calls
+	// Lookup returns the cluster address of a node now. It is called often, from
+	// many goroutines, and must not wait.
+	Lookup func(nodeKey string) (addr string, ok bool)
+	Logger *slog.Logger // nil discards
+}
+
+// calls is how nodes call each other: requests and answers of bytes, over one
+// connection each way between two nodes. It never sends a request twice, unless
+// the other node has said that it has not looked at it.
+//
+// Its goroutines are serve's, and one for each node that was called; close stops
+// and waits for them.
+type calls struct {
+	cfg    callsConfig
+	server *callServer
+	ctx    context.Context
+	cancel context.CancelFunc // by close
+	wg     sync.WaitGroup
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		peers  map[string]*callPeer
+		closed bool
+	}
+}
+
+func newCalls(cfg callsConfig) (*calls, error) {
+	if cfg.Mux == nil || cfg.Lookup == nil {
+		return nil, errors.New("calls need a Mux and Lookup")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &calls{cfg: cfg, server: newCallServer()}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.mu.peers = make(map[string]*callPeer)
+	return c, nil
+}
+
+// handle makes h answer a method. It is to be called before serve.
+func (c *calls) handle(method string, h callHandler) { c.server.handlers[callService+method] = h }
+
+// serve begins to answer calls.
+func (c *calls) serve() {
+	c.wg.Go(func() {
+		if err := c.server.serve(c.cfg.Mux.Calls()); err != nil {
+			c.cfg.Logger.Error("calls of other nodes are not answered any more", "err", err)
+		}
+	})
+}
+
+// close answers the calls that other nodes have sent, within closeGraceMax,
+// then ends those to other nodes with errCallLost. It waits for every handler.
+func (c *calls) close() {
+	c.mu.Lock()
+	again := c.mu.closed
+	c.mu.closed = true
+	c.mu.Unlock()
+	if !again {
+		c.server.close()
+		c.cancel()
+	}
+	c.wg.Wait()
+}
+
+// call has a method of another node answer a request, and returns the answer,
+// which is the caller's. The request is given away: it must not be changed any
+// more, not even after call has returned. Without a deadline ctx has one of
+// callTimeoutMax.
+//
+// An error is a *callError if the other node's handler returned it; ErrOverloaded
+// or ErrDraining if this node refused the call; errNotSent if no handler can
+// have seen the request; and otherwise errCallLost: one may have. The context's
+// error is in the last two when it was the cause.
+func (c *calls) call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
+	if len(request) > messageBytesMax {
+		return nil, fmt.Errorf("%w: %w: a request of %d bytes", errNotSent, errCallTooLarge, len(request))
+	}
+	p, err := c.peer(node)
+	if err != nil {
+		return nil, err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTimeoutMax)
+		defer cancel()
+	}
+	return p.call(ctx, callService+method, request)
+}
+
+// peer returns what is known of a node, made if need be.
+func (c *calls) peer(node string) (*callPeer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, ErrDraining
+	}
+	if p := c.mu.peers[node]; p != nil {
+		return p, nil
+	}
+	if _, known := c.cfg.Lookup(node); !known {
+		return nil, fmt.Errorf("%w: node %s is not known", errNotSent, node)
+	}
+	p, err := newCallPeer(c, node)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotSent, err)
+	}
+	c.mu.peers[node] = p
+	c.wg.Go(p.watch)
+	return p, nil
+}
+
+// forget removes a node that is not known any more.
+func (c *calls) forget(p *callPeer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.peers, p.node)
+}

@@ -1,0 +1,526 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// callNodes is where the nodes of a test are.
+type callNodes struct {
+	mu    sync.Mutex
+	addrs map[string]string
+}
+
+func (n *callNodes) lookup(node string) (string, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	addr, known := n.addrs[node]
+	return addr, known
+}
+
+// put says where a node is, "" for nowhere.
+func (n *callNodes) put(node, addr string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.addrs == nil {
+		n.addrs = make(map[string]string)
+	}
+	if n.addrs[node] = addr; addr == "" {
+		delete(n.addrs, node)
+	}
+}
+
+// node starts a node that answers the given methods and echo.
+func (n *callNodes) node(t testing.TB, name string, handlers map[string]callHandler) *calls {
+	t.Helper()
+	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
+	mustDo(t, err)
+	c, err := newCalls(callsConfig{Mux: m, Lookup: n.lookup})
+	mustDo(t, err)
+	c.handle("echo", echo)
+	for method, h := range handlers {
+		c.handle(method, h)
+	}
+	c.serve()
+	n.put(name, m.Addr().String())
+	t.Cleanup(func() {
+		c.close()
+		m.Close()
+	})
+	return c
+}
+
+func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
+
+func within10s(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func mustEcho(t *testing.T, from *calls, node, text string) {
+	t.Helper()
+	got, err := from.call(within10s(t), node, "echo", []byte(text))
+	if err != nil || string(got) != text {
+		t.Fatalf("echo of %q: %q, %v", text, got, err)
+	}
+}
+
+// mustLeaveNothing checks that nothing of calls, lanes or gRPC runs any more once
+// what the test opens after it is closed.
+func mustLeaveNothing(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		eventually(t, "no goroutine is left", func() bool {
+			b := make([]byte, 4<<20)
+			stacks := string(b[:runtime.Stack(b, true)])
+			return !strings.Contains(stacks, "google.golang.org/grpc") && !strings.Contains(stacks, "shard.(*call") &&
+				!strings.Contains(stacks, "shard.(*lane")
+		})
+	})
+}
+
+func TestCallsCarryBytes(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	b := nodes.node(t, "b", nil)
+	for _, size := range []int{0, 1, 100, 70_000, messageBytesMax} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			request := bytes.Repeat([]byte{'x', 'y'}, size/2+1)[:size]
+			got, err := a.call(within10s(t), "b", "echo", request)
+			if err != nil || !bytes.Equal(got, request) {
+				t.Errorf("%d bytes came back, %v", len(got), err)
+			}
+		})
+	}
+	mustEcho(t, b, "a", "the other way")
+	mustEcho(t, a, "a", "to itself")
+}
+
+func TestCallsCarryErrors(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	nodes.node(t, "b", map[string]callHandler{
+		"fail": func(_ context.Context, request []byte) ([]byte, error) {
+			return []byte("not seen"), fmt.Errorf("group 7: %w", errLedBy(string(request)))
+		},
+		"other": func(context.Context, []byte) ([]byte, error) { return nil, errors.New("of no code") },
+		"large": func(context.Context, []byte) ([]byte, error) { return make([]byte, messageBytesMax+1), nil },
+	})
+	_, err := a.call(within10s(t), "b", "fail", []byte("c.1"))
+	var told *callError
+	if !errors.As(err, &told) || !errors.Is(err, ErrNoLeader) || leaderHint(err) != "c.1" || told.Text != "group 7: "+ErrNoLeader.Error() {
+		t.Errorf("fail: %v", err)
+	}
+	_, err = a.call(within10s(t), "b", "other", nil)
+	if !errors.As(err, &told) || told.Code != codeOther || errors.Is(err, errCallLost) || errors.Is(err, errNotSent) {
+		t.Errorf("other: %v", err)
+	}
+	if _, err = a.call(within10s(t), "b", "large", nil); !errors.As(err, &told) || !errors.Is(err, errCallTooLarge) {
+		t.Errorf("large: %v", err)
+	}
+	if _, err = a.call(within10s(t), "b", "unheard", nil); !errors.Is(err, errNoMethod) {
+		t.Errorf("unheard: %v", err)
+	}
+	_, err = a.call(within10s(t), "b", "echo", make([]byte, messageBytesMax+1))
+	if !errors.Is(err, errNotSent) || !errors.Is(err, errCallTooLarge) {
+		t.Errorf("too large a request: %v", err)
+	}
+}
+
+func TestCallsThatAreNotSent(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	mustDo(t, err)
+	nodes.put("down", closed.Addr().String())
+	mustDo(t, closed.Close())
+	other, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{9}})
+	mustDo(t, err)
+	defer other.Close()
+	nodes.put("of another cluster", other.Addr().String())
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	mustDo(t, err)
+	defer silent.Close()
+	nodes.put("silent", silent.Addr().String())
+	for _, name := range []string{"unknown", "down", "of another cluster", "silent"} {
+		t.Run(name, func(t *testing.T) {
+			for range 3 {
+				if _, err := a.call(within10s(t), name, "echo", nil); !errors.Is(err, errNotSent) || errors.Is(err, errCallLost) {
+					t.Errorf("error %v", err)
+				}
+			}
+		})
+	}
+	t.Run("no time to connect", func(t *testing.T) {
+		nodes.put("silent too", silent.Addr().String())
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		_, err := a.call(ctx, "silent too", "echo", nil)
+		if !errors.Is(err, errNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A call that has been sent: 1. its handler sees the caller's deadline; 2. ends
+// with the caller; 3. the caller does not say that it was not sent.
+func TestCallsEndWithTheirCaller(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	deadlines, ended := make(chan time.Duration, 1), make(chan error, 1)
+	nodes.node(t, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+		deadline, _ := ctx.Deadline()
+		deadlines <- time.Until(deadline)
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	}})
+	t.Run("deadline", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		_, err := a.call(ctx, "b", "wait", nil)
+		var told *callError // the handler may have been as fast to see the deadline
+		if !errors.As(err, &told) && (!errors.Is(err, errCallLost) || !errors.Is(err, context.DeadlineExceeded)) {
+			t.Errorf("error %v", err)
+		}
+		if d := <-deadlines; d <= 0 || d > 300*time.Millisecond {
+			t.Errorf("the handler had %v", d)
+		}
+		<-ended
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() {
+			if d := <-deadlines; d <= 0 || d > callTimeoutMax {
+				t.Errorf("the handler had %v", d)
+			}
+			cancel()
+		}()
+		_, err := a.call(ctx, "b", "wait", nil)
+		if !errors.Is(err, errCallLost) || !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the handler's: %v", err)
+		}
+	})
+}
+
+func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a, a2 := nodes.node(t, "a", nil), nodes.node(t, "a2", nil)
+	var running atomic.Int64
+	release := make(chan struct{})
+	b := nodes.node(t, "b", map[string]callHandler{"slow": func(_ context.Context, request []byte) ([]byte, error) {
+		running.Add(1)
+		<-release
+		return request, nil
+	}})
+	var wg sync.WaitGroup
+	for range handlersMax {
+		wg.Go(func() {
+			if _, err := a.call(within10s(t), "b", "slow", []byte("x")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "all slots are taken", func() bool { return running.Load() == handlersMax })
+	t.Run("for one caller", func(t *testing.T) {
+		var told *callError
+		if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrOverloaded) || errors.As(err, &told) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("for the node", func(t *testing.T) {
+		for _, size := range []int{1, messageBytesMax} {
+			var told *callError
+			if _, err := a2.call(within10s(t), "b", "echo", make([]byte, size)); !errors.Is(err, ErrOverloaded) || !errors.As(err, &told) {
+				t.Errorf("%d bytes: %v", size, err)
+			}
+		}
+	})
+	t.Run("but pings go on", func(t *testing.T) {
+		eventually(t, "something came in a second", func() bool {
+			line := a.mu.peers["b"].line.Load()
+			before := line.heard.Load()
+			a.mu.peers["b"].ping()
+			return line.heard.Load() > before
+		})
+	})
+	close(release)
+	wg.Wait()
+	mustEcho(t, a2, "b", "there is room again")
+
+	b.server.held.Store(requestBytesMax)
+	if _, err := a.call(within10s(t), "b", "echo", []byte("x")); !errors.Is(err, ErrOverloaded) {
+		t.Errorf("with the memory full: %v", err)
+	}
+	if held := b.server.held.Add(-requestBytesMax); held != 0 {
+		t.Errorf("%d bytes are held by nobody", held)
+	}
+}
+
+func TestCallsFindANodeWhereItIs(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	b := nodes.node(t, "b", nil)
+	mustEcho(t, a, "b", "before")
+	b.close()
+	mustDo(t, b.cfg.Mux.Close())
+	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+		t.Errorf("while it is down: %v", err)
+	}
+	nodes.node(t, "b", nil) // at another address
+	eventually(t, "it answers at its new address", func() bool {
+		_, err := a.call(within10s(t), "b", "echo", nil)
+		return err == nil
+	})
+	nodes.put("b", "")
+	eventually(t, "it is forgotten", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.mu.peers["b"] == nil
+	})
+	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+		t.Errorf("once it is forgotten: %v", err)
+	}
+}
+
+func TestCallsFindThatAPeerIsCut(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	started := make(chan struct{}, 1)
+	b := nodes.node(t, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+		started <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
+	nodes.put("b", proxy.addr())
+	lost := make(chan error, 1)
+	go func() {
+		_, err := a.call(context.Background(), "b", "wait", nil)
+		lost <- err
+	}()
+	<-started
+	release := proxy.hold()
+	defer release()
+	begin := time.Now()
+	if err := <-lost; !errors.Is(err, errCallLost) {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(begin); took > callTimeoutMax/2 {
+		t.Errorf("found after %v", took)
+	} else {
+		t.Logf("found after %v", took)
+	}
+	eventually(t, "its handler is cancelled", func() bool { return len(b.server.slots) == 0 })
+	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+		t.Errorf("while it is cut: %v", err)
+	}
+}
+
+// While the line is cut again and again: 1. no request is handled twice; 2. one
+// that was answered was handled; 3. one of which it is said that it was not sent
+// never was; 4. calls go through again once the line holds.
+func TestCallsTellTheirFate(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	handled := make(map[uint64]int)
+	var mu sync.Mutex
+	b := nodes.node(t, "b", map[string]callHandler{"count": func(_ context.Context, request []byte) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		handled[binary.BigEndian.Uint64(request)]++
+		return request[:8], nil
+	}})
+	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
+	nodes.put("b", proxy.addr())
+
+	const callers, cuts = 16, 40
+	var next, answered, notSent, lost atomic.Uint64
+	stop := make(chan struct{})
+	fates := sync.Map{} // request → error
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				id := next.Add(1)
+				request := append(binary.BigEndian.AppendUint64(nil, id), make([]byte, rand.IntN(3000))...)
+				_, err := a.call(within10s(t), "b", "count", request)
+				fates.Store(id, err)
+				switch {
+				case err == nil:
+					answered.Add(1)
+				case errors.Is(err, errNotSent):
+					notSent.Add(1)
+				case errors.Is(err, errCallLost):
+					lost.Add(1)
+				default:
+					t.Errorf("call %d: %v", id, err)
+				}
+			}
+		})
+	}
+	for i := range cuts {
+		before, unsent := answered.Load(), notSent.Load()
+		eventually(t, "calls are answered", func() bool { return answered.Load() > before+callers })
+		proxy.refuse.Store(i%8 == 0)
+		proxy.cut()
+		if proxy.refuse.Load() {
+			eventually(t, "calls are not sent", func() bool { return notSent.Load() > unsent })
+			proxy.refuse.Store(false)
+		}
+	}
+	before := answered.Load()
+	eventually(t, "calls are answered again", func() bool { return answered.Load() > before+callers })
+	close(stop)
+	wg.Wait()
+	b.close() // and with it what may still be handled
+	mu.Lock()
+	defer mu.Unlock()
+	fates.Range(func(key, value any) bool {
+		id := key.(uint64)
+		err, _ := value.(error)
+		switch n := handled[id]; {
+		case n > 1:
+			t.Errorf("call %d was handled %d times", id, n)
+		case n == 0 && err == nil:
+			t.Errorf("call %d was answered and not handled", id)
+		case n > 0 && errors.Is(err, errNotSent):
+			t.Errorf("call %d was handled: %v", id, err)
+		}
+		return true
+	})
+	t.Logf("%d answered, %d not sent, %d lost", answered.Load(), notSent.Load(), lost.Load())
+}
+
+// Closing a node: 1. its handlers that end soon are answered; 2. others are
+// cancelled; 3. close waits for all of them; 4. its own calls end.
+func TestCallsClose(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	began := make(chan struct{}, 2)
+	soon := make(chan struct{})
+	var ended atomic.Int64
+	b := nodes.node(t, "b", map[string]callHandler{
+		"soon": func(_ context.Context, request []byte) ([]byte, error) {
+			defer ended.Add(1)
+			began <- struct{}{}
+			<-soon
+			return request, nil
+		},
+		"never": func(ctx context.Context, _ []byte) ([]byte, error) {
+			defer ended.Add(1)
+			began <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	})
+	errs := map[string]chan error{"soon": make(chan error, 1), "never": make(chan error, 1)}
+	for method, err := range errs {
+		go func() {
+			_, e := a.call(within10s(t), "b", method, nil)
+			err <- e
+		}()
+		<-began
+	}
+	closed := make(chan struct{})
+	go func() { b.close(); close(closed) }()
+	eventually(t, "no new calls are taken", func() bool {
+		_, err := a.call(within10s(t), "b", "echo", nil)
+		return err != nil
+	})
+	close(soon)
+	if err := <-errs["soon"]; err != nil {
+		t.Errorf("soon: %v", err)
+	}
+	if err := <-errs["never"]; err == nil || errors.Is(err, errNotSent) {
+		t.Errorf("never: %v", err)
+	}
+	<-closed
+	if n := ended.Load(); n != 2 {
+		t.Errorf("%d handlers have ended", n)
+	}
+	if _, err := b.call(within10s(t), "a", "echo", nil); !errors.Is(err, ErrDraining) {
+		t.Errorf("a call after close: %v", err)
+	}
+	b.close()
+}
+
+func TestCallsEndWhenTheirNodeCloses(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	began := make(chan struct{})
+	nodes.node(t, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+		close(began)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	lost := make(chan error, 1)
+	go func() {
+		_, err := a.call(context.Background(), "b", "wait", nil)
+		lost <- err
+	}()
+	<-began
+	a.close()
+	if err := <-lost; !errors.Is(err, errCallLost) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCallsConfig(t *testing.T) {
+	for name, cfg := range map[string]callsConfig{
+		"no mux":    {Lookup: new(callNodes).lookup},
+		"no lookup": {Mux: testMux(t)},
+	} {
+		if _, err := newCalls(cfg); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// A panic of a handler ends the process: nobody knows what it has left behind.
+func TestCallsDoNotSurviveAPanic(t *testing.T) {
+	const asked = "COUNTD_TEST_PANIC"
+	if os.Getenv(asked) != "" {
+		var nodes callNodes
+		a := nodes.node(t, "a", map[string]callHandler{"panic": func(context.Context, []byte) ([]byte, error) { panic("of a handler") }})
+		_, _ = a.call(within10s(t), "a", "panic", nil)
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), asked+"=1")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "panic: of a handler") {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -1,0 +1,198 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
+)
+
+const (
+	// messageBytesMax bounds a request and an answer: the largest write that a
+	// proposer takes (queueBytesMax), or a page of rows, and what goes with it.
+	messageBytesMax = 20 << 20
+	// answerBytesMax is a message with the code before it.
+	answerBytesMax = messageBytesMax + 1
+	// handlersMax bounds the calls that a node answers at once. Callers batch:
+	// 64 groups with 4 sends in flight from each of 4 nodes are as many.
+	handlersMax = 1024
+	// requestBytesMax bounds the memory of the requests that are being answered,
+	// once each has been read.
+	requestBytesMax = 256 << 20
+	// streamsMax bounds the calls that one connection may have open. It leaves
+	// room for pings beside callsInFlightMax, so that no call waits for another.
+	streamsMax = callsInFlightMax + 64
+	// closeGraceMax is how long close lets calls be answered before it cancels
+	// them: proposed writes take a few syncs, others need not be waited for.
+	closeGraceMax = time.Second
+	// callTimeoutMax bounds a call whose caller has no deadline: as long as a
+	// request of a client may take.
+	callTimeoutMax = 60 * time.Second
+
+	// A stream may send so much before its receiver reads it, a connection so
+	// much in all. Fixed, they need no measuring of the line: 1 MiB in a round
+	// trip of 10 ms is 100 MB/s.
+	streamWindowBytes = 1 << 20
+	connWindowBytes   = 16 << 20
+
+	callService = "/countd.calls/"
+	pingMethod  = callService + "ping" // answered at once, whatever else is going on
+)
+
+// callHandler answers a call. The request is its own. What it returns is the
+// transport's and is not to be changed any more. ctx ends with the caller's
+// deadline, when the caller gives up or is gone, and when the node closes.
+type callHandler func(ctx context.Context, request []byte) ([]byte, error)
+
+// callServer answers the calls of other nodes. A panic of a handler is left
+// alone and ends the process. gRPC starts a goroutine for each call and waits
+// for all of them in Stop.
+type callServer struct {
+	grpc     *grpc.Server
+	handlers map[string]callHandler // by full method; not changed once serve runs
+	slots    chan struct{}          // a token for each handler that runs
+	held     atomic.Int64           // bytes of their requests
+}
+
+func newCallServer() *callServer {
+	s := &callServer{handlers: make(map[string]callHandler), slots: make(chan struct{}, handlersMax)}
+	s.grpc = grpc.NewServer(
+		grpc.UnknownServiceHandler(s.receive),
+		grpc.ForceServerCodecV2(callCodec{}),
+		grpc.MaxRecvMsgSize(messageBytesMax),
+		grpc.MaxConcurrentStreams(streamsMax),
+		grpc.InitialWindowSize(streamWindowBytes),
+		grpc.InitialConnWindowSize(connWindowBytes),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPingAfter, Timeout: serverPingTimeout}),
+		grpc.WaitForHandlers(true),
+	)
+	return s
+}
+
+// serve answers calls until close. It returns why the listener failed, nil
+// after close.
+func (s *callServer) serve(listener net.Listener) error { return s.grpc.Serve(listener) }
+
+// close refuses further calls, lets those that run end, cancels them after
+// closeGraceMax, and waits for every handler.
+func (s *callServer) close() {
+	drained := make(chan struct{})
+	go func() { s.grpc.GracefulStop(); close(drained) }() // ends with the last handler
+	select {
+	case <-drained:
+	case <-time.After(closeGraceMax):
+		s.grpc.Stop()
+		<-drained
+	}
+}
+
+// receive answers one call. It reads the request only once there is a slot to
+// work on it. Handlers' errors travel inside the answer, so that an error of
+// gRPC itself is always one of the way.
+func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	if method == pingMethod {
+		return stream.SendMsg(&callAnswer{})
+	}
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	default:
+		return stream.SendMsg(&callAnswer{err: fmt.Errorf("%w: %d calls are being answered", ErrOverloaded, handlersMax)})
+	}
+	var request callRequest
+	if err := stream.RecvMsg(&request); err != nil {
+		return err
+	}
+	body, err := s.answer(stream.Context(), method, request.body)
+	return stream.SendMsg(&callAnswer{body: body, err: err})
+}
+
+func (s *callServer) answer(ctx context.Context, method string, request []byte) ([]byte, error) {
+	handler := s.handlers[method]
+	if handler == nil {
+		return nil, fmt.Errorf("%w: %s", errNoMethod, method)
+	}
+	size := int64(len(request))
+	defer s.held.Add(-size)
+	if s.held.Add(size) > requestBytesMax {
+		return nil, fmt.Errorf("%w: %d bytes of calls are being answered", ErrOverloaded, requestBytesMax)
+	}
+	answer, err := handler(ctx, request)
+	if err == nil && len(answer) > messageBytesMax {
+		return nil, fmt.Errorf("%w: an answer of %d bytes", errCallTooLarge, len(answer))
+	}
+	return answer, err
+}
+
+// callRequest is a request as the codec takes and gives it.
+type callRequest struct {
+	body []byte
+	// sent is set when gRPC asks for the bytes: from then on they may have left
+	// this node, before that they cannot.
+	sent bool
+}
+
+// callAnswer is an answer likewise: an error as appendCallError writes it, and
+// behind a code of 0 the body.
+type callAnswer struct {
+	body    []byte
+	err     error
+	arrived bool // in whole
+}
+
+// callCodec hands bytes through, without a copy when sending and with one when
+// receiving.
+type callCodec struct{}
+
+var _ encoding.CodecV2 = callCodec{}
+
+func (callCodec) Name() string { return "countd" }
+
+func (callCodec) Marshal(v any) (mem.BufferSlice, error) {
+	switch m := v.(type) {
+	case *callRequest:
+		m.sent = true
+		return mem.BufferSlice{mem.SliceBuffer(m.body)}, nil
+	case *callAnswer:
+		head := mem.SliceBuffer(appendCallError(nil, m.err))
+		if m.err != nil {
+			return mem.BufferSlice{head}, nil
+		}
+		return mem.BufferSlice{head, mem.SliceBuffer(m.body)}, nil
+	}
+	return nil, fmt.Errorf("cannot send a %T", v)
+}
+
+func (callCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch m := v.(type) {
+	case *callRequest:
+		m.body = data.Materialize()
+		return nil
+	case *callAnswer:
+		return m.parse(data.Materialize())
+	}
+	return fmt.Errorf("cannot receive a %T", v)
+}
+
+func (m *callAnswer) parse(b []byte) error {
+	told, rest, err := parseCallError(b)
+	switch {
+	case err != nil:
+		return err
+	case told != nil && len(rest) > 0:
+		return fmt.Errorf("%w: %d bytes behind an error", errBadAnswer, len(rest))
+	case told != nil:
+		m.err = told
+	default:
+		m.body = rest
+	}
+	m.arrived = true
+	return nil
+}

@@ -1,0 +1,313 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// laneSends is the other side of a test's lane: it doubles each number once
+// it is let.
+type laneSends struct {
+	began chan []int    // a batch was sent
+	let   chan struct{} // a token lets one batch be answered
+}
+
+func newLaneSends() *laneSends {
+	return &laneSends{began: make(chan []int, 100), let: make(chan struct{}, 100)}
+}
+
+func (s *laneSends) send(ctx context.Context, batch []int) ([]int, error) {
+	s.began <- batch
+	select {
+	case <-s.let:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	answers := make([]int, len(batch))
+	for i, q := range batch {
+		answers[i] = 2 * q
+	}
+	return answers, nil
+}
+
+func (s *laneSends) config() laneConfig[int, int] {
+	return laneConfig[int, int]{
+		Send: s.send, Size: func(q int) int { return q }, InFlight: 1,
+		Items: 10, Bytes: 1000, CallItems: 4, CallBytes: 100,
+	}
+}
+
+func testLane(t *testing.T, cfg laneConfig[int, int]) *lane[int, int] {
+	t.Helper()
+	mustLeaveNothing(t)
+	l := newLane(cfg)
+	t.Cleanup(l.close)
+	return l
+}
+
+// laneAnswer is what do returned.
+type laneAnswer struct {
+	answer int
+	err    error
+}
+
+// ask calls do in a goroutine, and returns once the question is in the lane.
+func ask(t *testing.T, l *lane[int, int], ctx context.Context, q int) <-chan laneAnswer {
+	t.Helper()
+	count := func() int { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.items }
+	before := count()
+	answer := make(chan laneAnswer, 1)
+	go func() {
+		a, err := l.do(ctx, q)
+		answer <- laneAnswer{a, err}
+	}()
+	eventually(t, "it is asked", func() bool { return count() > before })
+	return answer
+}
+
+func TestLaneGathersWhatWaits(t *testing.T) {
+	s := newLaneSends()
+	l := testLane(t, s.config())
+	ctx := within10s(t)
+	answers := []<-chan laneAnswer{ask(t, l, ctx, 1)}
+	if got := <-s.began; len(got) != 1 {
+		t.Errorf("first batch %v", got)
+	}
+	for q := 2; q <= 7; q++ {
+		answers = append(answers, ask(t, l, ctx, q))
+	}
+	for _, want := range []int{4, 2} {
+		s.let <- struct{}{}
+		if got := <-s.began; len(got) != want {
+			t.Errorf("batch %v, want %d", got, want)
+		}
+	}
+	s.let <- struct{}{}
+	for i, answer := range answers {
+		if got := <-answer; got.err != nil || got.answer != 2*(i+1) {
+			t.Errorf("answer to %d: %+v", i+1, got)
+		}
+	}
+	eventually(t, "it runs nothing", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.mu.running == 0 && l.mu.items == 0 && l.mu.bytes == 0
+	})
+}
+
+func TestLaneBounds(t *testing.T) {
+	t.Run("bytes of a batch", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		ask(t, l, within10s(t), 1)
+		<-s.began
+		for _, q := range []int{60, 40, 1, 500, 2} {
+			ask(t, l, within10s(t), q)
+		}
+		for _, want := range []int{2, 1, 1, 1} { // 60 40 · 1 · 500, larger than a batch · 2
+			s.let <- struct{}{}
+			if got := <-s.began; len(got) != want {
+				t.Errorf("batch %v, want %d", got, want)
+			}
+		}
+	})
+	t.Run("items of the queue", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		for range s.config().Items {
+			ask(t, l, within10s(t), 1)
+		}
+		if _, err := l.do(within10s(t), 1); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("error %v", err)
+		}
+		<-s.began
+		s.let <- struct{}{}
+		<-s.began
+		ask(t, l, within10s(t), 1)
+	})
+	t.Run("bytes of the queue", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		ask(t, l, within10s(t), 5000) // more than the bound, but alone
+		if _, err := l.do(within10s(t), 1); !errors.Is(err, ErrOverloaded) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("sends", func(t *testing.T) {
+		s := newLaneSends()
+		cfg := s.config()
+		cfg.InFlight = 3
+		l := testLane(t, cfg)
+		for range 3 {
+			ask(t, l, within10s(t), 1)
+			<-s.began
+		}
+		ask(t, l, within10s(t), 1)
+		l.mu.Lock()
+		if l.mu.running != 3 || len(l.mu.queue) != 1 {
+			t.Errorf("%d run, %d wait", l.mu.running, len(l.mu.queue))
+		}
+		l.mu.Unlock()
+	})
+}
+
+func TestLaneDeadlines(t *testing.T) {
+	t.Run("while it waits", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		ask(t, l, within10s(t), 1)
+		<-s.began
+		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		defer cancel()
+		_, err := l.do(short, 2)
+		if !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errCallLost) {
+			t.Errorf("error %v", err)
+		}
+		third := ask(t, l, within10s(t), 3)
+		s.let <- struct{}{}
+		if got := <-s.began; len(got) != 1 || got[0] != 3 {
+			t.Errorf("batch %v", got)
+		}
+		s.let <- struct{}{}
+		if got := <-third; got.err != nil {
+			t.Error(got.err)
+		}
+	})
+	t.Run("over before it is taken", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		ask(t, l, within10s(t), 1)
+		<-s.began
+		// Nobody waits for it, as if its asker had no processor.
+		it := &laneItem[int, int]{question: 2, deadline: time.Now().Add(-time.Second), done: make(chan struct{})}
+		mustDo(t, l.submit(it))
+		s.let <- struct{}{}
+		if <-it.done; !errors.Is(it.err, ErrOverloaded) {
+			t.Errorf("error %v", it.err)
+		}
+		eventually(t, "it runs nothing", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.running == 0 && l.mu.items == 0 })
+		if len(s.began) != 0 {
+			t.Error("it was sent")
+		}
+	})
+	t.Run("once it is sent", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+		defer cancel()
+		_, err := l.do(short, 1)
+		// The send ends with the last deadline, so that its error may come first.
+		if errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("given up by all", func(t *testing.T) {
+		s := newLaneSends()
+		l := testLane(t, s.config())
+		ctx, cancel := context.WithCancel(context.Background())
+		answer := ask(t, l, ctx, 1)
+		<-s.began
+		cancel()
+		if got := <-answer; !errors.Is(got.err, context.Canceled) || errors.Is(got.err, ErrOverloaded) {
+			t.Errorf("error %v", got.err)
+		}
+		eventually(t, "the send is ended", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.running == 0 })
+	})
+}
+
+func TestLaneClose(t *testing.T) {
+	s := newLaneSends()
+	l := testLane(t, s.config())
+	sent := ask(t, l, within10s(t), 1)
+	<-s.began
+	waiting := ask(t, l, within10s(t), 2)
+	l.close()
+	if got := <-sent; !errors.Is(got.err, context.Canceled) {
+		t.Errorf("what was sent: %v", got.err)
+	}
+	if got := <-waiting; !errors.Is(got.err, ErrDraining) {
+		t.Errorf("what waited: %v", got.err)
+	}
+	if _, err := l.do(within10s(t), 3); !errors.Is(err, ErrDraining) {
+		t.Errorf("after close: %v", err)
+	}
+	l.close()
+}
+
+func TestLaneWithTheWrongAnswers(t *testing.T) {
+	cfg := newLaneSends().config()
+	cfg.Send = func(context.Context, []int) ([]int, error) { return []int{1, 2}, nil }
+	if _, err := testLane(t, cfg).do(within10s(t), 1); !errors.Is(err, errCallLost) {
+		t.Errorf("two answers: %v", err)
+	}
+	cfg.Send = func(context.Context, []int) ([]int, error) { return nil, errNotSent }
+	if _, err := testLane(t, cfg).do(within10s(t), 1); !errors.Is(err, errNotSent) {
+		t.Errorf("an error: %v", err)
+	}
+}
+
+// Many askers with deadlines about as long as a send: 1. each has the answer to
+// its own question or an error; 2. what was refused was never sent; 3. nothing
+// is sent twice; 4. the lane is empty at the end.
+func TestLaneUnderLoad(t *testing.T) {
+	var mu sync.Mutex
+	sent := make(map[int]int)
+	cfg := newLaneSends().config()
+	cfg.InFlight, cfg.Size = 2, nil
+	cfg.Send = func(_ context.Context, batch []int) ([]int, error) {
+		time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
+		mu.Lock()
+		defer mu.Unlock()
+		answers := make([]int, len(batch))
+		for i, q := range batch {
+			sent[q]++
+			answers[i] = 2 * q
+		}
+		return answers, nil
+	}
+	l := testLane(t, cfg)
+	var next, answered, refused, lost atomic.Int64
+	refusals := sync.Map{}
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 200 {
+				q := int(next.Add(1))
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2500))*time.Microsecond)
+				got, err := l.do(ctx, q)
+				cancel()
+				switch {
+				case err == nil && got == 2*q:
+					answered.Add(1)
+				case err == nil:
+					t.Errorf("%d was answered %d", q, got)
+				case errors.Is(err, ErrOverloaded):
+					refused.Add(1)
+					refusals.Store(q, true)
+				case errors.Is(err, errCallLost):
+					lost.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	l.close()
+	for q, n := range sent {
+		if _, was := refusals.Load(q); was || n > 1 {
+			t.Errorf("%d was sent %d times, refused %v", q, n, was)
+		}
+	}
+	if l.mu.items != 0 || l.mu.bytes != 0 || len(l.mu.queue) != 0 || l.mu.running != 0 || l.mu.withdrawn != 0 {
+		t.Errorf("left: %+v", &l.mu)
+	}
+	if answered.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("%d answered, %d refused, %d lost", answered.Load(), refused.Load(), lost.Load())
+	}
+}
