@@ -45,10 +45,10 @@ const (
 	leaderKeyMax = 128     // bytes; a node's key is a name of at most 64 and an instance
 )
 
-// callErrors gives each error that travels its code. An error that is several
+// callCodes gives each error that travels its code. An error that is several
 // of them travels as the first: those that promise nothing come before those
 // that promise that nothing was applied.
-var callErrors = []struct {
+var callCodes = []struct {
 	code callCode
 	err  error
 }{
@@ -79,7 +79,7 @@ type callError struct {
 func (e *callError) Error() string { return e.Text }
 
 func (e *callError) Unwrap() error {
-	for _, known := range callErrors {
+	for _, known := range callCodes {
 		if known.code == e.Code {
 			return known.err
 		}
@@ -107,7 +107,7 @@ func codeOf(err error) callCode {
 	if err == nil {
 		return codeOK
 	}
-	for _, known := range callErrors {
+	for _, known := range callCodes {
 		if errors.Is(err, known.err) {
 			return known.code
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
-	for _, known := range callErrors {
+	for _, known := range callCodes {
 		t.Run(known.err.Error(), func(t *testing.T) {
 			sent := fmt.Errorf("cannot do it: %w", known.err)
 			told, rest, err := parseCallError(append(appendCallError(nil, sent), "rest"...))
@@ -17,7 +17,7 @@ func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
 			if !errors.Is(told, known.err) || told.Error() != sent.Error() || string(rest) != "rest" {
 				t.Errorf("%v with %q behind it", told, rest)
 			}
-			for _, other := range callErrors {
+			for _, other := range callCodes {
 				if other.code != known.code && errors.Is(told, other.err) {
 					t.Errorf("it is %v too", other.err)
 				}
@@ -28,7 +28,7 @@ func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
 
 func TestCallErrorCodesAreUnique(t *testing.T) {
 	seen := map[callCode]bool{codeOK: true, codeOther: true}
-	for _, known := range callErrors {
+	for _, known := range callCodes {
 		if seen[known.code] {
 			t.Errorf("code %d is there twice", known.code)
 		}
