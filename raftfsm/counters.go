@@ -56,6 +56,16 @@ type Result struct {
 	outcomes  []Outcome         // by request of the entry; nil if all were applied
 }
 
+// NewResult returns the result of an entry of one request, as another node told
+// it.
+func NewResult(index uint64, width int, rows []int64, overflows []engine.Overflow, outcome Outcome) *Result {
+	r := &Result{Index: index, Width: width, Rows: rows, Overflows: overflows}
+	if outcome != Applied {
+		r.outcomes = []Outcome{outcome}
+	}
+	return r
+}
+
 // Outcome returns what became of the entry's request of that number.
 func (r *Result) Outcome(request int) Outcome {
 	if r.outcomes == nil {

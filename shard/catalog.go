@@ -32,12 +32,6 @@ var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 // groupFSM is what openGroup takes.
 type groupFSM = raft.FSM
 
-// keyspaceTable is the catalog as requests see it.
-type keyspaceTable struct {
-	byName map[string]*Keyspace
-	sorted []*Keyspace
-}
-
 // Keyspaces returns all keyspaces by name, ascending. The slice is the node's.
 func (n *Node) Keyspaces() []*Keyspace { return n.keyspaces.Load().sorted }
 
@@ -54,11 +48,14 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if n.Keyspace(k.Name) == nil && len(n.Keyspaces()) >= KeyspacesMax {
 		return nil, &ArgumentError{"name", fmt.Sprintf("there are %d keyspaces, the most that a cluster takes", KeyspacesMax)}
 	}
-	r, err := n.change(ctx, n.createHere(raftfsm.Keyspace{
+	r, err := n.Change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
 		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards,
-	}))
-	if err != nil {
+	}}})
+	switch {
+	case err != nil:
 		return nil, err
+	case r.Refused != "":
+		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}
 	if r.Exists && (r.Keyspace.Kind != KindCounters || r.Keyspace.Shards != k.Shards || !slices.Equal(r.Keyspace.Columns, k.Columns)) {
 		return nil, ErrKeyspaceExists
@@ -72,7 +69,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 	if err := checkColumns(columns); err != nil {
 		return nil, err
 	}
-	r, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
+	r, err := n.Change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -82,13 +79,6 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns", engine.ColumnsMax)}
 	}
 	return n.served(ctx, name)
-}
-
-// createHere returns the command that makes a keyspace with this node as the
-// only replica of each shard.
-func (n *Node) createHere(k raftfsm.Keyspace) *raftfsm.CatalogCommand {
-	replicas := slices.Repeat([][]string{{n.cfg.NodeID}}, k.Shards)
-	return &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: k, Replicas: replicas}}
 }
 
 func checkKeyspace(k *Keyspace) error {
@@ -116,55 +106,8 @@ func checkColumns(columns []string) error {
 	return nil
 }
 
-// change proposes a command to the catalog and returns its result once it is
-// applied here.
-func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
-	if n.draining.Load() {
-		return nil, ErrDraining
-	}
-	if n.headroom.diskFull.Load() {
-		return nil, ErrDiskFull
-	}
-	if err := n.meta.ready(); err != nil {
-		return nil, err
-	}
-	entry, err := raftfsm.AppendCatalogEntry(nil, command)
-	if err != nil {
-		return nil, err
-	}
-	type outcome struct {
-		result *raftfsm.CatalogResult
-		err    error
-	}
-	answer := make(chan outcome, 1)
-	go func() { // ends with the future, or with the process of a failed group
-		future := n.meta.apply(entry, enqueueTimeoutMax)
-		if err := future.Error(); err != nil {
-			answer <- outcome{err: err}
-			return
-		}
-		answer <- outcome{result: future.Response().(*raftfsm.CatalogResult)}
-	}()
-	select {
-	case o := <-answer:
-		switch {
-		case o.err == nil && o.result.Refused != "":
-			return nil, fmt.Errorf("%w: %s", errRefused, o.result.Refused)
-		case o.err == nil:
-			return o.result, nil
-		case neverProposed(o.err):
-			return nil, fmt.Errorf("%w: %w", ErrNoLeader, o.err)
-		}
-		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.err)
-	case <-n.meta.failed():
-		return nil, ErrOutcomeUnknown
-	case <-ctx.Done():
-		return nil, ErrOutcomeUnknown
-	}
-}
-
-// served opens what the catalog has gained and returns the keyspace once its
-// groups can serve.
+// served returns the keyspace once this node knows it and, if it holds shards of
+// it, they can serve.
 func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
 	if err := n.follow(); err != nil {
 		return nil, err
@@ -173,39 +116,11 @@ func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
 	err := n.waitUntil(ctx, func() error {
 		groups, err := n.groupsOf(k)
 		for _, g := range groups {
-			err = errors.Join(err, g.group.ready())
+			if r := g.replica.Load(); r != nil {
+				err = errors.Join(err, r.group.follows())
+			}
 		}
 		return err
 	})
 	return k, err
-}
-
-// follow makes the node's groups and keyspaces those of the catalog.
-func (n *Node) follow() error {
-	n.changing.Lock()
-	defer n.changing.Unlock()
-	if n.draining.Load() {
-		return ErrDraining
-	}
-	groups := &groupTable{byFirst: map[uint32][]*counterGroup{}}
-	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
-	var errs []error
-	for _, k := range n.catalog.Keyspaces() {
-		opened := n.groups.Load().byFirst[k.FirstGroup]
-		if opened == nil {
-			var err error
-			if opened, err = n.openKeyspace(&k); err != nil {
-				errs = append(errs, fmt.Errorf("cannot open keyspace %s: %w", k.Name, err))
-				continue
-			}
-		}
-		groups.byFirst[k.FirstGroup] = opened
-		groups.all = append(groups.all, opened...)
-		view := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup}
-		keyspaces.byName[k.Name] = view
-		keyspaces.sorted = append(keyspaces.sorted, view)
-	}
-	n.groups.Store(groups) // first: a keyspace that is seen has its groups
-	n.keyspaces.Store(keyspaces)
-	return errors.Join(errs...)
 }

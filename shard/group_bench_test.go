@@ -19,7 +19,7 @@ func BenchmarkApply(b *testing.B) {
 			}
 			defer mux.Close()
 			g, err := openGroup(groupConfig{
-				Dir: b.TempDir(), NodeID: "n1", FSM: &sumFSM{}, Mux: mux, Bootstrap: true,
+				Dir: b.TempDir(), NodeID: "n1", FSM: &sumFSM{}, Mux: mux, Initial: []member{{"n1", mux.Addr().String()}},
 				Fatal: func(err error) { b.Error(err) },
 			})
 			if err != nil {

@@ -166,7 +166,7 @@ func mustAdd(t *testing.T, g *group, n uint64) uint64 {
 
 func TestSoleVoterIsReadyAtOnce(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap, cfg.Timing = true, groupTiming{}
+	cfg.Initial, cfg.Timing = aloneIn(cfg), groupTiming{}
 	start := time.Now()
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
@@ -185,7 +185,7 @@ func TestSoleVoterIsReadyAtOnce(t *testing.T) {
 
 func TestApplyHandsAnErrorValueThrough(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	future := g.apply([]byte("bad"), time.Second)
@@ -204,7 +204,7 @@ func TestRestartKeepsState(t *testing.T) {
 	}{{"from the log", false}, {"from snapshot and log", true}} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := testConfig(t, testMux(t), "n1")
-			cfg.Bootstrap = true
+			cfg.Initial = aloneIn(cfg)
 			want := uint64(0)
 			for round := range 3 {
 				fsm := &sumFSM{}
@@ -237,7 +237,7 @@ func TestRestartKeepsState(t *testing.T) {
 func TestNineGroupsAreReadyWithinTwoSeconds(t *testing.T) {
 	mux := testMux(t)
 	base := testConfig(t, mux, "n1")
-	base.Bootstrap, base.Timing = true, groupTiming{}
+	base.Initial, base.Timing = aloneIn(base), groupTiming{}
 	start := time.Now()
 	var groups []*group
 	for i := range uint32(9) {
@@ -252,3 +252,6 @@ func TestNineGroupsAreReadyWithinTwoSeconds(t *testing.T) {
 		t.Errorf("ready after %v", took)
 	}
 }
+
+// aloneIn makes the replica the only voter of a new group.
+func aloneIn(cfg groupConfig) []member { return []member{{cfg.NodeID, cfg.Mux.Addr().String()}} }

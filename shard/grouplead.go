@@ -31,7 +31,7 @@ func (g *group) watchLeadership() {
 // confirm makes this node ready for the term that it leads: entries of earlier
 // terms may be committed and not applied here, and a barrier comes after them.
 func (g *group) confirm() {
-	term := g.raft.CurrentTerm()
+	term, began := g.raft.CurrentTerm(), time.Now()
 	for {
 		err := g.barrier(enqueueTimeoutMax)
 		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
@@ -44,6 +44,10 @@ func (g *group) confirm() {
 		if errors.Is(err, errGroupClosed) || g.stop.failure() != nil {
 			return
 		}
+		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(began) > transferMax {
+			_ = g.stop.fail(fmt.Errorf("group %d: %w", g.cfg.Group, errTransferStuck))
+			return
+		}
 		select {
 		case <-time.After(barrierRetryDelay):
 		case <-g.done:
@@ -52,7 +56,8 @@ func (g *group) confirm() {
 	}
 }
 
-// campaign makes the only voter of a group leader at once. raft has no call
+// campaign has a voter stand for election at once: the only one of its group, or
+// the first of a new one. raft has no call
 // for it, but lets a follower look at its clock when its heartbeat timeout is
 // made shorter, and one that has heard of no leader then stands for election.
 func (g *group) campaign() error {

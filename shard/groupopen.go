@@ -90,12 +90,12 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 	return g, nil
 }
 
-// bootstrap writes the first configuration, of this node alone, into an empty
-// replica. A crash may leave the term behind without the entry, so the test is
-// for a log without entries and a term that no election has raised.
+// bootstrap writes the first configuration into an empty replica. A crash may
+// leave the term behind without the entry, so the test is for a log without
+// entries and a term that no election has raised.
 func (g *group) bootstrap(stable *checkedStable) error {
 	last, err := g.log.LastIndex()
-	if err != nil || !g.cfg.Bootstrap || last > 0 || g.snaps.newestIndex.Load() > 0 {
+	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.newestIndex.Load() > 0 {
 		return err
 	}
 	term, err := storedTerm(stable)
@@ -105,17 +105,14 @@ func (g *group) bootstrap(stable *checkedStable) error {
 	if err := stable.SetUint64(keyTerm, 1); err != nil {
 		return err
 	}
-	only := raft.Server{
-		Suffrage: raft.Voter,
-		ID:       raft.ServerID(g.cfg.NodeID),
-		Address:  raft.ServerAddress(g.cfg.Mux.Addr().String()),
+	var first raft.Configuration
+	for _, m := range g.cfg.Initial {
+		first.Servers = append(first.Servers, raft.Server{
+			Suffrage: raft.Voter, ID: raft.ServerID(m.key), Address: raft.ServerAddress(m.addr),
+		})
 	}
-	return g.log.StoreLog(&raft.Log{
-		Index: 1,
-		Term:  1,
-		Type:  raft.LogConfiguration,
-		Data:  raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{only}}),
-	})
+	g.first = g.cfg.Initial[0].key == g.cfg.NodeID
+	return g.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
 }
 
 // storedTerm returns the term on disk, 0 for none.
@@ -147,7 +144,7 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	if g.raft == nil {
 		return err
 	}
-	if err == nil && g.soleVoter() {
+	if err == nil && (g.first || g.soleVoter()) {
 		err = g.campaign()
 	}
 	g.wg.Go(g.watchLeadership)

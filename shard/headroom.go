@@ -116,7 +116,8 @@ func (h *headroom) turn(full *atomic.Bool, bounded bool, used, limit uint64, wha
 	}
 }
 
-// admit returns an error if the node has no room for what the write needs.
+// admit returns an error if the node has no room for what the write needs. Ops
+// for groups that are led elsewhere are looked at there.
 func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 	if h.diskFull.Load() {
 		return ErrDiskFull
@@ -125,11 +126,27 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		return nil
 	}
 	for i := range w.Ops {
-		if s, key := keyOf(w.Ops[i].ID, len(groups)); makesRow(&w.Ops[i]) && !groups[s].fsm.Table().Has(key) {
+		s, key := keyOf(w.Ops[i].ID, len(groups))
+		r, err := groups[s].led()
+		if err == nil && makesRow(&w.Ops[i]) && !r.fsm.Table().Has(key) {
 			return fmt.Errorf("%w: id %d has no row yet", ErrMemoryFull, w.Ops[i].ID)
 		}
 	}
 	return nil
+}
+
+// check returns what looks at each op of a forwarded section, nil while there is
+// room for anything.
+func (h *headroom) check(r *replica) func(key uint64, op *engine.Op) error {
+	if !h.memoryFull.Load() {
+		return nil
+	}
+	return func(key uint64, op *engine.Op) error {
+		if makesRow(op) && !r.fsm.Table().Has(key) {
+			return ErrMemoryFull
+		}
+		return nil
+	}
 }
 
 // makesRow reports whether the op would leave a row where there is none.

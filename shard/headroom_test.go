@@ -58,7 +58,7 @@ func TestHeadroomWithoutBounds(t *testing.T) {
 // answers reads; and nothing that it refuses is applied.
 func TestFullNode(t *testing.T) {
 	n, err := Open(Config{
-		Dir: t.TempDir(), NodeID: "n", ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",
+		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Error(err) },
 	})

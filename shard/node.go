@@ -17,21 +17,34 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Config configures Open. Every field but Shards must be set.
+// Config configures Open. Every field but Shards and those that say so must be
+// set.
 type Config struct {
 	Dir         string // of this node's groups alone
-	NodeID      string
+	NodeKey     string // this node's for ever, never used by another; Raft counts votes by it
+	NodeName    string // for people
+	Zone        string // may be ""
 	ClusterID   string // 32 hex digits
 	Version     string
 	ClusterAddr string // where groups listen for each other
 	HTTPAddr    string // these two are told in Status
 	GossipAddr  string
+	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
+	// empty node waits until one that it has asked adds it.
+	Bootstrap bool
+	// NodesWanted is how many nodes a new cluster waits for until it makes the
+	// built-in keyspaces; 0 for 1.
+	NodesWanted int
 	Shards      map[string]int // of built-in keyspaces, read when they are first made
 	Limits      Limits         // zero for LimitsDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
-	Logger      *slog.Logger
-	Metrics     prometheus.Registerer
+	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
+	Place func(view *raftfsm.CatalogView, shards int) [][]string
+	// Alive tells whether a node seems to be there, as a hint. nil for all.
+	Alive   func(nodeKey string) bool
+	Logger  *slog.Logger
+	Metrics prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)
@@ -54,21 +67,25 @@ var builtin = []raftfsm.Keyspace{
 }
 
 const (
-	catalogGroup = raftfsm.CatalogGroup
+	catalogGroup = raftfsm.CatalogGroup // the number of the group that holds the catalog
 	catalogName  = "meta"
 
 	// startTimeout bounds the first election and the making of the built-in
-	// keyspaces when a node is opened.
+	// keyspaces when a node that is a cluster by itself is opened.
 	startTimeout = 30 * time.Second
 	// readyPoll is how often WaitReady looks.
 	readyPoll = 5 * time.Millisecond
 )
 
-// Node is all groups of one process: the catalog and the shards of every
-// keyspace.
+// Node is all groups of one process: the catalog, and this node's replicas of
+// the shards of every keyspace. It answers for all shards, wherever they are.
+//
+// Its goroutines: runReconcile and runHouse, which Open starts and Close stops
+// and waits for; those of asking, which end at the deadline of what they ask.
 type Node struct {
 	cfg     Config
 	mux     *Mux
+	calls   *calls
 	meta    *group
 	catalog *raftfsm.Catalog
 	metrics *stageMetrics
@@ -80,19 +97,21 @@ type Node struct {
 	groups    atomic.Pointer[groupTable]
 	changing  sync.Mutex
 
-	draining  atomic.Bool
-	fatalOnce sync.Once
+	peersMu sync.Mutex
+	peers   map[string]*peer // by node key; made when first asked
+
+	handingOver  atomic.Bool   // this node is to lead nothing
+	reconcileNow chan struct{} // one token
+	stopping     chan struct{}
+	running      sync.WaitGroup // runReconcile, runHouse
+	asking       sync.WaitGroup // questions to other nodes
+	draining     atomic.Bool
+	fatalOnce    sync.Once
 }
 
-// groupTable is the node's counter groups.
-type groupTable struct {
-	all     []*counterGroup
-	byFirst map[uint32][]*counterGroup // of one keyspace, by its first group; position is the shard
-}
-
-// Open opens the node's groups, making a cluster of one node in an empty
-// directory, and returns when the catalog can be read. The groups may not be
-// ready to serve: see WaitReady.
+// Open opens the node's groups. A cluster of this node alone, new or not, can
+// read its catalog when Open returns; a member of a larger one when it has found
+// the others. The groups may not be ready to serve: see WaitReady.
 func Open(cfg Config) (*Node, error) {
 	id, err := hex.DecodeString(cfg.ClusterID)
 	if err != nil || len(id) != 16 {
@@ -109,15 +128,21 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Limits.Check(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg}
+	n := &Node{
+		cfg: cfg, catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
+		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
+	}
 	n.keyspaces.Store(&keyspaceTable{})
-	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}})
+	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}, byNumber: map[uint32]*counterGroup{}})
 	if n.metrics, err = newStageMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
 	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, ClusterID: [16]byte(id), Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
+	}
+	if n.calls, err = newCalls(callsConfig{Mux: n.mux, Lookup: n.addrOf, Logger: cfg.Logger}); err != nil {
+		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
@@ -133,140 +158,83 @@ func Open(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// start opens the catalog, completes it, and opens the groups that it names.
+// start opens the catalog and the groups that it names, as far as it is known
+// here, and starts what follows it from then on.
 func (n *Node) start() error {
-	n.catalog = raftfsm.NewCatalog()
+	cfg := n.groupConfig(catalogGroup, catalogName, n.catalog)
+	if n.cfg.Bootstrap {
+		cfg.Initial = []member{{n.cfg.NodeKey, n.mux.Addr().String()}}
+	}
 	var err error
-	if n.meta, err = openGroup(n.groupConfig(catalogGroup, catalogName, n.catalog)); err != nil {
+	if n.meta, err = openGroup(cfg); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	if err := n.waitUntil(ctx, n.meta.ready); err != nil {
-		return fmt.Errorf("cannot open the catalog: %w", err)
-	}
-	if err := n.enter(ctx); err != nil {
-		return fmt.Errorf("cannot put the node into the catalog: %w", err)
-	}
-	if err := n.createBuiltin(ctx); err != nil {
-		return err
-	}
-	return n.follow()
-}
-
-// enter makes the catalog say what this node is, and that the catalog's own
-// group is here.
-func (n *Node) enter(ctx context.Context) error {
-	self := raftfsm.Node{
-		Key: n.cfg.NodeID, Name: n.cfg.NodeID, Version: n.cfg.Version, VersionMax: raftfsm.ClusterVersionMax,
-		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
-		State: raftfsm.NodeActive,
-	}
-	if n.catalog.View().Nodes[self.Key] != self {
-		if _, err := n.change(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: self}}); err != nil {
+	n.serveCalls()
+	if n.meta.soleVoter() {
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		defer cancel()
+		if err := n.waitUntil(ctx, n.meta.ready); err != nil {
+			return fmt.Errorf("cannot open the catalog: %w", err)
+		}
+		if err := n.keepHouse(ctx); err != nil {
 			return err
 		}
 	}
-	if _, placed := n.catalog.View().Groups[catalogGroup]; placed {
-		return nil
+	if err := n.follow(); err != nil {
+		return err
 	}
-	_, err := n.change(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: catalogGroup, Target: []string{self.Key}}})
-	return err
-}
-
-// createBuiltin makes the built-in keyspaces that are not there: all of them
-// when a cluster is new, the rest when it was stopped on the way.
-func (n *Node) createBuiltin(ctx context.Context) error {
-	present := map[string]bool{}
-	for _, k := range n.catalog.Keyspaces() {
-		present[k.Name] = true
-	}
-	for _, k := range builtin {
-		if present[k.Name] {
-			continue
-		}
-		if shards, ok := n.cfg.Shards[k.Name]; ok {
-			k.Shards = shards
-		}
-		if _, err := n.change(ctx, n.createHere(k)); err != nil {
-			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
-		}
-	}
+	n.running.Go(n.runReconcile)
+	n.running.Go(n.runHouse)
 	return nil
 }
 
 func (n *Node) groupConfig(number uint32, keyspace string, fsm groupFSM) groupConfig {
 	return groupConfig{
-		Dir:       filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number)),
-		Group:     number,
-		NodeID:    n.cfg.NodeID,
-		FSM:       fsm,
-		Mux:       n.mux,
-		Logger:    n.cfg.Logger.With("keyspace", keyspace),
-		Fatal:     n.fatal,
-		Bootstrap: true,
+		Dir:    filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number)),
+		Group:  number,
+		NodeID: n.cfg.NodeKey,
+		FSM:    fsm,
+		Mux:    n.mux,
+		Logger: n.cfg.Logger.With("keyspace", keyspace),
+		Fatal:  n.fatal,
+		Addrs:  n.addrOf,
 	}
 }
 
 func (n *Node) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
 
-// openKeyspace opens the groups of a keyspace, all at once: each waits for its
-// disk.
-func (n *Node) openKeyspace(k *raftfsm.Keyspace) ([]*counterGroup, error) {
-	groups, errs := make([]*counterGroup, k.Shards), make([]error, k.Shards)
-	var wg sync.WaitGroup
-	for s := range groups {
-		wg.Go(func() { groups[s], errs[s] = n.openShard(k, s) })
-	}
-	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		for _, g := range groups {
-			if g != nil {
-				errs = append(errs, g.close(context.Background(), false))
-			}
-		}
-		return nil, errors.Join(errs...)
-	}
-	return groups, nil
-}
-
-func (n *Node) openShard(k *raftfsm.Keyspace, shard int) (*counterGroup, error) {
-	c := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, fsm: raftfsm.NewCounters()}
-	cfg := n.groupConfig(c.number, k.Name, timedFSM{c.fsm, n.metrics})
-	var err error
-	if c.group, err = openGroup(cfg); err != nil {
-		return nil, fmt.Errorf("shard %d of keyspace %s: %w", shard, k.Name, err)
-	}
-	c.proposer = newProposer(c.group, n.cfg.Limits, n.metrics, cfg.Logger)
-	return c, nil
-}
-
-// close answers what waits, then stops the group.
-func (g *counterGroup) close(ctx context.Context, snapshot bool) error {
-	drained := make(chan struct{})
-	go func() { g.proposer.close(); close(drained) }() // ends with the entries in flight
-	select {
-	case <-drained:
-	case <-ctx.Done():
-	}
-	return g.group.close(ctx, snapshot)
-}
-
-// Ready returns nil when every group of this node can serve, and which cannot
-// otherwise.
+// Ready returns nil when this node knows its cluster and each of its groups has
+// a leader, and which has none otherwise.
 func (n *Node) Ready() error {
 	if n.draining.Load() {
 		return ErrDraining
 	}
-	if err := n.meta.ready(); err != nil {
+	if _, in := n.catalog.View().Nodes[n.cfg.NodeKey]; !in {
+		return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
+	}
+	if err := n.meta.follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)
 	}
+	if len(n.Keyspaces()) == 0 {
+		return fmt.Errorf("%w: the cluster waits for %d nodes to begin", ErrNoLeader, n.cfg.NodesWanted)
+	}
 	for _, g := range n.groups.Load().all {
-		if err := g.group.ready(); err != nil {
-			return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
+		if r := g.replica.Load(); r != nil {
+			if err := r.group.follows(); err != nil {
+				return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
+			}
 		}
 	}
 	return nil
+}
+
+// follows returns nil while the group has a leader that may serve, as far as is
+// known here.
+func (g *group) follows() error {
+	if leader := g.leader(); leader != "" && leader != g.cfg.NodeID {
+		return g.stop.failure()
+	}
+	return g.ready()
 }
 
 // WaitReady returns nil once Ready does, or the context's error.
@@ -288,24 +256,64 @@ func (n *Node) waitUntil(ctx context.Context, condition func() error) error {
 	}
 }
 
+// HandOver has other nodes lead what this one leads, and returns when it leads
+// nothing that another could, or with ctx's error.
+func (n *Node) HandOver(ctx context.Context) error {
+	n.handingOver.Store(true)
+	n.wakeReconcile()
+	return n.waitUntil(ctx, func() error {
+		if n.draining.Load() {
+			return ErrDraining
+		}
+		led := 0
+		for _, g := range n.replicas() {
+			if g.ready() == nil && len(g.voters()) > 1 {
+				led++
+			}
+		}
+		if led > 0 {
+			return fmt.Errorf("%d groups are still led here", led)
+		}
+		return nil
+	})
+}
+
+// replicas returns all groups of this node, the catalog's included.
+func (n *Node) replicas() []*group {
+	all := []*group{n.meta}
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			all = append(all, r.group)
+		}
+	}
+	return all
+}
+
 // Close refuses further requests, answers those that wait, writes the snapshots
 // that are worth it and closes everything. It does not wait past ctx.
 func (n *Node) Close(ctx context.Context) error {
 	if n.draining.Swap(true) {
 		return nil
 	}
+	close(n.stopping)
+	n.running.Wait()
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	groups := n.groups.Load().all
 	errs := make([]error, len(groups))
 	var wg sync.WaitGroup
 	for i, g := range groups {
-		wg.Go(func() { errs[i] = g.close(ctx, true) })
+		if r := g.replica.Load(); r != nil {
+			wg.Go(func() { errs[i] = r.close(ctx, true) })
+		}
 	}
 	wg.Wait()
 	if n.meta != nil {
 		errs = append(errs, n.meta.close(ctx, true))
 	}
 	n.headroom.close()
+	n.closePeers()
+	n.calls.close()
+	n.asking.Wait()
 	return errors.Join(append(errs, n.mux.Close())...)
 }

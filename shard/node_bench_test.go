@@ -44,7 +44,7 @@ func BenchmarkNodeWrite(b *testing.B) {
 
 func benchNode(b *testing.B, shards int) *Node {
 	n, err := Open(Config{
-		Dir: b.TempDir(), NodeID: "bench", ClusterID: strings.Repeat("0", 32), Version: "bench",
+		Dir: b.TempDir(), NodeKey: "bench", NodeName: "bench", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "bench",
 		ClusterAddr: "127.0.0.1:0", Shards: map[string]int{"posts": shards},
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { panic(err) },

@@ -26,7 +26,7 @@ const testClusterID = "000102030405060708090a0b0c0d0e0f"
 func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 	t.Helper()
 	n, err := Open(Config{
-		Dir: dir, NodeID: "n1", ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		Dir: dir, NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", Shards: shards,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
@@ -52,7 +52,7 @@ func mustStop(t *testing.T, n *Node) {
 		t.Error(err)
 	}
 	for _, g := range n.groups.Load().all {
-		if err := g.fsm.Table().Check(); err != nil {
+		if err := g.replica.Load().fsm.Table().Check(); err != nil {
 			t.Errorf("group %d: %v", g.number, err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestNodeKeepsEverything(t *testing.T) {
 				}
 				if test.snapshot && round == 1 {
 					for _, g := range n.groups.Load().all {
-						mustDo(t, g.group.snapshot())
+						mustDo(t, g.replica.Load().group.snapshot())
 					}
 					mustDo(t, n.meta.snapshot())
 				}
@@ -403,7 +403,7 @@ func TestOpenRefusesItsConfig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := Config{
-				Dir: t.TempDir(), NodeID: "n1", ClusterID: testClusterID, ClusterAddr: "127.0.0.1:0",
+				Dir: t.TempDir(), NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, ClusterAddr: "127.0.0.1:0",
 				Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 				Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 			}

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -65,7 +66,8 @@ type proposeGroup interface {
 
 // proposal is one request's part for one group.
 type proposal struct {
-	section []byte // the proposer's until done
+	owner   *proposer // nil for one that is settled or that another node has
+	section []byte    // the proposer's until done; never changed
 	ops     int
 	width   int
 	once    bool // the request has an identity
@@ -109,13 +111,12 @@ func newProposer(g proposeGroup, limits raftfsm.Limits, metrics *stageMetrics, l
 // the log forget what it should remember.
 func (p *proposer) now() time.Time { return p.started.Add(time.Since(p.started)) }
 
-// submit queues a request section. The section belongs to the proposer. It
-// returns ErrOverloaded if the queue is full, ErrDraining if the proposer is
-// closed.
-func (p *proposer) submit(w *raftfsm.RequestWriter, once bool, width int) (*proposal, error) {
-	section := w.Section()
+// submit queues a request section of that many ops. The section belongs to the
+// proposer until it is settled. It returns ErrOverloaded if the queue is full,
+// ErrDraining if the proposer is closed.
+func (p *proposer) submit(section []byte, ops int, once bool, width int) (*proposal, error) {
 	q := &proposal{
-		section: section, ops: w.Ops(), width: width, once: once,
+		owner: p, section: section, ops: ops, width: width, once: once,
 		since: time.Now(), queued: true, done: make(chan struct{}),
 	}
 	p.mu.Lock()
@@ -144,14 +145,14 @@ func (p *proposer) submit(w *raftfsm.RequestWriter, once bool, width int) (*prop
 // wait returns the request's error once it is settled. At the deadline it
 // withdraws a request that is still queued (ErrOverloaded) and gives one that
 // was proposed up (ErrOutcomeUnknown).
-func (p *proposer) wait(q *proposal, deadline *time.Timer) error {
+func (q *proposal) wait(deadline *time.Timer) error {
 	select {
 	case <-q.done:
 		return q.answer()
 	case <-deadline.C:
 		deadline.Reset(0) // for the request's other groups
 	}
-	if p.withdraw(q) {
+	if q.owner != nil && q.owner.withdraw(q) {
 		return fmt.Errorf("%w: it was not proposed by its deadline", ErrOverloaded)
 	}
 	select {
@@ -332,6 +333,15 @@ func (p *proposer) close() {
 func (q *proposal) row(i, width int) []int64 {
 	at := (q.first + i) * q.result.Width
 	return q.result.Rows[at : at+width]
+}
+
+// refused returns the refusals of the proposal's ops, by number in the entry.
+func (q *proposal) refused() []engine.Overflow {
+	all := q.result.Overflows
+	byOp := func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) }
+	from, _ := slices.BinarySearchFunc(all, q.first, byOp)
+	to, _ := slices.BinarySearchFunc(all, q.first+q.ops, byOp)
+	return all[from:to]
 }
 
 // overflow returns the refusal of the proposal's op i, if it was refused. from

@@ -113,9 +113,14 @@ func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	return &w
 }
 
+func submit(p *proposer, id uint64, ops, width int) (*proposal, error) {
+	w := sectionOf(id, ops)
+	return p.submit(w.Section(), w.Ops(), false, width)
+}
+
 func mustSubmit(t *testing.T, p *proposer, id uint64, ops, width int) *proposal {
 	t.Helper()
-	q, err := p.submit(sectionOf(id, ops), false, width)
+	q, err := submit(p, id, ops, width)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +141,7 @@ func fillFlights(t *testing.T, p *proposer, g *fakeGroup) []*proposal {
 func waitFor(p *proposer, q *proposal, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	return p.wait(q, timer)
+	return q.wait(timer)
 }
 
 // mustBeIdle checks that nothing is counted once everything is answered.
@@ -233,7 +238,7 @@ func TestProposerIsBounded(t *testing.T) {
 		p, g := newFakeProposer(t)
 		fillFlights(t, p, g)
 		mustSubmit(t, p, 1, queueOpsMax-entriesInFlightMax, 0)
-		if _, err := p.submit(sectionOf(1, 1), false, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := submit(p, 1, 1, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one op too many: %v", err)
 		}
 		settleAll(t, p, g)
@@ -245,7 +250,7 @@ func TestProposerIsBounded(t *testing.T) {
 		room := queueBytesMax - p.mu.bytes
 		p.mu.bytes += room // as of a large request
 		p.mu.Unlock()
-		if _, err := p.submit(sectionOf(1, 1), false, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := submit(p, 1, 1, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one byte too many: %v", err)
 		}
 		p.mu.Lock()
@@ -258,7 +263,7 @@ func TestProposerIsBounded(t *testing.T) {
 		for range queueOpsMax {
 			mustSubmit(t, p, 0, 0, 0)
 		}
-		if _, err := p.submit(sectionOf(0, 0), false, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := submit(p, 0, 0, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one read too many: %v", err)
 		}
 		settleAll(t, p, g)
@@ -379,7 +384,7 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for {
-					q, err := p.submit(sectionOf(0, 1), false, 0)
+					q, err := submit(p, 0, 1, 0)
 					if errors.Is(err, ErrDraining) {
 						return
 					}
@@ -443,7 +448,7 @@ func TestProposerUnderStress(t *testing.T) {
 			r := rand.New(rand.NewPCG(2, uint64(c)))
 			last := int64(0)
 			for range 150 {
-				q, err := p.submit(sectionOf(9, 3), false, 1)
+				q, err := submit(p, 9, 3, 1)
 				if err != nil {
 					t.Error(err)
 					return

@@ -1,11 +1,11 @@
 package shard
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/countd/countd/raftfsm"
 )
 
 // page is the scratch memory of a read: what each shard is asked for.
@@ -21,6 +21,21 @@ type pagePart struct {
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
 
+const (
+	// followMax is how long a read waits for a replica to apply what is
+	// committed. While writes come, that is a fraction of it. When they stop, a
+	// follower hears of the last commit with the leader's next idle message,
+	// and the read is better off at the leader.
+	followMax = 5 * time.Millisecond
+	// renewShare is the part of the allowed staleness after which a bounded read
+	// has the next confirmation fetched, so that reads that go on never wait.
+	renewShare = 2
+)
+
+// errBehind is returned for a read that this node's replica cannot answer now,
+// and another may.
+var errBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
+
 // Get fills rows, width counts an id, with the rows of ids in their order. Rows
 // of one shard that are asked for together are each whole; rows of different
 // ids may be of different moments.
@@ -29,35 +44,56 @@ func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows
 	if err != nil {
 		return err
 	}
+	arrived := time.Now()
 	if len(ids) == 1 {
 		s, key := keyOf(ids[0], len(groups))
-		if err := groups[s].admit(opt); err != nil {
-			return err
+		if r := n.admitted(groups[s], opt, arrived); r != nil {
+			r.fsm.Table().Get(key, rows[:width])
+			return nil
 		}
-		groups[s].fsm.Table().Get(key, rows[:width])
-		return nil
+		p := pagePart{keys: []uint64{key}, rows: rows[:width]}
+		return n.readElsewhere(groups[s], &p, width, opt)
 	}
 	pg := pagePool.Get().(*page)
 	defer pagePool.Put(pg)
 	pg.split(ids, len(groups))
+	if err := n.getShards(pg, groups, width, opt, arrived); err != nil {
+		return err
+	}
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		if len(p.keys) == 0 {
-			continue
-		}
-		if err := groups[s].admit(opt); err != nil {
-			return err
-		}
-		if need := len(p.keys) * width; cap(p.rows) < need {
-			p.rows = make([]int64, need)
-		}
-		p.rows = p.rows[:len(p.keys)*width]
-		groups[s].fsm.Table().GetMany(p.keys, width, p.rows)
 		for i, at := range p.at {
 			copy(rows[at*width:(at+1)*width], p.rows[i*width:(i+1)*width])
 		}
 	}
 	return nil
+}
+
+// getShards reads each shard's part: here where this node's replica will do, and
+// the rest, together, from other nodes.
+func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) error {
+	var away sync.WaitGroup
+	var errs []error // of shards that were read elsewhere
+	for s := range pg.byShard {
+		p := &pg.byShard[s]
+		if len(p.keys) == 0 {
+			continue
+		}
+		if need := len(p.keys) * width; cap(p.rows) < need {
+			p.rows = make([]int64, need)
+		}
+		p.rows = p.rows[:len(p.keys)*width]
+		if r := n.admitted(groups[s], opt, arrived); r != nil {
+			r.fsm.Table().GetMany(p.keys, width, p.rows)
+			continue
+		}
+		if errs == nil {
+			errs = make([]error, len(groups))
+		}
+		away.Go(func() { errs[s] = n.readElsewhere(groups[s], p, width, opt) })
+	}
+	away.Wait()
+	return errors.Join(errs...)
 }
 
 func (pg *page) split(ids []uint64, shards int) {
@@ -77,47 +113,59 @@ func (pg *page) split(ids []uint64, shards int) {
 	}
 }
 
-// admit returns nil once this replica may answer a read.
-func (g *counterGroup) admit(opt *ReadOptions) error {
-	if index := opt.Token.Index(g.number); index > 0 && !g.fsm.WaitApplied(index, opt.Deadline) {
-		return fmt.Errorf("%w: log index %d of group %d is not applied here", ErrNoQuorum, index, g.number)
-	}
-	switch opt.Consistency {
-	case Stale:
+// admitted returns this node's replica if it may answer a read that arrived
+// then, or nil.
+func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) *replica {
+	r := g.replica.Load()
+	if r == nil || r.admit(g.number, opt, arrived) != nil {
 		return nil
-	case Linearizable:
-		return g.confirm(opt.Deadline)
-	default:
-		// A leader that has applied its term's barrier has every write that
-		// was acknowledged before it. Cut off from the other voters, it goes
-		// on leading for its lease.
-		if opt.MaxStaleness > 0 && opt.MaxStaleness < g.group.cfg.Timing.Lease {
-			return g.confirm(opt.Deadline)
-		}
-		return g.group.ready()
 	}
+	return r
 }
 
-// confirm returns nil once every write that was acknowledged before the call is
-// applied here. A write is acknowledged after it is applied at its leader, so
-// the sole voter of a group has them all; otherwise the read goes through the
-// log as a request without ops, behind all of them.
-func (g *counterGroup) confirm(deadline time.Time) error {
-	if err := g.group.ready(); err != nil || g.group.soleVoter() {
-		return err
+// admit returns nil once this replica may answer a read, and an error when it
+// should not be waited for.
+func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
+	if index := opt.Token.Index(group); !r.follow(index, opt.Deadline) {
+		return errBehind
 	}
-	var w raftfsm.RequestWriter
-	w.Reset(nil, &RequestID{})
-	q, err := g.proposer.submit(&w, false, 0)
-	if err != nil {
-		return err
+	if opt.Consistency == Stale {
+		return nil
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	if err := g.proposer.wait(q, timer); err != nil {
-		// Not wrapped: nothing was written, so no outcome is unknown and
-		// nothing is left to withdraw.
-		return fmt.Errorf("%w: %s", ErrNoQuorum, err.Error())
+	notBefore := arrived
+	if opt.Consistency == Bounded {
+		staleness := opt.MaxStaleness
+		if staleness == 0 {
+			staleness = MaxStalenessDefault
+		}
+		notBefore = arrived.Add(-staleness)
+		if c := r.fresh.since(notBefore); c != nil {
+			if c.asked.Before(arrived.Add(-staleness / renewShare)) {
+				r.fresh.renew()
+			}
+			if r.follow(c.index, opt.Deadline) {
+				return nil
+			}
+			return errBehind
+		}
 	}
-	return nil
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
+	defer cancel()
+	index, err := r.fresh.confirm(ctx)
+	if err == nil && !r.follow(index, opt.Deadline) {
+		err = errBehind
+	}
+	return err
+}
+
+// follow reports whether the replica has applied the log up to index, for which
+// it waits a little.
+func (r *replica) follow(index uint64, deadline time.Time) bool {
+	if r.fsm.Applied() >= index {
+		return true
+	}
+	if soon := time.Now().Add(followMax); soon.Before(deadline) {
+		deadline = soon
+	}
+	return r.fsm.WaitApplied(index, deadline)
 }

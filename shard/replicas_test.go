@@ -25,7 +25,9 @@ func newReplicas(t *testing.T) *replicas {
 	r := &replicas{}
 	for i := range 3 {
 		cfg := testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1))
-		cfg.Bootstrap = i == 0
+		if i == 0 {
+			cfg.Initial = aloneIn(cfg)
+		}
 		r.cfgs = append(r.cfgs, cfg)
 		r.groups, r.fsms = append(r.groups, nil), append(r.fsms, nil)
 		r.open(t, i)
@@ -174,7 +176,7 @@ func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
 
 func TestCloseAnswersWhatWasProposed(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	answers := make(chan error, 16)
@@ -205,7 +207,7 @@ func TestCloseAnswersWhatWasProposed(t *testing.T) {
 
 func TestBytesStartASnapshot(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap, cfg.SnapshotBytes = true, 64<<10
+	cfg.Initial, cfg.SnapshotBytes = aloneIn(cfg), 64<<10
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	mustAddLarge := func() {
@@ -244,7 +246,7 @@ func TestBytesStartASnapshot(t *testing.T) {
 
 func TestCloseTakesASnapshotThatIsWorthIt(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap, cfg.SnapshotBytes = true, 4<<10
+	cfg.Initial, cfg.SnapshotBytes = aloneIn(cfg), 4<<10
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	mustAdd(t, g, 3)

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -21,24 +20,14 @@ func keyOf(id uint64, shards int) (shard int, key uint64) {
 
 func idOf(shard int, key uint64, shards int) uint64 { return key*uint64(shards) + uint64(shard) }
 
-// counterGroup is one shard of a counter keyspace on this node.
-type counterGroup struct {
-	number   uint32
-	shard    int
-	keyspace string
-	group    *group
-	fsm      *raftfsm.Counters
-	proposer *proposer
-}
-
 // part is what one write has for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
-	used     bool  // there is something to propose
-	ops      []int // the request's ops for this shard, by number, rising
-	proposal *proposal
-	answered bool
+	used     bool      // there is something to propose
+	ops      []int     // the request's ops for this shard, by number, rising
+	proposal *proposal // nil until it is submitted
 	err      error
+	settled  bool
 	from     int // overflows of the entry seen so far
 }
 
@@ -54,13 +43,21 @@ var partsPool = sync.Pool{New: func() any {
 	return &parts{timer: t}
 }}
 
-// sectionSizeHint is what a section of one op of one cell takes, rounded up;
-// a second op takes a quarter.
-const sectionSizeHint = 64
+const (
+	// sectionSizeHint is what a section of one op of one cell takes, rounded up;
+	// a second op takes a quarter.
+	sectionSizeHint = 64
+
+	// A part without a leader is tried again after retryPauseMin, then at double
+	// the pause each time up to retryPauseMax. An election takes a second or two.
+	retryPauseMin = 5 * time.Millisecond
+	retryPauseMax = 100 * time.Millisecond
+)
 
 // Write applies a request, each shard's part of it whole or not at all, and
-// fills the answer in w. See the errors of this package; a PartialError tells
-// the shards apart when they did not fare alike.
+// fills the answer in w. It goes to whatever node leads a shard, and waits for
+// one that does until the deadline. See the errors of this package; a
+// PartialError tells the shards apart when they did not fare alike.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
 	w.Overflows, w.Token, w.Duplicate = w.Overflows[:0], w.Token[:0], false
 	groups, err := n.groupsOf(ks)
@@ -76,50 +73,75 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
-		if err := ps.ask(w, groups); err != nil {
+		if err := n.ask(ps, w, groups); err != nil {
 			return err
 		}
 	}
-	for s := range ps.byShard {
-		ps.byShard[s].submit(groups[s], w)
-	}
-	for s := range ps.byShard {
-		ps.byShard[s].wait(groups[s], ps.timer)
-	}
+	n.settle(ps.byShard, groups, w, ps.timer)
 	return ps.gather(w, groups)
 }
 
 // ask has one shard, which the key alone chooses, judge whether the key was
 // used for another body: other bodies have their ops on other shards, which
 // would know nothing of each other. Nothing else is proposed before it agrees.
-func (ps *parts) ask(w *Write, groups []*counterGroup) error {
+func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 	s := w.ID.Shard(len(groups))
 	p := &ps.byShard[s]
 	if len(p.ops) == 0 {
 		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
 	}
 	p.used = true
-	p.submit(groups[s], w)
-	p.wait(groups[s], ps.timer)
+	n.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
 	return p.err
 }
 
-// submit proposes the part, unless it has nothing to propose or was.
-func (p *part) submit(g *counterGroup, w *Write) {
-	if !p.used || p.proposal != nil || p.err != nil {
-		return
-	}
-	if p.err = g.group.ready(); p.err == nil {
-		p.proposal, p.err = g.proposer.submit(&p.writer, w.ID.Exists(), w.Width)
+// settle proposes the parts that are not settled, all at once, and waits until
+// they are. What found no leader is proposed again until the deadline.
+func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *time.Timer) {
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		for s := range ps {
+			if ps[s].used && !ps[s].settled {
+				ps[s].proposal = n.propose(groups[s], &ps[s], w)
+			}
+		}
+		again := false
+		for s := range ps {
+			if p := &ps[s]; p.used && !p.settled {
+				p.err = p.proposal.wait(deadline)
+				p.settled = !mayTryAgain(p.err, w.ID.Exists())
+				again = again || !p.settled
+			}
+		}
+		if !again || !sleep(pause, deadline) {
+			return
+		}
 	}
 }
 
-// wait waits for the part's answer, unless it is there.
-func (p *part) wait(g *counterGroup, deadline *time.Timer) {
-	if p.proposal != nil && !p.answered {
-		p.err = g.proposer.wait(p.proposal, deadline)
-		p.answered = true
+// sleep returns true after the pause, and false at the deadline if that comes
+// first. The deadline's timer goes off again for the next who asks.
+func sleep(pause time.Duration, deadline *time.Timer) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-deadline.C:
+		deadline.Reset(0)
+		return false
 	}
+}
+
+// propose gives a part to the group's proposer here or on the node that leads
+// it.
+func (n *Node) propose(g *counterGroup, p *part, w *Write) *proposal {
+	r, err := g.led()
+	if err != nil {
+		return n.forward(g, p, w)
+	}
+	q, err := r.proposer.submit(p.writer.Section(), p.writer.Ops(), w.ID.Exists(), w.Width)
+	if err != nil {
+		return refusedProposal(err)
+	}
+	return q
 }
 
 // release gives the scratch memory back. It lets go of sections and results,
@@ -240,16 +262,4 @@ func (ps *parts) failure(w *Write) error {
 		return worst
 	}
 	return partial
-}
-
-// groupsOf returns the keyspace's groups on this node, by shard.
-func (n *Node) groupsOf(ks *Keyspace) ([]*counterGroup, error) {
-	if n.draining.Load() {
-		return nil, ErrDraining
-	}
-	groups := n.groups.Load().byFirst[ks.firstGroup]
-	if groups == nil {
-		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name)
-	}
-	return groups, nil
 }

@@ -294,7 +294,7 @@ func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture 
 
 // hinder puts a heldGroup between a shard and its log.
 func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
-	g := n.groups.Load().byFirst[ks.firstGroup][shard]
+	g := n.groups.Load().byFirst[ks.firstGroup][shard].replica.Load()
 	g.proposer.close()
 	h.proposeGroup = g.group
 	g.proposer = newProposer(&h, LimitsDefault, n.metrics, n.cfg.Logger)

@@ -1,6 +1,14 @@
 package shard
 
-import "github.com/countd/countd/engine"
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/engine"
+)
 
 // Scan returns up to limit rows, width counts each, of ids above after (from
 // the first id on if hasAfter is false) in ascending order, those with a count
@@ -11,22 +19,24 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
+	defer cancel()
+	s := scan{node: n, ctx: ctx, opt: opt, width: width, shards: len(groups),
+		chunk: min(limit, limit/len(groups)+scanSlack)}
 	runs := make([]run, len(groups))
-	for s, g := range groups {
-		if err := g.admit(opt); err != nil {
-			return nil, err
-		}
-		from, found := firstKey(after, hasAfter, s, len(groups))
-		runs[s] = run{group: g, shards: len(groups), from: from, ended: !found}
+	for i, g := range groups {
+		from, found := firstKey(after, hasAfter, i, len(groups))
+		runs[i] = run{group: g, from: from, ended: !found}
 	}
-	chunk := min(limit, limit/len(groups)+scanSlack)
 	r := &ScanResult{}
 	for len(r.IDs) < limit {
 		least := -1
-		for s := range runs {
-			runs[s].fill(chunk, width)
-			if len(runs[s].ids) > 0 && (least < 0 || runs[s].ids[0] < runs[least].ids[0]) {
-				least = s
+		for i := range runs {
+			if err := s.fill(&runs[i]); err != nil {
+				return nil, err
+			}
+			if len(runs[i].ids) > 0 && (least < 0 || runs[i].ids[0] < runs[least].ids[0]) {
+				least = i
 			}
 		}
 		if least < 0 {
@@ -36,16 +46,20 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 		r.Rows = append(r.Rows, runs[least].rows[:width]...)
 		runs[least].ids, runs[least].rows = runs[least].ids[1:], runs[least].rows[width:]
 	}
-	for s := range runs {
-		r.More = r.More || len(runs[s].ids) > 0 || !runs[s].ended
+	for i := range runs {
+		r.More = r.More || len(runs[i].ids) > 0 || !runs[i].ended
 	}
 	return r, nil
 }
 
-// scanSlack is how many rows above its even share of a page a shard is read for
-// at once. Reading a whole page of every shard would take shards times the
-// memory; ids that are spread evenly rarely need a second look.
-const scanSlack = 64
+const (
+	// scanSlack is how many rows above its even share of a page a shard is read
+	// for at once. Reading a whole page of every shard would take shards times
+	// the memory; ids that are spread evenly rarely need a second look.
+	scanSlack = 64
+	// scanRowsMax bounds the rows that one call asks another node for.
+	scanRowsMax = readKeysMax
+)
 
 // firstKey returns the least key of a shard whose id lies above after, and
 // false when there is none.
@@ -61,34 +75,118 @@ func firstKey(after uint64, hasAfter bool, shard, shards int) (uint64, bool) {
 	return key + 1, next > after
 }
 
+// scan is what all shards of one scan are asked alike.
+type scan struct {
+	node   *Node
+	ctx    context.Context
+	opt    *ReadOptions
+	width  int
+	shards int
+	chunk  int
+}
+
 // run is the next rows of one shard, those that are read and those behind.
 type run struct {
-	group  *counterGroup
-	shards int
-	from   uint64 // key that the next read begins at
-	ended  bool   // there is nothing from there on
+	group *counterGroup
+	from  uint64 // key that the next read begins at
+	ended bool   // there is nothing from there on
 
 	ids  []uint64
 	rows []int64
 }
 
-// fill reads up to chunk rows when there are none at hand.
-func (r *run) fill(chunk, width int) {
+// fill reads up to a chunk of rows when there are none at hand: here, or where
+// the shard is.
+func (s *scan) fill(r *run) error {
 	if len(r.ids) > 0 || r.ended {
-		return
+		return nil
 	}
-	r.ids, r.rows, r.ended = r.ids[:0], r.rows[:0], true
-	r.group.fsm.Table().Scan(r.from, width, func(p *engine.Page) bool {
-		take := min(len(p.IDs), chunk-len(r.ids))
-		for _, key := range p.IDs[:take] {
-			r.ids = append(r.ids, idOf(r.group.shard, key, r.shards))
-		}
-		r.rows = append(r.rows, p.Counts[:take*width]...)
-		if len(r.ids) < chunk {
-			return true
-		}
-		last := p.IDs[take-1]
+	if rep := s.node.admitted(r.group, s.opt, time.Now()); rep != nil {
+		r.ids, r.rows = readRun(rep.fsm.Table(), r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+	} else if err := s.fillElsewhere(r); err != nil {
+		return err
+	}
+	r.ended = len(r.ids) < s.chunk
+	if !r.ended {
+		last := r.ids[len(r.ids)-1]
 		r.from, r.ended = last+1, last == 1<<64-1
-		return false
+	}
+	for i, key := range r.ids {
+		r.ids[i] = idOf(r.group.shard, key, s.shards)
+	}
+	return nil
+}
+
+// readRun appends up to chunk rows from a key on to keys and rows.
+func readRun(table *engine.Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64) {
+	table.Scan(from, width, func(p *engine.Page) bool {
+		take := min(len(p.IDs), chunk-len(keys))
+		keys = append(keys, p.IDs[:take]...)
+		rows = append(rows, p.Counts[:take*width]...)
+		return len(keys) < chunk
 	})
+	return keys, rows
+}
+
+// fillElsewhere asks the nodes that hold the shard, until the deadline.
+func (s *scan) fillElsewhere(r *run) error {
+	request := appendRead(nil, &remoteRead{
+		group: r.group.number, consistency: s.opt.Consistency, staleness: s.opt.MaxStaleness,
+		index: s.opt.Token.Index(r.group.number), width: s.width,
+	})
+	request = binary.AppendUvarint(binary.AppendUvarint(request, r.from), uint64(s.chunk))
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		last := ErrNoLeader
+		for _, node := range s.node.readers(r.group) {
+			answer, err := s.node.calls.call(s.ctx, node, methodScan, request)
+			if err == nil {
+				return s.parse(r, answer)
+			}
+			last = err
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.ctx.Done():
+			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, last)
+		}
+	}
+}
+
+func (s *scan) parse(r *run, answer []byte) error {
+	w := wireReader{rest: answer}
+	n := w.count(1)
+	if n > s.chunk {
+		w.fail(fmt.Sprintf("%d rows", n))
+		n = 0
+	}
+	r.ids = r.ids[:0]
+	for range n {
+		r.ids = append(r.ids, w.fixed64())
+	}
+	r.rows = parseCounts(&w, n*s.width)
+	return w.end()
+}
+
+// serveScan reads the next rows of a shard for another node.
+func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	q := parseRead(&r)
+	from, chunk := r.uint(), int(r.uintTo(scanRowsMax))
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(readWaitMax)
+	rep, err := n.replicaFor(q, deadline)
+	if err != nil {
+		return nil, err
+	}
+	keys, rows := readRun(rep.fsm.Table(), from, q.width, chunk, nil, nil)
+	answer := binary.AppendUvarint(make([]byte, 0, 9*len(keys)+2*len(rows)+8), uint64(len(keys)))
+	for _, key := range keys {
+		answer = binary.LittleEndian.AppendUint64(answer, key)
+	}
+	for _, count := range rows {
+		answer = binary.AppendVarint(answer, count)
+	}
+	return answer, errors.Join(ctx.Err())
 }

@@ -149,7 +149,7 @@ func TestFailedSinkStopsTheGroup(t *testing.T) {
 // open, and must not touch what is there; nor may a running group use it.
 func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	for range 2 {
@@ -249,7 +249,7 @@ func listing(t *testing.T, dir string) []string {
 
 func TestAnFSMThatCannotRestoreDoesNotOpen(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	for range 2 {
@@ -268,7 +268,7 @@ func TestAnFSMThatCannotRestoreDoesNotOpen(t *testing.T) {
 
 func TestMissingPartsAreRefused(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	for range 3 * trailingEntriesMin {
@@ -339,7 +339,7 @@ func TestBootstrapAfterACrashInside(t *testing.T) {
 	b := mustOpenBolt(t, path)
 	mustDo(t, newCheckedStable(b, 7, path, noFatal(t)).SetUint64(keyTerm, 1))
 	mustDo(t, b.close())
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	mustBeReady(t, mustOpen(t, cfg))
 }
 

@@ -3,27 +3,30 @@ package shard
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
 )
 
-// Status describes this node and its groups.
+// Status describes the cluster's nodes as this node knows them, and its own
+// replicas.
 func (n *Node) Status() Status {
-	self := NodeStatus{
-		ID: n.cfg.NodeID, State: "alive", Version: n.cfg.Version,
-		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.cfg.ClusterAddr, GossipAddr: n.cfg.GossipAddr,
-	}
-	if n.draining.Load() {
-		self.State = "stopping"
-	}
-	s := Status{ClusterID: n.cfg.ClusterID, Nodes: []NodeStatus{self}}
-	meta := groupStatus(n.meta.stats(), catalogGroup, catalogName, 0)
-	catalog := n.catalog.View()
-	meta.AppliedIndex = catalog.Applied
-	meta.Digest = fmt.Sprintf("%016x", catalog.Digest())
+	view := n.catalog.View()
+	s := Status{ClusterID: n.cfg.ClusterID, Node: n.cfg.NodeName, Nodes: n.nodeStatus(view)}
+	meta := n.groupStatus(n.meta, catalogName, 0, view)
+	meta.AppliedIndex = view.Applied
+	meta.Digest = fmt.Sprintf("%016x", view.Digest())
 	s.Groups = append(s.Groups, meta)
 	for _, g := range n.groups.Load().all {
-		status := groupStatus(g.group.stats(), g.number, g.keyspace, g.shard)
-		state := g.fsm.State()
+		r := g.replica.Load()
+		if r == nil {
+			continue
+		}
+		status := n.groupStatus(r.group, g.keyspace, g.shard, view)
+		state := r.fsm.State()
 		status.AppliedIndex = state.Index
 		status.Digest = fmt.Sprintf("%016x", state.Digest)
 		status.Rows, status.Bytes = state.Rows, state.Bytes
@@ -33,11 +36,43 @@ func (n *Node) Status() Status {
 	return s
 }
 
-func groupStatus(r groupStats, number uint32, keyspace string, shard int) GroupStatus {
-	return GroupStatus{
-		ID: number, Keyspace: keyspace, Shard: shard,
-		Role: r.Role, Leader: r.Leader, Term: r.Term,
+func (n *Node) nodeStatus(view *raftfsm.CatalogView) []NodeStatus {
+	nodes := make([]NodeStatus, 0, len(view.Nodes))
+	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
+		node := view.Nodes[key]
+		nodes = append(nodes, NodeStatus{
+			ID: node.Name, Key: key, Zone: node.Zone, State: n.stateOf(node), Version: node.Version,
+			HTTPAddr: node.HTTPAddr, ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
+		})
+	}
+	return nodes
+}
+
+// stateOf puts what the catalog says of a node and what is seen of it into a
+// word.
+func (n *Node) stateOf(node raftfsm.Node) string {
+	switch self := node.Key == n.cfg.NodeKey; {
+	case self && (n.draining.Load() || n.handingOver.Load()):
+		return "stopping"
+	case !self && n.cfg.Alive != nil && !n.cfg.Alive(node.Key):
+		return "dead"
+	case node.State != raftfsm.NodeActive:
+		return string(node.State)
+	}
+	return "alive"
+}
+
+func (n *Node) groupStatus(g *group, keyspace string, shard int, view *raftfsm.CatalogView) GroupStatus {
+	r := g.stats()
+	status := GroupStatus{
+		ID: g.cfg.Group, Keyspace: keyspace, Shard: shard,
+		Role: r.Role, Leader: view.Nodes[r.Leader].Name, Term: r.Term,
 		CommitIndex: r.Commit, SnapshotIndex: r.Snapshot,
 		Digest: fmt.Sprintf("%016x", 0),
 	}
+	for _, s := range g.configuration().Servers {
+		key := string(s.ID)
+		status.Members = append(status.Members, MemberStatus{Node: view.Nodes[key].Name, Key: key, Voter: s.Suffrage == raft.Voter})
+	}
+	return status
 }

@@ -159,14 +159,17 @@ type ScanResult struct {
 // Status is what a node knows of itself and its groups.
 type Status struct {
 	ClusterID string        `json:"cluster_id"`
+	Node      string        `json:"node"` // which of the nodes answers
 	Nodes     []NodeStatus  `json:"nodes"`
 	Groups    []GroupStatus `json:"groups"`
 }
 
 // NodeStatus describes one node of the cluster.
 type NodeStatus struct {
-	ID          string `json:"id"`
-	State       string `json:"state"` // "alive" or "stopping"
+	ID          string `json:"id"`  // its name
+	Key         string `json:"key"` // tells it from others that had the name
+	Zone        string `json:"zone"`
+	State       string `json:"state"` // alive, stopping, dead, draining or leaving
 	Version     string `json:"version"`
 	HTTPAddr    string `json:"http_addr"`
 	ClusterAddr string `json:"cluster_addr"`
@@ -176,16 +179,24 @@ type NodeStatus struct {
 // GroupStatus describes this node's replica of one Raft group. Digest is taken
 // at AppliedIndex: two replicas of equal AppliedIndex have equal digests.
 type GroupStatus struct {
-	ID            uint32 `json:"id"`
-	Keyspace      string `json:"keyspace"` // "meta" for the group of the catalog
-	Shard         int    `json:"shard"`
-	Role          string `json:"role"`   // leader, follower, candidate
-	Leader        string `json:"leader"` // node id, "" when not known
-	Term          uint64 `json:"term"`
-	AppliedIndex  uint64 `json:"applied_index"`
-	CommitIndex   uint64 `json:"commit_index"`
-	SnapshotIndex uint64 `json:"snapshot_index"`
-	Digest        string `json:"digest"` // 16 hex digits
-	Rows          uint64 `json:"rows"`
-	Bytes         uint64 `json:"bytes"` // memory of the tables, overflow and directory included
+	ID            uint32         `json:"id"`
+	Keyspace      string         `json:"keyspace"` // "meta" for the group of the catalog
+	Shard         int            `json:"shard"`
+	Role          string         `json:"role"`   // leader, follower, candidate
+	Leader        string         `json:"leader"` // node id, "" when not known
+	Term          uint64         `json:"term"`
+	AppliedIndex  uint64         `json:"applied_index"`
+	CommitIndex   uint64         `json:"commit_index"`
+	SnapshotIndex uint64         `json:"snapshot_index"`
+	Digest        string         `json:"digest"` // 16 hex digits
+	Rows          uint64         `json:"rows"`
+	Bytes         uint64         `json:"bytes"` // memory of the tables, overflow and directory included
+	Members       []MemberStatus `json:"members"`
+}
+
+// MemberStatus is one member of a group's latest configuration.
+type MemberStatus struct {
+	Node  string `json:"node"`
+	Key   string `json:"key"`
+	Voter bool   `json:"voter"`
 }

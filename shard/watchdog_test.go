@@ -106,7 +106,7 @@ func startFaulty(t *testing.T, change func(*groupConfig)) (*group, *faultyStores
 	t.Helper()
 	told := make(chan error, 10)
 	cfg := testConfig(t, testMux(t), "n1")
-	cfg.Bootstrap = true
+	cfg.Initial = aloneIn(cfg)
 	cfg.Fatal = func(err error) { told <- err }
 	if change != nil {
 		change(&cfg)

@@ -1,0 +1,149 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// changeAnswer is what the leader of the catalog answers a command.
+type changeAnswer struct {
+	Index  uint64
+	Result raftfsm.CatalogResult
+}
+
+// Change has the catalog's leader, whichever node it is, propose a command, and
+// returns its result once it is applied here. It waits for a leader until ctx
+// ends. A command whose Refused is set changed nothing.
+func (n *Node) Change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		answer, err := n.changeOnce(ctx, command)
+		switch {
+		case err == nil:
+			return &answer.Result, n.awaitCatalog(ctx, answer.Index)
+		case !mayTryAgain(err, false) || n.draining.Load():
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+func (n *Node) changeOnce(ctx context.Context, command *raftfsm.CatalogCommand) (*changeAnswer, error) {
+	if n.draining.Load() {
+		return nil, ErrDraining
+	}
+	if n.meta.ready() == nil {
+		return n.changeHere(ctx, command)
+	}
+	leader := n.meta.leader()
+	if leader == "" || leader == n.cfg.NodeKey {
+		return nil, ErrNoLeader
+	}
+	body, err := json.Marshal(command)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
+	}
+	raw, err := n.calls.call(ctx, leader, methodChange, body)
+	if err != nil {
+		return nil, err
+	}
+	answer := &changeAnswer{}
+	if err := json.Unmarshal(raw, answer); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	return answer, nil
+}
+
+func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
+	command := &raftfsm.CatalogCommand{}
+	if err := json.Unmarshal(body, command); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	answer, err := n.changeHere(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(answer)
+}
+
+// awaitCatalog returns once this node's catalog has applied its log up to index.
+func (n *Node) awaitCatalog(ctx context.Context, index uint64) error {
+	return n.waitUntil(ctx, func() error {
+		if n.catalog.Applied() < index {
+			return ErrNoQuorum
+		}
+		return nil
+	})
+}
+
+// changeHere proposes a command to the catalog, which this node must lead.
+func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) (*changeAnswer, error) {
+	if n.draining.Load() {
+		return nil, ErrDraining
+	}
+	if n.headroom.diskFull.Load() {
+		return nil, ErrDiskFull
+	}
+	if err := n.meta.ready(); err != nil {
+		return nil, err
+	}
+	if c := command.Create; c != nil && c.Replicas == nil {
+		c.Replicas = n.place(c.Shards)
+	}
+	entry, err := raftfsm.AppendCatalogEntry(nil, command)
+	if err != nil {
+		return nil, err
+	}
+	type outcome struct {
+		answer *changeAnswer
+		err    error
+	}
+	settled := make(chan outcome, 1)
+	go func() { // ends with the future, or with the process of a failed group
+		future := n.meta.apply(entry, enqueueTimeoutMax)
+		if err := future.Error(); err != nil {
+			settled <- outcome{err: err}
+			return
+		}
+		result := future.Response().(*raftfsm.CatalogResult)
+		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
+	}()
+	select {
+	case o := <-settled:
+		switch {
+		case o.err == nil:
+			return o.answer, nil
+		case neverProposed(o.err):
+			return nil, fmt.Errorf("%w: %w", ErrNoLeader, o.err)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.err)
+	case <-n.meta.failed():
+		return nil, ErrOutcomeUnknown
+	case <-ctx.Done():
+		return nil, ErrOutcomeUnknown
+	}
+}
+
+// place chooses the nodes of a new keyspace's shards.
+func (n *Node) place(shards int) [][]string {
+	if n.cfg.Place == nil {
+		return slices.Repeat([][]string{{n.cfg.NodeKey}}, shards)
+	}
+	return n.cfg.Place(n.catalog.View(), shards)
+}
+
+func (n *Node) mustChange(ctx context.Context, command *raftfsm.CatalogCommand) error {
+	result, err := n.Change(ctx, command)
+	if err == nil && result.Refused != "" {
+		err = fmt.Errorf("%w: %s", errRefused, result.Refused)
+	}
+	return err
+}

@@ -1,0 +1,270 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// everywhere places each shard on the first three nodes, led by each in turn.
+func everywhere(view *raftfsm.CatalogView, shards int) [][]string {
+	var keys []string
+	for key := range view.Nodes {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	keys = keys[:min(3, len(keys))]
+	replicas := make([][]string, shards)
+	for s := range replicas {
+		at := s % len(keys)
+		replicas[s] = slices.Concat(keys[at:], keys[:at])
+	}
+	return replicas
+}
+
+// member number i of a test's cluster, from 1 on; the first makes the cluster
+// and waits for nodes.
+func memberConfig(t *testing.T, dir string, i, nodes int) Config {
+	logger := slog.New(slog.DiscardHandler)
+	if os.Getenv("COUNTD_TEST_LOG") != "" {
+		logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", i)
+	}
+	return Config{
+		Dir: dir, NodeKey: fmt.Sprintf("n%d.0", i), NodeName: fmt.Sprintf("n%d", i),
+		Bootstrap: i == 1, NodesWanted: nodes, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", Shards: map[string]int{"posts": 3, "users": 1},
+		Place: everywhere, Logger: logger, Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	}
+}
+
+// openMembers opens a cluster of that many nodes and waits until all serve.
+func openMembers(t *testing.T, nodes int) []*Node {
+	t.Helper()
+	var all []*Node
+	for i := 1; i <= nodes; i++ {
+		all = append(all, joinMember(t, all, i, nodes))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, n := range all {
+		if err := n.WaitReady(ctx); err != nil {
+			t.Fatalf("%s: %v", n.cfg.NodeName, err)
+		}
+	}
+	return all
+}
+
+func joinMember(t *testing.T, others []*Node, i, nodes int) *Node {
+	t.Helper()
+	n, err := Open(memberConfig(t, t.TempDir(), i, nodes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		if err := n.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(others) == 0 {
+		return n
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	put := &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: n.self()}}
+	if err := others[len(others)-1].mustChange(ctx, put); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Any node takes writes and answers reads of all kinds for all shards: those
+// that it leads, those that it follows, and with four nodes those that it does
+// not hold.
+func TestAnyNodeAnswersAnything(t *testing.T) {
+	all := openMembers(t, 4)
+	total := int64(0)
+	for round := range int64(5) {
+		for _, n := range all {
+			ks := n.Keyspace("posts")
+			w := &Write{Deadline: soon(), Width: 4}
+			for id := range uint64(10) {
+				w.Ops = append(w.Ops, addTo(id, 2, 1))
+			}
+			w.Rows = make([]int64, len(w.Ops)*w.Width)
+			if err := n.Write(ks, w); err != nil {
+				t.Fatalf("%s: %v", n.cfg.NodeName, err)
+			}
+			total++
+			if w.Rows[2] != total || w.Rows[38] != total {
+				t.Errorf("round %d, %s: rows %v, want %d", round, n.cfg.NodeName, w.Rows, total)
+			}
+			for _, reader := range all {
+				mustReadAll(t, reader, total, ReadOptions{Consistency: Linearizable})
+				mustReadAll(t, reader, total, ReadOptions{Consistency: Stale, Token: w.Token})
+				mustReadAll(t, reader, total, ReadOptions{Token: w.Token})
+			}
+		}
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
+}
+
+func mustReadAll(t *testing.T, n *Node, want int64, opt ReadOptions) {
+	t.Helper()
+	opt.Deadline = soon()
+	ks := n.Keyspace("posts")
+	rows := make([]int64, 40)
+	ids := []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+	if err := n.Get(ks, ids, 4, &opt, rows); err != nil {
+		t.Fatalf("%s: %v", n.cfg.NodeName, err)
+	}
+	for i := range ids {
+		if rows[4*i+2] != want {
+			t.Fatalf("%s: rows %v, want %d, level %d", n.cfg.NodeName, rows, want, opt.Consistency)
+		}
+	}
+	r, err := n.Scan(ks, 0, true, 100, 4, &opt)
+	if err != nil || len(r.IDs) != 9 || r.Rows[2] != want || r.More {
+		t.Fatalf("%s: scan %+v, %v", n.cfg.NodeName, r, err)
+	}
+	if err := n.Get(ks, ids[9:], 4, &opt, rows[:4]); err != nil || rows[2] != want {
+		t.Fatalf("%s: one row %v, %v", n.cfg.NodeName, rows[:4], err)
+	}
+}
+
+// digestsAgree tells whether all replicas of each group are equally far and
+// equal.
+func digestsAgree(all []*Node) bool {
+	type at struct {
+		index  uint64
+		digest string
+	}
+	seen := map[uint32]at{}
+	for _, n := range all {
+		for _, g := range n.Status().Groups {
+			here := at{g.AppliedIndex, g.Digest}
+			if was, ok := seen[g.ID]; ok && was != here {
+				return false
+			}
+			seen[g.ID] = here
+		}
+	}
+	return true
+}
+
+// A node that hands over is led by others, and writes through it go on.
+func TestHandOver(t *testing.T) {
+	all := openMembers(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	n := all[0]
+	mustDo(t, n.HandOver(ctx))
+	for _, g := range n.replicas() {
+		if g.ready() == nil && len(g.voters()) > 1 {
+			t.Errorf("group %d is led here", g.cfg.Group)
+		}
+	}
+	ks := n.Keyspace("posts")
+	if err := n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A shard moves from one node to another while it is written to: nothing is
+// lost, the old replica is deleted and the new one has what the others have.
+func TestReplicaMoves(t *testing.T) {
+	all := openMembers(t, 4)
+	ks := all[3].Keyspace("posts")
+	number := ks.firstGroup
+	target := all[0].holders(number)
+	from, spare := target[0], ""
+	for _, n := range all {
+		if !slices.Contains(target, n.cfg.NodeKey) {
+			spare = n.cfg.NodeKey
+		}
+	}
+	stop, done := make(chan struct{}), make(chan int64)
+	go func() {
+		n := int64(0)
+		for {
+			select {
+			case <-stop:
+				done <- n
+				return
+			default:
+			}
+			if err := all[3].Write(ks, &Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+	}()
+	moved := append(slices.DeleteFunc(slices.Clone(target), func(key string) bool { return key == from }), spare)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	mustDo(t, all[1].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	eventually(t, "the group's voters are the target", func() bool {
+		for _, n := range all {
+			g := n.replicaOf(number)
+			if (g != nil) != slices.Contains(moved, n.cfg.NodeKey) {
+				return false
+			}
+			if g != nil && len(g.voters()) != 3 {
+				return false
+			}
+		}
+		return true
+	})
+	close(stop)
+	want := <-done
+	rows := make([]int64, 1)
+	mustDo(t, all[0].Get(ks, []uint64{3}, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows))
+	if rows[0] != want {
+		t.Errorf("%d increments, %d were acknowledged", rows[0], want)
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
+	for _, n := range all {
+		if n.cfg.NodeKey == from {
+			if _, err := os.Stat(n.groupDir(number)); !os.IsNotExist(err) {
+				t.Errorf("the old replica's files: %v", err)
+			}
+		}
+	}
+}
+
+func FuzzCallMessages(f *testing.F) {
+	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
+	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, once: true}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := wireReader{rest: b}
+		if q := parseRead(&r); r.end() == nil {
+			s := wireReader{rest: appendRead(nil, q)}
+			if again := parseRead(&s); s.end() != nil || !slices.Equal(again.keys, q.keys) {
+				t.Fatalf("%+v became %+v, %v", q, again, s.err)
+			}
+		}
+		r = wireReader{rest: b}
+		if p := parseForwarded(&r); r.end() == nil {
+			s := wireReader{rest: appendForwarded(nil, p)}
+			if again := parseForwarded(&s); s.end() != nil || !bytes.Equal(again.section, p.section) {
+				t.Fatalf("%+v became %+v, %v", p, again, s.err)
+			}
+		}
+		r = wireReader{rest: b}
+		if q := parseSettled(&r, 4); r.end() == nil && q.err == nil && len(q.result.Rows) != 4*q.ops {
+			t.Fatalf("%d rows of %d ops", len(q.result.Rows), q.ops)
+		}
+	})
+}

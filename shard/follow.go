@@ -1,0 +1,186 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// keyspaceTable is the catalog as requests see it.
+type keyspaceTable struct {
+	byName map[string]*Keyspace
+	sorted []*Keyspace
+}
+
+// groupTable is the shards of all keyspaces.
+type groupTable struct {
+	all      []*counterGroup
+	byNumber map[uint32]*counterGroup
+	byFirst  map[uint32][]*counterGroup // of one keyspace, by its first group; position is the shard
+}
+
+// follow makes the node's keyspaces and groups those of the catalog: it knows
+// every shard, and holds a replica of those that are to be here.
+func (n *Node) follow() error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if n.draining.Load() {
+		return ErrDraining
+	}
+	view, before := n.catalog.View(), n.groups.Load()
+	groups := &groupTable{byNumber: map[uint32]*counterGroup{}, byFirst: map[uint32][]*counterGroup{}}
+	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
+	for _, k := range view.KeyspacesByName() {
+		shards := before.byFirst[k.FirstGroup]
+		for s := len(shards); s < k.Shards; s++ {
+			shards = append(shards, n.newCounterGroup(&k, s))
+		}
+		groups.byFirst[k.FirstGroup] = shards
+		groups.all = append(groups.all, shards...)
+		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup}
+		keyspaces.byName[k.Name] = known
+		keyspaces.sorted = append(keyspaces.sorted, known)
+	}
+	for _, g := range groups.all {
+		groups.byNumber[g.number] = g
+	}
+	n.groups.Store(groups) // first: a keyspace that is seen has its groups
+	err := n.hold(groups.all, view)
+	n.keyspaces.Store(keyspaces)
+	return err
+}
+
+func (n *Node) newCounterGroup(k *raftfsm.Keyspace, shard int) *counterGroup {
+	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name}
+	g.forward = n.newForwardLane(g)
+	return g
+}
+
+// hold opens the replicas that are to be here and are not open, all at once:
+// each waits for its disk.
+func (n *Node) hold(all []*counterGroup, view *raftfsm.CatalogView) error {
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, g := range all {
+		if g.replica.Load() == nil && n.isHere(g.number, view) {
+			wg.Go(func() { errs[i] = n.openReplica(g, view) })
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// isHere reports whether this node holds a replica of a group: it is to, or it
+// does and has not been told that it is no member any more. Its vote may be
+// needed until then.
+func (n *Node) isHere(number uint32, view *raftfsm.CatalogView) bool {
+	if slices.Contains(view.Groups[number].Target, n.cfg.NodeKey) {
+		return true
+	}
+	_, err := os.Stat(n.groupDir(number))
+	return err == nil
+}
+
+func (n *Node) groupDir(number uint32) string {
+	return filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number))
+}
+
+// openReplica opens this node's replica of a group. One that is new begins with
+// the group's first voters if it is among them, and waits to be added otherwise.
+func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
+	r := &replica{fsm: raftfsm.NewCounters()}
+	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
+	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) {
+		for _, key := range initial {
+			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
+		}
+	}
+	var err error
+	if r.group, err = openGroup(cfg); err != nil {
+		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
+	}
+	r.proposer = newProposer(r.group, n.cfg.Limits, n.metrics, cfg.Logger)
+	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
+	g.replica.Store(r)
+	return nil
+}
+
+// dropReplica closes this node's replica of a group and deletes it.
+func (n *Node) dropReplica(g *counterGroup, r *replica) error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if n.draining.Load() {
+		return nil
+	}
+	g.replica.Store(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := r.close(ctx, false); err != nil {
+		return err
+	}
+	// Under another name first, so that a crash leaves all of it or nothing.
+	dir := n.groupDir(g.number)
+	dead := dir + ".removed"
+	if err := errors.Join(os.RemoveAll(dead), os.Rename(dir, dead), syncDir(n.cfg.Dir)); err != nil {
+		return err
+	}
+	return os.RemoveAll(dead)
+}
+
+// close answers what waits, then stops the replica.
+func (r *replica) close(ctx context.Context, snapshot bool) error {
+	drained := make(chan struct{})
+	go func() { r.proposer.close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
+	select {
+	case <-drained:
+	case <-ctx.Done():
+	}
+	return r.group.close(ctx, snapshot)
+}
+
+// groupsOf returns the keyspace's groups, by shard.
+func (n *Node) groupsOf(ks *Keyspace) ([]*counterGroup, error) {
+	if n.draining.Load() {
+		return nil, ErrDraining
+	}
+	groups := n.groups.Load().byFirst[ks.firstGroup]
+	if groups == nil {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name)
+	}
+	return groups, nil
+}
+
+// shardOf returns a shard by its group's number, nil for none.
+func (n *Node) shardOf(number uint32) *counterGroup { return n.groups.Load().byNumber[number] }
+
+// replicaOf returns this node's member of a group, the catalog's included, nil
+// for none.
+func (n *Node) replicaOf(number uint32) *group {
+	if number == catalogGroup {
+		return n.meta
+	}
+	if g := n.shardOf(number); g != nil {
+		if r := g.replica.Load(); r != nil {
+			return r.group
+		}
+	}
+	return nil
+}
+
+// holders returns the keys of the nodes that are to hold a group.
+func (n *Node) holders(number uint32) []string { return n.catalog.View().Groups[number].Target }
+
+// alone reports whether there is no other node to ask.
+func (n *Node) alone() bool { return len(n.catalog.View().Nodes) < 2 }
+
+// addrOf returns where a node listens for other nodes.
+func (n *Node) addrOf(node string) (string, bool) {
+	found, ok := n.catalog.View().Nodes[node]
+	return found.ClusterAddr, ok
+}

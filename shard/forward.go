@@ -1,0 +1,285 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// forwarded is one request's part for a group that another node leads.
+type forwarded struct {
+	section []byte
+	width   int
+	once    bool
+}
+
+// forwardedSizeMin is a part of a section of one byte.
+const forwardedSizeMin = 4
+
+// forward hands a part to the node that leads its group. It is settled by the
+// request's deadline.
+func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
+	if n.alone() {
+		return refusedProposal(ErrNoLeader)
+	}
+	q := &proposal{done: make(chan struct{})}
+	f := &forwarded{section: p.writer.Section(), width: w.Width, once: w.ID.Exists()}
+	deadline := w.Deadline
+	n.asking.Go(func() { // ends at the deadline
+		defer close(q.done)
+		ctx, cancel := context.WithDeadline(context.Background(), deadline)
+		defer cancel()
+		settled, err := g.forward.do(ctx, f)
+		if err != nil {
+			q.err = fateOf(err)
+			return
+		}
+		q.err, q.result, q.ops, q.width = settled.err, settled.result, settled.ops, settled.width
+	})
+	return q
+}
+
+// fateOf says of a part whose call failed with err what is known of it.
+func fateOf(err error) error {
+	if errors.Is(err, errNotSent) {
+		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, errNoMethod, errCallTooLarge} {
+		if errors.Is(err, certain) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+}
+
+// newForwardLane makes the lane of a group: what it sends goes to whichever node
+// seems to lead it then.
+func (n *Node) newForwardLane(g *counterGroup) *lane[*forwarded, *proposal] {
+	return newLane(laneConfig[*forwarded, *proposal]{
+		Send: func(ctx context.Context, parts []*forwarded) ([]*proposal, error) {
+			return n.sendToLeader(ctx, g, parts)
+		},
+		Size:     func(f *forwarded) int { return len(f.section) },
+		InFlight: entriesInFlightMax,
+		Items:    queueOpsMax, Bytes: queueBytesMax,
+		CallItems: entryOpsMax, CallBytes: entryBytesMax,
+	})
+}
+
+// sendToLeader finds out who leads the group, by asking those that hold it in
+// turn if nothing better is known.
+func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwarded) ([]*proposal, error) {
+	node := g.leader()
+	if node == "" {
+		node = n.guess(g)
+	}
+	if node == "" || node == n.cfg.NodeKey {
+		return nil, ErrNoLeader
+	}
+	settled, err := n.sendParts(ctx, g, node, parts)
+	if err == nil && len(settled) > 0 {
+		err = settled[0].err // of the group, if it is one of those that learn looks at
+	}
+	g.learn(node, err)
+	if settled != nil {
+		return settled, nil
+	}
+	return nil, err
+}
+
+// guess returns another node that is to hold the group, each in its turn.
+func (n *Node) guess(g *counterGroup) string {
+	holders := n.holders(g.number)
+	for range holders {
+		if node := holders[int(g.guesses.Add(1))%len(holders)]; node != n.cfg.NodeKey {
+			return node
+		}
+	}
+	return ""
+}
+
+// learn remembers who leads the group from how a call to node went.
+func (g *counterGroup) learn(node string, err error) {
+	switch {
+	case errors.Is(err, ErrNoLeader), errors.Is(err, ErrDraining), errors.Is(err, errNotSent), errors.Is(err, errCallLost):
+		hinted := leaderHint(err) // "" if it knew none
+		g.hint.Store(&hinted)
+	default:
+		g.hint.Store(&node)
+	}
+}
+
+// sendParts hands what waits for one group to the node that leads it. All of it
+// lands in the same proposer there, so that it is settled together.
+func (n *Node) sendParts(ctx context.Context, g *counterGroup, node string, parts []*forwarded) ([]*proposal, error) {
+	size := 16
+	for _, f := range parts {
+		size += len(f.section) + 8
+	}
+	request := make([]byte, 0, size)
+	request = binary.AppendUvarint(request, uint64(g.number))
+	request = binary.AppendUvarint(request, uint64(len(parts)))
+	for _, f := range parts {
+		request = appendForwarded(request, f)
+	}
+	answer, err := n.calls.call(ctx, node, methodPropose, request)
+	if err != nil {
+		return nil, err
+	}
+	r := wireReader{rest: answer}
+	settled := make([]*proposal, len(parts))
+	for i, f := range parts {
+		settled[i] = parseSettled(&r, f.width)
+	}
+	return settled, r.end()
+}
+
+func appendForwarded(dst []byte, f *forwarded) []byte {
+	once := uint64(0)
+	if f.once {
+		once = 1
+	}
+	dst = binary.AppendUvarint(dst, once)
+	dst = binary.AppendUvarint(dst, uint64(f.width))
+	return appendBytes(dst, f.section)
+}
+
+func parseForwarded(r *wireReader) *forwarded {
+	f := &forwarded{once: r.uintTo(1) == 1, width: int(r.uintTo(engine.ColumnsMax))}
+	f.section = r.bytes()
+	return f
+}
+
+// serveParts proposes parts that another node forwards, and answers each.
+func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	number := uint32(r.uintTo(1<<32 - 1))
+	parts := make([]*forwarded, r.count(forwardedSizeMin))
+	for i := range parts {
+		parts[i] = parseForwarded(&r)
+	}
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	g := n.shardOf(number)
+	if g == nil {
+		return nil, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(enqueueTimeoutMax)
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	proposals := make([]*proposal, len(parts))
+	for i, f := range parts {
+		proposals[i] = n.proposeForwarded(g, f)
+	}
+	var answer []byte
+	for _, q := range proposals {
+		answer = appendSettled(answer, q, q.wait(timer))
+	}
+	return answer, nil
+}
+
+// proposeForwarded submits one forwarded part. What comes back is settled
+// already if it was refused.
+func (n *Node) proposeForwarded(g *counterGroup, f *forwarded) *proposal {
+	r, err := g.led()
+	if err == nil && n.headroom.diskFull.Load() {
+		err = ErrDiskFull
+	}
+	if err != nil {
+		return refusedProposal(err)
+	}
+	ops, err := raftfsm.CheckSection(f.section, n.headroom.check(r))
+	if err != nil {
+		return refusedProposal(err)
+	}
+	q, err := r.proposer.submit(f.section, ops, f.once, f.width)
+	if err != nil {
+		return refusedProposal(err)
+	}
+	return q
+}
+
+// refusedProposal is a proposal that was settled before it was made.
+func refusedProposal(err error) *proposal {
+	q := &proposal{err: err, done: make(chan struct{})}
+	close(q.done)
+	return q
+}
+
+// appendSettled appends what became of a part: the error, or index, outcome, rows
+// and refused ops.
+func appendSettled(dst []byte, q *proposal, err error) []byte {
+	if dst = appendCallError(dst, err); err != nil {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, q.result.Index)
+	dst = binary.AppendUvarint(dst, uint64(q.outcome()))
+	dst = binary.AppendUvarint(dst, uint64(q.ops))
+	if q.width > 0 {
+		for i := range q.ops {
+			for _, count := range q.row(i, q.width) {
+				dst = binary.AppendVarint(dst, count)
+			}
+		}
+	}
+	refused := q.refused()
+	dst = binary.AppendUvarint(dst, uint64(len(refused)))
+	for _, o := range refused {
+		dst = binary.AppendUvarint(dst, uint64(o.Op-q.first))
+		dst = binary.AppendUvarint(dst, uint64(o.Column))
+	}
+	return dst
+}
+
+// fateOfPart keeps an error without a code from passing for a promise.
+func fateOfPart(err error) error {
+	if codeOf(err) == codeOther {
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return err
+}
+
+// parseSettled reads what appendSettled wrote, as a proposal of an entry by
+// itself.
+func parseSettled(r *wireReader, width int) *proposal {
+	if err := r.error(); err != nil {
+		return refusedProposal(fateOfPart(err))
+	}
+	q := refusedProposal(nil)
+	q.width = width
+	index := r.uint()
+	outcome := raftfsm.Outcome(r.uintTo(uint64(raftfsm.Refused)))
+	q.ops = int(r.uintTo(queueOpsMax))
+	if q.ops*width > len(r.rest) {
+		r.fail(fmt.Sprintf("%d rows", q.ops))
+		q.ops = 0
+	}
+	rows := make([]int64, q.ops*width)
+	for i := range rows {
+		rows[i] = r.int()
+	}
+	var refused []engine.Overflow
+	for range r.count(2) {
+		refused = append(refused, engine.Overflow{Op: int(r.uintTo(uint64(q.ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1))})
+	}
+	q.result = raftfsm.NewResult(index, width, rows, refused, outcome)
+	return q
+}
+
+// mayTryAgain reports whether a part that failed so may be proposed again: it
+// was certainly not proposed, or it will be applied once however often it is.
+func mayTryAgain(err error, once bool) bool {
+	if errors.Is(err, ErrOutcomeUnknown) {
+		return once
+	}
+	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
+}

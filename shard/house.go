@@ -1,0 +1,101 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// houseTick is how often what the catalog should hold is looked at.
+const houseTick = 200 * time.Millisecond
+
+// runHouse keeps this node's record in the catalog true, makes the built-in
+// keyspaces of a new cluster, and keeps the catalog's snapshot new, so that a
+// node that starts again knows its cluster before it has found the others.
+// Open starts it, Close stops and waits for it.
+func (n *Node) runHouse() {
+	tick := time.NewTicker(houseTick)
+	defer tick.Stop()
+	kept := uint64(0)
+	for {
+		select {
+		case <-tick.C:
+		case <-n.stopping:
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+		go func() { // ends with the round
+			select {
+			case <-n.stopping:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		if err := n.keepHouse(ctx); err != nil {
+			n.cfg.Logger.Debug("the catalog could not be brought up to date", "err", err)
+		}
+		cancel()
+		if applied := n.catalog.Applied(); applied > kept {
+			if err := n.meta.snapshot(); err == nil {
+				kept = applied
+			}
+		}
+	}
+}
+
+// keepHouse brings the catalog up to date with this node and, if it leads the
+// catalog, with the program. It does nothing that was done.
+func (n *Node) keepHouse(ctx context.Context) error {
+	view := n.catalog.View()
+	self := n.self()
+	was, in := view.Nodes[self.Key]
+	self.State = was.State
+	leads := n.meta.ready() == nil
+	if in && was != self || !in && leads {
+		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: self}}); err != nil {
+			return fmt.Errorf("cannot put the node into the catalog: %w", err)
+		}
+	}
+	if !leads {
+		return nil
+	}
+	if _, placed := view.Groups[catalogGroup]; !placed {
+		place := &raftfsm.PlaceEntry{Group: catalogGroup, Target: []string{self.Key}}
+		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{Place: place}); err != nil {
+			return fmt.Errorf("cannot place the catalog: %w", err)
+		}
+	}
+	if len(n.catalog.View().Nodes) < n.cfg.NodesWanted && len(view.Keyspaces) == 0 {
+		return nil
+	}
+	return n.createBuiltin(ctx)
+}
+
+// self is this node as the catalog should know it, but for its state.
+func (n *Node) self() raftfsm.Node {
+	return raftfsm.Node{
+		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
+		Version: n.cfg.Version, VersionMax: raftfsm.ClusterVersionMax,
+		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
+	}
+}
+
+// createBuiltin makes the built-in keyspaces that are not there: all of them
+// when a cluster is new, the rest when it was stopped on the way.
+func (n *Node) createBuiltin(ctx context.Context) error {
+	view := n.catalog.View()
+	for _, k := range builtin {
+		if _, there := view.Keyspaces[k.Name]; there {
+			continue
+		}
+		if shards, ok := n.cfg.Shards[k.Name]; ok {
+			k.Shards = shards
+		}
+		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: k}}); err != nil {
+			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// memberTimeout bounds the wait for room in raft's queue for one change of a
+	// group's members. The change itself is waited for as long as the group has
+	// a quorum, without which its leader soon steps down and the wait ends.
+	memberTimeout = time.Second
+	// caughtUpEntries is how far behind its leader's log a replica may be to be
+	// made a voter: what one call of raft brings it.
+	caughtUpEntries = appendEntriesMax
+)
+
+// membersStep brings the group's members one change nearer to the voters of
+// target and, besides, the non-voters of others. This node must lead the group.
+// It returns what it did, "" when nothing is left to be done now. Each change is
+// made only if the configuration is still the one that it was chosen for, so a
+// second leader, or an operator, cannot be run over.
+//
+// The order keeps as many voters as there were: what joins is a non-voter until
+// it has caught up, and nobody leaves before all that join are voters.
+func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, string) (uint64, error)) (string, error) {
+	future := g.raft.GetConfiguration()
+	servers, at := future.Configuration().Servers, future.Index()
+	if step, err := g.admitStep(ctx, servers, at, target, others, behind); step != "" || err != nil {
+		return step, err
+	}
+	for _, m := range target { // all are voters, or the group waits for them
+		if suffrageOf(servers, m.key) != raft.Voter {
+			return "", nil
+		}
+	}
+	return g.dismissStep(servers, at, target, others)
+}
+
+// member is a node that is to be in a group.
+type member struct{ key, addr string }
+
+const absent = raft.ServerSuffrage(-1)
+
+func suffrageOf(servers []raft.Server, key string) raft.ServerSuffrage {
+	for _, s := range servers {
+		if string(s.ID) == key {
+			return s.Suffrage
+		}
+	}
+	return absent
+}
+
+// admitStep adds the first node that is missing, or makes the first voter of
+// those that have caught up.
+func (g *group) admitStep(ctx context.Context, servers []raft.Server, at uint64, target, others []member,
+	behind func(context.Context, string) (uint64, error)) (string, error) {
+	for _, m := range slices.Concat(target, others) {
+		if suffrageOf(servers, m.key) == absent {
+			err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), at, memberTimeout))
+			return "added " + m.key, err
+		}
+	}
+	for _, m := range target {
+		if suffrageOf(servers, m.key) == raft.Voter {
+			continue
+		}
+		lag, err := behind(ctx, m.key)
+		if err != nil || lag > caughtUpEntries {
+			continue // it is asked again in the next step
+		}
+		err = g.changed(g.raft.AddVoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), at, memberTimeout))
+		return "gave a vote to " + m.key, err
+	}
+	return "", nil
+}
+
+// dismissStep takes out, or the vote from, the first member that should not have
+// it. The leader itself goes last, and leads no longer by then.
+func (g *group) dismissStep(servers []raft.Server, at uint64, target, others []member) (string, error) {
+	in := func(list []member, s raft.Server) bool {
+		return slices.ContainsFunc(list, func(m member) bool { return m.key == string(s.ID) })
+	}
+	leads := false
+	for _, s := range servers {
+		switch self := string(s.ID) == g.cfg.NodeID; {
+		case in(target, s):
+		case self:
+			leads = true
+		case !in(others, s):
+			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, at, memberTimeout))
+		case s.Suffrage == raft.Voter:
+			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, at, memberTimeout))
+		}
+	}
+	if !leads || len(target) == 0 {
+		return "", nil
+	}
+	return "handed over to " + target[0].key, g.transfer(target[0])
+}
+
+// changed waits for a change of members.
+func (g *group) changed(future raft.IndexFuture) error {
+	if err := g.await(future); err != nil {
+		return fmt.Errorf("cannot change the members: %w", err)
+	}
+	return nil
+}
+
+// errTransferStuck ends a group whose leadership is being handed over for ever:
+// raft refuses every write meanwhile (hashicorp/raft#696).
+var errTransferStuck = errors.New("a handover of leadership does not end")
+
+// transfer hands the leadership to another voter. raft refuses writes from its
+// beginning to its end, for an election timeout at most, or, when the other
+// takes the call and does not answer, for rpcTimeout.
+func (g *group) transfer(to member) error {
+	err := g.await(g.raft.LeadershipTransferToServer(raft.ServerID(to.key), raft.ServerAddress(to.addr)))
+	if err != nil {
+		return fmt.Errorf("cannot hand the leadership to %s: %w", to.key, err)
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+)
+
+// The methods of calls between nodes.
+const (
+	methodTerms    = "terms"    // groups → the term of each replica
+	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
+	methodRead     = "read"     // parts of reads → rows
+	methodScan     = "scan"     // one shard's next rows
+	methodPropose  = "propose"  // parts of writes for one group → what became of each
+	methodProgress = "progress" // groups → the last index of each replica's log
+	methodChange   = "change"   // a command for the catalog → its result
+	methodTransfer = "transfer" // a group and a node → its leadership handed over
+	methodMember   = "member"   // a group and a node → whether it is in the configuration
+)
+
+const (
+	// askInFlightMax lets one question travel while the answer before it is
+	// made; what comes meanwhile shares the next.
+	askInFlightMax = 2
+	// Bounds of what waits for one peer: an idle one answers thousands of times
+	// a second, so this many waiting will not be answered in time.
+	askQueueMax       = 16_384
+	readsQueueBytes   = 16 << 20
+	partsInFlightMax  = entriesInFlightMax
+	readsInCallMax    = 1024
+	readsInCallBytes  = 1 << 20
+	groupsInCallBytes = 1 << 20
+)
+
+// peer is another node: what waits to be asked of it, by kind.
+type peer struct {
+	terms   *lane[uint32, uint64]
+	confirm *lane[uint32, confirmed]
+	reads   *lane[*remoteRead, readAnswer]
+}
+
+// peer returns the lanes to a node, which are made when it is first asked.
+func (n *Node) peer(node string) *peer {
+	n.peersMu.Lock()
+	defer n.peersMu.Unlock()
+	p := n.peers[node]
+	if p == nil {
+		p = n.newPeer(node)
+		n.peers[node] = p
+	}
+	return p
+}
+
+func (n *Node) newPeer(node string) *peer {
+	return &peer{
+		terms: newLane(laneConfig[uint32, uint64]{
+			Send: n.sendTerms(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
+		}),
+		confirm: newLane(laneConfig[uint32, confirmed]{
+			Send: n.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
+		}),
+		reads: newLane(laneConfig[*remoteRead, readAnswer]{
+			Send: n.sendReads(node), InFlight: askInFlightMax, Items: askQueueMax, Bytes: readsQueueBytes,
+			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
+			Size: func(q *remoteRead) int { return 8*len(q.keys) + 8*len(q.keys)*q.width },
+		}),
+	}
+}
+
+// closePeers ends the lanes.
+func (n *Node) closePeers() {
+	n.peersMu.Lock()
+	defer n.peersMu.Unlock()
+	for _, p := range n.peers {
+		p.terms.close()
+		p.confirm.close()
+		p.reads.close()
+	}
+	for _, g := range n.groups.Load().all {
+		g.forward.close()
+	}
+}
+
+// serveCalls sets what other nodes may ask of this one.
+func (n *Node) serveCalls() {
+	n.calls.handle(methodTerms, n.serveTerms)
+	n.calls.handle(methodConfirm, n.serveConfirm)
+	n.calls.handle(methodRead, n.serveReads)
+	n.calls.handle(methodScan, n.serveScan)
+	n.calls.handle(methodPropose, n.serveParts)
+	n.calls.handle(methodProgress, n.serveProgress)
+	n.calls.handle(methodChange, n.serveChange)
+	n.calls.handle(methodTransfer, n.serveTransfer)
+	n.calls.handle(methodMember, n.serveMember)
+	n.calls.serve()
+}
+
+// behind returns how many entries another node's replica of a group lacks of
+// what this node's log had before the call.
+func (n *Node) behind(ctx context.Context, g *group, node string) (uint64, error) {
+	last := g.raft.LastIndex()
+	answer, err := n.calls.call(ctx, node, methodProgress, appendGroups(nil, []uint32{g.cfg.Group}))
+	if err != nil {
+		return 0, err
+	}
+	r := wireReader{rest: answer}
+	theirs := r.uint()
+	if err := r.end(); err != nil {
+		return 0, err
+	}
+	return last - min(last, theirs), nil
+}
+
+// serveProgress answers the index up to which each replica has applied its log,
+// 0 for a group that is not here. The log may reach further; a voter should be
+// able to lead at once.
+func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) {
+	groups, err := parseGroups(request)
+	if err != nil {
+		return nil, err
+	}
+	var answer []byte
+	for _, number := range groups {
+		var index uint64
+		if g := n.replicaOf(number); g != nil {
+			index = g.raft.AppliedIndex()
+		}
+		answer = binary.AppendUvarint(answer, index)
+	}
+	return answer, nil
+}
+
+// serveMember answers whether a node is in the committed configuration of a
+// group that this node leads.
+func (n *Node) serveMember(_ context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	number, node := uint32(r.uintTo(1<<32-1)), string(r.bytes())
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	g := n.replicaOf(number)
+	if g == nil {
+		return nil, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
+	}
+	if err := g.ready(); err != nil {
+		return nil, err
+	}
+	// A barrier of this term is committed, so the configuration before it is.
+	if suffrageOf(g.configuration().Servers, node) == absent {
+		return []byte{0}, nil
+	}
+	return []byte{1}, nil
+}
+
+// serveTransfer hands the leadership of a group from this node to another.
+func (n *Node) serveTransfer(_ context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	number, node := uint32(r.uintTo(1<<32-1)), string(r.bytes())
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	return nil, n.handOver(number, node)
+}

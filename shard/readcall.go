@@ -1,0 +1,213 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/engine"
+)
+
+const (
+	// readWaitMax bounds how long a node that was asked to read for another
+	// waits before it says that it cannot: others' reads are in the same call.
+	readWaitMax = 50 * time.Millisecond
+	// readKeysMax bounds the keys of one read: those of a request.
+	readKeysMax = 10_000
+)
+
+// remoteRead is one shard's part of a read that another node is asked for.
+type remoteRead struct {
+	group       uint32
+	consistency Consistency
+	staleness   time.Duration
+	index       uint64 // of the token
+	width       int
+	keys        []uint64
+}
+
+// readAnswer is the rows of a remoteRead in its order, or why there are none.
+type readAnswer struct {
+	rows []int64
+	err  error
+}
+
+// readElsewhere reads a part from other nodes until one can answer it or the
+// deadline has come: from the leader, and if that is of no use from the others
+// that hold the shard.
+func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadOptions) error {
+	q := &remoteRead{
+		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
+		index: opt.Token.Index(g.number), width: width, keys: p.keys,
+	}
+	deadline := time.NewTimer(time.Until(opt.Deadline))
+	defer deadline.Stop()
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
+	defer cancel()
+	var last error
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		for _, node := range n.readers(g) {
+			answer, err := n.peer(node).reads.do(ctx, q)
+			if err == nil {
+				err = answer.err
+			}
+			if err == nil {
+				copy(p.rows, answer.rows)
+				return nil
+			}
+			last = err
+		}
+		// The first time too: a leader that was just elected may be this node.
+		if r := n.admitted(g, opt, time.Now()); r != nil {
+			r.fsm.Table().GetMany(p.keys, width, p.rows)
+			return nil
+		}
+		if !sleep(pause, deadline) {
+			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last)
+		}
+	}
+}
+
+// readers returns the other nodes that may answer a read, the leader first.
+func (n *Node) readers(g *counterGroup) []string {
+	leader := g.leader()
+	var nodes []string
+	if leader != "" && leader != n.cfg.NodeKey {
+		nodes = append(nodes, leader)
+	}
+	for _, node := range n.holders(g.number) {
+		if node != leader && node != n.cfg.NodeKey {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]readAnswer, error) {
+	return func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
+		request := binary.AppendUvarint(nil, uint64(len(reads)))
+		for _, q := range reads {
+			request = appendRead(request, q)
+		}
+		raw, err := n.calls.call(ctx, node, methodRead, request)
+		if err != nil {
+			return nil, err
+		}
+		r := wireReader{rest: raw}
+		answers := make([]readAnswer, len(reads))
+		for i, q := range reads {
+			if answers[i].err = r.error(); answers[i].err == nil {
+				answers[i].rows = parseCounts(&r, len(q.keys)*q.width)
+			}
+		}
+		return answers, r.end()
+	}
+}
+
+func appendRead(dst []byte, q *remoteRead) []byte {
+	dst = binary.AppendUvarint(dst, uint64(q.group))
+	dst = append(dst, byte(q.consistency))
+	dst = binary.AppendUvarint(dst, uint64(q.staleness))
+	dst = binary.AppendUvarint(dst, q.index)
+	dst = binary.AppendUvarint(dst, uint64(q.width))
+	dst = binary.AppendUvarint(dst, uint64(len(q.keys)))
+	for _, key := range q.keys {
+		dst = binary.LittleEndian.AppendUint64(dst, key)
+	}
+	return dst
+}
+
+func parseRead(r *wireReader) *remoteRead {
+	q := &remoteRead{
+		group:       uint32(r.uintTo(1<<32 - 1)),
+		consistency: Consistency(r.uintTo(uint64(Linearizable))),
+		staleness:   time.Duration(r.uintTo(1<<63 - 1)),
+		index:       r.uint(),
+		width:       int(r.uintTo(engine.ColumnsMax)),
+	}
+	n := r.count(8)
+	if n > readKeysMax {
+		r.fail(fmt.Sprintf("%d keys", n))
+		n = 0
+	}
+	q.keys = make([]uint64, n)
+	for i := range q.keys {
+		q.keys[i] = r.fixed64()
+	}
+	return q
+}
+
+func parseCounts(r *wireReader, n int) []int64 {
+	if n > len(r.rest) {
+		r.fail(fmt.Sprintf("%d counts", n))
+		return nil
+	}
+	counts := make([]int64, n)
+	for i := range counts {
+		counts[i] = r.int()
+	}
+	return counts
+}
+
+// serveReads answers the reads of another node from the replicas here.
+func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	reads := make([]*remoteRead, r.count(6))
+	for i := range reads {
+		reads[i] = parseRead(&r)
+	}
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(readWaitMax)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	answers := make([]readAnswer, len(reads))
+	done := make(chan struct{}, len(reads))
+	for i, q := range reads {
+		n.asking.Go(func() { // ends at the deadline
+			answers[i].rows, answers[i].err = n.readHere(q, deadline)
+			done <- struct{}{}
+		})
+	}
+	for range reads {
+		<-done
+	}
+	var answer []byte
+	for _, a := range answers {
+		answer = appendCallError(answer, a.err)
+		for _, count := range a.rows {
+			answer = binary.AppendVarint(answer, count)
+		}
+	}
+	return answer, nil
+}
+
+func (n *Node) readHere(q *remoteRead, deadline time.Time) ([]int64, error) {
+	rep, err := n.replicaFor(q, deadline)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]int64, len(q.keys)*q.width)
+	rep.fsm.Table().GetMany(q.keys, q.width, rows)
+	return rows, nil
+}
+
+// replicaFor returns the replica here if it may answer another node's read.
+func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
+	g := n.shardOf(q.group)
+	if g == nil || g.replica.Load() == nil {
+		return nil, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group)
+	}
+	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
+	if q.index > 0 {
+		opt.Token = Token{{q.group, q.index}}
+	}
+	r := g.replica.Load()
+	if err := r.admit(q.group, &opt, time.Now()); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,78 @@
+package shard
+
+import (
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// counterGroup is one shard of a counter keyspace as this node knows it, whether
+// or not it holds a replica.
+type counterGroup struct {
+	number   uint32
+	shard    int
+	keyspace string
+	forward  *lane[*forwarded, *proposal] // to whichever node leads it
+
+	replica atomic.Pointer[replica] // this node's; nil for none
+	// hint is the key of the node that was last said to lead the group, for when
+	// there is no replica here that knows.
+	hint    atomic.Pointer[string]
+	guesses atomic.Uint32 // counts them
+}
+
+// replica is this node's copy of one shard.
+type replica struct {
+	group    *group
+	fsm      *raftfsm.Counters
+	proposer *proposer
+	fresh    freshness
+}
+
+// led returns the replica if this node leads the group and may serve.
+func (g *counterGroup) led() (*replica, error) {
+	r := g.replica.Load()
+	if r == nil {
+		return nil, ErrNoLeader
+	}
+	return r, r.group.ready()
+}
+
+// leader returns the key of the node that leads the group, as far as this node
+// knows, or "".
+func (g *counterGroup) leader() string {
+	if r := g.replica.Load(); r != nil {
+		if leader := r.group.leader(); leader != "" {
+			return leader
+		}
+	}
+	if hint := g.hint.Load(); hint != nil {
+		return *hint
+	}
+	return ""
+}
+
+// leader returns the key of the group's leader as raft knows it here, or "".
+func (g *group) leader() string {
+	_, id := g.raft.LeaderWithID()
+	return string(id)
+}
+
+// voters returns the voters of the latest configuration.
+func (g *group) voters() []raft.ServerID {
+	var voters []raft.ServerID
+	for _, s := range g.configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, s.ID)
+		}
+	}
+	return voters
+}
+
+// configuration returns the latest configuration, which may not be committed. It
+// is not to be changed.
+func (g *group) configuration() raft.Configuration {
+	return g.raft.GetConfiguration().Configuration() // raft answers it at once
+}
