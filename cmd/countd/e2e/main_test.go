@@ -19,6 +19,7 @@ const (
 var (
 	killRounds = flag.Int("kill-rounds", killRoundsDefault, "kills in TestKillUnderWriters")
 	onceFor    = flag.Duration("once-for", onceForDefault, "how long producers send in TestOnceUnderKills")
+	replayAll  = flag.Bool("replay-all", false, "have TestReplayThroughKills replay the whole stream")
 	bin        proctest.Binaries
 )
 
