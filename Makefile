@@ -44,8 +44,9 @@ $(LINTER):
 bench: ## Go benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 
-e2e-long: ## kill -9 under writers, 50 rounds
-	$(GO) test -count=1 -v -timeout 60m -run '^TestKill' ./cmd/countd/e2e -kill-rounds=50
+e2e-long: ## 50 kills under writers, 2 minutes of repeats, a whole replay; as root, full disks
+	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
+	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
 
 demo: build ## run countd on real posts until Ctrl-C
 	@bash demo/run.sh
