@@ -12,19 +12,22 @@ const (
 	// laneWindow is over how long a lane's speed is measured. It holds several
 	// entries of a disk with slow syncs.
 	laneWindow = 100 * time.Millisecond
+	// laneShare is the part of a write's deadline that the writes before it may
+	// be expected to take, 1/laneShare. The rest is for what that does not see:
+	// the way from the socket and back, and that writes are not alike. With half
+	// of the deadline the slowest of the accepted writes missed it.
+	laneShare = 4
 	// writeOverheadBytes is what a write weighs beside its body.
 	writeOverheadBytes = 256
 )
 
 // admission refuses a write as soon as it comes when the writes before it will
-// take more than half of its deadline. Refusing costs a small part of the work
+// take more than a quarter of its deadline. Refusing costs a small part of the work
 // of writing; a write that is let in and then given up costs all of it.
 //
 // What to expect is what the lane has in flight over what left it a second, by
 // weight (Little's law), so that it follows the disk, the processors and the
-// size of the batches without a setting. The other half of the deadline is for
-// what this does not see: the way from the socket and back, and that writes
-// are not alike.
+// size of the batches without a setting.
 //
 // Small writes and large ones go in lanes of their own, as in the queues behind
 // (shard's proposer): a few clients with huge batches, who wait long, must not
@@ -62,28 +65,33 @@ func (a *admission) laneOf(n int) (l *lane, weight int64) {
 	return &a.large, int64(n) + writeOverheadBytes
 }
 
-// admits reports whether a write that comes now can expect its answer in half
-// of its timeout.
+// admits reports whether a write that comes now can expect its answer in good
+// time.
 func (l *lane) admits(weight int64, timeout time.Duration) bool {
 	perSec := l.perSec.Load()
 	if perSec == 0 || l.count.Load() < laneFree {
 		return true
 	}
 	expected := float64(l.bytes.Load()+weight) / float64(perSec)
-	return expected <= timeout.Seconds()/2
+	return expected <= timeout.Seconds()/laneShare
 }
 
 func (l *lane) enter(weight int64) {
-	l.count.Add(1)
+	l.look(l.count.Add(1))
 	l.bytes.Add(weight)
+}
+
+// look notes that few writes are in flight.
+func (l *lane) look(count int64) {
+	if count < laneFree/2 && !l.quiet.Load() {
+		l.quiet.Store(true)
+	}
 }
 
 // leave ends a write. Only an answered one says how fast the lane is.
 func (a *admission) leave(l *lane, weight int64, answered bool) {
 	l.bytes.Add(-weight)
-	if l.count.Add(-1) < laneFree/2 && !l.quiet.Load() {
-		l.quiet.Store(true)
-	}
+	l.look(l.count.Add(-1))
 	if answered {
 		l.left.Add(weight)
 	}

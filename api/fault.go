@@ -155,7 +155,7 @@ func newOverloads(m *metrics) overloads {
 	}
 	return overloads{
 		inFlight: of("in_flight", "too many requests in flight"),
-		wait:     of("wait", "the writes in flight will take more than half of this one's deadline"),
+		wait:     of("wait", "the writes in flight would take too much of this one's deadline"),
 		bodies:   of("bodies", "the bodies in flight take all the memory that they may"),
 	}
 }

@@ -53,7 +53,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		}),
 		overloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "countd_http_overloaded_total",
-			Help: "Requests refused before their body was looked at: in_flight, as many are being served as may be; wait, the writes before it would take more than half of its deadline; bodies, no memory for its body.",
+			Help: "Requests refused before their body was looked at: in_flight, as many are being served as may be; wait, the writes before it would take more than a quarter of its deadline; bodies, no memory for its body.",
 		}, []string{"reason"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "countd_http_request_duration_seconds",
