@@ -34,9 +34,10 @@ type counterGroup struct {
 // part is what one write has for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
-	used     bool  // there is something to propose
-	ops      []int // the request's ops for this shard, by number, rising
-	proposal *proposal
+	used     bool      // there is something to propose
+	ops      []int     // the request's ops for this shard, by number, rising
+	proposal *proposal // room is taken for it
+	proposed bool
 	answered bool
 	err      error
 	from     int // overflows of the entry seen so far
@@ -76,17 +77,62 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
+		ps.judge(w, len(groups))
+	}
+	if err := ps.reserve(w, groups); err != nil {
+		return err
+	}
+	if w.ID.Keyed() {
 		if err := ps.ask(w, groups); err != nil {
 			return err
 		}
 	}
 	for s := range ps.byShard {
-		ps.byShard[s].submit(groups[s], w)
+		ps.byShard[s].propose(groups[s])
 	}
 	for s := range ps.byShard {
 		ps.byShard[s].wait(groups[s], ps.timer)
 	}
 	return ps.gather(w, groups)
+}
+
+// judge gives the shard that judges the key something to propose, with ops or
+// without.
+func (ps *parts) judge(w *Write, shards int) {
+	p := &ps.byShard[w.ID.Shard(shards)]
+	if !p.used {
+		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
+		p.used = true
+	}
+}
+
+// reserve takes room in every group before anything is proposed, so that a full
+// queue refuses the request as a whole.
+func (ps *parts) reserve(w *Write, groups []*counterGroup) error {
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		if !p.used {
+			continue
+		}
+		if p.err = groups[s].group.ready(); p.err != nil {
+			continue // gather tells which shards it was
+		}
+		p.proposal, p.err = groups[s].proposer.reserve(&p.writer, w.ID.Exists(), w.Width)
+		if errors.Is(p.err, ErrOverloaded) {
+			ps.cancel(groups)
+			return p.err
+		}
+	}
+	return nil
+}
+
+// cancel gives the room of what was not proposed back.
+func (ps *parts) cancel(groups []*counterGroup) {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
+			groups[s].proposer.cancel(p.proposal)
+		}
+	}
 }
 
 // ask has one shard, which the key alone chooses, judge whether the key was
@@ -95,22 +141,21 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 func (ps *parts) ask(w *Write, groups []*counterGroup) error {
 	s := w.ID.Shard(len(groups))
 	p := &ps.byShard[s]
-	if len(p.ops) == 0 {
-		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
-	}
-	p.used = true
-	p.submit(groups[s], w)
+	p.propose(groups[s])
 	p.wait(groups[s], ps.timer)
+	if p.err != nil {
+		ps.cancel(groups)
+	}
 	return p.err
 }
 
-// submit proposes the part, unless it has nothing to propose or was.
-func (p *part) submit(g *counterGroup, w *Write) {
-	if !p.used || p.proposal != nil || p.err != nil {
-		return
-	}
-	if p.err = g.group.ready(); p.err == nil {
-		p.proposal, p.err = g.proposer.submit(&p.writer, w.ID.Exists(), w.Width)
+// propose proposes the part, unless it has nothing to propose or was.
+func (p *part) propose(g *counterGroup) {
+	if p.proposal != nil && !p.proposed {
+		p.proposed = true
+		if p.err = g.proposer.enqueue(p.proposal); p.err != nil {
+			p.proposal = nil
+		}
 	}
 }
 
