@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint bench e2e-long demo clean
+.PHONY: help build test race fuzz-short lint bench e2e-long overload demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +44,12 @@ $(LINTER):
 bench: ## Go benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 
-e2e-long: ## kill -9 under writers, 50 rounds
-	$(GO) test -count=1 -v -timeout 60m -run '^TestKill' ./cmd/countd/e2e -kill-rounds=50
+e2e-long: ## 50 kills under writers, 2 minutes of repeats, a whole replay; as root, full disks
+	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
+	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
+
+overload: ## 1,024 connections at twice what the node takes, for 60 s; prints a table
+	$(GO) test -count=1 -v -timeout 30m -run '^TestOverload$$' ./cmd/countd/e2e -overload-for=60s
 
 demo: build ## run countd on real posts until Ctrl-C
 	@bash demo/run.sh

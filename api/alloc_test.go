@@ -51,12 +51,37 @@ func TestServeAllocates(t *testing.T) {
 		{"no results", "POST", "/v1/counters/posts/set", `{"ops":[{"id":"1","set":{"like":1}}],"want":"none"}`},
 	} {
 		ctx := newCall(c.method, c.path, c.body)
-		n := testing.AllocsPerRun(100, func() { l.server.serve(ctx) })
+		body := []byte(c.body)
+		n := testing.AllocsPerRun(100, func() {
+			ctx.Request.SetBodyRaw(body) // serve lets go of it
+			l.server.serve(ctx)
+		})
 		if status := ctx.Response.StatusCode(); status != 200 {
 			t.Errorf("%s: answered %d %s", c.name, status, ctx.Response.Body())
 		}
 		if n > 1 {
 			t.Errorf("%s: %v allocations, want at most 1", c.name, n)
 		}
+	}
+}
+
+// TestRefusalDoesNotAllocate: under overload most of the work is refusing.
+func TestRefusalDoesNotAllocate(t *testing.T) {
+	l := startLive(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
+	l.server.crowd(&l.server.admission.small, timeoutDefault)
+	ctx := newCall("POST", "/v1/counters/posts/incr", string(hundredOps()))
+	n := testing.AllocsPerRun(100, func() { l.server.serve(ctx) })
+	if status := ctx.Response.StatusCode(); status != 429 || n > 0 {
+		t.Errorf("answered %d with %v allocations", status, n)
+	}
+}
+
+// What a connection keeps between requests does not grow with them.
+func TestConnectionsKeepLittle(t *testing.T) {
+	l := startLive(t, nil)
+	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(10_000))
+	l.server.serve(ctx)
+	if kept := cap(ctx.Response.SwapBody(nil)); ctx.Response.StatusCode() != 200 || kept > keptAnswerBytesMax {
+		t.Errorf("answered %d, %d bytes are kept", ctx.Response.StatusCode(), kept)
 	}
 }

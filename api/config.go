@@ -30,6 +30,10 @@ type Config struct {
 	// BodyBytesMax bounds a request's body; more is answered with 413. The
 	// largest good one, 10,000 ops on four columns each, is under 2 MiB.
 	BodyBytesMax int
+	// BodiesBytesMax bounds the bodies that are being read or served together,
+	// those up to 8 KiB left out, of which each connection may hold one; more
+	// is answered with 429. What a request takes in work grows with its body.
+	BodiesBytesMax int
 	// HeaderBytesMax bounds the request line with the headers, and is what each
 	// connection holds to read them.
 	HeaderBytesMax int
@@ -51,6 +55,7 @@ const (
 	writeTimeoutDefault   = 10 * time.Second
 	idleTimeoutDefault    = 60 * time.Second
 	bodyBytesMaxDefault   = 8 << 20
+	bodiesBytesMaxDefault = 128 << 20
 	headerBytesMaxDefault = 8 << 10
 	connsMaxDefault       = 8192
 	inFlightMaxDefault    = 4096
@@ -91,6 +96,7 @@ func (c Config) withDefaults() (Config, error) {
 		standard int
 	}{
 		{"BodyBytesMax", &c.BodyBytesMax, bodyBytesMaxDefault},
+		{"BodiesBytesMax", &c.BodiesBytesMax, bodiesBytesMaxDefault},
 		{"HeaderBytesMax", &c.HeaderBytesMax, headerBytesMaxDefault},
 		{"ConnsMax", &c.ConnsMax, connsMaxDefault},
 		{"InFlightMax", &c.InFlightMax, inFlightMaxDefault},

@@ -30,7 +30,7 @@ func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.readRows(r); err != nil {
 		return err
 	}
-	answer(ctx, func(dst []byte) []byte {
+	answerLong(ctx, rowsBytes(len(r.ids), len(r.columns)), func(dst []byte) []byte {
 		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows), '}')
 	})
 	return nil
@@ -62,7 +62,7 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}
-	answer(ctx, func(dst []byte) []byte {
+	answerLong(ctx, rowsBytes(len(found.IDs), len(r.columns)), func(dst []byte) []byte {
 		dst = appendRows(dst, found.IDs, r.keyspace, r.columns, found.Rows)
 		dst = append(dst, `,"next":`...)
 		if !found.More || len(found.IDs) == 0 {
@@ -95,9 +95,14 @@ func (s *Server) change(ctx *fasthttp.RequestCtx, r *request, ch change) error {
 		return nil
 	}
 	r.allColumns()
-	answer(ctx, func(dst []byte) []byte { return appendResults(dst, &r.write, r.keyspace, r.columns) })
+	answerLong(ctx, rowsBytes(len(r.write.Ops), len(r.columns)), func(dst []byte) []byte {
+		return appendResults(dst, &r.write, r.keyspace, r.columns)
+	})
 	return nil
 }
+
+// rowsBytes is about what rows of small counts take in an answer.
+func rowsBytes(rows, columns int) int { return rows * (40 + 12*columns) }
 
 func (s *Server) putRow(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeRowSet(ctx.Request.Body(), r.id); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/shard"
@@ -40,6 +41,10 @@ type fault struct {
 	message string
 	field   string // what in the request is wrong; "" when nothing is
 	allow   string // the methods that a 405 offers
+	closes  bool   // the connection is of no use any more
+
+	text    []byte             // the answer's body, where it was made before
+	refused prometheus.Counter // of such faults, where they are counted
 
 	// outcomes says that the write may have taken effect in part: applied and
 	// unknown name the ids, and are shown even when they are empty.
@@ -83,8 +88,7 @@ var backendFaults = []struct {
 // faultOf tells an error of a handler to the client. It reports false for one
 // that nobody foresaw, which is the server's own fault.
 func faultOf(err error) (*fault, bool) {
-	var f *fault
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault](err); ok { // does not allocate
 		return f, true
 	}
 	var argument *shard.ArgumentError
@@ -136,8 +140,31 @@ func (f *fault) retryable() bool {
 	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable
 }
 
+// overloads are the api's own refusals of a request because of others. They are
+// made once: they come in storms, and must cost little.
+type overloads struct{ inFlight, wait, bodies *fault }
+
+func newOverloads(m *metrics) overloads {
+	of := func(reason, message string) *fault {
+		f := &fault{
+			status: fasthttp.StatusTooManyRequests, code: codeOverloaded, message: message,
+			refused: m.overloads.WithLabelValues(reason),
+		}
+		f.text = f.appendJSON(nil)
+		return f
+	}
+	return overloads{
+		inFlight: of("in_flight", "too many requests in flight"),
+		wait:     of("wait", "the writes in flight would take too much of this one's deadline"),
+		bodies:   of("bodies", "the bodies in flight take all the memory that they may"),
+	}
+}
+
 // appendJSON appends the body of the answer.
 func (f *fault) appendJSON(dst []byte) []byte {
+	if f.text != nil {
+		return append(dst, f.text...)
+	}
 	dst = append(dst, `{"error":`...)
 	dst = appendError(dst, f.code, f.message, f.field)
 	if f.outcomes {

@@ -16,6 +16,7 @@ type metrics struct {
 	panics       prometheus.Counter
 	conns        prometheus.Gauge
 	connsRefused prometheus.Counter
+	overloads    *prometheus.CounterVec
 
 	durations *prometheus.HistogramVec
 	received  *prometheus.CounterVec
@@ -50,6 +51,10 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Name: "countd_http_connections_refused_total",
 			Help: "Connections refused because too many were open.",
 		}),
+		overloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "countd_http_overloaded_total",
+			Help: "Requests refused before their body was looked at: in_flight, as many are being served as may be; wait, the writes before it would take more than a quarter of its deadline; bodies, no memory for its body.",
+		}, []string{"reason"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "countd_http_request_duration_seconds",
 			Help:    "From a request's last byte until its answer is ready to send.",
@@ -65,7 +70,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		}, []string{"endpoint"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.inFlight, m.panics, m.conns, m.connsRefused, m.durations, m.received, m.sent,
+		m.inFlight, m.panics, m.conns, m.connsRefused, m.overloads, m.durations, m.received, m.sent,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)

@@ -38,11 +38,15 @@ type request struct {
 	keyspace *shard.Keyspace // when the endpoint takes one
 	name     []byte          // {keyspace} of the path
 	id       uint64          // when the endpoint takes one
+	received time.Time       // when the request's last byte came
+	timeout  time.Duration   // of received to the deadline
 	deadline time.Time
 	read     shard.ReadOptions
 	write    shard.Write
 	wantNone bool
 
+	body     []byte // as it came; the cursor reads it
+	held     int    // bytes of the server's room for bodies that it takes
 	cursor   cursor
 	cells    []engine.Cell // of all ops, one after the other
 	cellEnds []int         // for each op, the end of its cells
@@ -57,6 +61,7 @@ const (
 	pooledCellsMax = 1 << 16 // 1 MiB
 	pooledRowsMax  = 1 << 16 // 512 KiB
 	pooledTextMax  = 1 << 12
+	pooledBodyMax  = 1 << 16 // 1,000 ops
 )
 
 type requestPool struct{ pool sync.Pool }
@@ -71,7 +76,7 @@ func (p *requestPool) acquire() *request {
 // release gives a request back. One whose handler panicked must not be.
 func (p *requestPool) release(r *request) {
 	if cap(r.cells) > pooledCellsMax || cap(r.rows) > pooledRowsMax ||
-		cap(r.write.Rows) > pooledRowsMax || cap(r.cursor.text) > pooledTextMax {
+		cap(r.write.Rows) > pooledRowsMax || cap(r.cursor.text) > pooledTextMax || cap(r.body) > pooledBodyMax {
 		return
 	}
 	r.reset()
@@ -88,6 +93,7 @@ func (r *request) reset() {
 			Overflows: r.write.Overflows[:0],
 			Token:     r.write.Token[:0],
 		},
+		body:     r.body[:0],
 		cursor:   cursor{text: r.cursor.text[:0]},
 		cells:    r.cells[:0],
 		cellEnds: r.cellEnds[:0],
@@ -97,7 +103,8 @@ func (r *request) reset() {
 	}
 }
 
-// readHead reads what stands before the body: path, headers and parameters.
+// readHead reads path, headers and parameters, once the body has come, of which
+// a key covers a hash.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, takes takes) error {
 	r.name = to.keyspace
 	if takes&takesKeyspace != 0 {
@@ -116,9 +123,8 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, takes
 			return invalid("id", notUint64)
 		}
 	}
-	if err := r.readDeadline(ctx); err != nil {
-		return err
-	}
+	r.deadline = r.received.Add(r.timeout)
+	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
 	if takes&takesWrite != 0 {
 		if err := r.readIdentity(ctx); err != nil {
 			return err
@@ -130,17 +136,15 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, takes
 	return checkBody(ctx, takes&takesBody != 0)
 }
 
-// readDeadline reads Countd-Timeout, which counts from the request's last byte.
-func (r *request) readDeadline(ctx *fasthttp.RequestCtx) error {
-	timeout := timeoutDefault
+// readTimeout reads Countd-Timeout, which counts from the request's last byte.
+func (r *request) readTimeout(ctx *fasthttp.RequestCtx) error {
+	r.timeout = timeoutDefault
 	if text := ctx.Request.Header.Peek(headerTimeout); text != nil {
 		var err error
-		if timeout, err = time.ParseDuration(string(text)); err != nil || timeout <= 0 || timeout > timeoutMax {
+		if r.timeout, err = time.ParseDuration(string(text)); err != nil || r.timeout <= 0 || r.timeout > timeoutMax {
 			return invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
 		}
 	}
-	r.deadline = ctx.Time().Add(timeout)
-	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
 	return nil
 }
 

@@ -59,7 +59,10 @@ type Server struct {
 	listener *listener
 	http     *fasthttp.Server
 
-	inFlight atomic.Int64 // requests in serve, those of exempt endpoints too
+	overloads overloads
+	admission *admission
+	bodies    bodies
+	inFlight  atomic.Int64 // requests whose body has come, those of exempt endpoints too
 }
 
 // New checks the config, registers the metrics and listens. Connections wait
@@ -79,17 +82,22 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
 		}
 	}
-	s := &Server{cfg: cfg, metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m)}
+	s := &Server{cfg: cfg, metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
+		overloads: newOverloads(m), admission: newAdmission(),
+		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.http = &fasthttp.Server{
 		Handler:      s.serve,
 		ErrorHandler: s.refuse,
 		Name:         serverName,
 		Logger:       printfLogger{cfg.Logger},
 
-		ReadTimeout:        cfg.ReadTimeout,
-		WriteTimeout:       cfg.WriteTimeout,
-		IdleTimeout:        cfg.IdleTimeout,
-		MaxRequestBodySize: cfg.BodyBytesMax,
+		ReadTimeout:  cfg.ReadTimeout,
+		WriteTimeout: cfg.WriteTimeout,
+		IdleTimeout:  cfg.IdleTimeout,
+		// The handler reads a body that is larger than the small ones, and
+		// holds it to its bounds.
+		StreamRequestBody:  true,
+		MaxRequestBodySize: max(cfg.BodyBytesMax, smallBodyBytesMax),
 		ReadBufferSize:     cfg.HeaderBytesMax,
 		// The listener holds the cap. A worker is free again a moment after its
 		// connection has left the cap, so there are spare ones.
@@ -135,31 +143,30 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // serve handles one request on its connection's goroutine.
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
-	inFlight := s.inFlight.Add(1)
-	s.metrics.inFlight.Inc()
-	defer func() {
-		s.inFlight.Add(-1)
-		s.metrics.inFlight.Dec()
-	}()
+	r := s.requests.acquire()
+	r.received = ctx.Time()
 	e, to, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
-	switch {
-	case err != nil:
+	if err != nil {
 		e = s.routes.none
-	case e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax):
-		err = &fault{status: fasthttp.StatusTooManyRequests, code: codeOverloaded, message: "too many requests in flight"}
-	default:
-		err = s.call(ctx, e, to)
+	} else {
+		err = s.call(ctx, r, e, to)
 	}
 	if err != nil {
 		s.fail(ctx, err)
+		s.discard(ctx)
 	}
-	e.observers.observe(ctx.Response.StatusCode(), time.Since(ctx.Time()),
-		len(ctx.Request.Body()), len(ctx.Response.Body()))
+	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), len(ctx.Response.Body()))
+	ctx.Request.ResetBody() // it is r's
+	s.bodies.give(r.held)
+	if !errors.Is(err, errPanicked) {
+		s.requests.release(r)
+	}
 }
 
-// call runs an endpoint. A panic of it becomes an error and is logged with its
-// stack; its request is then left out of the pool, for its state is not known.
-func (s *Server) call(ctx *fasthttp.RequestCtx, e *endpoint, to target) (err error) {
+// call reads what an endpoint takes and runs it. A panic of it becomes an error
+// and is logged with its stack; its request is then left out of the pool, for
+// its state is not known.
+func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.Inc()
@@ -168,13 +175,47 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, e *endpoint, to target) (err err
 			err = errPanicked
 		}
 	}()
-	r := s.requests.acquire()
-	if err = r.readHead(ctx, s.cfg.Backend, to, e.takes); err == nil {
-		err = e.call(s, ctx, r)
+	if err := r.readTimeout(ctx); err != nil {
+		return err
 	}
-	// Faults hold ids of the backend's error, never of r.
-	s.requests.release(r)
-	return err
+	l, weight := s.admission.laneOf(ctx.Request.Header.ContentLength())
+	if err := s.admit(e, l, weight, r.timeout); err != nil {
+		return err
+	}
+	if err := s.receive(ctx, r); err != nil {
+		return err
+	}
+	inFlight := s.inFlight.Add(1)
+	s.metrics.inFlight.Inc()
+	defer func() {
+		s.inFlight.Add(-1)
+		s.metrics.inFlight.Dec()
+	}()
+	if e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax) { // others came while its body did
+		return s.overloads.inFlight
+	}
+	if e.takes&takesWrite != 0 {
+		l.enter(weight)
+		defer func() { s.admission.leave(l, weight, err == nil) }()
+	}
+	if err := r.readHead(ctx, s.cfg.Backend, to, e.takes); err != nil {
+		return err
+	}
+	return e.call(s, ctx, r)
+}
+
+// admit refuses a request before its body is looked at, when the node has
+// enough of others.
+func (s *Server) admit(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
+	switch {
+	case e.takes&exempt != 0:
+		return nil
+	case s.inFlight.Load() >= int64(s.cfg.InFlightMax):
+		return s.overloads.inFlight
+	case e.takes&takesWrite != 0 && !l.admits(weight, timeout):
+		return s.overloads.wait
+	}
+	return nil
 }
 
 // errPanicked is returned by call for a panic, which it has logged.
@@ -187,51 +228,18 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, err error) {
 		s.cfg.Logger.Error("request failed",
 			"method", string(ctx.Method()), "path", string(ctx.URI().PathOriginal()), "err", err)
 	}
+	if f.refused != nil {
+		f.refused.Inc()
+	}
 	answerFault(ctx, f)
 }
 
 // refuse answers a request that fasthttp could not read; the connection is then
 // closed.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
-	if c, ok := ctx.Conn().(*conn); ok {
-		c.lingerOnClose()
-	}
 	f := unreadable(err)
 	answerFault(ctx, f)
 	s.routes.none.observers.observe(f.status, 0, 0, len(ctx.Response.Body()))
-}
-
-// unreadable tells why a request could not be read.
-func unreadable(err error) *fault {
-	var headers *fasthttp.ErrSmallBuffer
-	var network net.Error
-	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		return &fault{status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge, message: "the body is too large"}
-	case errors.As(err, &headers):
-		return &fault{status: fasthttp.StatusRequestHeaderFieldsTooLarge, code: codeTooLarge, message: "the headers are too large"}
-	case errors.As(err, &network) && network.Timeout():
-		return &fault{status: fasthttp.StatusRequestTimeout, code: codeRequestTimeout, message: "the request did not arrive in time"}
-	}
-	return invalid("request", "not a valid HTTP request")
-}
-
-// answer appends a body of JSON to the buffer that fasthttp sends and keeps.
-func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
-	ctx.Response.Header.SetContentType(contentTypeJSON)
-	ctx.Response.SwapBody(body(ctx.Response.SwapBody(nil)[:0]))
-}
-
-func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
-	ctx.Response.Reset()
-	ctx.SetStatusCode(f.status)
-	if f.retryable() {
-		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryAfter)
-	}
-	if f.allow != "" {
-		ctx.Response.Header.Set(fasthttp.HeaderAllow, f.allow)
-	}
-	answer(ctx, f.appendJSON)
 }
 
 // printfLogger takes what fasthttp logs: faults of connections, which are the

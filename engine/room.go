@@ -166,15 +166,16 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 
 // window chooses the base of a narrow window for ids low … high in a segment
 // that owns first … last, and false when the segment must be wide. Where the
-// whole range does not fit, ids in order get all the room above, others some
-// on both sides, so that few ids fall outside and cause a rebuild.
+// whole range does not fit, the last segment gets most of its room above, where
+// ids in order go, others as much on either side. Neither gets none below: each
+// of a run of falling ids would be outside and rebuild the segment.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {
 	span := uint64(1)<<narrowBits(buckets) - 1
 	switch {
 	case last-first <= span:
 		return first, true
 	case last == 1<<64-1 && high-low <= span:
-		return low, true
+		return max(first, low-min(low, (span-(high-low))/4)), true
 	case high-low <= span/2:
 		slack := (span - (high - low)) / 2
 		return max(first, low-min(low, slack)), true

@@ -171,9 +171,7 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	c.advance(entry.Index)
 	c.whole.Unlock()
 	if len(r.Overflows) > 0 {
-		if err := c.batch.noteRefused(sections, c.once, r.Overflows); err != nil {
-			panic(&EntryError{Index: entry.Index, Err: err})
-		}
+		c.batch.noteRefused(c.once, r.Overflows)
 	}
 	if slices.ContainsFunc(c.batch.outcomes, func(o Outcome) bool { return o != Applied }) {
 		r.outcomes = slices.Clone(c.batch.outcomes)

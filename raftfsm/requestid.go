@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"time"
 )
 
 // The bounds of what tells requests apart.
@@ -94,38 +93,41 @@ func bornAt(key []byte) int64 {
 	return ms
 }
 
-// Limits bound what a group remembers of requests. They stand in the log beside
-// the leader's time, so that replicas forget the same things at the same index.
-type Limits struct {
-	// KeyHorizon is how long a key is sure to be remembered. A key that says
-	// when it was made (UUIDv7) is refused from then on.
-	KeyHorizon time.Duration
-	// KeysMax bounds the keys. While it is reached, new ones are refused.
-	KeysMax int
-	// ProducerIdle is how long a producer is remembered after its last request.
-	ProducerIdle time.Duration
-	// ProducersMax bounds the producers. The one idle for longest goes first.
-	ProducersMax int
+// section returns the kind of section that a request of this identity is.
+func (id *RequestID) section() byte {
+	return [...]byte{byNothing: sectionRequest, byProducer: sectionProducer, byKey: sectionKeyed}[id.kind]
 }
 
-// The bounds of Limits: a snapshot writes each list as one section.
-const (
-	KeysMaxMax      = 500_000
-	ProducersMaxMax = 200_000
-	HorizonMax      = 30 * 24 * time.Hour
-)
-
-// Check returns an error that names the limit that is out of its bounds.
-func (l *Limits) Check() error {
-	switch {
-	case l.KeyHorizon < time.Millisecond || l.KeyHorizon > HorizonMax:
-		return fmt.Errorf("key horizon %v is not in 1ms…%v", l.KeyHorizon, HorizonMax)
-	case l.ProducerIdle < time.Millisecond || l.ProducerIdle > HorizonMax:
-		return fmt.Errorf("producer idle time %v is not in 1ms…%v", l.ProducerIdle, HorizonMax)
-	case l.KeysMax < 1 || l.KeysMax > KeysMaxMax:
-		return fmt.Errorf("%d keys are not 1…%d", l.KeysMax, KeysMaxMax)
-	case l.ProducersMax < 1 || l.ProducersMax > ProducersMaxMax:
-		return fmt.Errorf("%d producers are not 1…%d", l.ProducersMax, ProducersMaxMax)
+// appendTo appends the identity as it stands before a request's ops. It panics
+// on a name that the format has no form for.
+func (id *RequestID) appendTo(dst []byte) []byte {
+	switch id.kind {
+	case byProducer:
+		n := len(id.producer)
+		if n < 1 || n > ProducerBytesMax {
+			panic(fmt.Sprintf("a producer's name of %d bytes has no form in a log entry", n))
+		}
+		dst = append(append(dst, byte(n)), id.producer...)
+		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
+	case byKey:
+		dst = append(append(dst, id.key[:]...), id.body[:]...)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.born))
 	}
-	return nil
+	return dst
+}
+
+// parseIdentity splits a request's identity off. Its name is the payload's.
+func parseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
+	switch {
+	case kind == sectionRequest:
+		return id, p, nil
+	case kind == sectionProducer && len(p) >= 1 && p[0] >= 1 && p[0] <= ProducerBytesMax && len(p) >= int(p[0])+9:
+		n := 1 + int(p[0])
+		id = ByProducer(p[1:n], binary.LittleEndian.Uint64(p[n:]))
+		return id, p[n+8:], nil
+	case kind == sectionKeyed && len(p) >= keyedSize:
+		id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
+		return id, p[keyedSize:], nil
+	}
+	return id, nil, fmt.Errorf("%w: section kind %d of %d bytes", errEntry, kind, len(p))
 }

@@ -24,7 +24,10 @@ const forwardedSizeMin = 4
 // forward hands a part to the node that leads its group. It is settled by the
 // request's deadline.
 func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
-	if n.alone() {
+	switch {
+	case n.draining.Load():
+		return refusedProposal(ErrDraining)
+	case n.alone():
 		return refusedProposal(ErrNoLeader)
 	}
 	q := &proposal{done: make(chan struct{})}

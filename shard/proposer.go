@@ -14,22 +14,9 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// The bounds of one group's proposer. Memory is bounded by the queue's bytes
-// and ops (a result row is at most 512 B an op), not by who calls.
-const (
-	// queueOpsMax and queueBytesMax bound what waits or is in flight. At the
-	// slowest disk seen (a sync of 10 ms) that much is committed in a second.
-	queueOpsMax   = 200_000
-	queueBytesMax = 16 << 20
-	// An entry is closed at either of these; a larger single request is an
-	// entry by itself. Above some 10,000 ops an entry no longer gets cheaper
-	// by the op, it only makes the ones behind it wait.
-	entryOpsMax   = 16_384
-	entryBytesMax = 256 << 10
-	// entriesInFlightMax lets raft write one entry while it applies the one
-	// before; what comes meanwhile waits here and grows into the next entry.
-	entriesInFlightMax = 2
-)
+// entriesInFlightMax lets raft write one entry while it applies the one before;
+// what comes meanwhile waits here and grows into the next entry.
+const entriesInFlightMax = 2
 
 // proposer gathers the requests that wait for one group into log entries: the
 // entry that is next takes all that has come while the ones before it are being
@@ -46,11 +33,8 @@ type proposer struct {
 
 	mu struct {
 		sync.Mutex
-		queue     []*proposal // in order of arrival
-		withdrawn int         // of the queue; never more than half of it
-		ops       int         // load of the queue and of entries in flight
-		bytes     int         // likewise
-		closed    bool
+		queue  proposalQueue
+		closed bool
 	}
 	wake    chan struct{} // one token: the queue may have become non-empty
 	slots   chan struct{} // one token for each entry in flight
@@ -73,7 +57,7 @@ type proposal struct {
 	once    bool // the request has an identity
 	since   time.Time
 
-	queued bool          // in the queue; guarded by proposer.mu
+	queued bool          // in its line; guarded by proposer.mu
 	done   chan struct{} // closed when the answer below is set
 
 	err    error
@@ -86,11 +70,12 @@ type proposal struct {
 // that is confirmed through the log, takes memory too.
 func (q *proposal) load() int { return max(q.ops, 1) }
 
+// large says which line it waits in.
+func (q *proposal) large() bool { return len(q.section) > smallBytesMax }
+
 // flight is one entry that was handed to raft.
 type flight struct {
 	proposals []*proposal
-	load      int
-	bytes     int
 	future    raft.ApplyFuture
 	proposed  time.Time
 }
@@ -115,31 +100,54 @@ func (p *proposer) now() time.Time { return p.started.Add(time.Since(p.started))
 // proposer until it is settled. It returns ErrOverloaded if the queue is full,
 // ErrDraining if the proposer is closed.
 func (p *proposer) submit(section []byte, ops int, once bool, width int) (*proposal, error) {
-	q := &proposal{
-		owner: p, section: section, ops: ops, width: width, once: once,
-		since: time.Now(), queued: true, done: make(chan struct{}),
+	q, err := p.reserve(section, ops, once, width)
+	if err != nil {
+		return nil, err
 	}
+	return q, p.enqueue(q)
+}
+
+// reserve is the first half of submit: it takes the section's room in the queue,
+// which enqueue or cancel must follow. Whoever writes to several groups takes
+// all rooms before it proposes anything.
+func (p *proposer) reserve(section []byte, ops int, once bool, width int) (*proposal, error) {
+	q := &proposal{owner: p, section: section, ops: ops, width: width, once: once, done: make(chan struct{})}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.mu.closed {
-		p.mu.Unlock()
 		return nil, ErrDraining
 	}
-	// A queue that is empty takes anything: no request is larger than its
-	// bounds for ever.
-	if p.mu.ops > 0 && (p.mu.ops+q.load() > queueOpsMax || p.mu.bytes+len(section) > queueBytesMax) {
-		p.mu.Unlock()
+	if !p.mu.queue.take(q) {
 		p.metrics.refused.Inc()
 		return nil, ErrOverloaded
 	}
-	p.mu.queue = append(p.mu.queue, q)
-	p.mu.ops += q.load()
-	p.mu.bytes += len(section)
+	return q, nil
+}
+
+// cancel gives the room of a reserved proposal back.
+func (p *proposer) cancel(q *proposal) {
+	p.mu.Lock()
+	p.mu.queue.give(q)
+	p.mu.Unlock()
+}
+
+// enqueue is the second half of submit. It returns ErrDraining if the proposer
+// was closed meanwhile.
+func (p *proposer) enqueue(q *proposal) error {
+	q.since = time.Now()
+	p.mu.Lock()
+	if p.mu.closed {
+		p.mu.queue.give(q)
+		p.mu.Unlock()
+		return ErrDraining
+	}
+	p.mu.queue.lineOf(q).push(q)
 	p.mu.Unlock()
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
-	return q, nil
+	return nil
 }
 
 // wait returns the request's error once it is settled. At the deadline it
@@ -181,24 +189,16 @@ func (q *proposal) answer() error {
 
 func (q *proposal) outcome() raftfsm.Outcome { return q.result.Outcome(q.number) }
 
-// withdraw takes a proposal out of the queue, unless it was taken. The queue is
-// closed up when half of it is withdrawn: while a disk hangs nothing takes from
-// it, and callers with short deadlines come and go.
+// withdraw takes a proposal out of the queue, unless it was taken.
 func (p *proposer) withdraw(q *proposal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !q.queued {
 		return false
 	}
-	q.queued = false
-	p.mu.ops -= q.load()
-	p.mu.bytes -= len(q.section)
+	p.mu.queue.lineOf(q).withdraw(q)
+	p.mu.queue.give(q)
 	q.section = nil
-	p.mu.withdrawn++
-	if p.mu.withdrawn > len(p.mu.queue)/2 {
-		p.mu.queue = slices.DeleteFunc(p.mu.queue, func(q *proposal) bool { return !q.queued })
-		p.mu.withdrawn = 0
-	}
 	return true
 }
 
@@ -207,24 +207,7 @@ func (p *proposer) withdraw(q *proposal) bool {
 func (p *proposer) take() (batch []*proposal, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ops, bytes, n := 0, 0, 0
-	for _, q := range p.mu.queue {
-		if q.queued {
-			if len(batch) > 0 && (ops+q.ops > entryOpsMax || bytes+len(q.section) > entryBytesMax) {
-				break
-			}
-			q.queued = false
-			batch = append(batch, q)
-			ops += q.ops
-			bytes += len(q.section)
-		} else {
-			p.mu.withdrawn--
-		}
-		n++
-	}
-	rest := copy(p.mu.queue, p.mu.queue[n:])
-	clear(p.mu.queue[rest:])
-	p.mu.queue = p.mu.queue[:rest]
+	batch = p.mu.queue.next()
 	return batch, len(batch) == 0 && p.mu.closed
 }
 
@@ -251,16 +234,15 @@ func (p *proposer) propose() {
 // launch hands one entry to raft.
 func (p *proposer) launch(batch []*proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
-	width, first, once := 0, 0, false
+	bytes, width, first, once := 0, 0, 0, false
 	for i, q := range batch {
-		f.load += q.load()
-		f.bytes += len(q.section)
+		bytes += len(q.section)
 		width = max(width, q.width)
 		once = once || q.once
 		q.number, q.first = i, first
 		first += q.ops
 	}
-	entry := raftfsm.BeginEntry(make([]byte, 0, f.bytes+raftfsm.EntryOverhead), width)
+	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), width)
 	if once {
 		entry = raftfsm.AppendClock(entry, p.now(), p.limits)
 	}
@@ -278,8 +260,9 @@ func (p *proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
 		p.mu.Lock() // first: who has an answer finds the room that it took free again
-		p.mu.ops -= f.load
-		p.mu.bytes -= f.bytes
+		for _, q := range f.proposals {
+			p.mu.queue.give(q)
+		}
 		p.mu.Unlock()
 		for _, q := range f.proposals {
 			q.result, q.err = result, err

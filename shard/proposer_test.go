@@ -149,8 +149,14 @@ func mustBeIdle(t *testing.T, p *proposer) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.ops != 0 || p.mu.bytes != 0 || p.mu.withdrawn != 0 || len(p.mu.queue) != 0 {
-		t.Errorf("idle, but %d ops, %d bytes, %d withdrawn, queue of %d", p.mu.ops, p.mu.bytes, p.mu.withdrawn, len(p.mu.queue))
+	u := &p.mu.queue
+	for name, l := range map[string]*line{"small": &u.small, "large": &u.large} {
+		if l.withdrawn != 0 || len(l.waiting) != 0 {
+			t.Errorf("idle, but the line of %s ones has %d, %d withdrawn", name, len(l.waiting), l.withdrawn)
+		}
+	}
+	if u.load != (load{}) || u.largeLoad != (load{}) {
+		t.Errorf("idle, but %+v is counted, %+v of large ones", u.load, u.largeLoad)
 	}
 }
 
@@ -191,10 +197,13 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 func TestProposerClosesEntriesAtTheirBounds(t *testing.T) {
 	p, g := newFakeProposer(t)
 	fillFlights(t, p, g)
-	for _, ops := range []int{entryOpsMax - 1, 1, entryOpsMax + 5, 1, 1} {
-		mustSubmit(t, p, 1, ops, 0)
+	const some = 1000
+	for _, ops := range []int{entryOpsMax - some, some, entryOpsMax + 5, some, some} {
+		if q := mustSubmit(t, p, 1, ops, 0); !q.large() {
+			t.Fatal("they are to wait in one line")
+		}
 	}
-	want := []int{entryOpsMax, entryOpsMax + 5, 2}
+	want := []int{entryOpsMax, entryOpsMax + 5, 2 * some}
 	var got []int
 	for i := range entriesInFlightMax + len(want) {
 		f := g.entry(t, i)
@@ -247,14 +256,14 @@ func TestProposerIsBounded(t *testing.T) {
 		p, g := newFakeProposer(t)
 		fillFlights(t, p, g)
 		p.mu.Lock()
-		room := queueBytesMax - p.mu.bytes
-		p.mu.bytes += room // as of a large request
+		room := queueBytesMax - p.mu.queue.load.bytes
+		p.mu.queue.load.bytes += room // as of other requests
 		p.mu.Unlock()
 		if _, err := submit(p, 1, 1, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one byte too many: %v", err)
 		}
 		p.mu.Lock()
-		p.mu.bytes -= room
+		p.mu.queue.load.bytes -= room
 		p.mu.Unlock()
 		settleAll(t, p, g)
 	})
@@ -292,7 +301,7 @@ func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 			t.Fatalf("withdrawn: %v", err)
 		}
 		p.mu.Lock()
-		waiting, bytes := len(p.mu.queue), p.mu.bytes
+		waiting, bytes := len(p.mu.queue.small.waiting), p.mu.queue.load.bytes
 		p.mu.Unlock()
 		if waiting > 4 || bytes > 100 {
 			t.Fatalf("%d requests and %d bytes wait, one is meant to", waiting, bytes)

@@ -25,9 +25,10 @@ type part struct {
 	writer   raftfsm.RequestWriter
 	used     bool      // there is something to propose
 	ops      []int     // the request's ops for this shard, by number, rising
-	proposal *proposal // nil until it is submitted
-	err      error
+	proposal *proposal // room is taken for it here; nil if another node leads the shard
+	proposed bool
 	settled  bool
+	err      error
 	from     int // overflows of the entry seen so far
 }
 
@@ -73,6 +74,12 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
+		ps.judge(w, len(groups))
+	}
+	if err := ps.reserve(w, groups); err != nil {
+		return err
+	}
+	if w.ID.Keyed() {
 		if err := n.ask(ps, w, groups); err != nil {
 			return err
 		}
@@ -81,18 +88,64 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	return ps.gather(w, groups)
 }
 
+// judge gives the shard that judges the key something to propose, with ops or
+// without.
+func (ps *parts) judge(w *Write, shards int) {
+	p := &ps.byShard[w.ID.Shard(shards)]
+	if !p.used {
+		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
+		p.used = true
+	}
+}
+
+// reserve takes room in every group that is led here before anything is
+// proposed, so that a full queue refuses the request as a whole.
+func (ps *parts) reserve(w *Write, groups []*counterGroup) error {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.used {
+			if err := p.reserve(groups[s], w); err != nil {
+				ps.cancel()
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reserve takes room for the part if its group is led here. It fails only with
+// ErrOverloaded.
+func (p *part) reserve(g *counterGroup, w *Write) error {
+	p.proposal, p.proposed = nil, false
+	r, err := g.led()
+	if err != nil {
+		return nil // it is forwarded
+	}
+	p.proposal, err = r.proposer.reserve(p.writer.Section(), p.writer.Ops(), w.ID.Exists(), w.Width)
+	if errors.Is(err, ErrOverloaded) {
+		return err
+	}
+	return nil
+}
+
+// cancel gives the room of what was not proposed back.
+func (ps *parts) cancel() {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
+			p.proposal.owner.cancel(p.proposal)
+		}
+	}
+}
+
 // ask has one shard, which the key alone chooses, judge whether the key was
 // used for another body: other bodies have their ops on other shards, which
 // would know nothing of each other. Nothing else is proposed before it agrees.
 func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 	s := w.ID.Shard(len(groups))
-	p := &ps.byShard[s]
-	if len(p.ops) == 0 {
-		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
-	}
-	p.used = true
 	n.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
-	return p.err
+	if ps.byShard[s].err != nil {
+		ps.cancel()
+	}
+	return ps.byShard[s].err
 }
 
 // settle proposes the parts that are not settled, all at once, and waits until
@@ -100,21 +153,39 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *time.Timer) {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for s := range ps {
-			if ps[s].used && !ps[s].settled {
-				ps[s].proposal = n.propose(groups[s], &ps[s], w)
+			if p := &ps[s]; p.used && !p.settled {
+				n.propose(p, groups[s], w)
 			}
 		}
 		again := false
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				p.err = p.proposal.wait(deadline)
-				p.settled = !mayTryAgain(p.err, w.ID.Exists())
+				p.settled = n.draining.Load() || !mayTryAgain(p.err, w.ID.Exists())
 				again = again || !p.settled
 			}
 		}
 		if !again || !sleep(pause, deadline) {
 			return
 		}
+		for s := range ps {
+			if p := &ps[s]; p.used && !p.settled {
+				if err := p.reserve(groups[s], w); err != nil {
+					p.err, p.settled = err, true
+				}
+			}
+		}
+	}
+}
+
+// propose gives the part to the proposer that it has room in, or to the node
+// that leads its group.
+func (n *Node) propose(p *part, g *counterGroup, w *Write) {
+	p.proposed = true
+	if p.proposal == nil {
+		p.proposal = n.forward(g, p, w)
+	} else if err := p.proposal.owner.enqueue(p.proposal); err != nil {
+		p.proposal = refusedProposal(err)
 	}
 }
 
@@ -128,20 +199,6 @@ func sleep(pause time.Duration, deadline *time.Timer) bool {
 		deadline.Reset(0)
 		return false
 	}
-}
-
-// propose gives a part to the group's proposer here or on the node that leads
-// it.
-func (n *Node) propose(g *counterGroup, p *part, w *Write) *proposal {
-	r, err := g.led()
-	if err != nil {
-		return n.forward(g, p, w)
-	}
-	q, err := r.proposer.submit(p.writer.Section(), p.writer.Ops(), w.ID.Exists(), w.Width)
-	if err != nil {
-		return refusedProposal(err)
-	}
-	return q
 }
 
 // release gives the scratch memory back. It lets go of sections and results,

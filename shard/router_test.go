@@ -422,3 +422,46 @@ func TestWriteWithoutOps(t *testing.T) {
 		t.Errorf("token %v, %v", w.Token, err)
 	}
 }
+
+// A request that finds one of its groups full is refused as a whole: 1. no
+// PartialError; 2. no row changed; 3. no room stays taken in the other groups;
+// 4. with the same identity it is applied once there is room.
+func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	groups := n.groups.Load().byFirst[ks.firstGroup]
+	setLoad := func(l load) {
+		p := groups[2].replica.Load().proposer
+		p.mu.Lock()
+		p.mu.queue.load = l
+		p.mu.Unlock()
+	}
+	ids := []uint64{0, 1, 2, 3}
+	for name, id := range map[string]RequestID{
+		"no identity": {}, "a key": ByKey([]byte("k"), []byte("b")), "a producer": ByProducer([]byte("p"), 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &Write{ID: id, Deadline: soon()}
+			for _, id := range ids {
+				w.Ops = append(w.Ops, addTo(id, 0, 1))
+			}
+			before := mustGet(t, n, ks, ReadOptions{}, ids...)
+			setLoad(load{ops: queueOpsMax})
+			err := n.Write(ks, w)
+			setLoad(load{})
+			if partial := (*PartialError)(nil); !errors.Is(err, ErrOverloaded) || errors.As(err, &partial) {
+				t.Fatalf("told %v", err)
+			}
+			if after := mustGet(t, n, ks, ReadOptions{}, ids...); !slices.Equal(after, before) {
+				t.Errorf("rows %v, before %v", after, before)
+			}
+			for _, g := range groups {
+				mustBeIdle(t, g.replica.Load().proposer)
+			}
+			mustDo(t, n.Write(ks, w))
+			if w.Duplicate {
+				t.Error("it is told to be a duplicate")
+			}
+		})
+	}
+}

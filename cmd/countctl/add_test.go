@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -302,6 +303,80 @@ func TestReplayRefusesABadRow(t *testing.T) {
 			out := decode[importOutput](t, i.run("replay", path, "--on-error", "skip", "-o", "json").out)
 			if out.Rows != 2 || out.Rejected != 1 || server.Row(1)[2] != 1 || server.Row(2)[2] != 1 {
 				t.Fatalf("%+v, rows are %v, %v", out, server.Row(1), server.Row(2))
+			}
+		})
+	}
+}
+
+// A file with bad rows stays one that was not added whole, however often and
+// with whatever flags the command is run again.
+func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
+	cases := []struct{ name, text, command, add, rejects string }{
+		{"import --add", "id,like\nx,1\n1,1\ny,1\n", "import", "--add", ""},
+		{"replay", "item,t,event\n1,1,frob\n1,2,like\n1,3,frob\n", "replay", "--speed=max", ""},
+		{"rejects elsewhere", "id,like\nx,1\n1,1\ny,1\n", "import", "--add", "bad.csv"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			i := against(t, server)
+			path := writeTemp(t, "f.csv", c.text)
+			args := []string{c.command, path, c.add, "-o", "json"}
+			skip := append(slices.Clone(args), "--on-error", "skip")
+			elsewhere := skip
+			if c.rejects != "" {
+				elsewhere = append(slices.Clone(skip), "--rejects", filepath.Join(t.TempDir(), c.rejects))
+			}
+			first := i.run(elsewhere...)
+			out := decode[importOutput](t, first.out)
+			if first.code != exitFail || out.Rows != 1 || out.Rejected != 2 || out.RejectsFile == "" {
+				t.Fatalf("exit %d, %+v", first.code, out)
+			}
+			for name, again := range map[string][]string{"skip": skip, "stop": args} {
+				got := i.run(again...)
+				second := decode[importOutput](t, got.out)
+				if got.code != exitFail || !second.DoneBefore || second.Rejected != 2 || second.RejectsFile != out.RejectsFile ||
+					!strings.Contains(got.err, "2 rows were rejected") {
+					t.Errorf("%s: exit %d, %+v, %q", name, got.code, second, got.err)
+				}
+			}
+			if server.Row(1)[2] != 1 {
+				t.Errorf("row 1 is %v", server.Row(1))
+			}
+		})
+	}
+}
+
+// A run that goes on with a bad row stopping it still tells of those that the
+// run before had put aside.
+func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
+	for _, kind := range []string{"values", "--add"} {
+		t.Run(kind, func(t *testing.T) {
+			server := countdtest.New(t)
+			i := against(t, server)
+			path := writeTemp(t, "f.csv", "id,like\nx,1\n1,1\n2,1\n3,1\n")
+			args := strings.Fields("import " + path + " --batch 1 --in-flight 1 --retry-for 0s -o json " + strings.TrimPrefix(kind, "values"))
+			verb := map[string]string{"values": "/set", "--add": "/incr"}[kind]
+			var mu sync.Mutex
+			writes := 0
+			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+				mu.Lock()
+				defer mu.Unlock()
+				if strings.HasSuffix(r.URL.Path, verb) {
+					if writes++; writes > 1 {
+						return &countdtest.Fault{Status: 500, Code: "internal"}
+					}
+				}
+				return nil
+			})
+			if got := i.run(append(args, "--on-error", "skip")...); got.code != exitFail || got.out != "" {
+				t.Fatalf("exit %d, %q", got.code, got.out)
+			}
+			server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+			got := i.run(args...)
+			out := decode[importOutput](t, got.out)
+			if got.code != exitFail || out.Rows != 3 || out.Rejected != 1 || !strings.HasSuffix(out.RejectsFile, "f.rejects.csv") {
+				t.Fatalf("exit %d, %+v, %q", got.code, out, got.err)
 			}
 		})
 	}

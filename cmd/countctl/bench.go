@@ -27,6 +27,7 @@ type benchFlags struct {
 	op      string
 	dist    string
 	idsFrom string
+	check   bool
 	cfg     load.Config
 }
 
@@ -41,8 +42,13 @@ Without --rate each of --concurrency callers sends its next request when the las
 one was answered. With --rate requests are due at a fixed rate whether the server
 keeps up or not, and their latency counts from when they were due.
 
+With --once every increment is numbered, and sent again until its outcome is
+known. --check adds the column up before and after, and holds what it grew by
+against the increments that were acknowledged, with none but those of unknown
+outcome beside them; nobody else may write the column meanwhile.
+
 incr and mixed change counts. A server that is not on this machine is refused
-without --yes. The exit code is 1 when a request failed.`,
+without --yes. The exit code is 1 when a request failed or the check does not hold.`,
 		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,6 +71,10 @@ without --yes. The exit code is 1 when a request failed.`,
 	flags.Float64Var(&f.cfg.IDs.ZipfS, "zipf-s", 1.1, "exponent of zipf, above 1")
 	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
 	flags.StringVar(&f.idsFrom, "ids-from", "", "choose from the ids in the column id of a CSV file instead")
+	flags.DurationVar(&f.cfg.Deadline, "deadline", 0, "each request's deadline, which the server is told of (0: the server's default)")
+	flags.BoolVar(&f.cfg.Once, "once", false, "number the increments, and send those of unknown outcome again until it is known")
+	flags.BoolVar(&f.check, "check", false, "hold the counts against the acknowledged increments")
+	flags.BoolVar(&f.cfg.Memory, "memory", false, "report the server's memory, from its metrics")
 	return cmd
 }
 
@@ -82,6 +92,9 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 	if err := cfg.Validate(); err != nil {
 		return usagef("%v", err)
 	}
+	if f.check && (f.idsFrom != "" || cfg.IDs.N > benchCheckIDsMax) {
+		return usagef("--check adds up ids 1 … N, at most %s of them", grouped(int64(benchCheckIDsMax)))
+	}
 	if err := c.checkBenchTarget(ctx, cfg); err != nil {
 		return err
 	}
@@ -90,20 +103,53 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 			return err
 		}
 	}
-	report, err := load.Run(ctx, cfg)
+	report, err := c.runBench(ctx, cfg, f.check)
 	if report == nil {
 		return err
 	}
 	if err := c.print(report, func(t *table) { t.bench(report) }); err != nil {
 		return err
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if report.Failed > 0 {
+	case report.Check != nil && !report.Check.Holds:
+		return fmt.Errorf("the counts grew by %s, and %s to %s increments were done",
+			grouped(report.Check.Counted), grouped(report.Check.Least), grouped(report.Check.Most))
+	case report.Failed > 0:
 		return fmt.Errorf("%s of %s requests failed", grouped(report.Failed), grouped(report.Failed+report.Requests))
 	}
 	return nil
+}
+
+// runBench puts the load on the server, between two sums if they are asked for.
+// A report comes with an error when the load was cut short or the second sum
+// could not be made.
+func (c *cli) runBench(ctx context.Context, cfg load.Config, check bool) (*benchReport, error) {
+	server, err := c.connectFor(client.Retry{})
+	if err != nil {
+		return nil, err
+	}
+	defer server.Close()
+	var before int64
+	if check {
+		if before, err = sumOf(ctx, server, &cfg); err != nil {
+			return nil, err
+		}
+	}
+	run, err := load.Run(ctx, cfg)
+	if run == nil {
+		return nil, err
+	}
+	report := &benchReport{Report: run}
+	if !check || err != nil {
+		return report, err
+	}
+	after, err := sumOf(ctx, server, &cfg)
+	if err == nil {
+		report.Check = checkOf(after-before, run)
+	}
+	return report, err
 }
 
 // checkBenchTarget finds a wrong keyspace or column before the load does.
@@ -168,7 +214,7 @@ func idsFromFile(path string) ([]uint64, error) {
 	return ids, nil
 }
 
-func (t *table) bench(r *load.Report) {
+func (t *table) bench(r *benchReport) {
 	loop := fmt.Sprintf("closed loop, %d in flight", r.Concurrency)
 	if r.Rate > 0 {
 		loop = fmt.Sprintf("open loop at %g requests/s, %d in flight at most", r.Rate, r.Concurrency)
@@ -182,6 +228,15 @@ func (t *table) bench(r *load.Report) {
 	}
 	for _, code := range slices.Sorted(maps.Keys(r.Errors)) {
 		t.row("failed: "+code, grouped(r.Errors[code]))
+	}
+	if r.Resent > 0 {
+		t.row("sent again", grouped(r.Resent))
+	}
+	if m := r.Memory; m != nil {
+		t.row("server memory", fmt.Sprintf("%.0f MB before, %.0f MB at most", float64(m.BeforeBytes)/1e6, float64(m.MaxBytes)/1e6))
+	}
+	if k := r.Check; k != nil {
+		t.row("counts grew by", fmt.Sprintf("%s; acknowledged %s, unknown %s", grouped(k.Counted), grouped(k.Least), grouped(k.Most-k.Least)))
 	}
 	t.gap()
 	t.row("MICROSECONDS", "P50", "P90", "P99", "P99.9", "MAX", "MEAN")

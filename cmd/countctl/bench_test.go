@@ -60,6 +60,34 @@ func TestBenchFailsWhenRequestsDo(t *testing.T) {
 	}
 }
 
+func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	args := []string{"bench", "--requests", "30", "--concurrency", "2", "--ids", "1500", "--check", "--once", "-o", "json"}
+	i.ok(args...) // what was there before does not count
+	r := decode[benchReport](t, i.ok(args...))
+	if *r.Check != (benchCheck{Counted: 30, Least: 30, Most: 30, Holds: true}) {
+		t.Fatalf("the check is %+v", r.Check)
+	}
+	if table := i.ok(args[:len(args)-2]...); !strings.Contains(table, "counts grew by") {
+		t.Errorf("the table lacks the check:\n%s", table)
+	}
+	// A server that acknowledges what it does not count.
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/incr") {
+			return &countdtest.Fault{Status: 200}
+		}
+		return nil
+	}
+	got := i.run(args...)
+	if got.code != exitFail || !strings.Contains(got.err, "the counts grew by 0") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+	if got := i.run("bench", "--requests", "1", "--check", "--ids", "1000001"); got.code != exitUsage {
+		t.Fatalf("exit %d", got.code)
+	}
+}
+
 func TestLoopback(t *testing.T) {
 	cases := []struct {
 		addr string

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,6 +131,25 @@ func (f *importFlags) stateSuffix() string {
 	return ".progress"
 }
 
+// again says how rows that were rejected are brought in.
+func (f *importFlags) again() string {
+	switch f.kind {
+	case csvimport.KindAdd:
+		return "import that with --add"
+	case csvimport.KindEvents:
+		return "replay that"
+	}
+	return "import that"
+}
+
+// rejectsFile is where the rejected rows are, of this run or of the one before.
+func (f *importFlags) rejectsFile(before csvimport.State, rejected int64) string {
+	if rejected == 0 {
+		return ""
+	}
+	return cmp.Or(f.rejects, before.Rejects)
+}
+
 // check finds what is wrong with the flags alone and fills in the file names.
 func (f *importFlags) check(path string) error {
 	if f.onError != onErrorStop && f.onError != onErrorSkip {
@@ -205,7 +225,8 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 		return explainImport(err, path, f, summary)
 	}
 	return c.importDone(importOutput{
-		File: path, Keyspace: f.keyspace, Rows: summary.Rows, Rejected: summary.Rejected,
+		File: path, Keyspace: f.keyspace, Rows: summary.Rows,
+		Rejected: summary.Rejected, RejectsFile: f.rejectsFile(from, summary.Rejected),
 		ResumedAfter: from.Position.Line, Seconds: took.Seconds(),
 		RowsPerSecond: float64(perSecond(run.RowsAcked(), took)),
 	}, f)
@@ -214,14 +235,11 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 // importDone prints what a run came to. It returns an error when rows were
 // rejected.
 func (c *cli) importDone(out importOutput, f importFlags) error {
-	if out.Rejected > 0 {
-		out.RejectsFile = f.rejects
-	}
 	if err := c.print(out, out.table); err != nil {
 		return err
 	}
 	if out.Rejected > 0 {
-		return fmt.Errorf("%s rows were rejected; mend them in %s and import that", grouped(out.Rejected), f.rejects)
+		return fmt.Errorf("%s rows were rejected; mend them in %s and %s", grouped(out.Rejected), out.RejectsFile, f.again())
 	}
 	return nil
 }

@@ -105,7 +105,11 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 	}
 	if from.Session.Done {
 		fmt.Fprintf(c.err, "%s was added before; --restart adds it once more\n", path)
-		return c.importDone(importOutput{File: path, Keyspace: f.keyspace, Rows: from.Position.Rows, ResumedAfter: from.Position.Line, DoneBefore: true}, f)
+		return c.importDone(importOutput{
+			File: path, Keyspace: f.keyspace, Rows: from.Position.Rows,
+			Rejected: from.Position.Rejected, RejectsFile: from.Rejects,
+			ResumedAfter: from.Position.Line, DoneBefore: true,
+		}, f)
 	}
 	run, err := csvimport.NewReplay(csvimport.ReplayConfig{
 		Client: server, InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from,
@@ -122,7 +126,8 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 		return explainAdd(err, path, f, summary)
 	}
 	return c.importDone(importOutput{
-		File: path, Keyspace: f.keyspace, Rows: summary.Rows, Rejected: summary.Rejected,
+		File: path, Keyspace: f.keyspace, Rows: summary.Rows,
+		Rejected: summary.Rejected, RejectsFile: f.rejectsFile(from, summary.Rejected),
 		ResumedAfter: from.Position.Line, Seconds: took.Seconds(),
 		RowsPerSecond: float64(perSecond(run.RowsAcked(), took)),
 	}, f)

@@ -6,14 +6,21 @@ import (
 	"flag"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/internal/proctest"
 )
 
-const killRoundsDefault = 5
+const (
+	killRoundsDefault = 5
+	onceForDefault    = 8 * time.Second
+)
 
 var (
 	killRounds = flag.Int("kill-rounds", killRoundsDefault, "kills in TestKillUnderWriters")
+	onceFor    = flag.Duration("once-for", onceForDefault, "how long producers send in TestOnceUnderKills")
+	replayAll  = flag.Bool("replay-all", false, "have TestReplayThroughKills replay the whole stream")
+	smallDisks = flag.Bool("small-disks", false, "run the tests that mount a file system, as root")
 	bin        proctest.Binaries
 )
 

@@ -72,7 +72,7 @@ func TestRealPostsInAndOut(t *testing.T) {
 }
 
 // posts returns a copy of the file of posts, in a directory of the test's own,
-// and what an export of it must be: rows with a count, in the order of ids.
+// and what an export of it must be.
 func posts(t *testing.T) (file string, export []byte) {
 	t.Helper()
 	packed, err := os.ReadFile(wholeSet)
@@ -82,6 +82,14 @@ func posts(t *testing.T) (file string, export []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file, counts := copyPosts(t, packed)
+	return file, exportOf(t, counts)
+}
+
+// copyPosts writes a packed file of posts to a directory of the test's own, and
+// returns its counts.
+func copyPosts(t *testing.T, packed []byte) (file string, counts map[uint64]rowCounts) {
+	t.Helper()
 	file = filepath.Join(t.TempDir(), "posts.csv.gz")
 	if err := os.WriteFile(file, packed, 0o600); err != nil {
 		t.Fatal(err)
@@ -90,26 +98,46 @@ func posts(t *testing.T) (file string, export []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := map[uint64][]string{}
+	counts = map[uint64]rowCounts{}
 	for _, r := range records[1:] {
 		id, err := strconv.ParseUint(r[0], 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		counts[id] = r[2:5]
+		var c rowCounts
+		for i := range 3 {
+			if c[i], err = strconv.ParseInt(r[2+i], 10, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+		counts[id] = c
 	}
+	return file, counts
+}
+
+// rowCounts are repost, comment, like and view.
+type rowCounts [4]int64
+
+// exportOf returns what an export of these counts must be: rows with a count, in
+// the order of ids.
+func exportOf(t *testing.T, counts map[uint64]rowCounts) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w := csv.NewWriter(&out)
 	_ = w.Write([]string{"id", "repost", "comment", "like", "view"})
 	for _, id := range slices.Sorted(maps.Keys(counts)) {
-		if c := counts[id]; c[0] != "0" || c[1] != "0" || c[2] != "0" {
-			_ = w.Write([]string{strconv.FormatUint(id, 10), c[0], c[1], c[2], "0"})
+		if c := counts[id]; c != (rowCounts{}) {
+			record := []string{strconv.FormatUint(id, 10)}
+			for _, n := range c {
+				record = append(record, strconv.FormatInt(n, 10))
+			}
+			_ = w.Write(record)
 		}
 	}
 	if w.Flush(); w.Error() != nil {
 		t.Fatal(w.Error())
 	}
-	return file, out.Bytes()
+	return out.Bytes()
 }
 
 func unpack(t *testing.T, packed []byte) []byte {

@@ -113,6 +113,13 @@ func (c *cuts) lowestLocked() (uint64, Position) {
 	return c.mu.next, c.mu.end
 }
 
+// finish moves the end to that of the file, when every cut of it is added.
+func (c *cuts) finish(end Position) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.end = end
+}
+
 // saved notes what the progress file says.
 func (c *cuts) saved(seq uint64) {
 	c.mu.Lock()

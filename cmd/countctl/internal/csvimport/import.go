@@ -14,6 +14,7 @@
 package csvimport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +134,7 @@ func (im *Import) Run(ctx context.Context) (Summary, error) {
 func (im *Import) end(err error) (Summary, error) {
 	err = errors.Join(err, im.rows.close())
 	position := im.mark.position()
-	summary := Summary{Rows: position.Rows, Rejected: im.rows.rejected.Load(), Position: position}
+	summary := Summary{Rows: position.Rows, Rejected: position.Rejected, Position: position}
 	switch {
 	case im.cfg.State == "":
 	case err != nil:
@@ -191,5 +192,6 @@ func (im *Import) saveEvery(ctx context.Context, fail context.CancelCauseFunc) {
 func (im *Import) save() error {
 	state := im.cfg.From
 	state.Position = im.mark.position()
+	state.Rejects = cmp.Or(im.cfg.Rejects, state.Rejects)
 	return state.write(im.cfg.State)
 }

@@ -4,19 +4,17 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync/atomic"
 
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
 // rowReader reads the records of a file that no earlier run has dealt with, and
-// puts bad ones aside. It is used by one goroutine, but for rejected.
+// puts bad ones aside. It is used by one goroutine.
 type rowReader struct {
-	in       *csvfile.Reader
-	from     int64            // records up to this line are dealt with
-	rejects  *rejects         // nil when a bad row stops the run
-	rejected atomic.Int64     // bad rows, those of the run before included
-	passed   func(line int64) // unless nil, is told of each row put aside
+	in      *csvfile.Reader
+	from    int64            // records up to this line are dealt with
+	rejects *rejects         // nil when a bad row stops the run
+	passed  func(line int64) // is told of each row put aside
 }
 
 // openRejects begins the file of bad rows, or goes on with it; with no path
@@ -25,13 +23,9 @@ func (r *rowReader) openRejects(path string) error {
 	if path == "" {
 		return nil
 	}
-	opened, kept, err := openRejects(path, r.in.Header(), r.from)
-	if err != nil {
-		return err
-	}
-	r.rejects = opened
-	r.rejected.Store(kept)
-	return nil
+	var err error
+	r.rejects, err = openRejects(path, r.in.Header(), r.from)
+	return err
 }
 
 func (r *rowReader) close() error {
@@ -81,9 +75,6 @@ func (r *rowReader) reject(err error) error {
 	if err := r.rejects.add(row, r.in.Raw()); err != nil {
 		return err
 	}
-	r.rejected.Add(1)
-	if r.passed != nil {
-		r.passed(row.Line)
-	}
+	r.passed(row.Line)
 	return nil
 }

@@ -26,24 +26,23 @@ type rejects struct {
 }
 
 // openRejects begins anew, or keeps the rows of a run that this one goes on
-// from, up to a line; those after it are found again. It returns how many rows
-// are kept.
-func openRejects(path string, header []string, through int64) (*rejects, int64, error) {
+// from, up to a line; those after it are found again.
+func openRejects(path string, header []string, through int64) (*rejects, error) {
 	r := &rejects{path: path, header: append([]string{"line", "reason"}, header...)}
 	if through == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, 0, fmt.Errorf("cannot begin the file of rejected rows: %w", err)
+			return nil, fmt.Errorf("cannot begin the file of rejected rows: %w", err)
 		}
-		return r, 0, nil
+		return r, nil
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
-		return r, 0, nil
+		return r, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("cannot open the file of rejected rows: %w", err)
+		return nil, fmt.Errorf("cannot open the file of rejected rows: %w", err)
 	}
-	kept, end, err := rejectedThrough(f, through)
+	end, err := rejectedThrough(f, through)
 	if err == nil {
 		err = f.Truncate(end)
 	}
@@ -52,30 +51,29 @@ func openRejects(path string, header []string, through int64) (*rejects, int64, 
 	}
 	if err != nil {
 		f.Close()
-		return nil, 0, fmt.Errorf("cannot go on with %s: %w", path, err)
+		return nil, fmt.Errorf("cannot go on with %s: %w", path, err)
 	}
 	r.f, r.csv = f, csv.NewWriter(f)
-	return r, kept, nil
+	return r, nil
 }
 
-// rejectedThrough counts the rows of lines up to through, and says where they
-// end. What a crash left after them counts for nothing.
-func rejectedThrough(f io.Reader, through int64) (rows, end int64, err error) {
+// rejectedThrough returns where the rows of lines up to through end. What a
+// crash left after them counts for nothing.
+func rejectedThrough(f io.Reader, through int64) (end int64, err error) {
 	in := csv.NewReader(f)
 	in.FieldsPerRecord = -1
 	if _, err := in.Read(); err != nil {
-		return 0, 0, fmt.Errorf("its header is broken: %w", err)
+		return 0, fmt.Errorf("its header is broken: %w", err)
 	}
 	for {
 		end = in.InputOffset()
 		record, err := in.Read()
 		if err != nil {
-			return rows, end, nil
+			return end, nil
 		}
 		if line, err := strconv.ParseInt(record[0], 10, 64); err != nil || line > through {
-			return rows, end, nil
+			return end, nil
 		}
-		rows++
 	}
 }
 

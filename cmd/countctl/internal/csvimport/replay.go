@@ -1,6 +1,7 @@
 package csvimport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +68,7 @@ func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
 	}
 	r.cuts = newCuts(cfg.From.Position, cfg.From.Session.Seq, cfg.State != "")
 	r.filling = &cut{before: cfg.From.Position, after: cfg.From.Position}
+	r.rows.passed = r.pass
 	return r, nil
 }
 
@@ -104,9 +106,12 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 		err = cause // why reading stopped
 	}
 	err = errors.Join(err, r.rows.close())
+	if err == nil {
+		r.cuts.finish(r.filling.after) // with the rows put aside after the last cut
+	}
 	err = errors.Join(err, r.save(err == nil))
 	_, position := r.cuts.lowest()
-	return Summary{Rows: position.Rows, Rejected: r.rows.rejected.Load(), Position: position}, err
+	return Summary{Rows: position.Rows, Rejected: position.Rejected, Position: position}, err
 }
 
 // read cuts the file until its end, a bad row that may not be skipped, or the
@@ -150,11 +155,18 @@ func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, lin
 	if len(inc.deltas) > 0 {
 		r.filling.sums.Add(inc.id, inc.deltas)
 	}
-	r.filling.after = Position{Line: line, Rows: r.filling.after.Rows + 1}
+	r.filling.after.Line = line
+	r.filling.after.Rows++
 	if r.filling.rows() < int64(r.cfg.From.Session.BatchRows) {
 		return nil
 	}
 	return r.hand(ctx, queue)
+}
+
+// pass notes a row that was put aside.
+func (r *Replay) pass(line int64) {
+	r.filling.after.Line = line
+	r.filling.after.Rejected++
 }
 
 // hand lets the cut go that is being filled, unless it is empty, and begins the
@@ -242,6 +254,7 @@ func (r *Replay) save(done bool) error {
 	session.Seq, state.Position = r.cuts.lowest()
 	session.Done = done
 	state.Session = &session
+	state.Rejects = cmp.Or(r.cfg.Rejects, state.Rejects)
 	if err := state.write(r.cfg.State); err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ type State struct {
 	Events   EventColumns     `json:"events,omitzero"` // of KindEvents, whose Columns map events
 	Columns  []Column         `json:"columns"`
 	Position Position         `json:"position"`
+	Rejects  string           `json:"rejects,omitempty"` // file of the rejected rows, if they were put aside
 	Session  *Session         `json:"session,omitempty"` // of increments
 }
 
@@ -60,7 +61,7 @@ type Session struct {
 
 // Begin describes an import that has not begun: s without a place.
 func (s State) Begin() State {
-	s.Version, s.Position, s.Session = stateVersion, Position{}, nil
+	s.Version, s.Position, s.Rejects, s.Session = stateVersion, Position{}, "", nil
 	return s
 }
 
@@ -107,7 +108,8 @@ func decodeState(text []byte) (State, error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return State{}, ErrBadState
 	}
-	if s.Version != stateVersion || s.Position.Line < 0 || s.Position.Rows < 0 || s.Position.Rows > s.Position.Line {
+	if s.Version != stateVersion || s.Position.Line < 0 || s.Position.Rows < 0 || s.Position.Rejected < 0 ||
+		s.Position.Rows > s.Position.Line || s.Position.Rejected > s.Position.Line {
 		return State{}, ErrBadState
 	}
 	if (s.Session != nil) != (s.Kind != KindSet) || s.Session != nil && !s.Session.valid() {

@@ -3,11 +3,12 @@ package csvimport
 import "sync"
 
 // Position is a place in a file: every record that starts on Line or before is
-// dealt with, Rows of them being rows that the server acknowledged. The rest
-// were rejected.
+// dealt with, Rows of them being rows that the server acknowledged and Rejected
+// of them rows that were put aside.
 type Position struct {
-	Line int64 `json:"line"`
-	Rows int64 `json:"rows"`
+	Line     int64 `json:"line"`
+	Rows     int64 `json:"rows"`
+	Rejected int64 `json:"rejected,omitempty"`
 }
 
 // watermark knows up to where all rows are acknowledged while lanes finish
@@ -38,14 +39,16 @@ func (w *watermark) taken(lane int, newBatch bool, line int64) {
 	if newBatch {
 		w.mu.open[lane] = append(w.mu.open[lane], w.mu.read)
 	}
-	w.mu.read = Position{Line: line, Rows: w.mu.read.Rows + 1}
+	w.mu.read.Line = line
+	w.mu.read.Rows++
 }
 
-// passed says that the record of a line needs nothing more.
+// passed says that the record of a line was put aside.
 func (w *watermark) passed(line int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.read.Line = line
+	w.mu.read.Rejected++
 }
 
 // acked says that the lane's oldest batch was acknowledged.

@@ -8,7 +8,9 @@
 // client came to send it.
 //
 // Goroutines: Run starts one worker for each request in flight, stops them by
-// the end of the time, of the requests or of ctx, and waits for them all.
+// the end of the time, of the requests or of ctx, and waits for them all. An
+// increment of unknown outcome that is being sent again may hold that up by
+// resendFor.
 package load
 
 import (
@@ -29,6 +31,7 @@ const (
 	RateMax        = 1_000_000 // requests a second; no client of a few cores sends more
 	PageMax        = 1000      // ids of one read, the API's bound
 	BatchMax       = 10_000    // increments of one request, the API's bound
+	DeadlineMax    = time.Minute
 )
 
 // Kind is what a request does.
@@ -57,7 +60,13 @@ type Config struct {
 	Duration    time.Duration // of the measured time; 0 for until Requests
 	Requests    int64         // in all; 0 for until Duration
 	IDs         IDs
-	Timeout     time.Duration // of one request
+	Timeout     time.Duration // of one request, after which the client gives it up
+	Deadline    time.Duration // that the server is told of; 0 for its own default
+	// Once gives each worker a producer's name, and has it send an increment of
+	// unknown outcome again until its outcome is known.
+	Once bool
+	// Memory looks at the server's memory during the run.
+	Memory bool
 }
 
 // Validate checks the config. Run does it too; a caller that has yet to read
@@ -80,6 +89,8 @@ func (c *Config) Validate() error {
 		return errors.New("a load needs a duration or a number of requests")
 	case c.Timeout <= 0:
 		return errors.New("a load needs a timeout")
+	case c.Deadline < 0 || c.Deadline > DeadlineMax:
+		return fmt.Errorf("the deadline lies between 0 and %v, not at %v", DeadlineMax, c.Deadline)
 	}
 	return c.IDs.validate()
 }
@@ -103,6 +114,14 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	var memory *memoryWatch
+	if cfg.Memory {
+		var err error
+		if memory, err = watchMemory(&cfg); err != nil {
+			return nil, err
+		}
+		defer memory.stop()
+	}
 	workers := make([]*worker, cfg.Concurrency)
 	for i := range workers {
 		workers[i] = newWorker(&cfg, uint64(i))
@@ -122,7 +141,11 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		running.Go(func() { w.run(limited, clock) })
 	}
 	running.Wait()
-	return newReport(&cfg, workers, clock, time.Now()), ctx.Err()
+	report := newReport(&cfg, workers, clock, time.Now())
+	if memory != nil {
+		report.Memory = memory.stop()
+	}
+	return report, ctx.Err()
 }
 
 // connect opens every worker's connection at once, so that none is opened in

@@ -221,6 +221,7 @@ func TestValidate(t *testing.T) {
 		{"rate", func(c *Config) { c.Rate = -1 }},
 		{"no end", func(c *Config) { c.Requests = 0 }},
 		{"timeout", func(c *Config) { c.Timeout = 0 }},
+		{"deadline", func(c *Config) { c.Deadline = DeadlineMax + 1 }},
 		{"no ids", func(c *Config) { c.IDs.N = 0 }},
 		{"dist", func(c *Config) { c.IDs.Dist = "" }},
 		{"zipf", func(c *Config) { c.IDs.Dist, c.IDs.ZipfS = Zipf, 1 }},

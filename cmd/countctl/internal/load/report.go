@@ -20,11 +20,15 @@ type Report struct {
 
 	Requests          int64            `json:"requests"` // that succeeded
 	RequestsPerSecond float64          `json:"requests_per_second"`
-	Ops               int64            `json:"ops"` // rows read and increments done by them
+	Ops               int64            `json:"ops"`        // rows read and increments done by them
+	Increments        int64            `json:"increments"` // of the ops
 	OpsPerSecond      float64          `json:"ops_per_second"`
-	Failed            int64            `json:"failed"` // requests with an error or without an answer
-	Errors            map[string]int64 `json:"errors"` // the failed, by code
-	Unsent            int64            `json:"unsent"` // due in an open loop while none was free to send them
+	Failed            int64            `json:"failed"`      // requests with an error or without an answer
+	Errors            map[string]int64 `json:"errors"`      // the failed, by code
+	Refused           int64            `json:"refused"`     // of the failed: the server did nothing of them
+	UnknownOps        int64            `json:"unknown_ops"` // increments of the failed that may have been done
+	Resent            int64            `json:"resent"`      // increments sent again to learn their outcome
+	Unsent            int64            `json:"unsent"`      // due in an open loop while none was free to send them
 
 	// LatencyUS is of requests that succeeded; in an open loop from when they
 	// were due, and the unsent count with their wait until the end.
@@ -36,6 +40,7 @@ type Report struct {
 	// LateUS is the client's own share of an open loop's latency: from when a
 	// request was due to when a worker that waited for it sent it.
 	LateUS *Percentiles `json:"late_us,omitempty"`
+	Memory *Memory      `json:"server_memory,omitempty"`
 }
 
 // Percentiles are of latencies, in microseconds, right to within 1 %.
@@ -69,6 +74,7 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 	}
 	r.add(reads)
 	r.add(writes)
+	r.Increments = writes.ops
 	if cfg.Op == Page || cfg.Op == Mixed {
 		r.Page = cfg.Page
 	}
@@ -102,6 +108,9 @@ func (t *tally) merge(from *tally) {
 	t.latency.Merge(from.latency)
 	t.ok += from.ok
 	t.ops += from.ops
+	t.refused += from.refused
+	t.unknown += from.unknown
+	t.resent += from.resent
 	for code, n := range from.errors {
 		t.errors[code] += n
 	}
@@ -110,6 +119,9 @@ func (t *tally) merge(from *tally) {
 func (r *Report) add(t *tally) {
 	r.Requests += t.ok
 	r.Ops += t.ops
+	r.Refused += t.refused
+	r.UnknownOps += t.unknown
+	r.Resent += t.resent
 	for code, n := range t.errors {
 		r.Errors[code] += n
 		r.Failed += n

@@ -2,9 +2,8 @@ package load
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -33,6 +32,9 @@ type tally struct {
 	ok      int64                   // requests that succeeded
 	ops     int64                   // rows read or increments done by them
 	errors  map[string]int64        // requests that failed, by code
+	refused int64                   // of the failed: the server did nothing of them
+	unknown int64                   // of the failed: increments that may have been done or not
+	resent  int64                   // requests sent again to learn their outcome
 }
 
 func newTally() *tally {
@@ -64,20 +66,39 @@ type worker struct {
 	page *fasthttp.Request
 	incr *fasthttp.Request
 	resp *fasthttp.Response
+
+	once    bool    // increments are numbered
+	seq     uint64  // of the latest one
+	refusal refusal // the latest
 }
 
 func newWorker(cfg *Config, number uint64) *worker {
 	base := cfg.Addr.String() + "/v1/counters/" + cfg.Keyspace
 	w := &worker{
-		cfg: cfg, ids: newPicker(&cfg.IDs, number),
+		cfg: cfg, ids: newPicker(&cfg.IDs, number), once: cfg.Once,
 		reads: newTally(), writes: newTally(), late: newHistogram(),
 		base: []byte(base),
 		get:  newRequest(http.MethodGet, base),
 		page: newRequest(http.MethodPost, base+"/get"),
 		incr: newRequest(http.MethodPost, base+"/incr"),
 		resp: &fasthttp.Response{},
+		http: newClient(cfg),
 	}
-	w.http = &fasthttp.HostClient{
+	if cfg.Once {
+		w.incr.Header.Set("Countd-Producer", rand.Text())
+	}
+	if cfg.Deadline > 0 {
+		for _, r := range []*fasthttp.Request{w.get, w.page, w.incr} {
+			r.Header.Set("Countd-Timeout", cfg.Deadline.String())
+		}
+	}
+	return w
+}
+
+// newClient returns a client of one connection that sends nothing twice by
+// itself.
+func newClient(cfg *Config) *fasthttp.HostClient {
+	return &fasthttp.HostClient{
 		Addr:                          hostPort(cfg),
 		IsTLS:                         cfg.Addr.Scheme == "https",
 		TLSConfig:                     &tls.Config{ServerName: cfg.Addr.Hostname()},
@@ -92,7 +113,6 @@ func newWorker(cfg *Config, number uint64) *worker {
 		MaxIdemponentCallAttempts: 1,
 		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
 	}
-	return w
 }
 
 func newRequest(method, uri string) *fasthttp.Request {
@@ -123,7 +143,7 @@ func (w *worker) connect() error {
 		return fmt.Errorf("cannot reach %s: %w", w.cfg.Addr, err)
 	}
 	if w.resp.StatusCode() != http.StatusOK {
-		return fmt.Errorf("the server refuses a read: %d %s", w.resp.StatusCode(), codeOf(w.resp))
+		return fmt.Errorf("the server refuses a read: %d %s", w.resp.StatusCode(), readRefusal(w.resp).code)
 	}
 	return nil
 }
@@ -143,14 +163,7 @@ func (w *worker) run(ctx context.Context, clock *pacer) {
 			record(w.late, sent.Sub(due))
 		}
 		request, t, ops := w.prepare()
-		err := w.http.Do(request, w.resp)
-		switch {
-		case err != nil:
-			t.errors[codeOfBroken(err)]++
-			time.Sleep(brokenPause)
-		case w.resp.StatusCode() != http.StatusOK:
-			t.errors[codeOf(w.resp)]++
-		default:
+		if w.send(request, t) == done {
 			record(t.latency, time.Since(due))
 			t.ok++
 			t.ops += ops
@@ -217,32 +230,15 @@ func (w *worker) prepareIncr() {
 	}
 	w.body = append(b, "]}"...)
 	w.incr.SetBodyRaw(w.body)
+	if w.once {
+		w.seq++
+		w.uri = strconv.AppendUint(w.uri[:0], w.seq, 10)
+		w.incr.Header.SetBytesV("Countd-Seq", w.uri)
+	}
 }
 
 func appendID(dst []byte, id uint64) []byte {
 	dst = append(dst, '"')
 	dst = strconv.AppendUint(dst, id, 10)
 	return append(dst, '"')
-}
-
-// codeOf returns the code of a refusal.
-func codeOf(resp *fasthttp.Response) string {
-	var answer struct {
-		Error struct {
-			Code string `json:"code"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(resp.Body(), &answer); err != nil || answer.Error.Code == "" {
-		return "status_" + strconv.Itoa(resp.StatusCode())
-	}
-	return answer.Error.Code
-}
-
-// codeOfBroken names a request that got no answer.
-func codeOfBroken(err error) string {
-	var timeout net.Error
-	if errors.Is(err, fasthttp.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout() {
-		return "timeout"
-	}
-	return "no_answer"
 }

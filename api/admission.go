@@ -1,0 +1,116 @@
+package api
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// laneFree is how many writes of a lane are let in whatever is expected:
+	// so few wait for nothing but the log.
+	laneFree = 64
+	// laneWindow is over how long a lane's speed is measured. It holds several
+	// entries of a disk with slow syncs.
+	laneWindow = 100 * time.Millisecond
+	// laneShare is the part of a write's deadline that the writes before it may
+	// be expected to take, 1/laneShare. The rest is for what that does not see:
+	// the way from the socket and back, and that writes are not alike. With half
+	// of the deadline the slowest of the accepted writes missed it.
+	laneShare = 4
+	// writeOverheadBytes is what a write weighs beside its body.
+	writeOverheadBytes = 256
+)
+
+// admission refuses a write as soon as it comes when the writes before it will
+// take more than a quarter of its deadline. Refusing costs a small part of the work
+// of writing; a write that is let in and then given up costs all of it.
+//
+// What to expect is what the lane has in flight over what left it a second, by
+// weight (Little's law), so that it follows the disk, the processors and the
+// size of the batches without a setting.
+//
+// Small writes and large ones go in lanes of their own, as in the queues behind
+// (shard's proposer): a few clients with huge batches, who wait long, must not
+// have the single increments of the others refused.
+type admission struct {
+	started time.Time
+	small   lane
+	large   lane
+}
+
+// lane is the writes of one size. Its fields are read and written by every
+// handler, without a lock; what a race between two makes of them is a rate that
+// is off by a request.
+type lane struct {
+	count atomic.Int64 // writes in flight
+	bytes atomic.Int64 // what they weigh
+
+	began  atomic.Int64 // the window's, in nanoseconds since admission.started
+	left   atomic.Int64 // weight of the writes answered in the window
+	quiet  atomic.Bool  // few writes were in flight at some moment of the window
+	perSec atomic.Int64 // weight that left a second in the latest windows; 0 while the lane was quiet
+}
+
+func newAdmission() *admission { return &admission{started: time.Now()} }
+
+// laneOf returns the lane for a write with a body of n bytes, below 0 for in
+// chunks, and what it weighs.
+func (a *admission) laneOf(n int) (l *lane, weight int64) {
+	switch {
+	case isSmall(n):
+		return &a.small, int64(n) + writeOverheadBytes
+	case n < 0:
+		return &a.large, smallBodyBytesMax + writeOverheadBytes // at least
+	}
+	return &a.large, int64(n) + writeOverheadBytes
+}
+
+// admits reports whether a write that comes now can expect its answer in good
+// time.
+func (l *lane) admits(weight int64, timeout time.Duration) bool {
+	perSec := l.perSec.Load()
+	if perSec == 0 || l.count.Load() < laneFree {
+		return true
+	}
+	expected := float64(l.bytes.Load()+weight) / float64(perSec)
+	return expected <= timeout.Seconds()/laneShare
+}
+
+func (l *lane) enter(weight int64) {
+	l.look(l.count.Add(1))
+	l.bytes.Add(weight)
+}
+
+// look notes that few writes are in flight.
+func (l *lane) look(count int64) {
+	if count < laneFree/2 && !l.quiet.Load() {
+		l.quiet.Store(true)
+	}
+}
+
+// leave ends a write. Only an answered one says how fast the lane is.
+func (a *admission) leave(l *lane, weight int64, answered bool) {
+	l.bytes.Add(-weight)
+	l.look(l.count.Add(-1))
+	if answered {
+		l.left.Add(weight)
+	}
+	now := int64(time.Since(a.started))
+	if began := l.began.Load(); now-began >= int64(laneWindow) && l.began.CompareAndSwap(began, now) {
+		l.measure(time.Duration(now - began))
+	}
+}
+
+// measure ends a window. A lane that was quiet in it took what came, which says
+// nothing of what it could take.
+func (l *lane) measure(window time.Duration) {
+	left := float64(l.left.Swap(0)) / window.Seconds()
+	if l.quiet.Swap(false) {
+		l.perSec.Store(0)
+		return
+	}
+	if before := l.perSec.Load(); before > 0 {
+		left = (left + float64(before)) / 2
+	}
+	l.perSec.Store(max(int64(left), 1))
+}

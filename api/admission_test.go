@@ -1,0 +1,173 @@
+package api
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// crowd makes a lane look as if what is in flight took as long as timeout.
+func (s *Server) crowd(l *lane, timeout time.Duration) {
+	l.perSec.Store(1000)
+	l.count.Store(laneFree)
+	l.bytes.Store(int64(timeout.Seconds() * 1000))
+}
+
+func (s *Server) uncrowd(l *lane) {
+	l.perSec.Store(0)
+	l.count.Store(0)
+	l.bytes.Store(0)
+}
+
+// pass lets n writes of a weight through the lane, which is held at least so
+// full, and says that a window went by.
+func (a *admission) pass(l *lane, n int, weight int64, answered bool) {
+	for range n {
+		l.enter(weight)
+		a.leave(l, weight, answered)
+	}
+	l.began.Add(-int64(laneWindow))
+	l.enter(weight)
+	a.leave(l, weight, answered)
+}
+
+func TestLane(t *testing.T) {
+	const weight = 1000
+	busy := func(inFlight int) (*admission, *lane) {
+		a := newAdmission()
+		a.started = a.started.Add(-time.Hour)
+		l := &a.small
+		for range inFlight {
+			l.enter(weight)
+		}
+		if inFlight > 0 { // the window begins with them
+			l.began.Store(int64(time.Since(a.started)))
+			l.quiet.Store(false)
+		}
+		return a, l
+	}
+	t.Run("nothing is refused before a speed was seen", func(t *testing.T) {
+		_, l := busy(100_000)
+		if !l.admits(weight, time.Millisecond) {
+			t.Error("refused")
+		}
+	})
+	t.Run("the wait is what is in flight over the speed", func(t *testing.T) {
+		a, l := busy(1000)
+		a.pass(l, 999, weight, true) // 1,000 in a window of 100 ms or a little more
+		if got := l.perSec.Load(); got > 10_000*weight || got < 5_000*weight {
+			t.Fatalf("%d a second", got)
+		}
+		l.perSec.Store(10_000 * weight) // so that 1,000 take 100 ms
+		if !l.admits(weight, 101*laneShare*time.Millisecond) || l.admits(weight, 99*laneShare*time.Millisecond) {
+			t.Errorf("100 ms of work are to be 1/%d of the deadline", laneShare)
+		}
+		if l.admits(100*weight, 101*laneShare*time.Millisecond) || !l.admits(100*weight, 111*laneShare*time.Millisecond) {
+			t.Error("a large write waits for itself too")
+		}
+	})
+	t.Run("a few are always let in", func(t *testing.T) {
+		_, l := busy(laneFree - 1)
+		l.perSec.Store(1)
+		if !l.admits(weight, time.Millisecond) {
+			t.Error("refused")
+		}
+		l.enter(weight)
+		if l.admits(weight, time.Millisecond) {
+			t.Error("one more was let in")
+		}
+	})
+	t.Run("a lane that was quiet says nothing", func(t *testing.T) {
+		a, l := busy(laneFree/2 - 1)
+		l.perSec.Store(5)
+		a.pass(l, 10, weight, true)
+		if got := l.perSec.Load(); got != 0 {
+			t.Errorf("%d a second", got)
+		}
+	})
+	t.Run("a burst after a long time says nothing", func(t *testing.T) {
+		a, l := busy(0) // and an hour went by
+		for range 1000 {
+			l.enter(weight)
+		}
+		a.leave(l, weight, true)
+		if got := l.perSec.Load(); got != 0 {
+			t.Errorf("%d a second", got)
+		}
+	})
+	t.Run("what is given up is not speed", func(t *testing.T) {
+		a, l := busy(1000)
+		l.perSec.Store(8 * weight)
+		for want := int64(4 * weight); want > 1; want /= 2 {
+			a.pass(l, 10, weight, false)
+			if got := l.perSec.Load(); got != want {
+				t.Fatalf("%d a second, want %d", got, want)
+			}
+		}
+	})
+	t.Run("everything that enters leaves", func(t *testing.T) {
+		a, l := busy(0)
+		done := make(chan struct{})
+		for range 8 {
+			go func() {
+				for range 10_000 {
+					l.enter(weight)
+					a.leave(l, weight, true)
+				}
+				done <- struct{}{}
+			}()
+		}
+		for range 8 {
+			<-done
+		}
+		if l.count.Load() != 0 || l.bytes.Load() != 0 {
+			t.Errorf("%d writes of %d bytes are left", l.count.Load(), l.bytes.Load())
+		}
+	})
+}
+
+// A write that would come too late is refused: by its own deadline, not another's;
+// in its own lane; before its body is looked at. Reads are not.
+func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
+	l := startLive(t, nil)
+	const incr = "/v1/counters/posts/incr"
+	l.server.crowd(&l.server.admission.small, time.Second)
+	defer l.server.uncrowd(&l.server.admission.small)
+	got := l.do("POST", incr, "not even JSON", "Countd-Timeout", "1s")
+	wantFault(t, got, 429, "overloaded", "")
+	if got.header.Get("Retry-After") != "1" {
+		t.Error("no Retry-After")
+	}
+	wantFault(t, l.do("DELETE", "/v1/counters/posts/1", "", "Countd-Timeout", "1s"), 429, "overloaded", "")
+	for _, c := range []struct{ name, method, path, body, timeout string }{
+		{"a patient write", "POST", incr, manyOps(1), "10s"},
+		{"a large write", "POST", incr, manyOps(1000), "1s"},
+		{"a read", "GET", "/v1/counters/posts/1", "", "1s"},
+		{"a page", "POST", "/v1/counters/posts/get", `{"ids":["1"]}`, "1s"},
+		{"an operator", "GET", "/v1/cluster", "", "1s"},
+	} {
+		if got := l.do(c.method, c.path, c.body, "Countd-Timeout", c.timeout); got.status != 200 {
+			t.Errorf("%s is answered %d %s", c.name, got.status, got.body)
+		}
+	}
+	if text := l.do("GET", "/metrics", "").body; !strings.Contains(text, `countd_http_overloaded_total{reason="wait"} 2`) {
+		t.Error("2 refusals are not counted")
+	}
+}
+
+func TestWritesLeaveTheirLane(t *testing.T) {
+	l := startLive(t, nil)
+	l.do("POST", "/v1/counters/posts/incr", manyOps(1))
+	l.do("POST", "/v1/counters/posts/incr", manyOps(1000))
+	l.do("POST", "/v1/counters/posts/incr", "{")
+	l.node.setFault("panic")
+	l.do("POST", "/v1/counters/posts/incr", manyOps(1))
+	for name, lane := range map[string]*lane{"small": &l.server.admission.small, "large": &l.server.admission.large} {
+		if lane.count.Load() != 0 || lane.bytes.Load() != 0 {
+			t.Errorf("%s: %d writes of %d bytes are left", name, lane.count.Load(), lane.bytes.Load())
+		}
+	}
+	if l.server.bodies.bytes.Load() != 0 || l.server.inFlight.Load() != 0 {
+		t.Errorf("%d bytes of bodies, %d requests are left", l.server.bodies.bytes.Load(), l.server.inFlight.Load())
+	}
+}

@@ -1,0 +1,52 @@
+package api
+
+import (
+	"slices"
+
+	"github.com/valyala/fasthttp"
+)
+
+// keptAnswerBytesMax bounds the buffer for answers that each connection keeps:
+// 100 rows of four counts fit. Larger answers are made in memory that is the
+// collector's once they are sent.
+const keptAnswerBytesMax = 16 << 10
+
+// answer sends what body appends to a buffer as JSON.
+func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
+	answerLong(ctx, 0, body)
+}
+
+// answerLong is answer for a body of about n bytes.
+func answerLong(ctx *fasthttp.RequestCtx, n int, body func(dst []byte) []byte) {
+	ctx.Response.Header.SetContentType(contentTypeJSON)
+	text := body(slices.Grow(ctx.Response.SwapBody(nil)[:0], n))
+	if cap(text) > keptAnswerBytesMax {
+		ctx.Response.SetBodyRaw(text)
+		return
+	}
+	ctx.Response.SwapBody(text)
+}
+
+func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
+	ctx.Response.Reset()
+	ctx.SetStatusCode(f.status)
+	if f.retryable() {
+		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, retryAfter)
+	}
+	if f.allow != "" {
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, f.allow)
+	}
+	if f.closes {
+		closeAfterAnswer(ctx)
+	}
+	answer(ctx, f.appendJSON)
+}
+
+// closeAfterAnswer has the connection closed when the answer was sent, in a way
+// that a client that is still sending can read it.
+func closeAfterAnswer(ctx *fasthttp.RequestCtx) {
+	ctx.SetConnectionClose()
+	if c, ok := ctx.Conn().(*conn); ok {
+		c.lingerOnClose()
+	}
+}

@@ -1,0 +1,151 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+const (
+	// smallBodyBytesMax is what fasthttp reads of a body before it calls the
+	// handler. Such bodies are bounded by the connections.
+	smallBodyBytesMax = 8 << 10
+	// discardBytesMax is how much of a refused body is read and dropped so that
+	// its connection can be used again: a batch of 10,000 ops. Before more is
+	// read, the connection is closed.
+	discardBytesMax = 512 << 10
+)
+
+// bodies bounds the memory of the bodies that are being read or served, all but
+// the small ones.
+type bodies struct {
+	bytesMax int64
+	bytes    atomic.Int64
+}
+
+// take reports whether there is room for n more bytes, which is then taken.
+func (b *bodies) take(n int) bool {
+	if b.bytes.Add(int64(n)) <= b.bytesMax {
+		return true
+	}
+	b.give(n)
+	return false
+}
+
+func (b *bodies) give(n int) { b.bytes.Add(-int64(n)) }
+
+// receive reads the body into r's memory, where ctx.Request.Body finds it until
+// r is released. What it takes of the bodies' room is in r.held.
+func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request) error {
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return nil
+	}
+	n := ctx.Request.Header.ContentLength()
+	var err error
+	switch {
+	case n > s.cfg.BodyBytesMax:
+		err = errBodyTooLarge
+	case n < 0:
+		err = s.receiveChunks(stream, r)
+	case n > smallBodyBytesMax && !s.hold(r, n):
+		err = s.overloads.bodies
+	default:
+		r.body = slices.Grow(r.body[:0], n)[:n]
+		_, err = io.ReadFull(stream, r.body)
+	}
+	if _, told := errors.AsType[*fault](err); told {
+		return err
+	}
+	if err != nil {
+		return unreadable(err)
+	}
+	if !isSmall(n) {
+		r.received = time.Now()
+	}
+	ctx.Request.SetBodyRaw(r.body)
+	return nil
+}
+
+// isSmall reports whether a body of n bytes, below 0 for in chunks, is there
+// when the handler is called.
+func isSmall(n int) bool { return n >= 0 && n <= smallBodyBytesMax }
+
+// receiveChunks reads a body that does not tell its length.
+func (s *Server) receiveChunks(stream io.Reader, r *request) error {
+	r.body = r.body[:0]
+	for {
+		if len(r.body) == cap(r.body) {
+			grown := max(2*cap(r.body), smallBodyBytesMax)
+			if !s.hold(r, grown) {
+				return s.overloads.bodies
+			}
+			r.body = slices.Grow(r.body, grown-len(r.body))
+		}
+		n, err := stream.Read(r.body[len(r.body):cap(r.body)])
+		r.body = r.body[:len(r.body)+n]
+		switch {
+		case len(r.body) > s.cfg.BodyBytesMax:
+			return errBodyTooLarge
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// hold has r hold room for a body of n bytes, or reports that there is none.
+func (s *Server) hold(r *request, n int) bool {
+	if n <= r.held {
+		return true
+	}
+	if !s.bodies.take(n - r.held) {
+		return false
+	}
+	r.held = n
+	return true
+}
+
+// discard makes the connection ready for the next request after one whose body
+// was not read to its end, or has it closed.
+func (s *Server) discard(ctx *fasthttp.RequestCtx) {
+	stream := ctx.RequestBodyStream()
+	if stream == nil || ctx.Response.ConnectionClose() {
+		return
+	}
+	n := ctx.Request.Header.ContentLength()
+	if isSmall(n) {
+		return
+	}
+	if n <= discardBytesMax {
+		if _, err := io.CopyN(io.Discard, stream, discardBytesMax+1); errors.Is(err, io.EOF) {
+			return
+		}
+	}
+	closeAfterAnswer(ctx)
+}
+
+// errBodyTooLarge is the fault of a body beyond Config.BodyBytesMax.
+var errBodyTooLarge = &fault{status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge, message: "the body is too large"}
+
+// unreadable tells why a request could not be read. Where the next one begins is
+// then not known.
+func unreadable(err error) *fault {
+	var headers *fasthttp.ErrSmallBuffer
+	var network net.Error
+	switch {
+	case errors.As(err, &headers):
+		return &fault{status: fasthttp.StatusRequestHeaderFieldsTooLarge, code: codeTooLarge, message: "the headers are too large", closes: true}
+	case errors.As(err, &network) && network.Timeout():
+		return &fault{status: fasthttp.StatusRequestTimeout, code: codeRequestTimeout, message: "the request did not arrive in time", closes: true}
+	}
+	f := invalid("request", "not a valid HTTP request")
+	f.closes = true
+	return f
+}

@@ -1,0 +1,161 @@
+package api
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// client is a connection on which requests follow each other.
+type client struct {
+	t      *testing.T
+	conn   net.Conn
+	reader *bufio.Reader
+}
+
+func (l *live) dial(t *testing.T) *client {
+	t.Helper()
+	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return &client{t, c, bufio.NewReader(c)}
+}
+
+// post sends a body whole, or in chunks of at most chunk bytes.
+func (d *client) post(path, body string, chunk int, headers ...string) {
+	d.t.Helper()
+	var text strings.Builder
+	fmt.Fprintf(&text, "POST %s HTTP/1.1\r\nHost: x\r\n", path)
+	for _, h := range headers {
+		text.WriteString(h + "\r\n")
+	}
+	if chunk == 0 {
+		fmt.Fprintf(&text, "Content-Length: %d\r\n\r\n%s", len(body), body)
+	} else {
+		text.WriteString("Transfer-Encoding: chunked\r\n\r\n")
+		for len(body) > 0 {
+			n := min(chunk, len(body))
+			fmt.Fprintf(&text, "%x\r\n%s\r\n", n, body[:n])
+			body = body[n:]
+		}
+		text.WriteString("0\r\n\r\n")
+	}
+	if _, err := io.WriteString(d.conn, text.String()); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *client) answer() reply {
+	d.t.Helper()
+	response, err := http.ReadResponse(d.reader, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if response.Close {
+		response.Header.Set("Connection", "close") // which ReadResponse takes out
+	}
+	return reply{response.StatusCode, response.Header, string(body)}
+}
+
+// Bodies of all sizes, whole and in chunks, good and refused, follow each other
+// on one connection, and each answer is that of its request.
+func TestBodiesFollowEachOther(t *testing.T) {
+	l := startLive(t, nil)
+	d := l.dial(t)
+	const incr = "/v1/counters/posts/incr"
+	for _, ops := range []int{1, 200, 230, 1000, 10_000, 1} { // 8 KiB are about 227
+		for _, chunk := range []int{0, 100, 1 << 20} {
+			body := manyOps(ops)
+			d.post(incr, body, chunk)
+			d.post("/nothing", body, chunk)
+			d.post(incr, body+"!", chunk)
+			d.post("/v1/counters/posts/get", `{"ids":["1"],"columns":["like"]}`, 0)
+			if got := d.answer(); got.status != 200 || strings.Count(got.body, `"id"`) != ops {
+				t.Fatalf("%d ops in chunks of %d are answered %d with %d rows", ops, chunk, got.status, strings.Count(got.body, `"id"`))
+			}
+			wantFault(t, d.answer(), 404, "not_found", "")
+			wantFault(t, d.answer(), 400, "invalid_argument", "body")
+			if got := d.answer(); !strings.HasPrefix(got.body, `{"results":[{"id":"1","counts":{"like":`) {
+				t.Fatalf("a read is answered %s", got.body)
+			}
+		}
+	}
+}
+
+// While bodies take all their room: 1. a larger one is refused and its
+// connection goes on; 2. one that is too large to drop is refused and its
+// connection closed; 3. a small one is served; 4. the room comes back.
+func TestBodiesAreBoundedTogether(t *testing.T) {
+	const room = 1 << 20
+	l := startLive(t, func(c *Config) { c.BodiesBytesMax = room })
+	const incr = "/v1/counters/posts/incr"
+	if !l.server.bodies.take(room - 1<<10) {
+		t.Fatal("the room is taken")
+	}
+	d := l.dial(t)
+	for _, chunk := range []int{0, 1000} {
+		d.post(incr, manyOps(1000), chunk)
+		wantFault(t, d.answer(), 429, "overloaded", "")
+		d.post(incr, manyOps(1), 0)
+		if got := d.answer(); got.status != 200 {
+			t.Fatalf("a small body is answered %d %s", got.status, got.body)
+		}
+	}
+	d.post(incr, strings.Repeat(" ", discardBytesMax+1), 0)
+	got := d.answer()
+	wantFault(t, got, 429, "overloaded", "")
+	if _, err := d.reader.ReadByte(); got.header.Get("Connection") != "close" || err != io.EOF {
+		t.Errorf("the connection is left open: %v, %v", got.header, err)
+	}
+	if text := l.do("GET", "/metrics", "").body; !strings.Contains(text, `countd_http_overloaded_total{reason="bodies"} 3`) {
+		t.Error("3 refusals are not counted")
+	}
+	l.server.bodies.give(room - 1<<10)
+	if got := l.do("POST", incr, manyOps(10_000)); got.status != 200 {
+		t.Errorf("a large body is answered %d %s", got.status, got.body)
+	}
+	if held := l.server.bodies.bytes.Load(); held != 0 {
+		t.Errorf("%d bytes are held", held)
+	}
+}
+
+// A client that goes away in the middle of a body leaves nothing behind.
+func TestBrokenBodies(t *testing.T) {
+	l := startLive(t, nil)
+	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\n"
+	for name, text := range map[string]string{
+		"a large one cut off": head + "Content-Length: 100000\r\n\r\n{",
+		"chunks cut off":      head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+		"no chunk size":       head + "Transfer-Encoding: chunked\r\n\r\nx\r\n{}\r\n0\r\n\r\n",
+		"no end of a chunk":   head + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n",
+		"a chunk of 2^63":     head + "Transfer-Encoding: chunked\r\n\r\n8000000000000000\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := l.dial(t)
+			if _, err := io.WriteString(d.conn, text); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			got := d.answer()
+			wantFault(t, got, 400, "invalid_argument", "request")
+			if got.header.Get("Connection") != "close" {
+				t.Error("the connection is left open")
+			}
+			eventually(t, "its memory is free", func() bool { return l.server.bodies.bytes.Load() == 0 })
+			l.wantGood()
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// memoryEvery is how often the server's memory is looked at: often enough for a
+// peak that lasts, and seldom enough to cost the server nothing.
+const memoryEvery = time.Second
+
+// Memory is the resident memory of the server's process, as it says itself.
+type Memory struct {
+	BeforeBytes uint64 `json:"before_bytes"` // before the run's connections were opened
+	MaxBytes    uint64 `json:"max_bytes"`    // the most seen until the end of the run
+}
+
+// memoryWatch looks at the server's memory. Its goroutine is started by
+// watchMemory and ended by stop, which waits for it.
+type memoryWatch struct {
+	http *fasthttp.HostClient
+	uri  string
+	seen Memory // of the goroutine until done is closed
+
+	once       sync.Once
+	quit, done chan struct{}
+}
+
+// watchMemory takes the first look. It fails for a server whose metrics do not
+// tell its memory.
+func watchMemory(cfg *Config) (*memoryWatch, error) {
+	w := &memoryWatch{
+		http: newClient(cfg), uri: cfg.Addr.String() + "/metrics",
+		quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	before, err := w.look()
+	if err != nil {
+		return nil, fmt.Errorf("cannot see the server's memory: %w", err)
+	}
+	w.seen = Memory{BeforeBytes: before, MaxBytes: before}
+	go w.run()
+	return w, nil
+}
+
+func (w *memoryWatch) run() {
+	defer close(w.done)
+	tick := time.NewTicker(memoryEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-w.quit:
+			return
+		}
+		if now, err := w.look(); err == nil { // a server that is gone is in the report's errors
+			w.seen.MaxBytes = max(w.seen.MaxBytes, now)
+		}
+	}
+}
+
+// stop ends the watch and returns what it has seen. It may be called again.
+func (w *memoryWatch) stop() *Memory {
+	w.once.Do(func() { close(w.quit) })
+	<-w.done
+	w.http.CloseIdleConnections()
+	return &w.seen
+}
+
+// look returns the resident bytes of the server's process.
+func (w *memoryWatch) look() (uint64, error) {
+	req, resp := newRequest(http.MethodGet, w.uri), &fasthttp.Response{}
+	if err := w.http.Do(req, resp); err != nil {
+		return 0, err
+	}
+	if resp.StatusCode() != http.StatusOK {
+		return 0, fmt.Errorf("%s answers %d", w.uri, resp.StatusCode())
+	}
+	return residentBytes(resp.Body())
+}
+
+var errNoMemory = errors.New("the metrics have no process_resident_memory_bytes")
+
+// residentBytes finds the gauge in metrics of the Prometheus text form.
+func residentBytes(metrics []byte) (uint64, error) {
+	for line := range bytes.Lines(metrics) {
+		if value, ok := bytes.CutPrefix(line, []byte("process_resident_memory_bytes ")); ok {
+			n, err := strconv.ParseFloat(string(bytes.TrimSpace(value)), 64)
+			if err != nil || !(n >= 0 && n < 1<<63) {
+				return 0, errNoMemory
+			}
+			return uint64(n), nil
+		}
+	}
+	return 0, errNoMemory
+}

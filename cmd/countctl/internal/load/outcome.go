@@ -1,0 +1,115 @@
+package load
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// resendFor is how long an increment of unknown outcome is sent again. It
+// outlives the restart of a server.
+const resendFor = 30 * time.Second
+
+// outcome is what became of a request.
+type outcome int
+
+const (
+	done    outcome = iota
+	refused         // nothing of it was done
+	unknown         // it was done or not, or in part
+)
+
+// send makes the round trip, with Config.Once as often as it takes to know what
+// became of an increment, and counts what is not done in t.
+func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
+	o, code := w.try(request)
+	if o == unknown && w.once && request == w.incr {
+		o, code = w.resend(code, t)
+	}
+	switch o {
+	case done:
+		return o
+	case refused:
+		t.refused++
+	case unknown:
+		if request == w.incr {
+			t.unknown += int64(w.cfg.Batch)
+		}
+	}
+	t.errors[code]++
+	return o
+}
+
+// resend sends the latest increment again. While tries fail it stays unknown,
+// those too that the server refuses: they say nothing of the first.
+func (w *worker) resend(code string, t *tally) (outcome, string) {
+	for end := time.Now().Add(resendFor); time.Now().Before(end); time.Sleep(brokenPause) {
+		t.resent++
+		if o, _ := w.try(w.incr); o == done {
+			return o, ""
+		}
+	}
+	return unknown, code
+}
+
+// try sends a request once and returns the code of its failure.
+func (w *worker) try(request *fasthttp.Request) (outcome, string) {
+	if err := w.http.Do(request, w.resp); err != nil {
+		time.Sleep(brokenPause)
+		return unknown, codeOfBroken(err)
+	}
+	status := w.resp.StatusCode()
+	if status == http.StatusOK {
+		return done, ""
+	}
+	if w.refusal.status != status || !bytes.Equal(w.refusal.body, w.resp.Body()) {
+		w.refusal = readRefusal(w.resp)
+	}
+	return w.refusal.outcome, w.refusal.code
+}
+
+// refusal is what an answer other than 200 says. They come in storms of the
+// same, so that a worker reads only the first of them.
+type refusal struct {
+	status  int
+	body    []byte
+	code    string
+	outcome outcome
+}
+
+// readRefusal copies what it keeps.
+func readRefusal(resp *fasthttp.Response) refusal {
+	var answer struct {
+		Error struct {
+			Code string `json:"code"`
+		} `json:"error"`
+		Applied []json.RawMessage `json:"applied"`
+		Unknown []json.RawMessage `json:"unknown"`
+	}
+	r := refusal{status: resp.StatusCode(), body: bytes.Clone(resp.Body()), outcome: unknown}
+	if err := json.Unmarshal(r.body, &answer); err != nil || answer.Error.Code == "" {
+		r.code = "status_" + strconv.Itoa(r.status)
+		return r
+	}
+	r.code = answer.Error.Code
+	// Below 500 and in a 503 countd names what it has done all the same.
+	if (r.status/100 == 4 || r.status == http.StatusServiceUnavailable) && len(answer.Applied)+len(answer.Unknown) == 0 {
+		r.outcome = refused
+	}
+	return r
+}
+
+// codeOfBroken names a request that got no answer.
+func codeOfBroken(err error) string {
+	var timeout net.Error
+	if errors.Is(err, fasthttp.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout() {
+		return "timeout"
+	}
+	return "no_answer"
+}

@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	reserveBytes  = 16 << 20
+	fullDisks     = 5                // times that a node meets a full disk
+	stopTimeout   = 10 * time.Second // that a node says it takes
+	writesBetween = 300              // acknowledged, before and after a disk is full
+)
+
+// writeCode returns the code with which a write of nothing new is refused, or ""
+// if it is taken.
+func writeCode(n *proctest.Node) string {
+	var got struct{ Error struct{ Code string } }
+	body := map[string]any{"ops": []op{{"1", map[string]int64{"repost": 0}}}}
+	if _, err := n.Call(http.MethodPost, incrPath, body, &got); err != nil {
+		return err.Error()
+	}
+	return got.Error.Code
+}
+
+// someWrites returns once further writes are acknowledged; the node goes on to
+// be written to.
+func someWrites(t *testing.T, n *proctest.Node, l *ledger) *writers {
+	t.Helper()
+	before := l.acknowledged()
+	w := startWriters(n, l)
+	eventually(t, "writes are acknowledged", func() bool { return l.acknowledged() > before+writesBetween })
+	return w
+}
+
+// TestDiskReserve fills a disk under writers. A node with a reserve
+//
+//  1. refuses writes as disk_full while the reserve is still there;
+//  2. answers reads, also when it starts on such a disk;
+//  3. takes writes again, without a restart, once there is room;
+//  4. loses nothing that it acknowledged, through kills at each of these points.
+func TestDiskReserve(t *testing.T) {
+	d, l := smallDisk(t), newLedger()
+	n := proctest.NewNode(t, bin, d.data(), "--disk-reserve=16MiB", "--shards=posts=2", "--shards=users=1")
+	n.StartReady()
+	w := someWrites(t, n, l)
+	d.fill(t, reserveBytes+2<<20)
+	eventually(t, "the disk counts as full", func() bool { return writeCode(n) == "disk_full" })
+	n.Rows("posts", l.ids)
+	n.Kill()
+	w.wait(t)
+	if free := d.free(t); free < reserveBytes/2 {
+		t.Errorf("%d bytes are left of a reserve of %d", free, reserveBytes)
+	}
+
+	n.StartReady()
+	l.check(t, n)
+	if code := writeCode(n); code != "disk_full" {
+		t.Errorf("a write to a full disk is answered %q", code)
+	}
+	d.makeRoom(t)
+	eventually(t, "writes are taken again", func() bool { return writeCode(n) == "" })
+	w = someWrites(t, n, l)
+	n.Kill()
+	w.wait(t)
+	n.StartReady()
+	l.check(t, n)
+	t.Logf("%d requests acknowledged", l.acknowledged())
+}
+
+// TestFullDisk has a node without a reserve write until its disk is full, again
+// and again on one data directory. Each time
+//
+//  1. it exits, with 1, and says why;
+//  2. as long as there is no room it refuses to start, or serves every count;
+//  3. with room again it has everything that it acknowledged, and goes on.
+func TestFullDisk(t *testing.T) {
+	d, l := smallDisk(t), newLedger()
+	n := proctest.NewNode(t, bin, d.data(), "--disk-reserve=0", "--shards=posts=2", "--shards=users=1")
+	for i := range fullDisks {
+		n.StartReady()
+		l.check(t, n)
+		w := someWrites(t, n, l)
+		d.fill(t, int64(i)*300<<10) // so that it is met in the middle of other things
+		if code := n.Exited(time.Minute); code != 1 {
+			t.Errorf("exit code %d, want 1", code)
+		}
+		w.wait(t)
+		for _, part := range []string{"fatal: exiting", "no space left on device"} {
+			if !strings.Contains(n.Log(), part) {
+				t.Errorf("the log lacks %q:\n%s", part, n.Log())
+			}
+		}
+		d.fill(t, 0) // also of what the exit gave back
+		n.Start()
+		switch ready, code := n.WaitReady(openTimeout); {
+		case ready:
+			t.Log("serves from a full disk")
+			l.check(t, n)
+		case code != 1:
+			t.Errorf("neither serves nor refuses a full disk, exit code %d", code)
+		}
+		n.Kill()
+		d.makeRoom(t)
+	}
+	n.StartReady()
+	l.check(t, n)
+	t.Logf("%d requests acknowledged", l.acknowledged())
+}
+
+// TestStopOnAFullDisk stops a node that would write a snapshot and cannot. It
+// ends in time, and what was acknowledged is in its log.
+func TestStopOnAFullDisk(t *testing.T) {
+	d, l := smallDisk(t), newLedger()
+	n := proctest.NewNode(t, bin, d.data(), "--disk-reserve=0", "--shards=posts=1", "--shards=users=1")
+	n.StartReady()
+	growLog(t, n)
+	w := someWrites(t, n, l)
+	n.Kill()
+	w.wait(t)
+	n.StartReady() // and nobody writes, so that the snapshot is what meets the full disk
+	d.fill(t, 0)
+	n.Signal(syscall.SIGTERM)
+	if code := n.Exited(stopTimeout); code != 0 && code != 1 {
+		t.Errorf("exit code %d, want 0 or 1", code)
+	}
+	if !strings.Contains(n.Log(), "no space left on device") {
+		t.Errorf("no snapshot met the full disk:\n%s", n.Log())
+	}
+	d.makeRoom(t)
+	n.StartReady()
+	l.check(t, n)
+	n.Stop()
+	n.StartReady()
+	hasSnapshots(t, n)
+	l.check(t, n)
+}

@@ -1,0 +1,203 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	producerCount = 8
+	lifeMin       = time.Second     // of a node under a storm, from ready to killed
+	lifeSpread    = 3 * time.Second // on top, at random
+	volleysLeast  = 3               // of a producer, or the storm has shown little
+)
+
+// TestOnceUnderKills has producers send each request up to four times, in any
+// order within the window, and again whenever they do not learn what became of
+// it: because its deadline was too short, because they hung up, or because the
+// node was killed. Each request goes on until it has an answer. Then
+//
+//  1. each count is exactly what the requests add up to, each counted once, also
+//     after a kill and after a clean stop;
+//  2. no request was called a duplicate that had been sent but once;
+//  3. what was sent after an answer was answered as a repeat, and of a request
+//     for one id at most one answer was none;
+//  4. a request of which every op overflows was refused each time;
+//  5. a number behind the window, and a key with another body, are refused.
+func TestOnceUnderKills(t *testing.T) {
+	span := *onceFor
+	if testing.Short() {
+		span = onceForDefault / 2
+	}
+	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=2", "--shards=users=1")
+	n.StartReady()
+	s := startStorm(t, n)
+	growLog(t, n) // so that later lives begin with snapshots that remember requests
+	n.Stop()
+	n.StartReady()
+	hasSnapshots(t, n)
+	kills := 0
+	for end := time.Now().Add(span); time.Now().Before(end) && s.blows(lifeMin+rand.N(lifeSpread)); {
+		n.Kill()
+		if kills++; kills%4 == 0 { // and one more while it recovers
+			n.Start()
+			n.WaitReady(rand.N(300 * time.Millisecond))
+			n.Kill()
+		}
+		n.StartReady()
+	}
+	s.end(t)
+	s.check(t, "after the storm")
+	s.refusesWhatItCannotJudge(t)
+	s.check(t, "after what must be refused")
+	n.Kill()
+	n.StartReady()
+	s.check(t, "after one more kill")
+	n.Stop()
+	n.StartReady()
+	s.check(t, "after a stop")
+	t.Logf("%d kills in %v: %v", kills, span, s)
+}
+
+// storm is the producers of one test and the node that they send to.
+type storm struct {
+	node      *proctest.Node
+	ids       []string // that requests count
+	brims     []string // whose every increment overflows
+	producers []*producer
+
+	running  context.Context // ends with the test: no request is left
+	storming context.Context // ends before it: no volley is begun
+	calm     context.CancelCauseFunc
+	group    sync.WaitGroup
+
+	sent, answered, duplicates, refused, unknown, cut atomic.Int64 // of requests sent, how they ended
+}
+
+// startStorm fills the rows whose increments overflow and starts a goroutine for
+// each producer; end stops them and waits for them, as does the test's end.
+func startStorm(t *testing.T, n *proctest.Node) *storm {
+	t.Helper()
+	s := &storm{node: n, ids: newLedger().ids, brims: []string{"5000000001", "5000000002", "5000000003", "5000000004"}}
+	for _, id := range s.brims {
+		n.MustCall(http.MethodPut, "/v1/counters/posts/"+id, map[string]any{"set": map[string]int64{"like": math.MaxInt64}}, nil)
+	}
+	s.running = t.Context()
+	s.storming, s.calm = context.WithCancelCause(s.running)
+	t.Cleanup(s.group.Wait)
+	for range producerCount {
+		p := newProducer(s)
+		s.producers = append(s.producers, p)
+		s.group.Go(func() {
+			if err := p.run(); err != nil {
+				s.calm(err)
+			}
+		})
+	}
+	return s
+}
+
+// blows waits for d. It returns false at once when a producer has given up.
+func (s *storm) blows(d time.Duration) bool {
+	select {
+	case <-s.storming.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// end lets each producer finish its last volley.
+func (s *storm) end(t *testing.T) {
+	t.Helper()
+	s.calm(nil)
+	s.group.Wait()
+	if err := context.Cause(s.storming); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for _, p := range s.producers {
+		if p.volleys < volleysLeast {
+			t.Errorf("producer %s came to %d volleys alone", p.name, p.volleys)
+		}
+	}
+	if s.unknown.Load() == 0 || s.duplicates.Load() == 0 || s.refused.Load() == 0 {
+		t.Errorf("the storm left something out: %v", s)
+	}
+}
+
+// check reads every row and compares it with what the producers counted.
+func (s *storm) check(t *testing.T, when string) {
+	t.Helper()
+	want := map[cell]int64{}
+	for _, id := range s.brims {
+		want[cell{id, "like"}] = math.MaxInt64
+	}
+	for _, p := range s.producers {
+		for c, n := range p.counted {
+			want[c] += n
+		}
+	}
+	wrong, rows := 0, uint64(0)
+	for _, row := range s.node.Rows("posts", slices.Concat(s.ids, s.brims)) {
+		empty := true
+		for column, got := range row.Counts {
+			empty = empty && got == 0
+			if n := want[cell{row.ID, column}]; got != n {
+				if wrong++; wrong <= wrongShownMax {
+					t.Errorf("%s: id %s, %s: %d, want %d", when, row.ID, column, got, n)
+				}
+			}
+		}
+		if !empty {
+			rows++
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%s: %d counts are wrong", when, wrong)
+	}
+	if all := s.node.Cluster().Rows("posts"); all != rows {
+		t.Errorf("%s: %d rows, want %d", when, all, rows)
+	}
+}
+
+// refusesWhatItCannotJudge sends each producer's first number once more, and a
+// key of its last volley with another body.
+func (s *storm) refusesWhatItCannotJudge(t *testing.T) {
+	t.Helper()
+	for _, p := range s.producers {
+		old := newRequest([]op{{s.ids[0], map[string]int64{"view": 1}}})
+		old.header = p.number(1)
+		other := newRequest([]op{{s.ids[1], map[string]int64{"view": 1}}})
+		other.header = p.lastKeyed.header
+		for code, r := range map[string]*request{"idempotency_expired": old, "idempotency_conflict": other} {
+			var got answer
+			status, err := s.node.Send(s.running, http.MethodPost, incrPath, r.header, r.body, &got)
+			if err != nil || got.Error.Code != code {
+				t.Errorf("%v: status %d, %+v, %v; want %s", r.header, status, got, err, code)
+			}
+		}
+	}
+}
+
+func (s *storm) String() string {
+	return fmt.Sprintf("%d requests sent %d times; %d answered (%d as duplicates, %d refused for overflow), %d of unknown outcome or put off, %d cut off",
+		s.requests(), s.sent.Load(), s.answered.Load(), s.duplicates.Load(), s.refused.Load(), s.unknown.Load(), s.cut.Load())
+}
+
+func (s *storm) requests() (n int) {
+	for _, p := range s.producers {
+		n += p.requests
+	}
+	return n
+}

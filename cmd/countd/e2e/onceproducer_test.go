@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	crand "crypto/rand"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/google/uuid"
+)
+
+const (
+	numbersOfVolley = 64 // as many as the server tells apart, whatever their order
+	repeatsMax      = 3
+	sendersOfVolley = 6
+	jumpMax         = 100 // numbers that are left out between volleys, at most
+	brimOpsMax      = 3
+)
+
+// producer sends volleys: a window full of requests, each sent several times,
+// all in any order. It begins the next when every one of them is answered.
+type producer struct {
+	storm *storm
+	name  string
+	next  uint64 // number of the next request
+
+	counted   map[cell]int64 // what its requests add up to
+	volleys   int
+	requests  int
+	lastKeyed *request
+}
+
+func newProducer(s *storm) *producer {
+	return &producer{storm: s, name: crand.Text(), next: 1, counted: map[cell]int64{}}
+}
+
+// run sends volleys until the storm ends, or returns what is wrong with an
+// answer.
+func (p *producer) run() error {
+	for p.storm.storming.Err() == nil {
+		if err := p.volley(); err != nil {
+			return err
+		}
+		p.volleys++
+	}
+	return nil
+}
+
+// volley returns when every request is answered, as often as it was sent. It
+// starts the senders and waits for them.
+func (p *producer) volley() error {
+	var requests, sendings []*request
+	for range numbersOfVolley {
+		r := p.draw()
+		requests = append(requests, r)
+		for range 1 + rand.IntN(1+repeatsMax) {
+			sendings = append(sendings, r)
+		}
+	}
+	p.next += rand.Uint64N(jumpMax)
+	rand.Shuffle(len(sendings), func(i, j int) { sendings[i], sendings[j] = sendings[j], sendings[i] })
+
+	queue := make(chan *request, len(sendings))
+	for _, r := range sendings {
+		queue <- r
+	}
+	close(queue)
+	var senders sync.WaitGroup
+	errs := make(chan error, sendersOfVolley)
+	for range sendersOfVolley {
+		senders.Go(func() {
+			for r := range queue {
+				if err := p.storm.deliver(r); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	senders.Wait()
+	close(errs)
+	if err := <-errs; err != nil {
+		return err
+	}
+	p.count(requests)
+	return nil
+}
+
+// count adds what the requests must have added, each once.
+func (p *producer) count(requests []*request) {
+	p.requests += len(requests)
+	for _, r := range requests {
+		for _, o := range r.ops {
+			for column, n := range o.Add {
+				p.counted[cell{o.ID, column}] += n
+			}
+		}
+	}
+}
+
+// draw makes a request of random ops and takes a number for it. One in eight has
+// a key, and leaves its number out; some overflow in places or as a whole.
+func (p *producer) draw() *request {
+	var ops []op
+	if rand.IntN(2) == 0 {
+		ops = append(ops, p.randomOp())
+	} else {
+		for range 2 + rand.IntN(opsOfRequestMax) {
+			ops = append(ops, p.randomOp())
+		}
+	}
+	var brims []op
+	if kind := rand.IntN(16); kind < 2 {
+		if kind == 0 {
+			ops = nil
+		}
+		for range 1 + rand.IntN(brimOpsMax) {
+			brims = append(brims, op{p.storm.brims[rand.IntN(len(p.storm.brims))], map[string]int64{"like": 1 + rand.Int64N(9), "view": 1}})
+		}
+	}
+	r := newRequest(ops, brims...)
+	r.header = p.number(p.next)
+	if rand.IntN(8) == 0 || p.lastKeyed == nil {
+		r.header = http.Header{"Idempotency-Key": {newKey()}}
+		p.lastKeyed = r
+	}
+	p.next++
+	return r
+}
+
+// randomOp counts up and down, through zero and the bounds of 16 bits.
+func (p *producer) randomOp() op {
+	ids := p.storm.ids
+	if rand.IntN(2) == 0 {
+		ids = ids[:hotIDs]
+	}
+	return op{ids[rand.IntN(len(ids))], map[string]int64{"like": 1 + rand.Int64N(3), "view": rand.Int64N(40_000) - 19_000}}
+}
+
+// number returns the headers of the producer's request of that number.
+func (p *producer) number(seq uint64) http.Header {
+	return http.Header{"Countd-Producer": {p.name}, "Countd-Seq": {strconv.FormatUint(seq, 10)}}
+}
+
+// newKey returns a key that says when it was made, or one that does not.
+func newKey() string {
+	if rand.IntN(2) == 0 {
+		return crand.Text()
+	}
+	return uuid.Must(uuid.NewV7()).String()
+}

@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+var overloadFor = flag.Duration("overload-for", 0, "how long TestOverload loads; 0 for a few seconds and few connections")
+
+const (
+	// overloadDeadline is how long the callers of the overload would wait.
+	overloadDeadline = 200 * time.Millisecond
+	// overloadMemoryMax is far above what the rows, the connections and the
+	// bounded queues take, and far below what a queue without a bound would.
+	overloadMemoryMax = 1 << 30
+)
+
+// benched is the part of a bench's report that the test looks at.
+type benched struct {
+	Requests          int64
+	RequestsPerSecond float64 `json:"requests_per_second"`
+	Increments        int64
+	Errors            map[string]int64
+	Failed, Refused   int64
+	Resent, Unsent    int64
+	LatencyUS         struct {
+		P50, P99, Max float64
+		P999          float64 `json:"p99_9"`
+	} `json:"latency_us"`
+	LateUS *struct{ P99 float64 } `json:"late_us"`
+	Memory struct {
+		Before uint64 `json:"before_bytes"`
+		Max    uint64 `json:"max_bytes"`
+	} `json:"server_memory"`
+	Check struct {
+		Counted, Least, Most int64
+		Holds                bool
+	}
+}
+
+// bench runs countctl bench with numbered increments and its check, which must
+// hold. Requests may fail.
+func bench(t *testing.T, n *proctest.Node, args ...string) benched {
+	t.Helper()
+	c := n.Ctl(append([]string{"bench", "--op", "incr", "--dist", "uniform", "--ids", "100000", "--once", "--check", "--memory", "-o", "json"}, args...)...)
+	var r benched
+	if err := json.Unmarshal([]byte(c.Stdout), &r); err != nil {
+		t.Fatalf("countctl %q: exit code %d, %v\n%s%s", args, c.Code, err, c.Stdout, c.Stderr)
+	}
+	if k := r.Check; !k.Holds || k.Counted != r.Increments {
+		t.Errorf("countctl %q: the counts grew by %d, %d increments were acknowledged and %d may have been done", args, k.Counted, k.Least, k.Most-k.Least)
+	}
+	return r
+}
+
+// TestOverload offers a node twice the requests that it takes at its best.
+//
+//  1. Every acknowledged increment counts once, and no other does: those of
+//     unknown outcome are sent again until it is known.
+//  2. The excess is refused as overloaded, and nothing else goes wrong.
+//  3. Memory stays bounded.
+//
+// What it took is printed, not judged: client and server share the machine.
+func TestOverload(t *testing.T) {
+	long := *overloadFor > 0
+	duration, peakFor, connections, batches := 3*time.Second, time.Second, 128, []int{100}
+	if long {
+		duration, peakFor, connections, batches = *overloadFor, max(*overloadFor/6, time.Second), 1024, []int{1, 100, 1000}
+	}
+	table := []string{
+		"| increments a request | peak, requests/s | offered | goodput | of peak | refused/s | p50 | p99 | p99.9 | RSS before | RSS at most |",
+		"|---|---|---|---|---|---|---|---|---|---|---|",
+	}
+	for _, batch := range batches {
+		n := proctest.NewNode(t, bin, t.TempDir())
+		n.StartReady()
+		b := strconv.Itoa(batch)
+		peak := 0.0
+		for _, concurrency := range []int{connections / 16, connections / 4, connections} {
+			r := bench(t, n, "--batch", b, "--concurrency", strconv.Itoa(concurrency), "--duration", peakFor.String())
+			t.Logf("closed loop, %d increments a request, %d connections: %.0f requests/s, p99 %.0f µs, failed %v",
+				batch, concurrency, r.RequestsPerSecond, r.LatencyUS.P99, r.Errors)
+			peak = max(peak, r.RequestsPerSecond)
+		}
+		r := bench(t, n, "--batch", b, "--concurrency", strconv.Itoa(connections), "--duration", duration.String(),
+			"--rate", fmt.Sprintf("%.0f", 2*peak), "--deadline", overloadDeadline.String())
+		t.Logf("failed %v; sent again %d; due, but no connection was free for it, %d", r.Errors, r.Resent, r.Unsent)
+		if r.Failed != r.Errors["overloaded"] || r.Refused != r.Failed || r.Requests == 0 {
+			t.Errorf("%d requests done, failed %v: what is not done is to be refused as overloaded", r.Requests, r.Errors)
+		}
+		if r.Memory.Max > overloadMemoryMax {
+			t.Errorf("%d bytes of memory are bounded by nothing", r.Memory.Max)
+		}
+		ms := func(us float64) string { return fmt.Sprintf("%.0f ms", us/1000) }
+		mb := func(n uint64) string { return fmt.Sprintf("%d MB", n/1e6) }
+		table = append(table, fmt.Sprintf("| %d | %.0f | %.0f | %.0f | %.0f %% | %.0f | %s | %s | %s | %s | %s |",
+			batch, peak, 2*peak, r.RequestsPerSecond, 100*r.RequestsPerSecond/peak, float64(r.Refused)/duration.Seconds(),
+			ms(r.LatencyUS.P50), ms(r.LatencyUS.P99), ms(r.LatencyUS.P999), mb(r.Memory.Before), mb(r.Memory.Max)))
+		n.Stop()
+	}
+	t.Logf("%d connections, %v, %v deadline\n%s", connections, duration, overloadDeadline, strings.Join(table, "\n"))
+}

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+// requestsOfFile is how many requests a file is cut into: so many that it has a
+// middle to be killed in.
+const requestsOfFile = 6000
+
+// fileRun is a file whose increments are added while things are killed.
+type fileRun struct {
+	node   *proctest.Node
+	args   []string // of countctl
+	client *proctest.Ctl
+	rows   uint64 // that posts holds at the end
+}
+
+func newFileRun(t *testing.T, events int, rows uint64, args ...string) *fileRun {
+	t.Helper()
+	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=2")
+	n.StartReady()
+	args = append(args, "--batch", strconv.Itoa(1+events/requestsOfFile))
+	return &fileRun{node: n, args: args, client: n.StartCtl(args...), rows: rows}
+}
+
+// reach waits until posts holds that many rows, and not yet all.
+func (r *fileRun) reach(t *testing.T, rows uint64) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d of %d rows are there", rows, r.rows), func() bool { return r.node.Cluster().Rows("posts") >= rows })
+	if r.node.Cluster().Rows("posts") == r.rows {
+		t.Fatal("all is added already: there was no middle")
+	}
+}
+
+func (r *fileRun) killServer() {
+	r.node.Kill()
+	r.node.StartReady()
+}
+
+// killClient kills the client, which must be running.
+func (r *fileRun) killClient(t *testing.T) {
+	t.Helper()
+	if r.client.Kill(); r.client.Code != -1 {
+		t.Fatalf("the client had ended, with code %d\n%s%s", r.client.Code, r.client.Stdout, r.client.Stderr)
+	}
+}
+
+func (r *fileRun) resume() { r.client = r.node.StartCtl(r.args...) }
+
+// done waits for a client that must have gone on where another was killed.
+func (r *fileRun) done(t *testing.T) {
+	t.Helper()
+	if r.client.Wait(); r.client.Code != 0 {
+		t.Fatalf("exit code %d\n%s%s", r.client.Code, r.client.Stdout, r.client.Stderr)
+	}
+	if !strings.Contains(r.client.Stderr, "going on after line") {
+		t.Errorf("the client began anew:\n%s", r.client.Stderr)
+	}
+}
+
+// TestReplayThroughKills replays a stream of events while the server is killed
+// three times and the client twice, once both together. Each item's totals are
+// then those of the file, and stay so when the command is run once more.
+func TestReplayThroughKills(t *testing.T) {
+	s := higgs(t, *replayAll)
+	want := exportOf(t, s.counts)
+	after := func(fifths int) uint64 { return s.seen[s.events*fifths/5] }
+	r := newFileRun(t, s.events, uint64(len(s.counts)), "replay", s.file, "--map", eventsToPosts)
+	r.reach(t, after(1))
+	r.killServer()
+	r.reach(t, after(2))
+	r.node.Kill()
+	r.killClient(t)
+	r.node.StartReady()
+	r.resume()
+	r.reach(t, after(3))
+	r.killClient(t)
+	r.resume()
+	r.reach(t, after(4))
+	r.killServer()
+	r.done(t)
+	compareExport(t, r.node, want)
+	r.node.MustCtl(r.args...)
+	r.killServer()
+	compareExport(t, r.node, want)
+	t.Logf("%d events of %d items", s.events, len(s.counts))
+}
+
+// TestImportAddThroughKills adds the rows of a file while the server and then
+// the client is killed: each row counts once. It counts once more when, and only
+// when, that is asked for.
+func TestImportAddThroughKills(t *testing.T) {
+	packed, err := os.ReadFile(sampleSet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, once := copyPosts(t, packed)
+	twice, rows := map[uint64]rowCounts{}, uint64(0)
+	for id, c := range once {
+		if c != (rowCounts{}) {
+			rows++
+		}
+		for i, n := range c {
+			c[i] = 2 * n
+		}
+		twice[id] = c
+	}
+	r := newFileRun(t, len(once), rows, "import", "--add", file, "--map", postsMap)
+	r.reach(t, rows/4)
+	r.killServer()
+	r.reach(t, rows/2)
+	r.killClient(t)
+	r.resume()
+	r.done(t)
+	compareExport(t, r.node, exportOf(t, once))
+	r.node.MustCtl(r.args...)
+	compareExport(t, r.node, exportOf(t, once))
+	r.node.MustCtl(append(r.args, "--restart")...)
+	compareExport(t, r.node, exportOf(t, twice))
+}

@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/csv"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+const (
+	higgsSet      = "../../../../shared/data/higgs_events.csv.gz" // beside the repository, where there is one
+	streamShort   = 60_000                                        // events, unless all are asked for
+	streamWhole   = 560_000                                       // events that stand in for the file
+	eventsToPosts = "retweet=repost,mention=comment,reply=like"
+)
+
+// stream is a file of events: item, t, event.
+type stream struct {
+	file   string
+	events int
+	counts map[uint64]rowCounts // by item
+	seen   []uint64             // seen[i] is how many items the first i events are of
+}
+
+// higgs returns the events about one discovery on Twitter, or as many made-up
+// ones where that file is not there: the first of them, unless whole.
+func higgs(t *testing.T, whole bool) *stream {
+	t.Helper()
+	packed, err := os.ReadFile(higgsSet)
+	var records [][]string
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		t.Logf("%s is not there: the events are made up", higgsSet)
+		records = madeUpEvents(streamWhole)
+	case err != nil:
+		t.Fatal(err)
+	default:
+		if records, err = csv.NewReader(bytes.NewReader(unpack(t, packed))).ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+		records = records[1:]
+	}
+	if !whole {
+		records = records[:min(streamShort, len(records))]
+	}
+	s := &stream{file: filepath.Join(t.TempDir(), "events.csv.gz"), events: len(records), counts: map[uint64]rowCounts{}, seen: []uint64{0}}
+	for _, r := range records {
+		s.count(t, r[0], r[2])
+	}
+	s.write(t, records)
+	return s
+}
+
+func (s *stream) count(t *testing.T, item, event string) {
+	t.Helper()
+	id, err := strconv.ParseUint(item, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.counts[id]
+	switch event {
+	case "retweet":
+		c[0]++
+	case "mention":
+		c[1]++
+	case "reply":
+		c[2]++
+	default:
+		t.Fatalf("event %q", event)
+	}
+	s.counts[id] = c
+	s.seen = append(s.seen, uint64(len(s.counts)))
+}
+
+func (s *stream) write(t *testing.T, records [][]string) {
+	t.Helper()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	w := csv.NewWriter(z)
+	_ = w.Write([]string{"item", "t", "event"})
+	if err := w.WriteAll(records); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.file, packed.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// madeUpEvents returns n events in the order of time, of which few items take
+// most.
+func madeUpEvents(n int) [][]string {
+	r := rand.New(rand.NewPCG(7, 4))
+	items := rand.NewZipf(r, 1.1, 8, 400_000)
+	records := make([][]string, n)
+	for i := range records {
+		event := []string{"retweet", "retweet", "mention", "reply"}[r.IntN(4)]
+		records[i] = []string{strconv.FormatUint(items.Uint64(), 10), strconv.Itoa(i), event}
+	}
+	return records
+}

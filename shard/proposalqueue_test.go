@@ -1,0 +1,122 @@
+package shard
+
+import (
+	"slices"
+	"testing"
+)
+
+// queueOf has proposals of so many bytes in the queue, a byte an op.
+func queueOf(t *testing.T, u *proposalQueue, sizes ...int) []*proposal {
+	t.Helper()
+	var all []*proposal
+	for _, n := range sizes {
+		q := &proposal{section: make([]byte, n), ops: n}
+		if !u.take(q) {
+			t.Fatalf("no room for %d", n)
+		}
+		u.lineOf(q).push(q)
+		all = append(all, q)
+	}
+	return all
+}
+
+func sizesOf(batch []*proposal) []int {
+	var sizes []int
+	for _, q := range batch {
+		sizes = append(sizes, len(q.section))
+	}
+	return sizes
+}
+
+// While both lines wait: 1. each begins every second entry and has half of it
+// for itself; 2. what one leaves the other may have; 3. one that is larger than
+// an entry waits for its line's turn, and for no more; 4. a line is in order.
+func TestLinesShareEntries(t *testing.T) {
+	const small, large, huge = 1, smallBytesMax + 1, entryOpsMax + 1
+	times := func(n, size int) []int { return slices.Repeat([]int{size}, n) }
+	for _, c := range []struct {
+		name    string
+		waiting []int
+		want    [][]int
+	}{
+		{"small ones alone", times(entryOpsMax+1, small), [][]int{times(entryOpsMax, small), {small}}},
+		{"large ones alone", times(5, large), [][]int{times(3, large), times(2, large)}},
+		{"a small one behind many large ones", append(times(7, large), small), [][]int{
+			append([]int{small}, times(3, large)...), times(3, large), {large},
+		}},
+		{"a large one behind many small ones", append(times(2*entryOpsMax, small), large), [][]int{
+			append(append(times(entryOpsMax/2, small), large), times(entryOpsMax/2-large, small)...),
+			times(entryOpsMax, small), times(large, small),
+		}},
+		{"a huge one behind small ones", append(times(entryOpsMax+5, small), huge, small), [][]int{
+			times(entryOpsMax, small), {huge}, times(6, small),
+		}},
+		{"huge ones and small ones", []int{huge, huge, small, small}, [][]int{{small, small}, {huge}, {huge}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var u proposalQueue
+			queueOf(t, &u, c.waiting...)
+			for i, want := range append(c.want, nil) {
+				batch := u.next()
+				if got := sizesOf(batch); !slices.Equal(got, want) {
+					t.Fatalf("entry %d has %d, begins with %v; want %d, %v", i, len(got), got[:min(5, len(got))], len(want), want[:min(5, len(want))])
+				}
+				for _, q := range batch {
+					u.give(q)
+				}
+			}
+			if u.load != (load{}) || u.largeLoad != (load{}) {
+				t.Errorf("%+v is counted, %+v of large ones", u.load, u.largeLoad)
+			}
+		})
+	}
+}
+
+// However many large ones come, half of the room is for small ones; and where
+// there is nothing, anything fits.
+func TestLargeOnesLeaveRoom(t *testing.T) {
+	const size = smallBytesMax + 1
+	for name, ops := range map[string]int{"by ops": size, "by bytes": 0} {
+		t.Run(name, func(t *testing.T) {
+			var u proposalQueue
+			n := 0
+			for u.take(&proposal{section: make([]byte, size), ops: ops}) {
+				n++
+			}
+			want := queueBytesMax / largeShare / size
+			if ops > 0 {
+				want = queueOpsMax / largeShare / size
+			}
+			if n != want {
+				t.Errorf("%d large ones found room, want %d", n, want)
+			}
+			if !u.take(&proposal{section: make([]byte, smallBytesMax), ops: queueOpsMax / 4}) {
+				t.Error("a small one found no room")
+			}
+		})
+	}
+	var u proposalQueue
+	if !u.take(&proposal{section: make([]byte, queueBytesMax+1), ops: queueOpsMax + 1}) {
+		t.Error("an empty queue refused")
+	}
+	if u.take(&proposal{section: make([]byte, 1), ops: 1}) {
+		t.Error("a full queue took one more")
+	}
+}
+
+func TestWithdrawnOnesAreClosedUp(t *testing.T) {
+	var u proposalQueue
+	all := queueOf(t, &u, slices.Repeat([]int{1}, 100)...)
+	for i, q := range all {
+		if i%10 != 0 {
+			u.small.withdraw(q)
+			u.give(q)
+		}
+		if l := u.small; l.withdrawn > len(l.waiting)/2 {
+			t.Fatalf("%d of %d are withdrawn", l.withdrawn, len(l.waiting))
+		}
+	}
+	if got := len(u.next()); got != 10 || u.load.ops != 10 || u.small.withdrawn != 0 {
+		t.Fatalf("%d are left, %+v, %d withdrawn", got, u.load, u.small.withdrawn)
+	}
+}
