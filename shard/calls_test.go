@@ -3,95 +3,17 @@ package shard
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 )
-
-// callNodes is where the nodes of a test are.
-type callNodes struct {
-	mu    sync.Mutex
-	addrs map[string]string
-}
-
-func (n *callNodes) lookup(node string) (string, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	addr, known := n.addrs[node]
-	return addr, known
-}
-
-// put says where a node is, "" for nowhere.
-func (n *callNodes) put(node, addr string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.addrs == nil {
-		n.addrs = make(map[string]string)
-	}
-	if n.addrs[node] = addr; addr == "" {
-		delete(n.addrs, node)
-	}
-}
-
-// node starts a node that answers the given methods and echo.
-func (n *callNodes) node(t testing.TB, name string, handlers map[string]callHandler) *calls {
-	t.Helper()
-	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
-	mustDo(t, err)
-	c, err := newCalls(callsConfig{Mux: m, Lookup: n.lookup})
-	mustDo(t, err)
-	c.handle("echo", echo)
-	for method, h := range handlers {
-		c.handle(method, h)
-	}
-	c.serve()
-	n.put(name, m.Addr().String())
-	t.Cleanup(func() {
-		c.close()
-		m.Close()
-	})
-	return c
-}
-
-func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
-
-func within10s(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func mustEcho(t *testing.T, from *calls, node, text string) {
-	t.Helper()
-	got, err := from.call(within10s(t), node, "echo", []byte(text))
-	if err != nil || string(got) != text {
-		t.Fatalf("echo of %q: %q, %v", text, got, err)
-	}
-}
-
-// mustLeaveNothing checks that nothing of calls, lanes or gRPC runs any more once
-// what the test opens after it is closed.
-func mustLeaveNothing(t *testing.T) {
-	t.Helper()
-	t.Cleanup(func() {
-		eventually(t, "no goroutine is left", func() bool {
-			b := make([]byte, 4<<20)
-			stacks := string(b[:runtime.Stack(b, true)])
-			return !strings.Contains(stacks, "google.golang.org/grpc") && !strings.Contains(stacks, "shard.(*call") &&
-				!strings.Contains(stacks, "shard.(*lane")
-		})
-	})
-}
 
 func TestCallsCarryBytes(t *testing.T) {
 	mustLeaveNothing(t)
@@ -339,87 +261,6 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
 		t.Errorf("while it is cut: %v", err)
 	}
-}
-
-// While the line is cut again and again: 1. no request is handled twice; 2. one
-// that was answered was handled; 3. one of which it is said that it was not sent
-// never was; 4. calls go through again once the line holds.
-func TestCallsTellTheirFate(t *testing.T) {
-	mustLeaveNothing(t)
-	var nodes callNodes
-	a := nodes.node(t, "a", nil)
-	handled := make(map[uint64]int)
-	var mu sync.Mutex
-	b := nodes.node(t, "b", map[string]callHandler{"count": func(_ context.Context, request []byte) ([]byte, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		handled[binary.BigEndian.Uint64(request)]++
-		return request[:8], nil
-	}})
-	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
-	nodes.put("b", proxy.addr())
-
-	const callers, cuts = 16, 40
-	var next, answered, notSent, lost atomic.Uint64
-	stop := make(chan struct{})
-	fates := sync.Map{} // request → error
-	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				id := next.Add(1)
-				request := append(binary.BigEndian.AppendUint64(nil, id), make([]byte, rand.IntN(3000))...)
-				_, err := a.call(within10s(t), "b", "count", request)
-				fates.Store(id, err)
-				switch {
-				case err == nil:
-					answered.Add(1)
-				case errors.Is(err, errNotSent):
-					notSent.Add(1)
-				case errors.Is(err, errCallLost):
-					lost.Add(1)
-				default:
-					t.Errorf("call %d: %v", id, err)
-				}
-			}
-		})
-	}
-	for i := range cuts {
-		before, unsent := answered.Load(), notSent.Load()
-		eventually(t, "calls are answered", func() bool { return answered.Load() > before+callers })
-		proxy.refuse.Store(i%8 == 0)
-		proxy.cut()
-		if proxy.refuse.Load() {
-			eventually(t, "calls are not sent", func() bool { return notSent.Load() > unsent })
-			proxy.refuse.Store(false)
-		}
-	}
-	before := answered.Load()
-	eventually(t, "calls are answered again", func() bool { return answered.Load() > before+callers })
-	close(stop)
-	wg.Wait()
-	b.close() // and with it what may still be handled
-	mu.Lock()
-	defer mu.Unlock()
-	fates.Range(func(key, value any) bool {
-		id := key.(uint64)
-		err, _ := value.(error)
-		switch n := handled[id]; {
-		case n > 1:
-			t.Errorf("call %d was handled %d times", id, n)
-		case n == 0 && err == nil:
-			t.Errorf("call %d was answered and not handled", id)
-		case n > 0 && errors.Is(err, errNotSent):
-			t.Errorf("call %d was handled: %v", id, err)
-		}
-		return true
-	})
-	t.Logf("%d answered, %d not sent, %d lost", answered.Load(), notSent.Load(), lost.Load())
 }
 
 // Closing a node: 1. its handlers that end soon are answered; 2. others are

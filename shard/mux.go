@@ -243,8 +243,8 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err != nil {
 		return preface{}, err
 	}
-	if p.kind != kindRaft && p.kind != kindCall {
-		return preface{}, fmt.Errorf("unknown kind %d", p.kind)
+	if p.kind != kindRaft && (p.kind != kindCall || p.group != 0) {
+		return preface{}, fmt.Errorf("unknown kind %d of group %d", p.kind, p.group)
 	}
 	if p.cluster != m.cfg.ClusterID {
 		return preface{}, fmt.Errorf("it is of cluster %x, this is %x", p.cluster, m.cfg.ClusterID)

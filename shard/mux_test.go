@@ -96,6 +96,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"version", "version", changed(good, 4)},
 		{"kind", "kind", appendPreface(nil, preface{kind: 9, cluster: cluster, group: 1})},
 		{"cluster", "cluster", appendPreface(nil, preface{kind: kindRaft, group: 1})},
+		{"group of a call", "kind", appendPreface(nil, preface{kind: kindCall, cluster: cluster, group: 1})},
 		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
 		{"group", "group 2 is not here", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
