@@ -273,9 +273,9 @@ func visitEntries() boltVisit {
 	}
 }
 
-// visitStable refuses keys that checkedStable does not write.
+// visitStable refuses keys that checkedStable and walMeta do not write.
 func visitStable(key, _ []byte, flags uint32) error {
-	if flags != 0 || !bytes.Equal(key, keyTerm) && !bytes.Equal(key, keyVote) {
+	if flags != 0 || !bytes.Equal(key, keyTerm) && !bytes.Equal(key, keyVote) && !bytes.Equal(key, keySegments) {
 		return boltDamage("unknown key %q", key)
 	}
 	return nil

@@ -24,13 +24,13 @@ const enqueueTimeoutMax = 5 * time.Second
 // startGroup starts and close stops and waits for; confirm, which
 // watchLeadership starts for each term that this node leads.
 type group struct {
-	cfg   groupConfig
-	raft  *raft.Raft
-	trans raftTransport
-	bolt  *boltFile
-	log   *checkedLog
-	snaps *snapStore
-	stop  *failStop
+	cfg    groupConfig
+	raft   *raft.Raft
+	trans  raftTransport
+	stores groupStores // closed with the group; nil for those of a caller of startGroup
+	log    *checkedLog
+	snaps  *snapStore
+	stop   *failStop
 
 	first bool // of the voters of a group that was made just now
 

@@ -11,8 +11,14 @@ import (
 // BenchmarkApply commits entries on one group of one voter, on this machine's
 // disk, with a number of them in flight.
 func BenchmarkApply(b *testing.B) {
-	for _, test := range []struct{ bytes, inFlight int }{{100, 1}, {100, 64}, {4096, 64}, {65536, 16}} {
-		b.Run(fmt.Sprintf("bytes=%d/inflight=%d", test.bytes, test.inFlight), func(b *testing.B) {
+	for _, test := range []struct {
+		store           LogStore
+		bytes, inFlight int
+	}{
+		{LogStoreBoltDB, 100, 1}, {LogStoreBoltDB, 100, 64}, {LogStoreBoltDB, 4096, 64}, {LogStoreBoltDB, 65536, 16},
+		{LogStoreWAL, 100, 1}, {LogStoreWAL, 100, 64}, {LogStoreWAL, 4096, 64}, {LogStoreWAL, 65536, 16},
+	} {
+		b.Run(fmt.Sprintf("log=%s/bytes=%d/inflight=%d", test.store, test.bytes, test.inFlight), func(b *testing.B) {
 			mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
 			if err != nil {
 				b.Fatal(err)
@@ -20,7 +26,8 @@ func BenchmarkApply(b *testing.B) {
 			defer mux.Close()
 			g, err := openGroup(groupConfig{
 				Dir: b.TempDir(), NodeID: "n1", FSM: &sumFSM{}, Mux: mux, Initial: []member{{"n1", mux.Addr().String()}},
-				Fatal: func(err error) { b.Error(err) },
+				LogStore: test.store,
+				Fatal:    func(err error) { b.Error(err) },
 			})
 			if err != nil {
 				b.Fatal(err)

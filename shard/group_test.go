@@ -164,8 +164,11 @@ func mustAdd(t *testing.T, g *group, n uint64) uint64 {
 	return future.Response().(uint64)
 }
 
-func TestSoleVoterIsReadyAtOnce(t *testing.T) {
+func TestSoleVoterIsReadyAtOnce(t *testing.T) { eachStore(t, testSoleVoterIsReadyAtOnce) }
+
+func testSoleVoterIsReadyAtOnce(t *testing.T, store LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
+	cfg.LogStore = store
 	cfg.Initial, cfg.Timing = aloneIn(cfg), groupTiming{}
 	start := time.Now()
 	g := mustOpen(t, cfg)
@@ -197,13 +200,16 @@ func TestApplyHandsAnErrorValueThrough(t *testing.T) {
 	}
 }
 
-func TestRestartKeepsState(t *testing.T) {
+func TestRestartKeepsState(t *testing.T) { eachStore(t, testRestartKeepsState) }
+
+func testRestartKeepsState(t *testing.T, store LogStore) {
 	for _, test := range []struct {
 		name     string
 		snapshot bool
 	}{{"from the log", false}, {"from snapshot and log", true}} {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := testConfig(t, testMux(t), "n1")
+			cfg.LogStore = store
 			cfg.Initial = aloneIn(cfg)
 			want := uint64(0)
 			for round := range 3 {
@@ -235,8 +241,13 @@ func TestRestartKeepsState(t *testing.T) {
 }
 
 func TestNineGroupsAreReadyWithinTwoSeconds(t *testing.T) {
+	eachStore(t, testNineGroupsAreReadyWithinTwoSeconds)
+}
+
+func testNineGroupsAreReadyWithinTwoSeconds(t *testing.T, store LogStore) {
 	mux := testMux(t)
 	base := testConfig(t, mux, "n1")
+	base.LogStore = store
 	base.Initial, base.Timing = aloneIn(base), groupTiming{}
 	start := time.Now()
 	var groups []*group

@@ -53,8 +53,8 @@ func (g *group) shutdown(ctx context.Context) error {
 		errs := []error{g.trans.Close(), stopped.Error()}
 		close(g.done)
 		g.wg.Wait()
-		if g.bolt != nil {
-			errs = append(errs, g.bolt.close())
+		if g.stores != nil {
+			errs = append(errs, g.stores.close())
 		}
 		return errors.Join(errs...)
 	})

@@ -15,7 +15,7 @@ const snapshotBytesDefault = 64 << 20
 
 // groupConfig configures openGroup.
 type groupConfig struct {
-	Dir    string // of this replica alone: raft.db and snapshots/
+	Dir    string // of this replica alone: its log and snapshots/
 	Group  uint32 // its number in the cluster
 	NodeID string // of this node, never used by another
 	FSM    raft.FSM
@@ -35,6 +35,7 @@ type groupConfig struct {
 	// configuration has.
 	Addrs func(node string) (string, bool)
 
+	LogStore      LogStore      // "" for LogStoreBoltDB
 	SnapshotBytes int64         // 0 for snapshotBytesDefault
 	DiskStallMax  time.Duration // 0 for diskStallMax
 	Timing        groupTiming   // zero for groupTimingDefault
@@ -84,6 +85,12 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.LogStore == "" {
+		c.LogStore = LogStoreBoltDB
+	}
+	if err := c.LogStore.Check(); err != nil {
+		return c, err
+	}
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = snapshotBytesDefault
 	}
@@ -94,6 +101,10 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 		c.Timing = groupTimingDefault
 	}
 	return c, nil
+}
+
+func (c groupConfig) raftLogger() *raftLogger {
+	return &raftLogger{slog: c.Logger.With("group", c.Group)}
 }
 
 // raftConfig returns what raft is started with. leadership is raft's NotifyCh.

@@ -10,15 +10,6 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// logFileName is the log's name in a group's directory.
-const logFileName = "raft.db"
-
-// groupStores is where a group keeps its log, term and vote.
-type groupStores interface {
-	raft.LogStore
-	stableBytes
-}
-
 // openGroup opens this node's replica of a group, or makes a new one where
 // there is none, and returns once its state is restored from its newest
 // snapshot. Entries behind that are applied once a leader says what is
@@ -32,15 +23,15 @@ func openGroup(cfg groupConfig) (*group, error) {
 	if err := makeGroupDir(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
-	bolt, err := openBoltFile(filepath.Join(cfg.Dir, logFileName))
+	stores, err := openStores(cfg.LogStore, cfg.Dir, cfg.raftLogger())
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
-	g, err := startGroup(cfg, bolt)
+	g, err := startGroup(cfg, stores)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", cfg.Group, err), bolt.close())
+		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", cfg.Group, err), stores.close())
 	}
-	g.bolt = bolt
+	g.stores = stores
 	return g, nil
 }
 
@@ -55,8 +46,8 @@ func makeGroupDir(dir string) error {
 // startGroup starts raft over the stores, which stay the caller's when it
 // fails.
 func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
-	path := filepath.Join(cfg.Dir, logFileName)
-	logger := &raftLogger{slog: cfg.Logger.With("group", cfg.Group)}
+	path := cfg.LogStore.path(cfg.Dir)
+	logger := cfg.raftLogger()
 	g := &group{
 		cfg:        cfg,
 		stop:       newFailStop(cfg.Fatal),
@@ -70,7 +61,7 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 	if g.snaps, err = openSnapStore(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
 		return nil, err
 	}
-	if err := syncDir(cfg.Dir); err != nil { // raft.db and snapshots
+	if err := syncDir(cfg.Dir); err != nil { // log and snapshots
 		return nil, err
 	}
 	if err := g.recoverLog(stable); err != nil {

@@ -2,15 +2,15 @@ package shard
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
 
 	"github.com/hashicorp/raft"
 )
 
-func TestLogCache(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "raft.db")
-	under := newCheckedLog(mustOpenBolt(t, path), 7, path, 1<<40, noFatal(t))
+func TestLogCache(t *testing.T) { eachStore(t, testLogCache) }
+
+func testLogCache(t *testing.T, kind LogStore) {
+	under := newCheckedLog(mustOpenStores(t, kind, t.TempDir()), 7, "log", 1<<40, noFatal(t))
 	c := newLogCache(under)
 	want := map[uint64]string{}
 	store := func(first, n uint64, data string) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
 )
@@ -42,13 +43,34 @@ func mustOpenBolt(t *testing.T, path string) *boltFile {
 	return b
 }
 
+// eachStore runs a test over both log stores.
+func eachStore(t *testing.T, test func(t *testing.T, store LogStore)) {
+	for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+		t.Run(string(store), func(t *testing.T) { test(t, store) })
+	}
+}
+
+// mustOpenStores opens the stores of a group in dir.
+func mustOpenStores(t *testing.T, store LogStore, dir string) groupStores {
+	t.Helper()
+	s, err := openStores(store, dir, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.close() })
+	return s
+}
+
 func testEntry(index uint64, data string) *raft.Log {
 	return &raft.Log{Index: index, Term: 3, Type: raft.LogCommand, Data: []byte(data), AppendedAt: time.Unix(int64(index), 0)}
 }
 
 func TestCheckedLogGivesBackWhatItStored(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "raft.db")
-	l := newCheckedLog(mustOpenBolt(t, path), 7, path, 1<<30, noFatal(t))
+	eachStore(t, testCheckedLogGivesBackWhatItStored)
+}
+
+func testCheckedLogGivesBackWhatItStored(t *testing.T, store LogStore) {
+	l := newCheckedLog(mustOpenStores(t, store, t.TempDir()), 7, "log", 1<<30, noFatal(t))
 	entries := []*raft.Log{
 		testEntry(1, "a"), testEntry(2, ""), testEntry(3, "with extensions"),
 		{Index: 4, Term: 4, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte("x"), 100_000)},

@@ -36,6 +36,7 @@ type Config struct {
 	// built-in keyspaces; 0 for 1.
 	NodesWanted int
 	Shards      map[string]int // of built-in keyspaces, read when they are first made
+	LogStore    LogStore       // "" for that which the node was made with, boltdb for a new one
 	Limits      Limits         // zero for LimitsDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
@@ -147,6 +148,9 @@ func Open(cfg Config) (*Node, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
+	if n.cfg.LogStore, err = chooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
+		return nil, errors.Join(err, n.mux.Close())
+	}
 	if err := n.headroom.watch(&n.cfg); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
@@ -190,14 +194,15 @@ func (n *Node) start() error {
 
 func (n *Node) groupConfig(number uint32, keyspace string, fsm groupFSM) groupConfig {
 	return groupConfig{
-		Dir:    filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number)),
-		Group:  number,
-		NodeID: n.cfg.NodeKey,
-		FSM:    fsm,
-		Mux:    n.mux,
-		Logger: n.cfg.Logger.With("keyspace", keyspace),
-		Fatal:  n.fatal,
-		Addrs:  n.addrOf,
+		Dir:      filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number)),
+		Group:    number,
+		NodeID:   n.cfg.NodeKey,
+		FSM:      fsm,
+		Mux:      n.mux,
+		Logger:   n.cfg.Logger.With("keyspace", keyspace),
+		Fatal:    n.fatal,
+		Addrs:    n.addrOf,
+		LogStore: n.cfg.LogStore,
 	}
 }
 

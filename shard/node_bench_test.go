@@ -21,31 +21,36 @@ func BenchmarkNodeWrite(b *testing.B) {
 	for _, c := range []struct{ callers, ops, shards int }{
 		{1, 1, 4}, {64, 1, 4}, {1024, 1, 4}, {64, 1, 1}, {1024, 1, 1}, {16, 100, 4},
 	} {
-		b.Run(fmt.Sprintf("callers=%d/ops=%d/shards=%d", c.callers, c.ops, c.shards), func(b *testing.B) {
-			n := benchNode(b, c.shards)
-			ks := n.Keyspace("posts")
-			var left atomic.Int64
-			left.Store(int64(b.N))
-			b.ResetTimer()
-			b.ReportAllocs()
-			done := make(chan error, c.callers)
-			for i := range c.callers {
-				go func() { done <- writeUntil(n, ks, &left, c.ops, uint64(i)) }()
-			}
-			for range c.callers {
-				if err := <-done; err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.N*c.ops)/b.Elapsed().Seconds(), "ops/s")
-		})
+		for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+			b.Run(fmt.Sprintf("callers=%d/ops=%d/shards=%d/log=%s", c.callers, c.ops, c.shards, store), func(b *testing.B) {
+				benchWrites(b, benchNode(b, c.shards, store), c.callers, c.ops)
+			})
+		}
 	}
 }
 
-func benchNode(b *testing.B, shards int) *Node {
+func benchWrites(b *testing.B, n *Node, callers, ops int) {
+	ks := n.Keyspace("posts")
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	b.ResetTimer()
+	b.ReportAllocs()
+	done := make(chan error, callers)
+	for i := range callers {
+		go func() { done <- writeUntil(n, ks, &left, ops, uint64(i)) }()
+	}
+	for range callers {
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N*ops)/b.Elapsed().Seconds(), "ops/s")
+}
+
+func benchNode(b *testing.B, shards int, store LogStore) *Node {
 	n, err := Open(Config{
 		Dir: b.TempDir(), NodeKey: "bench", NodeName: "bench", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "bench",
-		ClusterAddr: "127.0.0.1:0", Shards: map[string]int{"posts": shards},
+		ClusterAddr: "127.0.0.1:0", Shards: map[string]int{"posts": shards}, LogStore: store,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { panic(err) },
 	})

@@ -20,11 +20,12 @@ type replicas struct {
 }
 
 // newReplicas starts a group of one voter and adds two more.
-func newReplicas(t *testing.T) *replicas {
+func newReplicas(t *testing.T, store LogStore) *replicas {
 	t.Helper()
 	r := &replicas{}
 	for i := range 3 {
 		cfg := testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1))
+		cfg.LogStore = store
 		if i == 0 {
 			cfg.Initial = aloneIn(cfg)
 		}
@@ -107,8 +108,10 @@ func (r *replicas) mustAgree(t *testing.T, but int) {
 // leader is replaced and nothing acknowledged is lost; 3. a replica that comes
 // back behind the leader's log gets its snapshot, and its own older log is
 // gone; 4. all of it holds after a restart of everything.
-func TestThreeReplicas(t *testing.T) {
-	r := newReplicas(t)
+func TestThreeReplicas(t *testing.T) { eachStore(t, testThreeReplicas) }
+
+func testThreeReplicas(t *testing.T, store LogStore) {
+	r := newReplicas(t, store)
 	if r.groups[0].soleVoter() {
 		t.Error("soleVoter is true with three")
 	}
@@ -159,7 +162,7 @@ func TestThreeReplicas(t *testing.T) {
 }
 
 func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
-	r := newReplicas(t)
+	r := newReplicas(t, LogStoreBoltDB)
 	r.add(t, 1, -1)
 	l := r.leader(t, -1)
 	for i := range r.groups {
@@ -174,8 +177,11 @@ func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
 	}
 }
 
-func TestCloseAnswersWhatWasProposed(t *testing.T) {
+func TestCloseAnswersWhatWasProposed(t *testing.T) { eachStore(t, testCloseAnswersWhatWasProposed) }
+
+func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
+	cfg.LogStore = store
 	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
@@ -205,8 +211,11 @@ func TestCloseAnswersWhatWasProposed(t *testing.T) {
 	}
 }
 
-func TestBytesStartASnapshot(t *testing.T) {
+func TestBytesStartASnapshot(t *testing.T) { eachStore(t, testBytesStartASnapshot) }
+
+func testBytesStartASnapshot(t *testing.T, store LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
+	cfg.LogStore = store
 	cfg.Initial, cfg.SnapshotBytes = aloneIn(cfg), 64<<10
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)

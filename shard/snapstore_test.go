@@ -266,8 +266,11 @@ func TestAnFSMThatCannotRestoreDoesNotOpen(t *testing.T) {
 	mustBeReady(t, mustOpen(t, cfg))
 }
 
-func TestMissingPartsAreRefused(t *testing.T) {
+func TestMissingPartsAreRefused(t *testing.T) { eachStore(t, testMissingPartsAreRefused) }
+
+func testMissingPartsAreRefused(t *testing.T, store LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
+	cfg.LogStore = store
 	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
@@ -277,7 +280,7 @@ func TestMissingPartsAreRefused(t *testing.T) {
 	g.log.bytes.Store(1 << 40)
 	mustDo(t, g.snapshot())
 	mustClose(t, g)
-	for name, remove := range map[string]string{"the snapshots": snapshotsDir, "the log": logFileName} {
+	for name, remove := range map[string]string{"the snapshots": snapshotsDir, "the log": filepath.Base(store.path(""))} {
 		t.Run(name, func(t *testing.T) {
 			cfg := cfg
 			cfg.Dir, cfg.FSM = t.TempDir(), &sumFSM{}
@@ -296,6 +299,10 @@ func TestMissingPartsAreRefused(t *testing.T) {
 
 // A leader's snapshot came, and a crash before raft deleted the older log.
 func TestLogReplacedByASnapshotIsDropped(t *testing.T) {
+	eachStore(t, testLogReplacedByASnapshotIsDropped)
+}
+
+func testLogReplacedByASnapshotIsDropped(t *testing.T, store LogStore) {
 	for _, test := range []struct {
 		name     string
 		index    uint64
@@ -308,16 +315,15 @@ func TestLogReplacedByASnapshotIsDropped(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
-			path := filepath.Join(dir, logFileName)
-			fillBolt(t, path, 60)
-			b := mustOpenBolt(t, path)
-			l := newCheckedLog(b, 7, path, 1<<40, noFatal(t))
+			b := mustOpenStores(t, store, dir)
+			fillStores(t, b, 60)
+			l := newCheckedLog(b, 7, "log", 1<<40, noFatal(t))
 			last, err := l.LastIndex()
 			mustDo(t, err)
 			if test.lastLeft > 0 {
 				test.lastLeft = last
 			}
-			stable := newCheckedStable(b, 7, path, noFatal(t))
+			stable := newCheckedStable(b, 7, "log", noFatal(t))
 			mustDo(t, stable.SetUint64(keyTerm, 9))
 			s := mustOpenSnaps(t, dir)
 			trans, _ := testTransport(t)
@@ -333,11 +339,13 @@ func TestLogReplacedByASnapshotIsDropped(t *testing.T) {
 	}
 }
 
-func TestBootstrapAfterACrashInside(t *testing.T) {
+func TestBootstrapAfterACrashInside(t *testing.T) { eachStore(t, testBootstrapAfterACrashInside) }
+
+func testBootstrapAfterACrashInside(t *testing.T, store LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
-	path := filepath.Join(cfg.Dir, logFileName)
-	b := mustOpenBolt(t, path)
-	mustDo(t, newCheckedStable(b, 7, path, noFatal(t)).SetUint64(keyTerm, 1))
+	cfg.LogStore = store
+	b := mustOpenStores(t, store, cfg.Dir)
+	mustDo(t, newCheckedStable(b, 7, "log", noFatal(t)).SetUint64(keyTerm, 1))
 	mustDo(t, b.close())
 	cfg.Initial = aloneIn(cfg)
 	mustBeReady(t, mustOpen(t, cfg))

@@ -3,7 +3,6 @@ package shard
 import (
 	"bytes"
 	"errors"
-	"path/filepath"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -86,9 +85,13 @@ func TestVoteIsStoredAtOnce(t *testing.T) {
 }
 
 func TestCrashInsideAVoteLeavesTheEarlierOne(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "raft.db")
-	b := mustOpenBolt(t, path)
-	s := newCheckedStable(b, 7, path, noFatal(t))
+	eachStore(t, testCrashInsideAVoteLeavesTheEarlierOne)
+}
+
+func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
+	dir := t.TempDir()
+	b := mustOpenStores(t, store, dir)
+	s := newCheckedStable(b, 7, "log", noFatal(t))
 	if err := vote(s, 4, "n1"); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +100,7 @@ func TestCrashInsideAVoteLeavesTheEarlierOne(t *testing.T) {
 	}
 	mustHaveVote(t, s, 4, "n1")
 	b.close() // the crash: the candidate never came
-	s = newCheckedStable(mustOpenBolt(t, path), 7, path, noFatal(t))
+	s = newCheckedStable(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
 	mustHaveVote(t, s, 4, "n1")
 	if err := vote(s, 5, "n2"); err != nil {
 		t.Fatal(err)

@@ -100,6 +100,8 @@ func (s *faultyStores) Get(key []byte) ([]byte, error) {
 	return s.stable.Get(key)
 }
 
+func (*faultyStores) close() error { return nil }
+
 // startFaulty starts a sole voter over a faulty store and collects what Fatal
 // is told.
 func startFaulty(t *testing.T, change func(*groupConfig)) (*group, *faultyStores, chan error) {

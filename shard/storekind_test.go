@@ -1,0 +1,131 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestChooseLogStore(t *testing.T) {
+	const bolt, wal = LogStoreBoltDB, LogStoreWAL
+	for _, test := range []struct {
+		name     string
+		record   LogStore // "" for none
+		log      LogStore // a group's log that is there, "" for none
+		asked    LogStore
+		want     LogStore
+		wantErr  error
+		errNames []string
+	}{
+		{"new node", "", "", "", bolt, nil, nil},
+		{"new node, wal asked for", "", "", wal, wal, nil, nil},
+		{"recorded", wal, "", "", wal, nil, nil},
+		{"recorded, the same asked for", wal, wal, wal, wal, nil, nil},
+		{"recorded, another asked for", wal, "", bolt, "", ErrOtherLogStore, []string{"of wal", "boltdb was asked for"}},
+		{"groups of an earlier version", "", bolt, "", bolt, nil, nil},
+		{"groups of an earlier version, wal asked for", "", bolt, wal, "", ErrOtherLogStore, []string{"of boltdb", "wal was asked for"}},
+		{"lost record", "", wal, "", wal, nil, nil},
+		{"unknown name", "", "", "rocksdb", "", ErrUnknownLogStore, []string{"rocksdb"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if test.record != "" {
+				mustDo(t, writeLogStore(filepath.Join(dir, logStoreFile), test.record))
+			}
+			if test.log != "" {
+				mustDo(t, os.MkdirAll(test.log.path(filepath.Join(dir, "00000")), 0o750))
+			}
+			got, err := chooseLogStore(dir, test.asked)
+			if got != test.want || !errors.Is(err, test.wantErr) {
+				t.Fatalf("%q, %v", got, err)
+			}
+			for _, name := range test.errNames {
+				if !strings.Contains(err.Error(), name) {
+					t.Errorf("%q is not in %q", name, err)
+				}
+			}
+			if err != nil {
+				return
+			}
+			if again, err := chooseLogStore(dir, ""); again != got || err != nil {
+				t.Errorf("then %q, %v", again, err)
+			}
+		})
+	}
+}
+
+func TestDamagedLogStoreRecordIsRefused(t *testing.T) {
+	for _, raw := range []string{"", "\n", logStoreHead, logStoreHead + "\n", logStoreHead + "wal", logStoreHead + "rocksdb\n",
+		"countd log store 2: wal\n", logStoreHead + "wal\n\n", strings.Repeat("x", logStoreBytesMax+1)} {
+		dir := t.TempDir()
+		mustDo(t, os.WriteFile(filepath.Join(dir, logStoreFile), []byte(raw), 0o600))
+		if store, err := chooseLogStore(dir, LogStoreWAL); !errors.Is(err, errDamaged) {
+			t.Errorf("%q is %q, %v", raw, store, err)
+		}
+	}
+}
+
+// A group is never begun anew beside a log of the other store.
+func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
+	eachStore(t, func(t *testing.T, store LogStore) {
+		dir := t.TempDir()
+		mustOpenStores(t, store, dir).close()
+		for _, other := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+			s, err := openStores(other, dir, hclog.NewNullLogger())
+			if err == nil {
+				s.close()
+			}
+			if other != store && !errors.Is(err, ErrOtherLogStore) || other == store && err != nil {
+				t.Errorf("%s opened as %s: %v", store, other, err)
+			}
+		}
+	})
+}
+
+func TestNodeKeepsItsLogStore(t *testing.T) {
+	dir := t.TempDir()
+	open := func(store LogStore) error {
+		n, err := Open(Config{
+			Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "test", ClusterAddr: "127.0.0.1:0",
+			Shards: map[string]int{"posts": 1, "users": 1}, LogStore: store,
+			Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Fatal: func(err error) { t.Error(err) },
+		})
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return errors.Join(n.WaitReady(ctx), n.Close(ctx))
+	}
+	for _, store := range []LogStore{LogStoreWAL, "", LogStoreWAL} {
+		mustDo(t, open(store))
+	}
+	if err := open(LogStoreBoltDB); !errors.Is(err, ErrOtherLogStore) {
+		t.Errorf("opened with %v", err)
+	}
+	if logs, err := filepath.Glob(filepath.Join(dir, "*", "wal", "*.wal")); err != nil || len(logs) != 3 {
+		t.Errorf("segments %v, %v", logs, err)
+	}
+}
+
+func FuzzParseLogStore(f *testing.F) {
+	f.Add([]byte(logStoreHead + "wal\n"))
+	f.Add([]byte(logStoreHead))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		store, err := parseLogStore(raw)
+		if err != nil && !errors.Is(err, errDamaged) {
+			t.Errorf("error %v", err)
+		}
+		if err == nil && string(raw) != logStoreHead+string(store)+"\n" {
+			t.Errorf("%q is %q", raw, store)
+		}
+	})
+}
