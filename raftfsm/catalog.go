@@ -97,7 +97,7 @@ func (c *Catalog) Apply(entry *raft.Log) any {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
 	was := c.View()
-	next, result := was.after(command)
+	next, result := was.After(command)
 	next.Applied = entry.Index
 	c.replace(was, next)
 	return result
@@ -112,9 +112,9 @@ func (c *Catalog) replace(was, next *CatalogView) {
 	}
 }
 
-// after returns the view after a command. It changes nothing in place: readers
-// hold v.
-func (v *CatalogView) after(command *CatalogCommand) (*CatalogView, *CatalogResult) {
+// After returns the view after a command that does one thing, and what Apply
+// would answer. It changes nothing in place: readers hold v.
+func (v *CatalogView) After(command *CatalogCommand) (*CatalogView, *CatalogResult) {
 	next := *v
 	next.ownMaps()
 	result, changed := command.apply(&next)
