@@ -1,0 +1,224 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// shift moves a unit of load, a replica or a leadership, between two nodes.
+type shift struct {
+	from, to string
+	group    uint32
+	direct   bool // from has at least two more than to
+}
+
+// edges say by which groups load can move from a node to another.
+type edges map[[2]string][]uint32
+
+func (e edges) add(from, to string, g uint32) {
+	e[[2]string{from, to}] = append(e[[2]string{from, to}], g)
+}
+
+// nextShift returns the shift that brings loads nearer to each other, if there
+// is one.
+//
+// A direct one lowers the sum of the squares of the loads. Where there is none,
+// a chain of shifts may do it: from a high node over others to a low one. Of the
+// shortest such chain this returns the last shift, which leaves the sum as it is
+// and the chain shorter by one. So shifts come to an end, whoever plans the
+// next, and never go back. When there is no chain either, no other placing by
+// such shifts is more even.
+func nextShift(keys []string, load map[string]int, e edges) (shift, bool) {
+	best, most := [2]string{}, 1
+	for _, from := range keys {
+		for _, to := range keys {
+			if d := load[from] - load[to]; d > most && len(e[[2]string{from, to}]) > 0 {
+				best, most = [2]string{from, to}, d
+			}
+		}
+	}
+	if most > 1 {
+		return shift{best[0], best[1], e[best][0], true}, true
+	}
+	var chain []string
+	for _, from := range keys {
+		if c := shortestChain(from, keys, load, e); c != nil && (chain == nil || len(c) < len(chain)) {
+			chain = c
+		}
+	}
+	if chain == nil {
+		return shift{}, false
+	}
+	last := [2]string(chain[len(chain)-2:])
+	return shift{last[0], last[1], e[last][0], false}, true
+}
+
+// shortestChain returns the nodes of the shortest chain from a node to one with
+// at least two less, or nil.
+func shortestChain(from string, keys []string, load map[string]int, e edges) []string {
+	before := map[string]string{from: from}
+	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
+		if load[from]-load[at] >= 2 {
+			chain := []string{at}
+			for ; at != from; at = before[at] {
+				chain = append(chain, before[at])
+			}
+			slices.Reverse(chain)
+			return chain
+		}
+		for _, next := range keys {
+			if _, seen := before[next]; !seen && len(e[[2]string{at, next}]) > 0 {
+				before[next] = at
+				queue = append(queue, next)
+			}
+		}
+	}
+	return nil
+}
+
+// uneven reports whether two of the nodes have loads that differ by more than
+// one.
+func uneven(keys []string, load map[string]int) bool {
+	if len(keys) == 0 {
+		return false
+	}
+	low, high := load[keys[0]], load[keys[0]]
+	for _, key := range keys {
+		low, high = min(low, load[key]), max(high, load[key])
+	}
+	return high-low > 1
+}
+
+// replicaEdges are the moves of replicas of groups that crowd no zone more than
+// before. Groups whose leader would have to move as well come last.
+func (p *plan) replicaEdges(groups []uint32) edges {
+	e, led, takers := edges{}, edges{}, p.takers()
+	for _, g := range groups {
+		target := p.targets[g]
+		crowding := p.crowding(target)
+		for _, from := range target {
+			if !p.takes(from) {
+				continue
+			}
+			for _, to := range takers {
+				switch {
+				case contains(target, to) || p.crowding(swapped(target, from, to)) > crowding:
+				case p.leaders[g] == from:
+					led.add(from, to, g)
+				default:
+					e.add(from, to, g)
+				}
+			}
+		}
+	}
+	for pair, groups := range led {
+		e[pair] = append(e[pair], groups...)
+	}
+	return e
+}
+
+// leaderEdges are the transfers of leaderships of groups.
+func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) edges {
+	e := edges{}
+	for _, g := range groups {
+		from := p.leaders[g]
+		for _, to := range p.targets[g] {
+			if to != from && p.takes(from) && may(g, to) {
+				e.add(from, to, g)
+			}
+		}
+	}
+	return e
+}
+
+// shards returns the groups of keyspaces of which ok holds.
+func (p *plan) shards(ok func(uint32) bool) []uint32 {
+	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
+		return g == raftfsm.CatalogGroup || !ok(g)
+	})
+}
+
+// evenReplicas moves replicas of shards from nodes with many to nodes with few.
+// A shift that is one of a chain waits until nothing else moves: it only makes
+// sense with the others where they are.
+func (p *plan) evenReplicas() {
+	takers := p.takers()
+	for p.roomToMove() && uneven(takers, p.load) {
+		s, ok := nextShift(takers, p.load, p.replicaEdges(p.shards(p.sound)))
+		if !ok || !s.direct && p.moving > 0 {
+			return
+		}
+		why := reason("%s has %d replicas, %s has %d", s.from, p.load[s.from], s.to, p.load[s.to])
+		if !s.direct {
+			why += ", which makes room for others"
+		}
+		p.place(s.group, swapped(p.targets[s.group], s.from, s.to), why)
+	}
+}
+
+// transfer adds a Transfer.
+func (p *plan) transfer(g uint32, to string, why Reason) {
+	p.add(Transfer{Group: g, Name: p.names[g], From: p.leaders[g], To: to, Reason: why})
+	p.setLeader(g, to)
+}
+
+// mayLead reports whether a node can be given the leadership of a group.
+func (p *plan) mayLead(g uint32, key string) bool {
+	return p.takes(key) && contains(p.view.Groups[g].Voters, key) && p.fresh(g, key)
+}
+
+// leaveLeaders moves leaderships off nodes that are drained or leaving.
+func (p *plan) leaveLeaders() {
+	for _, g := range p.groups {
+		leader := p.leaders[g]
+		if !p.alive(leader) || p.takes(leader) {
+			continue
+		}
+		to := slices.DeleteFunc(slices.Clone(p.targets[g]), func(key string) bool { return !p.mayLead(g, key) })
+		if len(to) > 0 {
+			least := slices.MinFunc(to, byFirst(func(key string) int { return p.leads[key] }))
+			p.transfer(g, least, reason("%s is %s", leader, p.nodes[leader].State))
+		}
+	}
+}
+
+// evenLeaders moves leaderships of shards from nodes that lead many to nodes
+// that lead few, no more at a time than groups may move. Groups without a
+// leader will have one soon, so they are waited for.
+func (p *plan) evenLeaders() {
+	takers := p.takers()
+	before := len(p.steps)
+	for range p.settings.MovesMax {
+		if p.unheard > 0 || !uneven(takers, p.leads) {
+			return
+		}
+		s, ok := nextShift(takers, p.leads, p.leaderEdges(p.shards(p.mayTransfer), p.mayLead))
+		if !ok || !s.direct && (p.moving > 0 || before > 0 || len(p.steps) > before) {
+			return
+		}
+		why := reason("%s leads %d shards, %s leads %d", s.from, p.leads[s.from], s.to, p.leads[s.to])
+		p.transfer(s.group, s.to, why)
+	}
+}
+
+// mayTransfer reports whether a group's leadership may move: it is settled, and
+// this plan has not moved it yet.
+func (p *plan) mayTransfer(g uint32) bool {
+	return p.settled(g) && p.leaders[g] == p.view.Groups[g].Leader
+}
+
+// byFirst orders keys by the first of the measures that differ, then by
+// themselves.
+func byFirst(measures ...func(string) int) func(a, b string) int {
+	return func(a, b string) int {
+		for _, m := range measures {
+			if c := cmp.Compare(m(a), m(b)); c != 0 {
+				return c
+			}
+		}
+		return cmp.Compare(a, b)
+	}
+}

@@ -1,0 +1,275 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// quiet is a cluster in which all is well: nodes alive and active, groups as
+// their targets say, led by the first of them.
+func quiet(zones []string, targets [][]string) View {
+	c := &raftfsm.CatalogView{
+		NextGroup: uint32(len(targets) + 1), ClusterVersion: 1,
+		Keyspaces: map[string]raftfsm.Keyspace{"k": {Name: "k", Shards: len(targets), FirstGroup: 1}},
+		Nodes:     map[string]raftfsm.Node{}, Groups: map[uint32]raftfsm.Placement{},
+	}
+	for i, zone := range zones {
+		key := nodeKey(i)
+		c.Nodes[key] = raftfsm.Node{Key: key, Name: key, Zone: zone, VersionMax: 1, State: raftfsm.NodeActive}
+	}
+	v := View{
+		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]GroupFacts{},
+		Settings: PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2},
+	}
+	for i, target := range targets {
+		settle(&v, uint32(i+1), target, target[0])
+	}
+	return v
+}
+
+func nodeKey(i int) string { return string(rune('a' + i)) }
+
+// settle puts a group where it is told, all voters caught up.
+func settle(v *View, g uint32, target []string, leader string) {
+	v.Catalog.Groups[g] = raftfsm.Placement{Initial: target, Target: target}
+	v.Groups[g] = GroupFacts{Leader: leader, Voters: target, CaughtUp: target}
+}
+
+// enact carries steps out to their ends.
+func enact(v *View, steps []Step) {
+	for _, step := range steps {
+		switch step := step.(type) {
+		case Place:
+			leader := v.Groups[step.Group].Leader
+			if !contains(step.Target, leader) {
+				leader = step.Target[0]
+			}
+			settle(v, step.Group, step.Target, leader)
+		case Transfer:
+			settle(v, step.Group, v.Catalog.Groups[step.Group].Target, step.To)
+		case SetNodeState:
+			node := v.Catalog.Nodes[step.Node]
+			node.State = step.State
+			v.Catalog.Nodes[step.Node] = node
+		case RemoveNode:
+			delete(v.Catalog.Nodes, step.Node)
+		case RaiseVersion:
+			v.Catalog.ClusterVersion = step.Version
+		}
+	}
+}
+
+// planOut plans and enacts until there is nothing to do, and returns all steps.
+func planOut(t rapid.TB, v *View) []Step {
+	t.Helper()
+	var all []Step
+	for range 1000 {
+		steps := Plan(*v)
+		if len(steps) == 0 {
+			return all
+		}
+		all = append(all, steps...)
+		enact(v, steps)
+	}
+	t.Fatalf("no end of it: %v", all[len(all)-10:])
+	return nil
+}
+
+func squares(load map[string]int) int {
+	sum := 0
+	for _, n := range load {
+		sum += n * n
+	}
+	return sum
+}
+
+// subsets returns the sets of n of the keys.
+func subsets(keys []string, n int) [][]string {
+	if n == 0 {
+		return [][]string{nil}
+	}
+	var all [][]string
+	for i, key := range keys {
+		for _, rest := range subsets(keys[i+1:], n-1) {
+			all = append(all, append([]string{key}, rest...))
+		}
+	}
+	return all
+}
+
+// leastSquares tries every choice of one of the options for each group. Each
+// option adds one to the load of its nodes.
+func leastSquares(options [][][]string, load map[string]int) int {
+	if len(options) == 0 {
+		return squares(load)
+	}
+	best := 1 << 30
+	for _, option := range options[0] {
+		for _, key := range option {
+			load[key]++
+		}
+		best = min(best, leastSquares(options[1:], load))
+		for _, key := range option {
+			load[key]--
+		}
+	}
+	return best
+}
+
+// From any placing, plans come to one of which none is better, by trying all:
+// 1. each group in as many zones as can be; 2. among those, replicas as even as
+// can be; 3. on that placing, leaderships as even as can be.
+func TestPlansReachTheBestThereIs(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "x", "y", "z"}), 3, 5).Draw(rt, "zones")
+		keys := make([]string, len(zones))
+		for i := range keys {
+			keys[i] = nodeKey(i)
+		}
+		target := rapid.Custom(func(t *rapid.T) []string { return rapid.Permutation(keys).Draw(t, "keys")[:3] })
+		v := quiet(zones, rapid.SliceOfN(target, 1, 4).Draw(rt, "targets"))
+		planOut(rt, &v)
+
+		p := newPlan(&v)
+		all := subsets(keys, 3)
+		least := p.crowding(slices.MinFunc(all, func(a, b []string) int { return p.crowding(a) - p.crowding(b) }))
+		spread := slices.DeleteFunc(all, func(keys []string) bool { return p.crowding(keys) > least })
+		for _, g := range p.groups {
+			if p.crowding(p.targets[g]) > least {
+				rt.Fatalf("group %d is at %v in zones %v", g, p.targets[g], zones)
+			}
+		}
+		if best := leastSquares(slices.Repeat([][][]string{spread}, len(p.groups)), map[string]int{}); squares(p.load) > best {
+			rt.Fatalf("replicas %v in zones %v: squares %d, the best are %d", p.load, zones, squares(p.load), best)
+		}
+		var leaders [][][]string
+		for _, g := range p.groups {
+			leaders = append(leaders, subsets(p.targets[g], 1))
+		}
+		if best := leastSquares(leaders, map[string]int{}); squares(p.leads) > best {
+			rt.Fatalf("leaders %v of %v: squares %d, the best are %d", p.leads, p.targets, squares(p.leads), best)
+		}
+	})
+}
+
+// The first keyspace that is made where Initial says leaves a plan nothing to do,
+// whatever the zones. Later ones, in one zone, leave it no replica to move; old
+// shards may have to make room for their leaders.
+func TestInitialLeavesNothingToDo(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 1, 7).Draw(rt, "zones")
+		if rapid.Bool().Draw(rt, "one zone") {
+			zones = make([]string, len(zones))
+		}
+		v := quiet(zones, nil)
+		for range rapid.IntRange(1, 3).Draw(rt, "keyspaces") {
+			replicas, err := Initial(v, rapid.IntRange(1, 16).Draw(rt, "shards"))
+			if err != nil {
+				rt.Fatal(err)
+			}
+			first := v.Catalog.NextGroup
+			for i, keys := range replicas {
+				if len(keys) != min(3, len(zones)) {
+					rt.Fatalf("shard %d is at %v", i, keys)
+				}
+				settle(&v, first+uint32(i), keys, keys[0])
+			}
+			v.Catalog.NextGroup += uint32(len(replicas))
+			name := fmt.Sprintf("k%d", first)
+			v.Catalog.Keyspaces[name] = raftfsm.Keyspace{Name: name, Shards: len(replicas), FirstGroup: first}
+			steps := planOut(rt, &v)
+			places := slices.ContainsFunc(steps, func(s Step) bool { _, is := s.(Place); return is })
+			if len(steps) > 0 && first == 1 || places && zones[0] == "" {
+				rt.Fatalf("left to do: %v", steps)
+			}
+		}
+	})
+}
+
+func TestInitialOnNodesThatTakeReplicas(t *testing.T) {
+	v := quiet([]string{"x", "y", "z", "x", "y"}, nil)
+	v.Dead["a"] = time.Second
+	for key, state := range map[string]raftfsm.NodeState{"b": raftfsm.NodeDraining, "c": raftfsm.NodeLeaving} {
+		node := v.Catalog.Nodes[key]
+		node.State = state
+		v.Catalog.Nodes[key] = node
+	}
+	got, err := Initial(v, 3)
+	if err != nil || len(got) != 3 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	for _, keys := range got {
+		if !sameSet(keys, []string{"d", "e"}) {
+			t.Errorf("a shard at %v", keys)
+		}
+	}
+	v.Dead["d"], v.Dead["e"] = time.Second, time.Second
+	if got, err := Initial(v, 3); err == nil {
+		t.Errorf("shards at %v, where nobody is", got)
+	}
+}
+
+// A node that joins takes its share with as few moves as there can be, and the
+// nodes that were there change nothing among themselves.
+func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
+	for _, nodes := range []int{3, 4, 5} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			v := quiet(slices.Repeat([]string{""}, nodes), nil)
+			const shards = 20
+			replicas, err := Initial(v, shards)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, keys := range replicas {
+				settle(&v, uint32(i+1), keys, keys[0])
+			}
+			v.Catalog.Keyspaces["k"] = raftfsm.Keyspace{Name: "k", Shards: shards, FirstGroup: 1}
+			joined := nodeKey(nodes)
+			v.Catalog.Nodes[joined] = raftfsm.Node{Key: joined, Name: joined, VersionMax: 1, State: raftfsm.NodeActive}
+			moves := 0
+			for _, step := range planOut(t, &v) {
+				if s, ok := step.(Place); ok {
+					moves++
+					if !contains(s.Target, joined) || contains(s.Was, joined) {
+						t.Errorf("%s", s)
+					}
+				}
+			}
+			if share := 3 * shards / (nodes + 1); moves != share {
+				t.Errorf("%d moves, the share is %d", moves, share)
+			}
+		})
+	}
+}
+
+// A chain: a has three, b has one, and no group can move from a to b, since
+// where a is, b is as well or its zone. Over c it goes.
+func TestReplicasMoveOverAThirdNode(t *testing.T) {
+	load := map[string]int{"a": 3, "b": 1, "c": 2}
+	e := edges{}
+	e.add("a", "c", 1)
+	e.add("c", "b", 2)
+	keys := slices.Sorted(maps.Keys(load))
+	var moved []shift
+	for range 10 {
+		s, ok := nextShift(keys, load, e)
+		if !ok {
+			break
+		}
+		moved = append(moved, s)
+		load[s.from]--
+		load[s.to]++
+		delete(e, [2]string{s.from, s.to})
+	}
+	want := []shift{{"c", "b", 2, false}, {"a", "c", 1, true}}
+	if !slices.Equal(moved, want) {
+		t.Errorf("shifts %v, want %v", moved, want)
+	}
+}

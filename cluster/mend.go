@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"slices"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// mend gives groups the voters that they lack, takes away those that they
+// should not have, and spreads them over zones: what is worst first, each group
+// once. A voter that is alive stays, even one that is leaving, as long as most
+// of those without it would be dead.
+func (p *plan) mend() {
+	for _, g := range p.groups {
+		p.retarget(g)
+	}
+	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
+		for _, g := range p.groups {
+			if !p.roomToMove() {
+				return
+			}
+			if !p.settled(g) {
+				continue
+			}
+			if target, why := change(g); target != nil && p.majority(target, p.alive) {
+				p.place(g, target, why)
+			}
+		}
+	}
+}
+
+// retarget lets a move end elsewhere when the node that was to join is leaving
+// before it is a voter. Without this the group would wait for it for ever.
+func (p *plan) retarget(g uint32) {
+	facts, known := p.view.Groups[g]
+	if !known || !p.majority(facts.Voters, func(key string) bool { return p.fresh(g, key) }) {
+		return
+	}
+	for _, key := range p.leaving(g) {
+		if contains(facts.Voters, key) {
+			continue
+		}
+		if next, _ := p.replace(g, key); next != nil && p.majority(next, p.alive) {
+			p.place(g, next, reason("%s is leaving before it has joined", key))
+			return
+		}
+	}
+}
+
+// replaceLost replaces a voter that is leaving and dead.
+func (p *plan) replaceLost(g uint32) ([]string, Reason) {
+	for _, key := range p.leaving(g) {
+		if !p.alive(key) {
+			return p.replace(g, key)
+		}
+	}
+	return nil, ""
+}
+
+// replaceLeaving replaces a voter that is leaving.
+func (p *plan) replaceLeaving(g uint32) ([]string, Reason) {
+	for _, key := range p.leaving(g) {
+		return p.replace(g, key)
+	}
+	return nil, ""
+}
+
+func (p *plan) leaving(g uint32) []string {
+	return slices.DeleteFunc(slices.Clone(p.targets[g]), func(key string) bool {
+		return p.nodes[key].State != raftfsm.NodeLeaving
+	})
+}
+
+// replace returns the target without a node that is leaving: with another in its
+// place, or with none if the rest is enough.
+func (p *plan) replace(g uint32, key string) ([]string, Reason) {
+	target := p.targets[g]
+	leaving := p.leaving(g)
+	kept := slices.DeleteFunc(slices.Clone(target), func(k string) bool { return contains(leaving, k) })
+	if len(kept) >= p.want(g) {
+		if len(kept) == 0 { // nobody stays: a group needs a voter
+			return nil, ""
+		}
+		return without(target, key), reason("%s is leaving, %d voters are enough", key, p.want(g))
+	}
+	if to := p.bestTaker(g, kept); to != "" {
+		return swapped(target, key, to), reason("%s is leaving", key)
+	}
+	return nil, ""
+}
+
+// want returns how many voters a group is to have: as many as are wanted, if
+// there are so many nodes. Nodes that are drained count where they are voters.
+func (p *plan) want(g uint32) int {
+	n := 0
+	for _, key := range p.keys {
+		switch p.nodes[key].State {
+		case raftfsm.NodeActive:
+			n++
+		case raftfsm.NodeDraining:
+			n += toInt(contains(p.targets[g], key))
+		}
+	}
+	return min(n, p.settings.Replicas)
+}
+
+// grow adds a voter.
+func (p *plan) grow(g uint32) ([]string, Reason) {
+	target := p.targets[g]
+	if len(target) >= p.want(g) {
+		return nil, ""
+	}
+	to := p.bestTaker(g, target)
+	if to == "" {
+		return nil, ""
+	}
+	return append(slices.Clone(target), to), reason("it has %d of %d voters", len(target), p.want(g))
+}
+
+// shrink takes a voter away: one that is drained, or else one that shares its
+// zone or has many replicas.
+func (p *plan) shrink(g uint32) ([]string, Reason) {
+	target := p.targets[g]
+	if len(target) <= p.want(g) || !p.sound(g) {
+		return nil, ""
+	}
+	worst := slices.MinFunc(target, byFirst(
+		func(key string) int { return -toInt(p.nodes[key].State == raftfsm.NodeDraining) },
+		func(key string) int { return p.crowding(without(target, key)) },
+		func(key string) int { return -p.load[key] },
+		func(key string) int { return toInt(key == p.leaders[g]) },
+	))
+	return without(target, worst), reason("it has %d voters, %d are wanted", len(target), p.want(g))
+}
+
+// spread moves a voter out of a crowded zone.
+func (p *plan) spread(g uint32) ([]string, Reason) {
+	target := p.targets[g]
+	if p.crowding(target) == 0 || !p.sound(g) {
+		return nil, ""
+	}
+	from, to, least := "", "", p.crowding(target)
+	for _, x := range target {
+		if !p.takes(x) {
+			continue // what is drained stays, what is leaving is mended otherwise
+		}
+		y := p.bestTaker(g, without(target, x))
+		if y == "" {
+			continue
+		}
+		if c := p.crowding(swapped(target, x, y)); c < least || c == least && from != "" && p.load[x] > p.load[from] {
+			from, to, least = x, y, c
+		}
+	}
+	if from == "" {
+		return nil, ""
+	}
+	return swapped(target, from, to), reason("%s is not the only voter in zone %q, zone %q has fewer", from, p.nodes[from].Zone, p.nodes[to].Zone)
+}

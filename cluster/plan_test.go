@@ -1,0 +1,221 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// three zones, and groups on a, b and c that they lead in turn.
+func abc(nodes int, groups int) View {
+	v := quiet([]string{"x", "y", "z", "x", "y", "z"}[:nodes], slices.Repeat([][]string{{"a", "b", "c"}}, groups))
+	for i := range groups {
+		settle(&v, uint32(i+1), []string{"a", "b", "c"}, nodeKey(i%3))
+	}
+	return v
+}
+
+func setNode(v *View, key string, change func(*raftfsm.Node)) {
+	node := v.Catalog.Nodes[key]
+	change(&node)
+	v.Catalog.Nodes[key] = node
+}
+
+func in(state raftfsm.NodeState) func(*raftfsm.Node) {
+	return func(n *raftfsm.Node) { n.State = state }
+}
+
+func TestPlan(t *testing.T) {
+	const late = 2 * time.Minute // beyond when a node is replaced
+	for _, test := range []struct {
+		name   string
+		view   View
+		change func(v *View)
+		want   []string
+	}{
+		{"all is well", abc(3, 3), func(*View) {}, nil},
+		{"a node dead for a while", abc(4, 1), func(v *View) { v.Dead["c"] = time.Second }, nil},
+		{"a node dead for long", abc(4, 1), func(v *View) { v.Dead["c"] = late },
+			[]string{"set node c to leaving: it has been dead for 2m0s"}},
+		{"a drained node dead for long", abc(4, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(raftfsm.NodeDraining)) },
+			[]string{"set node c to leaving: it has been dead for 2m0s"}},
+		{"a node dead for long that none could replace", abc(3, 1), func(v *View) { v.Dead["c"] = late }, nil},
+		{"half of the nodes dead", abc(6, 1), func(v *View) { v.Dead["d"], v.Dead["e"], v.Dead["f"] = late, late, late }, nil},
+		{"a lost node is replaced", abc(4, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(raftfsm.NodeLeaving)) },
+			[]string{"place group 1 (k/0) +d -c: c is leaving"}},
+		{"in the zone that has none", abc(6, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(raftfsm.NodeLeaving)) },
+			[]string{"place group 1 (k/0) +f -c: c is leaving"}},
+		{"a wiped node, the new one takes its place", abc(4, 1), func(v *View) {
+			setNode(v, "d", func(n *raftfsm.Node) { n.Name, n.Zone = "c", "z" })
+			setNode(v, "c", in(raftfsm.NodeLeaving))
+			v.Dead["c"] = time.Second
+		}, []string{"place group 1 (k/0) +d -c: c is leaving"}},
+		{"a node is removed, its groups two at a time", abc(4, 3), func(v *View) { setNode(v, "b", in(raftfsm.NodeLeaving)) },
+			[]string{
+				"place group 1 (k/0) +d -b: b is leaving",
+				"place group 2 (k/1) +d -b: b is leaving",
+				"transfer group 2 (k/1) from b to a: b is leaving",
+			}},
+		{"no other in its place", abc(3, 1), func(v *View) { setNode(v, "c", in(raftfsm.NodeLeaving)) },
+			[]string{"place group 1 (k/0) -c: c is leaving, 2 voters are enough"}},
+		{"not if most of the rest is dead", abc(4, 1), func(v *View) {
+			setNode(v, "c", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(raftfsm.NodeDraining))
+			v.Dead["b"] = time.Second
+		}, nil},
+		{"an empty node goes", abc(4, 1), func(v *View) { setNode(v, "d", in(raftfsm.NodeLeaving)) },
+			[]string{"remove node d: it is leaving and holds no replica"}},
+		{"not while a configuration has it", abc(4, 1), func(v *View) {
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c", "d"}, CaughtUp: []string{"a", "b", "c", "d"}}
+		}, nil},
+		{"not while a group is without a leader", abc(4, 2), func(v *View) {
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			delete(v.Groups, 2)
+		}, nil},
+		{"two nodes become three", quiet([]string{"", "", ""}, [][]string{{"a", "b"}}), func(*View) {},
+			[]string{"place group 1 (k/0) +c: it has 2 of 3 voters"}},
+		{"too many voters", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "c", "d"}}), func(*View) {},
+			[]string{"place group 1 (k/0) -d: it has 4 voters, 3 are wanted"}},
+		{"a crowded zone", quiet([]string{"x", "x", "y", "z"}, [][]string{{"a", "b", "c"}}), func(*View) {},
+			[]string{`place group 1 (k/0) +d -a: a is not the only voter in zone "x", zone "z" has fewer`}},
+		{"not while a voter is behind", quiet([]string{"x", "x", "y", "z"}, [][]string{{"a", "b", "c"}}), func(v *View) {
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "b"}}
+		}, nil},
+		{"a crowded zone of the catalog", quiet([]string{"x", "x", "y", "z"}, nil), func(v *View) {
+			settle(v, raftfsm.CatalogGroup, []string{"a", "b", "c"}, "a")
+			v.Groups[raftfsm.CatalogGroup] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+		}, []string{`place group 0 (meta) +d -a: a is not the only voter in zone "x", zone "z" has fewer`}},
+		{"replicas are evened", abc(4, 4), func(v *View) { setNode(v, "d", func(n *raftfsm.Node) { n.Zone = "z" }) },
+			[]string{
+				"place group 1 (k/0) +d -c: c has 4 replicas, d has 0",
+				"place group 2 (k/1) +d -c: c has 3 replicas, d has 1",
+			}},
+		{"not onto a node that is drained", abc(4, 4), func(v *View) { setNode(v, "d", in(raftfsm.NodeDraining)) }, nil},
+		{"a drained node leads nothing and keeps its replicas", abc(4, 1), func(v *View) { setNode(v, "a", in(raftfsm.NodeDraining)) },
+			[]string{"transfer group 1 (k/0) from a to b: a is draining"}},
+		{"not to one that is behind", abc(4, 1), func(v *View) {
+			setNode(v, "a", in(raftfsm.NodeDraining))
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"c"}}
+		}, []string{"transfer group 1 (k/0) from a to c: a is draining"}},
+		{"leaders are evened", abc(3, 3), func(v *View) {
+			for g := range uint32(3) {
+				settle(v, g+1, []string{"a", "b", "c"}, "a")
+			}
+		}, []string{
+			"transfer group 1 (k/0) from a to b: a leads 3 shards, b leads 0",
+			"transfer group 2 (k/1) from a to c: a leads 2 shards, c leads 0",
+		}},
+		{"not while a group has no leader", abc(3, 4), func(v *View) {
+			for g := range uint32(3) {
+				settle(v, g+1, []string{"a", "b", "c"}, "a")
+			}
+			delete(v.Groups, 4)
+		}, nil},
+		{"a move goes on and nothing else in its group", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			setNode(v, "b", in(raftfsm.NodeLeaving))
+		}, nil},
+		{"a move to a node that leaves ends elsewhere", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+		}, []string{"place group 1 (k/0) +c -d: d is leaving before it has joined"}},
+		{"a move that waits for a dead node holds up no other", abc(6, 3), func(v *View) {
+			v.Settings.MovesMax = 1
+			v.Catalog.Groups[1] = raftfsm.Placement{Target: []string{"a", "b", "f"}}
+			v.Dead["f"] = time.Second
+			setNode(v, "c", in(raftfsm.NodeLeaving))
+		}, []string{
+			"place group 2 (k/1) +d -c: c is leaving",
+			"transfer group 3 (k/2) from c to a: c is leaving",
+		}},
+		{"all speak the next version", abc(3, 1), func(v *View) {
+			for _, key := range []string{"a", "b", "c"} {
+				setNode(v, key, func(n *raftfsm.Node) { n.VersionMax = 3 })
+			}
+		}, []string{"raise cluster version to 2: all 3 nodes speak it"}},
+		{"all but one do", abc(3, 1), func(v *View) {
+			setNode(v, "a", func(n *raftfsm.Node) { n.VersionMax = 2 })
+			setNode(v, "b", func(n *raftfsm.Node) { n.VersionMax = 2 })
+		}, nil},
+		{"the version is held", abc(1, 0), func(v *View) {
+			setNode(v, "a", func(n *raftfsm.Node) { n.VersionMax = 2 })
+			v.Catalog.VersionHeld = true
+		}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.change(&test.view)
+			var got []string
+			for _, step := range Plan(test.view) {
+				got = append(got, step.String())
+				if !strings.HasSuffix(step.String(), ": "+step.Why()) {
+					t.Errorf("%q does not say why: %q", step, step.Why())
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("planned\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(test.want, "\n  "))
+			}
+		})
+	}
+}
+
+func TestPlanReadsItsViewOnly(t *testing.T) {
+	v := abc(6, 4)
+	setNode(&v, "a", in(raftfsm.NodeLeaving))
+	before := slices.Clone(v.Groups[1].Voters)
+	first := Plan(v)
+	if len(first) == 0 {
+		t.Fatal("nothing is planned")
+	}
+	second := Plan(v)
+	if !slices.EqualFunc(first, second, func(a, b Step) bool { return a.String() == b.String() }) ||
+		!slices.Equal(before, v.Groups[1].Voters) || !slices.Equal(v.Catalog.Groups[1].Target, []string{"a", "b", "c"}) {
+		t.Errorf("planned %v, then %v", first, second)
+	}
+}
+
+func TestPlanSettings(t *testing.T) {
+	if err := PlanSettingsDefault.Check(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*PlanSettings){
+		"no replicas":       func(s *PlanSettings) { s.Replicas = 0 },
+		"too many replicas": func(s *PlanSettings) { s.Replicas = raftfsm.ReplicasMax + 1 },
+		"no time":           func(s *PlanSettings) { s.ReplaceAfter = 0 },
+		"no moves":          func(s *PlanSettings) { s.MovesMax = 0 },
+	} {
+		s := PlanSettingsDefault
+		change(&s)
+		if s.Check() == nil {
+			t.Errorf("%s: %+v is taken", name, s)
+		}
+	}
+	v := abc(1, 0)
+	v.Dead["a"] = time.Hour
+	if _, err := Initial(v, 1); !errors.Is(err, ErrNoNodes) {
+		t.Errorf("told %v", err)
+	}
+}
+
+// BenchmarkPlan plans for the largest cluster that shards fit on, which has
+// gained a node.
+func BenchmarkPlan(b *testing.B) {
+	v := quiet(slices.Repeat([]string{"x", "y", "z"}, 7), nil)
+	replicas, err := Initial(v, 1000)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i, keys := range replicas {
+		settle(&v, uint32(i+1), keys, keys[0])
+	}
+	v.Catalog.Nodes["new"] = raftfsm.Node{Key: "new", Name: "new", Zone: "x", VersionMax: 1, State: raftfsm.NodeActive}
+	for b.Loop() {
+		if len(Plan(v)) == 0 {
+			b.Fatal("nothing is planned")
+		}
+	}
+}

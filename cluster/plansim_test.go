@@ -1,0 +1,310 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// sim is a naive cluster: the real catalog, and Raft groups that follow it one
+// change at a time. All chance is rapid's.
+type sim struct {
+	t        *rapid.T
+	catalog  *raftfsm.CatalogView
+	settings PlanSettings
+	now      time.Duration
+	dead     map[string]time.Duration // node to when it died
+	groups   map[uint32]*simGroup
+	made     int  // nodes ever made
+	calm     bool // nothing takes longer any more
+}
+
+// simGroup is a group's Raft configuration.
+type simGroup struct {
+	leader            string // "" for none
+	voters, nonVoters []string
+	behind            map[string]bool
+}
+
+func newSim(t *rapid.T) *sim {
+	return &sim{
+		t: t, catalog: raftfsm.NewCatalog().View(), dead: map[string]time.Duration{}, groups: map[uint32]*simGroup{},
+		settings: PlanSettings{Replicas: 3, ReplaceAfter: 10 * time.Second, MovesMax: rapid.IntRange(1, 3).Draw(t, "moves at a time")},
+	}
+}
+
+func (s *sim) chance(percent int, what string) bool {
+	return rapid.IntRange(0, 99).Draw(s.t, what) < percent
+}
+
+func (s *sim) pick(keys []string, what string) string {
+	return rapid.SampledFrom(keys).Draw(s.t, what)
+}
+
+// apply applies a command and returns why it was refused, "" if it was not.
+func (s *sim) apply(command *raftfsm.CatalogCommand) string {
+	next, result := s.catalog.After(command)
+	s.catalog = next
+	return result.Refused
+}
+
+// join adds a node, in place of one if replaces is not "".
+func (s *sim) join(zone, replaces string, versionMax int) string {
+	s.made++
+	name := fmt.Sprintf("n%d", s.made)
+	if replaces != "" {
+		name = s.catalog.Nodes[replaces].Name
+	}
+	key := fmt.Sprintf("%s.%d", name, s.made)
+	node := raftfsm.Node{Key: key, Name: name, Zone: zone, VersionMax: versionMax}
+	if no := s.apply(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: node, Replaces: replaces}}); no != "" {
+		s.t.Fatalf("node %s cannot join: %s", key, no)
+	}
+	return key
+}
+
+// create makes a keyspace where Initial wants it, its leaders elected.
+func (s *sim) create(name string, shards int) {
+	replicas, err := Initial(s.view(), shards)
+	if err != nil {
+		return // nobody takes replicas
+	}
+	command := &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{Name: name, Shards: shards}, Replicas: replicas}
+	if no := s.apply(&raftfsm.CatalogCommand{Create: command}); no != "" {
+		s.t.Fatalf("keyspace %s: %s", name, no)
+	}
+}
+
+// begin makes the groups that the catalog has and that are not there.
+func (s *sim) begin() {
+	for g, p := range s.catalog.Groups {
+		if s.groups[g] == nil {
+			s.groups[g] = &simGroup{voters: slices.Clone(p.Initial), behind: map[string]bool{}}
+		}
+	}
+}
+
+func (s *sim) alive(key string) bool {
+	_, dead := s.dead[key]
+	return !dead
+}
+
+func (s *sim) quorum(keys []string) bool {
+	n := 0
+	for _, key := range keys {
+		n += toInt(s.alive(key))
+	}
+	return 2*n > len(keys)
+}
+
+func (s *sim) numbers() []uint32 { return slices.Sorted(maps.Keys(s.groups)) }
+
+func (s *sim) view() View {
+	v := View{Catalog: s.catalog, Dead: map[string]time.Duration{}, Groups: map[uint32]GroupFacts{}, Settings: s.settings}
+	for key, since := range s.dead {
+		v.Dead[key] = s.now - since
+	}
+	for g, group := range s.groups {
+		if group.leader == "" {
+			continue
+		}
+		facts := GroupFacts{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
+		for _, key := range group.voters {
+			if s.alive(key) && !group.behind[key] {
+				facts.CaughtUp = append(facts.CaughtUp, key)
+			}
+		}
+		v.Groups[g] = facts
+	}
+	return v
+}
+
+// tick lets time pass and each group do at most one thing.
+func (s *sim) tick() {
+	s.now += time.Second
+	s.begin()
+	for _, g := range s.numbers() {
+		group := s.groups[g]
+		if group.leader != "" && (!s.alive(group.leader) || !s.quorum(group.voters)) {
+			group.leader = ""
+		}
+		switch {
+		case !s.quorum(group.voters) || !s.calm && s.chance(20, "it takes longer"):
+		case group.leader == "":
+			s.elect(group)
+		default:
+			s.reconcile(g, group)
+		}
+	}
+}
+
+func (s *sim) elect(group *simGroup) {
+	able := slices.DeleteFunc(slices.Clone(group.voters), func(key string) bool { return !s.alive(key) || group.behind[key] })
+	if len(able) > 0 {
+		group.leader = able[0]
+		if !s.calm {
+			group.leader = s.pick(able, "elected")
+		}
+		return
+	}
+	for key := range group.behind { // among those that are alive, one has all that is committed
+		delete(group.behind, key)
+	}
+}
+
+// reconcile brings a group one change nearer to what the catalog says.
+func (s *sim) reconcile(g uint32, group *simGroup) {
+	c := s.catalog
+	target := c.Groups[g].Target
+	others := []string(nil)
+	if g == raftfsm.CatalogGroup {
+		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) })
+	}
+	for _, key := range group.voters {
+		if group.behind[key] && s.alive(key) {
+			delete(group.behind, key)
+			return
+		}
+	}
+	for _, key := range slices.Concat(target, others) {
+		if !contains(group.voters, key) && !contains(group.nonVoters, key) {
+			group.nonVoters = append(group.nonVoters, key)
+			group.behind[key] = true
+			return
+		}
+	}
+	for _, key := range group.nonVoters {
+		switch {
+		case !contains(target, key) && !contains(others, key):
+			group.nonVoters = without(group.nonVoters, key)
+			return
+		case contains(target, key) && s.alive(key):
+			group.nonVoters, group.voters = without(group.nonVoters, key), append(group.voters, key)
+			delete(group.behind, key)
+			return
+		}
+	}
+	s.dismiss(group, target)
+}
+
+// dismiss takes away a voter that is not in the target once all that are have
+// joined, the leader last, if most of those that are left are alive.
+func (s *sim) dismiss(group *simGroup, target []string) {
+	for _, key := range target {
+		if !contains(group.voters, key) {
+			return
+		}
+	}
+	extra := slices.DeleteFunc(slices.Clone(group.voters), func(key string) bool { return contains(target, key) })
+	if len(extra) == 0 {
+		return
+	}
+	key := extra[0]
+	if key == group.leader && len(extra) > 1 {
+		key = extra[1]
+	}
+	if key == group.leader {
+		group.leader = ""
+		for _, to := range target {
+			if s.alive(to) && !group.behind[to] {
+				group.leader = to
+			}
+		}
+		return
+	}
+	if left := without(group.voters, key); s.quorum(left) {
+		group.voters = left
+	}
+}
+
+// carryOut carries a step out, as far as it still fits.
+func (s *sim) carryOut(step Step) {
+	switch step := step.(type) {
+	case Place:
+		s.apply(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: step.Group, Target: step.Target, Was: step.Was}})
+	case Transfer:
+		group := s.groups[step.Group]
+		if group.leader == step.From && contains(group.voters, step.To) && s.alive(step.To) && !group.behind[step.To] {
+			group.leader = step.To
+		}
+	case SetNodeState:
+		s.apply(&raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: step.Node, State: step.State}})
+	case RemoveNode:
+		s.apply(&raftfsm.CatalogCommand{RemoveNode: &raftfsm.RemoveNodeEntry{Key: step.Node}})
+	case RaiseVersion:
+		s.apply(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: step.Version}})
+	default:
+		s.t.Fatalf("a step of type %T", step)
+	}
+}
+
+// happen lets something happen to the cluster.
+func (s *sim) happen() {
+	c := s.catalog
+	keys := slices.Sorted(maps.Keys(c.Nodes))
+	set := func(key string, state raftfsm.NodeState) {
+		s.apply(&raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: key, State: state}})
+	}
+	zones := rapid.SampledFrom([]string{"", "x", "y", "z"})
+	switch rapid.IntRange(0, 9).Draw(s.t, "event") {
+	case 0:
+		if len(keys) < 9 {
+			s.join(zones.Draw(s.t, "zone"), "", rapid.IntRange(c.ClusterVersion, 3).Draw(s.t, "version"))
+		}
+	case 1, 2:
+		if key := s.pick(keys, "dies"); s.alive(key) {
+			s.dead[key] = s.now
+		}
+	case 3, 4, 5:
+		if len(s.dead) > 0 {
+			s.revive(s.pick(slices.Sorted(maps.Keys(s.dead)), "returns"))
+		}
+	case 6:
+		set(s.pick(keys, "drained"), raftfsm.NodeDraining)
+	case 7:
+		set(s.pick(keys, "undrained"), raftfsm.NodeActive)
+	case 8:
+		if len(keys) > 3 {
+			set(s.pick(keys, "removed"), raftfsm.NodeLeaving)
+		}
+	case 9:
+		if key := s.pick(keys, "wiped"); len(keys) < 9 && c.Nodes[key].State != raftfsm.NodeLeaving {
+			s.dead[key] = s.now
+			s.join(c.Nodes[key].Zone, key, c.Nodes[key].VersionMax)
+		}
+	}
+}
+
+// revive brings a node back, its replicas behind.
+func (s *sim) revive(key string) {
+	delete(s.dead, key)
+	for _, g := range s.numbers() {
+		if contains(s.groups[g].voters, key) && s.groups[g].leader != "" {
+			s.groups[g].behind[key] = true
+		}
+	}
+}
+
+// String draws the cluster for a test that fails.
+func (s *sim) String() string {
+	c := s.catalog
+	out := fmt.Sprintf("at %s:\n", s.now)
+	for _, key := range slices.Sorted(maps.Keys(c.Nodes)) {
+		out += fmt.Sprintf("  node %s in %q %s", key, c.Nodes[key].Zone, c.Nodes[key].State)
+		if since, dead := s.dead[key]; dead {
+			out += fmt.Sprintf(", dead for %s", s.now-since)
+		}
+		out += "\n"
+	}
+	for _, g := range s.numbers() {
+		group := s.groups[g]
+		out += fmt.Sprintf("  group %d for %v: led by %q, voters %v, others %v, behind %v\n",
+			g, c.Groups[g].Target, group.leader, group.voters, group.nonVoters, slices.Sorted(maps.Keys(group.behind)))
+	}
+	return out
+}

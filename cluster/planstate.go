@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// plan is a plan in the making. targets and leaders begin as they are and change
+// with the steps that are added, so that each step counts with those before it.
+type plan struct {
+	view     *View
+	settings PlanSettings
+	nodes    map[string]raftfsm.Node
+	keys     []string // of nodes, ascending
+	groups   []uint32 // that are placed, ascending
+	names    map[uint32]string
+
+	targets map[uint32][]string
+	leaders map[uint32]string // of groups whose leader is heard of
+	load    map[string]int    // replicas of shards, by node
+	leads   map[string]int    // shards led, by node
+
+	busy    map[uint32]bool // the group has not reached its target, or is given another
+	moving  int             // how many of them copy something, or soon will
+	unheard int             // groups that nobody speaks for and that could have a leader
+	steps   []Step
+}
+
+func newPlan(view *View) *plan {
+	c := view.Catalog
+	p := &plan{
+		view: view, settings: view.Settings, nodes: c.Nodes, names: groupNames(c),
+		keys: slices.Sorted(maps.Keys(c.Nodes)), groups: slices.Sorted(maps.Keys(c.Groups)),
+		targets: map[uint32][]string{}, leaders: map[uint32]string{},
+		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{},
+	}
+	for _, g := range p.groups {
+		p.setTarget(g, c.Groups[g].Target)
+		facts, known := view.Groups[g]
+		if known {
+			p.setLeader(g, facts.Leader)
+		} else if p.majority(c.Groups[g].Target, p.alive) {
+			p.unheard++
+		}
+		if p.busy[g] = p.moves(g); p.busy[g] && !p.waitsForDead(g) {
+			p.moving++
+		}
+	}
+	return p
+}
+
+func groupNames(c *raftfsm.CatalogView) map[uint32]string {
+	names := map[uint32]string{raftfsm.CatalogGroup: "meta"}
+	for _, k := range c.Keyspaces {
+		for shard := range k.Shards {
+			names[k.FirstGroup+uint32(shard)] = fmt.Sprintf("%s/%d", k.Name, shard)
+		}
+	}
+	return names
+}
+
+func (p *plan) add(s Step) { p.steps = append(p.steps, s) }
+
+func reason(format string, args ...any) Reason { return Reason(fmt.Sprintf(format, args...)) }
+
+func contains(keys []string, key string) bool { return slices.Contains(keys, key) }
+
+func without(keys []string, key string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
+}
+
+// swapped returns keys with one in the place of another.
+func swapped(keys []string, from, to string) []string {
+	keys = slices.Clone(keys)
+	keys[slices.Index(keys, from)] = to
+	return keys
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+func (p *plan) setTarget(g uint32, target []string) {
+	if g != raftfsm.CatalogGroup { // which is small, and everywhere
+		for _, key := range p.targets[g] {
+			p.load[key]--
+		}
+		for _, key := range target {
+			p.load[key]++
+		}
+	}
+	p.targets[g] = target
+}
+
+func (p *plan) setLeader(g uint32, leader string) {
+	if was := p.leaders[g]; was != "" && g != raftfsm.CatalogGroup {
+		p.leads[was]--
+	}
+	if leader != "" && g != raftfsm.CatalogGroup {
+		p.leads[leader]++
+	}
+	p.leaders[g] = leader
+}
+
+// place adds a Place.
+func (p *plan) place(g uint32, target []string, why Reason) {
+	p.add(Place{Group: g, Name: p.names[g], Was: p.targets[g], Target: target, Reason: why})
+	p.setTarget(g, target)
+	p.busy[g] = true
+	p.moving++
+}
+
+// roomToMove reports whether one more group may move.
+func (p *plan) roomToMove() bool { return p.moving < p.settings.MovesMax }
+
+func (p *plan) alive(key string) bool {
+	_, dead := p.view.Dead[key]
+	_, known := p.nodes[key]
+	return known && !dead
+}
+
+// takes reports whether a node may be given replicas and leaderships.
+func (p *plan) takes(key string) bool {
+	return p.alive(key) && p.nodes[key].State == raftfsm.NodeActive
+}
+
+// takers are the nodes that take replicas, by key.
+func (p *plan) takers() []string {
+	return slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return !p.takes(key) })
+}
+
+// fresh reports whether a voter of a group is alive and has about all of its
+// log.
+func (p *plan) fresh(g uint32, key string) bool {
+	facts := p.view.Groups[g]
+	return p.alive(key) && (key == facts.Leader || contains(facts.CaughtUp, key))
+}
+
+func (p *plan) majority(keys []string, is func(string) bool) bool {
+	n := 0
+	for _, key := range keys {
+		if is(key) {
+			n++
+		}
+	}
+	return 2*n > len(keys)
+}
+
+// moves reports whether a group's members change now, as far as is known.
+func (p *plan) moves(g uint32) bool {
+	facts, known := p.view.Groups[g]
+	if !known { // with most of its voters it has a leader soon; without, nothing moves
+		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
+	}
+	return !sameSet(facts.Voters, p.view.Catalog.Groups[g].Target) ||
+		g != raftfsm.CatalogGroup && len(facts.NonVoters) > 0
+}
+
+// waitsForDead reports whether a group's move stands still because the node that
+// is to join is dead. It may last, and is not to hold up the others.
+func (p *plan) waitsForDead(g uint32) bool {
+	facts, known := p.view.Groups[g]
+	return known && slices.ContainsFunc(p.targets[g], func(key string) bool {
+		return !contains(facts.Voters, key) && !p.alive(key)
+	})
+}
+
+// settled reports whether a group may be given another target: it has reached
+// the one that it has, and most of its voters are fresh.
+func (p *plan) settled(g uint32) bool {
+	_, known := p.view.Groups[g]
+	return known && !p.busy[g] && p.alive(p.leaders[g]) &&
+		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
+}
+
+// sound reports whether a group may be given another target though it works
+// with the one that it has: all of its voters are fresh.
+func (p *plan) sound(g uint32) bool {
+	return p.settled(g) && !slices.ContainsFunc(p.targets[g], func(key string) bool { return !p.fresh(g, key) })
+}
+
+// crowding counts the pairs of nodes that share a zone.
+func (p *plan) crowding(keys []string) int {
+	pairs := 0
+	for i, a := range keys {
+		for _, b := range keys[:i] {
+			if p.nodes[a].Zone == p.nodes[b].Zone {
+				pairs++
+			}
+		}
+	}
+	return pairs
+}
+
+// bestTaker returns the node that joins kept best: in the least crowded zone,
+// then one that is a voter yet, then one with the fewest replicas. "" if there
+// is none.
+func (p *plan) bestTaker(g uint32, kept []string) string {
+	takers := slices.DeleteFunc(p.takers(), func(key string) bool { return contains(p.targets[g], key) || contains(kept, key) })
+	if len(takers) == 0 {
+		return ""
+	}
+	voters := p.view.Groups[g].Voters
+	return slices.MinFunc(takers, func(a, b string) int {
+		return cmp.Or(
+			cmp.Compare(p.crowding(append(slices.Clone(kept), a)), p.crowding(append(slices.Clone(kept), b))),
+			-cmp.Compare(toInt(contains(voters, a)), toInt(contains(voters, b))),
+			cmp.Compare(p.load[a], p.load[b]),
+			cmp.Compare(a, b))
+	})
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

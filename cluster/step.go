@@ -1,0 +1,98 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// Step is one thing that a plan does. It is one of Place, Transfer,
+// SetNodeState, RemoveNode and RaiseVersion. The steps of one plan may be
+// carried out in any order, and any of them may fail: what is left is found
+// again by the next plan.
+type Step interface {
+	fmt.Stringer // the step and its reason, one line for people
+	Why() string // the reason alone
+	step()
+}
+
+// Reason says for people why a step is taken.
+type Reason string
+
+// Why returns the reason.
+func (r Reason) Why() string { return string(r) }
+
+// Place gives a group another target. It changes one member, adds one or takes
+// one away.
+type Place struct {
+	Group  uint32   `json:"group"`
+	Name   string   `json:"name"` // of the group: keyspace and shard, such as "posts/3"
+	Was    []string `json:"was"`  // the target that this is planned upon
+	Target []string `json:"target"`
+	Reason `json:"reason"`
+}
+
+// Transfer moves the leadership of a group.
+type Transfer struct {
+	Group  uint32 `json:"group"`
+	Name   string `json:"name"`
+	From   string `json:"from"` // it is nothing to do when another node leads by then
+	To     string `json:"to"`
+	Reason `json:"reason"`
+}
+
+// SetNodeState gives a node a state.
+type SetNodeState struct {
+	Node   string            `json:"node"`
+	State  raftfsm.NodeState `json:"state"`
+	Reason `json:"reason"`
+}
+
+// RemoveNode takes a node that is empty out of the cluster.
+type RemoveNode struct {
+	Node   string `json:"node"`
+	Reason `json:"reason"`
+}
+
+// RaiseVersion raises the cluster version.
+type RaiseVersion struct {
+	Version int `json:"version"`
+	Reason  `json:"reason"`
+}
+
+func (Place) step()        {}
+func (Transfer) step()     {}
+func (SetNodeState) step() {}
+func (RemoveNode) step()   {}
+func (RaiseVersion) step() {}
+
+func (s Place) String() string {
+	var change []string
+	for _, key := range s.Target {
+		if !slices.Contains(s.Was, key) {
+			change = append(change, "+"+key)
+		}
+	}
+	for _, key := range s.Was {
+		if !slices.Contains(s.Target, key) {
+			change = append(change, "-"+key)
+		}
+	}
+	return fmt.Sprintf("place group %d (%s) %s: %s", s.Group, s.Name, strings.Join(change, " "), s.Reason)
+}
+
+func (s Transfer) String() string {
+	return fmt.Sprintf("transfer group %d (%s) from %s to %s: %s", s.Group, s.Name, s.From, s.To, s.Reason)
+}
+
+func (s SetNodeState) String() string {
+	return fmt.Sprintf("set node %s to %s: %s", s.Node, s.State, s.Reason)
+}
+
+func (s RemoveNode) String() string { return fmt.Sprintf("remove node %s: %s", s.Node, s.Reason) }
+
+func (s RaiseVersion) String() string {
+	return fmt.Sprintf("raise cluster version to %d: %s", s.Version, s.Reason)
+}
