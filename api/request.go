@@ -109,6 +109,10 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, takes
 	r.name = to.keyspace
 	if takes&takesKeyspace != 0 {
 		r.keyspace = b.Keyspace(string(to.keyspace))
+		if r.keyspace == nil && len(b.Keyspaces()) == 0 {
+			// Every cluster has some: this node does not know its cluster yet.
+			return fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
+		}
 		if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
 			return &fault{
 				status:  fasthttp.StatusNotFound,

@@ -142,8 +142,8 @@ func (p *plan) shards(ok func(uint32) bool) []uint32 {
 }
 
 // evenReplicas moves replicas of shards from nodes with many to nodes with few.
-// A shift that is one of a chain waits until nothing else moves: it only makes
-// sense with the others where they are.
+// A shift that is one of a chain is made alone: it only makes sense with the
+// others where they are.
 func (p *plan) evenReplicas() {
 	takers := p.takers()
 	for p.roomToMove() && uneven(takers, p.load) {
@@ -156,6 +156,9 @@ func (p *plan) evenReplicas() {
 			why += ", which makes room for others"
 		}
 		p.place(s.group, swapped(p.targets[s.group], s.from, s.to), why)
+		if !s.direct {
+			return
+		}
 	}
 }
 
@@ -190,17 +193,19 @@ func (p *plan) leaveLeaders() {
 // leader will have one soon, so they are waited for.
 func (p *plan) evenLeaders() {
 	takers := p.takers()
-	before := len(p.steps)
 	for range p.settings.MovesMax {
 		if p.unheard > 0 || !uneven(takers, p.leads) {
 			return
 		}
 		s, ok := nextShift(takers, p.leads, p.leaderEdges(p.shards(p.mayTransfer), p.mayLead))
-		if !ok || !s.direct && (p.moving > 0 || before > 0 || len(p.steps) > before) {
+		if !ok || !s.direct && (p.moving > 0 || len(p.steps) > 0) {
 			return
 		}
 		why := reason("%s leads %d shards, %s leads %d", s.from, p.leads[s.from], s.to, p.leads[s.to])
 		p.transfer(s.group, s.to, why)
+		if !s.direct {
+			return
+		}
 	}
 }
 

@@ -1,12 +1,15 @@
-// Package cluster owns what a node is: the data directory that makes it that
-// node and no other, and the identity kept there. It never touches the data of
-// a group, which is the business of package shard.
+// Package cluster owns what a node is and whom it knows: the data directory that
+// makes it that node and no other, gossip about which nodes live and where, and
+// how a node without a cluster comes to one. It never touches the data of a
+// group, which is the business of package shard, and what gossip says is a hint:
+// who is a member, only the catalog says.
 //
 // Invariant: a data directory has one process at a time and, from its first
-// start on, one node id and one cluster id.
+// start on, one key, and from the moment that it has one, one cluster id.
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,8 +27,14 @@ var (
 	// ErrIdentityLost is returned when a directory holds groups but no identity:
 	// a new one would make its logs those of a stranger.
 	ErrIdentityLost = errors.New("the data directory holds groups but no " + identityFile)
+	// ErrGroupsLost is returned when a node's directory has no record of the
+	// groups that it holds: one whose files are gone could not be told from one
+	// that never was.
+	ErrGroupsLost = errors.New("the data directory has a " + identityFile + " but no " + openedFile)
 	// ErrBadIdentity is returned when the identity cannot be understood.
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
+	// ErrHasCluster is returned when a node that has a cluster is to get one.
+	ErrHasCluster = errors.New("the node has a cluster already")
 	// ErrBadNodeID is returned for an asked node id out of bounds.
 	ErrBadNodeID = errors.New("a node id is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 )
@@ -34,10 +43,13 @@ const groupsDir = "groups"
 
 // DataDir is a locked data directory. It is this process's until Close.
 type DataDir struct {
+	// Identity is as it stands on disk. SetPromised, SetJoining and SetCluster
+	// change it; whoever calls them sees to it that nobody reads it meanwhile.
 	Identity Identity
 
-	path string
-	lock *dirLock
+	path   string
+	lock   *dirLock
+	opened *openedGroups
 }
 
 // OpenDataDir locks the directory at path, making it if need be, and reads the
@@ -61,7 +73,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, err
 	}
 	d := &DataDir{path: path, lock: lock}
-	if d.Identity, err = d.loadOrMakeIdentity(nodeID); err != nil {
+	if err := d.load(nodeID); err != nil {
 		return nil, errors.Join(err, lock.release())
 	}
 	return d, nil
@@ -77,26 +89,90 @@ func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
 // write there any more.
 func (d *DataDir) Close() error { return d.lock.release() }
 
-func (d *DataDir) loadOrMakeIdentity(nodeID string) (Identity, error) {
+// GroupOpened records, durably, that this node has a replica of the group. It
+// comes before the group's directory is made.
+func (d *DataDir) GroupOpened(number uint32) error { return d.opened.set(number, true) }
+
+// WasOpened tells whether this node has a replica of the group. If it has and
+// the group's directory is gone, that was removed by hand, and the group must
+// not be started empty.
+func (d *DataDir) WasOpened(number uint32) bool { return d.opened.has(number) }
+
+// GroupRemoved records, durably, that this node has no replica of the group any
+// more. It comes after the group's directory is deleted.
+func (d *DataDir) GroupRemoved(number uint32) error { return d.opened.set(number, false) }
+
+// SetPromised records the set of keys that the node has agreed to form a cluster
+// with, as they stand in Identity.Promised.
+func (d *DataDir) SetPromised(set string) error {
+	return d.change(func(id *Identity) { id.Promised = set })
+}
+
+// SetJoining records the cluster that the node is about to ask to admit it.
+func (d *DataDir) SetJoining(clusterID string) error {
+	return d.change(func(id *Identity) { id.Joining = clusterID })
+}
+
+// SetCluster records the node's cluster, once and for ever. founder says that
+// this node made it.
+func (d *DataDir) SetCluster(clusterID string, founder bool) error {
+	return d.change(func(id *Identity) {
+		id.ClusterID, id.Founder = clusterID, founder
+		id.Joining, id.Promised = "", ""
+	})
+}
+
+// change makes one durable change to the identity of a node without a cluster.
+func (d *DataDir) change(edit func(*Identity)) error {
+	if d.Identity.ClusterID != "" {
+		return fmt.Errorf("%q: %w", d.Identity.ClusterID, ErrHasCluster)
+	}
+	id := d.Identity
+	edit(&id)
+	raw, err := json.Marshal(id)
+	if err != nil {
+		return fmt.Errorf("cannot encode identity: %w", err)
+	}
+	if _, err := parseIdentity(raw); err != nil { // what could not be read is not written
+		return fmt.Errorf("cannot write identity: %w", err)
+	}
+	if err := writeIdentity(filepath.Join(d.path, identityFile), id); err != nil {
+		return err
+	}
+	d.Identity = id
+	return nil
+}
+
+// load reads the identity and the record of groups, or makes both.
+func (d *DataDir) load(nodeID string) error {
 	path := filepath.Join(d.path, identityFile)
 	id, err := readIdentity(path)
+	made := err == nil
 	switch {
-	case err == nil:
-		if nodeID != "" && nodeID != id.NodeID {
-			return Identity{}, fmt.Errorf("%q is node %q, not %q: %w", d.path, id.NodeID, nodeID, ErrNodeIDDiffers)
+	case made && nodeID != "" && nodeID != id.NodeID:
+		return fmt.Errorf("%q is node %q, not %q: %w", d.path, id.NodeID, nodeID, ErrNodeIDDiffers)
+	case !made && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if !made {
+		if _, err := os.Stat(d.GroupsDir()); err == nil {
+			return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot look for groups: %w", err)
 		}
-		return id, nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return Identity{}, err
 	}
-	if _, err := os.Stat(d.GroupsDir()); err == nil {
-		return Identity{}, fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return Identity{}, fmt.Errorf("cannot look for groups: %w", err)
+	if d.opened, err = loadOpened(d.path, made); err != nil {
+		return err
 	}
-	id = newIdentity(nodeID)
-	if err := writeIdentity(path, id); err != nil {
-		return Identity{}, err
+	if !made {
+		if d.opened.count() > 0 {
+			return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
+		}
+		id = newIdentity(nodeID)
+		if err := writeIdentity(path, id); err != nil { // last: it says that all else is there
+			return err
+		}
 	}
-	return id, nil
+	d.Identity = id
+	return nil
 }

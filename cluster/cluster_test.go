@@ -25,7 +25,7 @@ func TestIdentityIsMadeOnceAndKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "data")
 	d := open(t, dir, "")
 	first := d.Identity
-	if !ValidNodeID(first.NodeID) || len(first.ClusterID) != 2*clusterIDBytes {
+	if !ValidNodeID(first.NodeID) || nodeOfKey(first.Key()) != first.NodeID || first.ClusterID != "" {
 		t.Fatalf("made identity %+v", first)
 	}
 	if err := d.Close(); err != nil {
@@ -44,7 +44,7 @@ func TestIdentityIsMadeOnceAndKept(t *testing.T) {
 
 func TestTwoDirectoriesAreTwoNodes(t *testing.T) {
 	a, b := open(t, t.TempDir(), ""), open(t, t.TempDir(), "")
-	if a.Identity.NodeID == b.Identity.NodeID || a.Identity.ClusterID == b.Identity.ClusterID {
+	if a.Identity.NodeID == b.Identity.NodeID || a.Identity.Instance == b.Identity.Instance {
 		t.Errorf("identities collide: %+v, %+v", a.Identity, b.Identity)
 	}
 }
@@ -131,13 +131,18 @@ func TestDamagedIdentityIsRefused(t *testing.T) {
 	for name, raw := range map[string]string{
 		"empty":          "",
 		"cut short":      string(good[:len(good)-3]),
-		"later format":   strings.Replace(string(good), `"format":1`, `"format":2`, 1),
+		"later format":   strings.Replace(string(good), `"format":2`, `"format":3`, 1),
+		"former format":  strings.Replace(string(good), `"format":2`, `"format":1`, 1),
 		"unknown field":  strings.Replace(string(good), `{`, `{"zone":"x",`, 1),
 		"second object":  string(good) + "{}",
-		"no cluster id":  `{"format":1,"node_id":"a","cluster_id":""}`,
-		"odd cluster id": `{"format":1,"node_id":"a","cluster_id":"ABCDEF0123456789abcdef0123456789"}`,
-		"no node id":     strings.Replace(string(good), `"a"`, `""`, 1),
-		"too long":       string(good) + strings.Repeat(" ", identityBytesMax),
+		"no instance":    `{"format":2,"node_id":"a","cluster_id":""}`,
+		"odd cluster id": strings.Replace(string(good), `"cluster_id":""`, `"cluster_id":"ABCDEF0123456789abcdef0123456789"`, 1),
+		"odd joining":    strings.Replace(string(good), `{`, `{"joining":"x",`, 1),
+		"bare founder":   strings.Replace(string(good), `{`, `{"founder":true,`, 1),
+		"joined and joining": `{"format":2,"node_id":"a","instance":"01234567","cluster_id":"` + strings.Repeat("ab", 16) +
+			`","joining":"` + strings.Repeat("ab", 16) + `"}`,
+		"no node id": strings.Replace(string(good), `"a"`, `""`, 1),
+		"too long":   string(good) + strings.Repeat(" ", identityBytesMax),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

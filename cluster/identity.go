@@ -8,27 +8,60 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 )
 
 const (
 	identityFile    = "node.json"
-	identityFormat  = 1
+	identityFormat  = 2
 	nodeIDBytesMax  = 64 // it stands in gossip metadata, where all is 512 bytes
 	clusterIDBytes  = 16
+	instanceBytes   = 4
 	madeNodeIDBytes = 4 // of the random part of an id that nobody chose
-	// identityBytesMax bounds what is read; a real file has under 200 bytes.
+	// identityBytesMax bounds what is read; a real file has under 1,000 bytes.
 	identityBytesMax = 4096
 )
 
-// Identity says which node of which cluster a data directory is. It is made
-// once and never changes: Raft counts votes by it.
+// Identity says which node of which cluster a data directory is. NodeID and
+// Instance are made with the directory and never change: Raft counts votes by
+// them. ClusterID is written once, when the node has formed or joined a cluster.
 type Identity struct {
 	Format    int    `json:"format"`     // identityFormat
 	NodeID    string `json:"node_id"`    // 1..64 of A-Z a-z 0-9 . _ -
-	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex
+	Instance  string `json:"instance"`   // 4 random bytes in lower-case hex
+	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" before that
+	// Founder says that this node made the cluster, so that its group 0 began
+	// here. No other node may ever bootstrap group 0.
+	Founder bool `json:"founder,omitempty"`
+	// Joining is the cluster that a node without one has asked to admit it. An
+	// ask whose answer was lost may have been granted, so from then on the node
+	// joins that cluster or none.
+	Joining string `json:"joining,omitempty"`
+	// Promised is the set of keys, with commas between, that a node without a
+	// cluster last agreed to form one with. A restart must not make it forget.
+	Promised string `json:"promised,omitempty"`
 }
+
+// Key returns what tells this node from every other that ever was: a wiped node
+// that gets its old id again has a new key. Raft knows the node by it.
+func (id Identity) Key() string { return id.NodeID + "." + id.Instance }
+
+// nodeOfKey returns the node id in a key, or "" if s is no key.
+func nodeOfKey(s string) string {
+	at := len(s) - 2*instanceBytes - 1
+	if at < 1 || s[at] != '.' || !ValidNodeID(s[:at]) || !validHex(s[at+1:], instanceBytes) {
+		return ""
+	}
+	return s[:at]
+}
+
+// validHex tells whether s is n bytes in lower-case hex.
+func validHex(s string, n int) bool {
+	raw, err := hex.DecodeString(s)
+	return err == nil && len(raw) == n && hex.EncodeToString(raw) == s
+}
+
+// ValidZone tells whether s may name a zone: as a node id, or empty for none.
+func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
 
 // ValidNodeID tells whether s may name a node.
 func ValidNodeID(s string) bool {
@@ -50,7 +83,7 @@ func newIdentity(nodeID string) Identity {
 	if nodeID == "" {
 		nodeID = "node-" + randomHex(madeNodeIDBytes)
 	}
-	return Identity{Format: identityFormat, NodeID: nodeID, ClusterID: randomHex(clusterIDBytes)}
+	return Identity{Format: identityFormat, NodeID: nodeID, Instance: randomHex(instanceBytes)}
 }
 
 func randomHex(n int) string {
@@ -61,37 +94,46 @@ func randomHex(n int) string {
 
 // parseIdentity reads what writeIdentity wrote. Every error is ErrBadIdentity.
 func parseIdentity(raw []byte) (Identity, error) {
-	if len(raw) > identityBytesMax {
-		return Identity{}, fmt.Errorf("over %d bytes: %w", identityBytesMax, ErrBadIdentity)
-	}
 	var id Identity
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&id); err != nil {
+	if err := strictJSON(raw, identityBytesMax, &id); err != nil {
 		return Identity{}, fmt.Errorf("%w: %w", ErrBadIdentity, err)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return Identity{}, fmt.Errorf("bytes after the object: %w", ErrBadIdentity)
-	}
-	cluster, err := hex.DecodeString(id.ClusterID)
 	switch {
 	case id.Format != identityFormat:
 		return Identity{}, fmt.Errorf("format %d, not %d: %w", id.Format, identityFormat, ErrBadIdentity)
 	case !ValidNodeID(id.NodeID):
 		return Identity{}, fmt.Errorf("node_id %q: %w", id.NodeID, ErrBadIdentity)
-	case err != nil || len(cluster) != clusterIDBytes || hex.EncodeToString(cluster) != id.ClusterID:
+	case !validHex(id.Instance, instanceBytes):
+		return Identity{}, fmt.Errorf("instance %q: %w", id.Instance, ErrBadIdentity)
+	case id.ClusterID != "" && !validHex(id.ClusterID, clusterIDBytes):
 		return Identity{}, fmt.Errorf("cluster_id %q: %w", id.ClusterID, ErrBadIdentity)
+	case id.Joining != "" && !validHex(id.Joining, clusterIDBytes):
+		return Identity{}, fmt.Errorf("joining %q: %w", id.Joining, ErrBadIdentity)
+	case id.ClusterID == "" && id.Founder, id.ClusterID != "" && (id.Joining != "" || id.Promised != ""):
+		return Identity{}, fmt.Errorf("fields that exclude each other: %w", ErrBadIdentity)
 	}
 	return id, nil
 }
 
-func readIdentity(path string) (Identity, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return Identity{}, fmt.Errorf("cannot read identity: %w", err)
+// strictJSON decodes exactly one JSON value of at most bytesMax bytes, without
+// fields that into does not have.
+func strictJSON(raw []byte, bytesMax int, into any) error {
+	if len(raw) > bytesMax {
+		return fmt.Errorf("over %d bytes", bytesMax)
 	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, identityBytesMax+1))
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("bytes after the value")
+	}
+	return nil
+}
+
+func readIdentity(path string) (Identity, error) {
+	raw, err := readBounded(path, identityBytesMax)
 	if err != nil {
 		return Identity{}, fmt.Errorf("cannot read identity: %w", err)
 	}
@@ -109,28 +151,8 @@ func writeIdentity(path string, id Identity) error {
 	if err != nil {
 		return fmt.Errorf("cannot encode identity: %w", err)
 	}
-	tmp := path + ".tmp"
-	if err := writeSynced(tmp, append(raw, '\n')); err != nil {
+	if err := replaceSynced(path, append(raw, '\n')); err != nil {
 		return fmt.Errorf("cannot write identity: %w", err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return fmt.Errorf("cannot write identity: %w", err)
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("cannot sync identity's directory: %w", err)
-	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("cannot sync identity's directory: %w", err)
 	}
 	return nil
-}
-
-func writeSynced(path string, raw []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	return errors.Join(err, f.Sync(), f.Close())
 }

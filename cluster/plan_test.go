@@ -19,6 +19,14 @@ func abc(nodes int, groups int) View {
 	return v
 }
 
+// chained is a placing where a has two replicas and d none. Those of a are with
+// nodes of d's zone, so they can only go to c, and one of c to d.
+func chained() View {
+	v := quiet([]string{"x", "y", "x", "y", "z", "y"}, [][]string{{"b", "a"}, {"c", "e"}, {"a", "f"}})
+	v.Settings.Replicas = 2
+	return v
+}
+
 func setNode(v *View, key string, change func(*raftfsm.Node)) {
 	node := v.Catalog.Nodes[key]
 	change(&node)
@@ -73,6 +81,15 @@ func TestPlan(t *testing.T) {
 			setNode(v, "d", in(raftfsm.NodeLeaving))
 			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c", "d"}, CaughtUp: []string{"a", "b", "c", "d"}}
 		}, nil},
+		{"nor while one has it as non-voter", abc(4, 1), func(v *View) {
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+		}, nil},
+		{"but for the catalog's, which has all nodes", abc(4, 1), func(v *View) {
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			settle(v, raftfsm.CatalogGroup, []string{"a", "b", "c"}, "a")
+			v.Groups[raftfsm.CatalogGroup] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"not while a group is without a leader", abc(4, 2), func(v *View) {
 			setNode(v, "d", in(raftfsm.NodeLeaving))
 			delete(v.Groups, 2)
@@ -95,6 +112,24 @@ func TestPlan(t *testing.T) {
 				"place group 1 (k/0) +d -c: c has 4 replicas, d has 0",
 				"place group 2 (k/1) +d -c: c has 3 replicas, d has 1",
 			}},
+		{"first those that lead elsewhere", abc(4, 4), func(v *View) {
+			setNode(v, "d", func(n *raftfsm.Node) { n.Zone = "z" })
+			for g, leader := range map[uint32]string{1: "c", 2: "c", 3: "a", 4: "b"} {
+				settle(v, g, []string{"a", "b", "c"}, leader)
+			}
+		}, []string{
+			"place group 3 (k/2) +d -c: c has 4 replicas, d has 0",
+			"place group 4 (k/3) +d -c: c has 3 replicas, d has 1",
+		}},
+		{"replicas are evened over a third node", chained(), func(*View) {},
+			[]string{"place group 2 (k/1) +d -c: c has 1 replicas, d has 0, which makes room for others"}},
+		{"only while nothing else moves", chained(), func(v *View) {
+			settle(v, raftfsm.CatalogGroup, []string{"a", "e"}, "e")
+			v.Groups[raftfsm.CatalogGroup] = GroupFacts{Leader: "e", Voters: []string{"c", "e"}, NonVoters: []string{"a"}, CaughtUp: []string{"c", "e"}}
+		}, nil},
+		{"leaders are evened over a third node", quiet([]string{"x", "y", "x"}, [][]string{{"a", "b"}, {"a", "b"}, {"b", "c"}}), func(v *View) {
+			v.Settings.Replicas = 2
+		}, []string{"transfer group 3 (k/2) from b to c: b leads 1 shards, c leads 0"}},
 		{"not onto a node that is drained", abc(4, 4), func(v *View) { setNode(v, "d", in(raftfsm.NodeDraining)) }, nil},
 		{"a drained node leads nothing and keeps its replicas", abc(4, 1), func(v *View) { setNode(v, "a", in(raftfsm.NodeDraining)) },
 			[]string{"transfer group 1 (k/0) from a to b: a is draining"}},

@@ -20,7 +20,7 @@ type Catalog struct {
 	view atomic.Pointer[CatalogView]
 }
 
-var _ raft.FSM = (*Catalog)(nil)
+var _ raft.BatchingFSM = (*Catalog)(nil)
 
 // CatalogView is the catalog after one command. Everybody shares it: nothing
 // in it may be changed.
@@ -101,6 +101,22 @@ func (c *Catalog) Apply(entry *raft.Log) any {
 	next.Applied = entry.Index
 	c.replace(was, next)
 	return result
+}
+
+// ApplyBatch applies committed entries and answers a *CatalogResult for each
+// command, nil for changes of the group's members.
+func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
+	answers := make([]any, len(entries))
+	for i, entry := range entries {
+		if entry.Type == raft.LogCommand {
+			answers[i] = c.Apply(entry)
+			continue
+		}
+		next := *c.View()
+		next.Applied = entry.Index
+		c.view.Store(&next)
+	}
+	return answers
 }
 
 // replace makes next the view. Those who wait for it look after they are woken,

@@ -84,7 +84,7 @@ func joinMember(t *testing.T, others []*Node, i, nodes int) *Node {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	put := &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: n.self()}}
-	if err := others[len(others)-1].mustChange(ctx, put); err != nil {
+	if err := others[0].mustChange(ctx, put); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -42,6 +42,8 @@ type Config struct {
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
 	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
 	Place func(view *raftfsm.CatalogView, shards int) [][]string
+	// Handlers answer further calls of other nodes, by name. nil for none.
+	Handlers map[string]Handler
 	// Alive tells whether a node seems to be there, as a hint. nil for all.
 	Alive   func(nodeKey string) bool
 	Logger  *slog.Logger

@@ -16,6 +16,7 @@ const (
 	methodProgress = "progress" // groups → the last index of each replica's log
 	methodChange   = "change"   // a command for the catalog → its result
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
+	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
@@ -84,6 +85,9 @@ func (n *Node) closePeers() {
 
 // serveCalls sets what other nodes may ask of this one.
 func (n *Node) serveCalls() {
+	for method, handle := range n.cfg.Handlers {
+		n.calls.handle(method, handle)
+	}
 	n.calls.handle(methodTerms, n.serveTerms)
 	n.calls.handle(methodConfirm, n.serveConfirm)
 	n.calls.handle(methodRead, n.serveReads)
@@ -92,6 +96,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodProgress, n.serveProgress)
 	n.calls.handle(methodChange, n.serveChange)
 	n.calls.handle(methodTransfer, n.serveTransfer)
+	n.calls.handle(methodFacts, n.serveFacts)
 	n.calls.handle(methodMember, n.serveMember)
 	n.calls.serve()
 }
@@ -100,16 +105,11 @@ func (n *Node) serveCalls() {
 // what this node's log had before the call.
 func (n *Node) behind(ctx context.Context, g *group, node string) (uint64, error) {
 	last := g.raft.LastIndex()
-	answer, err := n.calls.call(ctx, node, methodProgress, appendGroups(nil, []uint32{g.cfg.Group}))
+	theirs, err := n.progress(ctx, node, []uint32{g.cfg.Group})
 	if err != nil {
 		return 0, err
 	}
-	r := wireReader{rest: answer}
-	theirs := r.uint()
-	if err := r.end(); err != nil {
-		return 0, err
-	}
-	return last - min(last, theirs), nil
+	return last - min(last, theirs[0]), nil
 }
 
 // serveProgress answers the index up to which each replica has applied its log,

@@ -9,12 +9,17 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/shard"
 )
+
+// replaceAfterMax bounds --replace-after: a cluster that waits for longer has
+// given its replica up.
+const replaceAfterMax = 30 * 24 * time.Hour
 
 // shardsMax bounds the shards of a keyspace: each is a Raft group, and 16 to 64
 // groups a node is the practical range.
@@ -33,6 +38,12 @@ type config struct {
 	MemoryLimit memoryShare
 	DiskReserve uint64
 	Limits      shard.Limits
+	Join        []string
+	Expect      int
+	Zone        string
+	GossipKeys  string
+	Placement   cluster.PlanSettings
+	LogStore    shard.LogStore
 	LogLevel    slog.Level
 	LogFormat   string
 
@@ -49,15 +60,21 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
+		Limits: shard.LimitsDefault, Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	c.flags.SortFlags = false
 	c.flags.StringVar(&c.DataDir, "data-dir", "./countd-data", "directory of this node's logs, snapshots and identity")
 	c.flags.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7400", "address of the HTTP API and of metrics")
 	c.flags.StringVar(&c.ClusterAddr, "cluster-addr", "127.0.0.1:7401", "address that other nodes reach this one at")
-	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address for gossip; checked, and shown by status, but nothing listens there in this version")
+	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address that nodes tell each other at which of them live")
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
+	c.flags.StringSliceVar(&c.Join, "join", nil, "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
+	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "make a new cluster with --join once that many new nodes see each other, each started with the same number, 1 to 32")
+	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
+	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
+	c.flags.DurationVar(&c.Placement.ReplaceAfter, "replace-after", c.Placement.ReplaceAfter, "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
+	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, boltdb or wal; a node keeps what it was made with (default: that, boltdb for a new one)")
 	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64; may be repeated")
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
@@ -91,6 +108,20 @@ func (c *config) validate() error {
 	}
 	if c.NodeID != "" && !cluster.ValidNodeID(c.NodeID) {
 		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
+	}
+	for _, addr := range c.Join {
+		if problem := addrProblem(addr, true); problem != "" {
+			return c.bad("join", fmt.Sprintf("%q: %s", addr, problem))
+		}
+	}
+	if c.Expect < 0 || c.Expect > cluster.ExpectMax {
+		return c.bad("bootstrap-expect", fmt.Sprintf("%d is not in 1…%d", c.Expect, cluster.ExpectMax))
+	}
+	if c.Zone != "" && !cluster.ValidZone(c.Zone) {
+		return c.bad("zone", fmt.Sprintf("%q: want 1 to 64 of A-Z a-z 0-9 . _ -", c.Zone))
+	}
+	if c.Placement.ReplaceAfter < time.Second || c.Placement.ReplaceAfter > replaceAfterMax {
+		return c.bad("replace-after", fmt.Sprintf("%s is not in 1s…%s", c.Placement.ReplaceAfter, replaceAfterMax))
 	}
 	if err := c.Limits.Check(); err != nil {
 		return c.bad("key-horizon, producer-idle", err.Error())
@@ -185,4 +216,21 @@ func (c *config) logger() *slog.Logger {
 		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+}
+
+// logStoreFlag takes the name of a log store.
+type logStoreFlag struct{ store *shard.LogStore }
+
+func (f logStoreFlag) Type() string   { return "boltdb|wal" }
+func (f logStoreFlag) String() string { return string(*f.store) }
+
+func (f logStoreFlag) Set(text string) error {
+	store := shard.LogStore(text)
+	if text != "" {
+		if err := store.Check(); err != nil {
+			return err
+		}
+	}
+	*f.store = store
+	return nil
 }

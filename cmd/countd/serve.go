@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,8 +24,9 @@ import (
 // it is cut short of is a faster next start, never a count: all that was
 // acknowledged is in the synced logs.
 const (
-	drainTimeout = 3 * time.Second // for requests in flight
-	closeTimeout = 5 * time.Second // after that, for the groups and their snapshots
+	handOverTimeout = 3 * time.Second // for other nodes to lead what this one does
+	drainTimeout    = 2 * time.Second // after that, for requests in flight
+	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
 	// lateTimeout is for a step that heeds its timeout to return.
 	lateTimeout = 500 * time.Millisecond
 )
@@ -35,11 +37,16 @@ var errServerEnded = errors.New("the HTTP server ended by itself")
 // process is a running node. start makes its parts from the bottom up, stop
 // ends them from the top down.
 type process struct {
-	logger *slog.Logger
-	dir    *cluster.DataDir
-	node   *shard.Node
-	server *api.Server
-	served chan error // gets what server.Serve returned
+	logger     *slog.Logger
+	registry   *prometheus.Registry
+	dir        *cluster.DataDir
+	backend    *backend
+	server     *api.Server
+	served     chan error // gets what server.Serve returned
+	gossip     *cluster.Gossip
+	node       *shard.Node
+	controller *cluster.Controller
+	admission  atomic.Pointer[cluster.Admission] // nil until the node can admit others
 }
 
 // serve runs a node until a signal asks it to stop.
@@ -98,7 +105,8 @@ func (p *process) run(signals <-chan os.Signal) error {
 // start brings the node up to where it accepts requests. Whether it can serve
 // them yet is for /readyz to say.
 func start(c *config, logger *slog.Logger) (*process, error) {
-	p := &process{logger: logger, served: make(chan error, 1)}
+	p := &process{logger: logger, registry: prometheus.NewRegistry(), served: make(chan error, 1), backend: &backend{}}
+	p.backend.waitFor("the start")
 	var err error
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
@@ -108,65 +116,72 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot listen for HTTP: %w", err), p.dir.Close())
 	}
-	if err := p.open(c, listener); err != nil {
-		return nil, errors.Join(err, listener.Close(), p.stop())
+	p.server, err = api.New(api.Config{
+		Backend: p.backend, Listener: listener, Version: buildVersion(), Registry: p.registry, Logger: logger,
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot make HTTP server: %w", err), listener.Close(), p.dir.Close())
 	}
 	go func() { p.served <- p.server.Serve() }() // ended by stop
+	if err := p.open(c); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
 	logger.Info("countd started",
 		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "data_dir", p.dir.Path(),
-		"http_addr", listener.Addr().String(), "cluster_addr", c.ClusterAddr)
+		"http_addr", listener.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr)
 	return p, nil
 }
 
-// open makes the node and the server over it. What it has made stays in p,
-// for stop, also when it fails.
-func (p *process) open(c *config, listener net.Listener) error {
-	registry := prometheus.NewRegistry()
+// open brings the node into its cluster and opens its groups. What it has made
+// stays in p, for stop, also when it fails.
+func (p *process) open(c *config) error {
 	memoryLimit, err := c.MemoryLimit.limit()
 	if err != nil {
 		return err
 	}
-	node, err := shard.Open(shard.Config{
+	if err := p.enter(c); err != nil {
+		return err
+	}
+	p.node, err = shard.Open(shard.Config{
 		Dir:         p.dir.GroupsDir(),
-		NodeID:      p.dir.Identity.NodeID,
+		NodeKey:     p.dir.Identity.Key(),
+		NodeName:    p.dir.Identity.NodeID,
+		Zone:        c.Zone,
 		ClusterID:   p.dir.Identity.ClusterID,
 		Version:     buildVersion(),
 		ClusterAddr: c.ClusterAddr,
 		HTTPAddr:    c.HTTPAddr,
 		GossipAddr:  c.GossipAddr,
+		Bootstrap:   p.dir.Identity.Founder,
+		NodesWanted: c.Expect,
+		LogStore:    c.LogStore,
 		Shards:      c.Shards,
 		Limits:      c.Limits,
 		MemoryLimit: memoryLimit,
 		DiskReserve: c.DiskReserve,
+		Place:       p.place(c.Placement),
+		Alive:       p.alive,
+		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit},
 		Logger:      p.logger,
-		Metrics:     registry,
+		Metrics:     p.registry,
 		Fatal:       p.fatal,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot open node: %w", err)
 	}
-	p.node = node
 	if err := p.checkShards(c); err != nil {
 		return err
 	}
-	server, err := api.New(api.Config{
-		Backend:  node,
-		Listener: listener,
-		Version:  buildVersion(),
-		Registry: registry,
-		Logger:   p.logger,
-	})
-	if err != nil {
-		return fmt.Errorf("cannot make HTTP server: %w", err)
-	}
-	p.server = server
-	return nil
+	return p.take(c)
 }
 
 // checkShards refuses --shards for a keyspace that is not there, and tells of
 // one that cannot have what it says.
 func (p *process) checkShards(c *config) error {
+	if len(p.node.Keyspaces()) == 0 {
+		return nil // the cluster is not known here yet
+	}
 	for name, shards := range c.Shards {
 		keyspace := p.node.Keyspace(name)
 		if keyspace == nil {
@@ -201,6 +216,16 @@ func (p *process) announce(began time.Time) {
 func (p *process) stop() error {
 	began := time.Now()
 	var errs []error
+	if p.controller != nil {
+		p.controller.Close()
+	}
+	if p.gossip != nil {
+		p.say(cluster.MemberStopping)
+	}
+	if p.node != nil {
+		_, err := p.within("hand over what is led here", handOverTimeout, p.node.HandOver)
+		errs = append(errs, err)
+	}
 	if p.server != nil {
 		_, err := p.within("finish the requests in flight", drainTimeout, p.server.Shutdown)
 		errs = append(errs, err)
@@ -210,6 +235,9 @@ func (p *process) stop() error {
 		var err error
 		closed, err = p.within("close the groups", closeTimeout, p.node.Close)
 		errs = append(errs, err)
+	}
+	if p.gossip != nil {
+		errs = append(errs, p.gossip.Close())
 	}
 	if closed { // else the lock must hold as long as the process may write
 		errs = append(errs, p.dir.Close())

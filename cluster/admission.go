@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// unseenFor is how long after its start a member takes a node that it has not
+// heard of for one that it has just not heard of yet.
+const unseenFor = 30 * time.Second
+
+// errNotSure is returned for a request that may be granted a little later.
+var errNotSure = errors.New("ask again")
+
+// NodeCatalog is what Admission needs of the catalog.
+type NodeCatalog interface {
+	Nodes() map[string]raftfsm.Node
+	// PutNode proposes the entry, wherever the catalog's leader is, and returns
+	// why it was refused, or "". With an error it may have been applied or not.
+	PutNode(ctx context.Context, entry raftfsm.PutNodeEntry) (refused string, err error)
+}
+
+// Admission answers the JoinRequests that come to a member of a cluster. The
+// catalog decides; Admission adds whom a node of a known name stands in for,
+// which only gossip can say.
+type Admission struct {
+	clusterID string
+	catalog   NodeCatalog
+	view      MemberView
+	began     time.Time
+}
+
+// NewAdmission returns an Admission of a member of the cluster.
+func NewAdmission(clusterID string, catalog NodeCatalog, view MemberView) *Admission {
+	return &Admission{clusterID: clusterID, catalog: catalog, view: view, began: time.Now()}
+}
+
+// HandleJoin answers a request. It is safe for concurrent use. After an error
+// the node asks again.
+func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, error) {
+	switch {
+	case r.ClusterID != a.clusterID:
+		return JoinAnswer{Refused: fmt.Sprintf("this is a node of cluster %s, not %s", a.clusterID, r.ClusterID)}, nil
+	case nodeOfKey(r.Node.Key) == "" || r.Node.Name != nodeOfKey(r.Node.Key):
+		return JoinAnswer{Refused: fmt.Sprintf("%q with the name %q is no node's key", r.Node.Key, r.Node.Name)}, nil
+	case !ValidZone(r.Node.Zone):
+		return JoinAnswer{Refused: fmt.Sprintf("%q is no zone", r.Node.Zone)}, nil
+	}
+	replaced, refused, err := a.replaced(&r.Node)
+	if refused != "" || err != nil {
+		return JoinAnswer{Refused: refused}, err
+	}
+	refused, err = a.catalog.PutNode(ctx, raftfsm.PutNodeEntry{Node: r.Node, Replaces: replaced})
+	return JoinAnswer{Admitted: refused == "" && err == nil, Refused: refused}, err
+}
+
+// replaced returns the key of the dead node whose name n has, "" for none, or
+// why n cannot have it.
+func (a *Admission) replaced(n *raftfsm.Node) (key, refused string, err error) {
+	nodes := a.catalog.Nodes()
+	if _, known := nodes[n.Key]; known {
+		return "", "", nil // it says anew where it is, and replaces nobody
+	}
+	for _, other := range nodes {
+		if other.Name != n.Name || other.State == raftfsm.NodeLeaving {
+			continue
+		}
+		alive, seen := a.seen(other.Key)
+		switch {
+		case alive:
+			return "", fmt.Sprintf("node %q has the name %q and lives", other.Key, other.Name), nil
+		case !seen && time.Since(a.began) < unseenFor:
+			return "", "", fmt.Errorf("cannot tell whether node %q lives: %w", other.Key, errNotSure)
+		}
+		return other.Key, "", nil
+	}
+	return "", "", nil
+}
+
+func (a *Admission) seen(key string) (alive, seen bool) {
+	for _, m := range a.view.Members() {
+		if m.Key == key {
+			return m.Alive, true
+		}
+	}
+	return false, false
+}

@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+const (
+	// controlEvery is how often the cluster is looked at. A step that moves data
+	// takes many times that.
+	controlEvery = time.Second
+	// controlTimeout bounds one round, each step of which waits for a commit.
+	controlTimeout = 15 * time.Second
+)
+
+// ControlledNode is what a Controller needs of its node; *shard.Node is one.
+type ControlledNode interface {
+	LeadsCatalog() bool
+	Catalog() *raftfsm.CatalogView
+	Facts(ctx context.Context) map[uint32]shard.GroupFacts
+	Change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error)
+	Transfer(ctx context.Context, group uint32, from, to string) error
+}
+
+// Controller carries out what Plan says while its node leads the catalog, and
+// otherwise does nothing. It keeps nothing but for how long it has not heard of
+// nodes, so another node's Controller goes on where it was cut off.
+//
+// Its goroutine is started by StartController; Close stops and waits for it.
+type Controller struct {
+	node     ControlledNode
+	view     MemberView
+	settings PlanSettings
+	logger   *slog.Logger
+	cancel   context.CancelFunc
+	done     chan struct{}
+	unheard  map[string]time.Time // nodes that gossip has never named, since when
+}
+
+// StartController starts the controller of a node.
+func StartController(node ControlledNode, view MemberView, settings PlanSettings, logger *slog.Logger) (*Controller, error) {
+	if err := settings.Check(); err != nil {
+		return nil, fmt.Errorf("cannot control the cluster: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Controller{
+		node: node, view: view, settings: settings, logger: logger,
+		cancel: cancel, done: make(chan struct{}), unheard: map[string]time.Time{},
+	}
+	go c.run(ctx)
+	return c, nil
+}
+
+// Close stops the controller. What it was about goes on elsewhere or later.
+func (c *Controller) Close() {
+	c.cancel()
+	<-c.done
+}
+
+func (c *Controller) run(ctx context.Context) {
+	defer close(c.done)
+	tick := time.NewTicker(controlEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !c.node.LeadsCatalog() {
+			clear(c.unheard)
+			continue
+		}
+		c.once(ctx)
+	}
+}
+
+// once plans and carries the plan out.
+func (c *Controller) once(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	for _, step := range Plan(c.Look(ctx)) {
+		c.logger.Info("placement", "step", step.String())
+		if err := c.carryOut(ctx, step); err != nil {
+			c.logger.Warn("a step of the placement failed and is planned again", "step", step.String(), "err", err)
+		}
+	}
+}
+
+// Look returns what a plan is made from now.
+func (c *Controller) Look(ctx context.Context) View {
+	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: map[uint32]GroupFacts{}}
+	for number, f := range c.node.Facts(ctx) {
+		view.Groups[number] = GroupFacts{Leader: f.Leader, Voters: f.Voters, NonVoters: f.NonVoters, CaughtUp: f.CaughtUp}
+	}
+	view.Dead = c.dead(view.Catalog)
+	return view
+}
+
+// dead returns for how long nodes of the catalog have not been heard of.
+func (c *Controller) dead(catalog *raftfsm.CatalogView) map[string]time.Duration {
+	seen := map[string]Member{}
+	for _, m := range c.view.Members() {
+		seen[m.Key] = m
+	}
+	dead := map[string]time.Duration{}
+	for key := range catalog.Nodes {
+		m, heard := seen[key]
+		if heard {
+			delete(c.unheard, key)
+			if !m.Alive {
+				dead[key] = time.Since(m.Since)
+			}
+			continue
+		}
+		if _, known := c.unheard[key]; !known {
+			c.unheard[key] = time.Now()
+		}
+		dead[key] = time.Since(c.unheard[key])
+	}
+	return dead
+}
+
+func (c *Controller) carryOut(ctx context.Context, step Step) error {
+	switch s := step.(type) {
+	case Place:
+		return c.change(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: s.Group, Was: s.Was, Target: s.Target}})
+	case Transfer:
+		return c.node.Transfer(ctx, s.Group, s.From, s.To)
+	case SetNodeState:
+		return c.change(ctx, &raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: s.Node, State: s.State}})
+	case RemoveNode:
+		return c.change(ctx, &raftfsm.CatalogCommand{RemoveNode: &raftfsm.RemoveNodeEntry{Key: s.Node}})
+	case RaiseVersion:
+		return c.change(ctx, &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: s.Version}})
+	}
+	return fmt.Errorf("no such step: %T", step)
+}
+
+func (c *Controller) change(ctx context.Context, command *raftfsm.CatalogCommand) error {
+	result, err := c.node.Change(ctx, command)
+	if err == nil && result.Refused != "" {
+		err = fmt.Errorf("the catalog refused it: %s", result.Refused)
+	}
+	return err
+}

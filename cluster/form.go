@@ -1,0 +1,225 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// How nodes without a cluster come to one. Safety rests on three things that a
+// node writes durably before it says them: the one set of keys that it has
+// promised itself to, the one cluster that it has asked to admit it, and its
+// cluster. Time only releases a promise, each node's own monotonic clock at
+// that: promiseFor is longer than the initiator's formTimeout and a slow sync
+// together, and a promise begins after the initiator's clock was read, so while
+// the initiator decides, all are still bound.
+const (
+	promiseFor = 10 * time.Second
+	// formTimeout bounds an attempt, from before its first ask to the decision.
+	formTimeout = 5 * time.Second
+	// askTimeout bounds one ask within an attempt; a lost one is repeated.
+	askTimeout = time.Second
+	askAgain   = 200 * time.Millisecond
+	// settleFor is how long the initiator must have seen the same nodes, so that
+	// one too many that starts at the same time is seen.
+	settleFor = time.Second
+	// joinTimeout bounds an ask of one member, which may have to wait for a leader.
+	joinTimeout = 5 * time.Second
+	// retryMin and retryMax bound the wait after an attempt that failed.
+	retryMin, retryMax = 500 * time.Millisecond, 1500 * time.Millisecond
+	// lookEvery is how often the members are looked at when nothing has changed.
+	lookEvery = 250 * time.Millisecond
+	// waitLogEvery is how often it is logged what the node waits for.
+	waitLogEvery = 10 * time.Second
+	// rivalFor is how long another node may hold this one's name before this one
+	// gives up: gossip finds the node dead that a wiped one stands in for by then.
+	rivalFor = 20 * time.Second
+)
+
+// The errors of Former.Run, none of which time mends.
+var (
+	// ErrNameTaken is returned when another living node has this node's name.
+	ErrNameTaken = errors.New("another living node has this node's name")
+	// ErrTwoClusters is returned when a node without a cluster sees members of two.
+	ErrTwoClusters = errors.New("nodes of two clusters are reached from here")
+	// ErrRefused is returned when a cluster does not admit this node.
+	ErrRefused = errors.New("the cluster refused this node")
+)
+
+// MemberView is what the node sees of others; *Gossip is one.
+type MemberView interface {
+	Members() []Member
+	Changed() <-chan struct{}
+}
+
+// Asker asks another node. It never asks this one. An error means that no answer
+// came, not that the other did not act.
+type Asker interface {
+	Form(ctx context.Context, addr string, p Proposal) (Agreement, error)
+	Join(ctx context.Context, addr string, r JoinRequest) (JoinAnswer, error)
+}
+
+// FormStore keeps durably what a node without a cluster must not forget; each
+// call returns when it is kept. *DataDir is one.
+type FormStore interface {
+	SetPromised(set string) error
+	SetJoining(clusterID string) error
+	SetCluster(clusterID string, founder bool) error
+}
+
+// FormConfig configures NewFormer.
+type FormConfig struct {
+	Identity Identity // as Store has it; it has no cluster
+	// Node is what the catalog is to know of this node.
+	Node raftfsm.Node
+	// Expect is --bootstrap-expect, 0 for none. With 1, and with 0 and Join
+	// false, the node forms a cluster of itself at once.
+	Expect int
+	Join   bool // --join was given
+	View   MemberView
+	Asker  Asker
+	Store  FormStore
+	Logger *slog.Logger
+}
+
+func (c *FormConfig) alone() bool { return c.Expect == 1 || c.Expect == 0 && !c.Join }
+
+// Former brings a node without a cluster to one: it founds one with others, or
+// joins one that it sees.
+type Former struct {
+	cfg FormConfig
+
+	mu struct {
+		sync.Mutex // held while Store writes
+		identity   Identity
+		// promisedUntil is when identity.Promised may be exchanged for another set.
+		promisedUntil time.Time
+		over          bool   // Run has ended, or decided: nothing is agreed to any more
+		waiting       string // what Run waits for
+	}
+}
+
+// NewFormer returns a Former. Serve its HandleForm from before Run is called.
+func NewFormer(cfg FormConfig) (*Former, error) {
+	switch {
+	case cfg.Identity.ClusterID != "":
+		return nil, fmt.Errorf("cannot form or join a cluster: %w", ErrHasCluster)
+	case cfg.Expect < 0 || cfg.Expect > ExpectMax:
+		return nil, fmt.Errorf("cannot form a cluster of %d nodes, want 1 to %d", cfg.Expect, ExpectMax)
+	}
+	f := &Former{cfg: cfg}
+	f.mu.identity = cfg.Identity
+	f.mu.waiting = "the node has no cluster yet"
+	if cfg.Identity.Promised != "" { // for how long it has held, the crash made it forget
+		f.mu.promisedUntil = time.Now().Add(promiseFor)
+	}
+	return f, nil
+}
+
+// Waiting says what Run waits for, for /readyz and people.
+func (f *Former) Waiting() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.waiting
+}
+
+// Run returns when the node has a cluster, which Store then has: the Identity
+// says which and whether this node is to start its group 0. It returns ErrNameTaken,
+// ErrTwoClusters or ErrRefused when only the operator can mend it, an error of
+// Store, or that of ctx.
+func (f *Former) Run(ctx context.Context) (Identity, error) {
+	defer f.end()
+	if f.cfg.alone() && f.cfg.Identity.Joining == "" {
+		return f.found(time.Now(), "")
+	}
+	r := formRun{Former: f, logged: time.Now()}
+	for {
+		changed := f.cfg.View.Changed()
+		id, err := r.look(ctx)
+		if err != nil || id.ClusterID != "" {
+			return id, err
+		}
+		select {
+		case <-ctx.Done():
+			return Identity{}, fmt.Errorf("cannot form or join a cluster: %w", ctx.Err())
+		case <-changed:
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+func (f *Former) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.over = true
+}
+
+func (f *Former) identity() Identity {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.identity
+}
+
+// formRun is what Run remembers between two looks.
+type formRun struct {
+	*Former
+	logged  time.Time // what is waited for was logged last
+	retryAt time.Time // nothing is attempted before
+	set     string    // set that was seen last
+	setAt   time.Time // since then
+	rival   string    // key of the node that has this node's name
+	rivalAt time.Time // since then
+}
+
+// look looks at the members once and does what they call for. It returns an
+// identity with a cluster when the node has one.
+func (r *formRun) look(ctx context.Context) (Identity, error) {
+	step := decide(r.identity(), r.cfg.Expect, r.cfg.View.Members())
+	now := time.Now()
+	if set := keySet(step.set); set != r.set {
+		r.set, r.setAt = set, now
+	}
+	if step.rival.Key != r.rival {
+		r.rival, r.rivalAt = step.rival.Key, now
+	}
+	r.wait(step.why)
+	switch {
+	case step.err != nil:
+		return Identity{}, step.err
+	case r.rival != "" && now.Sub(r.rivalAt) >= rivalFor:
+		return Identity{}, fmt.Errorf("%s: %w", step.why, ErrNameTaken)
+	case now.Before(r.retryAt):
+		return Identity{}, nil
+	case step.cluster != "":
+		return r.join(ctx, step.cluster, step.members)
+	case step.initiate && now.Sub(r.setAt) >= settleFor:
+		return r.initiate(ctx, step.set)
+	}
+	return Identity{}, nil
+}
+
+// wait makes why known as what is waited for.
+func (r *formRun) wait(why string) {
+	r.mu.Lock()
+	changed := r.mu.waiting != why
+	r.mu.waiting = why
+	r.mu.Unlock()
+	switch {
+	case time.Since(r.logged) >= waitLogEvery:
+		r.logged = time.Now()
+		r.cfg.Logger.Info("waiting for a cluster", "for", why)
+	case changed:
+		r.cfg.Logger.Debug("waiting for a cluster", "for", why)
+	}
+}
+
+// later makes the next attempt wait, and says why this one failed.
+func (r *formRun) later(why string) {
+	r.retryAt = time.Now().Add(randomBetween(retryMin, retryMax))
+	r.cfg.Logger.Info("no cluster yet, trying again", "why", why)
+}

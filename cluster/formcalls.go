@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// The names of the calls of nodes that have no cluster in common. They carry one
+// JSON object each way.
+const (
+	FormCall = "form" // Proposal → Agreement
+	JoinCall = "join" // JoinRequest → JoinAnswer
+)
+
+// formBytesMax bounds the JSON of such a call: a set of ExpectMax keys is the
+// longest, under 3 KiB.
+const formBytesMax = 16 << 10
+
+// errBadCall is returned for a call, or an answer, that cannot be understood.
+var errBadCall = errors.New("not a call of this version")
+
+// CallAsker asks other nodes by calls.
+type CallAsker struct {
+	// Call sends request to whatever node is at addr, of the cluster or, if that is
+	// "", of none, and returns its answer.
+	Call func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error)
+}
+
+var _ Asker = CallAsker{}
+
+// Form implements Asker.
+func (c CallAsker) Form(ctx context.Context, addr string, p Proposal) (Agreement, error) {
+	return callFor[Agreement](ctx, c, "", addr, FormCall, p)
+}
+
+// Join implements Asker.
+func (c CallAsker) Join(ctx context.Context, addr string, r JoinRequest) (JoinAnswer, error) {
+	return callFor[JoinAnswer](ctx, c, r.ClusterID, addr, JoinCall, r)
+}
+
+func callFor[A, Q any](ctx context.Context, c CallAsker, clusterID, addr, name string, question Q) (A, error) {
+	var answer A
+	request, err := json.Marshal(question)
+	if err != nil {
+		return answer, fmt.Errorf("cannot encode call %q: %w", name, err)
+	}
+	raw, err := c.Call(ctx, clusterID, addr, name, request)
+	if err != nil {
+		return answer, fmt.Errorf("cannot call %q of the node at %s: %w", name, addr, err)
+	}
+	return parseCall[A](raw)
+}
+
+// parseCall reads one side of a call. Every error is errBadCall.
+func parseCall[T any](raw []byte) (T, error) {
+	var into T
+	if err := strictJSON(raw, formBytesMax, &into); err != nil {
+		var none T
+		return none, fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	return into, nil
+}
+
+// CallHandler makes a handler of calls out of HandleForm or HandleJoin. It keeps
+// nothing of the request.
+func CallHandler[Q, A any](handle func(context.Context, Q) (A, error)) func(context.Context, []byte) ([]byte, error) {
+	return func(ctx context.Context, request []byte) ([]byte, error) {
+		question, err := parseCall[Q](request)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := handle(ctx, question)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(answer)
+	}
+}

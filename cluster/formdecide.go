@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// formStep is what a look at the members calls for.
+type formStep struct {
+	why     string   // what is waited for, until it has come
+	err     error    // never: the operator must act
+	rival   Member   // has this node's name, and comes before it
+	cluster string   // to be joined,
+	members []Member // by asking one of these
+	set     []Member // is to form a cluster, by key, ascending; this node is in it
+	// initiate says that this node is the one that asks the others of set.
+	initiate bool
+}
+
+// decide says what a node without a cluster does when it sees these members. It
+// depends on nothing else.
+func decide(self Identity, expect int, members []Member) formStep {
+	var clustered, bare []Member
+	clusters := map[string]string{} // a member of each
+	for _, m := range members {
+		switch {
+		case !m.Alive || m.Key == self.Key():
+		case m.ClusterID != "":
+			clustered = append(clustered, m)
+			clusters[m.ClusterID] = m.Key
+		default:
+			bare = append(bare, m)
+		}
+	}
+	if len(clusters) > 1 {
+		return formStep{err: fmt.Errorf("%w: %s", ErrTwoClusters, describeClusters(clusters))}
+	}
+	if rival, ok := findRival(self, clustered, bare); ok {
+		return formStep{rival: rival, why: fmt.Sprintf("node %q at %s has the name %q: stop one of the two, or give this one another --node-id and data directory",
+			rival.Key, rival.GossipAddr, self.NodeID)}
+	}
+	if len(clustered) > 0 {
+		return decideJoin(self, clustered)
+	}
+	if self.Joining != "" {
+		return formStep{why: fmt.Sprintf("a node of cluster %s, which this one has asked to admit it", self.Joining)}
+	}
+	if expect == 0 {
+		return formStep{why: "a node that has a cluster; none is reached at the addresses of --join"}
+	}
+	return decideForm(self, expect, bare)
+}
+
+// findRival returns a living member that has this node's name and comes before
+// it: one that has a cluster, or the lower key of two that have none.
+func findRival(self Identity, clustered, bare []Member) (Member, bool) {
+	for _, m := range clustered {
+		if m.Name == self.NodeID {
+			return m, true
+		}
+	}
+	for _, m := range bare {
+		if m.Name == self.NodeID && m.Key < self.Key() {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+func decideJoin(self Identity, clustered []Member) formStep {
+	cluster := clustered[0].ClusterID
+	if self.Joining != "" && self.Joining != cluster {
+		return formStep{why: fmt.Sprintf("a node of cluster %s, which this one has asked to admit it; it sees cluster %s, which it can join only with a new data directory",
+			self.Joining, cluster)}
+	}
+	return formStep{cluster: cluster, members: clustered, why: fmt.Sprintf("cluster %s to admit this node", cluster)}
+}
+
+// decideForm says what a node that expects a cluster of so many does when no
+// living member has one. Members that expect none wait for one to join, and do
+// not count.
+func decideForm(self Identity, expect int, bare []Member) formStep {
+	set := []Member{{Key: self.Key(), Name: self.NodeID, Alive: true}}
+	for _, m := range bare {
+		switch {
+		case m.Expect == 0:
+			continue
+		case int(m.Expect) != expect:
+			return formStep{why: fmt.Sprintf("all nodes to have the same --bootstrap-expect: node %q has %d, this one %d", m.Name, m.Expect, expect)}
+		case slices.ContainsFunc(set, func(other Member) bool { return other.Name == m.Name }):
+			return formStep{why: fmt.Sprintf("one of the two nodes %q to be stopped", m.Name)}
+		}
+		set = append(set, m)
+	}
+	slices.SortFunc(set, func(a, b Member) int { return strings.Compare(a.Key, b.Key) })
+	names := strings.Join(namesOf(set), ", ")
+	switch {
+	case len(set) < expect:
+		return formStep{why: fmt.Sprintf("%d nodes with --bootstrap-expect %d; reached are %d: %s", expect, expect, len(set), names)}
+	case len(set) > expect:
+		return formStep{why: fmt.Sprintf("%d nodes with --bootstrap-expect %d, but there are %d: %s; start those too many with --join alone", expect, expect, len(set), names)}
+	case set[0].Key != self.Key():
+		return formStep{set: set, why: fmt.Sprintf("node %q to form the cluster of %s", set[0].Name, names)}
+	}
+	return formStep{set: set, initiate: true, why: fmt.Sprintf("nodes %s to agree on a cluster", names)}
+}
+
+func namesOf(members []Member) []string {
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.Name
+	}
+	return names
+}
+
+func describeClusters(clusters map[string]string) string {
+	var parts []string
+	for id, key := range clusters {
+		parts = append(parts, fmt.Sprintf("%s (node %q)", id, key))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// keySet returns the keys of a set as Identity.Promised has them.
+func keySet(set []Member) string { return strings.Join(keysOf(set), ",") }
+
+func keysOf(set []Member) []string {
+	keys := make([]string, len(set))
+	for i, m := range set {
+		keys[i] = m.Key
+	}
+	return keys
+}
+
+func randomBetween(least, most time.Duration) time.Duration { return least + rand.N(most-least) }

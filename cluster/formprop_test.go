@@ -1,0 +1,192 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What forming promises, over nodes in memory in every kind of bad weather:
+//
+//  1. a node's cluster never changes, and no node is in two catalogs, whatever
+//     is lost, cut, mistaken for dead, crashed or wiped at whatever moment;
+//  2. a node promises itself only to the very set that it sees, and at the
+//     moment that a set founds a cluster, all of it is bound to it;
+//  3. exactly as many nodes as are expected come to one cluster when the weather
+//     is fair again, whatever happened before, but for wiped disks;
+//  4. while no node is taken for dead, none is of two sets that found a cluster,
+//     however many nodes there are;
+//  5. nodes that all see each other and are too many form nothing.
+func TestFormingIsSafe(t *testing.T) {
+	scenarios := uint64(200)
+	if testing.Short() {
+		scenarios = 30
+	}
+	for _, tc := range []struct {
+		name string
+		run  func(t *testing.T, label string, seed uint64)
+	}{
+		{"crashes, losses, cuts, wipes", anythingHappens},
+		{"nodes see what is not", nodesDream},
+		{"as many as expected", asManyAsExpected},
+		{"too many, at any time", tooManyInNoOrder},
+		{"too many, all seen", tooManySeen},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for seed := range scenarios {
+				synctest.Test(t, func(t *testing.T) { tc.run(t, fmt.Sprintf("seed %d", seed), seed) })
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}
+
+const stormFor = time.Minute
+
+// storm lasts for stormFor: calls are lost and late, disks fail the process, the
+// network is cut, and nodes crash and come back.
+func (w *formWorld) storm(wipes bool) {
+	w.setWeather(weather{lost: 0.3, slowest: 2 * time.Second, newsSlow: 3 * time.Second, crashes: 0.1})
+	for began := time.Now(); time.Since(began) < stormFor; {
+		time.Sleep(w.within(2 * time.Second))
+		n, other := w.anyNode(), w.anyNode()
+		switch {
+		case w.chance(0.1):
+			n.crash()
+		case wipes && w.chance(0.05):
+			n.wipe()
+		case w.chance(0.1):
+			w.cut(1 + len(w.mu.nodes)/2)
+		case w.chance(0.1):
+			w.cut(1)
+		case w.chance(0.3):
+			w.mistake(n, other)
+		default:
+			n.start()
+		}
+		w.verify()
+	}
+	w.setWeather(fairWeather)
+	w.cut(1)
+}
+
+func (w *formWorld) anyNode() *formNode {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.nodes[w.mu.rng.IntN(len(w.mu.nodes))]
+}
+
+// settle starts all nodes and waits until done says so, for at most most. A node
+// that gave up starts again, as orchestrators do.
+func (w *formWorld) settle(most time.Duration, done func() bool) bool {
+	began := time.Now()
+	for time.Since(began) < most {
+		if done() {
+			return true
+		}
+		for _, n := range w.mu.nodes {
+			n.start()
+		}
+		time.Sleep(time.Second)
+		w.verify()
+	}
+	return done()
+}
+
+func (w *formWorld) allInOneCluster() bool {
+	ids := slices.Compact(w.clusters())
+	return len(ids) == 1 && ids[0] != ""
+}
+
+// startAll starts all nodes, each at a random time of the next most.
+func (w *formWorld) startAll(most time.Duration) {
+	for _, n := range w.mu.nodes {
+		after := w.within(most)
+		w.wg.Go(func() {
+			time.Sleep(after)
+			n.start()
+		})
+	}
+}
+
+func anythingHappens(t *testing.T, label string, seed uint64) {
+	w := newFormWorld(t, label, seed, 3+int(seed%4), 2+int(seed/4%2))
+	w.startAll(10 * time.Second)
+	w.storm(true)
+	w.settle(time.Minute, w.allInOneCluster)
+	w.end()
+	w.verify()
+}
+
+// nodesDream holds the promises and the intents alone to account: what nodes see
+// of each other changes at random, whatever is.
+func nodesDream(t *testing.T, label string, seed uint64) {
+	const expect = 3
+	w := newFormWorld(t, label, seed, 5+int(seed%2), expect)
+	w.mu.blind = true
+	w.setWeather(weather{lost: 0.4, slowest: 2 * time.Second, crashes: 0.05})
+	w.startAll(0)
+	for began := time.Now(); time.Since(began) < 2*time.Minute; {
+		w.dream(expect - int(seed/2%2))
+		time.Sleep(w.within(3 * time.Second))
+		for _, n := range w.mu.nodes {
+			if w.chance(0.05) {
+				n.crash()
+			}
+			n.start()
+		}
+		w.verify()
+	}
+	w.end()
+	w.verify()
+}
+
+func asManyAsExpected(t *testing.T, label string, seed uint64) {
+	expect := 2 + int(seed%4)
+	w := newFormWorld(t, label, seed, expect, expect)
+	w.startAll(10 * time.Second)
+	if seed%5 != 0 { // else in fair weather alone
+		w.storm(false)
+	}
+	if !w.settle(2*time.Minute, w.allInOneCluster) {
+		for _, n := range w.mu.nodes {
+			t.Logf("%s: %+v, run %d, %v, waits for %s", n.disk.NodeID, n.disk, n.run, n.problem, n.former.Waiting())
+		}
+		w.errorf("no cluster of all %d nodes 2 minutes after the storm: %v", expect, w.clusters())
+	}
+	w.end()
+	w.verify()
+	w.verifyDisjoint()
+}
+
+func tooManyInNoOrder(t *testing.T, label string, seed uint64) {
+	expect := 2 + int(seed%2)
+	w := newFormWorld(t, label, seed, expect+1+int(seed/2%3), expect)
+	w.setWeather(weather{lost: 0.2, slowest: 2 * time.Second, newsSlow: 3 * time.Second})
+	w.startAll(15 * time.Second)
+	time.Sleep(stormFor)
+	w.verify()
+	w.verifyDisjoint()
+	w.end()
+	w.verify()
+}
+
+func tooManySeen(t *testing.T, label string, seed uint64) {
+	expect := 2 + int(seed%3)
+	w := newFormWorld(t, label, seed, expect+1+int(seed/3%2), expect)
+	now := fairWeather
+	now.newsSlow = settleFor / 2
+	w.setWeather(now)
+	for _, n := range w.mu.nodes {
+		n.start()
+	}
+	time.Sleep(stormFor)
+	if ids := slices.Compact(w.clusters()); len(ids) != 1 || ids[0] != "" {
+		w.errorf("%d nodes that expect %d have clusters %v", len(w.mu.nodes), expect, ids)
+	}
+	w.end()
+}

@@ -1,0 +1,606 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// formWorld is nodes without a cluster in memory: their disks, what gossip tells
+// them of each other, and the calls between them, which may be slow, lost on
+// either way, or come long after the caller has gone. It runs in a bubble of
+// testing/synctest, so no lock is held while it sleeps.
+type formWorld struct {
+	t      *testing.T
+	label  string
+	expect int
+	wg     sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		rng     *rand.Rand
+		nodes   []*formNode
+		weather weather
+		// admitted holds the keys that each cluster's catalog has, its founder's
+		// among them.
+		admitted map[string]map[string]bool
+		// founded holds the set that each cluster was founded with.
+		founded map[string]string
+		blind   bool // nodes see what dream shows them, and nothing else
+		ended   bool
+	}
+}
+
+// weather is how calls and news travel.
+type weather struct {
+	lost     float64       // share of requests, and of answers, that are
+	slowest  time.Duration // a request, or an answer
+	newsSlow time.Duration // news of gossip
+	crashes  float64       // share of writes to disk that the node crashes at
+}
+
+var fairWeather = weather{slowest: 50 * time.Millisecond, newsSlow: 300 * time.Millisecond}
+
+// formNode is one node, over its restarts and wipes. Its fields are under the
+// world's lock.
+type formNode struct {
+	world   *formWorld
+	disk    Identity
+	run     int // number of the process; 0 is none, a negative one has crashed
+	runs    int
+	news    uint64 // number of what it says of itself last
+	said    Member
+	former  *Former
+	view    *formView
+	stop    context.CancelFunc
+	problem error // of its last process
+	side    int   // of the cut network; only nodes of one side reach each other
+}
+
+// formView is what one process sees.
+type formView struct {
+	mu struct {
+		sync.Mutex
+		members map[string]Member
+		heard   map[string]uint64 // number of the news, by key
+		changed chan struct{}
+	}
+}
+
+func newFormView() *formView {
+	v := &formView{}
+	v.mu.members, v.mu.heard, v.mu.changed = map[string]Member{}, map[string]uint64{}, make(chan struct{})
+	return v
+}
+
+func (v *formView) Members() []Member {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Collect(maps.Values(v.mu.members))
+}
+
+func (v *formView) Changed() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mu.changed
+}
+
+// hear takes news of a member, but for older ones than it has.
+func (v *formView) hear(m Member, number uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if heard := v.mu.heard[m.Key]; heard > number || heard == number && v.mu.members[m.Key].Alive == m.Alive {
+		return
+	}
+	v.mu.heard[m.Key] = number
+	v.setLocked(m)
+}
+
+// lose takes a member for dead that does not answer.
+func (v *formView) lose(key string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if m, known := v.mu.members[key]; known {
+		m.Alive = false
+		v.setLocked(m)
+	}
+}
+
+// show sets what is seen of a member.
+func (v *formView) show(m Member) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if m.Key != "" && v.mu.members[m.Key] != m {
+		v.setLocked(m)
+	}
+}
+
+func (v *formView) setLocked(m Member) {
+	v.mu.members[m.Key] = m
+	close(v.mu.changed)
+	v.mu.changed = make(chan struct{})
+}
+
+func newFormWorld(t *testing.T, label string, seed uint64, nodes, expect int) *formWorld {
+	w := &formWorld{t: t, label: label, expect: expect}
+	w.mu.rng = rand.New(rand.NewPCG(seed, 1))
+	w.mu.weather = fairWeather
+	w.mu.admitted, w.mu.founded = map[string]map[string]bool{}, map[string]string{}
+	for i := range nodes {
+		n := &formNode{world: w, disk: Identity{Format: identityFormat, NodeID: fmt.Sprintf("n%d", i)}}
+		n.disk.Instance = w.hexLocked()
+		w.mu.nodes = append(w.mu.nodes, n)
+	}
+	return w
+}
+
+func (w *formWorld) hexLocked() string { return fmt.Sprintf("%08x", w.mu.rng.Uint32()) }
+
+func (w *formWorld) errorf(format string, args ...any) {
+	w.t.Errorf(w.label+": "+format, args...)
+}
+
+// within returns a random time up to most.
+func (w *formWorld) within(most time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Duration(w.mu.rng.Int64N(int64(most) + 1))
+}
+
+func (w *formWorld) chance(share float64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.rng.Float64() < share
+}
+
+func (w *formWorld) weather() weather {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.weather
+}
+
+func (w *formWorld) setWeather(now weather) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.weather = now
+}
+
+// start starts a process of the node, if it has none.
+func (n *formNode) start() {
+	w := n.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n.run > 0 || w.mu.ended {
+		return
+	}
+	n.runs++
+	n.run, n.view = n.runs, newFormView()
+	n.said = Member{Key: n.disk.Key(), Name: n.disk.NodeID, ClusterID: n.disk.ClusterID, ClusterAddr: n.disk.NodeID, Expect: uint8(w.expect)}
+	w.tellLocked(n, true)
+	w.introduceLocked(n)
+	if n.disk.ClusterID != "" {
+		return
+	}
+	former, err := NewFormer(FormConfig{
+		Identity: n.disk, Node: raftfsm.Node{Key: n.disk.Key(), Name: n.disk.NodeID}, Expect: w.expect, Join: true,
+		View: n.view, Asker: formAsker{n, n.run}, Store: formDisk{n, n.run}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		w.errorf("%v", err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.former, n.stop = former, cancel
+	run := n.run
+	w.wg.Go(func() { n.form(ctx, former, run) })
+}
+
+// form runs the former of one process, then tells of the cluster that it has.
+func (n *formNode) form(ctx context.Context, former *Former, run int) {
+	id, err := former.Run(ctx)
+	w := n.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n.run != run {
+		return
+	}
+	if n.problem = err; err != nil {
+		w.crashLocked(n)
+		return
+	}
+	if id != n.disk {
+		w.errorf("%s has %+v in memory, %+v on disk", n.disk.NodeID, id, n.disk)
+	}
+	n.said.ClusterID = id.ClusterID
+	w.tellLocked(n, true)
+}
+
+func (n *formNode) crash() {
+	n.world.mu.Lock()
+	defer n.world.mu.Unlock()
+	n.world.crashLocked(n)
+}
+
+func (w *formWorld) crashLocked(n *formNode) {
+	if n.run <= 0 {
+		return
+	}
+	n.run = 0
+	if n.stop != nil {
+		n.stop()
+	}
+	w.tellLocked(n, false)
+}
+
+// wipe crashes the node and empties its disk: it is another node of the same name.
+func (n *formNode) wipe() {
+	w := n.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.crashLocked(n)
+	n.disk = Identity{Format: identityFormat, NodeID: n.disk.NodeID, Instance: w.hexLocked()}
+}
+
+// tellLocked spreads what n says of itself now, or that it is dead, which comes
+// later.
+func (w *formWorld) tellLocked(n *formNode, alive bool) {
+	n.news++
+	m, number, self := n.said, n.news, n.view
+	m.Alive = alive
+	if alive {
+		self.hear(m, number)
+	}
+	for _, other := range w.mu.nodes {
+		if other != n && !w.mu.blind {
+			w.wg.Go(func() { w.carry(n, other, m, number) })
+		}
+	}
+}
+
+// introduceLocked lets n hear of those who live.
+func (w *formWorld) introduceLocked(n *formNode) {
+	for _, other := range w.mu.nodes {
+		if other != n && other.run > 0 && !w.mu.blind {
+			m, number := other.said, other.news
+			m.Alive = true
+			w.wg.Go(func() { w.carry(other, n, m, number) })
+		}
+	}
+}
+
+// carry brings news to the process that the node has when they come. Those that
+// do not reach it come again, as gossip does, until they are old.
+func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
+	slow := w.weather().newsSlow
+	if !m.Alive {
+		slow += 8 * time.Second // pings must fail first
+	}
+	time.Sleep(w.within(slow))
+	for {
+		w.mu.Lock()
+		old := w.mu.ended || from.news != number && m.Key == from.said.Key
+		there := to.run > 0 && from.side == to.side
+		view := to.view
+		w.mu.Unlock()
+		if there {
+			view.hear(m, number)
+			return
+		}
+		if old {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// cut divides the network: nodes of two sides take each other for dead some time
+// later, and those of one side find each other.
+func (w *formWorld) cut(sides int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.mu.nodes {
+		n.side = w.mu.rng.IntN(sides)
+	}
+	for _, n := range w.mu.nodes {
+		if n.run > 0 {
+			w.introduceLocked(n)
+		}
+		for _, other := range w.mu.nodes {
+			if other.side != n.side {
+				w.wg.Go(func() { w.loseUnreached(n, other) })
+			}
+		}
+	}
+}
+
+func (w *formWorld) loseUnreached(n, other *formNode) {
+	time.Sleep(w.within(8 * time.Second))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n.run > 0 && n.side != other.side {
+		n.view.lose(other.said.Key)
+	}
+}
+
+// mistake makes n take another node for dead, and see for a while that it is not.
+func (w *formWorld) mistake(n, other *formNode) {
+	w.mu.Lock()
+	if n.run <= 0 || n == other {
+		w.mu.Unlock()
+		return
+	}
+	n.view.lose(other.said.Key)
+	w.mu.Unlock()
+	w.wg.Go(func() {
+		time.Sleep(w.within(8 * time.Second))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if n.run > 0 && other.run > 0 && n.side == other.side {
+			m := other.said
+			m.Alive = true
+			n.view.hear(m, other.news)
+		}
+	})
+}
+
+// dream draws some nodes and makes most of them see just these, whoever lives.
+func (w *formWorld) dream(size int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	drawn := map[*formNode]bool{}
+	for _, i := range w.mu.rng.Perm(len(w.mu.nodes))[:size] {
+		drawn[w.mu.nodes[i]] = true
+	}
+	for n := range drawn {
+		if n.run <= 0 || w.mu.rng.Float64() < 0.2 {
+			continue
+		}
+		for _, other := range w.mu.nodes {
+			m := other.said
+			m.Alive = drawn[other]
+			n.view.show(m)
+		}
+	}
+}
+
+func (w *formWorld) reaches(a, b *formNode) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return a.side == b.side
+}
+
+// end stops all processes and waits for what is under way.
+func (w *formWorld) end() {
+	w.mu.Lock()
+	w.mu.ended = true
+	for _, n := range w.mu.nodes {
+		w.crashLocked(n)
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+}
+
+var errCrashed = errors.New("the process has crashed")
+
+// formDisk is the disk as one process of a node has it.
+type formDisk struct {
+	node *formNode
+	run  int
+}
+
+func (d formDisk) SetPromised(set string) error {
+	return d.write(func(id *Identity) {
+		if seen := d.node.seesLocked(); seen != set {
+			d.node.world.errorf("%s promises itself to %s and sees %s", id.Key(), set, seen)
+		}
+		id.Promised = set
+	})
+}
+
+// seesLocked returns the set of living nodes without a cluster that n sees.
+func (n *formNode) seesLocked() string {
+	var keys []string
+	for _, m := range n.view.Members() {
+		if m.Alive && m.ClusterID == "" {
+			keys = append(keys, m.Key)
+		}
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, ",")
+}
+
+func (d formDisk) SetJoining(cluster string) error {
+	return d.write(func(id *Identity) { id.Joining = cluster })
+}
+
+func (d formDisk) SetCluster(cluster string, founder bool) error {
+	return d.write(func(id *Identity) {
+		w := d.node.world
+		if id.ClusterID != "" {
+			w.errorf("%s gets cluster %s and has %s", id.NodeID, cluster, id.ClusterID)
+		}
+		if founder {
+			w.verifyBoundLocked(id.Promised)
+			w.mu.founded[cluster] = id.Promised
+			w.admitLocked(cluster, id.Key())
+		}
+		id.ClusterID, id.Founder, id.Joining, id.Promised = cluster, founder, "", ""
+	})
+}
+
+// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes
+// is bound to it at that moment, but for those that have gone to a cluster.
+func (w *formWorld) verifyBoundLocked(set string) {
+	for _, n := range w.mu.nodes {
+		id := n.disk
+		if slices.Contains(strings.Split(set, ","), id.Key()) && id.Promised != set && id.Joining == "" && id.ClusterID == "" {
+			w.errorf("%s founds a cluster while %s is bound to %q", set, id.Key(), id.Promised)
+		}
+	}
+}
+
+// write changes the disk, but for a process that has crashed, or crashes before
+// or after it.
+func (d formDisk) write(change func(*Identity)) error {
+	w := d.node.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d.node.run != d.run {
+		return errCrashed
+	}
+	crash := w.mu.rng.Float64() < w.mu.weather.crashes
+	if crash && w.mu.rng.Float64() < 0.5 {
+		w.crashLocked(d.node)
+		return errCrashed
+	}
+	change(&d.node.disk)
+	if crash {
+		w.crashLocked(d.node)
+		return errCrashed
+	}
+	return nil
+}
+
+func (w *formWorld) admitLocked(cluster, key string) {
+	if w.mu.admitted[cluster] == nil {
+		w.mu.admitted[cluster] = map[string]bool{}
+	}
+	w.mu.admitted[cluster][key] = true
+}
+
+// formAsker is the network as one process of a node has it.
+type formAsker struct {
+	node *formNode
+	run  int
+}
+
+func (a formAsker) Form(ctx context.Context, addr string, p Proposal) (Agreement, error) {
+	return travel(ctx, a, addr, func(to *formNode) (Agreement, error) {
+		w := to.world
+		w.mu.Lock()
+		former, run := to.former, to.run
+		w.mu.Unlock()
+		if former == nil {
+			return Agreement{Why: "it has a cluster"}, nil
+		}
+		answer, err := former.HandleForm(context.Background(), p)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if to.run != run {
+			return Agreement{}, errCrashed
+		}
+		return answer, err
+	})
+}
+
+func (a formAsker) Join(ctx context.Context, addr string, r JoinRequest) (JoinAnswer, error) {
+	return travel(ctx, a, addr, func(to *formNode) (JoinAnswer, error) {
+		w := to.world
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if to.disk.ClusterID != r.ClusterID {
+			return JoinAnswer{}, errors.New("it is not of the cluster")
+		}
+		w.admitLocked(r.ClusterID, r.Node.Key)
+		return JoinAnswer{Admitted: true}, nil
+	})
+}
+
+// travel takes a question to the process that is at addr when it arrives, whether
+// or not the caller still waits, and its answer back.
+func travel[A any](ctx context.Context, a formAsker, addr string, handle func(*formNode) (A, error)) (A, error) {
+	type reply struct {
+		answer A
+		err    error
+	}
+	w, replies := a.node.world, make(chan reply, 1)
+	w.wg.Go(func() {
+		now := w.weather()
+		time.Sleep(w.within(now.slowest))
+		to := w.at(addr)
+		if to == nil || w.chance(now.lost) || !w.reaches(a.node, to) {
+			return
+		}
+		answer, err := handle(to)
+		time.Sleep(w.within(now.slowest))
+		if !w.chance(now.lost) {
+			replies <- reply{answer, err}
+		}
+	})
+	select {
+	case r := <-replies:
+		return r.answer, r.err
+	case <-ctx.Done():
+		var none A
+		return none, ctx.Err()
+	}
+}
+
+// at returns the node with a process at addr, or nil.
+func (w *formWorld) at(addr string) *formNode {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.mu.nodes {
+		if n.run > 0 && n.disk.NodeID == addr {
+			return n
+		}
+	}
+	return nil
+}
+
+// clusters returns the cluster of each node, "" for none.
+func (w *formWorld) clusters() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ids []string
+	for _, n := range w.mu.nodes {
+		ids = append(ids, n.disk.ClusterID)
+	}
+	return ids
+}
+
+// verify checks what must hold at any time: no key is in two catalogs, and no
+// node has a cluster whose catalog does not have it.
+func (w *formWorld) verify() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	in := map[string]string{}
+	for cluster, keys := range w.mu.admitted {
+		for key := range keys {
+			if other := in[key]; other != "" {
+				w.errorf("node %s is in clusters %s and %s", key, other, cluster)
+			}
+			in[key] = cluster
+		}
+	}
+	for _, n := range w.mu.nodes {
+		if id := n.disk; id.ClusterID != "" && in[id.Key()] != id.ClusterID {
+			w.errorf("node %s has cluster %s, whose catalog has not it: %q has", id.Key(), id.ClusterID, in[id.Key()])
+		}
+	}
+}
+
+// verifyDisjoint checks that no node was of two sets that founded a cluster.
+func (w *formWorld) verifyDisjoint() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	by := map[string]string{}
+	for cluster, set := range w.mu.founded {
+		for key := range strings.SplitSeq(set, ",") {
+			if other := by[key]; other != "" {
+				w.errorf("node %s is of the sets that founded %s and %s", key, other, cluster)
+			}
+			by[key] = cluster
+		}
+	}
+}

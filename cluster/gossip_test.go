@@ -1,0 +1,367 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// fastGossip finds a member that ends without a word dead after 1.2 to 2 s.
+var fastGossip = gossipTiming{
+	probeEvery: 200 * time.Millisecond, probeTimeout: 150 * time.Millisecond, gossipEvery: 20 * time.Millisecond,
+	syncEvery: time.Second, dialTimeout: time.Second, reclaimAfter: 100 * time.Millisecond,
+	searchMin: 20 * time.Millisecond, searchMax: 200 * time.Millisecond,
+}
+
+// eventually polls until holds says "", for at most half a minute.
+func eventually(t *testing.T, holds func() string) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		why := holds()
+		if why == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within half a minute: %s", why)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// logBuffer is a log that a test reads.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) has(text string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Contains(b.buf.String(), text)
+}
+
+func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+// gossiper configures a member by name.
+func gossiper(name string, join ...string) GossipConfig {
+	return GossipConfig{
+		Self: Member{
+			Key: name + ".00000000", Name: name, HTTPAddr: name + ":7400", ClusterAddr: name + ":7401", Version: "test", VersionMax: 1,
+		},
+		Addr: "127.0.0.1:0", Join: join, Logger: slog.New(slog.DiscardHandler), timing: fastGossip,
+	}
+}
+
+func startGossip(t *testing.T, cfg GossipConfig) *Gossip {
+	t.Helper()
+	g, err := StartGossip(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// sees returns "" when g sees exactly these members, each as "name" or "-name"
+// for a dead one.
+func sees(g *Gossip, want ...string) string {
+	var got []string
+	for _, m := range g.Members() {
+		if m.Alive {
+			got = append(got, m.Name)
+		} else {
+			got = append(got, "-"+m.Name)
+		}
+	}
+	if fmt.Sprint(got) == fmt.Sprint(want) {
+		return ""
+	}
+	return fmt.Sprintf("%s sees %v, want %v", g.cfg.Self.Name, got, want)
+}
+
+func all(whys ...string) string {
+	for _, why := range whys {
+		if why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// crash ends a member as if its process was killed: it says nothing.
+func crash(t *testing.T, g *Gossip) {
+	t.Helper()
+	g.stopSearch()
+	if err := g.list.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startMortal starts a member that the test ends itself.
+func startMortal(t *testing.T, cfg GossipConfig) *Gossip {
+	t.Helper()
+	g, err := StartGossip(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// TestMembersLiveDieAndReturn: of three members each sees the others alive; one
+// that is killed dead, within seconds; back at its address alive; killed and
+// back at another address, alive there; and one that leaves dead, at once.
+func TestMembersLiveDieAndReturn(t *testing.T) {
+	a := startGossip(t, gossiper("a"))
+	b := startGossip(t, gossiper("b", a.Addr()))
+	cfg := gossiper("c", b.Addr(), "127.0.0.1:1")
+	c := startMortal(t, cfg)
+	eventually(t, func() string { return all(sees(a, "a", "b", "c"), sees(b, "a", "b", "c"), sees(c, "a", "b", "c")) })
+	met := a.Members()[2]
+	if met.ClusterAddr != "c:7401" || met.GossipAddr != c.Addr() || met.HTTPAddr != "c:7400" || met.VersionMax != 1 {
+		t.Errorf("c is %+v", met)
+	}
+
+	crash(t, c)
+	eventually(t, func() string { return all(sees(a, "a", "b", "-c"), sees(b, "a", "b", "-c")) })
+	if died := a.Members()[2]; !died.Since.After(met.Since) || died.ClusterAddr != met.ClusterAddr {
+		t.Errorf("dead c is %+v, alive it was %+v", died, met)
+	}
+
+	cfg.Addr = c.Addr()
+	c = startMortal(t, cfg)
+	eventually(t, func() string { return all(sees(a, "a", "b", "c"), sees(b, "a", "b", "c"), sees(c, "a", "b", "c")) })
+
+	crash(t, c)
+	cfg.Addr = "127.0.0.1:0"
+	c = startMortal(t, cfg)
+	eventually(t, func() string {
+		if at := a.Members()[2].GossipAddr; at != c.Addr() {
+			return fmt.Sprintf("a has c at %s, it is at %s", at, c.Addr())
+		}
+		return all(sees(a, "a", "b", "c"), sees(b, "a", "b", "c"), sees(c, "a", "b", "c"))
+	})
+
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, func() string { return all(sees(a, "a", "b", "-c"), sees(b, "a", "b", "-c")) })
+}
+
+func TestAnnouncedIsHeard(t *testing.T) {
+	a := startGossip(t, gossiper("a"))
+	b := startGossip(t, gossiper("b", a.Addr()))
+	eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
+	changed := b.Changed()
+	cluster := strings.Repeat("0a", clusterIDBytes)
+	if err := a.Announce(func(m *Member) { m.ClusterID, m.State, m.Key = cluster, MemberServing, "x.00000000" }); err != nil {
+		t.Fatal(err)
+	}
+	if me := a.Members()[0]; me.ClusterID != cluster || me.Key != "a.00000000" || !me.Alive {
+		t.Errorf("a sees itself as %+v", me)
+	}
+	eventually(t, func() string {
+		if m := b.Members()[0]; m.ClusterID != cluster || m.State != MemberServing {
+			return fmt.Sprintf("b sees a as %+v", m)
+		}
+		return ""
+	})
+	select {
+	case <-changed:
+	default:
+		t.Error("no change was told")
+	}
+	if err := a.Announce(func(m *Member) { m.Zone = "a b" }); err == nil {
+		t.Error("an impossible zone was announced")
+	}
+}
+
+func TestAnotherClusterIsRefused(t *testing.T) {
+	var logA, logB logBuffer
+	cfgA := gossiper("a")
+	cfgA.Self.ClusterID, cfgA.Logger = strings.Repeat("0a", clusterIDBytes), logA.logger()
+	a := startGossip(t, cfgA)
+	cfgB := gossiper("b", a.Addr())
+	cfgB.Self.ClusterID, cfgB.Logger = strings.Repeat("0b", clusterIDBytes), logB.logger()
+	b := startGossip(t, cfgB)
+	bare := startGossip(t, gossiper("c", a.Addr(), b.Addr()))
+	eventually(t, func() string {
+		const line = "refused a node in gossip"
+		if !logA.has(line) || !logB.has(line) || !logA.has(cfgB.Self.ClusterID) {
+			return "both log a refusal"
+		}
+		return all(sees(a, "a", "c"), sees(b, "b", "c"), sees(bare, "a", "b", "c"))
+	})
+}
+
+func TestKeysMustAgree(t *testing.T) {
+	one, two := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
+	keyed := func(name string, keys [][]byte, join ...string) GossipConfig {
+		cfg := gossiper(name, join...)
+		cfg.Keys = keys
+		return cfg
+	}
+	a := startGossip(t, keyed("a", [][]byte{one, two}))
+	b := startGossip(t, keyed("b", [][]byte{two, one}, a.Addr()))
+	other := startGossip(t, keyed("c", [][]byte{bytes.Repeat([]byte{3}, 32)}, a.Addr()))
+	plain := startGossip(t, gossiper("d", a.Addr()))
+	eventually(t, func() string {
+		if other.Problem() == "" || plain.Problem() == "" {
+			return "those without the key say that they find nobody"
+		}
+		return all(sees(a, "a", "b"), sees(b, "a", "b"))
+	})
+	if why := all(sees(other, "c"), sees(plain, "d")); why != "" {
+		t.Error(why)
+	}
+}
+
+// TestSearchGoesOn: a node that found nobody finds them when they come, and one
+// that knew a member finds it again though that looks for nobody.
+func TestSearchGoesOn(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.Addr().String()
+	a := startGossip(t, gossiper("a", addr))
+	eventually(t, func() string {
+		if strings.Contains(a.Problem(), addr) && !strings.Contains(a.Problem(), "\n") {
+			return ""
+		}
+		return fmt.Sprintf("a has the problem %q", a.Problem())
+	})
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg := gossiper("b")
+	cfg.Addr = addr
+	b := startMortal(t, cfg)
+	eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b"), a.Problem()) })
+	crash(t, b)
+	eventually(t, func() string { return sees(a, "a", "-b") })
+	b = startGossip(t, cfg)
+	eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
+}
+
+func TestSeedsAreLookedAt(t *testing.T) {
+	a := startGossip(t, gossiper("a"))
+	b := startGossip(t, gossiper("b"))
+	b.Seeds([]string{b.Addr(), a.Addr(), a.Addr()})
+	eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
+}
+
+func TestListenAddr(t *testing.T) {
+	for addr, want := range map[string]string{
+		"127.0.0.1:7402": "127.0.0.1:7402", "localhost:7402": "127.0.0.1:7402", "[::1]:1": "[::1]:1", "[::ffff:10.0.0.1]:1": "10.0.0.1:1",
+		"0.0.0.0:1": "", "[::]:1": "", "127.0.0.1": "", "127.0.0.1:x": "", "127.0.0.1:65536": "", "no such host:1": "",
+	} {
+		at, err := listenAddr(addr)
+		if (err == nil) != (want != "") || err == nil && at.String() != want {
+			t.Errorf("%q is %v, %v, want %q", addr, at, err, want)
+		}
+	}
+}
+
+func node(m Member, alive bool) *memberlist.Node {
+	n := &memberlist.Node{Name: m.Key, Addr: net.IPv4(127, 0, 0, 1), Port: 1, Meta: appendMeta(nil, &m), State: memberlist.StateAlive}
+	if !alive {
+		n.State = memberlist.StateDead
+	}
+	return n
+}
+
+func numbered(i int) Member {
+	return Member{Key: fmt.Sprintf("n%04d.00000000", i), Name: fmt.Sprintf("n%04d", i)}
+}
+
+// TestMembersAreBounded: past the bound the longest dead member goes, and while
+// none is dead no other comes.
+func TestMembersAreBounded(t *testing.T) {
+	v := newGossipView(numbered(0), slog.New(slog.DiscardHandler))
+	for i := range membersMax {
+		if err := v.NotifyAlive(node(numbered(i), true)); err != nil {
+			t.Fatal(err)
+		}
+		v.NotifyJoin(node(numbered(i), true))
+	}
+	if err := v.NotifyAlive(node(numbered(membersMax), true)); err == nil {
+		t.Fatal("a member too many was let in")
+	}
+	v.NotifyLeave(node(numbered(7), false))
+	v.NotifyLeave(node(numbered(3), false))
+	if err := v.NotifyAlive(node(numbered(membersMax), true)); err != nil {
+		t.Fatal(err)
+	}
+	v.NotifyJoin(node(numbered(membersMax), true))
+	members, _ := v.state()
+	if len(members) != membersMax || members[3].Alive || members[7].Key != numbered(8).Key {
+		t.Errorf("%d members, the fourth %+v, the eighth %+v", len(members), members[3], members[7])
+	}
+}
+
+// TestForeignMembersAreNotShown: those of another cluster that were let in by a
+// node without one go from sight when it has one.
+func TestForeignMembersAreNotShown(t *testing.T) {
+	x, y := strings.Repeat("0a", clusterIDBytes), strings.Repeat("0b", clusterIDBytes)
+	self, mine, foreign := numbered(0), numbered(1), numbered(2)
+	mine.ClusterID, foreign.ClusterID = x, y
+	v := newGossipView(self, slog.New(slog.DiscardHandler))
+	for _, m := range []Member{self, mine, foreign} {
+		if err := v.NotifyAlive(node(m, true)); err != nil {
+			t.Fatal(err)
+		}
+		v.NotifyJoin(node(m, true))
+	}
+	if members, _ := v.state(); len(members) != 3 {
+		t.Fatalf("without a cluster it sees %+v", members)
+	}
+	if err := v.edit(func(m *Member) { m.ClusterID = x }); err != nil {
+		t.Fatal(err)
+	}
+	self.ClusterID = x
+	v.NotifyUpdate(node(self, true))
+	members, _ := v.state()
+	if len(members) != 2 || members[1].Key != mine.Key {
+		t.Errorf("of cluster %s it sees %+v", x, members)
+	}
+	if err := v.NotifyMerge([]*memberlist.Node{node(mine, true), node(foreign, false)}); err != nil {
+		t.Errorf("a dead member of another cluster kept a join from being: %v", err)
+	}
+	if err := v.NotifyMerge([]*memberlist.Node{node(mine, true), node(foreign, true)}); err == nil {
+		t.Error("a member of another cluster was let in by a join")
+	}
+}
+
+func TestGossipLogLevels(t *testing.T) {
+	var out logBuffer
+	l := newGossipLog(out.logger())
+	l.Printf("[ERR] memberlist: of one kind")
+	l.Printf("[WARN] memberlist: of another")
+	l.Printf("[INFO] memberlist: not shown")
+	l.Printf("no level")
+	for text, want := range map[string]bool{
+		`level=WARN msg="of one kind"`: true, `level=INFO msg="of another"`: true, "not shown": false, `level=INFO msg="no level"`: true,
+	} {
+		if out.has(text) != want {
+			t.Errorf("%q in the log: %v", text, !want)
+		}
+	}
+}

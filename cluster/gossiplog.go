@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"log"
+	"log/slog"
+)
+
+// gossipLog gives memberlist's lines to slog, one step quieter than memberlist
+// means them: its ERR tells of every ping to a node that is down, its WARN of
+// every suspicion. What an operator must act on, this package says itself.
+type gossipLog struct{ logger *slog.Logger }
+
+func newGossipLog(logger *slog.Logger) *log.Logger { return log.New(&gossipLog{logger}, "", 0) }
+
+var gossipLevels = []struct {
+	prefix []byte
+	level  slog.Level
+}{
+	{[]byte("[ERR] "), slog.LevelWarn},
+	{[]byte("[ERROR] "), slog.LevelWarn},
+	{[]byte("[WARN] "), slog.LevelInfo},
+	{[]byte("[INFO] "), slog.LevelDebug},
+	{[]byte("[DEBUG] "), slog.LevelDebug - 4},
+}
+
+// Write takes one line, as log.Logger promises.
+func (g *gossipLog) Write(line []byte) (int, error) {
+	level, text := slog.LevelInfo, bytes.TrimSpace(line)
+	for _, l := range gossipLevels {
+		if rest, ok := bytes.CutPrefix(text, l.prefix); ok {
+			level, text = l.level, rest
+			break
+		}
+	}
+	if g.logger.Enabled(context.Background(), level) {
+		g.logger.Log(context.Background(), level, string(bytes.TrimPrefix(text, []byte("memberlist: "))), "of", "gossip")
+	}
+	return len(line), nil
+}

@@ -1,0 +1,90 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// JoinRequest asks a member of a cluster to put a node into the catalog, or to
+// change what that says of it. It may be repeated.
+type JoinRequest struct {
+	ClusterID string       `json:"cluster_id"` // of the member asked
+	Node      raftfsm.Node `json:"node"`       // State is not looked at
+}
+
+// JoinAnswer answers a JoinRequest: the node is in the catalog as it asked to
+// be, or Refused says to people why it is not.
+type JoinAnswer struct {
+	Admitted bool   `json:"admitted"`
+	Refused  string `json:"refused,omitempty"`
+}
+
+// ErrNobodyAnswered is returned by Join when it is not known whether the node
+// was admitted.
+var ErrNobodyAnswered = errors.New("no member of the cluster answered")
+
+// Join asks the members, which all are of the cluster, one after the other in
+// random order until one answers. It returns ErrRefused with the cluster's reason,
+// ErrNobodyAnswered, or nil when the node is in the catalog. Repeat it at will.
+func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) error {
+	err := errors.New("none is known")
+	for _, i := range rand.Perm(len(members)) {
+		if ctx.Err() != nil {
+			break
+		}
+		var answer JoinAnswer
+		once, cancel := context.WithTimeout(ctx, joinTimeout)
+		answer, err = asker.Join(once, members[i].ClusterAddr, r)
+		cancel()
+		switch {
+		case err == nil && !answer.Admitted:
+			return fmt.Errorf("cluster %s: %w: %s", r.ClusterID, ErrRefused, answer.Refused)
+		case err == nil:
+			return nil
+		}
+		err = fmt.Errorf("node %q: %w", members[i].Name, err)
+	}
+	return fmt.Errorf("cannot join cluster %s: %w: %w", r.ClusterID, ErrNobodyAnswered, err)
+}
+
+// join asks the cluster to admit this node, and gives the node the cluster when
+// it has. That it asks is kept first: the answer may be lost on its way.
+func (r *formRun) join(ctx context.Context, cluster string, members []Member) (Identity, error) {
+	if err := r.setJoining(cluster); err != nil {
+		return Identity{}, err
+	}
+	err := Join(ctx, r.cfg.Asker, members, JoinRequest{ClusterID: cluster, Node: r.cfg.Node})
+	switch {
+	case errors.Is(err, ErrNobodyAnswered):
+		r.later(err.Error())
+		return Identity{}, nil
+	case err != nil:
+		return Identity{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.cfg.Store.SetCluster(cluster, false); err != nil {
+		return Identity{}, err
+	}
+	r.mu.over = true
+	r.hasClusterLocked(cluster, false)
+	r.cfg.Logger.Info("joined the cluster", "cluster_id", cluster)
+	return r.mu.identity, nil
+}
+
+func (r *formRun) setJoining(cluster string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.identity.Joining == cluster {
+		return nil
+	}
+	if err := r.cfg.Store.SetJoining(cluster); err != nil {
+		return err
+	}
+	r.mu.identity.Joining = cluster
+	return nil
+}

@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	metaVersion = 1
+	// metaBytesMax is what memberlist lets a node say of itself.
+	metaBytesMax = 512
+	// AddrBytesMax bounds an address that a node tells others, so that two fit
+	// into metaBytesMax beside all else.
+	AddrBytesMax = 160
+	// ExpectMax bounds --bootstrap-expect: a cluster starts with a few nodes and
+	// then grows by joins.
+	ExpectMax       = 32
+	programBytesMax = 32 // of the program's version; what is longer is cut
+)
+
+// MemberState is what a node says of itself. Values of a later version may come.
+type MemberState uint8
+
+// The states of a member.
+const (
+	MemberStarting MemberState = iota // is not ready, or has no cluster yet
+	MemberServing                     // answers requests
+	MemberStopping                    // hands over and ends
+)
+
+func (s MemberState) String() string {
+	switch s {
+	case MemberStarting:
+		return "starting"
+	case MemberServing:
+		return "serving"
+	case MemberStopping:
+		return "stopping"
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// Member is a node as gossip knows it. All of it is a hint: it may be late, and
+// a member may be alive that cannot be reached from here.
+type Member struct {
+	Key  string // the node's key; nothing else tells two members apart
+	Name string // its node id
+	// ClusterID is empty for a member that has no cluster yet.
+	ClusterID   string
+	Zone        string // empty for none
+	HTTPAddr    string // HOST:PORT as the node says
+	ClusterAddr string // HOST:PORT as the node says
+	GossipAddr  string // IP:PORT
+	Version     string // of the program, for people
+	VersionMax  uint16 // highest cluster version that the program speaks
+	Expect      uint8  // --bootstrap-expect of a member without a cluster
+	State       MemberState
+
+	Alive bool
+	// Since is when this process saw Alive become what it is. It has a monotonic
+	// reading, and says nothing about the clock of the member.
+	Since time.Time
+}
+
+// errBadMember is returned for a member's data that cannot be understood.
+var errBadMember = errors.New("not the data of a member")
+
+// check tells whether m can be told to others.
+func (m *Member) check() error {
+	switch {
+	case nodeOfKey(m.Key) == "":
+		return fmt.Errorf("%w: key %q", errBadMember, m.Key)
+	case m.Name != nodeOfKey(m.Key):
+		return fmt.Errorf("%w: name %q of key %q", errBadMember, m.Name, m.Key)
+	case m.ClusterID != "" && !validHex(m.ClusterID, clusterIDBytes):
+		return fmt.Errorf("%w: cluster id %q", errBadMember, m.ClusterID)
+	case !ValidZone(m.Zone):
+		return fmt.Errorf("%w: zone %q", errBadMember, m.Zone)
+	case len(m.HTTPAddr) > AddrBytesMax || len(m.ClusterAddr) > AddrBytesMax:
+		return fmt.Errorf("%w: an address of over %d bytes", errBadMember, AddrBytesMax)
+	case m.Expect > ExpectMax:
+		return fmt.Errorf("%w: expects %d nodes, over %d", errBadMember, m.Expect, ExpectMax)
+	}
+	return nil
+}
+
+// A member's metadata, in gossip beside its key and its gossip address:
+//
+//	┌───────────┬───────┬────────┬─────────────┬────────────┬─────────────────────────────┐
+//	│ version 1 │ state │ expect │ version max │ cluster id │ zone, program, HTTP address, │
+//	│  1 byte   │   1   │   1    │ 2, big end. │  16, or 0s │ cluster address              │
+//	└───────────┴───────┴────────┴─────────────┴────────────┴─────────────────────────────┘
+//
+// Each of the last four is its length in one byte and its bytes. What comes after
+// them is of a later version and is not looked at: these are hints, and nodes of
+// two versions must see each other while a cluster is upgraded.
+const metaHeadBytes = 5 + clusterIDBytes
+
+// appendMeta appends the metadata of m, which passes check, to dst.
+func appendMeta(dst []byte, m *Member) []byte {
+	dst = append(dst, metaVersion, byte(m.State), m.Expect)
+	dst = binary.BigEndian.AppendUint16(dst, m.VersionMax)
+	var id [clusterIDBytes]byte
+	_, _ = hex.Decode(id[:], []byte(m.ClusterID)) // checked; an empty one leaves zeros
+	dst = append(dst, id[:]...)
+	program := m.Version[:min(len(m.Version), programBytesMax)]
+	for _, s := range []string{m.Zone, program, m.HTTPAddr, m.ClusterAddr} {
+		dst = append(append(dst, byte(len(s))), s...)
+	}
+	return dst
+}
+
+// parseMember reads what a member says of itself. Every error is errBadMember.
+func parseMember(key, gossipAddr string, meta []byte) (Member, error) {
+	if len(meta) > metaBytesMax || len(meta) < metaHeadBytes || meta[0] != metaVersion {
+		return Member{}, fmt.Errorf("%w: %d bytes of metadata", errBadMember, len(meta))
+	}
+	m := Member{
+		Key: key, Name: nodeOfKey(key), GossipAddr: gossipAddr,
+		State: MemberState(meta[1]), Expect: meta[2], VersionMax: binary.BigEndian.Uint16(meta[3:]),
+	}
+	if id := [clusterIDBytes]byte(meta[5:]); id != [clusterIDBytes]byte{} {
+		m.ClusterID = hex.EncodeToString(id[:])
+	}
+	rest := meta[metaHeadBytes:]
+	for _, field := range []*string{&m.Zone, &m.Version, &m.HTTPAddr, &m.ClusterAddr} {
+		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
+			return Member{}, fmt.Errorf("%w: metadata ends early", errBadMember)
+		}
+		*field, rest = string(rest[1:1+int(rest[0])]), rest[1+int(rest[0]):]
+	}
+	if len(m.Version) > programBytesMax {
+		return Member{}, fmt.Errorf("%w: version of over %d bytes", errBadMember, programBytesMax)
+	}
+	return m, m.check()
+}

@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+const (
+	openedFile   = "groups.json"
+	openedFormat = 1
+	// openedBytesMax bounds what is read: some 90,000 groups, where 64 are the
+	// practical range.
+	openedBytesMax = 1 << 20
+)
+
+// openedGroups is the durable set of groups that this node has a replica of. It
+// is written before a group's directory is made and after it is deleted, so a
+// group of the set without a directory was removed by hand: starting it empty
+// would make the node vote again on what it has voted on.
+type openedGroups struct {
+	path string
+
+	mu struct {
+		sync.Mutex // held while the file is written
+		numbers    map[uint32]struct{}
+	}
+}
+
+// openedRecord is the file. Groups is ascending, each once.
+type openedRecord struct {
+	Format int      `json:"format"` // openedFormat
+	Groups []uint32 `json:"groups"`
+}
+
+// parseOpened reads what writeLocked wrote. Every error is ErrBadIdentity.
+func parseOpened(raw []byte) ([]uint32, error) {
+	var r openedRecord
+	if err := strictJSON(raw, openedBytesMax, &r); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBadIdentity, err)
+	}
+	if r.Format != openedFormat {
+		return nil, fmt.Errorf("format %d, not %d: %w", r.Format, openedFormat, ErrBadIdentity)
+	}
+	for i := 1; i < len(r.Groups); i++ {
+		if r.Groups[i] <= r.Groups[i-1] {
+			return nil, fmt.Errorf("groups not ascending: %w", ErrBadIdentity)
+		}
+	}
+	return r.Groups, nil
+}
+
+// loadOpened reads the set in dir. A directory that is not a node's yet gets an
+// empty one; in one that is, the file must be there.
+func loadOpened(dir string, made bool) (*openedGroups, error) {
+	o := &openedGroups{path: filepath.Join(dir, openedFile)}
+	o.mu.numbers = map[uint32]struct{}{}
+	raw, err := readBounded(o.path, openedBytesMax)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !made:
+		return o, o.writeLocked()
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%q: %w", dir, ErrGroupsLost)
+	case err != nil:
+		return nil, fmt.Errorf("cannot read the groups' record: %w", err)
+	}
+	groups, err := parseOpened(raw)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %q: %w", o.path, err)
+	}
+	for _, n := range groups {
+		o.mu.numbers[n] = struct{}{}
+	}
+	return o, nil
+}
+
+func (o *openedGroups) has(number uint32) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.mu.numbers[number]
+	return ok
+}
+
+func (o *openedGroups) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.mu.numbers)
+}
+
+// set puts the number into the set or takes it out, durably. After an error the
+// set is as it was, though the file may have changed.
+func (o *openedGroups) set(number uint32, in bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, has := o.mu.numbers[number]; has == in {
+		return nil
+	}
+	before := maps.Clone(o.mu.numbers)
+	if in {
+		o.mu.numbers[number] = struct{}{}
+	} else {
+		delete(o.mu.numbers, number)
+	}
+	if err := o.writeLocked(); err != nil {
+		o.mu.numbers = before
+		return err
+	}
+	return nil
+}
+
+func (o *openedGroups) writeLocked() error {
+	r := openedRecord{Format: openedFormat, Groups: slices.Sorted(maps.Keys(o.mu.numbers))}
+	if r.Groups == nil {
+		r.Groups = []uint32{}
+	}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("cannot encode the groups' record: %w", err)
+	}
+	if err := replaceSynced(o.path, append(raw, '\n')); err != nil {
+		return fmt.Errorf("cannot write the groups' record: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/countd/countd/shard"
+)
+
+// backend is the node as the HTTP server sees it, from before there is one: a
+// node that looks for its cluster answers /healthz, says at /readyz what it waits
+// for, and refuses the rest as a shard without a leader does.
+type backend struct {
+	node    atomic.Pointer[shard.Node]
+	waiting atomic.Pointer[func() string] // for what, while node is nil
+}
+
+// waitFor says what the node waits for.
+func (b *backend) waitFor(what string) { b.waitForWhat(func() string { return what }) }
+
+func (b *backend) waitForWhat(what func() string) { b.waiting.Store(&what) }
+
+func (b *backend) notYet() error {
+	return fmt.Errorf("%w: this node waits for %s", shard.ErrNoLeader, (*b.waiting.Load())())
+}
+
+func (b *backend) Ready() error {
+	if n := b.node.Load(); n != nil {
+		return n.Ready()
+	}
+	return b.notYet()
+}
+
+func (b *backend) Status() shard.Status {
+	if n := b.node.Load(); n != nil {
+		return n.Status()
+	}
+	return shard.Status{Nodes: []shard.NodeStatus{}, Groups: []shard.GroupStatus{}}
+}
+
+func (b *backend) Keyspaces() []*shard.Keyspace {
+	if n := b.node.Load(); n != nil {
+		return n.Keyspaces()
+	}
+	return nil
+}
+
+func (b *backend) Keyspace(name string) *shard.Keyspace {
+	if n := b.node.Load(); n != nil {
+		return n.Keyspace(name)
+	}
+	return nil
+}
+
+func (b *backend) CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error) {
+	if n := b.node.Load(); n != nil {
+		return n.CreateKeyspace(ctx, k)
+	}
+	return nil, b.notYet()
+}
+
+func (b *backend) AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error) {
+	if n := b.node.Load(); n != nil {
+		return n.AddColumns(ctx, name, columns)
+	}
+	return nil, b.notYet()
+}
+
+// The calls below have a keyspace, so there is a node.
+
+func (b *backend) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+	return b.node.Load().Get(ks, ids, width, opt, rows)
+}
+
+func (b *backend) Write(ks *shard.Keyspace, w *shard.Write) error { return b.node.Load().Write(ks, w) }
+
+func (b *backend) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error) {
+	return b.node.Load().Scan(ks, after, hasAfter, limit, width, opt)
+}

@@ -1,0 +1,150 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// factsTimeout bounds what one node is asked about its groups.
+const factsTimeout = time.Second
+
+// GroupFacts is a group's latest configuration as its leader knows it, as node
+// keys.
+type GroupFacts struct {
+	Group     uint32
+	Leader    string
+	Voters    []string
+	NonVoters []string
+	CaughtUp  []string // those of the other voters that are about as far as the leader
+}
+
+// Catalog returns the catalog as this node knows it. It is not to be changed.
+func (n *Node) Catalog() *raftfsm.CatalogView { return n.catalog.View() }
+
+// LeadsCatalog reports whether this node leads the catalog's group and may
+// speak for it.
+func (n *Node) LeadsCatalog() bool { return n.meta.ready() == nil }
+
+// Facts asks every node about the groups that it leads. Groups whose leader does
+// not answer are not in it.
+func (n *Node) Facts(ctx context.Context) map[uint32]GroupFacts {
+	var mu sync.Mutex
+	all := map[uint32]GroupFacts{}
+	add := func(facts []GroupFacts) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, f := range facts {
+			all[f.Group] = f
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	defer cancel()
+	var asked sync.WaitGroup
+	for key := range n.catalog.View().Nodes {
+		asked.Go(func() {
+			if key == n.cfg.NodeKey {
+				add(n.factsHere(ctx))
+			} else if facts, err := n.factsOf(ctx, key); err == nil {
+				add(facts)
+			}
+		})
+	}
+	asked.Wait()
+	return all
+}
+
+func (n *Node) factsOf(ctx context.Context, node string) ([]GroupFacts, error) {
+	raw, err := n.calls.call(ctx, node, methodFacts, nil)
+	if err != nil {
+		return nil, err
+	}
+	var facts []GroupFacts
+	if err := json.Unmarshal(raw, &facts); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	return facts, nil
+}
+
+func (n *Node) serveFacts(ctx context.Context, _ []byte) ([]byte, error) {
+	return json.Marshal(n.factsHere(ctx))
+}
+
+// factsHere tells of the groups that this node leads.
+func (n *Node) factsHere(ctx context.Context) []GroupFacts {
+	facts := []GroupFacts{}
+	last := map[uint32]uint64{} // index of each log, before anybody was asked
+	voters := map[string][]int{}
+	for _, g := range n.replicas() {
+		if g.ready() != nil {
+			continue
+		}
+		f := GroupFacts{Group: g.cfg.Group, Leader: n.cfg.NodeKey}
+		for _, s := range g.configuration().Servers {
+			if s.Suffrage != raft.Voter {
+				f.NonVoters = append(f.NonVoters, string(s.ID))
+				continue
+			}
+			f.Voters = append(f.Voters, string(s.ID))
+			if key := string(s.ID); key != n.cfg.NodeKey {
+				voters[key] = append(voters[key], len(facts))
+			}
+		}
+		last[f.Group] = g.raft.LastIndex()
+		facts = append(facts, f)
+	}
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for key, led := range voters {
+		asked.Go(func() {
+			groups := make([]uint32, len(led))
+			for i, at := range led {
+				groups[i] = facts[at].Group
+			}
+			progress, err := n.progress(ctx, key, groups)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for i, at := range led {
+				if progress[i]+caughtUpEntries >= last[groups[i]] {
+					facts[at].CaughtUp = append(facts[at].CaughtUp, key)
+				}
+			}
+		})
+	}
+	asked.Wait()
+	return facts
+}
+
+// progress returns how far another node has applied groups.
+func (n *Node) progress(ctx context.Context, node string, groups []uint32) ([]uint64, error) {
+	answer, err := n.calls.call(ctx, node, methodProgress, appendGroups(nil, groups))
+	if err != nil {
+		return nil, err
+	}
+	r := wireReader{rest: answer}
+	applied := make([]uint64, len(groups))
+	for i := range applied {
+		applied[i] = r.uint()
+	}
+	return applied, r.end()
+}
+
+// Transfer has the node that leads a group hand it over to another.
+func (n *Node) Transfer(ctx context.Context, group uint32, from, to string) error {
+	if from == n.cfg.NodeKey {
+		return n.handOver(group, to)
+	}
+	request := binary.AppendUvarint(nil, uint64(group))
+	_, err := n.calls.call(ctx, from, methodTransfer, appendBytes(request, []byte(to)))
+	return err
+}
