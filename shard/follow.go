@@ -92,17 +92,18 @@ func (n *Node) groupDir(number uint32) string {
 }
 
 // openReplica opens this node's replica of a group. One that is new begins with
-// the group's first voters if it is among them, and waits to be added otherwise.
+// the group's first voters if it is among them, and waits to be added otherwise:
+// also if it was among them, and its first replica was given up.
 func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	r := &replica{fsm: raftfsm.NewCounters()}
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
-	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) {
+	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
 		}
 	}
 	var err error
-	if r.group, err = openGroup(cfg); err != nil {
+	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
 	r.proposer = newProposer(r.group, n.cfg.Limits, n.metrics, cfg.Logger)
@@ -124,13 +125,7 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 	if err := r.close(ctx, false); err != nil {
 		return err
 	}
-	// Under another name first, so that a crash leaves all of it or nothing.
-	dir := n.groupDir(g.number)
-	dead := dir + ".removed"
-	if err := errors.Join(os.RemoveAll(dead), os.Rename(dir, dead), syncDir(n.cfg.Dir)); err != nil {
-		return err
-	}
-	return os.RemoveAll(dead)
+	return n.giveUp(g.number)
 }
 
 // close answers what waits, then stops the replica.

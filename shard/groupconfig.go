@@ -31,6 +31,9 @@ type groupConfig struct {
 	// and the first stands for election at once. Without it an empty replica
 	// waits for a leader to add it.
 	Initial []member
+	// Begun is called when the replica's log is on disk, before it votes or
+	// acknowledges anything. Its error ends the opening. nil for nothing.
+	Begun func() error
 	// Addrs returns where a node listens now. nil for the address that the
 	// configuration has.
 	Addrs func(node string) (string, bool)

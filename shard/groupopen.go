@@ -70,6 +70,11 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 	if err := g.bootstrap(stable); err != nil {
 		return nil, err
 	}
+	if cfg.Begun != nil {
+		if err := cfg.Begun(); err != nil {
+			return nil, err
+		}
+	}
 	layer, err := cfg.Mux.Layer(cfg.Group)
 	if err != nil {
 		return nil, err

@@ -40,6 +40,9 @@ type Config struct {
 	Limits      Limits         // zero for LimitsDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
+	// Opened records the groups that this node has a replica of, so that one whose
+	// files are lost is refused. nil for no record: it begins anew.
+	Opened Opened
 	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
 	Place func(view *raftfsm.CatalogView, shards int) [][]string
 	// Handlers answer further calls of other nodes, by name. nil for none.
@@ -172,7 +175,10 @@ func (n *Node) start() error {
 		cfg.Initial = []member{{n.cfg.NodeKey, n.mux.Addr().String()}}
 	}
 	var err error
-	if n.meta, err = openGroup(cfg); err != nil {
+	if err = n.finishGivenUp(); err != nil {
+		return err
+	}
+	if n.meta, err = n.openHere(cfg); err != nil {
 		return err
 	}
 	n.serveCalls()

@@ -48,6 +48,15 @@ func (s LogStore) path(dir string) string {
 	return filepath.Join(dir, "raft.db")
 }
 
+// votePath is the file of a group's directory that holds its term and vote. No
+// log is without it.
+func (s LogStore) votePath(dir string) string {
+	if s == LogStoreWAL {
+		return filepath.Join(s.path(dir), walMetaName)
+	}
+	return s.path(dir)
+}
+
 // groupStores is where a group keeps its log, term and vote.
 type groupStores interface {
 	raft.LogStore

@@ -1,0 +1,210 @@
+package shard
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// memoryRecord is an Opened that outlives a node, but not the test.
+type memoryRecord struct {
+	mu     sync.Mutex
+	groups map[uint32]bool
+	err    error
+}
+
+func newMemoryRecord() *memoryRecord { return &memoryRecord{groups: map[uint32]bool{}} }
+
+func (m *memoryRecord) WasOpened(group uint32) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.groups[group]
+}
+
+func (m *memoryRecord) GroupOpened(group uint32) error  { return m.set(group, true) }
+func (m *memoryRecord) GroupRemoved(group uint32) error { return m.set(group, false) }
+
+func (m *memoryRecord) set(group uint32, in bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err == nil {
+		m.groups[group] = in
+	}
+	return m.err
+}
+
+func openRecordedNode(t *testing.T, dir string, store LogStore, record Opened) (*Node, error) {
+	t.Helper()
+	n, err := Open(Config{
+		Dir: dir, NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		Shards: map[string]int{"posts": 1, "users": 1}, LogStore: store, Opened: record,
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err == nil {
+		t.Cleanup(func() { mustStop(t, n) })
+		err = n.WaitReady(t.Context())
+	}
+	return n, err
+}
+
+// A group whose files are lost is not begun anew: it would serve zeros.
+func TestLostLogIsRefused(t *testing.T) {
+	zero := func(path string) error {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, make([]byte, info.Size()), 0o600)
+	}
+	empty := func(path string) error { return os.Truncate(path, 0) }
+	for _, test := range []struct {
+		name     string
+		group    string
+		recorded bool
+		harm     func(dir, log string) error
+		refused  bool
+	}{
+		{"log emptied", "00001", true, func(_, log string) error { return empty(log) }, true},
+		{"log removed", "00001", true, func(_, log string) error { return os.Remove(log) }, true},
+		{"log of zeros", "00001", true, func(_, log string) error { return zero(log) }, true},
+		{"directory removed", "00001", true, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
+		{"catalog emptied", "00000", true, func(_, log string) error { return empty(log) }, true},
+		{"catalog removed", "00000", true, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
+		{"catalog emptied, no record", "00000", false, func(_, log string) error { return empty(log) }, true},
+		{"catalog removed, no record", "00000", false, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
+		{"nothing", "00001", true, func(string, string) error { return nil }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			eachStore(t, func(t *testing.T, store LogStore) {
+				dir, record := t.TempDir(), Opened(nil)
+				if test.recorded {
+					record = newMemoryRecord()
+				}
+				n, err := openRecordedNode(t, dir, store, record)
+				mustDo(t, err)
+				mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
+				mustStop(t, n)
+				group := filepath.Join(dir, test.group)
+				mustDo(t, test.harm(group, store.votePath(group)))
+				n, err = openRecordedNode(t, dir, store, record)
+				if !test.refused {
+					mustDo(t, err)
+					if got := mustGet(t, n, n.Keyspace("posts"), ReadOptions{}, 7); got[0] != 41 {
+						t.Errorf("count %d", got[0])
+					}
+					return
+				}
+				if !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), group) {
+					t.Errorf("opened with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// What a crash leaves of a log that was being made has promised nothing.
+func TestUnrecordedLogBeginsAnew(t *testing.T) {
+	for name, left := range map[string]func(log string) error{
+		"an empty file": func(log string) error { return os.WriteFile(log, nil, 0o600) },
+		"zeros":         func(log string) error { return os.WriteFile(log, make([]byte, 16<<10), 0o600) },
+		"a directory":   func(string) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachStore(t, func(t *testing.T, store LogStore) {
+				dir, record := t.TempDir(), newMemoryRecord()
+				n, err := openRecordedNode(t, dir, store, record)
+				mustDo(t, err)
+				mustStop(t, n)
+				group := filepath.Join(dir, "00001")
+				mustDo(t, os.RemoveAll(group))
+				mustDo(t, record.GroupRemoved(1))
+				log := store.votePath(group)
+				mustDo(t, os.MkdirAll(filepath.Dir(log), 0o750))
+				mustDo(t, left(log))
+				n, err = openRecordedNode(t, dir, store, record)
+				mustDo(t, err)
+				mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
+				if !record.WasOpened(0) || !record.WasOpened(1) || !record.WasOpened(2) || record.WasOpened(3) {
+					t.Errorf("recorded %v", record.groups)
+				}
+			})
+		})
+	}
+}
+
+// A node that cannot record a group does not open it.
+func TestRecordThatCannotBeWritten(t *testing.T) {
+	record := newMemoryRecord()
+	record.err = errBrokenDisk
+	if _, err := openRecordedNode(t, t.TempDir(), LogStoreBoltDB, record); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("opened with %v", err)
+	}
+}
+
+// A replica that was given up leaves no files and no record, wherever a crash
+// comes; and its node never begins the group with its first members again.
+func TestGivenUpReplica(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		crash bool
+	}{{"whole", false}, {"crash between", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			record := newMemoryRecord()
+			mustDo(t, record.GroupOpened(5))
+			n := &Node{cfg: Config{Dir: t.TempDir(), Opened: record}}
+			dir := n.groupDir(5)
+			mustDo(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
+			mustDo(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
+			if test.crash {
+				mustDo(t, os.Rename(dir, dir+removedSuffix))
+				mustDo(t, n.finishGivenUp())
+			} else {
+				mustDo(t, n.giveUp(5))
+			}
+			left, err := filepath.Glob(filepath.Join(n.cfg.Dir, "*", "*"))
+			if err != nil || len(left) > 0 || record.WasOpened(5) || !n.wasGivenUp(5) {
+				t.Errorf("left %v, %v; recorded %v, given up %v", left, err, record.WasOpened(5), n.wasGivenUp(5))
+			}
+			// Held again, its files are lost: that is none of what giveUp left.
+			mustDo(t, record.GroupOpened(5))
+			if err := n.finishGivenUp(); err != nil || !record.WasOpened(5) {
+				t.Errorf("recorded %v, %v", record.WasOpened(5), err)
+			}
+			mustDo(t, os.Mkdir(dir, 0o750))
+			mustDo(t, n.giveUp(5))
+			if record.WasOpened(5) || !n.wasGivenUp(5) {
+				t.Errorf("given up again: recorded %v, given up %v", record.WasOpened(5), n.wasGivenUp(5))
+			}
+		})
+	}
+}
+
+// A node that held a group before, and is one of its first members, does not
+// begin it anew: the group has gone on without it.
+func TestReplicaThatComesBackWaitsForItsLeader(t *testing.T) {
+	all := openMembers(t, 4)
+	var n *Node
+	var g *counterGroup
+	for _, n = range all {
+		shards := n.groups.Load().all
+		i := slices.IndexFunc(shards, func(g *counterGroup) bool { return g.replica.Load() != nil })
+		if i >= 0 {
+			g = shards[i]
+			break
+		}
+	}
+	mustDo(t, n.dropReplica(g, g.replica.Load()))
+	mustDo(t, n.follow())
+	r := g.replica.Load()
+	if r.group.first || len(r.group.cfg.Initial) > 0 {
+		t.Errorf("it begins with %v", r.group.cfg.Initial)
+	}
+}
