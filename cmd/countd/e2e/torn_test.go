@@ -68,6 +68,36 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// TestLostFiles is TestDamagedFiles for a log that alone holds all counts and is
+// not there any more: a node that began its group anew would serve zeros.
+func TestLostFiles(t *testing.T) {
+	whole, l := killedNode(t, false)
+	log := filesByKind(t, whole)["raft.db"]
+	for name, lose := range map[string]func(dir string) error{
+		"log emptied":       func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) },
+		"log removed":       func(dir string) error { return os.Remove(filepath.Join(dir, log)) },
+		"directory removed": func(dir string) error { return os.RemoveAll(filepath.Dir(filepath.Join(dir, log))) },
+		"catalog removed": func(dir string) error {
+			return os.RemoveAll(filepath.Join(dir, filepath.Dir(filepath.Dir(log)), "00000"))
+		},
+		"all groups removed": func(dir string) error {
+			return os.RemoveAll(filepath.Join(dir, filepath.Dir(filepath.Dir(log))))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
+				t.Fatal(err)
+			}
+			if err := lose(dir); err != nil {
+				t.Fatal(err)
+			}
+			servesRightOrRefuses(t, dir, "is missing or empty", l)
+		})
+	}
+}
+
 // TestFlippedBits is TestDamagedFiles for single bits anywhere in a log that
 // alone holds all counts.
 func TestFlippedBits(t *testing.T) {
