@@ -159,6 +159,17 @@ func TestPlan(t *testing.T) {
 			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "d", in(raftfsm.NodeLeaving))
 		}, []string{"place group 1 (k/0) +c -d: d is leaving before it has joined"}},
+		{"best where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+		}, []string{"place group 1 (k/0) +e -d: d is leaving before it has joined"}},
+		{"not if most of what is left is dead", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
+			v.Groups[1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "c"}}
+			v.Dead["b"] = time.Second
+			setNode(v, "c", in(raftfsm.NodeDraining))
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "e", in(raftfsm.NodeDraining))
+		}, nil},
 		{"a move that waits for a dead node holds up no other", abc(6, 3), func(v *View) {
 			v.Settings.MovesMax = 1
 			v.Catalog.Groups[1] = raftfsm.Placement{Target: []string{"a", "b", "f"}}
