@@ -10,7 +10,7 @@ import (
 
 // What forming promises, over nodes in memory in every kind of bad weather:
 //
-//  1. a node's cluster never changes, and no node is in two catalogs, whatever
+//  1. a node's cluster never changes, and no node is in two clusters, whatever
 //     is lost, cut, mistaken for dead, crashed or wiped at whatever moment;
 //  2. a node promises itself only to the very set that it sees, and at the
 //     moment that a set founds a cluster, all of it is bound to it;
@@ -125,14 +125,14 @@ func anythingHappens(t *testing.T, label string, seed uint64) {
 // nodesDream holds the promises and the intents alone to account: what nodes see
 // of each other changes at random, whatever is.
 func nodesDream(t *testing.T, label string, seed uint64) {
-	const expect = 3
-	w := newFormWorld(t, label, seed, 5+int(seed%2), expect)
+	expect := 2 + int(seed%2)
+	w := newFormWorld(t, label, seed, 6, expect)
 	w.mu.blind = true
-	w.setWeather(weather{lost: 0.4, slowest: 2 * time.Second, crashes: 0.05})
+	w.setWeather(weather{lost: 0.3, slowest: time.Second, crashes: 0.05})
 	w.startAll(0)
 	for began := time.Now(); time.Since(began) < 2*time.Minute; {
-		w.dream(expect - int(seed/2%2))
-		time.Sleep(w.within(3 * time.Second))
+		w.dream(expect)
+		time.Sleep(w.within(4 * time.Second))
 		for _, n := range w.mu.nodes {
 			if w.chance(0.05) {
 				n.crash()

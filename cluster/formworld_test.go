@@ -569,7 +569,7 @@ func (w *formWorld) clusters() []string {
 	return ids
 }
 
-// verify checks what must hold at any time: no key is in two catalogs, and no
+// verify checks what must hold at any time: no key is in two clusters, and no
 // node has a cluster whose catalog does not have it.
 func (w *formWorld) verify() {
 	w.mu.Lock()

@@ -132,14 +132,12 @@ func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error
 	if opt.Consistency == Stale {
 		return nil
 	}
-	notBefore := arrived
 	if opt.Consistency == Bounded {
 		staleness := opt.MaxStaleness
 		if staleness == 0 {
 			staleness = MaxStalenessDefault
 		}
-		notBefore = arrived.Add(-staleness)
-		if c := r.fresh.since(notBefore); c != nil {
+		if c := r.fresh.since(arrived.Add(-staleness)); c != nil {
 			if c.asked.Before(arrived.Add(-staleness / renewShare)) {
 				r.fresh.renew()
 			}

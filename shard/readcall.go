@@ -45,7 +45,7 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 	defer deadline.Stop()
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	var last error
+	last := ErrNoLeader
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for _, node := range n.readers(g) {
 			answer, err := n.peer(node).reads.do(ctx, q)
@@ -64,7 +64,7 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 			return nil
 		}
 		if !sleep(pause, deadline) {
-			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last)
+			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 		}
 	}
 }

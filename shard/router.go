@@ -257,16 +257,20 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	return nil
 }
 
+// answered reports whether the part has ops and its group answered them.
+func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
+
 // wasRefused reports whether the part repeats one of which every op overflowed.
 // The group remembers that, and not the columns.
 func (p *part) wasRefused() bool { return p.proposal.outcome() == raftfsm.Refused }
 
-// overflows appends the refused ops in the request's order.
+// overflows appends the refused ops of the parts that were settled without an
+// error, in the request's order.
 func (ps *parts) overflows(w *Write) {
 	refusals := false
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		refusals = refusals || len(p.ops) > 0 && (p.wasRefused() || len(p.proposal.result.Overflows) > 0)
+		refusals = refusals || p.answered() && (p.wasRefused() || len(p.proposal.result.Overflows) > 0)
 	}
 	if !refusals {
 		return
@@ -275,8 +279,11 @@ func (ps *parts) overflows(w *Write) {
 	for i := range w.Ops {
 		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
 		p := &ps.byShard[s]
-		if p.wasRefused() {
-			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: w.Ops[i].Cells[0].Column})
+		if !p.answered() {
+			continue
+		}
+		if cells := w.Ops[i].Cells; p.wasRefused() && len(cells) > 0 { // no other op can have been refused
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: cells[0].Column})
 		} else if o, refused := p.proposal.overflow(at[s], &p.from); refused {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
 		}
@@ -284,39 +291,47 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// failure returns nil if every shard applied its part, the shards' error if all
-// have the same, and a PartialError otherwise.
+// failure returns nil if every shard answered, the shards' error if all have the
+// same, and a PartialError otherwise.
 func (ps *parts) failure(w *Write) error {
 	var worst error
-	touched, failed := 0, 0
+	touched := 0
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			continue
 		}
 		touched++
-		if p.err != nil {
-			failed++
-			if worst == nil || errors.Is(p.err, ErrOutcomeUnknown) {
-				worst = p.err
-			}
+		if p.err != nil && (worst == nil || errors.Is(p.err, ErrOutcomeUnknown)) {
+			worst = p.err
 		}
 	}
-	if failed == 0 {
+	if worst == nil {
 		return nil
 	}
-	partial := &PartialError{Err: worst}
-	for i := range w.Ops {
-		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
-		switch err := ps.byShard[s].err; {
-		case err == nil:
-			partial.Applied = append(partial.Applied, w.Ops[i].ID)
-		case errors.Is(err, ErrOutcomeUnknown):
-			partial.Unknown = append(partial.Unknown, w.Ops[i].ID)
-		}
-	}
+	partial := ps.partial(w, worst)
 	if len(partial.Applied) == 0 && (len(partial.Unknown) == 0 || touched == 1) {
 		return worst
 	}
 	return partial
+}
+
+// partial names the ops that were applied and those of which it is not known.
+func (ps *parts) partial(w *Write, worst error) *PartialError {
+	ps.overflows(w)
+	e, refused := &PartialError{Err: worst}, w.Overflows
+	for i := range w.Ops {
+		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		p := &ps.byShard[s]
+		switch {
+		case len(refused) > 0 && refused[0].Op == i:
+			refused = refused[1:]
+		case p.err == nil && !p.wasRefused():
+			e.Applied = append(e.Applied, w.Ops[i].ID)
+		case errors.Is(p.err, ErrOutcomeUnknown):
+			e.Unknown = append(e.Unknown, w.Ops[i].ID)
+		}
+	}
+	w.Overflows = w.Overflows[:0] // of an answer, which this is not
+	return e
 }

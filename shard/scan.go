@@ -147,7 +147,7 @@ func (s *scan) fillElsewhere(r *run) error {
 		select {
 		case <-time.After(pause):
 		case <-s.ctx.Done():
-			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, last)
+			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, last.Error())
 		}
 	}
 }

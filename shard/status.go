@@ -68,7 +68,7 @@ func (n *Node) groupStatus(g *group, keyspace string, shard int, view *raftfsm.C
 		ID: g.cfg.Group, Keyspace: keyspace, Shard: shard,
 		Role: r.Role, Leader: view.Nodes[r.Leader].Name, Term: r.Term,
 		CommitIndex: r.Commit, SnapshotIndex: r.Snapshot,
-		Digest: fmt.Sprintf("%016x", 0),
+		Digest: fmt.Sprintf("%016x", 0), Members: []MemberStatus{},
 	}
 	for _, s := range g.configuration().Servers {
 		key := string(s.ID)

@@ -10,8 +10,10 @@ import (
 )
 
 // The errors of this package that a caller may tell apart. All but
-// ErrOutcomeUnknown promise that nothing of the request (or, inside a
-// PartialError, nothing of the shards not named) was applied.
+// ErrOutcomeUnknown promise that this call applied nothing, or inside a
+// PartialError nothing but what it names. An earlier call of the same identity
+// may have: a repeat too is refused, as one that comes first would be, with
+// ErrMemoryFull or ErrDiskFull for one.
 var (
 	// ErrOverloaded is returned when a group's queue is full, or when a write
 	// waited there until its deadline and was withdrawn.
@@ -51,8 +53,9 @@ type ArgumentError struct{ Field, Problem string }
 func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
 
 // PartialError is returned by Write when a request's shards did not fare alike.
-// Applied and Unknown hold ids in the order of the request, doubles kept; what
-// is in neither was not applied.
+// Applied and Unknown hold the ids of ops in the order of the request, doubles
+// kept. What is in neither was not applied: its shard refused it, or its sum
+// overflowed. A repeat's Applied are those that an earlier call applied too.
 type PartialError struct {
 	Err     error // the worst of the shards' errors; Unwrap returns it
 	Applied []uint64

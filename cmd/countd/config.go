@@ -69,7 +69,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.ClusterAddr, "cluster-addr", "127.0.0.1:7401", "address that other nodes reach this one at")
 	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address that nodes tell each other at which of them live")
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
-	c.flags.StringSliceVar(&c.Join, "join", nil, "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
+	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "make a new cluster with --join once that many new nodes see each other, each started with the same number, 1 to 32")
 	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
@@ -232,5 +232,20 @@ func (f logStoreFlag) Set(text string) error {
 		}
 	}
 	*f.store = store
+	return nil
+}
+
+// addrsFlag takes addresses with commas between, and adds to what it has.
+type addrsFlag struct{ addrs *[]string }
+
+func (f addrsFlag) Type() string   { return "HOST:PORT,…" }
+func (f addrsFlag) String() string { return strings.Join(*f.addrs, ",") }
+
+func (f addrsFlag) Set(text string) error {
+	for addr := range strings.SplitSeq(text, ",") {
+		if addr = strings.TrimSpace(addr); addr != "" {
+			*f.addrs = append(*f.addrs, addr)
+		}
+	}
 	return nil
 }

@@ -64,6 +64,8 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3",
 		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
+		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
+		"replace-after": "5m0s", "log-store": "wal",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -115,7 +117,12 @@ func TestRefusedSettings(t *testing.T) {
 		want string // part of the message
 	}{
 		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
-		{"flag of a later version", []string{"--join=a:1"}, nil, "", "unknown flag"},
+		{"flag of a later version", []string{"--redis-addr=a:1"}, nil, "", "unknown flag"},
+		{"join without a port", []string{"--join=a:1,b"}, nil, "", "join (flag --join): \"b\": want HOST:PORT"},
+		{"expect too many", []string{"--bootstrap-expect=33"}, nil, "", "bootstrap-expect (flag --bootstrap-expect): 33 is not in 1…32"},
+		{"zone", []string{"--zone=a b"}, nil, "", "zone (flag --zone): \"a b\": want 1 to 64 of"},
+		{"replace at once", []string{"--replace-after=1ms"}, nil, "", "replace-after (flag --replace-after): 1ms is not in 1s…"},
+		{"log store", []string{"--log-store=tape"}, nil, "", "tape"},
 		{"unknown key", nil, nil, "log-level: info\ncolour: red\n", `countd.yaml:2: unknown key "colour"`},
 		{"underscore key", nil, nil, "log_level: info\n", `countd.yaml:1: unknown key "log_level"`},
 		{"config in the file", nil, nil, "config: other\n", `:1: unknown key "config"`},

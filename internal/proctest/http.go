@@ -83,13 +83,22 @@ type Row struct {
 
 // Group is the part of a group's status that tests look at.
 type Group struct {
-	ID            uint32 `json:"id"`
-	Keyspace      string `json:"keyspace"`
-	Shard         int    `json:"shard"`
-	AppliedIndex  uint64 `json:"applied_index"`
-	SnapshotIndex uint64 `json:"snapshot_index"`
-	Digest        string `json:"digest"`
-	Rows          uint64 `json:"rows"`
+	ID            uint32   `json:"id"`
+	Keyspace      string   `json:"keyspace"`
+	Shard         int      `json:"shard"`
+	Role          string   `json:"role"`
+	Leader        string   `json:"leader"` // node id; "" when not known
+	AppliedIndex  uint64   `json:"applied_index"`
+	SnapshotIndex uint64   `json:"snapshot_index"`
+	Digest        string   `json:"digest"`
+	Rows          uint64   `json:"rows"`
+	Members       []Member `json:"members"`
+}
+
+// Member is one member of a group's configuration.
+type Member struct {
+	Node  string `json:"node"`
+	Voter bool   `json:"voter"`
 }
 
 // Cluster is the part of the cluster's status that tests look at.
@@ -97,6 +106,7 @@ type Cluster struct {
 	ClusterID string `json:"cluster_id"`
 	Nodes     []struct {
 		ID          string `json:"id"`
+		State       string `json:"state"`
 		HTTPAddr    string `json:"http_addr"`
 		ClusterAddr string `json:"cluster_addr"`
 		GossipAddr  string `json:"gossip_addr"`

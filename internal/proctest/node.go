@@ -37,8 +37,33 @@ type Node struct {
 
 	t      testing.TB
 	bin    Binaries
+	site   Site
 	client *http.Client
 	live   *life
+}
+
+// Site is where a node's sockets are.
+type Site struct {
+	HTTP, Cluster, Gossip string // addresses, HOST:PORT
+	// Enter runs f where processes that it starts and sockets that it opens are
+	// in the node's network; nil if that is the test's own.
+	Enter func(f func() error) error
+}
+
+func (s Site) enter(f func() error) error {
+	if s.Enter == nil {
+		return f()
+	}
+	return s.Enter(f)
+}
+
+// dial connects from within the node's network.
+func (s Site) dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	entering := s.enter(func() error {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, entering
 }
 
 // life is one run of the process.
@@ -54,12 +79,24 @@ type life struct {
 // killed.
 func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 	t.Helper()
+	return NewNodeAt(t, bin, dir, FreeSite(t), args...)
+}
+
+// FreeSite returns addresses of the loopback interface that nothing listens on.
+func FreeSite(t testing.TB) Site {
+	t.Helper()
 	ports := FreePorts(t, 3)
-	n := &Node{t: t, bin: bin, Dir: dir, Addr: ports[0], URL: "http://" + ports[0]}
+	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2]}
+}
+
+// NewNodeAt is NewNode for a node whose addresses are given.
+func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string) *Node {
+	t.Helper()
+	n := &Node{t: t, bin: bin, Dir: dir, site: site, Addr: site.HTTP, URL: "http://" + site.HTTP}
 	// A connection for each of a test's writers, so that none runs out of ports.
-	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}
+	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DialContext: site.dial}}
 	n.Args = append([]string{
-		"--data-dir", dir, "--http-addr", ports[0], "--cluster-addr", ports[1], "--gossip-addr", ports[2],
+		"--data-dir", dir, "--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip,
 	}, args...)
 	t.Cleanup(func() {
 		n.client.CloseIdleConnections()
@@ -83,7 +120,7 @@ func (n *Node) Start() {
 	l.cmd.Dir = n.Cwd
 	l.cmd.Env = append(os.Environ(), n.Env...)
 	dieWithParent(l.cmd)
-	if err := l.cmd.Start(); err != nil {
+	if err := n.site.enter(l.cmd.Start); err != nil {
 		n.t.Fatalf("cannot start countd: %v", err)
 	}
 	n.live = l

@@ -116,7 +116,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 
 func TestWrongSettingsExitWithUsage(t *testing.T) {
 	for name, tc := range map[string]struct{ arg, env, want string }{
-		"flag of a later version": {"--join=127.0.0.1:7402", "", "unknown flag: --join"},
+		"flag of a later version": {"--redis-addr=127.0.0.1:7403", "", "unknown flag: --redis-addr"},
 		"command":                 {"start", "", `unknown command "start"`},
 		"value":                   {"--shards=posts=65", "", "want 1 to 64 shards"},
 		"variable":                {"--log-level=info", "COUNTD_LOG_FORMAT=x", "env COUNTD_LOG_FORMAT"},
