@@ -126,7 +126,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 	}
 	for i := range w.Ops {
 		if s, key := keyOf(w.Ops[i].ID, len(groups)); makesRow(&w.Ops[i]) && !groups[s].fsm.Table().Has(key) {
-			return fmt.Errorf("%w: id %d has no row yet", ErrMemoryFull, w.Ops[i].ID)
+			return &NewRowError{Op: i}
 		}
 	}
 	return nil

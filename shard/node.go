@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,11 @@ var LimitsDefault = Limits{
 var builtin = []raftfsm.Keyspace{
 	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
 	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
+}
+
+// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+func IsBuiltin(name string) bool {
+	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name })
 }
 
 const (

@@ -24,10 +24,12 @@ var (
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errors.New("the node is stopping")
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
-	// not learned by the deadline: it happens once or never.
+	// not learned by the deadline: it happens once or never. It is returned too
+	// for a change of a keyspace that happened and cannot be served yet.
 	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
-	// ErrMemoryFull is returned for a write that would make a new row while the
-	// node is at its memory limit. Rows that are there go on counting.
+	// ErrMemoryFull is returned, as a NewRowError, for a write that would make a
+	// new row while the node is at its memory limit. Rows that are there go on
+	// counting.
 	ErrMemoryFull = errors.New("the node is at its memory limit")
 	// ErrDiskFull is returned for a write while the disk has no more than the
 	// reserve free.
@@ -64,6 +66,16 @@ func (e *PartialError) Error() string {
 }
 
 func (e *PartialError) Unwrap() error { return e.Err }
+
+// NewRowError is returned for a write that needs a row that there is no memory
+// for. None of the write is applied. It is an ErrMemoryFull.
+type NewRowError struct{ Op int } // the first op that makes a row, by number
+
+func (e *NewRowError) Error() string {
+	return fmt.Sprintf("%v: op %d makes a row", ErrMemoryFull, e.Op)
+}
+
+func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
 // KindCounters is the kind of a keyspace of plain counters.
 const KindCounters = "counters"
