@@ -23,9 +23,6 @@ const (
 	// seqWindow is how far behind its highest number a producer's requests may
 	// come in any order.
 	seqWindow = 64
-	// gonePerProducer bounds the producers that are remembered by name only,
-	// after they went, as a multiple of Limits.ProducersMax.
-	gonePerProducer = 16
 	// forgottenPerEntry bounds what one entry makes the memory forget of keys,
 	// and of producers: all of them may come of age at once, and an entry behind
 	// which others wait should not take a tenth of a second. What is kept longer
@@ -35,7 +32,7 @@ const (
 
 // once is a group's memory of the requests that it has applied. It is part of
 // the replicated state: it moves with the log's own time, and replicas that
-// applied the same entries hold equal bytes of it (appendState).
+// applied the same entries hold equal bytes of it (oncestate.go).
 type once struct {
 	now    int64 // the latest time that a leader stamped, Unix milliseconds
 	limits Limits
@@ -50,10 +47,7 @@ type once struct {
 	producers map[string]*producer
 	idle      producer // head of the ring of producers by last use, longest idle next
 
-	// gone are producers that were forgotten. A request of one is expired and
-	// never applied: the group can no longer tell what it has seen of it.
-	gone      map[uint64]struct{}
-	goneOrder fifo[uint64]
+	gone goneProducers
 }
 
 // keyRecord is what is kept of a key. It goes two horizons after it came, but
@@ -67,7 +61,8 @@ type keyRecord struct {
 
 type producer struct {
 	name       string
-	high       uint64 // highest number applied
+	floor      uint64 // up to here the group cannot tell: the producer was forgotten, and came back
+	high       uint64 // highest number applied, above floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: and each of its ops overflowed
 	used       int64
@@ -75,7 +70,7 @@ type producer struct {
 }
 
 func newOnce() *once {
-	o := &once{keys: map[[16]byte]keyRecord{}, producers: map[string]*producer{}, gone: map[uint64]struct{}{}}
+	o := &once{keys: map[[16]byte]keyRecord{}, producers: map[string]*producer{}, gone: newGoneProducers()}
 	o.idle.next, o.idle.prev = &o.idle, &o.idle
 	return o
 }
@@ -98,11 +93,12 @@ func (o *once) forgetKey() bool {
 	if o.keyOrder.len() == 0 {
 		return false
 	}
-	first := o.keys[o.keyOrder.front()]
+	first := o.keys[*o.keyOrder.at(o.keyOrder.first)]
 	if o.now-first.came < 2*o.limits.KeyHorizon.Milliseconds() || first.born >= o.keyFloor && first.born != 0 {
 		return false
 	}
-	delete(o.keys, o.keyOrder.pop())
+	delete(o.keys, *o.keyOrder.at(o.keyOrder.first))
+	o.keyOrder.pop()
 	return true
 }
 
@@ -150,7 +146,7 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 		p.window |= 1
 		p.high = id.seq
 		return Applied
-	case p.high-id.seq >= seqWindow:
+	case id.seq <= p.floor || p.high-id.seq >= seqWindow:
 		return Expired
 	case p.window>>(p.high-id.seq)&1 != 0:
 		return repeated(p.refused>>(p.high-id.seq)&1 != 0)
@@ -159,11 +155,14 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 	return Applied
 }
 
+// newProducer begins to remember a producer. Of one that was forgotten only
+// numbers above its highest are taken.
 func (o *once) newProducer(id *RequestID) Outcome {
-	if _, ok := o.gone[producerHash(string(id.producer))]; ok {
+	floor, known := o.gone.high(producerHash(string(id.producer)))
+	if known && id.seq <= floor {
 		return Expired
 	}
-	p := &producer{name: string(id.producer), high: id.seq, window: 1, used: o.now}
+	p := &producer{name: string(id.producer), floor: floor, high: id.seq, window: 1, used: o.now}
 	o.producers[p.name] = p
 	o.pushIdle(p)
 	for len(o.producers) > max(o.limits.ProducersMax, 1) {
@@ -197,20 +196,13 @@ func (o *once) refuse(id *RequestID) {
 	}
 }
 
-// forget drops a producer and remembers that it was.
+// forget drops a producer but for its highest number.
 func (o *once) forget(p *producer) {
 	p.unlink()
 	delete(o.producers, p.name)
-	o.addGone(producerHash(p.name))
-	for o.goneOrder.len() > gonePerProducer*max(o.limits.ProducersMax, 1) {
-		delete(o.gone, o.goneOrder.pop())
-	}
-}
-
-func (o *once) addGone(hash uint64) {
-	if _, ok := o.gone[hash]; !ok {
-		o.gone[hash] = struct{}{}
-		o.goneOrder.push(hash)
+	o.gone.add(goneProducer{producerHash(p.name), p.high})
+	for o.gone.order.len() > gonePerProducer*max(o.limits.ProducersMax, 1) {
+		o.gone.drop()
 	}
 }
 
@@ -222,26 +214,4 @@ func (o *once) pushIdle(p *producer) {
 func (p *producer) unlink() {
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.next, p.prev = nil, nil
-}
-
-// fifo is a queue whose memory is bounded by twice the most that it held.
-type fifo[T any] struct {
-	items []T
-	head  int
-}
-
-func (f *fifo[T]) len() int { return len(f.items) - f.head }
-func (f *fifo[T]) front() T { return f.items[f.head] }
-func (f *fifo[T]) push(v T) { f.items = append(f.items, v) }
-
-// all returns the queue's contents, oldest first; they are the queue's.
-func (f *fifo[T]) all() []T { return f.items[f.head:] }
-
-func (f *fifo[T]) pop() T {
-	v := f.items[f.head]
-	f.head++
-	if f.head > len(f.items)/2 {
-		f.items, f.head = append(f.items[:0], f.items[f.head:]...), 0
-	}
-	return v
 }

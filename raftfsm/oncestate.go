@@ -8,17 +8,17 @@ import (
 // The memory of requests in a snapshot, three sections behind the rows:
 //
 //	producers:  log time (8) | key floor (8) | number (4) |
-//	            by last use: name length (1), name, high (8), window (8), refused (8), used (8)
-//	gone:       hash (8) …                                               by when they went
+//	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), used (8)
+//	gone:       hash of the name (8) | high (8) …                        by when they went
 //	keys:       key (16) | body (16) | came (8) | born (8) | refused (1) …   by arrival
 
 const (
-	goneSize      = 8
+	goneSize      = 16
 	keyRecordSize = 49
 	// producersHeadSize stands before the first producer.
 	producersHeadSize = 20
 	// producerFixedSize is a producer but for its name.
-	producerFixedSize = 33
+	producerFixedSize = 41
 )
 
 // onceState is the memory as it was at a snapshot's moment, encoded.
@@ -31,7 +31,7 @@ func (o *once) state() onceState {
 	}
 	s := onceState{
 		producers: make([]byte, 0, producersHeadSize+names+len(o.producers)*producerFixedSize),
-		gone:      make([]byte, 0, o.goneOrder.len()*goneSize),
+		gone:      make([]byte, 0, o.gone.order.len()*goneSize),
 		keys:      make([]byte, 0, o.keyOrder.len()*keyRecordSize),
 	}
 	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.now))
@@ -39,16 +39,18 @@ func (o *once) state() onceState {
 	s.producers = binary.LittleEndian.AppendUint32(s.producers, uint32(len(o.producers)))
 	for p := o.idle.next; p != &o.idle; p = p.next {
 		s.producers = append(append(s.producers, byte(len(p.name))), p.name...)
+		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.floor)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.high)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.window)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.refused)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(p.used))
 	}
-	for _, hash := range o.goneOrder.all() {
-		s.gone = binary.LittleEndian.AppendUint64(s.gone, hash)
+	for p := range o.gone.order.all() {
+		s.gone = binary.LittleEndian.AppendUint64(s.gone, p.hash)
+		s.gone = binary.LittleEndian.AppendUint64(s.gone, p.high)
 	}
-	for _, key := range o.keyOrder.all() {
-		r := o.keys[key]
+	for key := range o.keyOrder.all() {
+		r := o.keys[*key]
 		s.keys = append(append(s.keys, key[:]...), r.body[:]...)
 		s.keys = binary.LittleEndian.AppendUint64(s.keys, uint64(r.came))
 		s.keys = binary.LittleEndian.AppendUint64(s.keys, uint64(r.born))
@@ -80,11 +82,13 @@ func (o *once) restoreProducers(p []byte) error {
 		name := string(p[1 : 1+p[0]])
 		p = p[1+len(name):]
 		r := &producer{
-			name: name, high: binary.LittleEndian.Uint64(p), window: binary.LittleEndian.Uint64(p[8:]),
-			refused: binary.LittleEndian.Uint64(p[16:]), used: int64(binary.LittleEndian.Uint64(p[24:])),
+			name: name, floor: binary.LittleEndian.Uint64(p), high: binary.LittleEndian.Uint64(p[8:]),
+			window: binary.LittleEndian.Uint64(p[16:]), refused: binary.LittleEndian.Uint64(p[24:]),
+			used: int64(binary.LittleEndian.Uint64(p[32:])),
 		}
-		p = p[32:]
-		if o.producers[name] != nil || r.window&1 == 0 || r.refused&^r.window != 0 || r.used > o.now || o.idle.prev.used > r.used {
+		p = p[40:]
+		bits := r.window&1 == 1 && r.refused&^r.window == 0 && r.high >= r.floor
+		if o.producers[name] != nil || !bits || r.used > o.now || o.idle.prev.used > r.used {
 			return fmt.Errorf("%w: producer %q", errSnapshot, name)
 		}
 		o.producers[name] = r
@@ -101,11 +105,11 @@ func (o *once) restoreGone(p []byte) error {
 		return fmt.Errorf("%w: gone producers of %d bytes", errSnapshot, len(p))
 	}
 	for ; len(p) > 0; p = p[goneSize:] {
-		hash := binary.LittleEndian.Uint64(p)
-		if _, twice := o.gone[hash]; twice {
-			return fmt.Errorf("%w: gone producer %016x", errSnapshot, hash)
+		r := goneProducer{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
+		if high, known := o.gone.high(r.hash); known && r.high < high {
+			return fmt.Errorf("%w: gone producer %016x", errSnapshot, r.hash)
 		}
-		o.addGone(hash)
+		o.gone.add(r)
 	}
 	return nil
 }
@@ -128,13 +132,4 @@ func (o *once) restoreKeys(p []byte) error {
 		o.keyOrder.push(key)
 	}
 	return nil
-}
-
-// producerHash is FNV-1a: equal on all replicas, for ever.
-func producerHash(name string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(name) {
-		h = (h ^ uint64(name[i])) * 1099511628211
-	}
-	return h
 }

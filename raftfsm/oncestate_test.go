@@ -54,8 +54,8 @@ func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	}
 	t.Run("now", replay)
 	t.Run("years ago", func(t *testing.T) { synctest.Test(t, replay) })
-	if s := oneByOne.c.once; len(s.gone) == 0 || len(s.producers) == 0 || len(s.keys) == 0 {
-		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", len(s.gone), len(s.producers), len(s.keys))
+	if s := oneByOne.c.once; s.gone.order.len() == 0 || len(s.producers) == 0 || len(s.keys) == 0 {
+		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", s.gone.order.len(), len(s.producers), len(s.keys))
 	}
 }
 
@@ -101,7 +101,7 @@ func fullOnce(b *testing.B) *once {
 		o.judge(&id)
 	}
 	for i := range 800_000 {
-		o.addGone(uint64(i) * 0x9e3779b97f4a7c15)
+		o.gone.add(goneProducer{uint64(i) * 0x9e3779b97f4a7c15, 1})
 	}
 	b.ResetTimer()
 	return o
