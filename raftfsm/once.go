@@ -61,8 +61,8 @@ type keyRecord struct {
 
 type producer struct {
 	name       string
-	floor      uint64 // up to here the group cannot tell: the producer was forgotten, and came back
-	high       uint64 // highest number applied, above floor
+	floor      uint64 // below it the group cannot tell: the producer was forgotten, and came back
+	high       uint64 // highest number applied, not below floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: and each of its ops overflowed
 	used       int64
@@ -146,7 +146,7 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 		p.window |= 1
 		p.high = id.seq
 		return Applied
-	case id.seq <= p.floor || p.high-id.seq >= seqWindow:
+	case id.seq < p.floor || p.high-id.seq >= seqWindow:
 		return Expired
 	case p.window>>(p.high-id.seq)&1 != 0:
 		return repeated(p.refused>>(p.high-id.seq)&1 != 0)
@@ -158,9 +158,12 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 // newProducer begins to remember a producer. Of one that was forgotten only
 // numbers above its highest are taken.
 func (o *once) newProducer(id *RequestID) Outcome {
-	floor, known := o.gone.high(producerHash(string(id.producer)))
-	if known && id.seq <= floor {
-		return Expired
+	floor := uint64(0)
+	if gone, known := o.gone.high(producerHash(string(id.producer))); known {
+		if id.seq <= gone {
+			return Expired
+		}
+		floor = gone + 1
 	}
 	p := &producer{name: string(id.producer), floor: floor, high: id.seq, window: 1, used: o.now}
 	o.producers[p.name] = p

@@ -39,6 +39,23 @@ func TestBorn(t *testing.T) {
 	}
 }
 
+// 0 is a number like others, first of its stream or behind the first.
+func TestNumberZero(t *testing.T) {
+	h := newHistory(t)
+	h.want(0, seq("first", 0), Applied, 1)
+	h.want(0, seq("first", 0), Duplicate, 1)
+	h.want(0, seq("first", 1), Applied, 2)
+	h.want(0, seq("first", 0), Duplicate, 2)
+	h.want(0, seq("behind", 63), Applied, 3)
+	h.reopen(t)
+	h.want(0, seq("behind", 0), Applied, 4)
+	h.want(0, seq("behind", 0), Duplicate, 4)
+	h.want(0, seq("first", 63), Applied, 5)
+	h.want(0, seq("first", 0), Duplicate, 5)
+	h.want(0, seq("first", 64), Applied, 6)
+	h.want(0, seq("first", 0), Expired, 6)
+}
+
 // Both forms of a UUID tell one time, and nothing else tells any.
 func FuzzBornAt(f *testing.F) {
 	f.Add([]byte("01890a5d-ac96-774b-bcce-b302099a8057"))
