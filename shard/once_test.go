@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -32,5 +34,22 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	send(addTo(0, 0, 1), addTo(1, 0, 1))
 	if got := mustGet(t, n, ks, ReadOptions{}, 0, 1); got[0] != int64(seq) || got[4] != 2 {
 		t.Errorf("%d writes to both, or to the first: counts %v", seq, got)
+	}
+}
+
+// A key that is refused for its own time says which way that lies.
+func TestRefusedKeysTellTheirTime(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
+	for name, c := range map[string]struct {
+		born  time.Duration // from now
+		ahead bool
+	}{"old": {-time.Hour, false}, "ahead": {time.Hour, true}} {
+		t.Run(name, func(t *testing.T) {
+			key := fmt.Sprintf("%012x70008000000000000000", time.Now().Add(c.born).UnixMilli())
+			w := &Write{Ops: []engine.Op{addTo(0, 0, 1)}, ID: ByKey([]byte(key)), Deadline: soon()}
+			if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, ErrExpired) || errors.Is(err, ErrKeyAhead) != c.ahead {
+				t.Errorf("told %v", err)
+			}
+		})
 	}
 }

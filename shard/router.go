@@ -84,7 +84,7 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	}
 	if w.ID.Keyed() {
 		if err := ps.ask(w, groups); err != nil {
-			return err
+			return explained(err, w)
 		}
 	}
 	for s := range ps.byShard {
@@ -94,6 +94,15 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 		ps.byShard[s].wait(groups[s], ps.timer)
 	}
 	return ps.gather(w, groups)
+}
+
+// explained adds to the refusal of a key that its time is ahead, which to its
+// client is no age at all.
+func explained(err error, w *Write) error {
+	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
+		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
+	}
+	return err
 }
 
 // judge gives the shard that judges the key something to propose, with ops or

@@ -16,6 +16,9 @@ var (
 	// ErrOverloaded is returned when a group's queue is full, or when a write
 	// waited there until its deadline and was withdrawn.
 	ErrOverloaded = errors.New("too many writes in flight")
+	// ErrTooLate is returned, beside ErrOverloaded, for a write that waited until
+	// its deadline and was withdrawn.
+	ErrTooLate = errors.New("the deadline passed before the write was proposed")
 	// ErrNoLeader is returned when a group has no leader that may serve yet.
 	ErrNoLeader = errors.New("the shard has no leader")
 	// ErrNoQuorum is returned when a read could not be confirmed, or did not
@@ -39,6 +42,9 @@ var (
 	// ErrExpired is returned when a request's identity is too old to tell
 	// whether it was applied. It is not applied now.
 	ErrExpired = errors.New("the request is too old to tell whether it was applied")
+	// ErrKeyAhead is returned, beside ErrExpired, when a key's own time lies so
+	// far ahead that it could not be remembered until then.
+	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
 	ErrKeyspaceExists = errors.New("the keyspace exists with other columns or shards")
@@ -129,7 +135,7 @@ type ReadOptions struct {
 // caller's bytes until Node.Write has returned.
 type RequestID = raftfsm.RequestID
 
-// ByProducer names the request of number seq, from 1 on, of the stream of a
+// ByProducer names the request of number seq, any number, of the stream of a
 // producer, 1…ProducerBytesMax bytes.
 func ByProducer(producer []byte, seq uint64) RequestID { return raftfsm.ByProducer(producer, seq) }
 
