@@ -121,6 +121,9 @@ func Open(cfg Config) (*Node, error) {
 	if n.metrics, err = newStageMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
+	if err := n.registerGauges(); err != nil {
+		return nil, err
+	}
 	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, ClusterID: [16]byte(id), Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
@@ -220,7 +223,7 @@ func (n *Node) openShard(k *raftfsm.Keyspace, shard int) (*counterGroup, error) 
 	if c.group, err = openGroup(cfg); err != nil {
 		return nil, fmt.Errorf("shard %d of keyspace %s: %w", shard, k.Name, err)
 	}
-	c.proposer = newProposer(c.group, n.cfg.Limits, n.metrics, cfg.Logger)
+	c.proposer = newProposer(c.group, newLogClock(c.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
 	return c, nil
 }
 

@@ -60,7 +60,8 @@ func counterReplicas(t *testing.T) []*counterGroup {
 		metrics := testMetrics(t)
 		cfg.Bootstrap, cfg.FSM = i == 0, timedFSM{c.fsm, metrics}
 		c.group = mustOpen(t, cfg)
-		c.proposer = newProposer(c.group, LimitsDefault, metrics, slog.New(slog.DiscardHandler))
+		logger := slog.New(slog.DiscardHandler)
+		c.proposer = newProposer(c.group, newLogClock(c.fsm.LogTime, logger), LimitsDefault, metrics, logger)
 		all = append(all, c)
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -168,7 +169,8 @@ func TestConfirmEndsAtItsDeadline(t *testing.T) {
 	})
 	l.proposer.close()
 	hold := make(chan struct{})
-	l.proposer = newProposer(&heldGroup{proposeGroup: l.group, hold: hold}, LimitsDefault, testMetrics(t), slog.New(slog.DiscardHandler))
+	logger := slog.New(slog.DiscardHandler)
+	l.proposer = newProposer(&heldGroup{proposeGroup: l.group, hold: hold}, newLogClock(l.fsm.LogTime, logger), LimitsDefault, testMetrics(t), logger)
 	for range entriesInFlightMax + 2 { // in flight, and in the queue behind
 		err := l.admit(&ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(10 * time.Millisecond)})
 		if !errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrOverloaded) {
