@@ -205,8 +205,22 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 }
 
 // admit refuses a request before its body is looked at, when the node has
-// enough of others.
+// enough of others. It may have the request wait first, for up to half of its
+// timeout.
 func (s *Server) admit(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
+	err := s.crowded(e, l, weight, timeout)
+	if err == nil {
+		return nil
+	}
+	if wait := s.admission.doorWait(min(doorWaitMax, timeout/2)); wait > 0 {
+		time.Sleep(wait)
+		return s.crowded(e, l, weight, timeout)
+	}
+	return err
+}
+
+// crowded returns why a request cannot be let in now, or nil.
+func (s *Server) crowded(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
 	switch {
 	case e.takes&exempt != 0:
 		return nil
