@@ -145,11 +145,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.requests.acquire()
 	r.received = ctx.Time()
-	e, to, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
-	if err != nil {
-		e = s.routes.none
-	} else {
-		err = s.call(ctx, r, e, to)
+	e, err := s.routes.none, checkFraming(ctx)
+	if err == nil {
+		var to target
+		if e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal()); err == nil {
+			err = s.call(ctx, r, e, to)
+		}
 	}
 	if err != nil {
 		s.fail(ctx, err)
@@ -175,14 +176,14 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 			err = errPanicked
 		}
 	}()
-	if err := r.readTimeout(ctx); err != nil {
+	if err := r.readTimeout(ctx); err != nil && e.takes&takesAnything == 0 {
 		return err
 	}
 	l, weight := s.admission.laneOf(ctx.Request.Header.ContentLength())
 	if err := s.admit(e, l, weight, r.timeout); err != nil {
 		return err
 	}
-	if err := s.receive(ctx, r); err != nil {
+	if err := s.receive(ctx, r, e); err != nil {
 		return err
 	}
 	inFlight := s.inFlight.Add(1)
@@ -198,7 +199,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		l.enter(weight)
 		defer func() { s.admission.leave(l, weight, err == nil) }()
 	}
-	if err := r.readHead(ctx, s.cfg.Backend, to, e.takes); err != nil {
+	if err := r.readHead(ctx, s.cfg.Backend, to, e); err != nil {
 		return err
 	}
 	return e.call(s, ctx, r)
