@@ -23,10 +23,10 @@ const (
 	// seqWindow is how far behind its highest number a producer's requests may
 	// come in any order.
 	seqWindow = 64
-	// forgottenPerEntry bounds what one entry makes the memory forget of keys,
-	// and of producers: all of them may come of age at once, and an entry behind
-	// which others wait should not take a tenth of a second. What is kept longer
-	// than it must be harms nobody.
+	// forgottenPerEntry bounds what one entry makes the memory drop of each kind
+	// of record: all of them may come of age at once, and an entry behind which
+	// others wait should not take a tenth of a second. What is of age is unknown
+	// from then on, dropped or not.
 	forgottenPerEntry = 4096
 )
 
@@ -37,26 +37,22 @@ type once struct {
 	now    int64 // the latest time that a leader stamped, Unix milliseconds
 	limits Limits
 
-	keys     map[[16]byte]keyRecord
-	keyOrder fifo[[16]byte] // by arrival, in which order they go
+	// keys are those that came no earlier than they say they were made, or do not
+	// say; their records are in the order of their time. ahead are the others: a
+	// clock that is ahead delays no records but its own kind's.
+	keys, ahead keyQueue
 	// keyFloor is the latest time that was a horizon ago. It only rises, also
-	// when the horizon is made longer. A key made before it is refused, and one
-	// made since is in keys if it was ever applied.
+	// when the horizon is made longer. A key made before it is refused, and what
+	// came or was made since is remembered if it was ever applied.
 	keyFloor int64
 
 	producers map[string]*producer
 	idle      producer // head of the ring of producers by last use, longest idle next
+	// idleFloor is likewise the latest time that was the idle time ago: producers
+	// that were last used before it are gone.
+	idleFloor int64
 
 	gone goneProducers
-}
-
-// keyRecord is what is kept of a key. It goes two horizons after it came, but
-// not before its own time would have it refused: a key may be made, by its own
-// clock, up to one horizon after the group's time.
-type keyRecord struct {
-	body       [16]byte
-	came, born int64 // born is 0 if the key does not say
-	refused    bool  // every op overflowed
 }
 
 type producer struct {
@@ -70,36 +66,36 @@ type producer struct {
 }
 
 func newOnce() *once {
-	o := &once{keys: map[[16]byte]keyRecord{}, producers: map[string]*producer{}, gone: newGoneProducers()}
+	o := &once{keys: newKeyQueue(), ahead: newKeyQueue(), producers: map[string]*producer{}, gone: newGoneProducers()}
 	o.idle.next, o.idle.prev = &o.idle, &o.idle
 	return o
 }
 
-// tick moves the log's time to now, unless it is there already, and forgets
-// what is too old by then.
+// tick moves the log's time to now, unless it is there already, and drops some
+// of what is of age by then.
 func (o *once) tick(now int64, limits Limits) {
 	o.now, o.limits = max(o.now, now), limits
 	o.keyFloor = max(o.keyFloor, o.now-limits.KeyHorizon.Milliseconds())
-	for n := 0; n < forgottenPerEntry && o.forgetKey(); n++ {
+	o.idleFloor = max(o.idleFloor, o.now-limits.ProducerIdle.Milliseconds())
+	for n := 0; n < forgottenPerEntry && o.dropKey(); n++ {
 	}
-	for n := 0; n < forgottenPerEntry && o.idle.next != &o.idle &&
-		o.now-o.idle.next.used >= limits.ProducerIdle.Milliseconds(); n++ {
+	for n := 0; n < forgottenPerEntry && o.idle.next != &o.idle && o.idle.next.used < o.idleFloor; n++ {
 		o.forget(o.idle.next)
 	}
 }
 
-// forgetKey drops the key that came first, if it may go.
-func (o *once) forgetKey() bool {
-	if o.keyOrder.len() == 0 {
-		return false
+// dropKey drops a key that is of age, if one is first in its queue.
+func (o *once) dropKey() bool { return o.keys.drop(o.keyFloor) || o.ahead.drop(o.keyFloor) }
+
+// keyRecords is how many records of keys there are.
+func (o *once) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
+
+// key returns the record of a key that is remembered, or nil.
+func (o *once) key(key [16]byte) *keyRecord {
+	if r := o.keys.find(key, o.keyFloor); r != nil {
+		return r
 	}
-	first := o.keys[*o.keyOrder.at(o.keyOrder.first)]
-	if o.now-first.came < 2*o.limits.KeyHorizon.Milliseconds() || first.born >= o.keyFloor && first.born != 0 {
-		return false
-	}
-	delete(o.keys, *o.keyOrder.at(o.keyOrder.first))
-	o.keyOrder.pop()
-	return true
+	return o.ahead.find(key, o.keyFloor)
 }
 
 // judge decides about a request and, if it is to be applied, remembers it.
@@ -114,7 +110,7 @@ func (o *once) judge(id *RequestID) Outcome {
 }
 
 func (o *once) judgeKey(id *RequestID) Outcome {
-	if known, ok := o.keys[id.key]; ok {
+	if known := o.key(id.key); known != nil {
 		if known.body != id.body {
 			return Conflict
 		}
@@ -123,16 +119,23 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 	switch {
 	case id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds()):
 		return Expired
-	case len(o.keys) >= o.limits.KeysMax && !o.forgetKey():
+	case o.keyRecords() >= o.limits.KeysMax && !o.dropKey():
 		return Full
 	}
-	o.keys[id.key] = keyRecord{body: id.body, came: o.now, born: id.born}
-	o.keyOrder.push(id.key)
+	if id.born > o.now {
+		o.ahead.push(keyRecord{key: id.key, body: id.body, last: id.born})
+	} else {
+		o.keys.push(keyRecord{key: id.key, body: id.body, last: o.now})
+	}
 	return Applied
 }
 
 func (o *once) judgeProducer(id *RequestID) Outcome {
 	p, ok := o.producers[string(id.producer)]
+	if ok && p.used < o.idleFloor {
+		o.forget(p)
+		ok = false
+	}
 	if !ok {
 		return o.newProducer(id)
 	}
@@ -192,9 +195,8 @@ func (o *once) refuse(id *RequestID) {
 			p.refused |= 1 << (p.high - id.seq)
 		}
 	case byKey:
-		if known, ok := o.keys[id.key]; ok {
+		if known := o.key(id.key); known != nil {
 			known.refused = true
-			o.keys[id.key] = known
 		}
 	}
 }

@@ -181,14 +181,14 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 		h.want(now+minutes(at), keyed(ahead, "b"), Duplicate, 4)
 	}
 	h.want(now+minutes(82), keyed(ahead, "b"), Expired, 4)
-	if len(h.c.once.keys) != 0 {
-		t.Errorf("%d keys are kept", len(h.c.once.keys))
+	if n := h.c.once.keyRecords(); n != 0 {
+		t.Errorf("%d keys are kept", n)
 	}
 }
 
-// What comes of age at once is forgotten over several entries, and is still
-// known until then.
-func TestForgettingIsBoundedByEntry(t *testing.T) {
+// What comes of age at once is dropped over several entries, and is unknown from
+// the first of them on.
+func TestDroppingIsBoundedByEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax, h.limits.ProducersMax = 3*forgottenPerEntry, 3*forgottenPerEntry
 	const n = 2*forgottenPerEntry + 1
@@ -197,18 +197,17 @@ func TestForgettingIsBoundedByEntry(t *testing.T) {
 		h.request(0, seq(fmt.Sprint(i), 1))
 	}
 	last := fmt.Sprint(n - 1)
-	for i, left := range []int{n - forgottenPerEntry, n - 2*forgottenPerEntry, 0} {
-		want := Duplicate
-		if left == 0 {
-			want = Applied
-		}
-		h.want(minutes(60), keyed(last, ""), want, 2*n+int64(i/2))
-		if got := len(h.c.once.producers); got != left {
-			t.Errorf("%d producers, want %d", got, left)
-		}
+	h.want(minutes(10), keyed(last, ""), Duplicate, 2*n)
+	h.want(minutes(60)+1, seq(last, 1), Expired, 2*n)
+	if o := h.c.once; len(o.producers) != n-forgottenPerEntry-1 || o.keyRecords() != n-forgottenPerEntry {
+		t.Errorf("the first entry left %d producers and %d keys", len(o.producers), o.keyRecords())
 	}
-	if len(h.c.once.keys) != 1 || h.c.once.gone.order.len() != n {
-		t.Errorf("%d keys, %d gone", len(h.c.once.keys), h.c.once.gone.order.len())
+	h.want(minutes(60)+1, keyed(last, ""), Applied, 2*n+1)
+	for range 2 {
+		h.want(minutes(60)+1, keyed(last, ""), Duplicate, 2*n+1)
+	}
+	if o := h.c.once; len(o.producers) != 0 || o.gone.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d producers, %d gone, %d keys", len(o.producers), o.gone.order.len(), o.keyRecords())
 	}
 }
 
@@ -228,8 +227,8 @@ func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	fill(0)
 	o.tick(minutes(20), l)
 	fill(1)
-	if id := keyed("one more", ""); o.judge(&id) != Full || len(o.keys) != l.KeysMax {
-		t.Errorf("%d keys", len(o.keys))
+	if id := keyed("one more", ""); o.judge(&id) != Full || o.keyRecords() != l.KeysMax {
+		t.Errorf("%d keys", o.keyRecords())
 	}
 }
 
@@ -288,9 +287,21 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 	h.want(0, keyed("one more", ""), Full, 50)
 	h.want(0, keyed("7", ""), Duplicate, 50)
-	h.want(minutes(20), keyed("one more", ""), Applied, 51)
-	if len(h.c.once.keys) != 1 || h.c.once.keyOrder.len() != 1 {
-		t.Errorf("%d keys, %d in order", len(h.c.once.keys), h.c.once.keyOrder.len())
+	h.want(minutes(10), keyed("one more", ""), Full, 50)
+	h.want(minutes(10)+1, keyed("one more", ""), Applied, 51)
+	if o := h.c.once; o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at))
+	}
+}
+
+// As many keys as a memory may hold, less two, in each horizon are taken for
+// ever, also behind one that a clock ahead has made.
+func TestKeysOfAHorizonFit(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)
+	step := testLimits.KeyHorizon.Milliseconds() / int64(testLimits.KeysMax-2)
+	for i := range int64(1000) {
+		h.want(now+i*step, keyed(fmt.Sprint(i), ""), Applied, i+2)
 	}
 }
 
