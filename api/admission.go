@@ -1,6 +1,7 @@
 package api
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -17,6 +18,15 @@ const (
 	// the way from the socket and back, and that writes are not alike. With half
 	// of the deadline the slowest of the accepted writes missed it.
 	laneShare = 4
+	// turnedAwayPerCPU bounds the refusals a second. One takes some 10 µs: more of
+	// them than this, which is a twentieth of the processors, would take the time
+	// of the writes that were let in.
+	turnedAwayPerCPU = 5000
+	// turnedAwayBurst is how long unused refusals are kept for a burst.
+	turnedAwayBurst = 10 * time.Millisecond
+	// doorWaitMax bounds the wait of a request that is to be turned away. It is
+	// what Retry-After would have the caller wait.
+	doorWaitMax = time.Second
 	// writeOverheadBytes is what a write weighs beside its body.
 	writeOverheadBytes = 256
 )
@@ -32,10 +42,18 @@ const (
 // Small writes and large ones go in lanes of their own, as in the queues behind
 // (shard's proposer): a few clients with huge batches, who wait long, must not
 // have the single increments of the others refused.
+//
+// Refusals are rationed too. Callers that come back at once would have a node
+// refuse and do nothing else; past the ration a request waits at the door, where
+// it costs a goroutine and holds up its connection, and is then let in if it can
+// be.
 type admission struct {
 	started time.Time
 	small   lane
 	large   lane
+
+	refusalEvery time.Duration
+	nextRefusal  atomic.Int64 // when there may be one more, in nanoseconds since started
 }
 
 // lane is the writes of one size. Its fields are read and written by every
@@ -51,7 +69,25 @@ type lane struct {
 	perSec atomic.Int64 // weight that left a second in the latest windows; 0 while the lane was quiet
 }
 
-func newAdmission() *admission { return &admission{started: time.Now()} }
+func newAdmission() *admission {
+	perSec := turnedAwayPerCPU * runtime.GOMAXPROCS(0)
+	return &admission{started: time.Now(), refusalEvery: time.Second / time.Duration(perSec)}
+}
+
+// doorWait returns how long a request is to wait before it is turned away, at
+// most a bound. It takes one of the ration, unless it returns the bound.
+func (a *admission) doorWait(bound time.Duration) time.Duration {
+	for {
+		now, next := int64(time.Since(a.started)), a.nextRefusal.Load()
+		at := max(next, now-int64(turnedAwayBurst))
+		if at-now >= int64(bound) {
+			return bound
+		}
+		if a.nextRefusal.CompareAndSwap(next, at+int64(a.refusalEvery)) {
+			return time.Duration(max(at-now, 0))
+		}
+	}
+}
 
 // laneOf returns the lane for a write with a body of n bytes, below 0 for in
 // chunks, and what it weighs.

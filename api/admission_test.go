@@ -126,6 +126,57 @@ func TestLane(t *testing.T) {
 	})
 }
 
+// Refusals are rationed: a few come at once, the others one after the other, and
+// none waits for longer than its bound.
+func TestRefusalsAreRationed(t *testing.T) {
+	const bound = time.Hour
+	a := newAdmission()
+	a.started = a.started.Add(-time.Minute)
+	atOnce := 0
+	for a.doorWait(bound) == 0 {
+		atOnce++
+	}
+	if least := int(turnedAwayBurst / a.refusalEvery); atOnce < least {
+		t.Errorf("%d came at once, want %d", atOnce, least)
+	}
+	before := a.nextRefusal.Load()
+	const more = 1000
+	last := time.Duration(0)
+	for range more {
+		last = a.doorWait(bound)
+	}
+	if got := time.Duration(a.nextRefusal.Load() - before); got < more*a.refusalEvery {
+		t.Errorf("%d refusals take %v, want %v", more, got, more*a.refusalEvery)
+	}
+	if last <= 0 || last > (more+1)*a.refusalEvery {
+		t.Errorf("the last waits for %v", last)
+	}
+	before = a.nextRefusal.Load()
+	if got := a.doorWait(time.Microsecond); got != time.Microsecond || a.nextRefusal.Load() != before {
+		t.Errorf("waits for %v, and takes %d of the ration", got, a.nextRefusal.Load()-before)
+	}
+}
+
+// Who waits at the door is let in once there is room.
+func TestTheDoorOpens(t *testing.T) {
+	l := startLive(t, nil)
+	lane := &l.server.admission.small
+	l.server.crowd(lane, time.Second)
+	l.server.admission.nextRefusal.Store(int64(time.Since(l.server.admission.started) + time.Second/2))
+	answered := make(chan reply)
+	go func() { // ends when it has its answer, received below
+		got, _ := l.try("POST", "/v1/counters/posts/incr", strings.NewReader(manyOps(1)), "Countd-Timeout", "4s")
+		answered <- got
+	}()
+	eventually(t, "it waits at the door", func() bool {
+		return time.Duration(l.server.admission.nextRefusal.Load())-time.Since(l.server.admission.started) > 0
+	})
+	l.server.uncrowd(lane)
+	if got := <-answered; got.status != 200 {
+		t.Errorf("answered %d %s", got.status, got.body)
+	}
+}
+
 // A write that would come too late is refused: by its own deadline, not another's;
 // in its own lane; before its body is looked at. Reads are not.
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {

@@ -150,21 +150,18 @@ func (c *cursor) countIn(path string, most int64) int {
 	return int(v)
 }
 
-// shardsDefault and shardsMax are the shards of a keyspace that does not say,
-// and the most that one can have: each is a Raft group on every replica.
-const (
-	shardsDefault = 4
-	shardsMax     = 64
-)
+// shardsMax bounds the shards of a keyspace: each is a Raft group on every
+// replica.
+const shardsMax = shard.ShardsMax
 
-// decodeKeyspace reads {"name":…,"columns":[…],"shards":n?}. Whether names are
-// good is for the backend to say.
+// decodeKeyspace reads {"name":…,"columns":[…],"shards":n?}; Shards is 0 when it
+// is not told. Whether names are good is for the backend to say.
 func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	c := r.cursorOn(body)
 	if !c.begin('{') {
 		c.fail("body", notObject)
 	}
-	ks := shard.Keyspace{Kind: shard.KindCounters, Shards: shardsDefault}
+	ks := shard.Keyspace{Kind: shard.KindCounters}
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {

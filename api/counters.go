@@ -137,7 +137,7 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 	}
 	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
 	if err := s.cfg.Backend.Write(r.keyspace, w); err != nil {
-		return fmt.Errorf("cannot write: %w", withUnknown(err, w))
+		return fmt.Errorf("cannot write: %w", r.withOps(err))
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
 		return overflowFault(r.keyspace, w.Overflows[0])
@@ -145,9 +145,22 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 	return nil
 }
 
-// withUnknown names every op of a write whose outcome is wholly unknown, so that
-// each 504 of a write tells its ids in one form.
-func withUnknown(err error, w *shard.Write) error {
+// withOps names the ops that an error of the whole write is about: the first that
+// there is no room for, or all when the outcome is wholly unknown, so that each
+// 504 of a write tells its ids in one form.
+func (r *request) withOps(err error) error {
+	w := &r.write
+	var newRow *shard.NewRowError
+	if errors.As(err, &newRow) {
+		op := newRow.Op
+		if r.takes&takesID != 0 {
+			op = bodyOp
+		}
+		f, _ := faultOf(err)
+		f.field = opPath(op, "id")
+		f.message = f.field + ": it has no row yet, and " + f.message
+		return f
+	}
 	var partial *shard.PartialError
 	if !errors.Is(err, shard.ErrOutcomeUnknown) || errors.As(err, &partial) {
 		return err

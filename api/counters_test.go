@@ -75,6 +75,10 @@ func TestKeyspaces(t *testing.T) {
 			`{"name":"clips","kind":"counters","columns":["play"],"shards":4}`},
 		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":4}`, 200,
 			`{"name":"clips","kind":"counters","columns":["play"],"shards":4}`},
+		{"create one with shards", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"],"shards":2}`, 200,
+			`{"name":"songs","kind":"counters","columns":["play"],"shards":2}`},
+		{"create it again without", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"]}`, 200,
+			`{"name":"songs","kind":"counters","columns":["play"],"shards":2}`},
 		{"create another of that name", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":2}`, 409,
 			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns or shards"}}`},
 		{"add columns", "POST", "/v1/keyspaces/clips/columns", `{"columns":["play","skip"]}`, 200,
@@ -84,6 +88,7 @@ func TestKeyspaces(t *testing.T) {
 		{"list", "GET", "/v1/keyspaces", "", 200,
 			`{"keyspaces":[{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
 				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":4},` +
+				`{"name":"songs","kind":"counters","columns":["play"],"shards":2},` +
 				`{"name":"users","kind":"counters","columns":["posts","followers","following"],"shards":4}]}`},
 	})
 }
@@ -102,6 +107,8 @@ func TestReadOptions(t *testing.T) {
 		{"query", "?consistency=bounded&max_staleness=250ms", nil, shard.ReadOptions{MaxStaleness: 250 * time.Millisecond}, 5 * time.Second},
 		{"headers", "", []string{"consistency", "bounded", "max_staleness", "2s"}, shard.ReadOptions{MaxStaleness: 2 * time.Second}, 5 * time.Second},
 		{"stale", "?consistency=stale", nil, shard.ReadOptions{Consistency: shard.Stale}, 5 * time.Second},
+		{"staleness of a stale read", "?consistency=stale&max_staleness=2s", nil, shard.ReadOptions{Consistency: shard.Stale}, 5 * time.Second},
+		{"staleness of a linearizable read", "?consistency=linearizable", []string{"max_staleness", "2s"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
 		{"query before header", "?consistency=linearizable", []string{"consistency", "stale"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
 		{"token and timeout", "", []string{"Countd-Token", token, "Countd-Timeout", "60s"}, shard.ReadOptions{Token: shard.Token{{Group: 3, Index: 77}}}, time.Minute},
 	} {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sort"
@@ -64,6 +65,8 @@ func (n *fakeNode) troubleLocked() error {
 		return nil
 	case "overloaded":
 		return shard.ErrOverloaded
+	case "too_late":
+		return fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate)
 	case "no_leader":
 		return shard.ErrNoLeader
 	case "no_quorum":
@@ -71,13 +74,17 @@ func (n *fakeNode) troubleLocked() error {
 	case "draining":
 		return shard.ErrDraining
 	case "memory_full":
-		return shard.ErrMemoryFull
+		return &shard.NewRowError{}
+	case "memory_full_op_1":
+		return &shard.NewRowError{Op: 1}
 	case "disk_full":
 		return shard.ErrDiskFull
 	case "conflict":
 		return shard.ErrConflict
 	case "expired":
 		return shard.ErrExpired
+	case "ahead":
+		return fmt.Errorf("%w: %w", shard.ErrExpired, shard.ErrKeyAhead)
 	case "outcome_unknown":
 		return shard.ErrOutcomeUnknown
 	case "partial_unknown":
@@ -86,6 +93,8 @@ func (n *fakeNode) troubleLocked() error {
 		return &shard.PartialError{Err: shard.ErrNoLeader, Applied: []uint64{1}}
 	case "partial_overloaded":
 		return &shard.PartialError{Err: shard.ErrOverloaded, Applied: []uint64{1}}
+	case "partial_too_late":
+		return &shard.PartialError{Err: fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate), Applied: []uint64{1}}
 	case "failure":
 		return errors.New("disk /var/lib/secret is on fire")
 	case "not_ready":
@@ -119,14 +128,23 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	if err := n.troubleLocked(); err != nil {
 		return nil, err
 	}
+	if k.Name == "meta" {
+		return nil, &shard.ArgumentError{Field: "name", Problem: `"meta" is the group that holds the list of keyspaces`}
+	}
+	if i := slices.Index(k.Columns, "id"); i >= 0 {
+		return nil, &shard.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: `"id" is the id of a row`}
+	}
 	if k.Name == "" || k.Name[0] < 'a' || k.Name[0] > 'z' {
 		return nil, &shard.ArgumentError{Field: "name", Problem: "not a lower-case name"}
 	}
 	if old, ok := n.mu.keyspaces[k.Name]; ok {
-		if !slices.Equal(old.Columns, k.Columns) || old.Shards != k.Shards {
+		if !slices.Equal(old.Columns, k.Columns) || k.Shards != 0 && old.Shards != k.Shards {
 			return nil, shard.ErrKeyspaceExists
 		}
 		return old, nil
+	}
+	if k.Shards == 0 {
+		k.Shards = shard.ShardsDefault
 	}
 	n.mu.keyspaces[k.Name] = &k
 	n.mu.rows[k.Name] = map[uint64][]int64{}
@@ -239,9 +257,9 @@ func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, 
 
 func (n *fakeNode) Status() shard.Status {
 	return shard.Status{
-		ClusterID: "b6d3a1f0",
+		ClusterID: "b6d3a1f0", Node: "n1",
 		Nodes: []shard.NodeStatus{{
-			ID: "n1", State: "alive", Version: "1.2.3",
+			ID: "n1", Key: "n1.5f3a9c01", State: "alive", Version: "1.2.3",
 			HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402",
 		}},
 		Groups: []shard.GroupStatus{{

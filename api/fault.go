@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
@@ -73,6 +74,7 @@ var backendFaults = []struct {
 	code   string
 }{
 	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
+	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
@@ -80,6 +82,7 @@ var backendFaults = []struct {
 	{shard.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
 	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, codeDiskFull},
 	{shard.ErrConflict, fasthttp.StatusConflict, codeConflict},
+	{shard.ErrKeyAhead, fasthttp.StatusGone, codeExpired},
 	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
 	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace},
@@ -101,7 +104,11 @@ func faultOf(err error) (*fault, bool) {
 	}
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
-			return &fault{status: b.status, code: b.code, message: b.err.Error()}, true
+			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
+			if errors.Is(b.err, shard.ErrTooLate) {
+				f.message += nothingApplied
+			}
+			return f, true
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -116,6 +123,10 @@ func faultOf(err error) (*fault, bool) {
 	}, false
 }
 
+// nothingApplied ends the message of a write that met its deadline early enough:
+// a client that knows its deadline passed would else take it for a 504.
+const nothingApplied = "; nothing was applied"
+
 // faultOfPartial tells a write that some of its shards did: 504 when the fate of
 // any op is not known, else what stopped the others, but 503 in place of 429,
 // because without a key the client must not send the whole again.
@@ -125,6 +136,7 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 		err = shard.ErrOutcomeUnknown
 	}
 	f, foreseen := faultOf(err)
+	f.message = strings.TrimSuffix(f.message, nothingApplied) // of some of its ops
 	if f.status == fasthttp.StatusTooManyRequests {
 		f.status = fasthttp.StatusServiceUnavailable
 	}

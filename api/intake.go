@@ -41,9 +41,13 @@ func (b *bodies) give(n int) { b.bytes.Add(-int64(n)) }
 
 // receive reads the body into r's memory, where ctx.Request.Body finds it until
 // r is released. What it takes of the bodies' room is in r.held.
-func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request) error {
+func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
+		return nil
+	}
+	if e.takes&takesAnything != 0 {
+		s.discard(ctx)
 		return nil
 	}
 	n := ctx.Request.Header.ContentLength()

@@ -10,9 +10,10 @@ import (
 
 // endpoint is one method of one path.
 type endpoint struct {
-	name  string // label of its metrics
-	takes takes
-	call  func(*Server, *fasthttp.RequestCtx, *request) error
+	name   string // label of its metrics
+	hashed []byte // of it, for keys; kept with each key, so it never changes
+	takes  takes
+	call   func(*Server, *fasthttp.RequestCtx, *request) error
 
 	observers observers
 }
@@ -27,6 +28,7 @@ const (
 	takesKeyspace                   // {keyspace} of the path is one that exists
 	takesID                         // {id} of the path
 	exempt                          // served whatever the load: for operators
+	takesAnything                   // and lets it be: for probes, which bring what they like
 )
 
 // resource is one path and what its methods do.
@@ -61,7 +63,7 @@ func newRoutes(m *metrics) *routes {
 		var names []string
 		for name, e := range methods {
 			names = append(names, name)
-			e.observers = m.observersOf(e.name)
+			e.observers, e.hashed = m.observersOf(e.name), []byte(e.name)
 		}
 		sort.Strings(names)
 		r.allow = strings.Join(names, ", ")
@@ -75,9 +77,9 @@ func newRoutes(m *metrics) *routes {
 	}
 	return &routes{
 		fixed: map[string]*resource{
-			"/healthz":    get("healthz", exempt, (*Server).healthz),
-			"/readyz":     get("readyz", exempt, (*Server).readyz),
-			"/metrics":    get("metrics", exempt, (*Server).gather),
+			"/healthz":    get("healthz", exempt|takesAnything, (*Server).healthz),
+			"/readyz":     get("readyz", exempt|takesAnything, (*Server).readyz),
+			"/metrics":    get("metrics", exempt|takesAnything, (*Server).gather),
 			"/v1/version": get("version", exempt, (*Server).version),
 			"/v1/cluster": get("cluster", exempt, (*Server).cluster),
 			"/v1/keyspaces": resourceOf(map[string]*endpoint{
@@ -101,20 +103,21 @@ func newRoutes(m *metrics) *routes {
 	}
 }
 
-// find returns the endpoint for a method and a path as it was sent.
+// find returns the endpoint for a method and a path as it was sent; with an
+// error, none.
 func (t *routes) find(method, path []byte) (*endpoint, target, error) {
 	path, ok := unescaped(path)
 	if !ok {
-		return nil, target{}, invalid("path", "bad percent-encoding")
+		return t.none, target{}, invalid("path", "bad percent-encoding")
 	}
 	to := t.match(path)
 	if to.resource == nil {
-		return nil, target{}, &fault{status: fasthttp.StatusNotFound, code: codeNotFound, message: "no such path"}
+		return t.none, target{}, &fault{status: fasthttp.StatusNotFound, code: codeNotFound, message: "no such path"}
 	}
 	if e, ok := to.resource.methods[string(method)]; ok {
 		return e, to, nil
 	}
-	return nil, target{}, &fault{
+	return t.none, target{}, &fault{
 		status:  fasthttp.StatusMethodNotAllowed,
 		code:    codeMethodNotAllowed,
 		message: "this path does not take " + shown(method),

@@ -145,11 +145,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.requests.acquire()
 	r.received = ctx.Time()
-	e, to, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
-	if err != nil {
-		e = s.routes.none
-	} else {
-		err = s.call(ctx, r, e, to)
+	e, err := s.routes.none, checkFraming(ctx)
+	if err == nil {
+		var to target
+		if e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal()); err == nil {
+			err = s.call(ctx, r, e, to)
+		}
 	}
 	if err != nil {
 		s.fail(ctx, err)
@@ -175,14 +176,14 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 			err = errPanicked
 		}
 	}()
-	if err := r.readTimeout(ctx); err != nil {
+	if err := r.readTimeout(ctx); err != nil && e.takes&takesAnything == 0 {
 		return err
 	}
 	l, weight := s.admission.laneOf(ctx.Request.Header.ContentLength())
 	if err := s.admit(e, l, weight, r.timeout); err != nil {
 		return err
 	}
-	if err := s.receive(ctx, r); err != nil {
+	if err := s.receive(ctx, r, e); err != nil {
 		return err
 	}
 	inFlight := s.inFlight.Add(1)
@@ -198,15 +199,29 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		l.enter(weight)
 		defer func() { s.admission.leave(l, weight, err == nil) }()
 	}
-	if err := r.readHead(ctx, s.cfg.Backend, to, e.takes); err != nil {
+	if err := r.readHead(ctx, s.cfg.Backend, to, e); err != nil {
 		return err
 	}
 	return e.call(s, ctx, r)
 }
 
 // admit refuses a request before its body is looked at, when the node has
-// enough of others.
+// enough of others. It may have the request wait first, for up to half of its
+// timeout.
 func (s *Server) admit(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
+	err := s.crowded(e, l, weight, timeout)
+	if err == nil {
+		return nil
+	}
+	if wait := s.admission.doorWait(min(doorWaitMax, timeout/2)); wait > 0 {
+		time.Sleep(wait)
+		return s.crowded(e, l, weight, timeout)
+	}
+	return err
+}
+
+// crowded returns why a request cannot be let in now, or nil.
+func (s *Server) crowded(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
 	switch {
 	case e.takes&exempt != 0:
 		return nil

@@ -441,6 +441,9 @@ func (d formDisk) SetCluster(cluster string, founder bool) error {
 // verifyBoundLocked checks, when a set founds a cluster, that each of its nodes
 // is bound to it at that moment, but for those that have gone to a cluster.
 func (w *formWorld) verifyBoundLocked(set string) {
+	if set == "" {
+		w.errorf("a cluster is founded by nodes that have promised nothing")
+	}
 	for _, n := range w.mu.nodes {
 		id := n.disk
 		if slices.Contains(strings.Split(set, ","), id.Key()) && id.Promised != set && id.Joining == "" && id.ClusterID == "" {

@@ -99,6 +99,33 @@ func TestCatalogKeyspaces(t *testing.T) {
 	}
 }
 
+// The bounds hold where commands are put in order, so that two that come at once
+// cannot pass them together.
+func TestCatalogBounds(t *testing.T) {
+	c := NewCatalog()
+	applyCommand(t, c, putNode(aNode("a.1", 1), ""))
+	must := func(want Bound, command *CatalogCommand) {
+		t.Helper()
+		got := applyCommand(t, c, command)
+		if got.Bound != want || (got.Refused != "") != (want != "") {
+			t.Errorf("%s: %+v, want bound %q", command.Create.Name, got, want)
+		}
+	}
+	must("", create("large", GroupsMax-KeyspacesMax, "a"))
+	for i := range KeyspacesMax - 2 {
+		must("", create(fmt.Sprintf("k%d", i), 1, "a"))
+	}
+	must(BoundGroups, create("last", 3, "a"))
+	must("", create("last", 2, "a"))
+	must(BoundKeyspaces, create("more", 1, "a"))
+	if got := applyCommand(t, c, create("last", 2, "a")); !got.Exists {
+		t.Errorf("one that is there: %+v", got)
+	}
+	if view := c.View(); len(view.Keyspaces) != KeyspacesMax || len(view.Groups) != GroupsMax {
+		t.Errorf("%d keyspaces, %d groups", len(view.Keyspaces), len(view.Groups))
+	}
+}
+
 func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 	sealed := func(body string) []byte {
 		dst := []byte{entryVersion, entryCatalog, 0, 0, sectionCatalog, byte(len(body)), 0, 0, 0}

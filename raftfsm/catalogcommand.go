@@ -27,10 +27,24 @@ type CatalogResult struct {
 	Missing  bool     // there is no keyspace, or no node, to change
 	Full     bool     // AddColumns: they would be more than engine.ColumnsMax
 	Refused  string   // why the command does not fit the catalog, for people; "" if it does
+	Bound    Bound    // Create: the bound that it would pass, with Refused set; "" for none
 }
+
+// Bound names a bound of a whole cluster.
+type Bound string
+
+// The bounds that CatalogResult tells of.
+const (
+	BoundKeyspaces Bound = "keyspaces" // KeyspacesMax
+	BoundGroups    Bound = "groups"    // GroupsMax
+)
 
 func refused(format string, args ...any) (CatalogResult, bool) {
 	return CatalogResult{Refused: fmt.Sprintf(format, args...)}, false
+}
+
+func pastBound(bound Bound, format string, args ...any) (CatalogResult, bool) {
+	return CatalogResult{Refused: fmt.Sprintf(format, args...), Bound: bound}, false
 }
 
 // changes lists what the command may do, in the order of its fields.

@@ -6,6 +6,16 @@ import (
 	"github.com/countd/countd/engine"
 )
 
+const (
+	// KeyspacesMax bounds the keyspaces of a cluster: an operator makes one for
+	// each kind of thing that is counted.
+	KeyspacesMax = 64
+	// GroupsMax bounds the groups of a cluster, the catalog's aside. A node runs
+	// 16 to 64 replicas well, and there are at most NodesMax nodes with three
+	// replicas a group, so more could not be placed well.
+	GroupsMax = 1024
+)
+
 // Keyspace is one named table of the catalog.
 type Keyspace struct {
 	Name       string   `json:"name"`
@@ -34,6 +44,13 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	}
 	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
 		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
+	}
+	if len(v.Keyspaces) >= KeyspacesMax {
+		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
+	}
+	// NextGroup only rises, and no group goes: it counts them.
+	if made := int(v.NextGroup) - 1; c.Shards > GroupsMax-made {
+		return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", made, GroupsMax)
 	}
 	if len(c.Replicas) != c.Shards {
 		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Shards)

@@ -32,6 +32,9 @@ type Counters struct {
 	// an index that belong together. Reads of rows do not take it.
 	whole sync.Mutex
 
+	// logTime is the memory's time, for who asks from elsewhere.
+	logTime atomic.Int64
+
 	// raft's goroutine's own
 	batch batch
 	once  *once
@@ -80,6 +83,10 @@ func (c *Counters) Table() *engine.Table { return c.table.Load() }
 
 // Applied returns the index of the last entry that reads of Table see whole.
 func (c *Counters) Applied() uint64 { return c.applied.Load() }
+
+// LogTime returns the latest time that a leader stamped into the log, as of the
+// last entry that was applied; 1970 before there is one.
+func (c *Counters) LogTime() time.Time { return time.UnixMilli(c.logTime.Load()) }
 
 // State is a table's summary and the index that it belongs to.
 type State struct {
@@ -162,6 +169,7 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	if err != nil {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
+	c.logTime.Store(c.once.now)
 	r := &Result{Index: entry.Index, Width: width}
 	if width > 0 {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
@@ -214,6 +222,7 @@ func (c *Counters) Restore(snapshot io.ReadCloser) error {
 	defer c.whole.Unlock()
 	c.table.Store(table)
 	c.once = once
+	c.logTime.Store(once.now)
 	c.advance(index)
 	return nil
 }

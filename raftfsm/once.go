@@ -23,51 +23,42 @@ const (
 	// seqWindow is how far behind its highest number a producer's requests may
 	// come in any order.
 	seqWindow = 64
-	// gonePerProducer bounds the producers that are remembered by name only,
-	// after they went, as a multiple of Limits.ProducersMax.
-	gonePerProducer = 16
-	// forgottenPerEntry bounds what one entry makes the memory forget of keys,
-	// and of producers: all of them may come of age at once, and an entry behind
-	// which others wait should not take a tenth of a second. What is kept longer
-	// than it must be harms nobody.
+	// forgottenPerEntry bounds what one entry makes the memory drop of each kind
+	// of record: all of them may come of age at once, and an entry behind which
+	// others wait should not take a tenth of a second. What is of age is unknown
+	// from then on, dropped or not.
 	forgottenPerEntry = 4096
 )
 
 // once is a group's memory of the requests that it has applied. It is part of
 // the replicated state: it moves with the log's own time, and replicas that
-// applied the same entries hold equal bytes of it (appendState).
+// applied the same entries hold equal bytes of it (oncestate.go).
 type once struct {
 	now    int64 // the latest time that a leader stamped, Unix milliseconds
 	limits Limits
 
-	keys     map[[16]byte]keyRecord
-	keyOrder fifo[[16]byte] // by arrival, in which order they go
+	// keys are those that came no earlier than they say they were made, or do not
+	// say; their records are in the order of their time. ahead are the others: a
+	// clock that is ahead delays no records but its own kind's.
+	keys, ahead keyQueue
 	// keyFloor is the latest time that was a horizon ago. It only rises, also
-	// when the horizon is made longer. A key made before it is refused, and one
-	// made since is in keys if it was ever applied.
+	// when the horizon is made longer. A key made before it is refused, and what
+	// came or was made since is remembered if it was ever applied.
 	keyFloor int64
 
 	producers map[string]*producer
 	idle      producer // head of the ring of producers by last use, longest idle next
+	// idleFloor is likewise the latest time that was the idle time ago: producers
+	// that were last used before it are gone.
+	idleFloor int64
 
-	// gone are producers that were forgotten. A request of one is expired and
-	// never applied: the group can no longer tell what it has seen of it.
-	gone      map[uint64]struct{}
-	goneOrder fifo[uint64]
-}
-
-// keyRecord is what is kept of a key. It goes two horizons after it came, but
-// not before its own time would have it refused: a key may be made, by its own
-// clock, up to one horizon after the group's time.
-type keyRecord struct {
-	body       [16]byte
-	came, born int64 // born is 0 if the key does not say
-	refused    bool  // every op overflowed
+	gone goneProducers
 }
 
 type producer struct {
 	name       string
-	high       uint64 // highest number applied
+	floor      uint64 // below it the group cannot tell: the producer was forgotten, and came back
+	high       uint64 // highest number applied, not below floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: and each of its ops overflowed
 	used       int64
@@ -75,35 +66,36 @@ type producer struct {
 }
 
 func newOnce() *once {
-	o := &once{keys: map[[16]byte]keyRecord{}, producers: map[string]*producer{}, gone: map[uint64]struct{}{}}
+	o := &once{keys: newKeyQueue(), ahead: newKeyQueue(), producers: map[string]*producer{}, gone: newGoneProducers()}
 	o.idle.next, o.idle.prev = &o.idle, &o.idle
 	return o
 }
 
-// tick moves the log's time to now, unless it is there already, and forgets
-// what is too old by then.
+// tick moves the log's time to now, unless it is there already, and drops some
+// of what is of age by then.
 func (o *once) tick(now int64, limits Limits) {
 	o.now, o.limits = max(o.now, now), limits
 	o.keyFloor = max(o.keyFloor, o.now-limits.KeyHorizon.Milliseconds())
-	for n := 0; n < forgottenPerEntry && o.forgetKey(); n++ {
+	o.idleFloor = max(o.idleFloor, o.now-limits.ProducerIdle.Milliseconds())
+	for n := 0; n < forgottenPerEntry && o.dropKey(); n++ {
 	}
-	for n := 0; n < forgottenPerEntry && o.idle.next != &o.idle &&
-		o.now-o.idle.next.used >= limits.ProducerIdle.Milliseconds(); n++ {
+	for n := 0; n < forgottenPerEntry && o.idle.next != &o.idle && o.idle.next.used < o.idleFloor; n++ {
 		o.forget(o.idle.next)
 	}
 }
 
-// forgetKey drops the key that came first, if it may go.
-func (o *once) forgetKey() bool {
-	if o.keyOrder.len() == 0 {
-		return false
+// dropKey drops a key that is of age, if one is first in its queue.
+func (o *once) dropKey() bool { return o.keys.drop(o.keyFloor) || o.ahead.drop(o.keyFloor) }
+
+// keyRecords is how many records of keys there are.
+func (o *once) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
+
+// key returns the record of a key that is remembered, or nil.
+func (o *once) key(key [16]byte) *keyRecord {
+	if r := o.keys.find(key, o.keyFloor); r != nil {
+		return r
 	}
-	first := o.keys[o.keyOrder.front()]
-	if o.now-first.came < 2*o.limits.KeyHorizon.Milliseconds() || first.born >= o.keyFloor && first.born != 0 {
-		return false
-	}
-	delete(o.keys, o.keyOrder.pop())
-	return true
+	return o.ahead.find(key, o.keyFloor)
 }
 
 // judge decides about a request and, if it is to be applied, remembers it.
@@ -118,7 +110,7 @@ func (o *once) judge(id *RequestID) Outcome {
 }
 
 func (o *once) judgeKey(id *RequestID) Outcome {
-	if known, ok := o.keys[id.key]; ok {
+	if known := o.key(id.key); known != nil {
 		if known.body != id.body {
 			return Conflict
 		}
@@ -127,16 +119,23 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 	switch {
 	case id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds()):
 		return Expired
-	case len(o.keys) >= o.limits.KeysMax && !o.forgetKey():
+	case o.keyRecords() >= o.limits.KeysMax && !o.dropKey():
 		return Full
 	}
-	o.keys[id.key] = keyRecord{body: id.body, came: o.now, born: id.born}
-	o.keyOrder.push(id.key)
+	if id.born > o.now {
+		o.ahead.push(keyRecord{key: id.key, body: id.body, last: id.born})
+	} else {
+		o.keys.push(keyRecord{key: id.key, body: id.body, last: o.now})
+	}
 	return Applied
 }
 
 func (o *once) judgeProducer(id *RequestID) Outcome {
 	p, ok := o.producers[string(id.producer)]
+	if ok && p.used < o.idleFloor {
+		o.forget(p)
+		ok = false
+	}
 	if !ok {
 		return o.newProducer(id)
 	}
@@ -150,7 +149,7 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 		p.window |= 1
 		p.high = id.seq
 		return Applied
-	case p.high-id.seq >= seqWindow:
+	case id.seq < p.floor || p.high-id.seq >= seqWindow:
 		return Expired
 	case p.window>>(p.high-id.seq)&1 != 0:
 		return repeated(p.refused>>(p.high-id.seq)&1 != 0)
@@ -159,11 +158,17 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 	return Applied
 }
 
+// newProducer begins to remember a producer. Of one that was forgotten only
+// numbers above its highest are taken.
 func (o *once) newProducer(id *RequestID) Outcome {
-	if _, ok := o.gone[producerHash(string(id.producer))]; ok {
-		return Expired
+	floor := uint64(0)
+	if gone, known := o.gone.high(producerHash(string(id.producer))); known {
+		if id.seq <= gone {
+			return Expired
+		}
+		floor = gone + 1
 	}
-	p := &producer{name: string(id.producer), high: id.seq, window: 1, used: o.now}
+	p := &producer{name: string(id.producer), floor: floor, high: id.seq, window: 1, used: o.now}
 	o.producers[p.name] = p
 	o.pushIdle(p)
 	for len(o.producers) > max(o.limits.ProducersMax, 1) {
@@ -190,27 +195,19 @@ func (o *once) refuse(id *RequestID) {
 			p.refused |= 1 << (p.high - id.seq)
 		}
 	case byKey:
-		if known, ok := o.keys[id.key]; ok {
+		if known := o.key(id.key); known != nil {
 			known.refused = true
-			o.keys[id.key] = known
 		}
 	}
 }
 
-// forget drops a producer and remembers that it was.
+// forget drops a producer but for its highest number.
 func (o *once) forget(p *producer) {
 	p.unlink()
 	delete(o.producers, p.name)
-	o.addGone(producerHash(p.name))
-	for o.goneOrder.len() > gonePerProducer*max(o.limits.ProducersMax, 1) {
-		delete(o.gone, o.goneOrder.pop())
-	}
-}
-
-func (o *once) addGone(hash uint64) {
-	if _, ok := o.gone[hash]; !ok {
-		o.gone[hash] = struct{}{}
-		o.goneOrder.push(hash)
+	o.gone.add(goneProducer{producerHash(p.name), p.high})
+	for o.gone.order.len() > gonePerProducer*max(o.limits.ProducersMax, 1) {
+		o.gone.drop()
 	}
 }
 
@@ -222,26 +219,4 @@ func (o *once) pushIdle(p *producer) {
 func (p *producer) unlink() {
 	p.prev.next, p.next.prev = p.next, p.prev
 	p.next, p.prev = nil, nil
-}
-
-// fifo is a queue whose memory is bounded by twice the most that it held.
-type fifo[T any] struct {
-	items []T
-	head  int
-}
-
-func (f *fifo[T]) len() int { return len(f.items) - f.head }
-func (f *fifo[T]) front() T { return f.items[f.head] }
-func (f *fifo[T]) push(v T) { f.items = append(f.items, v) }
-
-// all returns the queue's contents, oldest first; they are the queue's.
-func (f *fifo[T]) all() []T { return f.items[f.head:] }
-
-func (f *fifo[T]) pop() T {
-	v := f.items[f.head]
-	f.head++
-	if f.head > len(f.items)/2 {
-		f.items, f.head = append(f.items[:0], f.items[f.head:]...), 0
-	}
-	return v
 }

@@ -84,13 +84,52 @@ func TestProducerExpiresByLogTime(t *testing.T) {
 	h.want(minutes(119), seq("p", 2), Applied, 2)
 	h.want(minutes(180), seq("q", 1), Applied, 3)
 	h.want(minutes(180), seq("p", 2), Expired, 3)
-	h.want(minutes(180), seq("p", 3), Expired, 3) // never again under this name
-	if len(h.c.once.producers) != 1 || len(h.c.once.gone) != 1 {
-		t.Errorf("%d producers, %d gone", len(h.c.once.producers), len(h.c.once.gone))
+	if len(h.c.once.producers) != 1 || h.c.once.gone.order.len() != 1 {
+		t.Errorf("%d producers, %d gone", len(h.c.once.producers), h.c.once.gone.order.len())
 	}
 	h.want(minutes(2), seq("q", 2), Applied, 4) // a leader whose clock is behind
 	if h.c.once.now != minutes(180) {
 		t.Errorf("log time went back to %d", h.c.once.now)
+	}
+}
+
+// A producer that one group forgot while it wrote to others goes on where it
+// was. Of its old numbers none is applied again, also inside the new window,
+// after it was forgotten twice, and behind a snapshot.
+func TestForgottenProducerGoesOn(t *testing.T) {
+	h := newHistory(t)
+	h.want(minutes(0), seq("p", 5), Applied, 1)
+	h.want(minutes(0), seq("p", 7), Applied, 2)
+	h.want(minutes(61), seq("p", 7), Expired, 2)
+	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but who knows
+	h.want(minutes(61), seq("p", 10), Applied, 3)
+	h.reopen(t)
+	h.want(minutes(61), seq("p", 10), Duplicate, 3)
+	h.want(minutes(61), seq("p", 9), Applied, 4)
+	h.want(minutes(61), seq("p", 8), Applied, 5)
+	h.want(minutes(61), seq("p", 7), Expired, 5)
+	h.want(minutes(61), seq("p", 6), Expired, 5)
+	h.want(minutes(130), seq("p", 10), Expired, 5)
+	h.reopen(t)
+	h.want(minutes(130), seq("p", 8), Expired, 5)
+	h.want(minutes(130), seq("p", 11), Applied, 6)
+	h.want(minutes(130), seq("p", 10), Expired, 6)
+}
+
+// Two names of one hash: none of them has a number applied twice.
+func TestGoneProducersOfOneHash(t *testing.T) {
+	g := newGoneProducers()
+	for i, high := range []uint64{100, 5, 200} {
+		g.add(goneProducer{7, high})
+		if got, known := g.high(7); !known || got != []uint64{100, 100, 200}[i] {
+			t.Errorf("after %d: %d %v", high, got, known)
+		}
+	}
+	for _, want := range []bool{true, true, false} {
+		g.drop()
+		if _, known := g.high(7); known != want {
+			t.Errorf("with %d left: known %v", g.order.len(), known)
+		}
 	}
 }
 
@@ -99,11 +138,13 @@ func TestProducersAreBounded(t *testing.T) {
 	for i := range int64(1000) {
 		h.want(i, seq(fmt.Sprint("p", i), 1), Applied, i+1)
 	}
-	if len(h.c.once.producers) != testLimits.ProducersMax || len(h.c.once.gone) != gonePerProducer*testLimits.ProducersMax {
-		t.Errorf("%d producers, %d gone", len(h.c.once.producers), len(h.c.once.gone))
+	if len(h.c.once.producers) != testLimits.ProducersMax || h.c.once.gone.order.len() != gonePerProducer*testLimits.ProducersMax {
+		t.Errorf("%d producers, %d gone", len(h.c.once.producers), h.c.once.gone.order.len())
 	}
 	h.want(1000, seq("p994", 1), Expired, 1000)
-	h.want(1000, seq("p999", 1), Duplicate, 1000)
+	h.want(1000, seq("p955", 1), Expired, 1000) // the first that is known to have gone
+	h.want(1000, seq("p954", 1), Applied, 1001)
+	h.want(1000, seq("p999", 1), Duplicate, 1001)
 }
 
 func TestKeys(t *testing.T) {
@@ -140,14 +181,14 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 		h.want(now+minutes(at), keyed(ahead, "b"), Duplicate, 4)
 	}
 	h.want(now+minutes(82), keyed(ahead, "b"), Expired, 4)
-	if len(h.c.once.keys) != 0 {
-		t.Errorf("%d keys are kept", len(h.c.once.keys))
+	if n := h.c.once.keyRecords(); n != 0 {
+		t.Errorf("%d keys are kept", n)
 	}
 }
 
-// What comes of age at once is forgotten over several entries, and is still
-// known until then.
-func TestForgettingIsBoundedByEntry(t *testing.T) {
+// What comes of age at once is dropped over several entries, and is unknown from
+// the first of them on.
+func TestDroppingIsBoundedByEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax, h.limits.ProducersMax = 3*forgottenPerEntry, 3*forgottenPerEntry
 	const n = 2*forgottenPerEntry + 1
@@ -156,18 +197,17 @@ func TestForgettingIsBoundedByEntry(t *testing.T) {
 		h.request(0, seq(fmt.Sprint(i), 1))
 	}
 	last := fmt.Sprint(n - 1)
-	for i, left := range []int{n - forgottenPerEntry, n - 2*forgottenPerEntry, 0} {
-		want := Duplicate
-		if left == 0 {
-			want = Applied
-		}
-		h.want(minutes(60), keyed(last, ""), want, 2*n+int64(i/2))
-		if got := len(h.c.once.producers); got != left {
-			t.Errorf("%d producers, want %d", got, left)
-		}
+	h.want(minutes(10), keyed(last, ""), Duplicate, 2*n)
+	h.want(minutes(60)+1, seq(last, 1), Expired, 2*n)
+	if o := h.c.once; len(o.producers) != n-forgottenPerEntry-1 || o.keyRecords() != n-forgottenPerEntry {
+		t.Errorf("the first entry left %d producers and %d keys", len(o.producers), o.keyRecords())
 	}
-	if len(h.c.once.keys) != 1 || len(h.c.once.gone) != n {
-		t.Errorf("%d keys, %d gone", len(h.c.once.keys), len(h.c.once.gone))
+	h.want(minutes(60)+1, keyed(last, ""), Applied, 2*n+1)
+	for range 2 {
+		h.want(minutes(60)+1, keyed(last, ""), Duplicate, 2*n+1)
+	}
+	if o := h.c.once; len(o.producers) != 0 || o.gone.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d producers, %d gone, %d keys", len(o.producers), o.gone.order.len(), o.keyRecords())
 	}
 }
 
@@ -187,8 +227,8 @@ func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	fill(0)
 	o.tick(minutes(20), l)
 	fill(1)
-	if id := keyed("one more", ""); o.judge(&id) != Full || len(o.keys) != l.KeysMax {
-		t.Errorf("%d keys", len(o.keys))
+	if id := keyed("one more", ""); o.judge(&id) != Full || o.keyRecords() != l.KeysMax {
+		t.Errorf("%d keys", o.keyRecords())
 	}
 }
 
@@ -247,9 +287,21 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 	h.want(0, keyed("one more", ""), Full, 50)
 	h.want(0, keyed("7", ""), Duplicate, 50)
-	h.want(minutes(20), keyed("one more", ""), Applied, 51)
-	if len(h.c.once.keys) != 1 || h.c.once.keyOrder.len() != 1 {
-		t.Errorf("%d keys, %d in order", len(h.c.once.keys), h.c.once.keyOrder.len())
+	h.want(minutes(10), keyed("one more", ""), Full, 50)
+	h.want(minutes(10)+1, keyed("one more", ""), Applied, 51)
+	if o := h.c.once; o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at))
+	}
+}
+
+// As many keys as a memory may hold, less two, in each horizon are taken for
+// ever, also behind one that a clock ahead has made.
+func TestKeysOfAHorizonFit(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)
+	step := testLimits.KeyHorizon.Milliseconds() / int64(testLimits.KeysMax-2)
+	for i := range int64(1000) {
+		h.want(now+i*step, keyed(fmt.Sprint(i), ""), Applied, i+2)
 	}
 }
 
@@ -270,25 +322,31 @@ func TestBornAt(t *testing.T) {
 }
 
 // Requests of few producers and keys, in any order and at any times, against a
-// model that remembers all: none is applied twice, replicas agree byte by byte,
-// and a snapshot anywhere changes nothing.
+// model that remembers all: none is applied twice, a producer can always go on,
+// replicas agree byte by byte, and a snapshot anywhere changes nothing.
 func TestOnceAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		h, replica := newHistory(t), newHistory(t)
-		applied, count, now := map[string]bool{}, int64(0), minutes(1<<20)
+		applied, highest, count, now := map[string]bool{}, map[string]uint64{}, int64(0), minutes(1<<20)
 		for range rapid.IntRange(1, 400).Draw(rt, "requests") {
 			now += []int64{0, 0, 1, -5, minutes(1), minutes(30)}[r.IntN(6)]
 			var name string
 			var id RequestID
+			next := false // above all numbers of its producer
 			if r.IntN(2) == 0 {
 				name = uuidv7(now - minutes(10) + r.Int64N(minutes(20))/minutes(1)*minutes(1))
 				id = keyed(name, "")
 			} else {
 				p, n := r.IntN(8), 1+r.Uint64N(100)
 				name, id = fmt.Sprint(p, "/", n), seq(fmt.Sprint(p), n)
+				next = n > highest[fmt.Sprint(p)]
+				highest[fmt.Sprint(p)] = max(n, highest[fmt.Sprint(p)])
 			}
 			outcome, got := h.request(now, id)
+			if next && outcome != Applied {
+				rt.Fatalf("%s is above all before it: outcome %d", name, outcome)
+			}
 			if outcome == Applied {
 				if applied[name] {
 					rt.Fatalf("%s applied twice", name)

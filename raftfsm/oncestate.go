@@ -7,18 +7,22 @@ import (
 
 // The memory of requests in a snapshot, three sections behind the rows:
 //
-//	producers:  log time (8) | key floor (8) | number (4) |
-//	            by last use: name length (1), name, high (8), window (8), refused (8), used (8)
-//	gone:       hash (8) …                                               by when they went
-//	keys:       key (16) | body (16) | came (8) | born (8) | refused (1) …   by arrival
+//	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
+//	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), used (8)
+//	gone:       hash of the name (8) | high (8) …                        by when they went
+//	keys:       key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
+//	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log
 
 const (
-	goneSize      = 8
-	keyRecordSize = 49
+	goneSize      = 16
+	keyRecordSize = 41
 	// producersHeadSize stands before the first producer.
-	producersHeadSize = 20
+	producersHeadSize = 28
 	// producerFixedSize is a producer but for its name.
-	producerFixedSize = 33
+	producerFixedSize = 41
+
+	keyRefused = 1 // flags of a key
+	keyAhead   = 2
 )
 
 // onceState is the memory as it was at a snapshot's moment, encoded.
@@ -31,34 +35,40 @@ func (o *once) state() onceState {
 	}
 	s := onceState{
 		producers: make([]byte, 0, producersHeadSize+names+len(o.producers)*producerFixedSize),
-		gone:      make([]byte, 0, o.goneOrder.len()*goneSize),
-		keys:      make([]byte, 0, o.keyOrder.len()*keyRecordSize),
+		gone:      make([]byte, 0, o.gone.order.len()*goneSize),
+		keys:      make([]byte, 0, o.keyRecords()*keyRecordSize),
 	}
 	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.now))
 	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.keyFloor))
+	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.idleFloor))
 	s.producers = binary.LittleEndian.AppendUint32(s.producers, uint32(len(o.producers)))
 	for p := o.idle.next; p != &o.idle; p = p.next {
 		s.producers = append(append(s.producers, byte(len(p.name))), p.name...)
+		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.floor)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.high)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.window)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.refused)
 		s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(p.used))
 	}
-	for _, hash := range o.goneOrder.all() {
-		s.gone = binary.LittleEndian.AppendUint64(s.gone, hash)
+	for p := range o.gone.order.all() {
+		s.gone = binary.LittleEndian.AppendUint64(s.gone, p.hash)
+		s.gone = binary.LittleEndian.AppendUint64(s.gone, p.high)
 	}
-	for _, key := range o.keyOrder.all() {
-		r := o.keys[key]
-		s.keys = append(append(s.keys, key[:]...), r.body[:]...)
-		s.keys = binary.LittleEndian.AppendUint64(s.keys, uint64(r.came))
-		s.keys = binary.LittleEndian.AppendUint64(s.keys, uint64(r.born))
+	s.keys = o.ahead.appendTo(o.keys.appendTo(s.keys, 0), keyAhead)
+	return s
+}
+
+func (q *keyQueue) appendTo(dst []byte, flags byte) []byte {
+	for r := range q.records.all() {
+		dst = append(append(dst, r.key[:]...), r.body[:]...)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(r.last))
 		if r.refused {
-			s.keys = append(s.keys, 1)
+			dst = append(dst, flags|keyRefused)
 		} else {
-			s.keys = append(s.keys, 0)
+			dst = append(dst, flags)
 		}
 	}
-	return s
+	return dst
 }
 
 // restoreProducers, restoreGone and restoreKeys fill an empty memory from the
@@ -67,11 +77,12 @@ func (o *once) restoreProducers(p []byte) error {
 	if len(p) < producersHeadSize {
 		return fmt.Errorf("%w: producers of %d bytes", errSnapshot, len(p))
 	}
-	o.now, o.keyFloor = int64(binary.LittleEndian.Uint64(p)), int64(binary.LittleEndian.Uint64(p[8:]))
-	if o.now < 0 || o.keyFloor > o.now {
-		return fmt.Errorf("%w: log time %d, keys from %d", errSnapshot, o.now, o.keyFloor)
+	ms := func(at int) int64 { return int64(binary.LittleEndian.Uint64(p[at:])) }
+	o.now, o.keyFloor, o.idleFloor = ms(0), ms(8), ms(16)
+	if o.now < 0 || o.keyFloor > o.now || o.idleFloor > o.now {
+		return fmt.Errorf("%w: log time %d, keys from %d, producers from %d", errSnapshot, o.now, o.keyFloor, o.idleFloor)
 	}
-	n := binary.LittleEndian.Uint32(p[16:])
+	n := binary.LittleEndian.Uint32(p[24:])
 	p = p[producersHeadSize:]
 	for range n {
 		if len(p) < 1 || p[0] == 0 || p[0] > ProducerBytesMax || len(p) < int(p[0])+producerFixedSize {
@@ -80,11 +91,13 @@ func (o *once) restoreProducers(p []byte) error {
 		name := string(p[1 : 1+p[0]])
 		p = p[1+len(name):]
 		r := &producer{
-			name: name, high: binary.LittleEndian.Uint64(p), window: binary.LittleEndian.Uint64(p[8:]),
-			refused: binary.LittleEndian.Uint64(p[16:]), used: int64(binary.LittleEndian.Uint64(p[24:])),
+			name: name, floor: binary.LittleEndian.Uint64(p), high: binary.LittleEndian.Uint64(p[8:]),
+			window: binary.LittleEndian.Uint64(p[16:]), refused: binary.LittleEndian.Uint64(p[24:]),
+			used: int64(binary.LittleEndian.Uint64(p[32:])),
 		}
-		p = p[32:]
-		if o.producers[name] != nil || r.window&1 == 0 || r.refused&^r.window != 0 || r.used > o.now || o.idle.prev.used > r.used {
+		p = p[40:]
+		bits := r.window&1 == 1 && r.refused&^r.window == 0 && r.high >= r.floor
+		if o.producers[name] != nil || !bits || r.used > o.now || o.idle.prev.used > r.used {
 			return fmt.Errorf("%w: producer %q", errSnapshot, name)
 		}
 		o.producers[name] = r
@@ -101,11 +114,11 @@ func (o *once) restoreGone(p []byte) error {
 		return fmt.Errorf("%w: gone producers of %d bytes", errSnapshot, len(p))
 	}
 	for ; len(p) > 0; p = p[goneSize:] {
-		hash := binary.LittleEndian.Uint64(p)
-		if _, twice := o.gone[hash]; twice {
-			return fmt.Errorf("%w: gone producer %016x", errSnapshot, hash)
+		r := goneProducer{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
+		if high, known := o.gone.high(r.hash); known && r.high < high {
+			return fmt.Errorf("%w: gone producer %016x", errSnapshot, r.hash)
 		}
-		o.addGone(hash)
+		o.gone.add(r)
 	}
 	return nil
 }
@@ -114,27 +127,23 @@ func (o *once) restoreKeys(p []byte) error {
 	if len(p)%keyRecordSize != 0 {
 		return fmt.Errorf("%w: keys of %d bytes", errSnapshot, len(p))
 	}
-	came := int64(0)
-	for ; len(p) > 0; p = p[keyRecordSize:] {
-		key, r := [16]byte(p), keyRecord{
-			body: [16]byte(p[16:]), came: int64(binary.LittleEndian.Uint64(p[32:])),
-			born: int64(binary.LittleEndian.Uint64(p[40:])), refused: p[48] == 1,
+	for last, behind := int64(0), byte(0); len(p) > 0; p = p[keyRecordSize:] {
+		flags := p[40]
+		r := keyRecord{
+			key: [16]byte(p), body: [16]byte(p[16:]),
+			last: int64(binary.LittleEndian.Uint64(p[32:])), refused: flags&keyRefused != 0,
 		}
-		if _, twice := o.keys[key]; twice || r.came < came || r.came > o.now || r.born < 0 || p[48] > 1 {
-			return fmt.Errorf("%w: key %x", errSnapshot, key)
+		ahead := flags & keyAhead
+		ordered := ahead == keyAhead || r.last >= last && r.last <= o.now
+		if flags > keyRefused|keyAhead || ahead < behind || r.last < 0 || !ordered || o.key(r.key) != nil {
+			return fmt.Errorf("%w: key %x", errSnapshot, r.key)
 		}
-		came = r.came
-		o.keys[key] = r
-		o.keyOrder.push(key)
+		last, behind = r.last, ahead
+		if ahead != 0 {
+			o.ahead.push(r)
+		} else {
+			o.keys.push(r)
+		}
 	}
 	return nil
-}
-
-// producerHash is FNV-1a: equal on all replicas, for ever.
-func producerHash(name string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(name) {
-		h = (h ^ uint64(name[i])) * 1099511628211
-	}
-	return h
 }

@@ -54,9 +54,30 @@ func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	}
 	t.Run("now", replay)
 	t.Run("years ago", func(t *testing.T) { synctest.Test(t, replay) })
-	if s := oneByOne.c.once; len(s.gone) == 0 || len(s.producers) == 0 || len(s.keys) == 0 {
-		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", len(s.gone), len(s.producers), len(s.keys))
+	if s := oneByOne.c.once; s.gone.order.len() == 0 || len(s.producers) == 0 || s.keyRecords() == 0 {
+		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", s.gone.order.len(), len(s.producers), s.keyRecords())
 	}
+}
+
+// A memory of every kind of record, as entries and a snapshot have it.
+func TestOnceBytesAreGolden(t *testing.T) {
+	h := newHistory(t)
+	h.limits = Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 2}
+	now := minutes(1 << 20)
+	mustBeGolden(t, "entry-producer.bin", limitedEntry(1, now, h.limits, seq("p", 7)).Data)
+	mustBeGolden(t, "entry-keyed.bin", limitedEntry(1, now, h.limits, keyed(uuidv7(now), "body")).Data)
+	for i, id := range []RequestID{
+		seq("gone", 1<<40), seq("p", 7), seq("p", 9), seq("back", 3), seq("other", 1), seq("back", 5),
+		keyed("k", "body"), keyed(uuidv7(now+minutes(1)), "body"), keyed(uuidv7(now-minutes(1)), "body"),
+	} {
+		if o, _ := h.request(now+int64(i), id); o != Applied {
+			t.Fatalf("request %d: outcome %d", i, o)
+		}
+	}
+	h.c.once.refuse(&RequestID{kind: byProducer, producer: []byte("back"), seq: 5})
+	last := keyed("k", "body")
+	h.c.once.refuse(&last)
+	mustBeGolden(t, "snapshot-once.bin", persisted(t, h.c))
 }
 
 // What restores is what was written, byte by byte, and anything else is refused
@@ -101,7 +122,7 @@ func fullOnce(b *testing.B) *once {
 		o.judge(&id)
 	}
 	for i := range 800_000 {
-		o.addGone(uint64(i) * 0x9e3779b97f4a7c15)
+		o.gone.add(goneProducer{uint64(i) * 0x9e3779b97f4a7c15, 1})
 	}
 	b.ResetTimer()
 	return o
@@ -120,7 +141,7 @@ func BenchmarkOnceTick(b *testing.B) {
 	o := fullOnce(b)
 	now := int64(1) + 24*time.Hour.Milliseconds()
 	for b.Loop() {
-		if len(o.keys) == 0 {
+		if o.keyRecords() == 0 {
 			b.StopTimer()
 			o = fullOnce(b)
 			b.StartTimer()

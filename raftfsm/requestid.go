@@ -3,7 +3,9 @@ package raftfsm
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
+	"time"
 )
 
 // The bounds of what tells requests apart.
@@ -32,7 +34,7 @@ const (
 	byKey
 )
 
-// ByProducer names the request of number seq, from 1 on, of a stream. The name
+// ByProducer names the request of number seq, any number, of a stream. The name
 // is not copied.
 func ByProducer(name []byte, seq uint64) RequestID {
 	return RequestID{kind: byProducer, producer: name, seq: seq}
@@ -58,6 +60,9 @@ func ByKey(key []byte, asked ...[]byte) RequestID {
 // Exists reports whether the request has an identity.
 func (id *RequestID) Exists() bool { return id.kind != byNothing }
 
+// Born returns when the key was made, or false if it does not say.
+func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
+
 // Keyed reports whether the identity is a key.
 func (id *RequestID) Keyed() bool { return id.kind == byKey }
 
@@ -67,28 +72,37 @@ func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }
 
-// bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7) in its
-// text form, or 0 for any other key.
+// 32 hexadecimal digits are a UUID of version 7 only if its time lies here, 2022
+// to 2039: else one of 64 hashes in that form, which clients use as keys too,
+// would be refused for a time that it does not tell. It is one of 32,768.
+const (
+	bareBornMin = 0x0180_00000000 // Unix milliseconds; version 7 is from that year
+	bareBornMax = 0x0200_00000000
+)
+
+// bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7), with
+// hyphens or as bare digits, or 0 for any other key.
 func bornAt(key []byte) int64 {
-	if len(key) != 36 || key[8] != '-' || key[13] != '-' || key[18] != '-' || key[23] != '-' || key[14] != '7' {
+	var bare [32]byte
+	hyphens := len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-'
+	switch {
+	case hyphens:
+		n := 0
+		for _, part := range [][]byte{key[:8], key[9:13], key[14:18], key[19:23], key[24:]} {
+			n += copy(bare[n:], part)
+		}
+	case len(key) == len(bare):
+		copy(bare[:], key)
+	default:
 		return 0
 	}
-	var ms int64
-	for i, c := range key {
-		var digit int64
-		switch {
-		case i == 8 || i == 13 || i == 18 || i == 23:
-			continue
-		case c >= '0' && c <= '9':
-			digit = int64(c - '0')
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			digit = int64(c|0x20-'a') + 10
-		default:
-			return 0
-		}
-		if i < 13 {
-			ms = ms<<4 | digit
-		}
+	var raw [16]byte
+	if _, err := hex.Decode(raw[:], bare[:]); err != nil || raw[6]>>4 != 7 || raw[8]>>6 != 0b10 {
+		return 0
+	}
+	ms := int64(binary.BigEndian.Uint64(raw[:]) >> 16)
+	if !hyphens && (ms < bareBornMin || ms >= bareBornMax) {
+		return 0
 	}
 	return ms
 }

@@ -13,6 +13,10 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
+// boltDeleteMax bounds the entries that one transaction takes from the front of
+// the log: some 2 ms, for which a write has to wait.
+const boltDeleteMax = 4096
+
 // boltLockTimeout is how long opening waits for another process's lock on the
 // file: long enough for one that is just ending, no longer.
 const boltLockTimeout = time.Second
@@ -104,7 +108,30 @@ func (b *boltFile) StoreLogs(entries []*raft.Log) error {
 	return guardBolt(func() error { return b.store.StoreLogs(entries) })
 }
 
+// DeleteRange is raft.LogStore's. What goes before entries that stay, which a
+// snapshot covers, goes in many transactions: between them bolt stores the
+// entries that come meanwhile, and a crash leaves a log that begins earlier. All
+// else goes in one: a log cut in between is not the one that raft decided on.
 func (b *boltFile) DeleteRange(first, last uint64) error {
+	begin, err := b.FirstIndex()
+	if err != nil {
+		return err
+	}
+	end, err := b.LastIndex()
+	if err != nil {
+		return err
+	}
+	if first <= begin && last < end {
+		for first = begin; first+boltDeleteMax <= last; first += boltDeleteMax {
+			if err := b.deleteAtOnce(first, first+boltDeleteMax-1); err != nil {
+				return err
+			}
+		}
+	}
+	return b.deleteAtOnce(first, last)
+}
+
+func (b *boltFile) deleteAtOnce(first, last uint64) error {
 	return guardBolt(func() error { return b.store.DeleteRange(first, last) })
 }
 

@@ -40,10 +40,15 @@ func (n *Node) Keyspace(name string) *Keyspace { return n.keyspaces.Load().byNam
 
 // CreateKeyspace makes a counter keyspace of k's name, columns and shards, and
 // returns it when this node can serve it. One that is there and has the same
-// shards and columns is returned as it is.
+// columns and shards is returned as it is. Shards 0 asks for ShardsDefault, and
+// for no number of one that is there.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
 	if err := checkKeyspace(&k); err != nil {
 		return nil, err
+	}
+	anyShards := k.Shards == 0
+	if anyShards {
+		k.Shards = ShardsDefault
 	}
 	if n.Keyspace(k.Name) == nil && len(n.Keyspaces()) >= KeyspacesMax {
 		return nil, &ArgumentError{"name", fmt.Sprintf("there are %d keyspaces, the most that a cluster takes", KeyspacesMax)}
@@ -57,7 +62,8 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	case r.Refused != "":
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}
-	if r.Exists && (r.Keyspace.Kind != KindCounters || r.Keyspace.Shards != k.Shards || !slices.Equal(r.Keyspace.Columns, k.Columns)) {
+	sameShards := anyShards || r.Keyspace.Shards == k.Shards
+	if r.Exists && (r.Keyspace.Kind != KindCounters || !sameShards || !slices.Equal(r.Keyspace.Columns, k.Columns)) {
 		return nil, ErrKeyspaceExists
 	}
 	return n.served(ctx, k.Name)
@@ -81,15 +87,23 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 	return n.served(ctx, name)
 }
 
+// checkKeyspace refuses what no keyspace is made with. The name of the catalog's
+// group would stand twice in a status, with two meanings.
 func checkKeyspace(k *Keyspace) error {
+	if k.Name == catalogName {
+		return &ArgumentError{"name", fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
+	}
 	if !nameForm.MatchString(k.Name) {
 		return &ArgumentError{"name", "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 	}
-	if k.Shards < 1 || k.Shards > ShardsMax {
+	if k.Shards < 0 || k.Shards > ShardsMax {
 		return &ArgumentError{"shards", fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
 	}
 	return checkColumns(k.Columns)
 }
+
+// idColumn is no name of a column: files of rows have the row's id under it.
+const idColumn = "id"
 
 func checkColumns(columns []string) error {
 	if len(columns) < 1 || len(columns) > engine.ColumnsMax {
@@ -99,6 +113,9 @@ func checkColumns(columns []string) error {
 		if !nameForm.MatchString(c) {
 			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 		}
+		if c == idColumn {
+			return &ArgumentError{fmt.Sprintf("columns[%d]", i), fmt.Sprintf("%q is the id of a row", c)}
+		}
 		if slices.Contains(columns[:i], c) {
 			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "is there twice"}
 		}
@@ -107,13 +124,18 @@ func checkColumns(columns []string) error {
 }
 
 // served returns the keyspace once this node knows it and, if it holds shards of
-// it, they can serve.
+// it, they can serve. The catalog has changed by then: that they cannot in time
+// must not read as if nothing had been done.
 func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
-	if err := n.follow(); err != nil {
+	err := n.follow()
+	if errors.Is(err, ErrDraining) {
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	if err != nil {
 		return nil, err
 	}
 	k := n.Keyspace(name)
-	err := n.waitUntil(ctx, func() error {
+	err = n.waitUntil(ctx, func() error {
 		groups, err := n.groupsOf(k)
 		for _, g := range groups {
 			if r := g.replica.Load(); r != nil {
@@ -122,5 +144,8 @@ func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
 		}
 		return err
 	})
-	return k, err
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return k, nil
 }

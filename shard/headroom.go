@@ -129,7 +129,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
 		r, err := groups[s].led()
 		if err == nil && makesRow(&w.Ops[i]) && !r.fsm.Table().Has(key) {
-			return fmt.Errorf("%w: id %d has no row yet", ErrMemoryFull, w.Ops[i].ID)
+			return &NewRowError{Op: i}
 		}
 	}
 	return nil

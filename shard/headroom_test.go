@@ -95,7 +95,8 @@ func TestFullNode(t *testing.T) {
 	if err := add(1); err != nil {
 		t.Errorf("a row that is there: %v", err)
 	}
-	if err := add(1, 3); !errors.Is(err, ErrMemoryFull) {
+	var newRow *NewRowError
+	if err := add(1, 3); !errors.Is(err, ErrMemoryFull) || !errors.As(err, &newRow) || newRow.Op != 1 {
 		t.Errorf("a new row: %v", err)
 	}
 	if count(1) != 2 || count(3) != 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -212,4 +213,50 @@ func FuzzUnsealEntry(f *testing.F) {
 			t.Errorf("accepted %x", extensions)
 		}
 	})
+}
+
+// Entries before those that stay are deleted in steps, between which others can
+// be stored; entries at the end, and a whole log, in one.
+func TestBoltDeletesTheFrontInSteps(t *testing.T) {
+	const entries = 2*boltDeleteMax + 100
+	path := filepath.Join(t.TempDir(), "raft.db")
+	b, err := openBoltFile(path)
+	mustDo(t, err)
+	defer b.close()
+	var logs []*raft.Log
+	for i := range uint64(entries) {
+		logs = append(logs, &raft.Log{Index: i + 1, Term: 1, Data: []byte("x")})
+	}
+	mustDo(t, b.StoreLogs(logs))
+	transactions := func() uint64 {
+		file, err := os.Open(path)
+		mustDo(t, err)
+		defer file.Close()
+		info, err := file.Stat()
+		mustDo(t, err)
+		meta, err := readBoltMetas(file, info.Size())
+		mustDo(t, err)
+		return meta.txid
+	}
+	for _, step := range []struct {
+		name             string
+		first, last      uint64
+		want             uint64 // transactions
+		wantFrom, wantTo uint64 // the log that is left
+	}{
+		{"front", 1, 2*boltDeleteMax + 50, 3, 2*boltDeleteMax + 51, entries},
+		{"front, some gone before", 1, 2*boltDeleteMax + 60, 1, 2*boltDeleteMax + 61, entries},
+		{"end", entries - 9, entries, 1, 2*boltDeleteMax + 61, entries - 10},
+		{"all", 1, entries, 1, 0, 0},
+	} {
+		before := transactions()
+		mustDo(t, b.DeleteRange(step.first, step.last))
+		first, err := b.FirstIndex()
+		mustDo(t, err)
+		last, err := b.LastIndex()
+		mustDo(t, err)
+		if got := transactions() - before; got != step.want || first != step.wantFrom || last != step.wantTo {
+			t.Errorf("%s: %d transactions, want %d; the log is %d…%d", step.name, got, step.want, first, last)
+		}
+	}
 }

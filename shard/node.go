@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,11 @@ var LimitsDefault = Limits{
 var builtin = []raftfsm.Keyspace{
 	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
 	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
+}
+
+// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+func IsBuiltin(name string) bool {
+	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name })
 }
 
 const (
@@ -141,6 +147,9 @@ func Open(cfg Config) (*Node, error) {
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}, byNumber: map[uint32]*counterGroup{}})
 	if n.metrics, err = newStageMetrics(cfg.Metrics); err != nil {
+		return nil, err
+	}
+	if err := n.registerGauges(); err != nil {
 		return nil, err
 	}
 	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, ClusterID: [16]byte(id), Logger: cfg.Logger})

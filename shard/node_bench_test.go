@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 // BenchmarkNodeWrite measures acknowledged, synced increments through the
@@ -23,13 +24,27 @@ func BenchmarkNodeWrite(b *testing.B) {
 	} {
 		for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
 			b.Run(fmt.Sprintf("callers=%d/ops=%d/shards=%d/log=%s", c.callers, c.ops, c.shards, store), func(b *testing.B) {
-				benchWrites(b, benchNode(b, c.shards, store), c.callers, c.ops)
+				benchWrites(b, benchNode(b, c.shards, store), c.callers, c.ops, "none")
 			})
 		}
 	}
 }
 
-func benchWrites(b *testing.B, n *Node, callers, ops int) {
+// BenchmarkNodeWriteOnce measures what it costs that a request is applied once
+// however often it comes: the same requests without an identity, numbered by
+// their producer, and under a key.
+func BenchmarkNodeWriteOnce(b *testing.B) {
+	for _, c := range []struct{ callers, ops int }{{64, 1}, {64, 100}} {
+		for _, id := range []string{"none", "producer", "key"} {
+			b.Run(fmt.Sprintf("callers=%d/ops=%d/id=%s", c.callers, c.ops, id), func(b *testing.B) {
+				benchWrites(b, benchNode(b, 4, LogStoreBoltDB), c.callers, c.ops, id)
+			})
+		}
+	}
+}
+
+// benchWrites has b.N requests written by so many callers.
+func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 	ks := n.Keyspace("posts")
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -37,7 +52,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int) {
 	b.ReportAllocs()
 	done := make(chan error, callers)
 	for i := range callers {
-		go func() { done <- writeUntil(n, ks, &left, ops, uint64(i)) }()
+		go func() { done <- writeUntil(n, ks, &left, ops, uint64(i), id) }()
 	}
 	for range callers {
 		if err := <-done; err != nil {
@@ -48,7 +63,9 @@ func benchWrites(b *testing.B, n *Node, callers, ops int) {
 }
 
 func benchNode(b *testing.B, shards int, store LogStore) *Node {
-	n, err := Open(Config{
+	limits := LimitsDefault
+	limits.KeysMax, limits.KeyHorizon = raftfsm.KeysMaxMax, time.Second // full speed fills ten minutes in one
+	n, err := Open(Config{Limits: limits,
 		Dir: b.TempDir(), NodeKey: "bench", NodeName: "bench", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "bench",
 		ClusterAddr: "127.0.0.1:0", Shards: map[string]int{"posts": shards}, LogStore: store,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
@@ -68,15 +85,24 @@ func benchNode(b *testing.B, shards int, store LogStore) *Node {
 	return n
 }
 
-func writeUntil(n *Node, ks *Keyspace, left *atomic.Int64, ops int, seed uint64) error {
+// writeUntil writes until left is used up. id is none, producer or key.
+func writeUntil(n *Node, ks *Keyspace, left *atomic.Int64, ops int, seed uint64, id string) error {
 	r := rand.New(rand.NewPCG(seed, 1))
+	name, body, key := fmt.Appendf(nil, "producer-%d", seed), make([]byte, 40*ops), make([]byte, 0, 64)
 	w := &Write{Ops: make([]engine.Op, ops), Width: 4, Rows: make([]int64, ops*4)}
 	for i := range w.Ops {
 		w.Ops[i] = engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 2, Value: 1}}}
 	}
-	for left.Add(-1) >= 0 {
+	for number := uint64(1); left.Add(-1) >= 0; number++ {
 		for i := range w.Ops {
 			w.Ops[i].ID = r.Uint64N(1_000_000)
+		}
+		switch id {
+		case "producer":
+			w.ID = ByProducer(name, number)
+		case "key":
+			key = fmt.Appendf(key[:0], "%s-%d", name, number)
+			w.ID = ByKey(key, body) // api hashes a body of such length
 		}
 		w.Token, w.Overflows, w.Deadline = w.Token[:0], nil, time.Now().Add(10*time.Second)
 		if err := n.Write(ks, w); err != nil {

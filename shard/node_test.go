@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
@@ -205,13 +206,14 @@ func TestCreateKeyspace(t *testing.T) {
 		{"name", Keyspace{Name: "Aa", Columns: []string{"a"}, Shards: 1}},
 		{"name", Keyspace{Name: "a\n", Columns: []string{"a"}, Shards: 1}},
 		{"name", Keyspace{Name: strings.Repeat("a", 64), Columns: []string{"a"}, Shards: 1}},
-		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: 0}},
+		{"name", Keyspace{Name: "meta", Columns: []string{"a"}, Shards: 1}},
 		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: -1}},
 		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: ShardsMax + 1}},
 		{"columns", Keyspace{Name: "y", Shards: 1}},
 		{"columns", Keyspace{Name: "y", Columns: make([]string, engine.ColumnsMax+1), Shards: 1}},
 		{"columns[1]", Keyspace{Name: "y", Columns: []string{"a", "B"}, Shards: 1}},
 		{"columns[2]", Keyspace{Name: "y", Columns: []string{"a", "b", "a"}, Shards: 1}},
+		{"columns[1]", Keyspace{Name: "y", Columns: []string{"a", "id"}, Shards: 1}},
 	} {
 		var argument *ArgumentError
 		if _, err := n.CreateKeyspace(ctx, test.ask); !errors.As(err, &argument) || argument.Field != test.field {
@@ -220,6 +222,15 @@ func TestCreateKeyspace(t *testing.T) {
 	}
 	if len(n.Keyspaces()) != 3 {
 		t.Errorf("%d keyspaces", len(n.Keyspaces()))
+	}
+	if _, err := n.AddColumns(ctx, "x1", []string{"id"}); err == nil {
+		t.Error("a column has the name of the id")
+	}
+	if got, err := n.CreateKeyspace(ctx, Keyspace{Name: "x1", Columns: []string{"a", "b"}}); err != nil || got.Shards != 3 {
+		t.Errorf("of any number of shards: %+v, %v", got, err)
+	}
+	if got, err := n.CreateKeyspace(ctx, Keyspace{Name: "x2", Columns: []string{"a"}}); err != nil || got.Shards != ShardsDefault {
+		t.Errorf("of the usual number of shards: %+v, %v", got, err)
 	}
 	if _, err := n.AddColumns(ctx, "nobody", []string{"a"}); !errors.Is(err, ErrUnknownKeyspace) {
 		t.Errorf("columns of nothing: %v", err)
@@ -231,6 +242,24 @@ func TestCreateKeyspace(t *testing.T) {
 	}
 	if _, err := n.AddColumns(ctx, "x1", many); !errors.As(err, &argument) || argument.Field != "columns" {
 		t.Errorf("66 columns: %v", err)
+	}
+}
+
+// What the catalog has taken is not told as if it had not been done.
+func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := n.Change(t.Context(), &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
+		Name: "x1", Kind: KindCounters, Columns: []string{"a"}, Shards: 8,
+	}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.served(late, "x1"); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("told %v", err)
+	}
+	if k, err := n.served(t.Context(), "x1"); err != nil || k.Shards != 8 {
+		t.Errorf("%+v, %v", k, err)
 	}
 }
 

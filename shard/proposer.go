@@ -29,7 +29,7 @@ type proposer struct {
 	metrics *stageMetrics
 	logger  *slog.Logger
 	limits  raftfsm.Limits
-	started time.Time // see now
+	clock   *logClock // propose's
 
 	mu struct {
 		sync.Mutex
@@ -80,8 +80,8 @@ type flight struct {
 	proposed  time.Time
 }
 
-func newProposer(g proposeGroup, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
-	p := &proposer{group: g, limits: limits, metrics: metrics, logger: logger, started: time.Now(),
+func newProposer(g proposeGroup, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
+	p := &proposer{group: g, clock: clock, limits: limits, metrics: metrics, logger: logger,
 		wake:    make(chan struct{}, 1),
 		slots:   make(chan struct{}, entriesInFlightMax),
 		flights: make(chan flight, entriesInFlightMax),
@@ -90,11 +90,6 @@ func newProposer(g proposeGroup, limits raftfsm.Limits, metrics *stageMetrics, l
 	p.wg.Go(p.settle)
 	return p
 }
-
-// now is the time that entries are stamped with: the clock of the process's
-// start and what has gone by since. A clock that is set meanwhile does not make
-// the log forget what it should remember.
-func (p *proposer) now() time.Time { return p.started.Add(time.Since(p.started)) }
 
 // submit queues a request section of that many ops. The section belongs to the
 // proposer until it is settled. It returns ErrOverloaded if the queue is full,
@@ -161,7 +156,7 @@ func (q *proposal) wait(deadline *time.Timer) error {
 		deadline.Reset(0) // for the request's other groups
 	}
 	if q.owner != nil && q.owner.withdraw(q) {
-		return fmt.Errorf("%w: it was not proposed by its deadline", ErrOverloaded)
+		return fmt.Errorf("%w: %w", ErrOverloaded, ErrTooLate)
 	}
 	select {
 	case <-q.done:
@@ -244,7 +239,7 @@ func (p *proposer) launch(batch []*proposal) flight {
 	}
 	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), width)
 	if once {
-		entry = raftfsm.AppendClock(entry, p.now(), p.limits)
+		entry = raftfsm.AppendClock(entry, p.clock.now(), p.limits)
 	}
 	for _, q := range batch {
 		entry = append(entry, q.section...)

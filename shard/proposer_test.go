@@ -99,8 +99,9 @@ func testMetrics(t *testing.T) *stageMetrics {
 func newFakeProposer(t *testing.T) (*proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
-	g := &fakeGroup{fsm: timedFSM{raftfsm.NewCounters(), m}, failCh: make(chan struct{})}
-	return newProposer(g, LimitsDefault, m, slog.New(slog.DiscardHandler)), g
+	fsm, logger := raftfsm.NewCounters(), slog.New(slog.DiscardHandler)
+	g := &fakeGroup{fsm: timedFSM{fsm, m}, failCh: make(chan struct{})}
+	return newProposer(g, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger), g
 }
 
 // sectionOf is a request of ops that add 1 to column 0 of id.
@@ -297,7 +298,7 @@ func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 	kept := mustSubmit(t, p, 1, 1, 0)
 	for range 1000 {
 		q := mustSubmit(t, p, 2, 1, 0)
-		if err := waitFor(p, q, 0); !errors.Is(err, ErrOverloaded) {
+		if err := waitFor(p, q, 0); !errors.Is(err, ErrOverloaded) || !errors.Is(err, ErrTooLate) {
 			t.Fatalf("withdrawn: %v", err)
 		}
 		p.mu.Lock()

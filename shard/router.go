@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -81,11 +82,20 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	}
 	if w.ID.Keyed() {
 		if err := n.ask(ps, w, groups); err != nil {
-			return err
+			return explained(err, w)
 		}
 	}
 	n.settle(ps.byShard, groups, w, ps.timer)
 	return ps.gather(w, groups)
+}
+
+// explained adds to the refusal of a key that its time is ahead, which to its
+// client is no age at all.
+func explained(err error, w *Write) error {
+	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
+		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
+	}
+	return err
 }
 
 // judge gives the shard that judges the key something to propose, with ops or

@@ -18,6 +18,9 @@ var (
 	// ErrOverloaded is returned when a group's queue is full, or when a write
 	// waited there until its deadline and was withdrawn.
 	ErrOverloaded = errors.New("too many writes in flight")
+	// ErrTooLate is returned, beside ErrOverloaded, for a write that waited until
+	// its deadline and was withdrawn.
+	ErrTooLate = errors.New("the deadline passed before the write was proposed")
 	// ErrNoLeader is returned when a group has no leader that may serve yet.
 	ErrNoLeader = errors.New("the shard has no leader")
 	// ErrNoQuorum is returned when a read could not be confirmed, or did not
@@ -26,10 +29,12 @@ var (
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errors.New("the node is stopping")
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
-	// not learned by the deadline: it happens once or never.
+	// not learned by the deadline: it happens once or never. It is returned too
+	// for a change of a keyspace that happened and cannot be served yet.
 	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
-	// ErrMemoryFull is returned for a write that would make a new row while the
-	// node is at its memory limit. Rows that are there go on counting.
+	// ErrMemoryFull is returned, as a NewRowError, for a write that would make a
+	// new row while the node is at its memory limit. Rows that are there go on
+	// counting.
 	ErrMemoryFull = errors.New("the node is at its memory limit")
 	// ErrDiskFull is returned for a write while the disk has no more than the
 	// reserve free.
@@ -39,6 +44,9 @@ var (
 	// ErrExpired is returned when a request's identity is too old to tell
 	// whether it was applied. It is not applied now.
 	ErrExpired = errors.New("the request is too old to tell whether it was applied")
+	// ErrKeyAhead is returned, beside ErrExpired, when a key's own time lies so
+	// far ahead that it could not be remembered until then.
+	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
 	ErrKeyspaceExists = errors.New("the keyspace exists with other columns or shards")
@@ -67,6 +75,16 @@ func (e *PartialError) Error() string {
 }
 
 func (e *PartialError) Unwrap() error { return e.Err }
+
+// NewRowError is returned for a write that needs a row that there is no memory
+// for. None of the write is applied. It is an ErrMemoryFull.
+type NewRowError struct{ Op int } // the first op that makes a row, by number
+
+func (e *NewRowError) Error() string {
+	return fmt.Sprintf("%v: op %d makes a row", ErrMemoryFull, e.Op)
+}
+
+func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
 // KindCounters is the kind of a keyspace of plain counters.
 const KindCounters = "counters"
@@ -120,7 +138,7 @@ type ReadOptions struct {
 // caller's bytes until Node.Write has returned.
 type RequestID = raftfsm.RequestID
 
-// ByProducer names the request of number seq, from 1 on, of the stream of a
+// ByProducer names the request of number seq, any number, of the stream of a
 // producer, 1…ProducerBytesMax bytes.
 func ByProducer(producer []byte, seq uint64) RequestID { return raftfsm.ByProducer(producer, seq) }
 

@@ -243,6 +243,7 @@ func (t *table) bench(r *benchReport) {
 	t.percentiles("all", &r.LatencyUS)
 	t.percentiles("pages", r.ReadLatencyUS)
 	t.percentiles("increments", r.IncrLatencyUS)
+	t.percentiles("from sending", r.AnswerUS)
 	t.percentiles("client late", r.LateUS)
 }
 

@@ -26,10 +26,12 @@ const rule = `
 
 	# What tests use: the built programs, a fake server; no package beneath them.
 	internal/proctest:
+	# Clusters of them.
+	internal/clustertest: internal/proctest
 	internal/countdtest:
 	internal/floors:
 	cmd/countd/e2e:
-	tests: internal/proctest internal/countdtest client
+	tests: internal/proctest internal/clustertest internal/countdtest client
 
 	# Modules that only their floor may know of.
 	only raftfsm shard: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

@@ -88,6 +88,7 @@ type Group struct {
 	Shard         int      `json:"shard"`
 	Role          string   `json:"role"`
 	Leader        string   `json:"leader"` // node id; "" when not known
+	Term          uint64   `json:"term"`
 	AppliedIndex  uint64   `json:"applied_index"`
 	SnapshotIndex uint64   `json:"snapshot_index"`
 	Digest        string   `json:"digest"`

@@ -20,7 +20,7 @@ const (
 	producerCount = 8
 	lifeMin       = time.Second     // of a node under a storm, from ready to killed
 	lifeSpread    = 3 * time.Second // on top, at random
-	volleysLeast  = 3               // of a producer, or the storm has shown little
+	volleysLeast  = 3               // of a producer, so that its first number is behind every window
 )
 
 // TestOnceUnderKills has producers send each request up to four times, in any
@@ -43,17 +43,20 @@ func TestOnceUnderKills(t *testing.T) {
 	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=2", "--shards=users=1")
 	n.StartReady()
 	s := startStorm(t, n)
-	growLog(t, n) // so that later lives begin with snapshots that remember requests
-	n.Stop()
-	n.StartReady()
-	hasSnapshots(t, n)
+	if !testing.Short() {
+		growLog(t, n) // so that later lives begin with snapshots that remember requests
+		n.Stop()
+		n.StartReady()
+		hasSnapshots(t, n)
+	}
 	kills := 0
 	for end := time.Now().Add(span); time.Now().Before(end) && s.blows(lifeMin+rand.N(lifeSpread)); {
 		n.Kill()
-		if kills++; kills%4 == 0 { // and one more while it recovers
+		if kills++; rand.IntN(4) == 0 { // and one more while it recovers
 			n.Start()
 			n.WaitReady(rand.N(300 * time.Millisecond))
 			n.Kill()
+			kills++
 		}
 		n.StartReady()
 	}
@@ -125,11 +128,6 @@ func (s *storm) end(t *testing.T) {
 	s.group.Wait()
 	if err := context.Cause(s.storming); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
-	}
-	for _, p := range s.producers {
-		if p.volleys < volleysLeast {
-			t.Errorf("producer %s came to %d volleys alone", p.name, p.volleys)
-		}
 	}
 	if s.unknown.Load() == 0 || s.duplicates.Load() == 0 || s.refused.Load() == 0 {
 		t.Errorf("the storm left something out: %v", s)

@@ -35,10 +35,10 @@ func newProducer(s *storm) *producer {
 	return &producer{storm: s, name: crand.Text(), next: 1, counted: map[cell]int64{}}
 }
 
-// run sends volleys until the storm ends, or returns what is wrong with an
-// answer.
+// run sends volleys until the storm ends, volleysLeast at least, or returns what
+// is wrong with an answer.
 func (p *producer) run() error {
-	for p.storm.storming.Err() == nil {
+	for p.volleys < volleysLeast || p.storm.storming.Err() == nil {
 		if err := p.volley(); err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ func TestRunDoesWhatItReports(t *testing.T) {
 			if !(0 < l.P50 && l.P50 <= l.P90 && l.P90 <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max) {
 				t.Fatalf("percentiles are %+v", l)
 			}
-			if (r.LateUS != nil) != (cfg.Rate > 0) || (r.ReadLatencyUS != nil) != (cfg.Op == Mixed) {
+			if (r.LateUS != nil) != (cfg.Rate > 0) || (r.AnswerUS != nil) != (cfg.Rate > 0) || (r.ReadLatencyUS != nil) != (cfg.Op == Mixed) {
 				t.Fatalf("the parts of the report are %+v", r)
 			}
 		})
@@ -169,6 +169,9 @@ func TestOpenLoopOmitsNothing(t *testing.T) {
 	}
 	if got := r.Requests + r.Failed + r.Unsent; got != rate {
 		t.Errorf("%d requests are accounted for, %d were due", got, rate)
+	}
+	if r.AnswerUS.P90 > r.LatencyUS.P90 {
+		t.Errorf("from sending p90 is %.0f µs, from when they were due %.0f µs", r.AnswerUS.P90, r.LatencyUS.P90)
 	}
 	if r.LatencyUS.P90 < float64(stall.Microseconds())/10 {
 		t.Errorf("p90 is %.0f µs, though a third of the requests came due in a stall of %v", r.LatencyUS.P90, stall)

@@ -37,6 +37,9 @@ type Report struct {
 	// without the unsent.
 	ReadLatencyUS *Percentiles `json:"read_latency_us,omitempty"`
 	IncrLatencyUS *Percentiles `json:"incr_latency_us,omitempty"`
+	// AnswerUS is the same of an open loop without the client's share: from when
+	// the requests were sent.
+	AnswerUS *Percentiles `json:"answer_us,omitempty"`
 	// LateUS is the client's own share of an open loop's latency: from when a
 	// request was due to when a worker that waited for it sent it.
 	LateUS *Percentiles `json:"late_us,omitempty"`
@@ -66,11 +69,12 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 		Concurrency: cfg.Concurrency, Rate: cfg.Rate, Seconds: end.Sub(clock.start).Seconds(),
 		Errors: map[string]int64{},
 	}
-	reads, writes, late := newTally(), newTally(), newHistogram()
+	reads, writes, late, answers := newTally(), newTally(), newHistogram(), newHistogram()
 	for _, w := range workers {
 		reads.merge(w.reads)
 		writes.merge(w.writes)
 		late.Merge(w.late)
+		answers.Merge(w.answers)
 	}
 	r.add(reads)
 	r.add(writes)
@@ -86,8 +90,8 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 		r.ReadLatencyUS, r.IncrLatencyUS = &read, &incr
 	}
 	if cfg.Rate > 0 {
-		p := percentiles(late)
-		r.LateUS = &p
+		p, q := percentiles(late), percentiles(answers)
+		r.LateUS, r.AnswerUS = &p, &q
 	}
 	if cfg.Duration > 0 && end.Sub(clock.start) > cfg.Duration {
 		end = clock.start.Add(cfg.Duration) // what came after was time for the last answers

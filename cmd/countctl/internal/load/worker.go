@@ -52,12 +52,13 @@ func record(h *hdrhistogram.Histogram, latency time.Duration) {
 // worker has one connection and one request in flight. All it uses for a
 // request is its own and used again.
 type worker struct {
-	cfg    *Config
-	http   *fasthttp.HostClient
-	ids    *picker
-	reads  *tally
-	writes *tally
-	late   *hdrhistogram.Histogram // of an open loop: from due to sent, when the worker was free in time
+	cfg     *Config
+	http    *fasthttp.HostClient
+	ids     *picker
+	reads   *tally
+	writes  *tally
+	late    *hdrhistogram.Histogram // of an open loop: from due to sent, when the worker was free in time
+	answers *hdrhistogram.Histogram // of an open loop: from sent to answered, of requests that succeeded
 
 	base []byte // URL of the keyspace
 	uri  []byte
@@ -76,7 +77,7 @@ func newWorker(cfg *Config, number uint64) *worker {
 	base := cfg.Addr.String() + "/v1/counters/" + cfg.Keyspace
 	w := &worker{
 		cfg: cfg, ids: newPicker(&cfg.IDs, number), once: cfg.Once,
-		reads: newTally(), writes: newTally(), late: newHistogram(),
+		reads: newTally(), writes: newTally(), late: newHistogram(), answers: newHistogram(),
 		base: []byte(base),
 		get:  newRequest(http.MethodGet, base),
 		page: newRequest(http.MethodPost, base+"/get"),
@@ -164,7 +165,9 @@ func (w *worker) run(ctx context.Context, clock *pacer) {
 		}
 		request, t, ops := w.prepare()
 		if w.send(request, t) == done {
-			record(t.latency, time.Since(due))
+			now := time.Now()
+			record(t.latency, now.Sub(due))
+			record(w.answers, now.Sub(sent))
 			t.ok++
 			t.ops += ops
 		}

@@ -1,0 +1,268 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+const (
+	timeoutDefault = 5 * time.Second
+	timeoutMax     = time.Minute
+	// maxStalenessMax bounds how old an answer a client can find good enough: a
+	// node that is this far behind should be seen as down.
+	maxStalenessMax = time.Hour
+)
+
+// The headers and parameters of the contract.
+const (
+	headerTimeout  = "Countd-Timeout"
+	headerToken    = "Countd-Token"
+	consistency    = "consistency"   // header or query
+	maxStaleness   = "max_staleness" // header or query
+	headerKey      = "Idempotency-Key"
+	headerProducer = "Countd-Producer"
+	headerSequence = "Countd-Seq"
+)
+
+// readHead reads path, headers and parameters, once the body has come, of which
+// a key covers a hash.
+func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
+	r.name, r.takes = to.keyspace, e.takes
+	if r.takes&takesKeyspace != 0 {
+		r.keyspace = b.Keyspace(string(to.keyspace))
+		if r.keyspace == nil && len(b.Keyspaces()) == 0 {
+			// Every cluster has some: this node does not know its cluster yet.
+			return fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
+		}
+		if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
+			return &fault{
+				status:  fasthttp.StatusNotFound,
+				code:    codeUnknownKeyspace,
+				message: shard.ErrUnknownKeyspace.Error(),
+			}
+		}
+	}
+	if r.takes&takesID != 0 {
+		var ok bool
+		if r.id, ok = parseUint64(to.id); !ok {
+			return invalid("id", notUint64)
+		}
+	}
+	r.deadline = r.received.Add(r.timeout)
+	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
+	if r.takes&takesAnything != 0 {
+		return nil
+	}
+	if r.takes&takesWrite != 0 {
+		if err := r.readIdentity(ctx, e); err != nil {
+			return err
+		}
+	}
+	if err := r.readParameters(ctx); err != nil {
+		return err
+	}
+	return r.checkBody(ctx)
+}
+
+// checkFraming refuses a request that something before the server may have cut
+// off from the next one at another byte than the server does.
+func checkFraming(ctx *fasthttp.RequestCtx) error {
+	h := &ctx.Request.Header
+	problem := ""
+	switch p := h.Protocol(); {
+	case string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0":
+		problem = "only HTTP/1.0 and 1.1 are spoken"
+	case h.ContentLength() != 0 && hasHeader(h, fasthttp.HeaderTransferEncoding) && hasHeader(h, fasthttp.HeaderContentLength):
+		problem = "it has both Content-Length and Transfer-Encoding"
+	default:
+		return nil
+	}
+	f := invalid("request", problem)
+	f.closes = true
+	return f
+}
+
+// hasHeader reports whether a header came, also one that fasthttp does not keep.
+func hasHeader(h *fasthttp.RequestHeader, name string) bool {
+	for line := range bytes.Lines(h.RawHeaders()) {
+		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// header returns the value of a header that may be given once; nil is for not
+// given, and no value of one that was.
+func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
+	switch values := h.PeekAll(name); {
+	case len(values) == 0:
+		return nil, nil
+	case len(values) > 1:
+		return nil, invalid(name, givenTwice)
+	case values[0] == nil:
+		return []byte{}, nil
+	default:
+		return values[0], nil
+	}
+}
+
+// readTimeout reads Countd-Timeout, which counts from the request's last byte.
+func (r *request) readTimeout(ctx *fasthttp.RequestCtx) error {
+	r.timeout = timeoutDefault
+	text, err := header(&ctx.Request.Header, headerTimeout)
+	if text == nil || err != nil {
+		return err
+	}
+	if r.timeout, err = time.ParseDuration(string(text)); err != nil || r.timeout <= 0 || r.timeout > timeoutMax {
+		return invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
+	}
+	return nil
+}
+
+// readIdentity reads what tells a write from all others. A key stands for one
+// call with one body: the endpoint, what its path names and the body are
+// hashed, the same however a client spells its path.
+func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
+	h := &ctx.Request.Header
+	key, err := header(h, headerKey)
+	if err != nil {
+		return err
+	}
+	producer, err := header(h, headerProducer)
+	if err != nil {
+		return err
+	}
+	sequence, err := header(h, headerSequence)
+	switch {
+	case err != nil:
+		return err
+	case key != nil && (producer != nil || sequence != nil):
+		return invalid(headerKey, "a write has a key or a producer, not both")
+	case key != nil:
+		if len(key) < 1 || len(key) > shard.KeyBytesMax {
+			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", shard.KeyBytesMax))
+		}
+		var id [20]byte
+		r.write.ID = shard.ByKey(key, e.hashed, r.name, strconv.AppendUint(id[:0], r.id, 10), ctx.Request.Body())
+	case producer != nil || sequence != nil:
+		if len(producer) < 1 || len(producer) > shard.ProducerBytesMax {
+			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", shard.ProducerBytesMax))
+		}
+		number, ok := parseUint64(sequence)
+		if !ok {
+			return invalid(headerSequence, notUint64)
+		}
+		r.write.ID = shard.ByProducer(producer, number)
+	}
+	return nil
+}
+
+// readParameters reads the query, and for a read its headers. A parameter of the
+// query goes before the header of its name.
+func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
+	isRead := r.takes&takesRead != 0
+	level, staleness := []byte(nil), []byte(nil)
+	if isRead {
+		var err error
+		if level, staleness, err = r.readReadHeaders(&ctx.Request.Header); err != nil {
+			return err
+		}
+	}
+	if len(ctx.URI().QueryString()) > 0 {
+		var s seen
+		for name, value := range ctx.QueryArgs().All() {
+			switch {
+			case isRead && string(name) == consistency && !s.has(0):
+				s |= 1
+				level = value
+			case isRead && string(name) == maxStaleness && !s.has(1):
+				s |= 2
+				staleness = value
+			case isRead && (string(name) == consistency || string(name) == maxStaleness):
+				return invalid(string(name), givenTwice)
+			default:
+				return invalid(shown(name), "no such parameter of the query")
+			}
+		}
+	}
+	return r.readFreshness(level, staleness)
+}
+
+// readReadHeaders reads the token, and returns the headers that the query goes
+// before.
+func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness []byte, err error) {
+	if level, err = header(h, consistency); err != nil {
+		return nil, nil, err
+	}
+	if staleness, err = header(h, maxStaleness); err != nil {
+		return nil, nil, err
+	}
+	text, err := header(h, headerToken)
+	if text != nil && err == nil {
+		if r.read.Token, err = shard.ParseToken(text); err != nil {
+			err = invalid(headerToken, shard.ErrBadToken.Error())
+		}
+	}
+	return level, staleness, err
+}
+
+// readFreshness reads how fresh a read must be; nil is for not told. A read that
+// is not bounded has no use for max_staleness, which a client may set for all.
+func (r *request) readFreshness(level, staleness []byte) error {
+	switch {
+	case level == nil || string(level) == "bounded":
+		r.read.Consistency = shard.Bounded
+	case string(level) == "stale":
+		r.read.Consistency = shard.Stale
+	case string(level) == "linearizable":
+		r.read.Consistency = shard.Linearizable
+	default:
+		return invalid(consistency, "not one of stale, bounded and linearizable")
+	}
+	if staleness == nil {
+		return nil
+	}
+	d, err := time.ParseDuration(string(staleness))
+	if err != nil || d <= 0 || d > maxStalenessMax {
+		return invalid(maxStaleness, "not a duration above 0 and up to 1h, such as 500ms")
+	}
+	if r.read.Consistency == shard.Bounded {
+		r.read.MaxStaleness = d
+	}
+	return nil
+}
+
+// checkBody refuses a body where none is read, one in a coding that would have
+// to be undone, and one of a write that says that it is no JSON.
+func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
+	if r.takes&takesBody == 0 {
+		if len(ctx.Request.Body()) > 0 {
+			return invalid("body", "this call takes none")
+		}
+		return nil
+	}
+	coding := ctx.Request.Header.Peek(fasthttp.HeaderContentEncoding)
+	if len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
+		return invalid(fasthttp.HeaderContentEncoding, "only identity is understood")
+	}
+	if typ := ctx.Request.Header.ContentType(); r.takes&takesWrite != 0 && len(typ) > 0 && !isJSON(typ) {
+		return invalid(fasthttp.HeaderContentType, "only application/json is understood")
+	}
+	return nil
+}
+
+// isJSON reports whether a media type is of JSON. What a page of another site
+// can have a browser send without asking first is not: forms and plain text.
+func isJSON(typ []byte) bool {
+	typ, _, _ = bytes.Cut(typ, []byte(";"))
+	typ = bytes.ToLower(bytes.TrimSpace(typ))
+	kind, sub, _ := bytes.Cut(typ, []byte("/"))
+	return string(typ) == contentTypeJSON || string(kind) == "application" && bytes.HasSuffix(sub, []byte("+json"))
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDoubledHeaders: of two values of a header none is the one that counts.
+func TestDoubledHeaders(t *testing.T) {
+	l := startLive(t, nil)
+	for _, c := range []struct{ method, header, first, second, others string }{
+		{"DELETE", "Idempotency-Key", "a", "b", ""},
+		{"DELETE", "Idempotency-Key", "a", "a", ""},
+		{"DELETE", "Countd-Producer", "a", "b", "Countd-Seq: 1\r\n"},
+		{"DELETE", "Countd-Seq", "1", "2", "Countd-Producer: p\r\n"},
+		{"DELETE", "Countd-Timeout", "1s", "2s", ""},
+		{"GET", "Countd-Timeout", "1s", "2s", ""},
+		{"GET", "Countd-Token", "AQEB", "AQEC", ""},
+		{"GET", "consistency", "stale", "linearizable", ""},
+		{"GET", "max_staleness", "1s", "2s", ""},
+	} {
+		t.Run(c.method+" "+c.header+" "+c.second, func(t *testing.T) {
+			got := l.raw(fmt.Sprintf("%s /v1/counters/posts/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s%s: %s\r\n%s: %s\r\n\r\n",
+				c.method, c.others, c.header, c.first, strings.ToLower(c.header), c.second))
+			wantFault(t, got, 400, "invalid_argument", c.header)
+			if !strings.Contains(got.body, c.header+": given twice") {
+				t.Errorf("answered %s", got.body)
+			}
+		})
+	}
+	l.wantGood()
+}
+
+// TestProbesBringWhatTheyLike: what a probe sends besides its path changes
+// nothing, and its connection goes on.
+func TestProbesBringWhatTheyLike(t *testing.T) {
+	l := startLive(t, nil)
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		for name, rest := range map[string]string{
+			"a query":          "?name[]=up&name[]=go_info&%zz HTTP/1.1\r\nHost: x\r\n\r\n",
+			"a bad timeout":    " HTTP/1.1\r\nHost: x\r\nCountd-Timeout: soon\r\nCountd-Timeout: 1\r\n\r\n",
+			"headers of reads": " HTTP/1.1\r\nHost: x\r\nconsistency: eventual\r\nCountd-Token: !\r\nIdempotency-Key:\r\n\r\n",
+			"a body":           " HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Type: text/plain\r\n\r\nhello",
+			"a long body":      " HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 100_000),
+			"a body in chunks": " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+		} {
+			t.Run(path+" with "+name, func(t *testing.T) {
+				c, err := net.Dial("tcp", l.server.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				in := bufio.NewReader(c)
+				for range 2 {
+					wantProbed(t, c, in, "GET "+path+rest)
+				}
+			})
+		}
+	}
+}
+
+// wantProbed sends a request and checks that it is answered 200.
+func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	response, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 {
+		t.Fatalf("answered %d %.200s, %v", response.StatusCode, body, err)
+	}
+}
+
+// TestContentTypesOfJSON: a write may say that it is JSON in any of these ways,
+// and a read whatever it likes.
+func TestContentTypesOfJSON(t *testing.T) {
+	l := startLive(t, nil)
+	for _, typ := range []string{"", "application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json", "application/json ;x=y"} {
+		t.Run(typ, func(t *testing.T) {
+			var headers []string
+			if typ != "" {
+				headers = []string{"Content-Type", typ}
+			}
+			if got := l.do("POST", "/v1/counters/posts/incr", manyOps(1), headers...); got.status != 200 {
+				t.Errorf("answered %d %s", got.status, got.body)
+			}
+		})
+	}
+	if got := l.do("POST", "/v1/counters/posts/get", `{"ids":[1]}`, "Content-Type", "text/plain"); got.status != 200 {
+		t.Errorf("a read is answered %d %s", got.status, got.body)
+	}
+}
+
+// TestKeyIsOfTheCallNotItsSpelling: a key covers what is asked, however the path
+// is written, and nothing else of the request.
+func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	write := func(method, path, body string) reply {
+		return l.do(method, path, body, "Idempotency-Key", "k")
+	}
+	body := manyOps(1)
+	for n, path := range []string{"/v1/counters/posts/incr", "/v1/counters/p%6Fsts/incr", "/v1/counters/posts/%69ncr"} {
+		got := write("POST", path, body)
+		if again := strings.Contains(got.body, `"duplicate":true`); got.status != 200 || again != (n > 0) {
+			t.Errorf("%s is answered %d %s", path, got.status, got.body)
+		}
+	}
+	for name, got := range map[string]reply{
+		"another body": write("POST", "/v1/counters/posts/incr", manyOps(2)),
+		"another call": write("POST", "/v1/counters/posts/set", `{"ops":[{"id":1,"set":{"like":1}}]}`),
+		"a row":        write("DELETE", "/v1/counters/posts/1", ""),
+	} {
+		t.Run(name, func(t *testing.T) { wantFault(t, got, 409, "idempotency_conflict", "") })
+	}
+	l.do("DELETE", "/v1/counters/posts/1", "", "Idempotency-Key", "row")
+	wantFault(t, l.do("DELETE", "/v1/counters/posts/2", "", "Idempotency-Key", "row"), 409, "idempotency_conflict", "")
+}
+
+// TestNumberZero: a producer may number from 0.
+func TestNumberZero(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	for n, want := range []string{`"like":1}`, `"like":1}`, `"like":2}`} {
+		seq := []string{"0", "0", "1"}[n]
+		got := l.do("POST", "/v1/counters/posts/incr", manyOps(1), "Countd-Producer", "p", "Countd-Seq", seq)
+		if again := strings.Contains(got.body, `"duplicate":true`); got.status != 200 || again != (n == 1) ||
+			!strings.Contains(strings.ReplaceAll(got.body, `,"view":0`, ""), want) {
+			t.Errorf("number %s is answered %d %s", seq, got.status, got.body)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const postsShards = 4
+
+// TestClusterLeaderKilled kills the node that leads most shards, again and again,
+// under writers and readers. Each time, for every shard that it led:
+//
+//  1. writes are taken again before their clients' deadline;
+//  2. reads of the other nodes' replicas never fail;
+//
+// and at the end
+//
+//  3. each count is what the answered writes add up to;
+//  4. one order explains all answers of linearizable and bounded reads and writes;
+//  5. replicas never differed at one index.
+func TestClusterLeaderKilled(t *testing.T) {
+	kills := short(2, 20)
+	for _, store := range stores("boltdb") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
+			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			var resumed []time.Duration
+			for range kills {
+				victim, led := c.LeaderOfMost("posts", postsShards)
+				others := c.Others(victim)
+				reads := c.StartStaleReads(others...)
+				began := time.Now()
+				victim.Kill()
+				after := c.WritesResume(began, led, others...)
+				t.Logf("%s killed, shards %v: writes resume after %v", victim.Name, led, after)
+				resumed = append(resumed, after...)
+				reads.Check()
+				victim.Start()
+				c.AwaitReady(victim)
+				c.AwaitVoters(3)
+			}
+			load.Stop()
+			history.Stop()
+			c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+			load.Check(c.Nodes()...)
+			history.Check()
+			digests.Check()
+			slices.Sort(resumed)
+			t.Logf("%d kills, %d shards: writes resume after %v (median), %v (longest)", kills, len(resumed),
+				clustertest.Quantile(resumed, 0.5), resumed[len(resumed)-1])
+			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
+		})
+	}
+}

@@ -1,0 +1,206 @@
+// Package clustertest runs clusters of real nodes for tests: it starts, stops,
+// kills, pauses and cuts them off, puts load on them, and holds what clients
+// were told against what the cluster then says. It speaks the public HTTP API
+// and sends signals, and knows nothing of the programs' inside.
+//
+// Invariant: what it reports as broken was promised: every request and answer
+// that a verdict rests on was made by the package itself.
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	// nodesDefault is the least that survives the loss of one.
+	nodesDefault = 3
+	// settleTimeout is generous, for machines that run more than this.
+	settleTimeout = 60 * time.Second
+	// statusTimeout bounds a look at one node, which may be paused.
+	statusTimeout = time.Second
+	pollEvery     = 20 * time.Millisecond
+)
+
+// Options configure New.
+type Options struct {
+	Nodes    int      // that make the cluster; 0 for three
+	LogStore string   // boltdb or wal
+	Args     []string // of every node, besides those that make it a member
+	// Cuttable gives each node a network of its own, so that Cut can be used. The
+	// test is skipped where that takes rights that it has not got.
+	Cuttable bool
+}
+
+// Cluster is the nodes of one cluster. Its methods are the test goroutine's; the
+// load that runs beside it only reads Nodes.
+type Cluster struct {
+	t    testing.TB
+	bin  proctest.Binaries
+	opts Options
+	net  network
+
+	mu struct {
+		sync.RWMutex
+		nodes []*Node // in the order in which they were added
+	}
+}
+
+// Node is one node of a cluster.
+type Node struct {
+	*proctest.Node
+	Name string
+	at   int // its place in the network
+}
+
+// network says where nodes are.
+type network interface {
+	// site returns the addresses of the node of that number, the same each time.
+	site(number int) proctest.Site
+	// divide lets only nodes of the same part reach each other. Nodes that are in
+	// none are together.
+	divide(parts [][]int) error
+}
+
+// New starts a cluster and waits until every node can serve and every group has
+// all its voters. It ends with the test.
+func New(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
+	t.Helper()
+	if opts.Nodes == 0 {
+		opts.Nodes = nodesDefault
+	}
+	c := &Cluster{t: t, bin: bin, opts: opts, net: newNetwork(t, opts.Cuttable)}
+	for range opts.Nodes {
+		c.prepare("--bootstrap-expect", strconv.Itoa(opts.Nodes))
+	}
+	for _, n := range c.Nodes() {
+		n.Start()
+	}
+	c.AwaitReady(c.Nodes()...)
+	c.AwaitVoters(min(opts.Nodes, nodesDefault))
+	return c
+}
+
+// Add starts one more node, which joins the cluster, and waits until it can
+// serve.
+func (c *Cluster) Add() *Node {
+	c.t.Helper()
+	n := c.prepare()
+	n.Start()
+	c.AwaitReady(n)
+	return n
+}
+
+// prepare makes a node that is not started.
+func (c *Cluster) prepare(args ...string) *Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	number := len(c.mu.nodes)
+	name := "n" + strconv.Itoa(number+1)
+	join := make([]string, nodesDefault)
+	for i := range join {
+		join[i] = c.net.site(i).Gossip
+	}
+	args = slices.Concat([]string{"--node-id", name, "--join", strings.Join(join, ",")}, args, c.opts.Args)
+	if c.opts.LogStore != "" {
+		args = append(args, "--log-store", c.opts.LogStore)
+	}
+	n := &Node{
+		Node: proctest.NewNodeAt(c.t, c.bin, filepath.Join(c.t.TempDir(), name), c.net.site(number), args...),
+		Name: name, at: number,
+	}
+	c.mu.nodes = append(c.mu.nodes, n)
+	return n
+}
+
+// Nodes returns all nodes that were ever added.
+func (c *Cluster) Nodes() []*Node {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Clone(c.mu.nodes)
+}
+
+// Others returns all nodes but these.
+func (c *Cluster) Others(but ...*Node) []*Node {
+	return slices.DeleteFunc(c.Nodes(), func(n *Node) bool { return slices.Contains(but, n) })
+}
+
+// AwaitReady waits until the nodes can serve.
+func (c *Cluster) AwaitReady(nodes ...*Node) {
+	c.t.Helper()
+	for _, n := range nodes {
+		if ready, code := n.WaitReady(settleTimeout); !ready {
+			c.t.Fatalf("%s is not ready (exit code %d, if it ended):\n%s", n.Name, code, n.Log())
+		}
+	}
+}
+
+// Pause stops a node in its tracks, as a machine does that swaps or migrates.
+func (n *Node) Pause() { n.Signal(syscall.SIGSTOP) }
+
+// Resume has a paused node go on where it was.
+func (n *Node) Resume() { n.Signal(syscall.SIGCONT) }
+
+// Cut lets only nodes of one part reach each other, until Heal. Clients reach
+// all of them. Nothing is refused: what is sent across a cut is lost. Nodes that
+// are in no part are together.
+func (c *Cluster) Cut(parts ...[]*Node) {
+	c.t.Helper()
+	var numbers [][]int
+	for _, part := range parts {
+		var of []int
+		for _, n := range part {
+			of = append(of, n.at)
+		}
+		numbers = append(numbers, of)
+	}
+	if err := c.net.divide(numbers); err != nil {
+		c.t.Fatalf("cannot cut nodes off: %v", err)
+	}
+}
+
+// Heal lets all nodes reach each other.
+func (c *Cluster) Heal() {
+	c.t.Helper()
+	c.Cut()
+}
+
+// status asks a node, which need not answer, what it knows.
+func (n *Node) status(ctx context.Context) (proctest.Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var s proctest.Cluster
+	status, err := n.Send(ctx, http.MethodGet, "/v1/cluster", nil, nil, &s)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("status %d", status)
+	}
+	return s, err
+}
+
+// await polls until holds returns "", and fails the test with what it returned
+// last if it does not by the timeout.
+func (c *Cluster) await(timeout time.Duration, holds func() string) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	for {
+		wrong := holds()
+		if wrong == "" {
+			return time.Since(began)
+		}
+		if time.Since(began) > timeout {
+			c.t.Fatalf("after %v: %s", timeout, wrong)
+		}
+		time.Sleep(pollEvery)
+	}
+}

@@ -1,0 +1,270 @@
+package clustertest
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+const (
+	historyShards   = 4  // of posts
+	historyColumn   = "view"
+	clientsDefault  = 8
+	opsOfIDMax      = 200 // then another takes its place: what is checked grows faster than the history
+	unknownsOfIDMax = 4   // each may have happened at any time since
+	checkTimeout    = 20 * time.Second
+	boundedBy       = time.Second // max_staleness unless told
+)
+
+// History is what clients asked and were told of a few counts, one a shard, on
+// which several of them work at a time through all nodes. Check tells whether
+// there is an order of all operations, each at one moment between its begin and
+// its end, that explains every answer.
+type History struct {
+	t       testing.TB
+	cluster *Cluster
+	began   time.Time
+	first   uint64 // id
+
+	ctx     context.Context // ends with the test
+	calm    context.Context // no operation is begun after its end
+	stop    context.CancelCauseFunc
+	clients sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		next    uint64 // how many ids were taken
+		ids     [historyShards]uint64
+		counts  map[uint64]*count
+		answers map[string]int // by kind of operation
+	}
+}
+
+// count is the history of one id.
+type count struct {
+	ops      []porcupine.Operation
+	unknowns int
+}
+
+// StartHistory starts clients, 0 for eight, which Stop stops and waits for.
+func (c *Cluster) StartHistory(clients int) *History {
+	c.t.Helper()
+	if clients == 0 {
+		clients = clientsDefault
+	}
+	h := &History{t: c.t, cluster: c, began: time.Now(), ctx: c.t.Context()}
+	h.first = rand.Uint64N(1<<60) / historyShards * historyShards
+	h.mu.counts, h.mu.answers = map[uint64]*count{}, map[string]int{}
+	for shard := range h.mu.ids {
+		h.replaceLocked(shard)
+	}
+	h.calm, h.stop = context.WithCancelCause(h.ctx)
+	c.t.Cleanup(h.clients.Wait)
+	for client := range clients {
+		h.clients.Go(func() {
+			if err := h.run(client); err != nil {
+				h.stop(err)
+			}
+		})
+	}
+	return h
+}
+
+// replaceLocked begins the history of another id of the shard.
+func (h *History) replaceLocked(shard int) {
+	h.mu.next++
+	id := h.first + h.mu.next*historyShards + uint64(shard)
+	h.mu.ids[shard] = id
+	h.mu.counts[id] = &count{}
+}
+
+// ID returns the id of a shard that is worked on now.
+func (h *History) ID(shard int) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.ids[shard]
+}
+
+// run works until the history is stopped, or returns what is wrong with an
+// answer.
+func (h *History) run(client int) error {
+	for h.calm.Err() == nil {
+		nodes := h.cluster.Nodes()
+		node, id := nodes[rand.IntN(len(nodes))], h.ID(rand.IntN(historyShards))
+		var err error
+		switch k := rand.IntN(20); {
+		case k < 6:
+			err = h.Read(client, node, id, "linearizable")
+		case k < 9:
+			err = h.Read(client, node, id, "bounded")
+		case k < 11:
+			err = h.write(client, node, id, asked{set, rand.Int64N(1 << 30)})
+		default:
+			err = h.write(client, node, id, asked{add, 1 + rand.Int64N(1<<20)})
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-h.calm.Done():
+		case <-time.After(rand.N(paceDefault)):
+		}
+	}
+	return nil
+}
+
+func (h *History) now() int64 { return int64(time.Since(h.began)) }
+
+// Read reads an id at one node. A bounded read may see what was true up to
+// boundedBy before it, so that is when it begins. One that fails is not in the
+// history.
+func (h *History) Read(client int, node *Node, id uint64, consistency string) error {
+	r := &request{method: http.MethodGet, path: fmt.Sprintf("/v1/counters/posts/%d?consistency=%s", id, consistency)}
+	call := h.now()
+	var a answer
+	try := node.try(h.ctx, r, tryTimeout, &a)
+	switch try.Fate {
+	case Wrong:
+		return fmt.Errorf("a good read at %s was answered %s", node.Name, try.Why)
+	case Done:
+		if consistency == "bounded" {
+			call -= int64(boundedBy)
+		}
+		h.record(id, consistency, operation(client, asked{verb: get}, call, told{true, a.Counts[historyColumn]}, h.now()))
+	}
+	return nil
+}
+
+// write makes an operation that carries a key, which is sent until it is
+// answered, or none, which is sent once.
+func (h *History) write(client int, node *Node, id uint64, in asked) error {
+	r := writeRequest(id, in)
+	keyed := rand.IntN(4) > 0
+	if keyed {
+		r.header = http.Header{"Idempotency-Key": {crand.Text()}}
+	}
+	call := h.now()
+	for {
+		var a answer
+		sent := h.now()
+		try := node.try(h.ctx, r, tryTimeout, &a)
+		switch {
+		case try.Fate == Wrong:
+			return fmt.Errorf("a good write to %s was answered %s", node.Name, try.Why)
+		case try.Fate == Done:
+			h.answered(client, id, in, call, sent, &a)
+			return nil
+		case !keyed && try.Fate == Refused:
+			return nil
+		case !keyed || h.ctx.Err() != nil || h.calm.Err() != nil && h.now()-call > int64(finishTimeout):
+			h.record(id, "without an answer", operation(client, in, call, told{}, math.MaxInt64))
+			return nil
+		}
+		time.Sleep(tryPause)
+		node = after(h.cluster.Nodes(), node)
+	}
+}
+
+func writeRequest(id uint64, in asked) *request {
+	if in.verb == set {
+		return &request{
+			method: http.MethodPut, path: fmt.Sprintf("/v1/counters/posts/%d", id),
+			body: map[string]any{"set": map[string]int64{historyColumn: in.n}},
+		}
+	}
+	o := op{strconv.FormatUint(id, 10), map[string]int64{historyColumn: in.n}}
+	return &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
+}
+
+// answered records a write. One that was a duplicate was carried out by an
+// earlier try, and its answer is a read by the last one.
+func (h *History) answered(client int, id uint64, in asked, call, sent int64, a *answer) {
+	counts := a.Counts
+	if len(a.Results) > 0 {
+		counts = a.Results[0].Counts
+	}
+	now := h.now()
+	out := told{true, counts[historyColumn]}
+	if a.Duplicate {
+		h.record(id, "repeated", operation(client, asked{verb: get}, sent, out, now))
+		out = told{}
+	}
+	h.record(id, "written", operation(client, in, call, out, now))
+}
+
+func operation(client int, in asked, call int64, out told, end int64) porcupine.Operation {
+	return porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: end}
+}
+
+func (h *History) record(id uint64, kind string, o porcupine.Operation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.answers[kind]++
+	c := h.mu.counts[id]
+	c.ops = append(c.ops, o)
+	if o.Return == math.MaxInt64 {
+		c.unknowns++
+	}
+	if len(c.ops) >= opsOfIDMax || c.unknowns >= unknownsOfIDMax {
+		if shard := int(id % historyShards); h.mu.ids[shard] == id {
+			h.replaceLocked(shard)
+		}
+	}
+}
+
+// Stop lets each client finish its last operation.
+func (h *History) Stop() {
+	h.t.Helper()
+	h.stop(nil)
+	h.clients.Wait()
+	if err := context.Cause(h.calm); !errors.Is(err, context.Canceled) {
+		h.t.Fatalf("the history ended: %v", err)
+	}
+}
+
+// Check fails the test if no order explains the answers, and leaves a picture of
+// each such count. The history must have been stopped.
+func (h *History) Check() {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := 0
+	for id, c := range h.mu.counts {
+		all += len(c.ops)
+		switch result, info := porcupine.CheckOperationsVerbose(countModel, c.ops, checkTimeout); result {
+		case porcupine.Illegal:
+			h.t.Errorf("id %d, shard %d: no order explains the %d answers; see %s", id, id%historyShards, len(c.ops), h.picture(id, info))
+		case porcupine.Unknown:
+			h.t.Errorf("id %d: whether an order explains the %d answers was not found out in %v", id, len(c.ops), checkTimeout)
+		}
+	}
+	if h.mu.answers["linearizable"] == 0 || h.mu.answers["written"] == 0 {
+		h.t.Errorf("the history shows little: %v", h.mu.answers)
+	}
+	h.t.Logf("history: %d operations on %d ids: %v", all, len(h.mu.counts), h.mu.answers)
+}
+
+// picture draws a history that was refused, into the directory for such things.
+func (h *History) picture(id uint64, info porcupine.LinearizationInfo) string {
+	dir := os.Getenv("COUNTD_TEST_OUTPUT")
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	path := filepath.Join(dir, fmt.Sprintf("history-%d.html", id))
+	if err := porcupine.VisualizePath(countModel, info, path); err != nil {
+		return err.Error()
+	}
+	return path
+}

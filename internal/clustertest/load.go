@@ -1,0 +1,259 @@
+package clustertest
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	writersDefault = 8
+	paceDefault    = 20 * time.Millisecond
+	opsOfWriteMax  = 8
+	loadIDs        = 300 // over all shards
+	loadHotIDs     = 4   // take half of the ops
+	// finishTimeout bounds how long a write may go on without an answer after all
+	// is well again.
+	finishTimeout = 30 * time.Second
+	// RequestDeadline is how long a client of a load is ready to wait: what takes
+	// longer, over all its tries, has failed for it. It is the API's own default.
+	RequestDeadline = 5 * time.Second
+)
+
+// LoadConfig configures StartLoad.
+type LoadConfig struct {
+	Writers int           // 0 for 8
+	Pace    time.Duration // from the begin of a writer's request to that of its next; 0 for 20 ms
+}
+
+// Load is writers that count through all nodes of a cluster. Each write carries
+// an identity and is sent again, to the next node, until its answer says that it
+// counted; so it is known what every count must be.
+type Load struct {
+	t       testing.TB
+	cluster *Cluster
+	cfg     LoadConfig
+	ids     []string
+
+	ctx     context.Context // ends with the test
+	calm    context.Context // no request is begun after its end
+	stop    context.CancelCauseFunc
+	writers sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		counted  map[cell]int64 // by writes that were answered
+		requests []Request      // answered, in the order of their answers
+	}
+}
+
+// cell is one count.
+type cell struct{ keyspace, id, column string }
+
+// Request is what a client of a load saw of one request.
+type Request struct {
+	Begun  time.Time
+	Took   time.Duration // over all tries
+	Failed []string      // tries that did not do: why
+}
+
+// StartLoad starts the writers, which Stop stops and waits for.
+func (c *Cluster) StartLoad(cfg LoadConfig) *Load {
+	c.t.Helper()
+	if cfg.Writers == 0 {
+		cfg.Writers = writersDefault
+	}
+	if cfg.Pace == 0 {
+		cfg.Pace = paceDefault
+	}
+	l := &Load{t: c.t, cluster: c, cfg: cfg, ctx: c.t.Context()}
+	l.mu.counted = map[cell]int64{}
+	for range loadIDs {
+		l.ids = append(l.ids, strconv.FormatUint(rand.Uint64(), 10))
+	}
+	l.calm, l.stop = context.WithCancelCause(l.ctx)
+	c.t.Cleanup(l.writers.Wait)
+	for number := range cfg.Writers {
+		w := &loadWriter{load: l, number: number, producer: crand.Text(), own: strconv.FormatUint(rand.Uint64(), 10)}
+		l.writers.Go(func() {
+			if err := w.run(); err != nil {
+				l.stop(err)
+			}
+		})
+	}
+	return l
+}
+
+// Stop lets each writer finish its last write.
+func (l *Load) Stop() {
+	l.t.Helper()
+	l.stop(nil)
+	l.writers.Wait()
+	if err := context.Cause(l.calm); !errors.Is(err, context.Canceled) {
+		l.t.Fatalf("the load ended: %v", err)
+	}
+}
+
+// Check holds each count, as every one of the nodes reads it, to what the
+// answered writes add up to. The load must have been stopped.
+func (l *Load) Check(nodes ...*Node) {
+	l.t.Helper()
+	const wrongShownMax = 10
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.mu.requests) == 0 {
+		l.t.Fatal("no write was ever answered")
+	}
+	ids := map[string]map[string]bool{}
+	for c := range l.mu.counted {
+		if ids[c.keyspace] == nil {
+			ids[c.keyspace] = map[string]bool{}
+		}
+		ids[c.keyspace][c.id] = true
+	}
+	wrong := 0
+	for _, n := range nodes {
+		for keyspace, of := range ids {
+			for _, r := range n.Rows(keyspace, slices.Sorted(maps.Keys(of))) {
+				for column, got := range r.Counts {
+					if want := l.mu.counted[cell{keyspace, r.ID, column}]; got != want {
+						if wrong++; wrong <= wrongShownMax {
+							l.t.Errorf("%s reads %s %s, %s: %d, want %d", n.Name, keyspace, r.ID, column, got, want)
+						}
+					}
+				}
+			}
+		}
+	}
+	if wrong > 0 {
+		l.t.Errorf("%d counts are wrong", wrong)
+	}
+}
+
+// loadWriter sends one request after the other.
+type loadWriter struct {
+	load     *Load
+	number   int
+	producer string
+	seq      uint64
+	own      string // an id that nobody else counts
+	ownSum   int64
+}
+
+// run writes until the load is stopped, or returns what is wrong with an answer.
+func (w *loadWriter) run() error {
+	nodes := w.load.cluster.Nodes()
+	node := nodes[w.number%len(nodes)]
+	tick := time.NewTicker(w.load.cfg.Pace)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.load.calm.Done():
+			return nil
+		case <-tick.C:
+		}
+		ops := w.draw()
+		token, last, err := w.write(node, ops)
+		if err != nil {
+			return err
+		}
+		nodes = w.load.cluster.Nodes()
+		node = after(nodes, last)
+		if rand.IntN(8) == 0 {
+			if err := w.readOwn(nodes[rand.IntN(len(nodes))], token); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+type op struct {
+	ID  string           `json:"id"`
+	Add map[string]int64 `json:"add"`
+}
+
+// draw makes a request. One of its ops is on the writer's own id.
+func (w *loadWriter) draw() []op {
+	ops := make([]op, 1+rand.IntN(opsOfWriteMax))
+	for i := range ops {
+		pool := w.load.ids
+		if rand.IntN(2) == 0 {
+			pool = pool[:loadHotIDs]
+		}
+		ops[i] = op{pool[rand.IntN(len(pool))], map[string]int64{"like": 1 + rand.Int64N(3), "view": rand.Int64N(9000) - 1000}}
+	}
+	ops[0].ID = w.own
+	return ops
+}
+
+// identity tells the writer's next request from all others: by its number, or by
+// a key.
+func (w *loadWriter) identity() http.Header {
+	if rand.IntN(2) == 0 {
+		return http.Header{"Idempotency-Key": {crand.Text()}}
+	}
+	w.seq++
+	return http.Header{"Countd-Producer": {w.producer}, "Countd-Seq": {strconv.FormatUint(w.seq, 10)}}
+}
+
+// write sends a request until it is answered, first to a node and then to the
+// others in turn, and returns the token and the node that answered.
+func (w *loadWriter) write(node *Node, ops []op) (token string, last *Node, err error) {
+	r := &request{http.MethodPost, "/v1/counters/posts/incr", w.identity(), map[string]any{"ops": ops}}
+	seen := Request{Begun: time.Now()}
+	for {
+		var a answer
+		try := node.try(w.load.ctx, r, tryTimeout, &a)
+		switch try.Fate {
+		case Done:
+			seen.Took = time.Since(seen.Begun)
+			w.load.count(ops, seen)
+			w.ownSum += ops[0].Add["like"]
+			return a.Token, node, nil
+		case Wrong:
+			return "", nil, fmt.Errorf("a good write to %s was answered %s", node.Name, try.Why)
+		}
+		seen.Failed = append(seen.Failed, try.Why)
+		if w.load.ctx.Err() != nil || w.load.calm.Err() != nil && time.Since(seen.Begun) > finishTimeout {
+			return "", nil, fmt.Errorf("a write found no answer in %v: %q", time.Since(seen.Begun), seen.Failed)
+		}
+		time.Sleep(tryPause)
+		node = after(w.load.cluster.Nodes(), node)
+	}
+}
+
+// count notes a request that was answered.
+func (l *Load) count(ops []op, r Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.requests = append(l.mu.requests, r)
+	for _, o := range ops {
+		for column, n := range o.Add {
+			l.mu.counted[cell{"posts", o.ID, column}] += n
+		}
+	}
+}
+
+// readOwn reads the writer's own id with the token of its last write, from a
+// node that need not lead anything. Nobody else writes it, so it is known.
+func (w *loadWriter) readOwn(node *Node, token string) error {
+	r := &request{http.MethodGet, "/v1/counters/posts/" + w.own + "?consistency=stale", http.Header{"Countd-Token": {token}}, nil}
+	var a answer
+	try := node.try(w.load.ctx, r, tryTimeout, &a)
+	if try.Fate == Wrong {
+		return fmt.Errorf("a good read at %s was answered %s", node.Name, try.Why)
+	}
+	if try.Fate == Done && a.Counts["like"] != w.ownSum {
+		return fmt.Errorf("%s read %d with a token of the write that made it %d", node.Name, a.Counts["like"], w.ownSum)
+	}
+	return nil
+}

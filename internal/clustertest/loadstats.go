@@ -1,0 +1,75 @@
+package clustertest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Stats sums up the requests of a load in a stretch of time.
+type Stats struct {
+	Requests int
+	Late     int            // took longer than RequestDeadline: failed, for their client
+	Retried  int            // were sent more than once
+	Failed   map[string]int // tries that did not do, by why
+	P50, P99 time.Duration
+	Max      time.Duration
+}
+
+// Between sums up the requests that were begun in a stretch of time.
+func (l *Load) Between(from, to time.Time) Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Stats{Failed: map[string]int{}}
+	var took []time.Duration
+	for _, r := range l.mu.requests {
+		if r.Begun.Before(from) || r.Begun.After(to) {
+			continue
+		}
+		took = append(took, r.Took)
+		if r.Took > RequestDeadline {
+			s.Late++
+		}
+		if len(r.Failed) > 0 {
+			s.Retried++
+		}
+		for _, why := range r.Failed {
+			s.Failed[why]++
+		}
+	}
+	s.Requests = len(took)
+	if len(took) == 0 {
+		return s
+	}
+	slices.Sort(took)
+	s.P50, s.P99, s.Max = Quantile(took, 0.5), Quantile(took, 0.99), took[len(took)-1]
+	return s
+}
+
+// Quantile returns the least of sorted times that a share q of them does not
+// exceed. There must be one.
+func Quantile(sorted []time.Duration, q float64) time.Duration {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func (s Stats) String() string {
+	var why []string
+	for _, reason := range slices.Sorted(maps.Keys(s.Failed)) {
+		why = append(why, fmt.Sprintf("%s ×%d", reason, s.Failed[reason]))
+	}
+	text := fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d late, %d sent again",
+		s.Requests, round(s.P50), round(s.P99), round(s.Max), s.Late, s.Retried)
+	if len(why) > 0 {
+		text += " (" + strings.Join(why, ", ") + ")"
+	}
+	return text
+}
+
+func round(d time.Duration) time.Duration {
+	if d < 100*time.Millisecond {
+		return d.Round(10 * time.Microsecond)
+	}
+	return d.Round(time.Millisecond)
+}

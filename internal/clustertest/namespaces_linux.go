@@ -1,0 +1,179 @@
+package clustertest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+// namespaces gives each node a network namespace, whose one interface is a cable
+// to the hub, a namespace of bridges:
+//
+//	node 0: eth0 10.0.0.1 ── p0 ┐
+//	node 1: eth0 10.0.0.2 ── p1 ┼ b0        hub
+//	node 2: eth0 10.0.0.3 ── p2 ─ b1
+//
+// Nodes on one bridge reach each other. A cable is moved to another bridge with
+// both its ends up, so what is sent into a cut is lost without a word. Clients
+// enter the namespace of the node that they call and reach it whatever is cut.
+// Nothing of this is seen outside, and it ends with the process that holds it.
+type namespaces struct {
+	hub   *namespace
+	nodes []*namespace
+}
+
+const (
+	cuttableNodesMax = 8
+	bridgesMax       = 3 // parts of a divided cluster
+	portHTTP         = 7400
+	portCluster      = 7401
+	portGossip       = 7402
+)
+
+func newNamespaces(t testing.TB) (network, error) {
+	n := &namespaces{}
+	t.Cleanup(n.close)
+	var err error
+	if n.hub, err = newNamespace(); err != nil {
+		return nil, err
+	}
+	for b := range bridgesMax {
+		name := fmt.Sprintf("b%d", b)
+		if err := n.hub.ip("link add "+name+" type bridge forward_delay 0", "link set "+name+" up"); err != nil {
+			return nil, err
+		}
+	}
+	for i := range cuttableNodesMax {
+		node, err := newNamespace()
+		if err != nil {
+			return nil, err
+		}
+		n.nodes = append(n.nodes, node)
+		if err := n.plug(i, node); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// plug lays the cable between a node and the hub.
+func (n *namespaces) plug(number int, node *namespace) error {
+	port := fmt.Sprintf("p%d", number)
+	return errors.Join(
+		n.hub.ip(
+			fmt.Sprintf("link add %s type veth peer name eth0 netns /proc/%d/fd/%d", port, os.Getpid(), node.fd),
+			"link set "+port+" master b0 up",
+		),
+		node.ip("link set lo up", fmt.Sprintf("addr add %s/24 dev eth0", hostOf(number)), "link set eth0 up"),
+	)
+}
+
+func hostOf(number int) string { return "10.0.0." + strconv.Itoa(number+1) }
+
+func (n *namespaces) site(number int) proctest.Site {
+	host := hostOf(number)
+	return proctest.Site{
+		HTTP: fmt.Sprintf("%s:%d", host, portHTTP), Cluster: fmt.Sprintf("%s:%d", host, portCluster),
+		Gossip: fmt.Sprintf("%s:%d", host, portGossip), Enter: n.nodes[number].enter,
+	}
+}
+
+func (n *namespaces) divide(parts [][]int) error {
+	bridgeOf := make([]int, len(n.nodes))
+	for i, part := range parts {
+		for _, number := range part {
+			bridgeOf[number] = i + 1
+		}
+	}
+	if len(parts) >= bridgesMax {
+		return fmt.Errorf("%d parts are more than %d bridges", len(parts)+1, bridgesMax)
+	}
+	var moves []string
+	for number, bridge := range bridgeOf {
+		moves = append(moves, fmt.Sprintf("link set p%d master b%d", number, bridge))
+	}
+	return n.hub.ip(moves...)
+}
+
+func (n *namespaces) close() {
+	for _, ns := range append(n.nodes, n.hub) {
+		if ns != nil {
+			_ = unix.Close(ns.fd) // nothing was written
+		}
+	}
+}
+
+// namespace is a network namespace that lives as long as fd and what runs in it.
+type namespace struct{ fd int }
+
+func newNamespace() (ns *namespace, err error) {
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("cannot make a network namespace: %w", err)
+		}
+		fd, err := openThreadNet()
+		ns = &namespace{fd}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ns, nil
+}
+
+// enter runs f on a thread that is in the namespace.
+func (n *namespace) enter(f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("cannot enter a network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// ip runs the program of that name, once for all lines.
+func (n *namespace) ip(lines ...string) error {
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := n.enter(cmd.Run); err != nil {
+		return fmt.Errorf("cannot run ip: %w: %s", err, out.String())
+	}
+	return nil
+}
+
+// onThread runs f, which may change its thread's network namespace, and brings
+// the thread back. One that cannot be brought back is given up.
+func onThread(f func() error) error {
+	runtime.LockOSThread()
+	own, err := openThreadNet()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer unix.Close(own)
+	err = f()
+	if back := unix.Setns(own, unix.CLONE_NEWNET); back != nil {
+		return errors.Join(err, fmt.Errorf("cannot leave a network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+func openThreadNet() (int, error) {
+	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("cannot open the network namespace: %w", err)
+	}
+	return fd, nil
+}

@@ -1,0 +1,39 @@
+package clustertest
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// WritesResume returns, rising, how long after the moment each of the shards of
+// posts acknowledged a write that was sent after it, through one of the nodes.
+func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []time.Duration {
+	c.t.Helper()
+	took := make([]time.Duration, len(shards))
+	var writers sync.WaitGroup
+	for i, shard := range shards {
+		writers.Go(func() { // ends with an answer, or with the timeout
+			o := op{strconv.Itoa(shard + historyShards), map[string]int64{"repost": 1}}
+			r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
+			for node := nodes[i%len(nodes)]; time.Since(since) < settleTimeout; node = after(nodes, node) {
+				var a answer
+				if try := node.try(c.t.Context(), r, RequestDeadline, &a); try.Fate == Done {
+					took[i] = time.Since(since)
+					return
+				}
+				time.Sleep(tryPause)
+			}
+		})
+	}
+	writers.Wait()
+	for i, d := range took {
+		if d == 0 {
+			c.t.Fatalf("shard %d takes no writes after %v", shards[i], settleTimeout)
+		}
+	}
+	slices.Sort(took)
+	return took
+}

@@ -1,0 +1,152 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+// view is what the nodes that answer say of the groups.
+type view struct {
+	status   map[*Node]proctest.Cluster
+	replicas map[uint32]map[*Node]proctest.Group
+}
+
+// look asks nodes one after the other.
+func look(nodes []*Node) view {
+	v := view{status: map[*Node]proctest.Cluster{}, replicas: map[uint32]map[*Node]proctest.Group{}}
+	for _, n := range nodes {
+		s, err := n.status(context.Background())
+		if err != nil {
+			continue
+		}
+		v.status[n] = s
+		for _, g := range s.Groups {
+			if v.replicas[g.ID] == nil {
+				v.replicas[g.ID] = map[*Node]proctest.Group{}
+			}
+			v.replicas[g.ID][n] = g
+		}
+	}
+	return v
+}
+
+// leader returns the node that says it leads a group, of several the one of the
+// latest term, or nil.
+func (v view) leader(group uint32) (leader *Node, term uint64) {
+	for n, g := range v.replicas[group] {
+		if g.Role == "leader" && g.Term >= term {
+			leader, term = n, g.Term
+		}
+	}
+	return leader, term
+}
+
+// AwaitVoters waits until each group has a leader and that many voters, all of
+// which hold a replica, and no other member does.
+func (c *Cluster) AwaitVoters(voters int, but ...*Node) time.Duration {
+	c.t.Helper()
+	return c.await(settleTimeout, func() string {
+		v := look(c.Others(but...))
+		if len(v.replicas) < 2 {
+			return "no groups"
+		}
+		for id, replicas := range v.replicas {
+			if wrong := groupWrong(v, id, replicas, voters); wrong != "" {
+				return wrong
+			}
+		}
+		return ""
+	})
+}
+
+func groupWrong(v view, id uint32, replicas map[*Node]proctest.Group, voters int) string {
+	leader, _ := v.leader(id)
+	if leader == nil {
+		return fmt.Sprintf("group %d has no leader", id)
+	}
+	of := replicas[leader]
+	var voting []string
+	for _, m := range of.Members {
+		if m.Voter {
+			voting = append(voting, m.Node)
+		}
+	}
+	if len(voting) != voters {
+		return fmt.Sprintf("group %d has voters %v, not %d", id, voting, voters)
+	}
+	if id != 0 && (len(of.Members) != voters || len(replicas) != voters) { // of the catalog's group all nodes are members
+		return fmt.Sprintf("group %d has %d replicas and members %v", id, len(replicas), of.Members)
+	}
+	return ""
+}
+
+// Leader waits for a leader of a group and returns it.
+func (c *Cluster) Leader(group uint32, but ...*Node) *Node {
+	c.t.Helper()
+	var leader *Node
+	c.await(settleTimeout, func() string {
+		if leader, _ = look(c.Others(but...)).leader(group); leader == nil {
+			return fmt.Sprintf("group %d has no leader", group)
+		}
+		return ""
+	})
+	return leader
+}
+
+// Led returns the shards of a keyspace by the node that leads them, as far as
+// nodes say.
+func (c *Cluster) Led(keyspace string) map[*Node][]int {
+	led := map[*Node][]int{}
+	v := look(c.Nodes())
+	for _, id := range slices.Sorted(maps.Keys(v.replicas)) {
+		if leader, _ := v.leader(id); leader != nil && v.replicas[id][leader].Keyspace == keyspace {
+			led[leader] = append(led[leader], v.replicas[id][leader].Shard)
+		}
+	}
+	return led
+}
+
+// LeaderOfMost waits until every shard of a keyspace has a leader and returns the
+// node that leads most of them, and which.
+func (c *Cluster) LeaderOfMost(keyspace string, shards int) (leader *Node, led []int) {
+	c.t.Helper()
+	c.await(settleTimeout, func() string {
+		all := 0
+		leader, led = nil, nil
+		for n, of := range c.Led(keyspace) {
+			all += len(of)
+			if len(of) > len(led) || len(of) == len(led) && n.at < leader.at {
+				leader, led = n, of
+			}
+		}
+		if all != shards {
+			return fmt.Sprintf("%d of the %d shards of %s have a leader", all, shards, keyspace)
+		}
+		return ""
+	})
+	return leader, led
+}
+
+// Replicas counts the replicas of shards that each node holds, and how many of
+// them it leads.
+func (c *Cluster) Replicas() (held, led map[*Node]int) {
+	held, led = map[*Node]int{}, map[*Node]int{}
+	for n, s := range look(c.Nodes()).status {
+		held[n], led[n] = 0, 0
+		for _, g := range s.Groups {
+			if g.ID == 0 {
+				continue
+			}
+			held[n]++
+			if g.Role == "leader" {
+				led[n]++
+			}
+		}
+	}
+	return held, led
+}

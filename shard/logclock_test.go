@@ -1,0 +1,86 @@
+package shard
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// The clock of a log: the log's latest stamp, and what the clock would say.
+func TestLogClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stamped time.Time
+		var out bytes.Buffer
+		began := time.Now()
+		c := newLogClock(func() time.Time { return stamped }, slog.New(slog.NewTextHandler(&out, nil)))
+		want := func(after time.Duration, why string) {
+			t.Helper()
+			if got := c.now().Sub(began); got != after {
+				t.Errorf("%s: %v after the start, want %v", why, got, after)
+			}
+		}
+		want(0, "an empty log")
+		time.Sleep(time.Second)
+		want(time.Second, "the clock goes on")
+		stamped = c.now()
+		time.Sleep(time.Second)
+		want(2*time.Second, "own stamps change nothing")
+		stamped = began.Add(30 * time.Second)
+		want(30*time.Second, "a stamp of another leader")
+		time.Sleep(time.Second)
+		want(31*time.Second, "the log's time goes on from there")
+		if out.Len() > 0 {
+			t.Errorf("logged %s", &out)
+		}
+		stamped = began.Add(time.Hour)
+		want(time.Hour, "a clock that was wrong")
+		stamped = time.Time{}
+		time.Sleep(time.Minute)
+		want(time.Hour+time.Minute, "the log's time never goes back")
+		if n := strings.Count(out.String(), "ahead of this machine's clock"); n != 1 {
+			t.Errorf("%d warnings: %s", n, &out)
+		}
+	})
+}
+
+// A log that one start with a clock a year ahead has stamped goes on forgetting:
+// a memory with room for five keys takes one a minute for ever.
+func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		defer p.close()
+		g.prompt = true
+		p.limits = Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
+		send := func(key int) {
+			t.Helper()
+			var w raftfsm.RequestWriter
+			id := ByKey([]byte{byte(key)})
+			w.Reset(nil, &id)
+			op := addTo(1, 0, 1)
+			w.Op(1, &op)
+			q, err := p.submit(w.Section(), w.Ops(), true, 0)
+			if err == nil {
+				err = q.wait(time.NewTimer(time.Minute))
+			}
+			if err != nil {
+				t.Fatalf("key %d: %v", key, err)
+			}
+		}
+		right := p.clock.at
+		p.clock.at = right.AddDate(1, 0, 0)
+		send(0)
+		p.clock.at = right // as after a restart with the clock set right
+		for key := range 100 {
+			time.Sleep(time.Minute)
+			send(key + 1)
+		}
+		if ahead := time.Until(g.fsm.BatchingFSM.(*raftfsm.Counters).LogTime()); ahead < 364*24*time.Hour {
+			t.Errorf("the log is ahead by %v", ahead)
+		}
+	})
+}

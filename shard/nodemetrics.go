@@ -1,0 +1,38 @@
+package shard
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// registerGauges registers what is read from the groups when it is asked for.
+func (n *Node) registerGauges() error {
+	for _, g := range []struct {
+		name, help string
+		value      func() float64
+	}{
+		{
+			"countd_log_clock_ahead_seconds",
+			"How far the time of the log that is furthest ahead is ahead of this machine's clock.",
+			n.logAheadSeconds,
+		},
+	} {
+		opts := prometheus.GaugeOpts{Name: g.name, Help: g.help}
+		if err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, g.value)); err != nil {
+			return fmt.Errorf("cannot register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+func (n *Node) logAheadSeconds() float64 {
+	ahead := 0.0
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			ahead = max(ahead, time.Until(r.fsm.LogTime()).Seconds())
+		}
+	}
+	return ahead
+}
