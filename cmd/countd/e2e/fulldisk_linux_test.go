@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	reserveBytes  = 16 << 20
+	reserveBytes  = 64 << 20         // more than the logs reserve at once
 	fullDisks     = 5                // times that a node meets a full disk
 	stopTimeout   = 10 * time.Second // that a node says it takes
 	writesBetween = 300              // acknowledged, before and after a disk is full
@@ -38,18 +38,33 @@ func someWrites(t *testing.T, n *proctest.Node, l *ledger) *writers {
 	return w
 }
 
+// writeUntilRefused writes much, in rows of its own, until that is refused or
+// the node is gone. Small writes alone may go on for long in a full disk, in
+// what a log has reserved.
+func writeUntilRefused(n *proctest.Node) {
+	for {
+		status, err := n.Call(http.MethodPost, setPath, largeSet(), nil)
+		if err != nil || status != http.StatusOK {
+			return
+		}
+	}
+}
+
 // TestDiskReserve fills a disk under writers. A node with a reserve
 //
 //  1. refuses writes as disk_full while the reserve is still there;
 //  2. answers reads, also when it starts on such a disk;
 //  3. takes writes again, without a restart, once there is room;
 //  4. loses nothing that it acknowledged, through kills at each of these points.
-func TestDiskReserve(t *testing.T) {
+func TestDiskReserve(t *testing.T) { eachLogStore(t, diskReserve) }
+
+func diskReserve(t *testing.T, logStore string) {
 	d, l := smallDisk(t), newLedger()
-	n := proctest.NewNode(t, bin, d.data(), "--disk-reserve=16MiB", "--shards=posts=2", "--shards=users=1")
+	n := proctest.NewNode(t, bin, d.data(), logStore, "--disk-reserve=64MiB", "--shards=posts=2", "--shards=users=1")
 	n.StartReady()
 	w := someWrites(t, n, l)
 	d.fill(t, reserveBytes+2<<20)
+	writeUntilRefused(n)
 	eventually(t, "the disk counts as full", func() bool { return writeCode(n) == "disk_full" })
 	n.Rows("posts", l.ids)
 	n.Kill()
@@ -79,14 +94,17 @@ func TestDiskReserve(t *testing.T) {
 //  1. it exits, with 1, and says why;
 //  2. as long as there is no room it refuses to start, or serves every count;
 //  3. with room again it has everything that it acknowledged, and goes on.
-func TestFullDisk(t *testing.T) {
+func TestFullDisk(t *testing.T) { eachLogStore(t, fullDisk) }
+
+func fullDisk(t *testing.T, logStore string) {
 	d, l := smallDisk(t), newLedger()
-	n := proctest.NewNode(t, bin, d.data(), "--disk-reserve=0", "--shards=posts=2", "--shards=users=1")
+	n := proctest.NewNode(t, bin, d.data(), logStore, "--disk-reserve=0", "--shards=posts=2", "--shards=users=1")
 	for i := range fullDisks {
 		n.StartReady()
 		l.check(t, n)
 		w := someWrites(t, n, l)
 		d.fill(t, int64(i)*300<<10) // so that it is met in the middle of other things
+		writeUntilRefused(n)
 		if code := n.Exited(time.Minute); code != 1 {
 			t.Errorf("exit code %d, want 1", code)
 		}
@@ -115,9 +133,11 @@ func TestFullDisk(t *testing.T) {
 
 // TestStopOnAFullDisk stops a node that would write a snapshot and cannot. It
 // ends in time, and what was acknowledged is in its log.
-func TestStopOnAFullDisk(t *testing.T) {
+func TestStopOnAFullDisk(t *testing.T) { eachLogStore(t, stopOnAFullDisk) }
+
+func stopOnAFullDisk(t *testing.T, logStore string) {
 	d, l := smallDisk(t), newLedger()
-	n := proctest.NewNode(t, bin, d.data(), "--disk-reserve=0", "--shards=posts=1", "--shards=users=1")
+	n := proctest.NewNode(t, bin, d.data(), logStore, "--disk-reserve=0", "--shards=posts=1", "--shards=users=1")
 	n.StartReady()
 	growLog(t, n)
 	w := someWrites(t, n, l)

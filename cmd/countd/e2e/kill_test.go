@@ -29,7 +29,9 @@ const (
 //  1. every acknowledged increment is in the count;
 //  2. nothing is in it beyond the acknowledged and those of unknown outcome;
 //  3. what a later life reads is what the one before it read, plus its own.
-func TestKillUnderWriters(t *testing.T) {
+func TestKillUnderWriters(t *testing.T) { eachLogStore(t, killUnderWriters) }
+
+func killUnderWriters(t *testing.T, logStore string) {
 	rounds := *killRounds
 	if testing.Short() {
 		rounds = 2
@@ -37,7 +39,7 @@ func TestKillUnderWriters(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("%d rounds, seed %d", rounds, seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	n := proctest.NewNode(t, bin, t.TempDir())
+	n := proctest.NewNode(t, bin, t.TempDir(), logStore)
 	l := newLedger()
 	for round := range rounds {
 		n.StartReady()

@@ -24,6 +24,14 @@ var (
 	bin        proctest.Binaries
 )
 
+// eachLogStore runs a test over both log stores, giving it the setting. What
+// is tested over one alone takes the other from COUNTD_LOG_STORE (make e2e-wal).
+func eachLogStore(t *testing.T, test func(t *testing.T, setting string)) {
+	for _, store := range []string{"boltdb", "wal"} {
+		t.Run(store, func(t *testing.T) { test(t, "--log-store="+store) })
+	}
+}
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	os.Exit(proctest.Run(m, func(b proctest.Binaries) { bin = b }))

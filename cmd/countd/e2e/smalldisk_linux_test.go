@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const diskBytes = 64 << 20
+const diskBytes = 256 << 20
 
 // disk is a small file system of its own.
 type disk struct{ dir string }

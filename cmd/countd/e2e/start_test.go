@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -95,6 +96,21 @@ func TestAnotherNodeIDIsRefused(t *testing.T) {
 	}
 }
 
+func TestAnotherLogStoreIsRefused(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir(), "--log-store=wal")
+	n.StartReady()
+	n.MustCtl("incr", "7", "like=2")
+	n.Stop()
+	whole := slices.Clone(n.Args)
+	n.Args[len(n.Args)-1] = "--log-store=boltdb"
+	n.Start()
+	if code := n.Exited(5 * time.Second); code != 1 || !strings.Contains(n.Log(), "holds logs of wal, and boltdb was asked for") {
+		t.Errorf("exit code %d:\n%s", code, n.Log())
+	}
+	n.Args = whole[:len(whole)-1] // that which it was made with
+	n.StartReady()
+}
+
 func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 	for i, name := range []string{"http", "cluster"} {
 		t.Run(name, func(t *testing.T) {
@@ -118,6 +134,7 @@ func TestWrongSettingsExitWithUsage(t *testing.T) {
 	for name, tc := range map[string]struct{ arg, env, want string }{
 		"flag of a later version": {"--redis-addr=127.0.0.1:7403", "", "unknown flag: --redis-addr"},
 		"command":                 {"start", "", `unknown command "start"`},
+		"log store":               {"--log-store=rocksdb", "", "boltdb"},
 		"value":                   {"--shards=posts=65", "", "want 1 to 64 shards"},
 		"variable":                {"--log-level=info", "COUNTD_LOG_FORMAT=x", "env COUNTD_LOG_FORMAT"},
 		"keyspace's name":         {"--shards=Posts=4", "", "want KEYSPACE=N"},

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -46,9 +47,19 @@ var damages = map[string]func(raw []byte) []byte{
 // Either it serves every count as it was acknowledged, or it refuses to start
 // and names what is wrong. It never serves another count, and never hangs.
 func TestDamagedFiles(t *testing.T) {
-	whole, l := killedNode(t, true)
+	eachLogStore(t, func(t *testing.T, logStore string) {
+		logs := []string{"raft.db"}
+		if strings.HasSuffix(logStore, "wal") {
+			logs = []string{"meta.db", newestSegment, fullSegment}
+		}
+		damagedFiles(t, logStore, append(logs, "node.json", "log-store", "meta.json", "state.bin"))
+	})
+}
+
+func damagedFiles(t *testing.T, logStore string, want []string) {
+	whole, l := killedNode(t, logStore, true)
 	kinds := filesByKind(t, whole)
-	for _, kind := range []string{"node.json", "raft.db", "meta.json", "state.bin"} {
+	for _, kind := range want {
 		if kinds[kind] == "" {
 			t.Fatalf("no %s in the data directory: %v", kind, kinds)
 		}
@@ -70,19 +81,20 @@ func TestDamagedFiles(t *testing.T) {
 
 // TestLostFiles is TestDamagedFiles for a log that alone holds all counts and is
 // not there any more: a node that began its group anew would serve zeros.
-func TestLostFiles(t *testing.T) {
-	whole, l := killedNode(t, false)
-	log := filesByKind(t, whole)["raft.db"]
+func TestLostFiles(t *testing.T) { eachLogStore(t, lostFiles) }
+
+func lostFiles(t *testing.T, logStore string) {
+	whole, l := killedNode(t, logStore, false)
+	kinds := filesByKind(t, whole)
+	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
+	parts := strings.Split(log, string(filepath.Separator))
+	groups, group := parts[0], filepath.Join(parts[:2]...)
 	for name, lose := range map[string]func(dir string) error{
-		"log emptied":       func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) },
-		"log removed":       func(dir string) error { return os.Remove(filepath.Join(dir, log)) },
-		"directory removed": func(dir string) error { return os.RemoveAll(filepath.Dir(filepath.Join(dir, log))) },
-		"catalog removed": func(dir string) error {
-			return os.RemoveAll(filepath.Join(dir, filepath.Dir(filepath.Dir(log)), "00000"))
-		},
-		"all groups removed": func(dir string) error {
-			return os.RemoveAll(filepath.Join(dir, filepath.Dir(filepath.Dir(log))))
-		},
+		"log emptied":        func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) },
+		"log removed":        func(dir string) error { return os.RemoveAll(filepath.Join(dir, group, parts[2])) },
+		"directory removed":  func(dir string) error { return os.RemoveAll(filepath.Join(dir, group)) },
+		"catalog removed":    func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups, "00000")) },
+		"all groups removed": func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -100,13 +112,16 @@ func TestLostFiles(t *testing.T) {
 
 // TestFlippedBits is TestDamagedFiles for single bits anywhere in a log that
 // alone holds all counts.
-func TestFlippedBits(t *testing.T) {
+func TestFlippedBits(t *testing.T) { eachLogStore(t, flippedBits) }
+
+func flippedBits(t *testing.T, logStore string) {
 	flips := bitFlips
 	if testing.Short() {
 		flips = 8
 	}
-	whole, l := killedNode(t, false)
-	log := filesByKind(t, whole)["raft.db"]
+	whole, l := killedNode(t, logStore, false)
+	kinds := filesByKind(t, whole)
+	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
 	for i := range flips {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
@@ -115,8 +130,9 @@ func TestFlippedBits(t *testing.T) {
 				t.Fatal(err)
 			}
 			damageFile(t, filepath.Join(dir, log), func(raw []byte) []byte {
-				at, bit := rand.IntN(len(raw)), byte(1)<<rand.IntN(8)
-				t.Logf("byte %d of %d, bit %#x", at, len(raw), bit)
+				written := len(bytes.TrimRight(raw, "\x00"))
+				at, bit := rand.IntN(written), byte(1)<<rand.IntN(8)
+				t.Logf("byte %d of %d, bit %#x", at, written, bit)
 				raw[at] ^= bit
 				return raw
 			})
@@ -128,10 +144,11 @@ func TestFlippedBits(t *testing.T) {
 // part is what a refusal must name of a damaged file: the directory that holds
 // it, being that of a group or of a snapshot, or the file itself.
 func part(file string) string {
-	if dir := filepath.Dir(file); dir != "." {
-		return filepath.Base(dir)
+	dir := filepath.Dir(file)
+	if dir == "." || filepath.Ext(file) == segmentSuffix {
+		return filepath.Base(file)
 	}
-	return file
+	return filepath.Base(dir)
 }
 
 // servesRightOrRefuses starts a node on a directory of which part was damaged.
@@ -160,9 +177,9 @@ func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 
 // killedNode returns a data directory whose node was killed after writes, upon
 // a snapshot if asked for, and what its counts must be.
-func killedNode(t *testing.T, snapshot bool) (dir string, l *ledger) {
+func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *ledger) {
 	t.Helper()
-	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=1", "--shards=users=1")
+	n := proctest.NewNode(t, bin, t.TempDir(), logStore, "--shards=posts=1", "--shards=users=1")
 	n.StartReady()
 	if snapshot {
 		growLog(t, n)
@@ -181,21 +198,45 @@ func killedNode(t *testing.T, snapshot bool) (dir string, l *ledger) {
 	return n.Dir, l
 }
 
-// filesByKind returns one file for each name that files have, the lock aside:
-// that of the largest where several have it. Paths are relative to dir.
+// The segments of a log have names of their own, and these two kinds.
+const (
+	segmentSuffix = ".wal"
+	newestSegment = "newest segment"
+	fullSegment   = "full segment"
+)
+
+// kindOf is a file's name or, of a segment, which of the two it is.
+func kindOf(t *testing.T, path string) string {
+	t.Helper()
+	if filepath.Ext(path) != segmentSuffix {
+		return filepath.Base(path)
+	}
+	all, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"+segmentSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path == slices.Max(all) {
+		return newestSegment
+	}
+	return fullSegment
+}
+
+// filesByKind returns one file for each kind that there is, the lock aside:
+// that with the most in it where several are of it. Paths are relative to dir.
 func filesByKind(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	kinds, sizes := map[string]string{}, map[string]int64{}
+	kinds, sizes := map[string]string{}, map[string]int{}
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == "LOCK" {
 			return err
 		}
-		info, err := d.Info()
+		raw, err := os.ReadFile(filepath.Join(dir, path))
 		if err != nil {
 			return err
 		}
-		if size, seen := sizes[d.Name()]; !seen || info.Size() > size {
-			kinds[d.Name()], sizes[d.Name()] = path, info.Size()
+		kind, size := kindOf(t, filepath.Join(dir, path)), len(bytes.TrimRight(raw, "\x00"))
+		if most, seen := sizes[kind]; !seen || size > most {
+			kinds[kind], sizes[kind] = path, size
 		}
 		return nil
 	})
