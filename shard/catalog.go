@@ -16,11 +16,13 @@ import (
 const (
 	// ShardsDefault is the number of shards of a keyspace that does not say.
 	ShardsDefault = 4
-	// ShardsMax bounds the shards of a keyspace: 16 to 64 Raft groups are what
-	// a node carries well.
+	// ShardsMax bounds the shards of a keyspace. All of them may be on one node,
+	// and 16 to 64 Raft groups are what a node carries well.
 	ShardsMax = 64
-	// KeyspacesMax bounds the keyspaces of a cluster, for the same reason.
-	KeyspacesMax = 64
+	// KeyspacesMax and GroupsMax bound the keyspaces of a cluster, and all their
+	// shards.
+	KeyspacesMax = raftfsm.KeyspacesMax
+	GroupsMax    = raftfsm.GroupsMax
 )
 
 // errRefused is returned when a command does not fit the catalog as it is by the
@@ -50,15 +52,16 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if anyShards {
 		k.Shards = ShardsDefault
 	}
-	if n.Keyspace(k.Name) == nil && len(n.Keyspaces()) >= KeyspacesMax {
-		return nil, &ArgumentError{"name", fmt.Sprintf("there are %d keyspaces, the most that a cluster takes", KeyspacesMax)}
-	}
 	r, err := n.Change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
 		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards,
 	}}})
 	switch {
 	case err != nil:
 		return nil, err
+	case r.Bound == raftfsm.BoundKeyspaces:
+		return nil, &ArgumentError{"name", r.Refused}
+	case r.Bound == raftfsm.BoundGroups:
+		return nil, &ArgumentError{"shards", r.Refused}
 	case r.Refused != "":
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}

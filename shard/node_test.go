@@ -53,8 +53,10 @@ func mustStop(t *testing.T, n *Node) {
 		t.Error(err)
 	}
 	for _, g := range n.groups.Load().all {
-		if err := g.replica.Load().fsm.Table().Check(); err != nil {
-			t.Errorf("group %d: %v", g.number, err)
+		if r := g.replica.Load(); r != nil {
+			if err := r.fsm.Table().Check(); err != nil {
+				t.Errorf("group %d: %v", g.number, err)
+			}
 		}
 	}
 }

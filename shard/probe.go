@@ -180,7 +180,7 @@ func (n *Node) freshnessOf(number uint32) (*group, *freshness) {
 }
 
 // groupsMax bounds the groups that one call names: all that a cluster can have.
-const groupsMax = KeyspacesMax*ShardsMax + 1
+const groupsMax = GroupsMax + 1
 
 func appendGroups(dst []byte, groups []uint32) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(groups)))

@@ -1,0 +1,61 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// However many ask at once, there are no more keyspaces and shards than the
+// bounds say, and those that are refused are told which bound.
+func TestBoundsOfACluster(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		others int // keyspaces on another node
+		shards int // of each of them
+		ask    int // shards of what is asked for
+		field  string
+		bound  string
+	}{
+		{"keyspaces", KeyspacesMax - 3, 1, 1, "name", fmt.Sprint(KeyspacesMax)},
+		{"shards", (GroupsMax - 2) / 60, 60, GroupsMax - 2 - (GroupsMax-2)/60*60, "shards", fmt.Sprint(GroupsMax)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+			elsewhere := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: n.self().VersionMax}
+			mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: elsewhere}}))
+			for i := range test.others {
+				mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{
+					Keyspace: raftfsm.Keyspace{Name: fmt.Sprintf("other%d", i), Kind: KindCounters, Columns: []string{"a"}, Shards: test.shards},
+					Replicas: slices.Repeat([][]string{{"n2.0"}}, test.shards),
+				}}))
+			}
+			errs := make([]error, 3) // room for one
+			var wg sync.WaitGroup
+			for i := range errs {
+				wg.Go(func() {
+					_, errs[i] = n.CreateKeyspace(t.Context(), Keyspace{Name: fmt.Sprintf("k%d", i), Columns: []string{"a"}, Shards: test.ask})
+				})
+			}
+			wg.Wait()
+			made := 0
+			for _, err := range errs {
+				var argument *ArgumentError
+				switch {
+				case err == nil:
+					made++
+				case !errors.As(err, &argument) || argument.Field != test.field || !strings.Contains(argument.Problem, test.bound):
+					t.Errorf("told %v", err)
+				}
+			}
+			if made != 1 {
+				t.Errorf("%d were made", made)
+			}
+		})
+	}
+}
