@@ -3,23 +3,17 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"regexp"
 	"sort"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/shard"
 )
-
-// replaceAfterMax bounds --replace-after: a cluster that waits for longer has
-// given its replica up.
-const replaceAfterMax = 30 * 24 * time.Hour
 
 // shardsMax bounds the shards of a keyspace: each is a Raft group, and 16 to 64
 // groups a node is the practical range.
@@ -109,19 +103,8 @@ func (c *config) validate() error {
 	if c.NodeID != "" && !cluster.ValidNodeID(c.NodeID) {
 		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
 	}
-	for _, addr := range c.Join {
-		if problem := addrProblem(addr, true); problem != "" {
-			return c.bad("join", fmt.Sprintf("%q: %s", addr, problem))
-		}
-	}
-	if c.Expect < 0 || c.Expect > cluster.ExpectMax {
-		return c.bad("bootstrap-expect", fmt.Sprintf("%d is not in 1…%d", c.Expect, cluster.ExpectMax))
-	}
-	if c.Zone != "" && !cluster.ValidZone(c.Zone) {
-		return c.bad("zone", fmt.Sprintf("%q: want 1 to 64 of A-Z a-z 0-9 . _ -", c.Zone))
-	}
-	if c.Placement.ReplaceAfter < time.Second || c.Placement.ReplaceAfter > replaceAfterMax {
-		return c.bad("replace-after", fmt.Sprintf("%s is not in 1s…%s", c.Placement.ReplaceAfter, replaceAfterMax))
+	if err := c.validateCluster(); err != nil {
+		return err
 	}
 	if err := c.Limits.Check(); err != nil {
 		return c.bad("key-horizon, producer-idle", err.Error())
@@ -142,20 +125,6 @@ func (c *config) bad(name, problem string) error {
 type configError struct{ problem string }
 
 func (e *configError) Error() string { return e.problem }
-
-func addrProblem(addr string, dialled bool) string {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "want HOST:PORT"
-	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return "want a port from 1 to 65535"
-	}
-	if ip := net.ParseIP(host); dialled && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return "want one host that other nodes can dial, not every interface"
-	}
-	return ""
-}
 
 // shardCounts maps a keyspace to its number of shards. As a flag it takes
 // NAME=N, also several with commas between, and adds to what it has.
@@ -232,20 +201,5 @@ func (f logStoreFlag) Set(text string) error {
 		}
 	}
 	*f.store = store
-	return nil
-}
-
-// addrsFlag takes addresses with commas between, and adds to what it has.
-type addrsFlag struct{ addrs *[]string }
-
-func (f addrsFlag) Type() string   { return "HOST:PORT,…" }
-func (f addrsFlag) String() string { return strings.Join(*f.addrs, ",") }
-
-func (f addrsFlag) Set(text string) error {
-	for addr := range strings.SplitSeq(text, ",") {
-		if addr = strings.TrimSpace(addr); addr != "" {
-			*f.addrs = append(*f.addrs, addr)
-		}
-	}
 	return nil
 }

@@ -119,6 +119,9 @@ func TestRefusedSettings(t *testing.T) {
 		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
 		{"flag of a later version", []string{"--redis-addr=a:1"}, nil, "", "unknown flag"},
 		{"join without a port", []string{"--join=a:1,b"}, nil, "", "join (flag --join): \"b\": want HOST:PORT"},
+		{"join from loopback", []string{"--join=10.0.0.2:7402", "--cluster-addr=10.0.0.1:7401"}, nil, "", "gossip-addr (default): \"127.0.0.1:7402\" is of this machine alone"},
+		{"join from half a loopback", []string{"--join=10.0.0.2:7402", "--cluster-addr=localhost:7401", "--gossip-addr=10.0.0.1:7402"}, nil, "", "cluster-addr (flag --cluster-addr): \"localhost:7401\" is of this machine alone"},
+		{"a long address", []string{"--cluster-addr=" + strings.Repeat("h", 160) + ":1"}, nil, "", "want at most 160 bytes"},
 		{"expect too many", []string{"--bootstrap-expect=33"}, nil, "", "bootstrap-expect (flag --bootstrap-expect): 33 is not in 1…32"},
 		{"zone", []string{"--zone=a b"}, nil, "", "zone (flag --zone): \"a b\": want 1 to 64 of"},
 		{"replace at once", []string{"--replace-after=1ms"}, nil, "", "replace-after (flag --replace-after): 1ms is not in 1s…"},
@@ -167,6 +170,19 @@ func TestHTTPAddrMayBeEveryInterface(t *testing.T) {
 	for _, addr := range []string{":7400", "0.0.0.0:7400", "[::]:7400", "localhost:7400"} {
 		if _, err := load(t, []string{"--http-addr=" + addr}, nil, ""); err != nil {
 			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+func TestJoinIsOfOneMachineOrOfMany(t *testing.T) {
+	for _, args := range [][]string{
+		{"--join=127.0.0.1:1"},
+		{"--join=db2:7402"}, // what a name means is seen when it is looked up
+		{"--join=10.0.0.2:7402,10.0.0.3:7402", "--gossip-addr=10.0.0.1:7402", "--cluster-addr=10.0.0.1:7401"},
+	} {
+		c, err := load(t, args, nil, "")
+		if err != nil || len(c.Join) == 0 {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/countd/countd/cluster"
+)
+
+// replaceAfterMax bounds --replace-after: a cluster that waits for longer has
+// given its replica up.
+const replaceAfterMax = 30 * 24 * time.Hour
+
+// validateCluster checks the settings that are of this node among others.
+func (c *config) validateCluster() error {
+	for _, addr := range c.Join {
+		if problem := addrProblem(addr, true); problem != "" {
+			return c.bad("join", fmt.Sprintf("%q: %s", addr, problem))
+		}
+		for _, own := range []struct{ name, addr string }{{"gossip-addr", c.GossipAddr}, {"cluster-addr", c.ClusterAddr}} {
+			if ip := net.ParseIP(hostOf(addr)); ip != nil && !ip.IsLoopback() && loopback(own.addr) {
+				return c.bad(own.name, fmt.Sprintf("%q is of this machine alone; the nodes at %q of --join could not reach it", own.addr, addr))
+			}
+		}
+	}
+	if c.Expect < 0 || c.Expect > cluster.ExpectMax {
+		return c.bad("bootstrap-expect", fmt.Sprintf("%d is not in 1…%d", c.Expect, cluster.ExpectMax))
+	}
+	if !cluster.ValidZone(c.Zone) {
+		return c.bad("zone", fmt.Sprintf("%q: want 1 to 64 of A-Z a-z 0-9 . _ -", c.Zone))
+	}
+	if c.Placement.ReplaceAfter < time.Second || c.Placement.ReplaceAfter > replaceAfterMax {
+		return c.bad("replace-after", fmt.Sprintf("%s is not in 1s…%s", c.Placement.ReplaceAfter, replaceAfterMax))
+	}
+	return nil
+}
+
+func addrProblem(addr string, dialled bool) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "want HOST:PORT"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return "want a port from 1 to 65535"
+	}
+	if len(addr) > cluster.AddrBytesMax {
+		return fmt.Sprintf("want at most %d bytes", cluster.AddrBytesMax)
+	}
+	if ip := net.ParseIP(host); dialled && (host == "" || ip != nil && ip.IsUnspecified()) {
+		return "want one host that other nodes can dial, not every interface"
+	}
+	return ""
+}
+
+// hostOf returns the host of an address that addrProblem finds no fault with.
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	return host
+}
+
+func loopback(addr string) bool {
+	ip := net.ParseIP(hostOf(addr))
+	return hostOf(addr) == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// addrsFlag takes addresses with commas between, and adds to what it has.
+type addrsFlag struct{ addrs *[]string }
+
+func (f addrsFlag) Type() string   { return "HOST:PORT,…" }
+func (f addrsFlag) String() string { return strings.Join(*f.addrs, ",") }
+
+func (f addrsFlag) Set(text string) error {
+	for addr := range strings.SplitSeq(text, ",") {
+		if addr = strings.TrimSpace(addr); addr != "" {
+			*f.addrs = append(*f.addrs, addr)
+		}
+	}
+	return nil
+}
