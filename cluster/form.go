@@ -41,6 +41,9 @@ const (
 	rivalFor = 20 * time.Second
 )
 
+// A promise must outlive an attempt by as much again; this does not compile else.
+const _ = uint64(promiseFor - 2*formTimeout)
+
 // The errors of Former.Run, none of which time mends.
 var (
 	// ErrNameTaken is returned when another living node has this node's name.
