@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotBytesDefault is the log since the last snapshot that starts a new
+// snapshotBytesDefault is the least log since the last snapshot that starts a new
 // one: replayed in a second or two.
 const snapshotBytesDefault = 64 << 20
 
@@ -70,12 +70,12 @@ const (
 	// sent this many at once.
 	appendEntriesMax = 64
 
-	// A snapshot leaves entries of about SnapshotBytes in front of it in the
-	// log, so that a follower that was away for a short time, or that restores
-	// the snapshot meanwhile, needs no other. raft wants it as a number of
-	// entries; these are its bounds.
-	trailingEntriesMin = 128
-	trailingEntriesMax = 10240
+	// A snapshot leaves entries of about dueBytes in front of it in the log, so
+	// that a follower that was away for a short time, or that restores the
+	// snapshot meanwhile, needs no other. raft wants it as a number of entries:
+	// this is the least, and that of a snapshot of nothing new.
+	trailingEntriesMin     = 128
+	trailingEntriesDefault = 10240
 )
 
 func (c groupConfig) withDefaults() (groupConfig, error) {
@@ -127,7 +127,7 @@ func (c groupConfig) raftConfig(leadership chan<- bool, logger *raftLogger) *raf
 	// raft's own count of entries.
 	conf.SnapshotThreshold = math.MaxUint64
 	conf.SnapshotInterval = 365 * 24 * time.Hour
-	conf.TrailingLogs = trailingEntriesMax
+	conf.TrailingLogs = trailingEntriesDefault
 	conf.NotifyCh = leadership
 	conf.Logger = logger
 	conf.NoLegacyTelemetry = true

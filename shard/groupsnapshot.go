@@ -28,20 +28,29 @@ func (g *group) snapshot() error {
 	if err != nil {
 		return fmt.Errorf("cannot take a snapshot: %w", err)
 	}
+	g.log.dueBytes.Store(g.dueBytes())
 	g.log.bytes.Add(-bytes)
 	g.log.entries.Add(-entries)
 	return nil
 }
 
-// setTrailing makes the next snapshot leave about SnapshotBytes of entries in
-// the log, judged by the size of those since the last one.
+// dueBytes is the log since the last snapshot at which the next is due, and what
+// each leaves of it: no less than a snapshot takes. So writing snapshots costs at
+// most as much as writing the log; and a follower that is sent one finds the
+// entries that came meanwhile still there, as long as it restores the snapshot
+// faster than its leader writes as much of log.
+func (g *group) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.newestBytes.Load()) }
+
+// setTrailing makes the next snapshot leave about dueBytes of entries in the
+// log, judged by the size of those since the last one. They are no more than
+// those, so that they bound the bytes too.
 func (g *group) setTrailing(bytes, entries int64) error {
-	trailing := int64(trailingEntriesMax)
+	trailing := int64(trailingEntriesDefault)
 	if bytes > 0 && entries > 0 {
-		trailing = g.cfg.SnapshotBytes / max(1, bytes/entries)
+		trailing = g.dueBytes() / max(1, bytes/entries)
 	}
 	conf := g.raft.ReloadableConfig()
-	conf.TrailingLogs = uint64(min(max(trailing, trailingEntriesMin), trailingEntriesMax))
+	conf.TrailingLogs = uint64(max(trailing, trailingEntriesMin))
 	if err := g.raft.ReloadConfig(conf); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
 	}
@@ -49,15 +58,16 @@ func (g *group) setTrailing(bytes, entries int64) error {
 }
 
 // runSnapshots takes a snapshot whenever the log since the last one has grown
-// to SnapshotBytes.
+// to dueBytes.
 func (g *group) runSnapshots() {
+	g.log.dueBytes.Store(g.dueBytes())
 	for {
 		select {
 		case <-g.log.due:
 		case <-g.done:
 			return
 		}
-		for g.log.bytes.Load() >= g.cfg.SnapshotBytes && g.stop.failure() == nil {
+		for g.log.bytes.Load() >= g.dueBytes() && g.stop.failure() == nil {
 			err := g.snapshot()
 			if err == nil {
 				continue
@@ -75,5 +85,5 @@ func (g *group) runSnapshots() {
 // worthSnapshot reports whether replaying the log since the last snapshot
 // would take longer than a restart should.
 func (g *group) worthSnapshot() bool {
-	return g.log.bytes.Load() >= g.cfg.SnapshotBytes/4
+	return g.log.bytes.Load() >= g.dueBytes()/4
 }

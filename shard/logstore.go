@@ -95,7 +95,7 @@ type checkedLog struct {
 	// takes away what a snapshot covered; due is signalled at dueBytes.
 	bytes    atomic.Int64
 	entries  atomic.Int64
-	dueBytes int64
+	dueBytes atomic.Int64
 	due      chan struct{} // capacity 1
 }
 
@@ -105,10 +105,9 @@ var (
 )
 
 func newCheckedLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop *failStop) *checkedLog {
-	return &checkedLog{
-		store: store, group: group, path: path, stop: stop,
-		dueBytes: dueBytes, due: make(chan struct{}, 1),
-	}
+	l := &checkedLog{store: store, group: group, path: path, stop: stop, due: make(chan struct{}, 1)}
+	l.dueBytes.Store(dueBytes)
+	return l
 }
 
 // IsMonotonic makes raft delete the whole log when a snapshot from the leader
@@ -211,7 +210,7 @@ func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
 
 // grow counts bytes of log since the last snapshot.
 func (l *checkedLog) grow(bytes int64) {
-	if l.bytes.Add(bytes) >= l.dueBytes {
+	if l.bytes.Add(bytes) >= l.dueBytes.Load() {
 		select {
 		case l.due <- struct{}{}:
 		default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -250,6 +251,60 @@ func testBytesStartASnapshot(t *testing.T, store LogStore) {
 	}
 	if got := g.log.bytes.Load(); got != counted {
 		t.Errorf("%d bytes since the snapshot, want %d", got, counted)
+	}
+}
+
+// largeFSM is a sumFSM whose snapshots are large.
+type largeFSM struct {
+	sumFSM
+	bytes int
+}
+
+func (f *largeFSM) Snapshot() (raft.FSMSnapshot, error) {
+	return sumSnapshot{bytes: make([]byte, f.bytes)}, nil
+}
+
+func (f *largeFSM) Restore(state io.ReadCloser) error { return state.Close() }
+
+// The next snapshot is due after as much log as the last one takes, and leaves as
+// much of it, however small the entries: a follower that restores it while
+// entries go on coming is not always late.
+func TestSnapshotIsDueByItsSize(t *testing.T) {
+	const state = 2 << 20
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Initial, cfg.SnapshotBytes, cfg.FSM = aloneIn(cfg), 64<<10, &largeFSM{bytes: state}
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	mustGrow := func(bytes int64) {
+		t.Helper()
+		for from := g.log.bytes.Load(); g.log.bytes.Load() < from+bytes; {
+			mustDo(t, g.apply(append(number(1), make([]byte, 16<<10)...), time.Second).Error())
+		}
+	}
+	mustGrow(cfg.SnapshotBytes)
+	eventually(t, "a first snapshot is taken", func() bool { return g.stats().Snapshot > 0 })
+	if due, got := g.dueBytes(), g.snaps.newestBytes.Load(); due != state || got != state {
+		t.Errorf("due after %d, the snapshot has %d", due, got)
+	}
+	mustClose(t, g)
+
+	cfg.FSM = &largeFSM{bytes: state}
+	g = mustOpen(t, cfg) // which knows it from the snapshot
+	mustBeReady(t, g)
+	first := g.stats().Snapshot
+	mustGrow(state / 2)
+	if g.stats().Snapshot != first {
+		t.Error("a snapshot was taken after half as much")
+	}
+	mustGrow(state / 2)
+	eventually(t, "a second snapshot is taken", func() bool { return g.stats().Snapshot > first })
+
+	const tiny = 50_000
+	g.log.bytes.Store(tiny * entryOverheadBytes)
+	g.log.entries.Store(tiny)
+	mustDo(t, g.setTrailing(g.log.bytes.Load(), tiny))
+	if got := g.raft.ReloadableConfig().TrailingLogs; got < state/entryOverheadBytes {
+		t.Errorf("%d entries of %d bytes are left", got, entryOverheadBytes)
 	}
 }
 

@@ -13,6 +13,7 @@ type snapSink struct {
 	raft.SnapshotSink
 	store  *snapStore
 	index  uint64
+	bytes  int64 // written, the head aside
 	closed bool
 }
 
@@ -21,6 +22,7 @@ func (k *snapSink) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := k.SnapshotSink.Write(p)
+	k.bytes += int64(n)
 	if err != nil {
 		return n, k.store.fail(fmt.Errorf("cannot write snapshot %s: %w", k.ID(), err))
 	}
@@ -46,6 +48,7 @@ func (k *snapSink) Close() error {
 		return k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
 	}
 	k.store.newestIndex.Store(k.index)
+	k.store.newestBytes.Store(k.bytes)
 	return nil
 }
 

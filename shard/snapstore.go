@@ -67,6 +67,7 @@ type snapStore struct {
 	stop  *failStop
 
 	newestIndex atomic.Uint64 // log index of the newest whole snapshot, 0 for none
+	newestBytes atomic.Int64  // size of its state
 }
 
 var _ raft.SnapshotStore = (*snapStore)(nil)
@@ -88,6 +89,7 @@ func openSnapStore(dir string, group uint32, logger hclog.Logger, stop *failStop
 	}
 	if len(metas) > 0 {
 		s.newestIndex.Store(metas[0].Index)
+		s.newestBytes.Store(metas[0].Size)
 	}
 	return s, nil
 }
@@ -265,7 +267,7 @@ func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, con
 	if err != nil {
 		return nil, s.fail(fmt.Errorf("cannot create a snapshot: %w", err))
 	}
-	sink := &snapSink{SnapshotSink: files, store: s, index: index}
+	sink := &snapSink{SnapshotSink: files, store: s, index: index, bytes: -snapshotHeadBytes}
 	head := snapshotHead(index, term, configurationIndex, configuration.Servers)
 	if _, err := sink.Write(head[:]); err != nil {
 		return nil, errors.Join(err, files.Cancel())
