@@ -106,6 +106,7 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
+	r.group.stateBytes.Store(&r.snapshotBytesFunc)
 	r.proposer = newProposer(r.group, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)

@@ -84,7 +84,9 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 	if node == "" || node == n.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}
-	settled, err := n.sendParts(ctx, g, node, parts)
+	led, done := n.whileLed(ctx, g, node)
+	defer done()
+	settled, err := n.sendParts(led, g, node, parts)
 	if err == nil && len(settled) > 0 {
 		err = settled[0].err // of the group, if it is one of those that learn looks at
 	}

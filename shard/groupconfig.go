@@ -38,6 +38,10 @@ type groupConfig struct {
 	// configuration has.
 	Addrs func(node string) (string, bool)
 
+	// Room returns an error if the disk has no room for a snapshot of about so
+	// many bytes, or else what to call once it is written. nil for always.
+	Room func(bytes uint64) (give func(), err error)
+
 	LogStore      LogStore      // "" for LogStoreBoltDB
 	SnapshotBytes int64         // 0 for snapshotBytesDefault
 	DiskStallMax  time.Duration // 0 for diskStallMax

@@ -79,7 +79,7 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.trans = newRaftTransport(layer, cfg.Addrs, logger)
+	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime/metrics"
 	"sync/atomic"
 	"time"
@@ -14,16 +15,17 @@ import (
 )
 
 const (
-	// headroomTick is how often memory and disk are looked at. At 1 GB/s of log,
-	// more than was ever seen, the default reserve outlasts one tick.
+	// headroomTick is how often memory and disk are looked at. Meanwhile a disk
+	// that takes 1 GB a second takes half of the default reserve; what snapshots
+	// take is reserved besides.
 	headroomTick = 500 * time.Millisecond
-	// collectorShare is what the collector needs beside what is alive: its goal
-	// for large heaps is a quarter (cmd/countd), and a heap that is full of live
-	// data would be collected without end.
-	collectorShare = 4
 
-	// DiskReserveDefault is kept free for the snapshots and log entries of
-	// writes that were accepted.
+	// MemoryLimitMin is the least that Config.MemoryLimit may be. A node without a
+	// row takes half of it.
+	MemoryLimitMin = 64 << 20
+
+	// DiskReserveDefault is kept free for the log entries of writes that were
+	// accepted.
 	DiskReserveDefault = 1 << 30
 )
 
@@ -39,19 +41,23 @@ type headroom struct {
 
 	memoryLimit uint64 // bytes; 0 for none
 	diskReserve uint64 // bytes; 0 for none
-	live        func() uint64
+	live        func() uint64 // bytes of the heap in use when it was last collected
+	tables      func() uint64 // bytes of all tables now
+	collector   func() uint64 // percent of what is in use that the collector needs besides
+	snapshots   func() uint64 // bytes that the next snapshot of each group may take
 	free        func() (uint64, error)
 	logger      *slog.Logger
 
 	stop, stopped chan struct{}
 }
 
-// watch begins to look at the file system of dir and at this process's heap.
-// cfg gives the bounds.
-func (h *headroom) watch(cfg *Config) error {
+// watch begins to look at the file system of the node's directory and at this
+// process's memory.
+func (h *headroom) watch(n *Node) error {
+	cfg := &n.cfg
 	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, cfg.Logger
-	h.live = liveHeapBytes
-	h.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
+	h.live, h.tables, h.collector, h.snapshots = liveHeapBytes, n.tableBytes, collectorPercent, n.snapshotBytes
+	h.free = n.room.free
 	for name, full := range map[string]*atomic.Bool{"memory": &h.memoryFull, "disk": &h.diskFull} {
 		err := cfg.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "countd_" + name + "_full",
@@ -97,14 +103,15 @@ func (h *headroom) close() {
 // look takes stock once. What was full counts as free again a little below the
 // bound, so that it does not change with every request.
 func (h *headroom) look() {
-	live := h.live()
-	h.turn(&h.memoryFull, h.memoryLimit > 0, live+live/collectorShare, h.memoryLimit, "memory")
+	// The tables have grown since the last collection, and nothing else grows much.
+	used := max(h.live(), h.tables())
+	h.turn(&h.memoryFull, h.memoryLimit > 0, used+used/100*h.collector(), h.memoryLimit, "memory")
 	free, err := h.free()
 	if err != nil {
 		h.logger.Warn("cannot tell the free space of the disk", "err", err)
 		return
 	}
-	h.turn(&h.diskFull, h.diskReserve > 0, h.diskReserve, free, "disk")
+	h.turn(&h.diskFull, h.diskReserve > 0, h.diskReserve+h.snapshots(), free, "disk")
 }
 
 // turn sets full while used is not below limit, and until it is by a sixteenth.
@@ -159,10 +166,33 @@ func makesRow(op *engine.Op) bool {
 	return false
 }
 
-func liveHeapBytes() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+func liveHeapBytes() uint64 { return runtimeMetric("/gc/heap/live:bytes") }
+
+// collectorPercent is the collector's goal, GOGC. A heap that is full of live data
+// would be collected without end. A collector that is turned off has no goal but
+// GOMEMLIMIT.
+func collectorPercent() uint64 {
+	if percent := runtimeMetric("/gc/gogc:percent"); percent != math.MaxUint64 {
+		return percent
+	}
+	return 0
+}
+
+func runtimeMetric(name string) uint64 {
+	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
+}
+
+// tableBytes is the memory of all tables of this node.
+func (n *Node) tableBytes() uint64 {
+	total := uint64(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			total += r.fsm.Table().Stats().Bytes
+		}
+	}
+	return total
 }
 
 func freeBytes(dir string) (uint64, error) {

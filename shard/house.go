@@ -8,8 +8,9 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// houseTick is how often what the catalog should hold is looked at.
-const houseTick = 200 * time.Millisecond
+// houseTick is how often what the catalog should hold is looked at when it does
+// not change.
+const houseTick = time.Second
 
 // runHouse keeps this node's record in the catalog true, makes the built-in
 // keyspaces of a new cluster, and keeps the catalog's snapshot new, so that a
@@ -21,6 +22,7 @@ func (n *Node) runHouse() {
 	kept := uint64(0)
 	for {
 		select {
+		case <-n.catalog.View().Changed():
 		case <-tick.C:
 		case <-n.stopping:
 			return

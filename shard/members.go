@@ -39,7 +39,18 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 			return "", nil
 		}
 	}
-	return g.dismissStep(servers, at, target, others)
+	var there []member // of the target, those that could go on without the rest
+	for _, m := range target {
+		if m.key == g.cfg.NodeID {
+			there = append(there, m)
+		} else if lag, err := behind(ctx, m.key); err == nil && lag <= caughtUpEntries {
+			there = append(there, m)
+		}
+	}
+	if 2*len(there) <= len(target) {
+		return "", nil // whoever is left over may be needed
+	}
+	return g.dismissStep(servers, at, target, others, there)
 }
 
 // member is a node that is to be in a group.
@@ -81,8 +92,9 @@ func (g *group) admitStep(ctx context.Context, servers []raft.Server, at uint64,
 }
 
 // dismissStep takes out, or the vote from, the first member that should not have
-// it. The leader itself goes last, and leads no longer by then.
-func (g *group) dismissStep(servers []raft.Server, at uint64, target, others []member) (string, error) {
+// it. The leader itself goes last, and leads no longer by then: it hands over to
+// one of those that are there.
+func (g *group) dismissStep(servers []raft.Server, at uint64, target, others, there []member) (string, error) {
 	in := func(list []member, s raft.Server) bool {
 		return slices.ContainsFunc(list, func(m member) bool { return m.key == string(s.ID) })
 	}
@@ -98,10 +110,10 @@ func (g *group) dismissStep(servers []raft.Server, at uint64, target, others []m
 			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, at, memberTimeout))
 		}
 	}
-	if !leads || len(target) == 0 {
+	if !leads {
 		return "", nil
 	}
-	return "handed over to " + target[0].key, g.transfer(target[0])
+	return "handed over to " + there[0].key, g.transfer(there[0])
 }
 
 // changed waits for a change of members.

@@ -242,7 +242,7 @@ func TestTransportDialsWhereANodeIs(t *testing.T) {
 	here, nowhere := raft.ServerAddress(layer.Addr().String()), raft.ServerAddress("127.0.0.1:1")
 	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(node string) (string, bool) {
 		return string(here), node == "known"
-	}, hclog.NewNullLogger())
+	}, 0, hclog.NewNullLogger())
 	t.Cleanup(func() { from.Close() })
 	for _, test := range []struct {
 		node       raft.ServerID

@@ -103,6 +103,7 @@ type Node struct {
 	metrics *stageMetrics
 
 	headroom headroom
+	room     diskRoom
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]
@@ -140,10 +141,14 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Limits.Check(); err != nil {
 		return nil, err
 	}
+	if cfg.MemoryLimit > 0 && cfg.MemoryLimit < MemoryLimitMin {
+		return nil, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", cfg.MemoryLimit, uint64(MemoryLimitMin))
+	}
 	n := &Node{
 		cfg: cfg, catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}
+	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}, byNumber: map[uint32]*counterGroup{}})
 	if n.metrics, err = newStageMetrics(cfg.Metrics); err != nil {
@@ -165,7 +170,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.cfg.LogStore, err = chooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
-	if err := n.headroom.watch(&n.cfg); err != nil {
+	if err := n.headroom.watch(n); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := n.start(); err != nil {
@@ -220,6 +225,7 @@ func (n *Node) groupConfig(number uint32, keyspace string, fsm groupFSM) groupCo
 		Fatal:    n.fatal,
 		Addrs:    n.addrOf,
 		LogStore: n.cfg.LogStore,
+		Room:     n.room.take,
 	}
 }
 

@@ -163,7 +163,7 @@ func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, er
 		return 0, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
 	if err := g.ready(); err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%w: %w", err, errLedBy(g.leader()))
 	}
 	return fresh.confirm(ctx)
 }

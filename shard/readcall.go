@@ -48,12 +48,9 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 	last := ErrNoLeader
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for _, node := range n.readers(g) {
-			answer, err := n.peer(node).reads.do(ctx, q)
+			rows, err := n.readAt(ctx, node, q)
 			if err == nil {
-				err = answer.err
-			}
-			if err == nil {
-				copy(p.rows, answer.rows)
+				copy(p.rows, rows)
 				return nil
 			}
 			last = err
@@ -67,6 +64,18 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 		}
 	}
+}
+
+// readAt asks one node, for as long as one that is there may take: then another
+// is asked.
+func (n *Node) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	answer, err := n.peer(node).reads.do(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return answer.rows, answer.err
 }
 
 // readers returns the other nodes that may answer a read, the leader first.

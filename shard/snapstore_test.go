@@ -46,7 +46,7 @@ func testTransport(t *testing.T) (raftTransport, *muxLayer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trans := newRaftTransport(layer, nil, hclog.NewNullLogger())
+	trans := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
 	t.Cleanup(func() { trans.Close() })
 	return trans, layer.(*muxLayer)
 }

@@ -1,0 +1,60 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// errNoRoom is returned for a snapshot that the disk has no room for. A write
+// that fails ends the process, and a start would only try again.
+var errNoRoom = errors.New("the disk has no room for a snapshot")
+
+// diskRoom gives what is free on the disk to the snapshots that are written at
+// the same time.
+type diskRoom struct {
+	free func() (uint64, error)
+
+	mu struct {
+		sync.Mutex
+		taken uint64 // by snapshots under way: some of it is written, and not free either
+	}
+}
+
+// take returns errNoRoom unless the disk has that many bytes for a snapshot. The
+// caller calls give once it is written, or was not.
+func (d *diskRoom) take(bytes uint64) (give func(), err error) {
+	free, err := d.free()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.taken+bytes > free {
+		return nil, fmt.Errorf("%w of about %d bytes: %d are free, %d of them taken", errNoRoom, bytes, free, min(free, d.mu.taken))
+	}
+	d.mu.taken += bytes
+	return func() {
+		d.mu.Lock()
+		d.mu.taken -= bytes
+		d.mu.Unlock()
+	}, nil
+}
+
+// snapshotBytes is what the next snapshot of each group of this node may take,
+// all at once. The catalog's takes next to nothing.
+func (n *Node) snapshotBytes() uint64 {
+	total := uint64(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			total += r.snapshotBytes()
+		}
+	}
+	return total
+}
+
+// snapshotBytes is what the next snapshot may take: as much as the last one, or
+// as the table, of which it is a denser form.
+func (r *replica) snapshotBytes() uint64 {
+	return max(uint64(r.group.snaps.newestBytes.Load()), r.fsm.Table().Stats().Bytes)
+}

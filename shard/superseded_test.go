@@ -1,0 +1,45 @@
+package shard
+
+import (
+	"testing"
+	"time"
+)
+
+// TestCallToASupersededLeaderEnds has a node that holds no replica call one that
+// does not answer. The call goes on while that node leads, and ends once another
+// says that it does.
+func TestCallToASupersededLeaderEnds(t *testing.T) {
+	all := openMembers(t, 4)
+	n := all[3]
+	ks := n.Keyspace("posts")
+	groups, err := n.groupsOf(ks)
+	mustDo(t, err)
+	g := groups[0]
+	if g.replica.Load() != nil {
+		t.Fatal("the node that calls holds a replica")
+	}
+	leading := ""
+	eventually(t, "the shard has a leader", func() bool {
+		for _, m := range all {
+			if at := m.shardOf(g.number); at.replica.Load() != nil && at.replica.Load().group.ready() == nil {
+				leading = m.cfg.NodeKey
+			}
+		}
+		return leading != ""
+	})
+
+	asLed, done := n.whileLed(t.Context(), g, leading)
+	defer done()
+	select {
+	case <-asLed.Done():
+		t.Error("a call to the leader was ended")
+	case <-time.After(supersededLookEvery * (supersededLooks + 2)):
+	}
+	superseded, done := n.whileLed(t.Context(), g, "n9.0")
+	defer done()
+	select {
+	case <-superseded.Done():
+	case <-time.After(10 * time.Second):
+		t.Error("a call to a node that does not lead goes on")
+	}
+}
