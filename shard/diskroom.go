@@ -47,14 +47,8 @@ func (n *Node) snapshotBytes() uint64 {
 	total := uint64(0)
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			total += r.snapshotBytes()
+			total += r.group.snapshotBytes()
 		}
 	}
 	return total
-}
-
-// snapshotBytes is what the next snapshot may take: as much as the last one, or
-// as the table, of which it is a denser form.
-func (r *replica) snapshotBytes() uint64 {
-	return max(uint64(r.group.snaps.newestBytes.Load()), r.fsm.Table().Stats().Bytes)
 }

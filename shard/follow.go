@@ -97,6 +97,7 @@ func (n *Node) groupDir(number uint32) string {
 func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	r := &replica{fsm: raftfsm.NewCounters()}
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
+	cfg.StateBytes = func() uint64 { return r.fsm.Table().Stats().Bytes }
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
@@ -106,7 +107,6 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
-	r.group.stateBytes.Store(&r.snapshotBytesFunc)
 	r.proposer = newProposer(r.group, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)

@@ -44,7 +44,8 @@ type group struct {
 	gate    sync.RWMutex
 	closing bool
 
-	snapshotting sync.Mutex // held by snapshot
+	snapshotting sync.Mutex  // held by snapshot
+	withoutRoom  atomic.Bool // a snapshot is due and the disk has no room for it
 
 	done    chan struct{} // closed when raft has stopped
 	wg      sync.WaitGroup

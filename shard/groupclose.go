@@ -36,7 +36,9 @@ func (g *group) settle(ctx context.Context, snapshot bool) error {
 		// Its answer does not matter: raft's queue is first in, first out.
 		_ = g.await(g.raft.Barrier(enqueueTimeoutMax))
 		if snapshot && g.worthSnapshot() {
-			return g.snapshot()
+			if err := g.snapshot(); !errors.Is(err, errNoRoom) {
+				return err
+			}
 		}
 		return nil
 	})

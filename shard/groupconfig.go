@@ -38,6 +38,9 @@ type groupConfig struct {
 	// configuration has.
 	Addrs func(node string) (string, bool)
 
+	// StateBytes is no less than what a snapshot would take now, but for what the
+	// last one took besides. nil for next to nothing.
+	StateBytes func() uint64
 	// Room returns an error if the disk has no room for a snapshot of about so
 	// many bytes, or else what to call once it is written. nil for always.
 	Room func(bytes uint64) (give func(), err error)

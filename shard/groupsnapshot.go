@@ -13,10 +13,18 @@ import (
 const snapshotRetryDelay = time.Second
 
 // snapshot writes a snapshot of what is applied and cuts the log before it.
-// raft may put it off, with an error, while the configuration changes.
+// It is put off, with an error, by raft while the configuration changes, and with
+// errNoRoom while the disk has no room for it.
 func (g *group) snapshot() error {
 	g.snapshotting.Lock()
 	defer g.snapshotting.Unlock()
+	if g.cfg.Room != nil {
+		give, err := g.cfg.Room(g.snapshotBytes())
+		if err != nil {
+			return err
+		}
+		defer give()
+	}
 	bytes, entries := g.log.bytes.Load(), g.log.entries.Load()
 	if err := g.setTrailing(bytes, entries); err != nil {
 		return err
@@ -40,6 +48,16 @@ func (g *group) snapshot() error {
 // entries that came meanwhile still there, as long as it restores the snapshot
 // faster than its leader writes as much of log.
 func (g *group) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.newestBytes.Load()) }
+
+// snapshotBytes is what the next snapshot may take: as much as the last one, or as
+// the state does in memory, of which it is a denser form.
+func (g *group) snapshotBytes() uint64 {
+	bytes := uint64(g.snaps.newestBytes.Load())
+	if g.cfg.StateBytes != nil {
+		bytes = max(bytes, g.cfg.StateBytes())
+	}
+	return bytes
+}
 
 // setTrailing makes the next snapshot leave about dueBytes of entries in the
 // log, judged by the size of those since the last one. They are no more than
@@ -69,16 +87,29 @@ func (g *group) runSnapshots() {
 		}
 		for g.log.bytes.Load() >= g.dueBytes() && g.stop.failure() == nil {
 			err := g.snapshot()
+			g.tellRoom(err)
 			if err == nil {
 				continue
 			}
-			g.cfg.Logger.Info("a snapshot was put off", "group", g.cfg.Group, "err", err)
 			select {
 			case <-time.After(snapshotRetryDelay):
 			case <-g.done:
 				return
 			}
 		}
+	}
+}
+
+// tellRoom tells of a snapshot that was put off: once if for want of room, which
+// an operator must make.
+func (g *group) tellRoom(err error) {
+	without := errors.Is(err, errNoRoom)
+	was := g.withoutRoom.Swap(without)
+	switch {
+	case without && !was:
+		g.cfg.Logger.Warn("a snapshot is put off until the disk has room, and the log grows", "group", g.cfg.Group, "err", err)
+	case err != nil && !without:
+		g.cfg.Logger.Info("a snapshot was put off", "group", g.cfg.Group, "err", err)
 	}
 }
 

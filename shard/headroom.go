@@ -39,8 +39,8 @@ type headroom struct {
 	memoryFull atomic.Bool
 	diskFull   atomic.Bool
 
-	memoryLimit uint64 // bytes; 0 for none
-	diskReserve uint64 // bytes; 0 for none
+	memoryLimit uint64        // bytes; 0 for none
+	diskReserve uint64        // bytes; 0 for none
 	live        func() uint64 // bytes of the heap in use when it was last collected
 	tables      func() uint64 // bytes of all tables now
 	collector   func() uint64 // percent of what is in use that the collector needs besides
@@ -105,7 +105,7 @@ func (h *headroom) close() {
 func (h *headroom) look() {
 	// The tables have grown since the last collection, and nothing else grows much.
 	used := max(h.live(), h.tables())
-	h.turn(&h.memoryFull, h.memoryLimit > 0, used+used/100*h.collector(), h.memoryLimit, "memory")
+	h.turn(&h.memoryFull, h.memoryLimit > 0, used+used*h.collector()/100, h.memoryLimit, "memory")
 	free, err := h.free()
 	if err != nil {
 		h.logger.Warn("cannot tell the free space of the disk", "err", err)

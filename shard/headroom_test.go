@@ -3,8 +3,11 @@ package shard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -15,29 +18,40 @@ import (
 )
 
 func TestHeadroomTurns(t *testing.T) {
-	live, free := uint64(0), uint64(math.MaxUint64)
+	type stock struct{ live, tables, collector, snapshots, free uint64 }
+	var now stock
 	h := &headroom{
 		memoryLimit: 1000, diskReserve: 1600, logger: slog.New(slog.DiscardHandler),
-		live: func() uint64 { return live },
-		free: func() (uint64, error) { return free, nil },
+		live:      func() uint64 { return now.live },
+		tables:    func() uint64 { return now.tables },
+		collector: func() uint64 { return now.collector },
+		snapshots: func() uint64 { return now.snapshots },
+		free:      func() (uint64, error) { return now.free, nil },
 	}
 	for i, step := range []struct {
-		live, free               uint64
+		now                      stock
 		wantMemory, wantDiskFull bool
 	}{
-		{live: 0, free: 10_000},
-		{live: 799, free: 1601},
-		{live: 800, free: 1600, wantMemory: true, wantDiskFull: true}, // a quarter more than 800 is 1000
-		{live: 751, free: 1706, wantMemory: true, wantDiskFull: true}, // not free by a sixteenth yet
-		{live: 749, free: 1708},
-		{live: 0, free: 0, wantDiskFull: true},
+		{now: stock{collector: 25, free: 10_000}},
+		{now: stock{live: 799, collector: 25, free: 1601}},
+		{now: stock{live: 800, collector: 25, free: 1600}, wantMemory: true, wantDiskFull: true}, // a quarter more than 800 is 1000
+		{now: stock{live: 760, collector: 25, free: 1706}, wantMemory: true, wantDiskFull: true}, // not free by a sixteenth yet
+		{now: stock{live: 700, collector: 25, free: 1708}},
+		{now: stock{collector: 25}, wantDiskFull: true},
+		{now: stock{live: 10, tables: 800, collector: 25, free: 10_000}, wantMemory: true}, // tables that grew since the collection
+		{now: stock{live: 700, collector: 100, free: 10_000}, wantMemory: true},            // another GOGC
+		{now: stock{live: 700, collector: 0, free: 10_000}},
+		{now: stock{snapshots: 400, free: 2000}, wantDiskFull: true}, // snapshots may take it
+		{now: stock{snapshots: 200, free: 2000}},
 	} {
-		live, free = step.live, step.free
+		now = step.now
 		h.look()
 		if h.memoryFull.Load() != step.wantMemory || h.diskFull.Load() != step.wantDiskFull {
 			t.Errorf("step %d: memory full %v, disk full %v", i, h.memoryFull.Load(), h.diskFull.Load())
 		}
 	}
+	now = stock{}
+	h.look()
 	h.free = func() (uint64, error) { return 0, errBrokenDisk }
 	if h.look(); !h.diskFull.Load() {
 		t.Error("an unknown disk was taken for a free one")
@@ -46,11 +60,97 @@ func TestHeadroomTurns(t *testing.T) {
 
 func TestHeadroomWithoutBounds(t *testing.T) {
 	h := &headroom{
-		live: func() uint64 { return math.MaxUint64 / 2 },
-		free: func() (uint64, error) { return 0, nil },
+		live:      func() uint64 { return math.MaxUint64 / 200 },
+		tables:    func() uint64 { return 0 },
+		collector: func() uint64 { return 100 },
+		snapshots: func() uint64 { return 1 << 40 },
+		free:      func() (uint64, error) { return 0, nil },
 	}
 	if h.look(); h.memoryFull.Load() || h.diskFull.Load() {
 		t.Error("full without a bound")
+	}
+}
+
+func TestCollectorsGoal(t *testing.T) {
+	before := debug.SetGCPercent(37)
+	defer debug.SetGCPercent(before)
+	if got := collectorPercent(); got != 37 {
+		t.Errorf("%d %%, want 37", got)
+	}
+	debug.SetGCPercent(-1)
+	if got := collectorPercent(); got != 0 {
+		t.Errorf("%d %% of a collector that is turned off", got)
+	}
+}
+
+// A limit that no node could keep is refused, by name.
+func TestLeastMemoryLimit(t *testing.T) {
+	_, err := Open(Config{
+		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",
+		MemoryLimit: MemoryLimitMin - 1, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(MemoryLimitMin)) {
+		t.Errorf("opened with %v", err)
+	}
+}
+
+// What is reserved for a snapshot covers it, and a group without as much room
+// puts it off and goes on.
+func TestSnapshotWithoutRoom(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks := n.Keyspace("posts")
+	ops := make([]engine.Op, 0, 10_000)
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 50_000 {
+		ops = append(ops, addTo(r.Uint64(), uint8(i%4), r.Int64()>>r.IntN(60)))
+		if len(ops) == cap(ops) {
+			mustDo(t, n.Write(ks, &Write{Ops: ops, Deadline: soon()}))
+			ops = ops[:0]
+		}
+	}
+	g := n.groups.Load().all[0].replica.Load().group
+	estimate := g.snapshotBytes()
+	if total := n.snapshotBytes(); total < estimate {
+		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)
+	}
+	free := estimate - 1
+	g.cfg.Room = (&diskRoom{free: func() (uint64, error) { return free, nil }}).take
+	if err := g.snapshot(); !errors.Is(err, errNoRoom) {
+		t.Fatalf("a snapshot without room: %v", err)
+	}
+	g.tellRoom(errNoRoom)
+	if n.snapshotsPutOff() != 1 {
+		t.Error("the metric does not tell")
+	}
+	free++
+	mustDo(t, g.snapshot())
+	if took := uint64(g.snaps.newestBytes.Load()); took == 0 || took > estimate {
+		t.Errorf("it took %d bytes, %d were reserved", took, estimate)
+	}
+	if g.tellRoom(nil); n.snapshotsPutOff() != 0 {
+		t.Error("the metric goes on telling")
+	}
+	mustWrite(t, n, ks, addTo(1, 0, 1))
+}
+
+// Snapshots that are written at once do not have the same room.
+func TestDiskRoomIsGivenOnce(t *testing.T) {
+	room := diskRoom{free: func() (uint64, error) { return 100, nil }}
+	give, err := room.take(60)
+	mustDo(t, err)
+	if _, err := room.take(41); !errors.Is(err, errNoRoom) {
+		t.Errorf("taken twice: %v", err)
+	}
+	second, err := room.take(40)
+	mustDo(t, err)
+	give()
+	second()
+	give, err = room.take(100)
+	mustDo(t, err)
+	give()
+	room.free = func() (uint64, error) { return 0, errBrokenDisk }
+	if _, err := room.take(1); !errors.Is(err, errBrokenDisk) {
+		t.Errorf("an unknown disk: %v", err)
 	}
 }
 

@@ -18,6 +18,11 @@ func (n *Node) registerGauges() error {
 			"How far the time of the log that is furthest ahead is ahead of this machine's clock.",
 			n.logAheadSeconds,
 		},
+		{
+			"countd_snapshots_put_off",
+			"Groups whose snapshot is due and put off until the disk has room for it.",
+			n.snapshotsPutOff,
+		},
 	} {
 		opts := prometheus.GaugeOpts{Name: g.name, Help: g.help}
 		if err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, g.value)); err != nil {
@@ -35,4 +40,14 @@ func (n *Node) logAheadSeconds() float64 {
 		}
 	}
 	return ahead
+}
+
+func (n *Node) snapshotsPutOff() float64 {
+	putOff := 0
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && r.group.withoutRoom.Load() {
+			putOff++
+		}
+	}
+	return float64(putOff)
 }
