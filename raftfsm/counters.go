@@ -31,6 +31,7 @@ type Counters struct {
 	// whole is held while an entry is applied, so that State sees a table and
 	// an index that belong together. Reads of rows do not take it.
 	whole sync.Mutex
+	marks marks // under whole
 
 	// logTime is the memory's time, for who asks from elsewhere.
 	logTime atomic.Int64
@@ -177,6 +178,7 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	c.whole.Lock()
 	r.Overflows = c.Table().Apply(c.batch.ops, width, r.Rows, nil)
 	c.advance(entry.Index)
+	c.marks.note(entry.Index, c.Table().Digest())
 	c.whole.Unlock()
 	if len(r.Overflows) > 0 {
 		c.batch.noteRefused(c.once, r.Overflows)
@@ -221,6 +223,7 @@ func (c *Counters) Restore(snapshot io.ReadCloser) error {
 	c.whole.Lock()
 	defer c.whole.Unlock()
 	c.table.Store(table)
+	c.marks = marks{}
 	c.once = once
 	c.logTime.Store(once.now)
 	c.advance(index)

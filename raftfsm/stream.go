@@ -199,7 +199,7 @@ func readCounters(r io.Reader) (index uint64, table *engine.Table, once *once, e
 		if kind == streamEnd && last == streamKeys {
 			return index, table, once, s.end(payload, table.Stats().Rows, table.Digest())
 		}
-		if kind != last+1 && (kind != streamRows || last != streamRows) && (kind != streamProducers || last != streamRows) {
+		if !follows(kind, last) {
 			return 0, nil, nil, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
 		}
 		last = kind
@@ -207,6 +207,20 @@ func readCounters(r io.Reader) (index uint64, table *engine.Table, once *once, e
 			return 0, nil, nil, err
 		}
 	}
+}
+
+// follows reports whether a section may come behind another, the head taken for
+// one of rows.
+func follows(kind, last byte) bool {
+	switch kind {
+	case streamRows:
+		return last == streamRows
+	case streamProducers:
+		return last == streamRows
+	case streamGone, streamKeys:
+		return last == kind-1
+	}
+	return false
 }
 
 // readSection adds one section between head and end to the state.

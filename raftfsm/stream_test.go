@@ -36,7 +36,7 @@ func streamOf(state byte, index uint64, parts []streamPart, rows, digest uint64)
 }
 
 // sectionsOf splits a stream that is right.
-func sectionsOf(t *testing.T, stream []byte) [][]byte {
+func sectionsOf(t testing.TB, stream []byte) [][]byte {
 	t.Helper()
 	var all [][]byte
 	for len(stream) > 0 {

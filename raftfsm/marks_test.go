@@ -1,0 +1,48 @@
+package raftfsm
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/engine"
+)
+
+func TestMarksAreTheNewestByIndex(t *testing.T) {
+	var m marks
+	if got := m.rising(); len(got) != 0 {
+		t.Fatalf("marks before the first entry: %v", got)
+	}
+	for index := range uint64(markEvery*(2*marksKept+5) + 1) {
+		m.note(index, index+1)
+		newest := index - index%markEvery
+		got := m.rising()
+		if len(got) == 0 || got[len(got)-1] != (Mark{newest, newest + 1}) {
+			t.Fatalf("after %d the last mark is %v", index, got)
+		}
+		if want := int(min(index/markEvery+1, marksKept)); len(got) != want {
+			t.Fatalf("after %d there are %d marks, want %d", index, len(got), want)
+		}
+		for i, mark := range got {
+			if mark.Index != newest-uint64(len(got)-1-i)*markEvery {
+				t.Fatalf("after %d the marks are %v", index, got)
+			}
+		}
+	}
+}
+
+// Two replicas that are given the same entries in other batches take the same
+// marks, and one that is restored begins anew.
+func TestReplicasTakeTheSameMarks(t *testing.T) {
+	one, other := newCounters(t), newCounters(t)
+	for index := uint64(1); index <= 3*markEvery; index++ {
+		entry := entryOf(0, []engine.Op{add(index%7, 0, int64(index))})
+		one.Apply(command(index, entry))
+		other.Apply(command(index, entry))
+	}
+	if a, b := one.Marks(), other.Marks(); len(a) != 3 || !slices.Equal(a, b) || a[2].Digest != one.State().Digest {
+		t.Errorf("marks %v and %v", a, b)
+	}
+	if err := restore(other, persisted(t, one)); err != nil || len(other.Marks()) != 0 {
+		t.Errorf("after a restore: %v, %v", other.Marks(), err)
+	}
+}

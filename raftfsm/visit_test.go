@@ -1,0 +1,80 @@
+package raftfsm
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/countd/countd/engine"
+)
+
+// rebuilt is the table that the pages of a snapshot make.
+func rebuilt(stream []byte) (*engine.Table, SnapshotFacts, error) {
+	table := engine.New()
+	facts, err := VisitSnapshot(bytes.NewReader(stream), table.Load)
+	return table, facts, err
+}
+
+func TestVisitedRowsMakeTheTable(t *testing.T) {
+	for name, rows := range map[string]int{"empty": 0, "one": 1, "many": 3 * sectionRowsMax} {
+		t.Run(name, func(t *testing.T) {
+			c := filledCounters(t, rows)
+			table, facts, err := rebuilt(persisted(t, c))
+			if err != nil {
+				t.Fatal(err)
+			}
+			state := c.State()
+			if want := (SnapshotFacts{state.Index, state.Rows, state.Digest}); facts != want || table.Digest() != want.Digest {
+				t.Errorf("facts %+v, want %+v; the rows make digest %016x", facts, want, table.Digest())
+			}
+		})
+	}
+}
+
+func TestVisitRefusesDamage(t *testing.T) {
+	snapshot := persisted(t, goldenCounters(t))
+	for i := range snapshot {
+		flipped := bytes.Clone(snapshot)
+		flipped[i] ^= 1 << (i % 8)
+		for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
+			if _, err := VisitSnapshot(bytes.NewReader(stream), nil); !errors.Is(err, errSnapshot) {
+				t.Fatalf("%s at %d: %v", name, i, err)
+			}
+		}
+	}
+}
+
+func TestVisitEndsWithTheVisitorsError(t *testing.T) {
+	enough := errors.New("enough")
+	_, err := VisitSnapshot(bytes.NewReader(persisted(t, filledCounters(t, 3))), func(*engine.Page) error { return enough })
+	if !errors.Is(err, enough) || errors.Is(err, errSnapshot) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// FuzzVisitSnapshot holds VisitSnapshot to what restoring says, over two sections
+// of any bytes between head and memory of requests that are right: what can be
+// restored it takes, and tells the same of it.
+func FuzzVisitSnapshot(f *testing.F) {
+	c := goldenCounters(f)
+	rows := []byte(nil)
+	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
+	once := sectionsOf(f, persisted(f, c))
+	f.Add(uint64(3), uint8(streamRows), rows, uint8(streamRows), []byte{}, c.State().Rows, c.Table().Digest())
+	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
+		for _, parts := range [][]streamPart{{{kind1, one}}, {{kind1, one}, {kind2, two}}} {
+			for _, section := range once[len(once)-4 : len(once)-1] {
+				parts = append(parts, streamPart{section[0], section[sectionHeadSize : len(section)-entryCRCSize]})
+			}
+			stream := streamOf(entryCounters, index, parts, count, digest)
+			table, facts, err := rebuilt(stream)
+			c := newCounters(t)
+			if restore(c, stream) != nil {
+				continue
+			}
+			if state := c.State(); err != nil || facts != (SnapshotFacts{state.Index, state.Rows, state.Digest}) || table.Digest() != state.Digest {
+				t.Fatalf("%+v, %v, restored %+v", facts, err, state)
+			}
+		}
+	})
+}
