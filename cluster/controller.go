@@ -27,23 +27,32 @@ type ControlledNode interface {
 	Transfer(ctx context.Context, group uint32, from, to string) error
 }
 
+// Members is what a Controller needs of gossip; *Gossip is one.
+type Members interface {
+	MemberView
+	// Seeds says where else other nodes may be found.
+	Seeds(addrs []string)
+}
+
 // Controller carries out what Plan says while its node leads the catalog, and
-// otherwise does nothing. It keeps nothing but for how long it has not heard of
+// otherwise only tells gossip where the catalog's nodes were last, so that a node
+// that was started again finds the others. It keeps nothing but for how long it has not heard of
 // nodes, so another node's Controller goes on where it was cut off.
 //
 // Its goroutine is started by StartController; Close stops and waits for it.
 type Controller struct {
 	node     ControlledNode
-	view     MemberView
+	view     Members
 	settings PlanSettings
 	logger   *slog.Logger
 	cancel   context.CancelFunc
 	done     chan struct{}
 	unheard  map[string]time.Time // nodes that gossip has never named, since when
+	seeded   *raftfsm.CatalogView // what gossip was last told the nodes of
 }
 
 // StartController starts the controller of a node.
-func StartController(node ControlledNode, view MemberView, settings PlanSettings, logger *slog.Logger) (*Controller, error) {
+func StartController(node ControlledNode, view Members, settings PlanSettings, logger *slog.Logger) (*Controller, error) {
 	if err := settings.Check(); err != nil {
 		return nil, fmt.Errorf("cannot control the cluster: %w", err)
 	}
@@ -72,12 +81,27 @@ func (c *Controller) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		c.seed()
 		if !c.node.LeadsCatalog() {
 			clear(c.unheard)
 			continue
 		}
 		c.once(ctx)
 	}
+}
+
+// seed tells gossip of the catalog's nodes when the catalog has changed.
+func (c *Controller) seed() {
+	catalog := c.node.Catalog()
+	if catalog == c.seeded {
+		return
+	}
+	c.seeded = catalog
+	addrs := make([]string, 0, len(catalog.Nodes))
+	for _, node := range catalog.Nodes {
+		addrs = append(addrs, node.GossipAddr)
+	}
+	c.view.Seeds(addrs)
 }
 
 // once plans and carries the plan out.

@@ -156,6 +156,7 @@ func (p *process) open(c *config) error {
 		Bootstrap:   p.dir.Identity.Founder,
 		NodesWanted: c.Expect,
 		LogStore:    c.LogStore,
+		Opened:      p.dir,
 		Shards:      c.Shards,
 		Limits:      c.Limits,
 		MemoryLimit: memoryLimit,
