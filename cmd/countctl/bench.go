@@ -63,6 +63,7 @@ without --yes. The exit code is 1 when a request failed or the check does not ho
 	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
 	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "increments do not ask for the new counts")
 	flags.Float64Var(&f.cfg.ReadShare, "reads", 0.9, "share of pages among mixed requests")
+	flags.StringVar(&f.cfg.Consistency, "consistency", "", "of reads: stale, bounded or linearizable (default: the server's)")
 	flags.IntVar(&f.cfg.Concurrency, "concurrency", 64, "requests in flight at most")
 	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
 	flags.DurationVar(&f.cfg.Duration, "duration", 10*time.Second, "how long (0: until --requests)")

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
@@ -55,6 +56,7 @@ type Config struct {
 	Batch       int           // increments of a request
 	NoResults   bool          // increments do not ask for the new counts
 	ReadShare   float64       // of Mixed, 0 … 1
+	Consistency string        // of reads: stale, bounded or linearizable; "" for the server's default
 	Concurrency int           // requests in flight at most
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
 	Duration    time.Duration // of the measured time; 0 for until Requests
@@ -81,6 +83,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("a batch has 1 to %d increments, not %d", BatchMax, c.Batch)
 	case !(c.ReadShare >= 0 && c.ReadShare <= 1):
 		return fmt.Errorf("the share of reads lies between 0 and 1, not at %v", c.ReadShare)
+	case !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, c.Consistency):
+		return fmt.Errorf("the consistency is one of stale, bounded and linearizable, not %q", c.Consistency)
 	case c.Concurrency < 1 || c.Concurrency > ConcurrencyMax:
 		return fmt.Errorf("1 to %d requests may be in flight, not %d", ConcurrencyMax, c.Concurrency)
 	case !(c.Rate >= 0 && c.Rate <= RateMax):

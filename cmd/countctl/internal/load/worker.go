@@ -88,6 +88,10 @@ func newWorker(cfg *Config, number uint64) *worker {
 	if cfg.Once {
 		w.incr.Header.Set("Countd-Producer", rand.Text())
 	}
+	if cfg.Consistency != "" {
+		w.get.Header.Set("consistency", cfg.Consistency)
+		w.page.Header.Set("consistency", cfg.Consistency)
+	}
 	if cfg.Deadline > 0 {
 		for _, r := range []*fasthttp.Request{w.get, w.page, w.incr} {
 			r.Header.Set("Countd-Timeout", cfg.Deadline.String())
