@@ -47,10 +47,10 @@ type group struct {
 	snapshotting sync.Mutex  // held by snapshot
 	withoutRoom  atomic.Bool // a snapshot is due and the disk has no room for it
 
-	done    chan struct{} // closed when raft has stopped
-	wg      sync.WaitGroup
-	closed  chan struct{} // closed when the first close has returned
-	closeMu sync.Mutex
+	done       chan struct{} // closed when raft has stopped
+	wg         sync.WaitGroup
+	closeBegan atomic.Bool
+	closed     chan struct{} // closed when the first close has returned
 }
 
 // refusedFuture answers a proposal that raft was never given.

@@ -11,22 +11,24 @@ import (
 // waits for everything, but not past ctx: then it returns ctx's error, with
 // the rest stopping behind it. Further calls wait for the first.
 func (g *group) close(ctx context.Context, snapshot bool) error {
-	g.closeMu.Lock()
-	defer g.closeMu.Unlock()
-	select {
-	case <-g.closed:
-		return nil
-	default:
+	if g.closeBegan.Swap(true) {
+		return within(ctx, func() error { <-g.closed; return nil })
 	}
 	defer close(g.closed)
-	g.gate.Lock()
-	g.closing = true
-	g.gate.Unlock()
-	var errs []error
+	errs := []error{within(ctx, g.closeGate)}
 	if g.stop.failure() == nil {
 		errs = append(errs, g.settle(ctx, snapshot))
 	}
 	return errors.Join(append(errs, g.shutdown(ctx))...)
+}
+
+// closeGate refuses proposals, once those are in raft's queue that are on their
+// way there.
+func (g *group) closeGate() error {
+	g.gate.Lock()
+	g.closing = true
+	g.gate.Unlock()
+	return nil
 }
 
 // settle lets raft answer what is in its queue. raft forgets what is there
@@ -70,6 +72,6 @@ func within(ctx context.Context, f func() error) error {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("cannot close the group in time: %w", ctx.Err())
+		return fmt.Errorf("cannot close in time: %w", ctx.Err())
 	}
 }

@@ -96,6 +96,7 @@ const (
 // and waits for; those of asking, which end at the deadline of what they ask.
 type Node struct {
 	cfg     Config
+	life    string // tells this life of the node from others
 	mux     *Mux
 	calls   *calls
 	meta    *group
@@ -145,7 +146,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", cfg.MemoryLimit, uint64(MemoryLimitMin))
 	}
 	n := &Node{
-		cfg: cfg, catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
+		cfg: cfg, life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
@@ -318,12 +319,18 @@ func (n *Node) replicas() []*group {
 }
 
 // Close refuses further requests, answers those that wait, writes the snapshots
-// that are worth it and closes everything. It does not wait past ctx.
+// that are worth it and closes everything. It does not wait past ctx: then it
+// returns ctx's error, with the rest stopping behind it. Closing again does
+// nothing, and does not wait for the first.
 func (n *Node) Close(ctx context.Context) error {
 	if n.draining.Swap(true) {
 		return nil
 	}
 	close(n.stopping)
+	return within(ctx, func() error { return n.close(ctx) })
+}
+
+func (n *Node) close(ctx context.Context) error {
 	n.running.Wait()
 	n.changing.Lock()
 	defer n.changing.Unlock()

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
@@ -445,4 +446,23 @@ func TestOpenRefusesItsConfig(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Close does not wait past its deadline, whatever holds it up.
+func TestCloseEndsInTime(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	g := n.groups.Load().all[0].replica.Load().group
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	g.gate.RLock() // a proposal is on its way into raft's queue
+	if err := g.close(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a group with a proposal under way: %v", err)
+	}
+	g.gate.RUnlock()
+	n.changing.Lock() // a replica is being opened
+	if err := n.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a node that opens a replica: %v", err)
+	}
+	n.changing.Unlock()
+	eventually(t, "the rest stops behind it", func() bool { return n.meta.raft.State() == raft.Shutdown })
 }
