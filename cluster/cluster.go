@@ -36,14 +36,15 @@ const groupsDir = "groups"
 type DataDir struct {
 	Identity Identity
 
-	path string
-	lock *dirLock
+	path  string
+	lock  *dirLock
+	fresh bool // Identity is not on the disk yet
 }
 
 // OpenDataDir locks the directory at path, making it if need be, and reads the
-// node's identity there. In a new directory it makes one, with nodeID or, if
-// that is empty, an id of its own. An existing identity must agree with a
-// nodeID that is not empty.
+// node's identity there. For a new directory it makes one up, with nodeID or, if
+// that is empty, an id of its own, which lasts once KeepIdentity has written it.
+// An existing identity must agree with a nodeID that is not empty.
 func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	if nodeID != "" && !ValidNodeID(nodeID) {
 		return nil, fmt.Errorf("%q: %w", nodeID, ErrBadNodeID)
@@ -61,10 +62,24 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, err
 	}
 	d := &DataDir{path: path, lock: lock}
-	if d.Identity, err = d.loadOrMakeIdentity(nodeID); err != nil {
+	if d.Identity, d.fresh, err = d.loadOrMakeIdentity(nodeID); err != nil {
 		return nil, errors.Join(err, lock.release())
 	}
 	return d, nil
+}
+
+// KeepIdentity writes an identity that is not on the disk yet. It is called when
+// nothing that often fails is left to do: a start that failed leaves a directory
+// that may still become any node's.
+func (d *DataDir) KeepIdentity() error {
+	if !d.fresh {
+		return nil
+	}
+	if err := writeIdentity(filepath.Join(d.path, identityFile), d.Identity); err != nil {
+		return err
+	}
+	d.fresh = false
+	return nil
 }
 
 // Path returns the absolute path of the directory.
@@ -77,26 +92,21 @@ func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
 // write there any more.
 func (d *DataDir) Close() error { return d.lock.release() }
 
-func (d *DataDir) loadOrMakeIdentity(nodeID string) (Identity, error) {
-	path := filepath.Join(d.path, identityFile)
-	id, err := readIdentity(path)
+func (d *DataDir) loadOrMakeIdentity(nodeID string) (id Identity, fresh bool, err error) {
+	id, err = readIdentity(filepath.Join(d.path, identityFile))
 	switch {
 	case err == nil:
 		if nodeID != "" && nodeID != id.NodeID {
-			return Identity{}, fmt.Errorf("%q is node %q, not %q: %w", d.path, id.NodeID, nodeID, ErrNodeIDDiffers)
+			return Identity{}, false, fmt.Errorf("%q is node %q, not %q: %w", d.path, id.NodeID, nodeID, ErrNodeIDDiffers)
 		}
-		return id, nil
+		return id, false, nil
 	case !errors.Is(err, fs.ErrNotExist):
-		return Identity{}, err
+		return Identity{}, false, err
 	}
 	if _, err := os.Stat(d.GroupsDir()); err == nil {
-		return Identity{}, fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
+		return Identity{}, false, fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return Identity{}, fmt.Errorf("cannot look for groups: %w", err)
+		return Identity{}, false, fmt.Errorf("cannot look for groups: %w", err)
 	}
-	id = newIdentity(nodeID)
-	if err := writeIdentity(path, id); err != nil {
-		return Identity{}, err
-	}
-	return id, nil
+	return newIdentity(nodeID), true, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,16 +19,19 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Config configures Open. Every field but Shards must be set.
+// Config configures Open. Every field but those that say otherwise must be set.
 type Config struct {
 	Dir         string // of this node's groups alone
 	NodeID      string
 	ClusterID   string // 32 hex digits
 	Version     string
 	ClusterAddr string // where groups listen for each other
+	// Listener is of ClusterAddr; nil has Open listen there. Close closes it, and
+	// whoever made it when Open fails.
+	Listener    net.Listener
 	HTTPAddr    string // these two are told in Status
 	GossipAddr  string
-	Shards      map[string]int // of built-in keyspaces, read when they are first made
+	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
 	Limits      Limits         // zero for LimitsDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
@@ -124,7 +128,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerGauges(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, ClusterID: [16]byte(id), Logger: cfg.Logger})
+	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

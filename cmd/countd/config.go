@@ -89,6 +89,11 @@ func (c *config) validate() error {
 		}
 		seen[a.addr] = a.name
 	}
+	for name := range c.Shards {
+		if !shard.IsBuiltin(name) {
+			return c.bad("shards", fmt.Sprintf("no keyspace %q is built in; make others with their shards by countctl keyspace create", name))
+		}
+	}
 	if c.NodeID != "" && !cluster.ValidNodeID(c.NodeID) {
 		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
 	}

@@ -227,3 +227,20 @@ func FuzzParseFile(f *testing.F) {
 		}
 	})
 }
+
+func TestVersionFlagAndCommandSayTheSame(t *testing.T) {
+	var said []string
+	for _, args := range [][]string{{"--version"}, {"version"}} {
+		root := rootCommand()
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs(args)
+		if err := root.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		said = append(said, out.String())
+	}
+	if said[0] != said[1] || !strings.HasPrefix(said[0], "countd ") {
+		t.Errorf("they say %q", said)
+	}
+}
