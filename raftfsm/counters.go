@@ -180,19 +180,19 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 // Snapshot captures the state between two entries; raft persists it while
 // entries go on being applied.
 func (c *Counters) Snapshot() (raft.FSMSnapshot, error) {
-	return &countersSnapshot{index: c.applied.Load(), once: c.once.state(), table: c.Table().Snapshot()}, nil
+	return &countersSnapshot{index: c.applied.Load(), once: c.once.capture(), table: c.Table().Snapshot()}, nil
 }
 
 type countersSnapshot struct {
 	index uint64
-	once  onceState
+	once  *onceView
 	table *engine.Snapshot
 }
 
 // Persist streams the snapshot to sink. The caller closes or cancels the sink
 // on an error, as raft does.
 func (s *countersSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeCounters(sink, s.index, s.table, &s.once); err != nil {
+	if err := writeCounters(sink, s.index, s.table, s.once); err != nil {
 		return err
 	}
 	return sink.Close()

@@ -43,8 +43,8 @@ type Config struct {
 }
 
 // LimitsDefault remembers a key for ten minutes, and a producer until it has
-// been idle for a day. A key takes some 100 B and a producer some 120 B, for
-// each shard that saw it.
+// been idle for a day. A key takes some 90 B and a producer some 160 B, for each
+// shard that saw it, and a producer that went 50 B.
 var LimitsDefault = Limits{
 	KeyHorizon:   10 * time.Minute,
 	KeysMax:      raftfsm.KeysMaxMax,
