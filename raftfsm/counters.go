@@ -32,8 +32,8 @@ type Counters struct {
 	// an index that belong together. Reads of rows do not take it.
 	whole sync.Mutex
 
-	// logTime is the memory's time, for who asks from elsewhere.
-	logTime atomic.Int64
+	// seen is of the memory of requests, for who asks from elsewhere.
+	seen struct{ logTime, keys, producers atomic.Int64 }
 
 	// raft's goroutine's own
 	batch batch
@@ -76,7 +76,20 @@ func (c *Counters) Applied() uint64 { return c.applied.Load() }
 
 // LogTime returns the latest time that a leader stamped into the log, as of the
 // last entry that was applied; 1970 before there is one.
-func (c *Counters) LogTime() time.Time { return time.UnixMilli(c.logTime.Load()) }
+func (c *Counters) LogTime() time.Time { return time.UnixMilli(c.seen.logTime.Load()) }
+
+// Remembered returns how many keys and producers the memory of requests holds,
+// likewise. Some may be out of their time and not yet dropped.
+func (c *Counters) Remembered() (keys, producers int) {
+	return int(c.seen.keys.Load()), int(c.seen.producers.Load())
+}
+
+// tellSeen follows a change of the memory.
+func (c *Counters) tellSeen() {
+	c.seen.logTime.Store(c.once.now)
+	c.seen.keys.Store(int64(c.once.keyRecords()))
+	c.seen.producers.Store(int64(c.once.producers.len))
+}
 
 // State is a table's summary and the index that it belongs to.
 type State struct {
@@ -159,7 +172,7 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	if err != nil {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
-	c.logTime.Store(c.once.now)
+	c.tellSeen()
 	r := &Result{Index: entry.Index, Width: width}
 	if width > 0 {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
@@ -212,7 +225,7 @@ func (c *Counters) Restore(snapshot io.ReadCloser) error {
 	defer c.whole.Unlock()
 	c.table.Store(table)
 	c.once = once
-	c.logTime.Store(once.now)
+	c.tellSeen()
 	c.advance(index)
 	return nil
 }

@@ -18,6 +18,16 @@ func (n *Node) registerGauges() error {
 			"How far the time of the log that is furthest ahead is ahead of this machine's clock.",
 			n.logAheadSeconds,
 		},
+		{
+			"countd_remembered_keys",
+			"Idempotency keys that the node's shards remember, one in each shard that has it.",
+			func() float64 { keys, _ := n.remembered(); return float64(keys) },
+		},
+		{
+			"countd_remembered_producers",
+			"Producers that the node's shards remember, one in each shard that has it.",
+			func() float64 { _, producers := n.remembered(); return float64(producers) },
+		},
 	} {
 		opts := prometheus.GaugeOpts{Name: g.name, Help: g.help}
 		if err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, g.value)); err != nil {
@@ -33,4 +43,13 @@ func (n *Node) logAheadSeconds() float64 {
 		ahead = max(ahead, time.Until(g.fsm.LogTime()).Seconds())
 	}
 	return ahead
+}
+
+// remembered sums what the groups remember of requests.
+func (n *Node) remembered() (keys, producers int) {
+	for _, g := range n.groups.Load().all {
+		k, p := g.fsm.Remembered()
+		keys, producers = keys+k, producers+p
+	}
+	return keys, producers
 }
