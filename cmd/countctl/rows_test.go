@@ -115,6 +115,8 @@ func TestRefusedIncrement(t *testing.T) {
 		{"unknown", &countdtest.Fault{Status: 504, Code: "outcome_unknown"}, "cannot tell whether row 1 was incremented: outcome_unknown (504)"},
 		{"cut", &countdtest.Fault{Hang: true}, "no answer"},
 		{"cut with a key", &countdtest.Fault{Hang: true}, "; run it again with --key "},
+		{"key of other ops", &countdtest.Fault{Status: 409, Code: "idempotency_conflict"}, "what the key was made for"},
+		{"key too old", &countdtest.Fault{Status: 410, Code: "idempotency_expired"}, "leave the key out"},
 		{"two lines", &countdtest.Fault{Status: 500, Code: "internal", Message: "a\nb"}, "a b"},
 	}
 	for _, c := range cases {

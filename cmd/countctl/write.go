@@ -72,7 +72,7 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 				err = refusal(answer)
 			}
 			if err != nil {
-				return fmt.Errorf("row %d was not %s: %w", op.ID, done, err)
+				return fmt.Errorf("row %d was not %s: %w", op.ID, done, withKeyRemedy(err))
 			}
 			out := writeOutput{client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}, answer.Duplicate, answer.Token}
 			return c.print(out, func(t *table) { t.counts([]client.Row{out.Row}) })
@@ -111,6 +111,21 @@ func (e *unknownError) Error() string {
 }
 
 func (e *unknownError) Unwrap() error { return e.err }
+
+// withKeyRemedy adds what to do about a key that was refused.
+func withKeyRemedy(err error) error {
+	var refused *client.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.Code {
+	case "idempotency_conflict":
+		return fmt.Errorf("%w; give what the key was made for, or leave it out", err)
+	case "idempotency_expired":
+		return fmt.Errorf("%w; read the row to see whether it happened, and leave the key out to write anew", err)
+	}
+	return err
+}
 
 // refusal returns the error of the only op of a request.
 func refusal(answer client.WriteResult) error {
@@ -198,7 +213,7 @@ On a terminal it asks first, unless --yes is given.` + onceText,
 					return &unknownError{fmt.Sprintf("row %d was deleted (%d of %d rows are)", id, i, len(ids)), key, err}
 				}
 				if err != nil {
-					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), err)
+					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), withKeyRemedy(err))
 				}
 				out.Results = append(out.Results, deletedOutput{row, token})
 			}
