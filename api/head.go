@@ -240,7 +240,8 @@ func (r *request) readFreshness(level, staleness []byte) error {
 }
 
 // checkBody refuses a body where none is read, one in a coding that would have
-// to be undone, and one of a write that says that it is no JSON.
+// to be undone, and one of a write that a page of another site can have a browser
+// send without asking first: such a request has an Origin, and is no JSON.
 func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	if r.takes&takesBody == 0 {
 		if len(ctx.Request.Body()) > 0 {
@@ -252,14 +253,14 @@ func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	if len(coding) > 0 && !bytes.EqualFold(coding, []byte("identity")) {
 		return invalid(fasthttp.HeaderContentEncoding, "only identity is understood")
 	}
-	if typ := ctx.Request.Header.ContentType(); r.takes&takesWrite != 0 && len(typ) > 0 && !isJSON(typ) {
-		return invalid(fasthttp.HeaderContentType, "only application/json is understood")
+	h := &ctx.Request.Header
+	if r.takes&takesWrite != 0 && len(h.Peek(fasthttp.HeaderOrigin)) > 0 && !isJSON(h.ContentType()) {
+		return invalid(fasthttp.HeaderContentType, "with an Origin it must be application/json")
 	}
 	return nil
 }
 
-// isJSON reports whether a media type is of JSON. What a page of another site
-// can have a browser send without asking first is not: forms and plain text.
+// isJSON reports whether a media type is of JSON.
 func isJSON(typ []byte) bool {
 	typ, _, _ = bytes.Cut(typ, []byte(";"))
 	typ = bytes.ToLower(bytes.TrimSpace(typ))

@@ -82,23 +82,34 @@ func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
 	}
 }
 
-// TestContentTypesOfJSON: a write may say that it is JSON in any of these ways,
-// and a read whatever it likes.
-func TestContentTypesOfJSON(t *testing.T) {
+// TestPagesOfOtherSites: a write may call itself what it likes, but for one with
+// an Origin, which a browser sends for a page.
+func TestPagesOfOtherSites(t *testing.T) {
 	l := startLive(t, nil)
-	for _, typ := range []string{"", "application/json", "Application/JSON; charset=utf-8", "application/vnd.x+json", "application/json ;x=y"} {
-		t.Run(typ, func(t *testing.T) {
+	for _, c := range []struct {
+		typ  string
+		json bool
+	}{
+		{"application/json", true}, {"Application/JSON; charset=utf-8", true}, {"application/vnd.x+json", true}, {"application/json ;x=y", true},
+		{"", false}, {"application/x-www-form-urlencoded", false}, {"multipart/form-data; boundary=x", false},
+		{"text/plain;charset=UTF-8", false}, {"text/plain; application/json", false}, {"text/x+json", false},
+	} {
+		t.Run(c.typ, func(t *testing.T) {
 			var headers []string
-			if typ != "" {
-				headers = []string{"Content-Type", typ}
+			if c.typ != "" {
+				headers = []string{"Content-Type", c.typ}
 			}
 			if got := l.do("POST", "/v1/counters/posts/incr", manyOps(1), headers...); got.status != 200 {
-				t.Errorf("answered %d %s", got.status, got.body)
+				t.Errorf("without an origin: %d %s", got.status, got.body)
+			}
+			headers = append(headers, "Origin", "https://example.com")
+			if got := l.do("POST", "/v1/counters/posts/incr", manyOps(1), headers...); (got.status == 200) != c.json || !c.json && got.status != 400 {
+				t.Errorf("with one: %d %s", got.status, got.body)
+			}
+			if got := l.do("POST", "/v1/counters/posts/get", `{"ids":[1]}`, headers...); got.status != 200 {
+				t.Errorf("a read: %d %s", got.status, got.body)
 			}
 		})
-	}
-	if got := l.do("POST", "/v1/counters/posts/get", `{"ids":[1]}`, "Content-Type", "text/plain"); got.status != 200 {
-		t.Errorf("a read is answered %d %s", got.status, got.body)
 	}
 }
 

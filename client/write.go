@@ -59,6 +59,9 @@ type WriteOptions struct {
 	Unkeyed bool
 }
 
+// KeyBytesMax bounds a key.
+const KeyBytesMax = 128
+
 // errBadOnce is returned before anything is sent.
 var errBadOnce = errors.New("a write takes one of Key, Producer with Seq, and Unkeyed")
 
@@ -75,13 +78,22 @@ func (o WriteOptions) header() (http.Header, error) {
 	case keyed:
 		return http.Header{"Idempotency-Key": {o.Key}}, nil
 	}
-	// Its time lets a server that has forgotten the key refuse it, where it
-	// would have to count it again.
+	key, err := NewKey()
+	if err != nil {
+		return nil, err
+	}
+	return http.Header{"Idempotency-Key": {key}}, nil
+}
+
+// NewKey makes an Idempotency-Key that no other write has: a UUIDv7. Its time
+// lets a server that has forgotten the key refuse it, where it would have to
+// count it again.
+func NewKey() (string, error) {
 	key, err := uuid.NewV7()
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a key: %w", err)
+		return "", fmt.Errorf("cannot make a key: %w", err)
 	}
-	return http.Header{"Idempotency-Key": {key.String()}}, nil
+	return key.String(), nil
 }
 
 // Incr adds to columns, exactly once unless o says otherwise: up to WriteOpsMax

@@ -50,12 +50,13 @@ type DataDir struct {
 	path   string
 	lock   *dirLock
 	opened *openedGroups
+	fresh  bool // Identity is not on the disk yet
 }
 
 // OpenDataDir locks the directory at path, making it if need be, and reads the
-// node's identity there. In a new directory it makes one, with nodeID or, if
-// that is empty, an id of its own. An existing identity must agree with a
-// nodeID that is not empty.
+// node's identity there. For a new directory it makes one up, with nodeID or, if
+// that is empty, an id of its own, which lasts once KeepIdentity has written it.
+// An existing identity must agree with a nodeID that is not empty.
 func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	if nodeID != "" && !ValidNodeID(nodeID) {
 		return nil, fmt.Errorf("%q: %w", nodeID, ErrBadNodeID)
@@ -77,6 +78,24 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, errors.Join(err, lock.release())
 	}
 	return d, nil
+}
+
+// KeepIdentity writes an identity that is not on the disk yet. It is called when
+// nothing that often fails is left to do: a start that failed leaves a directory
+// that may still become any node's.
+func (d *DataDir) KeepIdentity() error {
+	if !d.fresh {
+		return nil
+	}
+	if err := d.opened.write(); err != nil {
+		return err
+	}
+	// Last: it says that all else is there.
+	if err := writeIdentity(filepath.Join(d.path, identityFile), d.Identity); err != nil {
+		return err
+	}
+	d.fresh = false
+	return nil
 }
 
 // Path returns the absolute path of the directory.
@@ -143,35 +162,29 @@ func (d *DataDir) change(edit func(*Identity)) error {
 	return nil
 }
 
-// load reads the identity and the record of groups, or makes both.
+// load reads the identity and the record of groups, or makes both up.
 func (d *DataDir) load(nodeID string) error {
-	path := filepath.Join(d.path, identityFile)
-	id, err := readIdentity(path)
-	made := err == nil
+	id, err := readIdentity(filepath.Join(d.path, identityFile))
+	d.fresh = errors.Is(err, fs.ErrNotExist)
 	switch {
-	case made && nodeID != "" && nodeID != id.NodeID:
+	case err == nil && nodeID != "" && nodeID != id.NodeID:
 		return fmt.Errorf("%q is node %q, not %q: %w", d.path, id.NodeID, nodeID, ErrNodeIDDiffers)
-	case !made && !errors.Is(err, fs.ErrNotExist):
+	case err != nil && !d.fresh:
 		return err
 	}
-	if !made {
+	if d.fresh {
 		if _, err := os.Stat(d.GroupsDir()); err == nil {
 			return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot look for groups: %w", err)
 		}
+		id = newIdentity(nodeID)
 	}
-	if d.opened, err = loadOpened(d.path, made); err != nil {
+	if d.opened, err = loadOpened(d.path, !d.fresh); err != nil {
 		return err
 	}
-	if !made {
-		if d.opened.count() > 0 {
-			return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
-		}
-		id = newIdentity(nodeID)
-		if err := writeIdentity(path, id); err != nil { // last: it says that all else is there
-			return err
-		}
+	if d.fresh && d.opened.count() > 0 {
+		return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
 	}
 	d.Identity = id
 	return nil

@@ -17,6 +17,9 @@ func open(t *testing.T, dir, nodeID string) *DataDir {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := d.KeepIdentity(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -39,6 +42,20 @@ func TestIdentityIsMadeOnceAndKept(t *testing.T) {
 		if err := again.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestIdentityThatWasNotKeptIsNobodys(t *testing.T) {
+	dir := t.TempDir()
+	d, err := OpenDataDir(dir, "a")
+	if err != nil || d.Identity.NodeID != "a" {
+		t.Fatalf("identity %+v, %v", d.Identity, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := open(t, dir, "b").Identity.NodeID; got != "b" {
+		t.Errorf("the directory is node %q's", got)
 	}
 }
 

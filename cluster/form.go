@@ -92,6 +92,9 @@ type FormConfig struct {
 
 func (c *FormConfig) alone() bool { return c.Expect == 1 || c.Expect == 0 && !c.Join }
 
+// Alone tells whether Run asks nobody: the node forms a cluster of itself.
+func (c *FormConfig) Alone() bool { return c.alone() && c.Identity.Joining == "" }
+
 // Former brings a node without a cluster to one: it founds one with others, or
 // joins one that it sees.
 type Former struct {
@@ -137,7 +140,7 @@ func (f *Former) Waiting() string {
 // Store, or that of ctx.
 func (f *Former) Run(ctx context.Context) (Identity, error) {
 	defer f.end()
-	if f.cfg.alone() && f.cfg.Identity.Joining == "" {
+	if f.cfg.Alone() {
 		return f.found(time.Now(), "")
 	}
 	r := formRun{Former: f, logged: time.Now()}

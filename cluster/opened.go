@@ -55,15 +55,15 @@ func parseOpened(raw []byte) ([]uint32, error) {
 	return r.Groups, nil
 }
 
-// loadOpened reads the set in dir. A directory that is not a node's yet gets an
-// empty one; in one that is, the file must be there.
+// loadOpened reads the set in dir. A directory that is not a node's yet has an
+// empty one, which write makes; in one that is, the file must be there.
 func loadOpened(dir string, made bool) (*openedGroups, error) {
 	o := &openedGroups{path: filepath.Join(dir, openedFile)}
 	o.mu.numbers = map[uint32]struct{}{}
 	raw, err := readBounded(o.path, openedBytesMax)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !made:
-		return o, o.writeLocked()
+		return o, nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%q: %w", dir, ErrGroupsLost)
 	case err != nil:
@@ -111,6 +111,13 @@ func (o *openedGroups) set(number uint32, in bool) error {
 		return err
 	}
 	return nil
+}
+
+// write makes the file, durably.
+func (o *openedGroups) write() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.writeLocked()
 }
 
 func (o *openedGroups) writeLocked() error {

@@ -46,7 +46,7 @@ printf '\nA page of posts by id:\n'
 # shellcheck disable=SC2046 # ids are digits
 bin/countctl mget $(gzip -dc demo/posts.csv.gz | cut -d, -f1 | grep -B 19 '^4624358914132406$')
 
-printf '\nRows and bytes a row:\n'
+printf '\nRows and bytes a row (posts that have only zeros take no row):\n'
 bin/countctl status
 
 cat <<TEXT

@@ -33,8 +33,8 @@ type Counters struct {
 	whole sync.Mutex
 	marks marks // under whole
 
-	// logTime is the memory's time, for who asks from elsewhere.
-	logTime atomic.Int64
+	// seen is of the memory of requests, for who asks from elsewhere.
+	seen struct{ logTime, keys, producers atomic.Int64 }
 
 	// raft's goroutine's own
 	batch batch
@@ -87,7 +87,20 @@ func (c *Counters) Applied() uint64 { return c.applied.Load() }
 
 // LogTime returns the latest time that a leader stamped into the log, as of the
 // last entry that was applied; 1970 before there is one.
-func (c *Counters) LogTime() time.Time { return time.UnixMilli(c.logTime.Load()) }
+func (c *Counters) LogTime() time.Time { return time.UnixMilli(c.seen.logTime.Load()) }
+
+// Remembered returns how many keys and producers the memory of requests holds,
+// likewise. Some may be out of their time and not yet dropped.
+func (c *Counters) Remembered() (keys, producers int) {
+	return int(c.seen.keys.Load()), int(c.seen.producers.Load())
+}
+
+// tellSeen follows a change of the memory.
+func (c *Counters) tellSeen() {
+	c.seen.logTime.Store(c.once.now)
+	c.seen.keys.Store(int64(c.once.keyRecords()))
+	c.seen.producers.Store(int64(c.once.producers.len))
+}
 
 // State is a table's summary and the index that it belongs to.
 type State struct {
@@ -170,7 +183,7 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 	if err != nil {
 		panic(&EntryError{Index: entry.Index, Err: err})
 	}
-	c.logTime.Store(c.once.now)
+	c.tellSeen()
 	r := &Result{Index: entry.Index, Width: width}
 	if width > 0 {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
@@ -192,19 +205,19 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 // Snapshot captures the state between two entries; raft persists it while
 // entries go on being applied.
 func (c *Counters) Snapshot() (raft.FSMSnapshot, error) {
-	return &countersSnapshot{index: c.applied.Load(), once: c.once.state(), table: c.Table().Snapshot()}, nil
+	return &countersSnapshot{index: c.applied.Load(), once: c.once.capture(), table: c.Table().Snapshot()}, nil
 }
 
 type countersSnapshot struct {
 	index uint64
-	once  onceState
+	once  *onceView
 	table *engine.Snapshot
 }
 
 // Persist streams the snapshot to sink. The caller closes or cancels the sink
 // on an error, as raft does.
 func (s *countersSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeCounters(sink, s.index, s.table, &s.once); err != nil {
+	if err := writeCounters(sink, s.index, s.table, s.once); err != nil {
 		return err
 	}
 	return sink.Close()
@@ -225,7 +238,7 @@ func (c *Counters) Restore(snapshot io.ReadCloser) error {
 	c.table.Store(table)
 	c.marks = marks{}
 	c.once = once
-	c.logTime.Store(once.now)
+	c.tellSeen()
 	c.advance(index)
 	return nil
 }

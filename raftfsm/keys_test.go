@@ -9,6 +9,91 @@ import (
 	"pgregory.net/rapid"
 )
 
+func TestKeys(t *testing.T) {
+	h := newHistory(t)
+	h.want(0, keyed("k", "body"), Applied, 1)
+	h.want(minutes(9), keyed("k", "body"), Duplicate, 1)
+	h.want(minutes(9), keyed("k", "other"), Conflict, 1)
+	now := minutes(1 << 20)
+	h.want(now, keyed(uuidv7(now), "b"), Applied, 2)
+	h.want(now, keyed(uuidv7(now-minutes(10)-1), "b"), Expired, 2)
+	h.want(now, keyed(uuidv7(now+minutes(10)+1), "b"), Expired, 2)
+	ahead := uuidv7(now + minutes(10)) // made by a clock that is ahead
+	h.want(now, keyed(ahead, "b"), Applied, 3)
+	h.want(now+minutes(20)-1, keyed(ahead, "b"), Duplicate, 3)
+	h.want(now+minutes(20), keyed(ahead, "b"), Duplicate, 3)
+	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
+}
+
+// A key that was forgotten under a short horizon is not taken again under a
+// longer one, and one that outlives a shorter horizon is kept for as long as it
+// would be taken.
+func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
+	h.want(now, keyed(uuidv7(now), "b"), Applied, 1)
+	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets it
+	within(time.Hour)
+	h.want(now+minutes(21), keyed(uuidv7(now), "b"), Expired, 2)
+	h.want(now+minutes(22), keyed(uuidv7(now+minutes(21)), "b"), Applied, 3)
+	ahead := uuidv7(now + minutes(80))
+	h.want(now+minutes(23), keyed(ahead, "b"), Applied, 4)
+	within(time.Minute)
+	for _, at := range []int64{30, 78, 79, 80, 81} {
+		h.want(now+minutes(at), keyed(ahead, "b"), Duplicate, 4)
+	}
+	h.want(now+minutes(82), keyed(ahead, "b"), Expired, 4)
+	if n := h.c.once.keyRecords(); n != 0 {
+		t.Errorf("%d keys are kept", n)
+	}
+}
+
+// A full memory whose keys may go makes room for as many as come in an entry.
+func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
+	o, l := newOnce(), testLimits
+	l.KeysMax = 2 * forgottenPerEntry
+	o.tick(0, l)
+	fill := func(round int) {
+		for i := range l.KeysMax {
+			id := keyed(fmt.Sprint(round, " ", i), "")
+			if outcome := o.judge(&id); outcome != Applied {
+				t.Fatalf("round %d, key %d: outcome %d", round, i, outcome)
+			}
+		}
+	}
+	fill(0)
+	o.tick(minutes(20), l)
+	fill(1)
+	if id := keyed("one more", ""); o.judge(&id) != Full || o.keyRecords() != l.KeysMax {
+		t.Errorf("%d keys", o.keyRecords())
+	}
+}
+
+func TestKeysAreBounded(t *testing.T) {
+	h := newHistory(t)
+	for i := range int64(testLimits.KeysMax) {
+		h.want(0, keyed(fmt.Sprint(i), ""), Applied, i+1)
+	}
+	h.want(0, keyed("one more", ""), Full, 50)
+	h.want(0, keyed("7", ""), Duplicate, 50)
+	h.want(minutes(10), keyed("one more", ""), Full, 50)
+	h.want(minutes(10)+1, keyed("one more", ""), Applied, 51)
+	if o := h.c.once; o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at))
+	}
+}
+
+// As many keys as a memory may hold, less two, in each horizon are taken for
+// ever, also behind one that a clock ahead has made.
+func TestKeysOfAHorizonFit(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)
+	step := testLimits.KeyHorizon.Milliseconds() / int64(testLimits.KeysMax-2)
+	for i := range int64(1000) {
+		h.want(now+i*step, keyed(fmt.Sprint(i), ""), Applied, i+2)
+	}
+}
+
 // keyModel remembers every key for ever and says what is to become of each.
 type keyModel struct {
 	limits     Limits
@@ -93,8 +178,12 @@ func TestShardsAgreeOnKeys(t *testing.T) {
 
 // restored returns what a snapshot of a memory restores to.
 func restored(t rapid.TB, o *once) *once {
-	s, again := o.state(), newOnce()
-	for _, err := range []error{again.restoreProducers(s.producers), again.restoreGone(s.gone), again.restoreKeys(s.keys)} {
+	v, again := o.capture(), newOnce()
+	for _, err := range []error{
+		again.restoreProducers(v.appendProducers(nil)),
+		again.restoreGone(v.appendGone(nil)),
+		again.restoreKeys(v.appendKeys(nil)),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}

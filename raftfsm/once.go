@@ -46,8 +46,7 @@ type once struct {
 	// came or was made since is remembered if it was ever applied.
 	keyFloor int64
 
-	producers map[string]*producer
-	idle      producer // head of the ring of producers by last use, longest idle next
+	producers producers
 	// idleFloor is likewise the latest time that was the idle time ago: producers
 	// that were last used before it are gone.
 	idleFloor int64
@@ -55,20 +54,8 @@ type once struct {
 	gone goneProducers
 }
 
-type producer struct {
-	name       string
-	floor      uint64 // below it the group cannot tell: the producer was forgotten, and came back
-	high       uint64 // highest number applied, not below floor
-	window     uint64 // bit i: number high-i was judged
-	refused    uint64 // bit i: and each of its ops overflowed
-	used       int64
-	next, prev *producer
-}
-
 func newOnce() *once {
-	o := &once{keys: newKeyQueue(), ahead: newKeyQueue(), producers: map[string]*producer{}, gone: newGoneProducers()}
-	o.idle.next, o.idle.prev = &o.idle, &o.idle
-	return o
+	return &once{keys: newKeyQueue(), ahead: newKeyQueue(), producers: newProducers(), gone: newGoneProducers()}
 }
 
 // tick moves the log's time to now, unless it is there already, and drops some
@@ -79,9 +66,22 @@ func (o *once) tick(now int64, limits Limits) {
 	o.idleFloor = max(o.idleFloor, o.now-limits.ProducerIdle.Milliseconds())
 	for n := 0; n < forgottenPerEntry && o.dropKey(); n++ {
 	}
-	for n := 0; n < forgottenPerEntry && o.idle.next != &o.idle && o.idle.next.used < o.idleFloor; n++ {
-		o.forget(o.idle.next)
+	for n := 0; n < forgottenPerEntry && o.forgetProducer(); n++ {
 	}
+	for n := 0; n < forgottenPerEntry && o.gone.order.len() > gonePerProducer*limits.ProducersMax; n++ {
+		o.gone.drop()
+	}
+}
+
+// forgetProducer forgets the producer idle for longest if that is too long, or
+// if the limit was lowered and there are too many.
+func (o *once) forgetProducer() bool {
+	slot := o.producers.oldest()
+	if slot == 0 || o.producers.at(slot).used >= o.idleFloor && o.producers.len <= o.limits.ProducersMax {
+		return false
+	}
+	o.forget(slot)
+	return true
 }
 
 // dropKey drops a key that is of age, if one is first in its queue.
@@ -131,17 +131,15 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 }
 
 func (o *once) judgeProducer(id *RequestID) Outcome {
-	p, ok := o.producers[string(id.producer)]
-	if ok && p.used < o.idleFloor {
-		o.forget(p)
+	slot, ok := o.producers.slot[string(id.producer)]
+	if ok && o.producers.at(slot).used < o.idleFloor {
+		o.forget(slot)
 		ok = false
 	}
 	if !ok {
 		return o.newProducer(id)
 	}
-	p.unlink()
-	p.used = o.now
-	o.pushIdle(p)
+	p := o.producers.touch(slot, o.now)
 	switch {
 	case id.seq > p.high:
 		p.window <<= min(id.seq-p.high, seqWindow)
@@ -168,12 +166,10 @@ func (o *once) newProducer(id *RequestID) Outcome {
 		}
 		floor = gone + 1
 	}
-	p := &producer{name: string(id.producer), floor: floor, high: id.seq, window: 1, used: o.now}
-	o.producers[p.name] = p
-	o.pushIdle(p)
-	for len(o.producers) > max(o.limits.ProducersMax, 1) {
-		o.forget(o.idle.next)
+	if o.producers.len >= o.limits.ProducersMax {
+		o.forget(o.producers.oldest())
 	}
+	o.producers.add(producer{name: string(id.producer), floor: floor, high: id.seq, window: 1, used: o.now})
 	return Applied
 }
 
@@ -191,7 +187,11 @@ func (o *once) refuse(id *RequestID) {
 	switch id.kind {
 	case byProducer:
 		// It may be behind the window, or gone, by what followed in its entry.
-		if p := o.producers[string(id.producer)]; p != nil && id.seq <= p.high && p.high-id.seq < seqWindow {
+		slot, ok := o.producers.slot[string(id.producer)]
+		if !ok {
+			return
+		}
+		if p := o.producers.edit(slot); id.seq <= p.high && p.high-id.seq < seqWindow {
 			p.refused |= 1 << (p.high - id.seq)
 		}
 	case byKey:
@@ -201,22 +201,12 @@ func (o *once) refuse(id *RequestID) {
 	}
 }
 
-// forget drops a producer but for its highest number.
-func (o *once) forget(p *producer) {
-	p.unlink()
-	delete(o.producers, p.name)
+// forget drops the producer in a slot but for its highest number.
+func (o *once) forget(slot uint32) {
+	p := *o.producers.at(slot)
+	o.producers.remove(slot)
 	o.gone.add(goneProducer{producerHash(p.name), p.high})
-	for o.gone.order.len() > gonePerProducer*max(o.limits.ProducersMax, 1) {
+	if o.gone.order.len() > gonePerProducer*o.limits.ProducersMax {
 		o.gone.drop()
 	}
-}
-
-func (o *once) pushIdle(p *producer) {
-	p.prev, p.next = o.idle.prev, &o.idle
-	p.prev.next, p.next.prev = p, p
-}
-
-func (p *producer) unlink() {
-	p.prev.next, p.next.prev = p.next, p.prev
-	p.next, p.prev = nil, nil
 }

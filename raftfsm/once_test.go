@@ -57,133 +57,8 @@ func uuidv7(ms int64) string {
 	return fmt.Sprintf("%08x-%04x-7000-8000-000000000001", ms>>16, ms&0xffff)
 }
 func (h *history) bytes() (state []byte) {
-	s := h.c.once.state()
-	return bytes.Join([][]byte{s.producers, s.gone, s.keys}, nil)
-}
-
-func TestProducerWindow(t *testing.T) {
-	h := newHistory(t)
-	h.want(0, seq("p", 100), Applied, 1)
-	h.want(0, seq("p", 100), Duplicate, 1)
-	h.want(0, seq("p", 37), Applied, 2) // the oldest of the window
-	h.want(0, seq("p", 37), Duplicate, 2)
-	h.want(0, seq("p", 36), Expired, 2)
-	h.want(0, seq("p", 163), Applied, 3)
-	h.want(0, seq("p", 100), Duplicate, 3)
-	h.want(0, seq("p", 99), Expired, 3)
-	h.want(0, seq("p", 101), Applied, 4)
-	h.want(0, seq("p", 1<<63), Applied, 5)
-	h.want(0, seq("p", 163), Expired, 5)
-	h.want(0, seq("q", 163), Applied, 6) // another stream
-}
-
-func TestProducerExpiresByLogTime(t *testing.T) {
-	h := newHistory(t)
-	h.want(minutes(1), seq("p", 1), Applied, 1)
-	h.want(minutes(60), seq("p", 1), Duplicate, 1) // in use again
-	h.want(minutes(119), seq("p", 2), Applied, 2)
-	h.want(minutes(180), seq("q", 1), Applied, 3)
-	h.want(minutes(180), seq("p", 2), Expired, 3)
-	if len(h.c.once.producers) != 1 || h.c.once.gone.order.len() != 1 {
-		t.Errorf("%d producers, %d gone", len(h.c.once.producers), h.c.once.gone.order.len())
-	}
-	h.want(minutes(2), seq("q", 2), Applied, 4) // a leader whose clock is behind
-	if h.c.once.now != minutes(180) {
-		t.Errorf("log time went back to %d", h.c.once.now)
-	}
-}
-
-// A producer that one group forgot while it wrote to others goes on where it
-// was. Of its old numbers none is applied again, also inside the new window,
-// after it was forgotten twice, and behind a snapshot.
-func TestForgottenProducerGoesOn(t *testing.T) {
-	h := newHistory(t)
-	h.want(minutes(0), seq("p", 5), Applied, 1)
-	h.want(minutes(0), seq("p", 7), Applied, 2)
-	h.want(minutes(61), seq("p", 7), Expired, 2)
-	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but who knows
-	h.want(minutes(61), seq("p", 10), Applied, 3)
-	h.reopen(t)
-	h.want(minutes(61), seq("p", 10), Duplicate, 3)
-	h.want(minutes(61), seq("p", 9), Applied, 4)
-	h.want(minutes(61), seq("p", 8), Applied, 5)
-	h.want(minutes(61), seq("p", 7), Expired, 5)
-	h.want(minutes(61), seq("p", 6), Expired, 5)
-	h.want(minutes(130), seq("p", 10), Expired, 5)
-	h.reopen(t)
-	h.want(minutes(130), seq("p", 8), Expired, 5)
-	h.want(minutes(130), seq("p", 11), Applied, 6)
-	h.want(minutes(130), seq("p", 10), Expired, 6)
-}
-
-// Two names of one hash: none of them has a number applied twice.
-func TestGoneProducersOfOneHash(t *testing.T) {
-	g := newGoneProducers()
-	for i, high := range []uint64{100, 5, 200} {
-		g.add(goneProducer{7, high})
-		if got, known := g.high(7); !known || got != []uint64{100, 100, 200}[i] {
-			t.Errorf("after %d: %d %v", high, got, known)
-		}
-	}
-	for _, want := range []bool{true, true, false} {
-		g.drop()
-		if _, known := g.high(7); known != want {
-			t.Errorf("with %d left: known %v", g.order.len(), known)
-		}
-	}
-}
-
-func TestProducersAreBounded(t *testing.T) {
-	h := newHistory(t)
-	for i := range int64(1000) {
-		h.want(i, seq(fmt.Sprint("p", i), 1), Applied, i+1)
-	}
-	if len(h.c.once.producers) != testLimits.ProducersMax || h.c.once.gone.order.len() != gonePerProducer*testLimits.ProducersMax {
-		t.Errorf("%d producers, %d gone", len(h.c.once.producers), h.c.once.gone.order.len())
-	}
-	h.want(1000, seq("p994", 1), Expired, 1000)
-	h.want(1000, seq("p955", 1), Expired, 1000) // the first that is known to have gone
-	h.want(1000, seq("p954", 1), Applied, 1001)
-	h.want(1000, seq("p999", 1), Duplicate, 1001)
-}
-
-func TestKeys(t *testing.T) {
-	h := newHistory(t)
-	h.want(0, keyed("k", "body"), Applied, 1)
-	h.want(minutes(9), keyed("k", "body"), Duplicate, 1)
-	h.want(minutes(9), keyed("k", "other"), Conflict, 1)
-	now := minutes(1 << 20)
-	h.want(now, keyed(uuidv7(now), "b"), Applied, 2)
-	h.want(now, keyed(uuidv7(now-minutes(10)-1), "b"), Expired, 2)
-	h.want(now, keyed(uuidv7(now+minutes(10)+1), "b"), Expired, 2)
-	ahead := uuidv7(now + minutes(10)) // made by a clock that is ahead
-	h.want(now, keyed(ahead, "b"), Applied, 3)
-	h.want(now+minutes(20)-1, keyed(ahead, "b"), Duplicate, 3)
-	h.want(now+minutes(20), keyed(ahead, "b"), Duplicate, 3)
-	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
-}
-
-// A key that was forgotten under a short horizon is not taken again under a
-// longer one, and one that outlives a shorter horizon is kept for as long as it
-// would be taken.
-func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
-	h, now := newHistory(t), minutes(1<<20)
-	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
-	h.want(now, keyed(uuidv7(now), "b"), Applied, 1)
-	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets it
-	within(time.Hour)
-	h.want(now+minutes(21), keyed(uuidv7(now), "b"), Expired, 2)
-	h.want(now+minutes(22), keyed(uuidv7(now+minutes(21)), "b"), Applied, 3)
-	ahead := uuidv7(now + minutes(80))
-	h.want(now+minutes(23), keyed(ahead, "b"), Applied, 4)
-	within(time.Minute)
-	for _, at := range []int64{30, 78, 79, 80, 81} {
-		h.want(now+minutes(at), keyed(ahead, "b"), Duplicate, 4)
-	}
-	h.want(now+minutes(82), keyed(ahead, "b"), Expired, 4)
-	if n := h.c.once.keyRecords(); n != 0 {
-		t.Errorf("%d keys are kept", n)
-	}
+	v := h.c.once.capture()
+	return v.appendKeys(v.appendGone(v.appendProducers(nil)))
 }
 
 // What comes of age at once is dropped over several entries, and is unknown from
@@ -199,36 +74,15 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	last := fmt.Sprint(n - 1)
 	h.want(minutes(10), keyed(last, ""), Duplicate, 2*n)
 	h.want(minutes(60)+1, seq(last, 1), Expired, 2*n)
-	if o := h.c.once; len(o.producers) != n-forgottenPerEntry-1 || o.keyRecords() != n-forgottenPerEntry {
-		t.Errorf("the first entry left %d producers and %d keys", len(o.producers), o.keyRecords())
+	if o := h.c.once; o.producers.len != n-forgottenPerEntry-1 || o.keyRecords() != n-forgottenPerEntry {
+		t.Errorf("the first entry left %d producers and %d keys", o.producers.len, o.keyRecords())
 	}
 	h.want(minutes(60)+1, keyed(last, ""), Applied, 2*n+1)
 	for range 2 {
 		h.want(minutes(60)+1, keyed(last, ""), Duplicate, 2*n+1)
 	}
-	if o := h.c.once; len(o.producers) != 0 || o.gone.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
-		t.Errorf("%d producers, %d gone, %d keys", len(o.producers), o.gone.order.len(), o.keyRecords())
-	}
-}
-
-// A full memory whose keys may go makes room for as many as come in an entry.
-func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
-	o, l := newOnce(), testLimits
-	l.KeysMax = 2 * forgottenPerEntry
-	o.tick(0, l)
-	fill := func(round int) {
-		for i := range l.KeysMax {
-			id := keyed(fmt.Sprint(round, " ", i), "")
-			if outcome := o.judge(&id); outcome != Applied {
-				t.Fatalf("round %d, key %d: outcome %d", round, i, outcome)
-			}
-		}
-	}
-	fill(0)
-	o.tick(minutes(20), l)
-	fill(1)
-	if id := keyed("one more", ""); o.judge(&id) != Full || o.keyRecords() != l.KeysMax {
-		t.Errorf("%d keys", o.keyRecords())
+	if o := h.c.once; o.producers.len != 0 || o.gone.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d producers, %d gone, %d keys", o.producers.len, o.gone.order.len(), o.keyRecords())
 	}
 }
 
@@ -278,47 +132,6 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 	h.want(0, seq("p", 81), Applied, math.MaxInt64)
 	h.want(0, seq("p", 79), Refused, math.MaxInt64)
 	h.want(0, seq("p", 78), Applied, math.MaxInt64)
-}
-
-func TestKeysAreBounded(t *testing.T) {
-	h := newHistory(t)
-	for i := range int64(testLimits.KeysMax) {
-		h.want(0, keyed(fmt.Sprint(i), ""), Applied, i+1)
-	}
-	h.want(0, keyed("one more", ""), Full, 50)
-	h.want(0, keyed("7", ""), Duplicate, 50)
-	h.want(minutes(10), keyed("one more", ""), Full, 50)
-	h.want(minutes(10)+1, keyed("one more", ""), Applied, 51)
-	if o := h.c.once; o.keyRecords() != 1 || len(o.keys.at) != 1 {
-		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at))
-	}
-}
-
-// As many keys as a memory may hold, less two, in each horizon are taken for
-// ever, also behind one that a clock ahead has made.
-func TestKeysOfAHorizonFit(t *testing.T) {
-	h, now := newHistory(t), minutes(1<<20)
-	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)
-	step := testLimits.KeyHorizon.Milliseconds() / int64(testLimits.KeysMax-2)
-	for i := range int64(1000) {
-		h.want(now+i*step, keyed(fmt.Sprint(i), ""), Applied, i+2)
-	}
-}
-
-func TestBornAt(t *testing.T) {
-	for key, want := range map[string]int64{
-		"01890a5d-ac96-774b-bcce-b302099a8057": 0x01890a5dac96,
-		"01890A5D-AC96-774B-BCCE-B302099A8057": 0x01890a5dac96,
-		"01890a5d-ac96-474b-bcce-b302099a8057": 0, // version 4
-		"01890a5d-ac96-774b-bcce-b302099a805":  0,
-		"01890a5d-ac96-774b-bcce-b302099a805g": 0,
-		"01890a5dxac96-774b-bcce-b302099a8057": 0,
-		"k":                                    0,
-	} {
-		if got := bornAt([]byte(key)); got != want {
-			t.Errorf("%s: %x, want %x", key, got, want)
-		}
-	}
 }
 
 // Requests of few producers and keys, in any order and at any times, against a
@@ -372,9 +185,9 @@ func TestOnceAgainstModel(t *testing.T) {
 // reopen replaces the state by what a snapshot of it restores to.
 func (h *history) reopen(t rapid.TB) {
 	var b bytes.Buffer
-	table, state := h.c.Table().Snapshot(), h.c.once.state()
+	table := h.c.Table().Snapshot()
 	defer table.Close()
-	if err := writeCounters(&b, h.index, table, &state); err != nil {
+	if err := writeCounters(&b, h.index, table, h.c.once.capture()); err != nil {
 		t.Fatal(err)
 	}
 	index, restored, once, err := readCounters(&b)

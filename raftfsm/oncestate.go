@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // The memory of requests in a snapshot, three sections behind the rows:
@@ -25,50 +26,66 @@ const (
 	keyAhead   = 2
 )
 
-// onceState is the memory as it was at a snapshot's moment, encoded.
-type onceState struct{ producers, gone, keys []byte }
+// onceView is the memory as it was at one moment. It may be read from any
+// goroutine while the memory goes on.
+type onceView struct {
+	now, keyFloor, idleFloor int64
 
-func (o *once) state() onceState {
-	names := 0
-	for name := range o.producers { // a sum, whatever the order
-		names += len(name)
-	}
-	s := onceState{
-		producers: make([]byte, 0, producersHeadSize+names+len(o.producers)*producerFixedSize),
-		gone:      make([]byte, 0, o.gone.order.len()*goneSize),
-		keys:      make([]byte, 0, o.keyRecords()*keyRecordSize),
-	}
-	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.now))
-	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.keyFloor))
-	s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(o.idleFloor))
-	s.producers = binary.LittleEndian.AppendUint32(s.producers, uint32(len(o.producers)))
-	for p := o.idle.next; p != &o.idle; p = p.next {
-		s.producers = append(append(s.producers, byte(len(p.name))), p.name...)
-		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.floor)
-		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.high)
-		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.window)
-		s.producers = binary.LittleEndian.AppendUint64(s.producers, p.refused)
-		s.producers = binary.LittleEndian.AppendUint64(s.producers, uint64(p.used))
-	}
-	for p := range o.gone.order.all() {
-		s.gone = binary.LittleEndian.AppendUint64(s.gone, p.hash)
-		s.gone = binary.LittleEndian.AppendUint64(s.gone, p.high)
-	}
-	s.keys = o.ahead.appendTo(o.keys.appendTo(s.keys, 0), keyAhead)
-	return s
+	producers   producers
+	gone        fifo[goneProducer]
+	keys, ahead fifo[keyRecord]
 }
 
-func (q *keyQueue) appendTo(dst []byte, flags byte) []byte {
-	for r := range q.records.all() {
-		dst = append(append(dst, r.key[:]...), r.body[:]...)
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(r.last))
-		if r.refused {
-			dst = append(dst, flags|keyRefused)
-		} else {
-			dst = append(dst, flags)
+// capture copies one pointer for each block of records. What it captured is
+// copied page by page as producers write; the other records never change.
+func (o *once) capture() *onceView {
+	return &onceView{
+		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
+		gone: o.gone.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
+	}
+}
+
+func (v *onceView) appendProducers(dst []byte) []byte {
+	dst = slices.Grow(dst, producersHeadSize+v.producers.len*(ProducerBytesMax+producerFixedSize))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.now))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.keyFloor))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.idleFloor))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(v.producers.len))
+	for p := range v.producers.all() {
+		dst = append(append(dst, byte(len(p.name))), p.name...)
+		for _, n := range [...]uint64{p.floor, p.high, p.window, p.refused, uint64(p.used)} {
+			dst = binary.LittleEndian.AppendUint64(dst, n)
 		}
 	}
 	return dst
+}
+
+func (v *onceView) appendGone(dst []byte) []byte {
+	dst = slices.Grow(dst, v.gone.len()*goneSize)
+	for p := range v.gone.all() {
+		dst = binary.LittleEndian.AppendUint64(dst, p.hash)
+		dst = binary.LittleEndian.AppendUint64(dst, p.high)
+	}
+	return dst
+}
+
+func (v *onceView) appendKeys(dst []byte) []byte {
+	dst = slices.Grow(dst, (v.keys.len()+v.ahead.len())*keyRecordSize)
+	for r := range v.keys.all() {
+		dst = r.appendTo(dst, 0)
+	}
+	for r := range v.ahead.all() {
+		dst = r.appendTo(dst, keyAhead)
+	}
+	return dst
+}
+
+func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
+	if r.refused {
+		flags |= keyRefused
+	}
+	dst = append(append(dst, r.key[:]...), r.body[:]...)
+	return append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
 }
 
 // restoreProducers, restoreGone and restoreKeys fill an empty memory from the
@@ -90,18 +107,18 @@ func (o *once) restoreProducers(p []byte) error {
 		}
 		name := string(p[1 : 1+p[0]])
 		p = p[1+len(name):]
-		r := &producer{
+		r := producer{
 			name: name, floor: binary.LittleEndian.Uint64(p), high: binary.LittleEndian.Uint64(p[8:]),
 			window: binary.LittleEndian.Uint64(p[16:]), refused: binary.LittleEndian.Uint64(p[24:]),
 			used: int64(binary.LittleEndian.Uint64(p[32:])),
 		}
 		p = p[40:]
 		bits := r.window&1 == 1 && r.refused&^r.window == 0 && r.high >= r.floor
-		if o.producers[name] != nil || !bits || r.used > o.now || o.idle.prev.used > r.used {
+		_, twice := o.producers.slot[name]
+		if last := o.producers.at(o.producers.at(0).prev); twice || !bits || r.used > o.now || last.used > r.used {
 			return fmt.Errorf("%w: producer %q", errSnapshot, name)
 		}
-		o.producers[name] = r
-		o.pushIdle(r)
+		o.producers.add(r)
 	}
 	if len(p) > 0 {
 		return fmt.Errorf("%w: %d bytes behind the producers", errSnapshot, len(p))

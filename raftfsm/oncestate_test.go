@@ -54,8 +54,8 @@ func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	}
 	t.Run("now", replay)
 	t.Run("years ago", func(t *testing.T) { synctest.Test(t, replay) })
-	if s := oneByOne.c.once; s.gone.order.len() == 0 || len(s.producers) == 0 || s.keyRecords() == 0 {
-		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", s.gone.order.len(), len(s.producers), s.keyRecords())
+	if s := oneByOne.c.once; s.gone.order.len() == 0 || s.producers.len == 0 || s.keyRecords() == 0 {
+		t.Errorf("%d gone, %d producers, %d keys: the log shows too little", s.gone.order.len(), s.producers.len, s.keyRecords())
 	}
 }
 
@@ -89,15 +89,16 @@ func FuzzRestoreOnce(f *testing.F) {
 		h.request(i, keyed(fmt.Sprint(i), ""))
 	}
 	for _, o := range []*once{newOnce(), h.c.once} {
-		s := o.state()
-		f.Add(s.producers, s.gone, s.keys)
+		v := o.capture()
+		f.Add(v.appendProducers(nil), v.appendGone(nil), v.appendKeys(nil))
 	}
 	f.Fuzz(func(t *testing.T, producers, gone, keys []byte) {
 		o := newOnce()
 		if o.restoreProducers(producers) != nil || o.restoreGone(gone) != nil || o.restoreKeys(keys) != nil {
 			return
 		}
-		if s := o.state(); !bytes.Equal(s.producers, producers) || !bytes.Equal(s.gone, gone) || !bytes.Equal(s.keys, keys) {
+		v := o.capture()
+		if !bytes.Equal(v.appendProducers(nil), producers) || !bytes.Equal(v.appendGone(nil), gone) || !bytes.Equal(v.appendKeys(nil), keys) {
 			t.Fatal("other bytes")
 		}
 		o.tick(o.now+1, testLimits)
@@ -108,21 +109,17 @@ func FuzzRestoreOnce(f *testing.F) {
 	})
 }
 
-// fullOnce is a memory of as many producers and keys as a default node takes,
-// and of half the producers that it remembers by name only.
+// fullOnce is a memory of as much as it may ever hold.
 func fullOnce(b *testing.B) *once {
-	o, l := newOnce(), Limits{KeyHorizon: 10 * time.Minute, KeysMax: KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
+	o, l := newOnce(), Limits{KeyHorizon: 10 * time.Minute, KeysMax: KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: ProducersMaxMax}
 	o.tick(1, l)
-	for i := range 100_000 {
+	for i := range (1 + gonePerProducer) * ProducersMaxMax {
 		id := seq(fmt.Sprintf("0193f0a5-7c1e-7b1a-8f00-%012d", i), 1)
 		o.judge(&id)
 	}
 	for i := range KeysMaxMax {
 		id := keyed(fmt.Sprint(i), "")
 		o.judge(&id)
-	}
-	for i := range 800_000 {
-		o.gone.add(goneProducer{uint64(i) * 0x9e3779b97f4a7c15, 1})
 	}
 	b.ResetTimer()
 	return o
@@ -132,7 +129,7 @@ func fullOnce(b *testing.B) *once {
 func BenchmarkOnceState(b *testing.B) {
 	o := fullOnce(b)
 	for b.Loop() {
-		o.state()
+		o.capture()
 	}
 }
 

@@ -75,3 +75,19 @@ func FuzzBornAt(f *testing.F) {
 		}
 	})
 }
+
+func TestBornAt(t *testing.T) {
+	for key, want := range map[string]int64{
+		"01890a5d-ac96-774b-bcce-b302099a8057": 0x01890a5dac96,
+		"01890A5D-AC96-774B-BCCE-B302099A8057": 0x01890a5dac96,
+		"01890a5d-ac96-474b-bcce-b302099a8057": 0, // version 4
+		"01890a5d-ac96-774b-bcce-b302099a805":  0,
+		"01890a5d-ac96-774b-bcce-b302099a805g": 0,
+		"01890a5dxac96-774b-bcce-b302099a8057": 0,
+		"k":                                    0,
+	} {
+		if got := bornAt([]byte(key)); got != want {
+			t.Errorf("%s: %x, want %x", key, got, want)
+		}
+	}
+}

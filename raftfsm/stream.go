@@ -157,7 +157,7 @@ func (s *streamReader) end(p []byte, rows, digest uint64) error {
 }
 
 // writeCounters streams a table to w.
-func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *onceState) error {
+func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *onceView) error {
 	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
 	if err := s.head(entryCounters, index); err != nil {
 		return err
@@ -175,8 +175,8 @@ func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *once
 	if err != nil {
 		return err
 	}
-	for i, state := range [][]byte{once.producers, once.gone, once.keys} {
-		if err := s.section(byte(streamProducers+i), func(b []byte) []byte { return append(b, state...) }); err != nil {
+	for i, fill := range []func([]byte) []byte{once.appendProducers, once.appendGone, once.appendKeys} {
+		if err := s.section(byte(streamProducers+i), fill); err != nil {
 			return err
 		}
 	}

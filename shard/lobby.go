@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"net"
 )
 
 // Lobby is the cluster port of a node that has no cluster yet: it answers the
@@ -19,10 +20,10 @@ type Lobby struct {
 // the caller's.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
-// OpenLobby listens at addr and answers calls by name. Close ends it, before the
-// node's own port is opened.
-func OpenLobby(addr string, handlers map[string]Handler, logger *slog.Logger) (*Lobby, error) {
-	mux, err := ListenMux(MuxConfig{Addr: addr, Logger: logger})
+// OpenLobby answers calls by name at the listener, which Close closes. It is to be
+// closed before the node's own port is opened.
+func OpenLobby(listener net.Listener, handlers map[string]Handler, logger *slog.Logger) (*Lobby, error) {
+	mux, err := ListenMux(MuxConfig{Listener: listener, Logger: logger})
 	if err != nil {
 		return nil, err
 	}

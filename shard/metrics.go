@@ -11,7 +11,8 @@ import (
 // stageMetrics are the stages of a write, summed over the node's groups.
 type stageMetrics struct {
 	queue, log, apply prometheus.Observer
-	refused           prometheus.Counter
+	refused           prometheus.Counter // the queue was full
+	keysRefused       prometheus.Counter // no room to remember another key
 }
 
 // newStageMetrics registers the metrics.
@@ -26,7 +27,11 @@ func newStageMetrics(r prometheus.Registerer) (*stageMetrics, error) {
 		Name: "countd_write_overloaded_total",
 		Help: "Requests refused because a group's queue was full.",
 	})
-	for _, c := range []prometheus.Collector{stages, refused} {
+	keysRefused := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "countd_keys_refused_total",
+		Help: "Requests refused because a shard remembers as many keys as it may.",
+	})
+	for _, c := range []prometheus.Collector{stages, refused, keysRefused} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
@@ -35,7 +40,7 @@ func newStageMetrics(r prometheus.Registerer) (*stageMetrics, error) {
 		queue:   stages.WithLabelValues("queue"),
 		log:     stages.WithLabelValues("log"),
 		apply:   stages.WithLabelValues("apply"),
-		refused: refused,
+		refused: refused, keysRefused: keysRefused,
 	}, nil
 }
 

@@ -32,8 +32,9 @@ const (
 
 // MuxConfig configures ListenMux.
 type MuxConfig struct {
-	Addr      string // to listen on, host:port
-	Advertise string // what peers dial, host:port; "" for the address listened on
+	Addr      string       // to listen on, host:port
+	Listener  net.Listener // served in place of Addr when given, and closed by Close
+	Advertise string       // what peers dial, host:port; "" for the address listened on
 	ClusterID [16]byte
 	Logger    *slog.Logger // nil discards
 }
@@ -61,10 +62,13 @@ type Mux struct {
 
 // ListenMux starts to listen. Close stops it.
 func ListenMux(cfg MuxConfig) (*Mux, error) {
-	var listen net.ListenConfig
-	listener, err := listen.Listen(context.Background(), "tcp", cfg.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on the cluster address: %w", err)
+	listener := cfg.Listener
+	if listener == nil {
+		var listen net.ListenConfig
+		var err error
+		if listener, err = listen.Listen(context.Background(), "tcp", cfg.Addr); err != nil {
+			return nil, fmt.Errorf("cannot listen on the cluster address: %w", err)
+		}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -299,6 +299,7 @@ func TestRaftLogger(t *testing.T) {
 	sub := l.Named("raft").Named("net").With("peer", "n2")
 	sub.Error("failed", "servers", hclog.Fmt("%+v", []int{1, 2}))
 	sub.Warn("election")
+	sub.Warn("heartbeat timeout reached, starting election (quiet)")
 	sub.Info("quiet")
 	sub.Debug("quiet")
 	got := logged.String()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,8 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Config configures Open. Every field but Shards and those that say so must be
-// set.
+// Config configures Open. Every field but those that say otherwise must be set.
 type Config struct {
 	Dir         string // of this node's groups alone
 	NodeKey     string // this node's for ever, never used by another; Raft counts votes by it
@@ -28,15 +28,18 @@ type Config struct {
 	ClusterID   string // 32 hex digits
 	Version     string
 	ClusterAddr string // where groups listen for each other
-	HTTPAddr    string // these two are told in Status
-	GossipAddr  string
+	// Listener is of ClusterAddr; nil has Open listen there. Close closes it, and
+	// whoever made it when Open fails.
+	Listener   net.Listener
+	HTTPAddr   string // these two are told in Status
+	GossipAddr string
 	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
 	// empty node waits until one that it has asked adds it.
 	Bootstrap bool
 	// NodesWanted is how many nodes a new cluster waits for until it makes the
 	// built-in keyspaces; 0 for 1.
 	NodesWanted int
-	Shards      map[string]int // of built-in keyspaces, read when they are first made
+	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
 	LogStore    LogStore       // "" for that which the node was made with, boltdb for a new one
 	Limits      Limits         // zero for LimitsDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
@@ -58,8 +61,8 @@ type Config struct {
 }
 
 // LimitsDefault remembers a key for ten minutes, and a producer until it has
-// been idle for a day. A key takes some 100 B and a producer some 120 B, for
-// each shard that saw it.
+// been idle for a day. A key takes some 90 B and a producer some 160 B, for each
+// shard that saw it, and a producer that went 50 B.
 var LimitsDefault = Limits{
 	KeyHorizon:   10 * time.Minute,
 	KeysMax:      raftfsm.KeysMaxMax,
@@ -102,6 +105,8 @@ type Node struct {
 	meta    *group
 	catalog *raftfsm.Catalog
 	metrics *stageMetrics
+
+	clusterHash uint32 // of tokens
 
 	headroom headroom
 	room     diskRoom
@@ -147,6 +152,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
+		clusterHash:  clusterHash([16]byte(id)),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
@@ -158,7 +164,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerGauges(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, ClusterID: [16]byte(id), Logger: cfg.Logger})
+	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,16 @@ func (n *Node) registerGauges() error {
 			"Groups whose snapshot is due and put off until the disk has room for it.",
 			n.snapshotsPutOff,
 		},
+		{
+			"countd_remembered_keys",
+			"Idempotency keys that the node's shards remember, one in each shard that has it.",
+			func() float64 { keys, _ := n.remembered(); return float64(keys) },
+		},
+		{
+			"countd_remembered_producers",
+			"Producers that the node's shards remember, one in each shard that has it.",
+			func() float64 { _, producers := n.remembered(); return float64(producers) },
+		},
 	} {
 		opts := prometheus.GaugeOpts{Name: g.name, Help: g.help}
 		if err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, g.value)); err != nil {
@@ -50,4 +60,15 @@ func (n *Node) snapshotsPutOff() float64 {
 		}
 	}
 	return float64(putOff)
+}
+
+// remembered sums what the groups remember of requests.
+func (n *Node) remembered() (keys, producers int) {
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			k, p := r.fsm.Remembered()
+			keys, producers = keys+k, producers+p
+		}
+	}
+	return keys, producers
 }

@@ -17,6 +17,7 @@ const (
 	methodChange   = "change"   // a command for the catalog → its result
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
 	methodFacts    = "facts"    // → the groups led there, as JSON
+	methodReport   = "report"   // → what the node says of itself, as JSON
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
@@ -97,6 +98,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodChange, n.serveChange)
 	n.calls.handle(methodTransfer, n.serveTransfer)
 	n.calls.handle(methodFacts, n.serveFacts)
+	n.calls.handle(methodReport, n.serveReport)
 	n.calls.handle(methodMember, n.serveMember)
 	n.calls.serve()
 }

@@ -261,6 +261,9 @@ func (p *proposer) settle() {
 		p.mu.Unlock()
 		for _, q := range f.proposals {
 			q.result, q.err = result, err
+			if err == nil && q.outcome() == raftfsm.Full {
+				p.metrics.keysRefused.Inc()
+			}
 			close(q.done)
 		}
 		<-p.slots

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -21,6 +22,18 @@ type raftLogger struct {
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
+
+// electionMsg begins what raft warns of when a group of this node alone begins to
+// elect itself, at each start.
+const electionMsg = "heartbeat timeout reached"
+
+// levelOf is the level of a message.
+func levelOf(level hclog.Level, msg string) slog.Level {
+	if strings.HasPrefix(msg, electionMsg) {
+		return slog.LevelDebug
+	}
+	return slogLevel(level)
+}
 
 func slogLevel(level hclog.Level) slog.Level {
 	switch level {
@@ -40,8 +53,8 @@ func (l *raftLogger) enabled(level hclog.Level) bool {
 }
 
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
-	if l.enabled(level) {
-		l.slog.Log(context.Background(), slogLevel(level), msg, formatted(args)...)
+	if at := levelOf(level, msg); l.slog.Enabled(context.Background(), at) {
+		l.slog.Log(context.Background(), at, msg, formatted(args)...)
 	}
 }
 

@@ -155,6 +155,12 @@ const (
 // Limits bound what the shards remember of requests.
 type Limits = raftfsm.Limits
 
+// The bounds of Limits.
+const (
+	KeysMaxMax      = raftfsm.KeysMaxMax
+	ProducersMaxMax = raftfsm.ProducersMaxMax
+)
+
 // Write is one write request and, after Node.Write returned nil, its answer.
 // The caller owns it and everything in it again once Write has returned; with
 // ErrOutcomeUnknown too, because the node keeps no reference to it.

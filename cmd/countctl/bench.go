@@ -28,6 +28,7 @@ type benchFlags struct {
 	dist    string
 	idsFrom string
 	check   bool
+	named   bool // --keyspace was given
 	cfg     load.Config
 }
 
@@ -47,11 +48,13 @@ known. --check adds the column up before and after, and holds what it grew by
 against the increments that were acknowledged, with none but those of unknown
 outcome beside them; nobody else may write the column meanwhile.
 
-incr and mixed change counts. A server that is not on this machine is refused
-without --yes. The exit code is 1 when a request failed or the check does not hold.`,
+incr and mixed change counts. Where --keyspace does not name the keyspace and it
+holds rows, they ask first, and are refused without a terminal or --yes; so is a
+server that is not on this machine, without --yes. The exit code is 1 when a request failed or the check does not hold.`,
 		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.named = cmd.Flags().Changed("keyspace")
 			return c.bench(cmd.Context(), f)
 		},
 	}
@@ -96,7 +99,7 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 	if f.check && (f.idsFrom != "" || cfg.IDs.N > benchCheckIDsMax) {
 		return usagef("--check adds up ids 1 … N, at most %s of them", grouped(int64(benchCheckIDsMax)))
 	}
-	if err := c.checkBenchTarget(ctx, cfg); err != nil {
+	if err := c.checkBenchTarget(ctx, cfg, f.named); err != nil {
 		return err
 	}
 	if f.idsFrom != "" {
@@ -153,8 +156,9 @@ func (c *cli) runBench(ctx context.Context, cfg load.Config, check bool) (*bench
 	return report, err
 }
 
-// checkBenchTarget finds a wrong keyspace or column before the load does.
-func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config) error {
+// checkBenchTarget finds a wrong keyspace or column before the load does, and
+// counts that would be changed without having been meant.
+func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config, named bool) error {
 	server, err := c.connect()
 	if err != nil {
 		return err
@@ -164,7 +168,18 @@ func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config) error {
 	if err != nil {
 		return err
 	}
-	if (cfg.Op == load.Incr || cfg.Op == load.Mixed) && !slices.Contains(keyspace.Columns, cfg.Column) {
+	if cfg.Op != load.Incr && cfg.Op != load.Mixed {
+		return nil
+	}
+	if rows := rowsOf(ctx, server, keyspace.Name); rows > 0 && !named && !c.yes {
+		if !isTerminal(c.in) || !isTerminal(c.err) {
+			return usagef("keyspace %s holds %s rows, whose counts this bench would change; name one by --keyspace, or give --yes", keyspace.Name, grouped(rows))
+		}
+		if err := c.confirm(fmt.Sprintf("Change counts of keyspace %s, which holds %s rows?", keyspace.Name, grouped(rows))); err != nil {
+			return err
+		}
+	}
+	if !slices.Contains(keyspace.Columns, cfg.Column) {
 		return usagef("keyspace %s has no column %q; choose one of %s by --column", keyspace.Name, cfg.Column, strings.Join(keyspace.Columns, ", "))
 	}
 	return nil

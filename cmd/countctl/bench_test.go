@@ -18,7 +18,7 @@ func TestBench(t *testing.T) {
 	if r.Requests != 50 || r.Ops != 200 || r.LatencyUS.P99 <= 0 || server.Row(1)[2] != 200 {
 		t.Fatalf("the report is %+v, the row %v", r, server.Row(1))
 	}
-	table := i.ok("bench", "--op", "mixed", "--requests", "50", "--rate", "5000", "--concurrency", "2")
+	table := i.ok("bench", "--keyspace", "posts", "--op", "mixed", "--requests", "50", "--rate", "5000", "--concurrency", "2")
 	for _, want := range []string{"open loop at 5000 requests/s", "P99.9", "pages", "increments", "unsent", "client late"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
@@ -36,10 +36,40 @@ func TestBenchTakesIDsFromAFile(t *testing.T) {
 	}
 	for name, text := range map[string]string{"no id": "x\n1\n", "bad id": "id\nx\n", "empty": "id\n"} {
 		t.Run(name, func(t *testing.T) {
-			if got := i.run("bench", "--requests", "5", "--ids-from", writeTemp(t, "ids.csv", text)); got.code != exitFail {
+			if got := i.run("bench", "--yes", "--requests", "5", "--ids-from", writeTemp(t, "ids.csv", text)); got.code != exitFail {
 				t.Fatalf("exit %d", got.code)
 			}
 		})
+	}
+}
+
+// Counts that are there are not changed by a command line that does not name
+// them.
+func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(7, 0, 0, 5, 0)
+	i := against(t, server)
+	for args, code := range map[string]int{
+		"":                 exitUsage,
+		"--op mixed":       exitUsage,
+		"--op read":        exitOK,
+		"--op page":        exitOK,
+		"--keyspace users": exitUsage, // has no column like
+		"--keyspace posts": exitOK,
+		"--yes":            exitOK,
+	} {
+		t.Run(args, func(t *testing.T) {
+			got := i.run(append(strings.Fields("bench --requests 1 --concurrency 1 --ids 5"), strings.Fields(args)...)...)
+			if got.code != code {
+				t.Fatalf("exit %d, %q", got.code, got.err)
+			}
+		})
+	}
+	if got := i.run("bench", "--requests", "1"); !strings.Contains(got.err, "--keyspace") || !strings.Contains(got.err, "--yes") {
+		t.Errorf("told %q", got.err)
+	}
+	if got := server.Row(7)[2]; got != 5 {
+		t.Errorf("row 7 has %d likes", got)
 	}
 }
 
@@ -63,7 +93,7 @@ func TestBenchFailsWhenRequestsDo(t *testing.T) {
 func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 	server := countdtest.New(t)
 	i := against(t, server)
-	args := []string{"bench", "--requests", "30", "--concurrency", "2", "--ids", "1500", "--check", "--once", "-o", "json"}
+	args := []string{"bench", "--keyspace", "posts", "--requests", "30", "--concurrency", "2", "--ids", "1500", "--check", "--once", "-o", "json"}
 	i.ok(args...) // what was there before does not count
 	r := decode[benchReport](t, i.ok(args...))
 	if *r.Check != (benchCheck{Counted: 30, Least: 30, Most: 30, Holds: true}) {

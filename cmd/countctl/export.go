@@ -44,7 +44,7 @@ column, in order of id, rows with a count only.
 The file appears whole or not at all. Rows that are written to meanwhile appear
 as they were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkReadOptions(f.read); err != nil {
 				return err
@@ -55,12 +55,13 @@ as they were when they were read.`,
 	keyspaceFlag(cmd, &f.keyspace)
 	readFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
-	cmd.Flags().DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a page again while the server is busy or gone")
+	cmd.Flags().DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
 	return cmd
 }
 
 func (c *cli) exportFile(ctx context.Context, path string, f exportFlags) error {
-	server, err := c.connect()
+	var m *meter
+	server, err := c.connectWaiting(f.retryFor, &m)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (c *cli) exportFile(ctx context.Context, path string, f exportFlags) error 
 		return err
 	}
 	defer out.Abort()
-	rows, took, err := c.exportRows(ctx, server, out, columns, f)
+	rows, took, err := c.exportRows(ctx, server, out, columns, f, &m)
 	if err == nil {
 		err = out.Commit()
 	}
@@ -128,15 +129,16 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 }
 
 // exportRows writes header and rows, and returns how many and how long it took.
-func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags) (int64, time.Duration, error) {
+func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags, shown **meter) (int64, time.Duration, error) {
 	if err := out.Header(append([]string{"id"}, columns...)); err != nil {
 		return 0, 0, err
 	}
 	var written atomic.Int64
 	total := rowsOf(ctx, server, f.keyspace)
 	m := c.startMeter(func() sample { return sample{written.Load(), written.Load(), total} })
+	*shown = m
 	values := make([]int64, len(columns))
-	err := scan(ctx, server, f.keyspace, columns, f.read, client.Retry{For: retryFlag(f.retryFor)}, func(rows []client.Row) error {
+	err := scan(ctx, server, f.keyspace, columns, f.read, func(rows []client.Row) error {
 		for _, row := range rows {
 			if !exportValues(values, row, columns) {
 				continue

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,6 @@ import (
 const (
 	importBatchDefault = 2000
 	importLanesDefault = 8
-	retryForDefault    = time.Minute
 )
 
 // streamName stands for standard input or output among file names.
@@ -89,7 +87,7 @@ A bad row stops the import with its line; with --on-error skip it goes to
 FILE.rejects.csv with line and reason, and the exit code is 1.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
   countctl import yesterday.csv --add`,
-		Args: cobra.ExactArgs(1),
+		Args: exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if add {
 				f.kind = csvimport.KindAdd
@@ -188,7 +186,8 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 	if err := f.check(path); err != nil {
 		return err
 	}
-	server, err := c.connect()
+	var m *meter
+	server, err := c.connectWaiting(f.retryFor, &m)
 	if err != nil {
 		return err
 	}
@@ -206,8 +205,7 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 	if err != nil {
 		return err
 	}
-	var m *meter
-	var waiting waitNotes
+	waiting := waitNotes{out: c.err}
 	run, err := csvimport.New(csvimport.Config{
 		Client: server, Keyspace: f.keyspace, IDColumn: f.idColumn, Columns: columns,
 		BatchRows: f.batch, Lanes: f.inFlight, Rejects: f.rejects, State: f.state, From: from,
@@ -239,7 +237,7 @@ func (c *cli) importDone(out importOutput, f importFlags) error {
 		return err
 	}
 	if out.Rejected > 0 {
-		return fmt.Errorf("%s rows were rejected; mend them in %s and %s", grouped(out.Rejected), out.RejectsFile, f.again())
+		return fmt.Errorf("%s rejected; mend what is in %s and %s", rowsWere(out.Rejected), out.RejectsFile, f.again())
 	}
 	return nil
 }
@@ -358,24 +356,6 @@ func readState(path string) (csvimport.State, bool, error) {
 		err = fmt.Errorf("%w; remove it or name another --state", err)
 	}
 	return state, found, err
-}
-
-// waitNotes says once in a while that requests are tried again.
-type waitNotes struct {
-	mu struct {
-		sync.Mutex
-		last time.Time
-	}
-}
-
-func (w *waitNotes) note(m *meter, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if time.Since(w.mu.last) < lineEvery {
-		return
-	}
-	w.mu.last = time.Now()
-	m.note("waiting for the server: %v", err)
 }
 
 // explainImport says how to go on after an import that stopped.

@@ -54,7 +54,7 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters; one of this shape may be there already",
 		Example: "  countctl keyspace create songs --columns plays,likes --shards 8",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(columns) == 0 {
 				return usagef("keyspace create needs --columns")
@@ -72,7 +72,7 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
-	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (the server chooses when 0)")
+	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when 0 the server chooses, and one that is there may have any)")
 	return cmd
 }
 
@@ -81,7 +81,7 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 		Use:     "add-columns NAME COLUMN…",
 		Short:   "Add columns to a keyspace; those that are there stay",
 		Example: "  countctl keyspace add-columns songs shares",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    atLeast(2, "NAME and one COLUMN or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			server, err := c.connect()
 			if err != nil {

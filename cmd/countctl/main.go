@@ -2,8 +2,8 @@
 //
 // It owns the command line, what is printed and the exit codes, which scripts
 // may rely on: 0 when all that was asked holds, 1 when not, 2 on wrong usage.
-// It never speaks anything but the public API, and never sends an increment a
-// second time by itself.
+// It never speaks anything but the public API, and never sends an increment again
+// in a way that can count twice.
 package main
 
 import (

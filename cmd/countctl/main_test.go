@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,16 +93,22 @@ func TestExitCodes(t *testing.T) {
 		{"unknown sub-command", "keyspace drop", exitUsage, "unknown command"},
 		{"no sub-command", "keyspace", exitUsage, "keyspace needs"},
 		{"unknown flag", "get 1 --frob", exitUsage, "unknown flag"},
-		{"no id", "get", exitUsage, "accepts 1 arg"},
-		{"two ids", "get 1 2", exitUsage, "accepts 1 arg"},
+		{"no id", "get", exitUsage, "get takes one ID, not 0 arguments"},
+		{"two ids", "get 1 2", exitUsage, "get takes one ID, not 2 arguments"},
 		{"bad output", "get 1 -o yaml", exitUsage, "--output is table or json"},
 		{"bad timeout", "get 1 --timeout 61s", exitUsage, "timeout"},
 		{"bad address", "get 1 --addr ftp://x", exitUsage, "http://host:port"},
 		{"word for id", "get abc", exitUsage, "not an unsigned 64-bit integer"},
 		{"id too large", "get 18446744073709551616", exitUsage, "not an unsigned 64-bit integer"},
 		{"negative id", "get -- -1", exitUsage, "not an unsigned 64-bit integer"},
+		{"negative id without dashes", "get -17", exitUsage, `the id "-17" is not an unsigned 64-bit integer`},
+		{"negative id of a write", "incr -1 like=1", exitUsage, `the id "-1" is not an unsigned 64-bit integer`},
+		{"unknown letter", "get 1 -x", exitUsage, "unknown shorthand flag"},
+		{"empty key", "incr 1 like=1 --key=", exitUsage, "--key is 1 to 128 bytes"},
+		{"long key", "set 1 like=1 --key " + strings.Repeat("k", 129), exitUsage, "--key is 1 to 128 bytes"},
+		{"long key of deletes", "delete 1 2 --key " + strings.Repeat("k", 108), exitUsage, "--key is 1 to 107 bytes"},
 		{"bad consistency", "get 1 --consistency eventual", exitUsage, "--consistency is"},
-		{"incr without column", "incr 1", exitUsage, "requires at least 2 arg"},
+		{"incr without column", "incr 1", exitUsage, "incr takes ID and one COLUMN=N or more"},
 		{"incr by a word", "incr 1 like=x", exitUsage, "COLUMN=N"},
 		{"incr beyond int64", "incr 1 like=9223372036854775808", exitUsage, "COLUMN=N"},
 		{"incr a column twice", "incr 1 like=1 like=2", exitUsage, "twice"},
@@ -132,6 +139,9 @@ func TestExitCodes(t *testing.T) {
 		{"unknown column of incr", "incr 1 frob=1", exitFail, "no such column"},
 
 		{"get", "get 1", exitOK, ""},
+		{"get without waiting", "get 1 --no-wait", exitOK, ""},
+		{"create without waiting", "--no-wait keyspace create songs --columns plays", exitOK, ""},
+		{"version by flag", "--version", exitOK, ""},
 		{"version", "version", exitOK, ""},
 		{"version without server", "version --addr http://127.0.0.1:1", exitOK, "not known"},
 		{"completion", "completion bash", exitOK, ""},
@@ -149,6 +159,32 @@ func TestExitCodes(t *testing.T) {
 			}
 			if c.code != exitOK && got.out != "" {
 				t.Fatalf("an error printed to standard output: %q", got.out)
+			}
+		})
+	}
+}
+
+// What the server alone can see to be wrong in a command line is wrong usage too.
+func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
+	for _, c := range []struct {
+		args, field string
+		code        int
+	}{
+		{"get 1 --max-staleness 2h", "max_staleness", exitUsage},
+		{"mget 1 --token x", "Countd-Token", exitUsage},
+		{"mget 1 --columns x", "columns[0]", exitUsage},
+		{"keyspace create x --columns a --shards 65", "shards", exitUsage},
+		{"keyspace create X --columns a", "name", exitUsage},
+		{"keyspace add-columns posts A", "columns[0]", exitUsage},
+		{"incr 1 frob=1", "ops[0].add.frob", exitFail},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.Fail = func(*http.Request, []byte) *countdtest.Fault {
+				return &countdtest.Fault{Status: 400, Code: "invalid_argument", Field: c.field}
+			}
+			if got := against(t, server).run(strings.Fields(c.args)...); got.code != c.code {
+				t.Fatalf("exit %d, %q", got.code, got.err)
 			}
 		})
 	}

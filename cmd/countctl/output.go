@@ -75,6 +75,14 @@ func (t *table) counts(rows []client.Row) {
 	}
 }
 
+// rowsWere begins what became of n rows.
+func rowsWere(n int64) string {
+	if n == 1 {
+		return "1 row was"
+	}
+	return grouped(n) + " rows were"
+}
+
 // grouped writes a number with commas between thousands.
 func grouped[N int | int64 | uint64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)

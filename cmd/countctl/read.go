@@ -45,7 +45,7 @@ func (c *cli) getCommand() *cobra.Command {
 		Use:     "get ID",
 		Short:   "Print one row; a row never written has zeros",
 		Example: "  countctl get 4467107636950632",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactly(1, "one ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkReadOptions(o); err != nil {
 				return err
@@ -87,7 +87,7 @@ func (c *cli) mgetCommand() *cobra.Command {
 		Use:     "mget ID…",
 		Short:   "Print rows in the order asked; - reads ids from standard input",
 		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    atLeast(1, "one ID or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkReadOptions(o); err != nil {
 				return err

@@ -59,7 +59,7 @@ func TestImportSkipsBadRows(t *testing.T) {
 			server := countdtest.New(t)
 			path := writeTemp(t, "posts.csv.gz", gzipped(t, rejectHeader+"1,1,1,1\n"+c.row+"\n2,2,2,2\n"))
 			got := against(t, server).run("import", path, "--map", mapAll, "--on-error", "skip", "-o", "json")
-			if got.code != exitFail || !strings.Contains(got.err, "1 rows were rejected") {
+			if got.code != exitFail || !strings.Contains(got.err, "1 row was rejected") {
 				t.Fatalf("exit %d, %q", got.code, got.err)
 			}
 			out := decode[importOutput](t, got.out)

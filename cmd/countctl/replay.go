@@ -44,7 +44,7 @@ there: it is what keeps a file that is done from being added twice, unless
 --restart is given. Standard input cannot be read again, so there is no going on
 with it.`,
 		Example: "  countctl replay events.csv.gz --speed 60 --map retweet=repost,mention=comment,reply=comment",
-		Args:    cobra.ExactArgs(1),
+		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
 			if f.speed, err = parseSpeed(speed); err != nil {
@@ -80,12 +80,7 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 		return err
 	}
 	var m *meter
-	var waiting waitNotes
-	server, err := c.connectFor(client.Retry{For: retryFlag(f.retryFor), OnWait: func(err error, _ time.Duration) {
-		if m != nil {
-			waiting.note(m, err)
-		}
-	}})
+	server, err := c.connectWaiting(f.retryFor, &m)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type cli struct {
 	addr    string
 	output  string
 	yes     bool
+	noWait  bool
 	timeout time.Duration
 	// understood is set once a command's flags and arguments were taken: an
 	// error before it is one of usage.
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, t terminal) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case !c.understood || errors.As(err, &usage):
+	case !c.understood || errors.As(err, &usage) || isUsage(err):
 		fmt.Fprintf(t.err, "countctl: %v; see countctl --help\n", err)
 		return exitUsage
 	default:
@@ -83,6 +84,7 @@ func (c *cli) rootCommand() *cobra.Command {
 
 It exits 0 when all that was asked holds, 1 when not (rows rejected, a node not
 ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
+		Version:       clientVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -96,6 +98,8 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 	root.SetIn(c.in)
 	root.SetOut(c.out)
 	root.SetErr(c.err)
+	root.SetFlagErrorFunc(flagError)
+	root.SetVersionTemplate("countctl {{.Version}}\n")
 	c.globalFlags(root)
 	root.AddCommand(
 		c.statusCommand(),
@@ -116,6 +120,7 @@ func (c *cli) globalFlags(root *cobra.Command) {
 	flags.StringVar(&c.addr, "addr", addr, "address of the server; "+addrEnv+" sets another default")
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
 	flags.BoolVar(&c.yes, "yes", false, "do not ask, and do what is otherwise refused as unsafe")
+	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for the end of what the server goes on with by itself; import, replay, export and bench do their work themselves")
 	flags.DurationVar(&c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
 }
 
@@ -146,18 +151,13 @@ func (c *cli) connectFor(retry client.Retry) (*client.Client, error) {
 	return client.New(client.Config{Addrs: []string{c.addr}, Timeout: c.timeout, Retry: retry})
 }
 
-// retryFlag is what --retry-for means to the client, where 0 is not "never".
-func retryFlag(d time.Duration) time.Duration {
-	if d <= 0 {
-		return client.RetryNever
-	}
-	return d
-}
-
 // explain adds what to do about an error.
 func (c *cli) explain(err error) string {
 	var refused *client.Error
+	var unknown *unknownError
 	switch {
+	case errors.As(err, &unknown):
+		return err.Error()
 	case errors.Is(err, context.Canceled):
 		return "interrupted"
 	case errors.Is(err, client.ErrNoAnswer):
@@ -180,7 +180,7 @@ func remedy(refused *client.Error) string {
 	case "memory_full", "disk_full":
 		return "make room on the server, then try again"
 	case "outcome_unknown":
-		return "read the row before you write again: the write happened once or never"
+		return "run it again: what happened already does not happen twice"
 	case "too_large":
 		return "send less at once"
 	case "keyspace_exists":

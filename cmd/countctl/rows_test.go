@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -109,8 +112,11 @@ func TestRefusedIncrement(t *testing.T) {
 	}{
 		{"overflow", nil, "overflow (409)"},
 		{"overloaded", &countdtest.Fault{Status: 429, Code: "overloaded", RetryAfter: "1"}, "overloaded (429): refused by the test; try again"},
-		{"unknown", &countdtest.Fault{Status: 504, Code: "outcome_unknown"}, "happened once or never"},
+		{"unknown", &countdtest.Fault{Status: 504, Code: "outcome_unknown"}, "cannot tell whether row 1 was incremented: outcome_unknown (504)"},
 		{"cut", &countdtest.Fault{Hang: true}, "no answer"},
+		{"cut with a key", &countdtest.Fault{Hang: true}, "; run it again with --key "},
+		{"key of other ops", &countdtest.Fault{Status: 409, Code: "idempotency_conflict"}, "what the key was made for"},
+		{"key too old", &countdtest.Fault{Status: 410, Code: "idempotency_expired"}, "leave the key out"},
 		{"two lines", &countdtest.Fault{Status: 500, Code: "internal", Message: "a\nb"}, "a b"},
 	}
 	for _, c := range cases {
@@ -128,6 +134,74 @@ func TestRefusedIncrement(t *testing.T) {
 			}
 			if increments.Load() != 1 {
 				t.Fatalf("the increment was sent %d times", increments.Load())
+			}
+		})
+	}
+}
+
+// A write of unknown outcome, run again with the key that the error names, counts
+// once, whether it had happened or not.
+func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
+	named := regexp.MustCompile(`--key ([0-9a-f-]{36}),`)
+	for _, happened := range []bool{true, false} {
+		for _, args := range []string{"incr 1 like=+2 repost=-1", "set 1 like=2 repost=-1", "delete 2", "delete 2 3 4 --yes"} {
+			t.Run(fmt.Sprintf("%s, happened %v", args, happened), func(t *testing.T) {
+				server := countdtest.New(t)
+				server.Put(2, 9, 0, 9, 0)
+				i := against(t, server)
+				server.SetFail(func(*http.Request, []byte) *countdtest.Fault {
+					return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: happened}
+				})
+				got := i.run(strings.Fields(args)...)
+				key := named.FindStringSubmatch(got.err)
+				if got.code != exitFail || key == nil || strings.Count(got.err, "\n") != 1 {
+					t.Fatalf("exit %d, %q", got.code, got.err)
+				}
+				server.SetFail(func(*http.Request, []byte) *countdtest.Fault { return nil })
+				for n := range 2 {
+					out := i.ok(append(strings.Fields(args), "--key", key[1], "-o", "json")...)
+					again := happened || n > 0
+					if !strings.HasPrefix(args, "delete") && decode[writeOutput](t, out).Duplicate != again {
+						t.Errorf("answered %s", out)
+					}
+				}
+				want := []int64{-1, 0, 2, 0}
+				if row := server.Row(1); strings.HasPrefix(args, "delete") {
+					want = make([]int64, 4)
+					row = server.Row(2)
+					if !slices.Equal(row, want) {
+						t.Errorf("row 2 is %v", row)
+					}
+				} else if !slices.Equal(row, want) {
+					t.Errorf("row 1 is %v, want %v", row, want)
+				}
+			})
+		}
+	}
+}
+
+// A server that is not there yet, or busy, is waited for from the first request
+// on.
+func TestFirstRequestsAreRepeated(t *testing.T) {
+	path := writeTemp(t, "a.csv", "id,like\n1,2\n")
+	events := writeTemp(t, "e.csv", "item,t,event\n1,1,like\n")
+	for _, args := range []string{"import " + path, "import " + path + " --add", "replay " + events, "export -"} {
+		t.Run(args, func(t *testing.T) {
+			server := countdtest.New(t)
+			var seen sync.Map
+			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+				if _, again := seen.LoadOrStore(r.URL.Path, true); again {
+					return nil
+				}
+				return &countdtest.Fault{Status: 503, Code: "no_leader"}
+			})
+			got := against(t, server).run(strings.Fields(args)...)
+			if got.code != exitOK || !strings.Contains(got.err, "waiting for the server: ") {
+				t.Fatalf("exit %d, %q", got.code, got.err)
+			}
+			seen.Clear()
+			if got := against(t, server).run(append(strings.Fields(args), "--retry-for", "0s")...); got.code != exitFail {
+				t.Fatalf("with --retry-for 0s: exit %d, %q", got.code, got.err)
 			}
 		})
 	}

@@ -10,15 +10,10 @@ import (
 
 // scan visits the rows of a keyspace that have a count, page by page in
 // ascending order of id. Rows that change meanwhile appear as they were read.
-func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, retry client.Retry, visit func([]client.Row) error) error {
+func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, visit func([]client.Row) error) error {
 	var after *client.ID
 	for {
-		var page client.Page
-		err := retry.Do(ctx, func() error {
-			var err error
-			page, err = server.Scan(ctx, keyspace, after, client.ScanRowsMax, columns, o)
-			return err
-		})
+		page, err := server.Scan(ctx, keyspace, after, client.ScanRowsMax, columns, o)
 		if err != nil {
 			return fmt.Errorf("cannot scan %s: %w", keyspace, err)
 		}

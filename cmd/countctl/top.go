@@ -45,8 +45,14 @@ func (c *cli) topCommand() *cobra.Command {
 			largest := topRows{column: column, max: n}
 			var read atomic.Int64
 			total := rowsOf(cmd.Context(), server, keyspace)
-			m := c.startMeter(func() sample { return sample{read.Load(), read.Load(), total} })
-			err = scan(cmd.Context(), server, keyspace, []string{column}, o, client.Retry{For: retryForDefault}, func(rows []client.Row) error {
+			var m *meter
+			patient, err := c.connectWaiting(retryForDefault, &m)
+			if err != nil {
+				return err
+			}
+			defer patient.Close()
+			m = c.startMeter(func() sample { return sample{read.Load(), read.Load(), total} })
+			err = scan(cmd.Context(), patient, keyspace, []string{column}, o, func(rows []client.Row) error {
 				for _, row := range rows {
 					largest.offer(row)
 				}

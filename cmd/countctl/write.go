@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,17 +16,22 @@ import (
 // writeOutput is what incr and set print as JSON: the row after the write.
 type writeOutput struct {
 	client.Row
-	Token string `json:"token"` // --token of a read that must see the write
+	Duplicate bool   `json:"duplicate"` // it had happened before, by this key
+	Token     string `json:"token"`     // --token of a read that must see the write
 }
+
+// onceText ends the help of a command that writes.
+const onceText = `
+
+It is sent once, with a key that makes it count once however often it is sent.
+When no answer tells whether it happened, the error names the key: run the same
+command again with that --key.`
 
 func (c *cli) incrCommand() *cobra.Command {
 	cmd := c.writeCommand("incremented", (*client.Client).Incr)
 	cmd.Use = "incr ID COLUMN=+N…"
 	cmd.Short = "Add to columns of one row and print it"
-	cmd.Long = cmd.Short + `.
-
-An increment is never sent twice: after an error that leaves it unknown whether
-it happened, read the row before you repeat it.`
+	cmd.Long = cmd.Short + "." + onceText
 	cmd.Example = "  countctl incr 4467107636950632 like=+1 repost=-1"
 	return cmd
 }
@@ -34,17 +40,22 @@ func (c *cli) setCommand() *cobra.Command {
 	cmd := c.writeCommand("set", (*client.Client).Set)
 	cmd.Use = "set ID COLUMN=N…"
 	cmd.Short = "Set columns of one row, the others stay, and print it"
+	cmd.Long = cmd.Short + "." + onceText
 	cmd.Example = "  countctl set 4467107636950632 like=10"
 	return cmd
 }
 
 // writeCommand is a command that changes columns of one row.
 func (c *cli) writeCommand(done string, write func(*client.Client, context.Context, string, []client.Op, client.WriteOptions) (client.WriteResult, error)) *cobra.Command {
-	var keyspace string
+	var keyspace, key string
 	cmd := &cobra.Command{
-		Args: cobra.MinimumNArgs(2),
+		Args: atLeast(2, "ID and one COLUMN=N or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			op, err := parseOp(args)
+			if err != nil {
+				return err
+			}
+			key, err := writeKey(cmd, key, client.KeyBytesMax)
 			if err != nil {
 				return err
 			}
@@ -53,19 +64,67 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 				return err
 			}
 			defer server.Close()
-			answer, err := write(server, cmd.Context(), keyspace, []client.Op{op}, client.WriteOptions{Unkeyed: true})
+			answer, err := write(server, cmd.Context(), keyspace, []client.Op{op}, client.WriteOptions{Key: key})
+			if errors.Is(err, client.ErrUnknown) {
+				return &unknownError{fmt.Sprintf("row %d was %s", op.ID, done), key, err}
+			}
 			if err == nil {
 				err = refusal(answer)
 			}
 			if err != nil {
-				return fmt.Errorf("row %d was not %s: %w", op.ID, done, err)
+				return fmt.Errorf("row %d was not %s: %w", op.ID, done, withKeyRemedy(err))
 			}
-			out := writeOutput{client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}, answer.Token}
+			out := writeOutput{client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}, answer.Duplicate, answer.Token}
 			return c.print(out, func(t *table) { t.counts([]client.Row{out.Row}) })
 		},
 	}
 	keyspaceFlag(cmd, &keyspace)
+	keyFlag(cmd, &key)
 	return cmd
+}
+
+func keyFlag(cmd *cobra.Command, key *string) {
+	cmd.Flags().StringVar(key, "key", "", "Idempotency-Key of the write, 1 to 128 bytes, to send one again that may have happened (a new one when not given)")
+}
+
+// writeKey returns --key, or a new key.
+func writeKey(cmd *cobra.Command, key string, bytesMax int) (string, error) {
+	if !cmd.Flags().Changed("key") {
+		return client.NewKey()
+	}
+	if len(key) < 1 || len(key) > bytesMax {
+		return "", usagef("--key is 1 to %d bytes here, not %d", bytesMax, len(key))
+	}
+	return key, nil
+}
+
+// unknownError is of a write that may have happened.
+type unknownError struct {
+	what string // it did, if it did
+	key  string // to send it again with
+	err  error
+}
+
+func (e *unknownError) Error() string {
+	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // what says the same
+	return fmt.Sprintf("cannot tell whether %s: %s; run it again with --key %s, which makes it count once", e.what, why, e.key)
+}
+
+func (e *unknownError) Unwrap() error { return e.err }
+
+// withKeyRemedy adds what to do about a key that was refused.
+func withKeyRemedy(err error) error {
+	var refused *client.Error
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.Code {
+	case "idempotency_conflict":
+		return fmt.Errorf("%w; give what the key was made for, or leave it out", err)
+	case "idempotency_expired":
+		return fmt.Errorf("%w; read the row to see whether it happened, and leave the key out to write anew", err)
+	}
+	return err
 }
 
 // refusal returns the error of the only op of a request.
@@ -102,20 +161,40 @@ func parseOp(args []string) (client.Op, error) {
 
 // deleteOutput is what delete prints as JSON.
 type deleteOutput struct {
-	Results []writeOutput `json:"results"`
+	Results []deletedOutput `json:"results"`
+}
+
+type deletedOutput struct {
+	client.Row
+	Token string `json:"token"` // --token of a read that must see the write
+}
+
+// deleteKeyBytesMax leaves room for an id behind the key.
+const deleteKeyBytesMax = client.KeyBytesMax - len("/18446744073709551615")
+
+// keyOf is the key of one row's delete: of several, each has its own.
+func keyOf(key string, id client.ID, rows int) string {
+	if rows == 1 {
+		return key
+	}
+	return key + "/" + id.String()
 }
 
 func (c *cli) deleteCommand() *cobra.Command {
-	var keyspace string
+	var keyspace, key string
 	cmd := &cobra.Command{
 		Use:   "delete ID…",
 		Short: "Make all columns of rows zero; - reads ids from standard input",
 		Long: `Make all columns of rows zero. Deleting a row that is absent is fine.
 
-On a terminal it asks first, unless --yes is given.`,
-		Args: cobra.MinimumNArgs(1),
+On a terminal it asks first, unless --yes is given.` + onceText,
+		Args: atLeast(1, "one ID or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := c.ids(args)
+			if err != nil {
+				return err
+			}
+			key, err := writeKey(cmd, key, deleteKeyBytesMax)
 			if err != nil {
 				return err
 			}
@@ -127,13 +206,16 @@ On a terminal it asks first, unless --yes is given.`,
 				return err
 			}
 			defer server.Close()
-			out := deleteOutput{Results: []writeOutput{}}
+			out := deleteOutput{Results: []deletedOutput{}}
 			for i, id := range ids {
-				row, token, err := server.Delete(cmd.Context(), keyspace, id, client.WriteOptions{Unkeyed: true})
-				if err != nil {
-					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), err)
+				row, token, err := server.Delete(cmd.Context(), keyspace, id, client.WriteOptions{Key: keyOf(key, id, len(ids))})
+				if errors.Is(err, client.ErrUnknown) {
+					return &unknownError{fmt.Sprintf("row %d was deleted (%d of %d rows are)", id, i, len(ids)), key, err}
 				}
-				out.Results = append(out.Results, writeOutput{row, token})
+				if err != nil {
+					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), withKeyRemedy(err))
+				}
+				out.Results = append(out.Results, deletedOutput{row, token})
 			}
 			return c.print(out, func(t *table) {
 				t.row("DELETED")
@@ -144,6 +226,7 @@ On a terminal it asks first, unless --yes is given.`,
 		},
 	}
 	keyspaceFlag(cmd, &keyspace)
+	keyFlag(cmd, &key)
 	return cmd
 }
 

@@ -73,7 +73,9 @@ func newConfig() *config {
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
 	c.flags.DurationVar(&c.Limits.KeyHorizon, "key-horizon", c.Limits.KeyHorizon, "how long an Idempotency-Key is sure to be remembered")
+	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
 	c.flags.DurationVar(&c.Limits.ProducerIdle, "producer-idle", c.Limits.ProducerIdle, "how long an idle Countd-Producer is remembered")
+	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("how many producers a shard remembers, 1 to %d; the one idle for longest makes room", shard.ProducersMaxMax))
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
 	return c
@@ -100,19 +102,43 @@ func (c *config) validate() error {
 		}
 		seen[a.addr] = a.name
 	}
+	for name := range c.Shards {
+		if !shard.IsBuiltin(name) {
+			return c.bad("shards", fmt.Sprintf("no keyspace %q is built in; make others with their shards by countctl keyspace create", name))
+		}
+	}
 	if c.NodeID != "" && !cluster.ValidNodeID(c.NodeID) {
 		return c.bad("node-id", fmt.Sprintf("%q: %v", c.NodeID, cluster.ErrBadNodeID))
 	}
 	if err := c.validateCluster(); err != nil {
 		return err
 	}
-	if err := c.Limits.Check(); err != nil {
-		return c.bad("key-horizon, producer-idle", err.Error())
+	if name, err := c.badLimit(); err != nil {
+		return c.bad(name, err.Error())
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return c.bad("log-format", fmt.Sprintf("%q is neither text nor json", c.LogFormat))
 	}
 	return nil
+}
+
+// badLimit returns the first of the limits that is out of its bounds, and why.
+func (c *config) badLimit() (name string, err error) {
+	l, d := c.Limits, shard.LimitsDefault
+	for _, one := range []struct {
+		name   string
+		limits shard.Limits // the setting's, and defaults
+	}{
+		{"key-horizon", shard.Limits{KeyHorizon: l.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
+		{"keys-max", shard.Limits{KeyHorizon: d.KeyHorizon, KeysMax: l.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: d.ProducersMax}},
+		{"producer-idle", shard.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: l.ProducerIdle, ProducersMax: d.ProducersMax}},
+		{"producers-max", shard.Limits{KeyHorizon: d.KeyHorizon, KeysMax: d.KeysMax, ProducerIdle: d.ProducerIdle, ProducersMax: l.ProducersMax}},
+	} {
+		if err := one.limits.Check(); err != nil {
+			return one.name, err
+		}
+	}
+	return "", nil
 }
 
 // bad returns the error for a setting whose value cannot be used, with where

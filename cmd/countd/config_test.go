@@ -66,6 +66,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
 		"replace-after": "5m0s", "log-store": "wal",
+		"keys-max": "1000", "producers-max": "2000",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -140,7 +141,11 @@ func TestRefusedSettings(t *testing.T) {
 		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
 		{"memory over the machine's", []string{"--memory-limit=101%"}, nil, "", "1% to 100%"},
 		{"reserve of words", []string{"--disk-reserve=much"}, nil, "", "number of bytes"},
-		{"no horizon", []string{"--key-horizon=0s"}, nil, "", "key horizon 0s is not in"},
+		{"no horizon", []string{"--key-horizon=0s"}, nil, "", "key-horizon (flag --key-horizon): key horizon 0s is not in"},
+		{"no idle time", nil, map[string]string{"COUNTD_PRODUCER_IDLE": "800h"}, "", "producer-idle (env COUNTD_PRODUCER_IDLE): producer idle time 800h0m0s is not in"},
+		{"no keys", []string{"--keys-max=0"}, nil, "", "keys-max (flag --keys-max): 0 keys are not 1…500000"},
+		{"too many keys", []string{"--keys-max=500001"}, nil, "", "500001 keys are not"},
+		{"too many producers", []string{"--producers-max=200001"}, nil, "", "producers-max (flag --producers-max): 200001 producers are not 1…200000"},
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},
 		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},
 		{"shards of no keyspace's name", []string{"--shards=Posts=4"}, nil, "", "want KEYSPACE=N"},
@@ -249,4 +254,21 @@ func FuzzParseFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestVersionFlagAndCommandSayTheSame(t *testing.T) {
+	var said []string
+	for _, args := range [][]string{{"--version"}, {"version"}} {
+		root := rootCommand()
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetArgs(args)
+		if err := root.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		said = append(said, out.String())
+	}
+	if said[0] != said[1] || !strings.HasPrefix(said[0], "countd ") {
+		t.Errorf("they say %q", said)
+	}
 }

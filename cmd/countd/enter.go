@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 
 	"github.com/countd/countd/cluster"
@@ -11,9 +12,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// enter starts gossip and, if the node has no cluster, waits until it has one:
-// it makes one alone or with others, or is admitted to one.
-func (p *process) enter(c *config) error {
+// startGossip listens for other nodes and looks for them.
+func (p *process) startGossip(c *config) error {
 	var keys [][]byte
 	if c.GossipKeys != "" {
 		var err error
@@ -31,23 +31,38 @@ func (p *process) enter(c *config) error {
 		},
 		Addr: c.GossipAddr, Join: c.Join, Keys: keys, Logger: p.logger,
 	})
-	if err != nil {
-		return err
-	}
-	if id.ClusterID != "" {
-		return nil
-	}
-	if err := p.findCluster(c); err != nil {
-		return err
-	}
-	return p.gossip.Announce(func(m *cluster.Member) { m.ClusterID, m.Expect = id.ClusterID, 0 })
+	return err
 }
 
-// findCluster gives the node a cluster.
-func (p *process) findCluster(c *config) error {
+// enter returns when the node has a cluster: it makes one alone or with others,
+// or is admitted to one. The cluster port is used up if it had to ask others; nil
+// is returned then.
+func (p *process) enter(c *config, port net.Listener) (net.Listener, error) {
+	id := &p.dir.Identity
+	if id.ClusterID != "" {
+		return port, nil
+	}
+	former, asked, err := p.former(c, port)
+	if err != nil {
+		return port, err
+	}
+	_, err = former.Run(context.Background()) // a signal meanwhile ends the process
+	if asked != nil {
+		port = nil
+		err = errors.Join(err, asked.Close())
+	}
+	if err != nil {
+		return port, err
+	}
+	return port, p.gossip.Announce(func(m *cluster.Member) { m.ClusterID, m.Expect = id.ClusterID, 0 })
+}
+
+// former makes what finds the node a cluster and, unless it will be alone, the
+// lobby that it asks others from.
+func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.Lobby, error) {
 	var lobby *shard.Lobby
 	id := p.dir.Identity
-	former, err := cluster.NewFormer(cluster.FormConfig{
+	cfg := cluster.FormConfig{
 		Identity: id,
 		Node: raftfsm.Node{
 			Key: id.Key(), Name: id.NodeID, Zone: c.Zone, State: raftfsm.NodeActive,
@@ -59,19 +74,16 @@ func (p *process) findCluster(c *config) error {
 		Asker: cluster.CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 			return lobby.Call(ctx, clusterID, addr, name, request)
 		}},
-	})
-	if err != nil {
-		return err
+	}
+	former, err := cluster.NewFormer(cfg)
+	if err != nil || cfg.Alone() {
+		return former, nil, err
 	}
 	p.backend.waitForWhat(former.Waiting)
-	lobby, err = shard.OpenLobby(c.ClusterAddr, map[string]shard.Handler{
+	lobby, err = shard.OpenLobby(port, map[string]shard.Handler{
 		cluster.FormCall: cluster.CallHandler(former.HandleForm),
 	}, p.logger)
-	if err != nil {
-		return err
-	}
-	_, err = former.Run(context.Background()) // a signal meanwhile ends the process
-	return errors.Join(err, lobby.Close())
+	return former, lobby, err
 }
 
 // take lets the node serve: it answers requests, admits others, and speaks for

@@ -65,6 +65,8 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().AddFlagSet(c.flags)
 	root.PersistentFlags().StringVar(&c.file, configFlag, "", "YAML file of settings")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &configError{err.Error()} })
+	root.Version = versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(configCommand(c), versionCommand())
 	return root
 }
@@ -89,10 +91,14 @@ func versionCommand() *cobra.Command {
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "countd %s %s %s/%s\n", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+}
+
+func versionLine() string {
+	return fmt.Sprintf("countd %s %s %s/%s", buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {

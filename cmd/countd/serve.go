@@ -99,7 +99,33 @@ func (p *process) run(signals <-chan os.Signal) error {
 		p.logger.Warn("exiting at once; the next start replays more of the log", "signal", s.String())
 		os.Exit(exitFailed)
 	}()
-	return errors.Join(failed, p.stop())
+	began := time.Now()
+	err := errors.Join(failed, p.stop())
+	p.logger.Info("stopped", "after", time.Since(began).Round(time.Millisecond).String())
+	return err
+}
+
+// ports are the listeners of a node. What is made of one closes it.
+type ports struct{ http, cluster net.Listener }
+
+// listen takes the ports, all of them or none.
+func listen(c *config) (ports, error) {
+	var l ports
+	var err error
+	if l.http, err = net.Listen("tcp", c.HTTPAddr); err != nil {
+		return ports{}, fmt.Errorf("cannot listen for HTTP: %w", err)
+	}
+	if l.cluster, err = net.Listen("tcp", c.ClusterAddr); err != nil {
+		l.http.Close()
+		return ports{}, fmt.Errorf("cannot listen on the cluster address: %w", err)
+	}
+	return l, nil
+}
+
+// close gives the ports back whoever has closed them already.
+func (l ports) close() {
+	l.http.Close()
+	l.cluster.Close()
 }
 
 // start brings the node up to where it accepts requests. Whether it can serve
@@ -107,40 +133,48 @@ func (p *process) run(signals <-chan os.Signal) error {
 func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, registry: prometheus.NewRegistry(), served: make(chan error, 1), backend: &backend{}}
 	p.backend.waitFor("the start")
-	var err error
+	memoryLimit, err := c.MemoryLimit.limit()
+	if err != nil {
+		return nil, err
+	}
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
 	}
-	// The cheap thing that often fails comes before the groups are opened.
-	listener, err := net.Listen("tcp", c.HTTPAddr)
+	// What often fails comes before anything is made that stays.
+	l, err := listen(c)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot listen for HTTP: %w", err), p.dir.Close())
+		return nil, errors.Join(err, p.dir.Close())
 	}
-	p.server, err = api.New(api.Config{
-		Backend: p.backend, Listener: listener, Version: buildVersion(), Registry: p.registry, Logger: logger,
-	})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot make HTTP server: %w", err), listener.Close(), p.dir.Close())
-	}
-	go func() { p.served <- p.server.Serve() }() // ended by stop
-	if err := p.open(c); err != nil {
-		return nil, errors.Join(err, p.stop())
+	if err := p.open(c, l, memoryLimit); err != nil {
+		err = errors.Join(err, p.stop())
+		l.close()
+		return nil, err
 	}
 	logger.Info("countd started",
 		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "data_dir", p.dir.Path(),
-		"http_addr", listener.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr)
+		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr)
 	return p, nil
 }
 
-// open brings the node into its cluster and opens its groups. What it has made
-// stays in p, for stop, also when it fails.
-func (p *process) open(c *config) error {
-	memoryLimit, err := c.MemoryLimit.limit()
-	if err != nil {
+// open makes the server, brings the node into its cluster and opens its groups.
+// What it has made stays in p, for stop, also when it fails.
+func (p *process) open(c *config, l ports, memoryLimit uint64) error {
+	if err := p.startGossip(c); err != nil {
 		return err
 	}
-	if err := p.enter(c); err != nil {
+	if err := p.dir.KeepIdentity(); err != nil {
+		return err
+	}
+	server, err := api.New(api.Config{
+		Backend: p.backend, Listener: l.http, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make HTTP server: %w", err)
+	}
+	p.server = server
+	go func() { p.served <- server.Serve() }() // ended by stop
+	if l.cluster, err = p.enter(c, l.cluster); err != nil {
 		return err
 	}
 	p.node, err = shard.Open(shard.Config{
@@ -151,6 +185,7 @@ func (p *process) open(c *config) error {
 		ClusterID:   p.dir.Identity.ClusterID,
 		Version:     buildVersion(),
 		ClusterAddr: c.ClusterAddr,
+		Listener:    l.cluster,
 		HTTPAddr:    c.HTTPAddr,
 		GossipAddr:  c.GossipAddr,
 		Bootstrap:   p.dir.Identity.Founder,
@@ -171,28 +206,17 @@ func (p *process) open(c *config) error {
 	if err != nil {
 		return fmt.Errorf("cannot open node: %w", err)
 	}
-	if err := p.checkShards(c); err != nil {
-		return err
-	}
+	p.checkShards(c)
 	return p.take(c)
 }
 
-// checkShards refuses --shards for a keyspace that is not there, and tells of
-// one that cannot have what it says.
-func (p *process) checkShards(c *config) error {
-	if len(p.node.Keyspaces()) == 0 {
-		return nil // the cluster is not known here yet
-	}
+// checkShards tells of a keyspace that cannot have what --shards says.
+func (p *process) checkShards(c *config) {
 	for name, shards := range c.Shards {
-		keyspace := p.node.Keyspace(name)
-		if keyspace == nil {
-			return c.bad("shards", fmt.Sprintf("no keyspace %q is built in; make others with their shards by countctl keyspace create", name))
-		}
-		if keyspace.Shards != shards {
+		if keyspace := p.node.Keyspace(name); keyspace != nil && keyspace.Shards != shards {
 			p.logger.Warn("a keyspace keeps the shards that it was made with", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
 		}
 	}
-	return nil
 }
 
 // fatal ends the process for an error that no group may live on with, such as a
@@ -215,7 +239,6 @@ func (p *process) announce(began time.Time) {
 // snapshots that are worth it and gives the directory up. A step that runs out
 // of its time is logged, not returned.
 func (p *process) stop() error {
-	began := time.Now()
 	var errs []error
 	if p.controller != nil {
 		p.controller.Close()
@@ -243,7 +266,6 @@ func (p *process) stop() error {
 	if closed { // else the lock must hold as long as the process may write
 		errs = append(errs, p.dir.Close())
 	}
-	p.logger.Info("stopped", "after", time.Since(began).Round(time.Millisecond).String())
 	return errors.Join(errs...)
 }
 

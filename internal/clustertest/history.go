@@ -26,6 +26,7 @@ const (
 	unknownsOfIDMax = 4   // each may have happened at any time since
 	checkTimeout    = 20 * time.Second
 	boundedBy       = time.Second // max_staleness unless told
+	outsider        = 99          // the client that Read is, in pictures
 )
 
 // History is what clients asked and were told of a few counts, one a shard, on
@@ -90,8 +91,8 @@ func (h *History) replaceLocked(shard int) {
 	h.mu.counts[id] = &count{}
 }
 
-// ID returns the id of a shard that is worked on now.
-func (h *History) ID(shard int) uint64 {
+// id returns the id of a shard that is worked on now.
+func (h *History) id(shard int) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.ids[shard]
@@ -102,13 +103,13 @@ func (h *History) ID(shard int) uint64 {
 func (h *History) run(client int) error {
 	for h.calm.Err() == nil {
 		nodes := h.cluster.Nodes()
-		node, id := nodes[rand.IntN(len(nodes))], h.ID(rand.IntN(historyShards))
+		node, id := nodes[rand.IntN(len(nodes))], h.id(rand.IntN(historyShards))
 		var err error
 		switch k := rand.IntN(20); {
 		case k < 6:
-			err = h.Read(client, node, id, "linearizable")
+			err = h.read(client, node, id, "linearizable")
 		case k < 9:
-			err = h.Read(client, node, id, "bounded")
+			err = h.read(client, node, id, "bounded")
 		case k < 11:
 			err = h.write(client, node, id, asked{set, rand.Int64N(1 << 30)})
 		default:
@@ -127,10 +128,16 @@ func (h *History) run(client int) error {
 
 func (h *History) now() int64 { return int64(time.Since(h.began)) }
 
-// Read reads an id at one node. A bounded read may see what was true up to
-// boundedBy before it, so that is when it begins. One that fails is not in the
-// history.
-func (h *History) Read(client int, node *Node, id uint64, consistency string) error {
+// Read reads the count of a shard of posts at one node. It fails with what is
+// wrong with the answer.
+func (h *History) Read(node *Node, shard int, consistency string) error {
+	return h.read(outsider, node, h.id(shard), consistency)
+}
+
+// read reads an id at one node. A bounded read may see what was true up to
+// boundedBy before it, so that is when it begins. One that is not answered is not
+// in the history.
+func (h *History) read(client int, node *Node, id uint64, consistency string) error {
 	r := &request{method: http.MethodGet, path: fmt.Sprintf("/v1/counters/posts/%d?consistency=%s", id, consistency)}
 	call := h.now()
 	var a answer

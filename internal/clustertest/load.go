@@ -63,7 +63,17 @@ type cell struct{ keyspace, id, column string }
 type Request struct {
 	Begun  time.Time
 	Took   time.Duration // over all tries
-	Failed []string      // tries that did not do: why
+	Failed []FailedTry   // those that did not do
+}
+
+// FailedTry is a try of a request that did not do.
+type FailedTry struct {
+	Node, Why string
+	Took      time.Duration
+}
+
+func (t FailedTry) String() string {
+	return fmt.Sprintf("%s: %s after %v", t.Node, t.Why, round(t.Took))
 }
 
 // StartLoad starts the writers, which Stop stops and waits for.
@@ -222,9 +232,9 @@ func (w *loadWriter) write(node *Node, ops []op) (token string, last *Node, err 
 		case Wrong:
 			return "", nil, fmt.Errorf("a good write to %s was answered %s", node.Name, try.Why)
 		}
-		seen.Failed = append(seen.Failed, try.Why)
+		seen.Failed = append(seen.Failed, FailedTry{node.Name, try.Why, try.Took})
 		if w.load.ctx.Err() != nil || w.load.calm.Err() != nil && time.Since(seen.Begun) > finishTimeout {
-			return "", nil, fmt.Errorf("a write found no answer in %v: %q", time.Since(seen.Begun), seen.Failed)
+			return "", nil, fmt.Errorf("a write found no answer in %v: %v", time.Since(seen.Begun).Round(time.Millisecond), seen.Failed)
 		}
 		time.Sleep(tryPause)
 		node = after(w.load.cluster.Nodes(), node)

@@ -16,6 +16,7 @@ type Stats struct {
 	Failed   map[string]int // tries that did not do, by why
 	P50, P99 time.Duration
 	Max      time.Duration
+	Longest  []FailedTry // of the request that took longest, what did not do
 }
 
 // Between sums up the requests that were begun in a stretch of time.
@@ -29,14 +30,17 @@ func (l *Load) Between(from, to time.Time) Stats {
 			continue
 		}
 		took = append(took, r.Took)
+		if r.Took > s.Max {
+			s.Max, s.Longest = r.Took, r.Failed
+		}
 		if r.Took > RequestDeadline {
 			s.Late++
 		}
 		if len(r.Failed) > 0 {
 			s.Retried++
 		}
-		for _, why := range r.Failed {
-			s.Failed[why]++
+		for _, try := range r.Failed {
+			s.Failed[try.Why]++
 		}
 	}
 	s.Requests = len(took)
@@ -44,7 +48,7 @@ func (l *Load) Between(from, to time.Time) Stats {
 		return s
 	}
 	slices.Sort(took)
-	s.P50, s.P99, s.Max = Quantile(took, 0.5), Quantile(took, 0.99), took[len(took)-1]
+	s.P50, s.P99 = Quantile(took, 0.5), Quantile(took, 0.99)
 	return s
 }
 
@@ -62,7 +66,7 @@ func (s Stats) String() string {
 	text := fmt.Sprintf("%d requests, p50 %v, p99 %v, longest %v, %d late, %d sent again",
 		s.Requests, round(s.P50), round(s.P99), round(s.Max), s.Late, s.Retried)
 	if len(why) > 0 {
-		text += " (" + strings.Join(why, ", ") + ")"
+		text += fmt.Sprintf(" (%s; the longest: %v)", strings.Join(why, ", "), s.Longest)
 	}
 	return text
 }

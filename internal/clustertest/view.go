@@ -132,21 +132,45 @@ func (c *Cluster) LeaderOfMost(keyspace string, shards int) (leader *Node, led [
 	return leader, led
 }
 
-// Replicas counts the replicas of shards that each node holds, and how many of
-// them it leads.
-func (c *Cluster) Replicas() (held, led map[*Node]int) {
-	held, led = map[*Node]int{}, map[*Node]int{}
-	for n, s := range look(c.Nodes()).status {
-		held[n], led[n] = 0, 0
-		for _, g := range s.Groups {
+// AwaitShares waits until the nodes but some hold equally many replicas of that
+// many shards, three of each, and lead equally many, give or take one.
+func (c *Cluster) AwaitShares(timeout time.Duration, shards int, but ...*Node) time.Duration {
+	c.t.Helper()
+	nodes := c.Others(but...)
+	return c.await(timeout, func() string {
+		held, led := look(nodes).shares(nodes)
+		text := fmt.Sprintf("held %v, led %v", held, led)
+		switch {
+		case sum(held) != shards*min(nodesDefault, len(nodes)) || sum(led) != shards:
+			return "not all are there: " + text
+		case slices.Max(held)-slices.Min(held) > 1 || slices.Max(led)-slices.Min(led) > 1:
+			return "not even: " + text
+		}
+		return ""
+	})
+}
+
+// shares counts the replicas of shards that each node holds, and how many of them
+// it leads.
+func (v view) shares(nodes []*Node) (held, led []int) {
+	held, led = make([]int, len(nodes)), make([]int, len(nodes))
+	for i, n := range nodes {
+		for _, g := range v.status[n].Groups {
 			if g.ID == 0 {
 				continue
 			}
-			held[n]++
+			held[i]++
 			if g.Role == "leader" {
-				led[n]++
+				led[i]++
 			}
 		}
 	}
 	return held, led
+}
+
+func sum(of []int) (all int) {
+	for _, n := range of {
+		all += n
+	}
+	return all
 }

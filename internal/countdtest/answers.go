@@ -65,15 +65,18 @@ func (s *Server) cluster() any {
 }
 
 func (s *Server) create(body []byte) (int, any) {
-	made := keyspace{Kind: "counters", Shards: 4, rows: map[uint64][]int64{}}
+	made := keyspace{Kind: "counters", rows: map[uint64][]int64{}}
 	if err := strict(body, &made); err != nil {
 		return 400, refuse("invalid_argument", err.Error(), "")
 	}
 	if k := s.find(made.Name); k != nil {
-		if !slices.Equal(k.Columns, made.Columns) || k.Shards != made.Shards {
+		if !slices.Equal(k.Columns, made.Columns) || made.Shards != 0 && k.Shards != made.Shards {
 			return 409, refuse("keyspace_exists", "the keyspace exists with other columns or shards", "")
 		}
 		return 200, k
+	}
+	if made.Shards == 0 {
+		made.Shards = 4
 	}
 	s.mu.keyspaces = append(s.mu.keyspaces, &made)
 	return 200, made

@@ -57,8 +57,8 @@ func (s *Server) judgeLocked(r *http.Request, k *keyspace, shards []int, body []
 		return s.judgeKeyLocked(r, keyAt{k.Name, key}, shards, body)
 	case name == "":
 		return once{fresh: shards, mark: func(int) {}}, 0, nil
-	case err != nil || seq == 0:
-		return o, 400, refuse("invalid_argument", "Countd-Seq is from 1", "Countd-Seq")
+	case err != nil:
+		return o, 400, refuse("invalid_argument", "Countd-Seq: not an unsigned 64-bit integer", "Countd-Seq")
 	case s.mu.forgotten[name]:
 		return o, 410, refuse("idempotency_expired", "the producer was forgotten", "Countd-Producer")
 	}

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -122,11 +124,38 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 			n.Start()
 			code := n.Exited(5 * time.Second)
 			l.Close()
-			if code != 1 || !strings.Contains(n.Log(), "address already in use") {
+			if code != 1 || !strings.Contains(n.Log(), "address already in use") || strings.Contains(n.Log(), "stopped") {
 				t.Errorf("exit code %d:\n%s", code, n.Log())
 			}
+			mustBeNobodys(t, n.Dir)
 			n.StartReady()
 		})
+	}
+}
+
+// mustBeNobodys checks that a directory became no node's.
+func mustBeNobodys(t *testing.T, dir string) {
+	t.Helper()
+	for _, name := range []string{"node.json", "groups"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a start that failed has left %s (%v)", name, err)
+		}
+	}
+}
+
+// A start says at INFO what an operator wants to know of it, and no step of raft.
+func TestLogOfAStart(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir())
+	n.StartReady()
+	n.Stop()
+	lines := strings.Split(strings.TrimSpace(n.Log()), "\n")
+	for i, want := range []string{"countd started", "ready", "stopping", "stopped"} {
+		if i >= len(lines) || !strings.Contains(lines[i], want) {
+			t.Fatalf("line %d does not tell %q:\n%s", i, want, n.Log())
+		}
+	}
+	if len(lines) != 4 {
+		t.Errorf("%d lines:\n%s", len(lines), n.Log())
 	}
 }
 
@@ -147,6 +176,7 @@ func TestWrongSettingsExitWithUsage(t *testing.T) {
 			if code := n.Exited(5 * time.Second); code != 2 || !strings.Contains(n.Log(), tc.want) {
 				t.Errorf("exit code %d, want 2 and %q:\n%s", code, tc.want, n.Log())
 			}
+			mustBeNobodys(t, n.Dir)
 		})
 	}
 }

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/countd/countd/client"
+)
+
+// exactly takes n arguments, which names says what they are.
+func exactly(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+		}
+		return nil
+	}
+}
+
+// atLeast takes n arguments or more.
+func atLeast(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < n {
+			return usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+		}
+		return nil
+	}
+}
+
+// flagError explains the fault of a flag. An id below zero looks like one.
+func flagError(_ *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		if digits := unknown.GetSpecifiedShortnames(); digits != "" && strings.Trim(digits, "0123456789") == "" {
+			return usagef("the id \"-%s\" is %v", digits, client.ErrBadID)
+		}
+	}
+	return err
+}
+
+// argumentFields are what a server calls the parts of a request that stand as
+// they are in a command line.
+var argumentFields = []string{
+	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
+	"name", "shards", "columns",
+}
+
+// isUsage tells whether a server refused what the command line says.
+func isUsage(err error) bool {
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Code != "invalid_argument" {
+		return false
+	}
+	field, _, _ := strings.Cut(refused.Field, "[")
+	return slices.Contains(argumentFields, field)
+}

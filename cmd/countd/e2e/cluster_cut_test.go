@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// cutDeadline is what the clients of a node that is cut off wait for.
+const cutDeadline = time.Second
+
+// TestClusterCut cuts the node that leads most shards off from the two others,
+// under writers, and heals the cut. While it is cut off
+//
+//  1. the others take writes for every shard that it led, before their clients'
+//     deadline;
+//  2. it refuses writes and linearizable reads with 503 within the deadline, and
+//     applies none of them, then or later;
+//  3. it answers stale reads;
+//
+// and once the cut is healed and the load is over
+//
+//  4. all replicas are alike within 5 s, and never differed at one index;
+//  5. each count is what the answered writes add up to, and one order explains all
+//     other answers.
+func TestClusterCut(t *testing.T) {
+	cuts, span := short(1, 5), short(4*time.Second, 15*time.Second)
+	for _, store := range stores("boltdb") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Cuttable: true})
+			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			for range cuts {
+				victim, led := c.LeaderOfMost("posts", postsShards)
+				reads := c.StartStaleReads(c.Nodes()...)
+				began := time.Now()
+				c.Cut([]*clustertest.Node{victim})
+				resumed := c.WritesResume(began, led, c.Others(victim)...)
+				t.Logf("%s cut off, shards %v: writes resume after %v", victim.Name, led, resumed)
+				for round := 0; time.Since(began) < span; round++ {
+					refusesAlone(t, victim, round)
+				}
+				c.Heal()
+				reads.Check()
+				healed := time.Now()
+				c.AwaitReady(victim)
+				t.Logf("%s ready %v after the cut was healed", victim.Name, time.Since(healed))
+			}
+			victim, _ := c.LeaderOfMost("posts", postsShards)
+			c.Cut([]*clustertest.Node{victim})
+			time.Sleep(span)
+			load.Stop()
+			history.Stop()
+			c.Heal()
+			t.Logf("all replicas alike %v after the last cut", c.AwaitAgreement(agreeTimeout, c.Nodes()...))
+			load.Check(c.Nodes()...)
+			history.Check()
+			digests.Check()
+			for shard := range postsShards {
+				row := c.Nodes()[0].Rows("posts", []string{refusedID(shard)})[0]
+				if got := row.Counts["comment"]; got != 0 {
+					t.Errorf("shard %d: %d increments were applied that a node alone had refused", shard, got)
+				}
+			}
+			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
+		})
+	}
+}
+
+// refusedID is an id of a shard that only refusesAlone writes.
+func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
+
+// refusesAlone asks a node that is cut off to write and to read, without a key so
+// that what it answers is what became of it.
+func refusesAlone(t *testing.T, n *clustertest.Node, round int) {
+	t.Helper()
+	id := refusedID(round % postsShards)
+	write := map[string]any{"ops": []op{{id, map[string]int64{"comment": 1}}}}
+	refuses(t, n, http.MethodPost, incrPath, write)
+	refuses(t, n, http.MethodGet, "/v1/counters/posts/"+id+"?consistency=linearizable", nil)
+}
+
+// refuses sends a request that must be answered 503 in time.
+func refuses(t *testing.T, n *clustertest.Node, method, path string, body any) {
+	t.Helper()
+	var a answer
+	began := time.Now()
+	status, err := n.Send(t.Context(), method, path, http.Header{"Countd-Timeout": {cutDeadline.String()}}, body, &a)
+	took := time.Since(began)
+	if err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("%s %s at %s alone: status %d, %+v, %v; want 503", method, path, n.Name, status, a, err)
+	}
+	if took > cutDeadline+cutDeadline/2 {
+		t.Errorf("%s %s at %s alone: answered after %v, the deadline was %v", method, path, n.Name, took, cutDeadline)
+	}
+}

@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const (
+	// readersAtOnce is how many reads meet a node in its first moment.
+	readersAtOnce = 16
+	// restBeforeResume is when the reads that wait in a paused node's sockets are
+	// sent: long enough before it goes on that all are there.
+	restBeforeResume = 300 * time.Millisecond
+)
+
+// TestClusterLeaderPaused stops the node that leads most shards in its tracks
+// until others lead them, and has it go on. It does not know what time it is; the
+// reads that wait in its sockets are the first thing that it sees. Then
+//
+//  1. no linearizable read, there or elsewhere, misses a write that was
+//     acknowledged before it, and no bounded one misses one that is older than it
+//     may be;
+//  2. each count is what the answered writes add up to;
+//  3. replicas never differed at one index, and are alike soon after.
+func TestClusterLeaderPaused(t *testing.T) {
+	pauses := short([]time.Duration{5 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
+	for _, store := range stores("wal") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
+			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			for _, pause := range pauses {
+				victim, led := c.LeaderOfMost("posts", postsShards)
+				others := c.Others(victim)
+				reads := c.StartStaleReads(others...)
+				began := time.Now()
+				victim.Pause()
+				resumed := c.WritesResume(began, led, others...)
+				time.Sleep(time.Until(began.Add(pause - restBeforeResume)))
+				atOnce := readAtOnce(t, history, victim, led)
+				time.Sleep(time.Until(began.Add(pause)))
+				victim.Resume()
+				atOnce.Wait()
+				readAtOnce(t, history, victim, led).Wait()
+				reads.Check()
+				t.Logf("%s paused for %v, shards %v: writes resume after %v", victim.Name, pause, led, resumed)
+				c.AwaitReady(victim)
+			}
+			load.Stop()
+			history.Stop()
+			took := c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+			load.Check(c.Nodes()...)
+			history.Check()
+			digests.Check()
+			t.Logf("all replicas alike %v after the load; load: %v", took, load.Between(time.Time{}, time.Now()))
+		})
+	}
+}
+
+// readAtOnce has readers ask one node for the shards' counts at the same time.
+func readAtOnce(t *testing.T, history *clustertest.History, node *clustertest.Node, shards []int) *sync.WaitGroup {
+	t.Helper()
+	var readers sync.WaitGroup
+	for reader := range readersAtOnce {
+		readers.Go(func() { // ends with its one read
+			consistency := [...]string{"linearizable", "linearizable", "linearizable", "bounded"}[reader%4]
+			if err := history.Read(node, shards[reader%len(shards)], consistency); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return &readers
+}

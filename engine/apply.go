@@ -1,0 +1,202 @@
+package engine
+
+import "sync/atomic"
+
+// This file is the writer's way to a row: what an op finds there, and what it
+// leaves.
+
+// Apply applies ops in their order. If width is not 0 it fills rows, width
+// counts an op, with each op's row right after it. It appends an Overflow for
+// each op that it refused to overflows and returns that; a refused op changes
+// nothing. Cells name columns below ColumnsMax; anything else is the caller's
+// fault and panics. It does not allocate but for new rows and overflows.
+func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) []Overflow {
+	if len(ops) == 1 {
+		return t.applyOne(&ops[0], rows[:width], overflows)
+	}
+	t.mu.Lock()
+	defer t.unlock()
+	for from := 0; from < len(ops); from += pageRows {
+		overflows = t.applyPageLocked(ops, from, width, rows, overflows)
+	}
+	return overflows
+}
+
+func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
+	at := t.locate(op.ID)
+	at.s.prefetch(at.p) // the locked instruction in Lock would wait for a plain load
+	t.mu.Lock()
+	defer t.unlock()
+	if !at.standsIn(t.dir.Load()) {
+		at = t.locate(op.ID)
+	}
+	if column, ok := t.applyLocked(op, &at, dst); !ok {
+		overflows = append(overflows, Overflow{Column: column})
+	}
+	return overflows
+}
+
+func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflows []Overflow) []Overflow {
+	var spots [pageRows]spot
+	page := ops[from:min(len(ops), from+pageRows)]
+	for i := range page {
+		spots[i] = t.locate(page[i].ID)
+		spots[i].s.prefetch(spots[i].p)
+	}
+	for i := range page {
+		if !spots[i].standsIn(t.dir.Load()) { // an op before it changed the structure
+			spots[i] = t.locate(page[i].ID)
+		}
+		dst := rows[(from+i)*width : (from+i+1)*width]
+		if column, ok := t.applyLocked(&page[i], &spots[i], dst); !ok {
+			overflows = append(overflows, Overflow{Op: from + i, Column: column})
+		}
+	}
+	return overflows
+}
+
+// unlock ends a change.
+func (t *Table) unlock() {
+	t.digest.Store(t.mu.digest)
+	t.mu.Unlock()
+}
+
+// spot is where the row of an id stands or would stand.
+type spot struct {
+	d *directory
+	i int
+	s *segment // d.segs[i]
+	p place    // meaningless unless s covers the id
+}
+
+func (t *Table) locate(id uint64) spot {
+	d := t.dir.Load()
+	i := d.find(id)
+	s := d.segs[i].Load()
+	return spot{d, i, s, s.place(id)}
+}
+
+// standsIn says whether the spot is still right, d being the table's directory.
+func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
+
+// applyLocked applies one op and fills dst with its row. It returns the column
+// whose sum does not fit, and false, when it refused the op.
+func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
+	slot := -1
+	if at.s.covers(op.ID) {
+		slot = at.s.find(at.p)
+	}
+	if slot >= 0 && op.Kind != OpDelete && t.applyWordLocked(op, at, slot) {
+		at.s.load(slot, dst)
+		return 0, true
+	}
+
+	old, row := t.mu.old[:], t.mu.row[:]
+	if slot >= 0 {
+		at.s.load(slot, old)
+	} else {
+		clear(old)
+	}
+	copy(row, old)
+	if column, ok := op.change(row); !ok {
+		copy(dst, old)
+		return column, false
+	}
+	copy(dst, row)
+	t.replaceLocked(at.i, slot, op.ID, old, row)
+	return 0, true
+}
+
+// change applies the op's cells to row. It returns the column whose sum does
+// not fit an int64, and false; row is then half changed.
+func (op *Op) change(row []int64) (uint8, bool) {
+	if op.Kind == OpDelete {
+		clear(row)
+		return 0, true
+	}
+	for _, c := range op.Cells {
+		if op.Kind == OpSet {
+			row[c.Column] = c.Value
+			continue
+		}
+		sum, ok := addInt64(row[c.Column], c.Value)
+		if !ok {
+			return c.Column, false
+		}
+		row[c.Column] = sum
+	}
+	return 0, true
+}
+
+// applyWordLocked applies an op to the row in slot, if before and after it the
+// row stands in one word with at most the untouched columns in overflow: nearly
+// all of them. It returns false, with nothing changed, when this op is not of
+// that kind.
+func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
+	old := *at.s.word(slot, 0)
+	word, digest := old, uint64(0)
+	for i := range op.Cells {
+		c := &op.Cells[i]
+		if c.Column >= wordColumns {
+			return false
+		}
+		shift := 16 * c.Column & 63
+		was := word >> shift & 0xFFFF
+		now := c.Value
+		if op.Kind == OpAdd {
+			if c.Value > inOverflow || c.Value < -inOverflow {
+				return false
+			}
+			now += int64(was)
+		}
+		if was == inOverflow || !fits16(now) {
+			return false
+		}
+		word += (uint64(now) - was) << shift
+		digest += cellHash(op.ID, c.Column) * (uint64(now) - was)
+	}
+	if word == 0 {
+		return false
+	}
+	if word != old {
+		at.s = t.ownedLocked(at.d, at.i)
+		atomic.StoreUint64(at.s.word(slot, 0), word)
+		t.mu.digest += digest
+	}
+	return true
+}
+
+// replaceLocked makes the row of id, in segment i at slot or absent (-1), equal
+// to row.
+func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
+	digest, last := uint64(0), -1
+	for c, v := range row {
+		if v != 0 {
+			last = c
+		}
+		if v != old[c] {
+			digest += cellHash(id, uint8(c)) * uint64(v-old[c])
+		}
+	}
+	d := t.dir.Load()
+	switch {
+	case last < 0 && slot < 0:
+		return
+	case last < 0:
+		t.ownedLocked(d, i).remove(slot)
+		t.rows.Add(-1)
+	case slot >= 0 && last < d.segs[i].Load().columns():
+		t.ownedLocked(d, i).update(slot, row)
+	case slot >= 0:
+		// The row outgrows its segment's words: give the segment more, first.
+		t.reshapeLocked(i, last/wordColumns+1)
+		s := d.segs[i].Load()
+		p := s.place(id)
+		t.replaceLocked(i, s.find(p), id, old, row)
+		return
+	default:
+		t.insertLocked(id, row, last/wordColumns+1)
+		t.rows.Add(1)
+	}
+	t.mu.digest += digest
+}

@@ -1,0 +1,48 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// AskCatalogLeader has the node that leads the catalog, this or another, answer
+// a call of Config.Handlers. The call is one that may be repeated. It waits for a
+// leader until ctx ends, and then returns ErrNoLeader or what the last try met.
+func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		answer, err := n.askCatalogLeader(ctx, method, request)
+		if err == nil || !askedInVain(err) || n.draining.Load() {
+			return answer, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+func (n *Node) askCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	if n.draining.Load() {
+		return nil, ErrDraining
+	}
+	if n.meta.ready() == nil {
+		handle := n.cfg.Handlers[method]
+		if handle == nil {
+			return nil, fmt.Errorf("%w: %s", errNoMethod, method)
+		}
+		return handle(ctx, request)
+	}
+	leader := n.meta.leader()
+	if leader == "" || leader == n.cfg.NodeKey {
+		return nil, ErrNoLeader
+	}
+	return n.calls.call(ctx, leader, method, request)
+}
+
+// askedInVain reports whether a call met nobody who could answer it.
+func askedInVain(err error) bool {
+	return errors.Is(err, errNotSent) || errors.Is(err, errCallLost) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
+}

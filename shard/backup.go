@@ -1,0 +1,116 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// ErrNotBackedUp is returned by OpenSnapshot for a group that no keyspace has:
+// the catalog's own is made anew with a new cluster.
+var ErrNotBackedUp = errors.New("only groups of keyspaces are backed up")
+
+// Snapshot is a snapshot of one shard on its way out. It is the caller's, who
+// closes it.
+type Snapshot struct {
+	io.ReadCloser       // of Bytes bytes: raftfsm's stream
+	Bytes         int64 // of the stream
+	raftfsm.SnapshotFacts
+}
+
+// LeaderOf returns the key of the node that leads a group, as far as this node
+// knows, or "".
+func (n *Node) LeaderOf(number uint32) string {
+	if number == catalogGroup {
+		return n.meta.leader()
+	}
+	if g := n.shardOf(number); g != nil {
+		return g.leader()
+	}
+	return ""
+}
+
+// OpenSnapshot takes a snapshot of a shard that this node leads, between two
+// entries, with all in it that was acknowledged before the call. It is one of
+// the group's own snapshots, read back and checked whole before it is handed
+// out. ErrNoLeader means that another node leads the group, ErrOverloaded that
+// there was none by the end of ctx.
+func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, error) {
+	g := n.shardOf(number)
+	if g == nil {
+		return nil, ErrNotBackedUp
+	}
+	for {
+		r, err := g.led()
+		if err != nil {
+			return nil, errLedBy(g.leader())
+		}
+		s, err := r.group.openSnapshotWithin(ctx)
+		if err == nil {
+			return s, nil
+		}
+		// It is put off while the members change, and may be superseded before it
+		// is opened.
+		select {
+		case <-time.After(retryPauseMax):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: no snapshot of group %d by the deadline: %w", ErrOverloaded, number, err)
+		}
+	}
+}
+
+// openSnapshotWithin is openSnapshot, which cannot be cut short: one that comes
+// too late is closed.
+func (g *group) openSnapshotWithin(ctx context.Context) (*Snapshot, error) {
+	type outcome struct {
+		snapshot *Snapshot
+		err      error
+	}
+	opened := make(chan outcome, 1)
+	go func() { // ends with the snapshot, or with the process of a failed group
+		s, err := g.openSnapshot()
+		if err == nil && ctx.Err() != nil {
+			s, err = nil, errors.Join(ctx.Err(), s.Close())
+		}
+		opened <- outcome{s, err}
+	}()
+	select {
+	case o := <-opened:
+		return o.snapshot, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (g *group) openSnapshot() (*Snapshot, error) {
+	if err := g.snapshot(); err != nil {
+		return nil, err
+	}
+	if err := g.ready(); err != nil {
+		return nil, err
+	}
+	metas, err := g.snaps.List()
+	if err != nil {
+		return nil, err
+	}
+	if len(metas) == 0 {
+		return nil, errors.New("the group has no snapshot yet")
+	}
+	_, checked, err := g.snaps.Open(metas[0].ID)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := raftfsm.VisitSnapshot(checked, nil)
+	if err := errors.Join(err, checked.Close()); err != nil {
+		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
+	}
+	meta, state, err := g.snaps.Open(metas[0].ID)
+	if err != nil {
+		return nil, err
+	}
+	return &Snapshot{ReadCloser: state, Bytes: meta.Size, SnapshotFacts: facts}, nil
+}

@@ -1,0 +1,182 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// taken reads the snapshot of a shard from whichever node leads it.
+func taken(t *testing.T, all []*Node, number uint32) ([]byte, raftfsm.SnapshotFacts) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var stream []byte
+	var facts raftfsm.SnapshotFacts
+	eventually(t, "the leader gives a snapshot", func() bool {
+		for _, n := range all {
+			s, err := n.OpenSnapshot(ctx, number)
+			if errors.Is(err, ErrNoLeader) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stream, err = io.ReadAll(s); err != nil || int64(len(stream)) != s.Bytes {
+				t.Fatalf("%d bytes of %d, %v", len(stream), s.Bytes, err)
+			}
+			facts = s.SnapshotFacts
+			mustDo(t, s.Close())
+			return true
+		}
+		return false
+	})
+	return stream, facts
+}
+
+func reportedBy(n *Node, number uint32) ReplicaReport {
+	for _, r := range n.Report().Replicas {
+		if r.ID == number {
+			return r
+		}
+	}
+	return ReplicaReport{}
+}
+
+// What is backed up from one cluster is, restored through any node of another,
+// the same on all its replicas: also over rows that are there, with force alone.
+func TestBackupIsRestoredElsewhere(t *testing.T) {
+	from := openMembers(t, 1)
+	ks := from[0].Keyspace("posts")
+	for first := uint64(0); first < 60_000; first += 10_000 {
+		w := &Write{Deadline: soon()}
+		for id := first; id < first+10_000; id++ {
+			w.Ops = append(w.Ops, addTo(id*7, uint8(id%4), int64(id%90_000)+1))
+		}
+		mustDo(t, from[0].Write(ks, w))
+	}
+	to := openMembers(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for shard := range ks.Shards {
+		number := ks.firstGroup + uint32(shard)
+		stream, facts := taken(t, from, number)
+		if was := reportedBy(from[0], number); facts.Rows != was.Rows || fmt.Sprintf("%016x", facts.Digest) != was.Digest || facts.Index != was.AppliedIndex {
+			t.Fatalf("the snapshot is %+v, the replica %+v", facts, was)
+		}
+		got, err := to[shard%3].RestoreShard(ctx, number, bytes.NewReader(stream), false)
+		if err != nil || got != facts {
+			t.Fatalf("restored %+v, %v, want %+v", got, err, facts)
+		}
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
+
+	number := ks.firstGroup
+	stream, facts := taken(t, from, number)
+	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), false); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("over rows: %v", err)
+	}
+	mustDo(t, to[2].Write(to[2].Keyspace("posts"), &Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()}))
+	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), true); err != nil {
+		t.Errorf("over rows, by force: %v", err)
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
+	for _, n := range to {
+		if r := reportedBy(n, number); r.Rows != facts.Rows || r.Digest != fmt.Sprintf("%016x", facts.Digest) {
+			t.Errorf("%s has %+v, restored was %+v", n.cfg.NodeName, r, facts)
+		}
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	n := openMembers(t, 1)[0]
+	ks := n.Keyspace("posts")
+	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 3, 1)}, Deadline: soon()}))
+	whole, _ := taken(t, []*Node{n}, ks.firstGroup+1)
+	users := n.Keyspace("users").firstGroup
+	for name, test := range map[string]struct {
+		group  uint32
+		stream []byte
+		want   error
+	}{
+		"the catalog's group":   {0, whole, ErrNotBackedUp},
+		"no group":              {99, whole, ErrNotBackedUp},
+		"nothing":               {users, nil, ErrBadSnapshot},
+		"half a stream":         {users, whole[:len(whole)/2], ErrBadSnapshot},
+		"more columns":          {users, whole, ErrBadSnapshot}, // users has three
+		"a shard that has rows": {ks.firstGroup + 1, whole, ErrNotEmpty},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if _, err := n.RestoreShard(ctx, test.group, bytes.NewReader(test.stream), false); !errors.Is(err, test.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if r := reportedBy(n, users); r.Rows != 0 {
+		t.Errorf("a refused stream left %d rows", r.Rows)
+	}
+	if _, err := n.OpenSnapshot(t.Context(), 0); !errors.Is(err, ErrNotBackedUp) {
+		t.Errorf("a snapshot of the catalog: %v", err)
+	}
+}
+
+// Every node hears what all of them say; the marks of replicas agree.
+func TestReports(t *testing.T) {
+	all := openMembers(t, 3)
+	ks := all[0].Keyspace("posts")
+	for range 200 {
+		mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}))
+	}
+	lives := map[string]bool{}
+	for _, n := range all {
+		reports := n.Reports(t.Context())
+		if len(reports) != len(all) {
+			t.Fatalf("%s hears of %d nodes", n.cfg.NodeName, len(reports))
+		}
+		marks := map[uint64]uint64{}
+		compared := 0
+		for _, report := range reports {
+			lives[report.Life] = true
+			for _, r := range report.Replicas {
+				if r.ID != ks.firstGroup {
+					continue
+				}
+				for _, m := range r.Marks {
+					if digest, known := marks[m.Index]; known {
+						compared++
+						if digest != m.Digest {
+							t.Errorf("marks differ at %d", m.Index)
+						}
+					}
+					marks[m.Index] = m.Digest
+				}
+			}
+		}
+		if compared == 0 {
+			t.Errorf("no marks of several replicas in %+v", marks)
+		}
+	}
+	if len(lives) != len(all) {
+		t.Errorf("lives %v", lives)
+	}
+}
+
+// The leader's own answer, here that nobody handles such a call, comes back
+// through every node.
+func TestAskCatalogLeader(t *testing.T) {
+	all := openMembers(t, 3)
+	for _, n := range all {
+		if _, err := n.AskCatalogLeader(t.Context(), "nothing", nil); !errors.Is(err, errNoMethod) {
+			t.Errorf("%s: %v", n.cfg.NodeName, err)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+)
+
+// What the shards remember of requests, summed, and what they had no room for.
+func TestMetricsOfTheMemory(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
+	limits := LimitsDefault
+	limits.KeysMax = 3
+	for _, g := range n.groups.Load().all {
+		g.replica.Load().proposer.limits = limits // before its first write
+	}
+	write := func(id RequestID) error {
+		return n.Write(n.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, ID: id, Deadline: soon()})
+	}
+	refused := 0.0
+	for i := range 10 {
+		if err := write(ByKey([]byte(fmt.Sprint(i)))); errors.Is(err, ErrOverloaded) {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 5 {
+		mustDo(t, write(ByProducer([]byte(fmt.Sprint(i)), 1)))
+	}
+	keys := 0
+	for _, g := range n.groups.Load().all {
+		k, _ := g.replica.Load().fsm.Remembered()
+		keys += k
+	}
+	if refused == 0 || keys < 3 {
+		t.Fatalf("%v refused, %d keys remembered: this shows too little", refused, keys)
+	}
+	for name, want := range map[string]float64{
+		"countd_remembered_keys":      float64(keys),
+		"countd_remembered_producers": 5,
+		"countd_keys_refused_total":   refused,
+	} {
+		if got := metricOf(t, n, name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if ahead := metricOf(t, n, "countd_log_clock_ahead_seconds"); ahead > logAheadWarn.Seconds() {
+		t.Errorf("the log is ahead by %v s", ahead)
+	}
+}
+
+// metricOf returns the value of a metric that has no labels.
+func metricOf(t *testing.T, n *Node, name string) float64 {
+	t.Helper()
+	families, err := n.cfg.Metrics.(*prometheus.Registry).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if m := f.GetMetric(); f.GetName() == name && len(m) == 1 {
+			return m[0].GetGauge().GetValue() + m[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}

@@ -1,0 +1,96 @@
+package shard
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// NodeReport is what a node says of itself and its replicas.
+type NodeReport struct {
+	Life       string          `json:"life"`      // another in each life of the process
+	NotReady   string          `json:"not_ready"` // why it cannot serve; "" when it can
+	MemoryFull bool            `json:"memory_full"`
+	DiskFull   bool            `json:"disk_full"`
+	Replicas   []ReplicaReport `json:"replicas"`
+}
+
+// ReplicaReport is GroupStatus with what tells replicas of one group apart.
+type ReplicaReport struct {
+	GroupStatus
+	Marks []raftfsm.Mark `json:"marks,omitempty"` // rising; none of the catalog's group
+}
+
+// newLife returns a word that no other life of a process has.
+func newLife() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// Report describes this node.
+func (n *Node) Report() NodeReport {
+	r := NodeReport{Life: n.life, MemoryFull: n.headroom.memoryFull.Load(), DiskFull: n.headroom.diskFull.Load()}
+	if err := n.Ready(); err != nil {
+		r.NotReady = err.Error()
+	}
+	for _, status := range n.Status().Groups {
+		replica := ReplicaReport{GroupStatus: status}
+		if g := n.shardOf(status.ID); g != nil {
+			if here := g.replica.Load(); here != nil {
+				replica.Marks = here.fsm.Marks()
+			}
+		}
+		r.Replicas = append(r.Replicas, replica)
+	}
+	return r
+}
+
+// Reports asks every node of the catalog to describe itself, and returns what
+// those say, by key, that answer within factsTimeout.
+func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
+	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	defer cancel()
+	keys := slices.Collect(maps.Keys(n.catalog.View().Nodes))
+	answers := make([]*NodeReport, len(keys))
+	var asked sync.WaitGroup
+	for i, key := range keys {
+		asked.Go(func() { // ends at the timeout
+			if key == n.cfg.NodeKey {
+				here := n.Report()
+				answers[i] = &here
+			} else if there, err := n.reportOf(ctx, key); err == nil {
+				answers[i] = there
+			}
+		})
+	}
+	asked.Wait()
+	reports := map[string]NodeReport{}
+	for i, key := range keys {
+		if answers[i] != nil {
+			reports[key] = *answers[i]
+		}
+	}
+	return reports
+}
+
+func (n *Node) reportOf(ctx context.Context, node string) (*NodeReport, error) {
+	raw, err := n.calls.call(ctx, node, methodReport, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &NodeReport{}
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	return r, nil
+}
+
+func (n *Node) serveReport(context.Context, []byte) ([]byte, error) { return json.Marshal(n.Report()) }

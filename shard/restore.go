@@ -1,0 +1,244 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// restoreOpsMax is the rows of one write of a restore: as much as a client may
+	// send at once.
+	restoreOpsMax = 10_000
+	// restoreInFlightMax keeps the group's log busy while the next rows are read,
+	// and leaves most of the queue to others.
+	restoreInFlightMax = 4
+	// restoreTryTimeout bounds one try of a write of a restore. It sets values, so
+	// it may be repeated whatever became of it.
+	restoreTryTimeout = 10 * time.Second
+	// restoreReadTimeout bounds the reads that look at what is there.
+	restoreReadTimeout = 10 * time.Second
+)
+
+// ErrNotEmpty is returned by RestoreShard for a shard that has rows.
+var ErrNotEmpty = errors.New("the shard has rows")
+
+// ErrBadSnapshot is returned by RestoreShard for a stream that is no whole
+// snapshot of a shard of that keyspace. Rows before the fault may have been
+// written.
+var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
+
+// ErrRestoredOther is returned by RestoreShard when the shard's digest is not the
+// snapshot's: something else wrote to it meanwhile.
+var ErrRestoredOther = errors.New("the shard does not hold what was restored")
+
+// RestoreShard sets the rows of a shard to those of a snapshot that OpenSnapshot
+// gave, through the log, as any write: replicas and crashes need nothing of their
+// own, and a second run, with force, ends what a first one left. The shard must
+// be empty, or force deletes its rows first. It waits for leaders until ctx ends.
+// What the shard remembers of requests is not restored.
+//
+// raft's own Restore is not used: it gives the leader the new state before any
+// other has agreed. A leader that dies then comes back with entries that the
+// others do not have and that raft does not take from it.
+func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader, force bool) (raftfsm.SnapshotFacts, error) {
+	r, err := n.newRestore(ctx, number)
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	if err := r.empty(force); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	facts, err := raftfsm.VisitSnapshot(stream, r.page)
+	if failed := errors.Join(r.flush(), ctx.Err()); failed != nil {
+		return facts, failed
+	}
+	if err != nil {
+		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+	}
+	return facts, r.check(facts)
+}
+
+// restore is one shard's restore under way. page and flush are one goroutine's;
+// each write has one of its own, which ends with ctx and is waited for by flush.
+type restore struct {
+	node     *Node
+	ctx      context.Context
+	keyspace *Keyspace
+	group    *counterGroup
+	shards   int
+
+	ops     []engine.Op // of the next write; their cells are in one array
+	cells   []engine.Cell
+	slots   chan struct{} // a token for each write in flight
+	writing sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		failed error // the first write's that did
+	}
+}
+
+func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) {
+	g := n.shardOf(number)
+	if g == nil {
+		return nil, ErrNotBackedUp
+	}
+	ks := n.Keyspace(g.keyspace)
+	if ks == nil {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace)
+	}
+	return &restore{
+		node: n, ctx: ctx, keyspace: ks, group: g, shards: ks.Shards, slots: make(chan struct{}, restoreInFlightMax),
+	}, nil
+}
+
+// page adds rows to the next writes. The page is read only until it returns.
+func (r *restore) page(p *engine.Page) error {
+	if p.Width > len(r.keyspace.Columns) {
+		return fmt.Errorf("%w: rows of %d columns, keyspace %s has %d", ErrBadSnapshot, p.Width, r.keyspace.Name, len(r.keyspace.Columns))
+	}
+	for i, key := range p.IDs {
+		id := idOf(r.group.shard, key, r.shards)
+		if shard, back := keyOf(id, r.shards); shard != r.group.shard || back != key {
+			return fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
+		}
+		first := len(r.cells)
+		for column, count := range p.Row(i) {
+			if count != 0 {
+				r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: count})
+			}
+		}
+		if err := r.add(engine.Op{ID: id, Kind: engine.OpSet, Cells: r.cells[first:len(r.cells):len(r.cells)]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds an op, and writes once there are enough.
+func (r *restore) add(op engine.Op) error {
+	r.ops = append(r.ops, op)
+	if len(r.ops) < restoreOpsMax {
+		return nil
+	}
+	return r.send()
+}
+
+// send begins to write what was added. It returns why an earlier write failed.
+func (r *restore) send() error {
+	select {
+	case r.slots <- struct{}{}:
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+	ops := r.ops
+	r.ops, r.cells = nil, nil // the write's, from now on
+	r.writing.Go(func() {
+		defer func() { <-r.slots }()
+		if err := r.write(ops); err != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.mu.failed == nil {
+				r.mu.failed = err
+			}
+		}
+	})
+	return r.failed()
+}
+
+func (r *restore) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.failed
+}
+
+// write repeats a write until it is done. Setting a row twice is setting it.
+func (r *restore) write(ops []engine.Op) error {
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		err := r.node.Write(r.keyspace, &Write{Ops: ops, Deadline: time.Now().Add(restoreTryTimeout)})
+		if err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load() {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-r.ctx.Done():
+			return err
+		}
+	}
+}
+
+// flush writes what is left, waits for all writes, and returns why one failed.
+func (r *restore) flush() error {
+	var err error
+	if len(r.ops) > 0 {
+		err = r.send()
+	}
+	r.writing.Wait()
+	return errors.Join(r.failed(), err)
+}
+
+// empty sees to it that the shard has no rows.
+func (r *restore) empty(force bool) error {
+	for from := uint64(0); ; {
+		ids, err := r.rowsFrom(from)
+		switch {
+		case err != nil:
+			return err
+		case len(ids) == 0:
+			return r.flush()
+		case !force:
+			return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
+		}
+		for _, id := range ids {
+			if err := r.add(engine.Op{ID: id, Kind: engine.OpDelete}); err != nil {
+				return errors.Join(err, r.flush())
+			}
+		}
+		_, last := keyOf(slices.Max(ids), r.shards)
+		from = last + 1
+	}
+}
+
+// rowsFrom returns the ids of the next rows from a key on.
+func (r *restore) rowsFrom(key uint64) ([]uint64, error) {
+	opt := &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)}
+	ctx, cancel := context.WithDeadline(r.ctx, opt.Deadline)
+	defer cancel()
+	s := scan{node: r.node, ctx: ctx, opt: opt, width: len(r.keyspace.Columns), shards: r.shards, chunk: scanRowsMax}
+	next := run{group: r.group, from: key}
+	err := s.fill(&next)
+	return next.ids, err
+}
+
+// check holds the shard's digest against the snapshot's, where it is led.
+func (r *restore) check(facts raftfsm.SnapshotFacts) error {
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	var differs error
+	err := r.node.waitUntil(ctx, func() error {
+		led, term := (*ReplicaReport)(nil), uint64(0)
+		for _, report := range r.node.Reports(ctx) {
+			for i, replica := range report.Replicas {
+				if replica.ID == r.group.number && replica.Role == "leader" && replica.Term > term {
+					led, term = &report.Replicas[i], replica.Term
+				}
+			}
+		}
+		if led == nil {
+			return ErrNoLeader
+		}
+		if want := fmt.Sprintf("%016x", facts.Digest); led.Digest != want || led.Rows != facts.Rows {
+			differs = fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
+		}
+		return nil
+	})
+	return errors.Join(err, differs)
+}
