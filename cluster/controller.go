@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -47,8 +48,12 @@ type Controller struct {
 	logger   *slog.Logger
 	cancel   context.CancelFunc
 	done     chan struct{}
-	unheard  map[string]time.Time // nodes that gossip has never named, since when
-	seeded   *raftfsm.CatalogView // what gossip was last told the nodes of
+	seeded   *raftfsm.CatalogView // run's own: what gossip was last told the nodes of
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		unheard map[string]time.Time // nodes that gossip has never named, since when
+	}
 }
 
 // StartController starts the controller of a node.
@@ -59,8 +64,9 @@ func StartController(node ControlledNode, view Members, settings PlanSettings, l
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Controller{
 		node: node, view: view, settings: settings, logger: logger,
-		cancel: cancel, done: make(chan struct{}), unheard: map[string]time.Time{},
+		cancel: cancel, done: make(chan struct{}),
 	}
+	c.mu.unheard = map[string]time.Time{}
 	go c.run(ctx)
 	return c, nil
 }
@@ -83,7 +89,7 @@ func (c *Controller) run(ctx context.Context) {
 		}
 		c.seed()
 		if !c.node.LeadsCatalog() {
-			clear(c.unheard)
+			c.forget()
 			continue
 		}
 		c.once(ctx)
@@ -104,6 +110,12 @@ func (c *Controller) seed() {
 	c.view.Seeds(addrs)
 }
 
+func (c *Controller) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.mu.unheard)
+}
+
 // once plans and carries the plan out.
 func (c *Controller) once(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
@@ -116,7 +128,7 @@ func (c *Controller) once(ctx context.Context) {
 	}
 }
 
-// Look returns what a plan is made from now.
+// Look returns what a plan is made from now. It is safe for concurrent use.
 func (c *Controller) Look(ctx context.Context) View {
 	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: map[uint32]GroupFacts{}}
 	for number, f := range c.node.Facts(ctx) {
@@ -133,19 +145,21 @@ func (c *Controller) dead(catalog *raftfsm.CatalogView) map[string]time.Duration
 		seen[m.Key] = m
 	}
 	dead := map[string]time.Duration{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for key := range catalog.Nodes {
 		m, heard := seen[key]
 		if heard {
-			delete(c.unheard, key)
+			delete(c.mu.unheard, key)
 			if !m.Alive {
 				dead[key] = time.Since(m.Since)
 			}
 			continue
 		}
-		if _, known := c.unheard[key]; !known {
-			c.unheard[key] = time.Now()
+		if _, known := c.mu.unheard[key]; !known {
+			c.mu.unheard[key] = time.Now()
 		}
-		dead[key] = time.Since(c.unheard[key])
+		dead[key] = time.Since(c.mu.unheard[key])
 	}
 	return dead
 }
