@@ -25,7 +25,7 @@ func (n quietNode) Keyspace(string) *shard.Keyspace { return n.posts }
 func (n quietNode) Get(*shard.Keyspace, []uint64, int, *shard.ReadOptions, []int64) error { return nil }
 
 func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
-	w.Token = append(w.Token[:0], shard.GroupIndex{Group: 1, Index: 7})
+	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: 7})
 	return nil
 }
 

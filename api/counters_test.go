@@ -37,33 +37,33 @@ func TestCounters(t *testing.T) {
 			`{"results":[{"id":"5","counts":{"repost":-1,"comment":0,"like":2,"view":0}},` +
 				`{"id":"5","counts":{"repost":-1,"comment":0,"like":-5,"view":0}},` +
 				`{"id":"18446744073709551615","counts":{"repost":0,"comment":0,"like":0,"view":-9223372036854775808}}],` +
-				`"duplicate":false,"token":"AQEB"}`},
+				`"duplicate":false,"token":"AgAAAAABAQ"}`},
 		{"a page, doubles kept, columns in the order asked", "POST", posts + "get",
 			`{"columns":["view","like"],"ids":["5",0,5]}`, 200,
 			`{"results":[{"id":"5","counts":{"view":0,"like":-5}},{"id":"0","counts":{"view":0,"like":0}},{"id":"5","counts":{"view":0,"like":-5}}]}`},
 		{"put keeps the other columns", "PUT", posts + "5", `{"set":{"comment":9223372036854775807}}`, 200,
-			`{"id":"5","counts":{"repost":-1,"comment":9223372036854775807,"like":-5,"view":0},"duplicate":false,"token":"AQEC"}`},
+			`{"id":"5","counts":{"repost":-1,"comment":9223372036854775807,"like":-5,"view":0},"duplicate":false,"token":"AgAAAAABAg"}`},
 		{"one op overflows", "POST", posts + "incr", `{"ops":[{"id":5,"add":{"like":1,"comment":1}},{"id":6,"add":{"like":1}}]}`, 200,
 			`{"results":[{"id":"5","error":{"code":"overflow","message":"ops[0].add.comment: the sum is not a signed 64-bit integer","field":"ops[0].add.comment"}},` +
-				`{"id":"6","counts":{"repost":0,"comment":0,"like":1,"view":0}}],"failed":1,"duplicate":false,"token":"AQED"}`},
+				`{"id":"6","counts":{"repost":0,"comment":0,"like":1,"view":0}}],"failed":1,"duplicate":false,"token":"AgAAAAABAw"}`},
 		{"one op overflows, no results wanted", "POST", posts + "incr", `{"want":"none","ops":[{"id":6,"add":{"like":1}},{"id":5,"add":{"comment":1}}]}`, 200,
 			`{"applied":1,"failed":1,"errors":[{"id":"5","error":{"code":"overflow","message":"ops[1].add.comment: the sum is not a signed 64-bit integer","field":"ops[1].add.comment"}}],` +
-				`"duplicate":false,"token":"AQEE"}`},
+				`"duplicate":false,"token":"AgAAAAABBA"}`},
 		{"all ops overflow", "POST", posts + "incr", `{"ops":[{"id":5,"add":{"comment":1}},{"id":5,"add":{"comment":2}}]}`, 409,
 			`{"error":{"code":"overflow","message":"ops[0].add.comment: the sum is not a signed 64-bit integer","field":"ops[0].add.comment"}}`},
 		{"no results wanted", "POST", posts + "set", `{"ops":[{"id":"7","set":{"like":3}},{"id":"8","set":{"like":-0}}],"want":"none"}`, 200,
-			`{"applied":2,"duplicate":false,"token":"AQEG"}`},
+			`{"applied":2,"duplicate":false,"token":"AgAAAAABBg"}`},
 		{"set", "POST", posts + "set", `{"ops":[{"id":"7","set":{"view":1}}]}`, 200,
-			`{"results":[{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}],"duplicate":false,"token":"AQEH"}`},
+			`{"results":[{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}],"duplicate":false,"token":"AgAAAAABBw"}`},
 		{"scan, first page", "POST", posts + "scan", `{"limit":2,"columns":["like"]}`, 200,
 			`{"results":[{"id":"5","counts":{"like":-5}},{"id":"6","counts":{"like":2}}],"next":"6"}`},
 		{"scan, last page", "POST", posts + "scan", `{"limit":2,"after":"6","columns":["like"]}`, 200,
 			`{"results":[{"id":"7","counts":{"like":3}},{"id":"18446744073709551615","counts":{"like":0}}],"next":null}`},
 		{"scan behind the end", "POST", posts + "scan", `{"after":18446744073709551615}`, 200, `{"results":[],"next":null}`},
 		{"delete", "DELETE", posts + "5", "", 200,
-			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AQEI"}`},
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABCA"}`},
 		{"delete of an absent row", "DELETE", posts + "5", "", 200,
-			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AQEJ"}`},
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABCQ"}`},
 		{"encoded names", "GET", "/v1/counters/p%6Fsts/%37", "", 200,
 			`{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}`},
 	})
@@ -84,7 +84,7 @@ func TestKeyspaces(t *testing.T) {
 		{"add columns", "POST", "/v1/keyspaces/clips/columns", `{"columns":["play","skip"]}`, 200,
 			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4}`},
 		{"use", "POST", "/v1/counters/clips/incr", `{"ops":[{"id":"1","add":{"skip":1}}],"want":"none"}`, 200,
-			`{"applied":1,"duplicate":false,"token":"AQEB"}`},
+			`{"applied":1,"duplicate":false,"token":"AgAAAAABAQ"}`},
 		{"list", "GET", "/v1/keyspaces", "", 200,
 			`{"keyspaces":[{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
 				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":4},` +
@@ -96,7 +96,8 @@ func TestKeyspaces(t *testing.T) {
 // TestReadOptions checks what of headers and query reaches the backend.
 func TestReadOptions(t *testing.T) {
 	l := startLive(t, nil)
-	token := string(shard.Token{{Group: 3, Index: 77}}.AppendText(nil))
+	made := shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: 77}}}
+	token := string(made.AppendText(nil))
 	for _, c := range []struct {
 		name, query string
 		headers     []string
@@ -110,7 +111,7 @@ func TestReadOptions(t *testing.T) {
 		{"staleness of a stale read", "?consistency=stale&max_staleness=2s", nil, shard.ReadOptions{Consistency: shard.Stale}, 5 * time.Second},
 		{"staleness of a linearizable read", "?consistency=linearizable", []string{"max_staleness", "2s"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
 		{"query before header", "?consistency=linearizable", []string{"consistency", "stale"}, shard.ReadOptions{Consistency: shard.Linearizable}, 5 * time.Second},
-		{"token and timeout", "", []string{"Countd-Token", token, "Countd-Timeout", "60s"}, shard.ReadOptions{Token: shard.Token{{Group: 3, Index: 77}}}, time.Minute},
+		{"token and timeout", "", []string{"Countd-Token", token, "Countd-Timeout", "60s"}, shard.ReadOptions{Token: made}, time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := time.Now()
@@ -121,7 +122,7 @@ func TestReadOptions(t *testing.T) {
 			}
 			opt := l.node.lastReadOptions()
 			if opt.Consistency != c.want.Consistency || opt.MaxStaleness != c.want.MaxStaleness ||
-				opt.Token.Index(3) != c.want.Token.Index(3) {
+				opt.Token.Cluster != c.want.Token.Cluster || opt.Token.Index(3) != c.want.Token.Index(3) {
 				t.Errorf("read with %+v, want %+v", opt, c.want)
 			}
 			if opt.Deadline.Before(before.Add(c.timeout)) || opt.Deadline.After(after.Add(c.timeout)) {

@@ -41,7 +41,7 @@ func hundredOps() []byte {
 
 // fullWrite is the answer to hundredOps.
 func fullWrite(ks *shard.Keyspace) *shard.Write {
-	w := &shard.Write{Width: len(ks.Columns), Token: shard.Token{{Group: 1, Index: 1000}, {Group: 2, Index: 2000}}}
+	w := &shard.Write{Width: len(ks.Columns), Token: shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 1, Index: 1000}, {Group: 2, Index: 2000}}}}
 	for i := range 100 {
 		w.Ops = append(w.Ops, engine.Op{ID: uint64(4467107636950632 + i*7919), Kind: engine.OpAdd})
 		w.Rows = append(w.Rows, 12, 3, int64(i)*17, 123456)

@@ -209,7 +209,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		copy(w.Rows[i*w.Width:(i+1)*w.Width], rows[op.ID])
 	}
 	n.mu.writes++
-	w.Token = append(w.Token[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
+	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
 	return nil
 }
 

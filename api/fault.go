@@ -102,6 +102,9 @@ func faultOf(err error) (*fault, bool) {
 	if errors.As(err, &partial) {
 		return faultOfPartial(partial)
 	}
+	if errors.Is(err, shard.ErrBadToken) {
+		return invalid(headerToken, shard.ErrBadToken.Error()), true
+	}
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
 			f := &fault{status: b.status, code: b.code, message: b.err.Error()}

@@ -69,7 +69,7 @@ func (r *request) reset() {
 			Ops:       r.write.Ops[:0],
 			Rows:      r.write.Rows[:0],
 			Overflows: r.write.Overflows[:0],
-			Token:     r.write.Token[:0],
+			Token:     shard.Token{At: r.write.Token.At[:0]},
 		},
 		body:     r.body[:0],
 		cursor:   cursor{text: r.cursor.text[:0]},

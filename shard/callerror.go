@@ -66,6 +66,7 @@ var callCodes = []struct {
 	{13, ErrUnknownKeyspace},
 	{14, errNoMethod},
 	{15, errCallTooLarge},
+	{16, ErrBadToken},
 }
 
 // callError is an error that a handler returned on another node. It is

@@ -104,7 +104,7 @@ func writeUntil(n *Node, ks *Keyspace, left *atomic.Int64, ops int, seed uint64,
 			key = fmt.Appendf(key[:0], "%s-%d", name, number)
 			w.ID = ByKey(key, body) // api hashes a body of such length
 		}
-		w.Token, w.Overflows, w.Deadline = w.Token[:0], nil, time.Now().Add(10*time.Second)
+		w.Overflows, w.Deadline = nil, time.Now().Add(10*time.Second)
 		if err := n.Write(ks, w); err != nil {
 			return err
 		}

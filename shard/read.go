@@ -41,13 +41,20 @@ var errBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 // ids may be of different moments.
 func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	groups, err := n.groupsOf(ks)
+	if err == nil {
+		err = n.checkToken(&opt.Token)
+	}
 	if err != nil {
 		return err
 	}
 	arrived := time.Now()
 	if len(ids) == 1 {
 		s, key := keyOf(ids[0], len(groups))
-		if r := n.admitted(groups[s], opt, arrived); r != nil {
+		r, err := n.admitted(groups[s], opt, arrived)
+		if err != nil {
+			return err
+		}
+		if r != nil {
 			r.fsm.Table().Get(key, rows[:width])
 			return nil
 		}
@@ -73,7 +80,7 @@ func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows
 // the rest, together, from other nodes.
 func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) error {
 	var away sync.WaitGroup
-	var errs []error // of shards that were read elsewhere
+	var errs []error // of shards that could not be read here
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		if len(p.keys) == 0 {
@@ -83,12 +90,16 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 			p.rows = make([]int64, need)
 		}
 		p.rows = p.rows[:len(p.keys)*width]
-		if r := n.admitted(groups[s], opt, arrived); r != nil {
+		r, err := n.admitted(groups[s], opt, arrived)
+		if r != nil {
 			r.fsm.Table().GetMany(p.keys, width, p.rows)
 			continue
 		}
 		if errs == nil {
 			errs = make([]error, len(groups))
+		}
+		if errs[s] = err; err != nil {
+			continue
 		}
 		away.Go(func() { errs[s] = n.readElsewhere(groups[s], p, width, opt) })
 	}
@@ -114,19 +125,30 @@ func (pg *page) split(ids []uint64, shards int) {
 }
 
 // admitted returns this node's replica if it may answer a read that arrived
-// then, or nil.
-func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) *replica {
+// then, and nil if another may. The error is an ErrBadToken, which none can
+// answer.
+func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) (*replica, error) {
 	r := g.replica.Load()
-	if r == nil || r.admit(g.number, opt, arrived) != nil {
-		return nil
+	if r == nil {
+		return nil, nil
 	}
-	return r
+	err := r.admit(g.number, opt, arrived)
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, ErrBadToken):
+		return nil, err
+	}
+	return nil, nil
 }
 
 // admit returns nil once this replica may answer a read, and an error when it
 // should not be waited for.
 func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
 	if index := opt.Token.Index(group); !r.follow(index, opt.Deadline) {
+		if r.neverWas(index, opt.Deadline) {
+			return fmt.Errorf("%w: entry %d of group %d was never written", ErrBadToken, index, group)
+		}
 		return errBehind
 	}
 	if opt.Consistency == Stale {

@@ -6,38 +6,69 @@ import (
 	"time"
 )
 
-func TestReadByToken(t *testing.T) {
+// A token that no write was answered with is told at once: nobody will ever see
+// it.
+func TestBadTokens(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	ks := n.Keyspace("posts")
 	w := mustWrite(t, n, ks, addTo(2, 0, 1), addTo(3, 0, 1))
-	next := Token{{w.Token[0].Group, w.Token[0].Index + 1}}
-	for _, level := range []Consistency{Stale, Bounded, Linearizable} {
-		opt := &ReadOptions{Consistency: level, Token: next, Deadline: time.Now().Add(20 * time.Millisecond)}
-		rows := make([]int64, 2)
-		if err := n.Get(ks, []uint64{2}, 1, opt, rows); !errors.Is(err, ErrNoQuorum) {
-			t.Errorf("level %d, one id: %v", level, err)
-		}
-		if err := n.Get(ks, []uint64{2, 3}, 1, opt, rows); !errors.Is(err, ErrNoQuorum) {
-			t.Errorf("level %d, a page: %v", level, err)
-		}
-		if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, ErrNoQuorum) {
-			t.Errorf("level %d, a scan: %v", level, err)
-		}
-		opt.Deadline = soon()
-		if err := n.Get(ks, []uint64{3}, 1, opt, rows); err != nil || rows[0] != 1 {
-			t.Errorf("level %d, of the other shard: %v, %v", level, rows, err)
-		}
+	next := Token{w.Token.Cluster, []GroupIndex{{w.Token.At[0].Group, w.Token.At[0].Index + 1}}}
+	for name, token := range map[string]Token{
+		"the next":             next,
+		"far beyond":           {w.Token.Cluster, []GroupIndex{{w.Token.At[0].Group, 1 << 63}}},
+		"of another cluster":   {w.Token.Cluster + 1, w.Token.At},
+		"of no group of these": {w.Token.Cluster + 1, []GroupIndex{{99, 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, level := range []Consistency{Stale, Bounded, Linearizable} {
+				opt := &ReadOptions{Consistency: level, Token: token, Deadline: soon()}
+				rows := make([]int64, 2)
+				if err := n.Get(ks, []uint64{2}, 1, opt, rows); !errors.Is(err, ErrBadToken) {
+					t.Errorf("level %d, one id: %v", level, err)
+				}
+				if err := n.Get(ks, []uint64{2, 3}, 1, opt, rows); !errors.Is(err, ErrBadToken) {
+					t.Errorf("level %d, a page: %v", level, err)
+				}
+				if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, ErrBadToken) {
+					t.Errorf("level %d, a scan: %v", level, err)
+				}
+			}
+		})
 	}
-	seen := make(chan error, 1)
+	// Groups that are not asked are not waited for.
 	rows := make([]int64, 1)
-	go func() { seen <- n.Get(ks, []uint64{2}, 1, &ReadOptions{Token: next, Deadline: soon()}, rows) }()
-	mustWrite(t, n, ks, addTo(2, 0, 5))
-	if err := <-seen; err != nil || rows[0] != 6 {
-		t.Errorf("the awaited write reads as %v, %v", rows, err)
+	if err := n.Get(ks, []uint64{3}, 1, &ReadOptions{Token: next, Deadline: soon()}, rows); err != nil || rows[0] != 1 {
+		t.Errorf("of the other shard: %v, %v", rows, err)
 	}
-	// Groups that are not the keyspace's are not waited for.
-	foreign := Token{{99, 1 << 40}, {w.Token[1].Group, 1}}
-	if got := mustGet(t, n, ks, ReadOptions{Token: foreign}, 2, 3); got[0] != 6 {
+	foreign := Token{w.Token.Cluster, []GroupIndex{{99, 1 << 40}, w.Token.At[1]}}
+	if got := mustGet(t, n, ks, ReadOptions{Token: foreign}, 2, 3); got[0] != 1 {
 		t.Errorf("rows %v", got)
+	}
+	if got := mustGet(t, n, ks, ReadOptions{Token: Token{Cluster: 5}}, 2); got[0] != 1 {
+		t.Errorf("with a token of nothing: rows %v", got)
+	}
+}
+
+// Any node of a cluster tells a token that is not of its writes, also of shards
+// that it does not lead or hold.
+func TestAnyNodeTellsABadToken(t *testing.T) {
+	all := openMembers(t, 4)
+	ks := all[0].Keyspace("posts")
+	w := mustWrite(t, all[0], ks, addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1))
+	bad := Token{Cluster: w.Token.Cluster}
+	for _, e := range w.Token.At {
+		bad.At = append(bad.At, GroupIndex{e.Group, e.Index + 1000})
+	}
+	for _, n := range all {
+		for id := range uint64(3) {
+			began := time.Now()
+			opt := &ReadOptions{Token: bad, Deadline: began.Add(time.Minute)}
+			if err := n.Get(ks, []uint64{id}, 1, opt, make([]int64, 1)); !errors.Is(err, ErrBadToken) {
+				t.Errorf("%s, id %d: %v", n.cfg.NodeName, id, err)
+			}
+			if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, ErrBadToken) {
+				t.Errorf("%s, a scan: %v", n.cfg.NodeName, err)
+			}
+		}
 	}
 }

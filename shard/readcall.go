@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -53,10 +54,17 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 				copy(p.rows, rows)
 				return nil
 			}
+			if errors.Is(err, ErrBadToken) {
+				return err
+			}
 			last = err
 		}
 		// The first time too: a leader that was just elected may be this node.
-		if r := n.admitted(g, opt, time.Now()); r != nil {
+		r, err := n.admitted(g, opt, time.Now())
+		if err != nil {
+			return err
+		}
+		if r != nil {
 			r.fsm.Table().GetMany(p.keys, width, p.rows)
 			return nil
 		}
@@ -212,10 +220,14 @@ func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
 	}
 	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
 	if q.index > 0 {
-		opt.Token = Token{{q.group, q.index}}
+		opt.Token.At = []GroupIndex{{q.group, q.index}}
 	}
 	r := g.replica.Load()
-	if err := r.admit(q.group, &opt, time.Now()); err != nil {
+	err := r.admit(q.group, &opt, time.Now())
+	if errors.Is(err, ErrBadToken) {
+		return nil, err
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
 	}
 	return r, nil

@@ -61,7 +61,8 @@ const (
 // one that does until the deadline. See the errors of this package; a
 // PartialError tells the shards apart when they did not fare alike.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
-	w.Overflows, w.Token, w.Duplicate = w.Overflows[:0], w.Token[:0], false
+	w.Overflows, w.Duplicate = w.Overflows[:0], false
+	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
 	groups, err := n.groupsOf(ks)
 	if err != nil {
 		return err
@@ -256,7 +257,7 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 			continue
 		}
 		w.Duplicate = w.Duplicate && p.proposal.outcome() != raftfsm.Applied
-		w.Token = append(w.Token, GroupIndex{groups[s].number, p.proposal.result.Index})
+		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
 				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.row(i, w.Width))

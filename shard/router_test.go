@@ -156,10 +156,10 @@ func checkWrite(t *testing.T, w *Write, ks *Keyspace, want model) {
 	if !slices.Equal(w.Overflows, refused) {
 		t.Fatalf("refused %v, want %v", w.Overflows, refused)
 	}
-	if len(w.Token) != len(touched) || w.Duplicate {
+	if len(w.Token.At) != len(touched) || w.Duplicate {
 		t.Fatalf("token %v of groups %v, duplicate %v", w.Token, touched, w.Duplicate)
 	}
-	for _, e := range w.Token {
+	for _, e := range w.Token.At {
 		if !touched[e.Group] || e.Index == 0 {
 			t.Fatalf("token %v of groups %v", w.Token, touched)
 		}
@@ -417,8 +417,8 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 
 func TestWriteWithoutOps(t *testing.T) {
 	n, keyspaces := shardedNode(t, 2)
-	w := &Write{Deadline: soon(), Token: Token{{1, 1}}}
-	if err := n.Write(keyspaces[1], w); err != nil || len(w.Token) != 0 {
+	w := &Write{Deadline: soon(), Token: Token{At: []GroupIndex{{1, 1}}}}
+	if err := n.Write(keyspaces[1], w); err != nil || len(w.Token.At) != 0 {
 		t.Errorf("token %v, %v", w.Token, err)
 	}
 }

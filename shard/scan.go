@@ -16,6 +16,9 @@ import (
 // moments.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	groups, err := n.groupsOf(ks)
+	if err == nil {
+		err = n.checkToken(&opt.Token)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +104,11 @@ func (s *scan) fill(r *run) error {
 	if len(r.ids) > 0 || r.ended {
 		return nil
 	}
-	if rep := s.node.admitted(r.group, s.opt, time.Now()); rep != nil {
+	rep, err := s.node.admitted(r.group, s.opt, time.Now())
+	if err != nil {
+		return err
+	}
+	if rep != nil {
 		r.ids, r.rows = readRun(rep.fsm.Table(), r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
 	} else if err := s.fillElsewhere(r); err != nil {
 		return err
@@ -141,6 +148,9 @@ func (s *scan) fillElsewhere(r *run) error {
 			answer, err := s.node.calls.call(s.ctx, node, methodScan, request)
 			if err == nil {
 				return s.parse(r, answer)
+			}
+			if errors.Is(err, ErrBadToken) {
+				return err
 			}
 			last = err
 		}

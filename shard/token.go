@@ -2,9 +2,13 @@ package shard
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
 )
 
 // GroupIndex is a position in one group's log.
@@ -15,23 +19,33 @@ type GroupIndex struct {
 
 // Token names, for each group that a write touched, the log index that holds
 // it. A read that brings it sees the write on any replica. Its text form is
-// base64url without padding of: version byte 1, then group and index of each
-// element as uvarints.
-type Token []GroupIndex
+// base64url without padding of:
+//
+//	version 2 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
+type Token struct {
+	Cluster uint32 // of clusterHash: a position in another cluster's log says nothing
+	At      []GroupIndex
+}
 
 const (
-	tokenVersion     = 1
+	tokenVersion     = 2
+	tokenHeadBytes   = 5
 	tokenElementsMax = 1024 // no request touches more groups
 )
 
-// ErrBadToken is returned for a token that this node could not have made.
+// ErrBadToken is returned for a token that no write of this cluster was answered
+// with: it is none, of another cluster, or names an index that the log has not
+// reached, because an older state of the cluster was brought back for one.
 var ErrBadToken = errors.New("not a token of a countd write")
+
+// clusterHash is what tokens hold of a cluster's id.
+func clusterHash(id [16]byte) uint32 { return crc32.Checksum(id[:], castagnoli) }
 
 // AppendText appends the token's text form to dst.
 func (t Token) AppendText(dst []byte) []byte {
 	var stack [256]byte
-	raw := append(stack[:0], tokenVersion)
-	for _, e := range t {
+	raw := binary.LittleEndian.AppendUint32(append(stack[:0], tokenVersion), t.Cluster)
+	for _, e := range t.At {
 		raw = binary.AppendUvarint(raw, uint64(e.Group))
 		raw = binary.AppendUvarint(raw, e.Index)
 	}
@@ -42,37 +56,58 @@ func (t Token) AppendText(dst []byte) []byte {
 // returns a token with one group twice, nor with an index of 0.
 func ParseToken(text []byte) (Token, error) {
 	raw, err := base64.RawURLEncoding.Strict().AppendDecode(nil, text)
-	if err != nil || len(raw) == 0 || raw[0] != tokenVersion {
-		return nil, ErrBadToken
+	if err != nil || len(raw) < tokenHeadBytes || raw[0] != tokenVersion {
+		return Token{}, ErrBadToken
 	}
-	raw = raw[1:]
-	var t Token
-	for len(raw) > 0 {
+	t := Token{Cluster: binary.LittleEndian.Uint32(raw[1:])}
+	for raw = raw[tokenHeadBytes:]; len(raw) > 0; {
 		group, n := binary.Uvarint(raw)
-		if n <= 0 || group > 1<<32-1 || len(t) == tokenElementsMax {
-			return nil, ErrBadToken
+		if n <= 0 || group > 1<<32-1 || len(t.At) == tokenElementsMax {
+			return Token{}, ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
 		// No write has index 0, and Index tells an absent group by it.
 		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
-			return nil, ErrBadToken
+			return Token{}, ErrBadToken
 		}
-		t = append(t, GroupIndex{uint32(group), index})
+		t.At = append(t.At, GroupIndex{uint32(group), index})
 		raw = raw[n+m:]
 	}
 	// Base64 passes line breaks over and uvarints can be longer than need be.
 	if !bytes.Equal(t.AppendText(nil), text) {
-		return nil, ErrBadToken
+		return Token{}, ErrBadToken
 	}
 	return t, nil
 }
 
 // Index returns the index that the token names for a group, or 0.
 func (t Token) Index(group uint32) uint64 {
-	for _, e := range t {
+	for _, e := range t.At {
 		if e.Group == group {
 			return e.Index
 		}
 	}
 	return 0
+}
+
+// checkToken returns ErrBadToken for a token of another cluster.
+func (n *Node) checkToken(t *Token) error {
+	if len(t.At) > 0 && t.Cluster != n.clusterHash {
+		return fmt.Errorf("%w: it is of another cluster", ErrBadToken)
+	}
+	return nil
+}
+
+// neverWas reports whether no write was answered with an index of this group that
+// is past what this replica, which leads it, has in its log. Another leader may
+// have been elected since, so it has the others confirm that none was. A token
+// that the client has was there before it asked.
+func (r *replica) neverWas(index uint64, deadline time.Time) bool {
+	if r.group.ready() != nil || index <= r.group.raft.LastIndex() {
+		return false
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	committed, err := r.fresh.confirm(ctx)
+	return err == nil && index > committed
 }

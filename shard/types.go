@@ -130,7 +130,7 @@ const MaxStalenessDefault = time.Second
 type ReadOptions struct {
 	Consistency  Consistency
 	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
-	Token        Token         // writes that the read must see; nil for none
+	Token        Token         // writes that the read must see; zero for none
 	Deadline     time.Time     // always set
 }
 
