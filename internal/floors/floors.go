@@ -43,7 +43,7 @@ func Read(root string) ([]Edge, error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != root && skipDir(d.Name()):
+		case d.IsDir() && name != root && (skipDir(d.Name()) || isModule(name)):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go"):
 			return nil
@@ -64,6 +64,13 @@ func Read(root string) ([]Edge, error) {
 		return nil, fmt.Errorf("cannot read imports: %w", err)
 	}
 	return edges, nil
+}
+
+// isModule tells a directory that is a module of its own, such as a benchmark's
+// peer: nothing here can import it.
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
 }
 
 func skipDir(name string) bool {
