@@ -89,23 +89,26 @@ func lostFiles(t *testing.T, logStore string) {
 	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
 	parts := strings.Split(log, string(filepath.Separator))
 	groups, group := parts[0], filepath.Join(parts[:2]...)
-	for name, lose := range map[string]func(dir string) error{
-		"log emptied":        func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) },
-		"log removed":        func(dir string) error { return os.RemoveAll(filepath.Join(dir, group, parts[2])) },
-		"directory removed":  func(dir string) error { return os.RemoveAll(filepath.Join(dir, group)) },
-		"catalog removed":    func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups, "00000")) },
-		"all groups removed": func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups)) },
+	for _, c := range []struct {
+		name, named string // what the refusal names
+		lose        func(dir string) error
+	}{
+		{"log emptied", group, func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) }},
+		{"log removed", group, func(dir string) error { return os.RemoveAll(filepath.Join(dir, group, parts[2])) }},
+		{"directory removed", group, func(dir string) error { return os.RemoveAll(filepath.Join(dir, group)) }},
+		{"catalog removed", "00000", func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups, "00000")) }},
+		{"all groups removed", "00000", func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups)) }},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
 				t.Fatal(err)
 			}
-			if err := lose(dir); err != nil {
+			if err := c.lose(dir); err != nil {
 				t.Fatal(err)
 			}
-			servesRightOrRefuses(t, dir, "is missing or empty", l)
+			servesRightOrRefuses(t, dir, c.named, l)
 		})
 	}
 }
