@@ -20,6 +20,22 @@ type callPeer struct {
 	conn     *grpc.ClientConn
 	inFlight atomic.Int64
 	line     atomic.Pointer[callLine] // the newest connection; nil before the first
+	silent   atomic.Pointer[silence]  // while pings have no answer; nil otherwise
+}
+
+// silence is a connection, nil for none, from which nothing came any more after it
+// was heard so often.
+type silence struct {
+	line  *callLine
+	heard uint64
+}
+
+// doubtful tells whether nothing has come from the node since its pings began to
+// be left without an answer.
+func (p *callPeer) doubtful() bool {
+	s := p.silent.Load()
+	line := p.line.Load()
+	return s != nil && s.line == line && s.heard == line.count()
 }
 
 func newCallPeer(c *calls, node string) (*callPeer, error) {
@@ -70,6 +86,9 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	if p.inFlight.Add(1) > callsInFlightMax {
 		return nil, fmt.Errorf("%w: %d calls to node %s have no answer", ErrOverloaded, callsInFlightMax, p.node)
 	}
+	if p.doubtful() {
+		return nil, fmt.Errorf("%w: node %s does not answer pings", errNotSent, p.node)
+	}
 	asked, answer := callRequest{body: request}, callAnswer{}
 	err := p.conn.Invoke(ctx, method, &asked, &answer)
 	fate := errCallLost
@@ -106,9 +125,13 @@ func (p *callPeer) watch() {
 		}
 		if now := p.line.Load(); now != nil && (now != line || now.heard.Load() != heard) {
 			line, heard, missed = now, now.heard.Load(), 0
+			p.silent.Store(nil)
 			continue
 		}
-		if missed++; missed >= pingsMissedMax && line.cut() {
+		if missed++; missed == pingsDoubtful {
+			p.silent.Store(&silence{line, heard})
+		}
+		if missed >= pingsMissedMax && line.cut() {
 			p.calls.cfg.Logger.Warn("nothing came from a node any more, its connection is closed",
 				"node", p.node, "for", pingEvery*pingsMissedMax)
 		}
@@ -137,6 +160,14 @@ func (l *callLine) Read(b []byte) (int, error) {
 		l.heard.Add(1)
 	}
 	return n, err
+}
+
+// count returns how often the connection was heard, 0 for none.
+func (l *callLine) count() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.heard.Load()
 }
 
 func (l *callLine) Close() error {

@@ -22,8 +22,10 @@ const (
 	// pingEvery is how often a connection is looked at. One from which nothing
 	// came since is pinged, and closed when nothing has come the pingsMissedMax-th
 	// time: a peer that is cut off or stands still is found within 5 s, one that is
-	// slow for some seconds is not.
+	// slow for some seconds is not. From the pingsDoubtful-th time on it gets no
+	// calls until something comes: they would most likely be lost.
 	pingEvery      = time.Second
+	pingsDoubtful  = 2
 	pingsMissedMax = 4
 	// The server's side of the same: it pings who has sent nothing for
 	// serverPingAfter, which only happens when the client has stopped to.
@@ -144,6 +146,14 @@ func (c *calls) peer(node string) (*callPeer, error) {
 	c.mu.peers[node] = p
 	c.wg.Go(p.watch)
 	return p, nil
+}
+
+// doubtful tells whether a node is called no more until it shows that it is there.
+func (c *calls) doubtful(node string) bool {
+	c.mu.Lock()
+	p := c.mu.peers[node]
+	c.mu.Unlock()
+	return p != nil && p.doubtful()
 }
 
 // forget removes a node that is not known any more.

@@ -263,6 +263,34 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 	}
 }
 
+// A peer that does not answer pings: 1. is called no more, before its connection is
+// given up; 2. is called again as soon as it is heard.
+func TestCallsDoubtASilentPeer(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := nodes.node(t, "a", nil)
+	b := nodes.node(t, "b", nil)
+	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
+	nodes.put("b", proxy.addr())
+	mustEcho(t, a, "b", "there")
+	release := proxy.hold()
+	eventually(t, "the peer is doubted", func() bool { return a.doubtful("b") })
+	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+		t.Errorf("while it is silent: %v", err)
+	}
+	a.mu.Lock()
+	line := a.mu.peers["b"].line.Load()
+	a.mu.Unlock()
+	if line.closed.Load() {
+		t.Error("its connection was given up first")
+	}
+	release()
+	eventually(t, "the peer is called again", func() bool {
+		_, err := a.call(within10s(t), "b", "echo", nil)
+		return err == nil
+	})
+}
+
 // Closing a node: 1. its handlers that end soon are answered; 2. others are
 // cancelled; 3. close waits for all of them; 4. its own calls end.
 func TestCallsClose(t *testing.T) {

@@ -38,6 +38,9 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
 		settled, err := g.forward.do(ctx, f)
+		if errors.Is(err, ErrOverloaded) && ctx.Err() != nil && n.lost(g) {
+			err = fmt.Errorf("%w: %v", ErrNoLeader, err) // it waited for that, not for its turn
+		}
 		if err != nil {
 			q.err = fateOf(err)
 			return
@@ -45,6 +48,13 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		q.err, q.result, q.ops, q.width = settled.err, settled.result, settled.ops, settled.width
 	})
 	return q
+}
+
+// lost reports whether nobody is known to lead the group, or one who does not
+// answer.
+func (n *Node) lost(g *counterGroup) bool {
+	leader := g.leader()
+	return leader == "" || n.calls.doubtful(leader)
 }
 
 // fateOf says of a part whose call failed with err what is known of it.
@@ -75,10 +85,10 @@ func (n *Node) newForwardLane(g *counterGroup) *lane[*forwarded, *proposal] {
 }
 
 // sendToLeader finds out who leads the group, by asking those that hold it in
-// turn if nothing better is known.
+// turn if nothing better is known here or will be soon.
 func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwarded) ([]*proposal, error) {
 	node := g.leader()
-	if node == "" {
+	if r := g.replica.Load(); node == "" && (r == nil || !r.group.inTouch()) {
 		node = n.guess(g)
 	}
 	if node == "" || node == n.cfg.NodeKey {

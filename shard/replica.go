@@ -2,11 +2,17 @@ package shard
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm"
 )
+
+// outOfTouchAfter is for how long a replica has no leader until it is doubted that
+// it would hear of one: it may be new to its group, or removed from it. By then
+// connections to nodes that were lost are closed.
+const outOfTouchAfter = (pingsMissedMax + 1) * pingEvery
 
 // counterGroup is one shard of a counter keyspace as this node knows it, whether
 // or not it holds a replica.
@@ -18,7 +24,7 @@ type counterGroup struct {
 
 	replica atomic.Pointer[replica] // this node's; nil for none
 	// hint is the key of the node that was last said to lead the group, for when
-	// there is no replica here that knows.
+	// there is no replica here that would know.
 	hint    atomic.Pointer[string]
 	guesses atomic.Uint32 // counts them
 }
@@ -44,7 +50,7 @@ func (g *counterGroup) led() (*replica, error) {
 // knows, or "".
 func (g *counterGroup) leader() string {
 	if r := g.replica.Load(); r != nil {
-		if leader := r.group.leader(); leader != "" {
+		if leader := r.group.leader(); leader != "" || r.group.inTouch() {
 			return leader
 		}
 	}
@@ -52,6 +58,14 @@ func (g *counterGroup) leader() string {
 		return *hint
 	}
 	return ""
+}
+
+// inTouch reports whether the group's replica here hears of a new leader as soon
+// as any: it is a member, and has heard of one not long ago. What was hinted
+// before is no better, and one that is asked may be the one that was lost.
+func (g *group) inTouch() bool {
+	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
+		suffrageOf(g.configuration().Servers, g.cfg.NodeID) != absent
 }
 
 // leader returns the key of the group's leader as raft knows it here, or "".

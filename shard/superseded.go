@@ -9,15 +9,16 @@ const (
 	// supersededLookEvery is how often a call that waits for the leader of a group
 	// is compared with who leads it by now.
 	supersededLookEvery = 250 * time.Millisecond
-	// supersededLooks is how often another leader is seen until the call is given
-	// up: one that handed the group over has answered by then.
+	// supersededLooks is how often the node that was called is not seen to lead
+	// until the call is given up: one that handed the group over has answered by
+	// then.
 	supersededLooks = 2
 )
 
-// whileLed returns a context that ends when another node than the one that is
-// called has led the group for a while. A node that is paused or cut off does not
-// answer; what waits in line behind the call would wait until its connection is
-// given up, which takes far longer than to elect another leader.
+// whileLed returns a context that ends when the node that is called has not led
+// the group, or not been heard of, for a while. One that is paused or cut off does not answer; what waits
+// in line behind the call would wait until its connection is given up, which takes
+// far longer than to elect another leader.
 //
 // Its goroutine ends with the context, which the caller ends; closing waits for
 // it as for all that asks.
@@ -32,7 +33,7 @@ func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (cont
 				return
 			case <-look.C:
 			}
-			if leader := n.leaderBy(ctx, g, node); leader != "" && leader != node {
+			if n.calls.doubtful(node) || n.leaderBy(ctx, g, node) != node {
 				seen++
 			} else {
 				seen = 0
@@ -43,15 +44,16 @@ func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (cont
 	return ctx, cancel
 }
 
-// leaderBy returns who leads a group as the replica here knows it or, without one,
-// as one of the nodes that hold it says that is not the one that is called.
+// leaderBy returns who leads a group as the replica here knows it or, if there is
+// none that would, as one of the nodes that hold it says: the one that is called
+// unless another node knows better.
 func (n *Node) leaderBy(ctx context.Context, g *counterGroup, called string) string {
-	if r := g.replica.Load(); r != nil {
+	if r := g.replica.Load(); r != nil && r.group.inTouch() {
 		return r.group.leader()
 	}
 	other := n.guess(g)
 	if other == "" || other == called {
-		return ""
+		return called
 	}
 	ctx, cancel := context.WithTimeout(ctx, supersededLookEvery)
 	defer cancel()
@@ -62,5 +64,8 @@ func (n *Node) leaderBy(ctx context.Context, g *counterGroup, called string) str
 	if err == nil {
 		return other
 	}
-	return leaderHint(err)
+	if hinted := leaderHint(err); hinted != "" {
+		return hinted
+	}
+	return called
 }
