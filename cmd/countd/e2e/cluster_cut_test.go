@@ -27,18 +27,18 @@ const cutDeadline = time.Second
 //  5. each count is what the answered writes add up to, and one order explains all
 //     other answers.
 func TestClusterCut(t *testing.T) {
-	cuts, span := short(1, 5), short(4*time.Second, 15*time.Second)
+	spans := short([]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second, 15 * time.Second, 45 * time.Second})
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Cuttable: true})
 			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
-			for range cuts {
+			for _, span := range spans {
 				victim, led := c.LeaderOfMost("posts", postsShards)
 				reads := c.StartStaleReads(c.Nodes()...)
 				began := time.Now()
 				c.Cut([]*clustertest.Node{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
-				t.Logf("%s cut off, shards %v: writes resume after %v", victim.Name, led, resumed)
+				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
 				for round := 0; time.Since(began) < span; round++ {
 					refusesAlone(t, victim, round)
 				}
@@ -50,7 +50,7 @@ func TestClusterCut(t *testing.T) {
 			}
 			victim, _ := c.LeaderOfMost("posts", postsShards)
 			c.Cut([]*clustertest.Node{victim})
-			time.Sleep(span)
+			time.Sleep(spans[len(spans)-1])
 			load.Stop()
 			history.Stop()
 			c.Heal()
