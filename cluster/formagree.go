@@ -108,7 +108,9 @@ func (f *Former) found(began time.Time, set string) (Identity, error) {
 	}
 	f.mu.over = true
 	f.hasClusterLocked(cluster, true)
-	f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", set)
+	if set != "" { // one of this node alone is told with the start
+		f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", set)
+	}
 	return f.mu.identity, nil
 }
 

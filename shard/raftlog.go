@@ -23,13 +23,17 @@ type raftLogger struct {
 
 var _ hclog.Logger = (*raftLogger)(nil)
 
-// electionMsg begins what raft warns of when a group of this node alone begins to
-// elect itself, at each start.
-const electionMsg = "heartbeat timeout reached"
+// What raft warns of at each start: that a group of this node alone begins to
+// elect itself, and that the catalog, which is not applied yet, does not know
+// where nodes are.
+const (
+	electionMsg = "heartbeat timeout reached"
+	addressMsg  = "unable to get address for server"
+)
 
 // levelOf is the level of a message.
 func levelOf(level hclog.Level, msg string) slog.Level {
-	if strings.HasPrefix(msg, electionMsg) {
+	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) {
 		return slog.LevelDebug
 	}
 	return slogLevel(level)
