@@ -32,7 +32,8 @@ type group struct {
 	snaps  *snapStore
 	stop   *failStop
 
-	first bool // of the voters of a group that was made just now
+	members committedMembers
+	first   bool // of the voters of a group that was made just now
 
 	leadership chan bool // raft's NotifyCh: raft waits until it is read
 	// readyTerm is the term whose barrier was applied here while this node

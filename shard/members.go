@@ -22,16 +22,14 @@ const (
 
 // membersStep brings the group's members one change nearer to the voters of
 // target and, besides, the non-voters of others. This node must lead the group.
-// It returns what it did, "" when nothing is left to be done now. Each change is
-// made only if the configuration is still the one that it was chosen for, so a
-// second leader, or an operator, cannot be run over.
+// It returns what it did, "" when nothing is left to be done now. raft takes one
+// change at a time, and none of a node that no longer leads.
 //
 // The order keeps as many voters as there were: what joins is a non-voter until
 // it has caught up, and nobody leaves before all that join are voters.
 func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, string) (uint64, error)) (string, error) {
-	future := g.raft.GetConfiguration()
-	servers, at := future.Configuration().Servers, future.Index()
-	if step, err := g.admitStep(ctx, servers, at, target, others, behind); step != "" || err != nil {
+	servers := g.configuration().Servers
+	if step, err := g.admitStep(ctx, servers, target, others, behind); step != "" || err != nil {
 		return step, err
 	}
 	for _, m := range target { // all are voters, or the group waits for them
@@ -50,7 +48,7 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 	if 2*len(there) <= len(target) {
 		return "", nil // whoever is left over may be needed
 	}
-	return g.dismissStep(servers, at, target, others, there)
+	return g.dismissStep(servers, target, others, there)
 }
 
 // member is a node that is to be in a group.
@@ -69,11 +67,11 @@ func suffrageOf(servers []raft.Server, key string) raft.ServerSuffrage {
 
 // admitStep adds the first node that is missing, or makes the first voter of
 // those that have caught up.
-func (g *group) admitStep(ctx context.Context, servers []raft.Server, at uint64, target, others []member,
+func (g *group) admitStep(ctx context.Context, servers []raft.Server, target, others []member,
 	behind func(context.Context, string) (uint64, error)) (string, error) {
 	for _, m := range slices.Concat(target, others) {
 		if suffrageOf(servers, m.key) == absent {
-			err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), at, memberTimeout))
+			err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
 			return "added " + m.key, err
 		}
 	}
@@ -85,7 +83,7 @@ func (g *group) admitStep(ctx context.Context, servers []raft.Server, at uint64,
 		if err != nil || lag > caughtUpEntries {
 			continue // it is asked again in the next step
 		}
-		err = g.changed(g.raft.AddVoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), at, memberTimeout))
+		err = g.changed(g.raft.AddVoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
 		return "gave a vote to " + m.key, err
 	}
 	return "", nil
@@ -94,7 +92,7 @@ func (g *group) admitStep(ctx context.Context, servers []raft.Server, at uint64,
 // dismissStep takes out, or the vote from, the first member that should not have
 // it. The leader itself goes last, and leads no longer by then: it hands over to
 // one of those that are there.
-func (g *group) dismissStep(servers []raft.Server, at uint64, target, others, there []member) (string, error) {
+func (g *group) dismissStep(servers []raft.Server, target, others, there []member) (string, error) {
 	in := func(list []member, s raft.Server) bool {
 		return slices.ContainsFunc(list, func(m member) bool { return m.key == string(s.ID) })
 	}
@@ -105,9 +103,9 @@ func (g *group) dismissStep(servers []raft.Server, at uint64, target, others, th
 		case self:
 			leads = true
 		case !in(others, s):
-			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, at, memberTimeout))
+			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
 		case s.Suffrage == raft.Voter:
-			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, at, memberTimeout))
+			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
 		}
 	}
 	if !leads {

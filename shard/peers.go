@@ -133,9 +133,10 @@ func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) 
 	return answer, nil
 }
 
-// serveMember answers whether a node is in the committed configuration of a
-// group that this node leads.
-func (n *Node) serveMember(_ context.Context, request []byte) ([]byte, error) {
+// serveMember answers whether a node is, or may become again, a member of a group
+// that this node leads. Who hears that it is not deletes its replica, so this node
+// must lead the group now, and what it goes by must be committed.
+func (n *Node) serveMember(ctx context.Context, request []byte) ([]byte, error) {
 	r := wireReader{rest: request}
 	number, node := uint32(r.uintTo(1<<32-1)), string(r.bytes())
 	if err := r.end(); err != nil {
@@ -148,8 +149,12 @@ func (n *Node) serveMember(_ context.Context, request []byte) ([]byte, error) {
 	if err := g.ready(); err != nil {
 		return nil, err
 	}
-	// A barrier of this term is committed, so the configuration before it is.
-	if suffrageOf(g.configuration().Servers, node) == absent {
+	term := g.readyTerm.Load()
+	committed, latest := g.committedServers(), g.configuration().Servers
+	if err := n.proveTerm(ctx, g, term); err != nil {
+		return nil, err
+	}
+	if committed != nil && suffrageOf(committed, node) == absent && suffrageOf(latest, node) == absent {
 		return []byte{0}, nil
 	}
 	return []byte{1}, nil
