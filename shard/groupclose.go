@@ -38,7 +38,8 @@ func (g *group) settle(ctx context.Context, snapshot bool) error {
 		// Its answer does not matter: raft's queue is first in, first out.
 		_ = g.await(g.raft.Barrier(enqueueTimeoutMax))
 		if snapshot && g.worthSnapshot() {
-			if err := g.snapshot(); !errors.Is(err, errNoRoom) {
+			err := g.snapshot()
+			if g.tellRoom(err); !errors.Is(err, errNoRoom) {
 				return err
 			}
 		}
