@@ -14,7 +14,7 @@ import (
 )
 
 // boltDeleteMax bounds the entries that one transaction takes from the front of
-// the log: some 2 ms, for which a write has to wait.
+// the log: some 4 ms, for which a write has to wait.
 const boltDeleteMax = 4096
 
 // boltLockTimeout is how long opening waits for another process's lock on the
