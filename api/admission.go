@@ -7,12 +7,15 @@ import (
 )
 
 const (
-	// laneFree is how many writes of a lane are let in whatever is expected:
-	// so few wait for nothing but the log.
-	laneFree = 64
+	// smallFree and largeFree are how many writes of a lane are let in whatever
+	// is expected: so few wait for nothing but the log.
+	smallFree = 64
+	largeFree = 8
 	// laneWindow is over how long a lane's speed is measured. It holds several
 	// entries of a disk with slow syncs.
 	laneWindow = 100 * time.Millisecond
+	// perSecMax is a speed that no lane has.
+	perSecMax = 1 << 40
 	// laneShare is the part of a write's deadline that the writes before it may
 	// be expected to take, 1/laneShare. The rest is for what that does not see:
 	// the way from the socket and back, and that writes are not alike. With half
@@ -22,6 +25,8 @@ const (
 	// them than this, which is a twentieth of the processors, would take the time
 	// of the writes that were let in.
 	turnedAwayPerCPU = 5000
+	// decodedPerRefusal is how much of a body is decoded in the time of a refusal.
+	decodedPerRefusal = 1 << 10
 	// turnedAwayBurst is how long unused refusals are kept for a burst.
 	turnedAwayBurst = 10 * time.Millisecond
 	// doorWaitMax bounds the wait of a request that is to be turned away. It is
@@ -37,7 +42,8 @@ const (
 //
 // What to expect is what the lane has in flight over what left it a second, by
 // weight (Little's law), so that it follows the disk, the processors and the
-// size of the batches without a setting.
+// size of the batches without a setting. A speed over a moment is a guess, so
+// that it must be borne out: the write that left last took long itself.
 //
 // Small writes and large ones go in lanes of their own, as in the queues behind
 // (shard's proposer): a few clients with huge batches, who wait long, must not
@@ -64,26 +70,32 @@ type lane struct {
 	bytes atomic.Int64 // what they weigh
 
 	began  atomic.Int64 // the window's, in nanoseconds since admission.started
-	left   atomic.Int64 // weight of the writes answered in the window
+	left   atomic.Int64 // weight of the writes that ended in the window
 	quiet  atomic.Bool  // few writes were in flight at some moment of the window
-	perSec atomic.Int64 // weight that left a second in the latest windows; 0 while the lane was quiet
+	perSec atomic.Int64 // weight that left a second in the latest windows; 0 for not known
+	took   atomic.Int64 // nanoseconds, of the write that left last
+
+	free int64 // writes that are always let in
 }
 
 func newAdmission() *admission {
 	perSec := turnedAwayPerCPU * runtime.GOMAXPROCS(0)
-	return &admission{started: time.Now(), refusalEvery: time.Second / time.Duration(perSec)}
+	a := &admission{started: time.Now(), refusalEvery: time.Second / time.Duration(perSec)}
+	a.small.free, a.large.free = smallFree, largeFree
+	return a
 }
 
 // doorWait returns how long a request is to wait before it is turned away, at
-// most a bound. It takes one of the ration, unless it returns the bound.
-func (a *admission) doorWait(bound time.Duration) time.Duration {
+// most a bound. It takes cost refusals of the ration, unless it returns the
+// bound.
+func (a *admission) doorWait(cost int, bound time.Duration) time.Duration {
 	for {
 		now, next := int64(time.Since(a.started)), a.nextRefusal.Load()
 		at := max(next, now-int64(turnedAwayBurst))
 		if at-now >= int64(bound) {
 			return bound
 		}
-		if a.nextRefusal.CompareAndSwap(next, at+int64(a.refusalEvery)) {
+		if a.nextRefusal.CompareAndSwap(next, at+int64(cost)*int64(a.refusalEvery)) {
 			return time.Duration(max(at-now, 0))
 		}
 	}
@@ -105,11 +117,11 @@ func (a *admission) laneOf(n int) (l *lane, weight int64) {
 // time.
 func (l *lane) admits(weight int64, timeout time.Duration) bool {
 	perSec := l.perSec.Load()
-	if perSec == 0 || l.count.Load() < laneFree {
+	if perSec == 0 || l.count.Load() < l.free {
 		return true
 	}
 	expected := float64(l.bytes.Load()+weight) / float64(perSec)
-	return expected <= timeout.Seconds()/laneShare
+	return expected <= timeout.Seconds()/laneShare || l.took.Load() <= int64(timeout/(2*laneShare))
 }
 
 func (l *lane) enter(weight int64) {
@@ -119,34 +131,43 @@ func (l *lane) enter(weight int64) {
 
 // look notes that few writes are in flight.
 func (l *lane) look(count int64) {
-	if count < laneFree/2 && !l.quiet.Load() {
+	if count < l.free/2 && !l.quiet.Load() {
 		l.quiet.Store(true)
 	}
 }
 
-// leave ends a write. Only an answered one says how fast the lane is.
-func (a *admission) leave(l *lane, weight int64, answered bool) {
-	l.bytes.Add(-weight)
+// leave ends a write that was received at a time. One that was refused for what
+// it says tells nothing of the lane's speed.
+func (a *admission) leave(in *arrival, received time.Time, tells bool) {
+	l := in.lane
+	l.bytes.Add(-in.weight)
 	l.look(l.count.Add(-1))
-	if answered {
-		l.left.Add(weight)
+	ended := time.Now()
+	if tells {
+		l.left.Add(in.weight)
+		l.took.Store(int64(ended.Sub(received)))
 	}
-	now := int64(time.Since(a.started))
+	now := int64(ended.Sub(a.started))
 	if began := l.began.Load(); now-began >= int64(laneWindow) && l.began.CompareAndSwap(began, now) {
 		l.measure(time.Duration(now - began))
 	}
 }
 
 // measure ends a window. A lane that was quiet in it took what came, which says
-// nothing of what it could take.
+// nothing of what it could take: it is thought twice as fast for each window,
+// so that it fills by and by and not at once.
 func (l *lane) measure(window time.Duration) {
-	left := float64(l.left.Swap(0)) / window.Seconds()
-	if l.quiet.Swap(false) {
-		l.perSec.Store(0)
-		return
+	left, before := float64(l.left.Swap(0))/window.Seconds(), l.perSec.Load()
+	switch {
+	case l.quiet.Swap(false):
+		if before >= perSecMax>>min(window/laneWindow, 62) {
+			l.perSec.Store(0)
+		} else {
+			l.perSec.Store(before << (window / laneWindow))
+		}
+	case before > 0:
+		l.perSec.Store(max(int64((left+float64(before))/2), 1))
+	default:
+		l.perSec.Store(max(int64(left), 1))
 	}
-	if before := l.perSec.Load(); before > 0 {
-		left = (left + float64(before)) / 2
-	}
-	l.perSec.Store(max(int64(left), 1))
 }

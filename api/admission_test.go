@@ -9,7 +9,8 @@ import (
 // crowd makes a lane look as if what is in flight took as long as timeout.
 func (s *Server) crowd(l *lane, timeout time.Duration) {
 	l.perSec.Store(1000)
-	l.count.Store(laneFree)
+	l.took.Store(int64(timeout))
+	l.count.Store(smallFree)
 	l.bytes.Store(int64(timeout.Seconds() * 1000))
 }
 
@@ -24,11 +25,11 @@ func (s *Server) uncrowd(l *lane) {
 func (a *admission) pass(l *lane, n int, weight int64, answered bool) {
 	for range n {
 		l.enter(weight)
-		a.leave(l, weight, answered)
+		a.leave(&arrival{lane: l, weight: weight}, time.Now().Add(-time.Minute), answered)
 	}
 	l.began.Add(-int64(laneWindow))
 	l.enter(weight)
-	a.leave(l, weight, answered)
+	a.leave(&arrival{lane: l, weight: weight}, time.Now().Add(-time.Minute), answered)
 }
 
 func TestLane(t *testing.T) {
@@ -66,8 +67,17 @@ func TestLane(t *testing.T) {
 			t.Error("a large write waits for itself too")
 		}
 	})
+	t.Run("a guess must be borne out", func(t *testing.T) {
+		_, l := busy(1000)
+		l.perSec.Store(1)
+		l.took.Store(int64(time.Second))
+		if !l.admits(weight, 2*laneShare*time.Second) || l.admits(weight, 2*laneShare*time.Second-2*laneShare) {
+			t.Error("a second is to be long enough for half of the share")
+		}
+	})
 	t.Run("a few are always let in", func(t *testing.T) {
-		_, l := busy(laneFree - 1)
+		_, l := busy(smallFree - 1)
+		l.took.Store(int64(time.Minute))
 		l.perSec.Store(1)
 		if !l.admits(weight, time.Millisecond) {
 			t.Error("refused")
@@ -77,12 +87,16 @@ func TestLane(t *testing.T) {
 			t.Error("one more was let in")
 		}
 	})
-	t.Run("a lane that was quiet says nothing", func(t *testing.T) {
-		a, l := busy(laneFree/2 - 1)
+	t.Run("a quiet lane is thought faster and faster", func(t *testing.T) {
+		a, l := busy(smallFree/2 - 1)
 		l.perSec.Store(5)
-		a.pass(l, 10, weight, true)
-		if got := l.perSec.Load(); got != 0 {
-			t.Errorf("%d a second", got)
+		for want := int64(10); want < perSecMax; want *= 2 {
+			if a.pass(l, 10, weight, true); l.perSec.Load() != want {
+				t.Fatalf("%d a second, want %d", l.perSec.Load(), want)
+			}
+		}
+		if a.pass(l, 10, weight, true); l.perSec.Load() != 0 {
+			t.Errorf("%d a second", l.perSec.Load())
 		}
 	})
 	t.Run("a burst after a long time says nothing", func(t *testing.T) {
@@ -90,12 +104,13 @@ func TestLane(t *testing.T) {
 		for range 1000 {
 			l.enter(weight)
 		}
-		a.leave(l, weight, true)
+		l.perSec.Store(7)
+		a.leave(&arrival{lane: l, weight: weight}, time.Now(), true)
 		if got := l.perSec.Load(); got != 0 {
 			t.Errorf("%d a second", got)
 		}
 	})
-	t.Run("what is given up is not speed", func(t *testing.T) {
+	t.Run("what is refused for what it says is not speed", func(t *testing.T) {
 		a, l := busy(1000)
 		l.perSec.Store(8 * weight)
 		for want := int64(4 * weight); want > 1; want /= 2 {
@@ -112,7 +127,7 @@ func TestLane(t *testing.T) {
 			go func() {
 				for range 10_000 {
 					l.enter(weight)
-					a.leave(l, weight, true)
+					a.leave(&arrival{lane: l, weight: weight}, time.Now(), true)
 				}
 				done <- struct{}{}
 			}()
@@ -133,7 +148,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 	a := newAdmission()
 	a.started = a.started.Add(-time.Minute)
 	atOnce := 0
-	for a.doorWait(bound) == 0 {
+	for a.doorWait(1, bound) == 0 {
 		atOnce++
 	}
 	if least := int(turnedAwayBurst / a.refusalEvery); atOnce < least {
@@ -143,7 +158,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 	const more = 1000
 	last := time.Duration(0)
 	for range more {
-		last = a.doorWait(bound)
+		last = a.doorWait(1, bound)
 	}
 	if got := time.Duration(a.nextRefusal.Load() - before); got < more*a.refusalEvery {
 		t.Errorf("%d refusals take %v, want %v", more, got, more*a.refusalEvery)
@@ -152,7 +167,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 		t.Errorf("the last waits for %v", last)
 	}
 	before = a.nextRefusal.Load()
-	if got := a.doorWait(time.Microsecond); got != time.Microsecond || a.nextRefusal.Load() != before {
+	if got := a.doorWait(1, time.Microsecond); got != time.Microsecond || a.nextRefusal.Load() != before {
 		t.Errorf("waits for %v, and takes %d of the ration", got, a.nextRefusal.Load()-before)
 	}
 }
@@ -220,5 +235,25 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 	}
 	if l.server.bodies.bytes.Load() != 0 || l.server.inFlight.Load() != 0 {
 		t.Errorf("%d bytes of bodies, %d requests are left", l.server.bodies.bytes.Load(), l.server.inFlight.Load())
+	}
+}
+
+// What a full queue refuses has been decoded: it is held back by its size, and
+// answered by its deadline.
+func TestFullQueuesHoldBack(t *testing.T) {
+	l := startLive(t, nil)
+	l.node.setFault("overloaded")
+	a := l.server.admission
+	a.nextRefusal.Store(int64(time.Since(a.started)))
+	before := a.nextRefusal.Load()
+	wantFault(t, l.do("POST", "/v1/counters/posts/incr", manyOps(1000)), 429, "overloaded", "")
+	if took := time.Duration(a.nextRefusal.Load() - before); took < 20*a.refusalEvery {
+		t.Errorf("26 kB took %v of the ration, a refusal is %v", took, a.refusalEvery)
+	}
+	a.nextRefusal.Add(int64(time.Hour)) // so that the deadline is the bound
+	began := time.Now()
+	wantFault(t, l.do("POST", "/v1/counters/posts/incr", manyOps(1), "Countd-Timeout", "100ms"), 429, "overloaded", "")
+	if took := time.Since(began); took < 40*time.Millisecond {
+		t.Errorf("it was held back for %v", took)
 	}
 }

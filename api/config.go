@@ -55,7 +55,7 @@ const (
 	writeTimeoutDefault   = 10 * time.Second
 	idleTimeoutDefault    = 60 * time.Second
 	bodyBytesMaxDefault   = 8 << 20
-	bodiesBytesMaxDefault = 128 << 20
+	bodiesBytesMaxDefault = 32 << 20
 	headerBytesMaxDefault = 8 << 10
 	connsMaxDefault       = 8192
 	inFlightMaxDefault    = 4096

@@ -37,6 +37,9 @@ func (b *bodies) take(n int) bool {
 	return false
 }
 
+// fits reports whether there is room for n more bytes.
+func (b *bodies) fits(n int) bool { return b.bytes.Load()+int64(n) <= b.bytesMax }
+
 func (b *bodies) give(n int) { b.bytes.Add(-int64(n)) }
 
 // receive reads the body into r's memory, where ctx.Request.Body finds it until
@@ -53,8 +56,6 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 	n := ctx.Request.Header.ContentLength()
 	var err error
 	switch {
-	case n > s.cfg.BodyBytesMax:
-		err = errBodyTooLarge
 	case n < 0:
 		err = s.receiveChunks(stream, r)
 	case n > smallBodyBytesMax && !s.hold(r, n):

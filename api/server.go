@@ -153,6 +153,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	if err != nil {
+		if errors.Is(err, shard.ErrOverloaded) {
+			s.holdBack(r)
+		}
 		s.fail(ctx, err)
 		s.discard(ctx)
 	}
@@ -179,12 +182,22 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	if err := r.readTimeout(ctx); err != nil && e.takes&takesAnything == 0 {
 		return err
 	}
-	l, weight := s.admission.laneOf(ctx.Request.Header.ContentLength())
-	if err := s.admit(e, l, weight, r.timeout); err != nil {
+	n := ctx.Request.Header.ContentLength()
+	if n > s.cfg.BodyBytesMax && e.takes&takesAnything == 0 {
+		return errBodyTooLarge
+	}
+	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}
+	in.lane, in.weight = s.admission.laneOf(n)
+	if err := s.admit(&in); err != nil {
 		return err
 	}
 	if err := s.receive(ctx, r, e); err != nil {
 		return err
+	}
+	if !isSmall(n) { // others came while its body did
+		if err := s.crowded(&in); err != nil {
+			return err
+		}
 	}
 	inFlight := s.inFlight.Add(1)
 	s.metrics.inFlight.Inc()
@@ -192,45 +205,17 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		s.inFlight.Add(-1)
 		s.metrics.inFlight.Dec()
 	}()
-	if e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax) { // others came while its body did
+	if e.takes&exempt == 0 && inFlight > int64(s.cfg.InFlightMax) {
 		return s.overloads.inFlight
 	}
 	if e.takes&takesWrite != 0 {
-		l.enter(weight)
-		defer func() { s.admission.leave(l, weight, err == nil) }()
+		in.lane.enter(in.weight)
+		defer func() { s.admission.leave(&in, r.received, wasTried(err)) }()
 	}
 	if err := r.readHead(ctx, s.cfg.Backend, to, e); err != nil {
 		return err
 	}
 	return e.call(s, ctx, r)
-}
-
-// admit refuses a request before its body is looked at, when the node has
-// enough of others. It may have the request wait first, for up to half of its
-// timeout.
-func (s *Server) admit(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
-	err := s.crowded(e, l, weight, timeout)
-	if err == nil {
-		return nil
-	}
-	if wait := s.admission.doorWait(min(doorWaitMax, timeout/2)); wait > 0 {
-		time.Sleep(wait)
-		return s.crowded(e, l, weight, timeout)
-	}
-	return err
-}
-
-// crowded returns why a request cannot be let in now, or nil.
-func (s *Server) crowded(e *endpoint, l *lane, weight int64, timeout time.Duration) error {
-	switch {
-	case e.takes&exempt != 0:
-		return nil
-	case s.inFlight.Load() >= int64(s.cfg.InFlightMax):
-		return s.overloads.inFlight
-	case e.takes&takesWrite != 0 && !l.admits(weight, timeout):
-		return s.overloads.wait
-	}
-	return nil
 }
 
 // errPanicked is returned by call for a panic, which it has logged.

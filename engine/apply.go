@@ -9,7 +9,8 @@ import "sync/atomic"
 // counts an op, with each op's row right after it. It appends an Overflow for
 // each op that it refused to overflows and returns that; a refused op changes
 // nothing. Cells name columns below ColumnsMax; anything else is the caller's
-// fault and panics. It does not allocate but for new rows and overflows.
+// fault and panics. It does not allocate but for new rows and overflows, and
+// where many rows of a segment have gone.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) []Overflow {
 	if len(ops) == 1 {
 		return t.applyOne(&ops[0], rows[:width], overflows)
@@ -183,7 +184,7 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 	case last < 0 && slot < 0:
 		return
 	case last < 0:
-		t.ownedLocked(d, i).remove(slot)
+		t.removeLocked(d, i, slot)
 		t.rows.Add(-1)
 	case slot >= 0 && last < d.segs[i].Load().columns():
 		t.ownedLocked(d, i).update(slot, row)

@@ -23,6 +23,9 @@ func (t *Table) Check() error {
 		if err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
 		}
+		if s.rows == 0 && i < len(d.segs)-1 {
+			return fmt.Errorf("segment %d of %d is empty", i, len(d.segs))
+		}
 		rows += int64(s.rows)
 		digest += sum
 	}

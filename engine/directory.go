@@ -65,3 +65,20 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 	n.segs[i+1].Store(right)
 	return n
 }
+
+// without returns a directory in which the segment before segment i owns its
+// range too, or, when i is the first, the one behind it. There are others.
+func (d *directory) without(i int) *directory {
+	n := newDirectory(len(d.segs) - 1)
+	copy(n.before, d.before[:i])
+	copy(n.before[i:], d.before[i+1:])
+	n.before[0] = d.before[0]
+	for j := range n.segs {
+		from := j
+		if j >= i {
+			from++
+		}
+		n.segs[j].Store(d.segs[from].Load())
+	}
+	return n
+}

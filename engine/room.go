@@ -2,8 +2,8 @@ package engine
 
 import "slices"
 
-// This file decides the shape of segments: when one grows, widens or splits.
-// All of it depends on the ops alone, so replicas make the same structure.
+// This file decides the shape of segments: when one grows, widens, splits,
+// shrinks or goes. All of it depends on the ops alone.
 
 // appendRowsMin is how full the last segment must be for an id beyond it to
 // open a new one. Ids in order fill a segment to the brim and then leave it
@@ -55,6 +55,27 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 		}
 	}
 	t.splitLocked(d, i, slots, id)
+}
+
+// shrinkShare is how full a segment must be, 1/shrinkShare, to keep its size when
+// a row goes. Else it is rebuilt to the size of its rows, of which three quarters
+// must go before it is again.
+const shrinkShare = 4
+
+// removeLocked deletes the row in a slot of segment i. A segment whose last row
+// goes is dropped: its neighbour owns the range from then on. Readers that still
+// have the directory of before find the row, as it was when they began. The last
+// segment stays, so that ids that come and go at the end do not make one each.
+func (t *Table) removeLocked(d *directory, i, slot int) {
+	if d.segs[i].Load().rows == 1 && i < len(d.segs)-1 {
+		t.dir.Store(d.without(i))
+		return
+	}
+	s := t.ownedLocked(d, i)
+	s.remove(slot)
+	if len(s.buckets) > bucketsMin && s.rows*shrinkShare < rowsFor(len(s.buckets), s.wide) {
+		d.segs[i].Store(t.mustRebuild(s, s.occupied(), s.words(), d.first(i), d.last(i)))
+	}
 }
 
 // slotID is an occupied slot and the id of its row.

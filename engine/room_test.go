@@ -2,6 +2,9 @@ package engine
 
 import (
 	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -21,11 +24,15 @@ func TestRebuildsAreFew(t *testing.T) {
 	for name, shape := range idShapes {
 		shapes[name] = shape
 	}
+	rows := 2*rowsMax + 500
+	if testing.Short() {
+		rows = 3000 // one goroutine has nothing to show the race detector
+	}
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
 			tab, rebuilds := newTable(t), 0
-			for i := range 2*rowsMax + 500 {
+			for i := range rows {
 				id := shape(r, i)
 				before := tab.locate(id).s
 				tab.Apply([]Op{{ID: id, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
@@ -37,5 +44,166 @@ func TestRebuildsAreFew(t *testing.T) {
 				t.Errorf("%d rebuilds in %d segments", rebuilds, segments)
 			}
 		})
+	}
+}
+
+// smallOverflow is above the overflow table of a smallest segment that was full.
+const smallOverflow = 1 << 10
+
+// A table gives the memory of deleted rows back, in whatever order they came and
+// go, and is as good as new.
+func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
+	rows := 2*rowsMax + 500
+	if testing.Short() {
+		rows = 3000 // one goroutine has nothing to show the race detector
+	}
+	for name, shape := range idShapes {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			tab := newTable(t)
+			empty := tab.Stats().Bytes
+			for _, order := range []func(ids []uint64){
+				slices.Sort[[]uint64],
+				func(ids []uint64) { slices.Sort(ids); slices.Reverse(ids) },
+				func(ids []uint64) { r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] }) },
+			} {
+				m, ids := model{}, make([]uint64, rows)
+				for i := range ids {
+					ids[i] = shape(r, i)
+					op := Op{ID: ids[i], Kind: OpAdd, Cells: []Cell{{0, 1}, {1, 1 << 40}}}
+					tab.Apply([]Op{op}, 0, nil, nil)
+					m.apply(op)
+				}
+				full := tab.Stats()
+				order(ids)
+				for i, id := range ids {
+					tab.Apply([]Op{{ID: id, Kind: OpDelete}}, 0, nil, nil)
+					delete(m, id)
+					if i == len(ids)*9/10 {
+						m.equal(t, tab)
+						if st := tab.Stats(); st.Bytes > full.Bytes/2 {
+							t.Errorf("a tenth of the rows takes %d bytes, all took %d", st.Bytes, full.Bytes)
+						}
+					}
+				}
+				if st := tab.Stats(); st.Rows != 0 || st.Segments != 1 || st.Bytes > empty+smallOverflow {
+					t.Errorf("no rows: %+v, a new table takes %d bytes", st, empty)
+				}
+			}
+		})
+	}
+}
+
+// Ids that come and go at the end of a full table, one or a few at a time, make
+// no segment each.
+func TestComingAndGoingMakesNoSegments(t *testing.T) {
+	for _, few := range []uint64{1, 3, 30} {
+		tab, next := newTable(t), uint64(0)
+		for ; tab.Stats().Segments == 1; next++ {
+			tab.Apply([]Op{{ID: next, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
+		}
+		tab.Apply([]Op{{ID: next - 1, Kind: OpDelete}}, 0, nil, nil) // alone in the second
+		made, last := 0, (*segment)(nil)
+		for i := range uint64(1000) {
+			for j := range few {
+				tab.Apply([]Op{{ID: next + i*few + j, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
+			}
+			if s := tab.locate(1<<64 - 1).s; s != last {
+				made++
+				last = s
+			}
+			for j := range few {
+				tab.Apply([]Op{{ID: next + i*few + j, Kind: OpDelete}}, 0, nil, nil)
+			}
+		}
+		if made > 3 {
+			t.Errorf("%d at a time: %d segments in 1000 rounds", few, made)
+		}
+	}
+}
+
+// Readers, scans and snapshots beside a writer that fills ranges of ids and
+// deletes them again, so that segments are dropped and shrink. At every moment:
+//  1. rows on either side of the ranges are whole, never missed and rise only;
+//  2. a row of a range is whole or absent;
+//  3. a scan sees each row on either side once, in order;
+//  4. a snapshot's rows add up to its digest.
+func TestReadersBesideDroppedSegments(t *testing.T) {
+	tab, kept := newTable(t), []uint64{0, 5, 1 << 50, 1<<50 + 1, 1<<64 - 1}
+	add := func(id uint64) Op { return Op{ID: id, Kind: OpAdd, Cells: []Cell{{0, 30001}, {1, 30001}}} }
+	keep := func() {
+		for _, id := range kept {
+			tab.Apply([]Op{add(id)}, 0, nil, nil)
+		}
+	}
+	keep()
+	var stop atomic.Bool
+	var readers sync.WaitGroup
+	readers.Go(func() { readUntil(t, &stop, tab, kept, 1, []uint8{0, 1}) })
+	readers.Go(func() { scanUntil(t, &stop, tab, kept) })
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	for round := range rounds {
+		for _, base := range []uint64{1 << 20, 1 << 45, 1 << 60} {
+			for i := range uint64(rowsMax + 3000) {
+				tab.Apply([]Op{add(base + i*977)}, 0, nil, nil)
+			}
+			keep()
+		}
+		snap := tab.Snapshot()
+		readers.Go(func() { checkDigest(t, snap) })
+		before := tab.Stats().Segments
+		for _, base := range []uint64{1 << 45, 1 << 60, 1 << 20} {
+			for i := range uint64(rowsMax + 3000) {
+				tab.Apply([]Op{{ID: base + (i*7+uint64(round))%(rowsMax+3000)*977, Kind: OpDelete}}, 0, nil, nil)
+			}
+			keep()
+		}
+		if after := tab.Stats(); after.Segments >= before || after.Rows != uint64(len(kept)) {
+			t.Errorf("round %d: %d segments, then %+v", round, before, after)
+		}
+	}
+	stop.Store(true)
+	readers.Wait()
+}
+
+func scanUntil(t *testing.T, stop *atomic.Bool, tab *Table, kept []uint64) {
+	for !stop.Load() {
+		var seen []uint64
+		last := uint64(0)
+		tab.Scan(0, 2, func(p *Page) bool {
+			for i, id := range p.IDs {
+				if row := p.Row(i); id < last || row[0] != row[1] {
+					t.Errorf("id %d %v after %d", id, row, last)
+				}
+				if last = id; slices.Contains(kept, id) {
+					seen = append(seen, id)
+				}
+			}
+			return true
+		})
+		if !slices.Equal(seen, kept) {
+			t.Errorf("a scan saw %v of %v", seen, kept)
+			return
+		}
+	}
+}
+
+func checkDigest(t *testing.T, snap *Snapshot) {
+	defer snap.Close()
+	rows, digest := int64(0), uint64(0)
+	err := snap.Pages(func(p *Page) error {
+		for i, id := range p.IDs {
+			rows++
+			for c, v := range p.Row(i) {
+				digest += cellHash(id, uint8(c)) * uint64(v)
+			}
+		}
+		return nil
+	})
+	if err != nil || rows != snap.Rows() || digest != snap.Digest() {
+		t.Errorf("%d rows, digest %016x, want %d, %016x: %v", rows, digest, snap.Rows(), snap.Digest(), err)
 	}
 }

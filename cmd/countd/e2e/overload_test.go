@@ -49,7 +49,7 @@ type benched struct {
 // hold. Requests may fail.
 func bench(t *testing.T, n *proctest.Node, args ...string) benched {
 	t.Helper()
-	c := n.Ctl(append([]string{"bench", "--keyspace", "posts", "--op", "incr", "--dist", "uniform", "--ids", "100000", "--once", "--check", "--memory", "-o", "json"}, args...)...)
+	c := n.Ctl(append([]string{"bench", "--keyspace", "posts", "--op", "incr", "--dist", "uniform", "--ids", "100000", "--once", "--check", "--memory", "--yes", "-o", "json"}, args...)...)
 	var r benched
 	if err := json.Unmarshal([]byte(c.Stdout), &r); err != nil {
 		t.Fatalf("countctl %q: exit code %d, %v\n%s%s", args, c.Code, err, c.Stdout, c.Stderr)

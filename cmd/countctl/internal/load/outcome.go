@@ -16,6 +16,10 @@ import (
 // outlives the restart of a server.
 const resendFor = 30 * time.Second
 
+// resendPauseMax bounds the pause between two such tries, which doubles from
+// brokenPause: a server that is overloaded is not helped by them.
+const resendPauseMax = time.Second
+
 // outcome is what became of a request.
 type outcome int
 
@@ -49,7 +53,9 @@ func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 // resend sends the latest increment again. While tries fail it stays unknown,
 // those too that the server refuses: they say nothing of the first.
 func (w *worker) resend(code string, t *tally) (outcome, string) {
-	for end := time.Now().Add(resendFor); time.Now().Before(end); time.Sleep(brokenPause) {
+	pause := brokenPause
+	for end := time.Now().Add(resendFor); time.Now().Before(end); pause = min(2*pause, resendPauseMax) {
+		time.Sleep(pause)
 		t.resent++
 		if o, _ := w.try(w.incr); o == done {
 			return o, ""
