@@ -9,7 +9,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 // callPeer is another node as this one calls it. The gRPC connection is to the
@@ -98,8 +100,12 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	case !asked.sent:
 		fate = errNotSent
 	}
-	if ctx.Err() != nil {
-		return nil, fmt.Errorf("%w: %s on node %s: %w: %w", fate, method, p.node, ctx.Err(), err)
+	cause := ctx.Err()
+	if cause == nil && status.Code(err) == codes.DeadlineExceeded {
+		cause = context.DeadlineExceeded // the other node's timer went off first
+	}
+	if cause != nil {
+		return nil, fmt.Errorf("%w: %s on node %s: %w: %w", fate, method, p.node, cause, err)
 	}
 	return nil, fmt.Errorf("%w: %s on node %s: %w", fate, method, p.node, err)
 }
