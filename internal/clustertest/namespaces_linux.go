@@ -88,14 +88,14 @@ func (n *namespaces) site(number int) proctest.Site {
 }
 
 func (n *namespaces) divide(parts [][]int) error {
+	if len(parts) >= bridgesMax {
+		return fmt.Errorf("%d parts are more than %d bridges", len(parts)+1, bridgesMax)
+	}
 	bridgeOf := make([]int, len(n.nodes))
 	for i, part := range parts {
 		for _, number := range part {
 			bridgeOf[number] = i + 1
 		}
-	}
-	if len(parts) >= bridgesMax {
-		return fmt.Errorf("%d parts are more than %d bridges", len(parts)+1, bridgesMax)
 	}
 	var moves []string
 	for number, bridge := range bridgeOf {

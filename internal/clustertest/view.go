@@ -150,6 +150,23 @@ func (c *Cluster) AwaitShares(timeout time.Duration, shards int, but ...*Node) t
 	})
 }
 
+// AwaitGone waits until no other node has heard of a node.
+func (c *Cluster) AwaitGone(timeout time.Duration, gone *Node) time.Duration {
+	c.t.Helper()
+	others := c.Others(gone)
+	return c.await(timeout, func() string {
+		v := look(others)
+		for _, n := range others {
+			for _, known := range v.status[n].Nodes {
+				if known.ID == gone.Name {
+					return fmt.Sprintf("%s knows %s, which is %s", n.Name, known.ID, known.State)
+				}
+			}
+		}
+		return ""
+	})
+}
+
 // shares counts the replicas of shards that each node holds, and how many of them
 // it leads.
 func (v view) shares(nodes []*Node) (held, led []int) {

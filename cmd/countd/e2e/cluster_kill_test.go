@@ -22,7 +22,8 @@ const postsShards = 4
 //  4. one order explains all answers of linearizable and bounded reads and writes;
 //  5. replicas never differed at one index.
 func TestClusterLeaderKilled(t *testing.T) {
-	kills := short(2, 20)
+	beside(t)
+	kills := short(1, 20)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})

@@ -26,7 +26,8 @@ const (
 //  2. each count is what the answered writes add up to;
 //  3. replicas never differed at one index, and are alike soon after.
 func TestClusterLeaderPaused(t *testing.T) {
-	pauses := short([]time.Duration{5 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
+	beside(t)
+	pauses := short([]time.Duration{4 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
 	for _, store := range stores("wal") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})

@@ -16,7 +16,8 @@ import (
 //     other answers;
 //  3. replicas never differed at one index, and are alike soon after.
 func TestClusterRollingRestart(t *testing.T) {
-	rounds, quietFor := short(1, 3), short(2*time.Second, 10*time.Second)
+	beside(t)
+	rounds, quietFor := short(1, 3), short(time.Second, 10*time.Second)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
@@ -54,6 +55,7 @@ func TestClusterRollingRestart(t *testing.T) {
 
 // TestClusterAllKilled kills all nodes at once, under writers, and starts them.
 func TestClusterAllKilled(t *testing.T) {
+	beside(t)
 	rounds := short(1, 5)
 	for _, store := range stores("wal") {
 		t.Run(store, func(t *testing.T) {

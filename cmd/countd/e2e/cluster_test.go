@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"flag"
+	"testing"
 	"time"
 )
 
@@ -17,6 +18,15 @@ func short[T any](inShort, inLong T) T {
 		return inLong
 	}
 	return inShort
+}
+
+// beside lets a test's short form run beside others: all of them mostly wait. The
+// long form has figures to give.
+func beside(t *testing.T) {
+	t.Helper()
+	if !*chaos {
+		t.Parallel()
+	}
 }
 
 // stores returns the log stores that a test runs with: one in its short form.

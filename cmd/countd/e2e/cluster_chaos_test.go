@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const (
+	chaosFor  = 3 * time.Minute
+	faultMax  = 6 * time.Second // how long one lasts, at most
+	calmMax   = 3 * time.Second // between two
+	chaosSeed = 4
+)
+
+// TestClusterChaos does to a cluster under load whatever comes, one fault after
+// the other and often before the last one is got over. When it is over, each count
+// is what the answered writes add up to, one order explains all other answers, and
+// replicas are alike and never differed at one index.
+func TestClusterChaos(t *testing.T) {
+	if !*chaos {
+		t.Skip("in the long form only, -chaos")
+	}
+	for _, store := range stores("") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Cuttable: true})
+			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()
+			rng := rand.New(rand.NewPCG(chaosSeed, uint64(len(store))))
+			happened := map[string]int{}
+			for end := time.Now().Add(chaosFor); time.Now().Before(end); {
+				fault := faults[rng.IntN(len(faults))]
+				happened[fault.name]++
+				nodes := c.Nodes()
+				rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+				fault.does(c, nodes, time.Duration(rng.Int64N(int64(faultMax))))
+				time.Sleep(time.Duration(rng.Int64N(int64(calmMax))))
+			}
+			c.AwaitReady(c.Nodes()...)
+			load.Stop()
+			history.Stop()
+			t.Logf("%v: all replicas alike %v after it", happened, c.AwaitAgreement(agreeTimeout, c.Nodes()...))
+			load.Check(c.Nodes()...)
+			history.Check()
+			digests.Check()
+			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
+		})
+	}
+}
+
+// faults are what happens to nodes, in any order, for some time. Each leaves them
+// running and together.
+var faults = []struct {
+	name string
+	does func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration)
+}{
+	{"kill one", func(_ *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+		nodes[0].Kill()
+		time.Sleep(span)
+		nodes[0].Start()
+	}},
+	{"kill two", func(_ *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+		nodes[0].Kill()
+		nodes[1].Kill()
+		time.Sleep(span / 2)
+		nodes[1].Start()
+		nodes[0].Start()
+	}},
+	{"restart", func(_ *clustertest.Cluster, nodes []*clustertest.Node, _ time.Duration) {
+		nodes[0].Stop()
+		nodes[0].Start()
+	}},
+	{"pause", func(_ *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+		nodes[0].Pause()
+		time.Sleep(span)
+		nodes[0].Resume()
+	}},
+	{"cut", func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+		c.Cut(nodes[:1])
+		time.Sleep(span)
+		c.Heal()
+	}},
+	{"cut all", func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+		c.Cut(nodes[:1], nodes[1:2])
+		time.Sleep(span)
+		c.Heal()
+	}},
+	{"cut, then kill on the other side", func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+		c.Cut(nodes[:1])
+		time.Sleep(span / 2)
+		nodes[1].Kill()
+		time.Sleep(span / 2)
+		c.Heal()
+		nodes[1].Start()
+	}},
+}
