@@ -14,6 +14,8 @@ const (
 	// laneWindow is over how long a lane's speed is measured. It holds several
 	// entries of a disk with slow syncs.
 	laneWindow = 100 * time.Millisecond
+	// tookOver is about how many writes lane.took is the mean of.
+	tookOver = 16
 	// perSecMax is a speed that no lane has.
 	perSecMax = 1 << 40
 	// laneShare is the part of a write's deadline that the writes before it may
@@ -43,7 +45,7 @@ const (
 // What to expect is what the lane has in flight over what left it a second, by
 // weight (Little's law), so that it follows the disk, the processors and the
 // size of the batches without a setting. A speed over a moment is a guess, so
-// that it must be borne out: the write that left last took long itself.
+// that it must be borne out: the writes that left last took long themselves.
 //
 // Small writes and large ones go in lanes of their own, as in the queues behind
 // (shard's proposer): a few clients with huge batches, who wait long, must not
@@ -73,7 +75,7 @@ type lane struct {
 	left   atomic.Int64 // weight of the writes that ended in the window
 	quiet  atomic.Bool  // few writes were in flight at some moment of the window
 	perSec atomic.Int64 // weight that left a second in the latest windows; 0 for not known
-	took   atomic.Int64 // nanoseconds, of the write that left last
+	took   atomic.Int64 // nanoseconds, about the mean of the writes that left last
 
 	free int64 // writes that are always let in
 }
@@ -145,7 +147,7 @@ func (a *admission) leave(in *arrival, received time.Time, tells bool) {
 	ended := time.Now()
 	if tells {
 		l.left.Add(in.weight)
-		l.took.Store(int64(ended.Sub(received)))
+		l.took.Add((int64(ended.Sub(received)) - l.took.Load()) / tookOver)
 	}
 	now := int64(ended.Sub(a.started))
 	if began := l.began.Load(); now-began >= int64(laneWindow) && l.began.CompareAndSwap(began, now) {

@@ -75,6 +75,14 @@ func TestLane(t *testing.T) {
 			t.Error("a second is to be long enough for half of the share")
 		}
 	})
+	t.Run("one that was quick says little", func(t *testing.T) {
+		a, l := busy(1000)
+		l.took.Store(int64(16 * time.Second))
+		a.leave(&arrival{lane: l, weight: weight}, time.Now(), true)
+		if got := time.Duration(l.took.Load()); got < 14*time.Second || got > 15100*time.Millisecond {
+			t.Errorf("they took %v", got)
+		}
+	})
 	t.Run("a few are always let in", func(t *testing.T) {
 		_, l := busy(smallFree - 1)
 		l.took.Store(int64(time.Minute))

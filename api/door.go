@@ -60,7 +60,8 @@ func (s *Server) holdBack(r *request) {
 	}
 }
 
-// wasTried reports whether the backend did with a write what it could.
+// wasTried reports whether a write took the time that the backend takes, up to
+// its deadline. One that found a queue full did not.
 func wasTried(err error) bool {
-	return err == nil || errors.Is(err, shard.ErrOutcomeUnknown) || errors.Is(err, shard.ErrOverloaded)
+	return err == nil || errors.Is(err, shard.ErrOutcomeUnknown) || errors.Is(err, shard.ErrTooLate)
 }
