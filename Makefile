@@ -52,7 +52,8 @@ e2e-long: ## 50 kills under writers, 2 minutes of repeats, a whole replay; as ro
 	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
 
 chaos: ## a cluster's fault tests at length, with either log store; 25 minutes; as root, cuts
-	$(GO) test -count=1 -v -timeout 90m -run '^TestCluster' ./cmd/countd/e2e -chaos
+	@mkdir -p bin
+	$(GO) test -count=1 -v -timeout 90m -run '^TestCluster' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
 
 overload: ## 1,024 connections at twice what the node takes, for 60 s; prints a table
 	$(GO) test -count=1 -v -timeout 30m -run '^TestOverload$$' ./cmd/countd/e2e -overload-for=60s

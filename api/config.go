@@ -13,6 +13,7 @@ import (
 // Config is what a Server needs. A zero bound or timeout means its default.
 type Config struct {
 	Backend Backend // required
+	Admin   Admin   // required
 
 	// Listener is served when given, and closed by Shutdown; else New listens
 	// on Addr (host:port, port 0 for any).
@@ -67,6 +68,8 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Backend == nil:
 		return c, errors.New("config: no Backend")
+	case c.Admin == nil:
+		return c, errors.New("config: no Admin")
 	case c.Registry == nil:
 		return c, errors.New("config: no Registry")
 	case c.Logger == nil:

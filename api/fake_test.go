@@ -79,6 +79,8 @@ func (n *fakeNode) troubleLocked() error {
 		return &shard.NewRowError{Op: 1}
 	case "disk_full":
 		return shard.ErrDiskFull
+	case "refused":
+		return &RefusedError{"n2 is the only node that stays"}
 	case "conflict":
 		return shard.ErrConflict
 	case "expired":

@@ -33,6 +33,7 @@ const (
 	codeDiskFull         = "disk_full"
 	codeConflict         = "idempotency_conflict"
 	codeExpired          = "idempotency_expired"
+	codeRefused          = "refused"
 )
 
 // fault is an error as the client sees it.
@@ -92,6 +93,9 @@ var backendFaults = []struct {
 // that nobody foresaw, which is the server's own fault.
 func faultOf(err error) (*fault, bool) {
 	if f, ok := errors.AsType[*fault](err); ok { // does not allocate
+		return f, true
+	}
+	if f := adminFault(err); f != nil {
 		return f, true
 	}
 	var argument *shard.ArgumentError

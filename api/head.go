@@ -59,6 +59,9 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	if r.takes&takesAnything != 0 {
 		return nil
 	}
+	if r.takes&takesStream != 0 {
+		return r.readStreamHead(ctx)
+	}
 	if r.takes&takesWrite != 0 {
 		if err := r.readIdentity(ctx, e); err != nil {
 			return err
@@ -254,7 +257,7 @@ func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 		return invalid(fasthttp.HeaderContentEncoding, "only identity is understood")
 	}
 	h := &ctx.Request.Header
-	if r.takes&takesWrite != 0 && len(h.Peek(fasthttp.HeaderOrigin)) > 0 && !isJSON(h.ContentType()) {
+	if r.takes&(takesWrite|takesChange) != 0 && len(h.Peek(fasthttp.HeaderOrigin)) > 0 && !isJSON(h.ContentType()) {
 		return invalid(fasthttp.HeaderContentType, "with an Origin it must be application/json")
 	}
 	return nil

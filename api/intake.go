@@ -53,6 +53,9 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 		s.discard(ctx)
 		return nil
 	}
+	if e.takes&takesStream != 0 {
+		return nil // the call does
+	}
 	n := ctx.Request.Header.ContentLength()
 	var err error
 	switch {

@@ -30,6 +30,7 @@ func startLive(t testing.TB, change func(*Config)) *live {
 	l := &live{t: t, node: newFakeNode(), log: &lockedBuffer{}, served: make(chan error, 1)}
 	cfg := Config{
 		Backend:  l.node,
+		Admin:    l.node,
 		Addr:     "127.0.0.1:0",
 		Version:  "1.2.3",
 		Registry: prometheus.NewRegistry(),

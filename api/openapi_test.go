@@ -124,6 +124,9 @@ func (e example) requestBody(t *testing.T) string {
 	case e.operation.RequestBody == nil:
 		return ""
 	}
+	if stream := e.streamExamples(); stream != nil {
+		return stream["usual"].Value.Value.(string)
+	}
 	documented := e.operation.RequestBody.Value.Content["application/json"].Examples
 	ref := documented[e.name]
 	if ref == nil {
@@ -137,6 +140,17 @@ func (e example) requestBody(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// streamExamples are the bodies of a call that takes a stream, or nil.
+func (e example) streamExamples() openapi3.Examples {
+	if e.operation.RequestBody == nil {
+		return nil
+	}
+	if stream := e.operation.RequestBody.Value.Content[contentTypeStream]; stream != nil {
+		return stream.Examples
+	}
+	return nil
 }
 
 // request is the request that the example answers.
@@ -163,6 +177,9 @@ func (e example) request(t *testing.T, server string) (*http.Request, map[string
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
+	}
+	if e.streamExamples() != nil {
+		r.Header.Set("Content-Type", contentTypeStream)
 	}
 	for name, value := range e.send.Headers {
 		r.Header.Set(name, value)
@@ -425,7 +442,7 @@ func TestContractIsWhole(t *testing.T) {
 	t.Run("every request body", func(t *testing.T) {
 		for path, item := range doc.Paths.Map() {
 			for method, operation := range item.Operations() {
-				if operation.RequestBody == nil {
+				if operation.RequestBody == nil || operation.RequestBody.Value.Content["application/json"] == nil {
 					continue
 				}
 				for name := range operation.RequestBody.Value.Content["application/json"].Examples {
@@ -465,6 +482,13 @@ func servedEndpoints(t *testing.T) []string {
 		"/v1/keyspaces/{keyspace}/columns": routes.columns,
 	}
 	maps.Copy(resources, routes.fixed)
+	maps.Copy(resources, routes.admin.fixed)
+	for verb, r := range routes.admin.nodes {
+		resources["/v1/admin/nodes/{node}/"+verb] = r
+	}
+	for verb, r := range routes.admin.groups {
+		resources["/v1/admin/groups/{group}/"+verb] = r
+	}
 	for action, r := range routes.actions {
 		resources["/v1/counters/{keyspace}/"+action] = r
 	}

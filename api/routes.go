@@ -19,7 +19,7 @@ type endpoint struct {
 }
 
 // takes is a set of what an endpoint has to do with.
-type takes uint8
+type takes uint16
 
 const (
 	takesBody     takes = 1 << iota // others refuse one
@@ -29,6 +29,8 @@ const (
 	takesID                         // {id} of the path
 	exempt                          // served whatever the load: for operators
 	takesAnything                   // and lets it be: for probes, which bring what they like
+	takesChange                     // of the cluster, which no page of another site may ask for
+	takesStream                     // a body that the call reads itself
 )
 
 // resource is one path and what its methods do.
@@ -45,6 +47,7 @@ type routes struct {
 	actions map[string]*resource // /v1/counters/{keyspace}/<action>
 	row     *resource            // /v1/counters/{keyspace}/{id}
 	columns *resource            // /v1/keyspaces/{keyspace}/columns
+	admin   adminPaths           // /v1/admin/…
 	none    *endpoint            // for the metrics of requests that match nothing
 }
 
@@ -99,6 +102,7 @@ func newRoutes(m *metrics) *routes {
 			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
 		}),
 		columns: post("keyspaces_columns", takesWrite, (*Server).addColumns),
+		admin:   newAdminPaths(resourceOf),
 		none:    &endpoint{name: "none", observers: m.observersOf("none")},
 	}
 }
@@ -145,7 +149,7 @@ func (t *routes) match(path []byte) target {
 			return target{resource: t.columns, keyspace: keyspace}
 		}
 	}
-	return target{}
+	return t.admin.match(path)
 }
 
 // unescaped undoes a path's percent-encoding. It reports false for a bad one.

@@ -159,12 +159,21 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.fail(ctx, err)
 		s.discard(ctx)
 	}
-	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), len(ctx.Response.Body()))
+	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // it is r's
 	s.bodies.give(r.held)
 	if !errors.Is(err, errPanicked) {
 		s.requests.release(r)
 	}
+}
+
+// answerBytes is the size of an answer's body. One that is streamed is not read
+// for it.
+func answerBytes(ctx *fasthttp.RequestCtx) int {
+	if ctx.Response.IsBodyStream() {
+		return ctx.Response.Header.ContentLength()
+	}
+	return len(ctx.Response.Body())
 }
 
 // call reads what an endpoint takes and runs it. A panic of it becomes an error

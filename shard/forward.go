@@ -39,7 +39,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		defer cancel()
 		settled, err := g.forward.do(ctx, f)
 		if errors.Is(err, ErrOverloaded) && ctx.Err() != nil && n.lost(g) {
-			err = fmt.Errorf("%w: %s", ErrNoLeader, err.Error()) // it waited for that, not for its turn
+			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // it waited for that, not for its turn
 		}
 		if err != nil {
 			q.err = fateOf(err)

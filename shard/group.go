@@ -39,6 +39,9 @@ type group struct {
 	// readyTerm is the term whose barrier was applied here while this node
 	// led it, 0 for none. Set by confirm, cleared by watchLeadership.
 	readyTerm atomic.Uint64
+	// barrierIndex is that of this term's barrier, set before readyTerm. What is
+	// committed behind it reaches the FSM.
+	barrierIndex atomic.Uint64
 
 	// gate is held for reading while something is handed to raft's queue and
 	// for writing to set closing: behind it the queue only empties.
@@ -77,17 +80,21 @@ func (g *group) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
 	return g.raft.Apply(entry, boundedEnqueue(timeout))
 }
 
-// barrier returns once every entry proposed here before it is applied. It
-// waits for room in raft's queue until timeout, and then for its own turn.
-func (g *group) barrier(timeout time.Duration) error {
+// barrier returns its own index once every entry proposed here before it is
+// applied. It waits for room in raft's queue until timeout, and then for its own
+// turn.
+func (g *group) barrier(timeout time.Duration) (index uint64, err error) {
 	g.gate.RLock()
 	if err := g.refusal(); err != nil {
 		g.gate.RUnlock()
-		return err
+		return 0, err
 	}
 	future := g.raft.Barrier(boundedEnqueue(timeout))
 	g.gate.RUnlock()
-	return g.await(future)
+	if err := g.await(future); err != nil {
+		return 0, err
+	}
+	return future.(raft.IndexFuture).Index(), nil // every future of a log entry is one
 }
 
 // await waits for a future, which raft leaves without an answer if the group

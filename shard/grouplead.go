@@ -33,11 +33,12 @@ func (g *group) watchLeadership() {
 func (g *group) confirm() {
 	term, began := g.raft.CurrentTerm(), time.Now()
 	for {
-		err := g.barrier(enqueueTimeoutMax)
+		index, err := g.barrier(enqueueTimeoutMax)
 		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
 			return // another term's confirm is told of it
 		}
 		if err == nil {
+			g.barrierIndex.Store(index)
 			g.readyTerm.Store(term)
 			return
 		}

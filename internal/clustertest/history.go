@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -142,10 +141,10 @@ func (h *History) read(client int, node *Node, id uint64, consistency string) er
 	call := h.now()
 	var a answer
 	try := node.try(h.ctx, r, tryTimeout, &a)
-	switch try.Fate {
-	case Wrong:
-		return fmt.Errorf("a good read at %s was answered %s", node.Name, try.Why)
-	case Done:
+	switch try.fate {
+	case wrong:
+		return fmt.Errorf("a good read at %s was answered %s", node.Name, try.why)
+	case done:
 		if consistency == "bounded" {
 			call -= int64(boundedBy)
 		}
@@ -168,12 +167,12 @@ func (h *History) write(client int, node *Node, id uint64, in asked) error {
 		sent := h.now()
 		try := node.try(h.ctx, r, tryTimeout, &a)
 		switch {
-		case try.Fate == Wrong:
-			return fmt.Errorf("a good write to %s was answered %s", node.Name, try.Why)
-		case try.Fate == Done:
+		case try.fate == wrong:
+			return fmt.Errorf("a good write to %s was answered %s", node.Name, try.why)
+		case try.fate == done:
 			h.answered(client, id, in, call, sent, &a)
 			return nil
-		case !keyed && try.Fate == Refused:
+		case !keyed && try.fate == refused:
 			return nil
 		case !keyed || h.ctx.Err() != nil || h.calm.Err() != nil && h.now()-call > int64(finishTimeout):
 			h.record(id, "without an answer", operation(client, in, call, told{}, math.MaxInt64))
@@ -263,13 +262,9 @@ func (h *History) Check() {
 	h.t.Logf("history: %d operations on %d ids: %v", all, len(h.mu.counts), h.mu.answers)
 }
 
-// picture draws a history that was refused, into the directory for such things.
+// picture draws a history that was refused, where go test -artifacts keeps it.
 func (h *History) picture(id uint64, info porcupine.LinearizationInfo) string {
-	dir := os.Getenv("COUNTD_TEST_OUTPUT")
-	if dir == "" {
-		dir = os.TempDir()
-	}
-	path := filepath.Join(dir, fmt.Sprintf("history-%d.html", id))
+	path := filepath.Join(h.t.ArtifactDir(), fmt.Sprintf("history-%d.html", id))
 	if err := porcupine.VisualizePath(countModel, info, path); err != nil {
 		return err.Error()
 	}

@@ -223,16 +223,16 @@ func (w *loadWriter) write(node *Node, ops []op) (token string, last *Node, err 
 	for {
 		var a answer
 		try := node.try(w.load.ctx, r, tryTimeout, &a)
-		switch try.Fate {
-		case Done:
+		switch try.fate {
+		case done:
 			seen.Took = time.Since(seen.Begun)
 			w.load.count(ops, seen)
 			w.ownSum += ops[0].Add["like"]
 			return a.Token, node, nil
-		case Wrong:
-			return "", nil, fmt.Errorf("a good write to %s was answered %s", node.Name, try.Why)
+		case wrong:
+			return "", nil, fmt.Errorf("a good write to %s was answered %s", node.Name, try.why)
 		}
-		seen.Failed = append(seen.Failed, FailedTry{node.Name, try.Why, try.Took})
+		seen.Failed = append(seen.Failed, FailedTry{node.Name, try.why, try.took})
 		if w.load.ctx.Err() != nil || w.load.calm.Err() != nil && time.Since(seen.Begun) > finishTimeout {
 			return "", nil, fmt.Errorf("a write found no answer in %v: %v", time.Since(seen.Begun).Round(time.Millisecond), seen.Failed)
 		}
@@ -259,10 +259,10 @@ func (w *loadWriter) readOwn(node *Node, token string) error {
 	r := &request{http.MethodGet, "/v1/counters/posts/" + w.own + "?consistency=stale", http.Header{"Countd-Token": {token}}, nil}
 	var a answer
 	try := node.try(w.load.ctx, r, tryTimeout, &a)
-	if try.Fate == Wrong {
-		return fmt.Errorf("a good read at %s was answered %s", node.Name, try.Why)
+	if try.fate == wrong {
+		return fmt.Errorf("a good read at %s was answered %s", node.Name, try.why)
 	}
-	if try.Fate == Done && a.Counts["like"] != w.ownSum {
+	if try.fate == done && a.Counts["like"] != w.ownSum {
 		return fmt.Errorf("%s read %d with a token of the write that made it %d", node.Name, a.Counts["like"], w.ownSum)
 	}
 	return nil

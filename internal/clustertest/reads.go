@@ -57,13 +57,13 @@ func (s *StaleReads) run(stopping, ctx context.Context, n *Node) {
 	}
 }
 
-func (s *StaleReads) note(n *Node, try Try) {
+func (s *StaleReads) note(n *Node, try outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.done++
-	s.mu.longest = max(s.mu.longest, try.Took)
-	if try.Fate != Done {
-		s.mu.failed = append(s.mu.failed, fmt.Sprintf("%s: %s", n.Name, try.Why))
+	s.mu.longest = max(s.mu.longest, try.took)
+	if try.fate != done {
+		s.mu.failed = append(s.mu.failed, fmt.Sprintf("%s: %s", n.Name, try.why))
 	}
 }
 

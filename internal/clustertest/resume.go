@@ -20,7 +20,7 @@ func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []
 			r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
 			for node := nodes[i%len(nodes)]; time.Since(since) < settleTimeout; node = after(nodes, node) {
 				var a answer
-				if try := node.try(c.t.Context(), r, RequestDeadline, &a); try.Fate == Done {
+				if try := node.try(c.t.Context(), r, RequestDeadline, &a); try.fate == done {
 					took[i] = time.Since(since)
 					return
 				}

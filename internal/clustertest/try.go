@@ -21,26 +21,21 @@ const (
 	tryPause = 10 * time.Millisecond
 )
 
-// Fate is what is known of a request after one try.
-type Fate int
+// fate is what is known of a request after one try.
+type fate int
 
 const (
-	// Done says that it was answered 200.
-	Done Fate = iota
-	// Refused says that it changed nothing.
-	Refused
-	// Unknown says that it may have been carried out, or may be yet.
-	Unknown
-	// Wrong says that it got an answer that no good request may get.
-	Wrong
+	done    fate = iota // answered 200
+	refused             // it changed nothing
+	unknown             // it may have been carried out, or may be yet
+	wrong               // answered as no good request may be
 )
 
-// Try is what came of one try.
-type Try struct {
-	Fate Fate
-	Why  string // in a word or two, unless Done
-	Sent time.Time
-	Took time.Duration
+// outcome is what came of one try.
+type outcome struct {
+	fate fate
+	why  string // in a word or two, unless done
+	took time.Duration
 }
 
 // answer is what the API answers a write or a read, as far as the package looks.
@@ -67,8 +62,8 @@ type request struct {
 	body         any
 }
 
-// Send tries a request once, at one node, with that deadline.
-func (n *Node) try(ctx context.Context, r *request, timeout time.Duration, into *answer) Try {
+// try sends a request once, to one node, with that deadline.
+func (n *Node) try(ctx context.Context, r *request, timeout time.Duration, into *answer) outcome {
 	header := r.header.Clone()
 	if header == nil {
 		header = http.Header{}
@@ -76,38 +71,38 @@ func (n *Node) try(ctx context.Context, r *request, timeout time.Duration, into 
 	header.Set("Countd-Timeout", timeout.Round(time.Millisecond).String())
 	limited, cancel := context.WithTimeout(ctx, timeout+tryGrace)
 	defer cancel()
-	t := Try{Sent: time.Now()}
+	sent := time.Now()
 	status, err := n.Send(limited, r.method, r.path, header, r.body, into)
-	t.Took = time.Since(t.Sent)
-	t.Fate, t.Why = fateOf(status, err, into)
-	return t
+	o := outcome{took: time.Since(sent)}
+	o.fate, o.why = fateOf(status, err, into)
+	return o
 }
 
 // fateOf judges a try by its answer.
-func fateOf(status int, err error, a *answer) (Fate, string) {
+func fateOf(status int, err error, a *answer) (fate, string) {
 	var dial *net.OpError
 	switch {
 	case err != nil && errors.As(err, &dial) && dial.Op == "dial":
-		return Refused, "no connection"
+		return refused, "no connection"
 	case err != nil && errors.Is(err, context.DeadlineExceeded):
-		return Unknown, "no answer in time"
+		return unknown, "no answer in time"
 	case err != nil:
-		return Unknown, "connection lost"
+		return unknown, "connection lost"
 	case status == http.StatusOK:
-		return Done, ""
+		return done, ""
 	}
 	why := fmt.Sprintf("%d %s", status, a.Error.Code)
 	applied, _ := a.Applied.([]any)
 	switch status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		if len(applied)+len(a.Unknown) > 0 {
-			return Unknown, why
+			return unknown, why
 		}
-		return Refused, why
+		return refused, why
 	case http.StatusGatewayTimeout:
-		return Unknown, why
+		return unknown, why
 	}
-	return Wrong, why + ": " + a.Error.Message
+	return wrong, why + ": " + a.Error.Message
 }
 
 // after returns the node that comes after one in a round over all.

@@ -1,0 +1,84 @@
+package api
+
+import (
+	"bytes"
+	"slices"
+)
+
+// decodeNothing reads {}.
+func (r *request) decodeNothing(body []byte) error {
+	_, err := r.decodeNames(body)
+	return err
+}
+
+// decodeNames reads an object of strings, one for each of these members, and
+// returns them in this order. They outlive the request.
+func (r *request) decodeNames(body []byte, members ...string) ([]string, error) {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	values := make([]string, len(members))
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		key := string(c.key())
+		i := slices.Index(members, key)
+		if i < 0 {
+			c.fail(shown([]byte(key)), noSuchFld)
+			break
+		}
+		s.once(c, i, key)
+		values[i] = c.name(key)
+	}
+	for i, member := range members {
+		switch {
+		case !s.has(i):
+			c.fail(member, missing)
+		case values[i] == "":
+			c.fail(member, "empty")
+		}
+	}
+	return values, r.decoded()
+}
+
+// decodeVersionChange reads {"hold":bool} or {"finalize":true}.
+func (r *request) decodeVersionChange(body []byte) (AdminChange, error) {
+	c := r.cursorOn(body)
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	var change AdminChange
+	for n := 0; c.next(n, '}'); n++ {
+		if n > 0 {
+			c.fail("body", "one of hold and finalize")
+		}
+		switch key := c.key(); string(key) {
+		case "hold":
+			change = HoldChange{c.boolean("hold")}
+		case "finalize":
+			if !c.boolean("finalize") {
+				c.fail("finalize", "it can only be true")
+			}
+			change = FinalizeChange{}
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	if change == nil {
+		c.fail("body", "one of hold and finalize")
+	}
+	return change, r.decoded()
+}
+
+// boolean reads true or false.
+func (c *cursor) boolean(path string) bool {
+	c.peek()
+	for _, word := range []string{"true", "false"} {
+		if bytes.HasPrefix(c.data[c.at:], []byte(word)) {
+			c.at += len(word)
+			return word == "true"
+		}
+	}
+	c.fail(path, "neither true nor false")
+	return false
+}

@@ -1,0 +1,38 @@
+package api
+
+import (
+	"errors"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+// adminFaults says how an error of an Admin is told, besides those that a
+// Backend has too.
+var adminFaults = []struct {
+	err    error
+	status int
+	code   string
+}{
+	{ErrNoSuchNode, fasthttp.StatusNotFound, codeNotFound},
+	{ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
+	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
+	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
+	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
+}
+
+// adminFault tells an error of an Admin to the client, or returns nil for one
+// that is none of its own.
+func adminFault(err error) *fault {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
+	}
+	for _, a := range adminFaults {
+		if errors.Is(err, a.err) {
+			return &fault{status: a.status, code: a.code, message: a.err.Error()}
+		}
+	}
+	return nil
+}

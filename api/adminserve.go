@@ -1,0 +1,159 @@
+package api
+
+import (
+	"context"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// until is a context that ends at the request's deadline. It is not fasthttp's,
+// which an Admin must not keep.
+func (r *request) until() (context.Context, context.CancelFunc) {
+	return context.WithDeadline(context.Background(), r.deadline)
+}
+
+// adminView has show answer from the cluster as it is.
+func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*AdminView) any) error {
+	until, cancel := r.until()
+	defer cancel()
+	view, err := s.cfg.Admin.View(until)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, show(view))
+}
+
+func (s *Server) adminNodes(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.adminView(ctx, r, func(v *AdminView) any {
+		return struct {
+			ClusterID string      `json:"cluster_id"`
+			Nodes     []AdminNode `json:"nodes"`
+		}{v.ClusterID, append([]AdminNode{}, v.Nodes...)}
+	})
+}
+
+func (s *Server) adminGroups(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.adminView(ctx, r, func(v *AdminView) any {
+		return struct {
+			Groups []AdminGroup `json:"groups"`
+		}{append([]AdminGroup{}, v.Groups...)}
+	})
+}
+
+// groupDigests is a group as adminDigests answers it.
+type groupDigests struct {
+	ID       uint32          `json:"id"`
+	Keyspace string          `json:"keyspace"`
+	Shard    int             `json:"shard"`
+	Replicas []replicaDigest `json:"replicas"`
+}
+
+type replicaDigest struct {
+	Node         string       `json:"node"`
+	AppliedIndex uint64       `json:"applied_index"`
+	Digest       string       `json:"digest"`
+	Marks        []markDigest `json:"marks"`
+}
+
+type markDigest struct {
+	Index  uint64 `json:"index"`
+	Digest string `json:"digest"`
+}
+
+func (s *Server) adminDigests(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.adminView(ctx, r, func(v *AdminView) any {
+		groups := []groupDigests{}
+		for _, g := range v.Groups {
+			of := groupDigests{ID: g.ID, Keyspace: g.Keyspace, Shard: g.Shard, Replicas: []replicaDigest{}}
+			for _, replica := range g.Replicas {
+				d := replicaDigest{Node: replica.Node, AppliedIndex: replica.AppliedIndex, Digest: replica.Digest, Marks: []markDigest{}}
+				for _, m := range replica.Marks {
+					d.Marks = append(d.Marks, markDigest{m.Index, hex16(m.Digest)})
+				}
+				of.Replicas = append(of.Replicas, d)
+			}
+			groups = append(groups, of)
+		}
+		return struct {
+			Groups []groupDigests `json:"groups"`
+		}{groups}
+	})
+}
+
+// hex16 is how a digest is told.
+func hex16(digest uint64) string {
+	const digits = "0123456789abcdef"
+	var text [16]byte
+	for i := range text {
+		text[i] = digits[digest>>(60-4*i)&15]
+	}
+	return string(text[:])
+}
+
+func (s *Server) adminVersion(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.adminView(ctx, r, func(v *AdminView) any { return v.Version })
+}
+
+func (s *Server) adminPlan(ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := r.until()
+	defer cancel()
+	steps, err := s.cfg.Admin.Plan(until)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, struct {
+		Steps []AdminStep `json:"steps"`
+	}{append([]AdminStep{}, steps...)})
+}
+
+// adminChange has the change made that was asked for.
+func (s *Server) adminChange(ctx *fasthttp.RequestCtx, r *request, change AdminChange) error {
+	until, cancel := r.until()
+	defer cancel()
+	changed, err := s.cfg.Admin.Change(until, change)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, changed)
+}
+
+func (s *Server) changeNode(ctx *fasthttp.RequestCtx, r *request, state raftfsm.NodeState) error {
+	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
+		return err
+	}
+	return s.adminChange(ctx, r, NodeChange{Node: string(r.name), State: state})
+}
+
+func (s *Server) transferGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	group, err := r.groupNumber()
+	if err != nil {
+		return err
+	}
+	names, err := r.decodeNames(ctx.Request.Body(), "to")
+	if err != nil {
+		return err
+	}
+	return s.adminChange(ctx, r, TransferChange{Group: group, To: names[0]})
+}
+
+func (s *Server) moveGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	group, err := r.groupNumber()
+	if err != nil {
+		return err
+	}
+	names, err := r.decodeNames(ctx.Request.Body(), "from", "to")
+	if err != nil {
+		return err
+	}
+	return s.adminChange(ctx, r, MoveChange{Group: group, From: names[0], To: names[1]})
+}
+
+func (s *Server) changeVersion(ctx *fasthttp.RequestCtx, r *request) error {
+	change, err := r.decodeVersionChange(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	return s.adminChange(ctx, r, change)
+}

@@ -1,0 +1,131 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// The headers of a snapshot, and what it is.
+const (
+	headerIndex  = "Countd-Index"
+	headerRows   = "Countd-Rows"
+	headerDigest = "Countd-Digest"
+
+	contentTypeStream = "application/octet-stream"
+	parameterForce    = "force"
+)
+
+// restoreIdleMax bounds how long a restore waits for its client's next bytes or
+// for the cluster to take the last ones. The whole may take as long as it does.
+const restoreIdleMax = time.Minute
+
+// readStreamHead reads what comes with a stream: it says that it is one, so that
+// no page of another site can have a browser send it unasked, and force in the
+// query.
+func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
+	typ, _, _ := strings.Cut(string(ctx.Request.Header.ContentType()), ";")
+	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
+		return invalid(fasthttp.HeaderContentType, "only "+contentTypeStream+" is understood")
+	}
+	for name, value := range ctx.QueryArgs().All() {
+		switch {
+		case string(name) != parameterForce:
+			return invalid(shown(name), "no such parameter of the query")
+		case string(value) != "true" && string(value) != "false":
+			return invalid(parameterForce, "neither true nor false")
+		}
+	}
+	return nil
+}
+
+// snapshotGroup answers a snapshot of a shard, or where to ask for it.
+func (s *Server) snapshotGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	group, err := r.groupNumber()
+	if err != nil {
+		return err
+	}
+	until, cancel := r.until()
+	defer cancel()
+	snapshot, err := s.cfg.Admin.OpenSnapshot(until, group)
+	if elsewhere := (*ElsewhereError)(nil); errors.As(err, &elsewhere) {
+		ctx.Response.Header.Set(fasthttp.HeaderLocation, "http://"+elsewhere.HTTPAddr+string(ctx.URI().PathOriginal()))
+		ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h := &ctx.Response.Header
+	h.SetContentType(contentTypeStream)
+	h.Set(headerIndex, strconv.FormatUint(snapshot.Index, 10))
+	h.Set(headerRows, strconv.FormatUint(snapshot.Rows, 10))
+	h.Set(headerDigest, hex16(snapshot.Digest))
+	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout}
+	ctx.SetBodyStream(out, int(snapshot.Bytes))
+	return nil
+}
+
+// outgoing is an answer's body that gives the client WriteTimeout for each piece
+// rather than for the whole. fasthttp reads and closes it on the goroutine of
+// the connection, which is open until then.
+type outgoing struct {
+	io.ReadCloser
+	conn    net.Conn
+	timeout time.Duration
+}
+
+func (o *outgoing) Read(p []byte) (int, error) {
+	if err := o.conn.SetWriteDeadline(time.Now().Add(o.timeout)); err != nil {
+		return 0, err
+	}
+	return o.ReadCloser.Read(p)
+}
+
+// restoreGroup sets the rows of a shard to those of the snapshot in the body.
+func (s *Server) restoreGroup(ctx *fasthttp.RequestCtx, r *request) error {
+	group, err := r.groupNumber()
+	if err != nil {
+		return err
+	}
+	body := ctx.RequestBodyStream()
+	if body == nil || ctx.Request.Header.ContentLength() == 0 {
+		return invalid("body", "empty, a snapshot is needed")
+	}
+	until, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, idle: time.AfterFunc(restoreIdleMax, cancel)}
+	defer in.idle.Stop()
+	facts, err := s.cfg.Admin.RestoreShard(until, group, in, ctx.QueryArgs().GetBool(parameterForce))
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, struct {
+		Group  uint32 `json:"group"`
+		Rows   uint64 `json:"rows"`
+		Digest string `json:"digest"`
+	}{group, facts.Rows, hex16(facts.Digest)})
+}
+
+// incoming is a request's body that may take ReadTimeout for each piece rather
+// than for the whole.
+type incoming struct {
+	io.Reader
+	conn    net.Conn
+	timeout time.Duration
+	idle    *time.Timer
+}
+
+func (i *incoming) Read(p []byte) (int, error) {
+	i.idle.Reset(restoreIdleMax)
+	if err := i.conn.SetReadDeadline(time.Now().Add(i.timeout)); err != nil {
+		return 0, err
+	}
+	return i.Reader.Read(p)
+}

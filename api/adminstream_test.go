@@ -1,0 +1,172 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// withSnapshots is a fakeNode whose snapshots are others.
+type withSnapshots struct {
+	*fakeNode
+	open    func() (*shard.Snapshot, error)
+	restore func(io.Reader) (raftfsm.SnapshotFacts, error)
+}
+
+func (w *withSnapshots) OpenSnapshot(context.Context, uint32) (*shard.Snapshot, error) {
+	return w.open()
+}
+
+func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ bool) (raftfsm.SnapshotFacts, error) {
+	return w.restore(stream)
+}
+
+func (w *withSnapshots) config(c *Config) { c.Admin = w }
+
+func TestSnapshotIsStreamed(t *testing.T) {
+	l := startLive(t, nil)
+	got := l.do("GET", "/v1/admin/groups/1/snapshot", "")
+	if got.status != 200 || got.body != fakeSnapshot || got.header.Get("Countd-Index") != "40" ||
+		got.header.Get("Countd-Rows") != "3" || got.header.Get("Countd-Digest") != "00c0ffee00c0ffee" {
+		t.Errorf("answered %d %q %v", got.status, got.body, got.header)
+	}
+	got = l.do("GET", "/v1/admin/groups/2/snapshot", "")
+	if got.status != http.StatusTemporaryRedirect || got.header.Get("Location") != "http://127.0.0.1:7410/v1/admin/groups/2/snapshot" {
+		t.Errorf("of another node's group: %d %v", got.status, got.header)
+	}
+	l.wantGood()
+}
+
+// closing tells that it was closed.
+type closing struct {
+	io.Reader
+	closed chan struct{}
+}
+
+func (c *closing) Close() error { close(c.closed); return nil }
+
+// endless gives bytes for ever.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// A snapshot is closed when its client has it, asked for its head alone, or has
+// gone; one that breaks cuts the connection, so that no client takes a part for
+// the whole.
+func TestSnapshotIsClosed(t *testing.T) {
+	whole := func() io.Reader { return strings.NewReader(strings.Repeat("s", 3<<20)) }
+	for name, test := range map[string]struct {
+		method string
+		body   io.Reader
+		bytes  int64
+		read   int64 // by the client; below 0 for to the end
+		broken bool
+	}{
+		"read whole":           {"GET", whole(), 3 << 20, -1, false},
+		"the head alone":       {"HEAD", whole(), 3 << 20, -1, false},
+		"the client goes":      {"GET", endless{}, 1 << 40, 1 << 20, false},
+		"it ends early":        {"GET", whole(), 4 << 20, -1, true},
+		"it cannot be read on": {"GET", io.MultiReader(whole(), &failing{}), 4 << 20, -1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &closing{test.body, make(chan struct{})}
+			n := &withSnapshots{open: func() (*shard.Snapshot, error) { return &shard.Snapshot{ReadCloser: c, Bytes: test.bytes}, nil }}
+			l := startLive(t, n.config)
+			request, err := http.NewRequest(test.method, "http://"+l.server.Addr().String()+"/v1/admin/groups/1/snapshot", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := io.Reader(response.Body)
+			if test.read >= 0 {
+				in = io.LimitReader(in, test.read)
+			}
+			if _, err := io.Copy(io.Discard, in); (err != nil) != test.broken {
+				t.Errorf("reading it: %v", err)
+			}
+			response.Body.Close()
+			select {
+			case <-c.closed:
+			case <-time.After(10 * time.Second):
+				t.Error("it stays open")
+			}
+			l.wantGood()
+		})
+	}
+}
+
+type failing struct{}
+
+func (*failing) Read([]byte) (int, error) { return 0, errors.New("the disk is on fire") }
+
+// A restore takes what no other call would: more than BodyBytesMax, for longer
+// than ReadTimeout, as long as bytes come.
+func TestRestoreTakesLongStreams(t *testing.T) {
+	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
+		read, err := io.Copy(io.Discard, in)
+		return raftfsm.SnapshotFacts{Rows: uint64(read)}, err
+	}}
+	l := startLive(t, func(c *Config) {
+		n.config(c)
+		c.BodyBytesMax, c.ReadTimeout = 1<<20, 200*time.Millisecond
+	})
+	in, out := io.Pipe()
+	go func() {
+		piece := bytes.Repeat([]byte("s"), 1<<20)
+		for range 5 {
+			_, _ = out.Write(piece)
+			time.Sleep(60 * time.Millisecond) // well within ReadTimeout, which all of them pass
+		}
+		out.Close()
+	}()
+	got, err := l.try("POST", "/v1/admin/groups/1/restore", in, "Content-Type", contentTypeStream)
+	if err != nil || got.status != 200 || !strings.Contains(got.body, `"rows":5242880`) {
+		t.Errorf("answered %d %s, %v", got.status, got.body, err)
+	}
+}
+
+// A stream that stands still is given up, and what was not read of one that is
+// refused is not taken for the next request.
+func TestRestoreOfBrokenStreams(t *testing.T) {
+	failed := make(chan error, 1)
+	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
+		_, err := io.Copy(io.Discard, in)
+		failed <- err
+		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+	}}
+	l := startLive(t, func(c *Config) { n.config(c); hasty(c) })
+	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "POST /v1/admin/groups/1/restore HTTP/1.1\r\nHost: a\r\nContent-Type: application/octet-stream\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat("s", 500_000))
+	if got := readReply(t, c); got.status != 400 {
+		t.Errorf("answered %d %v", got.status, got.header)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection goes on: %v", err)
+	}
+	if err := <-failed; err == nil {
+		t.Error("half a stream was taken for a whole one")
+	}
+	n.restore = func(io.Reader) (raftfsm.SnapshotFacts, error) { return raftfsm.SnapshotFacts{}, shard.ErrNotEmpty }
+	got, err := l.try("POST", "/v1/admin/groups/1/restore", strings.NewReader(strings.Repeat("GET / HTTP/1.1\r\n\r\n", 100)), "Content-Type", contentTypeStream)
+	if err != nil || got.status != 409 {
+		t.Errorf("answered %d %s, %v", got.status, got.body, err)
+	}
+}

@@ -1,0 +1,120 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// fakeSnapshot is what a fakeNode gives for a snapshot, and takes for one.
+const fakeSnapshot = "a snapshot"
+
+var fakeFacts = raftfsm.SnapshotFacts{Index: 40, Rows: 3, Digest: 0x00c0ffee00c0ffee}
+
+// trouble is troubleLocked for calls that change nothing of the fake.
+func (n *fakeNode) trouble() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.troubleLocked()
+}
+
+func (n *fakeNode) View(context.Context) (*AdminView, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	return &AdminView{
+		ClusterID: "b6d3a1f0",
+		Nodes: []AdminNode{
+			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
+				Leads: 2, Replicas: 2, HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
+			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
+				HTTPAddr: "127.0.0.1:7410", ClusterAddr: "127.0.0.1:7411", GossipAddr: "127.0.0.1:7412"},
+		},
+		Groups: []AdminGroup{{
+			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
+			Rows: 3, Bytes: 8192, Replicas: []AdminReplica{
+				{Node: "n1", Role: "leader", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}, {Index: 128, Digest: 0xc0ffee00c0ffee}}},
+				{Node: "n2", Role: "follower", AppliedIndex: 100, Lag: 28, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
+			},
+		}},
+		Version: AdminVersion{Version: 1, Max: 2, Held: true},
+	}, nil
+}
+
+func (n *fakeNode) Plan(context.Context) ([]AdminStep, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	group := uint32(1)
+	return []AdminStep{
+		{Step: "place", Group: &group, Name: "posts/0", Add: []string{"n3"}, Remove: []string{"n2"}, Reason: "n2 is leaving"},
+		{Step: "raise_version", Raise: 2, Reason: "all 2 nodes speak it"},
+	}, nil
+}
+
+func (n *fakeNode) Change(_ context.Context, change AdminChange) (*Changed, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	switch c := change.(type) {
+	case NodeChange:
+		if c.Node != "n2" {
+			return nil, fmt.Errorf("%w: %q", ErrNoSuchNode, c.Node)
+		}
+		return &Changed{Changed: c.State != raftfsm.NodeDraining, Node: &ChangedNode{"n2", "n2.0b77e1d4", string(c.State)}}, nil
+	case TransferChange:
+		if c.Group != 1 {
+			return nil, ErrNoSuchGroup
+		}
+		if c.To != "n2" {
+			return nil, &shard.ArgumentError{Field: "to", Problem: "no such node"}
+		}
+		return &Changed{Changed: true, Group: &ChangedGroup{1, "n2", []string{"n1", "n2"}}}, nil
+	case MoveChange:
+		if c.From != "n2" {
+			return nil, &RefusedError{fmt.Sprintf("group 1 is not to be on %s", c.From)}
+		}
+		return &Changed{Changed: true, Group: &ChangedGroup{1, "n1", []string{"n1", c.To}}}, nil
+	case HoldChange:
+		return &Changed{Changed: !c.Held, Version: &AdminVersion{Version: 1, Max: 2, Held: c.Held}}, nil
+	case FinalizeChange:
+		return &Changed{Changed: true, Version: &AdminVersion{Version: 2, Max: 2}}, nil
+	}
+	panic(fmt.Sprintf("no such change: %T", change))
+}
+
+func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*shard.Snapshot, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	switch group {
+	case 0:
+		return nil, shard.ErrNotBackedUp
+	case 2:
+		return nil, &ElsewhereError{"127.0.0.1:7410"}
+	}
+	return &shard.Snapshot{
+		ReadCloser: io.NopCloser(bytes.NewReader([]byte(fakeSnapshot))), Bytes: int64(len(fakeSnapshot)), SnapshotFacts: fakeFacts,
+	}, nil
+}
+
+func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, force bool) (raftfsm.SnapshotFacts, error) {
+	if err := n.trouble(); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	text, err := io.ReadAll(stream)
+	switch {
+	case err != nil:
+		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+	case group == 2 && !force:
+		return raftfsm.SnapshotFacts{}, shard.ErrNotEmpty
+	case len(bytes.ReplaceAll(text, []byte(fakeSnapshot), nil)) > 0:
+		return raftfsm.SnapshotFacts{}, shard.ErrBadSnapshot
+	}
+	return fakeFacts, nil
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/api"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// operation is one change that an operator asked for.
+type operation struct {
+	node    *shard.Node
+	alive   func(key string) bool
+	catalog *raftfsm.CatalogView // as it was when it was asked for
+}
+
+func refusedf(format string, args ...any) error {
+	return &api.RefusedError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// command has a command applied.
+func (o *operation) command(ctx context.Context, command *raftfsm.CatalogCommand) error {
+	result, err := o.node.Change(ctx, command)
+	switch {
+	case err != nil:
+		return err
+	case result.Missing:
+		return api.ErrNoSuchNode
+	case result.Refused != "":
+		return refusedf("%s", result.Refused)
+	}
+	return nil
+}
+
+// find returns the node of a name or key. Of several of a name it is the one
+// that is not leaving.
+func (o *operation) find(called string) (raftfsm.Node, error) {
+	if node, known := o.catalog.Nodes[called]; known {
+		return node, nil
+	}
+	var found, leaving []raftfsm.Node
+	for _, node := range o.catalog.Nodes {
+		switch {
+		case node.Name != called:
+		case node.State == raftfsm.NodeLeaving:
+			leaving = append(leaving, node)
+		default:
+			found = append(found, node)
+		}
+	}
+	if found = append(found, leaving...); len(found) == 0 {
+		return raftfsm.Node{}, api.ErrNoSuchNode
+	}
+	if len(leaving) == len(found) && len(leaving) > 1 {
+		return raftfsm.Node{}, refusedf("%d nodes of the name %s are leaving; give the key of one", len(leaving), called)
+	}
+	return found[0], nil
+}
+
+// findIn is find for a node that a member of the request's body names.
+func (o *operation) findIn(field, called string) (raftfsm.Node, error) {
+	node, err := o.find(called)
+	if errors.Is(err, api.ErrNoSuchNode) {
+		err = &shard.ArgumentError{Field: field, Problem: err.Error()}
+	}
+	return node, err
+}
+
+func (o *operation) setState(ctx context.Context, c api.NodeChange) (*api.Changed, error) {
+	node, err := o.find(c.Node)
+	if err != nil {
+		return nil, err
+	}
+	if node.State != c.State && c.State != raftfsm.NodeActive {
+		if node.State == raftfsm.NodeLeaving {
+			return nil, refusedf("%s is leaving; undrain it first", node.Name)
+		}
+		if !o.othersTake(node.Key) {
+			return nil, refusedf("no other node is active and alive to take over from %s", node.Name)
+		}
+	}
+	set := &raftfsm.SetNodeStateEntry{Key: node.Key, State: c.State}
+	if err := o.command(ctx, &raftfsm.CatalogCommand{SetNodeState: set}); err != nil {
+		return nil, err
+	}
+	return &api.Changed{
+		Changed: node.State != c.State,
+		Node:    &api.ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
+	}, nil
+}
+
+// othersTake reports whether another node may be given what one has.
+func (o *operation) othersTake(but string) bool {
+	for key, node := range o.catalog.Nodes {
+		if key != but && node.State == raftfsm.NodeActive && o.alive(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// takes says why a node is not to be given a replica or a group, or nil.
+func (o *operation) takes(node raftfsm.Node) error {
+	switch {
+	case node.State != raftfsm.NodeActive:
+		return refusedf("%s is %s", node.Name, node.State)
+	case !o.alive(node.Key):
+		return refusedf("%s is dead", node.Name)
+	}
+	return nil
+}
+
+// facts returns what the leader of a group says, and the group's target.
+func (o *operation) facts(ctx context.Context, group uint32) (shard.GroupFacts, []string, error) {
+	placement, placed := o.catalog.Groups[group]
+	if !placed {
+		return shard.GroupFacts{}, nil, api.ErrNoSuchGroup
+	}
+	facts, led := o.node.Facts(ctx)[group]
+	if !led {
+		return facts, nil, shard.ErrNoLeader
+	}
+	return facts, placement.Target, nil
+}
+
+func (o *operation) transfer(ctx context.Context, c api.TransferChange) (*api.Changed, error) {
+	facts, target, err := o.facts(ctx, c.Group)
+	if err != nil {
+		return nil, err
+	}
+	to, err := o.findIn("to", c.To)
+	if err != nil {
+		return nil, err
+	}
+	changed := o.changedGroup(c.Group, to.Key, target)
+	if facts.Leader == to.Key {
+		changed.Changed = false
+		return changed, nil
+	}
+	if err := o.takes(to); err != nil {
+		return nil, err
+	}
+	switch {
+	case !slices.Contains(facts.Voters, to.Key):
+		return nil, refusedf("%s has no vote in group %d; %s have", to.Name, c.Group, strings.Join(names(o.catalog).all(facts.Voters), ", "))
+	case !slices.Contains(facts.CaughtUp, to.Key):
+		return nil, refusedf("%s has not caught up with group %d", to.Name, c.Group)
+	}
+	if err := o.node.Transfer(ctx, c.Group, facts.Leader, to.Key); err != nil {
+		if errors.Is(err, shard.ErrNoLeader) || errors.Is(err, shard.ErrDraining) || ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, refusedf("the handover did not take place: %v", err)
+	}
+	return changed, nil
+}
+
+func (o *operation) changedGroup(number uint32, leader string, target []string) *api.Changed {
+	name := names(o.catalog)
+	return &api.Changed{Changed: true, Group: &api.ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
+}
+
+func (o *operation) move(ctx context.Context, c api.MoveChange) (*api.Changed, error) {
+	facts, target, err := o.facts(ctx, c.Group)
+	if err != nil {
+		return nil, err
+	}
+	from, err := o.findIn("from", c.From)
+	if err != nil {
+		return nil, err
+	}
+	to, err := o.findIn("to", c.To)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.Index(target, from.Key)
+	switch there := slices.Contains(target, to.Key); {
+	case at < 0 && there:
+		changed := o.changedGroup(c.Group, facts.Leader, target)
+		changed.Changed = false
+		return changed, nil
+	case at < 0:
+		return nil, refusedf("group %d is not to be on %s", c.Group, from.Name)
+	case there:
+		return nil, refusedf("group %d is to be on %s already", c.Group, to.Name)
+	}
+	if err := o.takes(to); err != nil {
+		return nil, err
+	}
+	if voters := slices.Clone(facts.Voters); !slices.Equal(slices.Sorted(slices.Values(voters)), slices.Sorted(slices.Values(target))) {
+		return nil, refusedf("the members of group %d are being changed; wait until its voters are its target", c.Group)
+	}
+	next := slices.Clone(target)
+	next[at] = to.Key
+	if err := o.command(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: c.Group, Was: target, Target: next}}); err != nil {
+		return nil, err
+	}
+	return o.changedGroup(c.Group, facts.Leader, next), nil
+}
+
+func (o *operation) hold(ctx context.Context, held bool) (*api.Changed, error) {
+	if err := o.command(ctx, &raftfsm.CatalogCommand{HoldVersion: &raftfsm.HoldVersionEntry{Held: held}}); err != nil {
+		return nil, err
+	}
+	return o.changedVersion(), nil
+}
+
+func (o *operation) finalize(ctx context.Context) (*api.Changed, error) {
+	if _, err := o.hold(ctx, false); err != nil {
+		return nil, err
+	}
+	for {
+		now := o.node.Catalog()
+		if now.ClusterVersion >= now.VersionMax() {
+			return o.changedVersion(), nil
+		}
+		next := &raftfsm.SetVersionEntry{Version: now.ClusterVersion + 1}
+		if err := o.command(ctx, &raftfsm.CatalogCommand{SetVersion: next}); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (o *operation) changedVersion() *api.Changed {
+	now := o.node.Catalog()
+	return &api.Changed{
+		Changed: now.ClusterVersion != o.catalog.ClusterVersion || now.VersionHeld != o.catalog.VersionHeld,
+		Version: &api.AdminVersion{Version: now.ClusterVersion, Max: now.VersionMax(), Held: now.VersionHeld},
+	}
+}

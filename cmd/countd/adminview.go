@@ -1,0 +1,136 @@
+package main
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/api"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// gather joins what the catalog says with what nodes say of themselves.
+func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *api.AdminView {
+	view := &api.AdminView{
+		ClusterID: clusterID,
+		Version:   api.AdminVersion{Version: catalog.ClusterVersion, Max: catalog.VersionMax(), Held: catalog.VersionHeld},
+	}
+	name := names(catalog)
+	leads, replicas := map[string]int{}, map[string]int{}
+	for _, number := range slices.Sorted(maps.Keys(catalog.Groups)) {
+		g := groupView{number: number, name: name, catalog: catalog, reports: reports}
+		view.Groups = append(view.Groups, g.show())
+		leads[g.leader()]++
+		for _, m := range g.members() {
+			replicas[m.Key]++
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
+		node := catalog.Nodes[key]
+		report, answers := reports[key]
+		view.Nodes = append(view.Nodes, api.AdminNode{
+			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
+			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
+			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
+			MemoryFull: report.MemoryFull, DiskFull: report.DiskFull,
+			HTTPAddr: dialledHTTP(node), ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
+		})
+	}
+	return view
+}
+
+// groupView is one group as nodes report it.
+type groupView struct {
+	number  uint32
+	name    nodeNames
+	catalog *raftfsm.CatalogView
+	reports map[string]shard.NodeReport
+}
+
+// replicas returns what nodes say of their replicas, by key.
+func (g *groupView) replicas() map[string]*shard.ReplicaReport {
+	all := map[string]*shard.ReplicaReport{}
+	for key, report := range g.reports {
+		for i := range report.Replicas {
+			if report.Replicas[i].ID == g.number {
+				all[key] = &report.Replicas[i]
+			}
+		}
+	}
+	return all
+}
+
+// leader returns the key of the node that says it leads, of several the one of
+// the latest term, or "".
+func (g *groupView) leader() string {
+	leader, term := "", uint64(0)
+	for key, r := range g.replicas() {
+		if r.Role == "leader" && r.Term > term {
+			leader, term = key, r.Term
+		}
+	}
+	return leader
+}
+
+// members returns the configuration that the leader knows, or without one that
+// of the replica that is the furthest.
+func (g *groupView) members() []shard.MemberStatus {
+	all := g.replicas()
+	if leader := all[g.leader()]; leader != nil {
+		return leader.Members
+	}
+	var furthest *shard.ReplicaReport
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if r := all[key]; furthest == nil || r.CommitIndex > furthest.CommitIndex {
+			furthest = r
+		}
+	}
+	if furthest == nil {
+		return nil
+	}
+	return furthest.Members
+}
+
+func (g *groupView) show() api.AdminGroup {
+	keyspace, shardNumber := groupOf(g.catalog, g.number)
+	shown := api.AdminGroup{
+		ID: g.number, Keyspace: keyspace, Shard: shardNumber, Target: g.name.all(g.catalog.Groups[g.number].Target),
+		Voters: []string{}, NonVoters: []string{}, Replicas: []api.AdminReplica{},
+	}
+	var voters, others []string
+	for _, m := range g.members() {
+		if m.Voter {
+			voters = append(voters, m.Key)
+		} else {
+			others = append(others, m.Key)
+		}
+	}
+	shown.Voters, shown.NonVoters = g.name.all(voters), g.name.all(others)
+	all := g.replicas()
+	leader := all[g.leader()]
+	if leader != nil {
+		shown.Leader, shown.Term = g.name[g.leader()], leader.Term
+		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
+	}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		r := all[key]
+		replica := api.AdminReplica{
+			Node: g.name[key], Role: r.Role, AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: r.Marks,
+		}
+		if leader != nil {
+			replica.Lag = leader.AppliedIndex - min(leader.AppliedIndex, r.AppliedIndex)
+		}
+		shown.Replicas = append(shown.Replicas, replica)
+	}
+	return shown
+}
+
+// groupOf returns the keyspace and the shard that a group holds.
+func groupOf(catalog *raftfsm.CatalogView, number uint32) (keyspace string, shardNumber int) {
+	for _, k := range catalog.Keyspaces {
+		if number >= k.FirstGroup && number < k.FirstGroup+uint32(k.Shards) {
+			return k.Name, int(number - k.FirstGroup)
+		}
+	}
+	return "meta", 0
+}
