@@ -17,9 +17,10 @@ var overloadFor = flag.Duration("overload-for", 0, "how long TestOverload loads;
 const (
 	// overloadDeadline is how long the callers of the overload would wait.
 	overloadDeadline = 500 * time.Millisecond
-	// overloadMemoryMax is far above what the rows, the connections and the
-	// bounded queues take, and far below what a queue without a bound would.
-	overloadMemoryMax = 1 << 30
+	// overloadMemoryMax is far above what the rows, the connections, the bounded
+	// queues and the mapped files of the log take, and far below what a minute in
+	// a queue without a bound would.
+	overloadMemoryMax = 2 << 30
 )
 
 // benched is the part of a bench's report that the test looks at.
