@@ -52,7 +52,9 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	began := time.Now()
 	if isHeartbeat(args) {
 		if last, ok := t.reached.Load(id); ok && last.(reached).term == args.Term && began.Sub(last.(reached).at) < t.pause {
-			*resp = raft.AppendEntriesResponse{RPCHeader: args.RPCHeader, Term: args.Term, Success: true}
+			// Without a header: the next answer is decoded into resp, and would be
+			// written over the name of the sender if that were in it.
+			*resp = raft.AppendEntriesResponse{Term: args.Term, Success: true}
 			return nil
 		}
 	}
