@@ -41,7 +41,7 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 	return values, r.decoded()
 }
 
-// decodeVersionChange reads {"hold":bool} or {"finalize":true}.
+// decodeVersionChange reads the one member of a change of the cluster version.
 func (r *request) decodeVersionChange(body []byte) (AdminChange, error) {
 	c := r.cursorOn(body)
 	if !c.begin('{') {

@@ -17,7 +17,7 @@ func TestStatus(t *testing.T) {
 	server.Put(2, 1, 1, 1, 1)
 	i := against(t, server)
 	s := decode[statusOutput](t, i.ok("status", "-o", "json"))
-	if !s.Ready || s.ClusterID != "test" || len(s.Nodes) != 1 || len(s.Groups) != 3 {
+	if !s.Ready || s.ClusterID != "test" || len(s.Nodes) != 1 || len(s.Groups) != 9 || len(s.Warnings) != 0 {
 		t.Fatalf("status is %+v", s)
 	}
 	if want := (sizeOutput{"", 2, 40, 20, "0000000000000002"}); s.Total != want {
@@ -27,7 +27,7 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("keyspaces are %+v", s.Keyspaces)
 	}
 	table := i.ok("status")
-	for _, want := range []string{"n1", "posts", "leader", "20.0", "0000000000000002", "total"} {
+	for _, want := range []string{"n1", "posts/1", "LEADER", "20.0", "0000000000000002", "total"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}
@@ -63,12 +63,12 @@ func TestStatusWaitsForReadiness(t *testing.T) {
 }
 
 func TestDigestsSumModulo64Bits(t *testing.T) {
-	sum, err := sumGroups([]client.Group{{Digest: "ffffffffffffffff"}, {Digest: "0000000000000003"}},
-		func(client.Group) bool { return true })
+	sum, err := sumGroups([]groupOutput{{Digest: "ffffffffffffffff"}, {Digest: "0000000000000003"}},
+		func(groupOutput) bool { return true })
 	if err != nil || sum.Digest != "0000000000000002" {
 		t.Fatalf("sum is %+v, %v", sum, err)
 	}
-	if _, err := sumGroups([]client.Group{{Digest: "xyz"}}, func(client.Group) bool { return true }); err == nil {
+	if _, err := sumGroups([]groupOutput{{Digest: "xyz"}}, func(groupOutput) bool { return true }); err == nil {
 		t.Fatal("a digest that is not hex passed")
 	}
 }

@@ -129,6 +129,15 @@ func TestExitCodes(t *testing.T) {
 		{"replay an event twice", "replay " + file + " --map like=like,like=view", exitUsage, "twice"},
 		{"replay without items", "replay " + file, exitFail, `no column "item"`},
 		{"export of unknown column", "export - --columns frob", exitUsage, "no column"},
+		{"no sub-command of node", "node", exitUsage, "node needs"},
+		{"drain of nothing", "node drain", exitUsage, "takes a NODE"},
+		{"drain of nobody", "node drain n9", exitFail, "there is no node n9"},
+		{"move without a target", "group move 1 n1", exitUsage, "takes a GROUP and two NODEs"},
+		{"rebalance by hand", "rebalance", exitUsage, "needs --dry-run"},
+		{"restart by nothing", "rolling-restart", exitUsage, "needs --exec"},
+		{"restart of nobody", "rolling-restart --exec true --nodes n9", exitUsage, "there is no node n9"},
+		{"restore of nothing", "restore /nonexistent", exitFail, "not a whole backup"},
+		{"bundle into nowhere", "debug bundle /nonexistent/b", exitFail, "cannot create"},
 		{"bench of unknown op", "bench --op frob", exitUsage, "one of read"},
 		{"bench far away", "bench --addr http://192.0.2.1:7400", exitUsage, "give --yes"},
 
@@ -193,6 +202,9 @@ func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 func TestEveryCommandPrintsHelp(t *testing.T) {
 	server := countdtest.New(t)
 	for _, name := range []string{"status", "get", "mget", "top", "incr", "set", "delete", "import", "replay", "export",
+		"node", "node list", "node drain", "node undrain", "node remove", "group", "group list", "group transfer", "group move",
+		"rebalance", "verify", "upgrade", "upgrade status", "upgrade hold", "upgrade finalize", "rolling-restart",
+		"backup", "restore", "debug", "debug bundle",
 		"keyspace", "keyspace list", "keyspace create", "keyspace add-columns", "bench", "version", "completion"} {
 		t.Run(name, func(t *testing.T) {
 			out := against(t, server).ok(append(strings.Fields(name), "--help")...)

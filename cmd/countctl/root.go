@@ -107,6 +107,8 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		c.incrCommand(), c.setCommand(), c.deleteCommand(),
 		c.importCommand(), c.replayCommand(), c.exportCommand(),
 		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),
+		c.nodeCommand(), c.groupCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
+		c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
 	return root
 }

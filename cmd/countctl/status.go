@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,18 +14,30 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// readyPollEvery is how often status --wait asks.
-const readyPollEvery = 100 * time.Millisecond
+const (
+	// readyPollEvery is how often status --wait asks.
+	readyPollEvery = 100 * time.Millisecond
+	// groupsShownMax is how many groups a screen has room for beside the rest.
+	groupsShownMax = 30
+)
 
 // statusOutput is what status prints as JSON.
 type statusOutput struct {
-	Ready     bool           `json:"ready"`
-	Why       string         `json:"why,omitempty"` // it is not ready
-	ClusterID string         `json:"cluster_id"`
-	Nodes     []client.Node  `json:"nodes"`
-	Groups    []client.Group `json:"groups"`
-	Keyspaces []sizeOutput   `json:"keyspaces"` // sums over their groups
-	Total     sizeOutput     `json:"total"`     // sum over all groups
+	Ready     bool                  `json:"ready"`
+	Why       string                `json:"why,omitempty"` // it is not ready
+	ClusterID string                `json:"cluster_id"`
+	Version   client.ClusterVersion `json:"version"`
+	Nodes     []client.ClusterNode  `json:"nodes"`
+	Groups    []groupOutput         `json:"groups"`
+	Keyspaces []sizeOutput          `json:"keyspaces"` // sums over their groups
+	Total     sizeOutput            `json:"total"`     // sum over all groups
+	Warnings  []warning             `json:"warnings"`
+}
+
+// groupOutput is a group with its leader's digest.
+type groupOutput struct {
+	client.ClusterGroup
+	Digest string `json:"digest"` // 16 hex digits; "" without a leader
 }
 
 // sizeOutput is the size of groups together.
@@ -40,7 +53,7 @@ func (c *cli) statusCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print nodes and groups; exit 1 when the node is not ready",
+		Short: "Print the cluster's nodes, groups and warnings; exit 1 when the node asked is not ready",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := c.connect()
@@ -52,14 +65,11 @@ func (c *cli) statusCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("cannot tell whether the node is ready: %w", err)
 			}
-			cluster, err := server.Cluster(cmd.Context())
+			out, err := look(cmd.Context(), server)
 			if err != nil && ready {
 				return fmt.Errorf("cannot read the cluster's state: %w", err)
 			}
-			out, err := newStatus(cluster, ready, why)
-			if err != nil {
-				return err
-			}
+			out.Ready, out.Why = ready, why
 			if err := c.print(out, out.table); err != nil || ready {
 				return err
 			}
@@ -86,32 +96,66 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 	}
 }
 
-func newStatus(cluster client.Cluster, ready bool, why string) (statusOutput, error) {
-	out := statusOutput{
-		Ready: ready, Why: why, ClusterID: cluster.ClusterID,
-		Nodes: append([]client.Node{}, cluster.Nodes...), Groups: append([]client.Group{}, cluster.Groups...),
-		Keyspaces: []sizeOutput{},
+// look gathers the state of the cluster. A node that has none yet leaves it
+// empty.
+func look(ctx context.Context, server *client.Client) (statusOutput, error) {
+	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
+	nodes, err := server.ClusterNodes(ctx)
+	if err != nil {
+		return out, err
 	}
+	groups, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return out, err
+	}
+	digests, err := server.Digests(ctx)
+	if err != nil {
+		return out, err
+	}
+	if out.Version, err = server.ClusterVersion(ctx); err != nil {
+		return out, err
+	}
+	out.ClusterID, out.Nodes = nodes.ClusterID, append(out.Nodes, nodes.Nodes...)
+	for _, g := range groups {
+		out.Groups = append(out.Groups, groupOutput{g, leaderDigest(g, digests)})
+	}
+	out.Warnings = warningsOf(nodes.Nodes, groups, out.Version)
+	return out, out.sum()
+}
+
+func leaderDigest(g client.ClusterGroup, digests []client.GroupDigests) string {
+	for _, d := range digests {
+		for _, r := range d.Replicas {
+			if d.ID == g.ID && r.Node == g.Leader {
+				return r.Digest
+			}
+		}
+	}
+	return ""
+}
+
+// sum adds up the groups.
+func (s *statusOutput) sum() error {
 	var names []string
-	for _, g := range cluster.Groups {
+	for _, g := range s.Groups {
 		if !slices.Contains(names, g.Keyspace) {
 			names = append(names, g.Keyspace)
 		}
 	}
-	var err error
 	for _, name := range names {
-		var sum sizeOutput
-		if sum, err = sumGroups(cluster.Groups, func(g client.Group) bool { return g.Keyspace == name }); err != nil {
-			return out, err
+		sum, err := sumGroups(s.Groups, func(g groupOutput) bool { return g.Keyspace == name })
+		if err != nil {
+			return err
 		}
 		sum.Keyspace = name
-		out.Keyspaces = append(out.Keyspaces, sum)
+		s.Keyspaces = append(s.Keyspaces, sum)
 	}
-	out.Total, err = sumGroups(cluster.Groups, func(client.Group) bool { return true })
-	return out, err
+	var err error
+	s.Total, err = sumGroups(s.Groups, func(groupOutput) bool { return true })
+	return err
 }
 
-func sumGroups(groups []client.Group, counts func(client.Group) bool) (sizeOutput, error) {
+func sumGroups(groups []groupOutput, counts func(groupOutput) bool) (sizeOutput, error) {
 	var sum sizeOutput
 	var digest uint64
 	for _, g := range groups {
@@ -120,8 +164,8 @@ func sumGroups(groups []client.Group, counts func(client.Group) bool) (sizeOutpu
 		}
 		sum.Rows += g.Rows
 		sum.Bytes += g.Bytes
-		if g.Digest == "" {
-			continue // a group without rows, such as meta
+		if g.Digest == "" || g.Keyspace == metaKeyspace {
+			continue // no leader says it, or it is not of rows
 		}
 		d, err := strconv.ParseUint(g.Digest, 16, 64)
 		if err != nil {
@@ -142,21 +186,45 @@ func perRow(bytes, rows uint64) float64 {
 }
 
 func (s statusOutput) table(t *table) {
-	t.row("NODE", "STATE", "VERSION", "HTTP", "CLUSTER", "GOSSIP")
+	t.row("CLUSTER", "VERSION", "READY", "WARNINGS")
+	t.row(orNone(s.ClusterID), s.Version.Version, s.Ready, len(s.Warnings))
+	t.gap()
+	t.row("NODE", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS", "HTTP")
 	for _, n := range s.Nodes {
-		t.row(n.ID, n.State, n.Version, n.HTTPAddr, n.ClusterAddr, n.GossipAddr)
+		t.row(n.ID, orNone(n.Zone), condition(n), n.Version, n.Leads, n.Replicas, n.HTTPAddr)
 	}
 	t.gap()
-	t.row("GROUP", "KEYSPACE", "SHARD", "LEADER", "ROLE", "APPLIED", "ROWS", "BYTES", "BYTES/ROW", "DIGEST")
+	s.groupTable(t)
+	if len(s.Warnings) == 0 {
+		return
+	}
+	t.gap()
+	t.row("WARNING", "")
+	for _, w := range s.Warnings {
+		t.row(w.Code, w.Text)
+	}
+}
+
+// groupTable shows the groups, if they are few enough, and their sums.
+func (s statusOutput) groupTable(t *table) {
+	t.row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "DIGEST")
 	for _, g := range s.Groups {
-		t.row(g.ID, g.Keyspace, g.Shard, g.Leader, g.Role, g.AppliedIndex,
-			grouped(g.Rows), grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), g.Digest)
+		if len(s.Groups) > groupsShownMax {
+			break
+		}
+		t.row(g.ID, groupName(g.ClusterGroup), orNone(g.Leader), strings.Join(g.Voters, ","), lagOf(g.ClusterGroup),
+			grouped(g.Rows), grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), orNone(g.Digest))
 	}
 	for _, k := range append(slices.Clone(s.Keyspaces), s.Total) {
-		name := k.Keyspace
+		name, groups := k.Keyspace, 0
 		if name == "" {
 			name = "total"
 		}
-		t.row("sum", name, "", "", "", "", grouped(k.Rows), grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), k.Digest)
+		for _, g := range s.Groups {
+			if k.Keyspace == "" || g.Keyspace == k.Keyspace {
+				groups++
+			}
+		}
+		t.row("sum", name, "", fmt.Sprintf("%d groups", groups), "", grouped(k.Rows), grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), k.Digest)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/cluster"
@@ -52,7 +53,7 @@ func (a admin) Plan(ctx context.Context) ([]api.AdminStep, error) {
 	for _, p := range planned {
 		s := api.AdminStep{
 			Step: p.Kind, Name: p.Name, Add: name.all(p.Add), Remove: name.all(p.Remove),
-			From: name[p.From], To: name[p.To], Node: name[p.Node], State: p.State, Raise: p.Raise, Reason: p.Reason,
+			From: name[p.From], To: name[p.To], Node: name[p.Node], State: p.State, Raise: p.Raise, Reason: name.in(p.Reason),
 		}
 		if p.Name != "" {
 			s.Group = &p.Group
@@ -138,6 +139,14 @@ func names(catalog *raftfsm.CatalogView) nodeNames {
 		}
 	}
 	return called
+}
+
+// in puts names in the place of keys in a text for people.
+func (n nodeNames) in(text string) string {
+	for key, name := range n {
+		text = strings.ReplaceAll(text, key, name)
+	}
+	return text
 }
 
 // all calls nodes that are gone by key.

@@ -28,6 +28,9 @@ func (s *Server) answer(r *http.Request, body []byte, shards []int) (int, any) {
 }
 
 func (s *Server) operations(r *http.Request, body []byte) (int, any) {
+	if strings.HasPrefix(r.URL.Path, "/v1/admin/") {
+		return s.adminLocked(r, body)
+	}
 	switch route := r.Method + " " + r.URL.Path; {
 	case route == "GET /readyz":
 		if s.mu.notReady != "" {

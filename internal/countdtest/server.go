@@ -50,6 +50,7 @@ type Server struct {
 		producers map[producerAt]*producer
 		keys      map[keyAt]*keyed
 		forgotten map[string]bool // names of producers
+		cluster   *Cluster
 	}
 	late sync.WaitGroup // of requests that are applied after their answer; the test's end waits
 }
@@ -72,6 +73,7 @@ func New(t testing.TB) *Server {
 		{"users", "counters", []string{"posts", "followers", "following"}, 4, map[uint64][]int64{}},
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
+	s.SetCluster("n1")
 	t.Cleanup(func() {
 		s.Close()
 		s.late.Wait()
@@ -216,6 +218,14 @@ func (s *Server) split(r *http.Request, body []byte, fault *Fault) (applied, unk
 }
 
 func reply(w http.ResponseWriter, status int, answer any) {
+	if stream, ok := answer.(stream); ok {
+		for name, value := range stream.headers {
+			w.Header().Set(name, value)
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(stream.body)))
+		_, _ = w.Write(stream.body) // a caller that is gone misses it
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone misses it

@@ -1,0 +1,231 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// ClusterNode is one node of a cluster as all of them tell it.
+type ClusterNode struct {
+	ID          string `json:"id"`  // its name; its key if another node has that
+	Key         string `json:"key"` // tells it from others that had the name
+	Zone        string `json:"zone"`
+	State       string `json:"state"`     // active, draining or leaving
+	Alive       bool   `json:"alive"`     // other nodes hear of it
+	Answers     bool   `json:"answers"`   // it answered just now
+	NotReady    string `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
+	Life        string `json:"life"`      // another after each restart; "" when it does not answer
+	Version     string `json:"version"`
+	VersionMax  int    `json:"version_max"` // the highest cluster version that its program speaks
+	Leads       int    `json:"leads"`       // groups
+	Replicas    int    `json:"replicas"`    // groups that it is a member of
+	MemoryFull  bool   `json:"memory_full"`
+	DiskFull    bool   `json:"disk_full"`
+	HTTPAddr    string `json:"http_addr"`
+	ClusterAddr string `json:"cluster_addr"`
+	GossipAddr  string `json:"gossip_addr"`
+}
+
+// ClusterNodes are the nodes of a cluster, by key.
+type ClusterNodes struct {
+	ClusterID string        `json:"cluster_id"`
+	Nodes     []ClusterNode `json:"nodes"`
+}
+
+// ClusterGroup is one Raft group with its replicas.
+type ClusterGroup struct {
+	ID        uint32    `json:"id"`
+	Keyspace  string    `json:"keyspace"` // "meta" for the group of the catalog
+	Shard     int       `json:"shard"`
+	Leader    string    `json:"leader"` // "" for none that answers
+	Term      uint64    `json:"term"`
+	Target    []string  `json:"target"` // who is to be a voter
+	Voters    []string  `json:"voters"`
+	NonVoters []string  `json:"non_voters"`
+	Rows      uint64    `json:"rows"`
+	Bytes     uint64    `json:"bytes"` // of the leader's memory
+	Replicas  []Replica `json:"replicas"`
+}
+
+// Replica is a replica that was heard of.
+type Replica struct {
+	Node         string `json:"node"`
+	Role         string `json:"role"`
+	AppliedIndex uint64 `json:"applied_index"`
+	Lag          uint64 `json:"lag"` // entries that the leader has applied and it has not
+}
+
+// GroupDigests is what the replicas of a group hold, to be compared.
+type GroupDigests struct {
+	ID       uint32          `json:"id"`
+	Keyspace string          `json:"keyspace"`
+	Shard    int             `json:"shard"`
+	Replicas []ReplicaDigest `json:"replicas"`
+}
+
+// ReplicaDigest is a replica's digest, and what it was at earlier indexes.
+type ReplicaDigest struct {
+	Node         string       `json:"node"`
+	AppliedIndex uint64       `json:"applied_index"`
+	Digest       string       `json:"digest"` // 16 hex digits
+	Marks        []DigestMark `json:"marks"`
+}
+
+// DigestMark is a replica's digest at an index.
+type DigestMark struct {
+	Index  uint64 `json:"index"`
+	Digest string `json:"digest"`
+}
+
+// PlanStep is what the placement would do next.
+type PlanStep struct {
+	Step    string   `json:"step"` // place, transfer, set_node_state, remove_node or raise_version
+	Group   *uint32  `json:"group,omitempty"`
+	Name    string   `json:"name,omitempty"` // of the group, such as posts/3
+	Add     []string `json:"add,omitempty"`
+	Remove  []string `json:"remove,omitempty"`
+	From    string   `json:"from,omitempty"`
+	To      string   `json:"to,omitempty"`
+	Node    string   `json:"node,omitempty"`
+	State   string   `json:"state,omitempty"`
+	Version int      `json:"version,omitempty"`
+	Reason  string   `json:"reason"`
+}
+
+// ClusterVersion says what commands and formats the nodes may use.
+type ClusterVersion struct {
+	Version int  `json:"version"`
+	Max     int  `json:"max"` // what all nodes speak
+	Held    bool `json:"held"`
+}
+
+// Changed is what a change of the cluster was about, as it now is.
+type Changed struct {
+	Changed bool            `json:"changed"` // false when it was so before
+	Node    *ChangedNode    `json:"node,omitempty"`
+	Group   *ChangedGroup   `json:"group,omitempty"`
+	Version *ClusterVersion `json:"version,omitempty"`
+}
+
+// ChangedNode is a node whose state was asked for.
+type ChangedNode struct {
+	ID    string `json:"id"`
+	Key   string `json:"key"`
+	State string `json:"state"`
+}
+
+// ChangedGroup is a group whose leader or target was asked for.
+type ChangedGroup struct {
+	ID     uint32   `json:"id"`
+	Leader string   `json:"leader"`
+	Target []string `json:"target"`
+}
+
+func (c *Client) show(ctx context.Context, what string, answer any) error {
+	return c.do(ctx, call{method: http.MethodGet, path: "/v1/admin/" + what}, answer)
+}
+
+// ClusterNodes lists the nodes of the cluster.
+func (c *Client) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
+	var answer ClusterNodes
+	err := c.show(ctx, "nodes", &answer)
+	return answer, err
+}
+
+// ClusterGroups lists the groups of the cluster, by number.
+func (c *Client) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
+	var answer struct {
+		Groups []ClusterGroup `json:"groups"`
+	}
+	err := c.show(ctx, "groups", &answer)
+	return answer.Groups, err
+}
+
+// Digests lists what all replicas hold.
+func (c *Client) Digests(ctx context.Context) ([]GroupDigests, error) {
+	var answer struct {
+		Groups []GroupDigests `json:"groups"`
+	}
+	err := c.show(ctx, "digests", &answer)
+	return answer.Groups, err
+}
+
+// Plan lists what the placement would do next.
+func (c *Client) Plan(ctx context.Context) ([]PlanStep, error) {
+	var answer struct {
+		Steps []PlanStep `json:"steps"`
+	}
+	err := c.show(ctx, "plan", &answer)
+	return answer.Steps, err
+}
+
+// ClusterVersion reads the cluster version.
+func (c *Client) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
+	var answer ClusterVersion
+	err := c.show(ctx, "version", &answer)
+	return answer, err
+}
+
+// The changes of a cluster may all be repeated. They begin what then takes its
+// time.
+func (c *Client) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return Changed{}, err
+	}
+	var answer Changed
+	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/" + what, body: body}, &answer)
+	return answer, err
+}
+
+// Drain has a node, by name or key, lead nothing and take nothing new.
+func (c *Client) Drain(ctx context.Context, node string) (Changed, error) {
+	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
+}
+
+// Undrain ends a drain, or has a node that is leaving stay.
+func (c *Client) Undrain(ctx context.Context, node string) (Changed, error) {
+	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
+}
+
+// Remove has a node leave the cluster once others hold what it holds.
+func (c *Client) Remove(ctx context.Context, node string) (Changed, error) {
+	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
+}
+
+// Transfer hands a group over to another of its voters.
+func (c *Client) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
+	return c.changeCluster(ctx, groupPath(group, "transfer"), struct {
+		To string `json:"to"`
+	}{to})
+}
+
+// Move moves a replica of a group to another node.
+func (c *Client) Move(ctx context.Context, group uint32, from, to string) (Changed, error) {
+	return c.changeCluster(ctx, groupPath(group, "move"), struct {
+		From string `json:"from"`
+		To   string `json:"to"`
+	}{from, to})
+}
+
+// HoldVersion keeps the cluster version what it is, or lets it go.
+func (c *Client) HoldVersion(ctx context.Context, held bool) (Changed, error) {
+	return c.changeCluster(ctx, "version", struct {
+		Hold bool `json:"hold"`
+	}{held})
+}
+
+// FinalizeVersion lets the cluster version go and raises it to what all nodes
+// speak.
+func (c *Client) FinalizeVersion(ctx context.Context) (Changed, error) {
+	return c.changeCluster(ctx, "version", struct {
+		Finalize bool `json:"finalize"`
+	}{true})
+}
+
+func groupPath(group uint32, verb string) string {
+	return "groups/" + strconv.FormatUint(uint64(group), 10) + "/" + verb
+}

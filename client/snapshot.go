@@ -1,0 +1,111 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Snapshot is one shard's rows at a moment, on their way from the server.
+type Snapshot struct {
+	io.ReadCloser        // to be read to its end, which is an error if bytes are missing, and closed
+	Bytes         int64  // of it
+	Index         uint64 // log index that it is of
+	Rows          uint64
+	Digest        string // of the rows, 16 hex digits
+}
+
+// Restored is what a shard holds after a restore.
+type Restored struct {
+	Group  uint32 `json:"group"`
+	Rows   uint64 `json:"rows"`
+	Digest string `json:"digest"`
+}
+
+// Snapshot takes a snapshot of a shard, by the number of its group. It is sent
+// once, to the address in use, which may send it on to the leader's. The server
+// has TimeoutMax until the first byte; reading may take as long as it does.
+func (c *Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
+	r, err := c.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.stream(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{ReadCloser: resp.Body, Bytes: resp.ContentLength, Digest: resp.Header.Get("Countd-Digest")}
+	s.Index, err = strconv.ParseUint(resp.Header.Get("Countd-Index"), 10, 64)
+	if err == nil {
+		s.Rows, err = strconv.ParseUint(resp.Header.Get("Countd-Rows"), 10, 64)
+	}
+	if err != nil || s.Bytes < 0 || len(s.Digest) != 16 {
+		resp.Body.Close()
+		return nil, fmt.Errorf("cannot read the head of the snapshot of group %d: %w", group, errors.Join(err, errNoHead))
+	}
+	return s, nil
+}
+
+var errNoHead = errors.New("its index, rows, digest or length is not told")
+
+// Restore sets the rows of a shard to those of a snapshot of that many bytes. It
+// is refused where the shard has rows, unless force deletes them first. It is
+// sent once; a restore that was cut short is repeated with force.
+func (c *Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
+	r, err := c.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+"?force="+strconv.FormatBool(force), snapshot)
+	if err != nil {
+		return Restored{}, err
+	}
+	r.ContentLength = bytes
+	r.Header.Set("Content-Type", "application/octet-stream")
+	resp, err := c.stream(ctx, r)
+	if err != nil {
+		return Restored{}, err
+	}
+	defer resp.Body.Close()
+	var answer Restored
+	if err := json.NewDecoder(io.LimitReader(resp.Body, answerBytesMax)).Decode(&answer); err != nil {
+		return Restored{}, fmt.Errorf("cannot read the answer of the restore: %w", err)
+	}
+	return answer, nil
+}
+
+// Raw reads what a path of the server answers, whatever its form.
+func (c *Client) Raw(ctx context.Context, path string) ([]byte, error) {
+	status, body, header, err := c.send(ctx, c.Addr(), call{method: http.MethodGet, path: path})
+	if err == nil && status/100 != 2 {
+		return nil, decodeError(status, header, body)
+	}
+	return body, err
+}
+
+func (c *Client) streamRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.Addr()+"/v1/admin/"+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a request: %w", err)
+	}
+	r.Header.Set("Countd-Timeout", TimeoutMax.Round(time.Second).String())
+	return r, nil
+}
+
+// stream makes the round trip and leaves the body of a good answer to the caller.
+func (c *Client) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return nil, noAnswer(ctx, c.Addr(), err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytesMax))
+	if err != nil {
+		return nil, noAnswer(ctx, c.Addr(), err)
+	}
+	return nil, decodeError(resp.StatusCode, resp.Header, body)
+}

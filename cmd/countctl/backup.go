@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+)
+
+// backupRetryFor is how long one shard's snapshot is tried again while its group
+// changes hands.
+const backupRetryFor = time.Minute
+
+// backupOutput is what backup prints as JSON.
+type backupOutput struct {
+	Dir     string  `json:"dir"`
+	Shards  int     `json:"shards"`
+	Rows    uint64  `json:"rows"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (c *cli) backupCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Write all rows of all keyspaces to a new directory",
+		Long: `Write all rows of all keyspaces to a new directory.
+
+Each shard is as it was at one moment, with all that was acknowledged before the
+backup began; two shards may be of different moments. Writes go on meanwhile. The
+files have checksums and restore checks them all. What the shards remember of
+requests is in the files, but not restored.`,
+		Args: exactly(1, "a DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.backup(cmd.Context(), args[0]) },
+	}
+}
+
+func (c *cli) backup(ctx context.Context, dir string) error {
+	server, _, err := c.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if err := makeEmptyDir(dir); err != nil {
+		return err
+	}
+	b := backup{cli: c, server: server, dir: dir}
+	began := time.Now()
+	m, err := b.all(ctx)
+	if err != nil {
+		return fmt.Errorf("%s holds no whole backup: %w", dir, err)
+	}
+	if err := m.write(dir); err != nil {
+		return fmt.Errorf("cannot write the manifest of the backup: %w", err)
+	}
+	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
+	for _, k := range m.Keyspaces {
+		for _, g := range k.Groups {
+			out.Shards++
+			out.Rows += g.Rows
+			out.Bytes += g.Bytes
+		}
+	}
+	return c.print(out, func(t *table) {
+		t.row("BACKUP", "SHARDS", "ROWS", "BYTES", "SECONDS")
+		t.row(dir, out.Shards, grouped(out.Rows), grouped(out.Bytes), fmt.Sprintf("%.1f", out.Seconds))
+	})
+}
+
+// makeEmptyDir makes a directory, or takes an empty one.
+func makeEmptyDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fmt.Errorf("cannot make the directory of the backup: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("cannot look into the directory of the backup: %w", err)
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
+	}
+	return nil
+}
+
+// backup is a backup under way.
+type backup struct {
+	*cli
+	server *client.Client
+	dir    string
+}
+
+func (b *backup) all(ctx context.Context) (*manifest, error) {
+	m := &manifest{Format: manifestFormat, Program: clientVersion(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
+	nodes, err := b.server.ClusterNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.ClusterID = nodes.ClusterID
+	keyspaces, err := b.server.Keyspaces(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	numbers, err := groupNumbers(ctx, b.server)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keyspaces {
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards}
+		for shard := range k.Shards {
+			g, err := b.shard(ctx, k.Name, shard, numbers)
+			if err != nil {
+				return nil, fmt.Errorf("cannot back up %s/%d: %w", k.Name, shard, err)
+			}
+			in.Groups = append(in.Groups, *g)
+		}
+		m.Keyspaces = append(m.Keyspaces, in)
+	}
+	m.Ended = time.Now().UTC()
+	return m, nil
+}
+
+// groupNumbers returns the numbers of the groups by name.
+func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
+	groups, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	numbers := map[string]uint32{}
+	for _, g := range groups {
+		numbers[groupName(g)] = g.ID
+	}
+	return numbers, nil
+}
+
+// shard writes one shard's file, from its beginning again if its leader goes.
+func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
+	name := fmt.Sprintf("%s/%d", keyspace, shard)
+	number, there := numbers[name]
+	if !there {
+		return nil, errors.New("it has no group")
+	}
+	g := &manifestGroup{Shard: shard, File: groupFile(keyspace, shard)}
+	retry := client.Retry{For: backupRetryFor, OnWait: func(err error, _ time.Duration) { b.say("%s: %v", name, err) }}
+	err := retry.Do(ctx, func() error { return b.file(ctx, number, g) })
+	if err == nil {
+		b.say("%s: %s rows, %s bytes", name, grouped(g.Rows), grouped(g.Bytes))
+	}
+	return g, err
+}
+
+func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) error {
+	source, err := b.leader(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	in, err := source.Snapshot(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := atomicfile.Create(filepath.Join(b.dir, g.File))
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, sum), in)
+	if err != nil || n != in.Bytes {
+		return fmt.Errorf("%w: the snapshot ends after %d of %d bytes: %w", client.ErrNoAnswer, n, in.Bytes, err)
+	}
+	g.Bytes, g.Index, g.Rows, g.Digest = n, in.Index, in.Rows, in.Digest
+	g.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	return out.Commit()
+}
+
+// leader makes a client of the node that leads a group, or of any if none is
+// known.
+func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
+	addr := b.server.Addr()
+	seen, err := b.server.ClusterNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := b.server.ClusterGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if n, there := findNode(seen.Nodes, g.Leader); there && g.ID == number {
+			addr = n.HTTPAddr
+		}
+	}
+	return client.New(client.Config{Addrs: []string{addr}, Timeout: b.timeout})
+}

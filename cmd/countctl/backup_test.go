@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// backedUp is a backup of a server with some rows.
+func backedUp(t *testing.T) (dir string, server *countdtest.Server) {
+	t.Helper()
+	server = countdtest.New(t)
+	for id := range uint64(50) {
+		server.Put(id, int64(id), 1, 2, 3)
+	}
+	dir = filepath.Join(t.TempDir(), "backup")
+	out := decode[backupOutput](t, against(t, server).ok("backup", dir, "-o", "json"))
+	if out.Rows != 50 || out.Shards != 8 {
+		t.Fatalf("backed up %+v", out)
+	}
+	return dir, server
+}
+
+func TestBackupIsRestored(t *testing.T) {
+	dir, from := backedUp(t)
+	to := countdtest.New(t)
+	to.SetClusterID("other")
+	out := decode[restoreOutput](t, against(t, to).ok("restore", dir, "-o", "json"))
+	if out.Rows != 50 || !out.Verify.Equal || to.Rows() != 50 {
+		t.Errorf("restored %+v, %d rows", out, to.Rows())
+	}
+	for id := range uint64(50) {
+		if got, want := to.Row(id), from.Row(id); got[0] != want[0] || got[3] != want[3] {
+			t.Errorf("row %d is %v, was %v", id, got, want)
+		}
+	}
+	if got := against(t, to).run("restore", dir); got.code != exitFail || !strings.Contains(got.err, "--force deletes them") {
+		t.Errorf("over rows: exit %d, %s", got.code, got.err)
+	}
+	to.Put(1000, 1, 1, 1, 1)
+	if got := against(t, to).run("restore", dir, "--force"); got.code != exitUsage {
+		t.Errorf("force without --yes: exit %d, %s", got.code, got.err)
+	}
+	against(t, to).ok("restore", dir, "--force", "--yes")
+	if to.Rows() != 50 {
+		t.Errorf("%d rows after a forced restore", to.Rows())
+	}
+	if got := against(t, from).run("backup", dir); got.code != exitFail || !strings.Contains(got.err, "is not empty") {
+		t.Errorf("a backup over a backup: exit %d, %s", got.code, got.err)
+	}
+}
+
+// Nothing is sent of a backup that is not whole.
+func TestRestoreRefusesDamage(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, dir string){
+		"no manifest": func(t *testing.T, dir string) { mustDo(t, os.Remove(filepath.Join(dir, manifestFile))) },
+		"a file is gone": func(t *testing.T, dir string) {
+			mustDo(t, os.Remove(filepath.Join(dir, "posts-02.snapshot")))
+		},
+		"a byte is another": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, "posts-02.snapshot")
+			text := []byte(readAll(t, path))
+			text[len(text)/2] ^= 1
+			mustDo(t, os.WriteFile(path, text, 0o600))
+		},
+		"a file is cut": func(t *testing.T, dir string) { mustDo(t, os.Truncate(filepath.Join(dir, "posts-02.snapshot"), 10)) },
+		"a digest is another": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(readAll(t, path)), []byte(`"sha256": "`), []byte(`"sha256": "0`), 1), 0o600))
+		},
+		"another format": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(readAll(t, path)), []byte(`"format": 1`), []byte(`"format": 2`), 1), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, _ := backedUp(t)
+			damage(t, dir)
+			to := countdtest.New(t)
+			var sent atomic.Int32
+			to.Fail = func(*http.Request, []byte) *countdtest.Fault { sent.Add(1); return nil }
+			for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--check"}} {
+				if got := against(t, to).run(args...); got.code != exitFail || !strings.Contains(got.err, errBackup.Error()) || sent.Load() > 0 {
+					t.Errorf("%q: exit %d, %s, %d requests", args, got.code, got.err, sent.Load())
+				}
+			}
+		})
+	}
+}
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRestoreOfOtherShapes(t *testing.T) {
+	dir, _ := backedUp(t)
+	edit := func(was, is string) string {
+		other := t.TempDir()
+		mustDo(t, os.CopyFS(other, os.DirFS(dir)))
+		path := filepath.Join(other, manifestFile)
+		text := readAll(t, path)
+		if !strings.Contains(text, was) {
+			t.Fatalf("no %s in %s", was, text)
+		}
+		mustDo(t, os.WriteFile(path, []byte(strings.Replace(text, was, is, 1)), 0o600))
+		return other
+	}
+	columns := edit(`"repost",`, `"share",`)
+	if got := against(t, countdtest.New(t)).run("restore", columns); got.code != exitFail || !strings.Contains(got.err, "has columns") {
+		t.Errorf("other columns: exit %d, %s", got.code, got.err)
+	}
+	wider := edit(`"view"`, `"view", "share"`)
+	against(t, countdtest.New(t)).ok("restore", wider)
+
+	var m manifest
+	mustDo(t, json.Unmarshal([]byte(readAll(t, filepath.Join(dir, manifestFile))), &m))
+	m.Keyspaces[0].Shards, m.Keyspaces[0].Groups = 3, m.Keyspaces[0].Groups[:3]
+	shards := t.TempDir()
+	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
+	mustDo(t, m.write(shards))
+	if got := against(t, countdtest.New(t)).run("restore", shards); got.code != exitFail || !strings.Contains(got.err, "--shards posts=3") {
+		t.Errorf("other shards: exit %d, %s", got.code, got.err)
+	}
+}
+
+// A snapshot that is cut off, or refused while the group changes hands, is taken
+// again.
+func TestBackupTriesAgain(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(1, 1, 1, 1, 1)
+	var tries atomic.Int32
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if !strings.HasSuffix(r.URL.Path, "/groups/1/snapshot") {
+			return nil
+		}
+		switch tries.Add(1) {
+		case 1:
+			return &countdtest.Fault{Status: 503, Code: "no_leader"}
+		case 2:
+			return &countdtest.Fault{Hang: true}
+		}
+		return nil
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server).ok("backup", dir)
+	if tries.Load() != 3 {
+		t.Errorf("%d tries", tries.Load())
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 9 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+func FuzzParseManifest(f *testing.F) {
+	f.Add([]byte(`{"format":1,"keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"a-00.snapshot","bytes":1}]}]}`))
+	f.Add([]byte(`{"format":1,"keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"../a","bytes":1}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := parseManifest(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, k := range m.Keyspaces {
+			for _, g := range k.Groups {
+				if g.File != filepath.Base(g.File) || g.File == "" {
+					t.Fatalf("a file that lies elsewhere: %q", g.File)
+				}
+				if err := g.check(t.TempDir()); !errors.Is(err, errBackup) {
+					t.Fatalf("a file that is not there: %v", err)
+				}
+			}
+		}
+	})
+}

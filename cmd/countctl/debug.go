@@ -1,0 +1,148 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+)
+
+// bundlePaths are what a bundle holds of each node. None of it has counts, keys
+// or settings in it. What a node does not serve is left out.
+var bundlePaths = []struct{ path, file string }{
+	{"/metrics", "metrics.txt"},
+	{"/readyz", "readyz.json"},
+	{"/v1/version", "version.json"},
+	{"/v1/cluster", "cluster.json"},
+	{"/debug/pprof/goroutine?debug=2", "goroutines.txt"},
+}
+
+// bundleAdminPaths are what a bundle holds of the cluster.
+var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version"}
+
+// bundleOutput is what debug bundle prints as JSON.
+type bundleOutput struct {
+	File   string   `json:"file"`
+	Files  int      `json:"files"`
+	Bytes  int64    `json:"bytes"` // before compression
+	Failed []string `json:"failed"`
+}
+
+func (c *cli) debugCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "debug",
+		Short: "Gather what helps to find a fault",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return usagef("debug needs bundle") },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "bundle FILE.tar.gz",
+		Short: "Write the metrics and the state of all nodes to a file",
+		Long: `Write the metrics and the state of all nodes to a file.
+
+It holds no counts, no keys of requests and no settings. A node that does not
+answer is named in errors.txt.`,
+		Args: exactly(1, "a FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return c.bundle(cmd.Context(), args[0]) },
+	})
+	return cmd
+}
+
+func (c *cli) bundle(ctx context.Context, file string) error {
+	server, nodes, err := c.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	target, err := atomicfile.Create(file)
+	if err != nil {
+		return fmt.Errorf("cannot create %s: %w", file, err)
+	}
+	defer target.Abort()
+	zip := gzip.NewWriter(target)
+	b := bundleWriter{tar: tar.NewWriter(zip), now: time.Now(), out: bundleOutput{File: file, Failed: []string{}}}
+	for _, what := range bundleAdminPaths {
+		b.fetch(ctx, server, "/v1/admin/"+what, path.Join("cluster", what+".json"))
+	}
+	for _, n := range nodes {
+		c.say("%s at %s", n.ID, n.HTTPAddr)
+		b.node(ctx, n, c.timeout)
+	}
+	b.errors()
+	if b.failed == nil {
+		b.failed = b.tar.Close()
+	}
+	if b.failed == nil {
+		b.failed = zip.Close()
+	}
+	if b.failed == nil {
+		b.failed = target.Commit()
+	}
+	if b.failed != nil {
+		return fmt.Errorf("cannot write %s: %w", file, b.failed)
+	}
+	return c.print(b.out, func(t *table) {
+		t.row("FILE", "FILES IN IT", "BYTES", "NOT ANSWERED")
+		t.row(file, b.out.Files, grouped(b.out.Bytes), len(b.out.Failed))
+	})
+}
+
+// bundleWriter fills a bundle. After a failed write it does nothing.
+type bundleWriter struct {
+	tar    *tar.Writer
+	now    time.Time
+	out    bundleOutput
+	failed error
+}
+
+func (b *bundleWriter) node(ctx context.Context, n client.ClusterNode, timeout time.Duration) {
+	server, err := client.New(client.Config{Addrs: []string{n.HTTPAddr}, Timeout: timeout, Retry: client.Retry{For: client.RetryNever}})
+	if err != nil {
+		b.out.Failed = append(b.out.Failed, fmt.Sprintf("%s: %v", n.ID, err))
+		return
+	}
+	defer server.Close()
+	for _, p := range bundlePaths {
+		b.fetch(ctx, server, p.path, path.Join("nodes", n.Key, p.file))
+	}
+}
+
+func (b *bundleWriter) fetch(ctx context.Context, server *client.Client, from, to string) {
+	body, err := server.Raw(ctx, from)
+	if refused := (*client.Error)(nil); errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return
+	}
+	if err != nil {
+		b.out.Failed = append(b.out.Failed, fmt.Sprintf("%s%s: %v", server.Addr(), from, err))
+		return
+	}
+	b.add(to, body)
+}
+
+func (b *bundleWriter) errors() {
+	var text []byte
+	for _, line := range b.out.Failed {
+		text = append(append(text, line...), '\n')
+	}
+	b.add("errors.txt", text)
+}
+
+func (b *bundleWriter) add(name string, body []byte) {
+	if b.failed != nil {
+		return
+	}
+	if b.failed = b.tar.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(body)), ModTime: b.now}); b.failed == nil {
+		_, b.failed = b.tar.Write(body)
+	}
+	b.out.Files++
+	b.out.Bytes += int64(len(body))
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// drainWait is a generous time for some tens of groups to change hands.
+	drainWait = 2 * time.Minute
+	// moveWait is as long as replicas may take that are copied one by one.
+	moveWait = 24 * time.Hour
+)
+
+// nodesOutput is what node list prints as JSON.
+type nodesOutput struct {
+	ClusterID string               `json:"cluster_id"`
+	Nodes     []client.ClusterNode `json:"nodes"`
+}
+
+// nodeOutput is what node drain, undrain and remove print as JSON.
+type nodeOutput struct {
+	Node    string `json:"node"`
+	Key     string `json:"key"`
+	State   string `json:"state"` // active, draining, leaving or, once it is, removed
+	Changed bool   `json:"changed"`
+	Leads   int    `json:"leads"`
+	Done    bool   `json:"done"` // what was asked for has been waited for
+}
+
+func (c *cli) nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "List, drain and remove the nodes of the cluster",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("node needs list, drain, undrain or remove")
+		},
+	}
+	cmd.AddCommand(c.nodeListCommand(), c.nodeDrainCommand(), c.nodeUndrainCommand(), c.nodeRemoveCommand())
+	return cmd
+}
+
+func (c *cli) nodeListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Print the nodes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := c.connect()
+			if err != nil {
+				return err
+			}
+			defer server.Close()
+			seen, err := server.ClusterNodes(cmd.Context())
+			if err != nil {
+				return fmt.Errorf("cannot list the nodes: %w", err)
+			}
+			return c.print(nodesOutput(seen), func(t *table) { t.nodes(seen.Nodes) })
+		},
+	}
+}
+
+func (t *table) nodes(nodes []client.ClusterNode) {
+	t.row("NODE", "KEY", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS", "HTTP")
+	for _, n := range nodes {
+		t.row(n.ID, n.Key, n.Zone, condition(n), n.Version, n.Leads, n.Replicas, n.HTTPAddr)
+	}
+}
+
+func (c *cli) nodeDrainCommand() *cobra.Command {
+	wait := drainWait
+	cmd := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Have a node lead nothing and take no new replicas, and wait until it leads nothing",
+		Long: `Have a node lead nothing and take no new replicas, and wait until it leads nothing.
+
+It keeps the replicas that it has and answers requests. End it with node undrain.`,
+		Args: exactly(1, "a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
+				c.say("%s hands over the %d groups that it leads and takes no new replicas", n.ID, n.Leads)
+				if err := c.confirm("Drain " + n.ID + "?"); err != nil {
+					return nodeOutput{}, err
+				}
+				return c.drain(ctx, server, n, wait)
+			})
+		},
+	}
+	waitFlag(cmd, &wait)
+	return cmd
+}
+
+func waitFlag(cmd *cobra.Command, wait *time.Duration) {
+	cmd.Flags().DurationVar(wait, "wait", *wait, "how long to wait for the end")
+}
+
+// onNode looks for the node and has act change it.
+func (c *cli) onNode(ctx context.Context, called string, act func(context.Context, *client.Client, client.ClusterNode) (nodeOutput, error)) error {
+	server, nodes, err := c.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	n, there := findNode(nodes, called)
+	if !there {
+		return fmt.Errorf("there is no node %s; countctl node list shows those there are", called)
+	}
+	out, err := act(ctx, server, n)
+	if err != nil {
+		return err
+	}
+	return c.print(out, func(t *table) {
+		t.row("NODE", "KEY", "STATE", "LEADS")
+		t.row(out.Node, out.Key, out.State, out.Leads)
+	})
+}
+
+// drain drains a node and, unless --no-wait is given, waits until it leads
+// nothing.
+func (c *cli) drain(ctx context.Context, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
+	changed, err := server.Drain(ctx, n.Key)
+	if err != nil {
+		return nodeOutput{}, fmt.Errorf("cannot drain %s: %w", n.ID, err)
+	}
+	out := nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}
+	if c.noWait {
+		return out, nil
+	}
+	out.Done = true
+	return out, c.await(ctx, wait, func(ctx context.Context) (string, error) {
+		now, there, err := nodeNow(ctx, server, n.Key)
+		if err != nil || !there {
+			return "", err
+		}
+		if out.Leads = now.Leads; now.Leads > 0 {
+			return fmt.Sprintf("%s leads %d groups", n.ID, now.Leads), nil
+		}
+		return "", nil
+	})
+}
+
+func (c *cli) nodeUndrainCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "undrain NODE",
+		Short: "End a drain, or have a node stay that is leaving",
+		Args:  exactly(1, "a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
+				changed, err := server.Undrain(ctx, n.Key)
+				if err != nil {
+					return nodeOutput{}, fmt.Errorf("cannot undrain %s: %w", n.ID, err)
+				}
+				return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads, Done: true}, nil
+			})
+		},
+	}
+}
+
+func (c *cli) nodeRemoveCommand() *cobra.Command {
+	wait := moveWait
+	cmd := &cobra.Command{
+		Use:   "remove NODE",
+		Short: "Move a node's replicas to others, remove it from the cluster, and wait for that",
+		Long: `Move a node's replicas to others, remove it from the cluster, and wait for that.
+
+Replicas are moved two groups at a time, each copied before the old one goes.
+Stop the node's process once it is removed, and never start it on that data
+directory again. Until it is removed, node undrain has it stay.`,
+		Args: exactly(1, "a NODE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
+				c.say("%s leaves the cluster: its %d replicas move to other nodes, then it is removed for good", n.ID, n.Replicas)
+				if err := c.confirmRisk("Remove " + n.ID + "?"); err != nil {
+					return nodeOutput{}, err
+				}
+				return c.remove(ctx, server, n, wait)
+			})
+		},
+	}
+	waitFlag(cmd, &wait)
+	return cmd
+}
+
+func (c *cli) remove(ctx context.Context, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
+	changed, err := server.Remove(ctx, n.Key)
+	if err != nil {
+		return nodeOutput{}, fmt.Errorf("cannot remove %s: %w", n.ID, err)
+	}
+	out := nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}
+	if c.noWait {
+		return out, nil
+	}
+	err = c.await(ctx, wait, func(ctx context.Context) (string, error) {
+		now, there, err := nodeNow(ctx, server, n.Key)
+		switch {
+		case err != nil:
+			return "", err
+		case !there:
+			out.State, out.Leads, out.Done = "removed", 0, true
+			return "", nil
+		case now.State != "leaving":
+			return "", fmt.Errorf("%s is %s: it is not to leave any more", n.ID, now.State)
+		}
+		out.Leads = now.Leads
+		return fmt.Sprintf("%s holds %d replicas and leads %d", n.ID, now.Replicas, now.Leads), nil
+	})
+	return out, err
+}

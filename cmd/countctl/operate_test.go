@@ -1,0 +1,402 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// three is a cluster of three nodes.
+func three(t *testing.T) (*countdtest.Server, *invocation) {
+	server := countdtest.New(t)
+	server.SetCluster("n1", "n2", "n3")
+	return server, against(t, server)
+}
+
+func codes(warnings []warning) []string {
+	var all []string
+	for _, w := range warnings {
+		all = append(all, w.Code)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func TestWarnings(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		want []string
+	}{
+		"none":                      {func(*countdtest.Cluster) {}, nil},
+		"a dead node":               {func(c *countdtest.Cluster) { c.Nodes[2].Alive, c.Nodes[2].Answers = false, false }, []string{"group_degraded", "node_dead"}},
+		"a silent node":             {func(c *countdtest.Cluster) { c.Nodes[2].Answers = false }, []string{"node_silent"}},
+		"one not ready":             {func(c *countdtest.Cluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
+		"one drained":               {func(c *countdtest.Cluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
+		"one leaving":               {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
+		"no memory":                 {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
+		"no disk":                   {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
+		"no leader":                 {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
+		"few voters":                {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
+		"a move":                    {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
+		"a replica behind":          {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
+		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
+		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(test.edit)
+			s := decode[statusOutput](t, i.ok("status", "-o", "json"))
+			if got := codes(s.Warnings); !slices.Equal(got, test.want) {
+				t.Errorf("warnings %+v, want %q", s.Warnings, test.want)
+			}
+			table := i.ok("status")
+			for _, w := range s.Warnings {
+				if !strings.Contains(table, w.Text) {
+					t.Errorf("the table lacks %q:\n%s", w.Text, table)
+				}
+			}
+		})
+	}
+}
+
+func TestStatusOfManyGroupsFitsAScreen(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		for n := range 100 {
+			g := c.Groups[1]
+			g.ID, g.Shard = uint32(100+n), 100+n
+			c.Groups = append(c.Groups, g)
+		}
+	})
+	if lines := strings.Count(i.ok("status"), "\n"); lines > 24 {
+		t.Errorf("%d lines", lines)
+	}
+}
+
+func TestNodeDrain(t *testing.T) {
+	server, i := three(t)
+	looks := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, method, path string) {
+			if method == http.MethodGet && c.Nodes[1].State == "draining" {
+				looks++
+				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // it takes a while
+			}
+		}
+	})
+	got := i.run("node", "drain", "n2", "-o", "json")
+	out := decode[nodeOutput](t, got.out)
+	if got.code != exitOK || !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" || !strings.Contains(got.err, "n2 leads 1 groups") {
+		t.Errorf("exit %d, %+v, %s", got.code, out, got.err)
+	}
+	if out := decode[nodeOutput](t, i.ok("node", "drain", "n2", "-o", "json")); out.Changed {
+		t.Errorf("again: %+v", out)
+	}
+	if out := decode[nodeOutput](t, i.ok("node", "undrain", "n2", "-o", "json")); !out.Changed || out.State != "active" {
+		t.Errorf("undrained: %+v", out)
+	}
+	if list := i.ok("node", "list"); !strings.Contains(list, "n2.00000001") || strings.Count(list, "alive") != 3 {
+		t.Errorf("list:\n%s", list)
+	}
+}
+
+// A drain that does not come to its end in time says so, and one that is not
+// waited for does not.
+func TestNodeDrainThatDoesNotEnd(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, _ string) { c.Groups[1].Leader = "n2" }
+	})
+	if got := i.run("node", "drain", "n2", "--wait", "1ms"); got.code != exitFail || !strings.Contains(got.err, "n2 leads") {
+		t.Errorf("exit %d, %s", got.code, got.err)
+	}
+	if out := decode[nodeOutput](t, i.ok("node", "drain", "n2", "--no-wait", "-o", "json")); out.Done || out.Leads == 0 {
+		t.Errorf("not waited for: %+v", out)
+	}
+}
+
+func TestNodeRemove(t *testing.T) {
+	server, i := three(t)
+	if got := i.run("node", "remove", "n3"); got.code != exitUsage || !strings.Contains(got.err, "Give --yes") {
+		t.Errorf("without --yes: exit %d, %s", got.code, got.err)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, method, _ string) {
+			if n := c.Node("n3"); method == http.MethodGet && n != nil && n.State == "leaving" {
+				c.Nodes = c.Nodes[:2]
+			}
+		}
+	})
+	if out := decode[nodeOutput](t, i.ok("node", "remove", "n3.00000002", "--yes", "-o", "json")); out.State != "removed" || !out.Done {
+		t.Errorf("removed: %+v", out)
+	}
+	if got := i.run("node", "remove", "n3", "--yes"); got.code != exitFail || !strings.Contains(got.err, "there is no node n3") {
+		t.Errorf("again: exit %d, %s", got.code, got.err)
+	}
+	i.ok("node", "drain", "n2")
+	if got := i.run("node", "remove", "n1", "--yes"); got.code != exitFail || !strings.Contains(got.err, "no other node is active") {
+		t.Errorf("the last one: exit %d, %s", got.code, got.err)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Nodes = append(c.Nodes, countdtest.Node{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
+	})
+	if list := decode[groupsOutput](t, i.ok("group", "list", "-o", "json")); len(list.Groups) != 9 || list.Groups[1].Keyspace != "posts" {
+		t.Fatalf("groups %+v", list)
+	}
+	if out := decode[client.Changed](t, i.ok("group", "transfer", "posts/0", "n3", "-o", "json")); !out.Changed || out.Group.Leader != "n3" {
+		t.Errorf("transferred: %+v", out)
+	}
+	if out := decode[client.Changed](t, i.ok("group", "move", "1", "n1", "n4", "-o", "json")); !slices.Equal(out.Group.Target, []string{"n4", "n2", "n3"}) {
+		t.Errorf("moved: %+v", out)
+	}
+	if table := i.ok("group", "list"); !strings.Contains(table, "n4,n2,n3") {
+		t.Errorf("table:\n%s", table)
+	}
+	for args, want := range map[string]string{
+		"group transfer posts/9 n1": "there is no group posts/9", "group transfer posts/1 n9": "no such node", "group move posts/1 n4 n4": "is not to be on n4",
+	} {
+		if got := i.run(strings.Fields(args)...); got.code != exitFail || !strings.Contains(got.err, want) {
+			t.Errorf("%s: exit %d, %s", args, got.code, got.err)
+		}
+	}
+}
+
+func TestRebalance(t *testing.T) {
+	server, i := three(t)
+	if out := i.ok("rebalance", "--dry-run"); !strings.Contains(out, "nothing") {
+		t.Errorf("printed %s", out)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Steps = []map[string]any{
+			{"step": "place", "group": 1, "name": "posts/0", "add": []string{"n4"}, "remove": []string{"n1"}, "reason": "n1 has 9 replicas"},
+			{"step": "transfer", "group": 2, "name": "posts/1", "from": "n1", "to": "n2", "reason": "n1 is draining"},
+		}
+	})
+	table := i.ok("rebalance", "--dry-run")
+	for _, want := range []string{"+n4 -n1", "n1 has 9 replicas", "n1 → n2"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+	if out := decode[planOutput](t, i.ok("rebalance", "--dry-run", "-o", "json")); len(out.Steps) != 2 || *out.Steps[0].Group != 1 {
+		t.Errorf("steps %+v", out)
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) { c.Version.Max = 2 })
+	status := func(args ...string) upgradeOutput {
+		t.Helper()
+		return decode[upgradeOutput](t, i.ok(append(args, "-o", "json")...))
+	}
+	if out := status("upgrade", "status"); out.Version != 1 || out.Max != 2 || out.Final || len(out.Nodes) != 3 {
+		t.Errorf("status %+v", out)
+	}
+	if out := status("upgrade", "hold"); !out.Held || !out.Changed {
+		t.Errorf("held %+v", out)
+	}
+	if out := status("upgrade", "hold"); !out.Held || out.Changed {
+		t.Errorf("held again %+v", out)
+	}
+	if out := status("upgrade", "hold", "--off"); out.Held || !out.Changed {
+		t.Errorf("let go %+v", out)
+	}
+	if got := i.run("upgrade", "finalize"); got.code != exitUsage {
+		t.Errorf("finalize without --yes: exit %d, %s", got.code, got.err)
+	}
+	if out := status("upgrade", "finalize", "--yes"); out.Version != 2 || !out.Final || !out.Changed {
+		t.Errorf("final %+v", out)
+	}
+	if out := status("upgrade", "finalize"); out.Changed || !out.Final {
+		t.Errorf("final again %+v", out)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	mark := func(index uint64, digest string) []countdtest.Mark {
+		return []countdtest.Mark{{Index: index, Digest: digest}}
+	}
+	for name, test := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		code int
+		err  string
+	}{
+		"all alike": {func(*countdtest.Cluster) {}, exitOK, ""},
+		"one differs": {func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].Digest = "ffffffffffffffff" },
+			exitFail, "posts/2 at index 100 on n1 and n2"},
+		"one is elsewhere": {func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].AppliedIndex = 99 },
+			exitFail, "posts/2@n2"},
+		"alike at a mark": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Marks, r[1].Marks = 99, mark(64, "0000000000000007"), mark(64, "0000000000000007")
+		}, exitOK, ""},
+		"a mark differs": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Marks, r[1].Marks = 99, mark(64, "0000000000000007"), mark(64, "0000000000000008")
+		}, exitFail, "posts/2 at index 64"},
+		"one is not heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas = c.Groups[3].Replicas[:2] },
+			exitFail, "posts/2@n3"},
+		"nobody is heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas, c.Groups[3].Voters = nil, nil },
+			exitFail, "posts/2@n1"},
+		"it comes to the same index": {func(c *countdtest.Cluster) {
+			c.Groups[3].Replicas[1].AppliedIndex = 97
+			c.Looked = func(c *countdtest.Cluster, _, path string) {
+				if strings.HasSuffix(path, "digests") && c.Groups[3].Replicas[1].AppliedIndex < 100 {
+					c.Groups[3].Replicas[1].AppliedIndex++
+				}
+			}
+		}, exitOK, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(test.edit)
+			wait := "1ms"
+			if test.code == exitOK {
+				wait = "30s"
+			}
+			got := i.run("verify", "--wait", wait, "-o", "json")
+			out := decode[verifyOutput](t, got.out)
+			if got.code != test.code || !strings.Contains(got.err, test.err) || out.Equal != (test.code == exitOK) {
+				t.Errorf("exit %d, %+v, %s", got.code, out, got.err)
+			}
+		})
+	}
+}
+
+func TestVerifyOfOneNode(t *testing.T) {
+	if out := decode[verifyOutput](t, against(t, countdtest.New(t)).ok("verify", "-o", "json")); !out.Equal || out.Groups != 9 {
+		t.Errorf("%+v", out)
+	}
+}
+
+// --watch goes on until replicas differ.
+func TestVerifyWatches(t *testing.T) {
+	server, i := three(t)
+	rounds := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, path string) {
+			if strings.HasSuffix(path, "digests") {
+				if rounds++; rounds == 3 {
+					c.Groups[1].Replicas[2].Digest = "ffffffffffffffff"
+				}
+			}
+		}
+	})
+	got := i.run("verify", "--watch", "--every", "1ms", "-o", "json")
+	if got.code != exitFail || strings.Count(got.out, "\n") != 3 || rounds != 3 {
+		t.Errorf("exit %d after %d rounds, %s%s", got.code, rounds, got.out, got.err)
+	}
+}
+
+// Each node is drained, restarted and undrained before the next one is touched,
+// and none is as long as the cluster is not whole.
+func TestRollingRestart(t *testing.T) {
+	server, i := three(t)
+	log := filepath.Join(t.TempDir(), "log")
+	lives := map[string]int{}
+	restarts := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Groups[2].Replicas[1].Lag = 500 // it catches up while it is looked at
+		c.Looked = func(c *countdtest.Cluster, method, _ string) {
+			c.Groups[2].Replicas[1].Lag = max(c.Groups[2].Replicas[1].Lag, 100) - 100
+			text, _ := os.ReadFile(log) // there is none before the first restart
+			if done := strings.Fields(string(text)); len(done) > restarts {
+				n := c.Node(done[restarts])
+				for _, other := range c.Nodes {
+					if (other.ID == n.ID) != (other.State == "draining") {
+						t.Errorf("%s is %s while %s is restarted", other.ID, other.State, n.ID)
+					}
+				}
+				restarts++
+				lives[n.ID]++
+				n.Life = fmt.Sprint(lives[n.ID])
+			}
+		}
+	})
+	out := decode[rollingOutput](t, i.ok("rolling-restart", "--yes", "-o", "json", "--exec", "echo {id} >>"+log))
+	if len(out.Restarted) != 3 || restarts != 3 || len(lives) != 3 {
+		t.Errorf("restarted %+v, %v", out, lives)
+	}
+	for _, n := range decode[nodesOutput](t, i.ok("node", "list", "-o", "json")).Nodes {
+		if n.State != "active" {
+			t.Errorf("%s is left %s", n.ID, n.State)
+		}
+	}
+}
+
+func TestRollingRestartStops(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit  func(*countdtest.Cluster)
+		exec  string
+		err   string
+		state string // of n1 afterwards
+	}{
+		"the command fails":   {func(*countdtest.Cluster) {}, "exit 7", "exit status 7", "active"},
+		"it is not restarted": {func(*countdtest.Cluster) {}, "true", "has not been restarted yet", "draining"},
+		"a node is dead":      {func(c *countdtest.Cluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead", "active"},
+		"a group has no leader": {func(c *countdtest.Cluster) { c.Groups[4].Leader = "" }, "true",
+			"posts/3 has no leader", "active"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(test.edit)
+			got := i.run("rolling-restart", "--yes", "--wait", "300ms", "--nodes", "n1", "--exec", test.exec)
+			if got.code != exitFail || !strings.Contains(got.err, test.err) {
+				t.Errorf("exit %d, %s", got.code, got.err)
+			}
+			server.EditCluster(func(c *countdtest.Cluster) {
+				if c.Nodes[0].State != test.state {
+					t.Errorf("n1 is %s, want %s", c.Nodes[0].State, test.state)
+				}
+			})
+		})
+	}
+}
+
+func TestDebugBundle(t *testing.T) {
+	_, i := three(t)
+	file := filepath.Join(t.TempDir(), "b.tar.gz")
+	if out := decode[bundleOutput](t, i.ok("debug", "bundle", file, "-o", "json")); out.Files == 0 || len(out.Failed) != 0 {
+		t.Errorf("%+v", out)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for r := tar.NewReader(zip); ; {
+		head, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, head.Name)
+	}
+	for _, want := range []string{"cluster/groups.json", "nodes/n2.00000001/cluster.json", "errors.txt"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("no %s in %q", want, names)
+		}
+	}
+}

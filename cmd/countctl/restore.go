@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+// restoreOutput is what restore prints as JSON.
+type restoreOutput struct {
+	Dir     string       `json:"dir"`
+	Shards  int          `json:"shards"`
+	Rows    uint64       `json:"rows"`
+	Seconds float64      `json:"seconds"`
+	Verify  verifyOutput `json:"verify"`
+}
+
+func (c *cli) restoreCommand() *cobra.Command {
+	var force, check bool
+	cmd := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Set all rows to those of a backup, in a cluster whose keyspaces are empty",
+		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
+
+All files are checked before anything is changed. Keyspaces that are not there
+are made; those that are must have as many shards. Keep others from writing until
+it is done. Then all replicas are compared. With --force, rows that are there are
+deleted first; that is also how a restore that was cut short is ended.
+
+What was remembered of requests is not restored: a request from before the backup
+that is sent again, under whatever key or number, counts again.`,
+		Args: exactly(1, "a DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := restore{cli: c, dir: args[0], force: force}
+			return r.run(cmd.Context(), check)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete the rows that are there")
+	cmd.Flags().BoolVar(&check, "check", false, "check the files of the backup, and nothing else")
+	return cmd
+}
+
+// restore is a restore under way.
+type restore struct {
+	*cli
+	dir     string
+	force   bool
+	server  *client.Client
+	backup  *manifest
+	numbers map[string]uint32 // of groups, by name
+}
+
+func (r *restore) run(ctx context.Context, check bool) error {
+	began := time.Now()
+	out, err := r.checkFiles()
+	if err != nil {
+		return err
+	}
+	if !check {
+		if err := r.begin(ctx); err != nil {
+			return err
+		}
+		defer r.server.Close()
+		if err := r.all(ctx, &out); err != nil {
+			return err
+		}
+	}
+	out.Seconds = time.Since(began).Seconds()
+	return r.print(out, func(t *table) {
+		t.row("BACKUP", "SHARDS", "ROWS", "SECONDS")
+		t.row(r.dir, out.Shards, grouped(out.Rows), fmt.Sprintf("%.1f", out.Seconds))
+	})
+}
+
+// checkFiles reads the whole backup.
+func (r *restore) checkFiles() (restoreOutput, error) {
+	out := restoreOutput{Dir: r.dir}
+	var err error
+	if r.backup, err = readManifest(r.dir); err != nil {
+		return out, err
+	}
+	for _, k := range r.backup.Keyspaces {
+		for _, g := range k.Groups {
+			if err := g.check(r.dir); err != nil {
+				return out, err
+			}
+			out.Shards++
+			out.Rows += g.Rows
+		}
+	}
+	r.say("all %d files of the backup of cluster %s from %s are whole: %s rows", out.Shards,
+		r.backup.ClusterID, r.backup.Begun.Format(time.RFC3339), grouped(out.Rows))
+	return out, nil
+}
+
+// begin looks at the cluster and asks.
+func (r *restore) begin(ctx context.Context) error {
+	server, _, err := r.operate(ctx)
+	if err != nil {
+		return err
+	}
+	r.server = server
+	what := "Restore it into the cluster at " + server.Addr() + "?"
+	ask := r.confirm
+	if r.force {
+		what, ask = "Delete what the keyspaces hold and restore it into the cluster at "+server.Addr()+"?", r.confirmRisk
+	}
+	if err := ask(what); err != nil {
+		server.Close()
+		return err
+	}
+	return nil
+}
+
+// all restores every shard, and then compares all replicas.
+func (r *restore) all(ctx context.Context, out *restoreOutput) error {
+	if err := r.makeKeyspaces(ctx); err != nil {
+		return err
+	}
+	if !r.force {
+		if err := r.mustBeEmpty(ctx); err != nil {
+			return err
+		}
+	}
+	for _, k := range r.backup.Keyspaces {
+		for _, g := range k.Groups {
+			if err := r.shard(ctx, fmt.Sprintf("%s/%d", k.Name, g.Shard), g); err != nil {
+				return fmt.Errorf("cannot restore %s/%d; repeat it all with --force: %w", k.Name, g.Shard, err)
+			}
+		}
+	}
+	r.say("compare all replicas")
+	var err error
+	if out.Verify, err = verifyOnce(ctx, r.server, verifyWait); err != nil {
+		return err
+	}
+	return out.Verify.verdict()
+}
+
+// makeKeyspaces gives the cluster the keyspaces and columns of the backup, and
+// refuses shards of another number.
+func (r *restore) makeKeyspaces(ctx context.Context) error {
+	there, err := r.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	for _, k := range r.backup.Keyspaces {
+		i := slices.IndexFunc(there, func(t client.Keyspace) bool { return t.Name == k.Name })
+		if i < 0 {
+			if _, err := r.server.CreateKeyspace(ctx, k.Name, k.Columns, k.Shards); err != nil {
+				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
+			}
+			continue
+		}
+		if err := fits(there[i], k); err != nil {
+			return err
+		}
+		if more := k.Columns[min(len(there[i].Columns), len(k.Columns)):]; len(more) > 0 {
+			if _, err := r.server.AddColumns(ctx, k.Name, more); err != nil {
+				return fmt.Errorf("cannot add columns to keyspace %s: %w", k.Name, err)
+			}
+		}
+	}
+	r.numbers, err = groupNumbers(ctx, r.server)
+	return err
+}
+
+// fits refuses a keyspace whose rows lie elsewhere or mean something else.
+func fits(there client.Keyspace, k manifestKeyspace) error {
+	if there.Shards != k.Shards {
+		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
+			k.Name, there.Shards, k.Shards, k.Name, k.Shards)
+	}
+	n := min(len(there.Columns), len(k.Columns))
+	if there.Kind != k.Kind || !slices.Equal(there.Columns[:n], k.Columns[:n]) {
+		return fmt.Errorf("keyspace %s has columns %s, the backup %s", k.Name, strings.Join(there.Columns, ","), strings.Join(k.Columns, ","))
+	}
+	return nil
+}
+
+// mustBeEmpty refuses before the first shard what the server would refuse at a
+// later one.
+func (r *restore) mustBeEmpty(ctx context.Context) error {
+	groups, err := r.server.ClusterGroups(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the groups: %w", err)
+	}
+	for _, g := range groups {
+		of := slices.ContainsFunc(r.backup.Keyspaces, func(k manifestKeyspace) bool { return k.Name == g.Keyspace })
+		if of && g.Rows > 0 {
+			return fmt.Errorf("%s has %s rows; --force deletes them", groupName(g), grouped(g.Rows))
+		}
+	}
+	return nil
+}
+
+func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error {
+	number, there := r.numbers[name]
+	if !there {
+		return fmt.Errorf("the cluster has no group for it yet")
+	}
+	f, err := os.Open(filepath.Join(r.dir, g.File))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	done, err := r.server.Restore(ctx, number, f, g.Bytes, r.force)
+	if err != nil {
+		return err
+	}
+	if done.Rows != g.Rows || done.Digest != g.Digest {
+		return fmt.Errorf("%d rows of digest %s, want %d of %s", done.Rows, done.Digest, g.Rows, g.Digest)
+	}
+	r.say("%s: %s rows, digest %s", name, grouped(done.Rows), done.Digest)
+	return nil
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// restartWait is as long as a node with a large log may take to come back.
+	restartWait = 10 * time.Minute
+	// caughtUpLag is how far behind a replica may be that counts as caught up
+	// while the cluster is written to.
+	caughtUpLag = 100
+)
+
+// rollingOutput is what rolling-restart prints as JSON.
+type rollingOutput struct {
+	Restarted []restartedNode `json:"restarted"`
+}
+
+type restartedNode struct {
+	Node    string  `json:"node"`
+	Seconds float64 `json:"seconds"` // from the drain to the end of the drain
+}
+
+// rolling is a rolling restart under way.
+type rolling struct {
+	*cli
+	server *client.Client
+	exec   string
+	wait   time.Duration
+}
+
+func (c *cli) rollingRestartCommand() *cobra.Command {
+	r := rolling{cli: c, wait: restartWait}
+	var only []string
+	cmd := &cobra.Command{
+		Use:   "rolling-restart --exec 'COMMAND with {id}'",
+		Short: "Restart the nodes one by one, each drained before and caught up after",
+		Long: `Restart the nodes one by one, each drained before and caught up after.
+
+For each node: drain it, run COMMAND by sh with {id}, {key} and {http} (its HTTP
+address) replaced, wait until the node has come back in a new process, is ready
+and has caught up, undrain it. It begins only with a cluster that is whole, and
+stops at the first node that does not come back, which stays drained. Run it
+again to go on.`,
+		Example: `  countctl rolling-restart --exec 'ssh {id} systemctl restart countd'`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if r.exec == "" {
+				return usagef("rolling-restart needs --exec")
+			}
+			return r.run(cmd.Context(), only)
+		},
+	}
+	cmd.Flags().StringVar(&r.exec, "exec", "", "restarts a node, and returns once that is begun")
+	cmd.Flags().StringSliceVar(&only, "nodes", nil, "restart these alone, in this order (all when not given)")
+	waitFlag(cmd, &r.wait)
+	return cmd
+}
+
+func (r *rolling) run(ctx context.Context, only []string) error {
+	server, nodes, err := r.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	r.server = server
+	if len(only) > 0 {
+		if nodes, err = chosen(nodes, only); err != nil {
+			return err
+		}
+	}
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.ID
+	}
+	r.say("%s are restarted one by one: drain, %s, wait until the node has caught up, undrain", strings.Join(names, ", "), r.exec)
+	if err := r.confirmRisk("Restart them?"); err != nil {
+		return err
+	}
+	out := rollingOutput{Restarted: []restartedNode{}}
+	for _, n := range nodes {
+		began := time.Now()
+		if err := r.one(ctx, n); err != nil {
+			return fmt.Errorf("cannot restart %s (%d of %d nodes are): %w", n.ID, len(out.Restarted), len(nodes), err)
+		}
+		out.Restarted = append(out.Restarted, restartedNode{n.ID, time.Since(began).Seconds()})
+	}
+	return r.print(out, func(t *table) {
+		t.row("RESTARTED", "SECONDS")
+		for _, n := range out.Restarted {
+			t.row(n.Node, fmt.Sprintf("%.1f", n.Seconds))
+		}
+	})
+}
+
+func chosen(nodes []client.ClusterNode, only []string) ([]client.ClusterNode, error) {
+	var list []client.ClusterNode
+	for _, name := range only {
+		n, there := findNode(nodes, name)
+		if !there {
+			return nil, usagef("--nodes: there is no node %s", name)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// one restarts one node.
+func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
+	if err := r.await(ctx, r.wait, func(ctx context.Context) (string, error) { return r.unsound(ctx, "") }); err != nil {
+		return fmt.Errorf("the cluster is not whole: %w", err)
+	}
+	before, there, err := nodeNow(ctx, r.server, n.Key)
+	if err != nil || !there {
+		return errors.Join(err, fmt.Errorf("%s is not there any more", n.ID))
+	}
+	r.say("%s: drain", n.ID)
+	waiting := *r.cli
+	waiting.noWait = false
+	if _, err := waiting.drain(ctx, r.server, n, r.wait); err != nil {
+		return err
+	}
+	r.say("%s: restart", n.ID)
+	if err := r.restart(ctx, n); err != nil {
+		_, undrained := r.server.Undrain(ctx, n.Key)
+		return errors.Join(err, undrained)
+	}
+	if err := r.await(ctx, r.wait, func(ctx context.Context) (string, error) { return r.away(ctx, n, before.Life) }); err != nil {
+		return fmt.Errorf("%w; it stays drained", err)
+	}
+	r.say("%s: undrain", n.ID)
+	if _, err := r.server.Undrain(ctx, n.Key); err != nil {
+		return fmt.Errorf("cannot undrain it: %w", err)
+	}
+	return nil
+}
+
+// restart runs the command for a node. Names of nodes hold nothing that a shell
+// looks at.
+func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
+	line := strings.NewReplacer("{id}", n.ID, "{key}", n.Key, "{http}", n.HTTPAddr).Replace(r.exec)
+	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd.Stdout, cmd.Stderr = r.err, r.err
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%q: %w", line, err)
+	}
+	return nil
+}
+
+// away says what a node that was restarted still lacks.
+func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (string, error) {
+	now, there, err := nodeNow(ctx, r.server, n.Key)
+	switch {
+	case err != nil:
+		return "", err
+	case !there:
+		return n.ID + " is not in the cluster", nil
+	case !now.Answers:
+		return n.ID + " does not answer", nil
+	case now.Life == life:
+		return n.ID + " has not been restarted yet", nil
+	case now.NotReady != "":
+		return n.ID + " is not ready: " + now.NotReady, nil
+	}
+	return r.unsound(ctx, n.ID)
+}
+
+// unsound says what keeps the cluster from being able to spare a node: anybody
+// else's drain too, if not but's.
+func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
+	seen, err := r.server.ClusterNodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, n := range seen.Nodes {
+		if what := condition(n); what != "alive" && n.ID != but {
+			return n.ID + " is " + what, nil
+		}
+	}
+	groups, err := r.server.ClusterGroups(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, g := range groups {
+		switch {
+		case g.Leader == "":
+			return groupName(g) + " has no leader", nil
+		case !sameNames(g.Voters, g.Target):
+			return groupName(g) + " is being moved", nil
+		case len(g.Replicas) < len(g.Voters)+len(g.NonVoters):
+			return fmt.Sprintf("of %s only %d of %d replicas are heard of", groupName(g), len(g.Replicas), len(g.Voters)+len(g.NonVoters)), nil
+		case lagOf(g) > caughtUpLag:
+			return fmt.Sprintf("a replica of %s is %s entries behind", groupName(g), grouped(lagOf(g))), nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+// upgradeOutput is what the upgrade commands print as JSON.
+type upgradeOutput struct {
+	client.ClusterVersion
+	Changed bool          `json:"changed"`
+	Nodes   []nodeVersion `json:"nodes"`
+	Final   bool          `json:"final"` // the cluster speaks all that its nodes can
+}
+
+type nodeVersion struct {
+	Node       string `json:"node"`
+	Version    string `json:"version"` // of its program
+	VersionMax int    `json:"version_max"`
+}
+
+func (c *cli) upgradeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Show, hold and raise the cluster version, which gates new formats",
+		Long: `Show, hold and raise the cluster version, which gates new formats.
+
+It rises by itself once all nodes speak the next one, and never falls: from then
+on programs of the version before cannot be started again. Hold it before an
+upgrade to keep the way back open, and finalize when the new programs have
+proved themselves.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("upgrade needs status, hold or finalize")
+		},
+	}
+	cmd.AddCommand(c.upgradeStatusCommand(), c.upgradeHoldCommand(), c.upgradeFinalizeCommand())
+	return cmd
+}
+
+// onVersion has act change the cluster version, and prints what it is then.
+func (c *cli) onVersion(cmd *cobra.Command, act func(*client.Client) (client.Changed, error)) error {
+	server, nodes, err := c.operate(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	changed, err := act(server)
+	if err != nil {
+		return err
+	}
+	out := upgradeOutput{ClusterVersion: *changed.Version, Changed: changed.Changed, Nodes: []nodeVersion{}}
+	out.Final = out.Version == out.Max
+	for _, n := range nodes {
+		out.Nodes = append(out.Nodes, nodeVersion{n.ID, n.Version, n.VersionMax})
+	}
+	return c.print(out, out.table)
+}
+
+func (o upgradeOutput) table(t *table) {
+	t.row("CLUSTER VERSION", "NODES SPEAK", "HELD")
+	t.row(o.Version, o.Max, o.Held)
+	t.gap()
+	t.row("NODE", "VERSION", "SPEAKS")
+	for _, n := range o.Nodes {
+		t.row(n.Node, n.Version, n.VersionMax)
+	}
+}
+
+func (c *cli) upgradeStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Print the cluster version and what each node's program speaks",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.onVersion(cmd, func(server *client.Client) (client.Changed, error) {
+				version, err := server.ClusterVersion(cmd.Context())
+				if err != nil {
+					err = fmt.Errorf("cannot read the cluster version: %w", err)
+				}
+				return client.Changed{Version: &version}, err
+			})
+		},
+	}
+}
+
+func (c *cli) upgradeHoldCommand() *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "hold",
+		Short: "Keep the cluster version what it is, whatever the nodes speak",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.onVersion(cmd, func(server *client.Client) (client.Changed, error) {
+				changed, err := server.HoldVersion(cmd.Context(), !off)
+				if err != nil {
+					err = fmt.Errorf("cannot hold the cluster version: %w", err)
+				}
+				return changed, err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "let it go: it rises by itself again")
+	return cmd
+}
+
+func (c *cli) upgradeFinalizeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "finalize",
+		Short: "Let the cluster version go and raise it to what all nodes speak, for good",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.onVersion(cmd, func(server *client.Client) (client.Changed, error) {
+				now, err := server.ClusterVersion(cmd.Context())
+				if err != nil {
+					return client.Changed{}, fmt.Errorf("cannot read the cluster version: %w", err)
+				}
+				if now.Version < now.Max {
+					c.say("the cluster version rises from %d to %d: programs that do not speak it cannot come back", now.Version, now.Max)
+					if err := c.confirmRisk("Raise it?"); err != nil {
+						return client.Changed{}, err
+					}
+				}
+				changed, err := server.FinalizeVersion(cmd.Context())
+				if err != nil {
+					err = fmt.Errorf("cannot raise the cluster version: %w", err)
+				}
+				return changed, err
+			})
+		},
+	}
+}

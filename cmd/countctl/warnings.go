@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// lagWarned is how many entries behind its leader a replica is warned of: a
+	// follower that only waits for its disk is some tens behind.
+	lagWarned = 1000
+	// votersWanted is how many voters a group is to have as far as there are
+	// nodes: the least that outlive one of them.
+	votersWanted = 3
+)
+
+// warning is something that an operator should look at. The runbook says what to
+// do about each code.
+type warning struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+}
+
+// warningsOf looks through what a cluster says of itself.
+func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, version client.ClusterVersion) []warning {
+	found := []warning{}
+	warn := func(code, format string, args ...any) {
+		found = append(found, warning{code, fmt.Sprintf(format, args...)})
+	}
+	dead := map[string]bool{}
+	staying := 0
+	for _, n := range nodes {
+		dead[n.ID] = !n.Alive
+		if n.State != "leaving" {
+			staying++
+		}
+		warnOfNode(n, warn)
+	}
+	for _, g := range groups {
+		warnOfGroup(g, dead, min(votersWanted, staying), warn)
+	}
+	switch {
+	case version.Held:
+		warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
+	case mixedPrograms(nodes):
+		warn("versions_differ", "the nodes run programs of different versions")
+	}
+	return found
+}
+
+func warnOfNode(n client.ClusterNode, warn func(code, format string, args ...any)) {
+	switch condition(n) {
+	case "dead":
+		warn("node_dead", "%s is dead: no other node hears of it; it holds %d replicas", n.ID, n.Replicas)
+	case "silent":
+		warn("node_silent", "%s is alive but did not answer within a second", n.ID)
+	case "not ready":
+		warn("node_not_ready", "%s is not ready: %s", n.ID, n.NotReady)
+	}
+	switch n.State {
+	case "draining":
+		warn("node_draining", "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
+	case "leaving":
+		warn("node_leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
+	}
+	if n.MemoryFull {
+		warn("memory_full", "%s is at its memory limit and takes no new rows", n.ID)
+	}
+	if n.DiskFull {
+		warn("disk_full", "the disk of %s is at its reserve and takes no writes", n.ID)
+	}
+}
+
+func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, warn func(code, format string, args ...any)) {
+	alive := slices.DeleteFunc(slices.Clone(g.Voters), func(name string) bool { return dead[name] })
+	if g.Leader == "" {
+		warn("group_no_leader", "%s has no leader; %d of its %d voters are alive", groupName(g), len(alive), len(g.Voters))
+	}
+	switch {
+	case len(alive) < len(g.Voters):
+		warn("group_degraded", "%s has %d of its %d voters alive", groupName(g), len(alive), len(g.Voters))
+	case len(g.Target) < wanted:
+		warn("group_few_voters", "%s is to have %d voters, there are nodes for %d", groupName(g), len(g.Target), wanted)
+	case !sameNames(g.Voters, g.Target):
+		warn("group_moving", "%s has voters %s and is to have %s", groupName(g), strings.Join(g.Voters, ","), strings.Join(g.Target, ","))
+	}
+	for _, r := range g.Replicas {
+		if r.Lag > lagWarned {
+			warn("replica_lags", "%s on %s is %s entries behind", groupName(g), r.Node, grouped(r.Lag))
+		}
+	}
+}
+
+func mixedPrograms(nodes []client.ClusterNode) bool {
+	return slices.ContainsFunc(nodes, func(n client.ClusterNode) bool { return n.Version != nodes[0].Version })
+}
