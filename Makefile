@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long overload demo clean
+.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ chaos: ## a cluster's fault tests at length, with either log store; 25 minutes; 
 
 overload: ## 1,024 connections at twice what the node takes, for 60 s; prints a table
 	$(GO) test -count=1 -v -timeout 30m -run '^TestOverload$$' ./cmd/countd/e2e -overload-for=60s
+
+cluster: build ## run three nodes on loopback until Ctrl-C
+	@bash demo/cluster.sh
 
 demo: build ## run countd on real posts until Ctrl-C
 	@bash demo/run.sh

@@ -147,6 +147,7 @@ func mustBeNobodys(t *testing.T, dir string) {
 func TestLogOfAStart(t *testing.T) {
 	n := proctest.NewNode(t, bin, t.TempDir())
 	n.StartReady()
+	eventually(t, "it has told that it is ready", func() bool { return strings.Contains(n.Log(), "msg=ready") })
 	n.Stop()
 	lines := strings.Split(strings.TrimSpace(n.Log()), "\n")
 	for i, want := range []string{"countd started", "ready", "stopping", "stopped"} {
