@@ -95,8 +95,9 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile and runHouse, which Open starts and Close stops
-// and waits for; those of asking, which end at the deadline of what they ask.
+// Its goroutines: runReconcile, runHouse and runSuspect, which Open starts and
+// Close stops and waits for; those of asking, which end at the deadline of what
+// they ask.
 type Node struct {
 	cfg     Config
 	life    string // tells this life of the node from others
@@ -122,7 +123,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -218,6 +219,7 @@ func (n *Node) start() error {
 	}
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runHouse)
+	n.running.Go(n.runSuspect)
 	return nil
 }
 
