@@ -262,7 +262,7 @@ func (h *History) Check() {
 	h.t.Logf("history: %d operations on %d ids: %v", all, len(h.mu.counts), h.mu.answers)
 }
 
-// picture draws a history that was refused, where go test -artifacts keeps it.
+// picture draws a history that was refused, in the directory of the test's own files.
 func (h *History) picture(id uint64, info porcupine.LinearizationInfo) string {
 	path := filepath.Join(h.t.ArtifactDir(), fmt.Sprintf("history-%d.html", id))
 	if err := porcupine.VisualizePath(countModel, info, path); err != nil {
