@@ -10,10 +10,12 @@ import (
 const rule = `
 	# Counting, and nothing else: no log, no network, no clock.
 	engine:
+	# Old rows on disk, which the engine knows by interfaces of its own.
+	engine/cold: engine
 	# What a log entry means.
-	raftfsm: engine
+	raftfsm: engine engine/cold
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm engine
+	shard: raftfsm engine engine/cold
 	# Two neighbours that do not know each other.
 	api: shard raftfsm engine
 	cluster: shard raftfsm engine
@@ -35,6 +37,7 @@ const rule = `
 
 	# Modules that only their floor may know of.
 	only raftfsm shard: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only engine/cold: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only shard: go.etcd.io/bbolt github.com/hashicorp/raft-wal/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...

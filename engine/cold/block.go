@@ -1,0 +1,277 @@
+package cold
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/bits"
+
+	"github.com/countd/countd/engine"
+)
+
+// A block holds rows of ascending ids. Integers are little-endian.
+//
+//	 0        4         5         6      8          16
+//	+--------+---------+---------+------+----------+-------+-----------+--------+
+//	| CRC32C | version | columns | rows | first id | codes | directory | bits … |
+//	|        | 1       |         |      |          |       |           |        |
+//	+--------+---------+---------+------+----------+-------+-----------+--------+
+//
+//	codes:      one byte for the gaps between ids, one a column: the k of its
+//	            Golomb code, plus 0x80 where counts are zigzagged; 0xFF for a
+//	            column that is 0 in each row and has no bits
+//	directory:  for each group of 64 rows but the first: its first id less the
+//	            block's (8), where its bits begin (2)
+//	bits:       row after row, from the highest bit of a byte on: the gap to the
+//	            id before, less 1, in groups not for the first row; the counts
+//
+// The CRC is of the block's name (20 bytes, see blockName) and of all behind the
+// CRC itself, so that a block that stands where another belongs is refused.
+const (
+	blockVersion   = 1
+	blockHeadBytes = 16
+
+	// blockBytesMax is what a block takes at most: with what Pebble adds to it, a
+	// page of 4 KiB.
+	blockBytesMax = 4000
+	groupRows     = 64 // a lookup decodes half of these
+	groupBytes    = 10
+	// blockRowsMax bounds what is looked at to choose the codes. Rows of real
+	// posts go some 700 to a block.
+	blockRowsMax = 1024
+
+	codeZigzag = 0x80
+	codeNone   = 0xFF
+)
+
+// ErrDamaged is returned for rows on disk that are missing, or not those that
+// were written.
+var ErrDamaged = errors.New("cold rows are damaged")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encodeBlock appends a block of the first rows of p from row from on, as many as
+// it takes, and returns the number of the row behind it.
+func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byte, next int) {
+	start := len(dst)
+	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
+	// Room for the directory is known only behind the rows: the bits are written
+	// apart.
+	var w bitWriter
+	var directory []byte
+	room := blockBytesMax - blockHeadBytes - len(c.codes)
+	next = from
+	for next < len(p.IDs) && next-from < blockRowsMax {
+		head := 0
+		if (next-from)%groupRows == 0 && next > from {
+			head = groupBytes
+		}
+		before := w
+		begins := w.bits()
+		c.putRow(&w, p, next, (next-from)%groupRows == 0)
+		if len(directory)+head+len(w.buf)+1 > room && next > from {
+			w = before
+			break
+		}
+		if head > 0 {
+			directory = binary.LittleEndian.AppendUint64(directory, p.IDs[next]-p.IDs[from])
+			directory = binary.LittleEndian.AppendUint16(directory, uint16(begins))
+		}
+		next++
+	}
+	w.flush()
+	dst = append(dst, 0, 0, 0, 0, blockVersion, byte(len(c.codes)-1))
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(next-from))
+	dst = binary.LittleEndian.AppendUint64(dst, p.IDs[from])
+	dst = append(append(append(dst, c.codes...), directory...), w.buf...)
+	binary.LittleEndian.PutUint32(dst[start:], blockCRC(name, dst[start:]))
+	return dst, next
+}
+
+func blockCRC(name, block []byte) uint32 {
+	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, block[4:])
+}
+
+// codes is how the ids and the columns of a block are coded.
+type codes struct{ codes []byte }
+
+// chooseCodes looks at rows from … to-1.
+func chooseCodes(p *engine.Page, from, to int) codes {
+	var gaps [65]int
+	for i := from + 1; i < to; i++ {
+		gaps[bits.Len64(p.IDs[i]-p.IDs[i-1]-1)]++
+	}
+	c := codes{codes: make([]byte, 1, 1+p.Width)}
+	c.codes[0] = byte(golombK(&gaps))
+	for column := range p.Width {
+		c.codes = append(c.codes, columnCode(p, from, to, column))
+	}
+	for len(c.codes) > 1 && c.codes[len(c.codes)-1] == codeNone {
+		c.codes = c.codes[:len(c.codes)-1]
+	}
+	return c
+}
+
+func columnCode(p *engine.Page, from, to, column int) byte {
+	var sizes, zigzagged [65]int
+	negative, any := false, false
+	for i := from; i < to; i++ {
+		v := p.Counts[i*p.Width+column]
+		negative, any = negative || v < 0, any || v != 0
+		sizes[bits.Len64(uint64(v))]++
+		zigzagged[bits.Len64(zigzag(v))]++
+	}
+	switch {
+	case !any:
+		return codeNone
+	case negative:
+		// A k of 1 keeps the one value without a code, 2^64-1 for k = 0, away.
+		return byte(max(golombK(&zigzagged), 1)) | codeZigzag
+	}
+	return byte(golombK(&sizes))
+}
+
+func zigzag(v int64) uint64   { return uint64(v)<<1 ^ uint64(v>>63) }
+func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
+
+func (c *codes) putRow(w *bitWriter, p *engine.Page, i int, first bool) {
+	if !first {
+		w.putGolomb(p.IDs[i]-p.IDs[i-1]-1, uint(c.codes[0]))
+	}
+	for column, code := range c.codes[1:] {
+		v := p.Counts[i*p.Width+column]
+		switch {
+		case code == codeNone:
+		case code&codeZigzag != 0:
+			w.putGolomb(zigzag(v), uint(code&^codeZigzag))
+		default:
+			w.putGolomb(uint64(v), uint(code))
+		}
+	}
+}
+
+// block is one that was verified.
+type block struct {
+	codes     []byte
+	rows      int
+	first     uint64
+	directory []byte
+	bits      []byte
+}
+
+// openBlock verifies a block and takes it apart. The block is of b's memory.
+func openBlock(name, b []byte) (block, error) {
+	if len(b) < blockHeadBytes+1 || blockCRC(name, b) != binary.LittleEndian.Uint32(b) {
+		return block{}, fmt.Errorf("%w: a block of %d bytes fails its checksum", ErrDamaged, len(b))
+	}
+	columns, rows := int(b[5]), int(binary.LittleEndian.Uint16(b[6:]))
+	head := blockHeadBytes + 1 + columns
+	directory := (rows - 1) / groupRows * groupBytes
+	if b[4] != blockVersion || columns > engine.ColumnsMax || rows < 1 || rows > blockRowsMax || len(b) < head+directory {
+		return block{}, fmt.Errorf("%w: a block of version %d, %d columns, %d rows", ErrDamaged, b[4], columns, rows)
+	}
+	k := block{
+		codes: b[blockHeadBytes:head], rows: rows, first: binary.LittleEndian.Uint64(b[8:]),
+		directory: b[head : head+directory], bits: b[head+directory:],
+	}
+	for i, code := range k.codes {
+		if code != codeNone && code&^codeZigzag > 63 || i == 0 && code > 63 {
+			return block{}, fmt.Errorf("%w: a block with code %02x", ErrDamaged, code)
+		}
+	}
+	return k, nil
+}
+
+// group returns the first id of a group and where its bits begin.
+func (k *block) group(g int) (first uint64, at int) {
+	if g == 0 {
+		return k.first, 0
+	}
+	d := k.directory[(g-1)*groupBytes:]
+	return k.first + binary.LittleEndian.Uint64(d), int(binary.LittleEndian.Uint16(d[8:]))
+}
+
+// get fills row with the counts of id, zeros if the block has no such row.
+func (k *block) get(id uint64, row []int64) error {
+	low, high := 0, (k.rows-1)/groupRows+1 // the group is in [low, high)
+	for high-low > 1 {
+		middle := (low + high) / 2
+		if first, _ := k.group(middle); first <= id {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	at, begins := k.group(low)
+	r := bitReader{buf: k.bits, at: begins}
+	for i := low * groupRows; i < k.rows && i < (low+1)*groupRows; i++ {
+		if i > low*groupRows {
+			at += r.takeGolomb(uint(k.codes[0])) + 1
+		}
+		if at >= id || r.past {
+			break
+		}
+		k.skipCounts(&r)
+	}
+	clear(row)
+	if at == id {
+		k.takeCounts(&r, row)
+	}
+	if r.past {
+		return fmt.Errorf("%w: a block ends too soon", ErrDamaged)
+	}
+	return nil
+}
+
+func (k *block) skipCounts(r *bitReader) {
+	for _, code := range k.codes[1:] {
+		if code != codeNone {
+			r.takeGolomb(uint(code &^ codeZigzag))
+		}
+	}
+}
+
+// takeCounts reads the counts of a row, of which row may want fewer.
+func (k *block) takeCounts(r *bitReader, row []int64) {
+	for column, code := range k.codes[1:] {
+		v := int64(0)
+		switch {
+		case code == codeNone:
+		case code&codeZigzag != 0:
+			v = unzigzag(r.takeGolomb(uint(code &^ codeZigzag)))
+		default:
+			v = int64(r.takeGolomb(uint(code)))
+		}
+		if column < len(row) {
+			row[column] = v
+		}
+	}
+}
+
+// appendTo appends the rows of ids first … last to p.
+func (k *block) appendTo(p *engine.Page, first, last uint64) error {
+	r := bitReader{buf: k.bits}
+	id := k.first
+	for i := range k.rows {
+		if i%groupRows == 0 {
+			id, r.at = k.group(i / groupRows)
+		} else {
+			id += r.takeGolomb(uint(k.codes[0])) + 1
+		}
+		at := len(p.Counts)
+		for range p.Width {
+			p.Counts = append(p.Counts, 0)
+		}
+		k.takeCounts(&r, p.Counts[at:])
+		switch {
+		case r.past || i > 0 && len(p.IDs) > 0 && id <= p.IDs[len(p.IDs)-1]:
+			return fmt.Errorf("%w: row %d of a block", ErrDamaged, i)
+		case id < first || id > last:
+			p.Counts = p.Counts[:at]
+		default:
+			p.IDs = append(p.IDs, id)
+		}
+	}
+	return nil
+}
