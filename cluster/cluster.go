@@ -39,7 +39,10 @@ var (
 	ErrBadNodeID = errors.New("a node id is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 )
 
-const groupsDir = "groups"
+const (
+	groupsDir = "groups"
+	coldDir   = "cold"
+)
 
 // DataDir is a locked data directory. It is this process's until Close.
 type DataDir struct {
@@ -103,6 +106,9 @@ func (d *DataDir) Path() string { return d.path }
 
 // GroupsDir returns the directory for the groups' data. It need not exist.
 func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
+
+// ColdDir returns the directory for rows that are not in memory. It need not exist.
+func (d *DataDir) ColdDir() string { return filepath.Join(d.path, coldDir) }
 
 // Close gives the directory up to the next process. Nothing of this process may
 // write there any more.

@@ -11,16 +11,26 @@ import "sync/atomic"
 // nothing. Cells name columns below ColumnsMax; anything else is the caller's
 // fault and panics. It does not allocate but for new rows and overflows, and
 // where many rows of a segment have gone.
-func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) []Overflow {
+//
+// Rows of ops that are cold are brought into memory first. An error says that one
+// could not be read; nothing is applied then.
+func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) ([]Overflow, error) {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	if t.coldParts.Load() > 0 {
+		if err := t.warmOps(ops); err != nil {
+			return overflows, err
+		}
+	}
 	if len(ops) == 1 {
-		return t.applyOne(&ops[0], rows[:width], overflows)
+		return t.applyOne(&ops[0], rows[:width], overflows), nil
 	}
 	t.mu.Lock()
 	defer t.unlock()
 	for from := 0; from < len(ops); from += pageRows {
 		overflows = t.applyPageLocked(ops, from, width, rows, overflows)
 	}
-	return overflows
+	return overflows, nil
 }
 
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
@@ -156,7 +166,7 @@ func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 		word += (uint64(now) - was) << shift
 		digest += cellHash(op.ID, c.Column) * (uint64(now) - was)
 	}
-	if word == 0 {
+	if word == 0 || old == 0 && at.s.cold != nil { // a row comes or goes
 		return false
 	}
 	if word != old {
@@ -170,24 +180,32 @@ func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 // replaceLocked makes the row of id, in segment i at slot or absent (-1), equal
 // to row.
 func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
-	digest, last := uint64(0), -1
+	digest, last, was := uint64(0), -1, false
 	for c, v := range row {
 		if v != 0 {
 			last = c
 		}
+		was = was || old[c] != 0
 		if v != old[c] {
 			digest += cellHash(id, uint8(c)) * uint64(v-old[c])
 		}
 	}
 	d := t.dir.Load()
+	s := d.segs[i].Load()
 	switch {
-	case last < 0 && slot < 0:
+	case last < 0 && !was:
 		return
+	case last < 0 && s.cold != nil:
+		t.ownedLocked(d, i).update(slot, row) // zeros hide the cold row
+		t.rows.Add(-1)
 	case last < 0:
 		t.removeLocked(d, i, slot)
 		t.rows.Add(-1)
-	case slot >= 0 && last < d.segs[i].Load().columns():
+	case slot >= 0 && last < s.columns():
 		t.ownedLocked(d, i).update(slot, row)
+		if !was {
+			t.rows.Add(1)
+		}
 	case slot >= 0:
 		// The row outgrows its segment's words: give the segment more, first.
 		t.reshapeLocked(i, last/wordColumns+1)

@@ -187,7 +187,7 @@ func BenchmarkOps(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; i < b.N; i += page {
 			at := i % (len(ids) - page)
-			tab.GetMany(ids[at:at+page], 4, rows)
+			tab.GetMany(ids[at:at+page], 4, rows, nil)
 		}
 	})
 	ops := make([]Op, 1000)

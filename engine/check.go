@@ -5,7 +5,7 @@ import "fmt"
 // Check verifies the whole structure: order of the directory, windows, every
 // row in one of its two buckets and in no other place, marks against overflow
 // tables, row counts and the digest. It holds off writes; a table of 10 million
-// rows takes seconds. The error names the first fault.
+// rows takes seconds, and it reads the cold ones. The error names the first fault.
 func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -13,21 +13,25 @@ func (t *Table) Check() error {
 	if len(d.before) != len(d.segs) || d.first(0) != 0 {
 		return fmt.Errorf("directory: %d ranges from %d for %d segments", len(d.before), d.first(0), len(d.segs))
 	}
-	rows, digest := int64(0), uint64(0)
+	rows, digest, coldParts := int64(0), uint64(0), int64(0)
 	for i := range d.segs {
 		if d.first(i) > d.last(i) {
 			return fmt.Errorf("directory: segment %d owns ids %d…%d", i, d.first(i), d.last(i))
 		}
 		s := d.segs[i].Load()
-		sum, err := s.check(d.first(i), d.last(i))
+		sum, n, err := s.check(d.first(i), d.last(i))
 		if err != nil {
 			return fmt.Errorf("segment %d: %w", i, err)
 		}
-		if s.rows == 0 && i < len(d.segs)-1 {
+		if s.rows == 0 && i < len(d.segs)-1 && s.cold == nil {
 			return fmt.Errorf("segment %d of %d is empty", i, len(d.segs))
 		}
-		rows += int64(s.rows)
+		coldParts += s.cold.parts(1)
+		rows += int64(n)
 		digest += sum
+	}
+	if coldParts != t.coldParts.Load() {
+		return fmt.Errorf("%d segments with cold rows, %d counted", coldParts, t.coldParts.Load())
 	}
 	if rows != t.rows.Load() {
 		return fmt.Errorf("%d rows stored, %d counted", rows, t.rows.Load())
@@ -39,15 +43,15 @@ func (t *Table) Check() error {
 }
 
 // check verifies a segment that owns ids first … last, and returns its part of
-// the digest.
-func (s *segment) check(first, last uint64) (uint64, error) {
+// the digest and its rows.
+func (s *segment) check(first, last uint64) (digest uint64, rows int, err error) {
 	if s.seq.Load()&1 != 0 {
-		return 0, fmt.Errorf("seq %d is odd while nobody writes", s.seq.Load())
+		return 0, 0, fmt.Errorf("seq %d is odd while nobody writes", s.seq.Load())
 	}
 	if err := s.checkEmpty(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	digest, seen, wide := uint64(0), make(map[uint64]int, s.rows), 0
+	seen, wide := make(map[uint64]int, s.rows), 0
 	var fault error
 	s.each(func(slot int, id uint64) {
 		if other, twice := seen[id]; twice {
@@ -59,23 +63,55 @@ func (s *segment) check(first, last uint64) (uint64, error) {
 		} else if got := s.find(s.place(id)); got != slot {
 			fault = fmt.Errorf("id %d stands in slot %d, found in %d", id, slot, got)
 		}
-		sum, n, err := s.checkRow(slot, id)
+		sum, n, zero, err := s.checkRow(slot, id)
 		if err != nil {
 			fault = err
+		}
+		if !zero {
+			rows++
 		}
 		digest += sum
 		wide += n
 	})
 	if fault != nil {
-		return 0, fault
+		return 0, 0, fault
 	}
 	if len(seen) != s.rows {
-		return 0, fmt.Errorf("%d rows stored, %d counted", len(seen), s.rows)
+		return 0, 0, fmt.Errorf("%d rows stored, %d counted", len(seen), s.rows)
 	}
 	if o := s.over.Load(); o != nil && o.used != wide || o == nil && wide > 0 {
-		return 0, fmt.Errorf("%d marks in rows, overflow table %+v", wide, o)
+		return 0, 0, fmt.Errorf("%d marks in rows, overflow table %+v", wide, o)
 	}
-	return digest, nil
+	if s.cold == nil {
+		return digest, rows, nil
+	}
+	sum, n, err := s.checkCold(first, last, seen)
+	return digest + sum, rows + n, err
+}
+
+// checkCold returns digest and number of the cold rows that count.
+func (s *segment) checkCold(first, last uint64, inMemory map[uint64]int) (digest uint64, rows int, err error) {
+	c := s.cold
+	if c.first < first || c.last > last || c.first > c.last {
+		return 0, 0, fmt.Errorf("ids %d…%d are cold of %d…%d", c.first, c.last, first, last)
+	}
+	p := Page{Width: c.generation.Width()}
+	if err := c.generation.Load(c.first, c.last, &p); err != nil {
+		return 0, 0, err
+	}
+	for i, id := range p.IDs {
+		if id < c.first || id > c.last || i > 0 && id <= p.IDs[i-1] || isZeroRow(p.Row(i)) {
+			return 0, 0, fmt.Errorf("cold row %d is %v", id, p.Row(i))
+		}
+		if _, hidden := inMemory[id]; hidden {
+			continue
+		}
+		for column, v := range p.Row(i) {
+			digest += cellHash(id, uint8(column)) * uint64(v)
+		}
+		rows++
+	}
+	return digest, rows, nil
 }
 
 // checkEmpty verifies that empty slots have no counts.
@@ -92,11 +128,12 @@ func (s *segment) checkEmpty() error {
 	return nil
 }
 
-// checkRow returns the row's part of the digest and its counts in overflow.
-func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, err error) {
+// checkRow returns the row's part of the digest, its counts in overflow and whether
+// it hides a cold one with zeros.
+func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, zero bool, err error) {
 	var row [ColumnsMax]int64
 	s.load(slot, row[:s.columns()])
-	zero := true
+	zero = true
 	for c, v := range row[:s.columns()] {
 		digest += cellHash(id, uint8(c)) * uint64(v)
 		zero = zero && v == 0
@@ -105,11 +142,11 @@ func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, err er
 			wide++
 		}
 		if mark && (fits16(v) || s.over.Load().find(overflowKey(slot, c)) < 0) {
-			return 0, 0, fmt.Errorf("id %d column %d: marked, but overflow has %d", id, c, v)
+			return 0, 0, false, fmt.Errorf("id %d column %d: marked, but overflow has %d", id, c, v)
 		}
 	}
-	if zero {
-		return 0, 0, fmt.Errorf("id %d: a row of zeros is stored", id)
+	if zero && s.cold == nil {
+		return 0, 0, false, fmt.Errorf("id %d: a row of zeros is stored", id)
 	}
-	return digest, wide, nil
+	return digest, wide, zero, nil
 }

@@ -73,7 +73,7 @@ func readUntil(t *testing.T, stop *atomic.Bool, tab *Table, kept []uint64, seed 
 	rows := make([]int64, len(kept)*6)
 	for !stop.Load() {
 		if r.IntN(2) == 0 {
-			tab.GetMany(kept, 6, rows)
+			tab.GetMany(kept, 6, rows, nil)
 		} else {
 			for i, id := range kept {
 				tab.Get(id, rows[i*6:(i+1)*6])
@@ -143,7 +143,7 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 	tab.Apply(ops, 4, rows, nil)
 	for name, f := range map[string]func(){
 		"Get":     func() { tab.Get(ids[5], rows[:4]) },
-		"GetMany": func() { tab.GetMany(ids, 4, rows) },
+		"GetMany": func() { tab.GetMany(ids, 4, rows, nil) },
 		"Apply":   func() { tab.Apply(ops, 4, rows, nil) },
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {

@@ -68,7 +68,7 @@ func (m model) equal(t testing.TB, tab *Table) {
 		t.Fatalf("%d rows, want %d", got, len(ids))
 	}
 	rows := make([]int64, len(ids)*ColumnsMax)
-	tab.GetMany(ids, ColumnsMax, rows)
+	tab.GetMany(ids, ColumnsMax, rows, nil)
 	var one [ColumnsMax]int64
 	for i, id := range ids {
 		tab.Get(id, one[:])

@@ -34,7 +34,7 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 // that: the caller tries again.
 func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	s := d.segs[i].Load()
-	inOrder := i == len(d.segs)-1 && id > s.maxID
+	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID says nothing of cold rows
 	if inOrder && s.rows >= appendRowsMin {
 		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words(), t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
@@ -50,6 +50,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
 		if n := t.rebuilt(s, slots, sh, s.words()); n != nil {
+			n.cold = s.cold
 			d.segs[i].Store(n)
 			return
 		}
@@ -112,6 +113,9 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 	start := slots[at].id
 	left := t.mustRebuild(s, slots[:at], s.words(), d.first(i), start-1)
 	right := t.mustRebuild(s, slots[at:], s.words(), start, d.last(i))
+	if left.cold, right.cold = s.cold.split(start); left.cold != nil && right.cold != nil {
+		t.coldParts.Add(1)
+	}
 	t.dir.Store(d.with(i, left, start, right))
 }
 
@@ -119,11 +123,13 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 func (t *Table) reshapeLocked(i, words int) {
 	d := t.dir.Load()
 	s := d.segs[i].Load()
-	d.segs[i].Store(t.mustRebuild(s, s.occupied(), words, d.first(i), d.last(i)))
+	n := t.mustRebuild(s, s.occupied(), words, d.first(i), d.last(i))
+	n.cold = s.cold
+	d.segs[i].Store(n)
 }
 
-// mustRebuild returns a segment of those rows in the smallest size that takes
-// them. It tries larger sizes when the ids collide, which only ids made for
+// mustRebuild returns a segment of those rows, without a cold part, in the smallest
+// size that takes them. It tries larger sizes when the ids collide, which only ids made for
 // that purpose do.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	id := first

@@ -50,10 +50,15 @@ type segment struct {
 	more     []uint64 // words()-1 words to a slot: the counts from column 4 on
 	over     atomic.Pointer[overflow]
 
+	// cold is the rest of the segment's rows, nil for none. It never changes: a
+	// segment that reads miss a row in says where else it may be.
+	cold *coldPart
+
 	// The writer's own.
-	rows  int
-	epoch uint64 // the table's epoch when this segment was made
-	maxID uint64 // no row has a larger id
+	rows    int    // stored here; with a cold part, rows of zeros among them
+	epoch   uint64 // the table's epoch when this segment was made
+	maxID   uint64 // no row has a larger id
+	watched bool   // it is copied before it is changed: see Table.Watch
 }
 
 // words is how many 64-bit words of counts a row has.
@@ -69,7 +74,7 @@ func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
 
 // clone returns a copy that the writer may change.
 func (s *segment) clone(epoch uint64) *segment {
-	c := &segment{geometry: s.geometry, rowWords: s.rowWords, epoch: epoch, rows: s.rows, maxID: s.maxID,
+	c := &segment{geometry: s.geometry, rowWords: s.rowWords, epoch: epoch, rows: s.rows, maxID: s.maxID, cold: s.cold,
 		buckets: append([]bucket(nil), s.buckets...),
 		more:    append([]uint64(nil), s.more...),
 	}
@@ -119,17 +124,19 @@ func (s *segment) word(slot, w int) *uint64 {
 	return &s.more[row*(s.words()-1)+w-1]
 }
 
-// readAt fills dst with the first len(dst) counts of the row at p.
-func (s *segment) readAt(p place, dst []int64) {
+// readAt fills dst with the first len(dst) counts of the row at p, zeros if there
+// is none, and reports whether there is.
+func (s *segment) readAt(p place, dst []int64) bool {
 	for spins := 1; ; spins++ {
 		seq := s.seq.Load()
-		if slot := s.find(p); slot >= 0 {
+		slot := s.find(p)
+		if slot >= 0 {
 			s.load(slot, dst)
 		} else {
 			clear(dst)
 		}
 		if s.seq.Load() == seq && seq&1 == 0 {
-			return
+			return slot >= 0
 		}
 		if spins%64 == 0 { // the writer was descheduled inside
 			runtime.Gosched()

@@ -9,7 +9,8 @@ import "sync/atomic"
 func (s *segment) openSeq()  { s.seq.Add(1) }
 func (s *segment) closeSeq() { s.seq.Add(1) }
 
-// insert stores a row that is not there and has a count other than zero. It
+// insert stores a row that is not there and has a count other than zero, or hides
+// a cold row. It
 // returns false, with nothing changed, when neither bucket can be given room.
 func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
@@ -56,7 +57,8 @@ func (s *segment) setTag(slot int, tag uint64) {
 	s.buckets[slot/lineWords].setTag(slot%lineWords, s.wide, tag)
 }
 
-// update makes the row at slot equal to row, which is not all zero.
+// update makes the row at slot equal to row, which is all zero only where that
+// hides a cold row.
 func (s *segment) update(slot int, row []int64) {
 	s.openSeq()
 	s.storeRow(slot, row)

@@ -28,6 +28,7 @@ func (t *Table) Snapshot() *Snapshot {
 	s.segs = make([]*segment, len(d.segs))
 	for i := range d.segs {
 		s.segs[i] = d.segs[i].Load()
+		s.segs[i].cold.retain()
 	}
 	t.mu.captured = append(t.mu.captured, s.epoch)
 	t.mu.epoch++
@@ -38,9 +39,12 @@ func (t *Table) Snapshot() *Snapshot {
 func (s *Snapshot) Close() {
 	s.closed.Do(func() {
 		s.table.mu.Lock()
-		defer s.table.mu.Unlock()
 		i := slices.Index(s.table.mu.captured, s.epoch)
 		s.table.mu.captured = slices.Delete(s.table.mu.captured, i, i+1)
+		s.table.mu.Unlock()
+		for _, seg := range s.segs {
+			seg.cold.release()
+		}
 		s.segs = nil
 	})
 }
@@ -60,13 +64,26 @@ type Page struct {
 // Row returns the counts of row i.
 func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
 
-// Pages calls fn with all rows in ascending id order, a segment's rows a page.
-// A page is valid during the call only. It stops at fn's first error and
-// returns it.
+func (p *Page) clear(width int) {
+	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]
+}
+
+func (p *Page) add(id uint64, row []int64) {
+	p.IDs = append(p.IDs, id)
+	p.Counts = append(p.Counts, row...)
+}
+
+// Pages calls fn with all rows in ascending id order, a segment's rows a page,
+// cold ones too, which it reads. A page is valid during the call only. It stops at
+// the first error, of fn or of reading, and returns it.
 func (s *Snapshot) Pages(fn func(*Page) error) error {
 	var c collector
 	for _, seg := range s.segs {
-		if p := c.collect(seg, 0, seg.columns()); len(p.IDs) > 0 {
+		p, err := c.collectAll(seg, 0, seg.widest())
+		if err != nil {
+			return err
+		}
+		if len(p.IDs) > 0 {
 			if err := fn(p); err != nil {
 				return err
 			}
@@ -75,40 +92,105 @@ func (s *Snapshot) Pages(fn func(*Page) error) error {
 	return nil
 }
 
+// Part is neighbouring rows: those of Page, and the cold ones of ids First … Last
+// of a generation but for the ids in Page, where rows of zeros hide some.
+type Part struct {
+	Page        *Page
+	Cold        Generation // nil for none: then Page has no rows of zeros
+	First, Last uint64     // with Cold all ids of Page lie there
+}
+
+// Parts calls fn with all rows in the order of ids and reads no cold ones. A part is
+// valid during the call only. It stops at fn's first error and returns it.
+func (s *Snapshot) Parts(fn func(*Part) error) error {
+	var c collector
+	hot := func(p *Page, from, to int) error {
+		var some Page
+		some.clear(p.Width)
+		for i := from; i < to; i++ {
+			if row := p.Row(i); !isZeroRow(row) {
+				some.add(p.IDs[i], row)
+			}
+		}
+		if len(some.IDs) == 0 {
+			return nil
+		}
+		return fn(&Part{Page: &some})
+	}
+	for _, seg := range s.segs {
+		p := c.collect(seg, 0, seg.columns(), seg.cold != nil)
+		if seg.cold == nil {
+			if len(p.IDs) == 0 {
+				continue
+			}
+			if err := fn(&Part{Page: p}); err != nil {
+				return err
+			}
+			continue
+		}
+		// The segment may own more than the part, on either side.
+		from, _ := slices.BinarySearch(p.IDs, seg.cold.first)
+		to, found := slices.BinarySearch(p.IDs, seg.cold.last)
+		if found {
+			to++
+		}
+		over := Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
+		if err := hot(p, 0, from); err != nil {
+			return err
+		}
+		if err := fn(&Part{&over, seg.cold.generation, seg.cold.first, seg.cold.last}); err != nil {
+			return err
+		}
+		if err := hot(p, to, len(p.IDs)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Scan calls fn with rows of ids from on in ascending order, width counts each,
 // until fn returns false. Rows of one page are of one moment, different pages
 // of different moments; rows whose first width counts are zero are left out. A
-// page is valid during the call only.
-func (t *Table) Scan(from uint64, width int, fn func(*Page) bool) {
+// page is valid during the call only. It reads cold rows, and returns the error if
+// it cannot.
+func (t *Table) Scan(from uint64, width int, fn func(*Page) bool) error {
 	var c collector
 	for {
 		seg, last := t.copySegment(from)
-		p := c.collect(seg, from, width)
+		p, err := c.collectAll(seg, from, width)
+		seg.cold.release()
+		if err != nil {
+			return err
+		}
 		if len(p.IDs) > 0 && !fn(p) || last == 1<<64-1 {
-			return
+			return nil
 		}
 		from = last + 1
 	}
 }
 
-// copySegment returns a copy of the segment that owns id, and the last id that
-// it owns. Copying holds off writes for microseconds; sorting would for longer.
+// copySegment returns a copy of the segment that owns id, whose cold part the
+// caller releases, and the last id that it owns. Copying holds off writes for
+// microseconds; sorting would for longer.
 func (t *Table) copySegment(id uint64) (*segment, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	i := d.find(id)
-	return d.segs[i].Load().clone(t.mu.epoch), d.last(i)
+	s := d.segs[i].Load().clone(t.mu.epoch)
+	s.cold.retain()
+	return s, d.last(i)
 }
 
 // collector gathers the rows of segments into a page, reusing its memory.
 type collector struct {
-	slots []slotID
-	page  Page
+	slots              []slotID
+	page, cold, merged Page
 }
 
-// collect takes a segment that nobody changes: a captured one or a copy.
-func (c *collector) collect(s *segment, from uint64, width int) *Page {
+// collect takes the rows in memory of a segment that nobody changes: a captured one
+// or a copy. Rows of zeros in these columns are taken with zeros only.
+func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Page {
 	c.slots = c.slots[:0]
 	s.each(func(slot int, id uint64) {
 		if id >= from {
@@ -116,15 +198,64 @@ func (c *collector) collect(s *segment, from uint64, width int) *Page {
 		}
 	})
 	sortByID(c.slots)
-	p := &c.page
-	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]
+	c.page.clear(width)
 	var row [ColumnsMax]int64
 	for _, r := range c.slots {
 		s.load(int(r.slot), row[:width])
-		if slices.ContainsFunc(row[:width], func(v int64) bool { return v != 0 }) {
-			p.IDs = append(p.IDs, r.id)
-			p.Counts = append(p.Counts, row[:width]...)
+		if zeros || !isZeroRow(row[:width]) {
+			c.page.add(r.id, row[:width])
 		}
 	}
-	return p
+	return &c.page
+}
+
+func isZeroRow(row []int64) bool {
+	return !slices.ContainsFunc(row, func(v int64) bool { return v != 0 })
+}
+
+// Cold calls fn with the cold part of each segment that has one, in the order of ids:
+// Parts without the rows in memory.
+func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
+	for _, seg := range s.segs {
+		if seg.cold != nil {
+			fn(seg.cold.generation, seg.cold.first, seg.cold.last)
+		}
+	}
+}
+
+// collectAll takes the cold rows too.
+func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error) {
+	if s.cold == nil || from > s.cold.last {
+		return c.collect(s, from, width, false), nil
+	}
+	c.cold.clear(width)
+	if err := s.cold.generation.Load(max(from, s.cold.first), s.cold.last, &c.cold); err != nil {
+		return nil, err
+	}
+	c.merged.Merge(c.collect(s, from, width, true), &c.cold)
+	return &c.merged, nil
+}
+
+// Merge makes p the rows of over and, for other ids, of under, both of one width,
+// without rows of zeros. It is neither.
+func (p *Page) Merge(over, under *Page) {
+	p.clear(over.Width)
+	add := func(from *Page, i int) {
+		if row := from.Row(i); !isZeroRow(row) {
+			p.add(from.IDs[i], row)
+		}
+	}
+	j := 0
+	for i, id := range over.IDs {
+		for ; j < len(under.IDs) && under.IDs[j] < id; j++ {
+			add(under, j)
+		}
+		if j < len(under.IDs) && under.IDs[j] == id {
+			j++
+		}
+		add(over, i)
+	}
+	for ; j < len(under.IDs); j++ {
+		add(under, j)
+	}
 }

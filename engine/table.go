@@ -9,11 +9,20 @@ import (
 // Table is one shard's rows. Get, GetMany, Digest and Stats may be called from
 // any goroutine at any time and take no lock: a read of a row that is being moved
 // or changed in several words is repeated until the writer has done that. Apply,
-// Scan and Snapshot take turns.
+// Scan and Snapshot take turns. Where rows may be cold, see cold.go for how they
+// are read, and freeze.go for how they become so.
 type Table struct {
 	dir    atomic.Pointer[directory]
 	digest atomic.Uint64 // mu.digest as it was when mu was last unlocked
 	rows   atomic.Int64
+
+	// coldParts counts the segments that have one: without any, writes need not
+	// look for rows to bring back. It moves under mu.
+	coldParts atomic.Int64
+	// writing is held by Apply from before it brings cold rows into memory until
+	// it has used them, and by whoever moves rows out. It is taken before mu, and
+	// held while the disk is read.
+	writing sync.Mutex
 
 	mu struct {
 		sync.Mutex
@@ -35,22 +44,23 @@ func New() *Table {
 }
 
 // Get fills dst with the first len(dst) counts of id's row, as they were
-// together at one moment during the call. It does not allocate.
-func (t *Table) Get(id uint64, dst []int64) {
+// together at one moment during the call, and returns true; or false if the row
+// may be cold, which ReadCold reads. It does not allocate.
+func (t *Table) Get(id uint64, dst []int64) bool {
 	d := t.dir.Load()
 	s := d.segs[d.find(id)].Load()
-	if !s.covers(id) {
-		clear(dst)
-		return
+	if s.covers(id) {
+		return s.readAt(s.place(id), dst) || !s.cold.mayHave(id)
 	}
-	s.readAt(s.place(id), dst)
+	clear(dst)
+	return !s.cold.mayHave(id)
 }
 
-// Has reports whether id has a row: a count other than zero.
+// Has reports whether id has a row, a count other than zero, or may have a cold
+// one.
 func (t *Table) Has(id uint64) bool {
 	var row [ColumnsMax]int64
-	t.Get(id, row[:])
-	return row != [ColumnsMax]int64{}
+	return !t.Get(id, row[:]) || row != [ColumnsMax]int64{}
 }
 
 // pageRows is how many rows GetMany and Apply have in flight to memory at once:
@@ -59,44 +69,51 @@ const pageRows = 32
 
 // GetMany fills dst, width counts an id, with the rows of ids in their order.
 // Each row is whole; rows may be of different moments during the call. The
-// cache misses of different rows overlap. It does not allocate.
-func (t *Table) GetMany(ids []uint64, width int, dst []int64) {
+// cache misses of different rows overlap. It appends the position of each row that
+// may be cold, and is not filled, to cold and returns that; for others it does not
+// allocate.
+func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int {
 	var segs [pageRows]*segment
 	var places [pageRows]place
 	d := t.dir.Load()
-	for len(ids) > 0 {
-		n := min(len(ids), pageRows)
-		for i, id := range ids[:n] {
+	for from := 0; from < len(ids); from += pageRows {
+		page := ids[from:min(len(ids), from+pageRows)]
+		for i, id := range page {
 			s := d.segs[d.find(id)].Load()
-			if !s.covers(id) {
-				segs[i] = nil
-				continue
+			segs[i] = s
+			if s.covers(id) {
+				places[i] = s.place(id)
+				s.prefetch(places[i])
 			}
-			segs[i], places[i] = s, s.place(id)
-			s.prefetch(places[i])
 		}
-		for i := range ids[:n] {
-			if segs[i] == nil {
-				clear(dst[:width])
-			} else {
-				segs[i].readAt(places[i], dst[:width])
+		for i, id := range page {
+			s, row := segs[i], dst[:width]
+			if s.covers(id) {
+				if !s.readAt(places[i], row) && s.cold.mayHave(id) {
+					cold = append(cold, from+i)
+				}
+			} else if clear(row); s.cold.mayHave(id) {
+				cold = append(cold, from+i)
 			}
 			dst = dst[width:]
 		}
-		ids = ids[n:]
 	}
+	return cold
 }
 
 // ownedLocked returns segment i as one that may be changed in place: a copy of
-// it if an open snapshot has captured it.
+// it if an open snapshot has captured it, or it is watched.
 func (t *Table) ownedLocked(d *directory, i int) *segment {
 	s := d.segs[i].Load()
-	if n := len(t.mu.captured); n > 0 && s.epoch <= t.mu.captured[n-1] {
+	if n := len(t.mu.captured); s.watched || n > 0 && s.epoch <= t.mu.captured[n-1] {
 		s = s.clone(t.mu.epoch)
 		d.segs[i].Store(s)
 	}
 	return s
 }
+
+// HasCold reports whether rows may be cold.
+func (t *Table) HasCold() bool { return t.coldParts.Load() > 0 }
 
 // Digest returns the linear digest of the table: the sum over all counts of
 // hash(id, column) × count, mod 2^64. Tables of equal rows have equal digests,
@@ -114,9 +131,11 @@ func cellHash(id uint64, column uint8) uint64 {
 
 // Stats is the size of a table.
 type Stats struct {
-	Rows     uint64
-	Segments int
-	Bytes    uint64 // memory of segments, their overflow tables and the directory
+	Rows      uint64 // cold ones too
+	Segments  int
+	Bytes     uint64 // memory of segments, their overflow tables, the directory, and what is known of cold rows
+	ColdRows  uint64 // on disk; those that are in memory too, being changed, are counted
+	ColdBytes uint64 // of disk
 }
 
 // Stats returns the size of the table. Rows and Bytes may be of moments that a
@@ -124,8 +143,16 @@ type Stats struct {
 func (t *Table) Stats() Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}
+	var last Generation // parts of one generation are neighbours
 	for i := range d.segs {
-		st.Bytes += uint64(d.segs[i].Load().bytes())
+		s := d.segs[i].Load()
+		st.Bytes += uint64(s.bytes())
+		if s.cold != nil && s.cold.generation != last {
+			last = s.cold.generation
+			memory, disk := last.Bytes()
+			st.Bytes += uint64(memory) + uint64(unsafe.Sizeof(*s.cold))
+			st.ColdRows, st.ColdBytes = st.ColdRows+uint64(last.Rows()), st.ColdBytes+uint64(disk)
+		}
 	}
 	return st
 }

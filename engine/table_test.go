@@ -79,7 +79,7 @@ func applyBatch(rt *rapid.T, r *rand.Rand, tab *Table, m model, ids []uint64, co
 		}
 	}
 	rows := make([]int64, len(ops)*columns)
-	overflows := tab.Apply(ops, columns, rows, nil)
+	overflows, _ := tab.Apply(ops, columns, rows, nil)
 	for i, op := range ops {
 		refused := len(overflows) > 0 && overflows[0].Op == i
 		if refused {
@@ -101,7 +101,7 @@ func TestOverflowBothWays(t *testing.T) {
 	for column := range uint8(5) {
 		for i, v := range steps {
 			op := Op{ID: 7, Kind: OpAdd, Cells: []Cell{{column, v}}}
-			refused := tab.Apply([]Op{op}, 0, nil, nil)
+			refused, _ := tab.Apply([]Op{op}, 0, nil, nil)
 			if ok := m.apply(op); ok != (refused == nil) {
 				t.Fatalf("column %d step %d: refused %v, want applied %v", column, i, refused, ok)
 			}
@@ -126,7 +126,7 @@ func TestRefusedOpChangesNothing(t *testing.T) {
 	tab.Apply([]Op{{ID: 1, Kind: OpSet, Cells: []Cell{{0, 5}, {1, math.MaxInt64}}}}, 0, nil, nil)
 	before := tab.Digest()
 	rows := make([]int64, 2)
-	refused := tab.Apply([]Op{{ID: 1, Kind: OpAdd, Cells: []Cell{{0, 1}, {1, 1}}}}, 2, rows, nil)
+	refused, _ := tab.Apply([]Op{{ID: 1, Kind: OpAdd, Cells: []Cell{{0, 1}, {1, 1}}}}, 2, rows, nil)
 	if want := []Overflow{{0, 1}}; !slices.Equal(refused, want) {
 		t.Errorf("refused %v, want %v", refused, want)
 	}

@@ -23,7 +23,7 @@ type catalogSnapshot struct{ view *CatalogView }
 func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
 	body := s.view.encoded()
 	w := &streamWriter{w: bufio.NewWriter(sink)}
-	if err := w.head(entryCatalog, s.view.Applied); err != nil {
+	if err := w.head(entryCatalog, s.view.Applied, -1); err != nil {
 		return err
 	}
 	if err := w.section(streamCatalog, func(b []byte) []byte { return append(b, body...) }); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 )
 
 // Counters is the state machine of one shard of a counter keyspace. raft calls
@@ -18,6 +19,10 @@ import (
 // may be called from any.
 type Counters struct {
 	table atomic.Pointer[engine.Table] // replaced whole by Restore
+	cold  *cold.Group                  // where rows of table may be too; nil for nowhere
+	// tiering is held while rows move out of memory or back, and by Restore while
+	// it replaces the table.
+	tiering sync.Mutex
 
 	// applied is the index of the last entry of which everything is in table.
 	// It rises, and only raft's goroutine moves it.
@@ -44,8 +49,12 @@ type Counters struct {
 var _ raft.BatchingFSM = (*Counters)(nil)
 
 // NewCounters returns the state before the first entry.
-func NewCounters() *Counters {
-	c := &Counters{once: newOnce()}
+func NewCounters() *Counters { return NewCountersOver(nil) }
+
+// NewCountersOver is NewCounters for a table whose rows may be cold: outside of
+// memory, which is this replica's own affair. rows may be nil.
+func NewCountersOver(rows *cold.Group) *Counters {
+	c := &Counters{once: newOnce(), cold: rows}
 	c.table.Store(engine.New())
 	return c
 }
@@ -189,7 +198,9 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 		r.Rows = make([]int64, len(c.batch.ops)*width)
 	}
 	c.whole.Lock()
-	r.Overflows = c.Table().Apply(c.batch.ops, width, r.Rows, nil)
+	if r.Overflows, err = c.Table().Apply(c.batch.ops, width, r.Rows, nil); err != nil {
+		panic(&EntryError{Index: entry.Index, Err: err})
+	}
 	c.advance(entry.Index)
 	c.marks.note(entry.Index, c.Table().Digest())
 	c.whole.Unlock()
@@ -205,20 +216,29 @@ func (c *Counters) apply(entry *raft.Log) *Result {
 // Snapshot captures the state between two entries; raft persists it while
 // entries go on being applied.
 func (c *Counters) Snapshot() (raft.FSMSnapshot, error) {
-	return &countersSnapshot{index: c.applied.Load(), once: c.once.capture(), table: c.Table().Snapshot()}, nil
+	return &countersSnapshot{index: c.applied.Load(), once: c.once.capture(), table: c.Table().Snapshot(), cold: c.cold}, nil
 }
 
 type countersSnapshot struct {
 	index uint64
 	once  *onceView
 	table *engine.Snapshot
+	cold  *cold.Group
 }
 
-// Persist streams the snapshot to sink. The caller closes or cancels the sink
-// on an error, as raft does.
+// Persist streams the snapshot to sink. It names the generations of cold rows, and
+// has them kept for as long as there is a snapshot of the sink's name. The caller
+// closes or cancels the sink on an error, as raft does.
 func (s *countersSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := writeCounters(sink, s.index, s.table, s.once); err != nil {
 		return err
+	}
+	if s.cold != nil {
+		var named []uint64
+		s.table.Cold(func(g engine.Generation, _, _ uint64) { named = append(named, g.Number()) })
+		if err := s.cold.Pin(sink.ID(), slices.Compact(named)); err != nil {
+			return err
+		}
 	}
 	return sink.Close()
 }
@@ -229,13 +249,15 @@ func (s *countersSnapshot) Release() { s.table.Close() }
 // it was.
 func (c *Counters) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
-	index, table, once, err := readCounters(snapshot)
+	index, table, once, err := readCounters(snapshot, c.cold)
 	if err != nil {
 		return fmt.Errorf("cannot restore counters: %w", err)
 	}
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
 	c.whole.Lock()
 	defer c.whole.Unlock()
-	c.table.Store(table)
+	c.table.Swap(table).Close()
 	c.marks = marks{}
 	c.once = once
 	c.tellSeen()

@@ -190,7 +190,7 @@ func (h *history) reopen(t rapid.TB) {
 	if err := writeCounters(&b, h.index, table, h.c.once.capture()); err != nil {
 		t.Fatal(err)
 	}
-	index, restored, once, err := readCounters(&b)
+	index, restored, once, err := readCounters(&b, nil)
 	if err != nil || index != h.index {
 		t.Fatalf("index %d: %v", index, err)
 	}

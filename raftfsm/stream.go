@@ -10,6 +10,7 @@ import (
 	"math/bits"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 )
 
 // A snapshot. It is a stream of sections, each with its own checksum, that
@@ -17,18 +18,23 @@ import (
 //
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
 //	head:     "countd" | version 1 (1) | state kind (1) | applied index (8)
+//	          versions 2 and 3 have cold rows: then the bytes of all sections of blocks,
+//	          which are there in version 3, carried to another node (8)
 //	rows:     width (1) | rows (4) | row …        1 to 32,768, ascending over the whole stream
 //	row:      key - key of the row before, 0 for the first of the section (uvarint)
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
 //	producers, gone, keys: oncestate.go; each once, behind the rows
+//	cold, block: streamcold.go; among the rows
 //	catalog:  JSON
-//	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one (4)
+//	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks aside (4)
 //
 // The state kind is that of the entries. A reader takes nothing for granted: a
 // stream that is cut, or has anything behind its end, is refused.
 const (
-	streamVersion = 1
-	streamMagic   = "countd"
+	streamVersion        = 1
+	streamVersionCold    = 2
+	streamVersionCarried = 3
+	streamMagic          = "countd"
 
 	streamHead    = 1
 	streamRows    = 2
@@ -37,6 +43,10 @@ const (
 	streamProducers = 4 // these three: oncestate.go
 	streamGone      = 5
 	streamKeys      = 6
+
+	streamCold    = 7
+	streamCarried = 8
+	streamBlock   = 9
 
 	streamEnd = 255
 
@@ -73,9 +83,15 @@ func (s *streamWriter) section(kind byte, fill func([]byte) []byte) error {
 	return nil
 }
 
-func (s *streamWriter) head(state byte, index uint64) error {
+// head writes the head; blocks is what a stream with cold rows is longer by when it
+// is carried, -1 for one without.
+func (s *streamWriter) head(state byte, index uint64, blocks int64) error {
 	return s.section(streamHead, func(b []byte) []byte {
-		return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, state), index)
+		if blocks < 0 {
+			return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, state), index)
+		}
+		b = binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersionCold, state), index)
+		return binary.LittleEndian.AppendUint64(b, uint64(blocks))
 	})
 }
 
@@ -98,7 +114,7 @@ func (s *streamWriter) end(rows, digest uint64) error {
 type streamReader struct {
 	r        *bufio.Reader
 	buf      []byte
-	sections uint32
+	sections uint32 // blocks aside
 }
 
 // next returns the next section. The payload is valid until the next call.
@@ -123,7 +139,9 @@ func (s *streamReader) next() (kind byte, payload []byte, err error) {
 	if got := crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, s.buf[:n]); got != want {
 		return 0, nil, fmt.Errorf("%w: section %d: checksum %08x, want %08x", errSnapshot, s.sections, got, want)
 	}
-	s.sections++
+	if head[0] != streamBlock {
+		s.sections++
+	}
 	return head[0], s.buf[:n], nil
 }
 
@@ -132,11 +150,28 @@ func (s *streamReader) head(state byte) (index uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	want := append([]byte(streamMagic), streamVersion, state)
-	if kind != streamHead || len(p) != len(want)+8 || string(p[:len(want)]) != string(want) {
-		return 0, fmt.Errorf("%w: head %d %q", errSnapshot, kind, p[:min(len(p), len(want))])
+	index, _, err = parseHead(kind, p, state)
+	return index, err
+}
+
+// parseHead returns the index and how much longer the stream gets when its blocks are
+// put in.
+func parseHead(kind byte, p []byte, state byte) (index uint64, blocks int64, err error) {
+	const at = len(streamMagic) + 2
+	bad := kind != streamHead || len(p) < at+8 || string(p[:at-2]) != streamMagic || p[at-1] != state
+	switch {
+	case !bad && p[at-2] == streamVersion && len(p) == at+8:
+	case !bad && p[at-2] == streamVersionCold && len(p) == at+16 && state == entryCounters:
+		blocks = int64(binary.LittleEndian.Uint64(p[at+8:]))
+		bad = blocks < 0
+	case !bad && p[at-2] == streamVersionCarried && len(p) == at+16 && state == entryCounters:
+	default:
+		bad = true
 	}
-	return binary.LittleEndian.Uint64(p[len(want):]), nil
+	if bad {
+		return 0, 0, fmt.Errorf("%w: head %d %q", errSnapshot, kind, p[:min(len(p), at)])
+	}
+	return binary.LittleEndian.Uint64(p[at:]), blocks, nil
 }
 
 // end verifies an end section's payload, and that nothing stands behind it.
@@ -156,16 +191,19 @@ func (s *streamReader) end(p []byte, rows, digest uint64) error {
 	return nil
 }
 
-// writeCounters streams a table to w.
+// writeCounters streams a table to w. It names cold rows and reads none.
 func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *onceView) error {
 	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
-	if err := s.head(entryCounters, index); err != nil {
+	if err := s.head(entryCounters, index, carriedBytes(table)); err != nil {
 		return err
 	}
-	err := table.Pages(func(p *engine.Page) error {
-		for from := 0; from < len(p.IDs); from += sectionRowsMax {
-			to := min(from+sectionRowsMax, len(p.IDs))
-			err := s.section(streamRows, func(b []byte) []byte { return appendRows(b, p, from, to) })
+	err := table.Parts(func(p *engine.Part) error {
+		if p.Cold != nil {
+			return s.section(streamCold, func(b []byte) []byte { return appendCold(b, p) })
+		}
+		for from := 0; from < len(p.Page.IDs); from += sectionRowsMax {
+			to := min(from+sectionRowsMax, len(p.Page.IDs))
+			err := s.section(streamRows, func(b []byte) []byte { return appendRows(b, p.Page, from, to) })
 			if err != nil {
 				return err
 			}
@@ -183,37 +221,82 @@ func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *once
 	return s.end(uint64(table.Rows()), table.Digest())
 }
 
-// readCounters reads what writeCounters wrote, to the end of r.
-func readCounters(r io.Reader) (index uint64, table *engine.Table, once *once, err error) {
+// readCounters reads what writeCounters wrote, carried or not, to the end of r.
+// Cold rows that the stream names are looked for in rows, which may be nil, and
+// those that it carries are put there.
+func readCounters(r io.Reader, rows *cold.Group) (index uint64, table *engine.Table, once *once, err error) {
 	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 	if index, err = s.head(entryCounters); err != nil {
 		return 0, nil, nil, err
 	}
-	table, once = engine.New(), newOnce()
-	var page engine.Page
+	load := &loading{stream: s, table: engine.New(), once: newOnce(), cold: rows}
+	if err := load.sections(); err != nil {
+		load.table.Close()
+		return 0, nil, nil, err
+	}
+	return index, load.table, load.once, nil
+}
+
+// loading is the state that a stream of counters makes.
+type loading struct {
+	stream *streamReader
+	table  *engine.Table
+	once   *once
+	cold   *cold.Group
+
+	page  engine.Page
+	named bool        // some rows are not read
+	base  engine.Page // the cold rows of a part that is carried
+	part  coldPart
+	loose int // carried parts that are in memory
+	// carried is set from a carried part on until hot rows come. The parts had ids
+	// above … below.
+	carried      bool
+	above, below uint64
+}
+
+// sections reads all behind the head.
+func (l *loading) sections() error {
 	for last := byte(streamRows); ; {
-		kind, payload, err := s.next()
+		kind, payload, err := l.stream.next()
 		if err != nil {
-			return 0, nil, nil, err
+			return err
 		}
 		if kind == streamEnd && last == streamKeys {
-			return index, table, once, s.end(payload, table.Stats().Rows, table.Digest())
+			return l.end(payload)
 		}
 		if !follows(kind, last) {
-			return 0, nil, nil, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
+			return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
 		}
-		last = kind
-		if err := readSection(kind, payload, &page, table, once); err != nil {
-			return 0, nil, nil, err
+		if last = kind; kind == streamCold || kind == streamCarried {
+			last = streamRows
+		}
+		if err := l.section(kind, payload); err != nil {
+			return err
 		}
 	}
+}
+
+// end holds what was read to what the stream says of it. Rows and digest of cold
+// rows that are named, and not read, are the stream's word, and their generation's
+// checksum stands for them.
+func (l *loading) end(payload []byte) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	rows, digest := l.table.Stats().Rows, l.table.Digest()
+	if l.named && len(payload) >= 16 {
+		rows, digest = binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])
+		l.table.Adopt(int64(rows), digest)
+	}
+	return l.stream.end(payload, rows, digest)
 }
 
 // follows reports whether a section may come behind another, the head taken for
 // one of rows.
 func follows(kind, last byte) bool {
 	switch kind {
-	case streamRows:
+	case streamRows, streamCold, streamCarried:
 		return last == streamRows
 	case streamProducers:
 		return last == streamRows
@@ -223,25 +306,37 @@ func follows(kind, last byte) bool {
 	return false
 }
 
-// readSection adds one section between head and end to the state.
-func readSection(kind byte, payload []byte, page *engine.Page, table *engine.Table, once *once) error {
+// section adds one section between head and end to the state.
+func (l *loading) section(kind byte, payload []byte) error {
 	switch kind {
 	case streamRows:
-		if err := parseRows(payload, page); err != nil {
+		if err := l.settle(); err != nil {
 			return err
 		}
-		if err := table.Load(page); err != nil {
-			return fmt.Errorf("%w: %w", errSnapshot, err)
+		l.carried = false
+		if err := parseRows(payload, &l.page, false); err != nil {
+			return err
 		}
-		return nil
+		return l.load(&l.page)
+	case streamCold:
+		return l.loadNamed(payload)
+	case streamCarried:
+		return l.loadCarried(payload)
 	case streamProducers:
-		return once.restoreProducers(payload)
+		return l.once.restoreProducers(payload)
 	case streamGone:
-		return once.restoreGone(payload)
+		return l.once.restoreGone(payload)
 	case streamKeys:
-		return once.restoreKeys(payload)
+		return l.once.restoreKeys(payload)
 	}
 	return fmt.Errorf("%w: section kind %d", errSnapshot, kind)
+}
+
+func (l *loading) load(p *engine.Page) error {
+	if err := l.table.Load(p); err != nil {
+		return fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	return nil
 }
 
 // appendRows appends rows from … to-1 of a page.
@@ -266,15 +361,16 @@ func appendRows(b []byte, p *engine.Page, from, to int) []byte {
 	return b
 }
 
-// parseRows fills page, whose memory it uses again.
-func parseRows(p []byte, page *engine.Page) error {
+// parseRows fills page, whose memory it uses again. Over cold rows there may be none,
+// and rows of zeros.
+func parseRows(p []byte, page *engine.Page, overCold bool) error {
 	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", errSnapshot, what, i) }
 	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
 		return bad("head", 0)
 	}
 	width, rows := int(p[0]), int(binary.LittleEndian.Uint32(p[1:]))
 	p = p[5:]
-	if rows < 1 || rows > sectionRowsMax {
+	if rows < 1 && !overCold || rows > sectionRowsMax {
 		return bad("number", rows)
 	}
 	page.IDs, page.Width, page.Counts = page.IDs[:0], width, page.Counts[:0]
@@ -285,7 +381,7 @@ func parseRows(p []byte, page *engine.Page) error {
 			return bad("key", i)
 		}
 		set, m := binary.Uvarint(p[n:])
-		if m <= 0 || set == 0 || bits.Len64(set) > width {
+		if m <= 0 || set == 0 && !overCold || bits.Len64(set) > width {
 			return bad("columns", i)
 		}
 		p = p[n+m:]

@@ -27,7 +27,7 @@ type streamPart struct {
 func streamOf(state byte, index uint64, parts []streamPart, rows, digest uint64) []byte {
 	var b bytes.Buffer
 	w := &streamWriter{w: bufio.NewWriter(&b)}
-	_ = w.head(state, index) // a Buffer takes everything
+	_ = w.head(state, index, -1) // a Buffer takes everything
 	for _, p := range parts {
 		_ = w.section(p.kind, func(b []byte) []byte { return append(b, p.payload...) })
 	}
@@ -184,7 +184,7 @@ func TestLongPagesAreSplit(t *testing.T) {
 	sizes := []int{}
 	for from := 0; from < len(page.IDs); from += sectionRowsMax {
 		to := min(from+sectionRowsMax, len(page.IDs))
-		if err := parseRows(appendRows(nil, page, from, to), &got); err != nil {
+		if err := parseRows(appendRows(nil, page, from, to), &got, false); err != nil {
 			t.Fatal(err)
 		}
 		sizes = append(sizes, len(got.IDs))
@@ -198,7 +198,7 @@ func TestLongPagesAreSplit(t *testing.T) {
 	if !slices.Equal(sizes, []int{sectionRowsMax, sectionRowsMax, 1}) || table.Stats().Rows != uint64(len(page.IDs)) {
 		t.Errorf("sections of %v rows, %d in the table", sizes, table.Stats().Rows)
 	}
-	if err := parseRows(appendRows(nil, page, 0, sectionRowsMax+1), &got); !errors.Is(err, errSnapshot) {
+	if err := parseRows(appendRows(nil, page, 0, sectionRowsMax+1), &got, false); !errors.Is(err, errSnapshot) {
 		t.Errorf("a section beyond the bound: %v", err)
 	}
 }
@@ -222,7 +222,7 @@ func FuzzParseRows(f *testing.F) {
 	f.Add([]byte("\x04\x01\x00\x00\x00\x01\x00"))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var page engine.Page
-		err := parseRows(payload, &page)
+		err := parseRows(payload, &page, false)
 		if len(page.IDs) > len(payload)/3+1 || len(page.Counts) > len(page.IDs)*engine.ColumnsMax {
 			t.Fatalf("%d ids and %d counts of %d bytes", len(page.IDs), len(page.Counts), len(payload))
 		}
@@ -254,7 +254,7 @@ func FuzzReadCounters(f *testing.F) {
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
 	f.Add(uint64(3), uint8(streamRows), rows, uint8(streamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		if _, _, _, err := readCounters(bytes.NewReader(one)); !errors.Is(err, errSnapshot) && len(one) < 33 {
+		if _, _, _, err := readCounters(bytes.NewReader(one), nil); !errors.Is(err, errSnapshot) && len(one) < 33 {
 			t.Fatalf("a stream of %d bytes: %v", len(one), err)
 		}
 		for _, parts := range [][]streamPart{{{kind1, one}}, {{kind1, one}, {kind2, two}}} {

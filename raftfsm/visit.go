@@ -16,7 +16,8 @@ type SnapshotFacts struct {
 	Digest uint64 // of the rows; a table that they make has it
 }
 
-// VisitSnapshot reads a snapshot of counters to its end, verifies its checksums
+// VisitSnapshot reads a snapshot of counters, one that names no cold rows or carries
+// them, to its end, verifies its checksums
 // and its shape, and calls visit, unless that is nil, with each page of rows in
 // ascending order of keys. visit does not keep the page. The digest is the
 // stream's word: only a table of the rows can tell whether it holds. An error of
@@ -44,10 +45,17 @@ func VisitSnapshot(r io.Reader, visit func(*engine.Page) error) (SnapshotFacts, 
 		if !follows(kind, last) {
 			return facts, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
 		}
-		if last = kind; kind == streamRows {
-			if err := v.section(payload); err != nil {
-				return facts, err
-			}
+		switch last = kind; kind {
+		case streamRows:
+			err = v.section(payload)
+		case streamCarried:
+			last = streamRows
+			err = v.carried(s, payload)
+		case streamCold:
+			err = fmt.Errorf("%w: it names cold rows, which are another file's", errSnapshot)
+		}
+		if err != nil {
+			return facts, err
 		}
 	}
 }
@@ -56,21 +64,41 @@ func VisitSnapshot(r io.Reader, visit func(*engine.Page) error) (SnapshotFacts, 
 type visitor struct {
 	visit func(*engine.Page) error
 	page  engine.Page
+	base  engine.Page
+	part  coldPart
 	rows  uint64
 	last  uint64 // key of the row before
 }
 
 func (v *visitor) section(payload []byte) error {
-	if err := parseRows(payload, &v.page); err != nil {
+	if err := parseRows(payload, &v.page, false); err != nil {
 		return err
 	}
-	if first := v.page.IDs[0]; v.rows > 0 && first <= v.last {
+	return v.rowsOf(&v.page)
+}
+
+// carried visits a part with its blocks.
+func (v *visitor) carried(s *streamReader, payload []byte) error {
+	if err := v.part.parse(payload); err != nil {
+		return err
+	}
+	if err := v.part.readBlocks(s, &v.base); err != nil {
+		return err
+	}
+	if v.page.Merge(&v.part.over, &v.base); len(v.page.IDs) == 0 {
+		return nil
+	}
+	return v.rowsOf(&v.page)
+}
+
+func (v *visitor) rowsOf(p *engine.Page) error {
+	if first := p.IDs[0]; v.rows > 0 && first <= v.last {
 		return fmt.Errorf("%w: key %d behind %d", errSnapshot, first, v.last)
 	}
-	v.rows += uint64(len(v.page.IDs))
-	v.last = v.page.IDs[len(v.page.IDs)-1]
+	v.rows += uint64(len(p.IDs))
+	v.last = p.IDs[len(p.IDs)-1]
 	if v.visit == nil {
 		return nil
 	}
-	return v.visit(&v.page)
+	return v.visit(p)
 }

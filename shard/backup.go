@@ -100,7 +100,7 @@ func (g *group) openSnapshot() (*Snapshot, error) {
 	if len(metas) == 0 {
 		return nil, errors.New("the group has no snapshot yet")
 	}
-	_, checked, err := g.snaps.Open(metas[0].ID)
+	checked, _, err := g.openCarried(metas[0].ID)
 	if err != nil {
 		return nil, err
 	}
@@ -108,9 +108,34 @@ func (g *group) openSnapshot() (*Snapshot, error) {
 	if err := errors.Join(err, checked.Close()); err != nil {
 		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
 	}
-	meta, state, err := g.snaps.Open(metas[0].ID)
+	state, bytes, err := g.openCarried(metas[0].ID)
 	if err != nil {
 		return nil, err
 	}
-	return &Snapshot{ReadCloser: state, Bytes: meta.Size, SnapshotFacts: facts}, nil
+	return &Snapshot{ReadCloser: state, Bytes: bytes, SnapshotFacts: facts}, nil
+}
+
+// openCarried opens a stored snapshot of counters with its cold rows in it, and
+// says how long that is.
+func (g *group) openCarried(id string) (io.ReadCloser, int64, error) {
+	meta, state, err := g.snaps.Open(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	carried, err := raftfsm.CarryBlocks(state, g.cfg.Cold)
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), state.Close())
+	}
+	return carriedFile{carried, state}, meta.Size + carried.Added(), nil
+}
+
+// carriedFile is a snapshot and the file that it is read from.
+type carriedFile struct {
+	*raftfsm.Carried
+	file io.Closer
+}
+
+func (f carriedFile) Close() error {
+	f.Carried.Close()
+	return f.file.Close()
 }

@@ -95,15 +95,19 @@ func (n *Node) groupDir(number uint32) string {
 // the group's first voters if it is among them, and waits to be added otherwise:
 // also if it was among them, and its first replica was given up.
 func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
-	r := &replica{fsm: raftfsm.NewCounters()}
+	rows, err := n.cold.Group(g.number)
+	if err != nil {
+		return err
+	}
+	r := &replica{fsm: raftfsm.NewCountersOver(rows)}
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
 	cfg.StateBytes = func() uint64 { return r.fsm.Table().Stats().Bytes }
+	cfg.Cold = rows
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
 		}
 	}
-	var err error
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}

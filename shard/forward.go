@@ -193,7 +193,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	defer timer.Stop()
 	proposals := make([]*proposal, len(parts))
 	for i, f := range parts {
-		proposals[i] = n.proposeForwarded(g, f)
+		proposals[i] = n.proposeForwarded(g, f, deadline)
 	}
 	var answer []byte
 	for _, q := range proposals {
@@ -204,7 +204,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 
 // proposeForwarded submits one forwarded part. What comes back is settled
 // already if it was refused.
-func (n *Node) proposeForwarded(g *counterGroup, f *forwarded) *proposal {
+func (n *Node) proposeForwarded(g *counterGroup, f *forwarded, deadline time.Time) *proposal {
 	r, err := g.led()
 	if err == nil && n.headroom.diskFull.Load() {
 		err = ErrDiskFull
@@ -213,6 +213,9 @@ func (n *Node) proposeForwarded(g *counterGroup, f *forwarded) *proposal {
 		return refusedProposal(err)
 	}
 	ops, err := raftfsm.CheckSection(f.section, n.headroom.check(r))
+	if err == nil {
+		err = r.warmSection(f.section, deadline)
+	}
 	if err != nil {
 		return refusedProposal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine/cold"
 )
 
 // snapshotBytesDefault is the least log since the last snapshot that starts a new
@@ -44,6 +46,9 @@ type groupConfig struct {
 	// Room returns an error if the disk has no room for a snapshot of about so
 	// many bytes, or else what to call once it is written. nil for always.
 	Room func(bytes uint64) (give func(), err error)
+
+	// Cold is where this replica's cold rows are; nil for nowhere.
+	Cold *cold.Group
 
 	LogStore      LogStore      // "" for LogStoreBoltDB
 	SnapshotBytes int64         // 0 for snapshotBytesDefault

@@ -80,9 +80,11 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 		return nil, err
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
+	g.trans.cold = cfg.Cold
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}
+	g.sweepCold()
 	return g, nil
 }
 

@@ -36,6 +36,7 @@ func (g *group) snapshot() error {
 	if err != nil {
 		return fmt.Errorf("cannot take a snapshot: %w", err)
 	}
+	g.sweepCold()
 	g.log.dueBytes.Store(g.dueBytes())
 	g.log.bytes.Add(-bytes)
 	g.log.entries.Add(-entries)

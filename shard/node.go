@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -44,6 +45,7 @@ type Config struct {
 	Limits      Limits         // zero for LimitsDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
+	Cold        ColdConfig     // zero for rows that stay in memory
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened
@@ -95,7 +97,7 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse and runSuspect, which Open starts and
+// Its goroutines: runReconcile, runHouse, runSuspect and runCold, which Open starts and
 // Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
@@ -106,6 +108,9 @@ type Node struct {
 	meta    *group
 	catalog *raftfsm.Catalog
 	metrics *stageMetrics
+
+	cold      *cold.Store
+	coldMoved atomic.Uint64 // rows that became cold, or were written anew
 
 	clusterHash uint32 // of tokens
 
@@ -123,7 +128,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runCold
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -146,6 +151,9 @@ func Open(cfg Config) (*Node, error) {
 		cfg.Limits = LimitsDefault
 	}
 	if err := cfg.Limits.Check(); err != nil {
+		return nil, err
+	}
+	if err := cfg.Cold.check(); err != nil {
 		return nil, err
 	}
 	if cfg.MemoryLimit > 0 && cfg.MemoryLimit < MemoryLimitMin {
@@ -179,6 +187,10 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := n.headroom.watch(n); err != nil {
+		return nil, errors.Join(err, n.mux.Close())
+	}
+	if err := n.openCold(); err != nil {
+		n.headroom.close()
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := n.start(); err != nil {
@@ -220,6 +232,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runHouse)
 	n.running.Go(n.runSuspect)
+	n.running.Go(n.runCold)
 	return nil
 }
 
@@ -358,5 +371,8 @@ func (n *Node) close(ctx context.Context) error {
 	n.closePeers()
 	n.calls.close()
 	n.asking.Wait()
+	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
+		errs = append(errs, n.cold.Close())
+	}
 	return errors.Join(append(errs, n.mux.Close())...)
 }

@@ -135,6 +135,9 @@ func (n *Node) finishGivingUp(group uint32) error {
 			return err
 		}
 	}
+	if err := n.cold.Drop(group); err != nil {
+		return err
+	}
 	dead := n.groupDir(group) + removedSuffix
 	entries, err := os.ReadDir(dead)
 	for _, e := range entries {

@@ -17,6 +17,7 @@ type pagePart struct {
 	keys []uint64
 	at   []int // position of each key in the request
 	rows []int64
+	cold []int // positions of keys whose rows are to be read from disk
 }
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -54,12 +55,11 @@ func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows
 		if err != nil {
 			return err
 		}
-		if r != nil {
-			r.fsm.Table().Get(key, rows[:width])
+		if r != nil && r.fsm.Table().Get(key, rows[:width]) {
 			return nil
 		}
 		p := pagePart{keys: []uint64{key}, rows: rows[:width]}
-		return n.readElsewhere(groups[s], &p, width, opt)
+		return n.readPart(groups[s], r, &p, width, opt)
 	}
 	pg := pagePool.Get().(*page)
 	defer pagePool.Put(pg)
@@ -92,8 +92,9 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 		p.rows = p.rows[:len(p.keys)*width]
 		r, err := n.admitted(groups[s], opt, arrived)
 		if r != nil {
-			r.fsm.Table().GetMany(p.keys, width, p.rows)
-			continue
+			if p.cold = r.fsm.Table().GetMany(p.keys, width, p.rows, p.cold[:0]); len(p.cold) == 0 {
+				continue
+			}
 		}
 		if errs == nil {
 			errs = make([]error, len(groups))
@@ -101,10 +102,25 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 		if errs[s] = err; err != nil {
 			continue
 		}
-		away.Go(func() { errs[s] = n.readElsewhere(groups[s], p, width, opt) })
+		away.Go(func() { errs[s] = n.readPart(groups[s], r, p, width, opt) })
 	}
 	away.Wait()
 	return errors.Join(errs...)
+}
+
+// readPart reads a part of which some rows are cold at this node's replica r, or that
+// it has no replica for that may answer: r is nil then.
+func (n *Node) readPart(g *counterGroup, r *replica, p *pagePart, width int, opt *ReadOptions) error {
+	if r != nil {
+		err := r.get(p.keys, width, p.rows, opt.Deadline)
+		if !errors.Is(err, ErrNoQuorum) {
+			return err
+		}
+		if n.alone() {
+			return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
+		}
+	}
+	return n.readElsewhere(g, p, width, opt)
 }
 
 func (pg *page) split(ids []uint64, shards int) {

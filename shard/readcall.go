@@ -65,8 +65,9 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 			return err
 		}
 		if r != nil {
-			r.fsm.Table().GetMany(p.keys, width, p.rows)
-			return nil
+			if last = r.get(p.keys, width, p.rows, opt.Deadline); !errors.Is(last, ErrNoQuorum) {
+				return last
+			}
 		}
 		if !sleep(pause, deadline) {
 			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
@@ -208,8 +209,7 @@ func (n *Node) readHere(q *remoteRead, deadline time.Time) ([]int64, error) {
 		return nil, err
 	}
 	rows := make([]int64, len(q.keys)*q.width)
-	rep.fsm.Table().GetMany(q.keys, q.width, rows)
-	return rows, nil
+	return rows, rep.get(q.keys, q.width, rows, deadline)
 }
 
 // replicaFor returns the replica here if it may answer another node's read.

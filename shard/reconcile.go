@@ -110,9 +110,10 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView, others []me
 	return true
 }
 
-// shed hands a group over that this node, draining, should not lead.
+// shed hands a group over that this node should not lead: it is draining, or cannot
+// read all rows.
 func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (string, error) {
-	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() {
+	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() && !n.shedDamaged(g.cfg.Group) {
 		return "", nil
 	}
 	to, err := n.successor(ctx, g, view)

@@ -35,6 +35,7 @@ type replica struct {
 	fsm      *raftfsm.Counters
 	proposer *proposer
 	fresh    freshness
+	damaged  atomic.Bool // some of its cold rows could not be read
 }
 
 // led returns the replica if this node leads the group and may serve.

@@ -70,6 +70,9 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	if err := n.headroom.admit(w, groups); err != nil {
 		return err
 	}
+	if err := n.warm(w, groups); err != nil {
+		return err
+	}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
 	ps.split(w, len(groups))

@@ -109,9 +109,12 @@ func (s *scan) fill(r *run) error {
 		return err
 	}
 	if rep != nil {
-		r.ids, r.rows = readRun(rep.fsm.Table(), r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
-	} else if err := s.fillElsewhere(r); err != nil {
-		return err
+		r.ids, r.rows, err = rep.readRun(r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+	}
+	if rep == nil || err != nil {
+		if err := s.fillElsewhere(r); err != nil {
+			return err
+		}
 	}
 	r.ended = len(r.ids) < s.chunk
 	if !r.ended {
@@ -124,15 +127,17 @@ func (s *scan) fill(r *run) error {
 	return nil
 }
 
-// readRun appends up to chunk rows from a key on to keys and rows.
-func readRun(table *engine.Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64) {
-	table.Scan(from, width, func(p *engine.Page) bool {
+// readRun appends up to chunk rows from a key on to keys and rows. If cold rows cannot
+// be read, what it returns means nothing and another replica may be asked.
+func (r *replica) readRun(from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
+	table := r.fsm.Table()
+	err := table.Scan(from, width, func(p *engine.Page) bool {
 		take := min(len(p.IDs), chunk-len(keys))
 		keys = append(keys, p.IDs[:take]...)
 		rows = append(rows, p.Counts[:take*width]...)
 		return len(keys) < chunk
 	})
-	return keys, rows
+	return keys, rows, r.coldFailure(table, err)
 }
 
 // fillElsewhere asks the nodes that hold the shard, until the deadline.
@@ -190,7 +195,10 @@ func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, rows := readRun(rep.fsm.Table(), from, q.width, chunk, nil, nil)
+	keys, rows, err := rep.readRun(from, q.width, chunk, nil, nil)
+	if err != nil {
+		return nil, err
+	}
 	answer := binary.AppendUvarint(make([]byte, 0, 9*len(keys)+2*len(rows)+8), uint64(len(keys)))
 	for _, key := range keys {
 		answer = binary.LittleEndian.AppendUint64(answer, key)

@@ -109,6 +109,19 @@ func (s *snapStore) removeUnfinished() error {
 	return nil
 }
 
+// names returns the names of all snapshots, those that are being written too.
+func (s *snapStore) names() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = strings.TrimSuffix(e.Name(), snapshotTmpSuffix)
+	}
+	return names, nil
+}
+
 // snapshotName is a snapshot directory's name: term-index-milliseconds.
 type snapshotName struct {
 	term, index, msec uint64

@@ -30,6 +30,7 @@ func (n *Node) Status() Status {
 		status.AppliedIndex = state.Index
 		status.Digest = fmt.Sprintf("%016x", state.Digest)
 		status.Rows, status.Bytes = state.Rows, state.Bytes
+		status.ColdRows, status.ColdBytes = state.ColdRows, state.ColdBytes
 		s.Groups = append(s.Groups, status)
 	}
 	slices.SortFunc(s.Groups, func(a, b GroupStatus) int { return cmp.Compare(a.ID, b.ID) })

@@ -2,11 +2,15 @@ package shard
 
 import (
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
 )
 
 const (
@@ -21,7 +25,7 @@ const (
 	poolConnsMax = 3
 )
 
-// raftTransport is raft's own network transport with two changes.
+// raftTransport is raft's own network transport with three changes.
 //
 // It has no fast path for heartbeats: that path changes term and state in the
 // connection's goroutine, beside raft's main loop (hashicorp/raft#695). Here
@@ -33,12 +37,16 @@ const (
 // leader that is cut off may find out later by as much; nothing else rests on its
 // lease (see proveTerm).
 //
+// And a snapshot that it sends has the cold rows in it that the stored one names,
+// which are on this node's disk: cold, nil for none.
+//
 // raft asks for the optional RequestPreVote and Close, which the embedded
 // transport has.
 type raftTransport struct {
 	*raft.NetworkTransport
 	pause   time.Duration
 	reached *sync.Map // raft.ServerID → reached: the last call that succeeded
+	cold    *cold.Group
 }
 
 // reached is when a call of a term began that a follower took.
@@ -63,6 +71,21 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 		t.reached.Store(id, reached{began, args.Term})
 	}
 	return err
+}
+
+// InstallSnapshot is raft.Transport's.
+func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	if t.cold == nil {
+		return t.NetworkTransport.InstallSnapshot(id, target, args, resp, data)
+	}
+	carried, err := raftfsm.CarryBlocks(data, t.cold)
+	if err != nil {
+		return fmt.Errorf("cannot send a snapshot: %w", err)
+	}
+	defer carried.Close()
+	larger := *args
+	larger.Size += carried.Added()
+	return t.NetworkTransport.InstallSnapshot(id, target, &larger, resp, carried)
 }
 
 // isHeartbeat tells a call that says no more than that the leader is there.

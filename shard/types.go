@@ -218,6 +218,8 @@ type GroupStatus struct {
 	Digest        string         `json:"digest"` // 16 hex digits
 	Rows          uint64         `json:"rows"`
 	Bytes         uint64         `json:"bytes"` // memory of the tables, overflow and directory included
+	ColdRows      uint64         `json:"cold_rows"`
+	ColdBytes     uint64         `json:"cold_bytes"` // of disk
 	Members       []MemberStatus `json:"members"`
 }
 

@@ -31,6 +31,7 @@ type config struct {
 	Shards      shardCounts
 	MemoryLimit memoryShare
 	DiskReserve uint64
+	Cold        shard.ColdConfig
 	Limits      shard.Limits
 	Join        []string
 	Expect      int
@@ -54,7 +55,7 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
+		Limits: shard.LimitsDefault, Cold: coldDefault(), Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	c.flags.SortFlags = false
@@ -72,6 +73,9 @@ func newConfig() *config {
 	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64; may be repeated")
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
+	c.flags.DurationVar(&c.Cold.After, "cold-after", c.Cold.After, "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
+	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for cold rows that were read, 1MiB or more")
+	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace carry time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
 	c.flags.DurationVar(&c.Limits.KeyHorizon, "key-horizon", c.Limits.KeyHorizon, "how long an Idempotency-Key is sure to be remembered")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
 	c.flags.DurationVar(&c.Limits.ProducerIdle, "producer-idle", c.Limits.ProducerIdle, "how long an idle Countd-Producer is remembered")
@@ -115,6 +119,9 @@ func (c *config) validate() error {
 	}
 	if name, err := c.badLimit(); err != nil {
 		return c.bad(name, err.Error())
+	}
+	if name, problem := c.badCold(); problem != "" {
+		return c.bad(name, problem)
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return c.bad("log-format", fmt.Sprintf("%q is neither text nor json", c.LogFormat))

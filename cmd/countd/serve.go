@@ -177,6 +177,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 	if l.cluster, err = p.enter(c, l.cluster); err != nil {
 		return err
 	}
+	c.Cold.Dir = p.dir.ColdDir()
 	p.node, err = shard.Open(shard.Config{
 		Dir:         p.dir.GroupsDir(),
 		NodeKey:     p.dir.Identity.Key(),
@@ -196,6 +197,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Limits:      c.Limits,
 		MemoryLimit: memoryLimit,
 		DiskReserve: c.DiskReserve,
+		Cold:        c.Cold,
 		Place:       p.place(c.Placement),
 		Alive:       p.alive,
 		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},

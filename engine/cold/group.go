@@ -1,0 +1,221 @@
+package cold
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/countd/countd/engine"
+)
+
+// Group is the generations of one shard.
+//
+// A generation is on disk while it is needed: by who retains it, or by a snapshot
+// that names it (pins.go). What is not, after a crash, Sweep removes.
+type Group struct {
+	store  *Store
+	number uint32
+
+	mu struct {
+		sync.Mutex
+		next   uint64                 // the number of the next generation: above all that are on disk
+		open   map[uint64]*Generation // those that somebody retains
+		stored map[uint64]struct{}    // those on disk
+		pins   map[string][]uint64    // by snapshot
+		pinned map[uint64]int         // how many of pins have it
+	}
+}
+
+var _ engine.Cold = (*Group)(nil)
+
+// Group returns the generations of a group; those of before that nobody opens
+// until Sweep go with it.
+func (s *Store) Group(number uint32) (*Group, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.mu.groups[number]; g != nil {
+		return g, nil
+	}
+	g := &Group{store: s, number: number}
+	g.mu.open, g.mu.stored, g.mu.pins = map[uint64]*Generation{}, map[uint64]struct{}{}, map[string][]uint64{}
+	g.mu.pinned = map[uint64]int{}
+	if err := g.list(); err != nil {
+		return nil, fmt.Errorf("cannot list the cold rows of group %d: %w", number, err)
+	}
+	s.mu.groups[number] = g
+	return g, nil
+}
+
+// list reads which generations and pins are on disk.
+func (g *Group) list() error {
+	err := g.each(keyGeneration, func(key, _ []byte) error {
+		if len(key) != 8 {
+			return fmt.Errorf("%w: a generation's name has %d bytes", ErrDamaged, len(key))
+		}
+		number := binary.BigEndian.Uint64(key)
+		g.mu.stored[number] = struct{}{}
+		g.mu.next = max(g.mu.next, number+1)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return g.each(keyPin, func(key, value []byte) error {
+		pinned, err := parsePin(value)
+		g.pinLocked(string(key), pinned)
+		return err
+	})
+}
+
+// each calls fn with all keys of a kind, their kind and group cut off.
+func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
+	prefix := groupKey(kind, g.number)
+	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return err
+	}
+	for it.First(); it.Valid() && err == nil; it.Next() {
+		err = fn(it.Key()[len(prefix):], it.Value())
+	}
+	return errors.Join(err, it.Error(), it.Close())
+}
+
+// after returns the least key above all that have the prefix, which is not all FF.
+func after(prefix []byte) []byte {
+	b := append([]byte(nil), prefix...)
+	for i := len(b) - 1; ; i-- {
+		if b[i]++; b[i] != 0 {
+			return b
+		}
+	}
+}
+
+// Open returns a generation that a snapshot names by number and sum. The caller
+// releases it. An error that is ErrDamaged says that it is not there any more, or
+// another.
+func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
+	done, err := g.store.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := g.mu.open[number]
+	if n == nil {
+		x, err := g.readIndex(number)
+		if err != nil {
+			return nil, fmt.Errorf("generation %d of group %d: %w", number, g.number, err)
+		}
+		n = &Generation{group: g, number: number, index: x}
+	}
+	if n.sum != sum {
+		return nil, fmt.Errorf("%w: generation %d of group %d is another than the snapshot's", ErrDamaged, number, g.number)
+	}
+	n.needed.Add(1)
+	g.mu.open[number] = n
+	return n, nil
+}
+
+func (g *Group) readIndex(number uint64) (index, error) {
+	key := generationKey(keyGeneration, g.number, number)
+	value, closer, err := g.store.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return index{}, fmt.Errorf("%w: it is missing", ErrDamaged)
+	}
+	if err != nil {
+		return index{}, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	x, err := parseIndex(key, value)
+	return x, errors.Join(err, closer.Close())
+}
+
+// newGeneration takes the next number.
+func (g *Group) newGeneration() *Generation {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := &Generation{group: g, number: g.mu.next}
+	g.mu.next++
+	return n
+}
+
+// opened notes generations that were written, each retained once.
+func (g *Group) opened(made []*Generation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, n := range made {
+		n.needed.Store(1)
+		g.mu.open[n.number] = n
+		g.mu.stored[n.number] = struct{}{}
+	}
+}
+
+// unneeded removes a generation that nobody retains, unless it was opened again or
+// a snapshot names it. What cannot be removed now is by the next Sweep.
+func (g *Group) unneeded(n *Generation) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n.needed.Load() > 0 || g.mu.open[n.number] != n {
+		return
+	}
+	delete(g.mu.open, n.number)
+	done, err := g.store.use()
+	if err != nil {
+		return // Sweep removes it after the next start
+	}
+	defer done()
+	if err := g.removeLocked(n.number); err != nil {
+		g.store.cfg.Logger.Warn("cold rows that nobody needs could not be removed", "group", g.number, "generation", n.number, "err", err)
+	}
+}
+
+// removeLocked deletes a generation from disk unless it is needed. That is not
+// synced: what comes back after a crash is needed by nobody either.
+func (g *Group) removeLocked(number uint64) error {
+	_, stored := g.mu.stored[number]
+	if !stored || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
+		return nil
+	}
+	batch := g.store.db.NewBatch()
+	defer batch.Close()
+	first := generationKey(keyBlock, g.number, number)
+	err := batch.DeleteRange(first, after(first), nil)
+	if err == nil {
+		err = batch.Delete(generationKey(keyGeneration, g.number, number), nil)
+	}
+	if err == nil {
+		err = batch.Commit(pebble.NoSync)
+	}
+	if err != nil {
+		return err
+	}
+	delete(g.mu.stored, number)
+	return nil
+}
+
+// Drop removes all that a group has on disk. Nobody may retain any of it.
+func (s *Store) Drop(number uint32) error {
+	done, err := s.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.groups, number)
+	batch := s.db.NewBatch()
+	defer batch.Close()
+	for _, kind := range []byte{keyBlock, keyGeneration, keyPin} {
+		first := groupKey(kind, number)
+		if err := batch.DeleteRange(first, after(first), nil); err != nil {
+			return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
+		}
+	}
+	if err := batch.Commit(pebble.Sync); err != nil {
+		return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package cold
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/maypok86/otter/v2"
+	"golang.org/x/sync/singleflight"
+)
+
+// Config configures Open.
+type Config struct {
+	Dir        string // of the store alone
+	CacheBytes uint64 // of blocks that were read; 0 for CacheBytesDefault
+	Logger     *slog.Logger
+	// Fatal is told that the disk did not take what the store cannot do without.
+	// It should end the process.
+	Fatal func(error)
+	// FS is where the files are; nil for the operating system's.
+	FS vfs.FS
+}
+
+const (
+	// CacheBytesDefault holds some 8,000 blocks, so 5 million rows.
+	CacheBytesDefault = 32 << 20
+
+	// readersMax is how many blocks are read from disk at once for those who
+	// wait: enough to keep a solid-state disk busy, and no more than leave the
+	// processors to hot reads.
+	readersMax = 16
+	// waitingMax bounds the reads that wait for a reader. Past it they are
+	// refused.
+	waitingMax = 4096
+
+	// What Pebble may hold of its own, in bytes. Blocks are cached unpacked from
+	// Pebble's, so what it needs is room for its indexes.
+	pebbleCacheBytes    = 8 << 20
+	pebbleMemtableBytes = 8 << 20
+	pebbleFilesMax      = 512
+)
+
+// ErrClosed is returned for what comes after Close.
+var ErrClosed = errors.New("the store of cold rows is closed")
+
+// ErrBusy is returned for a read when too many wait already.
+var ErrBusy = errors.New("too many reads of cold rows are waiting")
+
+// Store is the cold rows of all shards of a node, in one Pebble. Its methods may
+// be called from any goroutine.
+type Store struct {
+	cfg   Config
+	db    *pebble.DB
+	cache *otter.Cache[blockKey, []byte]
+
+	// gate is held for reading while Pebble is used and for writing to close it.
+	gate   sync.RWMutex
+	closed bool
+
+	flights singleflight.Group // one read of a block for all who wait for it
+	readers chan struct{}      // a token for each read under way
+	waiting atomic.Int64
+	stats   storeStats
+
+	mu struct {
+		sync.Mutex
+		groups map[uint32]*Group
+	}
+}
+
+type storeStats struct {
+	hits, misses, refused, damaged atomic.Uint64
+	readNanos                      atomic.Uint64
+}
+
+// Stats is what became of the reads of blocks since the store was opened.
+type Stats struct {
+	Hits, Misses uint64 // found in the cache, read from disk
+	Refused      uint64 // ErrBusy
+	Damaged      uint64
+	ReadSeconds  float64 // spent in Misses
+	CacheBytes   uint64
+	DiskBytes    uint64 // of the store's files
+}
+
+// blockKey names a block: of a group's generation, by its number there.
+type blockKey struct {
+	group      uint32
+	generation uint64
+	block      uint32
+}
+
+// Keys of Pebble, integers big-endian:
+//
+//	'b' | group (4) | generation (8) | block (4)     a block
+//	'g' | group (4) | generation (8)                 what a generation has: see generation.go
+//	'p' | group (4) | name of a snapshot             the generations that it names (8 each), see pins.go
+const (
+	keyBlock      = 'b'
+	keyGeneration = 'g'
+	keyPin        = 'p'
+)
+
+func (k blockKey) encode() []byte {
+	b := generationKey(keyBlock, k.group, k.generation)
+	return binary.BigEndian.AppendUint32(b, k.block)
+}
+
+func groupKey(kind byte, group uint32) []byte {
+	return binary.BigEndian.AppendUint32(append(make([]byte, 0, 17), kind), group)
+}
+
+func generationKey(kind byte, group uint32, generation uint64) []byte {
+	return binary.BigEndian.AppendUint64(groupKey(kind, group), generation)
+}
+
+// Open opens the store, or makes a new one where there is none.
+func Open(cfg Config) (*Store, error) {
+	if cfg.CacheBytes == 0 {
+		cfg.CacheBytes = CacheBytesDefault
+	}
+	if cfg.FS == nil {
+		cfg.FS = vfs.Default
+	}
+	cache, err := otter.New(&otter.Options[blockKey, []byte]{
+		MaximumWeight: cfg.CacheBytes,
+		Weigher:       func(_ blockKey, b []byte) uint32 { return uint32(cap(b)) + blockOverhead },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the cache of cold rows: %w", err)
+	}
+	s := &Store{cfg: cfg, cache: cache, readers: make(chan struct{}, readersMax)}
+	s.mu.groups = map[uint32]*Group{}
+	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
+		return nil, fmt.Errorf("cannot open cold rows in %s: %w", cfg.Dir, err)
+	}
+	return s, nil
+}
+
+// blockOverhead is about what the cache takes for a block besides its bytes.
+const blockOverhead = 200
+
+func (s *Store) options() *pebble.Options {
+	o := &pebble.Options{
+		FS: s.cfg.FS, Logger: pebbleLogger{s.cfg},
+		FormatMajorVersion: pebble.FormatNewest,
+		CacheSize:          pebbleCacheBytes, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: pebbleFilesMax,
+	}
+	// Pebble's own answer to a damaged file is to end the process. Whoever reads it
+	// has an error, which is enough.
+	o.EventListener = &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
+		s.cfg.Logger.Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details)
+	}}
+	// Blocks are packed as they are: what compresses them takes time and gains
+	// nothing.
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	return o
+}
+
+// Close closes the store. Whoever uses it later gets ErrClosed.
+func (s *Store) Close() error {
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("cannot close cold rows: %w", err)
+	}
+	return nil
+}
+
+// use keeps the store open until the caller calls what it returns.
+func (s *Store) use() (done func(), err error) {
+	s.gate.RLock()
+	if s.closed {
+		s.gate.RUnlock()
+		return nil, ErrClosed
+	}
+	return s.gate.RUnlock, nil
+}
+
+// Stats tells of the reads so far. DiskBytes is 0 once the store is closed.
+func (s *Store) Stats() Stats {
+	disk := uint64(0)
+	if done, err := s.use(); err == nil {
+		disk = s.db.Metrics().DiskSpaceUsage()
+		done()
+	}
+	return Stats{
+		Hits: s.stats.hits.Load(), Misses: s.stats.misses.Load(), Refused: s.stats.refused.Load(),
+		Damaged: s.stats.damaged.Load(), ReadSeconds: float64(s.stats.readNanos.Load()) / 1e9,
+		CacheBytes: s.cache.WeightedSize(), DiskBytes: disk,
+	}
+}
+
+// pebbleLogger hands Pebble's words on. What Pebble cannot live on with ends the
+// process: its caller must not go on.
+type pebbleLogger struct{ cfg Config }
+
+func (l pebbleLogger) Infof(format string, args ...any) {
+	l.cfg.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.cfg.Logger.Warn("pebble: " + fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %s", l.cfg.Dir, fmt.Sprintf(format, args...)))
+	runtime.Goexit()
+}

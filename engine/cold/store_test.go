@@ -1,0 +1,352 @@
+package cold
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/engine"
+)
+
+func openStore(t testing.TB, fs vfs.FS) *Store {
+	t.Helper()
+	s, err := Open(Config{Dir: "cold", FS: fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func mustGroup(t testing.TB, s *Store, number uint32) *Group {
+	t.Helper()
+	g, err := s.Group(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func mustWrite(t testing.TB, g *Group, pages ...*engine.Page) []*Generation {
+	t.Helper()
+	made, err := g.Write(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*Generation
+	for _, n := range made {
+		all = append(all, n.(*Generation))
+	}
+	return all
+}
+
+func names(names ...string) func() ([]string, error) {
+	return func() ([]string, error) { return names, nil }
+}
+
+func TestGenerationsAreReadBack(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	g := mustGroup(t, s, 7)
+	p := syntheticRows(5000)
+	made := mustWrite(t, g, p, &engine.Page{IDs: []uint64{9}, Width: 1, Counts: []int64{4}})
+	check := func(n *Generation) {
+		t.Helper()
+		row := make([]int64, 4)
+		for i := 0; i < len(p.IDs); i += 7 {
+			err := n.Get(context.Background(), p.IDs[i], row)
+			if err != nil || !slices.Equal(row, p.Row(i)) {
+				t.Fatalf("row %d: %v, want %v: %v", i, row, p.Row(i), err)
+			}
+		}
+		for _, id := range []uint64{p.IDs[0] - 1, p.IDs[10] + 1, p.IDs[4999] + 1, 1<<64 - 1} {
+			if err := n.GetNow(id, row); err != nil || !slices.Equal(row, make([]int64, 4)) {
+				t.Errorf("absent row %d: %v, %v", id, row, err)
+			}
+		}
+		got := engine.Page{Width: 4}
+		if err := n.Load(p.IDs[100], p.IDs[4000], &got); err != nil || !slices.Equal(got.IDs, p.IDs[100:4001]) {
+			t.Errorf("%d rows, %v", len(got.IDs), err)
+		}
+	}
+	check(made[0])
+	if made[0].Rows() != 5000 || made[0].Width() != 4 || made[1].Width() != 1 {
+		t.Errorf("%d rows of %d columns", made[0].Rows(), made[0].Width())
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, fs)
+	defer s.Close()
+	g = mustGroup(t, s, 7)
+	again, err := g.Open(made[0].Number(), made[0].Sum())
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(again)
+	if _, err := g.Open(made[0].Number(), made[0].Sum()+1); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another sum: %v", err)
+	}
+	if _, err := g.Open(99, 0); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another number: %v", err)
+	}
+	if next := mustWrite(t, g, p); next[0].Number() <= made[1].Number() {
+		t.Errorf("number %d after %d", next[0].Number(), made[1].Number())
+	}
+}
+
+// A generation is there while somebody retains it or a snapshot names it.
+func TestGenerationsGo(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	g := mustGroup(t, s, 1)
+	page := func(id uint64) *engine.Page { return &engine.Page{IDs: []uint64{id}, Width: 1, Counts: []int64{1}} }
+	made := mustWrite(t, g, page(1), page(2), page(3))
+	there := func(g *Group) []bool {
+		var all []bool
+		for _, n := range made {
+			again, err := g.Open(n.Number(), n.Sum())
+			if all = append(all, err == nil); err == nil {
+				again.Release()
+			} else if !errors.Is(err, ErrDamaged) {
+				t.Error(err)
+			}
+		}
+		return all
+	}
+	if err := g.Pin("snap", []uint64{made[1].Number()}); err != nil {
+		t.Fatal(err)
+	}
+	made[0].Retain()
+	for _, n := range made {
+		n.Release()
+	}
+	if got := there(g); !slices.Equal(got, []bool{true, true, false}) {
+		t.Errorf("one retained, one named: %v", got)
+	}
+	// A crash: nobody retains anything, and what was removed may be back.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, fs)
+	defer s.Close()
+	g = mustGroup(t, s, 1)
+	if err := g.Sweep(names("snap", "other")); err != nil {
+		t.Fatal(err)
+	}
+	if got := there(g); !slices.Equal(got, []bool{false, true, false}) {
+		t.Errorf("one named: %v", got)
+	}
+	if err := g.Sweep(names("other")); err != nil {
+		t.Fatal(err)
+	}
+	if got := there(g); !slices.Equal(got, []bool{false, false, false}) {
+		t.Errorf("none named: %v", got)
+	}
+	made = mustWrite(t, g, page(1))
+	if err := s.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	if got := there(mustGroup(t, s, 1)); got[0] {
+		t.Error("a group that was dropped has rows")
+	}
+}
+
+// What was written and acknowledged outlives a machine that loses all that is not
+// synced.
+func TestGenerationsOutliveTheMachine(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := openStore(t, fs)
+	g := mustGroup(t, s, 1)
+	made := mustWrite(t, g, syntheticRows(3000))
+	if err := g.Pin("snap", []uint64{made[0].Number()}); err != nil {
+		t.Fatal(err)
+	}
+	after := fs.CrashClone(vfs.CrashCloneCfg{})
+	defer s.Close()
+	s2 := openStore(t, after)
+	defer s2.Close()
+	g2 := mustGroup(t, s2, 1)
+	if err := g2.Sweep(names("snap")); err != nil {
+		t.Fatal(err)
+	}
+	n, err := g2.Open(made[0].Number(), made[0].Sum())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := engine.Page{Width: 4}
+	if err := n.Load(0, 1<<64-1, &got); err != nil || len(got.IDs) != 3000 {
+		t.Errorf("%d rows, %v", len(got.IDs), err)
+	}
+}
+
+// A block that is changed, lost or taken for another's is an error, never a row.
+func TestDamagedGenerations(t *testing.T) {
+	for name, damage := range map[string]func(s *Store, n *Generation) error{
+		"a bit": func(s *Store, n *Generation) error {
+			b, err := n.Block(1)
+			if err != nil {
+				return err
+			}
+			b = slices.Clone(b)
+			b[len(b)/2] ^= 4
+			return s.db.Set(n.blockKey(1).encode(), b, pebble.Sync)
+		},
+		"a block is missing": func(s *Store, n *Generation) error {
+			return s.db.Delete(n.blockKey(1).encode(), pebble.Sync)
+		},
+		"a block is another's": func(s *Store, n *Generation) error {
+			b, err := n.Block(2)
+			if err != nil {
+				return err
+			}
+			return s.db.Set(n.blockKey(1).encode(), b, pebble.Sync)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, vfs.NewMem())
+			defer s.Close()
+			n := mustWrite(t, mustGroup(t, s, 1), syntheticRows(3000))[0]
+			if err := damage(s, n); err != nil {
+				t.Fatal(err)
+			}
+			s.cache.InvalidateAll()
+			row := make([]int64, 4)
+			if err := n.Get(context.Background(), n.firsts[1], row); !errors.Is(err, ErrDamaged) {
+				t.Errorf("get: %v", err)
+			}
+			if err := n.GetNow(n.firsts[1], row); !errors.Is(err, ErrDamaged) {
+				t.Errorf("get now: %v", err)
+			}
+			if err := n.Load(0, 1<<64-1, &engine.Page{Width: 4}); !errors.Is(err, ErrDamaged) {
+				t.Errorf("load: %v", err)
+			}
+			if err := n.GetNow(n.firsts[0], row); err != nil {
+				t.Errorf("another block: %v", err)
+			}
+		})
+	}
+}
+
+// A flip anywhere in Pebble's files is refused at open, found when the rows are
+// read, or changes none of them.
+func TestFlippedFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cold")
+	config := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(error) {}}
+	s, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := syntheticRows(3000)
+	n := mustWrite(t, mustGroup(t, s, 1), p)[0]
+	if err := s.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("%d tables, %v", len(tables), err)
+	}
+	whole, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	found := 0
+	for range 40 {
+		flipped := slices.Clone(whole)
+		flipped[r.IntN(len(flipped))] ^= 1 << r.IntN(8)
+		if err := os.WriteFile(tables[0], flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := engine.Page{Width: 4}
+		err := func() error {
+			s, err := Open(config)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			g, err := s.Group(1)
+			if err != nil {
+				return err
+			}
+			n, err := g.Open(n.Number(), n.Sum())
+			if err != nil {
+				return err
+			}
+			return n.Load(0, 1<<64-1, &got)
+		}()
+		if err != nil {
+			found++
+		} else if !slices.Equal(got.IDs, p.IDs) || !slices.Equal(got.Counts, p.Counts) {
+			t.Fatal("other rows were read")
+		}
+	}
+	if found == 0 {
+		t.Error("no flip was found")
+	}
+}
+
+// Many who wait for one block have it read once, and nobody waits past its end.
+func TestReadsAreShared(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer s.Close()
+	p := syntheticRows(600)
+	n := mustWrite(t, mustGroup(t, s, 1), p)[0]
+	s.cache.InvalidateAll()
+	before := s.Stats().Misses
+	for range readersMax {
+		s.readers <- struct{}{} // all workers are busy
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := n.Get(ended, p.IDs[0], make([]int64, 4)); !errors.Is(err, context.Canceled) {
+		t.Errorf("past its end: %v", err)
+	}
+	var readers sync.WaitGroup
+	for range 50 {
+		readers.Go(func() {
+			if err := n.Get(context.Background(), p.IDs[0], make([]int64, 4)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for s.waiting.Load() < 50 { // the last is on its way
+		runtime.Gosched()
+	}
+	for range readersMax {
+		<-s.readers
+	}
+	readers.Wait()
+	if got := s.Stats().Misses - before; got != 1 {
+		t.Errorf("%d reads of one block", got)
+	}
+}
+
+func FuzzParseIndex(f *testing.F) {
+	x := index{width: 4, rows: 9, last: 77, firsts: []uint64{1, 50}, sizes: []uint16{4000, 30}}
+	f.Add(x.appendTo(nil, testName))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := parseIndex(testName, b)
+		if err != nil {
+			if !errors.Is(err, ErrDamaged) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if again := got.appendTo(nil, testName); !slices.Equal(again, b) {
+			t.Fatalf("% x was taken for % x", b, again)
+		}
+	})
+}

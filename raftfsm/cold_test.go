@@ -1,0 +1,311 @@
+package raftfsm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+)
+
+// coldReplica is one replica with a disk of its own, which a crash leaves behind
+// with what was synced.
+type coldReplica struct {
+	t         testing.TB
+	name      string
+	fs        *vfs.MemFS
+	store     *cold.Store
+	rows      *cold.Group
+	fsm       *Counters
+	snapshots map[string][]byte // finished, by name
+	newest    string
+	made      int
+	froze     int
+}
+
+func newColdReplica(t testing.TB, name string) *coldReplica {
+	r := &coldReplica{t: t, name: name, fs: vfs.NewCrashableMem(), snapshots: map[string][]byte{}}
+	r.open()
+	t.Cleanup(func() {
+		if err := r.fsm.Table().Check(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = r.store.Close()
+	})
+	return r
+}
+
+func (r *coldReplica) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatalf("%s: %v", r.name, err)
+	}
+}
+
+func (r *coldReplica) open() {
+	r.t.Helper()
+	var err error
+	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
+	r.must(err)
+	r.rows, err = r.store.Group(1)
+	r.must(err)
+	r.fsm = NewCountersOver(r.rows)
+	if r.newest != "" {
+		r.must(restore(r.fsm, r.snapshots[r.newest]))
+	}
+	r.sweep()
+}
+
+// crash restarts the replica with what was synced, some of the rest, and the newest
+// snapshot; the log is the caller's to apply again.
+func (r *coldReplica) crash(rnd *rand.Rand) {
+	left := r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
+	_ = r.store.Close()
+	r.fs = left
+	r.open()
+}
+
+func (r *coldReplica) sweep() {
+	r.t.Helper()
+	r.must(r.rows.Sweep(func() ([]string, error) {
+		var names []string
+		for name := range r.snapshots {
+			names = append(names, name)
+		}
+		return names, nil
+	}))
+}
+
+// snapshot takes one and keeps the last two.
+func (r *coldReplica) snapshot() {
+	r.t.Helper()
+	captured, err := r.fsm.Snapshot()
+	r.must(err)
+	r.made++
+	sink := &namedSink{name: fmt.Sprintf("%06d", r.made)}
+	r.must(captured.Persist(sink))
+	captured.Release()
+	r.snapshots[sink.name], r.newest = sink.Bytes(), sink.name
+	delete(r.snapshots, fmt.Sprintf("%06d", r.made-2))
+	r.sweep()
+}
+
+type namedSink struct {
+	bytes.Buffer
+	name string
+}
+
+func (s *namedSink) ID() string    { return s.name }
+func (s *namedSink) Cancel() error { return nil }
+func (s *namedSink) Close() error  { return nil }
+
+func (r *coldReplica) freeze() {
+	r.t.Helper()
+	old := func(uint64, uint64) bool { return true }
+	for range 2 {
+		rows, err := r.fsm.Freeze(old, func() bool { return true })
+		r.must(err)
+		r.froze += rows
+	}
+}
+
+// carried is what the replica would send to a follower.
+func (r *coldReplica) carried() []byte {
+	r.t.Helper()
+	c, err := CarryBlocks(bytes.NewReader(r.snapshots[r.newest]), r.rows)
+	r.must(err)
+	defer c.Close()
+	stream, err := io.ReadAll(c)
+	r.must(err)
+	if want := int64(len(r.snapshots[r.newest])) + c.Added(); int64(len(stream)) != want {
+		r.t.Fatalf("%s: a stream of %d bytes, said to be of %d", r.name, len(stream), want)
+	}
+	return stream
+}
+
+// Replicas of one log whose rows are cold, or not, at different times; that crash,
+// restore their snapshots and are sent each other's: at every index they have equal
+// digests, rows and answers.
+func TestReplicasOfDifferentTiering(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { replicasOfDifferentTiering(t, seed) })
+	}
+}
+
+func replicasOfDifferentTiering(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	plain := NewCounters()
+	replicas := []*coldReplica{newColdReplica(t, "a"), newColdReplica(t, "b")}
+	var log []*raft.Log
+	var keys []uint64
+	apply := func(ops []engine.Op) {
+		entry := command(uint64(len(log)+1), entryOf(4, ops))
+		log = append(log, entry)
+		want := plain.Apply(entry).(*Result)
+		for _, replica := range replicas {
+			got := replica.fsm.Apply(entry).(*Result)
+			if !slices.Equal(got.Rows, want.Rows) || !slices.Equal(got.Overflows, want.Overflows) {
+				t.Fatalf("%s answers entry %d otherwise", replica.name, entry.Index)
+			}
+		}
+	}
+	for range 3 {
+		var ops []engine.Op
+		for range 8_000 {
+			keys = append(keys, uint64(len(keys))<<20|r.Uint64N(1<<20))
+			ops = append(ops, add(keys[len(keys)-1], uint8(r.IntN(4)), 1+r.Int64N(500)))
+		}
+		apply(ops)
+	}
+	for step := range 60 {
+		var ops []engine.Op
+		for range 1 + r.IntN(200) {
+			key := keys[r.IntN(len(keys))]
+			switch r.IntN(8) {
+			case 0:
+				ops = append(ops, engine.Op{ID: key, Kind: engine.OpDelete})
+			case 1:
+				ops = append(ops, engine.Op{ID: key, Kind: engine.OpSet, Cells: []engine.Cell{{Column: 1, Value: r.Int64N(9) - 1}}})
+			default:
+				ops = append(ops, add(key, uint8(r.IntN(4)), r.Int64N(1<<r.IntN(62))-1))
+			}
+		}
+		apply(ops)
+		one := replicas[r.IntN(len(replicas))]
+		switch r.IntN(6) {
+		case 0, 1:
+			one.freeze()
+		case 2:
+			one.snapshot()
+		case 3:
+			one.crash(r)
+			for _, entry := range log[one.fsm.Applied():] {
+				one.fsm.Apply(entry)
+			}
+		case 4:
+			_, _, err := one.fsm.Warm(keys[r.IntN(len(keys))])
+			one.must(err)
+		case 5:
+			other := replicas[r.IntN(len(replicas))]
+			if other.newest == "" {
+				continue
+			}
+			stream := other.carried()
+			one.made++ // raft stores what it is sent, then restores it
+			one.newest = fmt.Sprintf("%06d", one.made)
+			one.snapshots[one.newest] = stream
+			one.must(restore(one.fsm, stream))
+			one.sweep()
+			for _, entry := range log[one.fsm.Applied():] {
+				one.fsm.Apply(entry)
+			}
+		}
+		for _, replica := range replicas {
+			got, want := replica.fsm.State(), plain.State()
+			if got.Index != want.Index || got.Digest != want.Digest || got.Rows != want.Rows {
+				t.Fatalf("step %d: %s has %+v, want %+v", step, replica.name, got, want)
+			}
+		}
+	}
+	sameRows(t, plain, replicas)
+}
+
+func sameRows(t *testing.T, plain *Counters, replicas []*coldReplica) {
+	var want []engine.Page
+	_ = plain.Table().Scan(0, 4, func(p *engine.Page) bool {
+		want = append(want, engine.Page{IDs: slices.Clone(p.IDs), Width: 4, Counts: slices.Clone(p.Counts)})
+		return true
+	})
+	for _, replica := range replicas {
+		if replica.froze == 0 || !replica.fsm.Table().HasCold() && replica.froze < 1000 {
+			t.Errorf("%s: %d rows were frozen", replica.name, replica.froze)
+		}
+		row := make([]int64, 4)
+		for _, p := range want {
+			for i, id := range p.IDs {
+				if err := replica.fsm.Table().ReadCold(context.Background(), id, row); err != nil || !slices.Equal(row, p.Row(i)) {
+					t.Fatalf("%s: key %d reads %v, want %v: %v", replica.name, id, row, p.Row(i), err)
+				}
+			}
+		}
+	}
+}
+
+// A snapshot whose cold rows are not there is refused, and what it carries is read
+// by whoever has the stream alone.
+func TestSnapshotsOfColdRows(t *testing.T) {
+	a := newColdReplica(t, "a")
+	var ops []engine.Op
+	for i := range uint64(25_000) {
+		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
+	}
+	a.fsm.Apply(command(1, entryOf(0, ops)))
+	a.freeze()
+	a.fsm.Apply(command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
+	a.snapshot()
+	named, carried, want := a.snapshots[a.newest], a.carried(), a.fsm.State()
+	if len(named) > len(carried)/2 {
+		t.Errorf("a snapshot of %d bytes that names, of %d that carries", len(named), len(carried))
+	}
+	t.Run("carried to one that keeps cold rows", func(t *testing.T) {
+		b := newColdReplica(t, "b")
+		b.must(restore(b.fsm, carried))
+		if got := b.fsm.State(); got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows == 0 {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		again, err := CarryBlocks(bytes.NewReader(carried), b.rows)
+		b.must(err)
+		if stream, err := io.ReadAll(again); err != nil || !bytes.Equal(stream, carried) || again.Added() != 0 {
+			t.Errorf("sent on it has %d bytes of %d: %v", len(stream), len(carried), err)
+		}
+	})
+	t.Run("carried to one that does not", func(t *testing.T) {
+		b := newCounters(t)
+		if err := restore(b, carried); err != nil || b.State().Digest != want.Digest {
+			t.Errorf("%+v, %v", b.State(), err)
+		}
+	})
+	t.Run("visited", func(t *testing.T) {
+		rows := 0
+		facts, err := VisitSnapshot(bytes.NewReader(carried), func(p *engine.Page) error { rows += len(p.IDs); return nil })
+		if err != nil || facts.Digest != want.Digest || uint64(rows) != want.Rows {
+			t.Errorf("%+v, %d rows, %v", facts, rows, err)
+		}
+		if _, err := VisitSnapshot(bytes.NewReader(named), nil); !errors.Is(err, errSnapshot) {
+			t.Errorf("one that names: %v", err)
+		}
+	})
+	t.Run("without the rows that it names", func(t *testing.T) {
+		b := newColdReplica(t, "b")
+		if err := restore(b.fsm, named); !errors.Is(err, cold.ErrDamaged) {
+			t.Error(err)
+		}
+		if err := restore(newCounters(t), named); !errors.Is(err, errSnapshot) {
+			t.Error(err)
+		}
+	})
+	t.Run("damaged", func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 1))
+		for range 60 {
+			at := r.IntN(len(carried))
+			damaged := bytes.Clone(carried)
+			damaged[at] ^= 1 << r.IntN(8)
+			if err := restore(newCounters(t), damaged); !errors.Is(err, errSnapshot) {
+				t.Fatalf("byte %d: %v", at, err)
+			}
+			if err := restore(newCounters(t), carried[:at]); !errors.Is(err, errSnapshot) {
+				t.Fatalf("cut at %d: %v", at, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,298 @@
+package raftfsm
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+)
+
+// Cold rows in a stream. A replica's own snapshots name them:
+//
+//	cold:     group (4) | generation (8) | its checksum (4) | ids first (8) … last (8) |
+//	          number of the first block that has such ids (4) | blocks (4) | the rows in
+//	          memory, as a section of rows: none, or with rows of zeros that hide others
+//	carried:  the same, with the blocks behind it
+//	block:    a block of engine/cold
+//
+// What a node sends, to a follower or as a backup, carries the blocks: CarryBlocks
+// puts them in. How many bytes that adds is said in the head, since raft must know
+// before it sends.
+const coldHeadSize = 40
+
+// coldPart is a section of cold rows.
+type coldPart struct {
+	group       uint32
+	generation  uint64
+	sum         uint32
+	first, last uint64
+	block       int // number of the first block
+	blocks      int
+	over        engine.Page
+}
+
+func appendCold(b []byte, p *engine.Part) []byte {
+	g := p.Cold.(*cold.Generation) // there is no other
+	block, sizes := g.Carried(p.First, p.Last)
+	b = binary.LittleEndian.AppendUint32(b, g.Group())
+	b = binary.LittleEndian.AppendUint64(b, g.Number())
+	b = binary.LittleEndian.AppendUint32(b, g.Sum())
+	b = binary.LittleEndian.AppendUint64(b, p.First)
+	b = binary.LittleEndian.AppendUint64(b, p.Last)
+	b = binary.LittleEndian.AppendUint32(b, uint32(block))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(sizes)))
+	return appendRows(b, p.Page, 0, len(p.Page.IDs))
+}
+
+func (c *coldPart) parse(p []byte) error {
+	if len(p) < coldHeadSize {
+		return fmt.Errorf("%w: cold rows of %d bytes", errSnapshot, len(p))
+	}
+	c.group, c.generation = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint64(p[4:])
+	c.sum = binary.LittleEndian.Uint32(p[12:])
+	c.first, c.last = binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
+	c.block, c.blocks = int(binary.LittleEndian.Uint32(p[32:])), int(binary.LittleEndian.Uint32(p[36:]))
+	if c.first > c.last {
+		return fmt.Errorf("%w: cold rows of ids %d…%d", errSnapshot, c.first, c.last)
+	}
+	if err := parseRows(p[coldHeadSize:], &c.over, true); err != nil {
+		return err
+	}
+	if n := len(c.over.IDs); n > 0 && (c.over.IDs[0] < c.first || c.over.IDs[n-1] > c.last) {
+		return fmt.Errorf("%w: rows %d…%d over cold ones of %d…%d", errSnapshot, c.over.IDs[0], c.over.IDs[n-1], c.first, c.last)
+	}
+	return nil
+}
+
+// carriedBytes is what the blocks of all cold rows of a table add to a stream, -1 if
+// it has none.
+func carriedBytes(table *engine.Snapshot) int64 {
+	total := int64(-1)
+	table.Cold(func(g engine.Generation, first, last uint64) {
+		total = max(total, 0)
+		_, sizes := g.(*cold.Generation).Carried(first, last)
+		for _, size := range sizes {
+			total += sectionHeadSize + int64(size) + entryCRCSize
+		}
+	})
+	return total
+}
+
+// readBlocks reads the blocks behind a carried part, of which base becomes the rows.
+// The rows over it get the same width.
+func (c *coldPart) readBlocks(s *streamReader, base *engine.Page) error {
+	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
+	for i := range c.blocks {
+		kind, b, err := s.next()
+		if err != nil {
+			return err
+		}
+		if kind != streamBlock {
+			return fmt.Errorf("%w: section kind %d in place of a block", errSnapshot, kind)
+		}
+		if i == 0 {
+			base.Width = max(cold.BlockWidth(b), c.over.Width)
+		} else if w := cold.BlockWidth(b); w > base.Width {
+			widen(base, w)
+		}
+		if err := cold.DecodeBlock(c.group, c.generation, c.block+i, b, c.first, c.last, base); err != nil {
+			return fmt.Errorf("%w: %w", errSnapshot, err)
+		}
+	}
+	if base.Width > c.over.Width {
+		widen(&c.over, base.Width)
+	} else if c.over.Width > base.Width {
+		widen(base, c.over.Width)
+	}
+	return nil
+}
+
+// widen gives rows more columns.
+func widen(p *engine.Page, width int) {
+	counts := make([]int64, len(p.IDs)*width)
+	for i := range p.IDs {
+		copy(counts[i*width:], p.Row(i))
+	}
+	p.Width, p.Counts = width, counts
+}
+
+// loadNamed adds cold rows that are on this node's disk.
+func (l *loading) loadNamed(payload []byte) error {
+	if err := l.part.parse(payload); err != nil {
+		return err
+	}
+	if l.cold == nil {
+		return fmt.Errorf("%w: it names cold rows, and there are none here", errSnapshot)
+	}
+	g, err := l.cold.Open(l.part.generation, l.part.sum)
+	if err != nil {
+		return fmt.Errorf("cannot open cold rows: %w", err)
+	}
+	l.named = true
+	err = l.table.LoadCold(&engine.Part{Page: &l.part.over, Cold: g, First: l.part.first, Last: l.part.last})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	return nil
+}
+
+// looseMax is how many carried parts are in memory at once, of some 10,000 rows each.
+const looseMax = 16
+
+// loadCarried adds cold rows that come with the stream, first in memory and then,
+// some together, as generations of this node.
+func (l *loading) loadCarried(payload []byte) error {
+	if err := l.part.parse(payload); err != nil {
+		return err
+	}
+	if err := l.part.readBlocks(l.stream, &l.base); err != nil {
+		return err
+	}
+	if l.page.Merge(&l.part.over, &l.base); len(l.page.IDs) == 0 {
+		return nil
+	}
+	if err := l.load(&l.page); err != nil {
+		return err
+	}
+	if l.below = l.part.last; !l.carried {
+		l.carried, l.above = true, l.part.first
+	}
+	if l.loose++; l.loose < looseMax {
+		return nil
+	}
+	return l.settle()
+}
+
+// settle freezes what was carried and is in memory, but for rows that share a segment
+// with hot ones.
+func (l *loading) settle() error {
+	if l.loose == 0 || l.cold == nil {
+		return nil
+	}
+	l.loose = 0
+	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
+	l.table.Watch(carried)
+	if _, err := l.table.Freeze(l.cold, l.table.Watch(carried)); err != nil {
+		return fmt.Errorf("cannot keep cold rows: %w", err)
+	}
+	return nil
+}
+
+// Carried is a snapshot with the blocks of the cold rows that it names.
+type Carried struct {
+	stream *streamReader
+	cold   *cold.Group
+	added  int64
+
+	out    []byte // framed sections that were not read yet
+	buf    []byte
+	part   coldPart
+	blocks *cold.Generation // of part, whose blocks from next on follow; nil for none
+	next   int
+	ended  bool
+}
+
+// CarryBlocks returns the snapshot that r has with its blocks put in, which are on
+// this node's disk. Added says how much longer that is. The caller closes it.
+func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
+	c := &Carried{stream: &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}, cold: rows}
+	kind, p, err := c.stream.next()
+	if err != nil {
+		return nil, err
+	}
+	if _, c.added, err = parseHead(kind, p, entryCounters); err != nil {
+		return nil, err
+	}
+	c.frame(kind, p)
+	if p[len(streamMagic)] == streamVersionCold {
+		c.frame(kind, append(append([]byte(streamMagic), streamVersionCarried), p[len(streamMagic)+1:]...))
+	}
+	return c, nil
+}
+
+// Added is how many bytes the blocks have with their frames.
+func (c *Carried) Added() int64 { return c.added }
+
+// Close lets go of the cold rows. It does not close what the snapshot is read from.
+func (c *Carried) Close() {
+	if c.blocks != nil {
+		c.blocks.Release()
+		c.blocks = nil
+	}
+}
+
+// Read is io.Reader's.
+func (c *Carried) Read(p []byte) (int, error) {
+	for len(c.out) == 0 {
+		if err := c.more(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.out)
+	c.out = c.out[n:]
+	return n, nil
+}
+
+// more frames the next section.
+func (c *Carried) more() error {
+	if c.ended {
+		return io.EOF
+	}
+	if c.blocks != nil {
+		if c.next < c.part.block+c.part.blocks {
+			b, err := c.blocks.Block(c.next)
+			if err != nil {
+				return fmt.Errorf("cannot carry cold rows: %w", err)
+			}
+			c.next++
+			c.frame(streamBlock, b)
+			return nil
+		}
+		c.Close()
+	}
+	kind, p, err := c.stream.next()
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case streamEnd:
+		c.ended = true
+		if _, err := c.stream.r.ReadByte(); !errors.Is(err, io.EOF) {
+			return fmt.Errorf("%w: more behind its end", errSnapshot)
+		}
+	case streamCold:
+		if err := c.carry(p); err != nil {
+			return err
+		}
+		kind = streamCarried
+	}
+	c.frame(kind, p)
+	return nil
+}
+
+func (c *Carried) carry(p []byte) error {
+	if err := c.part.parse(p); err != nil {
+		return err
+	}
+	if c.cold == nil {
+		return fmt.Errorf("%w: it names cold rows, and there are none here", errSnapshot)
+	}
+	g, err := c.cold.Open(c.part.generation, c.part.sum)
+	if err != nil {
+		return fmt.Errorf("cannot carry cold rows: %w", err)
+	}
+	c.blocks, c.next = g, c.part.block
+	return nil
+}
+
+func (c *Carried) frame(kind byte, p []byte) {
+	c.buf = binary.LittleEndian.AppendUint32(append(c.buf[:0], kind), uint32(len(p)))
+	c.buf = append(c.buf, p...)
+	c.buf = binary.LittleEndian.AppendUint32(c.buf, crc32.Checksum(c.buf, castagnoli))
+	c.out = c.buf
+}

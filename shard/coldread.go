@@ -1,0 +1,128 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// coldReadMax bounds a read of cold rows, which a disk answers in a fraction of a
+	// millisecond. Past it another replica is asked.
+	coldReadMax = 2 * time.Second
+	// coldAtOnce is how many rows of one page are read at once.
+	coldAtOnce = 16
+)
+
+// get fills rows, width counts a key, from this replica, cold rows too. The error is
+// one for which another replica may be asked, or ErrOverloaded.
+func (r *replica) get(keys []uint64, width int, rows []int64, deadline time.Time) error {
+	table := r.fsm.Table()
+	missing := table.GetMany(keys, width, rows, nil)
+	if len(missing) == 0 {
+		return nil
+	}
+	return r.readCold(table, keys, missing, width, rows, deadline)
+}
+
+// readCold fills the rows of keys that GetMany found missing.
+func (r *replica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
+	if end := time.Now().Add(coldReadMax); end.Before(deadline) {
+		deadline = end
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	next := make(chan int, len(missing))
+	for _, i := range missing {
+		next <- i
+	}
+	close(next)
+	var first error
+	var once sync.Once
+	read := func() {
+		for i := range next {
+			if err := table.ReadCold(ctx, keys[i], rows[i*width:(i+1)*width]); err != nil {
+				once.Do(func() { first = err; cancel() })
+				return
+			}
+		}
+	}
+	var readers sync.WaitGroup
+	for range min(len(missing), coldAtOnce) - 1 {
+		readers.Go(read) // ends with the context
+	}
+	read()
+	readers.Wait()
+	return r.coldFailure(table, first)
+}
+
+// coldFailure says what an error of reading cold rows means to who asked. A table
+// that was replaced by a snapshot meanwhile has let go of its cold rows.
+func (r *replica) coldFailure(table *engine.Table, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, cold.ErrBusy):
+		return fmt.Errorf("%w: %w", ErrOverloaded, err)
+	case errors.Is(err, cold.ErrDamaged) && r.fsm.Table() == table:
+		r.damaged.Store(true)
+		r.group.cfg.Logger.Error("cold rows of this replica cannot be read; others are asked", "group", r.group.cfg.Group, "err", err)
+	}
+	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+}
+
+// warm reads the cold rows that a write needs, before it is proposed, so that Apply
+// finds them in the cache and nobody else waits for the disk. A write that needs
+// rows which cannot be read is not proposed: applying it would end the process.
+func (n *Node) warm(w *Write, groups []*counterGroup) error {
+	var byShard [][]uint64
+	for i := range w.Ops {
+		s, key := keyOf(w.Ops[i].ID, len(groups))
+		r, err := groups[s].led()
+		if err != nil || !r.fsm.Table().HasCold() {
+			continue
+		}
+		if byShard == nil {
+			byShard = make([][]uint64, len(groups))
+		}
+		byShard[s] = append(byShard[s], key)
+	}
+	for s, keys := range byShard {
+		if r := groups[s].replica.Load(); r != nil && len(keys) > 0 {
+			if err := r.warm(keys, w.Deadline); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *replica) warm(keys []uint64, deadline time.Time) error {
+	err := r.get(keys, 1, make([]int64, len(keys)), deadline)
+	if errors.Is(err, ErrNoQuorum) {
+		return fmt.Errorf("%w: its cold rows cannot be read: %w", ErrNoLeader, err)
+	}
+	return err
+}
+
+// warmSection is warm for a section that another node forwards.
+func (r *replica) warmSection(section []byte, deadline time.Time) error {
+	if !r.fsm.Table().HasCold() {
+		return nil
+	}
+	var keys []uint64
+	_, err := raftfsm.CheckSection(section, func(key uint64, _ *engine.Op) error {
+		keys = append(keys, key)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.warm(keys, deadline)
+}
