@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
@@ -24,6 +27,8 @@ type coldReplica struct {
 	t         testing.TB
 	name      string
 	fs        *vfs.MemFS
+	left      atomic.Int64 // operations on fs until its state is kept in left
+	kept      *vfs.MemFS
 	store     *cold.Store
 	rows      *cold.Group
 	fsm       *Counters
@@ -55,7 +60,7 @@ func (r *coldReplica) must(err error) {
 func (r *coldReplica) open() {
 	r.t.Helper()
 	var err error
-	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
+	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.watched(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
 	r.must(err)
 	r.rows, err = r.store.Group(1)
 	r.must(err)
@@ -64,6 +69,37 @@ func (r *coldReplica) open() {
 		r.must(restore(r.fsm, r.snapshots[r.newest]))
 	}
 	r.sweep()
+}
+
+// watched is the file system, whose state as a crash would leave it is kept just
+// before the operation that left counts down to.
+func (r *coldReplica) watched() vfs.FS {
+	fs, rnd := r.fs, rand.New(rand.NewPCG(7, 7))
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && r.left.Add(-1) == 0 {
+			r.kept = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
+		}
+		return nil
+	}))
+}
+
+// crashIn restarts the replica with what is on disk before the n-th operation of
+// what do does, or after the last. A snapshot that do takes may be finished or not
+// if the crash is in it, and here it is not.
+func (r *coldReplica) crashIn(n int, rnd *rand.Rand, do func()) {
+	before, newest := maps.Clone(r.snapshots), r.newest
+	r.kept = nil
+	r.left.Store(int64(n))
+	do()
+	r.left.Store(0)
+	if r.kept == nil {
+		r.crash(rnd)
+		return
+	}
+	r.snapshots, r.newest = before, newest
+	_ = r.store.Close()
+	r.fs = r.kept
+	r.open()
 }
 
 // crash restarts the replica with what was synced, some of the rest, and the newest
@@ -89,6 +125,12 @@ func (r *coldReplica) sweep() {
 // snapshot takes one and keeps the last two.
 func (r *coldReplica) snapshot() {
 	r.t.Helper()
+	r.persist()
+	r.sweep()
+}
+
+func (r *coldReplica) persist() {
+	r.t.Helper()
 	captured, err := r.fsm.Snapshot()
 	r.must(err)
 	r.made++
@@ -97,7 +139,6 @@ func (r *coldReplica) snapshot() {
 	captured.Release()
 	r.snapshots[sink.name], r.newest = sink.Bytes(), sink.name
 	delete(r.snapshots, fmt.Sprintf("%06d", r.made-2))
-	r.sweep()
 }
 
 type namedSink struct {
@@ -159,6 +200,11 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			}
 		}
 	}
+	replay := func(replica *coldReplica) {
+		for _, entry := range log[replica.fsm.Applied():] {
+			replica.fsm.Apply(entry)
+		}
+	}
 	for range 3 {
 		var ops []engine.Op
 		for range 8_000 {
@@ -182,16 +228,20 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		}
 		apply(ops)
 		one := replicas[r.IntN(len(replicas))]
-		switch r.IntN(6) {
+		switch r.IntN(8) {
+		case 6:
+			one.crashIn(1+r.IntN(6), r, one.freeze)
+			replay(one)
+		case 7:
+			one.crashIn(1+r.IntN(3), r, one.persist)
+			replay(one)
 		case 0, 1:
 			one.freeze()
 		case 2:
 			one.snapshot()
 		case 3:
 			one.crash(r)
-			for _, entry := range log[one.fsm.Applied():] {
-				one.fsm.Apply(entry)
-			}
+			replay(one)
 		case 4:
 			_, _, err := one.fsm.Warm(keys[r.IntN(len(keys))])
 			one.must(err)
@@ -206,9 +256,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			one.snapshots[one.newest] = stream
 			one.must(restore(one.fsm, stream))
 			one.sweep()
-			for _, entry := range log[one.fsm.Applied():] {
-				one.fsm.Apply(entry)
-			}
+			replay(one)
 		}
 		for _, replica := range replicas {
 			got, want := replica.fsm.State(), plain.State()

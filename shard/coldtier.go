@@ -130,6 +130,9 @@ func (n *Node) openCold() error {
 	}
 	var err error
 	n.cold, err = cold.Open(cold.Config{Dir: dir, CacheBytes: n.cfg.Cold.CacheBytes, Logger: n.cfg.Logger, Fatal: n.fatal})
+	if err == nil {
+		n.coldStore.Store(n.cold)
+	}
 	return err
 }
 

@@ -110,7 +110,8 @@ type Node struct {
 	metrics *stageMetrics
 
 	cold      *cold.Store
-	coldMoved atomic.Uint64 // rows that became cold, or were written anew
+	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
+	coldMoved atomic.Uint64              // rows that became cold, or were written anew
 
 	clusterHash uint32 // of tokens
 

@@ -135,8 +135,10 @@ func (n *Node) finishGivingUp(group uint32) error {
 			return err
 		}
 	}
-	if err := n.cold.Drop(group); err != nil {
-		return err
+	if n.cold != nil {
+		if err := n.cold.Drop(group); err != nil {
+			return err
+		}
 	}
 	dead := n.groupDir(group) + removedSuffix
 	entries, err := os.ReadDir(dead)

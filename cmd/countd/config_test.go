@@ -67,6 +67,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
 		"replace-after": "5m0s", "log-store": "wal",
 		"keys-max": "1000", "producers-max": "2000",
+		"cold-after": "48h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""

@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	coldRows    = 60_000 // of 4 shards, so that most are not in a shard's last segment
+	coldIDs     = 3_000  // of which the writers know
+	coldWaitMax = 30 * time.Second
+)
+
+// TestKillWhileRowsGoCold kills a node at random points while old rows leave memory,
+// are written to, and are written out anew. What TestKillUnderWriters holds is held
+// here for rows that are cold.
+func TestKillWhileRowsGoCold(t *testing.T) {
+	rounds := max(3, *killRounds/2)
+	if testing.Short() {
+		rounds = 2
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("%d rounds, seed %d", rounds, seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	n := proctest.NewNode(t, bin, t.TempDir(), "--cold-after=1s")
+	n.StartReady()
+	l := newLedger()
+	l.ids = l.ids[:0]
+	for from := 0; from < coldRows; from += 10_000 {
+		ops := make([]op, 10_000)
+		for i := range ops {
+			id := strconv.FormatUint(3342819171543700+uint64(from+i)<<20, 10)
+			ops[i] = op{id, map[string]int64{"comment": 1}}
+			if i%(coldRows/coldIDs) == 0 {
+				l.ids = append(l.ids, id)
+				l.mu.least[cell{id, "comment"}] = 1
+			}
+		}
+		n.MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+	}
+	waitCold(t, n)
+	for round := range rounds {
+		w := startWriters(n, l)
+		time.Sleep(time.Duration(rng.Int64N(int64(500 * time.Millisecond))))
+		if round%3 == 2 {
+			n.Stop()
+		} else {
+			n.Kill()
+		}
+		w.wait(t)
+		n.StartReady()
+		l.check(t, n)
+		time.Sleep(time.Duration(rng.Int64N(int64(2500 * time.Millisecond)))) // rows that were written to go again
+		n.Kill()
+		n.StartReady()
+		l.check(t, n)
+		if rows := n.Cluster().Rows("posts"); rows != coldRows {
+			t.Errorf("%d rows, want %d", rows, coldRows)
+		}
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+		waitCold(t, n)
+	}
+}
+
+// waitCold waits until most rows are cold.
+func waitCold(t *testing.T, n *proctest.Node) {
+	t.Helper()
+	deadline := time.Now().Add(coldWaitMax)
+	for {
+		var status struct {
+			Groups []struct {
+				ColdRows uint64 `json:"cold_rows"`
+			}
+		}
+		n.MustCall(http.MethodGet, "/v1/cluster", nil, &status)
+		cold := uint64(0)
+		for _, g := range status.Groups {
+			cold += g.ColdRows
+		}
+		if cold > coldRows/2 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(fmt.Sprint(cold, " rows are cold"))
+		}
+		time.Sleep(20 * time.Millisecond) // the poll
+	}
+}

@@ -1,0 +1,287 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+func TestIDLayouts(t *testing.T) {
+	now := time.Date(2013, 12, 1, 0, 0, 0, 0, time.UTC)
+	at := func(l IDLayout, age time.Duration) uint64 { return l.firstAt(now.Add(-age)) }
+	for _, c := range []struct {
+		layout string
+		id     uint64
+		want   bool // a row of that id is older than a day
+	}{
+		{"weibo", 3342819171543700, true}, // of 2011
+		{"weibo", at(LayoutWeibo, 25*time.Hour), true},
+		{"weibo", at(LayoutWeibo, 23*time.Hour), false},
+		{"weibo", at(LayoutWeibo, 0), false},
+		{"weibo", 4356289951672851, true},    // of 2019, which is yet to come
+		{"weibo", 109091785468, true},        // of an older form
+		{"weibo", 5624750572560875869, true}, // of another
+		{"twitter", 1000, true},
+		{"twitter", at(LayoutTwitter, 25*time.Hour), true},
+		{"twitter", at(LayoutTwitter, 23*time.Hour), false},
+		{"none", 1, false},
+		{"20:515483463:1s", 3342819171543700 >> 2, true},
+		{"0:0:1s", uint64(now.Unix()) - 90_000, true},
+		{"0:0:1s", uint64(now.Unix()) - 80_000, false},
+	} {
+		l, err := ParseIDLayout(c.layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.String(); got != c.layout {
+			t.Errorf("%s is written %s", c.layout, got)
+		}
+		for _, shards := range []int{1, 4, 64} {
+			key := c.id / uint64(shards)
+			if got := l.old(now, 24*time.Hour, shards)(key, key); got != c.want {
+				t.Errorf("%s: id %d of %d shards is old: %v", c.layout, c.id, shards, got)
+			}
+		}
+	}
+	for _, text := range []string{"", "x", "64:0:1s", "1:x:1s", "1:0:1ns", "1:0:2h", "1:0", "-1:0:1s"} {
+		if l, err := ParseIDLayout(text); err == nil {
+			t.Errorf("%q is %v", text, l)
+		}
+	}
+}
+
+const coldTestRows = 25_000
+
+// fillCold writes rows of old posts, makes most of them cold and takes a snapshot
+// that leaves next to nothing in the log.
+func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
+	t.Helper()
+	for from := uint64(0); from < coldTestRows; from += 100 {
+		ops := make([]engine.Op, 100)
+		for i := range ops {
+			ops[i] = addTo(coldID(from+uint64(i)), 0, 1)
+		}
+		mustWrite(t, n, ks, ops...)
+	}
+	g, _ := n.groupsOf(ks)
+	r := g[0].replica.Load()
+	for range 2 {
+		if _, err := r.fsm.Freeze(func(uint64, uint64) bool { return true }, n.mayFreeze); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
+		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
+	}
+	r.group.log.bytes.Store(1 << 40) // entries so large that few are kept
+	if err := r.group.snapshot(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func coldID(i uint64) uint64 { return 3342819171543700 + i<<22 }
+
+func openColdNode(t *testing.T, dir string, i int, after time.Duration) *Node {
+	t.Helper()
+	cfg := memberConfig(t, filepath.Join(dir, "groups"), i, 1)
+	cfg.Shards = map[string]int{"posts": 1, "users": 1}
+	cfg.Cold = ColdConfig{Dir: filepath.Join(dir, "cold"), After: after, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	n, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeCold(t, n) })
+	if i == 1 {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := n.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+func closeCold(t *testing.T, n *Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkCold reads and writes rows that are cold and rows that are not.
+func checkCold(t *testing.T, n *Node, ks *Keyspace, want int64) {
+	t.Helper()
+	ids := []uint64{coldID(0), coldID(777), coldID(coldTestRows - 1), coldID(9999)}
+	got := mustGet(t, n, ks, ReadOptions{}, ids...)
+	one := mustGet(t, n, ks, ReadOptions{}, coldID(777))
+	for i := range ids {
+		if got[i*4] != want || one[0] != want {
+			t.Fatalf("row %d reads %v, want %d; alone %v", ids[i], got[i*4:i*4+4], want, one)
+		}
+	}
+	if absent := mustGet(t, n, ks, ReadOptions{}, coldID(777)+1); absent[0] != 0 {
+		t.Errorf("an absent row reads %v", absent)
+	}
+	var ops []engine.Op
+	for _, id := range ids {
+		ops = append(ops, addTo(id, 0, 1))
+	}
+	w := mustWrite(t, n, ks, ops...)
+	for i := range ids {
+		if w.Rows[i*4] != want+1 {
+			t.Errorf("op on %d answers %v, want %d", ids[i], w.Rows[i*4:i*4+4], want+1)
+		}
+	}
+}
+
+func countRows(t *testing.T, n *Node, ks *Keyspace) int {
+	t.Helper()
+	rows, after, has := 0, uint64(0), false
+	for {
+		r, err := n.Scan(ks, after, has, 5000, 4, &ReadOptions{Deadline: soon()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows += len(r.IDs); !r.More {
+			return rows
+		}
+		after, has = r.IDs[len(r.IDs)-1], true
+	}
+}
+
+// Cold rows answer as others do, and after a restart from snapshot and log.
+func TestColdRowsOfANode(t *testing.T) {
+	dir := t.TempDir()
+	n := openColdNode(t, dir, 1, 0)
+	ks := n.Keyspace("posts")
+	r := fillCold(t, n, ks)
+	checkCold(t, n, ks, 1)
+	if rows := countRows(t, n, ks); rows != coldTestRows {
+		t.Errorf("a scan gives %d rows", rows)
+	}
+	snapshot, err := n.OpenSnapshot(t.Context(), r.group.cfg.Group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, err := raftfsm.VisitSnapshot(snapshot, nil)
+	if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
+		t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
+	}
+	snapshot.Close()
+	before := digests(n)
+	closeCold(t, n)
+	n = openColdNode(t, dir, 1, 0)
+	if after := digests(n); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("after the restart %v, before %v", after, before)
+	}
+	checkCold(t, n, n.Keyspace("posts"), 2)
+	g, _ := n.groupsOf(n.Keyspace("posts"))
+	if err := g[0].replica.Load().fsm.Table().Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Rows become cold by themselves once they are old and nobody writes to them.
+func TestRowsBecomeCold(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, time.Second)
+	ks := n.Keyspace("posts")
+	ops := make([]engine.Op, coldTestRows)
+	for i := range ops {
+		ops[i] = addTo(coldID(uint64(i)), 0, 1)
+	}
+	mustWrite(t, n, ks, ops...)
+	eventually(t, "rows are cold", func() bool {
+		for _, g := range n.Status().Groups {
+			if g.ColdRows >= coldTestRows/2 {
+				return true
+			}
+		}
+		return false
+	})
+	checkCold(t, n, ks, 1)
+}
+
+// A new replica is sent the cold rows of a snapshot that only names them, keeps them
+// on its own disk, and agrees.
+func TestNewReplicaIsSentColdRows(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 0)
+	ks := n.Keyspace("posts")
+	r := fillCold(t, n, ks)
+	dir := t.TempDir()
+	other := openColdNode(t, dir, 2, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, command := range []*raftfsm.CatalogCommand{
+		{PutNode: &raftfsm.PutNodeEntry{Node: other.self()}},
+		{Place: &raftfsm.PlaceEntry{Group: r.group.cfg.Group, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0"}}},
+	} {
+		if err := n.mustChange(ctx, command); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func() *replica {
+		if g := other.shardOf(r.group.cfg.Group); g != nil {
+			return g.replica.Load()
+		}
+		return nil
+	}
+	eventually(t, "the new replica has caught up", func() bool {
+		replica := there()
+		return replica != nil && replica.fsm.Applied() == r.fsm.Applied() && replica.group.stats().Snapshot > 0
+	})
+	want, got := r.fsm.State(), there().fsm.State()
+	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
+		t.Errorf("the new replica has %+v, want %+v", got, want)
+	}
+	if err := there().fsm.Table().Check(); err != nil {
+		t.Error(err)
+	}
+	checkCold(t, other, other.Keyspace("posts"), 1)
+}
+
+// A node whose cold rows are damaged says so and answers none of them wrongly; the
+// rest it serves.
+func TestDamagedColdRows(t *testing.T) {
+	dir := t.TempDir()
+	n := openColdNode(t, dir, 1, 0)
+	ks := n.Keyspace("posts")
+	r := fillCold(t, n, ks)
+	if err := n.cold.Drop(r.group.cfg.Group); err != nil {
+		t.Fatal(err)
+	}
+	row := make([]int64, 4)
+	err := n.Get(ks, []uint64{coldID(5)}, 4, &ReadOptions{Deadline: soon()}, row)
+	if !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("read: %v, %v", row, err)
+	}
+	if _, err := n.Scan(ks, 0, false, 10, 4, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}); !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("scan: %v", err)
+	}
+	w := &Write{Ops: []engine.Op{addTo(coldID(5), 0, 1)}, Deadline: soon()}
+	if err := n.Write(ks, w); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("write: %v", err)
+	}
+	if got := mustGet(t, n, ks, ReadOptions{}, coldID(coldTestRows-1)); got[0] != 1 {
+		t.Errorf("a row in memory reads %v", got)
+	}
+	mustWrite(t, n, ks, addTo(coldID(coldTestRows), 0, 1))
+	closeCold(t, n)
+	_, err = Open(func() Config {
+		cfg := memberConfig(t, filepath.Join(dir, "groups"), 1, 1)
+		cfg.Cold.Dir = filepath.Join(dir, "cold")
+		cfg.Fatal = func(error) {}
+		return cfg
+	}())
+	if err == nil {
+		t.Error("a node without its cold rows has started")
+	}
+}
