@@ -61,7 +61,7 @@ func (n *fakeNode) setFault(name string) {
 // trouble returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
-	case "":
+	case "", "repeated_in_part":
 		return nil
 	case "overloaded":
 		return shard.ErrOverloaded
@@ -199,7 +199,11 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		return err
 	}
 	rows := n.mu.rows[ks.Name]
+	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {
+		if w.Duplicate {
+			op.Cells, w.Unknown = nil, append(w.Unknown, i)
+		}
 		row := make([]int64, len(ks.Columns))
 		copy(row, rows[op.ID])
 		if column, ok := applied(row, op); ok {
