@@ -95,23 +95,34 @@ func byLeads(nodes []client.ClusterNode) []string {
 	return names
 }
 
-func named(c *clustertest.Cluster, name string) *clustertest.Node {
-	nodes := c.Nodes()
-	return nodes[slices.IndexFunc(nodes, func(n *clustertest.Node) bool { return n.Name == name })]
-}
-
 // TestAdminNodes drains, undrains, adds and removes nodes of a cluster under load.
 func TestAdminNodes(t *testing.T) {
 	beside(t)
 	c := clustertest.New(t, bin, clustertest.Options{})
 	l := startLoad(t, c)
+	quiet := time.Now()
+	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
+	began := time.Now()
+	for range short(1, 10) {
+		drains(t, c)
+	}
+	t.Logf("quiet:  %v", l.Between(quiet, began))
+	t.Logf("during: %v", l.Between(began, time.Now()))
 
+	at, gone := c.Nodes()[0], c.Nodes()[1]
+	refusesToLeadNowhere(t, c, at)
+	c.AwaitShares(placeTimeout, shardsOfAll)
+	removesNode(t, c, at, gone)
+	l.end(c.Others(gone)...)
+}
+
+// drains has the node that leads most drained, twice, and undrained.
+func drains(t *testing.T, c *clustertest.Cluster) {
+	t.Helper()
 	victim, _ := c.LeaderOfMost("posts", postsShards)
-	others := c.Others(victim)
-	at := others[0]
-	drained := ctl[ctlNode](t, at, "node", "drain", victim.Name)
-	if !drained.Changed || !drained.Done || drained.Leads != 0 || drained.State != "draining" {
-		t.Errorf("drained: %+v", drained)
+	at := c.Others(victim)[0]
+	if out := ctl[ctlNode](t, at, "node", "drain", victim.Name); !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" {
+		t.Errorf("drained: %+v", out)
 	}
 	if again := ctl[ctlNode](t, victim, "node", "drain", victim.Name); again.Changed || !again.Done {
 		t.Errorf("drained again: %+v", again)
@@ -122,25 +133,30 @@ func TestAdminNodes(t *testing.T) {
 		}
 	}
 	refusesCtl(t, at, 1, victim.Name+" is draining", "group", "transfer", "posts/0", victim.Name)
-	at.MustCtl("node", "drain", others[1].Name)
-	refusesCtl(t, at, 1, "no other node is active", "node", "drain", at.Name)
-	refusesCtl(t, at, 1, "no other node is active", "node", "remove", at.Name, "--yes")
-	for _, n := range []*clustertest.Node{victim, others[1]} {
-		if undrained := ctl[ctlNode](t, at, "node", "undrain", n.Name); undrained.State != "active" || !undrained.Changed {
-			t.Errorf("undrained: %+v", undrained)
-		}
+	if out := ctl[ctlNode](t, victim, "node", "undrain", victim.Name); out.State != "active" || !out.Changed {
+		t.Errorf("undrained: %+v", out)
 	}
-	refusesCtl(t, at, 1, "there is no node n9", "node", "drain", "n9")
 	c.AwaitShares(placeTimeout, shardsOfAll)
-
-	fourth := c.Add()
-	removesNode(t, c, fourth, victim)
-	l.end(c.Others(victim)...)
 }
 
-// removesNode has a node drained and then removed while a fourth takes its place.
+// refusesToLeadNowhere has all nodes but one drained, and tries that one too.
+func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+	t.Helper()
+	for _, n := range c.Others(at) {
+		at.MustCtl("node", "drain", n.Name)
+	}
+	refusesCtl(t, at, 1, "no other node is active", "node", "drain", at.Name)
+	refusesCtl(t, at, 1, "no other node is active", "node", "remove", at.Name, "--yes")
+	refusesCtl(t, at, 1, "there is no node n9", "node", "drain", "n9")
+	for _, n := range c.Others(at) {
+		at.MustCtl("node", "undrain", n.Name)
+	}
+}
+
+// removesNode has a node drained and then removed, after a fourth has joined.
 func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node) {
 	t.Helper()
+	c.Add()
 	refusesCtl(t, at, 2, "Give --yes", "node", "remove", gone.Name)
 	if out := ctl[ctlNode](t, at, "node", "drain", gone.Name, "--no-wait"); out.Done || out.State != "draining" {
 		t.Errorf("not waited for: %+v", out)
