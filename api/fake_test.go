@@ -97,6 +97,10 @@ func (n *fakeNode) troubleLocked() error {
 		return &shard.PartialError{Err: shard.ErrOverloaded, Applied: []uint64{1}}
 	case "partial_too_late":
 		return &shard.PartialError{Err: fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate), Applied: []uint64{1}}
+	case "partial_conflict":
+		return &shard.PartialError{Err: shard.ErrConflict, Applied: []uint64{1}}
+	case "partial_expired":
+		return &shard.PartialError{Err: shard.ErrExpired, Applied: []uint64{1}}
 	case "failure":
 		return errors.New("disk /var/lib/secret is on fire")
 	case "not_ready":
