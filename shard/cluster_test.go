@@ -267,6 +267,14 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 		g := spare.replicaOf(number)
 		return g != nil && len(g.voters()) == 3 && !slices.Contains(g.voters(), raft.ServerID(down.cfg.NodeKey))
 	})
+	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
+		for _, n := range all[:2] {
+			if n.replicaOf(number).ready() == nil {
+				_ = n.handOver(number, spare.cfg.NodeKey) // it may be busy
+			}
+		}
+		return spare.replicaOf(number).ready() == nil
+	})
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
