@@ -301,6 +301,7 @@ func TestRaftLogger(t *testing.T) {
 	sub.Error("failed", "servers", hclog.Fmt("%+v", []int{1, 2}))
 	sub.Warn("election")
 	sub.Warn("heartbeat timeout reached, starting election (quiet)")
+	sub.Error("failed to take snapshot", "error", errors.New("cannot take snapshot now, wait until the quiet entry has been applied"))
 	sub.Info("quiet")
 	sub.Debug("quiet")
 	got := logged.String()

@@ -28,16 +28,19 @@ type raftLogger struct {
 var _ hclog.Logger = (*raftLogger)(nil)
 
 // What raft warns of at each start: that a group of this node alone begins to
-// elect itself, and that the catalog, which is not applied yet, does not know
-// where nodes are.
+// elect itself, that the catalog, which is not applied yet, does not know where
+// nodes are, and that a snapshot waits until a change of members is applied.
 const (
 	electionMsg = "heartbeat timeout reached"
 	addressMsg  = "unable to get address for server"
+	snapshotMsg = "failed to take snapshot"
+	waitsErr    = "cannot take snapshot now"
 )
 
 // levelOf is the level of a message.
-func levelOf(level hclog.Level, msg string) slog.Level {
-	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) {
+func levelOf(level hclog.Level, msg string, args []any) slog.Level {
+	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) ||
+		msg == snapshotMsg && strings.Contains(fmt.Sprint(args...), waitsErr) {
 		return slog.LevelDebug
 	}
 	return slogLevel(level)
@@ -61,7 +64,7 @@ func (l *raftLogger) enabled(level hclog.Level) bool {
 }
 
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
-	at := levelOf(level, msg)
+	at := levelOf(level, msg, args)
 	if peer := failingPeer(args); peer != "" && l.failures != nil && !l.failures.tell(peer, time.Now()) {
 		at = slog.LevelDebug
 	}
