@@ -29,6 +29,7 @@ type part struct {
 	proposal *proposal // room is taken for it here; nil if another node leads the shard
 	proposed bool
 	settled  bool
+	unknown  bool // a try may have been proposed, and its outcome was not learned
 	err      error
 	from     int // overflows of the entry seen so far
 }
@@ -171,8 +172,9 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		again := false
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
-				p.err = p.proposal.wait(deadline)
-				p.settled = n.draining.Load() || !mayTryAgain(p.err, w.ID.Exists())
+				err := p.proposal.wait(deadline)
+				p.settled = n.draining.Load() || !mayTryAgain(err, w.ID.Exists())
+				p.err = p.fate(err)
 				again = again || !p.settled
 			}
 		}
@@ -182,11 +184,21 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				if err := p.reserve(groups[s], w); err != nil {
-					p.err, p.settled = err, true
+					p.err, p.settled = p.fate(err), true
 				}
 			}
 		}
 	}
+}
+
+// fate is what is known of the part after a try that ended with err. That this
+// one was not proposed says nothing of those before it.
+func (p *part) fate(err error) error {
+	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
+	}
+	p.unknown = p.unknown || errors.Is(err, ErrOutcomeUnknown)
+	return err
 }
 
 // propose gives the part to the proposer that it has room in, or to the node
@@ -205,7 +217,7 @@ func (n *Node) propose(p *part, g *counterGroup, w *Write) {
 func sleep(pause time.Duration, deadline *time.Timer) bool {
 	select {
 	case <-time.After(pause):
-		return true
+		return true // perhaps past the deadline: who waits next is told
 	case <-deadline.C:
 		deadline.Reset(0)
 		return false
