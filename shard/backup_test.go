@@ -192,4 +192,10 @@ func TestAskCatalogLeader(t *testing.T) {
 			t.Errorf("%s: %v", n.cfg.NodeName, err)
 		}
 	}
+	mustDo(t, all[0].Close(t.Context())) // the catalog is on it alone
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := all[1].AskCatalogLeader(ctx, "nothing", nil); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("without the leader: %v", err)
+	}
 }
