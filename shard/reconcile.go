@@ -64,11 +64,14 @@ func (n *Node) reconcile() {
 	}
 }
 
-// members returns all nodes, as members of the catalog's group.
+// members returns all nodes, as members of the catalog's group, but for those that
+// others have taken the place of.
 func (n *Node) members(view *raftfsm.CatalogView) []member {
 	all := make([]member, 0, len(view.Nodes))
 	for key, node := range view.Nodes {
-		all = append(all, member{key, node.ClusterAddr})
+		if !displaced(view, key) {
+			all = append(all, member{key, node.ClusterAddr})
+		}
 	}
 	return all
 }
