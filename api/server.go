@@ -36,6 +36,8 @@ type Backend interface {
 	Keyspaces() []*shard.Keyspace
 	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
 	Keyspace(name string) *shard.Keyspace
+	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
+	CatchUp(ctx context.Context) error
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
 	AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error)
 	// Get fills rows, len(ids)*width values, with the first width columns of

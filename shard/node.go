@@ -99,13 +99,14 @@ const (
 // Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
-	cfg     Config
-	life    string // tells this life of the node from others
-	mux     *Mux
-	calls   *calls
-	meta    *group
-	catalog *raftfsm.Catalog
-	metrics *stageMetrics
+	cfg       Config
+	life      string // tells this life of the node from others
+	mux       *Mux
+	calls     *calls
+	meta      *group
+	metaFresh freshness
+	catalog   *raftfsm.Catalog
+	metrics   *stageMetrics
 
 	clusterHash uint32 // of tokens
 
@@ -203,6 +204,7 @@ func (n *Node) start() error {
 	if n.meta, err = n.openHere(cfg); err != nil {
 		return err
 	}
+	n.metaFresh.ask = n.askCatalog
 	n.serveCalls()
 	if n.meta.soleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -352,6 +354,7 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	wg.Wait()
 	if n.meta != nil {
+		n.metaFresh.close()
 		errs = append(errs, n.meta.close(ctx, true))
 	}
 	n.headroom.close()
