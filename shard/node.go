@@ -52,9 +52,14 @@ type Config struct {
 	// Handlers answer further calls of other nodes, by name. nil for none.
 	Handlers map[string]Handler
 	// Alive tells whether a node seems to be there, as a hint. nil for all.
-	Alive   func(nodeKey string) bool
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
+	Alive func(nodeKey string) bool
+	// LiveAddr tells where a living node of this cluster says, by other ways than
+	// the catalog, that it listens for others; "" for one that is not heard of. A
+	// node that was started at another address is reached there before it can put
+	// that into the catalog. It must not wait. nil for none.
+	LiveAddr func(nodeKey string) string
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)
