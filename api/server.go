@@ -158,7 +158,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		if errors.Is(err, shard.ErrOverloaded) {
 			s.holdBack(r)
 		}
-		s.fail(ctx, err)
+		s.fail(ctx, e, err)
 		s.discard(ctx)
 	}
 	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
@@ -232,9 +232,12 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 // errPanicked is returned by call for a panic, which it has logged.
 var errPanicked = errors.New("request handler panicked")
 
-// fail answers an error.
-func (s *Server) fail(ctx *fasthttp.RequestCtx, err error) {
+// fail answers an error of an endpoint.
+func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	f, foreseen := faultOf(err)
+	if e.writesRows() {
+		f.ofWrite()
+	}
 	if !foreseen && !errors.Is(err, errPanicked) {
 		s.cfg.Logger.Error("request failed",
 			"method", string(ctx.Method()), "path", string(ctx.URI().PathOriginal()), "err", err)
