@@ -64,11 +64,14 @@ func (n *Node) reconcile() {
 	}
 }
 
-// members returns all nodes, as members of the catalog's group.
+// members returns all nodes, as members of the catalog's group, but for those that
+// others have taken the place of.
 func (n *Node) members(view *raftfsm.CatalogView) []member {
 	all := make([]member, 0, len(view.Nodes))
 	for key, node := range view.Nodes {
-		all = append(all, member{key, node.ClusterAddr})
+		if !displaced(view, key) {
+			all = append(all, member{key, node.ClusterAddr})
+		}
 	}
 	return all
 }
@@ -177,20 +180,39 @@ func (n *Node) handOver(number uint32, node string) error {
 // this node once the group's leader says that it is in no configuration. A
 // replica that merely missed a message is not.
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
-	placement, placed := view.Groups[g.number]
-	leader := g.leader()
-	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) || leader == "" || leader == n.cfg.NodeKey {
+	if !n.wasRemoved(g, g.leader(), view) {
 		return
+	}
+	if err := n.dropReplica(g, r); err != nil {
+		n.fatal(err)
+	}
+}
+
+// wasRemoved asks a group's leader whether this node is in no configuration of it,
+// if the catalog has it in none.
+// A replica that was removed while it was down, or whose leader died in that
+// moment, hears of no leader again: all that are to hold the group are asked, of
+// whom only the leader answers.
+func (n *Node) wasRemoved(g *counterGroup, leader string, view *raftfsm.CatalogView) bool {
+	placement, placed := view.Groups[g.number]
+	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	if in, err := n.isMember(ctx, leader, g.number); err != nil || in {
-		return
+	for _, node := range append([]string{leader}, without(placement.Target, leader)...) {
+		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
+			continue
+		}
+		if in, err := n.isMember(ctx, node, g.number); err == nil {
+			return !in
+		}
 	}
-	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number)
-	if err := n.dropReplica(g, r); err != nil {
-		n.fatal(fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err))
-	}
+	return false
+}
+
+func without(keys []string, key string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
 // wakeReconcile has runReconcile look again at once.
