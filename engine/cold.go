@@ -99,6 +99,9 @@ func readRows(next <-chan *coldRow) {
 func (t *Table) missing(ops []Op) []coldRow {
 	var missing []coldRow
 	for i := range ops {
+		if ops[i].ID > t.coldMax.Load() {
+			continue
+		}
 		at := t.locate(ops[i].ID)
 		if at.s.cold.mayHave(ops[i].ID) && (!at.s.covers(ops[i].ID) || at.s.find(at.p) < 0) {
 			missing = append(missing, coldRow{id: ops[i].ID, part: at.s.cold})

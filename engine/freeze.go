@@ -144,7 +144,7 @@ func (t *Table) replaceFrozen(f *frozen) bool {
 	t.coldParts.Add(now.cold.parts(-1))
 	if f.generation != nil {
 		n.cold = &coldPart{f.generation, f.first, f.last}
-		t.coldParts.Add(1)
+		t.addColdLocked(f.last)
 	}
 	d.segs[i].Store(n)
 	if f.s.cold == nil {
@@ -208,10 +208,10 @@ func (s *segment) gone(before *segment) []uint64 {
 	return ids
 }
 
-// Warm brings the rows of up to max segments from id on back into memory, and
+// Warm brings the rows of so many segments, from an id on, back into memory, and
 // returns the id to go on from, and false when there are none left.
-func (t *Table) Warm(from uint64, max int) (next uint64, more bool, err error) {
-	for n := 0; n < max; {
+func (t *Table) Warm(from uint64, segments int) (next uint64, more bool, err error) {
+	for n := 0; n < segments; {
 		first, part := t.nextCold(from)
 		if part == nil {
 			return 0, false, nil

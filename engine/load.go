@@ -51,7 +51,7 @@ func (t *Table) LoadCold(p *Part) error {
 		d = d.with(end, nil, p.Last+1, next)
 	}
 	t.dir.Store(d)
-	t.coldParts.Add(1)
+	t.addColdLocked(p.Last)
 	for i, id := range p.Page.IDs {
 		row := t.mu.row[:]
 		clear(row[copy(row, p.Page.Row(i)):])

@@ -19,6 +19,9 @@ type Table struct {
 	// coldParts counts the segments that have one: without any, writes need not
 	// look for rows to bring back. It moves under mu.
 	coldParts atomic.Int64
+	// coldMax is at least the last id of every cold part. It only rises: new ids,
+	// which nearly all writes are of, lie above it.
+	coldMax atomic.Uint64
 	// writing is held by Apply from before it brings cold rows into memory until
 	// it has used them, and by whoever moves rows out. It is taken before mu, and
 	// held while the disk is read.
@@ -112,8 +115,14 @@ func (t *Table) ownedLocked(d *directory, i int) *segment {
 	return s
 }
 
-// HasCold reports whether rows may be cold.
-func (t *Table) HasCold() bool { return t.coldParts.Load() > 0 }
+// MayBeCold reports whether the row of id may be cold, without looking for it.
+func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
+
+// addColdLocked follows a new cold part whose last id is that.
+func (t *Table) addColdLocked(last uint64) {
+	t.coldMax.Store(max(last, t.coldMax.Load()))
+	t.coldParts.Add(1)
+}
 
 // Digest returns the linear digest of the table: the sum over all counts of
 // hash(id, column) × count, mod 2^64. Tables of equal rows have equal digests,

@@ -85,7 +85,7 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
 		r, err := groups[s].led()
-		if err != nil || !r.fsm.Table().HasCold() {
+		if err != nil || !r.fsm.Table().MayBeCold(key) {
 			continue
 		}
 		if byShard == nil {
@@ -113,15 +113,17 @@ func (r *replica) warm(keys []uint64, deadline time.Time) error {
 
 // warmSection is warm for a section that another node forwards.
 func (r *replica) warmSection(section []byte, deadline time.Time) error {
-	if !r.fsm.Table().HasCold() {
+	if !r.fsm.Table().MayBeCold(0) {
 		return nil
 	}
 	var keys []uint64
 	_, err := raftfsm.CheckSection(section, func(key uint64, _ *engine.Op) error {
-		keys = append(keys, key)
+		if r.fsm.Table().MayBeCold(key) {
+			keys = append(keys, key)
+		}
 		return nil
 	})
-	if err != nil {
+	if err != nil || len(keys) == 0 {
 		return err
 	}
 	return r.warm(keys, deadline)

@@ -136,8 +136,9 @@ func (n *Node) openCold() error {
 	return err
 }
 
-// runCold moves rows out of memory once they are old and nobody writes to them. Open
-// starts it, Close stops and waits for it.
+// runCold moves rows out of memory once they are old and nobody writes to them, and
+// at the memory limit those that are not old too. Open starts it, Close stops and
+// waits for it.
 func (n *Node) runCold() {
 	quiet := min(coldQuietMax, max(n.cfg.Cold.After, coldQuietMin))
 	if n.cfg.Cold.After == 0 {
@@ -165,8 +166,14 @@ func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskF
 func (n *Node) freeze(g *counterGroup, r *replica) {
 	shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
 	old := n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards)
+	proceed := n.mayFreeze
+	if n.headroom.memoryFull.Load() {
+		// Whatever nobody writes to, the least ids first, until there is room again.
+		old = func(uint64, uint64) bool { return true }
+		proceed = func() bool { return n.mayFreeze() && n.headroom.memoryFull.Load() }
+	}
 	began := time.Now()
-	rows, err := r.fsm.Freeze(old, n.mayFreeze)
+	rows, err := r.fsm.Freeze(old, proceed)
 	if err != nil {
 		n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", g.number, "err", err)
 	}

@@ -26,8 +26,8 @@ import (
 //	bits:       row after row, from the highest bit of a byte on: the gap to the
 //	            id before, less 1, in groups not for the first row; the counts
 //
-// The CRC is of the block's name (20 bytes, see blockName) and of all behind the
-// CRC itself, so that a block that stands where another belongs is refused.
+// The CRC is of the block's name, its key in Pebble, and of all behind the CRC
+// itself, so that a block that stands where another belongs is refused.
 const (
 	blockVersion   = 1
 	blockHeadBytes = 16
@@ -115,15 +115,15 @@ func chooseCodes(p *engine.Page, from, to int) codes {
 
 func columnCode(p *engine.Page, from, to, column int) byte {
 	var sizes, zigzagged [65]int
-	negative, any := false, false
+	negative, used := false, false
 	for i := from; i < to; i++ {
 		v := p.Counts[i*p.Width+column]
-		negative, any = negative || v < 0, any || v != 0
+		negative, used = negative || v < 0, used || v != 0
 		sizes[bits.Len64(uint64(v))]++
 		zigzagged[bits.Len64(zigzag(v))]++
 	}
 	switch {
-	case !any:
+	case !used:
 		return codeNone
 	case negative:
 		// A k of 1 keeps the one value without a code, 2^64-1 for k = 0, away.

@@ -41,8 +41,8 @@ const (
 
 	// What Pebble may hold of its own, in bytes. Blocks are cached unpacked from
 	// Pebble's, so what it needs is room for its indexes.
-	pebbleCacheBytes    = 8 << 20
-	pebbleMemtableBytes = 8 << 20
+	pebbleCacheBytes    = 2 << 20
+	pebbleMemtableBytes = 2 << 20
 	pebbleFilesMax      = 512
 )
 
