@@ -17,6 +17,10 @@ const (
 	// however old.
 	coldQuietMax = time.Minute
 	coldQuietMin = 200 * time.Millisecond
+	// coldSnapshotShare is how many of a shard's rows, as a share, leave memory before
+	// a snapshot is taken for that. It writes those that stay: so often that is
+	// little.
+	coldSnapshotShare = 8
 	// coldAhead is how far in the future an id's time may lie. What lies further
 	// carries no time of this layout, and is old.
 	coldAhead = 24 * time.Hour
@@ -181,6 +185,21 @@ func (n *Node) freeze(g *counterGroup, r *replica) {
 		n.coldMoved.Add(uint64(rows))
 		n.cfg.Logger.Info("rows are cold", "group", g.number, "rows", rows, "after", time.Since(began).Round(time.Millisecond).String())
 	}
+	n.keepCold(r, rows)
+}
+
+// keepCold takes a snapshot once a good part of the rows has left memory: without one
+// that names them, a restart would begin with all of them in memory.
+func (n *Node) keepCold(r *replica, rows int) {
+	r.moved += uint64(rows)
+	if r.moved == 0 || r.moved*coldSnapshotShare < r.fsm.State().Rows || !n.mayFreeze() {
+		return
+	}
+	if err := r.group.snapshot(); err != nil {
+		r.group.tellRoom(err) // it is tried again
+		return
+	}
+	r.moved = 0
 }
 
 // sweepCold removes the cold rows that neither the table nor a stored snapshot of the

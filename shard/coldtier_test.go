@@ -192,22 +192,33 @@ func TestColdRowsOfANode(t *testing.T) {
 
 // Rows become cold by themselves once they are old and nobody writes to them.
 func TestRowsBecomeCold(t *testing.T) {
-	n := openColdNode(t, t.TempDir(), 1, time.Second)
+	dir := t.TempDir()
+	n := openColdNode(t, dir, 1, time.Second)
 	ks := n.Keyspace("posts")
 	ops := make([]engine.Op, coldTestRows)
 	for i := range ops {
 		ops[i] = addTo(coldID(uint64(i)), 0, 1)
 	}
 	mustWrite(t, n, ks, ops...)
-	eventually(t, "rows are cold", func() bool {
+	cold := func(n *Node) (rows, snapshot uint64) {
 		for _, g := range n.Status().Groups {
-			if g.ColdRows >= coldTestRows/2 {
-				return true
+			if g.Keyspace == "posts" {
+				rows, snapshot = g.ColdRows, g.SnapshotIndex
 			}
 		}
-		return false
+		return rows, snapshot
+	}
+	eventually(t, "rows are cold, and a snapshot names them", func() bool {
+		rows, snapshot := cold(n)
+		return rows >= coldTestRows/2 && snapshot > 0
 	})
 	checkCold(t, n, ks, 1)
+	closeCold(t, n)
+	n = openColdNode(t, dir, 1, 0)
+	if rows, _ := cold(n); rows < coldTestRows/2 {
+		t.Errorf("%d rows are cold after a restart", rows)
+	}
+	checkCold(t, n, n.Keyspace("posts"), 2)
 }
 
 // A new replica is sent the cold rows of a snapshot that only names them, keeps them

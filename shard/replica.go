@@ -36,6 +36,7 @@ type replica struct {
 	proposer *proposer
 	fresh    freshness
 	damaged  atomic.Bool // some of its cold rows could not be read
+	moved    uint64      // rows that left memory since the last snapshot for that: runCold's
 }
 
 // led returns the replica if this node leads the group and may serve.
