@@ -35,9 +35,10 @@ const (
 
 // Options configure New.
 type Options struct {
-	Nodes    int      // that make the cluster; 0 for three
-	LogStore string   // boltdb or wal
-	Args     []string // of every node, besides those that make it a member
+	Nodes    int                 // that make the cluster; 0 for three
+	LogStore string              // boltdb or wal
+	Args     []string            // of every node, besides those that make it a member
+	ArgsOf   map[string][]string // of single nodes besides those, by name: n1, n2, …
 	// Cuttable gives each node a network of its own, so that Cut can be used. The
 	// test is skipped where that takes rights that it has not got.
 	Cuttable bool
@@ -112,7 +113,7 @@ func (c *Cluster) prepare(args ...string) *Node {
 	for i := range join {
 		join[i] = c.net.site(i).Gossip
 	}
-	args = slices.Concat([]string{"--node-id", name, "--join", strings.Join(join, ",")}, args, c.opts.Args)
+	args = slices.Concat([]string{"--node-id", name, "--join", strings.Join(join, ",")}, args, c.opts.Args, c.opts.ArgsOf[name])
 	if c.opts.LogStore != "" {
 		args = append(args, "--log-store", c.opts.LogStore)
 	}

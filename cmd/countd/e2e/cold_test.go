@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -68,6 +69,43 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 		}
 		waitCold(t, n)
 	}
+}
+
+// TestClusterColdRows kills the nodes of a cluster in turn under writers, of which two
+// move old rows to disk and one does not. Ids have any 64 bits: nearly all carry a time
+// that has not been, and are old. What is held is:
+//
+//  1. each count is what the answered writes add up to, rows that were cold included;
+//  2. replicas never differed at one index, whatever of them is cold.
+func TestClusterColdRows(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{ArgsOf: map[string][]string{
+		"n1": {"--cold-after=1s"}, "n2": {"--cold-after=2s", "--cold-cache=1MiB"}, "n3": {"--cold-after=0"},
+	}})
+	nodes := c.Nodes()
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	for range coldRows / 5_000 {
+		ops := make([]op, 10_000)
+		for i := range ops {
+			ops[i] = op{strconv.FormatUint(rng.Uint64(), 10), map[string]int64{"comment": 1 + rng.Int64N(1000)}}
+		}
+		nodes[2].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+	}
+	waitCold(t, nodes[0].Node)
+	waitCold(t, nodes[1].Node)
+	load, digests := c.StartLoad(clustertest.LoadConfig{}), c.WatchDigests()
+	for range short(1, 5) {
+		for _, victim := range nodes {
+			victim.Kill()
+			victim.Start()
+			c.AwaitReady(victim)
+			c.AwaitVoters(3)
+		}
+	}
+	load.Stop()
+	c.AwaitAgreement(agreeTimeout, nodes...)
+	load.Check(nodes...)
+	digests.Check()
 }
 
 // waitCold waits until most rows are cold.
