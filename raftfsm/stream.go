@@ -114,7 +114,16 @@ func (s *streamWriter) end(rows, digest uint64) error {
 type streamReader struct {
 	r        *bufio.Reader
 	buf      []byte
+	version  byte   // of the head, once that was read
 	sections uint32 // blocks aside
+}
+
+// allows returns an error for a section that a stream of this version has not got.
+func (s *streamReader) allows(kind byte) error {
+	if kind == streamCold && s.version != streamVersionCold || kind == streamCarried && s.version != streamVersionCarried {
+		return fmt.Errorf("%w: section kind %d in version %d", errSnapshot, kind, s.version)
+	}
+	return nil
 }
 
 // next returns the next section. The payload is valid until the next call.
@@ -150,7 +159,9 @@ func (s *streamReader) head(state byte) (index uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	index, _, err = parseHead(kind, p, state)
+	if index, _, err = parseHead(kind, p, state); err == nil {
+		s.version = p[len(streamMagic)]
+	}
 	return index, err
 }
 
@@ -267,6 +278,9 @@ func (l *loading) sections() error {
 		}
 		if !follows(kind, last) {
 			return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
+		}
+		if err := l.stream.allows(kind); err != nil {
+			return err
 		}
 		if last = kind; kind == streamCold || kind == streamCarried {
 			last = streamRows

@@ -209,7 +209,7 @@ func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 		return nil, err
 	}
 	c.frame(kind, p)
-	if p[len(streamMagic)] == streamVersionCold {
+	if c.stream.version = p[len(streamMagic)]; c.stream.version == streamVersionCold {
 		c.frame(kind, append(append([]byte(streamMagic), streamVersionCarried), p[len(streamMagic)+1:]...))
 	}
 	return c, nil
@@ -256,6 +256,9 @@ func (c *Carried) more() error {
 		c.Close()
 	}
 	kind, p, err := c.stream.next()
+	if err == nil {
+		err = c.stream.allows(kind)
+	}
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,9 @@ func VisitSnapshot(r io.Reader, visit func(*engine.Page) error) (SnapshotFacts, 
 		if !follows(kind, last) {
 			return facts, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
 		}
+		if err := s.allows(kind); err != nil {
+			return facts, err
+		}
 		switch last = kind; kind {
 		case streamRows:
 			err = v.section(payload)
