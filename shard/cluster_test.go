@@ -247,8 +247,16 @@ func TestReplicaMoves(t *testing.T) {
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, once: true}))
+	f.Add(appendStandingsAsked(nil, []standingAsked{{1, 7}, {64, 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wireReader{rest: b}
+		if asked, err := parseStandingsAsked(&r); err == nil {
+			s := wireReader{rest: appendStandingsAsked(nil, asked)}
+			if again, err := parseStandingsAsked(&s); err != nil || !slices.Equal(again, asked) {
+				t.Fatalf("%+v became %+v, %v", asked, again, err)
+			}
+		}
+		r = wireReader{rest: b}
 		if q := parseRead(&r); r.end() == nil {
 			s := wireReader{rest: appendRead(nil, q)}
 			if again := parseRead(&s); s.end() != nil || !slices.Equal(again.keys, q.keys) {

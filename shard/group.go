@@ -42,6 +42,7 @@ type group struct {
 	// barrierIndex is that of this term's barrier, set before readyTerm. What is
 	// committed behind it reaches the FSM.
 	barrierIndex atomic.Uint64
+	askFirst     atomic.Uint32 // the voter, of the others, that proveTerm asks first
 
 	// gate is held for reading while something is handed to raft's queue and
 	// for writing to set closing: behind it the queue only empties.

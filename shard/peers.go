@@ -8,17 +8,17 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodTerms    = "terms"    // groups → the term of each replica
-	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
-	methodRead     = "read"     // parts of reads → rows
-	methodScan     = "scan"     // one shard's next rows
-	methodPropose  = "propose"  // parts of writes for one group → what became of each
-	methodProgress = "progress" // groups → the last index of each replica's log
-	methodChange   = "change"   // a command for the catalog → its result
-	methodTransfer = "transfer" // a group and a node → its leadership handed over
-	methodFacts    = "facts"    // → the groups led there, as JSON
-	methodReport   = "report"   // → what the node says of itself, as JSON
-	methodMember   = "member"   // a group and a node → whether it is in the configuration
+	methodStandings = "standings" // groups → the place of each replica, at once
+	methodConfirm   = "confirm"   // groups led there → how far they are, proved by a majority
+	methodRead      = "read"      // parts of reads → rows
+	methodScan      = "scan"      // one shard's next rows
+	methodPropose   = "propose"   // parts of writes for one group → what became of each
+	methodProgress  = "progress"  // groups → the last index of each replica's log
+	methodChange    = "change"    // a command for the catalog → its result
+	methodTransfer  = "transfer"  // a group and a node → its leadership handed over
+	methodFacts     = "facts"     // → the groups led there, as JSON
+	methodReport    = "report"    // → what the node says of itself, as JSON
+	methodMember    = "member"    // a group and a node → whether it is in the configuration
 )
 
 const (
@@ -37,9 +37,9 @@ const (
 
 // peer is another node: what waits to be asked of it, by kind.
 type peer struct {
-	terms   *lane[uint32, uint64]
-	confirm *lane[uint32, confirmed]
-	reads   *lane[*remoteRead, readAnswer]
+	standings *lane[standingAsked, standing]
+	confirm   *lane[uint32, confirmed]
+	reads     *lane[*remoteRead, readAnswer]
 }
 
 // peer returns the lanes to a node, which are made when it is first asked.
@@ -56,8 +56,8 @@ func (n *Node) peer(node string) *peer {
 
 func (n *Node) newPeer(node string) *peer {
 	return &peer{
-		terms: newLane(laneConfig[uint32, uint64]{
-			Send: n.sendTerms(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
+		standings: newLane(laneConfig[standingAsked, standing]{
+			Send: n.sendStandings(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 		}),
 		confirm: newLane(laneConfig[uint32, confirmed]{
 			Send: n.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
@@ -75,7 +75,7 @@ func (n *Node) closePeers() {
 	n.peersMu.Lock()
 	defer n.peersMu.Unlock()
 	for _, p := range n.peers {
-		p.terms.close()
+		p.standings.close()
 		p.confirm.close()
 		p.reads.close()
 	}
@@ -89,7 +89,7 @@ func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.handle(method, handle)
 	}
-	n.calls.handle(methodTerms, n.serveTerms)
+	n.calls.handle(methodStandings, n.serveStandings)
 	n.calls.handle(methodConfirm, n.serveConfirm)
 	n.calls.handle(methodRead, n.serveReads)
 	n.calls.handle(methodScan, n.serveScan)
