@@ -61,7 +61,7 @@ func (n *fakeNode) setFault(name string) {
 // trouble returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
-	case "":
+	case "", "repeated_in_part":
 		return nil
 	case "overloaded":
 		return shard.ErrOverloaded
@@ -97,6 +97,10 @@ func (n *fakeNode) troubleLocked() error {
 		return &shard.PartialError{Err: shard.ErrOverloaded, Applied: []uint64{1}}
 	case "partial_too_late":
 		return &shard.PartialError{Err: fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate), Applied: []uint64{1}}
+	case "partial_conflict":
+		return &shard.PartialError{Err: shard.ErrConflict, Applied: []uint64{1}}
+	case "partial_expired":
+		return &shard.PartialError{Err: shard.ErrExpired, Applied: []uint64{1}}
 	case "failure":
 		return errors.New("disk /var/lib/secret is on fire")
 	case "not_ready":
@@ -199,7 +203,11 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		return err
 	}
 	rows := n.mu.rows[ks.Name]
+	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {
+		if w.Duplicate {
+			op.Cells, w.Unknown = nil, append(w.Unknown, i)
+		}
 		row := make([]int64, len(ks.Columns))
 		copy(row, rows[op.ID])
 		if column, ok := applied(row, op); ok {

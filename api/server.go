@@ -192,7 +192,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return err
 	}
 	n := ctx.Request.Header.ContentLength()
-	if n > s.cfg.BodyBytesMax && e.takes&takesAnything == 0 {
+	if n > s.cfg.BodyBytesMax && e.takes&(takesAnything|takesStream) == 0 {
 		return errBodyTooLarge
 	}
 	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -148,6 +149,23 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	var refused *client.Error
 	if !errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Status != 410 {
 		t.Fatalf("the error is %v", err)
+	}
+}
+
+// That every sum overflowed is true of all tries, also of one that was lost: the
+// server remembers it.
+func TestOverflowIsNotUnknown(t *testing.T) {
+	for name, fault := range map[string]*countdtest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
+		t.Run(name, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.Put(1, 0, 0, math.MaxInt64, 0)
+			seen := inTurn(server, "", fault)
+			_, err := clientOf(t, server.URL).Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+			var refused *client.Error
+			if errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Code != "overflow" || len(seen()) != 2 {
+				t.Fatalf("%d tries, %v", len(seen()), err)
+			}
+		})
 	}
 }
 

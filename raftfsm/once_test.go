@@ -86,8 +86,8 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	}
 }
 
-// A request of which every op overflowed says so again when it is repeated, in
-// the same entry, in a later one and behind a snapshot.
+// A request of which ops overflowed, each or some, says so again when it is
+// repeated, in the same entry, in a later one and behind a snapshot.
 func TestRefusedRequestsStayRefused(t *testing.T) {
 	add := func(w *RequestWriter, key uint64, n int64) {
 		w.Op(key, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}})
@@ -112,8 +112,8 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		t.Fatal("the first was not applied")
 	}
 	ids := []RequestID{seq("part", 1), seq("p", 7), keyed("k", ""), seq("p", 6), seq("p", 7), keyed("k", ""), seq("part", 1), seq("p", 80)}
-	first := []Outcome{Applied, Applied, Applied, Applied, Refused, Refused, Duplicate, Applied}
-	again := []Outcome{Duplicate, Expired, Refused, Expired, Expired, Refused, Duplicate, Refused}
+	first := []Outcome{Applied, Applied, Applied, Applied, Refused, Refused, PartlyRefused, Applied}
+	again := []Outcome{PartlyRefused, Expired, Refused, Expired, Expired, Refused, PartlyRefused, Refused}
 	for i, want := range [][]Outcome{first, again, again} {
 		h.index++
 		r := h.c.Apply(entry(h.index, ids...)).(*Result)
@@ -127,6 +127,16 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		}
 		h.reopen(t)
 	}
+	for i, want := range []Outcome{Applied, PartlyRefused} {
+		h.index++
+		if got := h.c.Apply(entry(h.index, keyed("part", ""))).(*Result).Outcome(0); got != want {
+			t.Errorf("a key in part, time %d: outcome %d, want %d", i, got, want)
+		}
+		h.reopen(t)
+	}
+	h.want(0, seq("part", 2), Applied, math.MaxInt64) // moves the window
+	h.want(0, seq("part", 1), PartlyRefused, math.MaxInt64)
+	h.want(0, seq("part", 2), Refused, math.MaxInt64)
 	h.want(0, seq("p", 79), Applied, math.MaxInt64) // overflows, and by itself
 	h.want(0, seq("p", 79), Refused, math.MaxInt64)
 	h.want(0, seq("p", 81), Applied, math.MaxInt64)

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -53,13 +54,21 @@ func (n *Node) changeOnce(ctx context.Context, command *raftfsm.CatalogCommand) 
 	}
 	raw, err := n.calls.call(ctx, leader, methodChange, body)
 	if err != nil {
-		return nil, err
+		return nil, fateOfChange(err)
 	}
 	answer := &changeAnswer{}
 	if err := json.Unmarshal(raw, answer); err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadCall, err)
 	}
 	return answer, nil
+}
+
+// fateOfChange says of a command whose call failed with err what is known of it.
+func fateOfChange(err error) error {
+	if errors.Is(err, ErrDiskFull) {
+		return err
+	}
+	return fateOf(err)
 }
 
 func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
@@ -75,10 +84,12 @@ func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 }
 
 // awaitCatalog returns once this node's catalog has applied its log up to index.
+// What stands there has happened: that this node does not see it in time must not
+// read as if nothing had been done.
 func (n *Node) awaitCatalog(ctx context.Context, index uint64) error {
 	return n.waitUntil(ctx, func() error {
 		if n.catalog.Applied() < index {
-			return ErrNoQuorum
+			return fmt.Errorf("%w: it is not applied here yet", ErrOutcomeUnknown)
 		}
 		return nil
 	})

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
@@ -242,6 +243,43 @@ func TestReplicaMoves(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A node that is down while its replica moves away, so that nobody tells it, comes
+// back, deletes the replica, and is ready.
+func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
+	all := openMembers(t, 4)
+	number := all[0].Keyspace("posts").firstGroup
+	down, spare := all[2], all[3]
+	if !slices.Contains(all[0].holders(number), down.cfg.NodeKey) || down.LeadsCatalog() {
+		t.Fatalf("group %d is on %q", number, all[0].holders(number))
+	}
+	cfg := down.cfg
+	cfg.ClusterAddr, cfg.Metrics = down.mux.Addr().String(), prometheus.NewRegistry()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	mustDo(t, down.Close(ctx))
+
+	target := all[0].holders(number)
+	moved := append(without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
+	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	eventually(t, "it is removed from the group", func() bool {
+		g := spare.replicaOf(number)
+		return g != nil && len(g.voters()) == 3 && !slices.Contains(g.voters(), raft.ServerID(down.cfg.NodeKey))
+	})
+	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
+		for _, n := range all[:2] {
+			if n.replicaOf(number).ready() == nil {
+				_ = n.handOver(number, spare.cfg.NodeKey) // it may be busy
+			}
+		}
+		return spare.replicaOf(number).ready() == nil
+	})
+	again, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
+	eventually(t, "its replica is deleted", func() bool { return again.replicaOf(number) == nil })
+	mustDo(t, again.WaitReady(ctx))
 }
 
 func FuzzCallMessages(f *testing.F) {

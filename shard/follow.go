@@ -175,8 +175,28 @@ func (n *Node) holders(number uint32) []string { return n.catalog.View().Groups[
 // alone reports whether there is no other node to ask.
 func (n *Node) alone() bool { return len(n.catalog.View().Nodes) < 2 }
 
-// addrOf returns where a node listens for other nodes.
+// addrOf returns where a node listens for other nodes, "" for one that another
+// has taken the place of: who listens there now must not be taken for it.
 func (n *Node) addrOf(node string) (string, bool) {
-	found, ok := n.catalog.View().Nodes[node]
+	view := n.catalog.View()
+	found, ok := view.Nodes[node]
+	if displaced(view, node) {
+		return "", true
+	}
 	return found.ClusterAddr, ok
+}
+
+// displaced reports whether a node is leaving and another has its address: it was
+// wiped, and can never be back.
+func displaced(view *raftfsm.CatalogView, node string) bool {
+	old := view.Nodes[node]
+	if old.State != raftfsm.NodeLeaving {
+		return false
+	}
+	for key, other := range view.Nodes {
+		if key != node && other.ClusterAddr == old.ClusterAddr && other.State != raftfsm.NodeLeaving {
+			return true
+		}
+	}
+	return false
 }

@@ -272,7 +272,7 @@ func parseSettled(r *wireReader, width int) *proposal {
 	q := refusedProposal(nil)
 	q.width = width
 	index := r.uint()
-	outcome := raftfsm.Outcome(r.uintTo(uint64(raftfsm.Refused)))
+	outcome := raftfsm.Outcome(r.uintTo(uint64(raftfsm.PartlyRefused)))
 	q.ops = int(r.uintTo(queueOpsMax))
 	if q.ops*width > len(r.rest) {
 		r.fail(fmt.Sprintf("%d rows", q.ops))

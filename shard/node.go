@@ -247,7 +247,7 @@ func (n *Node) Ready() error {
 		return ErrDraining
 	}
 	if _, in := n.catalog.View().Nodes[n.cfg.NodeKey]; !in {
-		return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
+		return fmt.Errorf("%w: the cluster has not taken this node in yet, or has removed it", ErrNoLeader)
 	}
 	if err := n.meta.follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)

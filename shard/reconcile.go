@@ -64,11 +64,14 @@ func (n *Node) reconcile() {
 	}
 }
 
-// members returns all nodes, as members of the catalog's group.
+// members returns all nodes, as members of the catalog's group, but for those that
+// others have taken the place of.
 func (n *Node) members(view *raftfsm.CatalogView) []member {
 	all := make([]member, 0, len(view.Nodes))
 	for key, node := range view.Nodes {
-		all = append(all, member{key, node.ClusterAddr})
+		if !displaced(view, key) {
+			all = append(all, member{key, node.ClusterAddr})
+		}
 	}
 	return all
 }
@@ -177,19 +180,36 @@ func (n *Node) handOver(number uint32, node string) error {
 // replica that merely missed a message is not.
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
 	placement, placed := view.Groups[g.number]
-	leader := g.leader()
-	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) || leader == "" || leader == n.cfg.NodeKey {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
-	defer cancel()
-	if in, err := n.isMember(ctx, leader, g.number); err != nil || in {
+	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) || !n.wasRemoved(g, placement.Target) {
 		return
 	}
 	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number)
 	if err := n.dropReplica(g, r); err != nil {
 		n.fatal(fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err))
 	}
+}
+
+// wasRemoved asks a group's leader whether this node is in no configuration of it.
+// A replica that was removed while it was down, or whose leader died in that
+// moment, hears of no leader again: all that are to hold the group are asked, of
+// whom only the leader answers.
+func (n *Node) wasRemoved(g *counterGroup, target []string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	leader := g.leader()
+	for _, node := range append([]string{leader}, without(target, leader)...) {
+		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
+			continue
+		}
+		if in, err := n.isMember(ctx, node, g.number); err == nil {
+			return !in
+		}
+	}
+	return false
+}
+
+func without(keys []string, key string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
 // wakeReconcile has runReconcile look again at once.

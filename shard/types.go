@@ -63,7 +63,8 @@ func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
 // PartialError is returned by Write when a request's shards did not fare alike.
 // Applied and Unknown hold the ids of ops in the order of the request, doubles
 // kept. What is in neither was not applied: its shard refused it, or its sum
-// overflowed. A repeat's Applied are those that an earlier call applied too.
+// overflowed. A repeat's Applied are those that an earlier call applied too, and
+// its Unknown those of Write.Unknown too.
 type PartialError struct {
 	Err     error // the worst of the shards' errors; Unwrap returns it
 	Applied []uint64
@@ -172,6 +173,7 @@ type Write struct {
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold the unchanged counts
+	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
 	Duplicate bool              // every shard had applied its part before; Rows hold counts as of now
 	Token     Token
 }

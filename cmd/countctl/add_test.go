@@ -447,6 +447,26 @@ func countIncrs(s *countdtest.Server, nth int, fault *countdtest.Fault) {
 	})
 }
 
+// The answer that names the sum is lost, and a repeat is not told which it was.
+func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(7, 0, 0, 1<<63-1, 0)
+	i := against(t, server)
+	lost := false
+	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		if lost || !strings.HasSuffix(r.URL.Path, "/incr") {
+			return nil
+		}
+		lost = true
+		return &countdtest.Fault{Hang: true, After: true}
+	})
+	path := writeTemp(t, "a.csv", "id,like\n6,1\n7,1\n11,1\n")
+	got := i.run("import", path, "--add", "--in-flight", "1")
+	if got.code != exitFail || !strings.Contains(got.err, "some of 2 ids") || !strings.Contains(got.err, "id 7") {
+		t.Fatalf("exit %d, %q", got.code, got.err)
+	}
+}
+
 func TestAddNamesASumThatDoesNotFit(t *testing.T) {
 	server := countdtest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)

@@ -211,44 +211,50 @@ func (s *Server) write(r *http.Request, k *keyspace, verb string, body []byte, a
 	if status != 0 {
 		return status, refusal
 	}
-	duplicate := len(o.fresh) == 0
+	duplicate := o.is(applied, partly, refused)
 	if allowed != nil {
-		o.fresh = slices.DeleteFunc(o.fresh, func(shard int) bool { return !slices.Contains(allowed, shard) })
+		maps.DeleteFunc(o.fates, func(shard int, _ fate) bool { return !slices.Contains(allowed, shard) })
 	}
-	results, refused := k.apply(request, o.fresh)
-	for _, shard := range o.fresh {
-		o.mark(shard)
-	}
+	done := k.apply(request, &o)
 	s.mu.writes++
-	if len(refused) == len(results) {
+	if !o.is(fresh, applied, partly, refused) {
+		return 410, done.tooOld()
+	}
+	if len(done.refused) == len(done.results) {
 		return 409, refuse("overflow", "the sum does not fit int64", "")
 	}
 	answer := map[string]any{"duplicate": duplicate, "token": "token-" + strconv.Itoa(s.mu.writes)}
-	if len(refused) > 0 {
-		answer["failed"] = len(refused)
+	if len(done.refused) > 0 {
+		answer["failed"] = len(done.refused)
+	}
+	if len(done.unknown) > 0 {
+		answer["unknown"] = done.unknown
 	}
 	if request.Want != "none" {
-		answer["results"] = results
+		answer["results"] = done.results
 		return 200, answer
 	}
-	answer["applied"] = len(request.Ops) - len(refused)
-	if len(refused) > 0 {
-		answer["errors"] = refused
+	answer["applied"] = len(done.applied)
+	if len(done.refused) > 0 {
+		answer["errors"] = done.refused
 	}
 	return 200, answer
 }
 
 func (s *Server) remove(r *http.Request, k *keyspace, id uint64) (int, any) {
-	o, status, refusal := s.judgeLocked(r, k, []int{k.shardOf(id)}, nil)
-	if status != 0 {
+	shard := k.shardOf(id)
+	o, status, refusal := s.judgeLocked(r, k, []int{shard}, nil)
+	switch {
+	case status != 0:
 		return status, refusal
-	}
-	for _, shard := range o.fresh {
+	case o.is(expired):
+		return 410, refuse("idempotency_expired", tooOld, "")
+	case o.is(fresh):
 		k.put(id, nil)
-		o.mark(shard)
+		o.mark(shard, applied)
 	}
 	row := k.result(id, nil)
-	return 200, map[string]any{"id": row.ID, "counts": row.Counts, "duplicate": len(o.fresh) == 0, "token": "token"}
+	return 200, map[string]any{"id": row.ID, "counts": row.Counts, "duplicate": !o.is(fresh), "token": "token"}
 }
 
 // shardsOf returns the shards that a request writes to.
@@ -281,32 +287,78 @@ func (k *keyspace) wrong(verb string, request ops) string {
 	return ""
 }
 
-// apply does the ops of some shards. It returns a result for every op, and
-// those of refused ones once more.
-func (k *keyspace) apply(request ops, shards []int) (results, refused []result) {
+// written is what became of a write's ops.
+type written struct {
+	results []result // of every op
+	refused []result // those of ops that overflowed, once more
+	applied []string // ids
+	unknown []string // ids of ops of which it is no longer known
+}
+
+const tooOld = "the request is too old to tell whether it was applied"
+
+// tooOld refuses what a shard could not tell of, and names what others did.
+func (w *written) tooOld() map[string]any {
+	refusal := refuse("idempotency_expired", tooOld, "")
+	if len(w.applied)+len(w.unknown) > 0 {
+		refusal["applied"], refusal["unknown"] = append([]string{}, w.applied...), append([]string{}, w.unknown...)
+	}
+	return refusal
+}
+
+// apply does the ops that are to be done, and marks their shards. A shard without
+// a fate does nothing.
+func (k *keyspace) apply(request ops, o *once) *written {
+	w := &written{}
+	done, fails := map[int]int{}, map[int]int{} // ops of fresh shards
 	for n, op := range request.Ops {
 		id, _ := strconv.ParseUint(op.ID, 10, 64) // checked by wrong
-		if !slices.Contains(shards, k.shardOf(id)) {
-			results = append(results, k.result(id, nil))
-			continue
-		}
-		row, fits := k.get(id), true
-		for i, column := range k.Columns {
-			if v, ok := op.Set[column]; ok {
-				row[i] = v
+		shard := k.shardOf(id)
+		f, judged := o.fates[shard]
+		if f == fresh && judged {
+			if done[shard]++; !k.change(id, op.Add, op.Set) {
+				fails[shard]++
+				f = refused
 			}
-			add := op.Add[column]
-			fits = fits && !(add > 0 && row[i] > math.MaxInt64-add) && !(add < 0 && row[i] < math.MinInt64-add)
-			row[i] += add
 		}
-		if !fits {
+		switch {
+		case f == refused:
 			problem := map[string]string{"code": "overflow", "message": "beyond int64", "field": fmt.Sprintf("ops[%d].add", n)}
-			refused = append(refused, result{ID: op.ID, Error: problem})
-			results = append(results, refused[len(refused)-1])
+			w.refused = append(w.refused, result{ID: op.ID, Error: problem})
+			w.results = append(w.results, w.refused[len(w.refused)-1])
 			continue
+		case f == partly:
+			w.unknown = append(w.unknown, op.ID)
+		case judged && f != expired:
+			w.applied = append(w.applied, op.ID)
 		}
-		k.put(id, row)
-		results = append(results, k.result(id, nil))
+		w.results = append(w.results, k.result(id, nil))
 	}
-	return results, refused
+	for shard, n := range done {
+		f := applied
+		if fails[shard] == n {
+			f = refused
+		} else if fails[shard] > 0 {
+			f = partly
+		}
+		o.mark(shard, f)
+	}
+	return w
+}
+
+// change does one op, unless a sum would not fit.
+func (k *keyspace) change(id uint64, add, set map[string]int64) bool {
+	row := k.get(id)
+	for i, column := range k.Columns {
+		if v, ok := set[column]; ok {
+			row[i] = v
+		}
+		v := add[column]
+		if v > 0 && row[i] > math.MaxInt64-v || v < 0 && row[i] < math.MinInt64-v {
+			return false
+		}
+		row[i] += v
+	}
+	k.put(id, row)
+	return true
 }

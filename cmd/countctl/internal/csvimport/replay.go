@@ -215,10 +215,20 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 	}
 	r.cuts.ack(c)
 	r.acked.Add(c.rows())
-	if len(result.Refused) > 0 && result.Refused[0].Error != nil {
-		first := result.Refused[0]
+	return r.refusal(c, result)
+}
+
+// refusal returns an error if sums of a batch that was answered are not added.
+func (r *Replay) refusal(c *cut, result client.WriteResult) error {
+	refused, unknown := result.Refused, result.Unknown
+	switch {
+	case len(unknown) > 0:
+		return fmt.Errorf("the sums of some of %d ids in %s are not added, because they do not fit, and an answer that told which was lost; the first of these is id %d; besides, %d are not added",
+			len(unknown), r.place(c), unknown[0], len(refused))
+	case len(refused) > 0 && refused[0].Error != nil:
+		first := refused[0]
 		return fmt.Errorf("the sums of %d ids in %s are not added, the others are; the first is of id %d: %s",
-			len(result.Refused), r.place(c), first.ID, first.Error.Message)
+			len(refused), r.place(c), first.ID, first.Error.Message)
 	}
 	return nil
 }
