@@ -8,17 +8,17 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodStandings = "standings" // groups → the place of each replica, at once
-	methodConfirm   = "confirm"   // groups led there → how far they are, proved by a majority
-	methodRead      = "read"      // parts of reads → rows
-	methodScan      = "scan"      // one shard's next rows
-	methodPropose   = "propose"   // parts of writes for one group → what became of each
-	methodProgress  = "progress"  // groups → the last index of each replica's log
-	methodChange    = "change"    // a command for the catalog → its result
-	methodTransfer  = "transfer"  // a group and a node → its leadership handed over
-	methodFacts     = "facts"     // → the groups led there, as JSON
-	methodReport    = "report"    // → what the node says of itself, as JSON
-	methodMember    = "member"    // a group and a node → whether it is in the configuration
+	methodStanding = "standing" // groups → the place of each replica, at once
+	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
+	methodRead     = "read"     // parts of reads → rows
+	methodScan     = "scan"     // one shard's next rows
+	methodPropose  = "propose"  // parts of writes for one group → what became of each
+	methodProgress = "progress" // groups → the last index of each replica's log
+	methodChange   = "change"   // a command for the catalog → its result
+	methodTransfer = "transfer" // a group and a node → its leadership handed over
+	methodFacts    = "facts"    // → the groups led there, as JSON
+	methodReport   = "report"   // → what the node says of itself, as JSON
+	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
 const (
@@ -89,7 +89,7 @@ func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.handle(method, handle)
 	}
-	n.calls.handle(methodStandings, n.serveStandings)
+	n.calls.handle(methodStanding, n.serveStandings)
 	n.calls.handle(methodConfirm, n.serveConfirm)
 	n.calls.handle(methodRead, n.serveReads)
 	n.calls.handle(methodScan, n.serveScan)

@@ -27,7 +27,7 @@ type standing struct {
 func (n *Node) sendStandings(node string) func(context.Context, []standingAsked) ([]standing, error) {
 	return func(ctx context.Context, asked []standingAsked) ([]standing, error) {
 		request := appendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
-		answer, err := n.calls.call(ctx, node, methodStandings, appendStandingsAsked(request, asked))
+		answer, err := n.calls.call(ctx, node, methodStanding, appendStandingsAsked(request, asked))
 		if err != nil {
 			return nil, err
 		}
