@@ -262,13 +262,12 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	if err := ps.failure(w); err != nil {
 		return err
 	}
-	w.Duplicate = true
+	w.Duplicate = ps.repeated(w)
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			continue
 		}
-		w.Duplicate = w.Duplicate && p.proposal.outcome() != raftfsm.Applied
 		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
@@ -278,6 +277,20 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	}
 	ps.overflows(w)
 	return nil
+}
+
+// repeated reports whether the request was met before: by the shard that judges
+// its key, or, as a producer has no judge, by every shard of its ops.
+func (ps *parts) repeated(w *Write) bool {
+	if w.ID.Keyed() {
+		return ps.byShard[w.ID.Shard(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
+	}
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.outcome() == raftfsm.Applied {
+			return false
+		}
+	}
+	return true
 }
 
 // answered reports whether the part has ops and its group answered them.

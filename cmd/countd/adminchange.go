@@ -23,6 +23,15 @@ func refusedf(format string, args ...any) error {
 	return &api.RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
+// look takes the catalog with all in it that was changed through any node before:
+// this node's copy may lag. It has a command applied here that changes nothing.
+func (o *operation) look(ctx context.Context) error {
+	nobody := &raftfsm.SetNodeStateEntry{State: raftfsm.NodeActive}
+	_, err := o.node.Change(ctx, &raftfsm.CatalogCommand{SetNodeState: nobody})
+	o.catalog = o.node.Catalog()
+	return err
+}
+
 // command has a command applied.
 func (o *operation) command(ctx context.Context, command *raftfsm.CatalogCommand) error {
 	result, err := o.node.Change(ctx, command)
