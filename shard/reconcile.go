@@ -179,25 +179,27 @@ func (n *Node) handOver(number uint32, node string) error {
 // this node once the group's leader says that it is in no configuration. A
 // replica that merely missed a message is not.
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
-	placement, placed := view.Groups[g.number]
-	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) || !n.wasRemoved(g, placement.Target) {
+	if !n.wasRemoved(g, g.leader(), view) {
 		return
 	}
-	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number)
 	if err := n.dropReplica(g, r); err != nil {
-		n.fatal(fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err))
+		n.fatal(err)
 	}
 }
 
-// wasRemoved asks a group's leader whether this node is in no configuration of it.
+// wasRemoved asks a group's leader whether this node is in no configuration of it,
+// if the catalog has it in none.
 // A replica that was removed while it was down, or whose leader died in that
 // moment, hears of no leader again: all that are to hold the group are asked, of
 // whom only the leader answers.
-func (n *Node) wasRemoved(g *counterGroup, target []string) bool {
+func (n *Node) wasRemoved(g *counterGroup, leader string, view *raftfsm.CatalogView) bool {
+	placement, placed := view.Groups[g.number]
+	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	leader := g.leader()
-	for _, node := range append([]string{leader}, without(target, leader)...) {
+	for _, node := range append([]string{leader}, without(placement.Target, leader)...) {
 		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
 			continue
 		}
