@@ -19,6 +19,8 @@ type fakeNode struct {
 	mu struct {
 		sync.Mutex
 		keyspaces map[string]*shard.Keyspace
+		elsewhere map[string]*shard.Keyspace // made through another node, not known here yet
+		catchUps  int
 		rows      map[string]map[uint64][]int64
 		writes    uint64
 		fault     string
@@ -39,7 +41,8 @@ func (n *fakeNode) reset() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.fault = ""
-	n.mu.writes = 0
+	n.mu.writes, n.mu.catchUps = 0, 0
+	n.mu.elsewhere = nil
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	for _, ks := range []shard.Keyspace{
@@ -120,6 +123,23 @@ func (n *fakeNode) Keyspaces() []*shard.Keyspace {
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
 	return all
+}
+
+// CatchUp makes known what was made through another node.
+func (n *fakeNode) CatchUp(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.catchUps++
+	if err := n.troubleLocked(); err != nil {
+		return err
+	}
+	for name, ks := range n.mu.elsewhere {
+		n.mu.keyspaces[name] = ks
+		if n.mu.rows[name] == nil {
+			n.mu.rows[name] = map[uint64][]int64{}
+		}
+	}
+	return nil
 }
 
 func (n *fakeNode) Keyspace(name string) *shard.Keyspace {

@@ -12,7 +12,9 @@ import (
 // pooled: from acquire to release it belongs to one handler, and nothing of it
 // is left with the backend, which promises that.
 type request struct {
+	backend  Backend
 	keyspace *shard.Keyspace // when the endpoint takes one
+	caughtUp bool            // keyspace is no older than the request
 	name     []byte          // {keyspace} of the path
 	takes    takes           // what the endpoint has to do with
 	id       uint64          // when the endpoint takes one

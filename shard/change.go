@@ -21,18 +21,24 @@ type changeAnswer struct {
 // returns its result once it is applied here. It waits for a leader until ctx
 // ends. A command whose Refused is set changed nothing.
 func (n *Node) Change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+	result, _, err := n.change(ctx, command)
+	return result, err
+}
+
+// change is Change, with the command's index in the catalog's log.
+func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, uint64, error) {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		answer, err := n.changeOnce(ctx, command)
 		switch {
 		case err == nil:
-			return &answer.Result, n.awaitCatalog(ctx, answer.Index)
+			return &answer.Result, answer.Index, n.awaitCatalog(ctx, answer.Index)
 		case !mayTryAgain(err, false) || n.draining.Load():
-			return nil, err
+			return nil, 0, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, err
+			return nil, 0, err
 		}
 	}
 }
@@ -126,6 +132,9 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 		}
 		result := future.Response().(*raftfsm.CatalogResult)
 		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
+		// Followers hear with the next entry that this one is committed, and of an
+		// idle leader only after Timing.Commit.
+		n.meta.raft.Barrier(enqueueTimeoutMax)
 	}()
 	select {
 	case o := <-settled:

@@ -189,12 +189,19 @@ func (n *Node) holders(number uint32) []string { return n.catalog.View().Groups[
 func (n *Node) alone() bool { return len(n.catalog.View().Nodes) < 2 }
 
 // addrOf returns where a node listens for other nodes, "" for one that another
-// has taken the place of: who listens there now must not be taken for it.
+// has taken the place of: who listens there now must not be taken for it. What the
+// living say comes before the catalog: that has a new address only once its node
+// has been reached there.
 func (n *Node) addrOf(node string) (string, bool) {
 	view := n.catalog.View()
 	found, ok := view.Nodes[node]
 	if displaced(view, node) {
 		return "", true
+	}
+	if n.cfg.LiveAddr != nil {
+		if addr := n.cfg.LiveAddr(node); addr != "" {
+			return addr, true
+		}
 	}
 	return found.ClusterAddr, ok
 }

@@ -30,6 +30,9 @@ const (
 // whose address one that joins has, as he is lost already.
 func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, string) (uint64, error)) (string, error) {
 	servers := g.configuration().Servers
+	if step, err := g.moveStep(servers, slices.Concat(target, others)); step != "" || err != nil {
+		return step, err
+	}
 	if step, err := g.admitStep(ctx, servers, target, others, behind); step != "" || err != nil {
 		return step, err
 	}
@@ -64,6 +67,21 @@ func suffrageOf(servers []raft.Server, key string) raft.ServerSuffrage {
 		}
 	}
 	return absent
+}
+
+// moveStep gives the first member that has moved its new address: raft takes no
+// address twice, so the old one would keep out whoever has it next.
+func (g *group) moveStep(servers []raft.Server, all []member) (string, error) {
+	for _, m := range all {
+		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
+		if taken || m.addr == "" || suffrageOf(servers, m.key) == absent {
+			continue
+		}
+		// Of one that has a vote this changes the address alone.
+		err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
+		return "moved " + m.key + " to " + m.addr, err
+	}
+	return "", nil
 }
 
 // admitStep adds the first node that is missing, or takes out whose address it

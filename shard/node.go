@@ -52,9 +52,14 @@ type Config struct {
 	// Handlers answer further calls of other nodes, by name. nil for none.
 	Handlers map[string]Handler
 	// Alive tells whether a node seems to be there, as a hint. nil for all.
-	Alive   func(nodeKey string) bool
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
+	Alive func(nodeKey string) bool
+	// LiveAddr tells where a living node of this cluster says, by other ways than
+	// the catalog, that it listens for others; "" for one that is not heard of. A
+	// node that was started at another address is reached there before it can put
+	// that into the catalog. It must not wait. nil for none.
+	LiveAddr func(nodeKey string) string
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)
@@ -99,13 +104,14 @@ const (
 // Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
-	cfg     Config
-	life    string // tells this life of the node from others
-	mux     *Mux
-	calls   *calls
-	meta    *group
-	catalog *raftfsm.Catalog
-	metrics *stageMetrics
+	cfg       Config
+	life      string // tells this life of the node from others
+	mux       *Mux
+	calls     *calls
+	meta      *group
+	metaFresh freshness
+	catalog   *raftfsm.Catalog
+	metrics   *stageMetrics
 
 	clusterHash uint32 // of tokens
 
@@ -203,6 +209,7 @@ func (n *Node) start() error {
 	if n.meta, err = n.openHere(cfg); err != nil {
 		return err
 	}
+	n.metaFresh.ask = n.askCatalog
 	n.serveCalls()
 	if n.meta.soleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -352,6 +359,7 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	wg.Wait()
 	if n.meta != nil {
+		n.metaFresh.close()
 		errs = append(errs, n.meta.close(ctx, true))
 	}
 	n.headroom.close()

@@ -258,10 +258,10 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 	}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.served(late, "x1"); !errors.Is(err, ErrOutcomeUnknown) {
+	if _, err := n.served(late, "x1", 0); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
-	if k, err := n.served(t.Context(), "x1"); err != nil || k.Shards != 8 {
+	if k, err := n.served(t.Context(), "x1", 0); err != nil || k.Shards != 8 {
 		t.Errorf("%+v, %v", k, err)
 	}
 }

@@ -15,6 +15,7 @@ const (
 	methodPropose  = "propose"  // parts of writes for one group → what became of each
 	methodProgress = "progress" // groups → the last index of each replica's log
 	methodChange   = "change"   // a command for the catalog → its result
+	methodKnow     = "know"     // an index of the catalog's log → that the node knows it
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
 	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodReport   = "report"   // → what the node says of itself, as JSON
@@ -97,6 +98,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodProgress, n.serveProgress)
 	n.calls.handle(methodChange, n.serveChange)
 	n.calls.handle(methodTransfer, n.serveTransfer)
+	n.calls.handle(methodKnow, n.serveKnow)
 	n.calls.handle(methodFacts, n.serveFacts)
 	n.calls.handle(methodReport, n.serveReport)
 	n.calls.handle(methodMember, n.serveMember)

@@ -185,6 +185,9 @@ func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, er
 // freshnessOf returns this node's member of a group and what it knows of its
 // freshness, nil for none.
 func (n *Node) freshnessOf(number uint32) (*group, *freshness) {
+	if number == catalogGroup {
+		return n.meta, &n.metaFresh
+	}
 	if g := n.shardOf(number); g != nil {
 		if r := g.replica.Load(); r != nil {
 			return r.group, &r.fresh

@@ -24,10 +24,9 @@ func refusedf(format string, args ...any) error {
 }
 
 // look takes the catalog with all in it that was changed through any node before:
-// this node's copy may lag. It has a command applied here that changes nothing.
+// this node's copy may lag.
 func (o *operation) look(ctx context.Context) error {
-	nobody := &raftfsm.SetNodeStateEntry{State: raftfsm.NodeActive}
-	_, err := o.node.Change(ctx, &raftfsm.CatalogCommand{SetNodeState: nobody})
+	err := o.node.CatchUp(ctx)
 	o.catalog = o.node.Catalog()
 	return err
 }

@@ -198,6 +198,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		DiskReserve: c.DiskReserve,
 		Place:       p.place(c.Placement),
 		Alive:       p.alive,
+		LiveAddr:    p.liveAddr,
 		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
 		Logger:      p.logger,
 		Metrics:     p.registry,
