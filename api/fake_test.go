@@ -157,6 +157,9 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	if k.Name == "meta" {
 		return nil, &shard.ArgumentError{Field: "name", Problem: `"meta" is the group that holds the list of keyspaces`}
 	}
+	if k.Name == "unread" {
+		return nil, &shard.ArgumentError{Field: "name", Problem: `"unread" is kept for a keyspace that is built in`}
+	}
 	if i := slices.Index(k.Columns, "id"); i >= 0 {
 		return nil, &shard.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: `"id" is the id of a row`}
 	}
