@@ -51,9 +51,13 @@ func opPath(i int, member string) string {
 	return fmt.Sprintf("ops[%d].%s", i, member)
 }
 
-// shown is a client's own text as an error may repeat it.
+// shown is a client's own text as an error may repeat it. An empty name is shown
+// by its quotes: a field cannot be without a name.
 func shown(text []byte) string {
 	const shownMax = 64
+	if len(text) == 0 {
+		return `""`
+	}
 	if len(text) > shownMax {
 		return string(text[:shownMax]) + "…"
 	}
