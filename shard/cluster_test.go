@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -180,6 +181,35 @@ func TestHandOver(t *testing.T) {
 	ks := n.Keyspace("posts")
 	if err := n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Nodes that stop together do not hand to each other: each group's leader changes
+// once for each node at most, and none waits for another.
+func TestAllHandOverAtOnce(t *testing.T) {
+	all := openMembers(t, 3)
+	terms := map[uint32]uint64{}
+	for _, g := range all[0].replicas() {
+		terms[g.cfg.Group] = g.stats().Term
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	handed := make(chan error)
+	for _, n := range all {
+		go func() { handed <- n.HandOver(ctx) }()
+	}
+	for range all {
+		mustDo(t, <-handed)
+	}
+	for _, n := range all {
+		for _, g := range n.replicas() {
+			if changes := g.stats().Term - terms[g.cfg.Group]; changes > uint64(len(all)) {
+				t.Errorf("group %d changed its leader %d times", g.cfg.Group, changes)
+			}
+		}
+		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []uint32{catalogGroup}); n != all[0] && !errors.Is(err, ErrDraining) {
+			t.Errorf("%s would take what is handed to it: %v", n.cfg.NodeName, err)
+		}
 	}
 }
 

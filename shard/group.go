@@ -34,6 +34,9 @@ type group struct {
 
 	members committedMembers
 	first   bool // of the voters of a group that was made just now
+	// heirless is set while no other voter would lead the group in this node's
+	// place, as far as its last shed has seen.
+	heirless atomic.Bool
 
 	leadership chan bool // raft's NotifyCh: raft waits until it is read
 	// readyTerm is the term whose barrier was applied here while this node

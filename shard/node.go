@@ -301,25 +301,39 @@ func (n *Node) waitUntil(ctx context.Context, condition func() error) error {
 }
 
 // HandOver has other nodes lead what this one leads, and returns when it leads
-// nothing that another could, or with ctx's error.
+// nothing that another would, or with ctx's error. No other node hands over to this
+// one from then on.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.handingOver.Store(true)
 	n.wakeReconcile()
-	return n.waitUntil(ctx, func() error {
+	began, _ := n.toHandOver()
+	err := n.waitUntil(ctx, func() error {
 		if n.draining.Load() {
 			return ErrDraining
 		}
-		led := 0
-		for _, g := range n.replicas() {
-			if g.ready() == nil && len(g.voters()) > 1 {
-				led++
-			}
-		}
-		if led > 0 {
+		if led, heirless := n.toHandOver(); led > heirless {
 			return fmt.Errorf("%d groups are still led here", led)
 		}
 		return nil
 	})
+	if led, _ := n.toHandOver(); began > 0 {
+		n.cfg.Logger.Info("handed over what was led here", "groups", max(0, began-led), "kept", led)
+	}
+	return err
+}
+
+// toHandOver counts the groups of several voters that this node leads, and those of
+// them that no other would.
+func (n *Node) toHandOver() (led, heirless int) {
+	for _, g := range n.replicas() {
+		if g.ready() != nil || len(g.voters()) < 2 {
+			continue
+		}
+		if led++; g.heirless.Load() {
+			heirless++
+		}
+	}
+	return led, heirless
 }
 
 // replicas returns all groups of this node, the catalog's included.

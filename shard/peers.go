@@ -118,8 +118,12 @@ func (n *Node) behind(ctx context.Context, g *group, node string) (uint64, error
 
 // serveProgress answers the index up to which each replica has applied its log,
 // 0 for a group that is not here. The log may reach further; a voter should be
-// able to lead at once.
+// able to lead at once. A node that is stopping answers ErrDraining: nothing is
+// to be handed to it.
 func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) {
+	if n.handingOver.Load() {
+		return nil, ErrDraining
+	}
 	groups, err := parseGroups(request)
 	if err != nil {
 		return nil, err
