@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
@@ -25,6 +26,7 @@ type fakeNode struct {
 		writes    uint64
 		fault     string
 		lastRead  shard.ReadOptions
+		writeBy   time.Time // deadline of the last write
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
 	entered, leave chan struct{}
@@ -157,6 +159,9 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	if k.Name == "meta" {
 		return nil, &shard.ArgumentError{Field: "name", Problem: `"meta" is the group that holds the list of keyspaces`}
 	}
+	if k.Name == "unread" {
+		return nil, &shard.ArgumentError{Field: "name", Problem: `"unread" is kept for a keyspace that is built in`}
+	}
 	if i := slices.Index(k.Columns, "id"); i >= 0 {
 		return nil, &shard.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: `"id" is the id of a row`}
 	}
@@ -222,6 +227,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if err := n.troubleLocked(); err != nil {
 		return err
 	}
+	n.mu.writeBy = w.Deadline
 	rows := n.mu.rows[ks.Name]
 	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {
@@ -304,6 +310,12 @@ func (n *fakeNode) Ready() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.troubleLocked()
+}
+
+func (n *fakeNode) lastWriteDeadline() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.writeBy
 }
 
 func (n *fakeNode) lastReadOptions() shard.ReadOptions {

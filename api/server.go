@@ -88,10 +88,11 @@ func New(cfg Config) (*Server, error) {
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.http = &fasthttp.Server{
-		Handler:      s.serve,
-		ErrorHandler: s.refuse,
-		Name:         serverName,
-		Logger:       printfLogger{cfg.Logger},
+		Handler:       s.serve,
+		ErrorHandler:  s.refuse,
+		ExpectHandler: s.expect,
+		Name:          serverName,
+		Logger:        printfLogger{cfg.Logger},
 
 		ReadTimeout:  cfg.ReadTimeout,
 		WriteTimeout: cfg.WriteTimeout,
@@ -194,7 +195,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return err
 	}
 	n := ctx.Request.Header.ContentLength()
-	if n > s.cfg.BodyBytesMax && e.takes&(takesAnything|takesStream) == 0 {
+	if s.tooLarge(e, n) {
 		return errBodyTooLarge
 	}
 	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}

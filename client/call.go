@@ -183,9 +183,7 @@ func didNothing(err error) bool {
 		return false
 	}
 	switch refused.Status {
-	case http.StatusRequestTimeout:
-		return false
-	case http.StatusServiceUnavailable:
+	case http.StatusRequestTimeout, http.StatusServiceUnavailable:
 		return refused.Code != "" // countd's own, not that of something in between
 	}
 	return refused.Status/100 == 4

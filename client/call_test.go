@@ -92,7 +92,7 @@ func TestWritesAreRepeatedUnderOneKey(t *testing.T) {
 	}
 	t.Run("delete and set", func(t *testing.T) {
 		seen := inTurn(server, "Idempotency-Key", lost)
-		if _, _, err := c.Delete(t.Context(), "posts", 1, client.WriteOptions{}); err != nil || server.Row(1)[2] != 0 {
+		if _, err := c.Delete(t.Context(), "posts", 1, client.WriteOptions{}); err != nil || server.Row(1)[2] != 0 {
 			t.Fatalf("%v, row 1 is %v", err, server.Row(1))
 		}
 		if _, err := c.Set(t.Context(), "posts", ops, client.WriteOptions{}); err != nil || server.Row(1)[2] != 1 {
@@ -117,6 +117,9 @@ func TestWhatIsNotRepeated(t *testing.T) {
 		{"fault of the server", client.WriteOptions{}, &countdtest.Fault{Status: 500, Code: "internal"}, true},
 		{"unkeyed and lost", client.WriteOptions{Unkeyed: true}, lost, true},
 		{"unkeyed and busy", client.WriteOptions{Unkeyed: true}, busy, false},
+		{"unkeyed and too slow", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 408, Code: "request_timeout"}, false},
+		{"unkeyed and 408 of something in between", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 408}, true},
+		{"unkeyed and 503 of something in between", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 503}, true},
 		{"unkeyed and in part", client.WriteOptions{Unkeyed: true}, partial, true},
 	}
 	for _, tc := range cases {

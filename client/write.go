@@ -123,19 +123,23 @@ func (c *Client) write(ctx context.Context, retry Retry, path string, body []byt
 	return result, err
 }
 
+// WrittenRow is the answer of a write of one row.
+type WrittenRow struct {
+	Row
+	Duplicate bool   `json:"duplicate"` // as in WriteResult
+	Token     string `json:"token"`     // likewise
+}
+
 // Delete makes every column of a row zero.
-func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (row Row, token string, err error) {
+func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (WrittenRow, error) {
 	header, err := o.header()
 	if err != nil {
-		return Row{}, "", err
+		return WrittenRow{}, err
 	}
 	req := call{method: http.MethodDelete, path: rowPath(keyspace, id), write: true, once: o.Unkeyed, header: header}
-	var answer struct {
-		Row
-		Token string `json:"token"`
-	}
+	var answer WrittenRow
 	err = c.do(ctx, req, &answer)
-	return answer.Row, answer.Token, err
+	return answer, err
 }
 
 // AppendOps appends the JSON body of a write to dst: each op's cells under

@@ -493,7 +493,18 @@ func TestSums(t *testing.T) {
 		{ID: 2, Cells: client.Counts{like(1)}},
 		{ID: 1, Cells: client.Counts{{Column: "view", Value: 1}, like(-4)}},
 	}
-	if got := s.Ops(); s.Len() != 3 || fmt.Sprint(got) != fmt.Sprint(want) {
+	s.Add(3, client.Counts{like(math.MinInt64)})
+	s.Add(3, client.Counts{like(math.MaxInt64)}) // -1
+	s.Add(3, client.Counts{like(math.MinInt64)})
+	s.Add(3, client.Counts{like(0)})
+	s.Add(4, client.Counts{like(-1)})
+	s.Add(4, client.Counts{like(math.MinInt64 + 1)}) // the least that fits
+	want = append(want,
+		client.Op{ID: 3, Cells: client.Counts{like(-1)}},
+		client.Op{ID: 3, Cells: client.Counts{like(math.MinInt64)}},
+		client.Op{ID: 4, Cells: client.Counts{like(math.MinInt64)}},
+	)
+	if got := s.Ops(); s.Len() != len(want) || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("ops are %v, want %v", got, want)
 	}
 }

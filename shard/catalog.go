@@ -96,6 +96,9 @@ func checkKeyspace(k *Keyspace) error {
 	if k.Name == catalogName {
 		return &ArgumentError{"name", fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
 	}
+	if slices.Contains(reservedNames[:], k.Name) {
+		return &ArgumentError{"name", fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
+	}
 	if !nameForm.MatchString(k.Name) {
 		return &ArgumentError{"name", "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 	}
@@ -104,6 +107,10 @@ func checkKeyspace(k *Keyspace) error {
 	}
 	return checkColumns(k.Columns)
 }
+
+// reservedNames are of keyspaces that later versions build in, with rows of other
+// kinds: one of counters would stand in their way.
+var reservedNames = [...]string{"unread", "feed", "board"}
 
 // idColumn is no name of a column: files of rows have the row's id under it.
 const idColumn = "id"

@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -183,6 +184,35 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
+// Nodes that stop together do not hand to each other: each group's leader changes
+// once for each node at most, and none waits for another.
+func TestAllHandOverAtOnce(t *testing.T) {
+	all := openMembers(t, 3)
+	terms := map[uint32]uint64{}
+	for _, g := range all[0].replicas() {
+		terms[g.cfg.Group] = g.stats().Term
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	handed := make(chan error)
+	for _, n := range all {
+		go func() { handed <- n.HandOver(ctx) }()
+	}
+	for range all {
+		mustDo(t, <-handed)
+	}
+	for _, n := range all {
+		for _, g := range n.replicas() {
+			if changes := g.stats().Term - terms[g.cfg.Group]; changes > uint64(len(all)) {
+				t.Errorf("group %d changed its leader %d times", g.cfg.Group, changes)
+			}
+		}
+		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []uint32{catalogGroup}); n != all[0] && !errors.Is(err, ErrDraining) {
+			t.Errorf("%s would take what is handed to it: %v", n.cfg.NodeName, err)
+		}
+	}
+}
+
 // A shard moves from one node to another while it is written to: nothing is
 // lost, the old replica is deleted and the new one has what the others have.
 func TestReplicaMoves(t *testing.T) {
@@ -285,8 +315,16 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, once: true}))
+	f.Add(appendStandingsAsked(nil, []standingAsked{{1, 7}, {64, 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wireReader{rest: b}
+		if asked, err := parseStandingsAsked(&r); err == nil {
+			s := wireReader{rest: appendStandingsAsked(nil, asked)}
+			if again, err := parseStandingsAsked(&s); err != nil || !slices.Equal(again, asked) {
+				t.Fatalf("%+v became %+v, %v", asked, again, err)
+			}
+		}
+		r = wireReader{rest: b}
 		if q := parseRead(&r); r.end() == nil {
 			s := wireReader{rest: appendRead(nil, q)}
 			if again := parseRead(&s); s.end() != nil || !slices.Equal(again.keys, q.keys) {

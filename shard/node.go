@@ -102,8 +102,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect and runCold, which Open starts and
-// Close stops and waits for; those of asking, which end at the deadline of what
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom and runCold, which
+// Open starts and Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -135,7 +135,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runCold
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runCold
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -180,7 +180,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerGauges(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), Logger: cfg.Logger})
+	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), NodeKey: cfg.NodeKey, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -240,6 +240,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runHouse)
 	n.running.Go(n.runSuspect)
+	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runCold)
 	return nil
 }
@@ -315,25 +316,39 @@ func (n *Node) waitUntil(ctx context.Context, condition func() error) error {
 }
 
 // HandOver has other nodes lead what this one leads, and returns when it leads
-// nothing that another could, or with ctx's error.
+// nothing that another would, or with ctx's error. No other node hands over to this
+// one from then on.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.handingOver.Store(true)
 	n.wakeReconcile()
-	return n.waitUntil(ctx, func() error {
+	began, _ := n.toHandOver()
+	err := n.waitUntil(ctx, func() error {
 		if n.draining.Load() {
 			return ErrDraining
 		}
-		led := 0
-		for _, g := range n.replicas() {
-			if g.ready() == nil && len(g.voters()) > 1 {
-				led++
-			}
-		}
-		if led > 0 {
+		if led, heirless := n.toHandOver(); led > heirless {
 			return fmt.Errorf("%d groups are still led here", led)
 		}
 		return nil
 	})
+	if led, _ := n.toHandOver(); began > 0 {
+		n.cfg.Logger.Info("handed over what was led here", "groups", max(0, began-led), "kept", led)
+	}
+	return err
+}
+
+// toHandOver counts the groups of several voters that this node leads, and those of
+// them that no other would.
+func (n *Node) toHandOver() (led, heirless int) {
+	for _, g := range n.replicas() {
+		if g.ready() != nil || len(g.voters()) < 2 {
+			continue
+		}
+		if led++; g.heirless.Load() {
+			heirless++
+		}
+	}
+	return led, heirless
 }
 
 // replicas returns all groups of this node, the catalog's included.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -107,7 +108,11 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView, others []me
 	case err != nil:
 		n.cfg.Logger.Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
 	case step != "":
-		n.cfg.Logger.Info("members", "group", g.cfg.Group, "step", step)
+		level := slog.LevelInfo
+		if n.handingOver.Load() {
+			level = slog.LevelDebug // HandOver tells how many
+		}
+		n.cfg.Logger.Log(ctx, level, "members", "group", g.cfg.Group, "step", step)
 		n.wakeReconcile()
 	}
 	return true
@@ -119,33 +124,44 @@ func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (s
 	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() && !n.shedDamaged(g.cfg.Group) {
 		return "", nil
 	}
-	to, err := n.successor(ctx, g, view)
-	if err != nil || to.key == "" {
-		return "", err
+	to, hope := n.successor(ctx, g, view)
+	g.heirless.Store(!hope)
+	if to.key == "" {
+		return "", nil
 	}
 	return "handed over to " + to.key, g.transfer(to)
 }
 
 // successor returns the voter that is nearest to having this group's whole log,
 // and of those that have it the one that leads the least, as far as is known
-// here. None that is draining, or that does not answer, is chosen.
-func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogView) (member, error) {
-	best, bestLed := member{}, 0
+// here. None that is draining or stopping, or that does not answer, is chosen.
+// There is no hope of one if all others will not lead: some say so, and the rest do
+// not answer.
+func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogView) (best member, hope bool) {
+	bestLed, unwilling := 0, false
 	for _, id := range g.voters() {
 		key := string(id)
 		node, known := view.Nodes[key]
-		if key == n.cfg.NodeKey || !known || node.State != raftfsm.NodeActive {
+		if key == n.cfg.NodeKey || !known {
 			continue
 		}
 		lag, err := n.behind(ctx, g, key)
-		if err != nil || lag > caughtUpEntries {
+		switch {
+		case node.State != raftfsm.NodeActive || errors.Is(err, ErrDraining):
+			unwilling = true
+			continue
+		case err != nil:
+			continue
+		case lag > caughtUpEntries:
+			hope = true
 			continue
 		}
+		hope = true
 		if led := n.ledBy(key); best.key == "" || led < bestLed {
 			best, bestLed = member{key, node.ClusterAddr}, led
 		}
 	}
-	return best, nil
+	return best, hope || !unwilling
 }
 
 // ledBy counts the groups that a node leads, as far as this node knows.

@@ -35,8 +35,11 @@ type replica struct {
 	fsm      *raftfsm.Counters
 	proposer *proposer
 	fresh    freshness
-	damaged  atomic.Bool // some of its cold rows could not be read
-	moved    uint64      // rows that left memory since the last snapshot for that: runCold's
+	// votersFull is set while this node leads the group and too few voters have
+	// room on their disks for writes.
+	votersFull atomic.Bool
+	damaged    atomic.Bool // some of its cold rows could not be read
+	moved      uint64      // rows that left memory since the last snapshot for that: runCold's
 }
 
 // led returns the replica if this node leads the group and may serve.

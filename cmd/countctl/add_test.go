@@ -291,7 +291,7 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 }
 
 func TestReplayRefusesABadRow(t *testing.T) {
-	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "time": "1,soon,like", "fields": "1,2"} {
+	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "leading zeros": "02,2,like", "time": "1,soon,like", "fields": "1,2"} {
 		t.Run(name, func(t *testing.T) {
 			server := countdtest.New(t)
 			i := against(t, server)
