@@ -314,6 +314,7 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 		}
 		again, err := CarryBlocks(bytes.NewReader(carried), b.rows)
 		b.must(err)
+		defer again.Close()
 		if stream, err := io.ReadAll(again); err != nil || !bytes.Equal(stream, carried) || again.Added() != 0 {
 			t.Errorf("sent on it has %d bytes of %d: %v", len(stream), len(carried), err)
 		}

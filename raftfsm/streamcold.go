@@ -188,6 +188,9 @@ type Carried struct {
 	stream *streamReader
 	cold   *cold.Group
 	added  int64
+	// release lets go of all generations, which the snapshot may outlive; nil once it
+	// was called, or if there are none.
+	release func()
 
 	out    []byte // framed sections that were not read yet
 	buf    []byte
@@ -208,6 +211,9 @@ func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 	if _, c.added, err = parseHead(kind, p, entryCounters); err != nil {
 		return nil, err
 	}
+	if rows != nil {
+		c.release = rows.Hold()
+	}
 	c.frame(kind, p)
 	if c.stream.version = p[len(streamMagic)]; c.stream.version == streamVersionCold {
 		c.frame(kind, append(append([]byte(streamMagic), streamVersionCarried), p[len(streamMagic)+1:]...))
@@ -220,6 +226,14 @@ func (c *Carried) Added() int64 { return c.added }
 
 // Close lets go of the cold rows. It does not close what the snapshot is read from.
 func (c *Carried) Close() {
+	c.endBlocks()
+	if c.release != nil {
+		c.release()
+		c.release = nil
+	}
+}
+
+func (c *Carried) endBlocks() {
 	if c.blocks != nil {
 		c.blocks.Release()
 		c.blocks = nil
@@ -253,7 +267,7 @@ func (c *Carried) more() error {
 			c.frame(streamBlock, b)
 			return nil
 		}
-		c.Close()
+		c.endBlocks()
 	}
 	kind, p, err := c.stream.next()
 	if err == nil {

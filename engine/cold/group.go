@@ -26,6 +26,7 @@ type Group struct {
 		stored map[uint64]struct{}    // those on disk
 		pins   map[string][]uint64    // by snapshot
 		pinned map[uint64]int         // how many of pins have it
+		held   int                    // Holds that were not released
 	}
 }
 
@@ -176,7 +177,7 @@ func (g *Group) unneeded(n *Generation) {
 // synced: what comes back after a crash is needed by nobody either.
 func (g *Group) removeLocked(number uint64) error {
 	_, stored := g.mu.stored[number]
-	if !stored || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
+	if !stored || g.mu.held > 0 || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
 		return nil
 	}
 	batch := g.store.db.NewBatch()
@@ -194,6 +195,20 @@ func (g *Group) removeLocked(number uint64) error {
 	}
 	delete(g.mu.stored, number)
 	return nil
+}
+
+// Hold keeps all generations on disk until the caller calls release, once: whoever
+// reads a stored snapshot may need each that it names, also if the snapshot goes
+// meanwhile. What nobody needs by then is removed by the next Sweep.
+func (g *Group) Hold() (release func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.held++
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.mu.held--
+	}
 }
 
 // Drop removes all that a group has on disk. Nobody may retain any of it.

@@ -127,8 +127,16 @@ func TestGenerationsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	made[0].Retain()
+	release := g.Hold()
 	for _, n := range made {
 		n.Release()
+	}
+	if got := there(g); !slices.Equal(got, []bool{true, true, true}) {
+		t.Errorf("held: %v", got)
+	}
+	release()
+	if err := g.Sweep(names("snap")); err != nil {
+		t.Fatal(err)
 	}
 	if got := there(g); !slices.Equal(got, []bool{true, true, false}) {
 		t.Errorf("one retained, one named: %v", got)
