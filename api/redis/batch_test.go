@@ -1,0 +1,202 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/shard"
+)
+
+// A pipeline asks the backend as few times as the order of its commands allows,
+// and its replies are those of the commands one by one.
+func TestPipelines(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		lines        []string
+		want         []string
+		gets, writes int64
+	}{
+		{"reads", []string{"GET posts:1:like", "HGETALL posts:2", "MGET posts:3:like posts:4:view"}, []string{"null", "[]", "[null null]"}, 1, 0},
+		{"writes", []string{"INCR posts:1:like", "INCR posts:1:like", "SET posts:2:view 5", "DECR posts:1:like"}, []string{"1", "2", "+OK", "1"}, 0, 1},
+		{"reads after writes", []string{"INCR posts:1:like", "GET posts:1:like", "INCR posts:1:like", "GET posts:1:like", "HLEN posts:1"},
+			[]string{"1", `"1"`, "2", `"2"`, "1"}, 0, 1},
+		{"reads before writes", []string{"GET posts:1:like", "EXISTS posts:1", "INCR posts:1:like"}, []string{"null", "0", "1"}, 1, 1},
+		{"two keyspaces", []string{"INCR posts:1:like", "INCR users:1:posts", "GET posts:1:like", "GET users:2:posts"}, []string{"1", "1", `"1"`, "null"}, 0, 2},
+		{"known replies between", []string{"PING", "INCR posts:1:like", "PING", "ECHO a", "GET posts:1", "INCR posts:1:like"},
+			[]string{"+PONG", "1", "+PONG", `"a"`, "-WRONGTYPE Operation against a key holding the wrong kind of value", "2"}, 0, 1},
+		{"transactions", []string{"INCR posts:1:like", "MULTI", "INCR posts:1:like", "INCR posts:5:like", "EXEC", "MULTI", "INCR posts:1:like", "INCR posts:2:like", "EXEC", "INCR posts:1:like"},
+			[]string{"1", "+OK", "+QUEUED", "+QUEUED", "[2 1]", "+OK", "+QUEUED", "+QUEUED", "-CROSSSLOT Keys in request don't hash to the same slot", "3"}, 0, 1},
+		{"what answers at once", []string{"INCR posts:1:like", "DBSIZE", "INCR posts:1:like"}, []string{"1", "1", "2"}, 0, 2},
+		{"deletes", []string{"HSET posts:1 like 1 view 2", "DEL posts:1:like", "HGETALL posts:1", "DEL posts:1 posts:1", "EXISTS posts:1"},
+			[]string{"2", "1", `["view" "2"]`, "1", "0"}, 0, 1},
+		{"a key of its own", []string{"INCR posts:1:like", "COUNTD.INCR posts:1:like 1 KEY a", "INCR posts:1:like"}, []string{"1", "[2]", "3"}, 0, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newFakeNode()
+			equalReplies(t, dial(t, serve(t, n, nil)).do(test.lines...), test.want...)
+			if n.gets.Load() != test.gets || n.writes.Load() != test.writes {
+				t.Errorf("%d reads and %d writes, want %d and %d", n.gets.Load(), n.writes.Load(), test.gets, test.writes)
+			}
+		})
+	}
+}
+
+// A pipeline longer than one write may be is cut, and in order.
+func TestLongPipeline(t *testing.T) {
+	const commands = 30_000
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	lines := make([]string, commands)
+	for i := range lines {
+		lines[i] = "INCR posts:1:like"
+	}
+	go func() { c.send(lines...) }() // ends when the server has read it all
+	for i := range commands {
+		if got := c.reply(); got != fmt.Sprint(i+1) {
+			t.Fatalf("reply %d: %s", i, got)
+		}
+	}
+}
+
+// A command takes as many keys as one request of the HTTP API.
+func TestTooManyKeys(t *testing.T) {
+	c := dial(t, serve(t, newFakeNode(), nil))
+	line := "MGET"
+	for range rowsMax + 1 {
+		line += " posts:1:like"
+	}
+	c.want(line, "-ERR a command takes at most 10000 keys", line[:len(line)-len(" posts:1:like")]+" ", c.do(line[:len(line)-len(" posts:1:like")])[0])
+}
+
+// A connection's reads bring the token of its writes, and READONLY asks for stale
+// ones.
+func TestReadsSeeTheConnectionsWrites(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	c, other := dial(t, s), dial(t, s)
+	opt := func() shard.ReadOptions {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.mu.opt
+	}
+	c.do("INCR posts:1:like", "INCR posts:1:like")
+	c.do("INCR posts:1:like")
+	c.do("GET posts:1:like")
+	if got := opt(); got.Consistency != shard.Bounded || got.Token.Cluster != 7 || !slices.Equal(got.Token.At, []shard.GroupIndex{{Group: 3, Index: uint64(n.writes.Load())}}) {
+		t.Errorf("read with %+v", got)
+	}
+	c.do("READONLY")
+	c.do("GET posts:1:like")
+	if got := opt(); got.Consistency != shard.Stale || len(got.Token.At) != 1 {
+		t.Errorf("READONLY: read with %+v", got)
+	}
+	other.do("GET posts:1:like")
+	if got := opt(); got.Consistency != shard.Bounded || len(got.Token.At) != 0 {
+		t.Errorf("another connection reads with %+v", got)
+	}
+	c.do("READWRITE")
+	c.do("GET posts:1:like")
+	if got := opt(); got.Consistency != shard.Bounded {
+		t.Errorf("READWRITE: read with %+v", got)
+	}
+}
+
+// shardsFailed makes the shards of odd numbers fail.
+func shardsFailed(err error) *shard.PartialError {
+	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}}
+}
+
+// Commands that share a write or a read do not share its troubles.
+func TestCommandsFailAlone(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6 posts:3:like 7")
+	n.failWrites(func(w *shard.Write) error {
+		for i := range w.Ops {
+			if w.Ops[i].ID%2 == 0 {
+				n.tables["posts"].Apply(w.Ops[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
+			}
+		}
+		return shardsFailed(shard.ErrNoLeader)
+	})
+	const leaderless = "-LEADERLESS the shard has no leader"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:2:like", "SET posts:3:like 1", "GET posts:3:like", "GET posts:2:like",
+		"MSET posts:1:view 1 posts:2:view 2", "MSET posts:1:view 1 posts:3:view 2", "COUNTD.INCR posts:1:like 1 posts:2:like 1", "DEL posts:1", "HSET posts:2 view 9"),
+		leaderless, "7", leaderless, `"7"`, `"7"`, "-UNKNOWN some of the keys were written, others were not: LEADERLESS the shard has no leader", leaderless, "["+leaderless+" 8]", leaderless, "0")
+	n.failWrites(nil)
+	n.mu.readErr = func([]uint64) error { return &shard.ReadError{ByShard: shardsFailed(shard.ErrNoQuorum).ByShard} }
+	const late = "-LEADERLESS the shard could not confirm the read in time"
+	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like", "MGET posts:1:like posts:2:like", "MGET posts:2:like"), late, `"8"`, late, `["8"]`)
+	n.mu.readErr = func([]uint64) error { return shard.ErrNoQuorum }
+	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
+}
+
+// Without memory for new rows, the commands that make none are done.
+func TestMemoryFull(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6")
+	n.failWrites(func(w *shard.Write) error {
+		for i, op := range w.Ops {
+			for _, cell := range op.Cells {
+				if cell.Value != 0 && !n.tables["posts"].Has(op.ID) {
+					return &shard.NewRowError{Op: i}
+				}
+			}
+		}
+		return nil
+	})
+	const oom = "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:9:like", "GET posts:9:like", "MSET posts:2:like 1 posts:8:like 1", "GET posts:2:like", "HSET posts:2 view 3", "SET posts:7:like 0"),
+		"6", oom, "null", oom, `"6"`, "1", "+OK")
+}
+
+// A disk that is full is no reason not to answer reads.
+func TestReadsBesideRefusedWrites(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("SET posts:1:like 5")
+	n.failWrites(func(*shard.Write) error { return shard.ErrDiskFull })
+	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like", "HGETALL posts:1"), "-DISKFULL the disk is at its reserve", `"5"`, `["like" "5"]`)
+	n.mu.readErr = func([]uint64) error { return errors.New("secret") }
+	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like"), "-DISKFULL the disk is at its reserve", "-ERR the server failed; its log says why")
+}
+
+// A command of a pipeline that has arrived costs no memory of its own.
+func TestReadPathAllocates(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	c := newConn(s, nullConn{})
+	defer c.release()
+	for _, test := range []struct {
+		name, line string
+		most       float64 // for 100 commands
+	}{
+		{"GET", "GET posts:1:like", 0},
+		{"HMGET", "HMGET posts:1 repost comment like view", 0},
+		{"MGET", "MGET posts:1:like posts:2:like posts:3:like users:4:posts", 0},
+		{"HGETALL", "HGETALL posts:1", 0},
+		{"INCR", "INCR posts:1:like", 2}, // the fake's token
+		{"PING", "PING", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var pipeline []byte
+			for range 100 {
+				pipeline = append(pipeline, wire(test.line)...)
+			}
+			run := func() {
+				c.in, c.from, c.to = pipeline, 0, len(pipeline)
+				c.execute()
+				if err := c.out.send(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run()
+			if got := testing.AllocsPerRun(100, run); got > test.most {
+				t.Errorf("%v allocations, at most %v are right", got, test.most)
+			}
+		})
+	}
+}
