@@ -13,8 +13,7 @@ import (
 // read fills t.rows.
 func (t *table) read(c *conn, deadline time.Time) {
 	t.rows = resized(t.rows, len(t.ids)*t.width())
-	t.opt = c.readOptions(deadline)
-	err := c.server.cfg.Backend.Get(t.ks, t.ids, t.width(), &t.opt, t.rows)
+	err := t.get(c, t.ids, t.rows, deadline)
 	if err == nil {
 		return
 	}
@@ -112,7 +111,7 @@ func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 func (t *table) settle(w *shard.Write, first int, err error) {
 	partial, some := errors.AsType[*shard.PartialError](err)
 	if err == nil || some {
-		t.tokens = append(t.tokens, w.Token)
+		t.written.add(&w.Token)
 		for _, o := range w.Overflows {
 			t.fail(first+o.Op, errOverflow)
 		}
@@ -196,8 +195,7 @@ func (t *table) lookElsewhere(c *conn, deadline time.Time) {
 		return
 	}
 	rows := make([]int64, len(ids)*t.width())
-	opt := c.readOptions(deadline)
-	err := c.server.cfg.Backend.Get(t.ks, ids, t.width(), &opt, rows)
+	err := t.get(c, ids, rows, deadline)
 	for i, op := range ops {
 		t.failed[op] = readErrorOf(err, ids[i])
 		copy(t.counts[int(op)*t.width():], rows[i*t.width():(i+1)*t.width()])

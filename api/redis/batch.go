@@ -71,7 +71,7 @@ func (b *batch) tableOf(name []byte) *table {
 	if !isCounters(ks) {
 		return nil
 	}
-	t := &table{ks: ks}
+	t := &table{ks: ks, written: b.conn.server.writtenTo(ks.Name)}
 	b.tables = append(b.tables, t)
 	return t
 }
@@ -165,9 +165,6 @@ func (b *batch) run(deadline time.Time) {
 	default:
 		b.applyTogether(deadline)
 	}
-	for _, t := range b.tables {
-		b.conn.remember(t.tokens)
-	}
 }
 
 // applyTogether writes to several keyspaces at once: they are independent of each
@@ -180,33 +177,4 @@ func (b *batch) applyTogether(deadline time.Time) {
 		}
 	}
 	all.Wait()
-}
-
-// remember has the connection's later reads see what it has written.
-func (c *conn) remember(tokens []shard.Token) {
-	for _, token := range tokens {
-		c.token.Cluster = token.Cluster
-		for _, at := range token.At {
-			c.see(at)
-		}
-	}
-}
-
-func (c *conn) see(at shard.GroupIndex) {
-	for i := range c.token.At {
-		if seen := &c.token.At[i]; seen.Group == at.Group {
-			seen.Index = max(seen.Index, at.Index)
-			return
-		}
-	}
-	c.token.At = append(c.token.At, at)
-}
-
-// readOptions says what this connection's reads must see.
-func (c *conn) readOptions(deadline time.Time) shard.ReadOptions {
-	opt := shard.ReadOptions{Token: c.token, Deadline: deadline}
-	if c.stale {
-		opt.Consistency = shard.Stale
-	}
-	return opt
 }

@@ -70,36 +70,51 @@ func TestTooManyKeys(t *testing.T) {
 	c.want(line, "-ERR a command takes at most 10000 keys", line[:len(line)-len(" posts:1:like")]+" ", c.do(line[:len(line)-len(" posts:1:like")])[0])
 }
 
-// A connection's reads bring the token of its writes, and READONLY asks for stale
-// ones.
-func TestReadsSeeTheConnectionsWrites(t *testing.T) {
+// A node's reads bring the token of all that was written through it, and those of
+// READONLY connections none.
+func TestReadsSeeTheNodesWrites(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
 	c, other := dial(t, s), dial(t, s)
-	opt := func() shard.ReadOptions {
+	read := func(by *client, what string, consistency shard.Consistency, at ...shard.GroupIndex) {
+		t.Helper()
+		by.do("GET " + what)
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.mu.opt
+		if got := n.mu.opt; got.Consistency != consistency || !slices.Equal(got.Token.At, at) {
+			t.Errorf("%s is read with %+v", what, got)
+		}
 	}
+	read(c, "posts:1:like", shard.Bounded)
 	c.do("INCR posts:1:like", "INCR posts:1:like")
 	c.do("INCR posts:1:like")
-	c.do("GET posts:1:like")
-	if got := opt(); got.Consistency != shard.Bounded || got.Token.Cluster != 7 || !slices.Equal(got.Token.At, []shard.GroupIndex{{Group: 3, Index: uint64(n.writes.Load())}}) {
-		t.Errorf("read with %+v", got)
-	}
+	latest := shard.GroupIndex{Group: 3, Index: uint64(n.writes.Load())}
+	read(c, "posts:1:like", shard.Bounded, latest)
+	read(other, "posts:2:like", shard.Bounded, latest)
+	read(c, "users:1:posts", shard.Bounded)
 	c.do("READONLY")
-	c.do("GET posts:1:like")
-	if got := opt(); got.Consistency != shard.Stale || len(got.Token.At) != 1 {
-		t.Errorf("READONLY: read with %+v", got)
-	}
-	other.do("GET posts:1:like")
-	if got := opt(); got.Consistency != shard.Bounded || len(got.Token.At) != 0 {
-		t.Errorf("another connection reads with %+v", got)
-	}
+	read(c, "posts:1:like", shard.Stale)
+	read(other, "posts:1:like", shard.Bounded, latest)
 	c.do("READWRITE")
-	c.do("GET posts:1:like")
-	if got := opt(); got.Consistency != shard.Bounded {
-		t.Errorf("READWRITE: read with %+v", got)
+	read(c, "posts:1:like", shard.Bounded, latest)
+}
+
+// A cluster that was set back is read as it is, not refused for ever.
+func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("INCR posts:1:like")
+	n.mu.Lock()
+	n.mu.readErr = func([]uint64) error {
+		if len(n.mu.opt.Token.At) > 0 {
+			return shard.ErrBadToken
+		}
+		return nil
+	}
+	n.mu.Unlock()
+	c.want("GET posts:1:like", `"1"`, "GET posts:1:like", `"1"`)
+	if n.gets.Load() != 3 {
+		t.Errorf("%d reads, want 3", n.gets.Load())
 	}
 }
 
@@ -178,7 +193,7 @@ func TestReadPathAllocates(t *testing.T) {
 		{"HMGET", "HMGET posts:1 repost comment like view", 0},
 		{"MGET", "MGET posts:1:like posts:2:like posts:3:like users:4:posts", 0},
 		{"HGETALL", "HGETALL posts:1", 0},
-		{"INCR", "INCR posts:1:like", 2}, // the fake's token
+		{"INCR", "INCR posts:1:like", 3}, // the token, the fake's and ours
 		{"PING", "PING", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {

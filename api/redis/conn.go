@@ -6,8 +6,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/countd/countd/shard"
 )
 
 const (
@@ -48,7 +46,6 @@ type conn struct {
 	batch batch
 	multi transaction
 	once  session
-	token shard.Token // of this connection's writes, which its reads see
 
 	closed sync.Once
 }

@@ -155,11 +155,12 @@ type scanPage struct {
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	last := uint64(1<<64 - 1)
 	more := false
-	opt := c.readOptions(time.Now().Add(c.server.cfg.Timeout))
+	deadline := time.Now().Add(c.server.cfg.Timeout)
 	for _, ks := range c.server.cfg.Backend.Keyspaces() {
 		if !isCounters(ks) || q.keyspace != "" && ks.Name != q.keyspace {
 			continue
 		}
+		opt := c.readOptions(c.server.writtenTo(ks.Name), deadline)
 		r, err := c.server.cfg.Backend.Scan(ks, q.from-1, q.from > 0, q.count, len(ks.Columns), &opt)
 		if err != nil {
 			return 0, nil, err

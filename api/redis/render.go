@@ -199,7 +199,7 @@ var backendErrors = []struct {
 	{shard.ErrNoLeader, "LEADERLESS "},
 	{shard.ErrNoQuorum, "LEADERLESS "},
 	{context.DeadlineExceeded, "LEADERLESS "}, // of a read: nobody could answer it in time
-	{shard.ErrBadToken, "LEADERLESS "},        // the cluster was set back to a state before this connection's writes
+	{shard.ErrBadToken, "LEADERLESS "},        // of a scan: the cluster was set back to before this node's writes
 }
 
 // errorText returns the error as the client sees it. It returns false for an

@@ -49,6 +49,7 @@ type Server struct {
 	started  time.Time
 	large    budget // of the connections' memory beyond what each may always have
 
+	written sync.Map // *written by keyspace
 	nextID  atomic.Uint64
 	stopped chan struct{}  // closed by Shutdown
 	running sync.WaitGroup // serve of each connection, and their senders

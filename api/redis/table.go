@@ -23,9 +23,9 @@ type table struct {
 	looks  []int32       // ops that only read and may be read in another way
 	cells  []engine.Cell // memory of the ops; one that was planned keeps its part
 
-	tokens []shard.Token // of what was written
-	write  shard.Write   // memory of plain writes
-	opt    shard.ReadOptions
+	written *written
+	write   shard.Write // memory of plain writes
+	opt     shard.ReadOptions
 }
 
 // unit is the ops of one command, from the first on up to those of the next.
@@ -49,7 +49,7 @@ func (t *table) width() int { return len(t.ks.Columns) }
 func (t *table) reset() {
 	clear(t.units) // they refer to the names of producers
 	t.ids, t.unread, t.failed, t.ops = t.ids[:0], nil, nil, t.ops[:0]
-	t.cells, t.units, t.looks, t.tokens = t.cells[:0], t.units[:0], t.looks[:0], t.tokens[:0]
+	t.cells, t.units, t.looks = t.cells[:0], t.units[:0], t.looks[:0]
 	if cap(t.rows) > keepRowsMax {
 		t.rows, t.ids = nil, nil
 	}

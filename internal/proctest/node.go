@@ -34,6 +34,8 @@ type Node struct {
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // of the HTTP API
 	Addr string   // host:port of the HTTP API
+	// Redis is where clients of Redis are served, HOST:PORT; "" for nowhere.
+	Redis string
 
 	t      testing.TB
 	bin    Binaries
@@ -45,6 +47,7 @@ type Node struct {
 // Site is where a node's sockets are.
 type Site struct {
 	HTTP, Cluster, Gossip string // addresses, HOST:PORT
+	Redis                 string // likewise; "" for none
 	// Enter runs f where processes that it starts and sockets that it opens are
 	// in the node's network; nil if that is the test's own.
 	Enter func(f func() error) error
@@ -85,18 +88,19 @@ func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 // FreeSite returns addresses of the loopback interface that nothing listens on.
 func FreeSite(t testing.TB) Site {
 	t.Helper()
-	ports := FreePorts(t, 3)
-	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2]}
+	ports := FreePorts(t, 4)
+	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2], Redis: ports[3]}
 }
 
 // NewNodeAt is NewNode for a node whose addresses are given.
 func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string) *Node {
 	t.Helper()
-	n := &Node{t: t, bin: bin, Dir: dir, site: site, Addr: site.HTTP, URL: "http://" + site.HTTP}
+	n := &Node{t: t, bin: bin, Dir: dir, site: site, Addr: site.HTTP, URL: "http://" + site.HTTP, Redis: site.Redis}
 	// A connection for each of a test's writers, so that none runs out of ports.
 	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DialContext: site.dial}}
 	n.Args = append([]string{
 		"--data-dir", dir, "--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip,
+		"--redis-addr", site.Redis,
 	}, args...)
 	t.Cleanup(func() {
 		n.client.CloseIdleConnections()
