@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/countd/countd/shard"
@@ -195,11 +196,14 @@ func TestReadPathAllocates(t *testing.T) {
 		{"HGETALL", "HGETALL posts:1", 0},
 		{"INCR", "INCR posts:1:like", 3}, // the token, the fake's and ours
 		{"PING", "PING", 0},
+		{"several", "GET posts:1:like\nHGETALL posts:1\nget posts:2:like", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var pipeline []byte
 			for range 100 {
-				pipeline = append(pipeline, wire(test.line)...)
+				for line := range strings.SplitSeq(test.line, "\n") {
+					pipeline = append(pipeline, wire(line)...)
+				}
 			}
 			run := func() {
 				c.in, c.from, c.to = pipeline, 0, len(pipeline)

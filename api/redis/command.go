@@ -92,7 +92,12 @@ func (cmd *command) takes(n int) bool {
 
 // command plans or executes one command, or queues it for EXEC.
 func (c *conn) command(args [][]byte) {
-	cmd := c.server.commands.find(args[0])
+	cmd := c.last
+	if cmd == nil || string(args[0]) != string(c.lastName) { // pipelines repeat themselves
+		if cmd = c.server.commands.find(args[0]); cmd != nil {
+			c.last, c.lastName = cmd, append(c.lastName[:0], args[0]...)
+		}
+	}
 	switch {
 	case cmd == nil:
 		c.multi.broken = true

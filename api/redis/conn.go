@@ -47,6 +47,9 @@ type conn struct {
 	multi transaction
 	once  session
 
+	last     *command // that was found last, and as its client writes it
+	lastName []byte
+
 	closed sync.Once
 }
 

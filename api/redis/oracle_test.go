@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard"
 )
 
@@ -32,7 +32,7 @@ const oracleRounds = 1500
 // A count of 0 is an absent key here, so after each command the oracle is made
 // to forget what has become 0. Of a hash neither promises an order.
 func TestSameAsRedis(t *testing.T) {
-	oracle := startRedis(t)
+	oracle := proctest.StartRedis(t)
 	server := serve(t, openNode(t), nil)
 	used := map[string]bool{}
 	for version := 2; version <= 3; version++ {
@@ -93,40 +93,8 @@ func documented(t *testing.T) map[string]string {
 	return told
 }
 
-// startRedis runs a redis-server without persistence until the test ends.
-func startRedis(t *testing.T) (addr string) {
-	t.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		t.Skip("redis-server (Debian: redis-server) is not installed; .ci/run installs it")
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr = ln.Addr().String()
-	ln.Close()
-	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // says that it was killed
-	})
-	until(t, "redis-server answers", func() bool {
-		conn, err := net.Dial("tcp", addr)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
-	return addr
-}
-
 // openNode opens a node that is a cluster by itself.
-func openNode(t *testing.T) *shard.Node {
+func openNode(t testing.TB) *shard.Node {
 	t.Helper()
 	n, err := shard.Open(shard.Config{
 		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",

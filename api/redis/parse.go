@@ -103,6 +103,16 @@ func (p *parser) bulk(b []byte) (more bool, err error) {
 // length reads a number and the end of its line. after is where the next line
 // begins, 0 while the line has not arrived whole.
 func length(b []byte, from int, what string) (n int64, after int, err error) {
+	// Nearly all lengths have one digit or two.
+	if len(b) > from+3 {
+		d, e := b[from]-'0', b[from+1]-'0'
+		switch {
+		case d <= 9 && b[from+1] == '\r' && b[from+2] == '\n':
+			return int64(d), from + 3, nil
+		case d-1 <= 8 && e <= 9 && b[from+2] == '\r' && b[from+3] == '\n':
+			return int64(d)*10 + int64(e), from + 4, nil
+		}
+	}
 	line := b[from:min(len(b), from+lengthBytesMax)]
 	end := bytes.IndexByte(line, '\n')
 	if end < 0 {
