@@ -51,9 +51,13 @@ func opPath(i int, member string) string {
 	return fmt.Sprintf("ops[%d].%s", i, member)
 }
 
-// shown is a client's own text as an error may repeat it.
+// shown is a client's own text as an error may repeat it. An empty name is shown
+// by its quotes: a field cannot be without a name.
 func shown(text []byte) string {
 	const shownMax = 64
+	if len(text) == 0 {
+		return `""`
+	}
 	if len(text) > shownMax {
 		return string(text[:shownMax]) + "…"
 	}
@@ -211,7 +215,7 @@ func (r *request) decodeCells(i int, member string) {
 	var columns uint64 // read so far, by number; engine.ColumnsMax is 64
 	for n := 0; c.next(n, '}'); n++ {
 		key := c.key()
-		column := columnOf(r.keyspace, key)
+		column := r.column(key)
 		switch {
 		case c.err != nil:
 			return
@@ -233,6 +237,19 @@ func (r *request) decodeCells(i int, member string) {
 	if columns == 0 {
 		c.fail(opPath(i, member), oneColumn)
 	}
+}
+
+// column returns the number of a column of the request's keyspace, -1 for none.
+func (r *request) column(name []byte) int {
+	column := columnOf(r.keyspace, name)
+	if column >= 0 || r.cursor.err != nil || r.caughtUp {
+		return column
+	}
+	if err := r.catchUp(); err != nil {
+		r.cursor.err, _ = faultOf(err)
+		return -1
+	}
+	return columnOf(r.keyspace, name)
 }
 
 // columnOf is ks.Column for a name that is still in the request.

@@ -75,7 +75,7 @@ func (r *request) decodeColumns() {
 			c.fail(fmt.Sprintf("columns[%d]", n), notString)
 			return
 		}
-		column := columnOf(r.keyspace, c.str())
+		column := r.column(c.str())
 		switch {
 		case c.err != nil:
 			return

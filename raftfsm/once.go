@@ -150,7 +150,7 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 		return Applied
 	case id.seq < p.floor || p.high-id.seq >= seqWindow:
 		return Expired
-	case p.window>>(p.high-id.seq)&1 != 0:
+	case p.judged(id.seq):
 		return p.again(id.seq)
 	}
 	p.window |= 1 << (p.high - id.seq)
@@ -179,13 +179,11 @@ func (o *once) newProducer(id *RequestID) Outcome {
 func (o *once) refuse(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer:
-		// It may be behind the window, or gone, by what followed in its entry.
+		// By what followed in its entry it may be behind the window, or gone; or gone
+		// and back, with a window that it is not in.
 		slot, ok := o.producers.slot[string(id.producer)]
-		if !ok {
-			return
-		}
-		if p := o.producers.edit(slot); id.seq <= p.high && p.high-id.seq < seqWindow {
-			p.refuse(id.seq, again)
+		if ok && o.producers.at(slot).judged(id.seq) {
+			o.producers.edit(slot).refuse(id.seq, again)
 		}
 	case byKey:
 		if known := o.key(id.key); known != nil {

@@ -26,6 +26,11 @@ func (p *producer) moveTo(seq uint64) {
 	p.high = seq
 }
 
+// judged reports whether a number is in the window and was judged.
+func (p *producer) judged(seq uint64) bool {
+	return seq <= p.high && p.high-seq < seqWindow && p.window>>(p.high-seq)&1 != 0
+}
+
 // again is what a repeat of a number in the window, which was judged, is told.
 func (p *producer) again(seq uint64) Outcome {
 	switch bit := uint64(1) << (p.high - seq); {
@@ -37,7 +42,8 @@ func (p *producer) again(seq uint64) Outcome {
 	return Duplicate
 }
 
-// refuse notes of a number in the window what its repeats are told.
+// refuse notes of a number in the window, which was judged, what its repeats are
+// told.
 func (p *producer) refuse(seq uint64, again Outcome) {
 	bit := uint64(1) << (p.high - seq)
 	if again == Refused {

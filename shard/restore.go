@@ -102,17 +102,17 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 
 // page adds rows to the next writes. The page is read only until it returns.
 func (r *restore) page(p *engine.Page) error {
-	if p.Width > len(r.keyspace.Columns) {
-		return fmt.Errorf("%w: rows of %d columns, keyspace %s has %d", ErrBadSnapshot, p.Width, r.keyspace.Name, len(r.keyspace.Columns))
-	}
 	for i, key := range p.IDs {
 		id := idOf(r.group.shard, key, r.shards)
 		if shard, back := keyOf(id, r.shards); shard != r.group.shard || back != key {
-			return fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
+			return fmt.Errorf("row %d is of another number of shards", key)
 		}
 		first := len(r.cells)
-		for column, count := range p.Row(i) {
-			if count != 0 {
+		for column, count := range p.Row(i) { // tables are wider than their keyspace
+			switch {
+			case count != 0 && column >= len(r.keyspace.Columns):
+				return fmt.Errorf("row %d has column %d, keyspace %s has %d columns", id, column, r.keyspace.Name, len(r.keyspace.Columns))
+			case count != 0:
 				r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: count})
 			}
 		}

@@ -29,6 +29,7 @@ type part struct {
 	proposal *proposal // room is taken for it here; nil if another node leads the shard
 	proposed bool
 	settled  bool
+	unknown  bool // a try may have been proposed, and its outcome was not learned
 	err      error
 	from     int // overflows of the entry seen so far
 }
@@ -171,8 +172,9 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		again := false
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
-				p.err = p.proposal.wait(deadline)
-				p.settled = n.draining.Load() || !mayTryAgain(p.err, w.ID.Exists())
+				err := p.proposal.wait(deadline)
+				p.settled = n.draining.Load() || !mayTryAgain(err, w.ID.Exists())
+				p.err = p.fate(err)
 				again = again || !p.settled
 			}
 		}
@@ -182,11 +184,21 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				if err := p.reserve(groups[s], w); err != nil {
-					p.err, p.settled = err, true
+					p.err, p.settled = p.fate(err), true
 				}
 			}
 		}
 	}
+}
+
+// fate is what is known of the part after a try that ended with err. That this
+// one was not proposed says nothing of those before it.
+func (p *part) fate(err error) error {
+	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
+	}
+	p.unknown = p.unknown || errors.Is(err, ErrOutcomeUnknown)
+	return err
 }
 
 // propose gives the part to the proposer that it has room in, or to the node
@@ -205,7 +217,7 @@ func (n *Node) propose(p *part, g *counterGroup, w *Write) {
 func sleep(pause time.Duration, deadline *time.Timer) bool {
 	select {
 	case <-time.After(pause):
-		return true
+		return true // perhaps past the deadline: who waits next is told
 	case <-deadline.C:
 		deadline.Reset(0)
 		return false
@@ -249,13 +261,12 @@ func (ps *parts) split(w *Write, shards int) {
 func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	ps.overflows(w)
 	err := ps.failure(w)
-	w.Duplicate = err == nil
+	w.Duplicate = err == nil && ps.repeated(w)
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
 		if !p.answered() {
 			continue
 		}
-		w.Duplicate = w.Duplicate && p.proposal.outcome() != raftfsm.Applied
 		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
@@ -264,6 +275,20 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 		}
 	}
 	return err
+}
+
+// repeated reports whether the request was met before: by the shard that judges
+// its key, or, as a producer has no judge, by every shard of its ops.
+func (ps *parts) repeated(w *Write) bool {
+	if w.ID.Keyed() {
+		return ps.byShard[w.ID.Shard(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
+	}
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.outcome() == raftfsm.Applied {
+			return false
+		}
+	}
+	return true
 }
 
 // answered reports whether the part has ops and its group answered them.

@@ -205,7 +205,11 @@ type Write struct {
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold the unchanged counts
 	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
-	Duplicate bool              // every shard had applied its part before; Rows hold counts as of now
+	// Duplicate: the request came before. Of a key that is what the shard that
+	// judges it says, so that of copies sent at once one is told false and a
+	// retry that completes the rest is told true; of a producer it means that
+	// every shard had applied its part. Rows hold counts as of now.
+	Duplicate bool
 	Token     Token
 }
 

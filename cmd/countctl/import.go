@@ -57,12 +57,14 @@ type importOutput struct {
 	File          string  `json:"file"`
 	Keyspace      string  `json:"keyspace"`
 	Rows          int64   `json:"rows"`                    // acknowledged, those of the run before included
-	Rejected      int64   `json:"rejected"`                // likewise
+	Rejected      int64   `json:"rejected"`                // likewise, with those of Overflows
 	DoneBefore    bool    `json:"done_before,omitempty"`   // of increments: there was nothing left to add
 	RejectsFile   string  `json:"rejects_file,omitempty"`  // where they are
 	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the run before had come to
 	Seconds       float64 `json:"seconds"`                 // of this run
 	RowsPerSecond float64 `json:"rows_per_second"`         // of this run
+
+	Overflows csvimport.Overflows `json:"overflows,omitzero"` // of increments, those of the run before included
 }
 
 func (c *cli) importCommand() *cobra.Command {
@@ -82,10 +84,13 @@ done. Standard input cannot be read again, so there is no going on with it.
 With --add values are increments, and each row counts once, however often the
 command or the server is killed and the command is run again. Its place is in
 FILE.add-progress, which stays there: it is what keeps a file that is done from
-being added twice, unless --restart is given.
+being added twice, unless --restart is given. Rows whose sum does not fit a
+signed 64-bit integer are not added; that file counts them and names their ids,
+and they are rejected rows, in this run and when it is run again.
 
-A bad row stops the import with its line; with --on-error skip it goes to
-FILE.rejects.csv with line and reason, and the exit code is 1.
+A bad row stops the import with its line, as a sum that does not fit does; with
+--on-error skip a bad row goes to FILE.rejects.csv with line and reason. With
+rejected rows the exit code is 1.
 
 From redis:// it copies counts of the keys that each --pattern names: strings, or
 columns of hashes. --map says what they are called there, NAME=COLUMN; NAME= is not
@@ -254,10 +259,17 @@ func (c *cli) importDone(out importOutput, f importFlags) error {
 	if err := c.print(out, out.table); err != nil {
 		return err
 	}
-	if out.Rejected > 0 {
-		return fmt.Errorf("%s rejected; mend what is in %s and %s", rowsWere(out.Rejected), out.RejectsFile, f.again())
+	if out.Rejected == 0 {
+		return nil
 	}
-	return nil
+	text := rowsWere(out.Rejected) + " rejected"
+	if out.Rejected > out.Overflows.Rows() {
+		text += fmt.Sprintf("; mend what is in %s and %s", out.RejectsFile, f.again())
+	}
+	if out.Overflows.Rows() > 0 {
+		text += "; " + out.Overflows.String()
+	}
+	return errors.New(text)
 }
 
 func (o importOutput) table(t *table) {

@@ -59,6 +59,9 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 			if len(columns) == 0 {
 				return usagef("keyspace create needs --columns")
 			}
+			if cmd.Flags().Changed("shards") && shards < 1 {
+				return usagef("--shards is 1 to 64, not %d", shards)
+			}
 			server, err := c.connect()
 			if err != nil {
 				return err
@@ -72,7 +75,7 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
-	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when 0 the server chooses, and one that is there may have any)")
+	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when not given the server chooses, and one that is there may have any)")
 	return cmd
 }
 

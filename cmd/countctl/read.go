@@ -28,12 +28,12 @@ func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
 }
 
-func checkReadOptions(o client.ReadOptions) error {
+func checkReadOptions(cmd *cobra.Command, o client.ReadOptions) error {
 	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
 		return usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
 	}
-	if o.MaxStaleness < 0 {
-		return usagef("--max-staleness is not below 0")
+	if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
+		return usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func (c *cli) getCommand() *cobra.Command {
 		Example: "  countctl get 4467107636950632",
 		Args:    exactly(1, "one ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkReadOptions(o); err != nil {
+			if err := checkReadOptions(cmd, o); err != nil {
 				return err
 			}
 			ids, err := c.ids(args)
@@ -89,7 +89,7 @@ func (c *cli) mgetCommand() *cobra.Command {
 		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
 		Args:    atLeast(1, "one ID or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkReadOptions(o); err != nil {
+			if err := checkReadOptions(cmd, o); err != nil {
 				return err
 			}
 			ids, err := c.ids(args)

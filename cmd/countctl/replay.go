@@ -99,10 +99,14 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 		return err
 	}
 	if from.Session.Done {
+		before, rejects := from.Summary(), from.Rejects
+		if from.Position.Rejected == 0 {
+			rejects = ""
+		}
 		fmt.Fprintf(c.err, "%s was added before; --restart adds it once more\n", path)
 		return c.importDone(importOutput{
-			File: path, Keyspace: f.keyspace, Rows: from.Position.Rows,
-			Rejected: from.Position.Rejected, RejectsFile: from.Rejects,
+			File: path, Keyspace: f.keyspace, Rows: before.Rows,
+			Rejected: before.Rejected, RejectsFile: rejects, Overflows: before.Overflows,
 			ResumedAfter: from.Position.Line, DoneBefore: true,
 		}, f)
 	}
@@ -122,7 +126,7 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 	}
 	return c.importDone(importOutput{
 		File: path, Keyspace: f.keyspace, Rows: summary.Rows,
-		Rejected: summary.Rejected, RejectsFile: f.rejectsFile(from, summary.Rejected),
+		Rejected: summary.Rejected, RejectsFile: f.rejectsFile(from, summary.Position.Rejected), Overflows: summary.Overflows,
 		ResumedAfter: from.Position.Line, Seconds: took.Seconds(),
 		RowsPerSecond: float64(perSecond(run.RowsAcked(), took)),
 	}, f)

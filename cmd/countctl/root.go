@@ -88,7 +88,10 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if keyspace := cmd.Flags().Lookup("keyspace"); keyspace != nil && keyspace.Changed && keyspace.Value.String() == "" {
+				return usagef("--keyspace is empty")
+			}
 			return c.checkGlobals()
 		},
 		RunE: func(*cobra.Command, []string) error {
@@ -110,6 +113,8 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		c.nodeCommand(), c.groupCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
 		c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
+	root.SetHelpCommand(helpCommand())
+	needShell(root)
 	return root
 }
 
