@@ -64,13 +64,17 @@ func shown(text []byte) string {
 	return string(text)
 }
 
-// cursorOn starts the decoding of a body.
-func (r *request) cursorOn(body []byte) *cursor {
-	r.cursor.reset(body)
+// objectIn starts the decoding of a body, which is an object.
+func (r *request) objectIn(body []byte) *cursor {
+	c := &r.cursor
+	c.reset(body)
 	if len(body) == 0 {
-		r.cursor.fail("body", "empty, an object is needed")
+		c.fail("body", "empty, an object is needed")
 	}
-	return &r.cursor
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	return c
 }
 
 // decoded ends the decoding of a body.
@@ -93,15 +97,19 @@ func (s *seen) once(c *cursor, bit int, path string) {
 	*s |= 1 << bit
 }
 
+// need refuses an object of which member bit was not read.
+func (s seen) need(c *cursor, bit int, path string) {
+	if !s.has(bit) {
+		c.fail(path, missing)
+	}
+}
+
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
 // decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…}},…],"want":"none"?}
 // into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
 func (r *request) decodeOps(body []byte, ch change) error {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
@@ -115,19 +123,14 @@ func (r *request) decodeOps(body []byte, ch change) error {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("ops", missing)
-	}
+	s.need(c, 0, "ops")
 	r.linkCells()
 	return r.decoded()
 }
 
 // decodeRowSet reads {"set":{column:value,…}} as the only op, of row id.
 func (r *request) decodeRowSet(body []byte, id uint64) error {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
@@ -138,9 +141,7 @@ func (r *request) decodeRowSet(body []byte, id uint64) error {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("set", missing)
-	}
+	s.need(c, 0, "set")
 	r.addOp(engine.Op{ID: id, Kind: changeSet.kind})
 	r.linkCells()
 	return r.decoded()

@@ -206,7 +206,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 // already if it was refused.
 func (n *Node) proposeForwarded(g *counterGroup, f *forwarded) *proposal {
 	r, err := g.led()
-	if err == nil && n.headroom.diskFull.Load() {
+	if err == nil && (n.headroom.diskFull.Load() || r.votersFull.Load()) {
 		err = ErrDiskFull
 	}
 	if err != nil {

@@ -52,6 +52,7 @@ type group struct {
 	gate    sync.RWMutex
 	closing bool
 
+	settings     sync.Mutex  // held by reload
 	snapshotting sync.Mutex  // held by snapshot
 	withoutRoom  atomic.Bool // a snapshot is due and the disk has no room for it
 

@@ -38,6 +38,7 @@ const (
 type headroom struct {
 	memoryFull atomic.Bool
 	diskFull   atomic.Bool
+	votersFull atomic.Int64 // groups led here of which too few voters have room
 
 	memoryLimit uint64        // bytes; 0 for none
 	diskReserve uint64        // bytes; 0 for none
@@ -129,13 +130,17 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 	if h.diskFull.Load() {
 		return ErrDiskFull
 	}
-	if !h.memoryFull.Load() {
+	memoryFull := h.memoryFull.Load()
+	if !memoryFull && h.votersFull.Load() == 0 {
 		return nil
 	}
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
 		r, err := groups[s].led()
-		if err == nil && makesRow(&w.Ops[i]) && !r.fsm.Table().Has(key) {
+		if err == nil && r.votersFull.Load() {
+			return ErrDiskFull
+		}
+		if memoryFull && err == nil && makesRow(&w.Ops[i]) && !r.fsm.Table().Has(key) {
 			return &NewRowError{Op: i}
 		}
 	}

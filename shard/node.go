@@ -100,8 +100,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse and runSuspect, which Open starts and
-// Close stops and waits for; those of asking, which end at the deadline of what
+// Its goroutines: runReconcile, runHouse, runSuspect and runVotersRoom, which Open
+// starts and Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -129,7 +129,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -227,6 +227,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runHouse)
 	n.running.Go(n.runSuspect)
+	n.running.Go(n.runVotersRoom)
 	return nil
 }
 

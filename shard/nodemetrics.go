@@ -24,6 +24,11 @@ func (n *Node) registerGauges() error {
 			n.logBehindSeconds,
 		},
 		{
+			"countd_groups_without_room",
+			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
+			func() float64 { return float64(n.headroom.votersFull.Load()) },
+		},
+		{
 			"countd_snapshots_put_off",
 			"Groups whose snapshot is due and put off until the disk has room for it.",
 			n.snapshotsPutOff,

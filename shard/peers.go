@@ -19,6 +19,7 @@ const (
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
 	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodReport   = "report"   // → what the node says of itself, as JSON
+	methodRoom     = "room"     // → whether the node's disk is at its reserve
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
@@ -101,6 +102,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodKnow, n.serveKnow)
 	n.calls.handle(methodFacts, n.serveFacts)
 	n.calls.handle(methodReport, n.serveReport)
+	n.calls.handle(methodRoom, n.serveRoom)
 	n.calls.handle(methodMember, n.serveMember)
 	n.calls.serve()
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
 )
 
 // answerTerms has other nodes answer a node that asks for their terms: with the
@@ -78,7 +81,7 @@ func TestProveTerm(t *testing.T) {
 }
 
 // A leader that others have replaced, and that does not know it yet, tells nobody
-// that he is no member.
+// that he is no member, and gives no backup.
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
 	ask := func(node string) ([]byte, error) {
@@ -90,8 +93,14 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 			t.Errorf("whether %s is a member: %v, %v", node, answer, err)
 		}
 	}
+	mustDo(t, n.Write(n.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}))
 	answerTerms(n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
 	if answer, err := ask("n9.0"); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("replaced: whether n9.0 is a member: %v, %v", answer, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if s, err := n.OpenSnapshot(ctx, g.cfg.Group); !errors.Is(err, ErrOverloaded) {
+		t.Errorf("replaced: a snapshot %v, %v", s, err)
 	}
 }

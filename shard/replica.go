@@ -35,6 +35,9 @@ type replica struct {
 	fsm      *raftfsm.Counters
 	proposer *proposer
 	fresh    freshness
+	// votersFull is set while this node leads the group and too few voters have
+	// room on their disks for writes.
+	votersFull atomic.Bool
 }
 
 // led returns the replica if this node leads the group and may serve.

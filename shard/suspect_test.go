@@ -2,6 +2,7 @@ package shard
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,6 +79,32 @@ func TestVotersStandInTurn(t *testing.T) {
 	r.mustKnowVoters(t, 2)
 	mustBe("who has no vote", followers[0], time.Hour, false)
 	mustBe("who is the first now", followers[1], at, true)
+}
+
+// Settings that are changed at once are all changed.
+func TestSettingsChangeAtOnce(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Initial = aloneIn(cfg)
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	const each = 20_000
+	before := g.raft.ReloadableConfig().HeartbeatTimeout
+	var wg sync.WaitGroup
+	for range 2 {
+		for _, change := range []func() error{g.campaign, func() error { return g.setTrailing(0, 0) }} {
+			wg.Go(func() {
+				for range each {
+					if err := change(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if got := before - g.raft.ReloadableConfig().HeartbeatTimeout; got != 2*each {
+		t.Errorf("%d of %d changes are there", got, 2*each)
+	}
 }
 
 // mustKnowVoters waits until each replica knows of so many voters.

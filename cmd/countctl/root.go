@@ -158,6 +158,35 @@ func (c *cli) connectFor(retry client.Retry) (*client.Client, error) {
 	return client.New(client.Config{Addrs: []string{c.addr}, Timeout: c.timeout, Retry: retry})
 }
 
+// withServer has act work on the server that the global flags name.
+func (c *cli) withServer(act func(*client.Client) error) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	return act(server)
+}
+
+// listCommand is a command that prints what there is of a kind. list returns it
+// as JSON shows it, and as a table.
+func (c *cli) listCommand(kind string, list func(context.Context, *client.Client) (any, func(*table), error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Print the " + kind,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.withServer(func(server *client.Client) error {
+				all, rows, err := list(cmd.Context(), server)
+				if err != nil {
+					return fmt.Errorf("cannot list the %s: %w", kind, err)
+				}
+				return c.print(all, rows)
+			})
+		},
+	}
+}
+
 // explain adds what to do about an error.
 func (c *cli) explain(err error) string {
 	var refused *client.Error
