@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures countd's Redis front beside redis-server with redis-benchmark on this
-# machine, in one run, each load RUNS times in turn, and prints Markdown. Needs
-# redis-server and redis-tools (Debian) and the built binaries (make build).
+# machine, in one run, each load RUNS times in turn, and prints Markdown; three
+# nodes beside Redis with replicas by bench/respload. Needs redis-server and
+# redis-tools (Debian), Go and the built binaries (make build).
 #
 #   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=wal by default
 #   SETS="one reads three" chooses parts: one node's writes, reads, three nodes
@@ -29,6 +30,7 @@ stop() {
   pids=()
 }
 trap 'stop; rm -rf "$dir"' EXIT
+(cd bench/respload && go build -o "$dir/respload" .)
 
 # countd_node NUMBER ARGS…: starts a node and sets countd_pid; its ports are base + 10 × NUMBER on.
 countd_node() {
@@ -83,6 +85,18 @@ once() {
   after=$(cpu_ticks $servers)
   # csv: test, rps, avg, min, p50, p95, p99, max in milliseconds
   awk -F, -v n="$n" -v t=$((after - before)) '{printf "%.0f %.3f %.3f %.2f\n", $(NF-6), $(NF-3), $(NF-1), t * 10000 / n}' <<<"$csv"
+}
+
+# load_once ADDRS DEPTH "PIDS" ARGS…: the same by bench/respload, which can send WAIT.
+load_once() {
+  local addrs=$1 depth=$2 servers=$3 n rate p50 p99 before after
+  shift 3
+  # shellcheck disable=SC2086 # the servers are a list
+  before=$(cpu_ticks $servers)
+  read -r n rate p50 p99 < <("$dir/respload" -addrs "$addrs" -conns $CONNS -depth "$depth" -rows "$ROWS" -for "${SECONDS_EACH}s" "$@")
+  # shellcheck disable=SC2086
+  after=$(cpu_ticks $servers)
+  awk -v r="$rate" -v a="$p50" -v b="$p99" -v n="$n" -v t=$((after - before)) 'BEGIN {printf "%s %s %s %.2f\n", r, a, b, t * 10000 / n}'
 }
 
 spread() { sort -g | awk '{v[NR]=$1} END {printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }
@@ -155,8 +169,25 @@ if [[ $SETS == *three* ]]; then
   for n in 1 2 3; do countd_node $n --node-id "n$n" --join "$join" --bootstrap-expect 3 && trio+=("$countd_pid"); done
   for n in 1 2 3; do bin/countctl --addr http://127.0.0.1:$((base + 10 * n)) status --wait 60s >/dev/null; done
   fill $((base + 13)) 0
-  names=("countd, three nodes") ports=($((base + 13))) servers=("${trio[*]}")
-  writes
-  echo
-  echo "redis-benchmark cannot send WAIT, so Redis with replicas is not in this table."
+  redis_node master 17695 --appendonly yes --appendfsync no --auto-aof-rewrite-percentage 0
+  redis_trio=("$redis_pid")
+  fill 17695 1
+  for n in 6 7; do
+    redis_node replica$n 1769$n --appendonly yes --appendfsync always --auto-aof-rewrite-percentage 0 --replicaof 127.0.0.1 17695
+    redis_trio+=("$redis_pid")
+    until redis-cli -p 1769$n info replication | grep -q 'master_link_status:up'; do sleep 0.2; done
+  done
+  redis-cli -p 17695 config set appendfsync always >/dev/null
+  for depth in 1 16 100; do
+    rm -f "$dir"/*.runs
+    for ((i = 0; i < RUNS; i++)); do
+      load_once 127.0.0.1:$((base + 13)),127.0.0.1:$((base + 23)),127.0.0.1:$((base + 33)) $depth "${trio[*]}" >>"$dir/0.runs"
+      load_once 127.0.0.1:$((base + 13)) $depth "${trio[*]}" >>"$dir/1.runs"
+      load_once 127.0.0.1:17695 $depth "${redis_trio[*]}" -wait >>"$dir/2.runs"
+    done
+    printf '\n**INCR in three processes, pipelines of %s**\n\n| servers | commands/s | p50 ms | p99 ms | CPU µs of all three |\n|---|---|---|---|---|\n' "$depth"
+    row "countd, asked through all nodes" "$dir/0.runs"
+    row "countd, asked through one" "$dir/1.runs"
+    row "Redis, 2 replicas, appendfsync always, WAIT 1 a pipeline" "$dir/2.runs"
+  done
 fi

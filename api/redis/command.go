@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,6 +100,8 @@ func (c *conn) command(args [][]byte) {
 		}
 	}
 	switch {
+	case cmd == nil && isHTTP(args[0]):
+		c.closing = true
 	case cmd == nil:
 		c.multi.broken = true
 		c.batch.fail(unknownCommand(args))
@@ -113,6 +116,12 @@ func (c *conn) command(args [][]byte) {
 	default:
 		c.plan(cmd, args)
 	}
+}
+
+// isHTTP reports whether a line is one that a browser sends: a page of another
+// site may have it post commands in the body that follows. Redis closes too.
+func isHTTP(name []byte) bool {
+	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
 
 // plan has a command planned.

@@ -87,6 +87,22 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
+// A browser that another site's page has post commands here is not served.
+func TestHTTPIsNotServed(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	for _, head := range []string{"POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"} {
+		c := dial(t, s)
+		if _, err := io.WriteString(c.conn, head+"Content-Length: 99\r\n\r\n"+wire("INCR posts:1:like")); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.ReadAll(c.in) // ends when the server closes, by a reset perhaps
+	}
+	if n.writes.Load() != 0 {
+		t.Error("the command was executed")
+	}
+}
+
 // Beyond the memory that connections may take together, a large command is
 // refused and small ones go on.
 func TestLargeCommandsShareTheirMemory(t *testing.T) {
