@@ -61,6 +61,27 @@ func TestLongPipeline(t *testing.T) {
 	}
 }
 
+// A pipeline that has arrived is read in a few steps, each larger than the one
+// before.
+func TestReadsGrow(t *testing.T) {
+	const commands = 8000 // some 270 KiB
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	c := dial(t, serve(t, n, nil))
+	lines := make([]string, commands)
+	for i := range lines {
+		lines[i] = "INCR posts:1:like"
+	}
+	c.send(lines...)
+	close(n.hold)
+	for range lines {
+		c.reply()
+	}
+	if writes := n.writes.Load(); writes > 12 {
+		t.Errorf("%d writes", writes)
+	}
+}
+
 // A command takes as many keys as one request of the HTTP API.
 func TestTooManyKeys(t *testing.T) {
 	c := dial(t, serve(t, newFakeNode(), nil))

@@ -129,21 +129,18 @@ func (c *conn) tooLarge() string {
 	return errLargeFull
 }
 
-// makeRoom has the buffer take at least one byte more, or returns false.
+// makeRoom has the buffer take at least one byte more, or returns false. One that
+// was filled to its end is made larger: there is more to come.
 func (c *conn) makeRoom() bool {
+	full := c.to == len(c.in)
 	if c.from == c.to {
 		c.shrink()
-		c.from, c.to = 0, 0
-	}
-	if c.to < len(c.in) {
-		return true
 	}
 	if c.from > 0 {
-		c.to = copy(c.in, c.in[c.from:c.to])
-		c.from = 0
-		if c.to < len(c.in)/2 {
-			return true
-		}
+		c.from, c.to = 0, copy(c.in, c.in[c.from:c.to])
+	}
+	if !full {
+		return true
 	}
 	size := min(4*len(c.in), c.server.cfg.CommandBytesMax)
 	grown := max(size-readBytesFree, 0) - c.held
@@ -161,13 +158,14 @@ func (c *conn) makeRoom() bool {
 func (c *conn) shrink() {
 	if c.to > readBytesFree {
 		c.small = 0
+		return
 	}
 	if c.small++; c.small < smallReadsMax || c.held == 0 {
 		return
 	}
 	c.server.large.give(c.held)
 	c.held, c.small = 0, 0
-	c.in = make([]byte, readBytesFree)
+	c.in, c.from, c.to = make([]byte, readBytesFree), 0, 0
 }
 
 // setDeadline says until when the next bytes must come. It returns false when
