@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -39,7 +40,8 @@ var errBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
 // Get fills rows, width counts an id, with the rows of ids in their order. Rows
 // of one shard that are asked for together are each whole; rows of different
-// ids may be of different moments.
+// ids may be of different moments. If only some shards could be read, the error is
+// a ReadError.
 func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	groups, err := n.groupsOf(ks)
 	if err == nil {
@@ -64,21 +66,22 @@ func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows
 	pg := pagePool.Get().(*page)
 	defer pagePool.Put(pg)
 	pg.split(ids, len(groups))
-	if err := n.getShards(pg, groups, width, opt, arrived); err != nil {
-		return err
-	}
+	failed := n.getShards(pg, groups, width, opt, arrived)
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		for i, at := range p.at {
 			copy(rows[at*width:(at+1)*width], p.rows[i*width:(i+1)*width])
 		}
 	}
+	if failed != nil {
+		return failed
+	}
 	return nil
 }
 
 // getShards reads each shard's part: here where this node's replica will do, and
 // the rest, together, from other nodes.
-func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) error {
+func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) *ReadError {
 	var away sync.WaitGroup
 	var errs []error // of shards that could not be read here
 	for s := range pg.byShard {
@@ -105,7 +108,10 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 		away.Go(func() { errs[s] = n.readPart(groups[s], r, p, width, opt) })
 	}
 	away.Wait()
-	return errors.Join(errs...)
+	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return nil
+	}
+	return &ReadError{errs}
 }
 
 // readPart reads a part of which some rows are cold at this node's replica r, or that

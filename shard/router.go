@@ -259,16 +259,15 @@ func (ps *parts) split(w *Write, shards int) {
 	}
 }
 
-// gather fills the request's answer from the shards' results, or makes the
-// error.
+// gather fills the request's answer from the shards' results, as far as there
+// are any, and makes the error.
 func (ps *parts) gather(w *Write, groups []*counterGroup) error {
-	if err := ps.failure(w); err != nil {
-		return err
-	}
-	w.Duplicate = ps.repeated(w)
+	ps.overflows(w)
+	err := ps.failure(w)
+	w.Duplicate = err == nil && ps.repeated(w)
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		if len(p.ops) == 0 {
+		if !p.answered() {
 			continue
 		}
 		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
@@ -278,8 +277,7 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 			}
 		}
 	}
-	ps.overflows(w)
-	return nil
+	return err
 }
 
 // repeated reports whether the request was met before: by the shard that judges
@@ -361,8 +359,10 @@ func (ps *parts) failure(w *Write) error {
 
 // partial names the ops that were applied and those of which it is not known.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	ps.overflows(w)
 	e, refused, unknown := &PartialError{Err: worst}, w.Overflows, w.Unknown
+	for s := range ps.byShard {
+		e.ByShard = append(e.ByShard, ps.byShard[s].err)
+	}
 	for i := range w.Ops {
 		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
 		p := &ps.byShard[s]
@@ -378,6 +378,5 @@ func (ps *parts) partial(w *Write, worst error) *PartialError {
 			e.Unknown = append(e.Unknown, w.Ops[i].ID)
 		}
 	}
-	w.Overflows, w.Unknown = w.Overflows[:0], w.Unknown[:0] // of an answer, which this is not
 	return e
 }

@@ -16,11 +16,12 @@ const rule = `
 	raftfsm: engine engine/cold
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
 	shard: raftfsm engine engine/cold
-	# Two neighbours that do not know each other.
+	# Neighbours that do not know each other.
 	api: shard raftfsm engine
+	api/redis: shard raftfsm engine
 	cluster: shard raftfsm engine
 	# The program joins them.
-	cmd/countd: api cluster shard raftfsm engine
+	cmd/countd: api api/redis cluster shard raftfsm engine
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.
@@ -43,6 +44,7 @@ const rule = `
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...
+	only cmd/countctl/... cmd/countd/e2e: github.com/redis/go-redis/...
 	only cmd/countd cmd/countctl/...: github.com/spf13/cobra/... github.com/spf13/pflag/...
 `
 
