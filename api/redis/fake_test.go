@@ -67,7 +67,7 @@ func (n *fakeNode) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.R
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.opt = *opt
-	n.tables[ks.Name].GetMany(ids, width, rows)
+	n.tables[ks.Name].GetMany(ids, width, rows, nil)
 	if n.mu.readErr != nil {
 		return n.mu.readErr(ids)
 	}
@@ -89,7 +89,10 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if w.ID.Exists() {
 		n.mu.written = append(n.mu.written, w.ID)
 	}
-	w.Overflows = n.tables[ks.Name].Apply(w.Ops, w.Width, w.Rows, w.Overflows[:0])
+	var err error
+	if w.Overflows, err = n.tables[ks.Name].Apply(w.Ops, w.Width, w.Rows, w.Overflows[:0]); err != nil {
+		return err
+	}
 	w.Token = shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: uint64(n.writes.Load())}}}
 	return nil
 }
