@@ -157,7 +157,7 @@ func (p *plan) moves(g uint32) bool {
 		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
 	}
 	return !sameSet(facts.Voters, p.view.Catalog.Groups[g].Target) ||
-		g != raftfsm.CatalogGroup && len(facts.NonVoters) > 0
+		!p.view.Catalog.EveryNode(g) && len(facts.NonVoters) > 0
 }
 
 // waitsForDead reports whether a group's move stands still because the node that

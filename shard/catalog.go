@@ -48,6 +48,9 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if err := checkKeyspace(&k); err != nil {
 		return nil, err
 	}
+	if isKept(k.Name) {
+		return nil, ErrKeyspaceExists
+	}
 	anyShards := k.Shards == 0
 	if anyShards {
 		k.Shards = ShardsDefault
@@ -77,6 +80,9 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*Keyspace, error) {
 	if err := checkColumns(columns); err != nil {
 		return nil, err
+	}
+	if k := n.Keyspace(name); k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
+		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
 	}
 	r, err := n.Change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
 	switch {

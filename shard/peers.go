@@ -18,6 +18,7 @@ const (
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
 	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodReport   = "report"   // → what the node says of itself, as JSON
+	methodBoard    = "board"    // the board's group, a read of it → the board, as JSON
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
@@ -65,7 +66,7 @@ func (n *Node) newPeer(node string) *peer {
 		reads: newLane(laneConfig[*remoteRead, readAnswer]{
 			Send: n.sendReads(node), InFlight: askInFlightMax, Items: askQueueMax, Bytes: readsQueueBytes,
 			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
-			Size: func(q *remoteRead) int { return 8*len(q.keys) + 8*len(q.keys)*q.width },
+			Size: (*remoteRead).size,
 		}),
 	}
 }
@@ -100,6 +101,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodFacts, n.serveFacts)
 	n.calls.handle(methodReport, n.serveReport)
 	n.calls.handle(methodMember, n.serveMember)
+	n.calls.handle(methodBoard, n.serveBoard)
 	n.calls.serve()
 }
 

@@ -26,6 +26,7 @@ const entriesInFlightMax = 2
 // close, which waits for them.
 type proposer struct {
 	group   proposeGroup
+	kind    raftfsm.Kind
 	metrics *stageMetrics
 	logger  *slog.Logger
 	limits  raftfsm.Limits
@@ -54,7 +55,7 @@ type proposal struct {
 	section []byte    // the proposer's until done; never changed
 	ops     int
 	width   int
-	once    bool // the request has an identity
+	clocked bool // the request needs the leader's time: for its identity, or its ops do
 	since   time.Time
 
 	queued bool          // in its line; guarded by proposer.mu
@@ -80,8 +81,8 @@ type flight struct {
 	proposed  time.Time
 }
 
-func newProposer(g proposeGroup, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
-	p := &proposer{group: g, clock: clock, limits: limits, metrics: metrics, logger: logger,
+func newProposer(g proposeGroup, kind raftfsm.Kind, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
+	p := &proposer{group: g, kind: kind, clock: clock, limits: limits, metrics: metrics, logger: logger,
 		wake:    make(chan struct{}, 1),
 		slots:   make(chan struct{}, entriesInFlightMax),
 		flights: make(chan flight, entriesInFlightMax),
@@ -94,8 +95,8 @@ func newProposer(g proposeGroup, clock *logClock, limits raftfsm.Limits, metrics
 // submit queues a request section of that many ops. The section belongs to the
 // proposer until it is settled. It returns ErrOverloaded if the queue is full,
 // ErrDraining if the proposer is closed.
-func (p *proposer) submit(section []byte, ops int, once bool, width int) (*proposal, error) {
-	q, err := p.reserve(section, ops, once, width)
+func (p *proposer) submit(section []byte, ops int, clocked bool, width int) (*proposal, error) {
+	q, err := p.reserve(section, ops, clocked, width)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +106,8 @@ func (p *proposer) submit(section []byte, ops int, once bool, width int) (*propo
 // reserve is the first half of submit: it takes the section's room in the queue,
 // which enqueue or cancel must follow. Whoever writes to several groups takes
 // all rooms before it proposes anything.
-func (p *proposer) reserve(section []byte, ops int, once bool, width int) (*proposal, error) {
-	q := &proposal{owner: p, section: section, ops: ops, width: width, once: once, done: make(chan struct{})}
+func (p *proposer) reserve(section []byte, ops int, clocked bool, width int) (*proposal, error) {
+	q := &proposal{owner: p, section: section, ops: ops, width: width, clocked: clocked, done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
@@ -229,16 +230,16 @@ func (p *proposer) propose() {
 // launch hands one entry to raft.
 func (p *proposer) launch(batch []*proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
-	bytes, width, first, once := 0, 0, 0, false
+	bytes, width, first, clocked := 0, 0, 0, false
 	for i, q := range batch {
 		bytes += len(q.section)
 		width = max(width, q.width)
-		once = once || q.once
+		clocked = clocked || q.clocked
 		q.number, q.first = i, first
 		first += q.ops
 	}
-	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), width)
-	if once {
+	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), p.kind, width)
+	if clocked {
 		entry = raftfsm.AppendClock(entry, p.clock.now(), p.limits)
 	}
 	for _, q := range batch {

@@ -58,7 +58,11 @@ func (n *Node) reconcile() {
 		if r == nil {
 			continue
 		}
-		if !n.reconcileMembers(r.group, view, nil) {
+		var others []member
+		if view.EveryNode(g.number) {
+			others = n.members(view)
+		}
+		if !n.reconcileMembers(r.group, view, others) {
 			n.dropIfRemoved(g, r, view)
 		}
 	}
@@ -178,7 +182,7 @@ func (n *Node) handOver(number uint32, node string) error {
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
 	placement, placed := view.Groups[g.number]
 	leader := g.leader()
-	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) || leader == "" || leader == n.cfg.NodeKey {
+	if !placed || view.EveryNode(g.number) || slices.Contains(placement.Target, n.cfg.NodeKey) || leader == "" || leader == n.cfg.NodeKey {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)

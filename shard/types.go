@@ -86,8 +86,20 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
-// KindCounters is the kind of a keyspace of plain counters.
-const KindCounters = "counters"
+// The kinds of keyspaces.
+const (
+	KindCounters = "counters" // plain counters
+	KindUnread   = "unread"   // counters and cursors of users
+	KindFeed     = "feed"     // what users saw of those that they follow
+	KindBoard    = "board"    // notices and dots that are everybody's
+)
+
+// The names of the keyspaces of unread numbers.
+const (
+	KeyspaceUnread = "unread"
+	KeyspaceFeed   = "feed"
+	KeyspaceBoard  = "board"
+)
 
 // Keyspace describes one named table. A value handed out is never changed:
 // AddColumns makes a new one.
@@ -152,6 +164,13 @@ const (
 	KeyBytesMax      = raftfsm.KeyBytesMax
 )
 
+// What writes to keyspaces of other kinds than counters hold.
+type (
+	Table   = raftfsm.Table
+	FeedOp  = raftfsm.FeedOp
+	BoardOp = raftfsm.BoardOp
+)
+
 // Limits bound what the shards remember of requests.
 type Limits = raftfsm.Limits
 
@@ -166,12 +185,15 @@ const (
 // ErrOutcomeUnknown too, because the node keeps no reference to it.
 type Write struct {
 	Ops      []engine.Op // ids as the client knows them
+	Table    Table       // of an unread keyspace: which one all ops are for
+	Feeds    []FeedOp    // of a feed keyspace: in place of the ops, of which only the ids are looked at
+	Board    *BoardOp    // of a board keyspace: in place of the one op, likewise; its id is 0
 	ID       RequestID   // applies the request once; zero for no such promise
 	Width    int         // columns of each result row; 0 for no results
 	Deadline time.Time   // always set
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
-	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold the unchanged counts
+	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
 	Duplicate bool              // every shard had applied its part before; Rows hold counts as of now
 	Token     Token
 }
