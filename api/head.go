@@ -37,8 +37,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	if r.takes&takesKeyspace != 0 {
 		r.keyspace = b.Keyspace(string(to.keyspace))
 		if r.keyspace == nil && len(b.Keyspaces()) == 0 {
-			// Every cluster has some: this node does not know its cluster yet.
-			return fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
+			return errNoCluster
 		}
 		if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
 			return &fault{
@@ -48,10 +47,18 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 			}
 		}
 	}
-	if r.takes&takesID != 0 {
+	if r.takes&takesUnread != 0 {
+		if err := r.findUnread(b); err != nil {
+			return err
+		}
+	}
+	if r.takes&takesName != 0 && !isName(r.name) {
+		return invalid("name", notName)
+	}
+	if r.takes&(takesID|takesNotice) != 0 {
 		var ok bool
 		if r.id, ok = parseUint64(to.id); !ok {
-			return invalid("id", notUint64)
+			return invalid(r.idName(), notUint64)
 		}
 	}
 	r.deadline = r.received.Add(r.timeout)
@@ -72,6 +79,9 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	}
 	return r.checkBody(ctx)
 }
+
+// errNoCluster is of a node that knows no keyspace: every cluster has some.
+var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
 
 // checkFraming refuses a request that something before the server may have cut
 // off from the next one at another byte than the server does.
@@ -191,7 +201,9 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 			case isRead && (string(name) == consistency || string(name) == maxStaleness):
 				return invalid(string(name), givenTwice)
 			default:
-				return invalid(shown(name), "no such parameter of the query")
+				if err := r.readUnreadParameter(name, value, &s); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -44,10 +44,10 @@ type feed struct {
 	pages *feedPages
 	sum   uint64 // digest of all followees
 
-	batch      feedBatch
-	was, now   []Followee // of the op that is applied
-	body       []byte
-	reader     feedReader // of load
+	batch    feedBatch
+	was, now []Followee // of the op that is applied
+	body     []byte
+	reader   feedReader // of load
 }
 
 func (f *feed) begin() { f.batch.begin() }

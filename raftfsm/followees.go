@@ -122,7 +122,7 @@ func decodeFollowees(dst []Followee, data []byte) []Followee {
 	at := size + m
 	gapK, k := data[at], data[at+1]&^riceSigned
 	signed := data[at+1]&riceSigned != 0
-	r := bitReader{data: data[: cap(data) : cap(data)], at: uint64(at+2) * 8}
+	r := bitReader{data: data[:cap(data):cap(data)], at: uint64(at+2) * 8}
 	for i := range n {
 		if i > 0 {
 			id += r.rice(gapK) + 1

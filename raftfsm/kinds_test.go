@@ -151,12 +151,14 @@ func TestCursorsNeedAClock(t *testing.T) {
 func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 	two := []Followee{{2, 0}, {2, 0}}
 	for name, fill := range map[string]func(w *RequestWriter){
-		"a take of counters":       func(w *RequestWriter) { w.Op(1, cursorOp(engine.OpTake, 0, 1)) },
-		"a take below 0":           func(w *RequestWriter) { w.TableOp(TableCounts, 1, cursorOp(engine.OpTake, 0, -1)) },
-		"a cursor on the day":      func(w *RequestWriter) { w.TableOp(TableCursors, 1, cursorOp(CursorRaise, CursorDay, 1)) },
-		"a cursor at 0":            func(w *RequestWriter) { w.TableOp(TableCursors, 1, cursorOp(CursorBegin, 1, 0)) },
-		"followees twice":          func(w *RequestWriter) { w.Feed(1, &FeedOp{Kind: FeedReset, Followees: two}) },
-		"too many followees":       func(w *RequestWriter) { w.Feed(1, &FeedOp{Kind: FeedRead, Followees: make([]Followee, FolloweesMax+1)}) },
+		"a take of counters":  func(w *RequestWriter) { w.Op(1, cursorOp(engine.OpTake, 0, 1)) },
+		"a take below 0":      func(w *RequestWriter) { w.TableOp(TableCounts, 1, cursorOp(engine.OpTake, 0, -1)) },
+		"a cursor on the day": func(w *RequestWriter) { w.TableOp(TableCursors, 1, cursorOp(CursorRaise, CursorDay, 1)) },
+		"a cursor at 0":       func(w *RequestWriter) { w.TableOp(TableCursors, 1, cursorOp(CursorBegin, 1, 0)) },
+		"followees twice":     func(w *RequestWriter) { w.Feed(1, &FeedOp{Kind: FeedReset, Followees: two}) },
+		"too many followees": func(w *RequestWriter) {
+			w.Feed(1, &FeedOp{Kind: FeedRead, Followees: make([]Followee, FolloweesMax+1)})
+		},
 		"no kind of feed op":       func(w *RequestWriter) { w.Feed(1, &FeedOp{}) },
 		"a channel without a name": func(w *RequestWriter) { w.Board(&BoardOp{Kind: BoardPublish}) },
 		"an empty put":             func(w *RequestWriter) { w.Board(&BoardOp{Kind: BoardPutDot, Name: "a"}) },

@@ -45,8 +45,6 @@ type SweepState struct {
 	Day  int64  // rows that were last moved before this day are dropped
 	From uint64 // key that the next step begins at
 	Done bool   // there is none from there on
-	// Dropped counts the rows that this replica dropped since it was opened.
-	Dropped uint64
 }
 
 // Due reports whether there may be rows to drop at a time of the log.
@@ -98,7 +96,7 @@ func (u *unread) sweepOp(p []byte) ([]byte, error) {
 func (u *unread) sweep(step sweepStep, now int64) {
 	s := *u.swept.Load()
 	if day := sweepDay(now, step.idle); day > s.Day {
-		s = SweepState{Day: day, Dropped: s.Dropped}
+		s = SweepState{Day: day}
 	}
 	if s.Done {
 		return
@@ -120,7 +118,7 @@ func (u *unread) sweep(step sweepStep, now int64) {
 		return true
 	})
 	u.cursors.Apply(idle, 0, nil, nil)
-	s.Dropped += uint64(len(idle))
+	u.dropped.Add(uint64(len(idle)))
 	u.swept.Store(&s)
 }
 

@@ -16,7 +16,8 @@ import (
 // Its methods but those below are Machine's.
 type Unread struct {
 	machine
-	held atomic.Pointer[unread] // replaced whole by Restore
+	held    atomic.Pointer[unread] // replaced whole by Restore
+	dropped atomic.Uint64
 }
 
 // The columns of a row of cursors.
@@ -31,7 +32,7 @@ const (
 // NewUnread returns the state before the first entry.
 func NewUnread() *Unread {
 	u := &Unread{}
-	u.init(KindUnread, func() contents { return newUnread() }, func(held contents) { u.held.Store(held.(*unread)) })
+	u.init(KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.held.Store(held.(*unread)) })
 	return u
 }
 
@@ -48,11 +49,15 @@ func (u *Unread) Bytes() uint64 { return u.held.Load().stats().Bytes }
 // Sweep returns how far the sweep of idle cursors has come.
 func (u *Unread) Sweep() SweepState { return *u.held.Load().swept.Load() }
 
+// Dropped counts the rows that the sweep dropped here since the machine was made.
+func (u *Unread) Dropped() uint64 { return u.dropped.Load() }
+
 // unread is what a shard of the keyspace of unread numbers holds.
 type unread struct {
 	counts, cursors *engine.Table
 	// swept is replaced whole by each step of the sweep.
-	swept atomic.Pointer[SweepState]
+	swept   atomic.Pointer[SweepState]
+	dropped *atomic.Uint64 // the machine's
 
 	batch  batch
 	tables []Table     // by op of batch
@@ -82,8 +87,8 @@ const (
 	CursorBegin = engine.OpTake
 )
 
-func newUnread() *unread {
-	u := &unread{counts: engine.New(), cursors: engine.New()}
+func newUnread(dropped *atomic.Uint64) *unread {
+	u := &unread{counts: engine.New(), cursors: engine.New(), dropped: dropped}
 	u.swept.Store(&SweepState{})
 	return u
 }

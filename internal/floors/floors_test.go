@@ -14,8 +14,10 @@ const rule = `
 	raftfsm: engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
 	shard: raftfsm engine
+	# What users have not seen, joined from what shards hold.
+	unread: shard raftfsm engine
 	# Two neighbours that do not know each other.
-	api: shard raftfsm engine
+	api: unread shard raftfsm engine
 	cluster: shard raftfsm engine
 	# The program joins them.
 	cmd/countd: api cluster shard raftfsm engine
