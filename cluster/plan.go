@@ -126,7 +126,7 @@ func (p *plan) empty(key string) bool {
 		if !known || contains(p.targets[g], key) || contains(facts.Voters, key) {
 			return false
 		}
-		if !p.view.Catalog.EveryNode(g) && contains(facts.NonVoters, key) {
+		if !p.everywhere[g] && contains(facts.NonVoters, key) {
 			return false // of some groups all nodes are members
 		}
 	}

@@ -111,8 +111,9 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 
 // page adds rows to the next writes. The page is read only until it returns.
 func (r *restore) page(table Table, p *engine.Page) error {
-	if table == raftfsm.TableCounts && p.Width > len(r.keyspace.Columns) {
-		return fmt.Errorf("%w: rows of %d columns, keyspace %s has %d", ErrBadSnapshot, p.Width, r.keyspace.Name, len(r.keyspace.Columns))
+	columns := engine.ColumnsMax // of cursors; a row has more than its table uses
+	if table == raftfsm.TableCounts {
+		columns = len(r.keyspace.Columns)
 	}
 	for i, key := range p.IDs {
 		id, err := r.idOf(key)
@@ -121,6 +122,9 @@ func (r *restore) page(table Table, p *engine.Page) error {
 		}
 		first := len(r.next.cells)
 		for column, count := range p.Row(i) {
+			if count != 0 && column >= columns {
+				return fmt.Errorf("%w: a count in column %d, keyspace %s has %d", ErrBadSnapshot, column+1, r.keyspace.Name, columns)
+			}
 			if count != 0 {
 				r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
 			}
