@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long overload cluster demo clean
+.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long chaos failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ e2e-long: ## 50 kills under writers, 2 minutes of repeats, a whole replay; as ro
 chaos: ## a cluster's fault tests at length, with either log store; 25 minutes; as root, cuts
 	@mkdir -p bin
 	$(GO) test -count=1 -v -timeout 90m -run '^TestCluster' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
+
+failover: ## 20 kills of a leader, a pause of 60 s, drains and rolling restarts, timed; 10 minutes
+	$(GO) test -count=1 -v -timeout 60m -run '^Test(ClusterLeader(Killed|Paused)|ClusterRollingRestart|AdminNodes|AdminRollingRestart)$$' ./cmd/countd/e2e -chaos
 
 overload: ## 1,024 connections at twice what the node takes, for 60 s; prints a table
 	$(GO) test -count=1 -v -timeout 30m -run '^TestOverload$$' ./cmd/countd/e2e -overload-for=60s

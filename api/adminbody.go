@@ -14,10 +14,7 @@ func (r *request) decodeNothing(body []byte) error {
 // decodeNames reads an object of strings, one for each of these members, and
 // returns them in this order. They outlive the request.
 func (r *request) decodeNames(body []byte, members ...string) ([]string, error) {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	values := make([]string, len(members))
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
@@ -43,10 +40,7 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 
 // decodeVersionChange reads the one member of a change of the cluster version.
 func (r *request) decodeVersionChange(body []byte) (AdminChange, error) {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var change AdminChange
 	for n := 0; c.next(n, '}'); n++ {
 		if n > 0 {

@@ -31,7 +31,11 @@ func adminFault(err error) *fault {
 	}
 	for _, a := range adminFaults {
 		if errors.Is(err, a.err) {
-			return &fault{status: a.status, code: a.code, message: a.err.Error()}
+			f := &fault{status: a.status, code: a.code, message: a.err.Error()}
+			if errors.Is(a.err, shard.ErrBadSnapshot) {
+				f.message = err.Error() // what is wrong with what the client sent
+			}
+			return f
 		}
 	}
 	return nil

@@ -136,6 +136,10 @@ func TestRestoreTakesLongStreams(t *testing.T) {
 	if err != nil || got.status != 200 || !strings.Contains(got.body, `"rows":5242880`) {
 		t.Errorf("answered %d %s, %v", got.status, got.body, err)
 	}
+	got, err = l.try("POST", "/v1/admin/groups/1/restore", bytes.NewReader(make([]byte, 5<<20)), "Content-Type", contentTypeStream)
+	if err != nil || got.status != 200 || !strings.Contains(got.body, `"rows":5242880`) {
+		t.Errorf("with its length told: answered %d %s, %v", got.status, got.body, err)
+	}
 }
 
 // A stream that stands still is given up, and what was not read of one that is

@@ -180,23 +180,29 @@ func TestRefusalsAreRationed(t *testing.T) {
 	}
 }
 
-// Who waits at the door is let in once there is room.
+// Who waits at the door is let in once there is room. Its deadline is the one that
+// it came with.
 func TestTheDoorOpens(t *testing.T) {
 	l := startLive(t, nil)
 	lane := &l.server.admission.small
 	l.server.crowd(lane, time.Second)
-	l.server.admission.nextRefusal.Store(int64(time.Since(l.server.admission.started) + time.Second/2))
+	ration := int64(time.Since(l.server.admission.started) + time.Second/2)
+	l.server.admission.nextRefusal.Store(ration)
 	answered := make(chan reply)
 	go func() { // ends when it has its answer, received below
 		got, _ := l.try("POST", "/v1/counters/posts/incr", strings.NewReader(manyOps(1)), "Countd-Timeout", "4s")
 		answered <- got
 	}()
 	eventually(t, "it waits at the door", func() bool {
-		return time.Duration(l.server.admission.nextRefusal.Load())-time.Since(l.server.admission.started) > 0
+		return l.server.admission.nextRefusal.Load() > ration
 	})
+	came := time.Now() // or before
 	l.server.uncrowd(lane)
 	if got := <-answered; got.status != 200 {
 		t.Errorf("answered %d %s", got.status, got.body)
+	}
+	if by := l.node.lastWriteDeadline(); by.After(came.Add(4 * time.Second)) {
+		t.Errorf("it has %v more than it came with", by.Sub(came)-4*time.Second)
 	}
 }
 

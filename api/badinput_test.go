@@ -53,6 +53,9 @@ func TestBadBodies(t *testing.T) {
 		{"byte order mark", incr, "\xef\xbb\xbf" + manyOps(1), "body"},
 		{"unknown field", incr, `{"ops":[{"id":1,"add":{"like":1}}],"dry":true}`, "dry"},
 		{"unknown field of an op", incr, `{"ops":[{"id":1,"sub":{"like":1}}]}`, "ops[0].sub"},
+		{"empty name", incr, `{"":1}`, `""`},
+		{"empty name in an op", incr, `{"ops":[{"id":1,"":1}]}`, `ops[0].""`},
+		{"empty column", incr, `{"ops":[{"id":1,"add":{"":1}}]}`, `ops[0].add.""`},
 		{"field of another case", incr, `{"Ops":[]}`, "Ops"},
 		{"no ops", incr, `{}`, "ops"},
 		{"ops null", incr, `{"ops":null}`, "ops"},
@@ -301,6 +304,43 @@ func TestHugeBodies(t *testing.T) {
 			wantFault(t, reply{response.StatusCode, response.Header, string(text)}, 413, "too_large", "")
 			l.wantGood()
 		})
+	}
+}
+
+// A client that asks first is told whether to send its body: no 100 Continue for
+// one that is too large, and the answer is whole.
+func TestExpectedBodies(t *testing.T) {
+	l := startLive(t, nil)
+	for _, c := range []struct {
+		name, path string
+		bytes      int
+		first      int // status
+	}{
+		{"too large", "/v1/counters/posts/incr", 99_999_999, 413},
+		{"one byte too large", "/v1/counters/posts/incr", l.server.cfg.BodyBytesMax + 1, 413},
+		{"as large as may be", "/v1/counters/posts/incr", l.server.cfg.BodyBytesMax, 100},
+		{"small", "/v1/counters/posts/incr", 10, 100},
+		{"for a probe", "/healthz", 99_999_999, 100},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := l.dial(t)
+			method := map[bool]string{true: "GET", false: "POST"}[c.path == "/healthz"]
+			fmt.Fprintf(d.conn, "%s %s HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", method, c.path, c.bytes)
+			status, err := d.reader.Peek(len("HTTP/1.1 100"))
+			if err != nil || string(status) != fmt.Sprintf("HTTP/1.1 %d", c.first) {
+				t.Fatalf("answered %s, %v", status, err)
+			}
+			if c.first == 413 {
+				got := d.answer()
+				wantFault(t, got, 413, "too_large", "")
+				if got.header.Get("Connection") != "close" {
+					t.Error("the connection stays open")
+				}
+			}
+		})
+	}
+	if text := l.do("GET", "/metrics", "").body; !strings.Contains(text, `countd_http_request_duration_seconds_count{code="4xx",endpoint="counters_incr"} 2`) {
+		t.Error("2 refusals are not counted")
 	}
 }
 

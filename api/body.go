@@ -61,22 +61,30 @@ func opPath(i int, member string) string {
 	return fmt.Sprintf("ops[%d].%s", i, member)
 }
 
-// shown is a client's own text as an error may repeat it.
+// shown is a client's own text as an error may repeat it. An empty name is shown
+// by its quotes: a field cannot be without a name.
 func shown(text []byte) string {
 	const shownMax = 64
+	if len(text) == 0 {
+		return `""`
+	}
 	if len(text) > shownMax {
 		return string(text[:shownMax]) + "…"
 	}
 	return string(text)
 }
 
-// cursorOn starts the decoding of a body.
-func (r *request) cursorOn(body []byte) *cursor {
-	r.cursor.reset(body)
+// objectIn starts the decoding of a body, which is an object.
+func (r *request) objectIn(body []byte) *cursor {
+	c := &r.cursor
+	c.reset(body)
 	if len(body) == 0 {
-		r.cursor.fail("body", "empty, an object is needed")
+		c.fail("body", "empty, an object is needed")
 	}
-	return &r.cursor
+	if !c.begin('{') {
+		c.fail("body", notObject)
+	}
+	return c
 }
 
 // decoded ends the decoding of a body.
@@ -107,15 +115,19 @@ func (s *seen) once(c *cursor, bit int, path string) {
 	*s |= 1 << bit
 }
 
+// need refuses an object of which member bit was not read.
+func (s seen) need(c *cursor, bit int, path string) {
+	if !s.has(bit) {
+		c.fail(path, missing)
+	}
+}
+
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
 // decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…}},…],"want":"none"?}
 // into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
 func (r *request) decodeOps(body []byte, ch change) error {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
@@ -129,19 +141,14 @@ func (r *request) decodeOps(body []byte, ch change) error {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("ops", missing)
-	}
+	s.need(c, 0, "ops")
 	r.linkCells()
 	return r.decoded()
 }
 
 // decodeRowSet reads {"set":{column:value,…}} as the only op, of row id.
 func (r *request) decodeRowSet(body []byte, id uint64) error {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
@@ -152,9 +159,7 @@ func (r *request) decodeRowSet(body []byte, id uint64) error {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("set", missing)
-	}
+	s.need(c, 0, "set")
 	r.addOp(engine.Op{ID: id, Kind: changeSet.kind})
 	r.linkCells()
 	return r.decoded()
@@ -229,7 +234,7 @@ func (r *request) decodeCells(i int, member string) {
 	var columns uint64 // read so far, by number; engine.ColumnsMax is 64
 	for n := 0; c.next(n, '}'); n++ {
 		key := c.key()
-		column := columnOf(r.keyspace, key)
+		column := r.column(key)
 		switch {
 		case c.err != nil:
 			return
@@ -251,6 +256,19 @@ func (r *request) decodeCells(i int, member string) {
 	if columns == 0 {
 		c.fail(opPath(i, member), oneColumn)
 	}
+}
+
+// column returns the number of a column of the request's keyspace, -1 for none.
+func (r *request) column(name []byte) int {
+	column := columnOf(r.keyspace, name)
+	if column >= 0 || r.cursor.err != nil || r.caughtUp {
+		return column
+	}
+	if err := r.catchUp(); err != nil {
+		r.cursor.err, _ = faultOf(err)
+		return -1
+	}
+	return columnOf(r.keyspace, name)
 }
 
 // columnOf is ks.Column for a name that is still in the request.

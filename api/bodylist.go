@@ -15,10 +15,7 @@ const (
 
 // decodeGet reads {"ids":[…],"columns":[…]?} into r.ids and r.columns.
 func (r *request) decodeGet(body []byte) error {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
@@ -32,9 +29,7 @@ func (r *request) decodeGet(body []byte) error {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("ids", missing)
-	}
+	s.need(c, 0, "ids")
 	if !s.has(1) {
 		r.allColumns()
 	}
@@ -75,7 +70,7 @@ func (r *request) decodeColumns() {
 			c.fail(fmt.Sprintf("columns[%d]", n), notString)
 			return
 		}
-		column := columnOf(r.keyspace, c.str())
+		column := r.column(c.str())
 		switch {
 		case c.err != nil:
 			return
@@ -111,10 +106,7 @@ type page struct {
 // decodeScan reads {"after":id?,"limit":n?,"columns":[…]?}; columns go to
 // r.columns.
 func (r *request) decodeScan(body []byte) (page, error) {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	p := page{limit: scanDefault}
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
@@ -157,10 +149,7 @@ const shardsMax = shard.ShardsMax
 // decodeKeyspace reads {"name":…,"columns":[…],"shards":n?}; Shards is 0 when it
 // is not told. Whether names are good is for the backend to say.
 func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	ks := shard.Keyspace{Kind: shard.KindCounters}
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
@@ -178,21 +167,14 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("name", missing)
-	}
-	if !s.has(1) {
-		c.fail("columns", missing)
-	}
+	s.need(c, 0, "name")
+	s.need(c, 1, "columns")
 	return ks, r.decoded()
 }
 
 // decodeNewColumns reads {"columns":[…]}.
 func (r *request) decodeNewColumns(body []byte) ([]string, error) {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var columns []string
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
@@ -204,9 +186,7 @@ func (r *request) decodeNewColumns(body []byte) ([]string, error) {
 			c.fail(shown(key), noSuchFld)
 		}
 	}
-	if !s.has(0) {
-		c.fail("columns", missing)
-	}
+	s.need(c, 0, "columns")
 	return columns, r.decoded()
 }
 

@@ -55,6 +55,7 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 	decode := func() {
 		r.reset()
 		r.keyspace = ks
+		r.caughtUp = true
 		if err := r.decodeOps(body, changeAdd); err != nil {
 			t.Fatal(err)
 		}
@@ -63,6 +64,7 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 	decodeGet := func() {
 		r.reset()
 		r.keyspace = ks
+		r.caughtUp = true
 		if err := r.decodeGet(get); err != nil {
 			t.Fatal(err)
 		}
@@ -107,6 +109,7 @@ func BenchmarkDecodeOps100(b *testing.B) {
 	for b.Loop() {
 		r.reset()
 		r.keyspace = ks
+		r.caughtUp = true
 		if err := r.decodeOps(body, changeAdd); err != nil {
 			b.Fatal(err)
 		}
@@ -129,6 +132,7 @@ func BenchmarkDecodeIDs20(b *testing.B) {
 	for b.Loop() {
 		r.reset()
 		r.keyspace = ks
+		r.caughtUp = true
 		if err := r.decodeGet(body); err != nil {
 			b.Fatal(err)
 		}
@@ -310,6 +314,7 @@ func FuzzDecodeOps(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r.reset()
 		r.keyspace = ks
+		r.caughtUp = true
 		err := r.decodeOps(slices.Clone(body), changeAdd)
 		ops, wantNone, oracleErr := oracleOps(body, ks)
 		if (err == nil) != (oracleErr == nil) {
@@ -354,6 +359,7 @@ func FuzzDecodeLists(f *testing.F) {
 		for name, decode := range decoders {
 			r.reset()
 			r.keyspace = ks
+			r.caughtUp = true
 			err := decode()
 			if err != nil {
 				wantTellable(t, err)

@@ -89,14 +89,15 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 	if len(w.Overflows) > 0 {
 		dst = appendFailed(dst, len(w.Overflows))
 	}
-	return append(appendOutcome(dst, w), '}')
+	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
 // appendApplied appends the answer of a write that wants no rows. Ops that were
-// refused are listed even so: the client could not find them out otherwise.
+// refused are listed even so: the client could not find them out otherwise. Those
+// that perhaps were are not counted as applied.
 func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 	dst = append(dst, `{"applied":`...)
-	dst = strconv.AppendInt(dst, int64(len(w.Ops)-len(w.Overflows)), 10)
+	dst = strconv.AppendInt(dst, int64(len(w.Ops)-len(w.Overflows)-len(w.Unknown)), 10)
 	if len(w.Overflows) > 0 {
 		dst = appendFailed(dst, len(w.Overflows))
 		dst = append(dst, `,"errors":[`...)
@@ -108,7 +109,24 @@ func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 		}
 		dst = append(dst, ']')
 	}
-	return append(appendOutcome(dst, w), '}')
+	return append(appendOutcome(appendUnknown(dst, w), w), '}')
+}
+
+// appendUnknown appends the ids of a repeat's ops that were applied or refused
+// before, which of both is no longer known.
+func appendUnknown(dst []byte, w *shard.Write) []byte {
+	for i, op := range w.Unknown {
+		if i == 0 {
+			dst = append(dst, `,"unknown":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = appendID(dst, w.Ops[op].ID)
+	}
+	if len(w.Unknown) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
 }
 
 func appendFailed(dst []byte, failed int) []byte {

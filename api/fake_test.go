@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
@@ -19,11 +20,14 @@ type fakeNode struct {
 	mu struct {
 		sync.Mutex
 		keyspaces map[string]*shard.Keyspace
+		elsewhere map[string]*shard.Keyspace // made through another node, not known here yet
+		catchUps  int
 		rows      map[string]map[uint64][]int64
 		writes    uint64
 		fault     string
 		lastRead  shard.ReadOptions
 		shards    *fakeShards
+		writeBy   time.Time // deadline of the last write
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
 	entered, leave chan struct{}
@@ -40,7 +44,8 @@ func (n *fakeNode) reset() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.fault = ""
-	n.mu.writes = 0
+	n.mu.writes, n.mu.catchUps = 0, 0
+	n.mu.elsewhere = nil
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	n.mu.shards = newFakeShards()
@@ -66,7 +71,7 @@ func (n *fakeNode) setFault(name string) {
 // trouble returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
-	case "":
+	case "", "repeated_in_part":
 		return nil
 	case "overloaded":
 		return shard.ErrOverloaded
@@ -102,6 +107,10 @@ func (n *fakeNode) troubleLocked() error {
 		return &shard.PartialError{Err: shard.ErrOverloaded, Applied: []uint64{1}}
 	case "partial_too_late":
 		return &shard.PartialError{Err: fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate), Applied: []uint64{1}}
+	case "partial_conflict":
+		return &shard.PartialError{Err: shard.ErrConflict, Applied: []uint64{1}}
+	case "partial_expired":
+		return &shard.PartialError{Err: shard.ErrExpired, Applied: []uint64{1}}
 	case "failure":
 		return errors.New("disk /var/lib/secret is on fire")
 	case "not_ready":
@@ -123,6 +132,23 @@ func (n *fakeNode) Keyspaces() []*shard.Keyspace {
 	return all
 }
 
+// CatchUp makes known what was made through another node.
+func (n *fakeNode) CatchUp(context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.catchUps++
+	if err := n.troubleLocked(); err != nil {
+		return err
+	}
+	for name, ks := range n.mu.elsewhere {
+		n.mu.keyspaces[name] = ks
+		if n.mu.rows[name] == nil {
+			n.mu.rows[name] = map[uint64][]int64{}
+		}
+	}
+	return nil
+}
+
 func (n *fakeNode) Keyspace(name string) *shard.Keyspace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -137,6 +163,9 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	}
 	if k.Name == "meta" {
 		return nil, &shard.ArgumentError{Field: "name", Problem: `"meta" is the group that holds the list of keyspaces`}
+	}
+	if k.Name == "unread" {
+		return nil, &shard.ArgumentError{Field: "name", Problem: `"unread" is kept for a keyspace that is built in`}
 	}
 	if i := slices.Index(k.Columns, "id"); i >= 0 {
 		return nil, &shard.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: `"id" is the id of a row`}
@@ -207,6 +236,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if err := n.troubleLocked(); err != nil {
 		return err
 	}
+	n.mu.writeBy = w.Deadline
 	if ks.Kind != shard.KindCounters {
 		n.mu.shards.write(ks, w)
 		n.mu.writes++
@@ -214,7 +244,11 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		return nil
 	}
 	rows := n.mu.rows[ks.Name]
+	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {
+		if w.Duplicate {
+			op.Cells, w.Unknown = nil, append(w.Unknown, i)
+		}
 		row := make([]int64, len(ks.Columns))
 		copy(row, rows[op.ID])
 		if column, ok := applied(row, op); ok {
@@ -291,6 +325,12 @@ func (n *fakeNode) Ready() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.troubleLocked()
+}
+
+func (n *fakeNode) lastWriteDeadline() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.writeBy
 }
 
 func (n *fakeNode) lastReadOptions() shard.ReadOptions {

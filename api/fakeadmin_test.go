@@ -76,6 +76,9 @@ func (n *fakeNode) Change(_ context.Context, change AdminChange) (*Changed, erro
 		}
 		return &Changed{Changed: true, Group: &ChangedGroup{1, "n2", []string{"n1", "n2"}}}, nil
 	case MoveChange:
+		if c.Group != 1 {
+			return nil, ErrNoSuchGroup
+		}
 		if c.From != "n2" {
 			return nil, &RefusedError{fmt.Sprintf("group 1 is not to be on %s", c.From)}
 		}
@@ -111,6 +114,8 @@ func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reade
 	switch {
 	case err != nil:
 		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+	case group == 0:
+		return raftfsm.SnapshotFacts{}, shard.ErrNotBackedUp
 	case group == 2 && !force:
 		return raftfsm.SnapshotFacts{}, shard.ErrNotEmpty
 	case len(bytes.ReplaceAll(text, []byte(fakeSnapshot), nil)) > 0:

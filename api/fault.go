@@ -49,8 +49,8 @@ type fault struct {
 	text    []byte             // the answer's body, where it was made before
 	refused prometheus.Counter // of such faults, where they are counted
 
-	// outcomes says that the write may have taken effect in part: applied and
-	// unknown name the ids, and are shown even when they are empty.
+	// outcomes says that the answer tells what became of the write's ops: applied
+	// and unknown name the ids, and are shown even when they are empty.
 	outcomes         bool
 	applied, unknown []uint64
 }
@@ -156,6 +156,12 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 // retryAfter is told with every fault that a repetition may cure: the queues
 // drain in milliseconds and an election takes about a second.
 const retryAfter = "1"
+
+// ofWrite has the fault of a write of rows tell what became of the ops, where the
+// caller is to send them again: nothing yet, unless it says otherwise.
+func (f *fault) ofWrite() {
+	f.outcomes = f.outcomes || f.status == fasthttp.StatusServiceUnavailable || f.status == fasthttp.StatusGatewayTimeout
+}
 
 func (f *fault) retryable() bool {
 	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable

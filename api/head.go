@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -33,22 +34,16 @@ const (
 // readHead reads path, headers and parameters, once the body has come, of which
 // a key covers a hash.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
-	r.name, r.takes = to.keyspace, e.takes
+	r.backend, r.name, r.takes = b, to.keyspace, e.takes
+	r.deadline = r.received.Add(r.timeout)
+	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
 	if r.takes&takesKeyspace != 0 {
-		r.keyspace = b.Keyspace(string(to.keyspace))
-		if r.keyspace == nil && len(b.Keyspaces()) == 0 {
-			return errNoCluster
-		}
-		if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
-			return &fault{
-				status:  fasthttp.StatusNotFound,
-				code:    codeUnknownKeyspace,
-				message: shard.ErrUnknownKeyspace.Error(),
-			}
+		if err := r.findKeyspace(); err != nil {
+			return err
 		}
 	}
 	if r.takes&takesUnread != 0 {
-		if err := r.findUnread(b); err != nil {
+		if err := r.findUnread(); err != nil {
 			return err
 		}
 	}
@@ -61,8 +56,6 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 			return invalid(r.idName(), notUint64)
 		}
 	}
-	r.deadline = r.received.Add(r.timeout)
-	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
 	if r.takes&takesAnything != 0 {
 		return nil
 	}
@@ -82,6 +75,40 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 
 // errNoCluster is of a node that knows no keyspace: every cluster has some.
 var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
+
+func (r *request) findKeyspace() error {
+	r.keyspace = r.backend.Keyspace(string(r.name))
+	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
+		return errNoCluster
+	}
+	if r.keyspace == nil {
+		if err := r.catchUp(); err != nil {
+			return err
+		}
+	}
+	if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
+		return &fault{
+			status:  fasthttp.StatusNotFound,
+			code:    codeUnknownKeyspace,
+			message: shard.ErrUnknownKeyspace.Error(),
+		}
+	}
+	return nil
+}
+
+// catchUp is for a name that this node does not know: another node may have made
+// it just now, and the caller been told so.
+func (r *request) catchUp() error {
+	ctx, cancel := context.WithDeadline(context.Background(), r.deadline)
+	defer cancel()
+	name := string(r.name)
+	if r.takes&takesUnread != 0 {
+		name = shard.KeyspaceUnread // the name is a channel's, or a dot's
+	}
+	err := r.backend.CatchUp(ctx)
+	r.keyspace, r.caughtUp = r.backend.Keyspace(name), err == nil
+	return err
+}
 
 // checkFraming refuses a request that something before the server may have cut
 // off from the next one at another byte than the server does.

@@ -139,6 +139,27 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	closeAfterAnswer(ctx)
 }
 
+// expect answers a client that asks whether to send its body. One that is too
+// large is refused at once, as fasthttp would ask for it before it calls serve.
+// It closes the connection then and sets the status anew; the rest of the answer
+// stays.
+func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
+	e, _, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
+	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {
+		return fasthttp.StatusContinue // serve tells what is wrong
+	}
+	answerFault(ctx, errBodyTooLarge)
+	closeAfterAnswer(ctx)
+	e.observers.observe(errBodyTooLarge.status, 0, 0, len(ctx.Response.Body()))
+	return errBodyTooLarge.status
+}
+
+// tooLarge reports whether an endpoint takes no body of n bytes, below 0 for in
+// chunks.
+func (s *Server) tooLarge(e *endpoint, n int) bool {
+	return n > s.cfg.BodyBytesMax && e.takes&(takesAnything|takesStream) == 0
+}
+
 // errBodyTooLarge is the fault of a body beyond Config.BodyBytesMax.
 var errBodyTooLarge = &fault{status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge, message: "the body is too large"}
 

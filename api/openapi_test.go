@@ -416,8 +416,20 @@ func TestContractIsWhole(t *testing.T) {
 			}
 		}
 		sort.Strings(documented)
-		if served := servedEndpoints(t); !slices.Equal(documented, served) {
+		if served := slices.Sorted(maps.Keys(servedEndpoints(t))); !slices.Equal(documented, served) {
 			t.Errorf("documented %q\nserved     %q", documented, served)
+		}
+	})
+
+	t.Run("every answer that the server gives for what a call takes", func(t *testing.T) {
+		for name, takes := range servedEndpoints(t) {
+			method, path, _ := strings.Cut(name, " ")
+			responses := doc.Paths.Value(path).GetOperation(method).Responses
+			for _, status := range answersOf(takes) {
+				if responses.Status(status) == nil {
+					t.Errorf("%s: %d is not documented", name, status)
+				}
+			}
 		}
 	})
 
@@ -477,8 +489,38 @@ func TestContractIsWhole(t *testing.T) {
 	})
 }
 
-// servedEndpoints lists the server's methods and paths; HEAD goes with GET.
-func servedEndpoints(t *testing.T) []string {
+// answersOf lists the statuses that a call may be answered with, besides those
+// that only it has.
+func answersOf(what takes) []int {
+	statuses := []int{200, 405, 431}
+	for _, rule := range []struct {
+		status    int
+		any, none takes // of what the call takes
+	}{
+		{400, 0, takesAnything},
+		{408, 0, takesStream}, // its call reads the body, at its pace
+		{413, 0, takesAnything | takesStream},
+		{429, 0, exempt},
+		{500, takesRead | takesWrite | takesChange | takesStream, 0},
+		{503, takesRead | takesWrite | takesChange | takesStream, 0},
+		{504, takesWrite | takesChange | takesStream, 0},
+	} {
+		if (rule.any == 0 || what&rule.any != 0) && what&rule.none == 0 {
+			statuses = append(statuses, rule.status)
+		}
+	}
+	if what&takesKeyspace != 0 {
+		statuses = append(statuses, 404)
+		if what&takesWrite != 0 {
+			statuses = append(statuses, 409, 410)
+		}
+	}
+	return statuses
+}
+
+// servedEndpoints are the server's methods and paths, and what they take; HEAD
+// goes with GET.
+func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
 	routes := startLive(t, nil).server.routes
 	resources := map[string]*resource{
@@ -497,15 +539,14 @@ func servedEndpoints(t *testing.T) []string {
 	for action, r := range routes.actions {
 		resources["/v1/counters/{keyspace}/"+action] = r
 	}
-	var served []string
+	served := map[string]takes{}
 	for path, r := range resources {
-		for method := range r.methods {
+		for method, e := range r.methods {
 			if method != "HEAD" {
-				served = append(served, method+" "+path)
+				served[method+" "+path] = e.takes
 			}
 		}
 	}
-	sort.Strings(served)
 	return served
 }
 

@@ -279,3 +279,39 @@ func TestRealIncrementsAtOnce(t *testing.T) {
 	l.want(200, fmt.Sprintf(`{"results":[{"id":"1","counts":{"posts":%d}},{"id":"2","counts":{"posts":%d}}]}`, 2*clients*each, clients*each),
 		"POST", "/v1/counters/users/get?consistency=linearizable", `{"ids":["1","2"],"columns":["posts"]}`)
 }
+
+// A repeat does not call applied what overflowed: what a shard does not know any
+// more it says, in either form of the answer, also after a restart.
+func TestRealRepeatsOfOverflows(t *testing.T) {
+	dir := t.TempDir()
+	n := openReal(t, dir)
+	l := startLive(t, before(n))
+	const posts, full = "/v1/counters/posts", "9223372036854775807"
+	l.do("POST", posts+"/set", `{"ops":[{"id":"9","set":{"like":`+full+`}},{"id":"10","set":{"like":`+full+`}}]}`)
+	refused := func(op int, id string) string {
+		field := fmt.Sprintf("ops[%d].add.like", op)
+		return fmt.Sprintf(`{"id":"%s","error":{"code":"overflow","message":"%s: the sum is not a signed 64-bit integer","field":"%s"}}`, id, field, field)
+	}
+	// In places, wholly, not at all: 9 and 73 share a shard whatever their number.
+	const ops = `"ops":[{"id":"9","add":{"like":1}},{"id":"10","add":{"like":1}},{"id":"73","add":{"like":1}},{"id":"11","add":{"like":1}}]`
+	for _, who := range [][]string{{"Idempotency-Key", "k"}, {"Countd-Producer", "p", "Countd-Seq", "1"}} {
+		l.want(200, `{"applied":2,"failed":2,"errors":[`+refused(0, "9")+","+refused(1, "10")+`],"duplicate":false,"token":"TOKEN"}`,
+			"POST", posts+"/incr", `{`+ops+`,"want":"none"}`, who...)
+	}
+	again := func() {
+		t.Helper()
+		for _, who := range [][]string{{"Idempotency-Key", "k"}, {"Countd-Producer", "p", "Countd-Seq", "1"}} {
+			l.want(200, `{"applied":1,"failed":1,"errors":[`+refused(1, "10")+`],"unknown":["9","73"],"duplicate":true,"token":"TOKEN"}`,
+				"POST", posts+"/incr", `{`+ops+`,"want":"none"}`, who...)
+		}
+		row := func(id, like string) string {
+			return `{"id":"` + id + `","counts":{"repost":0,"comment":0,"like":` + like + `,"view":0}}`
+		}
+		l.want(200, `{"results":[`+row("9", full)+","+refused(1, "10")+","+row("73", "2")+","+row("11", "2")+`],"failed":1,"unknown":["9","73"],"duplicate":true,"token":"TOKEN"}`,
+			"POST", posts+"/incr", `{`+ops+`}`, "Countd-Producer", "p", "Countd-Seq", "1")
+	}
+	again()
+	closeReal(t, n)
+	l = startLive(t, before(openReal(t, dir)))
+	again()
+}

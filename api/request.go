@@ -13,7 +13,9 @@ import (
 // pooled: from acquire to release it belongs to one handler, and nothing of it
 // is left with the backend, which promises that.
 type request struct {
+	backend  Backend
 	keyspace *shard.Keyspace // when the endpoint takes one
+	caughtUp bool            // keyspace is no older than the request
 	name     []byte          // {keyspace} of the path
 	takes    takes           // what the endpoint has to do with
 	id       uint64          // when the endpoint takes one
@@ -73,6 +75,7 @@ func (r *request) reset() {
 			Ops:       r.write.Ops[:0],
 			Rows:      r.write.Rows[:0],
 			Overflows: r.write.Overflows[:0],
+			Unknown:   r.write.Unknown[:0],
 			Token:     shard.Token{At: r.write.Token.At[:0]},
 		},
 		body:     r.body[:0],

@@ -18,6 +18,11 @@ type endpoint struct {
 	observers observers
 }
 
+// writesRows reports whether the endpoint writes counts, not the catalog.
+func (e *endpoint) writesRows() bool {
+	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace
+}
+
 // takes is a set of what an endpoint has to do with.
 type takes uint32
 

@@ -38,6 +38,8 @@ type Backend interface {
 	Keyspaces() []*shard.Keyspace
 	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
 	Keyspace(name string) *shard.Keyspace
+	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
+	CatchUp(ctx context.Context) error
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
 	AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error)
 	// Get fills rows, len(ids)*width values, with the first width columns of
@@ -93,10 +95,11 @@ func New(cfg Config) (*Server, error) {
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.http = &fasthttp.Server{
-		Handler:      s.serve,
-		ErrorHandler: s.refuse,
-		Name:         serverName,
-		Logger:       printfLogger{cfg.Logger},
+		Handler:       s.serve,
+		ErrorHandler:  s.refuse,
+		ExpectHandler: s.expect,
+		Name:          serverName,
+		Logger:        printfLogger{cfg.Logger},
 
 		ReadTimeout:  cfg.ReadTimeout,
 		WriteTimeout: cfg.WriteTimeout,
@@ -163,7 +166,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		if errors.Is(err, shard.ErrOverloaded) {
 			s.holdBack(r)
 		}
-		s.fail(ctx, err)
+		s.fail(ctx, e, err)
 		s.discard(ctx)
 	}
 	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
@@ -199,7 +202,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return err
 	}
 	n := ctx.Request.Header.ContentLength()
-	if n > s.cfg.BodyBytesMax && e.takes&takesAnything == 0 {
+	if s.tooLarge(e, n) {
 		return errBodyTooLarge
 	}
 	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}
@@ -237,9 +240,12 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 // errPanicked is returned by call for a panic, which it has logged.
 var errPanicked = errors.New("request handler panicked")
 
-// fail answers an error.
-func (s *Server) fail(ctx *fasthttp.RequestCtx, err error) {
+// fail answers an error of an endpoint.
+func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	f, foreseen := faultOf(err)
+	if e.writesRows() {
+		f.ofWrite()
+	}
 	if !foreseen && !errors.Is(err, errPanicked) {
 		s.cfg.Logger.Error("request failed",
 			"method", string(ctx.Method()), "path", string(ctx.URI().PathOriginal()), "err", err)

@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,9 +66,9 @@ func TestBackendFaults(t *testing.T) {
 		suffix string // of the body
 	}{
 		{"overloaded", 429, "overloaded", "1", `"}}`},
-		{"no_leader", 503, "no_leader", "1", `"}}`},
-		{"no_quorum", 503, "no_quorum", "1", `"}}`},
-		{"draining", 503, "draining", "1", `"}}`},
+		{"no_leader", 503, "no_leader", "1", `,"applied":[],"unknown":[]}`},
+		{"no_quorum", 503, "no_quorum", "1", `,"applied":[],"unknown":[]}`},
+		{"draining", 503, "draining", "1", `,"applied":[],"unknown":[]}`},
 		{"outcome_unknown", 504, "outcome_unknown", "", `,"applied":[],"unknown":["1","2"]}`},
 		{"partial_unknown", 504, "outcome_unknown", "", `,"applied":["1"],"unknown":["2"]}`},
 		{"partial_no_leader", 503, "no_leader", "1", `,"applied":["1"],"unknown":[]}`},
@@ -84,6 +85,46 @@ func TestBackendFaults(t *testing.T) {
 				t.Errorf("answered %s, want its end to be %s", got.body, c.suffix)
 			}
 			l.wantGood()
+		})
+	}
+}
+
+// TestUnavailableWritesTellOutcomes checks that every 503 and 504 of a write of
+// rows has both lists, and no answer of another call.
+func TestUnavailableWritesTellOutcomes(t *testing.T) {
+	const ops, row = `{"ops":[{"id":"1","set":{"like":1}}]}`, "/v1/counters/posts/1"
+	for _, c := range []struct {
+		name, fault, method, path, body string
+		status                          int
+		lists                           string
+	}{
+		{"incr", "no_leader", "POST", "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1}}]}`, 503, `[],[]`},
+		{"set", "disk_full", "POST", "/v1/counters/posts/set", ops, 503, `[],[]`},
+		{"memory", "memory_full", "POST", "/v1/counters/posts/set", ops, 503, `[],[]`},
+		{"put", "draining", "PUT", row, `{"set":{"like":1}}`, 503, `[],[]`},
+		{"put unknown", "outcome_unknown", "PUT", row, `{"set":{"like":1}}`, 504, `[],["1"]`},
+		{"delete", "no_quorum", "DELETE", row, "", 503, `[],[]`},
+		{"delete unknown", "outcome_unknown", "DELETE", row, "", 504, `[],["1"]`},
+		{"a keyspace that cannot be known", "no_quorum", "POST", "/v1/counters/likes/set", ops, 503, `[],[]`},
+		{"refused early", "overloaded", "POST", "/v1/counters/posts/set", ops, 429, ""},
+		{"read", "no_leader", "GET", row, "", 503, ""},
+		{"keyspace", "no_quorum", "POST", "/v1/keyspaces", `{"name":"n","columns":["a"]}`, 503, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := startLive(t, nil)
+			l.node.setFault(c.fault)
+			var got struct {
+				Error            struct{ Code string }
+				Applied, Unknown json.RawMessage
+			}
+			answer := l.do(c.method, c.path, c.body)
+			if err := json.Unmarshal([]byte(answer.body), &got); err != nil {
+				t.Fatal(err)
+			}
+			lists := string(got.Applied) + "," + string(got.Unknown)
+			if answer.status != c.status || got.Error.Code == "" || strings.TrimPrefix(lists, ",") != c.lists {
+				t.Errorf("answered %d %s, want %d with %s", answer.status, answer.body, c.status, c.lists)
+			}
 		})
 	}
 }

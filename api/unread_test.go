@@ -91,7 +91,7 @@ func TestUnreadCounts(t *testing.T) {
 	t.Run("they are no counters, and others are none of theirs", func(*testing.T) {
 		for _, name := range []string{"unread", "feed", "board"} {
 			l.refused(404, "unknown_keyspace", "", "GET", "/v1/counters/"+name+"/7", "")
-			l.refused(409, "keyspace_exists", "", "POST", "/v1/keyspaces", fmt.Sprintf(`{"name":%q,"columns":["a"]}`, name))
+			l.refused(400, "invalid_argument", "name", "POST", "/v1/keyspaces", fmt.Sprintf(`{"name":%q,"columns":["a"]}`, name))
 		}
 		l.refused(400, "invalid_argument", "name", "POST", "/v1/keyspaces/board/columns", `{"columns":["a"]}`)
 	})

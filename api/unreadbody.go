@@ -46,15 +46,14 @@ func isName(name []byte) bool {
 }
 
 // findUnread makes the keyspace of unread numbers the request's.
-func (r *request) findUnread(b Backend) error {
-	ks := b.Keyspace(shard.KeyspaceUnread)
-	if ks == nil && len(b.Keyspaces()) == 0 {
+func (r *request) findUnread() error {
+	r.keyspace = r.backend.Keyspace(shard.KeyspaceUnread)
+	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
 		return errNoCluster
 	}
-	if ks == nil || ks.Kind != shard.KindUnread {
+	if r.keyspace == nil || r.keyspace.Kind != shard.KindUnread {
 		return fmt.Errorf("%w: the cluster version is too low for unread numbers", shard.ErrUnknownKeyspace)
 	}
-	r.keyspace = ks
 	return nil
 }
 
@@ -134,10 +133,7 @@ func badName(before []string, name []byte) string {
 // members calls read with each member of the body's object, of which known are
 // allowed, each once. read gets its number in known.
 func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
-	c := r.cursorOn(body)
-	if !c.begin('{') {
-		c.fail("body", notObject)
-	}
+	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		key, member := c.key(), -1

@@ -22,7 +22,7 @@ func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	w := &r.write
 	cleared, after := w.Rows[:w.Width], w.Rows[w.Width:]
-	if w.Duplicate {
+	if w.Repeated {
 		clear(cleared) // by this call nothing was
 	}
 	named := make([]uint8, 0, len(w.Ops[0].Cells))

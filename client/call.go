@@ -46,10 +46,18 @@ func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) erro
 	}
 	maybe := false // an earlier try may have written
 	err := retry.Do(ctx, func() error { return c.round(ctx, req, out, &maybe) })
-	if err != nil && maybe {
+	if err != nil && maybe && !overflowed(err) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return err
+}
+
+// overflowed reports whether every op of a write was refused for its sum. The
+// server remembers that under the write's key or number, so it holds for the
+// earlier tries too, answered or not.
+func overflowed(err error) bool {
+	var refused *Error
+	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
 // round tries the address in use and then, while it is the server that fails,
@@ -175,9 +183,7 @@ func didNothing(err error) bool {
 		return false
 	}
 	switch refused.Status {
-	case http.StatusRequestTimeout:
-		return false
-	case http.StatusServiceUnavailable:
+	case http.StatusRequestTimeout, http.StatusServiceUnavailable:
 		return refused.Code != "" // countd's own, not that of something in between
 	}
 	return refused.Status/100 == 4

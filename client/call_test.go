@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -91,7 +92,7 @@ func TestWritesAreRepeatedUnderOneKey(t *testing.T) {
 	}
 	t.Run("delete and set", func(t *testing.T) {
 		seen := inTurn(server, "Idempotency-Key", lost)
-		if _, _, err := c.Delete(t.Context(), "posts", 1, client.WriteOptions{}); err != nil || server.Row(1)[2] != 0 {
+		if _, err := c.Delete(t.Context(), "posts", 1, client.WriteOptions{}); err != nil || server.Row(1)[2] != 0 {
 			t.Fatalf("%v, row 1 is %v", err, server.Row(1))
 		}
 		if _, err := c.Set(t.Context(), "posts", ops, client.WriteOptions{}); err != nil || server.Row(1)[2] != 1 {
@@ -116,6 +117,9 @@ func TestWhatIsNotRepeated(t *testing.T) {
 		{"fault of the server", client.WriteOptions{}, &countdtest.Fault{Status: 500, Code: "internal"}, true},
 		{"unkeyed and lost", client.WriteOptions{Unkeyed: true}, lost, true},
 		{"unkeyed and busy", client.WriteOptions{Unkeyed: true}, busy, false},
+		{"unkeyed and too slow", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 408, Code: "request_timeout"}, false},
+		{"unkeyed and 408 of something in between", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 408}, true},
+		{"unkeyed and 503 of something in between", client.WriteOptions{Unkeyed: true}, &countdtest.Fault{Status: 503}, true},
 		{"unkeyed and in part", client.WriteOptions{Unkeyed: true}, partial, true},
 	}
 	for _, tc := range cases {
@@ -148,6 +152,23 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	var refused *client.Error
 	if !errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Status != 410 {
 		t.Fatalf("the error is %v", err)
+	}
+}
+
+// That every sum overflowed is true of all tries, also of one that was lost: the
+// server remembers it.
+func TestOverflowIsNotUnknown(t *testing.T) {
+	for name, fault := range map[string]*countdtest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
+		t.Run(name, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.Put(1, 0, 0, math.MaxInt64, 0)
+			seen := inTurn(server, "", fault)
+			_, err := clientOf(t, server.URL).Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+			var refused *client.Error
+			if errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Code != "overflow" || len(seen()) != 2 {
+				t.Fatalf("%d tries, %v", len(seen()), err)
+			}
+		})
 	}
 }
 

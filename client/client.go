@@ -8,6 +8,12 @@
 // returns nil only when a whole answer of status 2xx was read and understood,
 // and an error that does not wrap ErrUnknown means that the write did not happen.
 //
+// Reads are not hedged: no second one is sent while the first is out. A node that
+// cannot answer hands a read to one that can, and under load a second copy takes
+// time from the writes of the same processors. What a hedge would save is the wait
+// for a node that was paused or cut off: until Config.Timeout, and once, for calls
+// then go to the next address.
+//
 // A Client makes one call at a time for whoever asks. A Writer, for streams of
 // increments, gathers and merges what waits and sends it in batches.
 package client

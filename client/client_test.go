@@ -202,6 +202,21 @@ func TestAppendOpsIsJSON(t *testing.T) {
 	}
 }
 
+// A name of any bytes keeps the body JSON; the server refuses the name.
+func TestAppendOpsOfAnyName(t *testing.T) {
+	for _, name := range []string{"", "like", `a"b`, `a\b`, "a\x00b", "a\x7fb\a", "ü", "\xff", "\u2028"} {
+		text := client.AppendOps(nil, "add", []client.Op{{ID: 1, Cells: client.Counts{{Column: name, Value: 1}}}}, true)
+		var body struct {
+			Ops []struct{ Add map[string]int64 }
+		}
+		if err := json.Unmarshal(text, &body); err != nil {
+			t.Errorf("%q: %s is not JSON: %v", name, text, err)
+		} else if want := strings.ToValidUTF8(name, "\ufffd"); body.Ops[0].Add[want] != 1 {
+			t.Errorf("%q: sent as %s", name, text)
+		}
+	}
+}
+
 func TestIDsInJSON(t *testing.T) {
 	cases := []struct {
 		text string
@@ -211,6 +226,7 @@ func TestIDsInJSON(t *testing.T) {
 		{`"18446744073709551615"`, math.MaxUint64, true},
 		{`18446744073709551615`, math.MaxUint64, true},
 		{`"18446744073709551616"`, 0, false},
+		{`"0"`, 0, true}, {`"007"`, 0, false}, {`00`, 0, false}, {`"+7"`, 0, false},
 		{`-1`, 0, false}, {`1e3`, 0, false}, {`1.0`, 0, false}, {`""`, 0, false}, {`" 1"`, 0, false}, {`true`, 0, false},
 	}
 	for _, c := range cases {

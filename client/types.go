@@ -2,10 +2,12 @@ package client
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
 // ID names a row. Its JSON form is a string, because numbers beyond 2^53 do
@@ -13,14 +15,18 @@ import (
 type ID uint64
 
 // ErrBadID is returned for a text that is not an unsigned 64-bit integer in
-// decimal digits.
+// decimal digits, without a sign and leading zeros.
 var ErrBadID = errors.New("not an unsigned 64-bit integer")
 
-// ParseID reads an id's decimal form.
+// ParseID reads an id's decimal form, which is one for each id: the server
+// refuses 007 too.
 func ParseID(text string) (ID, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%q is %w", text, ErrBadID)
+	}
+	if len(text) > 1 && text[0] == '0' {
+		return 0, fmt.Errorf("%q is %w: it has leading zeros", text, ErrBadID)
 	}
 	return ID(id), nil
 }
@@ -84,11 +90,28 @@ func (c Counts) appendJSON(dst []byte) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = strconv.AppendQuote(dst, count.Column)
+		dst = appendText(dst, count.Column)
 		dst = append(dst, ':')
 		dst = strconv.AppendInt(dst, count.Value, 10)
 	}
 	return append(dst, '}')
+}
+
+// appendText appends text as a JSON string. Names of columns are plain; those
+// that are not are for the server to refuse.
+func appendText(dst []byte, text string) []byte {
+	for i := range len(text) {
+		if b := text[i]; b < ' ' || b == '"' || b == '\\' || b >= utf8.RuneSelf {
+			quoted, err := json.Marshal(text)
+			if err != nil {
+				panic("a string has no JSON form: " + err.Error())
+			}
+			return append(dst, quoted...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, text...)
+	return append(dst, '"')
 }
 
 var errBadCounts = errors.New("counts are not an object of column to 64-bit integer")

@@ -38,7 +38,9 @@ func TestUnreadCalls(t *testing.T) {
 		answer        string
 		want          any
 	}{
-		{"unread", func(ctx context.Context) (any, error) { return c.Unread(ctx, 7, client.ReadOptions{Consistency: "stale"}) },
+		{"unread", func(ctx context.Context) (any, error) {
+			return c.Unread(ctx, 7, client.ReadOptions{Consistency: "stale"})
+		},
 			"GET /v1/unread/7?consistency=stale", "", `{"user":"7","counts":{"at":1,"like":2}}`, client.UserCounts{User: 7, Counts: counts}},
 		{"incr", func(ctx context.Context) (any, error) {
 			return c.IncrUnread(ctx, []client.Op{{ID: 7, Cells: counts}}, write)

@@ -33,12 +33,16 @@ type OpError struct {
 
 // WriteResult is the answer of a write.
 type WriteResult struct {
-	Results   []OpResult `json:"results,omitempty"` // in the order of the ops; none when not asked for
-	Applied   int        `json:"applied,omitempty"` // ops applied, when results were not asked for
-	Failed    int        `json:"failed,omitempty"`  // ops refused
-	Refused   []OpResult `json:"errors,omitempty"`  // which those are, when results were not asked for
-	Duplicate bool       `json:"duplicate"`         // it had been applied before; counts are as of now
-	Token     string     `json:"token"`             // a read that brings it sees the write
+	Results []OpResult `json:"results,omitempty"` // in the order of the ops; none when not asked for
+	Applied int        `json:"applied,omitempty"` // ops certainly applied, when results were not asked for
+	Failed  int        `json:"failed,omitempty"`  // ops refused
+	Refused []OpResult `json:"errors,omitempty"`  // which those are, when results were not asked for
+	// Unknown are, in a repeat, the ids of ops that the first either applied or
+	// refused, which of both is no longer known: of one shard where some were
+	// refused. To send them again does not tell.
+	Unknown   []ID   `json:"unknown,omitempty"`
+	Duplicate bool   `json:"duplicate"` // it had been applied before; counts are as of now
+	Token     string `json:"token"`     // a read that brings it sees the write
 }
 
 // WriteOptions say how a write is made. With the zero value it carries a new
@@ -98,7 +102,7 @@ func NewKey() (string, error) {
 
 // Incr adds to columns, exactly once unless o says otherwise: up to WriteOpsMax
 // ops. An op whose sum does not fit int64 is refused alone and named in the
-// result.
+// result, but see WriteResult.Unknown where an earlier try was not answered.
 func (c *Client) Incr(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
@@ -119,19 +123,23 @@ func (c *Client) write(ctx context.Context, retry Retry, path string, body []byt
 	return result, err
 }
 
+// WrittenRow is the answer of a write of one row.
+type WrittenRow struct {
+	Row
+	Duplicate bool   `json:"duplicate"` // as in WriteResult
+	Token     string `json:"token"`     // likewise
+}
+
 // Delete makes every column of a row zero.
-func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (row Row, token string, err error) {
+func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (WrittenRow, error) {
 	header, err := o.header()
 	if err != nil {
-		return Row{}, "", err
+		return WrittenRow{}, err
 	}
 	req := call{method: http.MethodDelete, path: rowPath(keyspace, id), write: true, once: o.Unkeyed, header: header}
-	var answer struct {
-		Row
-		Token string `json:"token"`
-	}
+	var answer WrittenRow
 	err = c.do(ctx, req, &answer)
-	return answer.Row, answer.Token, err
+	return answer, err
 }
 
 // AppendOps appends the JSON body of a write to dst: each op's cells under

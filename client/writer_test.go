@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -271,9 +272,11 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 	}
 }
 
+// A name that was forgotten is good for the numbers above those that it had.
 func TestWriterOutlivesAForgottenName(t *testing.T) {
 	server := countdtest.New(t)
 	w := writerOf(t, server, client.WriterConfig{InFlight: 3, BatchOps: 2})
+	name := ""
 	for round := range 3 {
 		for id := range client.ID(20) {
 			if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
@@ -283,14 +286,88 @@ func TestWriterOutlivesAForgottenName(t *testing.T) {
 		if err := w.Flush(t.Context()); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		if names := server.ForgetProducers(); len(names) != 1 {
-			t.Fatalf("producers %v, want one that is new", names)
+		names := server.ForgetProducers()
+		if len(names) != 1 || round > 0 && names[0] != name {
+			t.Fatalf("producers %v, want %s", names, name)
 		}
+		name = names[0]
 	}
 	for id := range uint64(20) {
 		if got := server.Row(id)[2]; got != 3 {
 			t.Errorf("row %d is %d, want 3", id, got)
 		}
+	}
+}
+
+// A batch of which nothing was applied comes again under another name when a
+// later one was counted and the name then forgotten.
+func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
+	server := countdtest.New(t)
+	var mu sync.Mutex
+	var forgotten []string
+	server.Fail = func(_ *http.Request, body []byte) *countdtest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if forgotten != nil || !strings.Contains(string(body), `"id":"4"`) {
+			return nil
+		}
+		if server.Row(8)[2] == 1 { // of the same shard, and sent later
+			forgotten = server.ForgetProducers()
+			return nil
+		}
+		return &countdtest.Fault{Status: 429, Code: "overloaded"}
+	}
+	w := writerOf(t, server, client.WriterConfig{InFlight: 2, BatchOps: 1})
+	for _, id := range []client.ID{4, 8} {
+		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	names := server.Producers()
+	if len(forgotten) != 1 || len(names) != 1 || names[0] == forgotten[0] {
+		t.Errorf("producers %v after %v", names, forgotten)
+	}
+	if server.Row(4)[2] != 1 || server.Row(8)[2] != 1 {
+		t.Errorf("rows are %v and %v", server.Row(4), server.Row(8))
+	}
+}
+
+// A batch that overflowed in places and whose answer was lost: what its repeat
+// does not know is told as unknown, and as nothing else.
+func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(4, 0, 0, math.MaxInt64, 0)
+	server.Put(5, 0, 0, math.MaxInt64, 0)
+	g := gated(server)
+	held := server.Fail
+	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+		if held(r, body); g.came.Load() == 2 { // the batch, for the first time
+			return &countdtest.Fault{Hang: true, After: true}
+		}
+		return nil
+	}
+	told := map[client.ID]bool{} // whether as unknown
+	w := writerOf(t, server, client.WriterConfig{InFlight: 1,
+		OnFailure: func(f client.Failure) { told[f.Op.ID] = errors.Is(f.Err, client.ErrUnknown) }})
+	for id := range client.ID(10) { // the first alone, the others together
+		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
+			t.Fatal(err)
+		}
+		if id == 0 {
+			g.await(t, 1)
+		}
+	}
+	close(g.opened)
+	if err := w.Flush(t.Context()); err == nil {
+		t.Fatal("a sum that was not counted is not told")
+	}
+	// 4 and 8 share a shard, as do 1, 5 and 9.
+	want := map[client.ID]bool{1: true, 4: true, 5: true, 8: true, 9: true}
+	if !maps.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }
 
@@ -416,7 +493,18 @@ func TestSums(t *testing.T) {
 		{ID: 2, Cells: client.Counts{like(1)}},
 		{ID: 1, Cells: client.Counts{{Column: "view", Value: 1}, like(-4)}},
 	}
-	if got := s.Ops(); s.Len() != 3 || fmt.Sprint(got) != fmt.Sprint(want) {
+	s.Add(3, client.Counts{like(math.MinInt64)})
+	s.Add(3, client.Counts{like(math.MaxInt64)}) // -1
+	s.Add(3, client.Counts{like(math.MinInt64)})
+	s.Add(3, client.Counts{like(0)})
+	s.Add(4, client.Counts{like(-1)})
+	s.Add(4, client.Counts{like(math.MinInt64 + 1)}) // the least that fits
+	want = append(want,
+		client.Op{ID: 3, Cells: client.Counts{like(-1)}},
+		client.Op{ID: 3, Cells: client.Counts{like(math.MinInt64)}},
+		client.Op{ID: 4, Cells: client.Counts{like(math.MinInt64)}},
+	)
+	if got := s.Ops(); s.Len() != len(want) || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("ops are %v, want %v", got, want)
 	}
 }

@@ -128,7 +128,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the ops that the server refused one by one.
+// failRefused reports the ops that the server refused one by one, and those that
+// it perhaps refused at a try whose answer was lost.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {
@@ -140,6 +141,13 @@ func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 			continue
 		}
 		w.fail(b, Op{ID: r.ID}, err)
+	}
+	unknown := result.Unknown
+	for _, op := range ops {
+		if len(unknown) > 0 && unknown[0] == op.ID {
+			unknown = unknown[1:]
+			w.fail(b, op, fmt.Errorf("%w: the sums of some rows of its shard did not fit", ErrUnknown))
+		}
 	}
 }
 

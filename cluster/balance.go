@@ -3,6 +3,8 @@ package cluster
 import (
 	"cmp"
 	"slices"
+
+	"github.com/countd/countd/raftfsm"
 )
 
 // shift moves a unit of load, a replica or a leadership, between two nodes.
@@ -190,21 +192,63 @@ func (p *plan) leaveLeaders() {
 // that lead few, no more at a time than groups may move. Groups without a
 // leader will have one soon, so they are waited for.
 func (p *plan) evenLeaders() {
-	takers := p.takers()
 	for range p.settings.MovesMax {
-		if p.unheard > 0 || !uneven(takers, p.leads) {
+		if p.unheard > 0 {
 			return
 		}
-		s, ok := nextShift(takers, p.leads, p.leaderEdges(p.shards(p.mayTransfer), p.mayLead))
+		s, why, ok := p.leaderShift()
 		if !ok || !s.direct && (p.moving > 0 || len(p.steps) > 0) {
 			return
 		}
-		why := reason("%s leads %d shards, %s leads %d", s.from, p.leads[s.from], s.to, p.leads[s.to])
 		p.transfer(s.group, s.to, why)
 		if !s.direct {
 			return
 		}
 	}
+}
+
+// leaderShift returns the next transfer: within a keyspace whose leaders are
+// uneven, for its load may be all there is. When none is, one that makes the
+// leaders of all more even and those of its keyspace no less: from a node that
+// leads more of that keyspace. So the transfers come to an end too.
+func (p *plan) leaderShift() (shift, Reason, bool) {
+	takers, may := p.takers(), p.shards(p.mayTransfer)
+	slices.SortFunc(takers, byFirst(func(key string) int { return p.leads[key] }))
+	within := edges{}
+	for _, k := range p.view.Catalog.KeyspacesByName() {
+		leads := p.leadsOf(k)
+		e := p.leaderEdges(slices.DeleteFunc(slices.Clone(may), func(g uint32) bool { return !inKeyspace(k, g) }), p.mayLead)
+		if uneven(takers, leads) {
+			if s, ok := nextShift(takers, leads, e); ok {
+				return s, reason("%s leads %d shards of %s, %s leads %d", s.from, leads[s.from], k.Name, s.to, leads[s.to]), true
+			}
+		}
+		for pair, groups := range e {
+			if leads[pair[0]] > leads[pair[1]] {
+				within[pair] = append(within[pair], groups...)
+			}
+		}
+	}
+	if !uneven(takers, p.leads) {
+		return shift{}, "", false
+	}
+	s, ok := nextShift(takers, p.leads, within)
+	return s, reason("%s leads %d shards, %s leads %d", s.from, p.leads[s.from], s.to, p.leads[s.to]), ok
+}
+
+// leadsOf counts the leaders of a keyspace's shards by node.
+func (p *plan) leadsOf(k raftfsm.Keyspace) map[string]int {
+	leads := map[string]int{}
+	for g, leader := range p.leaders {
+		if leader != "" && inKeyspace(k, g) {
+			leads[leader]++
+		}
+	}
+	return leads
+}
+
+func inKeyspace(k raftfsm.Keyspace, g uint32) bool {
+	return k.FirstGroup <= g && g-k.FirstGroup < uint32(k.Shards)
 }
 
 // mayTransfer reports whether a group's leadership may move: it is settled, and

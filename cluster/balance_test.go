@@ -162,6 +162,57 @@ func TestPlansReachTheBestThereIs(t *testing.T) {
 // The first keyspace that is made where Initial says leaves a plan nothing to do,
 // whatever the zones. Later ones, in one zone, leave it no replica to move; old
 // shards may have to make room for their leaders.
+// On three nodes each keyspace's leaders come to be even, and then those of all.
+// No transfer makes a keyspace less even, and one that leaves its keyspace as it is
+// makes all more even.
+func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		keys := []string{"a", "b", "c"}
+		v := quiet([]string{"", "", ""}, nil)
+		v.Catalog.Keyspaces = map[string]raftfsm.Keyspace{}
+		for i := range rapid.IntRange(1, 4).Draw(rt, "keyspaces") {
+			name := fmt.Sprintf("k%d", i)
+			k := raftfsm.Keyspace{Name: name, Shards: rapid.IntRange(1, 8).Draw(rt, name), FirstGroup: v.Catalog.NextGroup}
+			for shard := range uint32(k.Shards) {
+				settle(&v, k.FirstGroup+shard, keys, rapid.SampledFrom(keys).Draw(rt, "leader"))
+			}
+			v.Catalog.Keyspaces[name] = k
+			v.Catalog.NextGroup += uint32(k.Shards)
+		}
+		for _, step := range planOut(rt, clonedLeaders(v)) {
+			transfer, ok := step.(Transfer)
+			if !ok {
+				rt.Fatalf("not only transfers: %v", step)
+			}
+			before := newPlan(&v)
+			enact(&v, []Step{step})
+			after := newPlan(&v)
+			within := 0
+			for _, k := range v.Catalog.Keyspaces {
+				within += squares(after.leadsOf(k)) - squares(before.leadsOf(k))
+			}
+			if within > 0 || within == 0 && squares(after.leads) >= squares(before.leads) {
+				rt.Fatalf("%s: squares of keyspaces %+d, leaders %v before, %v after", transfer, within, before.leads, after.leads)
+			}
+		}
+		p := newPlan(&v)
+		for _, k := range v.Catalog.Keyspaces {
+			if leads := p.leadsOf(k); uneven(keys, leads) {
+				rt.Fatalf("leaders of %s: %v", k.Name, leads)
+			}
+		}
+		if uneven(keys, p.leads) {
+			rt.Fatalf("leaders of all: %v", p.leads)
+		}
+	})
+}
+
+// clonedLeaders returns a view whose leaders may change and the others' stay.
+func clonedLeaders(v View) *View {
+	v.Groups = maps.Clone(v.Groups)
+	return &v
+}
+
 func TestInitialLeavesNothingToDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 1, 7).Draw(rt, "zones")

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -186,6 +188,16 @@ func (g *Gossip) Addr() string { return g.addr }
 func (g *Gossip) Members() []Member {
 	members, _ := g.view.state()
 	return members
+}
+
+// Member returns the member of a key, and whether it is known.
+func (g *Gossip) Member(key string) (Member, bool) {
+	members := g.Members()
+	at, known := slices.BinarySearchFunc(members, key, func(m Member, key string) int { return strings.Compare(m.Key, key) })
+	if !known {
+		return Member{}, false
+	}
+	return members[at], true
 }
 
 // Changed returns a channel that is closed when Members changes. Whoever waits

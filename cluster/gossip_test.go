@@ -138,6 +138,14 @@ func TestMembersLiveDieAndReturn(t *testing.T) {
 	if met.ClusterAddr != "c:7401" || met.GossipAddr != c.Addr() || met.HTTPAddr != "c:7400" || met.VersionMax != 1 {
 		t.Errorf("c is %+v", met)
 	}
+	for i, m := range a.Members() {
+		if found, known := a.Member(m.Key); !known || found != a.Members()[i] {
+			t.Errorf("%s is %+v, %v", m.Key, found, known)
+		}
+	}
+	if found, known := a.Member("b"); known || found != (Member{}) {
+		t.Errorf("nobody is %+v", found)
+	}
 
 	crash(t, c)
 	eventually(t, func() string { return all(sees(a, "a", "b", "-c"), sees(b, "a", "b", "-c")) })

@@ -59,7 +59,8 @@ func (s PlanSettings) Check() error {
 //   - Each group has Replicas voters, or as many as there are nodes, in as many
 //     zones as possible.
 //   - Nodes that take replicas have equally many of shards (give or take one)
-//     as far as zones allow, and lead equally many.
+//     as far as zones allow, and lead equally many of each keyspace; and then of
+//     all, as far as that allows.
 //   - Nodes that leave hold nothing, and are removed.
 //
 // On the way no group is without the voters that it had: a target changes by one

@@ -136,7 +136,7 @@ func TestPlan(t *testing.T) {
 		}, nil},
 		{"leaders are evened over a third node", quiet([]string{"x", "y", "x"}, [][]string{{"a", "b"}, {"a", "b"}, {"b", "c"}}), func(v *View) {
 			v.Settings.Replicas = 2
-		}, []string{"transfer group 3 (k/2) from b to c: b leads 1 shards, c leads 0"}},
+		}, []string{"transfer group 3 (k/2) from b to c: b leads 1 shards of k, c leads 0"}},
 		{"not onto a node that is drained", abc(4, 4), func(v *View) { setNode(v, "d", in(raftfsm.NodeDraining)) }, nil},
 		{"a drained node leads nothing and keeps its replicas", abc(4, 1), func(v *View) { setNode(v, "a", in(raftfsm.NodeDraining)) },
 			[]string{"transfer group 1 (k/0) from a to b: a is draining"}},
@@ -149,8 +149,8 @@ func TestPlan(t *testing.T) {
 				settle(v, g+1, []string{"a", "b", "c"}, "a")
 			}
 		}, []string{
-			"transfer group 1 (k/0) from a to b: a leads 3 shards, b leads 0",
-			"transfer group 2 (k/1) from a to c: a leads 2 shards, c leads 0",
+			"transfer group 1 (k/0) from a to b: a leads 3 shards of k, b leads 0",
+			"transfer group 2 (k/1) from a to c: a leads 2 shards of k, c leads 0",
 		}},
 		{"not while a group has no leader", abc(3, 4), func(v *View) {
 			for g := range uint32(3) {

@@ -4,10 +4,10 @@ package raftfsm
 // then unknown, wherever it still stands. A key that says when it was made is
 // refused by that time from then on, one that does not is taken for a new one.
 type keyRecord struct {
-	key     [16]byte
-	body    [16]byte
-	last    int64 // when it came or, if that is later, when it says that it was made
-	refused bool  // every op overflowed
+	key   [16]byte
+	body  [16]byte
+	last  int64   // when it came or, if that is later, when it says that it was made
+	again Outcome // what a repeat is told: Duplicate, Refused or PartlyRefused
 }
 
 // keyQueue holds records in the order in which they came. A key that came anew

@@ -17,6 +17,9 @@ const (
 	// Refused: it was judged before, and each of its ops overflowed. Its rows are
 	// those of now, and nothing was applied, then or now.
 	Refused
+	// PartlyRefused: it was judged before, and some of its ops overflowed and some
+	// did not. Which they were is not remembered. Its rows are those of now.
+	PartlyRefused
 )
 
 const (
@@ -114,7 +117,7 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 		if known.body != id.body {
 			return Conflict
 		}
-		return repeated(known.refused)
+		return known.again
 	}
 	switch {
 	case id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds()):
@@ -123,9 +126,9 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 		return Full
 	}
 	if id.born > o.now {
-		o.ahead.push(keyRecord{key: id.key, body: id.body, last: id.born})
+		o.ahead.push(keyRecord{key: id.key, body: id.body, last: id.born, again: Duplicate})
 	} else {
-		o.keys.push(keyRecord{key: id.key, body: id.body, last: o.now})
+		o.keys.push(keyRecord{key: id.key, body: id.body, last: o.now, again: Duplicate})
 	}
 	return Applied
 }
@@ -142,15 +145,13 @@ func (o *once) judgeProducer(id *RequestID) Outcome {
 	p := o.producers.touch(slot, o.now)
 	switch {
 	case id.seq > p.high:
-		p.window <<= min(id.seq-p.high, seqWindow)
-		p.refused <<= min(id.seq-p.high, seqWindow)
+		p.moveTo(id.seq)
 		p.window |= 1
-		p.high = id.seq
 		return Applied
 	case id.seq < p.floor || p.high-id.seq >= seqWindow:
 		return Expired
-	case p.window>>(p.high-id.seq)&1 != 0:
-		return repeated(p.refused>>(p.high-id.seq)&1 != 0)
+	case p.judged(id.seq):
+		return p.again(id.seq)
 	}
 	p.window |= 1 << (p.high - id.seq)
 	return Applied
@@ -173,30 +174,20 @@ func (o *once) newProducer(id *RequestID) Outcome {
 	return Applied
 }
 
-// repeated is the outcome of a request that was judged before.
-func repeated(refused bool) Outcome {
-	if refused {
-		return Refused
-	}
-	return Duplicate
-}
-
-// refuse notes that each op of a request, which judge has just remembered,
-// overflowed.
-func (o *once) refuse(id *RequestID) {
+// refuse notes of a request, which judge has just remembered, what its repeats
+// are told: Refused or PartlyRefused.
+func (o *once) refuse(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer:
-		// It may be behind the window, or gone, by what followed in its entry.
+		// By what followed in its entry it may be behind the window, or gone; or gone
+		// and back, with a window that it is not in.
 		slot, ok := o.producers.slot[string(id.producer)]
-		if !ok {
-			return
-		}
-		if p := o.producers.edit(slot); id.seq <= p.high && p.high-id.seq < seqWindow {
-			p.refused |= 1 << (p.high - id.seq)
+		if ok && o.producers.at(slot).judged(id.seq) {
+			o.producers.edit(slot).refuse(id.seq, again)
 		}
 	case byKey:
 		if known := o.key(id.key); known != nil {
-			known.refused = true
+			known.again = again
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,6 +51,33 @@ func (h *history) want(now int64, id RequestID, outcome Outcome, count int64) {
 	}
 }
 
+// sums is a request that adds to column 0 of key 1, once for each delta.
+type sums struct {
+	id     RequestID
+	deltas []int64
+}
+
+func summed(id RequestID, deltas ...int64) sums { return sums{id, deltas} }
+
+// entry applies requests of one entry and returns what became of each.
+func (h *history) entry(now int64, requests ...sums) (outcomes []Outcome) {
+	h.index++
+	entry := AppendClock(BeginEntry(nil, KindCounters, 1), time.UnixMilli(now), h.limits)
+	for _, r := range requests {
+		var w RequestWriter
+		w.Reset(nil, &r.id)
+		for _, delta := range r.deltas {
+			w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}})
+		}
+		entry = append(entry, w.Section()...)
+	}
+	result := h.c.Apply(&raft.Log{Index: h.index, Type: raft.LogCommand, Data: SealEntry(entry)}).(*Result)
+	for i := range requests {
+		outcomes = append(outcomes, result.Outcome(i))
+	}
+	return outcomes
+}
+
 func seq(name string, n uint64) RequestID { return ByProducer([]byte(name), n) }
 func keyed(key, body string) RequestID    { return ByKey([]byte(key), []byte(body)) }
 func minutes(n int64) int64               { return n * time.Minute.Milliseconds() }
@@ -86,8 +114,8 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	}
 }
 
-// A request of which every op overflowed says so again when it is repeated, in
-// the same entry, in a later one and behind a snapshot.
+// A request of which ops overflowed, each or some, says so again when it is
+// repeated, in the same entry, in a later one and behind a snapshot.
 func TestRefusedRequestsStayRefused(t *testing.T) {
 	add := func(w *RequestWriter, key uint64, n int64) {
 		w.Op(key, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}})
@@ -112,8 +140,8 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		t.Fatal("the first was not applied")
 	}
 	ids := []RequestID{seq("part", 1), seq("p", 7), keyed("k", ""), seq("p", 6), seq("p", 7), keyed("k", ""), seq("part", 1), seq("p", 80)}
-	first := []Outcome{Applied, Applied, Applied, Applied, Refused, Refused, Duplicate, Applied}
-	again := []Outcome{Duplicate, Expired, Refused, Expired, Expired, Refused, Duplicate, Refused}
+	first := []Outcome{Applied, Applied, Applied, Applied, Refused, Refused, PartlyRefused, Applied}
+	again := []Outcome{PartlyRefused, Expired, Refused, Expired, Expired, Refused, PartlyRefused, Refused}
 	for i, want := range [][]Outcome{first, again, again} {
 		h.index++
 		r := h.c.Apply(entry(h.index, ids...)).(*Result)
@@ -127,11 +155,66 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		}
 		h.reopen(t)
 	}
+	for i, want := range []Outcome{Applied, PartlyRefused} {
+		h.index++
+		if got := h.c.Apply(entry(h.index, keyed("part", ""))).(*Result).Outcome(0); got != want {
+			t.Errorf("a key in part, time %d: outcome %d, want %d", i, got, want)
+		}
+		h.reopen(t)
+	}
+	h.want(0, seq("part", 2), Applied, math.MaxInt64) // moves the window
+	h.want(0, seq("part", 1), PartlyRefused, math.MaxInt64)
+	h.want(0, seq("part", 2), Refused, math.MaxInt64)
 	h.want(0, seq("p", 79), Applied, math.MaxInt64) // overflows, and by itself
 	h.want(0, seq("p", 79), Refused, math.MaxInt64)
 	h.want(0, seq("p", 81), Applied, math.MaxInt64)
 	h.want(0, seq("p", 79), Refused, math.MaxInt64)
 	h.want(0, seq("p", 78), Applied, math.MaxInt64)
+}
+
+// A producer whose request overflowed is forgotten and comes back in the same entry:
+// what is remembered of it is that it is back.
+func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
+	h := newHistory(t)
+	h.limits.ProducersMax = 2
+	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
+	outcomes := h.entry(0, summed(seq("p", 5), 1), summed(seq("a", 1), 0), summed(seq("b", 1), 0), summed(seq("p", 6), 0))
+	if want := []Outcome{Applied, Applied, Applied, Applied}; !slices.Equal(outcomes, want) {
+		t.Errorf("outcomes %d, want %d", outcomes, want)
+	}
+	h.reopen(t)
+	outcomes = h.entry(0, summed(seq("p", 5), 1), summed(seq("p", 6), 0))
+	if want := []Outcome{Expired, Duplicate}; !slices.Equal(outcomes, want) {
+		t.Errorf("repeated: outcomes %d, want %d", outcomes, want)
+	}
+}
+
+// Whatever requests an entry has, and however little may be remembered, the state
+// is that of its snapshot.
+func TestSnapshotAfterAnyEntry(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		h := newHistory(t)
+		h.limits.ProducersMax = rapid.IntRange(1, 3).Draw(rt, "producers")
+		h.limits.KeysMax = rapid.IntRange(1, 3).Draw(rt, "keys")
+		request := rapid.Custom(func(rt *rapid.T) sums {
+			name := fmt.Sprint(rapid.IntRange(0, 4).Draw(rt, "name"))
+			s := sums{id: keyed(name, "")}
+			if rapid.Bool().Draw(rt, "by producer") {
+				s.id = seq(name, 1+rapid.Uint64Range(0, 2*seqWindow).Draw(rt, "number"))
+			}
+			s.deltas = rapid.SliceOfN(rapid.SampledFrom([]int64{0, math.MaxInt64}), 1, 2).Draw(rt, "sums")
+			return s
+		})
+		now := minutes(1 << 20)
+		for _, requests := range rapid.SliceOfN(rapid.SliceOfN(request, 1, 8), 1, 20).Draw(rt, "entries") {
+			now += rapid.SampledFrom([]int64{0, minutes(9), minutes(70)}).Draw(rt, "later")
+			h.entry(now, requests...)
+			before := h.bytes()
+			if h.reopen(rt); !bytes.Equal(h.bytes(), before) {
+				rt.Fatal("the snapshot restores to another state")
+			}
+		}
+	})
 }
 
 // Requests of few producers and keys, in any order and at any times, against a

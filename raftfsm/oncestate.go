@@ -9,10 +9,11 @@ import (
 // The memory of requests in a snapshot, three sections behind the rows:
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
-//	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), used (8)
+//	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
 //	gone:       hash of the name (8) | high (8) …                        by when they went
 //	keys:       key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
-//	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log
+//	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log,
+//            bit 2 some ops overflowed, not each
 
 const (
 	goneSize      = 16
@@ -20,10 +21,11 @@ const (
 	// producersHeadSize stands before the first producer.
 	producersHeadSize = 28
 	// producerFixedSize is a producer but for its name.
-	producerFixedSize = 41
+	producerFixedSize = 49
 
 	keyRefused = 1 // flags of a key
 	keyAhead   = 2
+	keyPartly  = 4
 )
 
 // onceView is the memory as it was at one moment. It may be read from any
@@ -53,7 +55,7 @@ func (v *onceView) appendProducers(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(v.producers.len))
 	for p := range v.producers.all() {
 		dst = append(append(dst, byte(len(p.name))), p.name...)
-		for _, n := range [...]uint64{p.floor, p.high, p.window, p.refused, uint64(p.used)} {
+		for _, n := range [...]uint64{p.floor, p.high, p.window, p.refused, p.partly, uint64(p.used)} {
 			dst = binary.LittleEndian.AppendUint64(dst, n)
 		}
 	}
@@ -81,8 +83,11 @@ func (v *onceView) appendKeys(dst []byte) []byte {
 }
 
 func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
-	if r.refused {
+	switch r.again {
+	case Refused:
 		flags |= keyRefused
+	case PartlyRefused:
+		flags |= keyPartly
 	}
 	dst = append(append(dst, r.key[:]...), r.body[:]...)
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
@@ -110,10 +115,10 @@ func (o *once) restoreProducers(p []byte) error {
 		r := producer{
 			name: name, floor: binary.LittleEndian.Uint64(p), high: binary.LittleEndian.Uint64(p[8:]),
 			window: binary.LittleEndian.Uint64(p[16:]), refused: binary.LittleEndian.Uint64(p[24:]),
-			used: int64(binary.LittleEndian.Uint64(p[32:])),
+			partly: binary.LittleEndian.Uint64(p[32:]), used: int64(binary.LittleEndian.Uint64(p[40:])),
 		}
-		p = p[40:]
-		bits := r.window&1 == 1 && r.refused&^r.window == 0 && r.high >= r.floor
+		p = p[48:]
+		bits := r.window&1 == 1 && (r.refused|r.partly)&^r.window == 0 && r.refused&r.partly == 0 && r.high >= r.floor
 		_, twice := o.producers.slot[name]
 		if last := o.producers.at(o.producers.at(0).prev); twice || !bits || r.used > o.now || last.used > r.used {
 			return fmt.Errorf("%w: producer %q", errSnapshot, name)
@@ -140,6 +145,19 @@ func (o *once) restoreGone(p []byte) error {
 	return nil
 }
 
+// againOf reads what repeats of a key are told.
+func againOf(flags byte) (again Outcome, ok bool) {
+	switch flags {
+	case 0:
+		return Duplicate, true
+	case keyRefused:
+		return Refused, true
+	case keyPartly:
+		return PartlyRefused, true
+	}
+	return 0, false
+}
+
 func (o *once) restoreKeys(p []byte) error {
 	if len(p)%keyRecordSize != 0 {
 		return fmt.Errorf("%w: keys of %d bytes", errSnapshot, len(p))
@@ -148,11 +166,13 @@ func (o *once) restoreKeys(p []byte) error {
 		flags := p[40]
 		r := keyRecord{
 			key: [16]byte(p), body: [16]byte(p[16:]),
-			last: int64(binary.LittleEndian.Uint64(p[32:])), refused: flags&keyRefused != 0,
+			last: int64(binary.LittleEndian.Uint64(p[32:])),
 		}
+		var known bool
+		r.again, known = againOf(flags &^ keyAhead)
 		ahead := flags & keyAhead
 		ordered := ahead == keyAhead || r.last >= last && r.last <= o.now
-		if flags > keyRefused|keyAhead || ahead < behind || r.last < 0 || !ordered || o.key(r.key) != nil {
+		if !known || ahead < behind || r.last < 0 || !ordered || o.key(r.key) != nil {
 			return fmt.Errorf("%w: key %x", errSnapshot, r.key)
 		}
 		last, behind = r.last, ahead

@@ -74,9 +74,15 @@ func TestOnceBytesAreGolden(t *testing.T) {
 			t.Fatalf("request %d: outcome %d", i, o)
 		}
 	}
-	h.c.once.refuse(&RequestID{kind: byProducer, producer: []byte("back"), seq: 5})
-	last := keyed("k", "body")
-	h.c.once.refuse(&last)
+	for _, refusal := range []struct {
+		id    RequestID
+		again Outcome
+	}{
+		{seq("back", 3), PartlyRefused}, {seq("back", 5), Refused},
+		{keyed("k", "body"), Refused}, {keyed(uuidv7(now+minutes(1)), "body"), PartlyRefused},
+	} {
+		h.c.once.refuse(&refusal.id, refusal.again)
+	}
 	mustBeGolden(t, "snapshot-once.bin", persisted(t, h.c))
 }
 
@@ -87,6 +93,11 @@ func FuzzRestoreOnce(f *testing.F) {
 	for i := range int64(40) {
 		h.request(i, seq(fmt.Sprint("p", i%9), uint64(i+1)))
 		h.request(i, keyed(fmt.Sprint(i), ""))
+		for _, id := range []RequestID{seq(fmt.Sprint("p", i%9), uint64(i+1)), keyed(fmt.Sprint(i), "")} {
+			if i%3 > 0 {
+				h.c.once.refuse(&id, []Outcome{Refused, PartlyRefused}[i%2])
+			}
+		}
 	}
 	for _, o := range []*once{newOnce(), h.c.once} {
 		v := o.capture()

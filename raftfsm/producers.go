@@ -12,12 +12,49 @@ type producer struct {
 	high       uint64 // highest number applied, not below floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: and each of its ops overflowed
+	partly     uint64 // bit i: and some of its ops overflowed, not each
 	used       int64
 	next, prev uint32 // slots of the neighbours by last use; of a free slot, next is another or 0
 }
 
+// moveTo makes a number above the highest the highest one.
+func (p *producer) moveTo(seq uint64) {
+	by := min(seq-p.high, seqWindow)
+	p.window <<= by
+	p.refused <<= by
+	p.partly <<= by
+	p.high = seq
+}
+
+// judged reports whether a number is in the window and was judged.
+func (p *producer) judged(seq uint64) bool {
+	return seq <= p.high && p.high-seq < seqWindow && p.window>>(p.high-seq)&1 != 0
+}
+
+// again is what a repeat of a number in the window, which was judged, is told.
+func (p *producer) again(seq uint64) Outcome {
+	switch bit := uint64(1) << (p.high - seq); {
+	case p.refused&bit != 0:
+		return Refused
+	case p.partly&bit != 0:
+		return PartlyRefused
+	}
+	return Duplicate
+}
+
+// refuse notes of a number in the window, which was judged, what its repeats are
+// told.
+func (p *producer) refuse(seq uint64, again Outcome) {
+	bit := uint64(1) << (p.high - seq)
+	if again == Refused {
+		p.refused |= bit
+	} else {
+		p.partly |= bit
+	}
+}
+
 // producerPageLen is how many producers are allocated, and after a capture
-// copied, at once: 8 KiB.
+// copied, at once: 9 KiB.
 const producerPageLen = 128
 
 type producerPage [producerPageLen]producer

@@ -79,10 +79,10 @@ func (b *requests) request(kind byte, p []byte, once *once, held contents, clock
 	return nil
 }
 
-// noteRefused has the memory know which requests of the entry had each op
-// refused, and tells their repeats inside the entry.
+// noteRefused has the memory know which requests of the entry had ops refused,
+// each or some, and tells their repeats inside the entry.
 func (b *requests) noteRefused(once *once, overflows []engine.Overflow) {
-	refused, name := map[string]bool{}, []byte(nil) // by identity as an entry has it
+	again, name := map[string]Outcome{}, []byte(nil) // by identity as an entry has it
 	first := 0
 	for i := range b.all {
 		r, n := &b.all[i], 0
@@ -90,12 +90,16 @@ func (b *requests) noteRefused(once *once, overflows []engine.Overflow) {
 			n++
 		}
 		name = r.id.appendTo(append(name[:0], r.id.section()))
-		switch {
-		case b.outcomes[i] == Applied && n > 0 && n == r.end-first:
-			once.refuse(&r.id)
-			refused[string(name)] = true
-		case b.outcomes[i] == Duplicate && refused[string(name)]:
-			b.outcomes[i] = Refused
+		switch told, refused := again[string(name)]; {
+		case b.outcomes[i] == Applied && n > 0:
+			told = PartlyRefused
+			if n == r.end-first {
+				told = Refused
+			}
+			once.refuse(&r.id, told)
+			again[string(name)] = told
+		case b.outcomes[i] == Duplicate && refused:
+			b.outcomes[i] = told
 		}
 		first = r.end
 	}

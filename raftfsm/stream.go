@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math/bits"
 
 	"github.com/countd/countd/engine"
 )
@@ -17,12 +16,10 @@ import (
 //
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
 //	head:     "countd" | version 1 (1) | state kind (1) | applied index (8)
-//	rows:     width (1) | rows (4) | row …        1 to 32,768, ascending over the whole stream
-//	row:      key - key of the row before, 0 for the first of the section (uvarint)
-//	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
+//	rows:     streamrows.go; ascending over the whole stream
 //	cursors:  as rows, behind them
-//	sweep:    unread.go; once, behind the cursors
-//	feeds:    feedstream.go
+//	sweep:    sweep.go; once, behind the cursors
+//	feeds:    feed.go
 //	board:    JSON; once
 //	producers, gone, keys: oncestate.go; each once, behind all of a shard
 //	catalog:  JSON
@@ -49,10 +46,6 @@ const (
 
 	streamEnd = 255
 
-	// sectionRowsMax bounds the rows of a section, and with it what a reader of
-	// rows allocates: 17 MB at the most columns. It is above a usual segment's
-	// rows, so that nearly always a section is one segment.
-	sectionRowsMax = 1 << 15
 	// payloadMax bounds what a reader allocates on the word of a length field.
 	// The largest section of rows has 21.6 MB, 660 B a row; that of a catalog,
 	// with as many keyspaces, shards and nodes as there may be, some 3 MB.
@@ -273,73 +266,6 @@ func loadRows(table *engine.Table, p []byte, page *engine.Page) error {
 	}
 	if err := table.Load(page); err != nil {
 		return fmt.Errorf("%w: %w", errSnapshot, err)
-	}
-	return nil
-}
-
-// appendRows appends rows from … to-1 of a page.
-func appendRows(b []byte, p *engine.Page, from, to int) []byte {
-	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(to-from))
-	last := uint64(0)
-	for i := from; i < to; i++ {
-		id := p.IDs[i]
-		b = binary.AppendUvarint(b, id-last)
-		last = id
-		row, set := p.Row(i), uint64(0)
-		for c, v := range row {
-			if v != 0 {
-				set |= 1 << c
-			}
-		}
-		b = binary.AppendUvarint(b, set)
-		for ; set != 0; set &= set - 1 {
-			b = binary.AppendVarint(b, row[bits.TrailingZeros64(set)])
-		}
-	}
-	return b
-}
-
-// parseRows fills page, whose memory it uses again.
-func parseRows(p []byte, page *engine.Page) error {
-	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", errSnapshot, what, i) }
-	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
-		return bad("head", 0)
-	}
-	width, rows := int(p[0]), int(binary.LittleEndian.Uint32(p[1:]))
-	p = p[5:]
-	if rows < 1 || rows > sectionRowsMax {
-		return bad("number", rows)
-	}
-	page.IDs, page.Width, page.Counts = page.IDs[:0], width, page.Counts[:0]
-	id := uint64(0)
-	for i := range rows {
-		step, n := binary.Uvarint(p)
-		if n <= 0 {
-			return bad("key", i)
-		}
-		set, m := binary.Uvarint(p[n:])
-		if m <= 0 || set == 0 || bits.Len64(set) > width {
-			return bad("columns", i)
-		}
-		p = p[n+m:]
-		if i > 0 && id+step <= id {
-			return bad("order", i)
-		}
-		id += step
-		page.IDs = append(page.IDs, id)
-		for c := range width {
-			var v int64
-			if set>>c&1 != 0 {
-				if v, n = binary.Varint(p); n <= 0 || v == 0 {
-					return bad("count", i)
-				}
-				p = p[n:]
-			}
-			page.Counts = append(page.Counts, v)
-		}
-	}
-	if len(p) > 0 {
-		return bad("bytes after the last", rows)
 	}
 	return nil
 }

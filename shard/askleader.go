@@ -9,7 +9,7 @@ import (
 
 // AskCatalogLeader has the node that leads the catalog, this or another, answer
 // a call of Config.Handlers. The call is one that may be repeated. It waits for a
-// leader until ctx ends, and then returns ErrNoLeader or what the last try met.
+// leader until ctx ends, and then returns ErrNoLeader.
 func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		answer, err := n.askCatalogLeader(ctx, method, request)
@@ -19,7 +19,7 @@ func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []by
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
 		}
 	}
 }

@@ -49,18 +49,34 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 		if err != nil {
 			return nil, errLedBy(g.leader())
 		}
-		s, err := r.group.openSnapshotWithin(ctx, g.kind)
+		s, err := n.openProved(ctx, r.group, g.kind)
 		if err == nil {
 			return s, nil
 		}
-		// It is put off while the members change, and may be superseded before it
-		// is opened.
+		// It is put off while the members change, may be superseded before it is
+		// opened, and is worth nothing if the others cannot be asked.
 		select {
 		case <-time.After(retryPauseMax):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: no snapshot of group %d by the deadline: %w", ErrOverloaded, number, err)
 		}
 	}
+}
+
+// openProved takes a snapshot of a group that this node leads, and proves then that
+// no later leader had acknowledged anything before.
+func (n *Node) openProved(ctx context.Context, g *group, kind raftfsm.Kind) (*Snapshot, error) {
+	term := g.readyTerm.Load()
+	s, err := g.openSnapshotWithin(ctx, kind)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	if err := n.proveTerm(ctx, g, term); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // openSnapshotWithin is openSnapshot, which cannot be cut short: one that comes

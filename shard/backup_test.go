@@ -95,6 +95,19 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 }
 
+// A table is as wide as the words of its rows, whatever columns its keyspace has.
+func TestBackupOfFewColumnsIsRestored(t *testing.T) {
+	from, to := openMembers(t, 1)[0], openMembers(t, 1)[0]
+	ks := from.Keyspace("users") // has three
+	mustDo(t, from.Write(ks, &Write{Ops: []engine.Op{addTo(4, 0, 1), addTo(8, 2, -70_000)}, Deadline: soon()}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, facts := taken(t, []*Node{from}, ks.firstGroup)
+	if got, err := to.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), false); err != nil || got != facts || got.Rows != 2 {
+		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
+	}
+}
+
 func TestRestoreRefuses(t *testing.T) {
 	n := openMembers(t, 1)[0]
 	ks := n.Keyspace("posts")
@@ -178,5 +191,11 @@ func TestAskCatalogLeader(t *testing.T) {
 		if _, err := n.AskCatalogLeader(t.Context(), "nothing", nil); !errors.Is(err, errNoMethod) {
 			t.Errorf("%s: %v", n.cfg.NodeName, err)
 		}
+	}
+	mustDo(t, all[0].Close(t.Context())) // the catalog is on it alone
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := all[1].AskCatalogLeader(ctx, "nothing", nil); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("without the leader: %v", err)
 	}
 }

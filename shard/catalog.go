@@ -48,14 +48,11 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if err := checkKeyspace(&k); err != nil {
 		return nil, err
 	}
-	if isKept(k.Name) {
-		return nil, ErrKeyspaceExists
-	}
 	anyShards := k.Shards == 0
 	if anyShards {
 		k.Shards = ShardsDefault
 	}
-	r, err := n.Change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
 		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards,
 	}}})
 	switch {
@@ -72,7 +69,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if r.Exists && (r.Keyspace.Kind != KindCounters || !sameShards || !slices.Equal(r.Keyspace.Columns, k.Columns)) {
 		return nil, ErrKeyspaceExists
 	}
-	return n.served(ctx, k.Name)
+	return n.served(ctx, k.Name, index)
 }
 
 // AddColumns adds those columns that the keyspace does not have, at its end,
@@ -84,7 +81,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 	if k := n.Keyspace(name); k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
 		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
 	}
-	r, err := n.Change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -93,7 +90,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 	case r.Full:
 		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns", engine.ColumnsMax)}
 	}
-	return n.served(ctx, name)
+	return n.served(ctx, name, index)
 }
 
 // checkKeyspace refuses what no keyspace is made with. The name of the catalog's
@@ -101,6 +98,9 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 func checkKeyspace(k *Keyspace) error {
 	if k.Name == catalogName {
 		return &ArgumentError{"name", fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
+	}
+	if slices.Contains(reservedNames[:], k.Name) {
+		return &ArgumentError{"name", fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
 	}
 	if !nameForm.MatchString(k.Name) {
 		return &ArgumentError{"name", "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
@@ -110,6 +110,10 @@ func checkKeyspace(k *Keyspace) error {
 	}
 	return checkColumns(k.Columns)
 }
+
+// reservedNames are of keyspaces that are built in, with rows of other kinds, once
+// the cluster version has them.
+var reservedNames = [...]string{KeyspaceUnread, KeyspaceFeed, KeyspaceBoard}
 
 // idColumn is no name of a column: files of rows have the row's id under it.
 const idColumn = "id"
@@ -133,9 +137,9 @@ func checkColumns(columns []string) error {
 }
 
 // served returns the keyspace once this node knows it and, if it holds shards of
-// it, they can serve. The catalog has changed by then: that they cannot in time
-// must not read as if nothing had been done.
-func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
+// it, they can serve, and the other nodes know it. The catalog has changed by then:
+// that they cannot in time must not read as if nothing had been done.
+func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace, error) {
 	err := n.follow()
 	if errors.Is(err, ErrDraining) {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -156,5 +160,6 @@ func (n *Node) served(ctx context.Context, name string) (*Keyspace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
+	n.tell(ctx, index)
 	return k, nil
 }

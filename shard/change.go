@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -20,18 +21,24 @@ type changeAnswer struct {
 // returns its result once it is applied here. It waits for a leader until ctx
 // ends. A command whose Refused is set changed nothing.
 func (n *Node) Change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+	result, _, err := n.change(ctx, command)
+	return result, err
+}
+
+// change is Change, with the command's index in the catalog's log.
+func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, uint64, error) {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		answer, err := n.changeOnce(ctx, command)
 		switch {
 		case err == nil:
-			return &answer.Result, n.awaitCatalog(ctx, answer.Index)
+			return &answer.Result, answer.Index, n.awaitCatalog(ctx, answer.Index)
 		case !mayTryAgain(err, false) || n.draining.Load():
-			return nil, err
+			return nil, 0, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, err
+			return nil, 0, err
 		}
 	}
 }
@@ -53,13 +60,21 @@ func (n *Node) changeOnce(ctx context.Context, command *raftfsm.CatalogCommand) 
 	}
 	raw, err := n.calls.call(ctx, leader, methodChange, body)
 	if err != nil {
-		return nil, err
+		return nil, fateOfChange(err)
 	}
 	answer := &changeAnswer{}
 	if err := json.Unmarshal(raw, answer); err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadCall, err)
 	}
 	return answer, nil
+}
+
+// fateOfChange says of a command whose call failed with err what is known of it.
+func fateOfChange(err error) error {
+	if errors.Is(err, ErrDiskFull) {
+		return err
+	}
+	return fateOf(err)
 }
 
 func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
@@ -75,10 +90,12 @@ func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 }
 
 // awaitCatalog returns once this node's catalog has applied its log up to index.
+// What stands there has happened: that this node does not see it in time must not
+// read as if nothing had been done.
 func (n *Node) awaitCatalog(ctx context.Context, index uint64) error {
 	return n.waitUntil(ctx, func() error {
 		if n.catalog.Applied() < index {
-			return ErrNoQuorum
+			return fmt.Errorf("%w: it is not applied here yet", ErrOutcomeUnknown)
 		}
 		return nil
 	})
@@ -115,6 +132,9 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 		}
 		result := future.Response().(*raftfsm.CatalogResult)
 		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
+		// Followers hear with the next entry that this one is committed, and of an
+		// idle leader only after Timing.Commit.
+		n.meta.raft.Barrier(enqueueTimeoutMax)
 	}()
 	select {
 	case o := <-settled:

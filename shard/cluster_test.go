@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
@@ -182,6 +184,35 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
+// Nodes that stop together do not hand to each other: each group's leader changes
+// once for each node at most, and none waits for another.
+func TestAllHandOverAtOnce(t *testing.T) {
+	all := openMembers(t, 3)
+	terms := map[uint32]uint64{}
+	for _, g := range all[0].replicas() {
+		terms[g.cfg.Group] = g.stats().Term
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	handed := make(chan error)
+	for _, n := range all {
+		go func() { handed <- n.HandOver(ctx) }()
+	}
+	for range all {
+		mustDo(t, <-handed)
+	}
+	for _, n := range all {
+		for _, g := range n.replicas() {
+			if changes := g.stats().Term - terms[g.cfg.Group]; changes > uint64(len(all)) {
+				t.Errorf("group %d changed its leader %d times", g.cfg.Group, changes)
+			}
+		}
+		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []uint32{catalogGroup}); n != all[0] && !errors.Is(err, ErrDraining) {
+			t.Errorf("%s would take what is handed to it: %v", n.cfg.NodeName, err)
+		}
+	}
+}
+
 // A shard moves from one node to another while it is written to: nothing is
 // lost, the old replica is deleted and the new one has what the others have.
 func TestReplicaMoves(t *testing.T) {
@@ -244,11 +275,56 @@ func TestReplicaMoves(t *testing.T) {
 	}
 }
 
+// A node that is down while its replica moves away, so that nobody tells it, comes
+// back, deletes the replica, and is ready.
+func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
+	all := openMembers(t, 4)
+	number := all[0].Keyspace("posts").firstGroup
+	down, spare := all[2], all[3]
+	if !slices.Contains(all[0].holders(number), down.cfg.NodeKey) || down.LeadsCatalog() {
+		t.Fatalf("group %d is on %q", number, all[0].holders(number))
+	}
+	cfg := down.cfg
+	cfg.ClusterAddr, cfg.Metrics = down.mux.Addr().String(), prometheus.NewRegistry()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	mustDo(t, down.Close(ctx))
+
+	target := all[0].holders(number)
+	moved := append(without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
+	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	eventually(t, "it is removed from the group", func() bool {
+		g := spare.replicaOf(number)
+		return g != nil && len(g.voters()) == 3 && !slices.Contains(g.voters(), raft.ServerID(down.cfg.NodeKey))
+	})
+	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
+		for _, n := range all[:2] {
+			if n.replicaOf(number).ready() == nil {
+				_ = n.handOver(number, spare.cfg.NodeKey) // it may be busy
+			}
+		}
+		return spare.replicaOf(number).ready() == nil
+	})
+	again, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
+	eventually(t, "its replica is deleted", func() bool { return again.replicaOf(number) == nil })
+	mustDo(t, again.WaitReady(ctx))
+}
+
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
+	f.Add(appendStandingsAsked(nil, []standingAsked{{1, 7}, {64, 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wireReader{rest: b}
+		if asked, err := parseStandingsAsked(&r); err == nil {
+			s := wireReader{rest: appendStandingsAsked(nil, asked)}
+			if again, err := parseStandingsAsked(&s); err != nil || !slices.Equal(again, asked) {
+				t.Fatalf("%+v became %+v, %v", asked, again, err)
+			}
+		}
+		r = wireReader{rest: b}
 		if q := parseRead(&r); r.end() == nil {
 			s := wireReader{rest: appendRead(nil, q)}
 			if again := parseRead(&s); s.end() != nil || !slices.Equal(again.keys, q.keys) {

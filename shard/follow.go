@@ -115,20 +115,33 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	return nil
 }
 
-// dropReplica closes this node's replica of a group and deletes it.
+// dropReplica closes this node's replica of a group and deletes it, unless the
+// group has it as a member again or none says that it has not: then the replica is
+// opened once more. What its caller heard may be long ago, as it waited for the
+// lock; and until it was closed the replica may have been given a vote and
+// acknowledged writes.
 func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	if n.draining.Load() {
 		return nil
 	}
+	leader := g.leader() // the hint that is left may be older
 	g.replica.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	if err := r.close(ctx, false); err != nil {
-		return err
+		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
 	}
-	return n.giveUp(g.number)
+	if view := n.catalog.View(); !n.wasRemoved(g, leader, view) {
+		n.cfg.Logger.Info("this node's replica is in its group again, or may be, and is kept", "group", g.number)
+		return n.openReplica(g, view)
+	}
+	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number)
+	if err := n.giveUp(g.number); err != nil {
+		return fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err)
+	}
+	return nil
 }
 
 // close answers what waits, then stops the replica.
@@ -177,8 +190,35 @@ func (n *Node) holders(number uint32) []string { return n.catalog.View().Groups[
 // alone reports whether there is no other node to ask.
 func (n *Node) alone() bool { return len(n.catalog.View().Nodes) < 2 }
 
-// addrOf returns where a node listens for other nodes.
+// addrOf returns where a node listens for other nodes, "" for one that another
+// has taken the place of: who listens there now must not be taken for it. What the
+// living say comes before the catalog: that has a new address only once its node
+// has been reached there.
 func (n *Node) addrOf(node string) (string, bool) {
-	found, ok := n.catalog.View().Nodes[node]
+	view := n.catalog.View()
+	found, ok := view.Nodes[node]
+	if displaced(view, node) {
+		return "", true
+	}
+	if n.cfg.LiveAddr != nil {
+		if addr := n.cfg.LiveAddr(node); addr != "" {
+			return addr, true
+		}
+	}
 	return found.ClusterAddr, ok
+}
+
+// displaced reports whether a node is leaving and another has its address: it was
+// wiped, and can never be back.
+func displaced(view *raftfsm.CatalogView, node string) bool {
+	old := view.Nodes[node]
+	if old.State != raftfsm.NodeLeaving {
+		return false
+	}
+	for key, other := range view.Nodes {
+		if key != node && other.ClusterAddr == old.ClusterAddr && other.State != raftfsm.NodeLeaving {
+			return true
+		}
+	}
+	return false
 }

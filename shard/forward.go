@@ -206,7 +206,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 // already if it was refused.
 func (n *Node) proposeForwarded(g *counterGroup, f *forwarded) *proposal {
 	r, err := g.led()
-	if err == nil && n.headroom.diskFull.Load() {
+	if err == nil && (n.headroom.diskFull.Load() || r.votersFull.Load()) {
 		err = ErrDiskFull
 	}
 	if err != nil {
@@ -272,7 +272,7 @@ func parseSettled(r *wireReader, width int) *proposal {
 	q := refusedProposal(nil)
 	q.width = width
 	index := r.uint()
-	outcome := raftfsm.Outcome(r.uintTo(uint64(raftfsm.Refused)))
+	outcome := raftfsm.Outcome(r.uintTo(uint64(raftfsm.PartlyRefused)))
 	q.ops = int(r.uintTo(queueOpsMax))
 	if q.ops*width > len(r.rest) {
 		r.fail(fmt.Sprintf("%d rows", q.ops))

@@ -34,6 +34,9 @@ type group struct {
 
 	members committedMembers
 	first   bool // of the voters of a group that was made just now
+	// heirless is set while no other voter would lead the group in this node's
+	// place, as far as its last shed has seen.
+	heirless atomic.Bool
 
 	leadership chan bool // raft's NotifyCh: raft waits until it is read
 	// readyTerm is the term whose barrier was applied here while this node
@@ -42,12 +45,14 @@ type group struct {
 	// barrierIndex is that of this term's barrier, set before readyTerm. What is
 	// committed behind it reaches the FSM.
 	barrierIndex atomic.Uint64
+	askFirst     atomic.Uint32 // the voter, of the others, that proveTerm asks first
 
 	// gate is held for reading while something is handed to raft's queue and
 	// for writing to set closing: behind it the queue only empties.
 	gate    sync.RWMutex
 	closing bool
 
+	settings     sync.Mutex  // held by reload
 	snapshotting sync.Mutex  // held by snapshot
 	withoutRoom  atomic.Bool // a snapshot is due and the disk has no room for it
 

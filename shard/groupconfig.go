@@ -114,7 +114,7 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 }
 
 func (c groupConfig) raftLogger() *raftLogger {
-	return &raftLogger{slog: c.Logger.With("group", c.Group)}
+	return &raftLogger{slog: c.Logger.With("group", c.Group), failures: &c.Mux.failures}
 }
 
 // raftConfig returns what raft is started with. leadership is raft's NotifyCh.

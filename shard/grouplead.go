@@ -62,10 +62,19 @@ func (g *group) confirm() {
 // for it, but lets a follower look at its clock when its heartbeat timeout is
 // made shorter, and one that has heard of no leader then stands for election.
 func (g *group) campaign() error {
-	conf := g.raft.ReloadableConfig()
-	conf.HeartbeatTimeout--
-	if err := g.raft.ReloadConfig(conf); err != nil {
+	err := g.reload(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
+	if err != nil {
 		return fmt.Errorf("cannot stand for election: %w", err)
 	}
 	return nil
+}
+
+// reload changes those of raft's settings that can be changed. raft takes all of
+// them at once: of two changes at the same time one would be lost.
+func (g *group) reload(change func(*raft.ReloadableConfig)) error {
+	g.settings.Lock()
+	defer g.settings.Unlock()
+	conf := g.raft.ReloadableConfig()
+	change(&conf)
+	return g.raft.ReloadConfig(conf)
 }

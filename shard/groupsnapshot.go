@@ -67,9 +67,8 @@ func (g *group) setTrailing(bytes, entries int64) error {
 	if bytes > 0 && entries > 0 {
 		trailing = g.dueBytes() / max(1, bytes/entries)
 	}
-	conf := g.raft.ReloadableConfig()
-	conf.TrailingLogs = uint64(max(trailing, trailingEntriesMin))
-	if err := g.raft.ReloadConfig(conf); err != nil {
+	trailing = max(trailing, trailingEntriesMin)
+	if err := g.reload(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
 	}
 	return nil

@@ -39,6 +39,7 @@ const (
 type headroom struct {
 	memoryFull atomic.Bool
 	diskFull   atomic.Bool
+	votersFull atomic.Int64 // groups led here of which too few voters have room
 
 	memoryLimit uint64        // bytes; 0 for none
 	diskReserve uint64        // bytes; 0 for none
@@ -130,7 +131,8 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 	if h.diskFull.Load() {
 		return ErrDiskFull
 	}
-	if !h.memoryFull.Load() {
+	memoryFull := h.memoryFull.Load()
+	if !memoryFull && h.votersFull.Load() == 0 {
 		return nil
 	}
 	for i := range w.Ops {
@@ -139,7 +141,10 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		if err != nil {
 			continue
 		}
-		if w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i]) {
+		if r.votersFull.Load() {
+			return ErrDiskFull
+		}
+		if memoryFull && (w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i])) {
 			return &NewRowError{Op: i}
 		}
 	}

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -153,6 +154,9 @@ func (l *lane[Q, A]) withdraw(it *laneItem[Q, A]) bool {
 // run sends what waits until nothing does.
 func (l *lane[Q, A]) run() {
 	for {
+		// Who was answered or woken by the same thing as the first of the queue asks
+		// in this turn of the scheduler too, and is sent with it.
+		runtime.Gosched()
 		b := l.take()
 		if b == nil {
 			return

@@ -2,12 +2,13 @@ package shard
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 )
 
-// logAheadWarn is how far a group's log may be ahead of the clock before that is
-// logged. Clocks of machines that are looked after differ by less.
-const logAheadWarn = time.Minute
+// logOffWarn is how far a group's log may be off the clock before that is logged.
+// Clocks of machines that are looked after differ by less.
+const logOffWarn = time.Minute
 
 // logClock is the time that a group's entries are stamped with: the process's
 // clock when it was made, or the log's own time where that is later, and what
@@ -16,31 +17,66 @@ const logAheadWarn = time.Minute
 // this one does not stand still until this one has come up: it would forget
 // nothing, and a group whose memory is full would refuse new keys.
 //
-// One goroutine uses it.
+// While the process's clock is ahead, as after one that was wrong at the start is
+// set right, this one goes at twice the speed. It forgets up to twice as fast, and
+// not at once; but it must come up: keys that tell when they were made are refused
+// if that is too far ahead of the log.
 type logClock struct {
-	at, since time.Time // at was the time at since
-	logTime   func() time.Time
-	logger    *slog.Logger
+	logTime func() time.Time
+	logger  *slog.Logger
+
+	mu struct {
+		sync.Mutex           // one goroutine asks for the time, metrics for how far it is off
+		at         time.Time // what the clock said at since, without a monotonic reading
+		since      time.Time
+		late       bool // by more than logOffWarn, which was logged
+	}
 }
 
 // newLogClock returns a clock that is never behind logTime, the latest stamp of
 // the entries that were applied here.
 func newLogClock(logTime func() time.Time, logger *slog.Logger) *logClock {
+	c := &logClock{logTime: logTime, logger: logger}
 	now := time.Now()
-	return &logClock{at: now, since: now, logTime: logTime, logger: logger}
+	c.mu.at, c.mu.since = now.Round(0), now
+	return c
 }
 
 func (c *logClock) now() time.Time {
-	now := c.at.Add(time.Since(c.since))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.mu.at, c.mu.since = c.readLocked(now), now
 	// Stamps of this clock are never above it, so what is comes from another
 	// process.
-	stamped := c.logTime()
-	if !stamped.After(now) {
-		return now
+	if stamped := c.logTime(); stamped.After(c.mu.at) {
+		c.mu.at = stamped
+		if ahead := time.Until(stamped); ahead > logOffWarn {
+			c.logger.Warn("the log's time is ahead of this machine's clock and goes on from there", "by", ahead.Round(time.Second))
+		}
 	}
-	c.at, c.since = stamped, time.Now()
-	if ahead := time.Until(stamped); ahead > logAheadWarn {
-		c.logger.Warn("the log's time is ahead of this machine's clock and goes on from there", "by", ahead.Round(time.Second))
+	behind := now.Round(0).Sub(c.mu.at)
+	if late := behind > logOffWarn; late != c.mu.late {
+		if c.mu.late = late; late {
+			c.logger.Warn("this machine's clock was set ahead; the log's time goes at twice the speed until it is there", "by", behind.Round(time.Second))
+		}
 	}
-	return stamped
+	return c.mu.at
+}
+
+// behind returns how far the next stamp would be behind the process's clock, 0 if
+// it would not.
+func (c *logClock) behind() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	wall := now.Round(0)
+	return max(0, min(wall.Sub(c.readLocked(now)), wall.Sub(c.logTime())))
+}
+
+// readLocked returns what the clock says, the log's own time not looked at.
+func (c *logClock) readLocked(now time.Time) time.Time {
+	passed := now.Sub(c.mu.since)
+	at := c.mu.at.Add(passed)
+	return at.Add(max(0, min(passed, now.Round(0).Sub(at))))
 }

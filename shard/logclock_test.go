@@ -48,6 +48,40 @@ func TestLogClock(t *testing.T) {
 	})
 }
 
+// A clock that was made while the machine's was an hour behind goes at twice the
+// speed until it has come up, and then as the machine's does.
+func TestLogClockComesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := newLogClock(func() time.Time { return time.Time{} }, slog.New(slog.NewTextHandler(&out, nil)))
+		c.mu.at = c.mu.at.Add(-time.Hour)
+		began := time.Now()
+		for _, step := range []struct {
+			name           string
+			sleep          time.Duration
+			behind, passed time.Duration // passed: by the clock, since it was made
+		}{
+			{"at once", 0, time.Hour, 0},
+			{"after a second", time.Second, time.Hour - time.Second, 2 * time.Second},
+			{"idle for long", 30*time.Minute - time.Second, 30 * time.Minute, time.Hour},
+			{"nearly there", 30*time.Minute - time.Second, time.Second, 2*time.Hour - 2*time.Second},
+			{"past it", 2 * time.Second, 0, 2*time.Hour + time.Second},
+			{"and on", time.Minute, 0, 2*time.Hour + time.Minute + time.Second},
+		} {
+			time.Sleep(step.sleep)
+			if got := c.behind(); got != step.behind {
+				t.Errorf("%s: behind by %v, want %v", step.name, got, step.behind)
+			}
+			if got := c.now().Sub(began) + time.Hour; got != step.passed {
+				t.Errorf("%s: %v has passed, want %v", step.name, got, step.passed)
+			}
+		}
+		if n := strings.Count(out.String(), "twice the speed"); n != 1 {
+			t.Errorf("%d warnings: %s", n, &out)
+		}
+	})
+}
+
 // A log that one start with a clock a year ahead has stamped goes on forgetting:
 // a memory with room for five keys takes one a minute for ever.
 func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
@@ -71,10 +105,10 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 				t.Fatalf("key %d: %v", key, err)
 			}
 		}
-		right := p.clock.at
-		p.clock.at = right.AddDate(1, 0, 0)
+		right := p.clock.mu.at
+		p.clock.mu.at = right.AddDate(1, 0, 0)
 		send(0)
-		p.clock.at = right // as after a restart with the clock set right
+		p.clock.mu.at = right // as after a restart with the clock set right
 		for key := range 100 {
 			time.Sleep(time.Minute)
 			send(key + 1)

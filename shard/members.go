@@ -26,9 +26,13 @@ const (
 // change at a time, and none of a node that no longer leads.
 //
 // The order keeps as many voters as there were: what joins is a non-voter until
-// it has caught up, and nobody leaves before all that join are voters.
+// it has caught up, and nobody leaves before all that join are voters: only he
+// whose address one that joins has, as he is lost already.
 func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, string) (uint64, error)) (string, error) {
 	servers := g.configuration().Servers
+	if step, err := g.moveStep(servers, slices.Concat(target, others)); step != "" || err != nil {
+		return step, err
+	}
 	if step, err := g.admitStep(ctx, servers, target, others, behind); step != "" || err != nil {
 		return step, err
 	}
@@ -65,14 +69,39 @@ func suffrageOf(servers []raft.Server, key string) raft.ServerSuffrage {
 	return absent
 }
 
-// admitStep adds the first node that is missing, or makes the first voter of
+// moveStep gives the first member that has moved its new address: raft takes no
+// address twice, so the old one would keep out whoever has it next.
+func (g *group) moveStep(servers []raft.Server, all []member) (string, error) {
+	for _, m := range all {
+		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
+		if taken || m.addr == "" || suffrageOf(servers, m.key) == absent {
+			continue
+		}
+		// Of one that has a vote this changes the address alone.
+		err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
+		return "moved " + m.key + " to " + m.addr, err
+	}
+	return "", nil
+}
+
+// admitStep adds the first node that is missing, or takes out whose address it
+// has, or makes the first voter of
 // those that have caught up.
 func (g *group) admitStep(ctx context.Context, servers []raft.Server, target, others []member,
 	behind func(context.Context, string) (uint64, error)) (string, error) {
-	for _, m := range slices.Concat(target, others) {
-		if suffrageOf(servers, m.key) == absent {
+	all := slices.Concat(target, others)
+	for _, m := range all {
+		if suffrageOf(servers, m.key) != absent {
+			continue
+		}
+		at := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
+		if at < 0 {
 			err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
 			return "added " + m.key, err
+		}
+		old := servers[at].ID // raft takes no address twice
+		if !slices.ContainsFunc(all, func(m member) bool { return m.key == string(old) }) {
+			return "removed " + string(old) + ", whose address " + m.key + " has", g.changed(g.raft.RemoveServer(old, 0, memberTimeout))
 		}
 	}
 	for _, m := range target {

@@ -51,6 +51,7 @@ type Mux struct {
 	prefaces chan struct{}  // a token for each connection in its preface
 	wg       sync.WaitGroup // serve, and receive for each connection in its preface
 	done     chan struct{}
+	failures peerFailures // of raft's connections to peers
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -230,7 +231,7 @@ func (m *Mux) finish(conn net.Conn, p preface, err error) (receiver, error) {
 	case p.kind == kindCall:
 		return m.calls, nil
 	case m.mu.layers[p.group] == nil:
-		return nil, fmt.Errorf("group %d is not here", p.group)
+		return nil, fmt.Errorf("%w: group %d is not here", errEarly, p.group)
 	}
 	return m.mu.layers[p.group], nil
 }
@@ -250,15 +251,30 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if p.kind != kindRaft && (p.kind != kindCall || p.group != 0) {
 		return preface{}, fmt.Errorf("unknown kind %d of group %d", p.kind, p.group)
 	}
-	if p.cluster != m.cfg.ClusterID {
+	switch own, none := m.cfg.ClusterID, [16]byte{}; {
+	case p.cluster == own:
+	case own == none:
+		return preface{}, fmt.Errorf("%w: it is of cluster %x, this node has none yet", errEarly, p.cluster)
+	case p.cluster == none:
+		return preface{}, fmt.Errorf("%w: it is of a node that has no cluster yet", errEarly)
+	default:
 		return preface{}, fmt.Errorf("it is of cluster %x, this is %x", p.cluster, m.cfg.ClusterID)
 	}
 	return p, conn.SetReadDeadline(time.Time{})
 }
 
+// errEarly is why a connection is refused that may come at any time: a node is
+// reached before it has joined the cluster, or opened a group that it is to have,
+// or after it has closed one. Who made it tells if that lasts.
+var errEarly = errors.New("nobody is here for it")
+
 func (m *Mux) refuse(conn net.Conn, err error) {
 	conn.Close()
-	m.cfg.Logger.Warn("refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
+	level := slog.LevelWarn
+	if errors.Is(err, errEarly) {
+		level = slog.LevelDebug
+	}
+	m.cfg.Logger.Log(context.Background(), level, "refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
 // dial connects to another node's cluster port and says what the connection is

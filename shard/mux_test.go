@@ -88,21 +88,22 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 	for _, test := range []struct {
 		name, reason string
 		sent         []byte
-	}{
+	}{ // of clusters and groups that are not here yet, nobody is warned
 		{"http", "begins with", []byte("GET / HTTP/1.1\r\nHost: countd.example\r\n\r\n")},
 		{"short", "cannot read", good[:10]},
 		{"nothing", "cannot read", nil},
 		{"checksum", "checksum", changed(good, prefaceBytes-1)},
 		{"version", "version", changed(good, 4)},
 		{"kind", "kind", appendPreface(nil, preface{kind: 9, cluster: cluster, group: 1})},
-		{"cluster", "cluster", appendPreface(nil, preface{kind: kindRaft, group: 1})},
+		{"cluster", "level=WARN msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{9}, group: 1})},
+		{"no cluster", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, group: 1})},
 		{"group of a call", "kind", appendPreface(nil, preface{kind: kindCall, cluster: cluster, group: 1})},
 		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
-		{"group", "group 2 is not here", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
+		{"group", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			logged := &lockedBuffer{}
-			m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: cluster, Logger: slog.New(slog.NewTextHandler(logged, nil))})
+			m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: cluster, Logger: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			mustDo(t, err)
 			defer m.Close()
 			layer := mustLayer(t, m, 1)
@@ -300,6 +301,7 @@ func TestRaftLogger(t *testing.T) {
 	sub.Error("failed", "servers", hclog.Fmt("%+v", []int{1, 2}))
 	sub.Warn("election")
 	sub.Warn("heartbeat timeout reached, starting election (quiet)")
+	sub.Error("failed to take snapshot", "error", errors.New("cannot take snapshot now, wait until the quiet entry has been applied"))
 	sub.Info("quiet")
 	sub.Debug("quiet")
 	got := logged.String()

@@ -79,7 +79,7 @@ func (l *muxLayer) offer(conn net.Conn) error {
 		return err
 	}
 	select {
-	case l.accepts <- c:
+	case l.accepts <- &servedConn{muxConn: c}:
 		return nil
 	default:
 		c.Close()

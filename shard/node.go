@@ -53,9 +53,14 @@ type Config struct {
 	// Handlers answer further calls of other nodes, by name. nil for none.
 	Handlers map[string]Handler
 	// Alive tells whether a node seems to be there, as a hint. nil for all.
-	Alive   func(nodeKey string) bool
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer
+	Alive func(nodeKey string) bool
+	// LiveAddr tells where a living node of this cluster says, by other ways than
+	// the catalog, that it listens for others; "" for one that is not heard of. A
+	// node that was started at another address is reached there before it can put
+	// that into the catalog. It must not wait. nil for none.
+	LiveAddr func(nodeKey string) string
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)
@@ -93,12 +98,6 @@ const (
 	CursorIdleMax = raftfsm.CursorIdleMax
 )
 
-// isKept reports whether a name is of a keyspace of another kind than counters, also
-// where the cluster version does not allow it yet.
-func isKept(name string) bool {
-	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name && k.Kind != KindCounters })
-}
-
 // IsBuiltin reports whether every cluster begins with a keyspace of this name.
 func IsBuiltin(name string) bool {
 	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name })
@@ -118,17 +117,18 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect and runSweep, which Open starts and
-// Close stops and waits for; those of asking, which end at the deadline of what
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom and runSweep, which
+// Open starts and Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
-	cfg     Config
-	life    string // tells this life of the node from others
-	mux     *Mux
-	calls   *calls
-	meta    *group
-	catalog *raftfsm.Catalog
-	metrics *stageMetrics
+	cfg       Config
+	life      string // tells this life of the node from others
+	mux       *Mux
+	calls     *calls
+	meta      *group
+	metaFresh freshness
+	catalog   *raftfsm.Catalog
+	metrics   *stageMetrics
 
 	clusterHash uint32 // of tokens
 
@@ -146,7 +146,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runSweep
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -235,6 +235,7 @@ func (n *Node) start() error {
 	if n.meta, err = n.openHere(cfg); err != nil {
 		return err
 	}
+	n.metaFresh.ask = n.askCatalog
 	n.serveCalls()
 	if n.meta.soleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -252,6 +253,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runHouse)
 	n.running.Go(n.runSuspect)
+	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runSweep)
 	return nil
 }
@@ -280,7 +282,7 @@ func (n *Node) Ready() error {
 		return ErrDraining
 	}
 	if _, in := n.catalog.View().Nodes[n.cfg.NodeKey]; !in {
-		return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
+		return fmt.Errorf("%w: the cluster has not taken this node in yet, or has removed it", ErrNoLeader)
 	}
 	if err := n.meta.follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)
@@ -327,25 +329,39 @@ func (n *Node) waitUntil(ctx context.Context, condition func() error) error {
 }
 
 // HandOver has other nodes lead what this one leads, and returns when it leads
-// nothing that another could, or with ctx's error.
+// nothing that another would, or with ctx's error. No other node hands over to this
+// one from then on.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.handingOver.Store(true)
 	n.wakeReconcile()
-	return n.waitUntil(ctx, func() error {
+	began, _ := n.toHandOver()
+	err := n.waitUntil(ctx, func() error {
 		if n.draining.Load() {
 			return ErrDraining
 		}
-		led := 0
-		for _, g := range n.replicas() {
-			if g.ready() == nil && len(g.voters()) > 1 {
-				led++
-			}
-		}
-		if led > 0 {
+		if led, heirless := n.toHandOver(); led > heirless {
 			return fmt.Errorf("%d groups are still led here", led)
 		}
 		return nil
 	})
+	if led, _ := n.toHandOver(); began > 0 {
+		n.cfg.Logger.Info("handed over what was led here", "groups", max(0, began-led), "kept", led)
+	}
+	return err
+}
+
+// toHandOver counts the groups of several voters that this node leads, and those of
+// them that no other would.
+func (n *Node) toHandOver() (led, heirless int) {
+	for _, g := range n.replicas() {
+		if g.ready() != nil || len(g.voters()) < 2 {
+			continue
+		}
+		if led++; g.heirless.Load() {
+			heirless++
+		}
+	}
+	return led, heirless
 }
 
 // replicas returns all groups of this node, the catalog's included.
@@ -385,6 +401,7 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	wg.Wait()
 	if n.meta != nil {
+		n.metaFresh.close()
 		errs = append(errs, n.meta.close(ctx, true))
 	}
 	n.headroom.close()

@@ -230,6 +230,9 @@ func TestCreateKeyspace(t *testing.T) {
 		{"name", Keyspace{Name: "a\n", Columns: []string{"a"}, Shards: 1}},
 		{"name", Keyspace{Name: strings.Repeat("a", 64), Columns: []string{"a"}, Shards: 1}},
 		{"name", Keyspace{Name: "meta", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: "unread", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: "feed", Columns: []string{"a"}, Shards: 1}},
+		{"name", Keyspace{Name: "board", Columns: []string{"a"}, Shards: 1}},
 		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: -1}},
 		{"shards", Keyspace{Name: "y", Columns: []string{"a"}, Shards: ShardsMax + 1}},
 		{"columns", Keyspace{Name: "y", Shards: 1}},
@@ -278,10 +281,10 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 	}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.served(late, "x1"); !errors.Is(err, ErrOutcomeUnknown) {
+	if _, err := n.served(late, "x1", 0); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
-	if k, err := n.served(t.Context(), "x1"); err != nil || k.Shards != 8 {
+	if k, err := n.served(t.Context(), "x1", 0); err != nil || k.Shards != 8 {
 		t.Errorf("%+v, %v", k, err)
 	}
 }

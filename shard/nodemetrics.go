@@ -22,6 +22,16 @@ func (n *Node) registerGauges() error {
 			n.logAheadSeconds,
 		},
 		{
+			"countd_log_clock_behind_seconds",
+			"How far the clock that stamps the logs is behind this machine's, which was set ahead; it comes up at twice the speed.",
+			n.logBehindSeconds,
+		},
+		{
+			"countd_groups_without_room",
+			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
+			func() float64 { return float64(n.headroom.votersFull.Load()) },
+		},
+		{
 			"countd_snapshots_put_off",
 			"Groups whose snapshot is due and put off until the disk has room for it.",
 			n.snapshotsPutOff,
@@ -102,6 +112,16 @@ func (n *Node) logAheadSeconds() float64 {
 		}
 	}
 	return ahead
+}
+
+func (n *Node) logBehindSeconds() float64 {
+	behind := time.Duration(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			behind = max(behind, r.proposer.clock.behind())
+		}
+	}
+	return behind.Seconds()
 }
 
 func (n *Node) snapshotsPutOff() float64 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -49,8 +50,19 @@ func TestMetricsOfTheMemory(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	if ahead := metricOf(t, n, "countd_log_clock_ahead_seconds"); ahead > logAheadWarn.Seconds() {
+	if ahead := metricOf(t, n, "countd_log_clock_ahead_seconds"); ahead > logOffWarn.Seconds() {
 		t.Errorf("the log is ahead by %v s", ahead)
+	}
+	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind > logOffWarn.Seconds() {
+		t.Errorf("the log is behind by %v s", behind)
+	}
+	clock := n.shardOf(1).replica.Load().proposer.clock
+	clock.mu.Lock()
+	clock.mu.at = clock.mu.at.Add(-time.Hour)
+	clock.mu.Unlock()
+	clock.logTime = func() time.Time { return time.Time{} } // nothing is written any more
+	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind < 3000 {
+		t.Errorf("the log is behind by %v s only", behind)
 	}
 }
 

@@ -3,8 +3,12 @@ package shard
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
 )
@@ -34,6 +38,72 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	send(addTo(0, 0, 1), addTo(1, 0, 1))
 	if got := mustGet(t, n, ks, ReadOptions{}, 0, 1); got[0] != int64(seq) || got[4] != 2 {
 		t.Errorf("%d writes to both, or to the first: counts %v", seq, got)
+	}
+}
+
+// A retry that completes a batch is a duplicate by its key, and not by its
+// producer; what is repeated after that is one by both.
+func TestARetryThatCompletesABatch(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	key := ByKey([]byte("k"))
+	for tries := 0; key.Shard(4) == 1; tries++ { // which is out of reach
+		key = ByKey(fmt.Append(nil, "k", tries))
+	}
+	for name, test := range map[string]struct {
+		id       RequestID
+		complete bool // what the retry is told
+	}{"key": {key, true}, "producer": {ByProducer([]byte("p"), 1), false}} {
+		t.Run(name, func(t *testing.T) {
+			w := &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, ID: test.id}
+			before := mustGet(t, n, ks, ReadOptions{}, 0, 1, 2, 3)
+			hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
+			w.Deadline = time.Now().Add(100 * time.Millisecond)
+			if partial := (*PartialError)(nil); !errors.As(n.Write(ks, w), &partial) {
+				t.Fatal("it is not told in part")
+			}
+			hinder(n, ks, 1, heldGroup{})
+			for round, want := range []bool{test.complete, true, true} {
+				w.Deadline = soon()
+				mustDo(t, n.Write(ks, w))
+				if w.Duplicate != want {
+					t.Errorf("round %d: duplicate %v, want %v", round, w.Duplicate, want)
+				}
+			}
+			after := mustGet(t, n, ks, ReadOptions{}, 0, 1, 2, 3)
+			for i := 0; i < len(after); i += 5 {
+				if after[i] != before[i]+1 {
+					t.Errorf("id %d: count %d, want %d", i/5, after[i], before[i]+1)
+				}
+			}
+		})
+	}
+}
+
+// Of copies of a keyed batch sent at once, one is not called a duplicate.
+func TestOneOfManyCopiesIsFirst(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	const rounds, copies = 10, 30
+	for round := range rounds {
+		var first atomic.Int32
+		var all sync.WaitGroup
+		for range copies {
+			all.Go(func() {
+				w := &Write{ID: ByKey(fmt.Append(nil, "k", round)), Deadline: soon()}
+				for id := range uint64(4) {
+					w.Ops = append(w.Ops, addTo(id, 0, 1))
+				}
+				if err := n.Write(ks, w); err != nil {
+					t.Error(err)
+				} else if !w.Duplicate {
+					first.Add(1)
+				}
+			})
+		}
+		if all.Wait(); first.Load() != 1 {
+			t.Errorf("round %d: %d of %d copies are no duplicates", round, first.Load(), copies)
+		}
 	}
 }
 

@@ -203,7 +203,10 @@ func TestReplicaThatComesBackWaitsForItsLeader(t *testing.T) {
 			break
 		}
 	}
-	mustDo(t, n.dropReplica(g, g.replica.Load()))
+	n.changing.Lock()
+	old := g.replica.Swap(nil)
+	mustDo(t, errors.Join(old.close(t.Context(), false), n.giveUp(g.number)))
+	n.changing.Unlock()
 	mustDo(t, n.follow())
 	r := g.replica.Load()
 	if r.group.first || len(r.group.cfg.Initial) > 0 {

@@ -8,16 +8,18 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodTerms    = "terms"    // groups → the term of each replica
+	methodStanding = "standing" // groups → the place of each replica, at once
 	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
 	methodRead     = "read"     // parts of reads → rows
 	methodScan     = "scan"     // one shard's next rows
 	methodPropose  = "propose"  // parts of writes for one group → what became of each
 	methodProgress = "progress" // groups → the last index of each replica's log
 	methodChange   = "change"   // a command for the catalog → its result
+	methodKnow     = "know"     // an index of the catalog's log → that the node knows it
 	methodTransfer = "transfer" // a group and a node → its leadership handed over
 	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodReport   = "report"   // → what the node says of itself, as JSON
+	methodRoom     = "room"     // → whether the node's disk is at its reserve
 	methodBoard    = "board"    // the board's group, a read of it → the board, as JSON
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
@@ -38,9 +40,9 @@ const (
 
 // peer is another node: what waits to be asked of it, by kind.
 type peer struct {
-	terms   *lane[uint32, uint64]
-	confirm *lane[uint32, confirmed]
-	reads   *lane[*remoteRead, readAnswer]
+	standings *lane[standingAsked, standing]
+	confirm   *lane[uint32, confirmed]
+	reads     *lane[*remoteRead, readAnswer]
 }
 
 // peer returns the lanes to a node, which are made when it is first asked.
@@ -57,8 +59,8 @@ func (n *Node) peer(node string) *peer {
 
 func (n *Node) newPeer(node string) *peer {
 	return &peer{
-		terms: newLane(laneConfig[uint32, uint64]{
-			Send: n.sendTerms(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
+		standings: newLane(laneConfig[standingAsked, standing]{
+			Send: n.sendStandings(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 		}),
 		confirm: newLane(laneConfig[uint32, confirmed]{
 			Send: n.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
@@ -76,7 +78,7 @@ func (n *Node) closePeers() {
 	n.peersMu.Lock()
 	defer n.peersMu.Unlock()
 	for _, p := range n.peers {
-		p.terms.close()
+		p.standings.close()
 		p.confirm.close()
 		p.reads.close()
 	}
@@ -90,7 +92,7 @@ func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.handle(method, handle)
 	}
-	n.calls.handle(methodTerms, n.serveTerms)
+	n.calls.handle(methodStanding, n.serveStandings)
 	n.calls.handle(methodConfirm, n.serveConfirm)
 	n.calls.handle(methodRead, n.serveReads)
 	n.calls.handle(methodScan, n.serveScan)
@@ -98,8 +100,10 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodProgress, n.serveProgress)
 	n.calls.handle(methodChange, n.serveChange)
 	n.calls.handle(methodTransfer, n.serveTransfer)
+	n.calls.handle(methodKnow, n.serveKnow)
 	n.calls.handle(methodFacts, n.serveFacts)
 	n.calls.handle(methodReport, n.serveReport)
+	n.calls.handle(methodRoom, n.serveRoom)
 	n.calls.handle(methodMember, n.serveMember)
 	n.calls.handle(methodBoard, n.serveBoard)
 	n.calls.serve()
@@ -118,8 +122,12 @@ func (n *Node) behind(ctx context.Context, g *group, node string) (uint64, error
 
 // serveProgress answers the index up to which each replica has applied its log,
 // 0 for a group that is not here. The log may reach further; a voter should be
-// able to lead at once.
+// able to lead at once. A node that is stopping answers ErrDraining: nothing is
+// to be handed to it.
 func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) {
+	if n.handingOver.Load() {
+		return nil, ErrDraining
+	}
 	groups, err := parseGroups(request)
 	if err != nil {
 		return nil, err

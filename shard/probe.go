@@ -4,16 +4,23 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// A leader proves that it leads by asking the other voters for their terms. A
-// voter that answers with a term no higher than the leader's has voted for no
-// later leader by then; when a majority has, no later leader was elected before
-// the question was sent, so no write was acknowledged that this leader does not
-// know. raft.VerifyLeader proves less: it counts answers to heartbeats that were
-// sent before it was called, and those of non-voters (see raft.verifyLeader).
+// A leader proves that it leads by the terms of the other voters. A voter that is
+// in a term no higher than the leader's has voted for no later leader by then; when
+// that holds for a majority, no later leader was elected before the first of them
+// was asked, so no write was acknowledged that this leader does not know.
+// raft.VerifyLeader proves less: it counts answers to heartbeats that were sent
+// before it was called, and those of non-voters (see raft.verifyLeader).
+
+// secondAskAfter is how long a leader waits for the voters that it asked before it
+// asks those that it can do without: a few times what a busy node takes. Next
+// time it begins with these.
+const secondAskAfter = 25 * time.Millisecond
 
 // askFresh is one round of a replica's freshness.
 func (n *Node) askFresh(ctx context.Context, g *group, applied func() uint64) (index uint64, err error) {
@@ -24,21 +31,33 @@ func (n *Node) askFresh(ctx context.Context, g *group, applied func() uint64) (i
 	if err := n.proveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
-	// Not what is applied here: a follower may be ahead of this node's state
-	// machine, and somebody have read there what is to be seen from then on.
-	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
-		return committed, nil
-	}
-	return applied(), nil // the barrier never reaches a state machine, all before it has here
+	return committedIndex(g, applied), nil
 }
 
-// askLeader asks the group's leader, which another node is, for a round of its own.
+// committedIndex returns how far the group is as its leader, which this node is,
+// knows. Not what is applied here: a follower may be ahead of this node's state
+// machine, and somebody have read there what is to be seen from then on.
+func committedIndex(g *group, applied func() uint64) uint64 {
+	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
+		return committed
+	}
+	return applied() // the barrier never reaches a state machine, all before it has here
+}
+
+// askLeader asks the group's leader, which another node is, how far the group is.
+// In a group of three the term of this node proves with the leader's own that it
+// leads; where more are needed the leader is asked for a round of its own.
 func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error) {
 	leader := g.leader()
 	if leader == "" || leader == n.cfg.NodeKey {
 		return 0, ErrNoLeader
 	}
-	answer, err := n.peer(leader).confirm.do(ctx, g.cfg.Group)
+	p := n.peer(leader)
+	theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, g.raft.CurrentTerm()})
+	if err != nil || theirs.index > 0 {
+		return theirs.index, err
+	}
+	answer, err := p.confirm.do(ctx, g.cfg.Group)
 	if err == nil {
 		err = answer.err
 	}
@@ -46,68 +65,60 @@ func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error
 }
 
 // proveTerm returns nil once a majority of the group's voters, this node
-// included, was in no later term at some moment after the call.
+// included, was in no later term at some moment after the call. It asks as many as
+// it needs, and the others only when one of these does not agree soon.
 func (n *Node) proveTerm(ctx context.Context, g *group, term uint64) error {
-	voters := g.voters()
-	agreed, need := 0, len(voters)/2+1
-	asked := 0
-	answers := make(chan bool, len(voters))
-	for _, v := range voters {
-		if v == raft.ServerID(n.cfg.NodeKey) {
-			agreed++
-			continue
-		}
-		asked++
-		n.asking.Go(func() { // ends with ctx
-			theirs, err := n.peer(string(v)).terms.do(ctx, g.cfg.Group)
-			answers <- err == nil && theirs <= term
-		})
+	others := g.voters()
+	need := len(others)/2 + 1
+	if self := slices.Index(others, raft.ServerID(n.cfg.NodeKey)); self >= 0 {
+		others = slices.Delete(others, self, self+1)
+		need--
 	}
-	for ; agreed < need && asked > 0; asked-- {
-		if <-answers {
-			agreed++
-		}
-	}
-	switch {
+	switch agreed := n.agreeing(ctx, g, term, others, need); {
 	case agreed < need:
-		return fmt.Errorf("%w: %d of %d voters agreed", ErrNoQuorum, agreed, len(voters))
+		return fmt.Errorf("%w: %d of the other %d voters agreed, %d must", ErrNoQuorum, agreed, len(others), need)
 	case g.readyTerm.Load() != term || g.ready() != nil:
 		return ErrNoLeader
 	}
 	return nil
 }
 
-// sendTerms asks a node for its terms of groups. A group that it does not hold
-// has the highest term there is, which agrees with nobody.
-func (n *Node) sendTerms(node string) func(context.Context, []uint32) ([]uint64, error) {
-	return func(ctx context.Context, groups []uint32) ([]uint64, error) {
-		answer, err := n.calls.call(ctx, node, methodTerms, appendGroups(nil, groups))
-		if err != nil {
-			return nil, err
-		}
-		r := wireReader{rest: answer}
-		terms := make([]uint64, len(groups))
-		for i := range terms {
-			terms[i] = r.uint()
-		}
-		return terms, r.end()
+// agreeing returns how many of the voters, which are other nodes and no fewer than
+// need, said that they are in no later term. It asks no further once need have.
+func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raft.ServerID, need int) int {
+	if need == 0 {
+		return 0
 	}
-}
-
-func (n *Node) serveTerms(_ context.Context, request []byte) ([]byte, error) {
-	groups, err := parseGroups(request)
-	if err != nil {
-		return nil, err
-	}
-	var answer []byte
-	for _, number := range groups {
-		term := ^uint64(0)
-		if g := n.replicaOf(number); g != nil {
-			term = g.raft.CurrentTerm()
+	answers := make(chan bool, len(voters))
+	first, asked := int(g.askFirst.Load()), 0
+	askUpTo := func(count int) {
+		for ; asked < count; asked++ {
+			p := n.peer(string(voters[(first+asked)%len(voters)]))
+			n.asking.Go(func() { // ends with ctx
+				theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, term})
+				answers <- err == nil && theirs.term <= term
+			})
 		}
-		answer = binary.AppendUvarint(answer, term)
 	}
-	return answer, nil
+	askUpTo(need)
+	late := time.NewTimer(secondAskAfter)
+	defer late.Stop()
+	agreed := 0
+	for answered := 0; agreed < need && answered < asked; {
+		yes := false
+		select {
+		case yes = <-answers:
+			answered++
+		case <-late.C:
+		}
+		if yes {
+			agreed++
+		} else if asked < len(voters) {
+			askUpTo(len(voters))
+			g.askFirst.Store(uint32((first + need) % len(voters)))
+		}
+	}
+	return agreed
 }
 
 // confirmed is one group's answer to a confirm call.
@@ -174,6 +185,9 @@ func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, er
 // freshnessOf returns this node's member of a group and what it knows of its
 // freshness, nil for none.
 func (n *Node) freshnessOf(number uint32) (*group, *freshness) {
+	if number == catalogGroup {
+		return n.meta, &n.metaFresh
+	}
 	if g := n.shardOf(number); g != nil {
 		if r := g.replica.Load(); r != nil {
 			return r.group, &r.fresh

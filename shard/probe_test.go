@@ -1,25 +1,35 @@
 package shard
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+// ledReplica returns the node that leads a shard of posts, and its replica.
+func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *replica) {
+	t.Helper()
+	var leader *Node
+	var r *replica
+	eventually(t, "the shard has a leader", func() bool {
+		for _, n := range all {
+			groups, err := n.groupsOf(n.Keyspace("posts"))
+			mustDo(t, err)
+			if here := groups[shard].replica.Load(); here != nil && here.group.ready() == nil {
+				leader, r = n, here
+			}
+		}
+		return leader != nil
+	})
+	return leader, r
+}
 
 // TestLeaderWhoseStateLagsSaysWhatIsCommitted has a leader confirm its place while
 // its state machine is behind its log, as that of a follower need not be. Who has
 // read there must find the same everywhere from then on.
 func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	all := openMembers(t, 3)
-	var leader *Node
-	var g *counterGroup
-	eventually(t, "the first shard has a leader", func() bool {
-		for _, n := range all {
-			groups, err := n.groupsOf(n.Keyspace("posts"))
-			mustDo(t, err)
-			if r := groups[0].replica.Load(); r.group.ready() == nil {
-				leader, g = n, groups[0]
-			}
-		}
-		return leader != nil
-	})
-	r := g.replica.Load()
+	leader, r := ledReplica(t, all, 0)
 	lagging := r.fsm.Applied()
 	index, err := leader.askFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if err != nil || index != lagging {
@@ -29,7 +39,88 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	w.Ops = append(w.Ops, addTo(0, 2, 1))
 	mustDo(t, leader.Write(leader.Keyspace("posts"), w))
 	index, err = leader.askFresh(t.Context(), r.group, func() uint64 { return lagging })
-	if want := w.Token.Index(g.number); err != nil || index < want {
+	if want := w.Token.Index(r.group.cfg.Group); err != nil || index < want {
 		t.Errorf("after a write: index %d, %v, want %d", index, err, want)
+	}
+}
+
+// A leader proves its place together with the one that asks it, if that is another
+// voter in no later term and two are a majority; and says nothing otherwise.
+func TestStandingIsProvedWithTheAsker(t *testing.T) {
+	all := openMembers(t, 3)
+	leader, r := ledReplica(t, all, 0)
+	var follower *Node
+	for _, n := range all {
+		if n != leader {
+			follower = n
+		}
+	}
+	number, term := r.group.cfg.Group, r.group.raft.CurrentTerm()
+	self, other := raft.ServerID(leader.cfg.NodeKey), raft.ServerID(follower.cfg.NodeKey)
+	for name, c := range map[string]struct {
+		asked  *Node
+		asker  raft.ServerID
+		term   uint64
+		proves bool
+	}{
+		"another voter":                {leader, other, term, true},
+		"another voter, behind":        {leader, other, term - 1, true},
+		"another voter, in later term": {leader, other, term + 1, false},
+		"the leader itself":            {leader, self, term, false},
+		"no voter":                     {leader, "n9.00000000", term, false},
+		"a follower is asked":          {follower, self, term, false},
+	} {
+		s := c.asked.standing(standingAsked{number, c.term}, c.asker)
+		if s.term != term || (s.index > 0) != c.proves {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	if s := leader.standing(standingAsked{9999, 0}, other); s.term != ^uint64(0) || s.index != 0 {
+		t.Errorf("a group that is not here: %+v", s)
+	}
+}
+
+func TestTwoSuffice(t *testing.T) {
+	for name, c := range map[string]struct {
+		voters []raft.ServerID
+		a, b   raft.ServerID
+		want   bool
+	}{
+		"two of two":      {[]raft.ServerID{"a", "b"}, "a", "b", true},
+		"two of three":    {[]raft.ServerID{"a", "b", "c"}, "c", "a", true},
+		"two of four":     {[]raft.ServerID{"a", "b", "c", "d"}, "a", "b", false},
+		"two of five":     {[]raft.ServerID{"a", "b", "c", "d", "e"}, "a", "b", false},
+		"one of one":      {[]raft.ServerID{"a"}, "a", "b", false},
+		"one twice":       {[]raft.ServerID{"a", "b", "c"}, "a", "a", false},
+		"first no voter":  {[]raft.ServerID{"a", "b", "c"}, "d", "a", false},
+		"second no voter": {[]raft.ServerID{"a", "b", "c"}, "a", "d", false},
+		"no voters":       {nil, "a", "b", false},
+	} {
+		if got := twoSuffice(c.voters, c.a, c.b); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A leader goes on proving its place when the voter that it asks first is gone.
+func TestLeaderAsksAnotherVoter(t *testing.T) {
+	all := openMembers(t, 3)
+	leader, r := ledReplica(t, all, 0)
+	term := r.group.raft.CurrentTerm()
+	there := raft.ServerID(all[0].cfg.NodeKey)
+	if all[0] == leader {
+		there = raft.ServerID(all[1].cfg.NodeKey)
+	}
+	others := []raft.ServerID{"n9.00000000", there} // the first is not known, and cannot be asked
+	for round := range 3 {
+		if agreed := leader.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {
+			t.Errorf("round %d: %d agreed", round, agreed)
+		}
+	}
+	if agreed := leader.agreeing(t.Context(), r.group, term, others, 2); agreed != 1 {
+		t.Errorf("of two: %d agreed", agreed)
+	}
+	if agreed := leader.agreeing(t.Context(), r.group, 0, others, 1); agreed != 0 {
+		t.Errorf("for an earlier term: %d agreed", agreed)
 	}
 }

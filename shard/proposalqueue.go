@@ -77,6 +77,12 @@ func (u *proposalQueue) lineOf(q *proposal) *line {
 	return &u.small
 }
 
+// waiting returns how many proposals wait, and what they take.
+func (u *proposalQueue) waiting() (int, load) {
+	count := len(u.small.waiting) + len(u.large.waiting) - u.small.withdrawn - u.large.withdrawn
+	return count, load{u.small.load.ops + u.large.load.ops, u.small.load.bytes + u.large.load.bytes}
+}
+
 // next removes the proposals of the next entry, none if none waits.
 func (u *proposalQueue) next() []*proposal {
 	e := entry{}
@@ -103,11 +109,13 @@ type entry struct {
 // line is a queue in order of arrival.
 type line struct {
 	waiting   []*proposal
-	withdrawn int // of waiting; never more than half of it
+	withdrawn int  // of waiting; never more than half of it
+	load      load // of the others
 }
 
 func (l *line) push(q *proposal) {
 	q.queued = true
+	l.load.add(q, 1)
 	l.waiting = append(l.waiting, q)
 }
 
@@ -116,6 +124,7 @@ func (l *line) push(q *proposal) {
 // deadlines come and go.
 func (l *line) withdraw(q *proposal) {
 	q.queued = false
+	l.load.add(q, -1)
 	l.withdrawn++
 	if l.withdrawn > len(l.waiting)/2 {
 		l.waiting = slices.DeleteFunc(l.waiting, func(q *proposal) bool { return !q.queued })
@@ -137,6 +146,7 @@ func (l *line) moveTo(e *entry, share int) {
 			break
 		}
 		q.queued = false
+		l.load.add(q, -1)
 		e.proposals = append(e.proposals, q)
 		e.ops += q.ops
 		e.bytes += len(q.section)

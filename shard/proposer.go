@@ -1,26 +1,35 @@
 package shard
 
 import (
-	"cmp"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 )
 
-// entriesInFlightMax lets raft write one entry while it applies the one before;
-// what comes meanwhile waits here and grows into the next entry.
-const entriesInFlightMax = 2
+const (
+	// entriesInFlightMax lets raft write one entry while it applies the one before.
+	entriesInFlightMax = 2
+	// A second entry is made only of so much: one costs each replica two syncs and
+	// some 0.5 ms of processor, which by then is little an op. Less waits, and grows.
+	secondEntryOps   = 1024
+	secondEntryBytes = 64 << 10
+	// gatherMax bounds how long an entry waits for those to come back who were
+	// answered by the one before, which is also never longer than that one took.
+	gatherMax = 10 * time.Millisecond
+	// gatherShare/gatherOf of them are waited for: some do not come back.
+	gatherShare, gatherOf = 3, 4
+)
 
 // proposer gathers the requests that wait for one group into log entries: the
-// entry that is next takes all that has come while the ones before it are being
-// written. There is no timer: one caller alone waits for nobody.
+// entry that is next takes all that has come while the one before it was written.
+// Who was answered by that one is likely to come again at once, so the next also
+// waits for most of them, for no longer than gatherMax. One caller alone waits for
+// nobody.
 //
 // Its goroutines, propose and settle, are started by newProposer and end with
 // close, which waits for them.
@@ -34,13 +43,15 @@ type proposer struct {
 
 	mu struct {
 		sync.Mutex
-		queue  proposalQueue
-		closed bool
+		queue    proposalQueue
+		inFlight int // entries
+		gather   int // the next entry waits for so many proposals
+		closed   bool
 	}
-	wake    chan struct{} // one token: the queue may have become non-empty
-	slots   chan struct{} // one token for each entry in flight
-	flights chan flight   // from propose to settle, in log order
-	wg      sync.WaitGroup
+	gathered *time.Timer   // ends the wait
+	wake     chan struct{} // one token: an entry may have become due
+	flights  chan flight   // from propose to settle, in log order
+	wg       sync.WaitGroup
 }
 
 // proposeGroup is what a proposer needs of its group.
@@ -48,31 +59,6 @@ type proposeGroup interface {
 	apply(entry []byte, timeout time.Duration) raft.ApplyFuture
 	failed() <-chan struct{}
 }
-
-// proposal is one request's part for one group.
-type proposal struct {
-	owner   *proposer // nil for one that is settled or that another node has
-	section []byte    // the proposer's until done; never changed
-	ops     int
-	width   int
-	clocked bool // the request needs the leader's time: for its identity, or its ops do
-	since   time.Time
-
-	queued bool          // in its line; guarded by proposer.mu
-	done   chan struct{} // closed when the answer below is set
-
-	err    error
-	result *raftfsm.Result
-	number int // of the proposal in the entry
-	first  int // number of its first op there
-}
-
-// load is what a proposal counts against queueOpsMax. One without ops, a read
-// that is confirmed through the log, takes memory too.
-func (q *proposal) load() int { return max(q.ops, 1) }
-
-// large says which line it waits in.
-func (q *proposal) large() bool { return len(q.section) > smallBytesMax }
 
 // flight is one entry that was handed to raft.
 type flight struct {
@@ -84,9 +70,9 @@ type flight struct {
 func newProposer(g proposeGroup, kind raftfsm.Kind, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
 	p := &proposer{group: g, kind: kind, clock: clock, limits: limits, metrics: metrics, logger: logger,
 		wake:    make(chan struct{}, 1),
-		slots:   make(chan struct{}, entriesInFlightMax),
 		flights: make(chan flight, entriesInFlightMax),
 	}
+	p.gathered = time.AfterFunc(gatherMax, p.endGather) // there is nothing yet
 	p.wg.Go(p.propose)
 	p.wg.Go(p.settle)
 	return p
@@ -138,52 +124,42 @@ func (p *proposer) enqueue(q *proposal) error {
 		return ErrDraining
 	}
 	p.mu.queue.lineOf(q).push(q)
+	due := p.dueLocked()
 	p.mu.Unlock()
+	if due {
+		p.awake()
+	}
+	return nil
+}
+
+// awake makes propose look whether an entry is due.
+func (p *proposer) awake() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
-// wait returns the request's error once it is settled. At the deadline it
-// withdraws a request that is still queued (ErrOverloaded) and gives one that
-// was proposed up (ErrOutcomeUnknown).
-func (q *proposal) wait(deadline *time.Timer) error {
-	select {
-	case <-q.done:
-		return q.answer()
-	case <-deadline.C:
-		deadline.Reset(0) // for the request's other groups
+// dueLocked reports whether the next entry is to be proposed now.
+func (p *proposer) dueLocked() bool {
+	waiting, load := p.mu.queue.waiting()
+	enough := load.ops >= secondEntryOps || load.bytes >= secondEntryBytes
+	switch p.mu.inFlight {
+	case entriesInFlightMax:
+		return false
+	case 0:
+		enough = enough || waiting >= p.mu.gather
 	}
-	if q.owner != nil && q.owner.withdraw(q) {
-		return fmt.Errorf("%w: %w", ErrOverloaded, ErrTooLate)
-	}
-	select {
-	case <-q.done:
-		return q.answer()
-	default:
-		return ErrOutcomeUnknown
-	}
+	return waiting > 0 && (enough || p.mu.closed)
 }
 
-// answer returns why a settled proposal was not applied, or nil.
-func (q *proposal) answer() error {
-	if q.err != nil {
-		return q.err
-	}
-	switch q.outcome() {
-	case raftfsm.Conflict:
-		return ErrConflict
-	case raftfsm.Expired:
-		return ErrExpired
-	case raftfsm.Full:
-		return fmt.Errorf("%w: no room to remember another key", ErrOverloaded)
-	}
-	return nil
+// endGather makes the next entry due, whoever has not come yet.
+func (p *proposer) endGather() {
+	p.mu.Lock()
+	p.mu.gather = 0
+	p.mu.Unlock()
+	p.awake()
 }
-
-func (q *proposal) outcome() raftfsm.Outcome { return q.result.Outcome(q.number) }
 
 // withdraw takes a proposal out of the queue, unless it was taken.
 func (p *proposer) withdraw(q *proposal) bool {
@@ -198,13 +174,17 @@ func (p *proposer) withdraw(q *proposal) bool {
 	return true
 }
 
-// take removes the next entry's proposals from the queue. It returns none, and
-// true, once the proposer is closed and the queue is empty for ever.
+// take removes the next entry's proposals from the queue, none if it is not due.
+// It returns true once the proposer is closed and the queue is empty for ever.
 func (p *proposer) take() (batch []*proposal, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	batch = p.mu.queue.next()
-	return batch, len(batch) == 0 && p.mu.closed
+	if p.dueLocked() {
+		batch = p.mu.queue.next()
+		p.mu.inFlight++
+	}
+	waiting, _ := p.mu.queue.waiting()
+	return batch, len(batch) == 0 && waiting == 0 && p.mu.closed
 }
 
 // propose turns the queue into entries until the proposer is closed and the
@@ -213,14 +193,12 @@ func (p *proposer) propose() {
 	defer close(p.flights)
 	for range p.wake {
 		for {
-			p.slots <- struct{}{} // waits while entries are in flight; the queue grows
 			batch, ended := p.take()
 			if ended {
 				return
 			}
 			if len(batch) == 0 {
-				<-p.slots
-				break
+				break // who makes an entry due wakes again
 			}
 			p.flights <- p.launch(batch)
 		}
@@ -255,11 +233,7 @@ func (p *proposer) launch(batch []*proposal) flight {
 func (p *proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
-		p.mu.Lock() // first: who has an answer finds the room that it took free again
-		for _, q := range f.proposals {
-			p.mu.queue.give(q)
-		}
-		p.mu.Unlock()
+		p.land(f) // first: who has an answer finds the room that it took free again
 		for _, q := range f.proposals {
 			q.result, q.err = result, err
 			if err == nil && q.outcome() == raftfsm.Full {
@@ -267,7 +241,27 @@ func (p *proposer) settle() {
 			}
 			close(q.done)
 		}
-		<-p.slots
+	}
+	p.gathered.Stop()
+}
+
+// land counts an entry as no longer in flight, and says what the next waits for.
+func (p *proposer) land(f flight) {
+	p.mu.Lock()
+	for _, q := range f.proposals {
+		p.mu.queue.give(q)
+	}
+	p.mu.inFlight--
+	waiting, _ := p.mu.queue.waiting()
+	p.mu.gather = waiting + len(f.proposals)*gatherShare/gatherOf
+	due := p.dueLocked()
+	if !due {
+		p.gathered.Reset(min(time.Since(f.proposed), gatherMax))
+	}
+	closed := p.mu.closed
+	p.mu.Unlock()
+	if due || closed {
+		p.awake()
 	}
 }
 
@@ -303,38 +297,7 @@ func (p *proposer) close() {
 	p.mu.closed = true
 	p.mu.Unlock()
 	if !again {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		p.awake()
 	}
 	p.wg.Wait()
-}
-
-// row returns the first width counts of the row of the proposal's op i.
-func (q *proposal) row(i, width int) []int64 {
-	at := (q.first + i) * q.result.Width
-	return q.result.Rows[at : at+width]
-}
-
-// refused returns the refusals of the proposal's ops, by number in the entry.
-func (q *proposal) refused() []engine.Overflow {
-	all := q.result.Overflows
-	byOp := func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) }
-	from, _ := slices.BinarySearchFunc(all, q.first, byOp)
-	to, _ := slices.BinarySearchFunc(all, q.first+q.ops, byOp)
-	return all[from:to]
-}
-
-// overflow returns the refusal of the proposal's op i, if it was refused. from
-// is where to look in the entry's refusals; calls come with rising i.
-func (q *proposal) overflow(i int, from *int) (engine.Overflow, bool) {
-	all := q.result.Overflows
-	for *from < len(all) && all[*from].Op < q.first+i {
-		*from++
-	}
-	if *from < len(all) && all[*from].Op == q.first+i {
-		return all[*from], true
-	}
-	return engine.Overflow{}, false
 }

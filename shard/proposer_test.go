@@ -128,14 +128,19 @@ func mustSubmit(t *testing.T, p *proposer, id uint64, ops, width int) *proposal 
 	return q
 }
 
-// fillFlights has as many entries in flight as there may be, of one op on id 0.
+// flightsOps is how many ops fillFlights proposes.
+const flightsOps = 1 + secondEntryOps
+
+// fillFlights has as many entries in flight as there may be, of ops on id 0: one
+// of one op, and one of as many as make it worth it.
 func fillFlights(t *testing.T, p *proposer, g *fakeGroup) []*proposal {
 	t.Helper()
-	var all []*proposal
-	for i := range entriesInFlightMax {
+	all := []*proposal{mustSubmit(t, p, 0, 1, 0)}
+	g.entry(t, 0)
+	for range secondEntryOps {
 		all = append(all, mustSubmit(t, p, 0, 1, 0))
-		g.entry(t, i)
 	}
+	g.entry(t, entriesInFlightMax-1)
 	return all
 }
 
@@ -155,6 +160,9 @@ func mustBeIdle(t *testing.T, p *proposer) {
 		if l.withdrawn != 0 || len(l.waiting) != 0 {
 			t.Errorf("idle, but the line of %s ones has %d, %d withdrawn", name, len(l.waiting), l.withdrawn)
 		}
+	}
+	if waiting, load := u.waiting(); waiting != 0 || load.ops != 0 || load.bytes != 0 || p.mu.inFlight != 0 {
+		t.Errorf("idle, but %d wait, %+v, and %d are in flight", waiting, load, p.mu.inFlight)
 	}
 	if u.load != (load{}) || u.largeLoad != (load{}) {
 		t.Errorf("idle, but %+v is counted, %+v of large ones", u.load, u.largeLoad)
@@ -192,6 +200,61 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 	if n := g.count(); n != entriesInFlightMax+1 {
 		t.Errorf("%d entries", n)
 	}
+	mustBeIdle(t, p)
+}
+
+// An entry is proposed when nothing is in flight and most of those have come again
+// who were answered by the one before, or when it is worth it beside another.
+func TestEntryIsDue(t *testing.T) {
+	for name, c := range map[string]struct {
+		inFlight, gather int
+		waiting          []int // ops of each
+		closed           bool
+		want             bool
+	}{
+		"nothing waits":                     {want: false},
+		"one alone":                         {waiting: []int{1}, want: true},
+		"one of two":                        {gather: 2, waiting: []int{1}, want: false},
+		"two of two":                        {gather: 2, waiting: []int{1, 1}, want: true},
+		"more than were waited for":         {gather: 2, waiting: []int{1, 1, 1}, want: true},
+		"one of two, large":                 {gather: 2, waiting: []int{secondEntryOps}, want: true},
+		"one of two, at the end":            {gather: 2, waiting: []int{1}, closed: true, want: true},
+		"nothing, at the end":               {gather: 2, closed: true, want: false},
+		"beside another, one":               {inFlight: 1, waiting: []int{1}, want: false},
+		"beside another, nearly enough":     {inFlight: 1, waiting: []int{1, secondEntryOps - 2}, want: false},
+		"beside another, enough":            {inFlight: 1, waiting: []int{1, secondEntryOps - 1}, want: true},
+		"beside another, one at the end":    {inFlight: 1, waiting: []int{1}, closed: true, want: true},
+		"beside as many as may, enough":     {inFlight: entriesInFlightMax, waiting: []int{secondEntryOps}, want: false},
+		"beside as many as may, at the end": {inFlight: entriesInFlightMax, waiting: []int{1}, closed: true, want: false},
+	} {
+		p := &proposer{}
+		p.mu.inFlight, p.mu.gather, p.mu.closed = c.inFlight, c.gather, c.closed
+		for _, ops := range c.waiting {
+			q := &proposal{ops: ops}
+			p.mu.queue.lineOf(q).push(q)
+		}
+		if got := p.dueLocked(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Those who do not come again are not waited for for ever, nor those who withdraw.
+func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
+	p, g := newFakeProposer(t)
+	mustSubmit(t, p, 1, 1, 0)
+	g.entry(t, 0)
+	for range 100 {
+		mustSubmit(t, p, 1, 1, 0)
+	}
+	g.settle(g.entry(t, 0), nil)
+	g.settle(g.entry(t, 1), nil)
+	q := mustSubmit(t, p, 1, 1, 0)
+	g.settle(g.entry(t, 2), nil)
+	if err := waitFor(p, q, 10*time.Second); err != nil || g.get(1) != 102 {
+		t.Errorf("%v, %d were counted", err, g.get(1))
+	}
+	p.close()
 	mustBeIdle(t, p)
 }
 
@@ -247,7 +310,7 @@ func TestProposerIsBounded(t *testing.T) {
 	t.Run("by ops", func(t *testing.T) {
 		p, g := newFakeProposer(t)
 		fillFlights(t, p, g)
-		mustSubmit(t, p, 1, queueOpsMax-entriesInFlightMax, 0)
+		mustSubmit(t, p, 1, queueOpsMax-flightsOps, 0)
 		if _, err := submit(p, 1, 1, 0); !errors.Is(err, ErrOverloaded) {
 			t.Errorf("one op too many: %v", err)
 		}
@@ -295,6 +358,9 @@ func TestProposerIsBounded(t *testing.T) {
 func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 	p, g := newFakeProposer(t)
 	fillFlights(t, p, g)
+	p.mu.Lock()
+	inFlight := p.mu.queue.load.bytes
+	p.mu.Unlock()
 	kept := mustSubmit(t, p, 1, 1, 0)
 	for range 1000 {
 		q := mustSubmit(t, p, 2, 1, 0)
@@ -302,7 +368,7 @@ func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 			t.Fatalf("withdrawn: %v", err)
 		}
 		p.mu.Lock()
-		waiting, bytes := len(p.mu.queue.small.waiting), p.mu.queue.load.bytes
+		waiting, bytes := len(p.mu.queue.small.waiting), p.mu.queue.load.bytes-inFlight
 		p.mu.Unlock()
 		if waiting > 4 || bytes > 100 {
 			t.Fatalf("%d requests and %d bytes wait, one is meant to", waiting, bytes)
@@ -328,11 +394,11 @@ func TestDeadlineInFlightIsUnknown(t *testing.T) {
 	p, g := newFakeProposer(t)
 	all := fillFlights(t, p, g)
 	for _, q := range all {
-		if err := waitFor(p, q, time.Millisecond); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := waitFor(p, q, 0); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("given up: %v", err)
 		}
 	}
-	for i := range all {
+	for i := range entriesInFlightMax {
 		g.settle(g.entry(t, i), nil)
 	}
 	p.close()

@@ -7,6 +7,7 @@ import (
 	"log"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -15,25 +16,31 @@ import (
 // them: its Info tells of every snapshot and state change, its Warn of every
 // normal election and its Error of every heartbeat to a peer that is down.
 // What an operator must act on reaches him through groupConfig.Fatal.
+//
+// That a peer cannot be reached is told once it has lasted, and then seldom.
 type raftLogger struct {
-	slog *slog.Logger
-	name string
-	with []any
+	slog     *slog.Logger
+	name     string
+	with     []any
+	failures *peerFailures // of all groups of the node; nil tells each of them
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
 
 // What raft warns of at each start: that a group of this node alone begins to
-// elect itself, and that the catalog, which is not applied yet, does not know
-// where nodes are.
+// elect itself, that the catalog, which is not applied yet, does not know where
+// nodes are, and that a snapshot waits until a change of members is applied.
 const (
 	electionMsg = "heartbeat timeout reached"
 	addressMsg  = "unable to get address for server"
+	snapshotMsg = "failed to take snapshot"
+	waitsErr    = "cannot take snapshot now"
 )
 
 // levelOf is the level of a message.
-func levelOf(level hclog.Level, msg string) slog.Level {
-	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) {
+func levelOf(level hclog.Level, msg string, args []any) slog.Level {
+	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) ||
+		msg == snapshotMsg && strings.Contains(fmt.Sprint(args...), waitsErr) {
 		return slog.LevelDebug
 	}
 	return slogLevel(level)
@@ -57,7 +64,11 @@ func (l *raftLogger) enabled(level hclog.Level) bool {
 }
 
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
-	if at := levelOf(level, msg); l.slog.Enabled(context.Background(), at) {
+	at := levelOf(level, msg, args)
+	if peer := failingPeer(args); peer != "" && l.failures != nil && !l.failures.tell(peer, time.Now()) {
+		at = slog.LevelDebug
+	}
+	if l.slog.Enabled(context.Background(), at) {
 		l.slog.Log(context.Background(), at, msg, formatted(args)...)
 	}
 }
@@ -92,7 +103,7 @@ func (l *raftLogger) Name() string       { return l.name }
 func (l *raftLogger) With(args ...any) hclog.Logger {
 	args = formatted(args)
 	with := append(append([]any(nil), l.with...), args...)
-	return &raftLogger{slog: l.slog.With(args...), name: l.name, with: with}
+	return &raftLogger{slog: l.slog.With(args...), name: l.name, with: with, failures: l.failures}
 }
 
 func (l *raftLogger) Named(name string) hclog.Logger {
@@ -103,7 +114,7 @@ func (l *raftLogger) Named(name string) hclog.Logger {
 }
 
 func (l *raftLogger) ResetNamed(name string) hclog.Logger {
-	return &raftLogger{slog: l.slog, name: name, with: l.with}
+	return &raftLogger{slog: l.slog, name: name, with: l.with, failures: l.failures}
 }
 
 // SetLevel does nothing: slog's handler decides.

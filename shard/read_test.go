@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 )
@@ -70,5 +72,40 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 				t.Errorf("%s, a scan: %v", n.cfg.NodeName, err)
 			}
 		}
+	}
+}
+
+// What a reader has given up is still on its way, and has ids of its own: the
+// reader's are those of another request by then.
+func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
+	all := openMembers(t, 4)
+	n := all[3]
+	g := n.groups.Load().byFirst[n.Keyspace("posts").firstGroup][0]
+	sent := make(chan *remoteRead, 1)
+	for _, node := range n.holders(g.number) {
+		p := *n.peer(node)
+		p.reads = newLane(laneConfig[*remoteRead, readAnswer]{
+			Send: func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
+				select {
+				case sent <- reads[0]:
+				default:
+				}
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+			InFlight: 1, Items: 1, CallItems: 1,
+		})
+		n.peersMu.Lock()
+		n.peers[node] = &p
+		n.peersMu.Unlock()
+	}
+	part := &pagePart{keys: []uint64{1, 2, 3}, rows: make([]int64, 3)}
+	opt := &ReadOptions{Deadline: time.Now().Add(50 * time.Millisecond)}
+	if err := n.readElsewhere(g, part, 1, opt); !errors.Is(err, ErrNoQuorum) {
+		t.Fatal(err)
+	}
+	copy(part.keys, []uint64{7, 8, 9})
+	if q := <-sent; !slices.Equal(q.keys, []uint64{1, 2, 3}) {
+		t.Errorf("it asks for %d now", q.keys)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -59,7 +60,8 @@ type readAnswer struct {
 func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadOptions) error {
 	q := &remoteRead{
 		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
-		index: opt.Token.Index(g.number), width: width, of: p.of, keys: p.keys,
+		index: opt.Token.Index(g.number), width: width, of: p.of,
+		keys: slices.Clone(p.keys), // which may still be on their way when this has given up
 	}
 	rows, err := n.askReaders(g, q, opt)
 	if err == nil {

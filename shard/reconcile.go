@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -68,11 +69,14 @@ func (n *Node) reconcile() {
 	}
 }
 
-// members returns all nodes, as members of the catalog's group.
+// members returns all nodes, as members of the catalog's group, but for those that
+// others have taken the place of.
 func (n *Node) members(view *raftfsm.CatalogView) []member {
 	all := make([]member, 0, len(view.Nodes))
 	for key, node := range view.Nodes {
-		all = append(all, member{key, node.ClusterAddr})
+		if !displaced(view, key) {
+			all = append(all, member{key, node.ClusterAddr})
+		}
 	}
 	return all
 }
@@ -108,7 +112,11 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView, others []me
 	case err != nil:
 		n.cfg.Logger.Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
 	case step != "":
-		n.cfg.Logger.Info("members", "group", g.cfg.Group, "step", step)
+		level := slog.LevelInfo
+		if n.handingOver.Load() {
+			level = slog.LevelDebug // HandOver tells how many
+		}
+		n.cfg.Logger.Log(ctx, level, "members", "group", g.cfg.Group, "step", step)
 		n.wakeReconcile()
 	}
 	return true
@@ -119,33 +127,44 @@ func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (s
 	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() {
 		return "", nil
 	}
-	to, err := n.successor(ctx, g, view)
-	if err != nil || to.key == "" {
-		return "", err
+	to, hope := n.successor(ctx, g, view)
+	g.heirless.Store(!hope)
+	if to.key == "" {
+		return "", nil
 	}
 	return "handed over to " + to.key, g.transfer(to)
 }
 
 // successor returns the voter that is nearest to having this group's whole log,
 // and of those that have it the one that leads the least, as far as is known
-// here. None that is draining, or that does not answer, is chosen.
-func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogView) (member, error) {
-	best, bestLed := member{}, 0
+// here. None that is draining or stopping, or that does not answer, is chosen.
+// There is no hope of one if all others will not lead: some say so, and the rest do
+// not answer.
+func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogView) (best member, hope bool) {
+	bestLed, unwilling := 0, false
 	for _, id := range g.voters() {
 		key := string(id)
 		node, known := view.Nodes[key]
-		if key == n.cfg.NodeKey || !known || node.State != raftfsm.NodeActive {
+		if key == n.cfg.NodeKey || !known {
 			continue
 		}
 		lag, err := n.behind(ctx, g, key)
-		if err != nil || lag > caughtUpEntries {
+		switch {
+		case node.State != raftfsm.NodeActive || errors.Is(err, ErrDraining):
+			unwilling = true
+			continue
+		case err != nil:
+			continue
+		case lag > caughtUpEntries:
+			hope = true
 			continue
 		}
+		hope = true
 		if led := n.ledBy(key); best.key == "" || led < bestLed {
 			best, bestLed = member{key, node.ClusterAddr}, led
 		}
 	}
-	return best, nil
+	return best, hope || !unwilling
 }
 
 // ledBy counts the groups that a node leads, as far as this node knows.
@@ -180,20 +199,39 @@ func (n *Node) handOver(number uint32, node string) error {
 // this node once the group's leader says that it is in no configuration. A
 // replica that merely missed a message is not.
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
-	placement, placed := view.Groups[g.number]
-	leader := g.leader()
-	if !placed || view.EveryNode(g.number) || slices.Contains(placement.Target, n.cfg.NodeKey) || leader == "" || leader == n.cfg.NodeKey {
+	if !n.wasRemoved(g, g.leader(), view) {
 		return
+	}
+	if err := n.dropReplica(g, r); err != nil {
+		n.fatal(err)
+	}
+}
+
+// wasRemoved asks a group's leader whether this node is in no configuration of it,
+// if the catalog has it in none.
+// A replica that was removed while it was down, or whose leader died in that
+// moment, hears of no leader again: all that are to hold the group are asked, of
+// whom only the leader answers.
+func (n *Node) wasRemoved(g *counterGroup, leader string, view *raftfsm.CatalogView) bool {
+	placement, placed := view.Groups[g.number]
+	if !placed || view.EveryNode(g.number) || slices.Contains(placement.Target, n.cfg.NodeKey) {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	if in, err := n.isMember(ctx, leader, g.number); err != nil || in {
-		return
+	for _, node := range append([]string{leader}, without(placement.Target, leader)...) {
+		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
+			continue
+		}
+		if in, err := n.isMember(ctx, node, g.number); err == nil {
+			return !in
+		}
 	}
-	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number)
-	if err := n.dropReplica(g, r); err != nil {
-		n.fatal(fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err))
-	}
+	return false
+}
+
+func without(keys []string, key string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
 // wakeReconcile has runReconcile look again at once.

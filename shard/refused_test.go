@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 func fullRow(id uint64) engine.Op {
@@ -36,6 +37,38 @@ func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	}
 }
 
+// A repeat of a write of which some ops overflowed tells, for each shard, what it
+// still knows: nothing of those that were refused in places.
+func TestPartlyRefusedWritesRepeated(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	mustWrite(t, n, ks, fullRow(0), fullRow(1))
+	ids := []uint64{0, 3, 1, 4, 2, 4} // shard 0 in places, shard 1 wholly, 2 and 3 not
+	for name, id := range map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 1)} {
+		for round := range 3 {
+			w := &Write{ID: id, Width: 4, Rows: make([]int64, 4*len(ids)), Deadline: soon()}
+			for _, id := range ids {
+				w.Ops = append(w.Ops, addTo(id, 0, 1))
+			}
+			mustDo(t, n.Write(ks, w))
+			refused, unknown := []int{0, 2}, []int(nil)
+			if round > 0 {
+				refused, unknown = []int{2}, []int{0, 3, 5}
+			}
+			got := []int{}
+			for _, o := range w.Overflows {
+				got = append(got, o.Op)
+			}
+			if w.Duplicate != (round > 0) || !slices.Equal(got, refused) || !slices.Equal(w.Unknown, unknown) {
+				t.Errorf("%s, round %d: duplicate %v, refused %v, unknown %v", name, round, w.Duplicate, got, w.Unknown)
+			}
+			if w.Rows[0] != math.MaxInt64 || round > 0 && w.Rows[4*3] != w.Rows[4*5] {
+				t.Errorf("%s, round %d: rows %v", name, round, w.Rows)
+			}
+		}
+	}
+}
+
 // An error that names what was applied does not name ops that overflowed, the
 // first time and when the write is repeated.
 func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
@@ -46,13 +79,13 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		ids     []uint64
-		applied []uint64 // nil for an error that is no PartialError
-		wholly  bool     // shards refused all or nothing, which a repeat is told again
+		applied []uint64
+		unknown []uint64 // in place of applied, when it is repeated
 	}{
-		{"one of a shard", []uint64{0, 1, 4}, []uint64{4}, false},
-		{"one of each shard", []uint64{0, 4, 2, 1, 6}, []uint64{4, 6}, false},
-		{"all of a shard", []uint64{0, 1, 6}, []uint64{6}, true},
-		{"all", []uint64{0, 1, 2}, nil, true},
+		{"one of a shard", []uint64{0, 1, 4}, []uint64{4}, []uint64{0, 4}},
+		{"one of each shard", []uint64{0, 4, 2, 1, 6}, []uint64{4, 6}, []uint64{0, 4, 2, 6}},
+		{"all of a shard", []uint64{0, 1, 6}, []uint64{6}, nil},
+		{"all", []uint64{0, 1, 2}, nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			id := ByKey([]byte(test.name))
@@ -66,14 +99,37 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 					w.Ops = append(w.Ops, addTo(id, 0, 1))
 				}
 				err := n.Write(ks, w)
-				var partial *PartialError
-				if !errors.Is(err, ErrNoLeader) || errors.As(err, &partial) != (test.applied != nil) {
+				applied, unknown := test.applied, []uint64(nil)
+				if round > 0 && test.unknown != nil {
+					applied, unknown = nil, test.unknown
+				}
+				partial := &PartialError{}
+				if !errors.Is(err, ErrNoLeader) || errors.As(err, &partial) != (applied != nil || unknown != nil) {
 					t.Fatalf("told %v", err)
 				}
-				if partial != nil && (round == 0 || test.wholly) && !slices.Equal(partial.Applied, test.applied) {
-					t.Errorf("round %d: applied %v, want %v", round, partial.Applied, test.applied)
+				if !slices.Equal(partial.Applied, applied) || !slices.Equal(partial.Unknown, unknown) {
+					t.Errorf("round %d: applied %v, unknown %v, want %v and %v", round, partial.Applied, partial.Unknown, applied, unknown)
 				}
 			}
 		})
+	}
+}
+
+// Every outcome of a part travels between nodes, and no other does.
+func TestOutcomesTravel(t *testing.T) {
+	settled := func(outcome raftfsm.Outcome) *proposal {
+		q := refusedProposal(nil)
+		q.ops, q.result = 1, raftfsm.NewResult(7, 0, nil, nil, outcome)
+		return q
+	}
+	for outcome := raftfsm.Applied; outcome <= raftfsm.PartlyRefused; outcome++ {
+		r := wireReader{rest: appendSettled(nil, settled(outcome), nil)}
+		if q := parseSettled(&r, 0); r.end() != nil || q.outcome() != outcome || q.result.Index != 7 {
+			t.Errorf("outcome %d: %+v, %v", outcome, q.result, r.err)
+		}
+	}
+	r := wireReader{rest: appendSettled(nil, settled(raftfsm.PartlyRefused+1), nil)}
+	if parseSettled(&r, 0); r.end() == nil {
+		t.Error("an outcome that there is none is taken")
 	}
 }

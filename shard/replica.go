@@ -37,6 +37,9 @@ type replica struct {
 	fsm      raftfsm.Machine
 	proposer *proposer
 	fresh    freshness
+	// votersFull is set while this node leads the group and too few voters have
+	// room on their disks for writes.
+	votersFull atomic.Bool
 }
 
 // table returns a table of the replica as it is now, nil if its shard has none such.

@@ -111,7 +111,7 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 
 // page adds rows to the next writes. The page is read only until it returns.
 func (r *restore) page(table Table, p *engine.Page) error {
-	columns := engine.ColumnsMax // of cursors; a row has more than its table uses
+	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
 	if table == raftfsm.TableCounts {
 		columns = len(r.keyspace.Columns)
 	}
@@ -122,10 +122,10 @@ func (r *restore) page(table Table, p *engine.Page) error {
 		}
 		first := len(r.next.cells)
 		for column, count := range p.Row(i) {
-			if count != 0 && column >= columns {
-				return fmt.Errorf("%w: a count in column %d, keyspace %s has %d", ErrBadSnapshot, column+1, r.keyspace.Name, columns)
-			}
-			if count != 0 {
+			switch {
+			case count != 0 && column >= columns:
+				return fmt.Errorf("row %d has column %d, keyspace %s has %d columns", id, column, r.keyspace.Name, columns)
+			case count != 0:
 				r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
 			}
 		}

@@ -29,6 +29,7 @@ type part struct {
 	proposal *proposal // room is taken for it here; nil if another node leads the shard
 	proposed bool
 	settled  bool
+	unknown  bool // a try may have been proposed, and its outcome was not learned
 	err      error
 	from     int // overflows of the entry seen so far
 }
@@ -61,7 +62,7 @@ const (
 // one that does until the deadline. See the errors of this package; a
 // PartialError tells the shards apart when they did not fare alike.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
-	w.Overflows, w.Duplicate = w.Overflows[:0], false
+	w.Overflows, w.Unknown, w.Duplicate = w.Overflows[:0], w.Unknown[:0], false
 	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
 	groups, err := n.groupsOf(ks)
 	if err != nil {
@@ -171,8 +172,9 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		again := false
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
-				p.err = p.proposal.wait(deadline)
-				p.settled = n.draining.Load() || !mayTryAgain(p.err, w.ID.Exists())
+				err := p.proposal.wait(deadline)
+				p.settled = n.draining.Load() || !mayTryAgain(err, w.ID.Exists())
+				p.err = p.fate(err)
 				again = again || !p.settled
 			}
 		}
@@ -182,11 +184,21 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				if err := p.reserve(groups[s], w); err != nil {
-					p.err, p.settled = err, true
+					p.err, p.settled = p.fate(err), true
 				}
 			}
 		}
 	}
+}
+
+// fate is what is known of the part after a try that ended with err. That this
+// one was not proposed says nothing of those before it.
+func (p *part) fate(err error) error {
+	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
+	}
+	p.unknown = p.unknown || errors.Is(err, ErrOutcomeUnknown)
+	return err
 }
 
 // propose gives the part to the proposer that it has room in, or to the node
@@ -205,7 +217,7 @@ func (n *Node) propose(p *part, g *counterGroup, w *Write) {
 func sleep(pause time.Duration, deadline *time.Timer) bool {
 	select {
 	case <-time.After(pause):
-		return true
+		return true // perhaps past the deadline: who waits next is told
 	case <-deadline.C:
 		deadline.Reset(0)
 		return false
@@ -268,13 +280,13 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	if err := ps.failure(w); err != nil {
 		return err
 	}
-	w.Duplicate = true
+	w.Duplicate, w.Repeated = ps.repeated(w), true
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			continue
 		}
-		w.Duplicate = w.Duplicate && p.proposal.outcome() != raftfsm.Applied
+		w.Repeated = w.Repeated && p.proposal.outcome() != raftfsm.Applied
 		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
@@ -286,20 +298,36 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	return nil
 }
 
+// repeated reports whether the request was met before: by the shard that judges
+// its key, or, as a producer has no judge, by every shard of its ops.
+func (ps *parts) repeated(w *Write) bool {
+	if w.ID.Keyed() {
+		return ps.byShard[w.ID.Shard(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
+	}
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.outcome() == raftfsm.Applied {
+			return false
+		}
+	}
+	return true
+}
+
 // answered reports whether the part has ops and its group answered them.
 func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 
-// wasRefused reports whether the part repeats one of which every op overflowed.
-// The group remembers that, and not the columns.
-func (p *part) wasRefused() bool { return p.proposal.outcome() == raftfsm.Refused }
+// wasRefused reports whether the part repeats one of which every op overflowed,
+// and wasPartlyRefused, some. The group remembers that, and neither which they
+// were nor the columns.
+func (p *part) wasRefused() bool       { return p.proposal.outcome() == raftfsm.Refused }
+func (p *part) wasPartlyRefused() bool { return p.proposal.outcome() == raftfsm.PartlyRefused }
 
 // overflows appends the refused ops of the parts that were settled without an
-// error, in the request's order.
+// error, and those that perhaps were, in the request's order.
 func (ps *parts) overflows(w *Write) {
 	refusals := false
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		refusals = refusals || p.answered() && (p.wasRefused() || len(p.proposal.result.Overflows) > 0)
+		refusals = refusals || p.answered() && (p.wasRefused() || p.wasPartlyRefused() || len(p.proposal.result.Overflows) > 0)
 	}
 	if !refusals {
 		return
@@ -311,8 +339,11 @@ func (ps *parts) overflows(w *Write) {
 		if !p.answered() {
 			continue
 		}
-		if column, could := w.refusable(i); p.wasRefused() && could {
+		column, could := w.refusable(i)
+		if p.wasRefused() && could {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+		} else if p.wasPartlyRefused() && could {
+			w.Unknown = append(w.Unknown, i)
 		} else if o, refused := p.proposal.overflow(at[s], &p.from); refused {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
 		}
@@ -360,19 +391,22 @@ func (ps *parts) failure(w *Write) error {
 // partial names the ops that were applied and those of which it is not known.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
 	ps.overflows(w)
-	e, refused := &PartialError{Err: worst}, w.Overflows
+	e, refused, unknown := &PartialError{Err: worst}, w.Overflows, w.Unknown
 	for i := range w.Ops {
 		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
 		p := &ps.byShard[s]
 		switch {
 		case len(refused) > 0 && refused[0].Op == i:
 			refused = refused[1:]
+		case len(unknown) > 0 && unknown[0] == i:
+			unknown = unknown[1:]
+			e.Unknown = append(e.Unknown, w.Ops[i].ID)
 		case p.err == nil && !p.wasRefused():
 			e.Applied = append(e.Applied, w.Ops[i].ID)
 		case errors.Is(p.err, ErrOutcomeUnknown):
 			e.Unknown = append(e.Unknown, w.Ops[i].ID)
 		}
 	}
-	w.Overflows = w.Overflows[:0] // of an answer, which this is not
+	w.Overflows, w.Unknown = w.Overflows[:0], w.Unknown[:0] // of an answer, which this is not
 	return e
 }

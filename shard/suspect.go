@@ -49,15 +49,21 @@ func (g *group) suspect() error {
 	if leader == "" || leader == g.cfg.NodeID {
 		return nil
 	}
-	missed := time.Since(g.raft.LastContact())
-	if missed < g.cfg.Timing.suspectAfter() {
-		return nil
-	}
-	rank := slices.Index(g.heirs(leader), raft.ServerID(g.cfg.NodeID))
-	if rank < 0 || missed < g.cfg.Timing.suspectAfter()+time.Duration(rank)*suspectStagger {
+	if !g.misses(leader, time.Since(g.raft.LastContact())) {
 		return nil
 	}
 	return g.campaign()
+}
+
+// misses reports whether the replica here is to stand for election, having heard
+// nothing of the leader for so long.
+func (g *group) misses(leader string, silence time.Duration) bool {
+	after := g.cfg.Timing.suspectAfter()
+	if silence < after {
+		return false
+	}
+	rank := slices.Index(g.heirs(leader), raft.ServerID(g.cfg.NodeID))
+	return rank >= 0 && silence >= after+time.Duration(rank)*suspectStagger
 }
 
 // suspectAfter is a quarter more than raft waits for at least: a message that is

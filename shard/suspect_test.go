@@ -1,8 +1,12 @@
 package shard
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // stands asks a follower whether it misses its leader, and tells whether it then
@@ -49,6 +53,66 @@ func TestSuspectedLeaders(t *testing.T) {
 		r.open(t, leader)
 	}
 	t.Errorf("raft was first in each of %d losses", losses)
+}
+
+// The voters that miss a leader stand one after the other, and nobody else does.
+func TestVotersStandInTurn(t *testing.T) {
+	r := newReplicas(t, LogStoreBoltDB)
+	leader := r.leader(t, -1)
+	key := r.cfgs[leader].NodeID
+	r.mustKnowVoters(t, 3)
+	at := r.cfgs[leader].Timing.suspectAfter()
+	mustBe := func(who string, g *group, silence time.Duration, want bool) {
+		t.Helper()
+		if g.misses(key, silence) != want {
+			t.Errorf("%s misses its leader after %v: %v", who, silence, !want)
+		}
+	}
+	followers := r.others(leader) // by key
+	mustBe("the first", followers[0], at-1, false)
+	mustBe("the first", followers[0], at, true)
+	mustBe("the second", followers[1], at+suspectStagger-1, false)
+	mustBe("the second", followers[1], at+suspectStagger, true)
+	mustBe("the leader", r.groups[leader], time.Hour, false)
+
+	mustDo(t, r.groups[leader].raft.DemoteVoter(raft.ServerID(followers[0].cfg.NodeID), 0, time.Second).Error())
+	r.mustKnowVoters(t, 2)
+	mustBe("who has no vote", followers[0], time.Hour, false)
+	mustBe("who is the first now", followers[1], at, true)
+}
+
+// Settings that are changed at once are all changed.
+func TestSettingsChangeAtOnce(t *testing.T) {
+	cfg := testConfig(t, testMux(t), "n1")
+	cfg.Initial = aloneIn(cfg)
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	const each = 20_000
+	before := g.raft.ReloadableConfig().HeartbeatTimeout
+	var wg sync.WaitGroup
+	for range 2 {
+		for _, change := range []func() error{g.campaign, func() error { return g.setTrailing(0, 0) }} {
+			wg.Go(func() {
+				for range each {
+					if err := change(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if got := before - g.raft.ReloadableConfig().HeartbeatTimeout; got != 2*each {
+		t.Errorf("%d of %d changes are there", got, 2*each)
+	}
+}
+
+// mustKnowVoters waits until each replica knows of so many voters.
+func (r *replicas) mustKnowVoters(t *testing.T, voters int) {
+	t.Helper()
+	eventually(t, "all know the voters", func() bool {
+		return !slices.ContainsFunc(r.groups, func(g *group) bool { return len(g.voters()) != voters })
+	})
 }
 
 // others returns all replicas but one.

@@ -63,7 +63,8 @@ func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
 // PartialError is returned by Write when a request's shards did not fare alike.
 // Applied and Unknown hold the ids of ops in the order of the request, doubles
 // kept. What is in neither was not applied: its shard refused it, or its sum
-// overflowed. A repeat's Applied are those that an earlier call applied too.
+// overflowed. A repeat's Applied are those that an earlier call applied too, and
+// its Unknown those of Write.Unknown too.
 type PartialError struct {
 	Err     error // the worst of the shards' errors; Unwrap returns it
 	Applied []uint64
@@ -194,8 +195,16 @@ type Write struct {
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
-	Duplicate bool              // every shard had applied its part before; Rows hold counts as of now
-	Token     Token
+	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
+	// Duplicate: the request came before. Of a key that is what the shard that
+	// judges it says, so that of copies sent at once one is told false and a
+	// retry that completes the rest is told true; of a producer it means that
+	// every shard had applied its part. Rows hold counts as of now.
+	Duplicate bool
+	// Repeated: no op of it was applied now, as each had been, or was refused,
+	// before. Of a write to one row it tells more than Duplicate.
+	Repeated bool
+	Token    Token
 }
 
 // ScanResult is one page of Node.Scan in ascending id order.

@@ -121,7 +121,7 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, w *shard.Write) (Feed
 	if err := n.writeFeed(kind, user, authors, w); err != nil {
 		return Feed{}, err
 	}
-	if !w.Duplicate {
+	if !w.Repeated {
 		return Feed{}, nil // as it was at that moment
 	}
 	return n.feedAfter(user, w)

@@ -291,7 +291,7 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 }
 
 func TestReplayRefusesABadRow(t *testing.T) {
-	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "time": "1,soon,like", "fields": "1,2"} {
+	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "leading zeros": "02,2,like", "time": "1,soon,like", "fields": "1,2"} {
 		t.Run(name, func(t *testing.T) {
 			server := countdtest.New(t)
 			i := against(t, server)
@@ -447,17 +447,80 @@ func countIncrs(s *countdtest.Server, nth int, fault *countdtest.Fault) {
 	})
 }
 
-func TestAddNamesASumThatDoesNotFit(t *testing.T) {
+// The answer that names the sum is lost, and a repeat is not told which it was.
+func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	server := countdtest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)
 	i := against(t, server)
-	path := writeTemp(t, "a.csv", "id,like\n6,1\n7,1\n8,1\n")
-	if got := i.run("import", path, "--add"); got.code != exitFail || !strings.Contains(got.err, "id 7") {
+	lost := false
+	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		if lost || !strings.HasSuffix(r.URL.Path, "/incr") {
+			return nil
+		}
+		lost = true
+		return &countdtest.Fault{Hang: true, After: true}
+	})
+	path := writeTemp(t, "a.csv", "id,like\n6,1\n7,1\n11,1\n")
+	got := i.run("import", path, "--add", "--in-flight", "1")
+	if got.code != exitFail || !strings.Contains(got.err, "some not added") || !strings.Contains(got.err, "2 rows of id 7, 11") {
 		t.Fatalf("exit %d, %q", got.code, got.err)
 	}
-	i.ok("import", path, "--add")
-	if server.Row(6)[2] != 1 || server.Row(8)[2] != 1 {
-		t.Fatalf("rows are %v, %v", server.Row(6), server.Row(8))
+}
+
+// A file of which sums did not fit is one that was not added whole, however often
+// and with whatever flags the command is run again.
+func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
+	const full = 1<<63 - 1
+	added := "id,like\n40,1\n44,1\n40,2\n48,1\n"
+	cases := []struct {
+		name, text, command, flags string
+		stops                      bool // the first run, at the sum
+		full                       []uint64
+		rejected                   int64 // rows
+		ids                        string
+	}{
+		{"skip", added, "import --add", "--on-error skip", false, []uint64{40, 48}, 3, "3 rows of id 40, 48"},
+		{"stop", added, "import --add", "", true, []uint64{40, 48}, 3, "3 rows of id 40, 48"},
+		{"small batches", added, "import --add", "--on-error skip --batch 1", false, []uint64{40, 48}, 3, "3 rows of id 40, 48"},
+		{"none fits", added, "import --add", "--on-error skip", false, []uint64{40, 44, 48}, 4, "4 rows of id 40, 44, 48"},
+		{"none fits, stop", added, "import --add", "", true, []uint64{40, 44, 48}, 4, "4 rows of id 40, 44, 48"},
+		{"bad row too", added + "x,1\n", "import --add", "--on-error skip", false, []uint64{40}, 3, "2 rows of id 40"},
+		{"replay", "item,t,event\n40,1,like\n44,1,like\n", "replay", "--on-error skip", false, []uint64{40}, 1, "1 row of id 40"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			for _, id := range c.full {
+				server.Put(id, 0, 0, full, 0)
+			}
+			i := against(t, server)
+			path := writeTemp(t, "f.csv", c.text)
+			args := append(strings.Fields(c.command), path, "-o", "json", "--in-flight", "1")
+			for run := range 4 {
+				with := append(slices.Clone(args), strings.Fields(c.flags)...)
+				if run == 3 {
+					with = args
+				}
+				got := i.run(with...)
+				if got.code != exitFail || !strings.Contains(got.err, c.ids) {
+					t.Fatalf("run %d: exit %d, %q", run, got.code, got.err)
+				}
+				if c.stops && run == 0 {
+					continue
+				}
+				out := decode[importOutput](t, got.out)
+				rows := int64(strings.Count(c.text, "\n")) - 1
+				if out.Rejected != c.rejected || out.Rows != rows-c.rejected {
+					t.Fatalf("run %d: %+v", run, out)
+				}
+				if bad := strings.Contains(c.text, "x,1"); bad != (out.RejectsFile != "") || bad != strings.Contains(got.err, "mend") {
+					t.Fatalf("run %d: %+v, %q", run, out, got.err)
+				}
+			}
+			if server.Row(40)[2] != full || !slices.Contains(c.full, 44) && server.Row(44)[2] != 1 {
+				t.Fatalf("rows are %v, %v", server.Row(40), server.Row(44))
+			}
+		})
 	}
 }
 

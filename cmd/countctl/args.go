@@ -42,6 +42,38 @@ func flagError(_ *cobra.Command, err error) error {
 	return err
 }
 
+// helpCommand prints a command's help, and is one of usage for a name that is none.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Print the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("there is no command %q", strings.Join(args, " "))
+			}
+			return of.Help()
+		},
+	}
+}
+
+// needShell has completion refuse what is no shell, where it would print its help.
+func needShell(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil {
+		panic("countctl has no completion: " + err.Error())
+	}
+	completion.Args = nil
+	completion.RunE = func(cmd *cobra.Command, _ []string) error {
+		var shells []string
+		for _, shell := range cmd.Commands() {
+			shells = append(shells, shell.Name())
+		}
+		return usagef("completion needs one of %s", strings.Join(shells, ", "))
+	}
+}
+
 // argumentFields are what a server calls the parts of a request that stand as
 // they are in a command line.
 var argumentFields = []string{

@@ -46,7 +46,7 @@ as they were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
 		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkReadOptions(f.read); err != nil {
+			if err := checkReadOptions(cmd, f.read); err != nil {
 				return err
 			}
 			return c.exportFile(cmd.Context(), args[0], f)

@@ -27,28 +27,13 @@ func (c *cli) groupCommand() *cobra.Command {
 			return usagef("group needs list, transfer or move")
 		},
 	}
-	cmd.AddCommand(c.groupListCommand(), c.groupTransferCommand(), c.groupMoveCommand())
+	cmd.AddCommand(c.listCommand("groups", listGroups), c.groupTransferCommand(), c.groupMoveCommand())
 	return cmd
 }
 
-func (c *cli) groupListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "Print the groups",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			groups, err := server.ClusterGroups(cmd.Context())
-			if err != nil {
-				return fmt.Errorf("cannot list the groups: %w", err)
-			}
-			return c.print(groupsOutput{groups}, func(t *table) { t.groups(groups) })
-		},
-	}
+func listGroups(ctx context.Context, server *client.Client) (any, func(*table), error) {
+	groups, err := server.ClusterGroups(ctx)
+	return groupsOutput{groups}, func(t *table) { t.groups(groups) }, err
 }
 
 func (t *table) groups(groups []client.ClusterGroup) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -23,28 +24,13 @@ func (c *cli) keyspaceCommand() *cobra.Command {
 			return usagef("keyspace needs list, create or add-columns")
 		},
 	}
-	cmd.AddCommand(c.keyspaceListCommand(), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand())
+	cmd.AddCommand(c.listCommand("keyspaces", listKeyspaces), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand())
 	return cmd
 }
 
-func (c *cli) keyspaceListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "Print the keyspaces",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			list, err := server.Keyspaces(cmd.Context())
-			if err != nil {
-				return fmt.Errorf("cannot list keyspaces: %w", err)
-			}
-			return c.print(keyspacesOutput{list}, func(t *table) { t.keyspaces(list) })
-		},
-	}
+func listKeyspaces(ctx context.Context, server *client.Client) (any, func(*table), error) {
+	list, err := server.Keyspaces(ctx)
+	return keyspacesOutput{list}, func(t *table) { t.keyspaces(list) }, err
 }
 
 func (c *cli) keyspaceCreateCommand() *cobra.Command {
@@ -59,20 +45,20 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 			if len(columns) == 0 {
 				return usagef("keyspace create needs --columns")
 			}
-			server, err := c.connect()
-			if err != nil {
-				return err
+			if cmd.Flags().Changed("shards") && shards < 1 {
+				return usagef("--shards is 1 to 64, not %d", shards)
 			}
-			defer server.Close()
-			made, err := server.CreateKeyspace(cmd.Context(), args[0], columns, shards)
-			if err != nil {
-				return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
-			}
-			return c.print(made, func(t *table) { t.keyspaces([]client.Keyspace{made}) })
+			return c.withServer(func(server *client.Client) error {
+				made, err := server.CreateKeyspace(cmd.Context(), args[0], columns, shards)
+				if err != nil {
+					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
+				}
+				return c.print(made, func(t *table) { t.keyspaces([]client.Keyspace{made}) })
+			})
 		},
 	}
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
-	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when 0 the server chooses, and one that is there may have any)")
+	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when not given the server chooses, and one that is there may have any)")
 	return cmd
 }
 
@@ -83,16 +69,13 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 		Example: "  countctl keyspace add-columns songs shares",
 		Args:    atLeast(2, "NAME and one COLUMN or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			changed, err := server.AddColumns(cmd.Context(), args[0], splitColumns(args[1:]))
-			if err != nil {
-				return fmt.Errorf("cannot add columns to keyspace %s: %w", args[0], err)
-			}
-			return c.print(changed, func(t *table) { t.keyspaces([]client.Keyspace{changed}) })
+			return c.withServer(func(server *client.Client) error {
+				changed, err := server.AddColumns(cmd.Context(), args[0], splitColumns(args[1:]))
+				if err != nil {
+					return fmt.Errorf("cannot add columns to keyspace %s: %w", args[0], err)
+				}
+				return c.print(changed, func(t *table) { t.keyspaces([]client.Keyspace{changed}) })
+			})
 		},
 	}
 }

@@ -145,7 +145,19 @@ func TestExitCodes(t *testing.T) {
 		{"no server", "get 1 --addr http://127.0.0.1:1", exitFail, "is countd running there"},
 		{"no such file", "import /nonexistent.csv", exitFail, "no such file"},
 		{"import to no keyspace", "import " + file + " --keyspace frob", exitFail, "keyspace create"},
-		{"unknown column of incr", "incr 1 frob=1", exitFail, "no such column"},
+		{"unknown column of incr", "incr 1 frob=1", exitUsage, "no such column"},
+		{"unknown column of set", "set 1 frob=1", exitUsage, "no such column"},
+		{"leading zeros", "get 007", exitUsage, "leading zeros"},
+		{"delete of leading zeros", "delete 007", exitUsage, "leading zeros"},
+		{"empty keyspace", "get 1 --keyspace=", exitUsage, "--keyspace is empty"},
+		{"empty keyspace of a write", "incr 1 like=1 --keyspace=", exitUsage, "--keyspace is empty"},
+		{"no staleness", "get 1 --max-staleness 0", exitUsage, "--max-staleness is above 0 and up to 1h, not 0s"},
+		{"staleness below 0", "mget 1 --max-staleness -1s", exitUsage, "not -1s"},
+		{"no shards", "keyspace create x --columns a --shards 0", exitUsage, "--shards is 1 to 64, not 0"},
+		{"completion of nothing", "completion", exitUsage, "completion needs one of bash, "},
+		{"completion of no shell", "completion nope", exitUsage, "completion needs one of bash, "},
+		{"help of no command", "help nope", exitUsage, `there is no command "nope"`},
+		{"help of no sub-command", "help node nope", exitUsage, `there is no command "node nope"`},
 
 		{"get", "get 1", exitOK, ""},
 		{"get without waiting", "get 1 --no-wait", exitOK, ""},
@@ -155,6 +167,9 @@ func TestExitCodes(t *testing.T) {
 		{"version without server", "version --addr http://127.0.0.1:1", exitOK, "not known"},
 		{"completion", "completion bash", exitOK, ""},
 		{"help", "--help", exitOK, ""},
+		{"help by command", "help", exitOK, ""},
+		{"help of a command", "help node drain", exitOK, ""},
+		{"help of completion", "completion --help", exitOK, ""},
 	}
 	server := countdtest.New(t)
 	for _, c := range cases {
@@ -185,7 +200,7 @@ func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 		{"keyspace create x --columns a --shards 65", "shards", exitUsage},
 		{"keyspace create X --columns a", "name", exitUsage},
 		{"keyspace add-columns posts A", "columns[0]", exitUsage},
-		{"incr 1 frob=1", "ops[0].add.frob", exitFail},
+		{"incr 1 frob=1", "ops[0].add.frob", exitUsage},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			server := countdtest.New(t)

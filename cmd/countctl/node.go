@@ -42,28 +42,13 @@ func (c *cli) nodeCommand() *cobra.Command {
 			return usagef("node needs list, drain, undrain or remove")
 		},
 	}
-	cmd.AddCommand(c.nodeListCommand(), c.nodeDrainCommand(), c.nodeUndrainCommand(), c.nodeRemoveCommand())
+	cmd.AddCommand(c.listCommand("nodes", listNodes), c.nodeDrainCommand(), c.nodeUndrainCommand(), c.nodeRemoveCommand())
 	return cmd
 }
 
-func (c *cli) nodeListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "Print the nodes",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			seen, err := server.ClusterNodes(cmd.Context())
-			if err != nil {
-				return fmt.Errorf("cannot list the nodes: %w", err)
-			}
-			return c.print(nodesOutput(seen), func(t *table) { t.nodes(seen.Nodes) })
-		},
-	}
+func listNodes(ctx context.Context, server *client.Client) (any, func(*table), error) {
+	seen, err := server.ClusterNodes(ctx)
+	return nodesOutput(seen), func(t *table) { t.nodes(seen.Nodes) }, err
 }
 
 func (t *table) nodes(nodes []client.ClusterNode) {

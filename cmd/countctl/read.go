@@ -28,12 +28,12 @@ func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
 }
 
-func checkReadOptions(o client.ReadOptions) error {
+func checkReadOptions(cmd *cobra.Command, o client.ReadOptions) error {
 	if !slices.Contains([]string{"", "stale", "bounded", "linearizable"}, o.Consistency) {
 		return usagef("--consistency is stale, bounded or linearizable, not %q", o.Consistency)
 	}
-	if o.MaxStaleness < 0 {
-		return usagef("--max-staleness is not below 0")
+	if cmd.Flags().Changed("max-staleness") && o.MaxStaleness <= 0 {
+		return usagef("--max-staleness is above 0 and up to 1h, not %v", o.MaxStaleness)
 	}
 	return nil
 }
@@ -47,26 +47,16 @@ func (c *cli) getCommand() *cobra.Command {
 		Example: "  countctl get 4467107636950632",
 		Args:    exactly(1, "one ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkReadOptions(o); err != nil {
-				return err
-			}
-			ids, err := c.ids(args)
-			if err != nil {
-				return err
-			}
-			if len(ids) != 1 {
-				return usagef("get takes one id, not %d; mget takes many", len(ids))
-			}
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
-			if err != nil {
-				return fmt.Errorf("cannot get %d: %w", ids[0], err)
-			}
-			return c.print(row, func(t *table) { t.counts([]client.Row{row}) })
+			return c.readIDs(cmd, args, o, func(server *client.Client, ids []client.ID) error {
+				if len(ids) != 1 {
+					return usagef("get takes one id, not %d; mget takes many", len(ids))
+				}
+				row, err := server.Get(cmd.Context(), keyspace, ids[0], o)
+				if err != nil {
+					return fmt.Errorf("cannot get %d: %w", ids[0], err)
+				}
+				return c.print(row, func(t *table) { t.counts([]client.Row{row}) })
+			})
 		},
 	}
 	keyspaceFlag(cmd, &keyspace)
@@ -89,27 +79,17 @@ func (c *cli) mgetCommand() *cobra.Command {
 		Example: "  countctl mget 4467107636950632 4467107636950633 -o json",
 		Args:    atLeast(1, "one ID or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkReadOptions(o); err != nil {
-				return err
-			}
-			ids, err := c.ids(args)
-			if err != nil {
-				return err
-			}
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			rows := rowsOutput{Results: []client.Row{}}
-			for some := range slices.Chunk(ids, client.GetIDsMax) {
-				page, err := server.GetMany(cmd.Context(), keyspace, some, columns, o)
-				if err != nil {
-					return fmt.Errorf("cannot get rows: %w", err)
+			return c.readIDs(cmd, args, o, func(server *client.Client, ids []client.ID) error {
+				rows := rowsOutput{Results: []client.Row{}}
+				for some := range slices.Chunk(ids, client.GetIDsMax) {
+					page, err := server.GetMany(cmd.Context(), keyspace, some, columns, o)
+					if err != nil {
+						return fmt.Errorf("cannot get rows: %w", err)
+					}
+					rows.Results = append(rows.Results, page...)
 				}
-				rows.Results = append(rows.Results, page...)
-			}
-			return c.print(rows, func(t *table) { t.counts(rows.Results) })
+				return c.print(rows, func(t *table) { t.counts(rows.Results) })
+			})
 		},
 	}
 	keyspaceFlag(cmd, &keyspace)
@@ -118,12 +98,24 @@ func (c *cli) mgetCommand() *cobra.Command {
 	return cmd
 }
 
+// readIDs has read work on the ids of a command line whose flags are right.
+func (c *cli) readIDs(cmd *cobra.Command, args []string, o client.ReadOptions, read func(*client.Client, []client.ID) error) error {
+	if err := checkReadOptions(cmd, o); err != nil {
+		return err
+	}
+	ids, err := c.ids(args)
+	if err != nil {
+		return err
+	}
+	return c.withServer(func(server *client.Client) error { return read(server, ids) })
+}
+
 // ids reads the ids among the arguments; - stands for those on standard input.
 func (c *cli) ids(args []string) ([]client.ID, error) {
 	var ids []client.ID
 	for _, arg := range args {
 		if arg == "-" {
-			more, err := readIDs(c.in)
+			more, err := scanIDs(c.in)
 			if err != nil {
 				return nil, err
 			}
@@ -139,8 +131,8 @@ func (c *cli) ids(args []string) ([]client.ID, error) {
 	return ids, nil
 }
 
-// readIDs reads ids parted by white space.
-func readIDs(in io.Reader) ([]client.ID, error) {
+// scanIDs reads ids parted by white space.
+func scanIDs(in io.Reader) ([]client.ID, error) {
 	var ids []client.ID
 	words := bufio.NewScanner(in)
 	words.Split(bufio.ScanWords)

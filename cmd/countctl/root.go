@@ -88,7 +88,10 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if keyspace := cmd.Flags().Lookup("keyspace"); keyspace != nil && keyspace.Changed && keyspace.Value.String() == "" {
+				return usagef("--keyspace is empty")
+			}
 			return c.checkGlobals()
 		},
 		RunE: func(*cobra.Command, []string) error {
@@ -111,6 +114,8 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		c.nodeCommand(), c.groupCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
 		c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
+	root.SetHelpCommand(helpCommand())
+	needShell(root)
 	return root
 }
 
@@ -152,6 +157,35 @@ func (c *cli) connectFor(retry client.Retry) (*client.Client, error) {
 		return nil, usagef("--timeout must be above 0, not %v", c.timeout)
 	}
 	return client.New(client.Config{Addrs: []string{c.addr}, Timeout: c.timeout, Retry: retry})
+}
+
+// withServer has act work on the server that the global flags name.
+func (c *cli) withServer(act func(*client.Client) error) error {
+	server, err := c.connect()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	return act(server)
+}
+
+// listCommand is a command that prints what there is of a kind. list returns it
+// as JSON shows it, and as a table.
+func (c *cli) listCommand(kind string, list func(context.Context, *client.Client) (any, func(*table), error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Print the " + kind,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.withServer(func(server *client.Client) error {
+				all, rows, err := list(cmd.Context(), server)
+				if err != nil {
+					return fmt.Errorf("cannot list the %s: %w", kind, err)
+				}
+				return c.print(all, rows)
+			})
+		},
+	}
 }
 
 // explain adds what to do about an error.

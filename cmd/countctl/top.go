@@ -31,7 +31,7 @@ func (c *cli) topCommand() *cobra.Command {
 			if n < 1 || n > topRowsMax {
 				return usagef("-n is 1 to %d, not %d", topRowsMax, n)
 			}
-			if err := checkReadOptions(o); err != nil {
+			if err := checkReadOptions(cmd, o); err != nil {
 				return err
 			}
 			server, err := c.connect()

@@ -36,19 +36,16 @@ func (c *cli) unreadRead(use, short string, args cobra.PositionalArgs,
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkReadOptions(o); err != nil {
+			if err := checkReadOptions(cmd, o); err != nil {
 				return err
 			}
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			answer, rows, err := read(cmd.Context(), server, args, o)
-			if err != nil {
-				return unreadError("cannot read", err)
-			}
-			return c.print(answer, rows)
+			return c.withServer(func(server *client.Client) error {
+				answer, rows, err := read(cmd.Context(), server, args, o)
+				if err != nil {
+					return unreadError("cannot read", err)
+				}
+				return c.print(answer, rows)
+			})
 		},
 	}
 	readFlags(cmd, &o)
@@ -66,19 +63,16 @@ func (c *cli) unreadWrite(use, short, what string, args cobra.PositionalArgs,
 			if err != nil {
 				return err
 			}
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			answer, rows, err := write(cmd.Context(), server, args, client.WriteOptions{Key: key})
-			if errors.Is(err, client.ErrUnknown) {
-				return &unknownError{what, key, err}
-			}
-			if err != nil {
-				return unreadError("it was not done that "+what, withKeyRemedy(err))
-			}
-			return c.print(answer, rows)
+			return c.withServer(func(server *client.Client) error {
+				answer, rows, err := write(cmd.Context(), server, args, client.WriteOptions{Key: key})
+				if errors.Is(err, client.ErrUnknown) {
+					return &unknownError{what, key, err}
+				}
+				if err != nil {
+					return unreadError("it was not done that "+what, withKeyRemedy(err))
+				}
+				return c.print(answer, rows)
+			})
 		},
 	}
 	keyFlag(cmd, &key)

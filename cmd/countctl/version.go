@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
 )
 
 // version is set by the linker in releases.
@@ -22,21 +24,18 @@ func (c *cli) versionCommand() *cobra.Command {
 		Short: "Print the versions of countctl and of the server, if it answers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
 			out := versionOutput{Client: clientVersion()}
-			// countctl's own version is known whether there is a server or not.
-			if out.Server, err = server.Version(cmd.Context()); err != nil {
-				fmt.Fprintf(c.err, "countctl: the server's version is not known: %s\n", c.explain(err))
-			}
-			return c.print(out, func(t *table) {
-				t.row("countctl", out.Client)
-				if out.Server != "" {
-					t.row("countd", out.Server)
+			return c.withServer(func(server *client.Client) (err error) {
+				// countctl's own version is known whether there is a server or not.
+				if out.Server, err = server.Version(cmd.Context()); err != nil {
+					fmt.Fprintf(c.err, "countctl: the server's version is not known: %s\n", c.explain(err))
 				}
+				return c.print(out, func(t *table) {
+					t.row("countctl", out.Client)
+					if out.Server != "" {
+						t.row("countd", out.Server)
+					}
+				})
 			})
 		},
 	}

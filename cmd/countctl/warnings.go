@@ -56,7 +56,7 @@ func warnOfNode(n client.ClusterNode, warn func(code, format string, args ...any
 	case "dead":
 		warn("node_dead", "%s is dead: no other node hears of it; it holds %d replicas", n.ID, n.Replicas)
 	case "silent":
-		warn("node_silent", "%s is alive but did not answer within a second", n.ID)
+		warn("node_silent", "%s did not answer within a second, though it is not known to be dead", n.ID)
 	case "not ready":
 		warn("node_not_ready", "%s is not ready: %s", n.ID, n.NotReady)
 	}

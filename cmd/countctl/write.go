@@ -13,13 +13,6 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// writeOutput is what incr and set print as JSON: the row after the write.
-type writeOutput struct {
-	client.Row
-	Duplicate bool   `json:"duplicate"` // it had happened before, by this key
-	Token     string `json:"token"`     // --token of a read that must see the write
-}
-
 // onceText ends the help of a command that writes.
 const onceText = `
 
@@ -72,15 +65,28 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 				err = refusal(answer)
 			}
 			if err != nil {
-				return fmt.Errorf("row %d was not %s: %w", op.ID, done, withKeyRemedy(err))
+				return fmt.Errorf("row %d was not %s: %w", op.ID, done, withKeyRemedy(ofCommandLine(err)))
 			}
-			out := writeOutput{client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}, answer.Duplicate, answer.Token}
-			return c.print(out, func(t *table) { t.counts([]client.Row{out.Row}) })
+			row := client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}
+			out := client.WrittenRow{Row: row, Duplicate: answer.Duplicate, Token: answer.Token}
+			return c.print(out, func(t *table) { t.counts([]client.Row{row}) })
 		},
 	}
 	keyspaceFlag(cmd, &keyspace)
 	keyFlag(cmd, &key)
 	return cmd
+}
+
+// ofCommandLine makes an error of usage of a refusal of the only op of a request,
+// which stands in the command line.
+func ofCommandLine(err error) error {
+	var refused *client.Error
+	if errors.As(err, &refused) && refused.Code == "invalid_argument" {
+		if _, isOp := refused.Op(); isOp {
+			return usagef("%v", err)
+		}
+	}
+	return err
 }
 
 func keyFlag(cmd *cobra.Command, key *string) {
@@ -161,12 +167,7 @@ func parseOp(args []string) (client.Op, error) {
 
 // deleteOutput is what delete prints as JSON.
 type deleteOutput struct {
-	Results []deletedOutput `json:"results"`
-}
-
-type deletedOutput struct {
-	client.Row
-	Token string `json:"token"` // --token of a read that must see the write
+	Results []client.WrittenRow `json:"results"`
 }
 
 // deleteKeyBytesMax leaves room for an id behind the key.
@@ -206,16 +207,16 @@ On a terminal it asks first, unless --yes is given.` + onceText,
 				return err
 			}
 			defer server.Close()
-			out := deleteOutput{Results: []deletedOutput{}}
+			out := deleteOutput{Results: []client.WrittenRow{}}
 			for i, id := range ids {
-				row, token, err := server.Delete(cmd.Context(), keyspace, id, client.WriteOptions{Key: keyOf(key, id, len(ids))})
+				row, err := server.Delete(cmd.Context(), keyspace, id, client.WriteOptions{Key: keyOf(key, id, len(ids))})
 				if errors.Is(err, client.ErrUnknown) {
 					return &unknownError{fmt.Sprintf("row %d was deleted (%d of %d rows are)", id, i, len(ids)), key, err}
 				}
 				if err != nil {
 					return fmt.Errorf("cannot delete %d (%d of %d rows are deleted): %w", id, i, len(ids), withKeyRemedy(err))
 				}
-				out.Results = append(out.Results, deletedOutput{row, token})
+				out.Results = append(out.Results, row)
 			}
 			return c.print(out, func(t *table) {
 				t.row("DELETED")

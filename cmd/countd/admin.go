@@ -103,7 +103,10 @@ func (a admin) Change(ctx context.Context, change api.AdminChange) (*api.Changed
 	if err != nil {
 		return nil, err
 	}
-	o := operation{node: n, alive: a.alive, catalog: n.Catalog()}
+	o := operation{node: n, alive: a.alive}
+	if err := o.look(ctx); err != nil {
+		return nil, err
+	}
 	switch c := change.(type) {
 	case api.NodeChange:
 		return o.setState(ctx, c)

@@ -23,6 +23,14 @@ func refusedf(format string, args ...any) error {
 	return &api.RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
+// look takes the catalog with all in it that was changed through any node before:
+// this node's copy may lag.
+func (o *operation) look(ctx context.Context) error {
+	err := o.node.CatchUp(ctx)
+	o.catalog = o.node.Catalog()
+	return err
+}
+
 // command has a command applied.
 func (o *operation) command(ctx context.Context, command *raftfsm.CatalogCommand) error {
 	result, err := o.node.Change(ctx, command)

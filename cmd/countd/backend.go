@@ -54,6 +54,13 @@ func (b *backend) Keyspace(name string) *shard.Keyspace {
 	return nil
 }
 
+func (b *backend) CatchUp(ctx context.Context) error {
+	if n := b.node.Load(); n != nil {
+		return n.CatchUp(ctx)
+	}
+	return b.notYet()
+}
+
 func (b *backend) CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error) {
 	if n := b.node.Load(); n != nil {
 		return n.CreateKeyspace(ctx, k)

@@ -125,10 +125,26 @@ func (c *config) validate() error {
 	if c.CursorIdle < shard.CursorIdleMin || c.CursorIdle > shard.CursorIdleMax {
 		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, shard.CursorIdleMin, shard.CursorIdleMax))
 	}
+	if _, err := c.memoryLimit(); err != nil {
+		return err
+	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return c.bad("log-format", fmt.Sprintf("%q is neither text nor json", c.LogFormat))
 	}
 	return nil
+}
+
+// memoryLimit returns the bound of memory in bytes, 0 for none.
+func (c *config) memoryLimit() (uint64, error) {
+	limit, err := c.MemoryLimit.limit()
+	if err != nil {
+		return 0, err
+	}
+	if limit > 0 && limit < shard.MemoryLimitMin {
+		return 0, c.bad("memory-limit", fmt.Sprintf("%s is %d bytes; at least %d are needed, or 0 for none",
+			shareFlag{&c.MemoryLimit}, limit, uint64(shard.MemoryLimitMin)))
+	}
+	return limit, nil
 }
 
 // badLimit returns the first of the limits that is out of its bounds, and why.

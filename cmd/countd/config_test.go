@@ -140,6 +140,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"shards key twice", nil, nil, "shards: {posts: 4, posts: 5}\n", ":1: shards: want a mapping"},
 		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
 		{"memory over the machine's", []string{"--memory-limit=101%"}, nil, "", "1% to 100%"},
+		{"memory for no node", []string{"--memory-limit=1"}, nil, "", "memory-limit (flag --memory-limit): 1B is 1 bytes; at least 67108864 are needed, or 0 for none"},
 		{"reserve of words", []string{"--disk-reserve=much"}, nil, "", "number of bytes"},
 		{"no horizon", []string{"--key-horizon=0s"}, nil, "", "key-horizon (flag --key-horizon): key horizon 0s is not in"},
 		{"no idle time", nil, map[string]string{"COUNTD_PRODUCER_IDLE": "800h"}, "", "producer-idle (env COUNTD_PRODUCER_IDLE): producer idle time 800h0m0s is not in"},

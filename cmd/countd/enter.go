@@ -128,12 +128,17 @@ func (p *process) admit(ctx context.Context, request []byte) ([]byte, error) {
 // alive tells whether gossip hears of a node, or has not said yet that it does
 // not.
 func (p *process) alive(key string) bool {
-	for _, m := range p.gossip.Members() {
-		if m.Key == key {
-			return m.Alive
-		}
+	m, _ := p.gossip.Member(key)
+	return m.Alive
+}
+
+// liveAddr returns where a living node of this cluster says that it listens for
+// others, "" for one that gossip does not hear of.
+func (p *process) liveAddr(key string) string {
+	if m, _ := p.gossip.Member(key); m.Alive && m.ClusterID == p.dir.Identity.ClusterID {
+		return m.ClusterAddr
 	}
-	return false
+	return ""
 }
 
 // place chooses the nodes of a new keyspace's shards.

@@ -133,7 +133,7 @@ func (l ports) close() {
 func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, registry: prometheus.NewRegistry(), served: make(chan error, 1), backend: &backend{}}
 	p.backend.waitFor("the start")
-	memoryLimit, err := c.MemoryLimit.limit()
+	memoryLimit, err := c.memoryLimit()
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +174,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 	}
 	p.server = server
 	go func() { p.served <- server.Serve() }() // ended by stop
+	hadCluster := p.dir.Identity.ClusterID != ""
 	if l.cluster, err = p.enter(c, l.cluster); err != nil {
 		return err
 	}
@@ -199,6 +200,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		DiskReserve: c.DiskReserve,
 		Place:       p.place(c.Placement),
 		Alive:       p.alive,
+		LiveAddr:    p.liveAddr,
 		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
 		Logger:      p.logger,
 		Metrics:     p.registry,
@@ -208,7 +210,17 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return fmt.Errorf("cannot open node: %w", err)
 	}
 	p.checkShards(c)
+	p.checkAlone(c, hadCluster)
 	return p.take(c)
+}
+
+// checkAlone tells of settings that would make the node one of several, if it was
+// started before as a cluster by itself.
+func (p *process) checkAlone(c *config, hadCluster bool) {
+	if hadCluster && len(p.node.Catalog().Nodes) == 1 && (len(c.Join) > 0 || c.Expect > 1) {
+		p.logger.Warn("the data directory is of a cluster of which this node is the only one: --bootstrap-expect is not looked at and --join has it join no other, which takes a new data directory",
+			"cluster_id", p.dir.Identity.ClusterID)
+	}
 }
 
 // checkShards tells of a keyspace that cannot have what --shards says.

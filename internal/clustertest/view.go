@@ -191,3 +191,23 @@ func sum(of []int) (all int) {
 	}
 	return all
 }
+
+// AwaitAddrs waits until each node names the addresses of all as they are now.
+func (c *Cluster) AwaitAddrs() time.Duration {
+	c.t.Helper()
+	return c.await(settleTimeout, func() string {
+		v := look(c.Nodes())
+		for _, n := range c.Nodes() {
+			named := map[string][2]string{}
+			for _, other := range v.status[n].Nodes {
+				named[other.ID] = [2]string{other.HTTPAddr, other.ClusterAddr}
+			}
+			for _, other := range c.Nodes() {
+				if site := other.Site(); named[other.Name] != [2]string{site.HTTP, site.Cluster} {
+					return fmt.Sprintf("%s has %s at %v, which is at %s and %s", n.Name, other.Name, named[other.Name], site.HTTP, site.Cluster)
+				}
+			}
+		}
+		return ""
+	})
+}

@@ -24,11 +24,24 @@ type producerAt struct {
 	name     string
 }
 
-// producer holds the numbers that a shard has applied.
+// producer holds the numbers that a shard has judged.
 type producer struct {
+	floor   uint64 // below it the shard cannot tell: the producer was forgotten, and came back
 	highest uint64
-	applied map[uint64]bool
+	judged  map[uint64]fate
 }
+
+// fate is what becomes of a write's part for one shard: it is done now, or its
+// repeat is told what became of the first.
+type fate uint8
+
+const (
+	fresh   fate = iota
+	applied      // none of its ops was refused
+	partly       // some of its ops were refused; which, is not known any more
+	refused      // each of its ops was
+	expired      // too old to tell
+)
 
 // keyAt names an Idempotency-Key.
 type keyAt struct{ keyspace, key string }
@@ -36,17 +49,27 @@ type keyAt struct{ keyspace, key string }
 // keyed is what is known of a key.
 type keyed struct {
 	request [sha256.Size]byte
-	applied map[int]bool // shards
+	judged  map[int]fate // by shard
 }
 
 // once is one write's part in exactly-once.
 type once struct {
-	fresh []int // shards that have not applied it
-	mark  func(shard int)
+	fates map[int]fate // by shard
+	mark  func(shard int, f fate)
 }
 
-// judge finds out what of a write is still to do. A status other than 0 refuses
-// it whole. The server's lock is held.
+// is reports whether every shard has one of these fates.
+func (o *once) is(fates ...fate) bool {
+	for _, f := range o.fates {
+		if !slices.Contains(fates, f) {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeLocked finds out what of a write is still to do. A status other than 0
+// refuses it whole.
 func (s *Server) judgeLocked(r *http.Request, k *keyspace, shards []int, body []byte) (o once, status int, refusal any) {
 	key, name := r.Header.Get("Idempotency-Key"), r.Header.Get("Countd-Producer")
 	seq, err := strconv.ParseUint(r.Header.Get("Countd-Seq"), 10, 64)
@@ -55,35 +78,49 @@ func (s *Server) judgeLocked(r *http.Request, k *keyspace, shards []int, body []
 		return o, 400, refuse("invalid_argument", "a key and a producer", "Idempotency-Key")
 	case key != "":
 		return s.judgeKeyLocked(r, keyAt{k.Name, key}, shards, body)
-	case name == "":
-		return once{fresh: shards, mark: func(int) {}}, 0, nil
-	case err != nil:
+	case name != "" && err != nil:
 		return o, 400, refuse("invalid_argument", "Countd-Seq: not an unsigned 64-bit integer", "Countd-Seq")
-	case s.mu.forgotten[name]:
-		return o, 410, refuse("idempotency_expired", "the producer was forgotten", "Countd-Producer")
 	}
+	o = once{fates: map[int]fate{}, mark: func(int, fate) {}}
 	for _, shard := range shards {
-		p := s.producerLocked(producerAt{k.Name, shard, name})
-		if seq+window <= p.highest {
-			return o, 410, refuse("idempotency_expired", "the number is below the window", "Countd-Seq")
-		}
-		if !p.applied[seq] {
-			o.fresh = append(o.fresh, shard)
+		o.fates[shard] = fresh
+		if name != "" {
+			o.fates[shard] = s.fateLocked(producerAt{k.Name, shard, name}, seq)
 		}
 	}
-	o.mark = func(shard int) {
-		p := s.producerLocked(producerAt{k.Name, shard, name})
-		p.applied[seq] = true
-		p.highest = max(p.highest, seq)
+	if name != "" {
+		o.mark = func(shard int, f fate) { s.noteLocked(producerAt{k.Name, shard, name}, seq, f) }
 	}
 	return o, 0, nil
 }
 
-func (s *Server) producerLocked(at producerAt) *producer {
-	if s.mu.producers[at] == nil {
-		s.mu.producers[at] = &producer{applied: map[uint64]bool{}}
+// fateLocked judges a number for one shard. Of a producer that was forgotten only
+// those above its highest are taken.
+func (s *Server) fateLocked(at producerAt, seq uint64) fate {
+	p := s.mu.producers[at]
+	if highest, gone := s.mu.forgotten[at]; p == nil && gone && seq <= highest {
+		return expired
 	}
-	return s.mu.producers[at]
+	if p != nil && (seq < p.floor || seq <= p.highest && p.highest-seq >= window) {
+		return expired
+	}
+	if p == nil {
+		return fresh
+	}
+	return p.judged[seq]
+}
+
+func (s *Server) noteLocked(at producerAt, seq uint64, f fate) {
+	p := s.mu.producers[at]
+	if p == nil {
+		p = &producer{judged: map[uint64]fate{}}
+		if highest, gone := s.mu.forgotten[at]; gone {
+			p.floor = highest + 1
+		}
+		s.mu.producers[at] = p
+	}
+	p.judged[seq] = f
+	p.highest = max(p.highest, seq)
 }
 
 func (s *Server) judgeKeyLocked(r *http.Request, at keyAt, shards []int, body []byte) (o once, status int, refusal any) {
@@ -96,40 +133,40 @@ func (s *Server) judgeKeyLocked(r *http.Request, at keyAt, shards []int, body []
 	request := sha256.Sum256(slices.Concat([]byte(r.Method+" "+r.URL.Path+"\n"), body))
 	known := s.mu.keys[at]
 	if known == nil {
-		known = &keyed{request: request, applied: map[int]bool{}}
+		known = &keyed{request: request, judged: map[int]fate{}}
 		s.mu.keys[at] = known
 	}
 	if known.request != request {
 		return o, 409, refuse("idempotency_conflict", "the key came with another body", "Idempotency-Key")
 	}
+	o = once{fates: map[int]fate{}, mark: func(shard int, f fate) { known.judged[shard] = f }}
 	for _, shard := range shards {
-		if !known.applied[shard] {
-			o.fresh = append(o.fresh, shard)
-		}
+		o.fates[shard] = known.judged[shard]
 	}
-	o.mark = func(shard int) { known.applied[shard] = true }
 	return o, 0, nil
 }
 
-// ForgetProducers refuses every producer known so far, as after a long idle
-// time. It returns their names.
+// ForgetProducers forgets every producer but for its highest number in each
+// shard, as after a long idle time. It returns their names.
 func (s *Server) ForgetProducers() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var names []string
-	for at := range s.mu.producers {
-		if !s.mu.forgotten[at.name] {
-			s.mu.forgotten[at.name] = true
-			names = append(names, at.name)
-		}
+	names := s.namesLocked()
+	for at, p := range s.mu.producers {
+		s.mu.forgotten[at] = p.highest
 	}
+	clear(s.mu.producers)
 	return names
 }
 
-// Producers returns the names of all producers that have written.
+// Producers returns the names of all producers that are remembered.
 func (s *Server) Producers() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.namesLocked()
+}
+
+func (s *Server) namesLocked() []string {
 	var names []string
 	for at := range s.mu.producers {
 		if !slices.Contains(names, at.name) {

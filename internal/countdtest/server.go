@@ -49,7 +49,7 @@ type Server struct {
 		clusterID string
 		producers map[producerAt]*producer
 		keys      map[keyAt]*keyed
-		forgotten map[string]bool // names of producers
+		forgotten map[producerAt]uint64 // highest numbers
 		cluster   *Cluster
 	}
 	late sync.WaitGroup // of requests that are applied after their answer; the test's end waits
@@ -67,7 +67,7 @@ type keyspace struct {
 func New(t testing.TB) *Server {
 	s := &Server{}
 	s.mu.clusterID = "test"
-	s.mu.producers, s.mu.keys, s.mu.forgotten = map[producerAt]*producer{}, map[keyAt]*keyed{}, map[string]bool{}
+	s.mu.producers, s.mu.keys, s.mu.forgotten = map[producerAt]*producer{}, map[keyAt]*keyed{}, map[producerAt]uint64{}
 	s.mu.keyspaces = []*keyspace{
 		{"posts", "counters", []string{"repost", "comment", "like", "view"}, 4, map[uint64][]int64{}},
 		{"users", "counters", []string{"posts", "followers", "following"}, 4, map[uint64][]int64{}},

@@ -28,8 +28,8 @@ const (
 // Node is one countd: a data directory and addresses that stay the same over
 // its lives, of which at most one runs.
 type Node struct {
-	Dir  string // data directory
-	Args []string
+	Dir  string   // data directory
+	Args []string // the directory, the addresses, and what a test adds
 	Env  []string // added to the test's own
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // of the HTTP API
@@ -92,12 +92,15 @@ func FreeSite(t testing.TB) Site {
 // NewNodeAt is NewNode for a node whose addresses are given.
 func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string) *Node {
 	t.Helper()
-	n := &Node{t: t, bin: bin, Dir: dir, site: site, Addr: site.HTTP, URL: "http://" + site.HTTP}
-	// A connection for each of a test's writers, so that none runs out of ports.
-	n.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DialContext: site.dial}}
-	n.Args = append([]string{
-		"--data-dir", dir, "--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip,
-	}, args...)
+	n := &Node{t: t, bin: bin, Dir: dir}
+	n.client = &http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: 256, // for each of a test's writers, so that none runs out of ports
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return n.site.dial(ctx, network, addr)
+		},
+	}}
+	n.Args = append([]string{"--data-dir", dir, "", "", "", "", "", ""}, args...)
+	n.Move(site)
 	t.Cleanup(func() {
 		n.client.CloseIdleConnections()
 		if n.live == nil {
@@ -109,6 +112,16 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 		}
 	})
 	return n
+}
+
+// Site returns where the node's sockets are.
+func (n *Node) Site() Site { return n.site }
+
+// Move gives a node that does not run other addresses. Nothing may use the node
+// meanwhile.
+func (n *Node) Move(site Site) {
+	n.site, n.Addr, n.URL = site, site.HTTP, "http://"+site.HTTP
+	copy(n.Args[2:], []string{"--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip})
 }
 
 // Start runs the process and returns at once.

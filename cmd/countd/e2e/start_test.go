@@ -133,6 +133,28 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 	}
 }
 
+// A limit of memory that no node can keep to is told before anything is made.
+func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir(), "--memory-limit=1")
+	n.Start()
+	if code := n.Exited(5 * time.Second); code != 2 || !strings.Contains(n.Log(), "memory-limit (flag --memory-limit)") {
+		t.Errorf("exit code %d:\n%s", code, n.Log())
+	}
+	mustBeNobodys(t, n.Dir)
+}
+
+// A node that is a cluster by itself warns that it cannot be made one of several.
+func TestClusterOfOneJoinsNoOther(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir())
+	n.StartReady()
+	n.Stop()
+	n.Args = append(n.Args, "--join", proctest.FreePorts(t, 1)[0], "--bootstrap-expect", "3")
+	n.StartReady()
+	if want := "of a cluster of which this node is the only one"; !strings.Contains(n.Log(), want) {
+		t.Errorf("log lacks %q:\n%s", want, n.Log())
+	}
+}
+
 // mustBeNobodys checks that a directory became no node's.
 func mustBeNobodys(t *testing.T, dir string) {
 	t.Helper()

@@ -78,6 +78,18 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// An error of the first record tells of the line before it, as lines are counted.
+func TestReaderOfALongRecord(t *testing.T) {
+	r, err := csvfile.NewReader("f", strings.NewReader("id,like\n\""+strings.Repeat("x", 2<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Next(); !errors.Is(err, csvfile.ErrRecordTooLong) || !strings.Contains(err.Error(), "after line 1:") {
+		t.Fatalf("told %v", err)
+	}
+}
+
 func TestReaderOfALongFile(t *testing.T) {
 	const rows = 50_000 // many buffers
 	text := "a,b\n" + strings.Repeat("12345678,1\n", rows)

@@ -114,6 +114,7 @@ func (r *Reader) open() error {
 	if err != nil {
 		return fmt.Errorf("cannot read the header of %s: %w", r.name, err)
 	}
+	r.line = 1
 	r.header = slices.Clone(record)
 	r.header[0] = strings.TrimPrefix(r.header[0], "\ufeff") // a byte order mark, as spreadsheets write
 	return nil

@@ -9,11 +9,37 @@ import (
 
 // cut is a run of a file's rows that is added by one request.
 type cut struct {
-	seq    uint64
-	before Position // where it begins
-	after  Position // where it ends
-	sums   client.Sums
-	acked  bool // guarded by the lock of cuts
+	seq       uint64
+	before    Position // where it begins
+	after     Position // where it ends
+	sums      client.Sums
+	ids       []client.ID // of the rows in sums, one a row
+	overflows Overflows   // of its answer
+	acked     bool        // guarded by the lock of cuts
+}
+
+func (c *cut) rows() int64 { return c.after.Rows - c.before.Rows }
+
+func (c *cut) add(inc increment) {
+	c.sums.Add(inc.id, inc.deltas)
+	c.ids = append(c.ids, inc.id)
+}
+
+// progress is what a progress file says of cuts: the lowest number that is not
+// added, where its cut begins, every row before being added or rejected, and
+// which of those rows did not fit.
+type progress struct {
+	seq       uint64
+	position  Position
+	overflows Overflows
+}
+
+func (p progress) summary() Summary {
+	missing := p.overflows.Rows()
+	return Summary{
+		Rows: p.position.Rows - missing, Rejected: p.position.Rejected + missing,
+		Position: p.position, Overflows: p.overflows,
+	}
 }
 
 // cuts knows which cuts of a file are added, and how far a progress file on the
@@ -25,19 +51,20 @@ type cut struct {
 type cuts struct {
 	mu struct {
 		sync.Mutex
-		open  []*cut   // let through and not all acknowledged, oldest first
-		next  uint64   // number of the next cut
-		end   Position // where the next cut begins
-		saved uint64   // lowest open number that the progress file knows
-		room  chan struct{}
+		open      []*cut    // let through and not all acknowledged, oldest first
+		next      uint64    // number of the next cut
+		end       Position  // where the next cut begins
+		overflows Overflows // of the cuts below those that are open
+		saved     uint64    // lowest open number that the progress file knows
+		room      chan struct{}
 	}
 	behind chan struct{} // has a token when the progress file is well behind
 	kept   bool          // there is a progress file
 }
 
-func newCuts(from Position, seq uint64, kept bool) *cuts {
+func newCuts(from progress, kept bool) *cuts {
 	c := &cuts{behind: make(chan struct{}, 1), kept: kept}
-	c.mu.next, c.mu.end, c.mu.saved = seq, from, seq
+	c.mu.next, c.mu.end, c.mu.overflows, c.mu.saved = from.seq, from.position, from.overflows, from.seq
 	c.mu.room = make(chan struct{})
 	return c
 }
@@ -83,10 +110,11 @@ func (c *cuts) ack(done *cut) {
 	defer c.mu.Unlock()
 	done.acked = true
 	for len(c.mu.open) > 0 && c.mu.open[0].acked {
+		c.mu.overflows.merge(c.mu.open[0].overflows)
 		c.mu.open[0] = nil
 		c.mu.open = c.mu.open[1:]
 	}
-	lowest, _ := c.lowestLocked()
+	lowest := c.progressLocked().seq
 	switch {
 	case !c.kept:
 		c.savedLocked(lowest)
@@ -98,19 +126,19 @@ func (c *cuts) ack(done *cut) {
 	}
 }
 
-// lowest returns the lowest number that is not added, and where its cut begins:
-// every row before is added or was rejected. Neither ever falls.
-func (c *cuts) lowest() (uint64, Position) {
+// progress returns what may be written of the cuts now. No part of it ever
+// falls.
+func (c *cuts) progress() progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lowestLocked()
+	return c.progressLocked()
 }
 
-func (c *cuts) lowestLocked() (uint64, Position) {
+func (c *cuts) progressLocked() progress {
 	if len(c.mu.open) > 0 {
-		return c.mu.open[0].seq, c.mu.open[0].before
+		return progress{c.mu.open[0].seq, c.mu.open[0].before, c.mu.overflows}
 	}
-	return c.mu.next, c.mu.end
+	return progress{c.mu.next, c.mu.end, c.mu.overflows}
 }
 
 // finish moves the end to that of the file, when every cut of it is added.

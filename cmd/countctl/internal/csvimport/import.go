@@ -59,9 +59,10 @@ type Config struct {
 
 // Summary says what an import came to.
 type Summary struct {
-	Rows     int64 // acknowledged, those of the run before included
-	Rejected int64 // likewise
-	Position Position
+	Rows      int64 // acknowledged, those of the run before included
+	Rejected  int64 // likewise; with Overflows, whose rows are in no file
+	Position  Position
+	Overflows Overflows // of increments
 }
 
 // Import is one run over one file.

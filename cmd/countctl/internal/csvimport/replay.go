@@ -15,15 +15,12 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// paceSecondsMax keeps the wait for an event of a far future within a Duration.
-const paceSecondsMax = 100 * 365 * 24 * 3600
-
 // ReplayConfig says what to add and where to.
 type ReplayConfig struct {
 	Client   *client.Client // repeats requests as long as it is set to
 	InFlight int            // requests at a time, 1 … LanesMax
 	Speed    float64        // times real time, by the file's clock; 0 does not wait
-	Rejects  string         // file for bad rows; "" stops at the first one
+	Rejects  string         // file for bad rows; "" stops at the first one, and at a sum that does not fit
 	State    string         // progress file; "" keeps none
 	From     State          // of KindAdd or KindEvents, begun by BeginSession
 }
@@ -66,7 +63,7 @@ func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.cuts = newCuts(cfg.From.Position, cfg.From.Session.Seq, cfg.State != "")
+	r.cuts = newCuts(progress{cfg.From.Session.Seq, cfg.From.Position, cfg.From.Overflows}, cfg.State != "")
 	r.filling = &cut{before: cfg.From.Position, after: cfg.From.Position}
 	r.rows.passed = r.pass
 	return r, nil
@@ -110,8 +107,7 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 		r.cuts.finish(r.filling.after) // with the rows put aside after the last cut
 	}
 	err = errors.Join(err, r.save(err == nil))
-	_, position := r.cuts.lowest()
-	return Summary{Rows: position.Rows, Rejected: position.Rejected, Position: position}, err
+	return r.cuts.progress().summary(), err
 }
 
 // read cuts the file until its end, a bad row that may not be skipped, or the
@@ -153,7 +149,7 @@ func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, lin
 		return err
 	}
 	if len(inc.deltas) > 0 {
-		r.filling.sums.Add(inc.id, inc.deltas)
+		r.filling.add(inc)
 	}
 	r.filling.after.Line = line
 	r.filling.after.Rows++
@@ -188,8 +184,6 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-func (c *cut) rows() int64 { return c.after.Rows - c.before.Rows }
-
 // send sends cuts until the queue is closed. One that is cut off will be sent
 // again under its number.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
@@ -203,22 +197,26 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 	}
 }
 
+// add sends a cut and notes what became of it. Sums that do not fit are no
+// failure of the cut: they stop the run only where a bad row does too.
 func (r *Replay) add(ctx context.Context, c *cut) error {
 	var result client.WriteResult
 	if c.sums.Len() > 0 {
 		var err error
 		o := client.WriteOptions{Quiet: true, Producer: r.cfg.From.Session.Producer, Seq: c.seq}
 		result, err = r.cfg.Client.Incr(ctx, r.cfg.From.Keyspace, c.sums.Ops(), o)
+		if noneFits(err) {
+			result.Refused, err = c.refuseAll(), nil
+		}
 		if err != nil {
 			return fmt.Errorf("cannot add the rows of %s: %w", r.place(c), err)
 		}
 	}
+	c.overflow(result)
 	r.cuts.ack(c)
 	r.acked.Add(c.rows())
-	if len(result.Refused) > 0 && result.Refused[0].Error != nil {
-		first := result.Refused[0]
-		return fmt.Errorf("the sums of %d ids in %s are not added, the others are; the first is of id %d: %s",
-			len(result.Refused), r.place(c), first.ID, first.Error.Message)
+	if c.overflows.Rows() > 0 && r.cfg.Rejects == "" {
+		return fmt.Errorf("%s: %v", r.place(c), c.overflows)
 	}
 	return nil
 }
@@ -251,7 +249,8 @@ func (r *Replay) save(done bool) error {
 		return nil
 	}
 	state, session := r.cfg.From, *r.cfg.From.Session
-	session.Seq, state.Position = r.cuts.lowest()
+	at := r.cuts.progress()
+	session.Seq, state.Position, state.Overflows = at.seq, at.position, at.overflows
 	session.Done = done
 	state.Session = &session
 	state.Rejects = cmp.Or(r.cfg.Rejects, state.Rejects)
@@ -260,33 +259,4 @@ func (r *Replay) save(done bool) error {
 	}
 	r.cuts.saved(session.Seq)
 	return nil
-}
-
-// pace waits for the time of events.
-type pace struct {
-	speed float64 // 0 does not wait
-	began time.Time
-	first float64
-}
-
-// wait returns when an event of a time is due, counted from the first one that
-// it was asked for, or when ctx ends.
-func (p *pace) wait(ctx context.Context, at float64) error {
-	if p.speed == 0 {
-		return nil
-	}
-	if p.began.IsZero() {
-		p.began, p.first = time.Now(), at
-	}
-	seconds := min((at-p.first)/p.speed, paceSecondsMax)
-	left := time.Until(p.began.Add(time.Duration(seconds * float64(time.Second))))
-	if left <= 0 {
-		return nil
-	}
-	select {
-	case <-time.After(left):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

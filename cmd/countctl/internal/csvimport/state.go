@@ -46,6 +46,9 @@ type State struct {
 	Position Position         `json:"position"`
 	Rejects  string           `json:"rejects,omitempty"` // file of the rejected rows, if they were put aside
 	Session  *Session         `json:"session,omitempty"` // of increments
+	// Overflows are those of the rows in Position, so that a run that goes on, or
+	// finds all done, tells of them too.
+	Overflows Overflows `json:"overflows,omitzero"`
 }
 
 // Session is how a file is cut into numbered batches, so that each of them is
@@ -61,7 +64,7 @@ type Session struct {
 
 // Begin describes an import that has not begun: s without a place.
 func (s State) Begin() State {
-	s.Version, s.Position, s.Rejects, s.Session = stateVersion, Position{}, "", nil
+	s.Version, s.Position, s.Rejects, s.Session, s.Overflows = stateVersion, Position{}, "", nil, Overflows{}
 	return s
 }
 
@@ -71,6 +74,11 @@ func (s State) BeginSession(batchRows int, tickSeconds float64) State {
 	s = s.Begin()
 	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
 	return s
+}
+
+// Summary says what the runs so far came to.
+func (s State) Summary() Summary {
+	return progress{position: s.Position, overflows: s.Overflows}.summary()
 }
 
 // SameImport tells whether both are about one import, wherever they stand. A
@@ -109,7 +117,7 @@ func decodeState(text []byte) (State, error) {
 		return State{}, ErrBadState
 	}
 	if s.Version != stateVersion || s.Position.Line < 0 || s.Position.Rows < 0 || s.Position.Rejected < 0 ||
-		s.Position.Rows > s.Position.Line || s.Position.Rejected > s.Position.Line {
+		s.Position.Rows > s.Position.Line || s.Position.Rejected > s.Position.Line || !s.Overflows.valid(s.Position.Rows) {
 		return State{}, ErrBadState
 	}
 	if (s.Session != nil) != (s.Kind != KindSet) || s.Session != nil && !s.Session.valid() {

@@ -1,0 +1,56 @@
+package api
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/shard"
+)
+
+// What another node has made is known when it is asked for, and is looked for
+// once a request, only for names that are not known.
+func TestNamesMadeElsewhere(t *testing.T) {
+	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
+	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
+	wider := *likes
+	wider.Columns = []string{"up", "down", "side"}
+	l := startLive(t, nil)
+	for _, c := range []struct {
+		name, fault  string
+		elsewhere    *shard.Keyspace
+		method, path string
+		body         string
+		status       int
+		catchUps     int
+	}{
+		{"a keyspace of nobody", "", nil, "GET", "/v1/counters/likes/1", "", 404, 1},
+		{"it cannot be known", "no_quorum", nil, "GET", "/v1/counters/likes/1", "", 503, 1},
+		{"a keyspace", "", likes, "GET", "/v1/counters/likes/1", "", 200, 1},
+		{"again", "", likes, "GET", "/v1/counters/likes/1", "", 200, 0},
+		{"columns of nobody", "", likes, "POST", incr, `{"ops":[{"id":"1","add":{"down":1,"side":1}}]}`, 400, 1},
+		{"they cannot be known", "no_leader", likes, "POST", incr, `{"ops":[{"id":"1","add":{"down":1}}]}`, 503, 1},
+		{"columns", "", &wider, "POST", incr, `{"ops":[{"id":"1","add":{"up":1,"down":1,"side":1}}]}`, 200, 1},
+		{"columns that were known", "", &wider, "POST", get, `{"ids":["1"],"columns":["down"]}`, 200, 0},
+		{"not an object", "", &wider, "POST", incr, `{"ops":[{"id":"1","add":{"up":1,"up":1,"other":2}}]}`, 400, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l.node.setFault(c.fault)
+			l.node.mu.Lock()
+			before := l.node.mu.catchUps
+			l.node.mu.elsewhere = map[string]*shard.Keyspace{}
+			if c.elsewhere != nil {
+				l.node.mu.elsewhere["likes"] = c.elsewhere
+			}
+			l.node.mu.Unlock()
+			got := l.do(c.method, c.path, c.body)
+			l.node.mu.Lock()
+			defer l.node.mu.Unlock()
+			if got.status != c.status || l.node.mu.catchUps-before != c.catchUps {
+				t.Errorf("answered %d %s after %d questions, want %d after %d", got.status, got.body, l.node.mu.catchUps-before, c.status, c.catchUps)
+			}
+		})
+	}
+	if got := l.node.Keyspace("likes").Columns; !slices.Equal(got, wider.Columns) {
+		t.Errorf("the columns are %v", got)
+	}
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/csvfile"
+	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+)
+
+// findPlace returns where the import begins: behind what an earlier run of the
+// same import did, or at the start. To begin again is always right, as values
+// are absolute, so a progress file of another import is only reported.
+func (c *cli) findPlace(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
+	if f.state == "" {
+		return csvimport.State{}, nil
+	}
+	about, err := describe(ctx, s, f)
+	if err != nil || f.restart {
+		return about.Begin(), err
+	}
+	before, found, err := readState(f.state)
+	if err != nil || !found {
+		return about.Begin(), err
+	}
+	if !before.SameImport(about) {
+		fmt.Fprintf(c.err, "%s is of another import (the file, the server, the keyspace or the columns differ): beginning at the first row\n", f.state)
+		return about.Begin(), nil
+	}
+	fmt.Fprintf(c.err, "going on after line %s of %s\n", grouped(before.Position.Line), s.path)
+	return before, nil
+}
+
+// describe says what is imported where, by which a run knows the progress file
+// of an earlier one.
+func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
+	about := csvimport.State{
+		Kind: f.kind, Addr: s.server.Addr(), Keyspace: f.keyspace,
+		IDColumn: f.idColumn, Events: f.events, Columns: s.columns,
+	}
+	if s.path == streamName {
+		return about, nil
+	}
+	var err error
+	if about.Input, err = csvfile.Identify(s.path); err != nil {
+		return about, fmt.Errorf("cannot tell %s from other files: %w", s.path, err)
+	}
+	cluster, err := s.server.Cluster(ctx)
+	if err != nil {
+		return about, fmt.Errorf("cannot read the cluster's state: %w", err)
+	}
+	about.Cluster = cluster.ClusterID
+	return about, nil
+}
+
+func readState(path string) (csvimport.State, bool, error) {
+	state, found, err := csvimport.ReadState(path)
+	if errors.Is(err, csvimport.ErrBadState) {
+		err = fmt.Errorf("%w; remove it or name another --state", err)
+	}
+	return state, found, err
+}
+
+// explainImport says how to go on after an import that stopped.
+func explainImport(err error, path string, f importFlags, s csvimport.Summary) error {
+	next := "run it again to begin anew"
+	if f.state != "" {
+		next = fmt.Sprintf("run it again to go on after line %s", grouped(max(s.Position.Line, 1)))
+	}
+	var row *csvimport.RowError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("the import of %s was interrupted; %s", path, next)
+	case errors.As(err, &row):
+		return fmt.Errorf("%w; mend it, or skip bad rows with --on-error skip", err)
+	}
+	return fmt.Errorf("%w; %s", err, next)
+}
+
+// findSession returns the session of an earlier run, or a new one. A session of
+// another file or cluster stops the command: to begin anew in its place would
+// forget what it had in flight.
+func (c *cli) findSession(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
+	about, err := describe(ctx, s, f)
+	if err != nil {
+		return about, err
+	}
+	begin := about.BeginSession(f.batch, f.speed*replayTick.Seconds())
+	if f.state == "" || f.restart {
+		return begin, nil
+	}
+	before, found, err := readState(f.state)
+	if err != nil || !found {
+		return begin, err
+	}
+	if !before.SameImport(about) {
+		return begin, fmt.Errorf("%s is of another file, server, keyspace or --map; name another --state, or begin anew with --restart, which adds all rows", f.state)
+	}
+	if !before.Session.Done {
+		fmt.Fprintf(c.err, "going on after line %s of %s\n", grouped(before.Position.Line), s.path)
+	}
+	return before, nil
+}
+
+// explainAdd says how to go on after a run that stopped.
+func explainAdd(err error, path string, f importFlags, s csvimport.Summary) error {
+	line := grouped(max(s.Position.Line, 1))
+	next := fmt.Sprintf("rows up to line %s are added, of those after it some may be", line)
+	if f.state != "" {
+		next = fmt.Sprintf("run it again to go on after line %s", line)
+	}
+	var row *csvimport.RowError
+	var refused *client.Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("adding %s was interrupted; %s", path, next)
+	case errors.As(err, &row):
+		return fmt.Errorf("%w; skip bad rows with --on-error skip", err)
+	case errors.As(err, &refused) && refused.Code == "idempotency_expired":
+		return fmt.Errorf("%w; the server has forgotten this session: rows up to line %s are added, of those after it some may be", err, line)
+	}
+	return fmt.Errorf("%w; %s", err, next)
+}

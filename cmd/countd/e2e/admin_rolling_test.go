@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// TestAdminRollingRestart restarts a cluster's nodes one by one, under load, as
+// countctl has it done.
+func TestAdminRollingRestart(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{})
+	l := startLoad(t, c)
+	at := c.Nodes()[0]
+	refusesCtl(t, at, 2, "needs --exec", "rolling-restart", "--yes")
+	refusesCtl(t, at, 2, "Give --yes", "rolling-restart", "--exec", "true")
+	refusesCtl(t, at, 2, "there is no node n9", "rolling-restart", "--exec", "true", "--nodes", "n9", "--yes")
+	refusesCtl(t, at, 1, "exit status 3", "rolling-restart", "--exec", "exit 3", "--yes")
+	awaitNoWarnings(t, at) // nothing is left drained by a command that failed
+
+	quiet := time.Now()
+	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
+	began := time.Now()
+	rollingRestart(t, c, at)
+	t.Logf("quiet:  %v", l.Between(quiet, began))
+	t.Logf("during: %v", l.Between(began, time.Now()))
+	awaitNoWarnings(t, at)
+	l.end(c.Nodes()...)
+	upgrades(t, at)
+	bundles(t, c, at)
+}
+
+// rollingRestart runs countctl rolling-restart with a command that asks this
+// test, which is to its nodes what a service manager is elsewhere.
+func rollingRestart(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+	t.Helper()
+	asked := t.TempDir()
+	run := at.StartCtl("rolling-restart", "--exec", "touch "+asked+"/{id}", "--yes", "-o", "json")
+	for _, n := range c.Nodes() {
+		eventually(t, "countctl asks for a restart of "+n.Name, func() bool {
+			_, err := os.Stat(filepath.Join(asked, n.Name))
+			return err == nil
+		})
+		n.Stop()
+		n.Start()
+	}
+	if run.Wait(); run.Code != 0 || strings.Count(run.Stdout, `"seconds"`) != len(c.Nodes()) {
+		t.Errorf("exit code %d\n%s%s", run.Code, run.Stdout, run.Stderr)
+	}
+}
+
+// upgrades holds and lets go the version of a cluster whose nodes speak no other.
+func upgrades(t *testing.T, at *clustertest.Node) {
+	t.Helper()
+	type version struct {
+		Version, Max         int
+		Held, Changed, Final bool
+		Nodes                []struct{ Node string }
+	}
+	now := ctl[version](t, at, "upgrade", "status")
+	if now.Version < 1 || now.Version != now.Max || now.Held || !now.Final || len(now.Nodes) != voters {
+		t.Errorf("upgrade status: %+v", now)
+	}
+	if v := ctl[version](t, at, "upgrade", "hold"); !v.Held || !v.Changed {
+		t.Errorf("upgrade hold: %+v", v)
+	}
+	if s := ctl[ctlStatus](t, at, "status"); len(s.Warnings) != 1 || s.Warnings[0].Code != "version_held" {
+		t.Errorf("while it is held: %+v", s.Warnings)
+	}
+	if v := ctl[version](t, at, "upgrade", "finalize"); v.Held || !v.Changed || v.Version != now.Version {
+		t.Errorf("upgrade finalize: %+v", v)
+	}
+}
+
+// bundles has a debug bundle written, with one node down.
+func bundles(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+	t.Helper()
+	c.Others(at)[0].Kill()
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	out := ctl[struct {
+		Files  int
+		Failed []string
+	}](t, at, "debug", "bundle", file)
+	if len(out.Failed) == 0 || !strings.Contains(strings.Join(out.Failed, " "), c.Others(at)[0].Addr) {
+		t.Errorf("what failed: %q, want %s", out.Failed, c.Others(at)[0].Addr)
+	}
+	names := strings.Join(filesOfBundle(t, file), " ")
+	for _, want := range []string{"cluster/nodes.json", "cluster/digests.json", "metrics.txt", "errors.txt"} {
+		if !strings.Contains(names, want) {
+			t.Errorf("the bundle lacks %s: %s", want, names)
+		}
+	}
+}
+
+func filesOfBundle(t *testing.T, file string) []string {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zip, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for in := tar.NewReader(zip); ; {
+		header, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, header.Name)
+	}
+}

@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// What countctl prints as JSON, as far as tests look.
+type (
+	ctlNode struct {
+		Node, State   string
+		Changed, Done bool
+		Leads         int
+	}
+	ctlStatus struct {
+		Ready    bool
+		Nodes    []client.ClusterNode
+		Groups   []client.ClusterGroup
+		Warnings []struct{ Code, Text string }
+	}
+	ctlVerify struct {
+		Equal       bool
+		Replicas    int
+		Differences []struct{ Group, One, Other string }
+	}
+)
+
+// ctl runs countctl against a node, without a terminal. It must exit 0; what it
+// prints as JSON is returned.
+func ctl[T any](t *testing.T, n *clustertest.Node, args ...string) T {
+	t.Helper()
+	out := n.MustCtl(append(args, "-o", "json")...)
+	var v T
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		t.Fatalf("countctl %q printed %q: %v", args, out, err)
+	}
+	return v
+}
+
+// refusesCtl holds a run of countctl to an exit code and to what it says.
+func refusesCtl(t *testing.T, n *clustertest.Node, code int, says string, args ...string) {
+	t.Helper()
+	if got := n.Ctl(args...); got.Code != code || !strings.Contains(got.Stderr, says) {
+		t.Errorf("countctl %q: exit code %d, %q; want %d and %q", args, got.Code, got.Stderr, code, says)
+	}
+}
+
+// awaitNoWarnings waits until status has none: a machine that runs more than this
+// elects now and then.
+func awaitNoWarnings(t *testing.T, n *clustertest.Node) {
+	t.Helper()
+	eventually(t, "status has no warnings", func() bool {
+		got := n.Ctl("status", "-o", "json")
+		return got.Code == 0 && strings.Contains(got.Stdout, `"warnings":[]`)
+	})
+}
+
+// load is a cluster under writers, readers and a watch, whose clients wait for as
+// long as the API does by default.
+type load struct {
+	t       *testing.T
+	cluster *clustertest.Cluster
+	began   time.Time
+	*clustertest.Load
+	history *clustertest.History
+	digests *clustertest.Digests
+}
+
+func startLoad(t *testing.T, c *clustertest.Cluster) *load {
+	t.Helper()
+	return &load{t, c, time.Now(), c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()}
+}
+
+// end holds the load to this: no request failed for its client; each count is what
+// the answered writes add up to, as each of the nodes reads it; one order explains
+// all other answers; replicas never differed and are soon alike.
+func (l *load) end(nodes ...*clustertest.Node) {
+	l.t.Helper()
+	during := l.Between(l.began, time.Now())
+	l.Stop()
+	l.history.Stop()
+	l.cluster.AwaitAgreement(agreeTimeout, nodes...)
+	l.Check(nodes...)
+	l.history.Check()
+	l.digests.Check()
+	if during.Late > 0 {
+		l.t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
+	}
+	l.t.Logf("load: %v", during)
+}
+
+// byLeads returns the nodes' names, those that lead most first.
+func byLeads(nodes []client.ClusterNode) []string {
+	slices.SortStableFunc(nodes, func(a, b client.ClusterNode) int { return b.Leads - a.Leads })
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.ID)
+	}
+	return names
+}
+
+// TestAdminNodes drains, undrains, adds and removes nodes of a cluster under load.
+func TestAdminNodes(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{})
+	l := startLoad(t, c)
+	quiet := time.Now()
+	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
+	began := time.Now()
+	for range short(1, 10) {
+		drains(t, c)
+	}
+	t.Logf("quiet:  %v", l.Between(quiet, began))
+	t.Logf("during: %v", l.Between(began, time.Now()))
+
+	at, gone := c.Nodes()[0], c.Nodes()[1]
+	refusesToLeadNowhere(t, c, at)
+	c.AwaitShares(placeTimeout, shardsOfAll)
+	removesNode(t, c, at, gone)
+	l.end(c.Others(gone)...)
+}
+
+// drains has the node that leads most drained, twice, and undrained.
+func drains(t *testing.T, c *clustertest.Cluster) {
+	t.Helper()
+	victim, _ := c.LeaderOfMost("posts", postsShards)
+	at := c.Others(victim)[0]
+	if out := ctl[ctlNode](t, at, "node", "drain", victim.Name); !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" {
+		t.Errorf("drained: %+v", out)
+	}
+	if again := ctl[ctlNode](t, victim, "node", "drain", victim.Name); again.Changed || !again.Done {
+		t.Errorf("drained again: %+v", again)
+	}
+	for _, g := range ctl[ctlStatus](t, victim, "status").Groups {
+		if g.Leader == victim.Name {
+			t.Errorf("%s leads group %d", victim.Name, g.ID)
+		}
+	}
+	refusesCtl(t, at, 1, victim.Name+" is draining", "group", "transfer", "posts/0", victim.Name)
+	if out := ctl[ctlNode](t, victim, "node", "undrain", victim.Name); out.State != "active" || !out.Changed {
+		t.Errorf("undrained: %+v", out)
+	}
+	c.AwaitShares(placeTimeout, shardsOfAll)
+}
+
+// refusesToLeadNowhere has all nodes but one drained, and tries that one too.
+func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+	t.Helper()
+	for _, n := range c.Others(at) {
+		at.MustCtl("node", "drain", n.Name)
+	}
+	refusesCtl(t, at, 1, "no other node is active", "node", "drain", at.Name)
+	refusesCtl(t, at, 1, "no other node is active", "node", "remove", at.Name, "--yes")
+	refusesCtl(t, at, 1, "there is no node n9", "node", "drain", "n9")
+	for _, n := range c.Others(at) {
+		at.MustCtl("node", "undrain", n.Name)
+	}
+}
+
+// removesNode has a node drained and then removed, after a fourth has joined.
+func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node) {
+	t.Helper()
+	c.Add()
+	refusesCtl(t, at, 2, "Give --yes", "node", "remove", gone.Name)
+	if out := ctl[ctlNode](t, at, "node", "drain", gone.Name, "--no-wait"); out.Done || out.State != "draining" {
+		t.Errorf("not waited for: %+v", out)
+	}
+	if out := ctl[ctlNode](t, at, "node", "remove", gone.Name, "--yes", "--no-wait"); out.Done || out.State != "leaving" {
+		t.Errorf("not waited for: %+v", out)
+	}
+	if out := ctl[ctlNode](t, at, "node", "remove", gone.Name, "--yes"); !out.Done || out.State != "removed" || out.Changed {
+		t.Errorf("removed: %+v", out)
+	}
+	refusesCtl(t, at, 1, "there is no node "+gone.Name, "node", "undrain", gone.Name)
+	refusesCtl(t, gone, 1, "has removed it", "status")
+	gone.Stop()
+	c.AwaitGone(placeTimeout, gone)
+	c.AwaitShares(placeTimeout, shardsOfAll, gone)
+	awaitNoWarnings(t, at)
+	if s := ctl[ctlStatus](t, at, "status"); len(s.Nodes) != voters {
+		t.Errorf("status: %d nodes", len(s.Nodes))
+	}
+}
+
+// TestAdminGroups hands groups over and moves their replicas, under load, and
+// compares them.
+func TestAdminGroups(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4})
+	l := startLoad(t, c)
+	c.AwaitShares(placeTimeout, shardsOfAll)
+	at := c.Nodes()[0]
+
+	g, from, to := movable(t, ctl[ctlStatus](t, at, "status"))
+	moved := ctl[client.Changed](t, at, "group", "move", g, from, to)
+	if !moved.Changed || !slices.Contains(moved.Group.Target, to) || slices.Contains(moved.Group.Target, from) {
+		t.Errorf("moved %s from %s to %s: %+v", g, from, to, moved.Group)
+	}
+	refusesCtl(t, at, 1, "there is no group posts/9", "group", "move", "posts/9", from, to)
+	refusesCtl(t, at, 1, "no such node", "group", "move", g, from, "n9")
+	refusesCtl(t, at, 2, "a GROUP", "group", "transfer", g)
+	c.AwaitShares(placeTimeout, shardsOfAll)
+
+	list := ctl[ctlStatus](t, at, "status")
+	first := list.Groups[1] // after the catalog's
+	heir := byLeads(list.Nodes)[len(list.Nodes)-1]
+	if !slices.Contains(first.Voters, heir) || first.Leader == heir {
+		i := slices.IndexFunc(first.Voters, func(name string) bool { return name != first.Leader })
+		heir = first.Voters[i]
+	}
+	given := ctl[client.Changed](t, at, "group", "transfer", "1", heir)
+	if !given.Changed || given.Group.Leader != heir {
+		t.Errorf("group 1 handed over to %s: %+v", heir, given.Group)
+	}
+	if steps := ctl[struct{ Steps []client.PlanStep }](t, at, "rebalance", "--dry-run"); len(steps.Steps) > shardsOfAll {
+		t.Errorf("the plan has %d steps", len(steps.Steps))
+	}
+	refusesCtl(t, at, 2, "--dry-run", "rebalance")
+	c.AwaitShares(placeTimeout, shardsOfAll)
+	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*shardsOfAll+len(c.Nodes()) { // the catalog is on all of them
+		t.Errorf("compared while written to: %+v", v)
+	}
+	l.end(c.Nodes()...)
+}
+
+// movable returns a group of posts, a node that has a replica of it and does not
+// lead it, and one that has none.
+func movable(t *testing.T, s ctlStatus) (group, from, to string) {
+	t.Helper()
+	for _, g := range s.Groups {
+		if g.Keyspace != "posts" {
+			continue
+		}
+		for _, n := range s.Nodes {
+			if !slices.Contains(g.Voters, n.ID) {
+				i := slices.IndexFunc(g.Voters, func(name string) bool { return name != g.Leader })
+				return g.Keyspace + "/" + string(rune('0'+g.Shard)), g.Voters[i], n.ID
+			}
+		}
+	}
+	t.Fatal("every node has a replica of every group")
+	return "", "", ""
+}

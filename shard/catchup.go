@@ -1,0 +1,98 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// tellMax bounds how long a change of the keyspaces waits for other nodes to know
+// of it. One that is stopped or cut off learns of it when it is back.
+const tellMax = time.Second
+
+// CatchUp returns once this node knows every change of the keyspaces that was
+// acknowledged before the call. It is for a name that this node does not know:
+// another node may have made it just now. Calls at the same time share a question
+// to the catalog's leader. ErrNoLeader or ErrNoQuorum is returned if none proves
+// that it leads until ctx ends.
+func (n *Node) CatchUp(ctx context.Context) error {
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		index, err := n.metaFresh.confirm(ctx)
+		if err == nil {
+			err = n.know(ctx, index)
+		}
+		if err == nil || errors.Is(err, ErrDraining) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			if errors.Is(err, ErrNoQuorum) {
+				return err
+			}
+			return fmt.Errorf("%w: %w", ErrNoLeader, err)
+		}
+	}
+}
+
+// askCatalog is one round of metaFresh. The index that it returns is that of a
+// command: the log's commit index may be that of a barrier, which no state machine
+// sees.
+func (n *Node) askCatalog(ctx context.Context) (index uint64, err error) {
+	term := n.meta.readyTerm.Load()
+	if n.meta.ready() != nil {
+		return n.askLeader(ctx, n.meta)
+	}
+	if err := n.proveTerm(ctx, n.meta, term); err != nil {
+		return 0, err
+	}
+	// A change is acknowledged when the leader has applied it, and a new leader
+	// is ready when it has applied all that was committed before.
+	return n.catalog.Applied(), nil
+}
+
+// know returns once this node's keyspaces are those of the catalog's log up to
+// index, or later ones.
+func (n *Node) know(ctx context.Context, index uint64) error {
+	err := n.waitUntil(ctx, func() error {
+		if n.catalog.Applied() < index {
+			return errBehind
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return n.follow()
+}
+
+// tell returns once the other nodes that seem to be there know the catalog's log
+// up to index, or after tellMax: whoever made a keyspace may ask any of them for
+// it next.
+func (n *Node) tell(ctx context.Context, index uint64) {
+	ctx, cancel := context.WithTimeout(ctx, tellMax)
+	defer cancel()
+	var told sync.WaitGroup
+	for key := range n.catalog.View().Nodes {
+		if key == n.cfg.NodeKey || n.cfg.Alive != nil && !n.cfg.Alive(key) {
+			continue
+		}
+		told.Go(func() {
+			// An error is of a node that asks for itself when it needs to.
+			_, _ = n.calls.call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
+		})
+	}
+	told.Wait()
+}
+
+func (n *Node) serveKnow(ctx context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	index := r.uint()
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	return nil, n.know(ctx, index)
+}

@@ -1,0 +1,50 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// What is made through one node is known, at once, at the others.
+func TestKeyspacesAreKnownEverywhere(t *testing.T) {
+	all := openMembers(t, 3)
+	_, err := all[0].CreateKeyspace(t.Context(), Keyspace{Name: "likes", Columns: []string{"c"}, Shards: 1})
+	mustDo(t, err)
+	for i := range 9 {
+		made, err := all[i%3].AddColumns(t.Context(), "likes", []string{fmt.Sprintf("c%d", i)})
+		mustDo(t, err)
+		for _, n := range all {
+			if k := n.Keyspace("likes"); k == nil || len(k.Columns) < len(made.Columns) {
+				t.Errorf("%s, asked after %s had answered, knows %+v", n.cfg.NodeName, all[i%3].cfg.NodeName, k)
+			}
+		}
+	}
+}
+
+// A node that was not told of a change knows it after CatchUp; without a leader it
+// cannot know.
+func TestCatchUp(t *testing.T) {
+	all := openMembers(t, 3)
+	for i := range 9 {
+		by, asked := all[i%3], all[(i+1)%3]
+		name := fmt.Sprintf("k%d", i)
+		mustDo(t, by.mustChange(t.Context(), &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
+			Name: name, Kind: KindCounters, Columns: []string{"c"}, Shards: 1,
+		}}}))
+		mustDo(t, asked.CatchUp(t.Context()))
+		if asked.Keyspace(name) == nil {
+			t.Errorf("%s does not know what %s has made", asked.cfg.NodeName, by.cfg.NodeName)
+		}
+	}
+	mustDo(t, all[0].Close(t.Context())) // the catalog's only voter: no controller runs here
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := all[1].CatchUp(ctx); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("without the catalog's leader: %v", err)
+	}
+}

@@ -1,0 +1,40 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// A change that perhaps happened is not told as one that did not, and the other
+// way round.
+func TestChangesTellTheirFate(t *testing.T) {
+	told := func(code callCode) error { return &callError{Code: code} }
+	for name, test := range map[string]struct{ err, want error }{
+		"not sent":      {fmt.Errorf("%w: no ping", errNotSent), ErrNoLeader},
+		"lost":          {fmt.Errorf("%w: the connection broke", errCallLost), ErrOutcomeUnknown},
+		"lost in time":  {fmt.Errorf("%w: %w", errCallLost, context.DeadlineExceeded), ErrOutcomeUnknown},
+		"no leader":     {errLedBy("n2"), ErrNoLeader},
+		"full disk":     {told(codeOf(ErrDiskFull)), ErrDiskFull},
+		"draining":      {told(codeOf(ErrDraining)), ErrDraining},
+		"too many":      {ErrOverloaded, ErrOverloaded},
+		"unknown there": {told(codeOf(ErrOutcomeUnknown)), ErrOutcomeUnknown},
+		"without code":  {told(codeOther), ErrOutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := fateOfChange(test.err)
+			if wantsUnknown := errors.Is(test.want, ErrOutcomeUnknown); !errors.Is(got, test.want) || errors.Is(got, ErrOutcomeUnknown) != wantsUnknown {
+				t.Errorf("told %v, want %v", got, test.want)
+			}
+		})
+	}
+	t.Run("not applied here in time", func(t *testing.T) {
+		n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := n.awaitCatalog(ctx, 1<<40); !errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("told %v", err)
+		}
+	})
+}

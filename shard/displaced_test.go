@@ -1,0 +1,57 @@
+package shard
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// A node that was wiped comes back as another one with its name and its address.
+// It takes the old one's place in every group: raft takes no address twice, and
+// nothing that is sent to the old one may reach it.
+func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
+	all := openMembers(t, 3)
+	old := all[2]
+	cfg := old.cfg
+	cfg.ClusterAddr, cfg.Metrics = old.mux.Addr().String(), prometheus.NewRegistry()
+	cfg.Dir, cfg.NodeKey = t.TempDir(), "n3.1"
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	mustDo(t, old.Close(ctx))
+	again, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
+	put := &raftfsm.PutNodeEntry{Node: again.self(), Replaces: old.cfg.NodeKey}
+	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{PutNode: put}))
+
+	if addr, known := all[0].addrOf(old.cfg.NodeKey); addr != "" || !known {
+		t.Errorf("the old one is dialled at %q, %v", addr, known)
+	}
+	for number, placement := range all[0].catalog.View().Groups {
+		if slices.Contains(placement.Target, old.cfg.NodeKey) {
+			place := &raftfsm.PlaceEntry{Group: number, Was: placement.Target, Target: append(without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
+			mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: place}))
+		}
+	}
+	for _, number := range []uint32{catalogGroup, 1, 2, 3, 4} {
+		eventually(t, "the new one is in the group, the old one is not", func() bool {
+			g := again.replicaOf(number)
+			if g == nil {
+				return false
+			}
+			servers := g.configuration().Servers
+			want := raft.Voter
+			if !slices.Contains(all[0].holders(number), cfg.NodeKey) {
+				want = raft.Nonvoter // of the catalog's group
+			}
+			return suffrageOf(servers, cfg.NodeKey) == want && suffrageOf(servers, old.cfg.NodeKey) == absent
+		})
+	}
+	mustDo(t, again.WaitReady(ctx))
+}

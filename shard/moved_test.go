@@ -1,0 +1,100 @@
+package shard
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// A node that is started at another address is found there by what the living say,
+// though the catalog names the old one: it serves again, the catalog learns the new
+// address, and so do the configurations of its groups. Also when all nodes move.
+func TestMovedNodesAreFound(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		moves int
+	}{{"one", 1}, {"all", 3}} {
+		t.Run(test.name, func(t *testing.T) {
+			heard := &callNodes{}
+			all := openHeard(t, heard, 3)
+			moving := all[3-test.moves:]
+			for i, n := range moving {
+				heard.put(n.cfg.NodeKey, "")
+				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+				defer cancel()
+				mustDo(t, n.Close(ctx))
+				cfg := n.cfg
+				cfg.Metrics = prometheus.NewRegistry()
+				moving[i] = mustOpenHeard(t, heard, cfg)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for _, n := range moving {
+				mustDo(t, n.WaitReady(ctx))
+			}
+			for _, n := range all {
+				eventually(t, "the catalog and the groups have the addresses", func() bool { return knowsAddrs(n, all) })
+			}
+		})
+	}
+}
+
+// knowsAddrs tells whether a node's catalog, and each group that it leads, have
+// the address at which each node listens.
+func knowsAddrs(n *Node, all []*Node) bool {
+	view := n.catalog.View()
+	for _, other := range all {
+		key, addr := other.cfg.NodeKey, other.mux.Addr().String()
+		if view.Nodes[key].ClusterAddr != addr {
+			return false
+		}
+		for _, g := range n.replicas() {
+			for _, s := range g.configuration().Servers {
+				if g.ready() == nil && string(s.ID) == key && string(s.Address) != addr {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// openHeard opens a cluster of nodes that hear where each other is.
+func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
+	t.Helper()
+	var all []*Node
+	for i := 1; i <= nodes; i++ {
+		all = append(all, mustOpenHeard(t, heard, memberConfig(t, t.TempDir(), i, nodes)))
+		if i > 1 {
+			put := &raftfsm.PutNodeEntry{Node: all[i-1].self()}
+			mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: put}))
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, n := range all {
+		mustDo(t, n.WaitReady(ctx))
+	}
+	return all
+}
+
+func mustOpenHeard(t *testing.T, heard *callNodes, cfg Config) *Node {
+	t.Helper()
+	cfg.LiveAddr = func(node string) string {
+		addr, _ := heard.lookup(node)
+		return addr
+	}
+	n, err := Open(cfg)
+	mustDo(t, err)
+	heard.put(cfg.NodeKey, n.mux.Addr().String())
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		mustDo(t, n.Close(ctx))
+	})
+	return n
+}

@@ -1,0 +1,82 @@
+package shard
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// failureSpell is how long a peer must have failed all the time before it is
+	// told: longer than a node takes to open its groups, which is when others
+	// reach it too early.
+	failureSpell = 5 * time.Second
+	// failureGap ends a spell of failures: raft tries a peer that fails about as
+	// often.
+	failureGap = 10 * time.Second
+	// failureEvery is how often a peer that goes on failing is told.
+	failureEvery = time.Minute
+	// failingPeersMax bounds the peers that are remembered: many more than a
+	// cluster has nodes.
+	failingPeersMax = 256
+)
+
+// peerFailures tells which failures to reach peers an operator should see. Every
+// group that a node leads meets each of them several times a second. It is safe
+// for concurrent use.
+type peerFailures struct {
+	mu struct {
+		sync.Mutex
+		of map[string]failures // by address
+	}
+}
+
+// failures is a spell of them.
+type failures struct {
+	first, last time.Time
+	told        time.Time // zero if none of the spell was
+}
+
+// tell notes a failure and reports whether it is to be told.
+func (p *peerFailures) tell(peer string, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f, known := p.mu.of[peer]
+	if !known || now.Sub(f.last) > failureGap {
+		f = failures{first: now}
+	}
+	f.last = now
+	told := now.Sub(f.first) >= failureSpell && now.Sub(f.told) >= failureEvery
+	if told {
+		f.told = now
+	}
+	if p.mu.of == nil || len(p.mu.of) >= failingPeersMax {
+		p.mu.of = map[string]failures{} // at worst a failure is told later
+	}
+	p.mu.of[peer] = f
+	return told
+}
+
+// failingPeer returns the address of the peer that a message of raft's about a
+// failed exchange is of, or "" for any other message.
+func failingPeer(args []any) string {
+	peer, failed := "", false
+	for i := 0; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "peer", "target":
+			switch p := args[i+1].(type) {
+			case raft.Server:
+				peer = string(p.Address)
+			case raft.ServerAddress:
+				peer = string(p)
+			}
+		case "error":
+			failed = true
+		}
+	}
+	if !failed {
+		return ""
+	}
+	return peer
+}

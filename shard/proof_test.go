@@ -1,0 +1,106 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+)
+
+// answerTerms has other nodes answer a node that asks for their terms: with the
+// one that is given, or not at all where none is.
+func answerTerms(n *Node, terms map[string]uint64) {
+	n.peersMu.Lock()
+	defer n.peersMu.Unlock()
+	for node, p := range n.peers {
+		answered := *p
+		answered.standings = newLane(laneConfig[standingAsked, standing]{
+			Send: func(_ context.Context, asked []standingAsked) ([]standing, error) {
+				term, known := terms[node]
+				if !known {
+					return nil, errors.New("it is away")
+				}
+				return slices.Repeat([]standing{{term: term}}, len(asked)), nil
+			},
+			InFlight: 1, Items: 1024, CallItems: 1024,
+		})
+		n.peers[node] = &answered
+	}
+}
+
+// leading returns a node that leads a shard of posts, its member of the shard's
+// group, its term, and the other voters, whom it knows as peers.
+func leading(t *testing.T, all []*Node) (n *Node, g *group, term uint64, others []string) {
+	t.Helper()
+	number := all[0].Keyspace("posts").firstGroup
+	n, followers := roles(t, all, number)
+	for _, f := range followers {
+		n.peer(f.cfg.NodeKey)
+		others = append(others, f.cfg.NodeKey)
+	}
+	g = n.replicaOf(number)
+	return n, g, g.readyTerm.Load(), others
+}
+
+// A leader proves its term by a majority that is in no later one.
+func TestProveTerm(t *testing.T) {
+	n, g, term, others := leading(t, openMembers(t, 3))
+	for _, c := range []struct {
+		name  string
+		terms []uint64 // of the other voters, 0 for one that does not answer
+		want  error
+	}{
+		{"the same", []uint64{term, term}, nil},
+		{"an earlier one", []uint64{term - 1, 0}, nil},
+		{"one is in a later one", []uint64{term + 1, term}, nil},
+		{"one is away", []uint64{term, 0}, nil},
+		{"both are in a later one", []uint64{term + 1, term + 1}, ErrNoQuorum},
+		{"one is in a later one and one is away", []uint64{0, term + 1}, ErrNoQuorum},
+		{"both have no replica", []uint64{^uint64(0), ^uint64(0)}, ErrNoQuorum},
+		{"both are away", []uint64{0, 0}, ErrNoQuorum},
+	} {
+		terms := map[string]uint64{}
+		for i, other := range others {
+			if c.terms[i] > 0 {
+				terms[other] = c.terms[i]
+			}
+		}
+		answerTerms(n, terms)
+		if err := n.proveTerm(t.Context(), g, term); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	answerTerms(n, map[string]uint64{others[0]: term - 1, others[1]: term - 1})
+	if err := n.proveTerm(t.Context(), g, term-1); !errors.Is(err, ErrNoLeader) {
+		t.Errorf("a term that it does not lead in any more: %v, want %v", err, ErrNoLeader)
+	}
+}
+
+// A leader that others have replaced, and that does not know it yet, tells nobody
+// that he is no member, and gives no backup.
+func TestReplacedLeaderAnswersNothing(t *testing.T) {
+	n, g, term, others := leading(t, openMembers(t, 3))
+	ask := func(node string) ([]byte, error) {
+		request := binary.AppendUvarint(nil, uint64(g.cfg.Group))
+		return n.serveMember(t.Context(), appendBytes(request, []byte(node)))
+	}
+	for node, want := range map[string]byte{"n9.0": 0, n.cfg.NodeKey: 1, others[0]: 1} {
+		if answer, err := ask(node); err != nil || !slices.Equal(answer, []byte{want}) {
+			t.Errorf("whether %s is a member: %v, %v", node, answer, err)
+		}
+	}
+	mustDo(t, n.Write(n.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}))
+	answerTerms(n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
+	if answer, err := ask("n9.0"); !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("replaced: whether n9.0 is a member: %v, %v", answer, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if s, err := n.OpenSnapshot(ctx, g.cfg.Group); !errors.Is(err, ErrOverloaded) {
+		t.Errorf("replaced: a snapshot %v, %v", s, err)
+	}
+}

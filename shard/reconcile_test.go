@@ -1,0 +1,87 @@
+package shard
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// roles returns the node that leads a group and those that follow it.
+func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []*Node) {
+	t.Helper()
+	eventually(t, "the group has a leader whom all know", func() bool {
+		leader, followers = nil, nil
+		for _, n := range all {
+			switch g := n.replicaOf(number); {
+			case g == nil:
+			case g.ready() == nil:
+				leader = n
+			default:
+				followers = append(followers, n)
+			}
+		}
+		return leader != nil && !slices.ContainsFunc(followers, func(n *Node) bool {
+			return n.replicaOf(number).leader() != leader.cfg.NodeKey
+		})
+	})
+	return leader, followers
+}
+
+// A member of a group that the catalog has nowhere near it any more: 1. keeps its
+// replica as long as the leader says that it is a member; 2. keeps it too if it was
+// told that it is none, and only hears that it is one, or nothing, when it has
+// closed the replica: that may have acknowledged writes meanwhile.
+func TestReplicaOfAMemberIsKept(t *testing.T) {
+	all := openMembers(t, 4)
+	ks := all[0].Keyspace("posts")
+	number := ks.firstGroup
+	w := &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()} // id 0 is on the first shard
+	mustDo(t, all[0].Write(ks, w))
+	leader, followers := roles(t, all, number)
+	n := followers[slices.IndexFunc(followers, func(n *Node) bool { return !n.LeadsCatalog() })]
+
+	// Who is to take its place is down, so that it stays a member.
+	mustDo(t, all[3].Close(t.Context()))
+	target := all[0].holders(number)
+	moved := append(without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
+	place := &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}
+	mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{Place: place}))
+	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.holders(number), n.cfg.NodeKey) })
+
+	g := n.shardOf(number)
+	r := g.replica.Load()
+	for range 3 {
+		n.dropIfRemoved(g, r, n.catalog.View())
+	}
+	if g.replica.Load() != r {
+		t.Fatal("a replica that its leader has was closed")
+	}
+	mustDrop := func(when string) {
+		t.Helper()
+		old := g.replica.Load()
+		mustDo(t, n.dropReplica(g, old))
+		r := g.replica.Load()
+		if r == nil || r == old {
+			t.Fatalf("%s: it was deleted, or never closed", when)
+		}
+		if last := r.group.raft.LastIndex(); last < w.Token.Index(number) {
+			t.Fatalf("%s: its log ends at %d, and had %d", when, last, w.Token.Index(number))
+		}
+	}
+	mustDrop("the leader says that it is a member")
+	eventually(t, "it follows again", func() bool {
+		g := n.replicaOf(number)
+		return g.leader() != "" && suffrageOf(g.configuration().Servers, n.cfg.NodeKey) == raft.Voter
+	})
+	for _, other := range append(followers, leader) {
+		if other != n {
+			mustDo(t, other.Close(context.Background()))
+		}
+	}
+	mustDrop("nobody answers")
+}

@@ -1,0 +1,115 @@
+package shard
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// votersRoomTick is how often the voters of groups that this node leads are asked
+// whether their disks have room. Meanwhile a disk takes what headroomTick says.
+const votersRoomTick = time.Second
+
+// runVotersRoom finds the groups led here that may take no writes because too few
+// voters have room for them. Each voter stores each entry, and one whose disk is
+// full ends: a single one may, and the group goes on; with most of them it would
+// lose its quorum. Open starts it, Close stops and waits for it.
+func (n *Node) runVotersRoom() {
+	tick := time.NewTicker(votersRoomTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			n.lookAtVoters()
+		case <-n.stopping:
+			return
+		}
+	}
+}
+
+// lookAtVoters asks once.
+func (n *Node) lookAtVoters() {
+	led := map[*replica][]raft.ServerID{}
+	others := map[string]bool{}
+	for _, g := range n.groups.Load().all {
+		r, err := g.led()
+		if err != nil {
+			if r != nil {
+				r.votersFull.Store(false)
+			}
+			continue
+		}
+		led[r] = r.group.voters()
+		for _, id := range led[r] {
+			others[string(id)] = true
+		}
+	}
+	full := n.disksFull(others)
+	short := 0
+	for r, voters := range led {
+		if n.tellVotersFull(r, tooFewWithRoom(voters, full)) {
+			short++
+		}
+	}
+	n.headroom.votersFull.Store(int64(short))
+}
+
+// tooFewWithRoom reports whether a disk is known to be full and those known not to
+// be are no majority of the voters.
+func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
+	without, with := 0, 0
+	for _, id := range voters {
+		switch isFull, answered := full[string(id)]; {
+		case isFull:
+			without++
+		case answered:
+			with++
+		}
+	}
+	return without > 0 && 2*with <= len(voters)
+}
+
+func (n *Node) tellVotersFull(r *replica, full bool) bool {
+	if r.votersFull.Swap(full) != full {
+		n.cfg.Logger.Warn("room for writes on the disks of most voters", "group", r.group.cfg.Group, "full", full)
+	}
+	return full
+}
+
+// disksFull asks nodes whether their disks are at their reserve. Those that do not
+// answer are not in it.
+func (n *Node) disksFull(nodes map[string]bool) map[string]bool {
+	ctx, cancel := context.WithTimeout(context.Background(), factsTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	full := map[string]bool{}
+	var asked sync.WaitGroup
+	for node := range nodes {
+		if node == n.cfg.NodeKey {
+			mu.Lock()
+			full[node] = n.headroom.diskFull.Load()
+			mu.Unlock()
+			continue
+		}
+		asked.Go(func() { // ends at the timeout
+			answer, err := n.calls.call(ctx, node, methodRoom, nil)
+			if err == nil && len(answer) == 1 {
+				mu.Lock()
+				defer mu.Unlock()
+				full[node] = answer[0] != 0
+			}
+		})
+	}
+	asked.Wait()
+	return full
+}
+
+// serveRoom answers 1 if this node's disk is at its reserve, else 0.
+func (n *Node) serveRoom(context.Context, []byte) ([]byte, error) {
+	if n.headroom.diskFull.Load() {
+		return []byte{1}, nil
+	}
+	return []byte{0}, nil
+}

@@ -1,0 +1,69 @@
+package shard
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+)
+
+func TestTooFewWithRoom(t *testing.T) {
+	three := []raft.ServerID{"a", "b", "c"}
+	for _, test := range []struct {
+		name   string
+		voters []raft.ServerID
+		full   map[string]bool // by those that answered
+		want   bool
+	}{
+		{"all have room", three, map[string]bool{"a": false, "b": false, "c": false}, false},
+		{"one is full", three, map[string]bool{"a": false, "b": true, "c": false}, false},
+		{"two are full", three, map[string]bool{"a": false, "b": true, "c": true}, true},
+		{"one is full, one away", three, map[string]bool{"a": false, "b": true}, true},
+		{"two are away", three, map[string]bool{"a": false}, false},
+		{"another node is full", three, map[string]bool{"a": false, "b": false, "c": false, "d": true}, false},
+		{"one of two is full", three[:2], map[string]bool{"a": false, "b": true}, true},
+	} {
+		if got := tooFewWithRoom(test.voters, test.full); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+}
+
+// A leader whose own disk has room takes writes while one follower's has none, and
+// refuses them while both have none.
+func TestMostVotersFull(t *testing.T) {
+	all := openMembers(t, 3)
+	var leader *Node
+	var followers []*Node
+	ks := all[0].Keyspace("posts")
+	for _, n := range all {
+		n.headroom.close() // the test says what is full
+		n.headroom.stop = nil
+		if _, err := n.groups.Load().byFirst[ks.firstGroup][0].led(); err == nil {
+			leader = n
+		} else {
+			followers = append(followers, n)
+		}
+	}
+	shard := leader.groups.Load().byFirst[ks.firstGroup][0]
+	write := func() error {
+		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})
+	}
+	followers[0].headroom.diskFull.Store(true)
+	leader.lookAtVoters()
+	if err := write(); err != nil {
+		t.Errorf("with one disk full: %v", err)
+	}
+	followers[1].headroom.diskFull.Store(true)
+	eventually(t, "a write is refused", func() bool { return errors.Is(write(), ErrDiskFull) })
+	if q := leader.proposeForwarded(shard, &forwarded{}); !errors.Is(q.err, ErrDiskFull) {
+		t.Errorf("a write by way of another node: %v", q.err)
+	}
+	if got := metricOf(t, leader, "countd_groups_without_room"); got < 1 {
+		t.Errorf("%v groups are without room", got)
+	}
+	followers[0].headroom.diskFull.Store(false)
+	eventually(t, "a write is taken", func() bool { return write() == nil })
+}
