@@ -109,16 +109,16 @@ func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
 func (d *DataDir) Close() error { return d.lock.release() }
 
 // GroupOpened records, durably, that this node has a replica of the group. It
-// comes before the group's directory is made.
+// comes once the group's log is on disk, and before the node votes in it.
 func (d *DataDir) GroupOpened(number uint32) error { return d.opened.set(number, true) }
 
 // WasOpened tells whether this node has a replica of the group. If it has and
-// the group's directory is gone, that was removed by hand, and the group must
+// the group's log is gone, that was removed by hand, and the group must
 // not be started empty.
 func (d *DataDir) WasOpened(number uint32) bool { return d.opened.has(number) }
 
 // GroupRemoved records, durably, that this node has no replica of the group any
-// more. It comes after the group's directory is deleted.
+// more. It comes once the group's directory is renamed, before its files are deleted.
 func (d *DataDir) GroupRemoved(number uint32) error { return d.opened.set(number, false) }
 
 // SetPromised records the set of keys that the node has agreed to form a cluster

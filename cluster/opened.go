@@ -19,10 +19,11 @@ const (
 	openedBytesMax = 1 << 20
 )
 
-// openedGroups is the durable set of groups that this node has a replica of. It
-// is written before a group's directory is made and after it is deleted, so a
-// group of the set without a directory was removed by hand: starting it empty
-// would make the node vote again on what it has voted on.
+// openedGroups is the durable set of groups that this node has a replica of. A group
+// is put in once its log is on disk, before the node votes or acknowledges anything
+// in it, and taken out once its directory has been renamed to be deleted. So a group
+// of the set without a log was removed by hand: starting it empty would make the
+// node vote again on what it has voted on.
 type openedGroups struct {
 	path string
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs countd on the sample of real posts beside this file until Ctrl-C, in a
-# directory that goes with it. DEMO_PORT moves it off port 7400 (and the two after).
+# directory that goes with it. DEMO_PORT moves it off port 7400 (and the three after).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ port=${DEMO_PORT:-7400}
 url=http://127.0.0.1:$port
 export COUNTCTL_ADDR=$url
 
-for p in "$port" $((port + 1)) $((port + 2)); do
+for p in "$port" $((port + 1)) $((port + 2)) $((port + 3)); do
   if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then
     echo "Port $p is taken. Try: DEMO_PORT=$((port + 1000)) make demo" >&2
     exit 1
@@ -30,7 +30,7 @@ trap 'exit 0' INT TERM
 
 set -m # a process group of its own: Ctrl-C reaches this script, which then stops it
 bin/countd --data-dir "$dir/data" --http-addr "127.0.0.1:$port" --log-level warn \
-  --cluster-addr "127.0.0.1:$((port + 1))" --gossip-addr "127.0.0.1:$((port + 2))" 2>"$dir/log" &
+  --cluster-addr "127.0.0.1:$((port + 1))" --gossip-addr "127.0.0.1:$((port + 2))" --redis-addr "127.0.0.1:$((port + 3))" 2>"$dir/log" &
 server=$!
 set +m
 bin/countctl status --wait 20s >/dev/null || { cat "$dir/log" >&2; exit 1; }
@@ -54,5 +54,6 @@ cat <<TEXT
 countd runs at $url until Ctrl-C. Try, in another terminal:
   curl $url/v1/counters/posts/4624358914132406
   bin/countctl --addr $url incr 4624358914132406 like=1
+  redis-cli -p $((port + 3)) INCR posts:4624358914132406:like
 TEXT
 wait "$server"

@@ -71,7 +71,11 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 	if !known {
 		return nil, fmt.Errorf("node %s is not known", p.node)
 	}
-	conn, err := p.calls.cfg.Mux.dial(ctx, addr, kindCall, 0)
+	meant := p.node
+	if p.calls.cfg.ByAddress {
+		meant = ""
+	}
+	conn, err := p.calls.cfg.Mux.dial(ctx, addr, meant, kindCall, 0)
 	if err != nil {
 		return nil, err
 	}

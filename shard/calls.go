@@ -39,7 +39,10 @@ type callsConfig struct {
 	// Lookup returns the cluster address of a node now. It is called often, from
 	// many goroutines, and must not wait.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	Logger *slog.Logger // nil discards
+	// ByAddress says that nodes are named by their addresses: whoever is there is
+	// called.
+	ByAddress bool
+	Logger    *slog.Logger // nil discards
 }
 
 // calls is how nodes call each other: requests and answers of bytes, over one

@@ -27,7 +27,7 @@ func OpenLobby(listener net.Listener, handlers map[string]Handler, logger *slog.
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCalls(callsConfig{Mux: mux, Lookup: byAddress, Logger: logger})
+	c, err := newCalls(callsConfig{Mux: mux, Lookup: byAddress, ByAddress: true, Logger: logger})
 	if err != nil {
 		_ = mux.Close()
 		return nil, err
@@ -54,7 +54,7 @@ func (l *Lobby) Call(ctx context.Context, clusterID, addr, name string, request 
 	}
 	// A Mux that only dials: it names the other cluster.
 	c, err := newCalls(callsConfig{
-		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), Logger: l.logger}}, Lookup: byAddress, Logger: l.logger,
+		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
 	})
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// prefaceTimeout is how long a peer may take for the 30 bytes that it
+	// prefaceTimeout is how long a peer may take for the 38 bytes that it
 	// sends first: many round trips, and soon over for one that sends none.
 	prefaceTimeout = 5 * time.Second
 	// prefaceConnsMax bounds the connections that have not said yet whose
@@ -36,6 +36,7 @@ type MuxConfig struct {
 	Listener  net.Listener // served in place of Addr when given, and closed by Close
 	Advertise string       // what peers dial, host:port; "" for the address listened on
 	ClusterID [16]byte
+	NodeKey   string       // connections that are meant for another node are refused; "" takes all
 	Logger    *slog.Logger // nil discards
 }
 
@@ -260,6 +261,9 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	default:
 		return preface{}, fmt.Errorf("it is of cluster %x, this is %x", p.cluster, m.cfg.ClusterID)
 	}
+	if own := addressee(m.cfg.NodeKey); p.to != 0 && own != 0 && p.to != own {
+		return preface{}, fmt.Errorf("%w: it is for another node, which was here or is to be", errEarly)
+	}
 	return p, conn.SetReadDeadline(time.Time{})
 }
 
@@ -278,14 +282,15 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 }
 
 // dial connects to another node's cluster port and says what the connection is
-// for. ctx bounds both, and nothing after them.
-func (m *Mux) dial(ctx context.Context, address string, kind uint8, group uint32) (net.Conn, error) {
+// for, and for which node, "" for whoever is there. ctx bounds both, and nothing
+// after them.
+func (m *Mux) dial(ctx context.Context, address, node string, kind uint8, group uint32) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.sendPreface(ctx, conn, preface{kind: kind, cluster: m.cfg.ClusterID, group: group}); err != nil {
+	if err := m.sendPreface(ctx, conn, preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: addressee(node)}); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot send the preface to %s: %w", address, err), conn.Close())
 	}
 	return conn, nil

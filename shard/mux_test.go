@@ -99,11 +99,13 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"no cluster", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, group: 1})},
 		{"group of a call", "kind", appendPreface(nil, preface{kind: kindCall, cluster: cluster, group: 1})},
 		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
+		{"another node", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: addressee("n2.0")})},
+		{"a call to another node", "it is for another node", appendPreface(nil, preface{kind: kindCall, cluster: cluster, to: addressee("n2.0")})},
 		{"group", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			logged := &lockedBuffer{}
-			m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: cluster, Logger: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+			m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: cluster, NodeKey: "n1.0", Logger: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			mustDo(t, err)
 			defer m.Close()
 			layer := mustLayer(t, m, 1)
@@ -160,7 +162,7 @@ func TestMuxBoundsWhatWaits(t *testing.T) {
 func TestMuxHandsCallsToOneListener(t *testing.T) {
 	m := testMux(t)
 	dial := func() net.Conn {
-		conn, err := m.dial(t.Context(), m.Addr().String(), kindCall, 0)
+		conn, err := m.dial(t.Context(), m.Addr().String(), "", kindCall, 0)
 		mustDo(t, err)
 		t.Cleanup(func() { conn.Close() })
 		return conn
@@ -315,5 +317,36 @@ func TestRaftLogger(t *testing.T) {
 	}
 	if sub.Name() != "raft.net" || len(sub.ImpliedArgs()) != 2 || sub.IsInfo() || !sub.IsWarn() {
 		t.Errorf("name %q, args %v, info %v, warn %v", sub.Name(), sub.ImpliedArgs(), sub.IsInfo(), sub.IsWarn())
+	}
+}
+
+// What is sent to a node does not reach another that has its address now: raft
+// would take the answer for that node's.
+func TestAnotherNodeAtTheAddressIsNotReached(t *testing.T) {
+	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}, NodeKey: "n2.0"})
+	mustDo(t, err)
+	defer m.Close()
+	to := newRaftTransport(mustLayer(t, m, 7), nil, 0, hclog.NewNullLogger())
+	defer to.Close()
+	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(string) (string, bool) { return m.Addr().String(), true }, 0, hclog.NewNullLogger())
+	defer from.Close()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case rpc := <-to.Consumer():
+				rpc.Respond(&raft.RequestVoteResponse{Term: 4, Granted: true}, nil)
+			case <-done:
+				return
+			}
+		}
+	}()
+	for node, reached := range map[raft.ServerID]bool{"n1.0": false, "n2.0": true} {
+		request := raft.RequestVoteRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n3.0")}, Term: 4}
+		var response raft.RequestVoteResponse
+		if err := from.RequestVote(node, "127.0.0.1:1", &request, &response); (err == nil) != reached || response.Granted != reached {
+			t.Errorf("%s: %+v, %v", node, response, err)
+		}
 	}
 }

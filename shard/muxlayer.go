@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,11 +119,20 @@ func (l *muxLayer) Close() error {
 	return nil
 }
 
-// Dial is raft.StreamLayer's: it connects to the same group on another node.
+// nodeAt is an address as the layer dials it: for one node alone. No key of a node
+// has an @ in it.
+func nodeAt(node, addr string) raft.ServerAddress { return raft.ServerAddress(node + "@" + addr) }
+
+// Dial is raft.StreamLayer's: it connects to the same group on another node. An
+// address of nodeAt leads to that node or nowhere, any other to whoever is there.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
-	conn, err := l.mux.dial(ctx, string(address), kindRaft, l.group)
+	node, addr, named := strings.Cut(string(address), "@")
+	if !named {
+		node, addr = "", node
+	}
+	conn, err := l.mux.dial(ctx, addr, node, kindRaft, l.group)
 	if err != nil {
 		return nil, fmt.Errorf("cannot dial group %d: %w", l.group, err)
 	}

@@ -197,7 +197,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerGauges(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), Logger: cfg.Logger})
+	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), NodeKey: cfg.NodeKey, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ const (
 	methodRead     = "read"     // parts of reads → rows
 	methodScan     = "scan"     // one shard's next rows
 	methodPropose  = "propose"  // parts of writes for one group → what became of each
-	methodProgress = "progress" // groups → the last index of each replica's log
+	methodProgress = "progress" // groups → the index that each replica has applied
 	methodChange   = "change"   // a command for the catalog → its result
 	methodKnow     = "know"     // an index of the catalog's log → that the node knows it
 	methodTransfer = "transfer" // a group and a node → its leadership handed over

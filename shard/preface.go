@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,15 +11,17 @@ import (
 // Every connection to the cluster port begins with a preface that says whose
 // it is; what follows it belongs to that protocol. Integers are big endian.
 //
-//	┌──────────────┬───────────┬────────┬────────────┬─────────┬─────────┐
-//	│ magic "CNTD" │ version 1 │  kind  │ cluster id │  group  │ crc32c  │
-//	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 4 bytes │
-//	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┘
+//	┌──────────────┬───────────┬────────┬────────────┬─────────┬─────────┬─────────┐
+//	│ magic "CNTD" │ version 1 │  kind  │ cluster id │  group  │   to    │ crc32c  │
+//	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 4 bytes │
+//	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴─────────┘
 //
-// crc32c covers the 26 bytes before it.
+// crc32c covers the 34 bytes before it. to is of the node that is meant, the first 8
+// bytes of its key's SHA-256, or 0 for whoever is there: a node may have an address
+// that was another's, and what it answers must not count as the other's answer.
 const (
 	prefaceVersion = 1
-	prefaceBytes   = 30
+	prefaceBytes   = 38
 )
 
 var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
@@ -38,6 +41,16 @@ type preface struct {
 	kind    uint8
 	cluster [16]byte
 	group   uint32
+	to      uint64 // addressee of the node that is meant, 0 for whoever is there
+}
+
+// addressee is a node's key in a preface, 0 for none.
+func addressee(nodeKey string) uint64 {
+	if nodeKey == "" {
+		return 0
+	}
+	sum := sha256.Sum256([]byte(nodeKey))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // appendPreface appends p's bytes to dst.
@@ -47,6 +60,7 @@ func appendPreface(dst []byte, p preface) []byte {
 	dst = append(dst, prefaceVersion, p.kind)
 	dst = append(dst, p.cluster[:]...)
 	dst = binary.BigEndian.AppendUint32(dst, p.group)
+	dst = binary.BigEndian.AppendUint64(dst, p.to)
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
@@ -59,8 +73,10 @@ func parsePreface(b []byte) (preface, error) {
 		return preface{}, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
 	case b[4] != prefaceVersion:
 		return preface{}, fmt.Errorf("%w: version %d", errBadPreface, b[4])
-	case binary.BigEndian.Uint32(b[26:]) != crc32.Checksum(b[:26], castagnoli):
+	case binary.BigEndian.Uint32(b[34:]) != crc32.Checksum(b[:34], castagnoli):
 		return preface{}, fmt.Errorf("%w: wrong checksum", errBadPreface)
 	}
-	return preface{kind: b[5], cluster: [16]byte(b[6:22]), group: binary.BigEndian.Uint32(b[22:])}, nil
+	return preface{
+		kind: b[5], cluster: [16]byte(b[6:22]), group: binary.BigEndian.Uint32(b[22:]), to: binary.BigEndian.Uint64(b[26:]),
+	}, nil
 }

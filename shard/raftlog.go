@@ -29,17 +29,19 @@ var _ hclog.Logger = (*raftLogger)(nil)
 
 // What raft warns of at each start: that a group of this node alone begins to
 // elect itself, that the catalog, which is not applied yet, does not know where
-// nodes are, and that a snapshot waits until a change of members is applied.
+// nodes are, and that a snapshot waits until a change of members is applied. And
+// of each question of a node that comes back to all its groups at once.
 const (
 	electionMsg = "heartbeat timeout reached"
 	addressMsg  = "unable to get address for server"
+	preVoteMsg  = "rejecting pre-vote request since we have a leader"
 	snapshotMsg = "failed to take snapshot"
 	waitsErr    = "cannot take snapshot now"
 )
 
 // levelOf is the level of a message.
 func levelOf(level hclog.Level, msg string, args []any) slog.Level {
-	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) ||
+	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) || msg == preVoteMsg ||
 		msg == snapshotMsg && strings.Contains(fmt.Sprint(args...), waitsErr) {
 		return slog.LevelDebug
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -39,7 +40,8 @@ var errBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
 // Get fills rows, width counts an id, with the rows of ids in their order. Rows
 // of one shard that are asked for together are each whole; rows of different
-// ids may be of different moments.
+// ids may be of different moments. If only some shards could be read, the error is
+// a ReadError.
 func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	return n.get(ks, readCounts, ids, width, opt, rows)
 }
@@ -74,21 +76,22 @@ func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOp
 	pg := pagePool.Get().(*page)
 	defer pagePool.Put(pg)
 	pg.split(of, ids, len(groups))
-	if err := n.getShards(pg, groups, width, opt, arrived); err != nil {
-		return err
-	}
+	failed := n.getShards(pg, groups, width, opt, arrived)
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		for i, at := range p.at {
 			copy(rows[at*width:(at+1)*width], p.rows[i*width:(i+1)*width])
 		}
 	}
+	if failed != nil {
+		return failed
+	}
 	return nil
 }
 
 // getShards reads each shard's part: here where this node's replica will do, and
 // the rest, together, from other nodes.
-func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) error {
+func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) *ReadError {
 	var away sync.WaitGroup
 	var errs []error // of shards that could not be read here
 	for s := range pg.byShard {
@@ -114,7 +117,10 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 		away.Go(func() { errs[s] = n.readElsewhere(groups[s], p, width, opt) })
 	}
 	away.Wait()
-	return errors.Join(errs...)
+	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return nil
+	}
+	return &ReadError{errs}
 }
 
 func (pg *page) split(of readOf, ids []uint64, shards int) {

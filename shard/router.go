@@ -274,16 +274,15 @@ func (p *part) op(key uint64, i int, w *Write, kind raftfsm.Kind) {
 // write: for its identity, or for the day of a cursor.
 func (w *Write) clocked() bool { return w.ID.Exists() || w.Table == raftfsm.TableCursors }
 
-// gather fills the request's answer from the shards' results, or makes the
-// error.
+// gather fills the request's answer from the shards' results, as far as there
+// are any, and makes the error.
 func (ps *parts) gather(w *Write, groups []*counterGroup) error {
-	if err := ps.failure(w); err != nil {
-		return err
-	}
-	w.Duplicate, w.Repeated = ps.repeated(w), true
+	ps.overflows(w)
+	err := ps.failure(w)
+	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		if len(p.ops) == 0 {
+		if !p.answered() {
 			continue
 		}
 		w.Repeated = w.Repeated && p.proposal.outcome() != raftfsm.Applied
@@ -294,8 +293,7 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 			}
 		}
 	}
-	ps.overflows(w)
-	return nil
+	return err
 }
 
 // repeated reports whether the request was met before: by the shard that judges
@@ -390,8 +388,10 @@ func (ps *parts) failure(w *Write) error {
 
 // partial names the ops that were applied and those of which it is not known.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	ps.overflows(w)
 	e, refused, unknown := &PartialError{Err: worst}, w.Overflows, w.Unknown
+	for s := range ps.byShard {
+		e.ByShard = append(e.ByShard, ps.byShard[s].err)
+	}
 	for i := range w.Ops {
 		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
 		p := &ps.byShard[s]
@@ -407,6 +407,5 @@ func (ps *parts) partial(w *Write, worst error) *PartialError {
 			e.Unknown = append(e.Unknown, w.Ops[i].ID)
 		}
 	}
-	w.Overflows, w.Unknown = w.Overflows[:0], w.Unknown[:0] // of an answer, which this is not
 	return e
 }

@@ -90,7 +90,7 @@ func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if !known {
 		return "", fmt.Errorf("no address of node %s is known", id)
 	}
-	return raft.ServerAddress(addr), nil
+	return nodeAt(string(id), addr), nil
 }
 
 // newRaftTransport makes the transport of a group, which dials nodes where addrs

@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -64,11 +65,23 @@ func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
 // Applied and Unknown hold the ids of ops in the order of the request, doubles
 // kept. What is in neither was not applied: its shard refused it, or its sum
 // overflowed. A repeat's Applied are those that an earlier call applied too, and
-// its Unknown those of Write.Unknown too.
+// its Unknown those of Write.Unknown too. The Write holds the answer of the ops
+// for which Of returns nil.
 type PartialError struct {
 	Err     error // the worst of the shards' errors; Unwrap returns it
 	Applied []uint64
 	Unknown []uint64
+	ByShard []error // nil for those that answered or had no op
+}
+
+// Of returns the error of the shard of an id that the write had an op for, or nil
+// where that shard answered.
+func (e *PartialError) Of(id uint64) error {
+	if len(e.ByShard) == 0 {
+		return e.Err
+	}
+	s, _ := keyOf(id, len(e.ByShard))
+	return e.ByShard[s]
 }
 
 func (e *PartialError) Error() string {
@@ -76,6 +89,23 @@ func (e *PartialError) Error() string {
 }
 
 func (e *PartialError) Unwrap() error { return e.Err }
+
+// ReadError is returned by Get when some of the shards could not be read. Rows of
+// ids for which Of returns nil were.
+type ReadError struct{ ByShard []error } // nil for those that were read or not asked
+
+func (e *ReadError) Error() string { return errors.Join(e.ByShard...).Error() }
+
+func (e *ReadError) Unwrap() []error {
+	return slices.DeleteFunc(slices.Clone(e.ByShard), func(err error) bool { return err == nil })
+}
+
+// Of returns the error of the shard of an id that was asked for, or nil where
+// that shard was read.
+func (e *ReadError) Of(id uint64) error {
+	s, _ := keyOf(id, len(e.ByShard))
+	return e.ByShard[s]
+}
 
 // NewRowError is returned for a write that needs a row that there is no memory
 // for. None of the write is applied. It is an ErrMemoryFull.
@@ -181,7 +211,8 @@ const (
 	ProducersMaxMax = raftfsm.ProducersMaxMax
 )
 
-// Write is one write request and, after Node.Write returned nil, its answer.
+// Write is one write request and, after Node.Write returned nil or, in parts, a
+// PartialError, its answer.
 // The caller owns it and everything in it again once Write has returned; with
 // ErrOutcomeUnknown too, because the node keeps no reference to it.
 type Write struct {

@@ -31,10 +31,11 @@ type importOutput struct {
 
 func (c *cli) importCommand() *cobra.Command {
 	var f importFlags
+	var r redisFlags
 	var add bool
 	cmd := &cobra.Command{
-		Use:   "import FILE.csv[.gz]|-",
-		Short: "Set, or add, the rows of a CSV file",
+		Use:   "import FILE.csv[.gz]|-|redis://HOST:PORT/DB",
+		Short: "Set, or add, the rows of a CSV file; or copy a Redis",
 		Long: `Set the rows of a CSV file with a header, plain or gzipped.
 
 Values are absolute: to run it again changes nothing, and of several rows with
@@ -51,11 +52,27 @@ and they are rejected rows, in this run and when it is run again.
 
 A bad row stops the import with its line, as a sum that does not fit does; with
 --on-error skip a bad row goes to FILE.rejects.csv with line and reason. With
-rejected rows the exit code is 1.`,
+rejected rows the exit code is 1.
+
+From redis:// it copies counts of the keys that each --pattern names: strings, or
+columns of hashes. --map says what they are called there, NAME=COLUMN; NAME= is not
+copied. When it is done it reads all keys again and compares them. It goes on where
+it stopped, by redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
-  countctl import yesterday.csv --add`,
+  countctl import yesterday.csv --add
+  countctl import redis://127.0.0.1:6379/0 --pattern 'like:{id}=posts:like' --pattern 'post:{id}=posts' --map reposts=repost`,
 		Args: exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if fromRedis(args[0]) {
+				if add {
+					return usagef("--add is for files: a Redis says what its counts are, not what came to them")
+				}
+				r.batchGiven = cmd.Flags().Changed("batch")
+				return c.importRedis(cmd.Context(), args[0], f, r)
+			}
+			if len(r.patterns) > 0 || r.verifyOnly {
+				return usagef("--pattern and --verify-only are for redis://")
+			}
 			if add {
 				f.kind = csvimport.KindAdd
 				return c.addFile(cmd.Context(), args[0], f)
@@ -64,6 +81,7 @@ rejected rows the exit code is 1.`,
 		},
 	}
 	f.register(cmd, "id")
+	r.register(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (when not given, those of the same name)")
 	flags.BoolVar(&add, "add", false, "add the values to what is there, each row once")

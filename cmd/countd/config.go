@@ -28,6 +28,7 @@ type config struct {
 	HTTPAddr    string
 	ClusterAddr string
 	GossipAddr  string
+	RedisAddr   string
 	NodeID      string
 	Shards      shardCounts
 	MemoryLimit memoryShare
@@ -64,6 +65,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7400", "address of the HTTP API and of metrics")
 	c.flags.StringVar(&c.ClusterAddr, "cluster-addr", "127.0.0.1:7401", "address that other nodes reach this one at")
 	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address that nodes tell each other at which of them live")
+	c.flags.StringVar(&c.RedisAddr, "redis-addr", "", "address for clients of Redis, such as 127.0.0.1:7403 (default: none)")
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
 	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "make a new cluster with --join once that many new nodes see each other, each started with the same number, 1 to 32")
@@ -94,9 +96,13 @@ func (c *config) validate() error {
 		dialled    bool // by other nodes, so it must name one host
 	}{
 		{"http-addr", c.HTTPAddr, false}, {"cluster-addr", c.ClusterAddr, true}, {"gossip-addr", c.GossipAddr, true},
+		{"redis-addr", c.RedisAddr, false},
 	}
 	seen := map[string]string{}
 	for _, a := range addrs {
+		if a.name == "redis-addr" && a.addr == "" {
+			continue
+		}
 		if problem := addrProblem(a.addr, a.dialled); problem != "" {
 			return c.bad(a.name, fmt.Sprintf("%q: %s", a.addr, problem))
 		}

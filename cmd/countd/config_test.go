@@ -61,7 +61,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestEverySettingFromEverySource(t *testing.T) {
 	values := map[string]string{
-		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3",
+		"data-dir": "/tmp/x", "http-addr": "127.0.0.1:1", "cluster-addr": "127.0.0.1:2", "gossip-addr": "127.0.0.1:3", "redis-addr": "127.0.0.1:4",
 		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
@@ -118,7 +118,8 @@ func TestRefusedSettings(t *testing.T) {
 		want string // part of the message
 	}{
 		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
-		{"flag of a later version", []string{"--redis-addr=a:1"}, nil, "", "unknown flag"},
+		{"redis without a port", []string{"--redis-addr=a"}, nil, "", "redis-addr (flag --redis-addr): \"a\": want HOST:PORT"},
+		{"redis on the port of HTTP", []string{"--redis-addr=127.0.0.1:7400"}, nil, "", "redis-addr (flag --redis-addr): \"127.0.0.1:7400\" is the http-addr too"},
 		{"join without a port", []string{"--join=a:1,b"}, nil, "", "join (flag --join): \"b\": want HOST:PORT"},
 		{"join from loopback", []string{"--join=10.0.0.2:7402", "--cluster-addr=10.0.0.1:7401"}, nil, "", "gossip-addr (default): \"127.0.0.1:7402\" is of this machine alone"},
 		{"join from half a loopback", []string{"--join=10.0.0.2:7402", "--cluster-addr=localhost:7401", "--gossip-addr=10.0.0.1:7402"}, nil, "", "cluster-addr (flag --cluster-addr): \"localhost:7401\" is of this machine alone"},

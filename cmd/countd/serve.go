@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/api"
+	"github.com/countd/countd/api/redis"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/shard"
 )
@@ -31,8 +32,8 @@ const (
 	lateTimeout = 500 * time.Millisecond
 )
 
-// errServerEnded is returned when the HTTP server ended without being asked to.
-var errServerEnded = errors.New("the HTTP server ended by itself")
+// errServerEnded is returned when a server ended without being asked to.
+var errServerEnded = errors.New("a server ended by itself")
 
 // process is a running node. start makes its parts from the bottom up, stop
 // ends them from the top down.
@@ -42,7 +43,8 @@ type process struct {
 	dir        *cluster.DataDir
 	backend    *backend
 	server     *api.Server
-	served     chan error // gets what server.Serve returned
+	redis      *redis.Server // nil without --redis-addr
+	served     chan error    // gets what Serve of either server returned
 	gossip     *cluster.Gossip
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
@@ -105,8 +107,9 @@ func (p *process) run(signals <-chan os.Signal) error {
 	return err
 }
 
-// ports are the listeners of a node. What is made of one closes it.
-type ports struct{ http, cluster net.Listener }
+// ports are the listeners of a node; redis may be nil. What is made of one closes
+// it.
+type ports struct{ http, cluster, redis net.Listener }
 
 // listen takes the ports, all of them or none.
 func listen(c *config) (ports, error) {
@@ -116,22 +119,31 @@ func listen(c *config) (ports, error) {
 		return ports{}, fmt.Errorf("cannot listen for HTTP: %w", err)
 	}
 	if l.cluster, err = net.Listen("tcp", c.ClusterAddr); err != nil {
-		l.http.Close()
+		l.close()
 		return ports{}, fmt.Errorf("cannot listen on the cluster address: %w", err)
+	}
+	if c.RedisAddr != "" {
+		if l.redis, err = net.Listen("tcp", c.RedisAddr); err != nil {
+			l.close()
+			return ports{}, fmt.Errorf("cannot listen for Redis clients: %w", err)
+		}
 	}
 	return l, nil
 }
 
 // close gives the ports back whoever has closed them already.
 func (l ports) close() {
-	l.http.Close()
-	l.cluster.Close()
+	for _, one := range []net.Listener{l.http, l.cluster, l.redis} {
+		if one != nil {
+			one.Close()
+		}
+	}
 }
 
 // start brings the node up to where it accepts requests. Whether it can serve
 // them yet is for /readyz to say.
 func start(c *config, logger *slog.Logger) (*process, error) {
-	p := &process{logger: logger, registry: prometheus.NewRegistry(), served: make(chan error, 1), backend: &backend{}}
+	p := &process{logger: logger, registry: prometheus.NewRegistry(), served: make(chan error, 2), backend: &backend{}}
 	p.backend.waitFor("the start")
 	memoryLimit, err := c.memoryLimit()
 	if err != nil {
@@ -153,7 +165,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	logger.Info("countd started",
 		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "data_dir", p.dir.Path(),
-		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr)
+		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr, "redis_addr", c.RedisAddr)
 	return p, nil
 }
 
@@ -174,6 +186,9 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 	}
 	p.server = server
 	go func() { p.served <- server.Serve() }() // ended by stop
+	if err := p.openRedis(l.redis); err != nil {
+		return err
+	}
 	hadCluster := p.dir.Identity.ClusterID != ""
 	if l.cluster, err = p.enter(c, l.cluster); err != nil {
 		return err
@@ -263,10 +278,8 @@ func (p *process) stop() error {
 		_, err := p.within("hand over what is led here", handOverTimeout, p.node.HandOver)
 		errs = append(errs, err)
 	}
-	if p.server != nil {
-		_, err := p.within("finish the requests in flight", drainTimeout, p.server.Shutdown)
-		errs = append(errs, err)
-	}
+	_, err := p.within("finish the requests in flight", drainTimeout, p.shutFronts)
+	errs = append(errs, err)
 	closed := true
 	if p.node != nil {
 		var err error

@@ -188,6 +188,23 @@ func (n *Node) status(ctx context.Context) (proctest.Cluster, error) {
 	return s, err
 }
 
+// AwaitAlone waits until a node that is cut off hears of no group's leader.
+func (c *Cluster) AwaitAlone(n *Node) {
+	c.t.Helper()
+	c.await(settleTimeout, func() string {
+		s, err := n.status(c.t.Context())
+		if err != nil {
+			return fmt.Sprintf("%s does not answer: %v", n.Name, err)
+		}
+		for _, g := range s.Groups {
+			if g.Leader != "" {
+				return fmt.Sprintf("%s says that %s leads group %d", n.Name, g.Leader, g.ID)
+			}
+		}
+		return ""
+	})
+}
+
 // await polls until holds returns "", and fails the test with what it returned
 // last if it does not by the timeout.
 func (c *Cluster) await(timeout time.Duration, holds func() string) time.Duration {

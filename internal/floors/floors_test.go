@@ -16,11 +16,12 @@ const rule = `
 	shard: raftfsm engine
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
-	# Two neighbours that do not know each other.
+	# Neighbours that do not know each other.
 	api: unread shard raftfsm engine
+	api/redis: shard raftfsm engine
 	cluster: shard raftfsm engine
 	# The program joins them.
-	cmd/countd: api cluster shard raftfsm engine
+	cmd/countd: api api/redis cluster shard raftfsm engine
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.
@@ -35,12 +36,14 @@ const rule = `
 	cmd/countd/e2e:
 	tests: internal/proctest internal/clustertest internal/countdtest client
 
-	# Modules that only their floor may know of.
-	only raftfsm shard: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
-	only shard: go.etcd.io/bbolt github.com/hashicorp/raft-wal/...
+	# Modules that only their floor may know of. A test of whole nodes forges a log.
+	only raftfsm shard cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only shard cmd/countd/e2e: go.etcd.io/bbolt
+	only shard: github.com/hashicorp/raft-wal/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...
+	only cmd/countctl/... cmd/countd/e2e: github.com/redis/go-redis/...
 	only cmd/countd cmd/countctl/...: github.com/spf13/cobra/... github.com/spf13/pflag/...
 `
 

@@ -34,6 +34,8 @@ type Node struct {
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // of the HTTP API
 	Addr string   // host:port of the HTTP API
+	// Redis is where clients of Redis are served, HOST:PORT; "" for nowhere.
+	Redis string
 
 	t      testing.TB
 	bin    Binaries
@@ -45,6 +47,7 @@ type Node struct {
 // Site is where a node's sockets are.
 type Site struct {
 	HTTP, Cluster, Gossip string // addresses, HOST:PORT
+	Redis                 string // likewise; "" for none
 	// Enter runs f where processes that it starts and sockets that it opens are
 	// in the node's network; nil if that is the test's own.
 	Enter func(f func() error) error
@@ -85,8 +88,8 @@ func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 // FreeSite returns addresses of the loopback interface that nothing listens on.
 func FreeSite(t testing.TB) Site {
 	t.Helper()
-	ports := FreePorts(t, 3)
-	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2]}
+	ports := FreePorts(t, 4)
+	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2], Redis: ports[3]}
 }
 
 // NewNodeAt is NewNode for a node whose addresses are given.
@@ -99,7 +102,7 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 			return n.site.dial(ctx, network, addr)
 		},
 	}}
-	n.Args = append([]string{"--data-dir", dir, "", "", "", "", "", ""}, args...)
+	n.Args = append([]string{"--data-dir", dir, "", "", "", "", "", "", "", ""}, args...)
 	n.Move(site)
 	t.Cleanup(func() {
 		n.client.CloseIdleConnections()
@@ -120,8 +123,10 @@ func (n *Node) Site() Site { return n.site }
 // Move gives a node that does not run other addresses. Nothing may use the node
 // meanwhile.
 func (n *Node) Move(site Site) {
-	n.site, n.Addr, n.URL = site, site.HTTP, "http://"+site.HTTP
-	copy(n.Args[2:], []string{"--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip})
+	n.site, n.Addr, n.URL, n.Redis = site, site.HTTP, "http://"+site.HTTP, site.Redis
+	copy(n.Args[2:], []string{
+		"--http-addr", site.HTTP, "--cluster-addr", site.Cluster, "--gossip-addr", site.Gossip, "--redis-addr", site.Redis,
+	})
 }
 
 // Start runs the process and returns at once.

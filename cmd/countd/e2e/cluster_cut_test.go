@@ -17,8 +17,8 @@ const cutDeadline = time.Second
 //
 //  1. the others take writes for every shard that it led, before their clients'
 //     deadline;
-//  2. it refuses writes and linearizable reads with 503 within the deadline, and
-//     applies none of them, then or later;
+//  2. once it hears of no leader, it refuses writes and linearizable reads with
+//     503 within the deadline, and applies none of them, then or later;
 //  3. it answers stale reads;
 //
 // and when the cut is healed and the load is over
@@ -40,7 +40,8 @@ func TestClusterCut(t *testing.T) {
 				c.Cut([]*clustertest.Node{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
 				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
-				for round := 0; time.Since(began) < span; round++ {
+				c.AwaitAlone(victim) // what it sent to others before may be of unknown outcome
+				for round, alone := 0, time.Now(); time.Since(alone) < span; round++ {
 					refusesAlone(t, victim, round)
 				}
 				reads.Check()

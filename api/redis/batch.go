@@ -1,0 +1,180 @@
+package redis
+
+import (
+	"sync"
+	"time"
+
+	"github.com/countd/countd/shard"
+)
+
+const (
+	// rowsMax bounds the rows that one command may read and the ops that it may
+	// make, which is what one request of the HTTP API may.
+	rowsMax = 10_000
+	// keepRowsMax is how much scratch memory is kept for the next pipeline.
+	keepRowsMax = 16 << 10
+	// tablesKept is for how many keyspaces a connection keeps scratch memory.
+	tablesKept = 8
+)
+
+// batch is the part of a pipeline that is planned and not executed yet. Commands
+// are planned one after the other: what they read and write goes into the table
+// of its keyspace, and how they are answered into replies. flush executes all of
+// it at once:
+//
+//  1. reads that came before the first op of their table, in one Get a table;
+//  2. all ops of a table in one Write, which applies ops on one id in their
+//     order. A read that comes after an op is an op too, one that adds 0: it
+//     takes its turn among them, and shares their wait.
+//
+// So each reply is what it would be had the commands been executed one by one.
+type batch struct {
+	conn    *conn
+	tables  []*table
+	replies []reply
+	cells   []cell
+	text    []byte // of replies that were known when they were planned
+	pending int    // rows and ops
+
+	number int             // of the command that is planned
+	id     shard.RequestID // of its ops, if they are to count once
+	writes bool            // it may write
+	atomic bool            // it is an EXEC: its reads are ops too
+
+	keys   []key   // of the command, read before anything of it is planned
+	values []int64 // likewise
+}
+
+// reply says how a command is answered.
+type reply struct {
+	kind     replyKind
+	writes   bool
+	from, to int // cells, or bytes of text
+}
+
+// cell is one count of a row that was read or written.
+type cell struct {
+	table  *table
+	row    int32 // of table.ids, or of the ops
+	column int16 // wholeRow for the row
+	op     bool
+}
+
+// tableOf returns the table of a counter keyspace, or nil.
+func (b *batch) tableOf(name []byte) *table {
+	for _, t := range b.tables {
+		if string(name) == t.ks.Name {
+			return t
+		}
+	}
+	ks := b.conn.server.cfg.Backend.Keyspace(string(name))
+	if !isCounters(ks) {
+		return nil
+	}
+	t := &table{ks: ks, written: b.conn.server.writtenTo(ks.Name)}
+	b.tables = append(b.tables, t)
+	return t
+}
+
+// refresh makes a batch ready that is empty: keyspaces may have got columns.
+func (b *batch) refresh() {
+	if len(b.tables) > tablesKept {
+		b.tables = nil
+	}
+	for _, t := range b.tables {
+		if ks := b.conn.server.cfg.Backend.Keyspace(t.ks.Name); isCounters(ks) {
+			t.ks = ks
+		}
+	}
+}
+
+// known plans a reply that is known already. append gives it.
+func (b *batch) known(appendReply func(dst []byte) []byte) {
+	if len(b.replies) == 0 && !b.atomic {
+		b.conn.out.buf = appendReply(b.conn.out.buf)
+		return
+	}
+	from := len(b.text)
+	b.text = appendReply(b.text)
+	b.replies = append(b.replies, reply{kind: replyKnown, from: from, to: len(b.text)})
+}
+
+// fail plans an error as the reply.
+func (b *batch) fail(text string) {
+	b.conn.server.metrics.failed(text)
+	b.known(func(dst []byte) []byte { return appendError(dst, text) })
+}
+
+// failed plans an error as the reply if there is one.
+func (b *batch) failed(err error) bool {
+	if err != nil {
+		b.fail(err.Error())
+	}
+	return err != nil
+}
+
+// answer plans a reply of the cells from a position on.
+func (b *batch) answer(kind replyKind, from int) {
+	b.replies = append(b.replies, reply{kind, b.writes, from, len(b.cells)})
+}
+
+// flush executes what is planned and appends the replies to the connection's
+// output.
+func (b *batch) flush() {
+	if len(b.replies) == 0 {
+		b.refresh()
+		return
+	}
+	b.run(time.Now().Add(b.conn.server.cfg.Timeout))
+	out := &b.conn.out
+	for i := range b.replies {
+		out.buf = b.render(out.buf, &b.replies[i])
+		if len(out.buf) >= sendBytes && out.send() != nil {
+			b.conn.closing = true
+			break
+		}
+	}
+	b.replies, b.cells, b.text, b.pending = b.replies[:0], b.cells[:0], b.text[:0], 0
+	for _, t := range b.tables {
+		t.reset()
+	}
+	if cap(b.cells) > keepRowsMax {
+		b.replies, b.cells, b.text = nil, nil, nil
+	}
+	b.refresh()
+}
+
+// run has the backend do what is planned.
+func (b *batch) run(deadline time.Time) {
+	written := 0
+	for _, t := range b.tables {
+		if len(t.ids) > 0 {
+			t.read(b.conn, deadline)
+		}
+		if len(t.ops) > 0 {
+			written++
+		}
+	}
+	switch written {
+	case 0:
+		return
+	case 1:
+		for _, t := range b.tables {
+			t.apply(b.conn, deadline)
+		}
+	default:
+		b.applyTogether(deadline)
+	}
+}
+
+// applyTogether writes to several keyspaces at once: they are independent of each
+// other.
+func (b *batch) applyTogether(deadline time.Time) {
+	var all sync.WaitGroup
+	for _, t := range b.tables {
+		if len(t.ops) > 0 {
+			all.Go(func() { t.apply(b.conn, deadline) })
+		}
+	}
+	all.Wait()
+}

@@ -1,0 +1,242 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/shard"
+)
+
+// A pipeline asks the backend as few times as the order of its commands allows,
+// and its replies are those of the commands one by one.
+func TestPipelines(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		lines        []string
+		want         []string
+		gets, writes int64
+	}{
+		{"reads", []string{"GET posts:1:like", "HGETALL posts:2", "MGET posts:3:like posts:4:view"}, []string{"null", "[]", "[null null]"}, 1, 0},
+		{"writes", []string{"INCR posts:1:like", "INCR posts:1:like", "SET posts:2:view 5", "DECR posts:1:like"}, []string{"1", "2", "+OK", "1"}, 0, 1},
+		{"reads after writes", []string{"INCR posts:1:like", "GET posts:1:like", "INCR posts:1:like", "GET posts:1:like", "HLEN posts:1"},
+			[]string{"1", `"1"`, "2", `"2"`, "1"}, 0, 1},
+		{"reads before writes", []string{"GET posts:1:like", "EXISTS posts:1", "INCR posts:1:like"}, []string{"null", "0", "1"}, 1, 1},
+		{"two keyspaces", []string{"INCR posts:1:like", "INCR users:1:posts", "GET posts:1:like", "GET users:2:posts"}, []string{"1", "1", `"1"`, "null"}, 0, 2},
+		{"known replies between", []string{"PING", "INCR posts:1:like", "PING", "ECHO a", "GET posts:1", "INCR posts:1:like"},
+			[]string{"+PONG", "1", "+PONG", `"a"`, "-WRONGTYPE Operation against a key holding the wrong kind of value", "2"}, 0, 1},
+		{"transactions", []string{"INCR posts:1:like", "MULTI", "INCR posts:1:like", "INCR posts:5:like", "EXEC", "MULTI", "INCR posts:1:like", "INCR posts:2:like", "EXEC", "INCR posts:1:like"},
+			[]string{"1", "+OK", "+QUEUED", "+QUEUED", "[2 1]", "+OK", "+QUEUED", "+QUEUED", "-CROSSSLOT Keys in request don't hash to the same slot", "3"}, 0, 1},
+		{"what answers at once", []string{"INCR posts:1:like", "DBSIZE", "INCR posts:1:like"}, []string{"1", "1", "2"}, 0, 2},
+		{"deletes", []string{"HSET posts:1 like 1 view 2", "DEL posts:1:like", "HGETALL posts:1", "DEL posts:1 posts:1", "EXISTS posts:1"},
+			[]string{"2", "1", `["view" "2"]`, "1", "0"}, 0, 1},
+		{"a key of its own", []string{"INCR posts:1:like", "COUNTD.INCR posts:1:like 1 KEY a", "INCR posts:1:like"}, []string{"1", "[2]", "3"}, 0, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newFakeNode()
+			equalReplies(t, dial(t, serve(t, n, nil)).do(test.lines...), test.want...)
+			if n.gets.Load() != test.gets || n.writes.Load() != test.writes {
+				t.Errorf("%d reads and %d writes, want %d and %d", n.gets.Load(), n.writes.Load(), test.gets, test.writes)
+			}
+		})
+	}
+}
+
+// A pipeline longer than one write may be is cut, and in order.
+func TestLongPipeline(t *testing.T) {
+	const commands = 30_000
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	lines := make([]string, commands)
+	for i := range lines {
+		lines[i] = "INCR posts:1:like"
+	}
+	go func() { c.send(lines...) }() // ends when the server has read it all
+	for i := range commands {
+		if got := c.reply(); got != fmt.Sprint(i+1) {
+			t.Fatalf("reply %d: %s", i, got)
+		}
+	}
+}
+
+// A pipeline that has arrived is read in a few steps, each larger than the one
+// before.
+func TestReadsGrow(t *testing.T) {
+	const commands = 8000 // some 270 KiB
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	c := dial(t, serve(t, n, nil))
+	lines := make([]string, commands)
+	for i := range lines {
+		lines[i] = "INCR posts:1:like"
+	}
+	c.send(lines...)
+	close(n.hold)
+	for range lines {
+		c.reply()
+	}
+	if writes := n.writes.Load(); writes > 12 {
+		t.Errorf("%d writes", writes)
+	}
+}
+
+// A command takes as many keys as one request of the HTTP API.
+func TestTooManyKeys(t *testing.T) {
+	c := dial(t, serve(t, newFakeNode(), nil))
+	line := "MGET"
+	for range rowsMax + 1 {
+		line += " posts:1:like"
+	}
+	c.want(line, "-ERR a command takes at most 10000 keys", line[:len(line)-len(" posts:1:like")]+" ", c.do(line[:len(line)-len(" posts:1:like")])[0])
+}
+
+// A node's reads bring the token of all that was written through it, and those of
+// READONLY connections none.
+func TestReadsSeeTheNodesWrites(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	c, other := dial(t, s), dial(t, s)
+	read := func(by *client, what string, consistency shard.Consistency, at ...shard.GroupIndex) {
+		t.Helper()
+		by.do("GET " + what)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if got := n.mu.opt; got.Consistency != consistency || !slices.Equal(got.Token.At, at) {
+			t.Errorf("%s is read with %+v", what, got)
+		}
+	}
+	read(c, "posts:1:like", shard.Bounded)
+	c.do("INCR posts:1:like", "INCR posts:1:like")
+	c.do("INCR posts:1:like")
+	latest := shard.GroupIndex{Group: 3, Index: uint64(n.writes.Load())}
+	read(c, "posts:1:like", shard.Bounded, latest)
+	read(other, "posts:2:like", shard.Bounded, latest)
+	read(c, "users:1:posts", shard.Bounded)
+	c.do("READONLY")
+	read(c, "posts:1:like", shard.Stale)
+	read(other, "posts:1:like", shard.Bounded, latest)
+	c.do("READWRITE")
+	read(c, "posts:1:like", shard.Bounded, latest)
+}
+
+// A cluster that was set back is read as it is, not refused for ever.
+func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("INCR posts:1:like")
+	n.mu.Lock()
+	n.mu.readErr = func([]uint64) error {
+		if len(n.mu.opt.Token.At) > 0 {
+			return shard.ErrBadToken
+		}
+		return nil
+	}
+	n.mu.Unlock()
+	c.want("GET posts:1:like", `"1"`, "GET posts:1:like", `"1"`)
+	if n.gets.Load() != 3 {
+		t.Errorf("%d reads, want 3", n.gets.Load())
+	}
+}
+
+// shardsFailed makes the shards of odd numbers fail.
+func shardsFailed(err error) *shard.PartialError {
+	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}}
+}
+
+// Commands that share a write or a read do not share its troubles.
+func TestCommandsFailAlone(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6 posts:3:like 7")
+	n.failWrites(func(w *shard.Write) error {
+		for i := range w.Ops {
+			if w.Ops[i].ID%2 == 0 {
+				n.tables["posts"].Apply(w.Ops[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
+			}
+		}
+		return shardsFailed(shard.ErrNoLeader)
+	})
+	const leaderless = "-LEADERLESS the shard has no leader"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:2:like", "SET posts:3:like 1", "GET posts:3:like", "GET posts:2:like",
+		"MSET posts:1:view 1 posts:2:view 2", "MSET posts:1:view 1 posts:3:view 2", "COUNTD.INCR posts:1:like 1 posts:2:like 1", "DEL posts:1", "HSET posts:2 view 9"),
+		leaderless, "7", leaderless, `"7"`, `"7"`, "-UNKNOWN some of the keys were written, others were not: LEADERLESS the shard has no leader", leaderless, "["+leaderless+" 8]", leaderless, "0")
+	n.failWrites(nil)
+	n.mu.readErr = func([]uint64) error { return &shard.ReadError{ByShard: shardsFailed(shard.ErrNoQuorum).ByShard} }
+	const late = "-LEADERLESS the shard could not confirm the read in time"
+	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like", "MGET posts:1:like posts:2:like", "MGET posts:2:like"), late, `"8"`, late, `["8"]`)
+	n.mu.readErr = func([]uint64) error { return shard.ErrNoQuorum }
+	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
+}
+
+// Without memory for new rows, the commands that make none are done.
+func TestMemoryFull(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6")
+	n.failWrites(func(w *shard.Write) error {
+		for i, op := range w.Ops {
+			for _, cell := range op.Cells {
+				if cell.Value != 0 && !n.tables["posts"].Has(op.ID) {
+					return &shard.NewRowError{Op: i}
+				}
+			}
+		}
+		return nil
+	})
+	const oom = "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:9:like", "GET posts:9:like", "MSET posts:2:like 1 posts:8:like 1", "GET posts:2:like", "HSET posts:2 view 3", "SET posts:7:like 0"),
+		"6", oom, "null", oom, `"6"`, "1", "+OK")
+}
+
+// A disk that is full is no reason not to answer reads.
+func TestReadsBesideRefusedWrites(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("SET posts:1:like 5")
+	n.failWrites(func(*shard.Write) error { return shard.ErrDiskFull })
+	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like", "HGETALL posts:1"), "-DISKFULL the disk is at its reserve", `"5"`, `["like" "5"]`)
+	n.mu.readErr = func([]uint64) error { return errors.New("secret") }
+	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like"), "-DISKFULL the disk is at its reserve", "-ERR the server failed; its log says why")
+}
+
+// A command of a pipeline that has arrived costs no memory of its own.
+func TestReadPathAllocates(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	c := newConn(s, nullConn{})
+	defer c.release()
+	for _, test := range []struct {
+		name, line string
+		most       float64 // for 100 commands
+	}{
+		{"GET", "GET posts:1:like", 0},
+		{"HMGET", "HMGET posts:1 repost comment like view", 0},
+		{"MGET", "MGET posts:1:like posts:2:like posts:3:like users:4:posts", 0},
+		{"HGETALL", "HGETALL posts:1", 0},
+		{"INCR", "INCR posts:1:like", 3}, // the token, the fake's and ours
+		{"PING", "PING", 0},
+		{"several", "GET posts:1:like\nHGETALL posts:1\nget posts:2:like", 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var pipeline []byte
+			for range 100 {
+				for line := range strings.SplitSeq(test.line, "\n") {
+					pipeline = append(pipeline, wire(line)...)
+				}
+			}
+			run := func() {
+				c.in, c.from, c.to = pipeline, 0, len(pipeline)
+				c.execute()
+				if err := c.out.send(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run()
+			if got := testing.AllocsPerRun(100, run); got > test.most {
+				t.Errorf("%v allocations, at most %v are right", got, test.most)
+			}
+		})
+	}
+}

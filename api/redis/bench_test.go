@@ -1,0 +1,79 @@
+package redis
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+)
+
+// BenchmarkPipeline has 50 clients send pipelines over real sockets to a real
+// node. Its processor time includes the clients', which do little.
+func BenchmarkPipeline(b *testing.B) {
+	const rows = 1_000_000
+	node := openNode(b)
+	s := serve(b, node, nil)
+	fill := dial(b, s)
+	for from := 0; from < rows; from += 5000 {
+		line := []byte("COUNTD.INCR")
+		for id := from; id < from+5000; id++ {
+			line = fmt.Appendf(line, " posts:%d:like 1", id)
+		}
+		fill.do(string(line))
+	}
+	random := func() int { return rand.IntN(rows) }
+	for _, command := range []struct {
+		name  string
+		line  func() string
+		lines int // of its reply
+	}{
+		{"GET", func() string { return fmt.Sprintf("GET posts:%d:like", random()) }, 2},
+		{"MGET20", func() string {
+			line := "MGET"
+			for range 20 {
+				line += fmt.Sprintf(" posts:%d:like", random())
+			}
+			return line
+		}, 41},
+		{"INCR", func() string { return fmt.Sprintf("INCR posts:%d:like", random()) }, 1},
+	} {
+		for _, depth := range []int{1, 16, 100} {
+			b.Run(fmt.Sprintf("%s/%d", command.name, depth), func(b *testing.B) {
+				b.SetParallelism(25) // times 2 processors
+				b.RunParallel(func(pb *testing.PB) {
+					c := dial(b, s)
+					defer c.conn.Close()
+					in := bufio.NewReaderSize(c.conn, 64<<10)
+					var pipelines []string
+					for range 8 {
+						var all string
+						for range depth {
+							all += wire(command.line())
+						}
+						pipelines = append(pipelines, all)
+					}
+					for i := 0; ; i++ {
+						n := 0
+						for n < depth && pb.Next() {
+							n++
+						}
+						if n == 0 {
+							return
+						}
+						if _, err := io.WriteString(c.conn, pipelines[i%len(pipelines)]); err != nil {
+							b.Error(err)
+							return
+						}
+						for range depth * command.lines {
+							if _, err := in.ReadSlice('\n'); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					}
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/shard"
+)
+
+// traits are what a command is like.
+type traits uint8
+
+const (
+	writes    traits = 1 << iota // it may change counts
+	keyed                        // it has keys: it is planned, and may stand in a transaction
+	plain                        // it has none, and may stand in a transaction too
+	unplanned                    // it answers at once, so what came before is executed first
+	atOnce                       // it is not queued by MULTI
+)
+
+// command is one command of the table.
+type command struct {
+	name   string // in lower case
+	arity  int    // arguments with the name; of a negative one, at least as many
+	traits traits
+	keys   keySpec
+	group  string // as COMMAND DOCS tells it
+	does   string
+	do     func(c *conn, args [][]byte)
+
+	calls prometheus.Counter // set by newMetrics
+}
+
+// keySpec says where a command's keys are, as COMMAND INFO tells it.
+type keySpec struct{ first, last, step int }
+
+var (
+	noKeys   = keySpec{}
+	oneKey   = keySpec{1, 1, 1}
+	manyKeys = keySpec{1, -1, 1}
+	pairs    = keySpec{1, -1, 2}
+)
+
+// commandTable holds the commands by name.
+type commandTable map[string]*command
+
+// nameBytesMax is more than the longest name of a command.
+const nameBytesMax = 32
+
+// find returns the command of a name in any case, or nil.
+func (t commandTable) find(name []byte) *command {
+	var lower [nameBytesMax]byte
+	if len(name) > len(lower) {
+		return nil
+	}
+	for i, c := range name {
+		if c >= 'A' && c <= 'Z' {
+			c |= 0x20
+		}
+		lower[i] = c
+	}
+	return t[string(lower[:len(name)])]
+}
+
+// sorted returns all commands by name.
+func (t commandTable) sorted() []*command {
+	all := make([]*command, 0, len(t))
+	for _, cmd := range t {
+		all = append(all, cmd)
+	}
+	slices.SortFunc(all, func(a, b *command) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+func newCommands() commandTable {
+	t := commandTable{}
+	for _, list := range [][]command{stringCommands(), hashCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands()} {
+		for i := range list {
+			t[list[i].name] = &list[i]
+		}
+	}
+	return t
+}
+
+// takes reports whether a command may have n arguments, its name included.
+func (cmd *command) takes(n int) bool {
+	return n == cmd.arity || cmd.arity < 0 && n >= -cmd.arity
+}
+
+// command plans or executes one command, or queues it for EXEC.
+func (c *conn) command(args [][]byte) {
+	cmd := c.last
+	if cmd == nil || string(args[0]) != string(c.lastName) { // pipelines repeat themselves
+		if cmd = c.server.commands.find(args[0]); cmd != nil {
+			c.last, c.lastName = cmd, append(c.lastName[:0], args[0]...)
+		}
+	}
+	switch {
+	case cmd == nil && isHTTP(args[0]):
+		c.closing = true
+	case cmd == nil:
+		c.multi.broken = true
+		c.batch.fail(unknownCommand(args))
+	case !cmd.takes(len(args)) && cmd.name == "exec":
+		c.multi = transaction{}
+		c.batch.fail("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
+	case !cmd.takes(len(args)):
+		c.multi.broken = true
+		c.batch.fail(wrongArity(cmd.name))
+	case c.multi.open && cmd.traits&atOnce == 0:
+		c.queue(cmd, args)
+	default:
+		c.plan(cmd, args)
+	}
+}
+
+// isHTTP reports whether a line is one that a browser sends: a page of another
+// site may have it post commands in the body that follows. Redis closes too.
+func isHTTP(name []byte) bool {
+	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
+}
+
+// plan has a command planned.
+func (c *conn) plan(cmd *command, args [][]byte) {
+	b := &c.batch
+	if cmd.traits&unplanned != 0 || b.pending > 0 && b.pending+2*len(args) > rowsMax {
+		b.flush()
+	}
+	cmd.calls.Inc()
+	b.number++
+	b.writes = cmd.traits&writes != 0
+	b.id = shard.RequestID{}
+	if b.writes && c.once.open() {
+		if c.once.full() {
+			b.fail(errSessionFull)
+			return
+		}
+		b.id = c.once.next()
+	}
+	cmd.do(c, args)
+	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
+		c.closing = true
+	}
+}
+
+// unknownCommand is Redis's answer to a command that there is not.
+func unknownCommand(args [][]byte) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "ERR unknown command '%s', with args beginning with: ", shown(args[0]))
+	for _, arg := range args[1:] {
+		if text.Len() > 2*shownBytesMax {
+			break
+		}
+		fmt.Fprintf(&text, "'%s' ", shown(arg))
+	}
+	return text.String()
+}
+
+func wrongArity(name string) string {
+	return fmt.Sprintf("ERR wrong number of arguments for '%s' command", name)
+}
+
+func unknownSubcommand(of string, sub []byte) string {
+	return fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", shown(sub), strings.ToUpper(of))
+}
+
+const (
+	errNotInteger = "ERR value is not an integer or out of range"
+	errSyntax     = "ERR syntax error"
+	errLargeFull  = "OVERLOADED the connections take all the memory that they may"
+)
+
+var errTooManyKeys = keyError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
+
+// readKeys reads keys with the batch's memory.
+func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
+	if len(texts)/step > rowsMax {
+		return nil, errTooManyKeys
+	}
+	b.keys = b.keys[:0]
+	for i := 0; i < len(texts); i += step {
+		k, err := read(b, texts[i])
+		if err != nil {
+			return nil, err
+		}
+		b.keys = append(b.keys, k)
+	}
+	return b.keys, nil
+}
+
+// readValues reads numbers, the second of each pair.
+func (b *batch) readValues(texts [][]byte) ([]int64, error) {
+	b.values = b.values[:0]
+	for i := 1; i < len(texts); i += 2 {
+		n, ok := parseInt(texts[i])
+		if !ok {
+			return nil, codedError(errNotInteger)
+		}
+		b.values = append(b.values, n)
+	}
+	return b.values, nil
+}

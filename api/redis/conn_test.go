@@ -1,0 +1,299 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// nullConn takes everything.
+type nullConn struct{ net.Conn }
+
+func (nullConn) Write(p []byte) (int, error)      { return len(p), nil }
+func (nullConn) SetWriteDeadline(time.Time) error { return nil }
+func (nullConn) Close() error                     { return nil }
+
+// counted returns a counter's value.
+func counted(c prometheus.Counter) float64 {
+	var m dto.Metric
+	if c.Write(&m) != nil {
+		return -1
+	}
+	return m.GetCounter().GetValue()
+}
+
+// until polls for a condition.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// However a pipeline is cut on its way, its replies are the same.
+func TestPipelineInPieces(t *testing.T) {
+	c := dial(t, serve(t, newFakeNode(), nil))
+	whole := wire("INCR posts:1:like") + "GET posts:1:like\r\n" + wire("ECHO '"+strings.Repeat("a", 5000)+"'") + "PING\r\n"
+	for step := 1; step < len(whole); step = step*3 + 1 {
+		for piece := range slices.Chunk([]byte(whole), step) {
+			if _, err := c.conn.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := c.reply()
+		for _, want := range []string{`"` + n + `"`, `"` + strings.Repeat("a", 5000) + `"`, "+PONG"} {
+			if got := c.reply(); got != want {
+				t.Fatalf("in steps of %d: %s, want %s", step, got, want)
+			}
+		}
+	}
+}
+
+func TestProtocolErrors(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.CommandBytesMax = 1 << 16; c.BulkBytesMax = 1 << 10; c.ArgsMax = 5000 })
+	for _, test := range []struct {
+		name, in, want string
+	}{
+		{"a bad length", "*1\r\n$-7\r\n", "-ERR Protocol error: invalid bulk length: an argument has at most 1024 bytes"},
+		{"after a good command", "*1\r\n$4\r\nPING\r\n*x\r\n", "+PONG"},
+		{"a long argument", "*1\r\n$1025\r\n", "-ERR Protocol error: invalid bulk length: an argument has at most 1024 bytes"},
+		{"many arguments", "*5001\r\n", "-ERR Protocol error: invalid multibulk length: a command has at most 5000 arguments"},
+		{"a large command", "*5000\r\n" + strings.Repeat("$100\r\n"+strings.Repeat("a", 100)+"\r\n", 700), "-ERR Protocol error: a command is larger than 64 KiB"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := dial(t, s)
+			go func() { _, _ = io.WriteString(c.conn, test.in) }() // fails if the server is done before
+			if got := c.reply(); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+			if test.want == "+PONG" {
+				c.reply()
+			}
+			if _, err := c.in.ReadByte(); err == nil {
+				t.Error("the connection says more")
+			}
+		})
+	}
+}
+
+// A browser that another site's page has post commands here is not served.
+func TestHTTPIsNotServed(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	for _, head := range []string{"POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"} {
+		c := dial(t, s)
+		if _, err := io.WriteString(c.conn, head+"Content-Length: 99\r\n\r\n"+wire("INCR posts:1:like")); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.ReadAll(c.in) // ends when the server closes, by a reset perhaps
+	}
+	if n.writes.Load() != 0 {
+		t.Error("the command was executed")
+	}
+}
+
+// Beyond the memory that connections may take together, a large command is
+// refused and small ones go on.
+func TestLargeCommandsShareTheirMemory(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 60 << 10 })
+	a, b := dial(t, s), dial(t, s)
+	half := "*2\r\n$4\r\nECHO\r\n$60000\r\n"
+	if _, err := io.WriteString(a.conn, half+strings.Repeat("a", 30_000)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the first takes memory", func() bool { return s.large.used.Load() > 0 })
+	go func() { _, _ = io.WriteString(b.conn, half+strings.Repeat("a", 60_000)) }() // fails when it is refused
+	if got := b.reply(); got != "-OVERLOADED the connections take all the memory that they may" {
+		t.Errorf("refused with %.100s", got)
+	}
+	dial(t, s).want("PING", "+PONG")
+	if _, err := io.WriteString(a.conn, strings.Repeat("a", 30_000)+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.reply(); len(got) != 60_002 {
+		t.Errorf("the first is answered %d bytes", len(got))
+	}
+	for range smallReadsMax + 1 { // it needs its large buffer no more
+		a.do("PING")
+	}
+	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
+}
+
+func TestTooManyConnections(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.ConnsMax = 2 })
+	a, b := dial(t, s), dial(t, s)
+	a.want("PING", "+PONG")
+	b.want("PING", "+PONG")
+	if got := dial(t, s).reply(); got != "-ERR max number of clients reached" {
+		t.Errorf("the third is told %s", got)
+	}
+	a.conn.Close()
+	until(t, "the first has left", func() bool { return s.conns() == 1 })
+	dial(t, s).want("PING", "+PONG")
+	if n := counted(s.metrics.connsRefused); n != 1 {
+		t.Errorf("%v refusals are counted", n)
+	}
+}
+
+func TestTimeouts(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.IdleTimeout = 50 * time.Millisecond; c.ArriveTimeout = 100 * time.Millisecond })
+	dial(t, s).ended() // it says nothing
+	slow := dial(t, s)
+	go func() { // ends when the server has closed
+		for {
+			if _, err := io.WriteString(slow.conn, "a"); err != nil {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	if _, err := slow.in.ReadByte(); err == nil {
+		t.Error("a command that never ends is answered")
+	}
+	if n := counted(s.metrics.timeouts); n != 2 {
+		t.Errorf("%v timeouts are counted", n)
+	}
+}
+
+// A client that writes a long pipeline before it reads gets all replies, though
+// no socket holds them; one that never reads is closed at the bound.
+func TestClientsThatDoNotRead(t *testing.T) {
+	const replies = 4000
+	text := strings.Repeat("x", 10_000)
+	s := serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax = 50_000_000 })
+	c := dial(t, s)
+	for range replies {
+		c.send("ECHO " + text)
+	}
+	for range replies {
+		if got := c.reply(); len(got) != len(text)+2 {
+			t.Fatalf("a reply of %d bytes", len(got))
+		}
+	}
+	c.want("PING", "+PONG")
+
+	s = serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax = 1 << 20 })
+	c = dial(t, s)
+	line := wire("ECHO " + text)
+	for { // until the server has had enough
+		if _, err := io.WriteString(c.conn, line); err != nil {
+			break
+		}
+	}
+	until(t, "it is counted", func() bool { return counted(s.metrics.outputFull) == 1 })
+	until(t, "it has left", func() bool { return s.conns() == 0 })
+}
+
+// Shutdown answers what was read, and closes idle connections at once.
+func TestShutdown(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	idle, busy := dial(t, s), dial(t, s)
+	idle.want("PING", "+PONG")
+	busy.send("INCR posts:1:like")
+	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(context.Background()) }() // ends with the write
+	idle.ended()
+	close(n.hold)
+	if got := busy.reply(); got != "1" {
+		t.Errorf("the write is answered %s", got)
+	}
+	busy.ended()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Shutdown does not wait past its context for connections, only for what the
+// backend holds.
+func TestShutdownCutsOff(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	busy := dial(t, s)
+	busy.send("INCR posts:1:like")
+	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(ctx) }() // ends with the write
+	<-ctx.Done()
+	if _, err := busy.in.ReadByte(); err == nil {
+		t.Error("the connection was not cut off")
+	}
+	close(n.hold)
+	if err := <-done; err == nil {
+		t.Error("no error")
+	}
+}
+
+// Many connections at once: 1. each sees its own counts in order; 2. none is
+// lost; 3. the race detector has nothing to say.
+func TestManyConnections(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	const conns, rounds = 20, 30
+	var all sync.WaitGroup
+	for i := range conns {
+		c := dial(t, s)
+		all.Go(func() {
+			for round := range rounds {
+				got := c.do(fmt.Sprintf("INCR posts:%d:like", i), "INCR users:1:posts", "PING", fmt.Sprintf("GET posts:%d:like", i))
+				if want := fmt.Sprint(round + 1); got[0] != want || got[3] != `"`+want+`"` {
+					t.Errorf("connection %d, round %d: %q", i, round, got)
+				}
+			}
+		})
+	}
+	all.Wait()
+	dial(t, s).want("GET users:1:posts", fmt.Sprintf("%q", fmt.Sprint(conns*rounds)))
+}
+
+// A panic ends its connection alone, and is counted.
+func TestPanics(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	delete(n.tables, "users")
+	c := dial(t, s)
+	c.send("GET users:1:posts")
+	if _, err := c.in.ReadByte(); err == nil {
+		t.Error("it is answered")
+	}
+	until(t, "it is counted", func() bool { return counted(s.metrics.panics) == 1 })
+	dial(t, s).want("GET posts:1:like", "null")
+}
+
+func TestBadConfig(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*Config)
+	}{
+		{"no backend", func(c *Config) { c.Backend = nil }},
+		{"no listener", func(c *Config) { c.Listener = nil }},
+		{"no registry", func(c *Config) { c.Registry = nil }},
+		{"no logger", func(c *Config) { c.Logger = nil }},
+		{"a negative timeout", func(c *Config) { c.IdleTimeout = -1 }},
+		{"a negative bound", func(c *Config) { c.ConnsMax = -1 }},
+		{"too small a command", func(c *Config) { c.CommandBytesMax = 100 }},
+	} {
+		good := serve(t, newFakeNode(), nil).cfg
+		good.Registry = prometheus.NewRegistry()
+		test.change(&good)
+		if _, err := New(good); err == nil {
+			t.Errorf("%s: no error", test.name)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package redis
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+func connectionCommands() []command {
+	const group = "connection"
+	return []command{
+		{"ping", -1, plain, noKeys, group, "PONG, or its argument", (*conn).ping, nil},
+		{"echo", 2, plain, noKeys, group, "its argument", (*conn).echo, nil},
+		{"hello", -1, unplanned, noKeys, group, "chooses RESP2 or RESP3", (*conn).hello, nil},
+		{"auth", -2, unplanned, noKeys, group, "there are no passwords: the default user may have any", (*conn).auth, nil},
+		{"select", 2, unplanned, noKeys, group, "there is one database, 0", (*conn).selectDB, nil},
+		{"client", -2, unplanned, noKeys, group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client, nil},
+		{"readonly", 1, unplanned, noKeys, group, "reads are as stale as this node is", (*conn).readonly, nil},
+		{"readwrite", 1, unplanned, noKeys, group, "reads are bounded again", (*conn).readwrite, nil},
+		{"quit", -1, unplanned | atOnce, noKeys, group, "ends the connection", (*conn).quit, nil},
+		{"multi", 1, atOnce, noKeys, "transactions", "begins a transaction", (*conn).openMulti, nil},
+		{"exec", 1, atOnce | writes, noKeys, "transactions", "executes a transaction on one shard", (*conn).exec, nil},
+		{"discard", 1, atOnce, noKeys, "transactions", "forgets a transaction", (*conn).discard, nil},
+	}
+}
+
+func (c *conn) ping(args [][]byte) {
+	switch len(args) {
+	case 1:
+		c.batch.known(func(dst []byte) []byte { return appendWord(dst, "PONG") })
+	case 2:
+		c.echo(args)
+	default:
+		c.batch.fail(wrongArity("ping"))
+	}
+}
+
+func (c *conn) echo(args [][]byte) {
+	c.batch.known(func(dst []byte) []byte { return appendBulk(dst, args[1]) })
+}
+
+// ok answers a command at once.
+func (c *conn) ok() { c.out.buf = appendOK(c.out.buf) }
+
+func (c *conn) quit([][]byte) {
+	c.ok()
+	c.closing = true
+}
+
+func (c *conn) readonly([][]byte)  { c.stale = true; c.ok() }
+func (c *conn) readwrite([][]byte) { c.stale = false; c.ok() }
+
+func (c *conn) selectDB(args [][]byte) {
+	n, ok := parseInt(args[1])
+	switch {
+	case !ok:
+		c.refuse(errNotInteger)
+	case n != 0:
+		c.refuse("ERR DB index is out of range")
+	default:
+		c.ok()
+	}
+}
+
+// auth is that of a Redis whose default user has no password.
+func (c *conn) auth(args [][]byte) {
+	switch {
+	case len(args) > 3:
+		c.refuse(errSyntax)
+	case len(args) == 2:
+		c.refuse("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
+	case string(args[1]) != defaultUser:
+		c.refuse(errWrongPass)
+	default:
+		c.ok()
+	}
+}
+
+const (
+	defaultUser  = "default"
+	errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
+)
+
+// hello switches the protocol and tells who answers.
+func (c *conn) hello(args [][]byte) {
+	resp3 := c.resp3
+	if len(args) > 1 {
+		version, ok := parseInt(args[1])
+		if !ok {
+			c.refuse("ERR Protocol version is not an integer or out of range")
+			return
+		}
+		if version != 2 && version != 3 {
+			c.refuse("NOPROTO unsupported protocol version")
+			return
+		}
+		resp3 = version == 3
+	}
+	name, fault := helloOptions(args, c.name)
+	if fault != "" {
+		c.refuse(fault)
+		return
+	}
+	c.name, c.resp3 = name, resp3
+	c.out.buf = c.appendHello(c.out.buf)
+}
+
+// helloOptions reads what follows the version.
+func helloOptions(args [][]byte, before string) (name, fault string) {
+	name = before
+	for i := 2; i < len(args); {
+		switch option := strings.ToLower(string(args[i])); {
+		case option == "auth" && i+2 < len(args):
+			if string(args[i+1]) != defaultUser {
+				return name, errWrongPass
+			}
+			i += 3
+		case option == "setname" && i+1 < len(args):
+			if !validName(args[i+1]) {
+				return name, errBadName
+			}
+			name = string(args[i+1])
+			i += 2
+		default:
+			return name, fmt.Sprintf("ERR Syntax error in HELLO option '%s'", shown(args[i]))
+		}
+	}
+	return name, ""
+}
+
+// spokenVersion is the version of Redis whose commands these are, for clients
+// that choose by it.
+const spokenVersion = "7.0.15"
+
+func (c *conn) appendHello(dst []byte) []byte {
+	proto := int64(2)
+	if c.resp3 {
+		proto = 3
+	}
+	dst = appendMap(dst, 7, c.resp3)
+	for _, pair := range [][2]string{{"server", "redis"}, {"version", spokenVersion}} {
+		dst = appendBulk(appendBulk(dst, pair[0]), pair[1])
+	}
+	dst = appendInt(appendBulk(dst, "proto"), proto)
+	dst = appendInt(appendBulk(dst, "id"), int64(c.id))
+	dst = appendBulk(appendBulk(dst, "mode"), "standalone")
+	dst = appendBulk(appendBulk(dst, "role"), "master")
+	return appendArray(appendBulk(dst, "modules"), 0)
+}
+
+// nameBytes bounds the name that a client gives to its connection.
+const clientNameBytesMax = 256
+
+const errBadName = "ERR Client names cannot contain spaces, newlines or special characters."
+
+func validName(name []byte) bool {
+	for _, b := range name {
+		if b < '!' || b > '~' {
+			return false
+		}
+	}
+	return len(name) <= clientNameBytesMax
+}
+
+func (c *conn) client(args [][]byte) {
+	sub := strings.ToLower(string(args[1]))
+	arity := map[string]int{"id": 2, "getname": 2, "setname": 3, "setinfo": 4}[sub]
+	switch {
+	case arity == 0:
+		c.refuse(unknownSubcommand("client", args[1]))
+	case len(args) != arity:
+		c.refuse(wrongArity("client|" + sub))
+	case sub == "id":
+		c.out.buf = appendInt(c.out.buf, int64(c.id))
+	case sub == "getname" && c.name == "":
+		c.out.buf = appendNull(c.out.buf, c.resp3)
+	case sub == "getname":
+		c.out.buf = appendBulk(c.out.buf, c.name)
+	case !validName(args[len(args)-1]):
+		c.refuse(errBadName)
+	case sub == "setname":
+		c.name = string(args[2])
+		c.ok()
+	default: // setinfo: of a library, which nothing here depends on
+		c.ok()
+	}
+}
+
+func formatUint(n uint64) string { return strconv.FormatUint(n, 10) }

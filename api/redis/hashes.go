@@ -1,0 +1,156 @@
+package redis
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/countd/countd/engine"
+)
+
+func hashCommands() []command {
+	const group = "hash"
+	return []command{
+		{"hget", 3, keyed, oneKey, group, "a column of a row, null for 0", (*conn).hget, nil},
+		{"hmget", -3, keyed, oneKey, group, "columns of a row, null for 0", (*conn).hmget, nil},
+		{"hgetall", 2, keyed, oneKey, group, "the columns of a row that are not 0", (*conn).hgetall, nil},
+		{"hset", -4, keyed | writes, oneKey, group, "sets columns of a row", (*conn).hset, nil},
+		{"hincrby", 4, keyed | writes, oneKey, group, "adds a number to a column", (*conn).hincrby, nil},
+		{"hdel", -3, keyed | writes, oneKey, group, "sets columns of a row to 0", (*conn).hdel, nil},
+		{"hlen", 2, keyed, oneKey, group, "how many columns of a row are not 0", (*conn).hlen, nil},
+		{"hexists", 3, keyed, oneKey, group, "whether a column of a row is not 0", (*conn).hexists, nil},
+		{"hscan", -3, keyed, oneKey, group, "the columns of a row that are not 0, at once", (*conn).hscan, nil},
+	}
+}
+
+// fields reads the columns of a row that its fields name, each step one.
+func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
+	k, err := b.row(text)
+	if err != nil {
+		return k, nil, err
+	}
+	keys, err := b.readKeys(names, step, func(_ *batch, name []byte) (key, error) {
+		column, err := k.field(name)
+		return key{k.table, k.id, column}, err
+	})
+	return k, keys, err
+}
+
+// lookFields plans a reply of columns of a row.
+func (b *batch) lookFields(kind replyKind, text []byte, names [][]byte) {
+	_, keys, err := b.fields(text, names, 1)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	for _, k := range keys {
+		b.lookSame(k, from)
+	}
+	b.answer(kind, from)
+}
+
+// lookSame is look for a key of the row that the cells from a position on are of.
+func (b *batch) lookSame(k key, from int) {
+	if len(b.cells) == from {
+		b.look(k)
+		return
+	}
+	same := b.cells[from]
+	same.column = int16(k.column)
+	b.cells = append(b.cells, same)
+}
+
+// lookRow plans a reply of a whole row.
+func (b *batch) lookRow(kind replyKind, text []byte) {
+	k, err := b.row(text)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	b.look(k)
+	b.answer(kind, from)
+}
+
+func (c *conn) hget(args [][]byte)    { c.batch.lookFields(replyString, args[1], args[2:]) }
+func (c *conn) hmget(args [][]byte)   { c.batch.lookFields(replyArray, args[1], args[2:]) }
+func (c *conn) hexists(args [][]byte) { c.batch.lookFields(replyThere, args[1], args[2:]) }
+func (c *conn) hgetall(args [][]byte) { c.batch.lookRow(replyHash, args[1]) }
+func (c *conn) hlen(args [][]byte)    { c.batch.lookRow(replyFields, args[1]) }
+
+// hscan answers the whole row: it has 64 columns at most. MATCH would have to
+// leave some out, so it is refused.
+func (c *conn) hscan(args [][]byte) {
+	b := &c.batch
+	if _, ok := parseUint(args[2]); !ok {
+		b.fail("ERR invalid cursor")
+		return
+	}
+	for i := 3; i < len(args); i += 2 {
+		if !bytes.EqualFold(args[i], []byte("count")) || i+1 == len(args) {
+			b.fail(errSyntax)
+			return
+		}
+	}
+	b.lookRow(replyScan, args[1])
+}
+
+func (c *conn) hincrby(args [][]byte) {
+	b := &c.batch
+	delta, ok := parseInt(args[3])
+	if !ok {
+		b.fail(errNotInteger)
+		return
+	}
+	_, keys, err := b.fields(args[1], args[2:3], 1)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	b.wrote(keys[0], b.op(keys[0].table, keys[0].id, engine.OpAdd, keys[0].cellOf(delta)))
+	b.answer(replyCount, from)
+}
+
+func (c *conn) hset(args [][]byte) {
+	b := &c.batch
+	if len(args)%2 != 0 {
+		b.fail(wrongArity("hset"))
+		return
+	}
+	row, keys, err := b.fields(args[1], args[2:], 2)
+	if b.failed(err) {
+		return
+	}
+	values, err := b.readValues(args[2:])
+	if b.failed(err) {
+		return
+	}
+	b.setFields(row, keys, values, replyAbsent)
+}
+
+func (c *conn) hdel(args [][]byte) {
+	b := &c.batch
+	row, keys, err := b.fields(args[1], args[2:], 1)
+	if b.failed(err) {
+		return
+	}
+	b.values = append(b.values[:0], make([]int64, len(keys))...)
+	b.setFields(row, keys, b.values, replyThere)
+}
+
+// setFields plans an op that sets columns of a row, and a reply of what they were
+// before. An op has each column once, with its last value.
+func (b *batch) setFields(row key, keys []key, values []int64, kind replyKind) {
+	var cells [engine.ColumnsMax]engine.Cell
+	from, n := len(b.cells), 0
+	before := b.before(row.table, row.id)
+	for i, k := range keys {
+		at := slices.IndexFunc(cells[:n], func(c engine.Cell) bool { return int(c.Column) == k.column })
+		if at < 0 {
+			at = n
+			n++
+			b.wrote(k, before)
+		}
+		cells[at] = k.cellOf(values[i])
+	}
+	b.op(row.table, row.id, engine.OpSet, cells[:n]...)
+	b.answer(kind, from)
+}

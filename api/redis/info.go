@@ -1,0 +1,216 @@
+package redis
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	runtimemetrics "runtime/metrics"
+	"slices"
+	"strings"
+	"time"
+)
+
+func serverCommands() []command {
+	const group = "server"
+	return []command{
+		{"command", -1, unplanned, noKeys, group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand, nil},
+		{"config", -2, unplanned, noKeys, group, "GET of what tools ask for", (*conn).config, nil},
+		{"info", -1, unplanned, noKeys, group, "about this node, in Redis's words", (*conn).info, nil},
+		{"wait", 3, unplanned, noKeys, "generic", "how many other nodes have this connection's writes at least", (*conn).wait, nil},
+	}
+}
+
+// replicasMax is how many nodes have each shard in a cluster that has as many.
+const replicasMax = 3
+
+// wait answers at once: a write that was answered is on a majority of its
+// shard's nodes, this one or another included.
+func (c *conn) wait(args [][]byte) {
+	if _, ok := parseInt(args[1]); !ok {
+		c.refuse(errNotInteger)
+		return
+	}
+	if ms, ok := parseInt(args[2]); !ok || ms < 0 {
+		c.refuse("ERR timeout is not an integer or out of range")
+		return
+	}
+	nodes := min(len(c.server.cfg.Backend.Status().Nodes), replicasMax)
+	c.out.buf = appendInt(c.out.buf, int64(nodes/2))
+}
+
+// config answers what tools ask about durability and limits.
+func (c *conn) config(args [][]byte) {
+	if !strings.EqualFold(string(args[1]), "get") {
+		c.refuse(unknownSubcommand("config", args[1]))
+		return
+	}
+	if len(args) < 3 {
+		c.refuse(wrongArity("config|get"))
+		return
+	}
+	cfg := &c.server.cfg
+	found := [][2]string{}
+	for _, pair := range [][2]string{
+		{"appendfsync", "always"},
+		{"appendonly", "yes"},
+		{"databases", "1"},
+		{"maxclients", fmt.Sprint(cfg.ConnsMax)},
+		{"maxmemory", "0"},
+		{"proto-max-bulk-len", fmt.Sprint(cfg.BulkBytesMax)},
+		{"save", ""},
+		{"timeout", fmt.Sprint(int(cfg.IdleTimeout.Seconds()))},
+	} {
+		if slices.ContainsFunc(args[2:], func(p []byte) bool { return matchGlob(strings.ToLower(string(p)), []byte(pair[0])) }) {
+			found = append(found, pair)
+		}
+	}
+	out := appendMap(c.out.buf, len(found), c.resp3)
+	for _, pair := range found {
+		out = appendBulk(appendBulk(out, pair[0]), pair[1])
+	}
+	c.out.buf = out
+}
+
+// info answers the sections that are asked for, all without any.
+func (c *conn) info(args [][]byte) {
+	var text strings.Builder
+	for _, section := range c.sections() {
+		asked := func(name []byte) bool {
+			ask := strings.ToLower(string(name))
+			return ask == section.name || ask == "all" || ask == "default" || ask == "everything"
+		}
+		if len(args) > 1 && !slices.ContainsFunc(args[1:], asked) {
+			continue
+		}
+		if text.Len() > 0 {
+			text.WriteString("\r\n")
+		}
+		fmt.Fprintf(&text, "# %s%s\r\n", strings.ToUpper(section.name[:1]), section.name[1:])
+		for _, line := range section.lines {
+			fmt.Fprintf(&text, "%s:%v\r\n", line.name, line.value)
+		}
+	}
+	c.out.buf = appendText(c.out.buf, text.String(), c.resp3)
+}
+
+type infoSection struct {
+	name  string
+	lines []infoLine
+}
+
+type infoLine struct {
+	name  string
+	value any
+}
+
+func (c *conn) sections() []infoSection {
+	s := c.server
+	memory := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/total:bytes"}}
+	runtimemetrics.Read(memory)
+	status := s.cfg.Backend.Status()
+	up := time.Since(s.started)
+	sections := []infoSection{
+		{"server", []infoLine{
+			{"redis_version", spokenVersion}, {"redis_mode", "standalone"}, {"countd_version", s.cfg.Version},
+			{"os", runtime.GOOS + " " + runtime.GOARCH}, {"process_id", os.Getpid()},
+			{"uptime_in_seconds", int(up.Seconds())}, {"uptime_in_days", int(up.Hours() / 24)},
+		}},
+		{"clients", []infoLine{{"connected_clients", s.conns()}, {"maxclients", s.cfg.ConnsMax}}},
+		{"memory", []infoLine{{"used_memory", memory[0].Value.Uint64()}, {"used_memory_rss", memory[1].Value.Uint64()}, {"maxmemory", 0}}},
+		{"persistence", []infoLine{{"loading", 0}, {"aof_enabled", 1}, {"aof_last_write_status", "ok"}}},
+		{"replication", []infoLine{{"role", "master"}, {"connected_slaves", max(len(status.Nodes)-1, 0)}}},
+		{"cluster", []infoLine{{"cluster_enabled", 0}}},
+		{"keyspace", nil},
+	}
+	rows := uint64(0)
+	for _, g := range status.Groups {
+		if isCounters(s.cfg.Backend.Keyspace(g.Keyspace)) {
+			rows += g.Rows
+		}
+	}
+	if rows > 0 {
+		last := &sections[len(sections)-1]
+		last.lines = []infoLine{{"db0", fmt.Sprintf("keys=%d,expires=0,avg_ttl=0", rows)}}
+	}
+	return sections
+}
+
+// commandCommand tells about the commands.
+func (c *conn) commandCommand(args [][]byte) {
+	all := c.server.commands.sorted()
+	if len(args) == 1 {
+		c.out.buf = appendArray(c.out.buf, len(all))
+		for _, cmd := range all {
+			c.out.buf = cmd.appendInfo(c.out.buf, c.resp3)
+		}
+		return
+	}
+	switch sub := strings.ToLower(string(args[1])); {
+	case sub == "count" && len(args) == 2:
+		c.out.buf = appendInt(c.out.buf, int64(len(all)))
+	case sub == "info":
+		c.commandInfo(args[2:], all)
+	case sub == "docs":
+		c.commandDocs(args[2:], all)
+	default:
+		c.refuse(unknownSubcommand("command", args[1]))
+	}
+}
+
+// commandInfo answers null for a name that is no command.
+func (c *conn) commandInfo(names [][]byte, all []*command) {
+	if len(names) > 0 {
+		all = all[:0]
+		for _, name := range names {
+			all = append(all, c.server.commands.find(name))
+		}
+	}
+	c.out.buf = appendArray(c.out.buf, len(all))
+	for _, cmd := range all {
+		if cmd == nil {
+			c.out.buf = appendNullArray(c.out.buf, c.resp3)
+		} else {
+			c.out.buf = cmd.appendInfo(c.out.buf, c.resp3)
+		}
+	}
+}
+
+// commandDocs passes over a name that is no command.
+func (c *conn) commandDocs(names [][]byte, all []*command) {
+	if len(names) > 0 {
+		all = all[:0]
+		for _, name := range names {
+			if cmd := c.server.commands.find(name); cmd != nil {
+				all = append(all, cmd)
+			}
+		}
+	}
+	out := appendMap(c.out.buf, len(all), c.resp3)
+	for _, cmd := range all {
+		out = appendMap(appendBulk(out, cmd.name), 2, c.resp3)
+		out = appendBulk(appendBulk(out, "summary"), cmd.does)
+		out = appendBulk(appendBulk(out, "group"), cmd.group)
+	}
+	c.out.buf = out
+}
+
+// appendInfo appends the command as COMMAND INFO tells it.
+func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
+	dst = appendBulk(appendArray(dst, 10), cmd.name)
+	dst = appendInt(dst, int64(cmd.arity))
+	flag := "readonly"
+	switch {
+	case cmd.traits&writes != 0:
+		flag = "write"
+	case cmd.traits&keyed == 0:
+		flag = "fast"
+	}
+	dst = appendWord(appendSet(dst, 1, resp3), flag)
+	for _, n := range []int{cmd.keys.first, cmd.keys.last, cmd.keys.step} {
+		dst = appendInt(dst, int64(n))
+	}
+	for range 4 { // categories, tips, key specifications, subcommands
+		dst = appendArray(dst, 0)
+	}
+	return dst
+}

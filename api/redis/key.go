@@ -1,0 +1,133 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"github.com/countd/countd/shard"
+)
+
+// wholeRow stands for all columns of a row.
+const wholeRow = -1
+
+// key is what a Redis key names:
+//
+//	posts:4467107636950632:like   one count, which Redis has as a string
+//	posts:4467107636950632        a row, which Redis has as a hash
+type key struct {
+	table  *table
+	id     uint64
+	column int // wholeRow for a row
+}
+
+// keyError says what is wrong with a key.
+type keyError string
+
+func (e keyError) Error() string { return "ERR " + string(e) }
+
+const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
+
+const errWrongType = codedError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+// codedError is a whole error text, with its code.
+type codedError string
+
+func (e codedError) Error() string { return string(e) }
+
+// shownBytesMax is how much of a key an error repeats.
+const shownBytesMax = 128
+
+// shown is a client's bytes as an error repeats them.
+func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
+
+// key reads a key of either form.
+func (b *batch) key(text []byte) (key, error) {
+	at := bytes.IndexByte(text, ':')
+	if at < 0 {
+		return key{}, badForm(text)
+	}
+	t := b.tableOf(text[:at])
+	if t == nil && len(b.conn.server.cfg.Backend.Keyspaces()) == 0 {
+		return key{}, errNoKeyspaces
+	}
+	if t == nil {
+		return key{}, keyError(fmt.Sprintf("no counter keyspace '%s'", shown(text[:at])))
+	}
+	rest := text[at+1:]
+	column := wholeRow
+	if end := bytes.IndexByte(rest, ':'); end >= 0 {
+		if column = t.columnOf(rest[end+1:]); column < 0 {
+			return key{}, keyError(fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(rest[end+1:])))
+		}
+		rest = rest[:end]
+	}
+	id, ok := parseID(rest)
+	if !ok {
+		return key{}, badForm(text)
+	}
+	return key{t, id, column}, nil
+}
+
+func badForm(text []byte) error {
+	return keyError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
+}
+
+// idBytesMax bounds the digits of an id: 20, and as many zeros before them as
+// tools fill up with.
+const idBytesMax = 32
+
+// parseID reads an id. Zeros before it mean nothing: redis-benchmark sends some.
+func parseID(text []byte) (uint64, bool) {
+	if len(text) > idBytesMax {
+		return 0, false
+	}
+	for len(text) > 1 && text[0] == '0' {
+		text = text[1:]
+	}
+	return parseUint(text)
+}
+
+// count reads the key of one count.
+func (b *batch) count(text []byte) (key, error) {
+	k, err := b.key(text)
+	if err == nil && k.column == wholeRow {
+		err = errWrongType
+	}
+	return k, err
+}
+
+// row reads the key of a row.
+func (b *batch) row(text []byte) (key, error) {
+	k, err := b.key(text)
+	if err == nil && k.column != wholeRow {
+		err = errWrongType
+	}
+	return k, err
+}
+
+// field returns the column of a row that a field of its hash names.
+func (k key) field(name []byte) (int, error) {
+	if column := k.table.columnOf(name); column >= 0 {
+		return column, nil
+	}
+	return 0, keyError(fmt.Sprintf("keyspace '%s' has no column '%s'", k.table.ks.Name, shown(name)))
+}
+
+// columnOf returns the number of a column, or -1.
+func (t *table) columnOf(name []byte) int {
+	for i, column := range t.ks.Columns {
+		if string(name) == column {
+			return i
+		}
+	}
+	return -1
+}
+
+func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
+	dst = append(append(dst, ks.Name...), ':')
+	return strconv.AppendUint(dst, id, 10)
+}
+
+// isCounters tells a keyspace that this front serves.
+func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == shard.KindCounters }

@@ -1,0 +1,208 @@
+package redis
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+func keyCommands() []command {
+	const group = "generic"
+	return []command{
+		{"del", -2, keyed | writes, manyKeys, group, "sets counts, or whole rows, to 0", (*conn).del, nil},
+		{"exists", -2, keyed, manyKeys, group, "how many of the keys are not 0", (*conn).exists, nil},
+		{"type", 2, keyed, oneKey, group, "string for a count, hash for a row, none for 0", (*conn).typeOf, nil},
+		{"ttl", 2, keyed, oneKey, group, "-1, or -2 for 0: nothing expires", (*conn).ttl, nil},
+		{"scan", -2, unplanned, noKeys, group, "keys in the order of their ids", (*conn).scan, nil},
+		{"dbsize", 1, unplanned, noKeys, "server", "rows of the shards that this node has", (*conn).dbsize, nil},
+	}
+}
+
+func (c *conn) del(args [][]byte) {
+	b := &c.batch
+	keys, err := b.readKeys(args[1:], 1, (*batch).key)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	for _, k := range keys {
+		b.wrote(k, b.before(k.table, k.id))
+		if k.column == wholeRow {
+			b.op(k.table, k.id, engine.OpDelete)
+		} else {
+			b.op(k.table, k.id, engine.OpSet, k.cellOf(0))
+		}
+	}
+	b.answer(replyThere, from)
+}
+
+func (c *conn) exists(args [][]byte) { c.batch.lookKeys(replyThere, args[1:]) }
+func (c *conn) typeOf(args [][]byte) { c.batch.lookKeys(replyType, args[1:]) }
+func (c *conn) ttl(args [][]byte)    { c.batch.lookKeys(replyTTL, args[1:]) }
+
+// lookKeys plans a reply about keys of either form.
+func (b *batch) lookKeys(kind replyKind, texts [][]byte) {
+	keys, err := b.readKeys(texts, 1, (*batch).key)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	for _, k := range keys {
+		b.look(k)
+	}
+	b.answer(kind, from)
+}
+
+func (c *conn) dbsize([][]byte) {
+	rows := int64(0)
+	for _, g := range c.server.cfg.Backend.Status().Groups {
+		if isCounters(c.server.cfg.Backend.Keyspace(g.Keyspace)) {
+			rows += int64(g.Rows)
+		}
+	}
+	c.out.buf = appendInt(c.out.buf, rows)
+}
+
+const (
+	scanCountDefault = 10
+	// scanCountMax bounds the rows that one SCAN reads of a keyspace.
+	scanCountMax = rowsMax
+)
+
+// scanCall is what a SCAN asks for.
+type scanCall struct {
+	from     uint64 // the least id
+	match    string // "" for any
+	count    int
+	kind     string // "hash" for rows, "string" for counts
+	keyspace string // that the pattern begins with, or ""
+}
+
+// parseScan reads the arguments of SCAN.
+func parseScan(args [][]byte) (q scanCall, fault string) {
+	q.count, q.kind = scanCountDefault, "hash"
+	var ok bool
+	if q.from, ok = parseUint(args[1]); !ok {
+		return q, "ERR invalid cursor"
+	}
+	for i := 2; i < len(args); i += 2 {
+		if i+1 == len(args) {
+			return q, errSyntax
+		}
+		switch value := args[i+1]; strings.ToLower(string(args[i])) {
+		case "match":
+			q.match = string(value)
+			if strings.Count(q.match, ":") > 1 {
+				q.kind = "string"
+			}
+		case "count":
+			n, ok := parseInt(value)
+			if !ok {
+				return q, errNotInteger
+			}
+			if n < 1 {
+				return q, errSyntax
+			}
+			q.count = int(min(n, scanCountMax))
+		case "type":
+			q.kind = strings.ToLower(string(value))
+		default:
+			return q, errSyntax
+		}
+	}
+	if name, _, ok := strings.Cut(q.match, ":"); ok && !strings.ContainsAny(name, `*?[\`) {
+		q.keyspace = name
+	}
+	return q, ""
+}
+
+// scan answers the keys of rows in the order of their ids, all keyspaces
+// together, so that a cursor is an id: the least of the next page.
+func (c *conn) scan(args [][]byte) {
+	q, fault := parseScan(args)
+	if fault != "" {
+		c.refuse(fault)
+		return
+	}
+	next, pages, err := c.scanPages(&q)
+	if err != nil {
+		c.out.buf = c.batch.appendFailure(c.out.buf, err)
+		return
+	}
+	var keys []byte
+	n := 0
+	for _, p := range pages {
+		keys, n = p.appendKeys(keys, n, &q)
+	}
+	out := appendArray(c.out.buf, 2)
+	out = appendBulk(out, formatUint(next))
+	c.out.buf = append(appendArray(out, n), keys...)
+}
+
+// scanPage is the rows of one keyspace in one page.
+type scanPage struct {
+	ks   *shard.Keyspace
+	ids  []uint64
+	rows []int64
+}
+
+// scanPages reads a page of each keyspace and cuts them where the first of those
+// that have more ends. next is 0 when nothing is left.
+func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
+	last := uint64(1<<64 - 1)
+	more := false
+	deadline := time.Now().Add(c.server.cfg.Timeout)
+	for _, ks := range c.server.cfg.Backend.Keyspaces() {
+		if !isCounters(ks) || q.keyspace != "" && ks.Name != q.keyspace {
+			continue
+		}
+		opt := c.readOptions(c.server.writtenTo(ks.Name), deadline)
+		r, err := c.server.cfg.Backend.Scan(ks, q.from-1, q.from > 0, q.count, len(ks.Columns), &opt)
+		if err != nil {
+			return 0, nil, err
+		}
+		if r.More && len(r.IDs) > 0 {
+			more, last = true, min(last, r.IDs[len(r.IDs)-1])
+		}
+		pages = append(pages, scanPage{ks, r.IDs, r.Rows})
+	}
+	for i := range pages {
+		p := &pages[i]
+		cut, found := slices.BinarySearch(p.ids, last)
+		if found {
+			cut++
+		}
+		p.ids = p.ids[:cut]
+	}
+	if !more {
+		return 0, pages, nil
+	}
+	return last + 1, pages, nil
+}
+
+// appendKeys appends the keys of a page that are asked for, and counts them.
+func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
+	width := len(p.ks.Columns)
+	var name []byte
+	for i, id := range p.ids {
+		name = appendRowKey(name[:0], p.ks, id)
+		switch q.kind {
+		case "hash":
+			if q.match == "" || matchGlob(q.match, name) {
+				dst, n = appendBulk(dst, name), n+1
+			}
+		case "string":
+			for column, count := range p.rows[i*width : (i+1)*width] {
+				one := append(append(bytes.Clone(name), ':'), p.ks.Columns[column]...)
+				if count != 0 && (q.match == "" || matchGlob(q.match, one)) {
+					dst, n = appendBulk(dst, one), n+1
+				}
+			}
+		}
+	}
+	return dst, n
+}

@@ -1,0 +1,161 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// transaction is what a client has queued with MULTI. EXEC plans it as one unit
+// of ops on one shard, which the shard applies whole and with nothing between.
+type transaction struct {
+	open   bool
+	broken bool // a command of it was refused
+	queued []queuedCommand
+	bytes  int
+}
+
+type queuedCommand struct {
+	command *command
+	args    [][]byte
+}
+
+// queuedBytesOf is what a queued command takes besides its arguments.
+const queuedBytesOf = 64
+
+func (c *conn) openMulti([][]byte) {
+	if c.multi.open {
+		c.batch.fail("ERR MULTI calls can not be nested")
+		return
+	}
+	c.multi = transaction{open: true}
+	c.batch.known(appendOK)
+}
+
+func (c *conn) discard([][]byte) {
+	if !c.multi.open {
+		c.batch.fail("ERR DISCARD without MULTI")
+		return
+	}
+	c.multi = transaction{}
+	c.batch.known(appendOK)
+}
+
+// queue keeps a command for EXEC.
+func (c *conn) queue(cmd *command, args [][]byte) {
+	m := &c.multi
+	if cmd.traits&(keyed|plain) == 0 {
+		m.broken = true
+		c.batch.fail("ERR Command not allowed inside a transaction")
+		return
+	}
+	copies := make([][]byte, len(args))
+	for i, arg := range args {
+		copies[i] = bytes.Clone(arg)
+		m.bytes += len(arg) + queuedBytesOf
+	}
+	if most := c.server.cfg.CommandBytesMax; m.bytes > most {
+		m.broken, m.queued = true, nil
+		c.batch.fail(fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf))
+		return
+	}
+	m.queued = append(m.queued, queuedCommand{cmd, copies})
+	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
+}
+
+// exec plans what was queued.
+func (c *conn) exec([][]byte) {
+	b, m := &c.batch, c.multi
+	c.multi = transaction{}
+	switch {
+	case !m.open:
+		b.fail("ERR EXEC without MULTI")
+		return
+	case m.broken:
+		b.fail("EXECABORT Transaction discarded because of previous errors.")
+		return
+	}
+	if b.pending+m.rows() > rowsMax {
+		b.flush()
+	}
+	before := b.mark()
+	b.atomic = true
+	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
+	for _, q := range m.queued {
+		q.command.calls.Inc()
+		b.writes = q.command.traits&writes != 0
+		q.command.do(c, q.args)
+	}
+	b.atomic = false
+	if b.pending-before.pending > rowsMax {
+		b.rollBack(before)
+		b.fail(fmt.Sprintf("ERR a transaction takes at most %d reads and writes of rows", rowsMax))
+	} else if !b.onOneShard(before) {
+		b.rollBack(before)
+		b.fail("CROSSSLOT Keys in request don't hash to the same slot")
+	}
+}
+
+// rows bounds what the queued commands plan.
+func (m *transaction) rows() (n int) {
+	for _, q := range m.queued {
+		n += 2 * len(q.args)
+	}
+	return n
+}
+
+// mark is a place in a batch to go back to.
+type mark struct {
+	replies, cells, text, pending int
+	tables                        []tableMark
+}
+
+type tableMark struct{ ops, cells, units int }
+
+func (b *batch) mark() mark {
+	m := mark{len(b.replies), len(b.cells), len(b.text), b.pending, nil}
+	for _, t := range b.tables {
+		m.tables = append(m.tables, tableMark{len(t.ops), len(t.cells), len(t.units)})
+	}
+	return m
+}
+
+// rollBack forgets what was planned since a mark, all of it atomic.
+func (b *batch) rollBack(m mark) {
+	b.replies, b.cells, b.text, b.pending = b.replies[:m.replies], b.cells[:m.cells], b.text[:m.text], m.pending
+	for i, t := range b.tables {
+		at := m.of(i)
+		t.ops, t.cells, t.units = t.ops[:at.ops], t.cells[:at.cells], t.units[:at.units]
+	}
+}
+
+// of returns the mark of a table, which may be newer than it.
+func (m *mark) of(table int) tableMark {
+	if table < len(m.tables) {
+		return m.tables[table]
+	}
+	return tableMark{}
+}
+
+// onOneShard reports whether all ops since a mark are of one shard.
+func (b *batch) onOneShard(m mark) bool {
+	var owner *table
+	var shard uint64
+	for i, t := range b.tables {
+		for _, op := range t.ops[m.of(i).ops:] {
+			at := op.ID % uint64(t.ks.Shards)
+			if owner != nil && (owner != t || shard != at) {
+				return false
+			}
+			owner, shard = t, at
+		}
+	}
+	return true
+}
+
+// sizeText is a number of bytes for people.
+func sizeText(n int) string {
+	if n%(1<<10) == 0 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,128 @@
+package redis
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+const (
+	// sessionBlock is how many writes of a session share a stream: as many as
+	// the window in which a shard remembers the requests of a producer.
+	sessionBlock = 64
+	// sessionWritesMax bounds the writes of one session: its streams have
+	// numbers of two bytes.
+	sessionWritesMax = sessionBlock << 16
+	// sessionSeqMax bounds the numbers of sessions: a stream counts its writes
+	// with what is left of 64 bits.
+	sessionSeqMax = 1<<64/sessionBlock - 1
+	// sessionNameMax bounds a producer's name, which is lengthened by three bytes
+	// for the stream.
+	sessionNameMax = shard.ProducerBytesMax - 3
+)
+
+// session has each write that follows count once. The write of number n of
+// session seq is number seq*64 + n mod 64 of the stream
+//
+//	name 00 n/64 (2 bytes, big endian)
+//
+// so that a session that is repeated, whatever its length, finds each of its
+// writes in a window of 64, however the network cuts the pipeline into pieces.
+// The zero session is none.
+type session struct {
+	name   []byte
+	stream []byte // of the block that was begun last; a new one for each
+	seq    uint64
+	writes uint64
+}
+
+// open reports whether there is a session.
+func (s *session) open() bool { return s.name != nil }
+
+// next returns what tells the next write from all others.
+func (s *session) next() shard.RequestID {
+	if s.writes%sessionBlock == 0 {
+		s.stream = append(append(make([]byte, 0, len(s.name)+3), s.name...), 0)
+		s.stream = binary.BigEndian.AppendUint16(s.stream, uint16(s.writes/sessionBlock))
+	}
+	n := s.writes
+	s.writes++
+	return shard.ByProducer(s.stream, s.seq*sessionBlock+n%sessionBlock)
+}
+
+// full reports whether a session has no number for another write.
+func (s *session) full() bool { return s.writes >= sessionWritesMax }
+
+var errSessionFull = fmt.Sprintf("ERR a session has at most %d writes; begin another with COUNTD.SESSION", sessionWritesMax)
+
+func countdCommands() []command {
+	const group = "countd"
+	return []command{
+		{"countd.incr", -3, keyed | writes, pairs, group, "adds numbers to counts, once for a key", (*conn).countdIncr, nil},
+		{"countd.session", -2, unplanned, noKeys, group, "has each write that follows count once", (*conn).countdSession, nil},
+	}
+}
+
+// countdSession begins a session or ends one.
+func (c *conn) countdSession(args [][]byte) {
+	if len(args) == 2 && bytes.EqualFold(args[1], []byte("end")) {
+		c.once = session{}
+		c.ok()
+		return
+	}
+	if len(args) != 3 {
+		c.refuse(wrongArity("countd.session"))
+		return
+	}
+	name := args[1]
+	if len(name) < 1 || len(name) > sessionNameMax || bytes.IndexByte(name, 0) >= 0 {
+		c.refuse(fmt.Sprintf("ERR producer: 1 to %d bytes, none of them 0", sessionNameMax))
+		return
+	}
+	seq, ok := parseUint(args[2])
+	if !ok || seq > sessionSeqMax {
+		c.refuse(fmt.Sprintf("ERR seq: not a number of 0 to %d", uint64(sessionSeqMax)))
+		return
+	}
+	c.once = session{name: bytes.Clone(name), seq: seq}
+	c.ok()
+}
+
+// countdIncr adds to several counts. Those of one keyspace are one write, which
+// counts once for its key.
+func (c *conn) countdIncr(args [][]byte) {
+	b := &c.batch
+	adds := args[1:]
+	if n := len(adds); n >= 4 && bytes.EqualFold(adds[n-2], []byte("key")) {
+		name := adds[n-1]
+		if b.atomic {
+			b.fail("ERR a transaction counts once by COUNTD.SESSION, not by KEY")
+			return
+		}
+		if adds = adds[:n-2]; len(name) < 1 || len(name) > shard.KeyBytesMax {
+			b.fail(fmt.Sprintf("ERR idempotency key: 1 to %d bytes", shard.KeyBytesMax))
+			return
+		}
+		b.id = shard.ByKey(name, append([][]byte{[]byte("COUNTD.INCR")}, adds...)...)
+	}
+	if len(adds)%2 != 0 {
+		b.fail(wrongArity("countd.incr"))
+		return
+	}
+	keys, err := b.readKeys(adds, 2, (*batch).count)
+	if b.failed(err) {
+		return
+	}
+	values, err := b.readValues(adds)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	for i, k := range keys {
+		b.wrote(k, b.op(k.table, k.id, engine.OpAdd, k.cellOf(values[i])))
+	}
+	b.answer(replyCounts, from)
+}

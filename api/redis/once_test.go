@@ -1,0 +1,129 @@
+package redis
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/shard"
+)
+
+// A session that is repeated, whole or from any prefix, on any connection and cut
+// in any way, counts once: 1. its writes are applied once each; 2. so are those
+// of the session after it; 3. what has no session counts each time.
+func TestSessionsCountOnce(t *testing.T) {
+	s := serve(t, openNode(t), nil)
+	rng := rand.New(rand.NewPCG(1, 2))
+	const writes = 300 // more than the window of a producer
+	want := map[string]int{}
+	for seq := range 6 {
+		lines := []string{fmt.Sprintf("COUNTD.SESSION importer %d", seq)}
+		for i := range writes {
+			id := rng.IntN(20)
+			switch i % 4 {
+			case 0:
+				lines = append(lines, fmt.Sprintf("HINCRBY posts:%d like 1", id))
+			case 1:
+				lines = append(lines, "GET posts:1:like", fmt.Sprintf("COUNTD.INCR posts:%d:like 1 posts:%d:like 2", id, id+1))
+				want[fmt.Sprint(id+1)] += 2
+			case 2:
+				lines = append(lines, "MULTI", fmt.Sprintf("INCR posts:%d:like", id), "GET posts:1", "EXEC")
+			default:
+				lines = append(lines, fmt.Sprintf("INCR posts:%d:like", id))
+			}
+			want[fmt.Sprint(id)]++
+		}
+		var whole strings.Builder
+		for _, line := range lines {
+			whole.WriteString(wire(line))
+		}
+		for range 3 { // lost connections
+			lost := dial(t, s)
+			if _, err := io.WriteString(lost.conn, whole.String()[:rng.IntN(whole.Len())]); err != nil {
+				t.Fatal(err)
+			}
+			lost.conn.Close()
+		}
+		until(t, "what was lost has been applied", func() bool { return s.conns() == 0 })
+		c := dial(t, s)
+		for _, reply := range c.do(lines...) {
+			if strings.Contains(reply, "-") && !strings.Contains(reply, "WRONGTYPE") {
+				t.Fatalf("session %d: %s", seq, reply)
+			}
+		}
+		c.conn.Close()
+		until(t, "it has left", func() bool { return s.conns() == 0 })
+	}
+	c := dial(t, s)
+	for id, count := range want {
+		c.want("GET posts:"+id+":like", fmt.Sprintf("%q", fmt.Sprint(count)))
+	}
+	c.want("COUNTD.SESSION importer 3", "+OK", "INCR posts:1:like", "-EXPIRED the request is too old to tell whether it was applied",
+		"COUNTD.SESSION END", "+OK", "INCR posts:77:like", "1", "INCR posts:77:like", "2")
+}
+
+func TestKeysCountOnce(t *testing.T) {
+	s := serve(t, openNode(t), nil)
+	a, b := dial(t, s), dial(t, s)
+	const line = "COUNTD.INCR posts:1:like 1 posts:2:like 2 users:3:posts 3 KEY "
+	a.want(line+"k1", "[1 2 3]", line+"k1", "[1 2 3]", line+"k2", "[2 4 6]")
+	b.want(line+"k1", "[2 4 6]", "COUNTD.INCR posts:1:like 2 KEY k1", "-CONFLICT the key was used for another request")
+	equalReplies(t, a.do("INCR posts:1:like", line+"k2", line+"k3", "GET posts:1:like"), "3", "[3 4 6]", "[4 6 9]", `"4"`)
+}
+
+// The writes of a session have numbers of their own, whatever their number.
+func TestSessionNumbers(t *testing.T) {
+	s := session{name: []byte("p"), seq: 3}
+	seen := map[string]bool{}
+	for n := range 3 * sessionBlock {
+		id := s.next()
+		want := shard.ByProducer([]byte{'p', 0, 0, byte(n / sessionBlock)}, uint64(3*sessionBlock+n%sessionBlock))
+		if !reflect.DeepEqual(id, want) {
+			t.Fatalf("write %d: %+v, want %+v", n, id, want)
+		}
+		seen[fmt.Sprintf("%+v", id)] = true
+	}
+	if len(seen) != 3*sessionBlock {
+		t.Errorf("%d of %d identities differ", len(seen), 3*sessionBlock)
+	}
+}
+
+// A session that has no number left refuses writes, and does not use one twice.
+func TestFullSession(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	c := newConn(s, nullConn{})
+	defer c.release()
+	c.once = session{name: []byte("p"), writes: sessionWritesMax - 1}
+	c.once.stream = []byte("p")
+	for range 2 {
+		c.command([][]byte{[]byte("INCR"), []byte("posts:1:like")})
+		c.batch.flush()
+	}
+	if got, want := string(c.out.buf), ":1\r\n-"+errSessionFull+"\r\n"; got != want {
+		t.Errorf("replies %q, want %q", got, want)
+	}
+}
+
+// Writes that count once and have a row in common go one after the other, in
+// order; the others side by side.
+func TestWaves(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	lines, want := []string{"COUNTD.SESSION p 1"}, []string{"+OK"}
+	for i := range 100 {
+		lines = append(lines, fmt.Sprintf("SET posts:%d:like %d GET", i%3, i), fmt.Sprintf("INCR posts:%d:like", 10+i))
+		if i < 3 {
+			want = append(want, "null", "1")
+		} else {
+			want = append(want, strings.ReplaceAll(fmt.Sprintf("%q", fmt.Sprint(i-3)), `"0"`, "null"), "1")
+		}
+	}
+	equalReplies(t, c.do(lines...), want...)
+	if len(n.mu.written) != 200 {
+		t.Errorf("%d writes have identities", len(n.mu.written))
+	}
+}

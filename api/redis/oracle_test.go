@@ -1,0 +1,329 @@
+package redis
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/shard"
+)
+
+// oracleRounds is how many pipelines each protocol version is compared over.
+const oracleRounds = 1500
+
+// The oracle is redis-server: 1. random pipelines of commands that docs/REDIS.md
+// calls the same get the same replies from countd, a real node, in RESP2 and
+// RESP3; 2. every command that is called the same is among them.
+//
+// A count of 0 is an absent key here, so after each command the oracle is made
+// to forget what has become 0. Of a hash neither promises an order.
+func TestSameAsRedis(t *testing.T) {
+	oracle := proctest.StartRedis(t)
+	server := serve(t, openNode(t), nil)
+	used := map[string]bool{}
+	for version := 2; version <= 3; version++ {
+		t.Run(fmt.Sprintf("RESP%d", version), func(t *testing.T) {
+			seed := rand.Uint64()
+			g := generator{rand: rand.New(rand.NewPCG(seed, 1)), version: version, used: used}
+			theirs, ours := dialOracle(t, oracle), dialOracle(t, server.Addr().String())
+			hello := [][]string{{"HELLO", strconv.Itoa(version)}}
+			theirs.do(t, hello, true)
+			ours.do(t, hello, false)
+			for round := range oracleRounds {
+				pipeline := g.pipeline()
+				want, got := theirs.do(t, pipeline, true), ours.do(t, pipeline, false)
+				for i := range pipeline {
+					if w, g := normal(want[i]), normal(got[i]); w != g {
+						t.Fatalf("seed %d, round %d, command %d of %q:\nRedis  %s\ncountd %s", seed, round, i, pipeline, w, g)
+					}
+				}
+			}
+		})
+	}
+	for name, state := range documented(t) {
+		if state == "same" && !used[strings.ToLower(name)] {
+			t.Errorf("%s is called the same, and was not compared", name)
+		}
+	}
+}
+
+// The table of docs/REDIS.md names each command of the server and no other.
+func TestDocumentedCommands(t *testing.T) {
+	told := documented(t)
+	for name := range newCommands() {
+		if state := told[strings.ToUpper(name)]; state != "same" && state != "differs" && state != "countd's own" {
+			t.Errorf("%s is told as %q", name, state)
+		}
+	}
+	for name, state := range told {
+		if newCommands().find([]byte(name)) == nil && state != "missing" {
+			t.Errorf("%s is told as %q, and there is no such command", name, state)
+		}
+	}
+}
+
+// documented returns what the table of docs/REDIS.md says of each command.
+func documented(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/REDIS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]string{}
+	row := regexp.MustCompile("(?m)^\\| ((?:`[A-Z.]+`[ ,]*)+)\\| (same|differs|missing|countd's own) \\|")
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		for _, name := range regexp.MustCompile("[A-Z.]+").FindAllString(m[1], -1) {
+			told[name] = m[2]
+		}
+	}
+	return told
+}
+
+// openNode opens a node that is a cluster by itself.
+func openNode(t testing.TB) *shard.Node {
+	t.Helper()
+	n, err := shard.Open(shard.Config{
+		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", LogStore: shard.LogStore("wal"),
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		if err := n.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// peer is a connection to either server.
+type peer struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func dialOracle(t *testing.T, addr string) *peer {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &peer{conn, bufio.NewReader(conn)}
+}
+
+// forget deletes what is 0, of a count and of a hash.
+const (
+	forgetCount = `if redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1]) == '0' then redis.call('DEL', KEYS[1]) end`
+	forgetField = `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if redis.call('HGET', KEYS[1], f) == '0' then redis.call('HDEL', KEYS[1], f) end end`
+)
+
+// do sends a pipeline and returns its replies. Those of what the oracle is made to
+// forget are dropped, inside of EXEC too.
+func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
+	t.Helper()
+	_ = p.conn.SetDeadline(time.Now().Add(30 * time.Second))
+	var out []byte
+	var extra []int // forgettings after each command
+	for _, words := range pipeline {
+		out = appendWords(out, words)
+		n := 0
+		if forgets {
+			for _, word := range words[1:] {
+				if script := map[int]string{1: forgetField, 2: forgetCount}[strings.Count(word, ":")]; script != "" {
+					out = appendWords(out, []string{"EVAL", script, "1", word})
+					n++
+				}
+			}
+		}
+		extra = append(extra, n)
+	}
+	if _, err := p.conn.Write(out); err != nil {
+		t.Fatal(err)
+	}
+	var replies []string
+	keep := []bool{} // of what the open transaction queued
+	for i := range pipeline {
+		replies = append(replies, p.reply(t, keep))
+		if replies[i] == "+QUEUED" {
+			keep = append(keep, true)
+		} else if slices.Contains([]string{"MULTI", "EXEC", "DISCARD"}, strings.ToUpper(pipeline[i][0])) {
+			keep = keep[:0]
+		}
+		for range extra[i] {
+			if p.reply(t, nil) == "+QUEUED" {
+				keep = append(keep, false)
+			}
+		}
+	}
+	return replies
+}
+
+// reply reads one reply. Of an EXEC's it keeps what is to be kept.
+func (p *peer) reply(t *testing.T, keep []bool) string {
+	t.Helper()
+	if head, err := p.in.Peek(1); err == nil && head[0] == '*' && slices.Contains(keep, false) {
+		line, _ := p.in.ReadString('\n')
+		if n, _ := strconv.Atoi(strings.TrimSpace(line[1:])); n == len(keep) {
+			parts := []string{}
+			for i := range n {
+				part, err := readReply(p.in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if keep[i] {
+					parts = append(parts, part)
+				}
+			}
+			return "[" + strings.Join(parts, " ") + "]"
+		}
+		p.in = bufio.NewReader(io.MultiReader(strings.NewReader(line), p.in))
+	}
+	reply, err := readReply(p.in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+func appendWords(dst []byte, words []string) []byte {
+	dst = appendArray(dst, len(words))
+	for _, word := range words {
+		dst = appendBulk(dst, word)
+	}
+	return dst
+}
+
+var hash = regexp.MustCompile(`[\[{]("(repost|comment|like|view)" "[-0-9]+" ?)+[\]}]`)
+
+// normal is a reply with the fields of each hash in order.
+func normal(reply string) string {
+	return hash.ReplaceAllStringFunc(reply, func(one string) string {
+		pairs := slices.Collect(slices.Chunk(strings.Fields(one[1:len(one)-1]), 2))
+		slices.SortFunc(pairs, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+		return one[:1] + fmt.Sprint(pairs) + one[len(one)-1:]
+	})
+}
+
+// generator makes pipelines of few keys, so that they meet.
+type generator struct {
+	rand    *rand.Rand
+	version int
+	used    map[string]bool
+}
+
+func pick[T any](g *generator, from ...T) T { return from[g.rand.IntN(len(from))] }
+
+func (g *generator) pipeline() [][]string {
+	var all [][]string
+	for len(all) < 1+g.rand.IntN(12) {
+		if g.rand.IntN(8) == 0 {
+			all = append(all, g.transaction()...)
+		} else {
+			all = append(all, g.note(g.command(g.rand.IntN(6))))
+		}
+	}
+	return all
+}
+
+// transaction is one on a single row, which lies on one shard.
+func (g *generator) transaction() [][]string {
+	id := g.rand.IntN(6)
+	all := [][]string{g.note([]string{"MULTI"})}
+	for range g.rand.IntN(5) {
+		for {
+			if words := g.command(id); !slices.Contains([]string{"SELECT", "CLIENT", "EXEC", "DISCARD", "AUTH", "COMMAND"}, strings.ToUpper(words[0])) {
+				all = append(all, g.note(words))
+				break
+			}
+		}
+	}
+	return append(all, g.note([]string{pick(g, "EXEC", "EXEC", "exec", "DISCARD")}))
+}
+
+// note notes that a command is compared.
+func (g *generator) note(words []string) []string {
+	g.used[strings.ToLower(words[0])] = true
+	return words
+}
+
+func (g *generator) number() string {
+	return pick(g, "0", "1", "-1", "2", "-2", "7", "1000000", "9223372036854775807", "-9223372036854775808", "-9223372036854775807", strconv.Itoa(g.rand.IntN(100000)))
+}
+
+// anyNumber may be none.
+func (g *generator) anyNumber() string {
+	return pick(g, g.number(), g.number(), g.number(), "", "x", "1.5", "+1", "01", " 1", "9223372036854775808")
+}
+
+// command is about the row of an id: hashes have others than counts.
+func (g *generator) command(id int) []string {
+	field := func() string { return pick(g, "repost", "comment", "like", "view") }
+	count := func() string { return fmt.Sprintf("posts:%d:%s", id, field()) }
+	row := fmt.Sprintf("posts:%d", id+100)
+	either := func() string { return pick(g, count(), row) }
+	several := func(of func() string) (words []string) {
+		for range 1 + g.rand.IntN(4) {
+			words = append(words, of())
+		}
+		return words
+	}
+	pairsOf := func(of func() string) (words []string) {
+		for range 1 + g.rand.IntN(4) {
+			words = append(words, of(), g.number())
+		}
+		return words
+	}
+	words := pick(g,
+		[]string{"GET", count()}, append([]string{"MGET"}, several(count)...), []string{"SET", count(), g.number()}, []string{"SET", count(), g.number(), "GET"},
+		append([]string{"MSET"}, pairsOf(count)...), []string{"GETSET", count(), g.number()}, []string{"GETDEL", count()},
+		[]string{"INCR", count()}, []string{"DECR", count()}, []string{"INCRBY", count(), g.anyNumber()}, []string{"DECRBY", count(), g.anyNumber()},
+		[]string{"HGET", row, field()}, append([]string{"HMGET", row}, several(field)...), []string{"HGETALL", row}, append([]string{"HSET", row}, pairsOf(field)...),
+		[]string{"HINCRBY", row, field(), g.anyNumber()}, append([]string{"HDEL", row}, several(field)...), []string{"HLEN", row}, []string{"HEXISTS", row, field()},
+		append([]string{"DEL"}, several(either)...), append([]string{"EXISTS"}, several(either)...), []string{"TYPE", either()}, []string{"TTL", either()},
+		[]string{"PING"}, []string{"PING", "a b"}, []string{"ECHO", "x\r\ny"}, []string{"SELECT", pick(g, "0", "99", "x")},
+		[]string{"CLIENT", "SETNAME", pick(g, "me", "a b", "")}, []string{"CLIENT", "GETNAME"}, []string{"CLIENT", "NOTHING"}, []string{"CLIENT", "GETNAME", "x"},
+		[]string{"NOTHING", "a", "b c"}, []string{"EXEC"}, []string{"DISCARD"}, []string{"AUTH", "x"}, []string{"COMMAND", "NOTHING"},
+	)
+	arity := 0
+	if cmd := newCommands().find([]byte(words[0])); cmd != nil {
+		arity = cmd.arity
+	}
+	switch g.rand.IntN(30) {
+	case 0:
+		if arity > 0 || words[0] == "SET" {
+			return append(words, "too", "many")
+		}
+	case 1:
+		if words[0] != "COMMAND" {
+			return words[:1]
+		}
+	case 2:
+		words[0] = strings.ToLower(words[0])
+	}
+	return words
+}

@@ -1,0 +1,150 @@
+package redis
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// sendBytes is how much is gathered before it is sent, though the pipeline
+	// has more to answer.
+	sendBytes = 64 << 10
+	// keepBytesMax is how large a buffer is kept for the next pipeline.
+	keepBytesMax = 256 << 10
+	// stallTimeout is after how long a client that does not read no longer holds
+	// its own commands up: a client may write a long pipeline before it reads,
+	// and would wait for the server as the server waits for it.
+	stallTimeout = time.Second
+)
+
+var errOutputFull = errors.New("the client does not read its replies")
+
+// output sends a connection's replies: on the connection's goroutine while the
+// client reads, else on a sender of its own, behind which they wait up to a
+// bound.
+type output struct {
+	conn   net.Conn
+	server *Server
+	buf    []byte    // replies that were not handed on yet
+	until  time.Time // the write deadline that is set; the connection's goroutine's
+
+	mu struct {
+		sync.Mutex
+		sending bool   // a sender runs, and conn is its to write to
+		waiting []byte // what it is to send next; its size is taken from the server's budget
+		err     error  // why nothing can be sent any more
+		done    chan struct{}
+	}
+}
+
+// send hands all replies on. It returns an error when the client will not get
+// them.
+func (o *output) send() error {
+	if len(o.buf) == 0 {
+		return nil
+	}
+	o.server.metrics.sent.Add(float64(len(o.buf)))
+	defer func() {
+		if o.buf = o.buf[:0]; cap(o.buf) > keepBytesMax {
+			o.buf = nil
+		}
+	}()
+	if sending, err := o.enqueue(o.buf); sending || err != nil {
+		return err
+	}
+	// Between a half and the whole of stallTimeout, and seldom moved.
+	if now := time.Now(); o.until.Sub(now) < stallTimeout/2 {
+		o.until = now.Add(stallTimeout)
+		if err := o.conn.SetWriteDeadline(o.until); err != nil {
+			return err
+		}
+	}
+	n, err := o.conn.Write(o.buf)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return o.stall(o.buf[n:])
+}
+
+// enqueue has a sender that runs send more, and reports whether one does.
+func (o *output) enqueue(more []byte) (sending bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.mu.sending {
+		return false, o.mu.err
+	}
+	return true, o.waitLocked(more)
+}
+
+// waitLocked adds to what waits, or ends the connection for its size.
+func (o *output) waitLocked(more []byte) error {
+	cfg := &o.server.cfg
+	if len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.take(len(more)) {
+		o.mu.err = errOutputFull
+		o.server.metrics.outputFull.Inc()
+		_ = o.conn.Close() // the sender's write fails
+		return o.mu.err
+	}
+	o.mu.waiting = append(o.mu.waiting, more...)
+	return nil
+}
+
+// stall starts a sender for what the client did not take in time.
+func (o *output) stall(rest []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.waitLocked(rest); err != nil {
+		return err
+	}
+	o.mu.sending, o.mu.done = true, make(chan struct{})
+	o.until = time.Time{}
+	o.server.running.Go(o.run) // ends when all is sent, or by its deadline
+	return nil
+}
+
+// run sends what waits until there is nothing.
+func (o *output) run() {
+	var chunk []byte
+	for {
+		o.mu.Lock()
+		o.server.large.give(len(chunk))
+		if len(o.mu.waiting) == 0 || o.mu.err != nil {
+			o.mu.sending = false
+			close(o.mu.done)
+			o.mu.Unlock()
+			return
+		}
+		chunk, o.mu.waiting = o.mu.waiting, nil
+		o.mu.Unlock()
+		err := o.conn.SetWriteDeadline(time.Now().Add(o.server.cfg.WriteTimeout))
+		if err == nil {
+			_, err = o.conn.Write(chunk)
+		}
+		if err != nil {
+			_ = o.conn.Close()
+			o.mu.Lock()
+			o.mu.err = err
+			o.mu.Unlock()
+		}
+	}
+}
+
+// drain waits for a sender that runs, which has its deadline.
+func (o *output) drain() {
+	o.mu.Lock()
+	sending, done := o.mu.sending, o.mu.done
+	o.mu.Unlock()
+	if sending {
+		<-done
+	}
+}
+
+// release gives the budget back, when nothing is sent any more.
+func (o *output) release() {
+	o.drain()
+	o.server.large.give(len(o.mu.waiting))
+	o.mu.waiting = nil
+}

@@ -1,0 +1,266 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// protocolError is what ends a connection: where the next command begins is not
+// known.
+type protocolError string
+
+func (e protocolError) Error() string { return "ERR Protocol error: " + string(e) }
+
+const (
+	// lengthBytesMax bounds the line that tells a length: a sign and 20 digits.
+	lengthBytesMax = 32
+	// inlineBytesMax bounds a command that is a plain line.
+	inlineBytesMax = 64 << 10
+)
+
+// parser reads commands off the front of a buffer. It keeps its place in one
+// that has not arrived whole, so that each byte is looked at once:
+//
+//	*2\r\n $3\r\n GET\r\n $8\r\n posts:1:\r\n      want 2, then 2 spans
+//	GET posts:1:like\r\n                           the same as a plain line
+//
+// Positions count from the command's first byte.
+type parser struct {
+	argsMax, bulkBytesMax int
+
+	begun bool   // the head was read, and the next two belong to the command
+	want  int    // arguments that it says it has
+	spans []span // of the arguments that were read
+	at    int    // what comes before was read
+
+	args [][]byte // of the command before, for its memory
+}
+
+type span struct{ from, to int }
+
+// next returns the arguments of the command at the front of b and how many bytes
+// it takes; they are parts of b, and the slice holds until the next call. It
+// takes 0 bytes while it has not arrived whole. A command may have no arguments;
+// Redis passes over such.
+func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
+	if len(b) == 0 {
+		return nil, 0, nil
+	}
+	if !p.begun {
+		if b[0] != '*' {
+			return p.inline(b)
+		}
+		count, after, err := length(b, 1, "multibulk")
+		if err != nil || after == 0 {
+			return nil, 0, err
+		}
+		if count > int64(p.argsMax) {
+			return nil, 0, protocolError(fmt.Sprintf("invalid multibulk length: a command has at most %d arguments", p.argsMax))
+		}
+		p.begun, p.want, p.at, p.spans = true, int(max(count, 0)), after, p.spans[:0]
+	}
+	for len(p.spans) < p.want {
+		more, err := p.bulk(b)
+		if err != nil || more {
+			return nil, 0, err
+		}
+	}
+	p.begun = false
+	p.args = p.args[:0]
+	for _, s := range p.spans {
+		p.args = append(p.args, b[s.from:s.to])
+	}
+	return p.args, p.at, nil
+}
+
+// bulk reads one argument, or tells that more bytes are needed.
+func (p *parser) bulk(b []byte) (more bool, err error) {
+	if p.at == len(b) {
+		return true, nil
+	}
+	if b[p.at] != '$' {
+		return false, protocolError(fmt.Sprintf("expected '$', got '%c'", b[p.at]))
+	}
+	size, after, err := length(b, p.at+1, "bulk")
+	if err != nil || after == 0 {
+		return true, err
+	}
+	if size < 0 || size > int64(p.bulkBytesMax) {
+		return false, protocolError(fmt.Sprintf("invalid bulk length: an argument has at most %d bytes", p.bulkBytesMax))
+	}
+	end := after + int(size)
+	if len(b) < end+2 {
+		return true, nil
+	}
+	if b[end] != '\r' || b[end+1] != '\n' {
+		return false, protocolError("invalid bulk length")
+	}
+	p.spans = append(p.spans, span{after, end})
+	p.at = end + 2
+	return false, nil
+}
+
+// length reads a number and the end of its line. after is where the next line
+// begins, 0 while the line has not arrived whole.
+func length(b []byte, from int, what string) (n int64, after int, err error) {
+	// Nearly all lengths have one digit or two.
+	if len(b) > from+3 {
+		d, e := b[from]-'0', b[from+1]-'0'
+		switch {
+		case d <= 9 && b[from+1] == '\r' && b[from+2] == '\n':
+			return int64(d), from + 3, nil
+		case d-1 <= 8 && e <= 9 && b[from+2] == '\r' && b[from+3] == '\n':
+			return int64(d)*10 + int64(e), from + 4, nil
+		}
+	}
+	line := b[from:min(len(b), from+lengthBytesMax)]
+	end := bytes.IndexByte(line, '\n')
+	if end < 0 {
+		if len(line) == lengthBytesMax {
+			return 0, 0, protocolError("too big " + what + " count string")
+		}
+		return 0, 0, nil
+	}
+	if end < 1 || line[end-1] != '\r' {
+		return 0, 0, protocolError("invalid " + what + " length")
+	}
+	n, ok := parseInt(line[:end-1])
+	if !ok {
+		return 0, 0, protocolError("invalid " + what + " length")
+	}
+	return n, from + end + 1, nil
+}
+
+// inline reads a command that a person typed.
+func (p *parser) inline(b []byte) (args [][]byte, n int, err error) {
+	end := bytes.IndexByte(b, '\n')
+	if end < 0 && len(b) < inlineBytesMax {
+		return nil, 0, nil
+	}
+	if end < 0 || end > inlineBytesMax {
+		return nil, 0, protocolError("too big inline request")
+	}
+	p.args, err = splitLine(p.args[:0], b[:end])
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(p.args) > p.argsMax {
+		return nil, 0, protocolError(fmt.Sprintf("a command has at most %d arguments", p.argsMax))
+	}
+	return p.args, end + 1, nil
+}
+
+const errUnbalanced = protocolError("unbalanced quotes in request")
+
+// splitLine appends the words of a line to args. A word may be quoted, with
+// escapes inside of double quotes.
+func splitLine(args [][]byte, line []byte) ([][]byte, error) {
+	for {
+		line = bytes.TrimLeft(line, " \t\r\n\v\f\x00")
+		if len(line) == 0 {
+			return args, nil
+		}
+		if line[0] != '"' && line[0] != '\'' {
+			end := bytes.IndexAny(line, " \t\r\n\v\f\x00\"'")
+			if end < 0 {
+				return append(args, line), nil
+			}
+			if line[end] == '"' || line[end] == '\'' {
+				return nil, errUnbalanced
+			}
+			args, line = append(args, line[:end]), line[end:]
+			continue
+		}
+		word, rest, err := unquote(line)
+		if err != nil {
+			return nil, err
+		}
+		args, line = append(args, word), rest
+	}
+}
+
+// unquote returns the quoted word that a line begins with and what follows it.
+func unquote(line []byte) (word, rest []byte, err error) {
+	quote := line[0]
+	word = []byte{}
+	for i := 1; i < len(line); i++ {
+		switch c := line[i]; {
+		case c == quote:
+			rest = line[i+1:]
+			if len(rest) > 0 && rest[0] != ' ' && rest[0] != '\t' && rest[0] != '\r' {
+				return nil, nil, errUnbalanced
+			}
+			return word, rest, nil
+		case c != '\\' || i+1 == len(line) || quote == '\'' && line[i+1] != '\'':
+			word = append(word, c)
+		case quote == '"' && line[i+1] == 'x' && i+3 < len(line) && isHex(line[i+2]) && isHex(line[i+3]):
+			word = append(word, hexValue(line[i+2])<<4|hexValue(line[i+3]))
+			i += 3
+		default:
+			i++
+			word = append(word, unescaped(line[i]))
+		}
+	}
+	return nil, nil, errUnbalanced
+}
+
+func unescaped(c byte) byte {
+	switch c {
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	case 'b':
+		return '\b'
+	case 'a':
+		return '\a'
+	}
+	return c
+}
+
+func isHex(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f' }
+
+func hexValue(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c | 0x20 - 'a' + 10
+}
+
+// parseInt reads a signed number in the one form that Redis takes: no plus sign,
+// no leading zeros, no spaces, no minus zero.
+func parseInt(b []byte) (int64, bool) {
+	negative := len(b) > 0 && b[0] == '-'
+	if negative {
+		b = b[1:]
+	}
+	n, ok := parseUint(b)
+	switch {
+	case !ok || negative && n == 0:
+		return 0, false
+	case negative:
+		return -int64(n), n <= 1<<63
+	}
+	return int64(n), n < 1<<63
+}
+
+// parseUint reads an unsigned number without leading zeros.
+func parseUint(b []byte) (uint64, bool) {
+	if len(b) == 0 || len(b) > 20 || b[0] == '0' && len(b) > 1 {
+		return 0, false
+	}
+	n := uint64(0)
+	for i, c := range b {
+		digit := uint64(c - '0')
+		if digit > 9 {
+			return 0, false
+		}
+		if i == 19 && (n > (1<<64-1)/10 || n*10 > 1<<64-1-digit) {
+			return 0, false
+		}
+		n = n*10 + digit
+	}
+	return n, true
+}

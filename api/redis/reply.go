@@ -1,0 +1,97 @@
+package redis
+
+import "strconv"
+
+// replies are appended in the protocol version that the connection speaks:
+//
+//	+OK\r\n            a word       :12\r\n     a number
+//	-ERR text\r\n      an error     $2\r\n12\r\n a string
+//	*2\r\n…            an array     %2\r\n…      a map (RESP3; in RESP2 an array of twice as many)
+//	$-1\r\n or _\r\n   null         =…\r\ntxt:…  text for people (RESP3; in RESP2 a string)
+
+func appendHead(dst []byte, kind byte, n int64) []byte {
+	if n >= 0 && n < 10 {
+		return append(dst, kind, byte('0'+n), '\r', '\n')
+	}
+	dst = strconv.AppendInt(append(dst, kind), n, 10)
+	return append(dst, '\r', '\n')
+}
+
+func appendInt(dst []byte, n int64) []byte { return appendHead(dst, ':', n) }
+
+func appendArray(dst []byte, n int) []byte { return appendHead(dst, '*', int64(n)) }
+
+func appendWord(dst []byte, word string) []byte {
+	return append(append(append(dst, '+'), word...), '\r', '\n')
+}
+
+func appendOK(dst []byte) []byte { return append(dst, "+OK\r\n"...) }
+
+func appendBulk[T string | []byte](dst []byte, text T) []byte {
+	dst = appendHead(dst, '$', int64(len(text)))
+	return append(append(dst, text...), '\r', '\n')
+}
+
+// appendBulkInt appends a number as a string.
+func appendBulkInt(dst []byte, n int64) []byte {
+	if n >= 0 && n < 10 {
+		return append(dst, '$', '1', '\r', '\n', byte('0'+n), '\r', '\n')
+	}
+	var digits [20]byte
+	return appendBulk(dst, strconv.AppendInt(digits[:0], n, 10))
+}
+
+// appendError appends an error, whose text begins with its code. What would end
+// the line is replaced.
+func appendError(dst []byte, text string) []byte {
+	dst = append(dst, '-')
+	for i := range len(text) {
+		if c := text[i]; c == '\r' || c == '\n' {
+			dst = append(dst, ' ')
+		} else {
+			dst = append(dst, c)
+		}
+	}
+	return append(dst, '\r', '\n')
+}
+
+// appendNull appends null.
+func appendNull(dst []byte, resp3 bool) []byte {
+	if resp3 {
+		return append(dst, '_', '\r', '\n')
+	}
+	return append(dst, "$-1\r\n"...)
+}
+
+// appendNullArray appends what stands for no array at all.
+func appendNullArray(dst []byte, resp3 bool) []byte {
+	if resp3 {
+		return append(dst, '_', '\r', '\n')
+	}
+	return append(dst, "*-1\r\n"...)
+}
+
+// appendMap appends the head of a map of n pairs.
+func appendMap(dst []byte, n int, resp3 bool) []byte {
+	if resp3 {
+		return appendHead(dst, '%', int64(n))
+	}
+	return appendHead(dst, '*', 2*int64(n))
+}
+
+// appendSet appends the head of a set of n.
+func appendSet(dst []byte, n int, resp3 bool) []byte {
+	if resp3 {
+		return appendHead(dst, '~', int64(n))
+	}
+	return appendHead(dst, '*', int64(n))
+}
+
+// appendText appends text for people.
+func appendText(dst []byte, text string, resp3 bool) []byte {
+	if !resp3 {
+		return appendBulk(dst, text)
+	}
+	dst = appendHead(dst, '=', int64(len(text)+len("txt:")))
+	return append(append(append(dst, "txt:"...), text...), '\r', '\n')
+}

@@ -1,0 +1,219 @@
+// Package redis is the node's second front: it speaks RESP2 and RESP3, the
+// protocol of Redis, so that its clients and tools can count. It owns the
+// commands (docs/REDIS.md), the forms of keys, the order of a pipeline, and the
+// bounds of what a connection may take. It stores nothing and routes nothing;
+// that is the Backend's.
+//
+// Its invariant: the replies of a connection are those of its commands executed
+// one after the other, however many of them went to the Backend in one call, and
+// a command that was answered with an error other than UNKNOWN changed nothing.
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/shard"
+)
+
+// Backend is what the front needs of a node; *shard.Node satisfies it. Every
+// method may be called at any time from any goroutine. Slices given are the
+// caller's again once a call has returned; what a call returns is never changed.
+type Backend interface {
+	// Keyspaces returns all keyspaces sorted by name.
+	Keyspaces() []*shard.Keyspace
+	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
+	Keyspace(name string) *shard.Keyspace
+	// Get fills rows, len(ids)*width values. See shard.ReadError.
+	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
+	// See shard.PartialError.
+	Write(ks *shard.Keyspace, w *shard.Write) error
+	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
+	Status() shard.Status
+}
+
+// Server serves the protocol on one listener. Make it with New, run Serve once
+// and end it with Shutdown.
+type Server struct {
+	cfg      Config
+	metrics  *metrics
+	commands commandTable
+	listener net.Listener
+	started  time.Time
+	large    budget // of the connections' memory beyond what each may always have
+
+	written sync.Map // *written by keyspace
+	nextID  atomic.Uint64
+	stopped chan struct{}  // closed by Shutdown
+	running sync.WaitGroup // serve of each connection, and their senders
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		conns  map[*conn]struct{}
+	}
+}
+
+// New checks the config and registers the metrics.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, listener: cfg.Listener, started: time.Now(), commands: newCommands(),
+		large: budget{max: int64(cfg.LargeBytesMax)}, stopped: make(chan struct{}),
+	}
+	s.mu.conns = map[*conn]struct{}{}
+	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Addr is the address that the server listens on.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// acceptRetryMax bounds the wait after a failed accept, which is nearly always a
+// lack of file descriptors.
+const acceptRetryMax = time.Second
+
+// Serve serves until Shutdown is called, and then returns nil.
+func (s *Server) Serve() error {
+	wait := time.Duration(0)
+	for {
+		raw, err := s.listener.Accept()
+		switch {
+		case err == nil:
+			wait = 0
+			s.admit(raw)
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		default:
+			wait = min(max(2*wait, 5*time.Millisecond), acceptRetryMax)
+			s.cfg.Logger.Error("cannot accept a connection", "err", err, "retry_in", wait)
+			select {
+			case <-time.After(wait):
+			case <-s.stopped:
+				return nil
+			}
+		}
+	}
+}
+
+// refusalTimeout bounds the telling of a client that there are too many.
+const refusalTimeout = 100 * time.Millisecond
+
+// admit starts to serve a connection, or refuses it beyond the cap.
+func (s *Server) admit(raw net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed || len(s.mu.conns) >= s.cfg.ConnsMax {
+		s.metrics.connsRefused.Inc()
+		_ = raw.SetWriteDeadline(time.Now().Add(refusalTimeout)) // a new socket's buffer is empty
+		_, _ = raw.Write([]byte("-ERR max number of clients reached\r\n"))
+		_ = raw.Close()
+		return
+	}
+	c := newConn(s, raw)
+	s.mu.conns[c] = struct{}{}
+	s.metrics.conns.Inc()
+	s.running.Go(func() { s.serve(c) }) // ended by its client or by Shutdown, which waits
+}
+
+// serve runs one connection to its end. A panic ends that connection alone.
+func (s *Server) serve(c *conn) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.metrics.panics.Inc()
+			s.cfg.Logger.Error("a Redis command panicked", "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+		}
+		c.close()
+		c.release()
+		s.mu.Lock()
+		delete(s.mu.conns, c)
+		s.mu.Unlock()
+		s.metrics.conns.Dec()
+	}()
+	c.serve()
+}
+
+// conns returns how many connections are open.
+func (s *Server) conns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.mu.conns)
+}
+
+// Shutdown stops the accepting, lets what was read be answered, and waits for
+// that until ctx ends, when it cuts off the connections that are left.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.mu.closed
+	s.mu.closed = true
+	if first {
+		close(s.stopped)
+	}
+	for c := range s.mu.conns {
+		c.wake()
+	}
+	s.mu.Unlock()
+	closeErr := s.listener.Close()
+	done := make(chan struct{})
+	go func() { s.running.Wait(); close(done) }() // ends with the connections
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.cutOff()
+		<-done
+		return fmt.Errorf("cannot finish the commands in flight: %w", ctx.Err())
+	}
+	if closeErr != nil && !errors.Is(closeErr, net.ErrClosed) {
+		return fmt.Errorf("cannot close the Redis listener: %w", closeErr)
+	}
+	return nil
+}
+
+// cutOff closes every connection. One that waits for a write leaves when that is
+// answered, which is by its deadline.
+func (s *Server) cutOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.mu.conns {
+		c.close()
+	}
+}
+
+// stopping reports whether Shutdown was called.
+func (s *Server) stopping() bool {
+	select {
+	case <-s.stopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// budget bounds the bytes that all connections together hold.
+type budget struct {
+	max  int64
+	used atomic.Int64
+}
+
+// take reports whether there is room for n more bytes, which is then taken.
+func (b *budget) take(n int) bool {
+	if b.used.Add(int64(n)) <= b.max {
+		return true
+	}
+	b.give(n)
+	return false
+}
+
+func (b *budget) give(n int) { b.used.Add(-int64(n)) }

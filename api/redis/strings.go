@@ -1,0 +1,143 @@
+package redis
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/countd/countd/engine"
+)
+
+func stringCommands() []command {
+	const group = "string"
+	return []command{
+		{"get", 2, keyed, oneKey, group, "the count, null for 0", (*conn).get, nil},
+		{"mget", -2, keyed, manyKeys, group, "the counts of keys, null for 0", (*conn).mget, nil},
+		{"set", -3, keyed | writes, oneKey, group, "sets the count", (*conn).set, nil},
+		{"mset", -3, keyed | writes, pairs, group, "sets counts, atomically for each shard", (*conn).mset, nil},
+		{"getset", 3, keyed | writes, oneKey, group, "sets the count and answers the one before", (*conn).getset, nil},
+		{"getdel", 2, keyed | writes, oneKey, group, "sets the count to 0 and answers the one before", (*conn).getdel, nil},
+		{"incr", 2, keyed | writes, oneKey, group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }, nil},
+		{"decr", 2, keyed | writes, oneKey, group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }, nil},
+		{"incrby", 3, keyed | writes, oneKey, group, "adds a number", (*conn).incrby, nil},
+		{"decrby", 3, keyed | writes, oneKey, group, "takes a number away", (*conn).decrby, nil},
+	}
+}
+
+func (c *conn) get(args [][]byte) {
+	b := &c.batch
+	k, err := b.count(args[1])
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	b.look(k)
+	b.answer(replyString, from)
+}
+
+func (c *conn) mget(args [][]byte) {
+	b := &c.batch
+	keys, err := b.readKeys(args[1:], 1, (*batch).count)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	for _, k := range keys {
+		b.look(k)
+	}
+	b.answer(replyArray, from)
+}
+
+// cellOf is the cell of an op on the key's count.
+func (k key) cellOf(value int64) engine.Cell {
+	return engine.Cell{Column: uint8(k.column), Value: value}
+}
+
+// add plans INCR and its like.
+func (b *batch) add(text []byte, delta int64) {
+	k, err := b.count(text)
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	b.wrote(k, b.op(k.table, k.id, engine.OpAdd, k.cellOf(delta)))
+	b.answer(replyCount, from)
+}
+
+func (c *conn) incrby(args [][]byte) {
+	delta, ok := parseInt(args[2])
+	if !ok {
+		c.batch.fail(errNotInteger)
+		return
+	}
+	c.batch.add(args[1], delta)
+}
+
+func (c *conn) decrby(args [][]byte) {
+	delta, ok := parseInt(args[2])
+	switch {
+	case !ok:
+		c.batch.fail(errNotInteger)
+	case delta == math.MinInt64:
+		c.batch.fail("ERR decrement would overflow")
+	default:
+		c.batch.add(args[1], -delta)
+	}
+}
+
+// set takes the one option that a counter has a meaning for: GET.
+func (c *conn) set(args [][]byte) {
+	b := &c.batch
+	get := len(args) == 4 && bytes.EqualFold(args[3], []byte("get"))
+	if len(args) > 3 && !get {
+		b.fail(errSyntax)
+		return
+	}
+	b.replace(args[1], args[2], get)
+}
+
+func (c *conn) getset(args [][]byte) { c.batch.replace(args[1], args[2], true) }
+func (c *conn) getdel(args [][]byte) { c.batch.replace(args[1], []byte("0"), true) }
+
+// replace plans SET and its like.
+func (b *batch) replace(text, value []byte, answerOld bool) {
+	k, err := b.count(text)
+	if b.failed(err) {
+		return
+	}
+	n, ok := parseInt(value)
+	if !ok {
+		b.fail(errNotInteger)
+		return
+	}
+	from, kind := len(b.cells), replyOK
+	if answerOld {
+		b.wrote(k, b.before(k.table, k.id))
+		kind = replyString
+	}
+	op := b.op(k.table, k.id, engine.OpSet, k.cellOf(n))
+	if !answerOld {
+		b.wrote(k, op)
+	}
+	b.answer(kind, from)
+}
+
+func (c *conn) mset(args [][]byte) {
+	b := &c.batch
+	if len(args)%2 == 0 {
+		b.fail(wrongArity("mset"))
+		return
+	}
+	keys, err := b.readKeys(args[1:], 2, (*batch).count)
+	if b.failed(err) {
+		return
+	}
+	values, err := b.readValues(args[1:])
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	for i, k := range keys {
+		b.wrote(k, b.op(k.table, k.id, engine.OpSet, k.cellOf(values[i])))
+	}
+	b.answer(replyOK, from)
+}

@@ -1,0 +1,148 @@
+package redis
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+// table is what a batch asks of one keyspace.
+type table struct {
+	ks *shard.Keyspace
+
+	ids    []uint64 // to be read before the ops
+	rows   []int64  // of ids
+	unread []error  // by row of ids; nil if all were read
+
+	ops    []engine.Op
+	counts []int64       // a row for each op, right after it
+	failed []error       // by op; nil if none failed
+	units  []unit        // of the ops, rising
+	looks  []int32       // ops that only read and may be read in another way
+	cells  []engine.Cell // memory of the ops; one that was planned keeps its part
+
+	written *written
+	write   shard.Write // memory of plain writes
+	opt     shard.ReadOptions
+}
+
+// unit is the ops of one command, from the first on up to those of the next.
+// They are refused together.
+type unit struct {
+	number int // of the command in its batch
+	first  int
+	id     shard.RequestID // of a write that is to count once
+}
+
+var (
+	// errOverflow is of an op whose sum leaves int64.
+	errOverflow = errors.New("the sum does not fit")
+	// errForgotten is of an op of a repeat that was applied or refused before.
+	errForgotten = errors.New("whether this op was applied or overflowed before is no longer known")
+)
+
+func (t *table) width() int { return len(t.ks.Columns) }
+
+// reset forgets what was asked.
+func (t *table) reset() {
+	clear(t.units) // they refer to the names of producers
+	t.ids, t.unread, t.failed, t.ops = t.ids[:0], nil, nil, t.ops[:0]
+	t.cells, t.units, t.looks = t.cells[:0], t.units[:0], t.looks[:0]
+	if cap(t.rows) > keepRowsMax {
+		t.rows, t.ids = nil, nil
+	}
+	if cap(t.counts) > keepRowsMax {
+		t.counts, t.ops, t.cells = nil, nil, nil
+	}
+}
+
+// op plans an op of the command that is planned now.
+func (b *batch) op(t *table, id uint64, kind engine.OpKind, cells ...engine.Cell) int32 {
+	if len(t.units) == 0 || t.units[len(t.units)-1].number != b.number {
+		t.units = append(t.units, unit{b.number, len(t.ops), b.id})
+	}
+	from := len(t.cells)
+	t.cells = append(t.cells, cells...)
+	t.ops = append(t.ops, engine.Op{ID: id, Kind: kind, Cells: t.cells[from:len(t.cells):len(t.cells)]})
+	b.pending++
+	return int32(len(t.ops) - 1)
+}
+
+// before plans an op that reads a row in its turn.
+func (b *batch) before(t *table, id uint64) int32 { return b.op(t, id, engine.OpAdd, engine.Cell{}) }
+
+// look plans the read of a row, or of the count of a key, as the next cell of
+// the reply.
+func (b *batch) look(k key) {
+	t := k.table
+	if len(t.ops) == 0 && !b.atomic {
+		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id { // a page of a row's columns is one row
+			t.ids = append(t.ids, k.id)
+			b.pending++
+		}
+		b.cells = append(b.cells, cell{t, int32(len(t.ids) - 1), int16(k.column), false})
+		return
+	}
+	op := b.before(t, k.id)
+	if !b.atomic {
+		t.looks = append(t.looks, op)
+	}
+	b.wrote(k, op)
+}
+
+// wrote plans the count of a key, as it is right after an op, as the next cell
+// of the reply.
+func (b *batch) wrote(k key, op int32) {
+	b.cells = append(b.cells, cell{k.table, op, int16(k.column), true})
+}
+
+// end returns the op that the unit of that number ends before.
+func (t *table) end(number int) int {
+	if number+1 < len(t.units) {
+		return t.units[number+1].first
+	}
+	return len(t.ops)
+}
+
+// resized returns a slice of n values of any content, in the same array if it
+// is large enough.
+func resized(values []int64, n int) []int64 {
+	return slices.Grow(values[:0], n)[:n]
+}
+
+// value returns the count or, of a whole row, the first count of a cell, or why
+// it is not known.
+func (c *cell) value() (int64, error) {
+	row, err := c.rowOf()
+	if err != nil {
+		return 0, err
+	}
+	return row[max(c.column, 0)], nil
+}
+
+// rowOf returns the row of a cell.
+func (c *cell) rowOf() ([]int64, error) {
+	t, width, at := c.table, c.table.width(), int(c.row)
+	rows, errs := t.rows, t.unread
+	if c.op {
+		rows, errs = t.counts, t.failed
+	}
+	if errs != nil && errs[at] != nil {
+		return nil, errs[at]
+	}
+	return rows[at*width : (at+1)*width], nil
+}
+
+// exists reports whether a key is there: a count that is 0 is not.
+func (c *cell) exists() (bool, error) {
+	row, err := c.rowOf()
+	if err != nil {
+		return false, err
+	}
+	if c.column != wholeRow {
+		return row[c.column] != 0, nil
+	}
+	return slices.ContainsFunc(row, func(count int64) bool { return count != 0 }), nil
+}

@@ -1,0 +1,3 @@
+module github.com/countd/countd/bench/respload
+
+go 1.26

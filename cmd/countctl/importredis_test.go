@@ -1,0 +1,207 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// source is a Redis with counts in three forms.
+type source struct {
+	url    string
+	client *redis.Client
+}
+
+// newSource fills a Redis: strings a count in the key's words, a string a post in
+// another form, and hashes, n posts of each.
+func newSource(t *testing.T, n int) source {
+	t.Helper()
+	addr := proctest.StartRedis(t)
+	s := source{"redis://" + addr + "/0", redis.NewClient(&redis.Options{Addr: addr})}
+	t.Cleanup(func() { s.client.Close() })
+	_, err := s.client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for id := 1; id <= n; id++ {
+			p.Set(t.Context(), fmt.Sprintf("post:%d:likes", id), 3*id, 0)
+			p.Set(t.Context(), fmt.Sprintf("post:%d:comment", id), -id, 0)
+			p.Set(t.Context(), fmt.Sprintf("post:%d:author", id), "someone", 0)
+			p.Set(t.Context(), fmt.Sprintf("views/%d", id), 10*id, 0)
+			p.HSet(t.Context(), fmt.Sprintf("user:%d", id), "posts", id, "followers", 2*id, "name", "someone")
+		}
+		p.LPush(t.Context(), "post:1:list", "x")
+		p.Set(t.Context(), "other", "x", 0)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var sourcePatterns = []string{
+	"--pattern", "post:{id}:{column}=posts", "--pattern", "views/{id}=posts:view", "--pattern", "user:{id}=users", "--map", "likes=like,author=",
+}
+
+// wantSource checks that a server holds the posts of newSource.
+func wantSource(t *testing.T, s *countdtest.Server, n int) {
+	t.Helper()
+	for id := int64(1); id <= int64(n); id++ {
+		if got, want := s.Row(uint64(id)), []int64{0, -id, 3 * id, 10 * id}; !slices.Equal(got, want) {
+			t.Fatalf("row %d is %v, want %v", id, got, want)
+		}
+	}
+}
+
+func TestImportRedis(t *testing.T) {
+	const n = 2500
+	from := newSource(t, n)
+	server := countdtest.New(t)
+	i := against(t, server)
+	state := filepath.Join(t.TempDir(), "p")
+	for _, batch := range []string{"1000", "7"} { // to do it again changes nothing
+		args := append([]string{"import", from.url, "-o", "json", "--state", state, "--batch", batch}, sourcePatterns...)
+		out := decode[redisOutput](t, i.ok(args...))
+		if out.Values != 5*n || out.Keys < 5*n || out.Ignored < n || out.Rejected != 0 || out.Resumed {
+			t.Fatalf("import answered %+v", out)
+		}
+		if out.Verified == nil || out.Verified.Values != 5*n || out.Verified.Differ != 0 {
+			t.Fatalf("the comparison answered %+v", out.Verified)
+		}
+		wantSource(t, server, n)
+	}
+	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the progress file is still there: %v", err)
+	}
+}
+
+// The comparison tells what differs, and by exit code that something does.
+func TestImportRedisTellsDifferences(t *testing.T) {
+	from := newSource(t, 100)
+	server := countdtest.New(t)
+	i := against(t, server)
+	args := append([]string{"import", from.url, "-o", "json", "--state", filepath.Join(t.TempDir(), "p")}, sourcePatterns...)
+	i.ok(append(args, "--verify=false")...)
+	server.Put(7, 0, 1, 2, 3)
+	got := i.run(append(args, "--verify-only")...)
+	out := decode[redisOutput](t, got.out)
+	if got.code != exitFail || out.Verified == nil || out.Verified.Differ != 3 || len(out.Verified.Samples) != 3 {
+		t.Fatalf("exit %d, %+v, %s", got.code, out.Verified, got.err)
+	}
+	for _, d := range out.Verified.Samples {
+		if d.ID != 7 || d.Keyspace != "posts" || d.Redis == d.Countd {
+			t.Errorf("differs: %+v", d)
+		}
+	}
+	if got := i.run(append(args[:2:2], append([]string{"--verify-only"}, sourcePatterns...)...)...); !strings.Contains(got.out, "Redis has") {
+		t.Errorf("the table says %s", got.out)
+	}
+}
+
+// An import that stops goes on behind what was acknowledged, and from the start
+// when the Redis is another one.
+func TestImportRedisGoesOn(t *testing.T) {
+	const n = 1000
+	from := newSource(t, n)
+	server := countdtest.New(t)
+	var sets atomic.Int64
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/set") && sets.Add(1) == 20 {
+			return &countdtest.Fault{Status: 400, Code: "invalid_argument"}
+		}
+		return nil
+	}
+	i := against(t, server)
+	state := filepath.Join(t.TempDir(), "p")
+	args := append([]string{"import", from.url, "-o", "json", "--state", state, "--batch", "50"}, sourcePatterns...)
+	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, "run it again to go on") {
+		t.Fatalf("exit %d, %s", got.code, got.err)
+	}
+	before := sets.Load()
+	out := decode[redisOutput](t, i.ok(args...))
+	if !out.Resumed || out.Values != 5*n || out.Verified.Differ != 0 {
+		t.Errorf("import answered %+v", out)
+	}
+	wantSource(t, server, n)
+	again := sets.Load() - before
+	sets.Store(-1 << 40)
+	i.ok(args...)
+	if whole := sets.Load() + 1<<40; again+before > whole+1+3 { // the one that failed, and what was read ahead
+		t.Errorf("%d steps and then %d, where %d are all", before, again, whole)
+	}
+
+	sets.Store(0)
+	if got := i.run(args...); got.code != exitFail {
+		t.Fatalf("exit %d", got.code)
+	}
+	other := newSource(t, n)
+	args[1] = other.url
+	if got := i.run(args...); got.code != exitOK || !strings.Contains(got.err, "beginning anew") {
+		t.Errorf("another Redis: exit %d, %s", got.code, got.err)
+	}
+}
+
+func TestImportRedisBadValues(t *testing.T) {
+	from := newSource(t, 10)
+	for key, value := range map[string]string{"views/3": "many", "views/99999999999999999999": "1", "views/5": "9223372036854775808"} {
+		if err := from.client.Set(t.Context(), key, value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := from.client.HSet(t.Context(), "user:4", "posts", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	server := countdtest.New(t)
+	i := against(t, server)
+	dir := t.TempDir()
+	args := append([]string{"import", from.url, "--state", filepath.Join(dir, "p")}, sourcePatterns...)
+	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, `key "views/`) {
+		t.Errorf("exit %d, %s", got.code, got.err)
+	}
+	rejects := filepath.Join(dir, "r.csv")
+	got := i.run(append(args, "--restart", "--on-error", "skip", "--rejects", rejects)...)
+	if got.code != exitFail || !strings.Contains(got.err, "4 values were rejected") {
+		t.Errorf("exit %d, %s", got.code, got.err)
+	}
+	text := readAll(t, rejects)
+	for _, line := range []string{"reason,key,field,value", "the value is not a signed 64-bit integer,views/3,,many", "views/5,,9223372036854775808", "user:4,posts,x", `views/99999999999999999999`} {
+		if !strings.Contains(text, line) {
+			t.Errorf("no %q in\n%s", line, text)
+		}
+	}
+	if row := server.Row(3); row[2] != 9 || row[3] != 0 {
+		t.Errorf("row 3 is %v", row)
+	}
+}
+
+func TestImportRedisUsage(t *testing.T) {
+	i := against(t, countdtest.New(t))
+	for _, test := range []struct {
+		name, want string
+		args       []string
+	}{
+		{"no pattern", "needs --pattern", []string{"redis://127.0.0.1:1/0"}},
+		{"a bad pattern", "want KEYS=KEYSPACE", []string{"redis://127.0.0.1:1/0", "--pattern", "x=posts"}},
+		{"no such column", `no column "x"`, []string{"redis://127.0.0.1:1/0", "--pattern", "{id}=posts:x"}},
+		{"no such column of --map", `has column "x"`, []string{"redis://127.0.0.1:1/0", "--pattern", "{id}=posts", "--map", "a=x"}},
+		{"a bad --map", "--map takes", []string{"redis://127.0.0.1:1/0", "--pattern", "{id}=posts", "--map", "a"}},
+		{"a bad address", "invalid", []string{"redis://127.0.0.1:x:y", "--pattern", "{id}=posts"}},
+		{"--add", "--add is for files", []string{"redis://127.0.0.1:1/0", "--add", "--pattern", "{id}=posts"}},
+		{"a large step", "--batch is 1 to 10000", []string{"redis://127.0.0.1:1/0", "--batch", "10001", "--pattern", "{id}=posts"}},
+		{"a pattern for a file", "--pattern and --verify-only are for redis://", []string{"a.csv", "--pattern", "{id}=posts"}},
+	} {
+		if got := i.run(append([]string{"import"}, test.args...)...); got.code != exitUsage || !strings.Contains(got.err, test.want) {
+			t.Errorf("%s: exit %d, %s", test.name, got.code, got.err)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+// Package redisimport copies counts from a Redis into keyspaces, as absolute
+// values.
+//
+// It owns the walk through the keys and the progress file. It never writes to
+// Redis. Its invariant: the progress file names a place of the walk up to which
+// every value was acknowledged or put aside. Values are absolute, so what is
+// copied twice, because Redis told a key twice or the walk went on at an earlier
+// place, changes nothing.
+package redisimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// BatchMax bounds the keys of one step: those of one write.
+	BatchMax = client.WriteOpsMax
+	// pagesAhead is how many steps are read ahead of the writing.
+	pagesAhead = 2
+	// saveEvery is how much work a killed import does again at most, besides
+	// what is in flight.
+	saveEvery = time.Second
+)
+
+// Config says what to copy and where to.
+type Config struct {
+	Redis    *redis.Client
+	Client   *client.Client
+	Patterns []*Pattern
+	// Columns maps what keys and hashes call a count to its column, by keyspace.
+	// A name that is not in it is not copied.
+	Columns map[string]map[string]string
+	Batch   int              // keys of one step, 1 … BatchMax; Redis may give a few more
+	Bad     func(*Bad) error // takes a value that is none; an error ends the import
+	State   string           // progress file; "" keeps none
+	From    State            // where to go on
+}
+
+// Bad is a value that cannot be a count.
+type Bad struct {
+	Key    string
+	Field  string // of a hash; "" for a string
+	Value  string
+	Reason string
+}
+
+func (b *Bad) Error() string {
+	key := strconv.Quote(b.Key)
+	if b.Field != "" {
+		key += " field " + strconv.Quote(b.Field)
+	}
+	return fmt.Sprintf("key %s: %s", key, b.Reason)
+}
+
+// Import is one run. Its goroutines are walk, which Run starts and waits for.
+type Import struct {
+	cfg   Config
+	state State
+	keys  atomic.Int64 // read in this run
+	rows  atomic.Int64 // acknowledged in this run
+}
+
+// New makes a run.
+func New(cfg Config) (*Import, error) {
+	if cfg.Batch < 1 || cfg.Batch > BatchMax {
+		return nil, fmt.Errorf("a step of %d keys: 1 to %d can be", cfg.Batch, BatchMax)
+	}
+	return &Import{cfg: cfg, state: cfg.From}, nil
+}
+
+// Keys and Rows return how far this run has come. Any goroutine may ask.
+func (i *Import) Keys() int64 { return i.keys.Load() }
+
+// Rows returns the rows that were acknowledged in this run.
+func (i *Import) Rows() int64 { return i.rows.Load() }
+
+// Run copies what is left and returns where it stands then.
+func (i *Import) Run(ctx context.Context) (State, error) {
+	err := i.walkAll(ctx, i.write)
+	if saveErr := i.save(); err == nil {
+		err = saveErr
+	}
+	return i.state, err
+}
+
+// walkAll walks through the keys of all patterns from the state's place on, and
+// has each page used before the place moves behind it.
+func (i *Import) walkAll(ctx context.Context, use func(context.Context, *page) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	pages := make(chan *page, pagesAhead)
+	walked := make(chan error, 1)
+	go func() { // ends with the keys or ctx
+		defer close(pages)
+		walked <- i.walk(ctx, pages)
+	}()
+	saved := time.Now()
+	var failed error
+	for p := range pages {
+		if failed != nil {
+			continue
+		}
+		if failed = i.step(ctx, p, use); failed != nil {
+			cancel()
+			continue
+		}
+		if time.Since(saved) >= saveEvery {
+			saved = time.Now()
+			if failed = i.save(); failed != nil {
+				cancel()
+			}
+		}
+	}
+	cancel()
+	if err := <-walked; failed == nil {
+		failed = err
+	}
+	return failed
+}
+
+// step uses one page and moves behind it.
+func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *page) error) error {
+	for _, bad := range p.bad {
+		if err := i.cfg.Bad(bad); err != nil {
+			return err
+		}
+	}
+	if err := use(ctx, p); err != nil {
+		return err
+	}
+	i.rows.Add(int64(len(p.ops)))
+	i.state.add(p)
+	return nil
+}
+
+// write sets the rows of a page.
+func (i *Import) write(ctx context.Context, p *page) error {
+	for from := 0; from < len(p.ops); from += client.WriteOpsMax {
+		ops := p.ops[from:min(len(p.ops), from+client.WriteOpsMax)]
+		// A key of its own lets the client try again.
+		if _, err := i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, client.WriteOptions{Quiet: true}); err != nil {
+			return fmt.Errorf("cannot write rows of keyspace %s: %w", p.pattern.Keyspace, err)
+		}
+	}
+	return nil
+}
+
+func (i *Import) save() error {
+	if i.cfg.State == "" {
+		return nil
+	}
+	return i.state.write(i.cfg.State)
+}
+
+// page is the counts of one step of the walk.
+type page struct {
+	number  int // of the pattern
+	pattern *Pattern
+	ops     []client.Op // by row
+	bad     []*Bad
+	keys    int64
+	values  int64
+	ignored int64  // keys and fields that are not to be copied
+	next    uint64 // the cursor behind it, 0 at the pattern's end
+}
+
+// walk reads the pages from the state's place on.
+func (i *Import) walk(ctx context.Context, pages chan<- *page) error {
+	place := i.state.Place
+	for number := place.Pattern; number < len(i.cfg.Patterns); number++ {
+		cursor := place.Cursor
+		place.Cursor = 0
+		for {
+			p, err := i.read(ctx, number, cursor)
+			if err != nil {
+				return fmt.Errorf("cannot read from Redis: %w", err)
+			}
+			i.keys.Add(p.keys)
+			select {
+			case pages <- p:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if cursor = p.next; cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// read reads one page.
+func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, error) {
+	p := &page{number: number, pattern: i.cfg.Patterns[number]}
+	kind := "string"
+	if p.pattern.hashes() {
+		kind = "hash"
+	}
+	keys, next, err := i.cfg.Redis.ScanType(ctx, cursor, p.pattern.glob, int64(i.cfg.Batch), kind).Result()
+	if err != nil {
+		return nil, err
+	}
+	p.next = next
+	rows := rowsOf{columns: i.cfg.Columns[p.pattern.Keyspace], page: p, at: map[client.ID]int{}}
+	if kind == "hash" {
+		return p, i.readHashes(ctx, keys, &rows)
+	}
+	return p, i.readStrings(ctx, keys, &rows)
+}
+
+func (i *Import) readStrings(ctx context.Context, keys []string, rows *rowsOf) error {
+	var wanted []string
+	var cells []cell
+	for _, key := range keys {
+		if c, ok := rows.cellOf(key); ok {
+			wanted, cells = append(wanted, key), append(cells, c)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	values, err := i.cfg.Redis.MGet(ctx, wanted...).Result()
+	if err != nil {
+		return err
+	}
+	for n, value := range values {
+		if text, ok := value.(string); ok { // else it has gone since
+			rows.put(wanted[n], "", cells[n], text)
+		}
+	}
+	return nil
+}
+
+func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) error {
+	names := rows.names()
+	var wanted []string
+	var ids []client.ID
+	var replies []*redis.SliceCmd
+	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, key := range keys {
+			if id, ok := rows.idOf(key); ok {
+				wanted, ids = append(wanted, key), append(ids, id)
+				replies = append(replies, pipe.HMGet(ctx, key, names...))
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	for k, reply := range replies {
+		for n, value := range reply.Val() {
+			if text, ok := value.(string); ok {
+				rows.put(wanted[k], names[n], cell{ids[k], rows.columns[names[n]]}, text)
+			}
+		}
+	}
+	return nil
+}

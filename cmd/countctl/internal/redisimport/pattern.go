@@ -1,0 +1,113 @@
+package redisimport
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/countd/countd/client"
+)
+
+// Pattern says which keys of Redis are counts, and of what:
+//
+//	like:{id}=posts:like        a string a post, in column like
+//	post:{id}:{column}=posts    a string a count; the key names the column
+//	post:{id}=posts             a hash a post; its fields name the columns
+type Pattern struct {
+	Text     string
+	Keyspace string
+	Column   string // of a string whose key does not name it; else ""
+
+	glob   string // as SCAN takes it
+	keys   *regexp.Regexp
+	id     int // the group of keys that is the id
+	column int // likewise the column's; 0 for none
+}
+
+const (
+	idMark     = "{id}"
+	columnMark = "{column}"
+)
+
+// ErrBadPattern is returned for a pattern that names no keys or no place.
+var ErrBadPattern = errors.New("want KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN, with {id} once in KEYS and {column} at most once, something between them")
+
+// ParsePattern reads a pattern.
+func ParsePattern(text string) (*Pattern, error) {
+	at := strings.LastIndexByte(text, '=')
+	if at < 0 {
+		return nil, fmt.Errorf("pattern %q: %w", text, ErrBadPattern)
+	}
+	keys := text[:at]
+	p := &Pattern{Text: text}
+	var named bool
+	p.Keyspace, p.Column, named = strings.Cut(text[at+1:], ":")
+	byKey := strings.Count(keys, columnMark)
+	if strings.Count(keys, idMark) != 1 || byKey > 1 || p.Keyspace == "" || named && (p.Column == "" || byKey > 0) ||
+		strings.Contains(keys, idMark+columnMark) || strings.Contains(keys, columnMark+idMark) {
+		return nil, fmt.Errorf("pattern %q: %w", text, ErrBadPattern)
+	}
+	p.compile(keys)
+	return p, nil
+}
+
+// compile makes the two forms in which keys are matched: Redis's, roughly, and an
+// exact one.
+func (p *Pattern) compile(keys string) {
+	marks := regexp.MustCompile(`\{id\}|\{column\}`)
+	var glob, exact strings.Builder
+	exact.WriteString(`\A`)
+	from, groups := 0, 0
+	for _, at := range append(marks.FindAllStringIndex(keys, -1), []int{len(keys), len(keys)}) {
+		literal := keys[from:at[0]]
+		glob.WriteString(quoteGlob(literal))
+		exact.WriteString(regexp.QuoteMeta(literal))
+		from = at[1]
+		if at[0] == at[1] {
+			break
+		}
+		groups++
+		glob.WriteByte('*')
+		if keys[at[0]:at[1]] == idMark {
+			p.id = groups
+			exact.WriteString(`([0-9]+)`)
+		} else {
+			p.column = groups
+			exact.WriteString(`(.+)`)
+		}
+	}
+	exact.WriteString(`\z`)
+	p.glob, p.keys = glob.String(), regexp.MustCompile("(?s)"+exact.String())
+}
+
+// quoteGlob has SCAN take text as it is.
+func quoteGlob(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		if strings.IndexByte(`*?[]\^-`, text[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
+
+// hashes reports whether the keys are hashes.
+func (p *Pattern) hashes() bool { return p.Column == "" && p.column == 0 }
+
+// match returns the id and, of a string, the column's name that a key is about.
+// ok is false for one that is not of the pattern.
+func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
+	m := p.keys.FindStringSubmatch(key)
+	if m == nil {
+		return 0, "", false, nil
+	}
+	if id, err = client.ParseID(m[p.id]); err != nil {
+		return 0, "", true, err
+	}
+	if p.column > 0 {
+		return id, m[p.column], true, nil
+	}
+	return id, p.Column, true, nil
+}

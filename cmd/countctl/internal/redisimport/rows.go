@@ -1,0 +1,80 @@
+package redisimport
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/countd/countd/client"
+)
+
+// rowsOf gathers the values of a page into rows.
+type rowsOf struct {
+	columns map[string]string // by what keys and hashes call them
+	page    *page
+	at      map[client.ID]int // of page.ops
+}
+
+// cell is one count.
+type cell struct {
+	id     client.ID
+	column string
+}
+
+// names returns what hashes call the columns, in order.
+func (r *rowsOf) names() []string { return slices.Sorted(maps.Keys(r.columns)) }
+
+// cellOf returns what a string's key is about, and false when it is not to be
+// copied.
+func (r *rowsOf) cellOf(key string) (cell, bool) {
+	r.page.keys++
+	id, name, ok, err := r.page.pattern.match(key)
+	if err != nil {
+		r.page.bad = append(r.page.bad, &Bad{Key: key, Reason: err.Error()})
+		return cell{}, false
+	}
+	column := name
+	if r.page.pattern.Column == "" {
+		column = r.columns[name]
+	}
+	if !ok || column == "" {
+		r.page.ignored++
+		return cell{}, false
+	}
+	return cell{id, column}, true
+}
+
+// idOf returns the row that a hash is, and false when it is not to be copied.
+func (r *rowsOf) idOf(key string) (client.ID, bool) {
+	r.page.keys++
+	id, _, ok, err := r.page.pattern.match(key)
+	if err != nil {
+		r.page.bad = append(r.page.bad, &Bad{Key: key, Reason: err.Error()})
+	}
+	if !ok {
+		r.page.ignored++
+	}
+	return id, ok && err == nil
+}
+
+// put adds a value to its row. A key that Redis tells twice has its last value.
+func (r *rowsOf) put(key, field string, c cell, text string) {
+	value, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		r.page.bad = append(r.page.bad, &Bad{Key: key, Field: field, Value: text, Reason: "the value is not a signed 64-bit integer"})
+		return
+	}
+	at, ok := r.at[c.id]
+	if !ok {
+		at = len(r.page.ops)
+		r.at[c.id] = at
+		r.page.ops = append(r.page.ops, client.Op{ID: c.id})
+	}
+	op := &r.page.ops[at]
+	if n := slices.IndexFunc(op.Cells, func(have client.Count) bool { return have.Column == c.column }); n >= 0 {
+		op.Cells[n].Value = value
+		return
+	}
+	op.Cells = append(op.Cells, client.Count{Column: c.column, Value: value})
+	r.page.values++
+}

@@ -1,0 +1,115 @@
+package redisimport
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+)
+
+const (
+	stateVersion = 1
+	// stateBytesMax bounds what is read of a progress file.
+	stateBytesMax = 1 << 20
+)
+
+// ErrBadState is returned for a progress file that this program did not write.
+var ErrBadState = errors.New("not a progress file of countctl import redis://")
+
+// State is the progress file of an import: what is copied where, and how far it
+// came.
+type State struct {
+	Version  int      `json:"version"`
+	Redis    string   `json:"redis"`   // address and database, for a person to read
+	RunID    string   `json:"run_id"`  // of the Redis process: cursors mean nothing to another
+	Addr     string   `json:"addr"`    // of countd, for a person to read
+	Cluster  string   `json:"cluster"` // id of its cluster
+	Patterns []string `json:"patterns"`
+	Mapping  []string `json:"mapping,omitempty"`
+	Place    Place    `json:"place"`
+
+	Keys    int64 `json:"keys"`    // that were read
+	Values  int64 `json:"values"`  // that were copied
+	Ignored int64 `json:"ignored"` // keys that are of no pattern or column
+	Bad     int64 `json:"bad"`     // values that were put aside
+}
+
+// Place is where the walk goes on.
+type Place struct {
+	Pattern int    `json:"pattern"` // by number
+	Cursor  uint64 `json:"cursor"`  // of its SCAN
+}
+
+// Begin returns the state of an import that has not begun.
+func (s State) Begin() State {
+	s.Version, s.Place = stateVersion, Place{}
+	s.Keys, s.Values, s.Ignored, s.Bad = 0, 0, 0, 0
+	return s
+}
+
+// SameImport reports whether both are of one import, wherever they stand.
+func (s State) SameImport(other State) bool {
+	return s.Redis == other.Redis && s.RunID == other.RunID && s.Addr == other.Addr && s.Cluster == other.Cluster &&
+		slices.Equal(s.Patterns, other.Patterns) && slices.Equal(s.Mapping, other.Mapping)
+}
+
+// add moves the place behind a page.
+func (s *State) add(p *page) {
+	s.Keys += p.keys
+	s.Values += p.values
+	s.Ignored += p.ignored
+	s.Bad += int64(len(p.bad))
+	s.Place = Place{p.number, p.next}
+	if p.next == 0 {
+		s.Place.Pattern++
+	}
+}
+
+// ReadState reads a progress file; found is false when there is none.
+func ReadState(path string) (s State, found bool, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, false, nil
+	}
+	if err != nil {
+		return State{}, false, fmt.Errorf("cannot read the progress file: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, stateBytesMax))
+	if err != nil {
+		return State{}, false, fmt.Errorf("cannot read the progress file: %w", err)
+	}
+	if s, err = decodeState(text); err != nil {
+		return State{}, false, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return s, true, nil
+}
+
+func decodeState(text []byte) (State, error) {
+	var s State
+	if json.Unmarshal(text, &s) != nil {
+		return State{}, ErrBadState
+	}
+	if s.Version != stateVersion || s.Place.Pattern < 0 || s.Place.Pattern > len(s.Patterns) ||
+		s.Keys < 0 || s.Values < 0 || s.Ignored < 0 || s.Bad < 0 {
+		return State{}, ErrBadState
+	}
+	return s, nil
+}
+
+// write replaces the progress file.
+func (s State) write(path string) error {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.WriteFile(path, append(text, '\n')); err != nil {
+		return fmt.Errorf("cannot write the progress file: %w", err)
+	}
+	return nil
+}

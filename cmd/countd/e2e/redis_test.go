@@ -1,0 +1,259 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// redisTimeout bounds all that one client program does.
+const redisTimeout = 2 * time.Minute
+
+// Clients of Redis, as their users have them, against three nodes: 1. each command
+// does what it does in Redis, through whatever node; 2. what tools count is there,
+// all of it.
+func TestRedisClients(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "wal"})
+	t.Run("go-redis", func(t *testing.T) {
+		for i, n := range c.Nodes() {
+			for _, protocol := range []int{2, 3} {
+				useGoRedis(t, n.Redis, protocol, 100+10*i+protocol)
+			}
+		}
+	})
+	t.Run("redis-cli", func(t *testing.T) { useRedisCLI(t, c.Nodes()[1].Redis) })
+	t.Run("redis-benchmark", func(t *testing.T) { useRedisBenchmark(t, c.Nodes()[2].Redis) })
+	t.Run("Node.js", func(t *testing.T) { useNodeClients(t, c.Nodes()[0].Redis) })
+}
+
+// newGoRedis makes a client that sends each command once: another could count
+// twice.
+func newGoRedis(t *testing.T, addr string, protocol int) *redis.Client {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr, Protocol: protocol, MaxRetries: -1, ReadTimeout: 10 * time.Second})
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// equal compares what a client returned.
+func equal(t *testing.T, what string, got any, err error, want any) {
+	t.Helper()
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: %v, %v; want %v", what, got, err, want)
+	}
+}
+
+func useGoRedis(t *testing.T, addr string, protocol, id int) {
+	ctx := t.Context()
+	client := newGoRedis(t, addr, protocol)
+	row := fmt.Sprintf("posts:%d", id)
+	if err := client.Get(ctx, row+":like").Err(); !errors.Is(err, redis.Nil) {
+		t.Errorf("an absent count: %v", err)
+	}
+	n, err := client.IncrBy(ctx, row+":like", 41).Result()
+	equal(t, "IncrBy", n, err, 41)
+	added, err := client.HSet(ctx, row, "view", 7, "like", 42).Result()
+	equal(t, "HSet", added, err, 1)
+	all, err := client.HGetAll(ctx, row).Result()
+	equal(t, "HGetAll", all, err, map[string]string{"like": "42", "view": "7"})
+	several, err := client.MGet(ctx, row+":like", row+":repost").Result()
+	equal(t, "MGet", several, err, []any{"42", nil})
+	if err := client.Set(ctx, row+":like", "many", 0).Err(); err == nil || !strings.Contains(err.Error(), "not an integer") {
+		t.Errorf("text as a count: %v", err)
+	}
+	commands, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for range 100 {
+			p.HIncrBy(ctx, row, "comment", 1)
+		}
+		p.Get(ctx, row+":comment")
+		return nil
+	})
+	equal(t, "a pipeline", commands[100].(*redis.StringCmd).Val(), err, 100)
+	commands, err = client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.Incr(ctx, row+":like")
+		p.HGet(ctx, row, "like")
+		return nil
+	})
+	equal(t, "a transaction", commands[1].(*redis.StringCmd).Val(), err, 43)
+	var found []string
+	for keys := client.Scan(ctx, 0, row, 100).Iterator(); keys.Next(ctx); {
+		found = append(found, keys.Val())
+	}
+	equal(t, "Scan", found, nil, []string{row})
+	for range 2 {
+		counts, err := client.Do(ctx, "COUNTD.INCR", row+":view", 3, "KEY", row+"-key").Int64Slice()
+		equal(t, "COUNTD.INCR", counts, err, []int64{10})
+	}
+	deleted, err := client.Del(ctx, row, row+":like").Result()
+	equal(t, "Del", deleted, err, 1)
+	info, err := client.Info(ctx, "server").Result()
+	equal(t, "Info", strings.Contains(info, "redis_version:7"), err, true)
+}
+
+// program runs a program that may not be installed.
+func program(t *testing.T, stdin, name string, args ...string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not installed; .ci/run installs it", name)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), redisTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+func hostPort(t *testing.T, addr string) (host, port string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host, port
+}
+
+func useRedisCLI(t *testing.T, addr string) {
+	host, port := hostPort(t, addr)
+	for _, version := range []string{"-2", "-3"} {
+		out := program(t, "DEL posts:2\nINCR posts:2:like\nHSET posts:2 view 5\nHGETALL posts:2\nGET posts:2:repost\nMULTI\nINCR posts:2:like\nEXEC\nGET posts:2\n",
+			"redis-cli", version, "-h", host, "-p", port)
+		lines := strings.Fields(out)
+		want := strings.Fields("1 1 1 like 1 view 5 OK QUEUED 2 WRONGTYPE Operation against a key holding the wrong kind of value")
+		lines[0] = "1" // whatever was there before
+		if got := strings.Join(lines, " "); got != strings.Join(want, " ") {
+			t.Errorf("redis-cli %s says %s", version, got)
+		}
+	}
+	program(t, "INCR posts:3:like\n", "redis-cli", "-h", host, "-p", port)
+	if out := program(t, "", "redis-cli", "-h", host, "-p", port, "--scan", "--pattern", "posts:3*"); out != "posts:3\n" {
+		t.Errorf("redis-cli --scan says %q", out)
+	}
+	if out := program(t, "", "redis-cli", "-h", host, "-p", port, "INFO"); !strings.Contains(out, "countd_version") {
+		t.Errorf("redis-cli INFO says %q", out)
+	}
+	raw := "*3\r\n$6\r\nINCRBY\r\n$12\r\nposts:3:view\r\n$2\r\n10\r\n"
+	if out := program(t, strings.Repeat(raw, 1000), "redis-cli", "-h", host, "-p", port, "--pipe"); !strings.Contains(out, "errors: 0, replies: 1000") {
+		t.Errorf("redis-cli --pipe says %q", out)
+	}
+}
+
+// useRedisBenchmark counts with 50 connections, and holds the sum against what was
+// acknowledged.
+func useRedisBenchmark(t *testing.T, addr string) {
+	const rows, commands = 100, 20_000
+	host, port := hostPort(t, addr)
+	for _, depth := range []int{1, 16} {
+		program(t, "", "redis-benchmark", "-h", host, "-p", port, "-c", "50", "-P", strconv.Itoa(depth), "-n", strconv.Itoa(commands), "-r", strconv.Itoa(rows),
+			"incr", "users:__rand_int__:posts")
+	}
+	var keys []string
+	for id := range rows {
+		keys = append(keys, fmt.Sprintf("users:%d:posts", id))
+	}
+	counts, err := newGoRedis(t, addr, 3).MGet(t.Context(), keys...).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for _, count := range counts {
+		n, err := strconv.Atoi(fmt.Sprint(count))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	// The last round of a connection may send more than was asked for.
+	if sum < 2*commands || sum > 2*commands+50*16 {
+		t.Errorf("redis-benchmark counted %d, asked for %d", sum, 2*commands)
+	}
+}
+
+// useNodeClients runs testdata/nodeclients, for which npm has to have installed the
+// clients.
+func useNodeClients(t *testing.T, addr string) {
+	const dir = "testdata/nodeclients"
+	if _, err := os.Stat(filepath.Join(dir, "node_modules")); err != nil {
+		t.Skipf("the clients are not installed; .ci/run does it, with npm ci --prefix cmd/countd/e2e/%s", dir)
+	}
+	host, port := hostPort(t, addr)
+	if _, err := exec.LookPath("node"); err != nil {
+		t.Skip("node is not installed; .ci/run installs it")
+	}
+	if out := program(t, "", "node", filepath.Join(dir, "clients.js"), host, port, "77"); !strings.HasSuffix(out, "ok\n") {
+		t.Errorf("node says %s", out)
+	}
+}
+
+// A producer that sends each session again until it is answered, through whatever
+// node, counts each write once while nodes are killed under it.
+func TestRedisSessionsUnderKills(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "wal"})
+	const sessions, writes, rows = 40, 120, 10
+	nodes := c.Nodes()
+	clients := make([]*redis.Client, len(nodes))
+	for i, n := range nodes {
+		clients[i] = newGoRedis(t, n.Redis, 3)
+	}
+	at := 0
+	for seq := range sessions {
+		switch victim := nodes[seq/10%len(nodes)]; seq % 10 {
+		case 3:
+			victim.Kill()
+		case 8:
+			victim.Start()
+		}
+		for tries := 0; !sendSession(t, clients[at%len(clients)], seq, writes, rows); tries++ {
+			if at++; tries == 200 {
+				t.Fatalf("session %d was never answered", seq)
+			}
+		}
+	}
+	c.AwaitReady(nodes...)
+	for id := range rows {
+		count, err := clients[0].Do(t.Context(), "COUNTD.INCR", fmt.Sprintf("posts:%d:like", id), 0).Int64Slice()
+		equal(t, fmt.Sprintf("row %d", id), count, err, []int64{sessions * writes / rows})
+	}
+}
+
+// sendSession reports whether each write of a session was answered.
+func sendSession(t *testing.T, client *redis.Client, seq, writes, rows int) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	commands, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Do(ctx, "COUNTD.SESSION", "producer", seq)
+		for i := range writes {
+			p.Incr(ctx, fmt.Sprintf("posts:%d:like", i%rows))
+		}
+		p.Do(ctx, "COUNTD.SESSION", "END")
+		return nil
+	})
+	for _, cmd := range commands {
+		var told redis.Error
+		if errors.As(cmd.Err(), &told) && !bytes.HasPrefix([]byte(told.Error()), []byte("LEADERLESS")) && !strings.HasPrefix(told.Error(), "UNKNOWN") &&
+			!strings.HasPrefix(told.Error(), "OVERLOADED") && !strings.HasPrefix(told.Error(), "DRAINING") {
+			t.Fatalf("session %d: %v", seq, told)
+		}
+	}
+	return err == nil
+}

@@ -1,0 +1,61 @@
+package shard
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A write of which a shard failed answers the ops of the others, each as if it
+// had been alone.
+func TestPartialWritesAnswerTheRest(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
+	mustWrite(t, n, ks, fullRow(4))
+	w := &Write{Width: 5, Rows: make([]int64, 5*4), Deadline: time.Now().Add(100 * time.Millisecond)}
+	ids := []uint64{1, 2, 4, 2}
+	for _, id := range ids {
+		w.Ops = append(w.Ops, addTo(id, 0, 3))
+	}
+	var partial *PartialError
+	if err := n.Write(ks, w); !errors.As(err, &partial) {
+		t.Fatalf("told %v", err)
+	}
+	if !errors.Is(partial.Of(1), ErrNoLeader) || partial.Of(2) != nil || partial.Of(4) != nil {
+		t.Errorf("shards told %v", partial.ByShard)
+	}
+	if got := []int64{w.Rows[5], w.Rows[10], w.Rows[15]}; !slices.Equal(got, []int64{3, math.MaxInt64, 6}) {
+		t.Errorf("rows %v", got)
+	}
+	if len(w.Overflows) != 1 || w.Overflows[0].Op != 2 {
+		t.Errorf("refused %v", w.Overflows)
+	}
+	if len(w.Token.At) != 2 || w.Duplicate {
+		t.Errorf("token %v, duplicate %v", w.Token, w.Duplicate)
+	}
+}
+
+// A read of which a shard failed has the rows of the others.
+func TestPartialReadsHaveTheRest(t *testing.T) {
+	n, keyspaces := shardedNode(t, 4)
+	ks := keyspaces[3]
+	mustWrite(t, n, ks, addTo(2, 0, 7), addTo(3, 0, 8))
+	groups, err := n.groupsOf(ks)
+	mustDo(t, err)
+	r := groups[3].replica.Swap(nil) // as if this node had none
+	defer groups[3].replica.Store(r)
+	rows := make([]int64, 3)
+	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(50 * time.Millisecond)}, rows)
+	var some *ReadError
+	if !errors.As(err, &some) || !errors.Is(err, ErrNoQuorum) {
+		t.Fatalf("told %v", err)
+	}
+	if some.Of(2) != nil || !errors.Is(some.Of(3), ErrNoQuorum) || rows[1] != 7 {
+		t.Errorf("shards told %v, rows %v", some.ByShard, rows)
+	}
+}
