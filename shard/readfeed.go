@@ -54,6 +54,9 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 		return err
 	}
 	arrived := time.Now()
+	if len(users) == 1 {
+		return n.oneFeed(groups, users[0], opt, arrived, into)
+	}
 	parts := make([]feedPart, len(groups))
 	for i, user := range users {
 		s, key := keyOf(user, len(groups))
@@ -73,6 +76,26 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 		}
 		into.Ends = append(into.Ends, len(into.Followees))
 	}
+	return nil
+}
+
+// oneFeed is Feeds for one user, without memory of its own.
+func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, arrived time.Time, into *Feeds) error {
+	s, key := keyOf(user, len(groups))
+	r, err := n.admitted(groups[s], opt, arrived)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		into.Followees = r.fsm.(*raftfsm.Feed).Followees(into.Followees, key)
+	} else {
+		feeds, err := n.feedsElsewhere(groups[s], []uint64{key}, opt)
+		if err != nil {
+			return err
+		}
+		into.Followees = append(into.Followees, feeds[0]...)
+	}
+	into.Ends = append(into.Ends, len(into.Followees))
 	return nil
 }
 
@@ -181,16 +204,12 @@ func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error)
 		return nil, err
 	}
 	g := groups[0]
+	if view, err := n.boardHere(g, opt); view != nil || err != nil {
+		return view, err
+	}
 	deadline := time.NewTimer(time.Until(opt.Deadline))
 	defer deadline.Stop()
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		r, err := n.admitted(g, opt, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		if r != nil {
-			return r.fsm.(*raftfsm.Board).View(), nil
-		}
 		view, err := n.boardElsewhere(g, opt)
 		if err == nil || errors.Is(err, ErrBadToken) {
 			return view, err
@@ -198,7 +217,19 @@ func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error)
 		if !sleep(pause, deadline) {
 			return nil, fmt.Errorf("%w: keyspace %s: %v", ErrNoQuorum, g.keyspace, err.Error())
 		}
+		if view, err := n.boardHere(g, opt); view != nil || err != nil {
+			return view, err
+		}
 	}
+}
+
+// boardHere returns the board if this node's replica may answer, else nil.
+func (n *Node) boardHere(g *counterGroup, opt *ReadOptions) (*raftfsm.BoardView, error) {
+	r, err := n.admitted(g, opt, time.Now())
+	if r == nil || err != nil {
+		return nil, err
+	}
+	return r.fsm.(*raftfsm.Board).View(), nil
 }
 
 // boardElsewhere asks the nodes that hold the board, the leader first: this one has
