@@ -327,11 +327,12 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 	t.Run("visited", func(t *testing.T) {
 		rows := 0
-		facts, err := VisitSnapshot(bytes.NewReader(carried), func(p *engine.Page) error { rows += len(p.IDs); return nil })
+		facts, err := VisitSnapshot(bytes.NewReader(carried), KindCounters,
+			SnapshotVisitor{Rows: func(p *engine.Page) error { rows += len(p.IDs); return nil }})
 		if err != nil || facts.Digest != want.Digest || uint64(rows) != want.Rows {
 			t.Errorf("%+v, %d rows, %v", facts, rows, err)
 		}
-		if _, err := VisitSnapshot(bytes.NewReader(named), nil); !errors.Is(err, errSnapshot) {
+		if _, err := VisitSnapshot(bytes.NewReader(named), KindCounters, SnapshotVisitor{}); !errors.Is(err, errSnapshot) {
 			t.Errorf("one that names: %v", err)
 		}
 	})
@@ -360,6 +361,43 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 }
 
+// Only counters have cold rows: a stream of another kind that says it has some is
+// refused, and so is a section of them in a stream of the version without.
+func TestOtherKindsHaveNoColdRows(t *testing.T) {
+	once := sectionsOf(t, persisted(t, NewCounters()))
+	for _, kind := range shardKinds {
+		for _, version := range []byte{streamVersionCold, streamVersionCarried} {
+			var b bytes.Buffer
+			w := &streamWriter{w: bufio.NewWriter(&b)}
+			_ = w.section(streamHead, func(b []byte) []byte { // a Buffer takes everything
+				return append(append(append(b, streamMagic...), version, byte(kind)), make([]byte, 16)...)
+			})
+			for _, section := range sectionsOf(t, persisted(t, goldenMachine(t, kind)))[1:] {
+				_, _ = w.w.Write(section)
+			}
+			_ = w.w.Flush()
+			mustBeRefused(t, kind, b.Bytes())
+		}
+		for _, section := range []byte{streamCold, streamCarried, streamBlock} {
+			parts := []streamPart{{section, make([]byte, coldHeadSize)}}
+			for _, s := range once[len(once)-4 : len(once)-1] {
+				parts = append(parts, streamPart{s[0], s[sectionHeadSize : len(s)-entryCRCSize]})
+			}
+			mustBeRefused(t, kind, streamOf(kind, 1, parts, 0, 0))
+		}
+	}
+}
+
+func mustBeRefused(t *testing.T, kind Kind, stream []byte) {
+	t.Helper()
+	if err := restore(New(kind), stream); !errors.Is(err, errSnapshot) {
+		t.Errorf("%s restored: %v", kind, err)
+	}
+	if _, err := VisitSnapshot(bytes.NewReader(stream), kind, SnapshotVisitor{}); !errors.Is(err, errSnapshot) {
+		t.Errorf("%s visited: %v", kind, err)
+	}
+}
+
 // FuzzReadCarried feeds the sections of cold rows that a stream carries, framed, to
 // all that read such streams.
 func FuzzReadCarried(f *testing.F) {
@@ -378,7 +416,7 @@ func FuzzReadCarried(f *testing.F) {
 	f.Fuzz(func(t *testing.T, part, block []byte, rows, digest uint64) {
 		var b bytes.Buffer
 		w := &streamWriter{w: bufio.NewWriter(&b)}
-		head := append([]byte(streamMagic), streamVersionCarried, entryCounters)
+		head := append([]byte(streamMagic), streamVersionCarried, byte(KindCounters))
 		_ = w.section(streamHead, func(b []byte) []byte { return append(append(b, head...), make([]byte, 16)...) })
 		_ = w.section(streamCarried, func(b []byte) []byte { return append(b, part...) })
 		_ = w.section(streamBlock, func(b []byte) []byte { return append(b, block...) })
@@ -389,7 +427,7 @@ func FuzzReadCarried(f *testing.F) {
 		_ = w.end(rows, digest)
 		c := newCounters(t)
 		err := restore(c, b.Bytes())
-		facts, visited := VisitSnapshot(bytes.NewReader(b.Bytes()), nil)
+		facts, visited := VisitSnapshot(bytes.NewReader(b.Bytes()), KindCounters, SnapshotVisitor{})
 		if err != nil {
 			if !errors.Is(err, errSnapshot) {
 				t.Fatal(err)

@@ -9,7 +9,6 @@ import (
 	"io"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/cold"
 )
 
 // A snapshot. It is a stream of sections, each with its own checksum, that
@@ -20,8 +19,12 @@ import (
 //	          versions 2 and 3 have cold rows: then the bytes of all sections of blocks,
 //	          which are there in version 3, carried to another node (8)
 //	rows:     streamrows.go; ascending over the whole stream
-//	producers, gone, keys: oncestate.go; each once, behind the rows
-//	cold, block: streamcold.go; among the rows
+//	cold, block: streamcold.go; among the rows of counters
+//	cursors:  as rows, behind them
+//	sweep:    sweep.go; once, behind the cursors
+//	feeds:    feed.go
+//	board:    JSON; once
+//	producers, gone, keys: oncestate.go; each once, behind all of a shard
 //	catalog:  JSON
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks aside (4)
 //
@@ -41,9 +44,14 @@ const (
 	streamGone      = 5
 	streamKeys      = 6
 
-	streamCold    = 7
-	streamCarried = 8
-	streamBlock   = 9
+	streamCursors = 7 // unread.go
+	streamSweep   = 8
+	streamFeeds   = 9  // feedstream.go
+	streamBoard   = 10 // board.go
+
+	streamCold    = 11 // these three: streamcold.go
+	streamCarried = 12
+	streamBlock   = 13
 
 	streamEnd = 255
 
@@ -78,12 +86,12 @@ func (s *streamWriter) section(kind byte, fill func([]byte) []byte) error {
 
 // head writes the head; blocks is what a stream with cold rows is longer by when it
 // is carried, -1 for one without.
-func (s *streamWriter) head(state byte, index uint64, blocks int64) error {
+func (s *streamWriter) head(state Kind, index uint64, blocks int64) error {
 	return s.section(streamHead, func(b []byte) []byte {
 		if blocks < 0 {
-			return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, state), index)
+			return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, byte(state)), index)
 		}
-		b = binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersionCold, state), index)
+		b = binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersionCold, byte(state)), index)
 		return binary.LittleEndian.AppendUint64(b, uint64(blocks))
 	})
 }
@@ -147,7 +155,7 @@ func (s *streamReader) next() (kind byte, payload []byte, err error) {
 	return head[0], s.buf[:n], nil
 }
 
-func (s *streamReader) head(state byte) (index uint64, err error) {
+func (s *streamReader) head(state Kind) (index uint64, err error) {
 	kind, p, err := s.next()
 	if err != nil {
 		return 0, err
@@ -160,15 +168,15 @@ func (s *streamReader) head(state byte) (index uint64, err error) {
 
 // parseHead returns the index and how much longer the stream gets when its blocks are
 // put in.
-func parseHead(kind byte, p []byte, state byte) (index uint64, blocks int64, err error) {
+func parseHead(kind byte, p []byte, state Kind) (index uint64, blocks int64, err error) {
 	const at = len(streamMagic) + 2
-	bad := kind != streamHead || len(p) < at+8 || string(p[:at-2]) != streamMagic || p[at-1] != state
+	bad := kind != streamHead || len(p) < at+8 || string(p[:at-2]) != streamMagic || p[at-1] != byte(state)
 	switch {
 	case !bad && p[at-2] == streamVersion && len(p) == at+8:
-	case !bad && p[at-2] == streamVersionCold && len(p) == at+16 && state == entryCounters:
+	case !bad && p[at-2] == streamVersionCold && len(p) == at+16 && state == KindCounters:
 		blocks = int64(binary.LittleEndian.Uint64(p[at+8:]))
 		bad = blocks < 0
-	case !bad && p[at-2] == streamVersionCarried && len(p) == at+16 && state == entryCounters:
+	case !bad && p[at-2] == streamVersionCarried && len(p) == at+16 && state == KindCounters:
 	default:
 		bad = true
 	}
@@ -195,26 +203,14 @@ func (s *streamReader) end(p []byte, rows, digest uint64) error {
 	return nil
 }
 
-// writeCounters streams a table to w. It names cold rows and reads none.
-func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *onceView) error {
+// writeShard streams what a shard holds to w, and what it remembers of requests. It
+// names cold rows and reads none.
+func writeShard(w io.Writer, kind Kind, index uint64, held captured, once *onceView) error {
 	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
-	if err := s.head(entryCounters, index, carriedBytes(table)); err != nil {
+	if err := s.head(kind, index, held.carried()); err != nil {
 		return err
 	}
-	err := table.Parts(func(p *engine.Part) error {
-		if p.Cold != nil {
-			return s.section(streamCold, func(b []byte) []byte { return appendCold(b, p) })
-		}
-		for from := 0; from < len(p.Page.IDs); from += sectionRowsMax {
-			to := min(from+sectionRowsMax, len(p.Page.IDs))
-			err := s.section(streamRows, func(b []byte) []byte { return appendRows(b, p.Page, from, to) })
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := held.write(s); err != nil {
 		return err
 	}
 	for i, fill := range []func([]byte) []byte{once.appendProducers, once.appendGone, once.appendKeys} {
@@ -222,125 +218,120 @@ func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *once
 			return err
 		}
 	}
-	return s.end(uint64(table.Rows()), table.Digest())
+	return s.end(held.rows(), held.digest())
 }
 
-// readCounters reads what writeCounters wrote, carried or not, to the end of r.
-// Cold rows that the stream names are looked for in rows, which may be nil, and
-// those that it carries are put there.
-func readCounters(r io.Reader, rows *cold.Group) (index uint64, table *engine.Table, once *once, err error) {
+// writeRows writes the rows of a table as sections of a kind. None is cold.
+func writeRows(s *streamWriter, kind byte, table *engine.Snapshot) error {
+	return table.Pages(func(p *engine.Page) error { return writePage(s, kind, p) })
+}
+
+func writePage(s *streamWriter, kind byte, p *engine.Page) error {
+	for from := 0; from < len(p.IDs); from += sectionRowsMax {
+		to := min(from+sectionRowsMax, len(p.IDs))
+		if err := s.section(kind, func(b []byte) []byte { return appendRows(b, p, from, to) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readShard reads what writeShard wrote, carried or not, to the end of r, into empty
+// contents. Of these its caller disposes on an error.
+func readShard(r io.Reader, kind Kind, held contents) (index uint64, once *once, err error) {
+	once = newOnce()
+	take := func(s *streamReader, section, last byte, p []byte) error {
+		switch section {
+		case streamProducers:
+			return once.restoreProducers(p)
+		case streamGone:
+			return once.restoreGone(p)
+		case streamKeys:
+			return once.restoreKeys(p)
+		}
+		return held.load(s, section, last, p)
+	}
+	err = readSections(r, kind, &index, take, func(told streamTotals) (streamTotals, error) {
+		err := held.loaded(told)
+		return streamTotals{held.stats().Rows, held.digest()}, err
+	})
+	return index, once, err
+}
+
+// streamTotals are what the end of a stream says of it.
+type streamTotals struct{ rows, digest uint64 }
+
+// readSections reads a stream to its end and calls take with each section between
+// head and end, the memory of requests in its order behind all others. Cold rows
+// stand for rows as the section before. found returns what there should be at the
+// end, given what is told there.
+func readSections(r io.Reader, kind Kind, index *uint64, take func(s *streamReader, section, last byte, p []byte) error,
+	found func(told streamTotals) (streamTotals, error)) (err error) {
 	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
-	if index, err = s.head(entryCounters); err != nil {
-		return 0, nil, nil, err
+	if *index, err = s.head(kind); err != nil {
+		return err
 	}
-	load := &loading{stream: s, table: engine.New(), once: newOnce(), cold: rows}
-	if err := load.sections(); err != nil {
-		load.table.Close()
-		return 0, nil, nil, err
-	}
-	return index, load.table, load.once, nil
-}
-
-// loading is the state that a stream of counters makes.
-type loading struct {
-	stream *streamReader
-	table  *engine.Table
-	once   *once
-	cold   *cold.Group
-
-	page  engine.Page
-	named bool        // some rows are not read
-	base  engine.Page // the cold rows of a part that is carried
-	part  coldPart
-	loose int // carried parts that are in memory
-	// carried is set from a carried part on until hot rows come. The parts had ids
-	// above … below.
-	carried      bool
-	above, below uint64
-}
-
-// sections reads all behind the head.
-func (l *loading) sections() error {
-	for last := byte(streamRows); ; {
-		kind, payload, err := l.stream.next()
+	for last := byte(streamHead); ; {
+		section, payload, err := s.next()
 		if err != nil {
 			return err
 		}
-		if kind == streamEnd && last == streamKeys {
-			return l.end(payload)
+		if section == streamEnd && last == streamKeys {
+			told := streamTotals{}
+			if len(payload) >= 16 {
+				told = streamTotals{binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])}
+			}
+			totals, err := found(told)
+			if err != nil {
+				return err
+			}
+			return s.end(payload, totals.rows, totals.digest)
 		}
-		if !follows(kind, last) {
-			return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
+		if !inPlace(section, last) {
+			return misplaced(section, last)
 		}
-		if err := l.stream.allows(kind); err != nil {
+		if err := s.allows(section); err != nil {
 			return err
 		}
-		if last = kind; kind == streamCold || kind == streamCarried {
+		if err := take(s, section, last, payload); err != nil {
+			return err
+		}
+		if last = section; section == streamCold || section == streamCarried {
 			last = streamRows
 		}
-		if err := l.section(kind, payload); err != nil {
-			return err
-		}
 	}
 }
 
-// end holds what was read to what the stream says of it. Rows and digest of cold
-// rows that are named, and not read, are the stream's word, and their generation's
-// checksum stands for them.
-func (l *loading) end(payload []byte) error {
-	if err := l.settle(); err != nil {
+// inPlace reports whether a section may come behind another as far as the memory
+// of requests goes.
+func inPlace(section, last byte) bool {
+	switch {
+	case isOnce(last):
+		return isOnce(section) && section == last+1
+	case isOnce(section):
+		return section == streamProducers
+	}
+	return true
+}
+
+// isOnce reports whether a section is of the memory of requests.
+func isOnce(section byte) bool { return section >= streamProducers && section <= streamKeys }
+
+// misplaced refuses a section behind one that it does not follow.
+func misplaced(section, last byte) error {
+	return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, section, last)
+}
+
+// loadRows adds a section of rows to a table that holds only smaller keys.
+func loadRows(table *engine.Table, p []byte, page *engine.Page) error {
+	if err := parseRows(p, page, false); err != nil {
 		return err
 	}
-	rows, digest := l.table.Stats().Rows, l.table.Digest()
-	if l.named && len(payload) >= 16 {
-		rows, digest = binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])
-		l.table.Adopt(int64(rows), digest)
-	}
-	return l.stream.end(payload, rows, digest)
+	return loadPage(table, page)
 }
 
-// follows reports whether a section may come behind another, the head taken for
-// one of rows.
-func follows(kind, last byte) bool {
-	switch kind {
-	case streamRows, streamCold, streamCarried:
-		return last == streamRows
-	case streamProducers:
-		return last == streamRows
-	case streamGone, streamKeys:
-		return last == kind-1
-	}
-	return false
-}
-
-// section adds one section between head and end to the state.
-func (l *loading) section(kind byte, payload []byte) error {
-	switch kind {
-	case streamRows:
-		if err := l.settle(); err != nil {
-			return err
-		}
-		l.carried = false
-		if err := parseRows(payload, &l.page, false); err != nil {
-			return err
-		}
-		return l.load(&l.page)
-	case streamCold:
-		return l.loadNamed(payload)
-	case streamCarried:
-		return l.loadCarried(payload)
-	case streamProducers:
-		return l.once.restoreProducers(payload)
-	case streamGone:
-		return l.once.restoreGone(payload)
-	case streamKeys:
-		return l.once.restoreKeys(payload)
-	}
-	return fmt.Errorf("%w: section kind %d", errSnapshot, kind)
-}
-
-func (l *loading) load(p *engine.Page) error {
-	if err := l.table.Load(p); err != nil {
+func loadPage(table *engine.Table, page *engine.Page) error {
+	if err := table.Load(page); err != nil {
 		return fmt.Errorf("%w: %w", errSnapshot, err)
 	}
 	return nil

@@ -121,6 +121,43 @@ func widen(p *engine.Page, width int) {
 	p.Width, p.Counts = width, counts
 }
 
+// loading is a table of counters on its way out of a stream.
+type loading struct {
+	table *engine.Table
+	cold  *cold.Group
+
+	page  engine.Page
+	named bool        // some rows are not read
+	base  engine.Page // the cold rows of a part that is carried
+	part  coldPart
+	loose int // carried parts that are in memory
+	// carried is set from a carried part on until hot rows come. The parts had ids
+	// above … below.
+	carried      bool
+	above, below uint64
+}
+
+// loadRows adds hot rows.
+func (l *loading) loadRows(payload []byte) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	l.carried = false
+	return loadRows(l.table, payload, &l.page)
+}
+
+// end completes the table. Rows and digest of cold rows that are named, and not read,
+// are the stream's word, and their generation's checksum stands for them.
+func (l *loading) end(told streamTotals) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	if l.named {
+		l.table.Adopt(int64(told.rows), told.digest)
+	}
+	return nil
+}
+
 // loadNamed adds cold rows that are on this node's disk.
 func (l *loading) loadNamed(payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
@@ -146,17 +183,17 @@ const looseMax = 16
 
 // loadCarried adds cold rows that come with the stream, first in memory and then,
 // some together, as generations of this node.
-func (l *loading) loadCarried(payload []byte) error {
+func (l *loading) loadCarried(s *streamReader, payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
 		return err
 	}
-	if err := l.part.readBlocks(l.stream, &l.base); err != nil {
+	if err := l.part.readBlocks(s, &l.base); err != nil {
 		return err
 	}
 	if l.page.Merge(&l.part.over, &l.base); len(l.page.IDs) == 0 {
 		return nil
 	}
-	if err := l.load(&l.page); err != nil {
+	if err := loadPage(l.table, &l.page); err != nil {
 		return err
 	}
 	if l.below = l.part.last; !l.carried {
@@ -200,15 +237,16 @@ type Carried struct {
 	ended  bool
 }
 
-// CarryBlocks returns the snapshot that r has with its blocks put in, which are on
-// this node's disk. Added says how much longer that is. The caller closes it.
+// CarryBlocks returns the snapshot of counters that r has with its blocks put in,
+// which are on this node's disk. Added says how much longer that is. The caller
+// closes it.
 func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 	c := &Carried{stream: &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}, cold: rows}
 	kind, p, err := c.stream.next()
 	if err != nil {
 		return nil, err
 	}
-	if _, c.added, err = parseHead(kind, p, entryCounters); err != nil {
+	if _, c.added, err = parseHead(kind, p, KindCounters); err != nil {
 		return nil, err
 	}
 	if rows != nil {

@@ -1,107 +1,131 @@
 package raftfsm
 
 import (
-	"bufio"
-	"encoding/binary"
 	"fmt"
 	"io"
 
 	"github.com/countd/countd/engine"
 )
 
-// SnapshotFacts are what a snapshot of counters says of itself.
+// SnapshotFacts are what a snapshot of a shard says of itself.
 type SnapshotFacts struct {
 	Index  uint64 // of the last entry in it
 	Rows   uint64
-	Digest uint64 // of the rows; a table that they make has it
+	Digest uint64 // of what it holds; a shard that holds that has it
 }
 
-// VisitSnapshot reads a snapshot of counters, one that names no cold rows or carries
-// them, to its end, verifies its checksums
-// and its shape, and calls visit, unless that is nil, with each page of rows in
-// ascending order of keys. visit does not keep the page. The digest is the
-// stream's word: only a table of the rows can tell whether it holds. An error of
-// visit is returned as it is; any other refuses the stream.
-func VisitSnapshot(r io.Reader, visit func(*engine.Page) error) (SnapshotFacts, error) {
-	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
+// SnapshotVisitor is called with what a snapshot holds. Nothing that it is given
+// is kept. nil passes over what it is for.
+type SnapshotVisitor struct {
+	Rows    func(*engine.Page) error // of counters and unread, by ascending keys
+	Cursors func(*engine.Page) error // of unread, by ascending keys
+	Feed    func(user uint64, followees []Followee) error
+	Board   func(*BoardView) error
+}
+
+// VisitSnapshot reads a snapshot of a shard, one that names no cold rows or carries
+// them, to its end, verifies its checksums and its shape, and calls the visitor with what it holds. The digest is the
+// stream's word: only a shard that holds the same can tell whether it is true. An
+// error of the visitor is returned as it is; any other refuses the stream.
+func VisitSnapshot(r io.Reader, kind Kind, v SnapshotVisitor) (SnapshotFacts, error) {
 	var facts SnapshotFacts
-	var err error
-	if facts.Index, err = s.head(entryCounters); err != nil {
-		return facts, err
+	walk := snapshotWalk{visitor: v, kind: kind}
+	err := readSections(r, kind, &facts.Index, walk.section, func(told streamTotals) (streamTotals, error) {
+		facts.Rows, facts.Digest = walk.rows, told.digest
+		return streamTotals{walk.rows, told.digest}, nil
+	})
+	return facts, err
+}
+
+// snapshotWalk goes through what a snapshot holds.
+type snapshotWalk struct {
+	visitor SnapshotVisitor
+	kind    Kind
+	page    engine.Page
+	base    engine.Page // the cold rows of part
+	part    coldPart
+	feeds   feedReader
+	rows    uint64
+	last    uint64 // key of the row before, of its section's kind
+	behind  bool   // there is one
+}
+
+func (w *snapshotWalk) section(s *streamReader, kind, last byte, p []byte) error {
+	isCold := kind == streamCold || kind == streamCarried
+	if kind != last && !(isCold && last == streamRows) {
+		w.behind = false
 	}
-	v := visitor{visit: visit}
-	for last := byte(streamRows); ; {
-		kind, payload, err := s.next()
-		if err != nil {
-			return facts, err
-		}
-		if kind == streamEnd && last == streamKeys {
-			if len(payload) < 16 {
-				return facts, fmt.Errorf("%w: end of %d bytes", errSnapshot, len(payload))
+	switch {
+	case isOnce(kind):
+		return nil
+	case kind == streamRows && (last == streamHead || last == streamRows) && (w.kind == KindCounters || w.kind == KindUnread):
+		return w.table(p, w.visitor.Rows)
+	case isCold && (last == streamHead || last == streamRows):
+		return w.cold(s, kind, p)
+	case kind == streamCursors && last != streamSweep && w.kind == KindUnread:
+		return w.table(p, w.visitor.Cursors)
+	case kind == streamSweep && last != streamSweep && w.kind == KindUnread:
+		_, err := parseSweepState(p)
+		return err
+	case kind == streamFeeds && w.kind == KindFeed:
+		return w.feeds.section(p, func(user uint64, followees []Followee) error {
+			w.rows++
+			if w.visitor.Feed == nil {
+				return nil
 			}
-			facts.Rows, facts.Digest = v.rows, binary.LittleEndian.Uint64(payload[8:])
-			return facts, s.end(payload, facts.Rows, facts.Digest)
-		}
-		if !follows(kind, last) {
-			return facts, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
-		}
-		if err := s.allows(kind); err != nil {
-			return facts, err
-		}
-		switch last = kind; kind {
-		case streamRows:
-			err = v.section(payload)
-		case streamCarried:
-			last = streamRows
-			err = v.carried(s, payload)
-		case streamCold:
-			err = fmt.Errorf("%w: it names cold rows, which are another file's", errSnapshot)
-		}
-		if err != nil {
-			return facts, err
-		}
+			return w.visitor.Feed(user, followees)
+		})
+	case kind == streamBoard && last == streamHead && w.kind == KindBoard:
+		return w.board(p)
 	}
+	return misplaced(kind, last)
 }
 
-// visitor goes through the rows of a snapshot.
-type visitor struct {
-	visit func(*engine.Page) error
-	page  engine.Page
-	base  engine.Page
-	part  coldPart
-	rows  uint64
-	last  uint64 // key of the row before
+func (w *snapshotWalk) table(p []byte, visit func(*engine.Page) error) error {
+	if err := parseRows(p, &w.page, false); err != nil {
+		return err
+	}
+	return w.rowsOf(visit)
 }
 
-func (v *visitor) section(payload []byte) error {
-	if err := parseRows(payload, &v.page, false); err != nil {
+// cold visits a part of cold rows with its blocks.
+func (w *snapshotWalk) cold(s *streamReader, kind byte, p []byte) error {
+	if kind == streamCold {
+		return fmt.Errorf("%w: it names cold rows, which are another file's", errSnapshot)
+	}
+	if err := w.part.parse(p); err != nil {
 		return err
 	}
-	return v.rowsOf(&v.page)
-}
-
-// carried visits a part with its blocks.
-func (v *visitor) carried(s *streamReader, payload []byte) error {
-	if err := v.part.parse(payload); err != nil {
+	if err := w.part.readBlocks(s, &w.base); err != nil {
 		return err
 	}
-	if err := v.part.readBlocks(s, &v.base); err != nil {
-		return err
-	}
-	if v.page.Merge(&v.part.over, &v.base); len(v.page.IDs) == 0 {
+	if w.page.Merge(&w.part.over, &w.base); len(w.page.IDs) == 0 {
 		return nil
 	}
-	return v.rowsOf(&v.page)
+	return w.rowsOf(w.visitor.Rows)
 }
 
-func (v *visitor) rowsOf(p *engine.Page) error {
-	if first := p.IDs[0]; v.rows > 0 && first <= v.last {
-		return fmt.Errorf("%w: key %d behind %d", errSnapshot, first, v.last)
+// rowsOf visits the rows of page.
+func (w *snapshotWalk) rowsOf(visit func(*engine.Page) error) error {
+	if first := w.page.IDs[0]; w.behind && first <= w.last {
+		return fmt.Errorf("%w: key %d behind %d", errSnapshot, first, w.last)
 	}
-	v.rows += uint64(len(p.IDs))
-	v.last = p.IDs[len(p.IDs)-1]
-	if v.visit == nil {
+	w.rows += uint64(len(w.page.IDs))
+	w.last, w.behind = w.page.IDs[len(w.page.IDs)-1], true
+	if visit == nil {
 		return nil
 	}
-	return v.visit(p)
+	return visit(&w.page)
+}
+
+func (w *snapshotWalk) board(p []byte) error {
+	view, err := parseBoard(p)
+	if err != nil {
+		return err
+	}
+	w.rows = uint64(view.names())
+	if w.visitor.Board == nil {
+		return nil
+	}
+	return w.visitor.Board(view)
 }

@@ -20,10 +20,10 @@ const (
 	coldAtOnce = 16
 )
 
-// get fills rows, width counts a key, from this replica, cold rows too. The error is
+// get fills rows, width counts a key, from a table of this replica, cold rows too. The error is
 // one for which another replica may be asked, or ErrOverloaded.
-func (r *replica) get(keys []uint64, width int, rows []int64, deadline time.Time) error {
-	table := r.fsm.Table()
+func (r *replica) get(of Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
+	table := r.table(of)
 	missing := table.GetMany(keys, width, rows, nil)
 	if len(missing) == 0 {
 		return nil
@@ -70,7 +70,7 @@ func (r *replica) coldFailure(table *engine.Table, err error) error {
 		return nil
 	case errors.Is(err, cold.ErrBusy):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
-	case errors.Is(err, cold.ErrDamaged) && r.fsm.Table() == table:
+	case errors.Is(err, cold.ErrDamaged) && r.table(raftfsm.TableCounts) == table:
 		r.damaged.Store(true)
 		r.group.cfg.Logger.Error("cold rows of this replica cannot be read; others are asked", "group", r.group.cfg.Group, "err", err)
 	}
@@ -81,11 +81,14 @@ func (r *replica) coldFailure(table *engine.Table, err error) error {
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: applying it would end the process.
 func (n *Node) warm(w *Write, groups []*counterGroup) error {
+	if groups[0].kind != raftfsm.KindCounters { // others have no cold rows
+		return nil
+	}
 	var byShard [][]uint64
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
 		r, err := groups[s].led()
-		if err != nil || !r.fsm.Table().MayBeCold(key) {
+		if err != nil || !r.table(raftfsm.TableCounts).MayBeCold(key) {
 			continue
 		}
 		if byShard == nil {
@@ -104,7 +107,7 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 }
 
 func (r *replica) warm(keys []uint64, deadline time.Time) error {
-	err := r.get(keys, 1, make([]int64, len(keys)), deadline)
+	err := r.get(raftfsm.TableCounts, keys, 1, make([]int64, len(keys)), deadline)
 	if errors.Is(err, ErrNoQuorum) {
 		return fmt.Errorf("%w: its cold rows cannot be read: %w", ErrNoLeader, err)
 	}
@@ -113,16 +116,17 @@ func (r *replica) warm(keys []uint64, deadline time.Time) error {
 
 // warmSection is warm for a section that another node forwards.
 func (r *replica) warmSection(section []byte, deadline time.Time) error {
-	if !r.fsm.Table().MayBeCold(0) {
+	fsm, ok := r.fsm.(*raftfsm.Counters)
+	if !ok || !fsm.Table().MayBeCold(0) {
 		return nil
 	}
 	var keys []uint64
-	_, err := raftfsm.CheckSection(section, func(key uint64, _ *engine.Op) error {
-		if r.fsm.Table().MayBeCold(key) {
+	_, err := raftfsm.CheckSection(raftfsm.KindCounters, section, raftfsm.SectionVisitor{Op: func(_ Table, key uint64, _ *engine.Op) error {
+		if fsm.Table().MayBeCold(key) {
 			keys = append(keys, key)
 		}
 		return nil
-	})
+	}})
 	if err != nil || len(keys) == 0 {
 		return err
 	}

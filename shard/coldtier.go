@@ -168,6 +168,10 @@ func (n *Node) runCold() {
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
 
 func (n *Node) freeze(g *counterGroup, r *replica) {
+	fsm, ok := r.fsm.(*raftfsm.Counters)
+	if !ok { // others stay in memory
+		return
+	}
 	shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
 	old := n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards)
 	proceed := n.mayFreeze
@@ -177,7 +181,7 @@ func (n *Node) freeze(g *counterGroup, r *replica) {
 		proceed = func() bool { return n.mayFreeze() && n.headroom.memoryFull.Load() }
 	}
 	began := time.Now()
-	rows, err := r.fsm.Freeze(old, proceed)
+	rows, err := fsm.Freeze(old, proceed)
 	if err != nil {
 		n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", g.number, "err", err)
 	}

@@ -72,7 +72,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 	g, _ := n.groupsOf(ks)
 	r := g[0].replica.Load()
 	for range 2 {
-		if _, err := r.fsm.Freeze(func(uint64, uint64) bool { return true }, n.mayFreeze); err != nil {
+		if _, err := r.fsm.(*raftfsm.Counters).Freeze(func(uint64, uint64) bool { return true }, n.mayFreeze); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +158,8 @@ func countRows(t *testing.T, n *Node, ks *Keyspace) int {
 	}
 }
 
-// Cold rows answer as others do, and after a restart from snapshot and log.
+// Cold rows answer as others do, and after a restart from snapshot and log; so do
+// shards that have none.
 func TestColdRowsOfANode(t *testing.T) {
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, 0)
@@ -172,11 +173,32 @@ func TestColdRowsOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts, err := raftfsm.VisitSnapshot(snapshot, nil)
+	facts, err := raftfsm.VisitSnapshot(snapshot, raftfsm.KindCounters, raftfsm.SnapshotVisitor{})
 	if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 		t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 	}
 	snapshot.Close()
+	mustMove(t, n, 7, 1, 3)
+	mustFollow(t, n, 7, raftfsm.Followee{ID: 8, Posts: 9})
+	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+	for _, g := range n.groups.Load().all {
+		r := g.replica.Load()
+		if mayBeCold := r.group.cfg.Cold != nil; mayBeCold != (g.kind == raftfsm.KindCounters) {
+			t.Errorf("rows of a shard of %s may be cold: %v", g.kind, mayBeCold)
+		}
+		if g.kind == raftfsm.KindCounters {
+			continue
+		}
+		backup, err := n.OpenSnapshot(t.Context(), g.number)
+		if err != nil {
+			t.Fatal(err)
+		}
+		facts, err := raftfsm.VisitSnapshot(backup, g.kind, raftfsm.SnapshotVisitor{})
+		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
+			t.Errorf("a backup of %s: %+v, %v, of %+v", g.kind, facts, err, state)
+		}
+		backup.Close()
+	}
 	before := digests(n)
 	closeCold(t, n)
 	n = openColdNode(t, dir, 1, 0)
@@ -185,7 +207,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
 	g, _ := n.groupsOf(n.Keyspace("posts"))
-	if err := g[0].replica.Load().fsm.Table().Check(); err != nil {
+	if err := g[0].replica.Load().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
 		t.Error(err)
 	}
 }
@@ -253,7 +275,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
 		t.Errorf("the new replica has %+v, want %+v", got, want)
 	}
-	if err := there().fsm.Table().Check(); err != nil {
+	if err := there().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
 		t.Error(err)
 	}
 	checkCold(t, other, other.Keyspace("posts"), 1)

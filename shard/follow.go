@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -57,7 +58,8 @@ func (n *Node) follow() error {
 }
 
 func (n *Node) newCounterGroup(k *raftfsm.Keyspace, shard int) *counterGroup {
-	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name}
+	kind, _ := raftfsm.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
+	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind}
 	g.forward = n.newForwardLane(g)
 	return g
 }
@@ -80,7 +82,8 @@ func (n *Node) hold(all []*counterGroup, view *raftfsm.CatalogView) error {
 // does and has not been told that it is no member any more. Its vote may be
 // needed until then.
 func (n *Node) isHere(number uint32, view *raftfsm.CatalogView) bool {
-	if slices.Contains(view.Groups[number].Target, n.cfg.NodeKey) {
+	_, in := view.Nodes[n.cfg.NodeKey]
+	if in && view.EveryNode(number) || slices.Contains(view.Groups[number].Target, n.cfg.NodeKey) {
 		return true
 	}
 	_, err := os.Stat(n.groupDir(number))
@@ -91,17 +94,29 @@ func (n *Node) groupDir(number uint32) string {
 	return filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number))
 }
 
+// newReplica returns a replica before its first entry, and where its rows may be
+// besides: those of counters alone leave memory.
+func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
+	if g.kind != raftfsm.KindCounters {
+		return &replica{fsm: raftfsm.New(g.kind)}, nil, nil
+	}
+	rows, err := n.cold.Group(g.number)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &replica{fsm: raftfsm.NewCountersOver(rows)}, rows, nil
+}
+
 // openReplica opens this node's replica of a group. One that is new begins with
 // the group's first voters if it is among them, and waits to be added otherwise:
 // also if it was among them, and its first replica was given up.
 func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
-	rows, err := n.cold.Group(g.number)
+	r, rows, err := n.newReplica(g)
 	if err != nil {
 		return err
 	}
-	r := &replica{fsm: raftfsm.NewCountersOver(rows)}
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
-	cfg.StateBytes = func() uint64 { return r.fsm.Table().Stats().Bytes }
+	cfg.StateBytes = r.fsm.Bytes
 	cfg.Cold = rows
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
@@ -111,7 +126,7 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
-	r.proposer = newProposer(r.group, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
+	r.proposer = newProposer(r.group, g.kind, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil

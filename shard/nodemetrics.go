@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
 )
 
 // registerGauges registers what is read from the groups when it is asked for.
@@ -52,61 +52,59 @@ func (n *Node) registerGauges() error {
 			return fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
+	if err := n.registerKinds(); err != nil {
+		return err
+	}
 	return n.registerCold()
 }
 
-// registerCold registers what the rows on disk tell. There is no store before Open is
-// nearly done.
-func (n *Node) registerCold() error {
-	tables := func(value func(*engine.Stats) uint64) func(*cold.Stats) float64 {
-		return func(*cold.Stats) float64 {
-			total := uint64(0)
-			for _, g := range n.groups.Load().all {
-				if r := g.replica.Load(); r != nil {
-					stats := r.fsm.Table().Stats()
-					total += value(&stats)
-				}
+// registerKinds registers what the replicas hold, by kind.
+func (n *Node) registerKinds() error {
+	for _, kind := range []raftfsm.Kind{raftfsm.KindCounters, raftfsm.KindUnread, raftfsm.KindFeed, raftfsm.KindBoard} {
+		for _, g := range []struct {
+			name, help string
+			value      func(engine.Stats) uint64
+		}{
+			{"countd_held_rows", "Rows that the node's replicas hold: rows of counts, with those of cursors; users with a feed; channels and dots.",
+				func(s engine.Stats) uint64 { return s.Rows }},
+			{"countd_held_bytes", "Memory of what the node's replicas hold.", func(s engine.Stats) uint64 { return s.Bytes }},
+		} {
+			opts := prometheus.GaugeOpts{Name: g.name, Help: g.help, ConstLabels: prometheus.Labels{"kind": kind.String()}}
+			err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, func() float64 { return n.held(kind, g.value) }))
+			if err != nil {
+				return fmt.Errorf("cannot register metrics: %w", err)
 			}
-			return float64(total)
 		}
 	}
-	for _, m := range []struct {
-		name, help string
-		counter    bool
-		value      func(*cold.Stats) float64
-	}{
-		{"countd_rows", "Rows of the node's shards, in memory and on disk.", false,
-			tables(func(s *engine.Stats) uint64 { return s.Rows })},
-		{"countd_cold_rows", "Rows that are on disk instead of in memory.", false,
-			tables(func(s *engine.Stats) uint64 { return s.ColdRows })},
-		{"countd_cold_bytes", "Bytes of the packed rows on disk.", false,
-			tables(func(s *engine.Stats) uint64 { return s.ColdBytes })},
-		{"countd_cold_disk_bytes", "Bytes of all files of rows on disk.", false, func(s *cold.Stats) float64 { return float64(s.DiskBytes) }},
-		{"countd_cold_cache_bytes", "Memory of blocks of cold rows that were read.", false, func(s *cold.Stats) float64 { return float64(s.CacheBytes) }},
-		{"countd_cold_cache_hits_total", "Blocks of cold rows that were found in memory.", true, func(s *cold.Stats) float64 { return float64(s.Hits) }},
-		{"countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.", true, func(s *cold.Stats) float64 { return float64(s.Misses) }},
-		{"countd_cold_block_read_seconds_total", "Time that those reads took.", true, func(s *cold.Stats) float64 { return s.ReadSeconds }},
-		{"countd_cold_refused_total", "Reads of cold rows that were refused because too many waited.", true, func(s *cold.Stats) float64 { return float64(s.Refused) }},
-		{"countd_cold_damaged_total", "Blocks of cold rows that were not what was written.", true, func(s *cold.Stats) float64 { return float64(s.Damaged) }},
-		{"countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", true,
-			func(*cold.Stats) float64 { return float64(n.coldMoved.Load()) }},
-	} {
-		value := func() float64 {
-			var stats cold.Stats
-			if store := n.coldStore.Load(); store != nil {
-				stats = store.Stats()
-			}
-			return m.value(&stats)
-		}
-		var collector prometheus.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.name, Help: m.help}, value)
-		if m.counter {
-			collector = prometheus.NewCounterFunc(prometheus.CounterOpts{Name: m.name, Help: m.help}, value)
-		}
-		if err := n.cfg.Metrics.Register(collector); err != nil {
-			return fmt.Errorf("cannot register metrics: %w", err)
-		}
+	dropped := prometheus.CounterOpts{
+		Name: "countd_cursor_rows_dropped_total",
+		Help: "Users whose cursors this node's replicas dropped because they were idle, since the process began.",
+	}
+	if err := n.cfg.Metrics.Register(prometheus.NewCounterFunc(dropped, n.cursorsDropped)); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
 	}
 	return nil
+}
+
+// held sums a number over the replicas of a kind.
+func (n *Node) held(kind raftfsm.Kind, value func(engine.Stats) uint64) float64 {
+	total := uint64(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && g.kind == kind {
+			total += value(r.fsm.State().Stats)
+		}
+	}
+	return float64(total)
+}
+
+func (n *Node) cursorsDropped() float64 {
+	dropped := uint64(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindUnread {
+			dropped += r.fsm.(*raftfsm.Unread).Dropped()
+		}
+	}
+	return float64(dropped)
 }
 
 func (n *Node) logAheadSeconds() float64 {

@@ -86,6 +86,7 @@ type scan struct {
 	width  int
 	shards int
 	chunk  int
+	table  Table
 }
 
 // run is the next rows of one shard, those that are read and those behind.
@@ -109,7 +110,7 @@ func (s *scan) fill(r *run) error {
 		return err
 	}
 	if rep != nil {
-		r.ids, r.rows, err = rep.readRun(r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+		r.ids, r.rows, err = rep.readRun(s.table, r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
 	}
 	if rep == nil || err != nil {
 		if err := s.fillElsewhere(r); err != nil {
@@ -127,10 +128,10 @@ func (s *scan) fill(r *run) error {
 	return nil
 }
 
-// readRun appends up to chunk rows from a key on to keys and rows. If cold rows cannot
-// be read, what it returns means nothing and another replica may be asked.
-func (r *replica) readRun(from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
-	table := r.fsm.Table()
+// readRun appends up to chunk rows of a table from a key on to keys and rows. If cold
+// rows cannot be read, what it returns means nothing and another replica may be asked.
+func (r *replica) readRun(of Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
+	table := r.table(of)
 	err := table.Scan(from, width, func(p *engine.Page) bool {
 		take := min(len(p.IDs), chunk-len(keys))
 		keys = append(keys, p.IDs[:take]...)
@@ -144,7 +145,7 @@ func (r *replica) readRun(from uint64, width, chunk int, keys []uint64, rows []i
 func (s *scan) fillElsewhere(r *run) error {
 	request := appendRead(nil, &remoteRead{
 		group: r.group.number, consistency: s.opt.Consistency, staleness: s.opt.MaxStaleness,
-		index: s.opt.Token.Index(r.group.number), width: s.width,
+		index: s.opt.Token.Index(r.group.number), width: s.width, of: readOf(s.table),
 	})
 	request = binary.AppendUvarint(binary.AppendUvarint(request, r.from), uint64(s.chunk))
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
@@ -190,12 +191,15 @@ func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
 	if err := r.end(); err != nil {
 		return nil, err
 	}
+	if q.of == readFeeds {
+		return nil, fmt.Errorf("%w: a scan of feeds", errBadCall)
+	}
 	deadline := time.Now().Add(readWaitMax)
 	rep, err := n.replicaFor(q, deadline)
 	if err != nil {
 		return nil, err
 	}
-	keys, rows, err := rep.readRun(from, q.width, chunk, nil, nil)
+	keys, rows, err := rep.readRun(q.of.table(), from, q.width, chunk, nil, nil)
 	if err != nil {
 		return nil, err
 	}
