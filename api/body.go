@@ -40,6 +40,16 @@ var (
 	changeSet = change{"set", engine.OpSet}
 )
 
+// rowMember is what the id of a row is called.
+func (r *request) rowMember() string { return rowMember(r.keyspace) }
+
+func rowMember(ks *shard.Keyspace) string {
+	if ks != nil && ks.Kind == shard.KindUnread {
+		return "user"
+	}
+	return "id"
+}
+
 // opPath is the JSON path of a member of the ith op.
 func opPath(i int, member string) string {
 	switch {
@@ -84,6 +94,14 @@ func (r *request) decoded() error {
 		return r.cursor.err
 	}
 	return nil
+}
+
+// optional is the body of a call that needs none: an empty one stands for {}.
+func optional(body []byte) []byte {
+	if len(body) == 0 {
+		return []byte("{}")
+	}
+	return body
 }
 
 // seen remembers which members of an object were read, a bit for each.
@@ -183,23 +201,23 @@ func (r *request) decodeOp(i int, ch change) {
 	for n := 0; c.next(n, '}'); n++ {
 		key := c.key()
 		switch {
-		case string(key) == "id" && !hasID:
+		case string(key) == r.rowMember() && !hasID:
 			hasID = true
 			var ok bool
 			if op.ID, ok = c.id(); !ok {
-				c.fail(opPath(i, "id"), notUint64)
+				c.fail(opPath(i, r.rowMember()), notUint64)
 			}
 		case string(key) == ch.member && !hasCells:
 			hasCells = true
 			r.decodeCells(i, ch.member)
-		case string(key) == "id" || string(key) == ch.member:
+		case string(key) == r.rowMember() || string(key) == ch.member:
 			c.fail(opPath(i, string(key)), givenTwice)
 		default:
 			c.fail(opPath(i, shown(key)), noSuchFld)
 		}
 	}
 	if c.err == nil && !hasID {
-		c.fail(opPath(i, "id"), missing)
+		c.fail(opPath(i, r.rowMember()), missing)
 	}
 	if c.err == nil && !hasCells {
 		c.fail(opPath(i, ch.member), missing)

@@ -157,7 +157,7 @@ func (r *request) withOps(err error) error {
 			op = bodyOp
 		}
 		f, _ := faultOf(err)
-		f.field = opPath(op, "id")
+		f.field = opPath(op, r.rowMember())
 		f.message = f.field + ": it has no row yet, and " + f.message
 		return f
 	}
@@ -166,6 +166,10 @@ func (r *request) withOps(err error) error {
 		return err
 	}
 	partial = &shard.PartialError{Err: err}
+	if r.takes&takesID != 0 {
+		partial.Unknown = []uint64{r.id}
+		return partial
+	}
 	for i := range w.Ops {
 		partial.Unknown = append(partial.Unknown, w.Ops[i].ID)
 	}

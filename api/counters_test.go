@@ -86,9 +86,12 @@ func TestKeyspaces(t *testing.T) {
 		{"use", "POST", "/v1/counters/clips/incr", `{"ops":[{"id":"1","add":{"skip":1}}],"want":"none"}`, 200,
 			`{"applied":1,"duplicate":false,"token":"AgAAAAABAQ"}`},
 		{"list", "GET", "/v1/keyspaces", "", 200,
-			`{"keyspaces":[{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
+			`{"keyspaces":[{"name":"board","kind":"board","columns":[],"shards":1},` +
+				`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
+				`{"name":"feed","kind":"feed","columns":[],"shards":4},` +
 				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":4},` +
 				`{"name":"songs","kind":"counters","columns":["play"],"shards":2},` +
+				`{"name":"unread","kind":"unread","columns":["at","comment","like","dm"],"shards":4},` +
 				`{"name":"users","kind":"counters","columns":["posts","followers","following"],"shards":4}]}`},
 	})
 }

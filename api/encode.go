@@ -19,12 +19,29 @@ func appendID(dst []byte, id uint64) []byte {
 	return append(dst, '"')
 }
 
-// appendRow appends {"id":"…","counts":{…}} without the closing brace, so that a
+// appendRow appends {"id":"…","counts":{…}}, of a user "user", without the closing brace, so that a
 // caller may add to it. row is the whole row; columns says which of it to show.
 func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
-	dst = append(dst, `{"id":`...)
-	dst = appendID(dst, id)
-	dst = append(dst, `,"counts":{`...)
+	dst = appendMember(dst, ks, id)
+	dst = append(dst, ',')
+	return appendCounts(dst, ks, columns, row)
+}
+
+// appendMember appends {"id":"…" or, of a user, {"user":"…".
+func appendMember(dst []byte, ks *shard.Keyspace, id uint64) []byte {
+	dst = append(append(dst, `{"`...), rowMember(ks)...)
+	return appendID(append(dst, `":`...), id)
+}
+
+// appendCounts appends "counts":{…}.
+func appendCounts(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
+	dst = append(dst, `"counts":`...)
+	return appendColumns(dst, ks, columns, row)
+}
+
+// appendColumns appends {"column":count,…}.
+func appendColumns(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
+	dst = append(dst, '{')
 	for i, column := range columns {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -129,8 +146,7 @@ func appendOutcome(dst []byte, w *shard.Write) []byte {
 // appendRefused appends {"id":"…","error":{…}} for an op that overflowed.
 func appendRefused(dst []byte, w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) []byte {
 	f := overflowFault(ks, overflow)
-	dst = append(dst, `{"id":`...)
-	dst = appendID(dst, w.Ops[overflow.Op].ID)
+	dst = appendMember(dst, ks, w.Ops[overflow.Op].ID)
 	dst = append(dst, `,"error":`...)
 	dst = appendError(dst, f.code, f.message, f.field)
 	return append(dst, '}')

@@ -26,6 +26,7 @@ type fakeNode struct {
 		writes    uint64
 		fault     string
 		lastRead  shard.ReadOptions
+		shards    *fakeShards
 		writeBy   time.Time // deadline of the last write
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
@@ -47,9 +48,13 @@ func (n *fakeNode) reset() {
 	n.mu.elsewhere = nil
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
+	n.mu.shards = newFakeShards()
 	for _, ks := range []shard.Keyspace{
 		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
 		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 4},
+		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 4},
+		{Name: "feed", Kind: shard.KindFeed, Columns: []string{}, Shards: 4},
+		{Name: "board", Kind: shard.KindBoard, Columns: []string{}, Shards: 1},
 	} {
 		n.mu.keyspaces[ks.Name] = &ks
 		n.mu.rows[ks.Name] = map[uint64][]int64{}
@@ -215,8 +220,12 @@ func (n *fakeNode) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.R
 		return err
 	}
 	clear(rows)
+	table := n.mu.rows[ks.Name]
+	if ks.Kind == shard.KindUnread {
+		table = n.mu.shards.counts
+	}
 	for i, id := range ids {
-		copy(rows[i*width:(i+1)*width], n.mu.rows[ks.Name][id])
+		copy(rows[i*width:(i+1)*width], table[id])
 	}
 	return nil
 }
@@ -228,6 +237,12 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		return err
 	}
 	n.mu.writeBy = w.Deadline
+	if ks.Kind != shard.KindCounters {
+		n.mu.shards.write(ks, w)
+		n.mu.writes++
+		w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
+		return nil
+	}
 	rows := n.mu.rows[ks.Name]
 	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {

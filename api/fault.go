@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 // The codes of errors, which are part of the public contract.
@@ -87,6 +88,7 @@ var backendFaults = []struct {
 	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
 	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace},
+	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
 }
 
 // faultOf tells an error of a handler to the client. It reports false for one

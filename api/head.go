@@ -42,10 +42,18 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 			return err
 		}
 	}
-	if r.takes&takesID != 0 {
+	if r.takes&takesUnread != 0 {
+		if err := r.findUnread(); err != nil {
+			return err
+		}
+	}
+	if r.takes&takesName != 0 && !isName(r.name) {
+		return invalid("name", notName)
+	}
+	if r.takes&(takesID|takesNotice) != 0 {
 		var ok bool
 		if r.id, ok = parseUint64(to.id); !ok {
-			return invalid("id", notUint64)
+			return invalid(r.idName(), notUint64)
 		}
 	}
 	if r.takes&takesAnything != 0 {
@@ -65,11 +73,13 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	return r.checkBody(ctx)
 }
 
+// errNoCluster is of a node that knows no keyspace: every cluster has some.
+var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
+
 func (r *request) findKeyspace() error {
 	r.keyspace = r.backend.Keyspace(string(r.name))
 	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
-		// Every cluster has some: this node does not know its cluster yet.
-		return fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
+		return errNoCluster
 	}
 	if r.keyspace == nil {
 		if err := r.catchUp(); err != nil {
@@ -91,8 +101,12 @@ func (r *request) findKeyspace() error {
 func (r *request) catchUp() error {
 	ctx, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
+	name := string(r.name)
+	if r.takes&takesUnread != 0 {
+		name = shard.KeyspaceUnread // the name is a channel's, or a dot's
+	}
 	err := r.backend.CatchUp(ctx)
-	r.keyspace, r.caughtUp = r.backend.Keyspace(string(r.name)), err == nil
+	r.keyspace, r.caughtUp = r.backend.Keyspace(name), err == nil
 	return err
 }
 
@@ -214,7 +228,9 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 			case isRead && (string(name) == consistency || string(name) == maxStaleness):
 				return invalid(string(name), givenTwice)
 			default:
-				return invalid(shown(name), "no such parameter of the query")
+				if err := r.readUnreadParameter(name, value, &s); err != nil {
+					return err
+				}
 			}
 		}
 	}

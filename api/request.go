@@ -6,6 +6,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 // request is what one call under way knows and the buffers that it needs. It is
@@ -18,6 +19,7 @@ type request struct {
 	name     []byte          // {keyspace} of the path
 	takes    takes           // what the endpoint has to do with
 	id       uint64          // when the endpoint takes one
+	asked    asked           // parameters of reads of unread numbers
 	received time.Time       // when the request's last byte came
 	timeout  time.Duration   // of received to the deadline
 	deadline time.Time
@@ -33,6 +35,7 @@ type request struct {
 	ids      []uint64
 	columns  []uint8 // to show, by number, in the order to show them
 	rows     []int64
+	poll     unread.Poll
 }
 
 // Requests that grew beyond these are left to the collector, so that a few huge
@@ -65,6 +68,7 @@ func (p *requestPool) release(r *request) {
 
 // reset forgets the call and keeps the buffers.
 func (r *request) reset() {
+	r.poll.Channels, r.poll.Dots = r.poll.Channels[:0], r.poll.Dots[:0]
 	clear(r.write.Ops) // they point at cells of an array that may be gone
 	*r = request{
 		write: shard.Write{
@@ -81,5 +85,6 @@ func (r *request) reset() {
 		ids:      r.ids[:0],
 		columns:  r.columns[:0],
 		rows:     r.rows[:0],
+		poll:     r.poll,
 	}
 }

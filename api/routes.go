@@ -24,7 +24,7 @@ func (e *endpoint) writesRows() bool {
 }
 
 // takes is a set of what an endpoint has to do with.
-type takes uint16
+type takes uint32
 
 const (
 	takesBody     takes = 1 << iota // others refuse one
@@ -36,7 +36,16 @@ const (
 	takesAnything                   // and lets it be: for probes, which bring what they like
 	takesChange                     // of the cluster, which no page of another site may ask for
 	takesStream                     // a body that the call reads itself
+	takesUnread                     // the keyspace of unread numbers, whose rows are users
+	takesName                       // {channel} or {dot} of the path
+	takesNotice                     // {seq} of the path
+	takesSince                      // these of the query
+	takesDetail
+	takesNames
 )
+
+// takesUser is what a call about one user has: {user} of the path.
+const takesUser = takesID | takesUnread
 
 // resource is one path and what its methods do.
 type resource struct {
@@ -52,6 +61,7 @@ type routes struct {
 	actions map[string]*resource // /v1/counters/{keyspace}/<action>
 	row     *resource            // /v1/counters/{keyspace}/{id}
 	columns *resource            // /v1/keyspaces/{keyspace}/columns
+	unread  unreadPaths          // of unread numbers
 	admin   adminPaths           // /v1/admin/…
 	none    *endpoint            // for the metrics of requests that match nothing
 }
@@ -107,6 +117,7 @@ func newRoutes(m *metrics) *routes {
 			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
 		}),
 		columns: post("keyspaces_columns", takesWrite, (*Server).addColumns),
+		unread:  newUnreadPaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
 		none:    &endpoint{name: "none", observers: m.observersOf("none")},
 	}
@@ -153,6 +164,9 @@ func (t *routes) match(path []byte) target {
 		if len(keyspace) > 0 && string(last) == "columns" {
 			return target{resource: t.columns, keyspace: keyspace}
 		}
+	}
+	if to := t.unread.match(path); to.resource != nil {
+		return to
 	}
 	return t.admin.match(path)
 }

@@ -20,7 +20,9 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 const (
@@ -45,6 +47,10 @@ type Backend interface {
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
 	Write(ks *shard.Keyspace, w *shard.Write) error
+	// Cursors is Get for the cursors of users.
+	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
+	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	Status() shard.Status
 	// Ready returns nil when every group can serve, else why not.
@@ -55,6 +61,7 @@ type Backend interface {
 // end it with Shutdown.
 type Server struct {
 	cfg      Config
+	unread   *unread.Numbers
 	metrics  *metrics
 	routes   *routes
 	requests requestPool
@@ -84,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
 		}
 	}
-	s := &Server{cfg: cfg, metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
+	s := &Server{cfg: cfg, unread: unread.New(cfg.Backend), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.http = &fasthttp.Server{

@@ -52,6 +52,16 @@ func (id *ID) UnmarshalJSON(text []byte) error {
 	return err
 }
 
+// MarshalText and UnmarshalText are for ids that are keys of an object.
+func (id ID) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(id), 10), nil }
+
+// UnmarshalText reads the decimal form.
+func (id *ID) UnmarshalText(text []byte) error {
+	parsed, err := ParseID(string(text))
+	*id = parsed
+	return err
+}
+
 // Count is one column of a row.
 type Count struct {
 	Column string

@@ -127,8 +127,8 @@ func (p *plan) empty(key string) bool {
 		if !known || contains(p.targets[g], key) || contains(facts.Voters, key) {
 			return false
 		}
-		if g != raftfsm.CatalogGroup && contains(facts.NonVoters, key) {
-			return false // of the catalog's group all nodes are members
+		if !p.everywhere[g] && contains(facts.NonVoters, key) {
+			return false // of some groups all nodes are members
 		}
 	}
 	return true

@@ -90,6 +90,13 @@ func TestPlan(t *testing.T) {
 			settle(v, raftfsm.CatalogGroup, []string{"a", "b", "c"}, "a")
 			v.Groups[raftfsm.CatalogGroup] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, []string{"remove node d: it is leaving and holds no replica"}},
+		{"nor for the board's, which has all nodes and is no load", abc(4, 4), func(v *View) {
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			v.Catalog.Keyspaces["k"] = raftfsm.Keyspace{Name: "k", Kind: "board", Shards: 4, FirstGroup: 1}
+			for g := range uint32(4) {
+				v.Groups[g+1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			}
+		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"not while a group is without a leader", abc(4, 2), func(v *View) {
 			setNode(v, "d", in(raftfsm.NodeLeaving))
 			delete(v.Groups, 2)

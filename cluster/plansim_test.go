@@ -74,7 +74,7 @@ func (s *sim) create(name string, shards int) {
 	if err != nil {
 		return // nobody takes replicas
 	}
-	command := &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{Name: name, Shards: shards}, Replicas: replicas}
+	command := &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{Name: name, Kind: "counters", Shards: shards}, Replicas: replicas}
 	if no := s.apply(&raftfsm.CatalogCommand{Create: command}); no != "" {
 		s.t.Fatalf("keyspace %s: %s", name, no)
 	}

@@ -18,6 +18,9 @@ type plan struct {
 	keys     []string // of nodes, ascending
 	groups   []uint32 // that are placed, ascending
 	names    map[uint32]string
+	// everywhere are the groups that all nodes are members of: they are small, and
+	// no load.
+	everywhere map[uint32]bool
 
 	targets map[uint32][]string
 	leaders map[uint32]string // of groups whose leader is heard of
@@ -36,9 +39,10 @@ func newPlan(view *View) *plan {
 		view: view, settings: view.Settings, nodes: c.Nodes, names: groupNames(c),
 		keys: slices.Sorted(maps.Keys(c.Nodes)), groups: slices.Sorted(maps.Keys(c.Groups)),
 		targets: map[uint32][]string{}, leaders: map[uint32]string{},
-		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{},
+		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{},
 	}
 	for _, g := range p.groups {
+		p.everywhere[g] = c.EveryNode(g)
 		p.setTarget(g, c.Groups[g].Target)
 		facts, known := view.Groups[g]
 		if known {
@@ -85,7 +89,7 @@ func sameSet(a, b []string) bool {
 }
 
 func (p *plan) setTarget(g uint32, target []string) {
-	if g != raftfsm.CatalogGroup { // which is small, and everywhere
+	if !p.everywhere[g] {
 		for _, key := range p.targets[g] {
 			p.load[key]--
 		}
@@ -97,10 +101,10 @@ func (p *plan) setTarget(g uint32, target []string) {
 }
 
 func (p *plan) setLeader(g uint32, leader string) {
-	if was := p.leaders[g]; was != "" && g != raftfsm.CatalogGroup {
+	if was := p.leaders[g]; was != "" && !p.everywhere[g] {
 		p.leads[was]--
 	}
-	if leader != "" && g != raftfsm.CatalogGroup {
+	if leader != "" && !p.everywhere[g] {
 		p.leads[leader]++
 	}
 	p.leaders[g] = leader
@@ -157,7 +161,7 @@ func (p *plan) moves(g uint32) bool {
 		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
 	}
 	return !sameSet(facts.Voters, p.view.Catalog.Groups[g].Target) ||
-		g != raftfsm.CatalogGroup && len(facts.NonVoters) > 0
+		!p.everywhere[g] && len(facts.NonVoters) > 0
 }
 
 // waitsForDead reports whether a group's move stands still because the node that

@@ -6,7 +6,8 @@ import "sync/atomic"
 // leaves.
 
 // Apply applies ops in their order. If width is not 0 it fills rows, width
-// counts an op, with each op's row right after it. It appends an Overflow for
+// counts an op, with each op's row right after it, or with what an OpTake took. It
+// appends an Overflow for
 // each op that it refused to overflows and returns that; a refused op changes
 // nothing. Cells name columns below ColumnsMax; anything else is the caller's
 // fault and panics. It does not allocate but for new rows and overflows, and
@@ -87,7 +88,7 @@ func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
 	if at.s.covers(op.ID) {
 		slot = at.s.find(at.p)
 	}
-	if slot >= 0 && op.Kind != OpDelete && t.applyWordLocked(op, at, slot) {
+	if slot >= 0 && op.Kind < OpDelete && t.applyWordLocked(op, at, slot) {
 		at.s.load(slot, dst)
 		return 0, true
 	}
@@ -103,7 +104,11 @@ func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
 		copy(dst, old)
 		return column, false
 	}
-	copy(dst, row)
+	if copy(dst, row); op.Kind == OpTake {
+		for c := range dst {
+			dst[c] = old[c] - row[c]
+		}
+	}
 	t.replaceLocked(at.i, slot, op.ID, old, row)
 	return 0, true
 }
@@ -116,8 +121,12 @@ func (op *Op) change(row []int64) (uint8, bool) {
 		return 0, true
 	}
 	for _, c := range op.Cells {
-		if op.Kind == OpSet {
+		switch op.Kind {
+		case OpSet:
 			row[c.Column] = c.Value
+			continue
+		case OpTake:
+			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
 			continue
 		}
 		sum, ok := addInt64(row[c.Column], c.Value)

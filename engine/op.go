@@ -17,9 +17,15 @@ const (
 	OpSet OpKind = 2
 	// OpDelete makes every column zero, which is the same as an absent row.
 	OpDelete OpKind = 3
+	// OpTake takes away from each cell's column as many as its value, but no more
+	// than are there: a count is not taken below 0, and of one that is below 0
+	// nothing is taken. Its result row holds what was taken instead of what is
+	// left. Values are not below 0.
+	OpTake OpKind = 4
 )
 
-// Cell is one column of an Op and its delta (OpAdd) or value (OpSet).
+// Cell is one column of an Op and its delta (OpAdd), value (OpSet) or the most to
+// take (OpTake).
 type Cell struct {
 	Column uint8 // below ColumnsMax
 	Value  int64

@@ -83,7 +83,7 @@ func AppendCatalogEntry(dst []byte, command *CatalogCommand) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
 	}
-	dst = append(dst, entryVersion, entryCatalog, 0, 0, sectionCatalog)
+	dst = append(dst, entryVersion, byte(kindCatalog), 0, 0, sectionCatalog)
 	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
 	return SealEntry(dst), nil
 }
@@ -97,7 +97,7 @@ func parseCatalogEntry(entry []byte) (*CatalogCommand, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind != entryCatalog || section != sectionCatalog || len(rest) > 0 {
+	if kind != byte(kindCatalog) || section != sectionCatalog || len(rest) > 0 {
 		return nil, fmt.Errorf("%w: kind %d, section %d in the group of the catalog", errEntry, kind, section)
 	}
 	command := &CatalogCommand{}

@@ -45,6 +45,9 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
 		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
 	}
+	if !v.Takes(c.Kind) {
+		return refused("a keyspace of kind %q in a cluster of version %d", c.Kind, v.ClusterVersion)
+	}
 	if len(v.Keyspaces) >= KeyspacesMax {
 		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
 	}
@@ -87,4 +90,19 @@ func (c *AddColumnsEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	}
 	v.Keyspaces[k.Name] = k
 	return CatalogResult{Keyspace: k}, len(k.Columns) > len(was.Columns)
+}
+
+// EveryNode reports whether all nodes are members of a group, those that are not
+// to vote without a vote, so that each can read it by itself: the catalog's own, and
+// the board's.
+func (v *CatalogView) EveryNode(group uint32) bool {
+	if group == CatalogGroup {
+		return true
+	}
+	for _, k := range v.Keyspaces {
+		if k.Kind == KindBoard.String() && group-k.FirstGroup < uint32(k.Shards) {
+			return true
+		}
+	}
+	return false
 }

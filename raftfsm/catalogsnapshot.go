@@ -23,7 +23,7 @@ type catalogSnapshot struct{ view *CatalogView }
 func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
 	body := s.view.encoded()
 	w := &streamWriter{w: bufio.NewWriter(sink)}
-	if err := w.head(entryCatalog, s.view.Applied); err != nil {
+	if err := w.head(kindCatalog, s.view.Applied); err != nil {
 		return err
 	}
 	if err := w.section(streamCatalog, func(b []byte) []byte { return append(b, body...) }); err != nil {
@@ -51,7 +51,7 @@ func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 
 func readCatalog(r io.Reader) (*CatalogView, error) {
 	s := &streamReader{r: bufio.NewReader(r)}
-	index, err := s.head(entryCatalog)
+	index, err := s.head(kindCatalog)
 	if err != nil {
 		return nil, err
 	}

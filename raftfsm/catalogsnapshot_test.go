@@ -90,7 +90,7 @@ func TestCatalogSnapshot(t *testing.T) {
 func TestCatalogSnapshotOfAnotherDigest(t *testing.T) {
 	view := goldenCatalog(t).View()
 	parts := []streamPart{{streamCatalog, view.encoded()}}
-	if err := restore(NewCatalog(), streamOf(entryCatalog, 1, parts, 1, view.Digest()+1)); !errors.Is(err, errSnapshot) {
+	if err := restore(NewCatalog(), streamOf(kindCatalog, 1, parts, 1, view.Digest()+1)); !errors.Is(err, errSnapshot) {
 		t.Errorf("restored: %v", err)
 	}
 }
@@ -146,7 +146,7 @@ func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
 				t.Fatal(err)
 			}
 			view.ownMaps()
-			stream := streamOf(entryCatalog, 1, []streamPart{{streamCatalog, []byte(test.body)}}, uint64(test.keys), view.Digest())
+			stream := streamOf(kindCatalog, 1, []streamPart{{streamCatalog, []byte(test.body)}}, uint64(test.keys), view.Digest())
 			err := restore(NewCatalog(), stream)
 			if test.ok && err != nil || !test.ok && !errors.Is(err, errSnapshot) {
 				t.Errorf("restored: %v", err)
@@ -164,7 +164,7 @@ func FuzzCatalogEntry(f *testing.F) {
 		f.Add(entry[9 : len(entry)-entryCRCSize])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		entry := append([]byte{entryVersion, entryCatalog, 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry := append([]byte{entryVersion, byte(kindCatalog), 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
 		command, err := parseCatalogEntry(SealEntry(append(entry, body...)))
 		if err != nil {
 			if !errors.Is(err, errEntry) {
@@ -194,7 +194,7 @@ func FuzzCatalogCommands(f *testing.F) {
 		f.Add(uint8(3), entry[9:len(entry)-entryCRCSize])
 	}
 	f.Fuzz(func(t *testing.T, behind uint8, body []byte) {
-		entry := append([]byte{entryVersion, entryCatalog, 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry := append([]byte{entryVersion, byte(kindCatalog), 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
 		entry = SealEntry(append(entry, body...))
 		if _, err := parseCatalogEntry(entry); err != nil {
 			return
@@ -243,7 +243,7 @@ func FuzzReadCatalog(f *testing.F) {
 		view := &CatalogView{}
 		_ = strictJSON(body, view) // what it cannot read, restore refuses
 		view.ownMaps()
-		stream := streamOf(entryCatalog, index, []streamPart{{streamCatalog, body}}, keyspaces, view.Digest())
+		stream := streamOf(kindCatalog, index, []streamPart{{streamCatalog, body}}, keyspaces, view.Digest())
 		if err := restore(c, stream); err != nil {
 			if !errors.Is(err, errSnapshot) {
 				t.Fatal(err)

@@ -3,7 +3,11 @@ package raftfsm
 import "math"
 
 // ClusterVersionMax is the highest cluster version that this program speaks.
-const ClusterVersionMax = 1
+const ClusterVersionMax = 2
+
+// versionOfKinds is the cluster version from which on there are keyspaces of other
+// kinds than counters: a program before it would take their entries for damage.
+const versionOfKinds = 2
 
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
@@ -36,6 +40,12 @@ func (c *HoldVersionEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	was := v.VersionHeld
 	v.VersionHeld = c.Held
 	return CatalogResult{}, was != c.Held
+}
+
+// Takes reports whether the cluster version allows keyspaces of a kind.
+func (v *CatalogView) Takes(kind string) bool {
+	known, ok := KindOf(kind)
+	return ok && (known == KindCounters || v.ClusterVersion >= versionOfKinds)
 }
 
 // VersionMax returns the highest cluster version that all nodes speak, which is

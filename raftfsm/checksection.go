@@ -6,33 +6,69 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// CheckSection returns how many ops a request's section has. It fails for what
-// no RequestWriter makes, which in an entry would end every replica, and with
-// see's error. see, unless it is nil, gets each op in its turn and does not
-// keep it.
-func CheckSection(section []byte, see func(key uint64, op *engine.Op) error) (ops int, err error) {
-	kind, payload, rest, err := nextSection(section)
+// SectionVisitor is called with the ops of a request's section, each in its turn.
+// It keeps none of them; its error ends the visit. nil passes over what it is for.
+type SectionVisitor struct {
+	Op   func(table Table, key uint64, op *engine.Op) error // of counters and unread
+	Feed func(key uint64, op *FeedOp) error
+}
+
+// CheckSection returns how many ops a request's section has, for a shard of a kind.
+// It fails for what no RequestWriter makes, which in an entry would end every
+// replica, and with the visitor's error.
+func CheckSection(kind Kind, section []byte, see SectionVisitor) (ops int, err error) {
+	form, payload, rest, err := nextSection(section)
 	if err != nil {
 		return 0, err
 	}
 	if len(rest) > 0 {
 		return 0, fmt.Errorf("%w: %d bytes behind the section", errEntry, len(rest))
 	}
-	_, payload, err = parseIdentity(kind, payload)
+	id, payload, err := parseIdentity(form, payload)
 	if err != nil {
 		return 0, err
 	}
-	var b batch
-	if err := b.requestOps(payload); err != nil {
-		return 0, err
+	switch kind {
+	case KindCounters:
+		var b batch
+		if ops, err = parseOps(payload, opSizeMin, b.op); err == nil {
+			err = b.visit(see.Op, func(int) Table { return TableCounts })
+		}
+	case KindUnread:
+		var u unread
+		if ops, err = u.decode(&id, payload, true); err == nil {
+			err = u.batch.visit(see.Op, func(i int) Table { return u.tables[i] })
+		}
+	case KindFeed:
+		var f feed
+		if ops, err = f.decode(&id, payload, true); err == nil {
+			err = f.batch.visit(see.Feed)
+		}
+	case KindBoard:
+		var b board
+		ops, err = b.decode(&id, payload, true)
+	default:
+		err = fmt.Errorf("%w: a section for %s", errEntry, kind)
 	}
-	start := 0
+	return ops, err
+}
+
+func (b *batch) visit(see func(Table, uint64, *engine.Op) error, table func(op int) Table) error {
+	b.link()
 	for i := 0; see != nil && i < len(b.ops); i++ {
-		b.ops[i].Cells = b.cells[start:b.ends[i]]
-		start = b.ends[i]
-		if err := see(b.ops[i].ID, &b.ops[i]); err != nil {
-			return 0, err
+		if err := see(table(i), b.ops[i].ID, &b.ops[i]); err != nil {
+			return err
 		}
 	}
-	return len(b.ops), nil
+	return nil
+}
+
+func (b *feedBatch) visit(see func(uint64, *FeedOp) error) error {
+	b.link()
+	for i := 0; see != nil && i < len(b.ops); i++ {
+		if err := see(b.ops[i].User, &b.ops[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }

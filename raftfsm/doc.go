@@ -1,7 +1,8 @@
 // Package raftfsm is what a group's Raft log means: the format of its entries
 // and snapshots (drawn in docs/FORMAT.md), and the state machines that apply
-// them. Counters holds one shard of a counter keyspace, Catalog what the cluster
-// agrees on: keyspaces, nodes, where groups are to be, and the cluster version.
+// them. A Machine holds one shard of a keyspace: Counters, Unread, Feed and Board
+// say of what. Catalog holds what the cluster agrees on: keyspaces, nodes, where
+// groups are to be, and the cluster version.
 //
 // A state machine sees its log and nothing else: no clock, no random number,
 // no file. Replicas that applied the same entries have equal state.

@@ -38,9 +38,7 @@ const (
 	sectionHeadSize = 5
 	opSizeMin       = 9
 	opCellsMax      = 64 // what six bits hold
-
-	entryCounters = 1
-	entryCatalog  = 2
+	opKindBits      = 3
 
 	sectionRequest  = 1
 	sectionCatalog  = 2
@@ -73,10 +71,10 @@ func (e *EntryError) Error() string {
 
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// BeginEntry appends the head of an entry of counter ops to dst. Each op's
+// BeginEntry appends the head of an entry of a shard's ops to dst. Each op's
 // result row will have width columns, none if width is 0.
-func BeginEntry(dst []byte, width int) []byte {
-	return append(dst, entryVersion, entryCounters, byte(width), 0)
+func BeginEntry(dst []byte, kind Kind, width int) []byte {
+	return append(dst, entryVersion, byte(kind), byte(width), 0)
 }
 
 // SealEntry appends the checksum. Entry must start with the head.

@@ -93,7 +93,7 @@ func TestOpsWithoutAFormAreNotWritten(t *testing.T) {
 
 func TestDamagedEntriesStopTheStateMachine(t *testing.T) {
 	good := entryOf(4, goldenOps()...)
-	damaged := map[string][]byte{"nil": nil, "a catalog entry": SealEntry([]byte{entryVersion, entryCatalog, 0, 0})}
+	damaged := map[string][]byte{"nil": nil, "a catalog entry": SealEntry([]byte{entryVersion, byte(kindCatalog), 0, 0})}
 	for i := range good {
 		damaged[fmt.Sprintf("cut at %d", i)] = good[:i]
 		flipped := bytes.Clone(good)
@@ -163,12 +163,12 @@ func FuzzEntry(f *testing.F) {
 	}
 	f.Add(uint8(64), []byte("\x01\x04\x00\x00\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
-		frame := append([]byte{entryVersion, entryCounters, width, 0}, sections...)
+		frame := append([]byte{entryVersion, byte(KindCounters), width, 0}, sections...)
 		c := newCounters(t)
 		applyError(c, command(1, frame)) // its last bytes are no checksum
 		c = newCounters(t)
 		refused := applyError(c, command(1, SealEntry(frame)))
-		ops, cells := c.batch.ops, c.batch.cells
+		ops, cells := c.held.(*counts).batch.ops, c.held.(*counts).batch.cells
 		if len(ops) > len(sections)/opSizeMin || len(cells) > len(sections)/2 {
 			t.Fatalf("%d ops and %d cells of %d bytes", len(ops), len(cells), len(sections))
 		}
@@ -181,9 +181,8 @@ func FuzzEntry(f *testing.F) {
 		if len(again) > len(sections) || len(again) == len(sections) && !bytes.Equal(again, sections) {
 			t.Fatalf("% x was taken for % x", sections, again)
 		}
-		var b batch
-		if err := b.decode(again, newOnce()); err != nil || !sameOps(b.ops, ops) {
-			t.Fatalf("ops %v, decoded again %v, %v", ops, b.ops, err)
+		if decoded, _, err := decoded(again); err != nil || !sameOps(decoded, ops) {
+			t.Fatalf("ops %v, decoded again %v, %v", ops, decoded, err)
 		}
 	})
 }
@@ -218,6 +217,18 @@ func FuzzOpenEntry(f *testing.F) {
 	})
 }
 
+// decoded returns the ops of an entry of counters, and what becomes of its requests
+// where none was before.
+func decoded(sections []byte) ([]engine.Op, []Outcome, error) {
+	var r requests
+	held := &counts{}
+	err := r.decode(sections, newOnce(), held)
+	if err == nil {
+		held.batch.link()
+	}
+	return held.batch.ops, r.outcomes, err
+}
+
 // reencoded writes sections again that were decoded once.
 func reencoded(t testing.TB, sections []byte) (again []byte) {
 	for len(sections) > 0 {
@@ -240,17 +251,17 @@ func reencoded(t testing.TB, sections []byte) (again []byte) {
 			t.Fatal(err)
 		}
 		// Judged by itself at the time at which a key was made, it is applied.
-		var b batch
-		if err := b.decode(append(AppendClock(nil, time.UnixMilli(max(id.born, 0)), testLimits), section...), newOnce()); err != nil {
+		ops, outcomes, err := decoded(append(AppendClock(nil, time.UnixMilli(max(id.born, 0)), testLimits), section...))
+		if err != nil {
 			t.Fatal(err)
 		}
 		var w RequestWriter
 		w.Reset(nil, &id)
-		for i := range b.ops {
-			if b.outcomes[0] != Applied {
+		for i := range ops {
+			if outcomes[0] != Applied {
 				t.Skip("a key made before 1970 is never applied, so its ops cannot be told")
 			}
-			w.Op(b.ops[i].ID, &b.ops[i])
+			w.Op(ops[i].ID, &ops[i])
 		}
 		again = append(again, w.Section()...)
 	}

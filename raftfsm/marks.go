@@ -28,11 +28,11 @@ type marks struct {
 }
 
 // note remembers the state after an entry if there is a mark to be taken.
-func (m *marks) note(index, digest uint64) {
+func (m *marks) note(index uint64, digest func() uint64) {
 	if index%markEvery != 0 {
 		return
 	}
-	m.ring[m.next] = Mark{index, digest}
+	m.ring[m.next] = Mark{index, digest()}
 	m.next = (m.next + 1) % marksKept
 	m.kept = min(m.kept+1, marksKept)
 }
@@ -41,12 +41,4 @@ func (m *marks) note(index, digest uint64) {
 func (m *marks) rising() []Mark {
 	first := (m.next - m.kept + marksKept) % marksKept
 	return append(slices.Clone(m.ring[first:min(first+m.kept, marksKept)]), m.ring[:max(0, first+m.kept-marksKept)]...)
-}
-
-// Marks returns the newest marks of this replica, by index. They begin anew with
-// Restore.
-func (c *Counters) Marks() []Mark {
-	c.whole.Lock()
-	defer c.whole.Unlock()
-	return c.marks.rising()
 }

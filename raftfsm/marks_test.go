@@ -13,7 +13,7 @@ func TestMarksAreTheNewestByIndex(t *testing.T) {
 		t.Fatalf("marks before the first entry: %v", got)
 	}
 	for index := range uint64(markEvery*(2*marksKept+5) + 1) {
-		m.note(index, index+1)
+		m.note(index, func() uint64 { return index + 1 })
 		newest := index - index%markEvery
 		got := m.rising()
 		if len(got) == 0 || got[len(got)-1] != (Mark{newest, newest + 1}) {

@@ -118,7 +118,7 @@ func appendRequest(entry []byte, ops []engine.Op) []byte {
 }
 
 func entryOf(width int, requests ...[]engine.Op) []byte {
-	entry := BeginEntry(nil, width)
+	entry := BeginEntry(nil, KindCounters, width)
 	for _, ops := range requests {
 		entry = appendRequest(entry, ops)
 	}

@@ -19,7 +19,7 @@ var testLimits = Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle:
 
 // limitedEntry returns an entry of one request that adds 1 to column 0 of key 1.
 func limitedEntry(index uint64, now int64, limits Limits, id RequestID) *raft.Log {
-	entry := AppendClock(BeginEntry(nil, 1), time.UnixMilli(now), limits)
+	entry := AppendClock(BeginEntry(nil, KindCounters, 1), time.UnixMilli(now), limits)
 	var w RequestWriter
 	w.Reset(nil, &id)
 	w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
@@ -62,7 +62,7 @@ func summed(id RequestID, deltas ...int64) sums { return sums{id, deltas} }
 // entry applies requests of one entry and returns what became of each.
 func (h *history) entry(now int64, requests ...sums) (outcomes []Outcome) {
 	h.index++
-	entry := AppendClock(BeginEntry(nil, 1), time.UnixMilli(now), h.limits)
+	entry := AppendClock(BeginEntry(nil, KindCounters, 1), time.UnixMilli(now), h.limits)
 	for _, r := range requests {
 		var w RequestWriter
 		w.Reset(nil, &r.id)
@@ -121,7 +121,7 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 		w.Op(key, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}})
 	}
 	entry := func(index uint64, ids ...RequestID) *raft.Log {
-		e := AppendClock(BeginEntry(nil, 1), time.UnixMilli(0), testLimits)
+		e := AppendClock(BeginEntry(nil, KindCounters, 1), time.UnixMilli(0), testLimits)
 		for i, id := range ids {
 			var w RequestWriter
 			w.Reset(nil, &id)
@@ -268,16 +268,15 @@ func TestOnceAgainstModel(t *testing.T) {
 // reopen replaces the state by what a snapshot of it restores to.
 func (h *history) reopen(t rapid.TB) {
 	var b bytes.Buffer
-	table := h.c.Table().Snapshot()
-	defer table.Close()
-	if err := writeCounters(&b, h.index, table, h.c.once.capture()); err != nil {
+	table := tableSnapshot{h.c.Table().Snapshot()}
+	defer table.release()
+	if err := writeShard(&b, KindCounters, h.index, table, h.c.once.capture()); err != nil {
 		t.Fatal(err)
 	}
-	index, restored, once, err := readCounters(&b)
+	h.c = NewCounters()
+	index, once, err := readShard(&b, KindCounters, h.c.held)
 	if err != nil || index != h.index {
 		t.Fatalf("index %d: %v", index, err)
 	}
-	h.c = NewCounters()
-	h.c.table.Store(restored)
 	h.c.once = once
 }

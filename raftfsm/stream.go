@@ -17,7 +17,11 @@ import (
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
 //	head:     "countd" | version 1 (1) | state kind (1) | applied index (8)
 //	rows:     streamrows.go; ascending over the whole stream
-//	producers, gone, keys: oncestate.go; each once, behind the rows
+//	cursors:  as rows, behind them
+//	sweep:    sweep.go; once, behind the cursors
+//	feeds:    feed.go
+//	board:    JSON; once
+//	producers, gone, keys: oncestate.go; each once, behind all of a shard
 //	catalog:  JSON
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one (4)
 //
@@ -34,6 +38,11 @@ const (
 	streamProducers = 4 // these three: oncestate.go
 	streamGone      = 5
 	streamKeys      = 6
+
+	streamCursors = 7 // unread.go
+	streamSweep   = 8
+	streamFeeds   = 9  // feedstream.go
+	streamBoard   = 10 // board.go
 
 	streamEnd = 255
 
@@ -66,9 +75,9 @@ func (s *streamWriter) section(kind byte, fill func([]byte) []byte) error {
 	return nil
 }
 
-func (s *streamWriter) head(state byte, index uint64) error {
+func (s *streamWriter) head(state Kind, index uint64) error {
 	return s.section(streamHead, func(b []byte) []byte {
-		return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, state), index)
+		return binary.LittleEndian.AppendUint64(append(append(b, streamMagic...), streamVersion, byte(state)), index)
 	})
 }
 
@@ -120,12 +129,12 @@ func (s *streamReader) next() (kind byte, payload []byte, err error) {
 	return head[0], s.buf[:n], nil
 }
 
-func (s *streamReader) head(state byte) (index uint64, err error) {
+func (s *streamReader) head(state Kind) (index uint64, err error) {
 	kind, p, err := s.next()
 	if err != nil {
 		return 0, err
 	}
-	want := append([]byte(streamMagic), streamVersion, state)
+	want := append([]byte(streamMagic), streamVersion, byte(state))
 	if kind != streamHead || len(p) != len(want)+8 || string(p[:len(want)]) != string(want) {
 		return 0, fmt.Errorf("%w: head %d %q", errSnapshot, kind, p[:min(len(p), len(want))])
 	}
@@ -149,23 +158,13 @@ func (s *streamReader) end(p []byte, rows, digest uint64) error {
 	return nil
 }
 
-// writeCounters streams a table to w.
-func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *onceView) error {
+// writeShard streams what a shard holds to w, and what it remembers of requests.
+func writeShard(w io.Writer, kind Kind, index uint64, held captured, once *onceView) error {
 	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
-	if err := s.head(entryCounters, index); err != nil {
+	if err := s.head(kind, index); err != nil {
 		return err
 	}
-	err := table.Pages(func(p *engine.Page) error {
-		for from := 0; from < len(p.IDs); from += sectionRowsMax {
-			to := min(from+sectionRowsMax, len(p.IDs))
-			err := s.section(streamRows, func(b []byte) []byte { return appendRows(b, p, from, to) })
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := held.write(s); err != nil {
 		return err
 	}
 	for i, fill := range []func([]byte) []byte{once.appendProducers, once.appendGone, once.appendKeys} {
@@ -173,66 +172,100 @@ func writeCounters(w io.Writer, index uint64, table *engine.Snapshot, once *once
 			return err
 		}
 	}
-	return s.end(uint64(table.Rows()), table.Digest())
+	return s.end(held.rows(), held.digest())
 }
 
-// readCounters reads what writeCounters wrote, to the end of r.
-func readCounters(r io.Reader) (index uint64, table *engine.Table, once *once, err error) {
-	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
-	if index, err = s.head(entryCounters); err != nil {
-		return 0, nil, nil, err
-	}
-	table, once = engine.New(), newOnce()
-	var page engine.Page
-	for last := byte(streamRows); ; {
-		kind, payload, err := s.next()
-		if err != nil {
-			return 0, nil, nil, err
-		}
-		if kind == streamEnd && last == streamKeys {
-			return index, table, once, s.end(payload, table.Stats().Rows, table.Digest())
-		}
-		if !follows(kind, last) {
-			return 0, nil, nil, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
-		}
-		last = kind
-		if err := readSection(kind, payload, &page, table, once); err != nil {
-			return 0, nil, nil, err
-		}
-	}
-}
-
-// follows reports whether a section may come behind another, the head taken for
-// one of rows.
-func follows(kind, last byte) bool {
-	switch kind {
-	case streamRows:
-		return last == streamRows
-	case streamProducers:
-		return last == streamRows
-	case streamGone, streamKeys:
-		return last == kind-1
-	}
-	return false
-}
-
-// readSection adds one section between head and end to the state.
-func readSection(kind byte, payload []byte, page *engine.Page, table *engine.Table, once *once) error {
-	switch kind {
-	case streamRows:
-		if err := parseRows(payload, page); err != nil {
-			return err
-		}
-		if err := table.Load(page); err != nil {
-			return fmt.Errorf("%w: %w", errSnapshot, err)
+// writeRows writes the rows of a table as sections of a kind.
+func writeRows(s *streamWriter, kind byte, table *engine.Snapshot) error {
+	return table.Pages(func(p *engine.Page) error {
+		for from := 0; from < len(p.IDs); from += sectionRowsMax {
+			to := min(from+sectionRowsMax, len(p.IDs))
+			if err := s.section(kind, func(b []byte) []byte { return appendRows(b, p, from, to) }); err != nil {
+				return err
+			}
 		}
 		return nil
-	case streamProducers:
-		return once.restoreProducers(payload)
-	case streamGone:
-		return once.restoreGone(payload)
-	case streamKeys:
-		return once.restoreKeys(payload)
+	})
+}
+
+// readShard reads what writeShard wrote, to the end of r, into empty contents.
+func readShard(r io.Reader, kind Kind, held contents) (index uint64, once *once, err error) {
+	once = newOnce()
+	take := func(section, last byte, p []byte) error {
+		switch section {
+		case streamProducers:
+			return once.restoreProducers(p)
+		case streamGone:
+			return once.restoreGone(p)
+		case streamKeys:
+			return once.restoreKeys(p)
+		}
+		return held.load(section, last, p)
 	}
-	return fmt.Errorf("%w: section kind %d", errSnapshot, kind)
+	err = readSections(r, kind, &index, take, func(uint64) (rows, digest uint64) { return held.stats().Rows, held.digest() })
+	return index, once, err
+}
+
+// readSections reads a stream to its end and calls take with each section between
+// head and end, the memory of requests in its order behind all others. found
+// returns the rows and the digest that there should be at the end, given the
+// digest that is told there.
+func readSections(r io.Reader, kind Kind, index *uint64, take func(section, last byte, p []byte) error,
+	found func(told uint64) (rows, digest uint64)) (err error) {
+	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
+	if *index, err = s.head(kind); err != nil {
+		return err
+	}
+	for last := byte(streamHead); ; {
+		section, payload, err := s.next()
+		if err != nil {
+			return err
+		}
+		if section == streamEnd && last == streamKeys {
+			told := uint64(0)
+			if len(payload) >= 16 {
+				told = binary.LittleEndian.Uint64(payload[8:])
+			}
+			rows, digest := found(told)
+			return s.end(payload, rows, digest)
+		}
+		if !inPlace(section, last) {
+			return misplaced(section, last)
+		}
+		if err := take(section, last, payload); err != nil {
+			return err
+		}
+		last = section
+	}
+}
+
+// inPlace reports whether a section may come behind another as far as the memory
+// of requests goes.
+func inPlace(section, last byte) bool {
+	switch {
+	case isOnce(last):
+		return isOnce(section) && section == last+1
+	case isOnce(section):
+		return section == streamProducers
+	}
+	return true
+}
+
+// isOnce reports whether a section is of the memory of requests.
+func isOnce(section byte) bool { return section >= streamProducers && section <= streamKeys }
+
+// misplaced refuses a section behind one that it does not follow.
+func misplaced(section, last byte) error {
+	return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, section, last)
+}
+
+// loadRows adds a section of rows to a table that holds only smaller keys.
+func loadRows(table *engine.Table, p []byte, page *engine.Page) error {
+	if err := parseRows(p, page); err != nil {
+		return err
+	}
+	if err := table.Load(page); err != nil {
+		return fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	return nil
 }

@@ -1,76 +1,104 @@
 package raftfsm
 
 import (
-	"bufio"
-	"encoding/binary"
 	"fmt"
 	"io"
 
 	"github.com/countd/countd/engine"
 )
 
-// SnapshotFacts are what a snapshot of counters says of itself.
+// SnapshotFacts are what a snapshot of a shard says of itself.
 type SnapshotFacts struct {
 	Index  uint64 // of the last entry in it
 	Rows   uint64
-	Digest uint64 // of the rows; a table that they make has it
+	Digest uint64 // of what it holds; a shard that holds that has it
 }
 
-// VisitSnapshot reads a snapshot of counters to its end, verifies its checksums
-// and its shape, and calls visit, unless that is nil, with each page of rows in
-// ascending order of keys. visit does not keep the page. The digest is the
-// stream's word: only a table of the rows can tell whether it holds. An error of
-// visit is returned as it is; any other refuses the stream.
-func VisitSnapshot(r io.Reader, visit func(*engine.Page) error) (SnapshotFacts, error) {
-	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
+// SnapshotVisitor is called with what a snapshot holds. Nothing that it is given
+// is kept. nil passes over what it is for.
+type SnapshotVisitor struct {
+	Rows    func(*engine.Page) error // of counters and unread, by ascending keys
+	Cursors func(*engine.Page) error // of unread, by ascending keys
+	Feed    func(user uint64, followees []Followee) error
+	Board   func(*BoardView) error
+}
+
+// VisitSnapshot reads a snapshot of a shard to its end, verifies its checksums
+// and its shape, and calls the visitor with what it holds. The digest is the
+// stream's word: only a shard that holds the same can tell whether it is true. An
+// error of the visitor is returned as it is; any other refuses the stream.
+func VisitSnapshot(r io.Reader, kind Kind, v SnapshotVisitor) (SnapshotFacts, error) {
 	var facts SnapshotFacts
-	var err error
-	if facts.Index, err = s.head(entryCounters); err != nil {
-		return facts, err
-	}
-	v := visitor{visit: visit}
-	for last := byte(streamRows); ; {
-		kind, payload, err := s.next()
-		if err != nil {
-			return facts, err
-		}
-		if kind == streamEnd && last == streamKeys {
-			if len(payload) < 16 {
-				return facts, fmt.Errorf("%w: end of %d bytes", errSnapshot, len(payload))
-			}
-			facts.Rows, facts.Digest = v.rows, binary.LittleEndian.Uint64(payload[8:])
-			return facts, s.end(payload, facts.Rows, facts.Digest)
-		}
-		if !follows(kind, last) {
-			return facts, fmt.Errorf("%w: section kind %d behind %d", errSnapshot, kind, last)
-		}
-		if last = kind; kind == streamRows {
-			if err := v.section(payload); err != nil {
-				return facts, err
-			}
-		}
-	}
+	walk := snapshotWalk{visitor: v, kind: kind}
+	err := readSections(r, kind, &facts.Index, walk.section, func(told uint64) (rows, digest uint64) {
+		facts.Rows, facts.Digest = walk.rows, told
+		return walk.rows, told
+	})
+	return facts, err
 }
 
-// visitor goes through the rows of a snapshot.
-type visitor struct {
-	visit func(*engine.Page) error
-	page  engine.Page
-	rows  uint64
-	last  uint64 // key of the row before
+// snapshotWalk goes through what a snapshot holds.
+type snapshotWalk struct {
+	visitor SnapshotVisitor
+	kind    Kind
+	page    engine.Page
+	feeds   feedReader
+	rows    uint64
+	last    uint64 // key of the row before, of its section's kind
+	behind  bool   // there is one
 }
 
-func (v *visitor) section(payload []byte) error {
-	if err := parseRows(payload, &v.page); err != nil {
+func (w *snapshotWalk) section(kind, last byte, p []byte) error {
+	if kind != last {
+		w.behind = false
+	}
+	switch {
+	case isOnce(kind):
+		return nil
+	case kind == streamRows && (last == streamHead || last == streamRows) && (w.kind == KindCounters || w.kind == KindUnread):
+		return w.table(p, w.visitor.Rows)
+	case kind == streamCursors && last != streamSweep && w.kind == KindUnread:
+		return w.table(p, w.visitor.Cursors)
+	case kind == streamSweep && last != streamSweep && w.kind == KindUnread:
+		_, err := parseSweepState(p)
+		return err
+	case kind == streamFeeds && w.kind == KindFeed:
+		return w.feeds.section(p, func(user uint64, followees []Followee) error {
+			w.rows++
+			if w.visitor.Feed == nil {
+				return nil
+			}
+			return w.visitor.Feed(user, followees)
+		})
+	case kind == streamBoard && last == streamHead && w.kind == KindBoard:
+		return w.board(p)
+	}
+	return misplaced(kind, last)
+}
+
+func (w *snapshotWalk) table(p []byte, visit func(*engine.Page) error) error {
+	if err := parseRows(p, &w.page); err != nil {
 		return err
 	}
-	if first := v.page.IDs[0]; v.rows > 0 && first <= v.last {
-		return fmt.Errorf("%w: key %d behind %d", errSnapshot, first, v.last)
+	if first := w.page.IDs[0]; w.behind && first <= w.last {
+		return fmt.Errorf("%w: key %d behind %d", errSnapshot, first, w.last)
 	}
-	v.rows += uint64(len(v.page.IDs))
-	v.last = v.page.IDs[len(v.page.IDs)-1]
-	if v.visit == nil {
+	w.rows += uint64(len(w.page.IDs))
+	w.last, w.behind = w.page.IDs[len(w.page.IDs)-1], true
+	if visit == nil {
 		return nil
 	}
-	return v.visit(&v.page)
+	return visit(&w.page)
+}
+
+func (w *snapshotWalk) board(p []byte) error {
+	view, err := parseBoard(p)
+	if err != nil {
+		return err
+	}
+	w.rows = uint64(view.names())
+	if w.visitor.Board == nil {
+		return nil
+	}
+	return w.visitor.Board(view)
 }

@@ -11,7 +11,7 @@ import (
 // rebuilt is the table that the pages of a snapshot make.
 func rebuilt(stream []byte) (*engine.Table, SnapshotFacts, error) {
 	table := engine.New()
-	facts, err := VisitSnapshot(bytes.NewReader(stream), table.Load)
+	facts, err := VisitSnapshot(bytes.NewReader(stream), KindCounters, SnapshotVisitor{Rows: table.Load})
 	return table, facts, err
 }
 
@@ -37,7 +37,7 @@ func TestVisitRefusesDamage(t *testing.T) {
 		flipped := bytes.Clone(snapshot)
 		flipped[i] ^= 1 << (i % 8)
 		for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
-			if _, err := VisitSnapshot(bytes.NewReader(stream), nil); !errors.Is(err, errSnapshot) {
+			if _, err := VisitSnapshot(bytes.NewReader(stream), KindCounters, SnapshotVisitor{}); !errors.Is(err, errSnapshot) {
 				t.Fatalf("%s at %d: %v", name, i, err)
 			}
 		}
@@ -46,7 +46,8 @@ func TestVisitRefusesDamage(t *testing.T) {
 
 func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	enough := errors.New("enough")
-	_, err := VisitSnapshot(bytes.NewReader(persisted(t, filledCounters(t, 3))), func(*engine.Page) error { return enough })
+	_, err := VisitSnapshot(bytes.NewReader(persisted(t, filledCounters(t, 3))), KindCounters,
+		SnapshotVisitor{Rows: func(*engine.Page) error { return enough }})
 	if !errors.Is(err, enough) || errors.Is(err, errSnapshot) {
 		t.Errorf("got %v", err)
 	}
@@ -66,7 +67,7 @@ func FuzzVisitSnapshot(f *testing.F) {
 			for _, section := range once[len(once)-4 : len(once)-1] {
 				parts = append(parts, streamPart{section[0], section[sectionHeadSize : len(section)-entryCRCSize]})
 			}
-			stream := streamOf(entryCounters, index, parts, count, digest)
+			stream := streamOf(KindCounters, index, parts, count, digest)
 			table, facts, err := rebuilt(stream)
 			c := newCounters(t)
 			if restore(c, stream) != nil {

@@ -49,7 +49,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 		if err != nil {
 			return nil, errLedBy(g.leader())
 		}
-		s, err := n.openProved(ctx, r.group)
+		s, err := n.openProved(ctx, r.group, g.kind)
 		if err == nil {
 			return s, nil
 		}
@@ -65,9 +65,9 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 
 // openProved takes a snapshot of a group that this node leads, and proves then that
 // no later leader had acknowledged anything before.
-func (n *Node) openProved(ctx context.Context, g *group) (*Snapshot, error) {
+func (n *Node) openProved(ctx context.Context, g *group, kind raftfsm.Kind) (*Snapshot, error) {
 	term := g.readyTerm.Load()
-	s, err := g.openSnapshotWithin(ctx)
+	s, err := g.openSnapshotWithin(ctx, kind)
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +81,14 @@ func (n *Node) openProved(ctx context.Context, g *group) (*Snapshot, error) {
 
 // openSnapshotWithin is openSnapshot, which cannot be cut short: one that comes
 // too late is closed.
-func (g *group) openSnapshotWithin(ctx context.Context) (*Snapshot, error) {
+func (g *group) openSnapshotWithin(ctx context.Context, kind raftfsm.Kind) (*Snapshot, error) {
 	type outcome struct {
 		snapshot *Snapshot
 		err      error
 	}
 	opened := make(chan outcome, 1)
 	go func() { // ends with the snapshot, or with the process of a failed group
-		s, err := g.openSnapshot()
+		s, err := g.openSnapshot(kind)
 		if err == nil && ctx.Err() != nil {
 			s, err = nil, errors.Join(ctx.Err(), s.Close())
 		}
@@ -102,7 +102,7 @@ func (g *group) openSnapshotWithin(ctx context.Context) (*Snapshot, error) {
 	}
 }
 
-func (g *group) openSnapshot() (*Snapshot, error) {
+func (g *group) openSnapshot(kind raftfsm.Kind) (*Snapshot, error) {
 	if err := g.snapshot(); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (g *group) openSnapshot() (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts, err := raftfsm.VisitSnapshot(checked, nil)
+	facts, err := raftfsm.VisitSnapshot(checked, kind, raftfsm.SnapshotVisitor{})
 	if err := errors.Join(err, checked.Close()); err != nil {
 		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
 	}

@@ -78,6 +78,9 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 	if err := checkColumns(columns); err != nil {
 		return nil, err
 	}
+	if k := n.Keyspace(name); k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
+		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
+	}
 	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
 	switch {
 	case err != nil:
@@ -108,9 +111,9 @@ func checkKeyspace(k *Keyspace) error {
 	return checkColumns(k.Columns)
 }
 
-// reservedNames are of keyspaces that later versions build in, with rows of other
-// kinds: one of counters would stand in their way.
-var reservedNames = [...]string{"unread", "feed", "board"}
+// reservedNames are of keyspaces that are built in, with rows of other kinds, once
+// the cluster version has them.
+var reservedNames = [...]string{KeyspaceUnread, KeyspaceFeed, KeyspaceBoard}
 
 // idColumn is no name of a column: files of rows have the row's id under it.
 const idColumn = "id"

@@ -44,7 +44,7 @@ func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 	return Config{
 		Dir: dir, NodeKey: fmt.Sprintf("n%d.0", i), NodeName: fmt.Sprintf("n%d", i),
 		Bootstrap: i == 1, NodesWanted: nodes, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
-		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", Shards: map[string]int{"posts": 3, "users": 1},
+		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", Shards: fewShards(map[string]int{"posts": 3, "users": 1}),
 		Place: everywhere, Logger: logger, Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	}
@@ -314,7 +314,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
-	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, once: true}))
+	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
 	f.Add(appendStandingsAsked(nil, []standingAsked{{1, 7}, {64, 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wireReader{rest: b}

@@ -57,7 +57,8 @@ func (n *Node) follow() error {
 }
 
 func (n *Node) newCounterGroup(k *raftfsm.Keyspace, shard int) *counterGroup {
-	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name}
+	kind, _ := raftfsm.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
+	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind}
 	g.forward = n.newForwardLane(g)
 	return g
 }
@@ -80,7 +81,8 @@ func (n *Node) hold(all []*counterGroup, view *raftfsm.CatalogView) error {
 // does and has not been told that it is no member any more. Its vote may be
 // needed until then.
 func (n *Node) isHere(number uint32, view *raftfsm.CatalogView) bool {
-	if slices.Contains(view.Groups[number].Target, n.cfg.NodeKey) {
+	_, in := view.Nodes[n.cfg.NodeKey]
+	if in && view.EveryNode(number) || slices.Contains(view.Groups[number].Target, n.cfg.NodeKey) {
 		return true
 	}
 	_, err := os.Stat(n.groupDir(number))
@@ -95,9 +97,9 @@ func (n *Node) groupDir(number uint32) string {
 // the group's first voters if it is among them, and waits to be added otherwise:
 // also if it was among them, and its first replica was given up.
 func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
-	r := &replica{fsm: raftfsm.NewCounters()}
+	r := &replica{fsm: raftfsm.New(g.kind)}
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
-	cfg.StateBytes = func() uint64 { return r.fsm.Table().Stats().Bytes }
+	cfg.StateBytes = r.fsm.Bytes
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
@@ -107,7 +109,7 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
-	r.proposer = newProposer(r.group, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
+	r.proposer = newProposer(r.group, g.kind, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, cfg.Logger)
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil

@@ -15,7 +15,7 @@ import (
 type forwarded struct {
 	section []byte
 	width   int
-	once    bool
+	clocked bool // as of a proposal
 }
 
 // forwardedSizeMin is a part of a section of one byte.
@@ -31,7 +31,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		return refusedProposal(ErrNoLeader)
 	}
 	q := &proposal{done: make(chan struct{})}
-	f := &forwarded{section: p.writer.Section(), width: w.Width, once: w.ID.Exists()}
+	f := &forwarded{section: p.writer.Section(), width: w.Width, clocked: w.clocked()}
 	deadline := w.Deadline
 	n.asking.Go(func() { // ends at the deadline
 		defer close(q.done)
@@ -155,17 +155,17 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node string, part
 }
 
 func appendForwarded(dst []byte, f *forwarded) []byte {
-	once := uint64(0)
-	if f.once {
-		once = 1
+	clocked := uint64(0)
+	if f.clocked {
+		clocked = 1
 	}
-	dst = binary.AppendUvarint(dst, once)
+	dst = binary.AppendUvarint(dst, clocked)
 	dst = binary.AppendUvarint(dst, uint64(f.width))
 	return appendBytes(dst, f.section)
 }
 
 func parseForwarded(r *wireReader) *forwarded {
-	f := &forwarded{once: r.uintTo(1) == 1, width: int(r.uintTo(engine.ColumnsMax))}
+	f := &forwarded{clocked: r.uintTo(1) == 1, width: int(r.uintTo(engine.ColumnsMax))}
 	f.section = r.bytes()
 	return f
 }
@@ -212,11 +212,11 @@ func (n *Node) proposeForwarded(g *counterGroup, f *forwarded) *proposal {
 	if err != nil {
 		return refusedProposal(err)
 	}
-	ops, err := raftfsm.CheckSection(f.section, n.headroom.check(r))
+	ops, err := raftfsm.CheckSection(g.kind, f.section, n.headroom.check(r))
 	if err != nil {
 		return refusedProposal(err)
 	}
-	q, err := r.proposer.submit(f.section, ops, f.once, f.width)
+	q, err := r.proposer.submit(f.section, ops, f.clocked || g.kind == raftfsm.KindUnread, f.width)
 	if err != nil {
 		return refusedProposal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 const (
@@ -137,27 +138,54 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
 		r, err := groups[s].led()
-		if err == nil && r.votersFull.Load() {
+		if err != nil {
+			continue
+		}
+		if r.votersFull.Load() {
 			return ErrDiskFull
 		}
-		if memoryFull && err == nil && makesRow(&w.Ops[i]) && !r.fsm.Table().Has(key) {
+		if memoryFull && (w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i])) {
 			return &NewRowError{Op: i}
 		}
 	}
 	return nil
 }
 
-// check returns what looks at each op of a forwarded section, nil while there is
-// room for anything.
-func (h *headroom) check(r *replica) func(key uint64, op *engine.Op) error {
-	if !h.memoryFull.Load() {
-		return nil
+// growsTable reports whether an op makes a row where there is none.
+func (r *replica) growsTable(t Table, key uint64, op *engine.Op) bool {
+	table := r.table(t)
+	return table != nil && makesRow(op) && !table.Has(key)
+}
+
+// growsFeed reports whether an op may give a user more followees than there are: no
+// such op is taken while there is no memory.
+func (r *replica) growsFeed(key uint64, op *FeedOp) bool {
+	fsm, ok := r.fsm.(*raftfsm.Feed)
+	if !ok || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
+		return false
 	}
-	return func(key uint64, op *engine.Op) error {
-		if makesRow(op) && !r.fsm.Table().Has(key) {
-			return ErrMemoryFull
-		}
-		return nil
+	return op.Kind == raftfsm.FeedFollow || len(fsm.Followees(nil, key)) < len(op.Followees)
+}
+
+// check returns what looks at each op of a forwarded section, at none while there is room
+// for anything.
+func (h *headroom) check(r *replica) raftfsm.SectionVisitor {
+	if !h.memoryFull.Load() {
+		return raftfsm.SectionVisitor{}
+	}
+	return raftfsm.SectionVisitor{
+		Op: func(table Table, key uint64, op *engine.Op) error {
+			if r.growsTable(table, key, op) {
+				return ErrMemoryFull
+			}
+			return nil
+		},
+		Feed: func(key uint64, op *FeedOp) error {
+			if r.growsFeed(key, op) {
+				return ErrMemoryFull
+			}
+			return nil
+		},
 	}
 }
 
@@ -194,7 +222,7 @@ func (n *Node) tableBytes() uint64 {
 	total := uint64(0)
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			total += r.fsm.Table().Stats().Bytes
+			total += r.fsm.Bytes()
 		}
 	}
 	return total

@@ -108,7 +108,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 			ops = ops[:0]
 		}
 	}
-	g := n.groups.Load().all[0].replica.Load().group
+	g := n.shardOf(1).replica.Load().group
 	estimate := g.snapshotBytes()
 	if total := n.snapshotBytes(); total < estimate {
 		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)

@@ -72,7 +72,25 @@ func (n *Node) keepHouse(ctx context.Context) error {
 	if len(n.catalog.View().Nodes) < n.cfg.NodesWanted && len(view.Keyspaces) == 0 {
 		return nil
 	}
+	if err := n.beginVersion(ctx); err != nil {
+		return err
+	}
 	return n.createBuiltin(ctx)
+}
+
+// beginVersion gives a cluster that has nothing yet the highest version that all
+// nodes speak, so that it begins with all keyspaces. One that has something is
+// raised with its program, or held.
+func (n *Node) beginVersion(ctx context.Context) error {
+	view := n.catalog.View()
+	most := view.VersionMax()
+	if len(view.Keyspaces) > 0 || view.VersionHeld || most <= view.ClusterVersion {
+		return nil
+	}
+	if err := n.mustChange(ctx, &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: most}}); err != nil {
+		return fmt.Errorf("cannot set the cluster version: %w", err)
+	}
+	return nil
 }
 
 // self is this node as the catalog should know it, but for its state.
@@ -85,11 +103,12 @@ func (n *Node) self() raftfsm.Node {
 }
 
 // createBuiltin makes the built-in keyspaces that are not there: all of them
-// when a cluster is new, the rest when it was stopped on the way.
+// when a cluster is new, the rest when it was stopped on the way or when its version
+// was raised to one that has more.
 func (n *Node) createBuiltin(ctx context.Context) error {
 	view := n.catalog.View()
 	for _, k := range builtin {
-		if _, there := view.Keyspaces[k.Name]; there {
+		if _, there := view.Keyspaces[k.Name]; there || !view.Takes(k.Kind) {
 			continue
 		}
 		if shards, ok := n.cfg.Shards[k.Name]; ok {

@@ -42,6 +42,7 @@ type Config struct {
 	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
 	LogStore    LogStore       // "" for that which the node was made with, boltdb for a new one
 	Limits      Limits         // zero for LimitsDefault
+	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
 	// Opened records the groups that this node has a replica of, so that one whose
@@ -79,7 +80,23 @@ var LimitsDefault = Limits{
 var builtin = []raftfsm.Keyspace{
 	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
 	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
+	{Name: KeyspaceUnread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
+	{Name: KeyspaceFeed, Kind: KindFeed, Columns: []string{}, Shards: ShardsDefault},
+	{Name: KeyspaceBoard, Kind: KindBoard, Columns: []string{}, Shards: boardShards},
 }
+
+// boardShards is how many shards the board has: what it counts is everybody's.
+const boardShards = 1
+
+// CursorIdleDefault is how long cursors are kept for a user who moves none: a user
+// who returns later reads as new.
+const CursorIdleDefault = 30 * 24 * time.Hour
+
+// The bounds of Config.CursorIdle.
+const (
+	CursorIdleMin = raftfsm.CursorIdleMin
+	CursorIdleMax = raftfsm.CursorIdleMax
+)
 
 // IsBuiltin reports whether every cluster begins with a keyspace of this name.
 func IsBuiltin(name string) bool {
@@ -100,8 +117,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect and runVotersRoom, which Open
-// starts and Close stops and waits for; those of asking, which end at the deadline of what
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom and runSweep, which
+// Open starts and Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -129,7 +146,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -147,6 +164,15 @@ func Open(cfg Config) (*Node, error) {
 		if shards < 1 || shards > ShardsMax {
 			return nil, fmt.Errorf("shards of keyspace %s: %d is not in 1…%d", name, shards, ShardsMax)
 		}
+	}
+	if shards, set := cfg.Shards[KeyspaceBoard]; set && shards != boardShards {
+		return nil, fmt.Errorf("shards of keyspace %s: it has %d, always", KeyspaceBoard, boardShards)
+	}
+	if cfg.CursorIdle == 0 {
+		cfg.CursorIdle = CursorIdleDefault
+	}
+	if cfg.CursorIdle < CursorIdleMin || cfg.CursorIdle > CursorIdleMax {
+		return nil, fmt.Errorf("cursors kept for %v: not in %v…%v", cfg.CursorIdle, CursorIdleMin, CursorIdleMax)
 	}
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = LimitsDefault
@@ -228,6 +254,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runHouse)
 	n.running.Go(n.runSuspect)
 	n.running.Go(n.runVotersRoom)
+	n.running.Go(n.runSweep)
 	return nil
 }
 

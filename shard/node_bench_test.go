@@ -87,7 +87,7 @@ func benchNode(b *testing.B, shards int, store LogStore) *Node {
 	limits.KeysMax, limits.KeyHorizon = raftfsm.KeysMaxMax, time.Second // full speed fills ten minutes in one
 	n, err := Open(Config{Limits: limits,
 		Dir: b.TempDir(), NodeKey: "bench", NodeName: "bench", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "bench",
-		ClusterAddr: "127.0.0.1:0", Shards: map[string]int{"posts": shards}, LogStore: store,
+		ClusterAddr: "127.0.0.1:0", Shards: fewShards(map[string]int{"posts": shards}), LogStore: store,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { panic(err) },
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -27,6 +28,7 @@ const testClusterID = "000102030405060708090a0b0c0d0e0f"
 // whole when it is closed by mustStop, at the end of the test at the latest.
 func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 	t.Helper()
+	shards = fewShards(shards)
 	n, err := Open(Config{
 		Dir: dir, NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402", Shards: shards,
@@ -45,6 +47,19 @@ func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 	return n
 }
 
+// fewShards adds one shard each of the keyspaces that tests of counters do not look
+// at.
+func fewShards(shards map[string]int) map[string]int {
+	few := map[string]int{KeyspaceUnread: 1, KeyspaceFeed: 1}
+	maps.Copy(few, shards)
+	return few
+}
+
+// counterKeyspaces are those of a node that hold counters alone.
+func counterKeyspaces(n *Node) []*Keyspace {
+	return slices.DeleteFunc(slices.Clone(n.Keyspaces()), func(k *Keyspace) bool { return k.Kind != KindCounters })
+}
+
 // mustStop closes a node. Closing again does nothing.
 func mustStop(t *testing.T, n *Node) {
 	t.Helper()
@@ -55,8 +70,13 @@ func mustStop(t *testing.T, n *Node) {
 	}
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			if err := r.fsm.Table().Check(); err != nil {
-				t.Errorf("group %d: %v", g.number, err)
+			for _, table := range []*engine.Table{r.table(raftfsm.TableCounts), r.table(raftfsm.TableCursors)} {
+				if table == nil {
+					continue
+				}
+				if err := table.Check(); err != nil {
+					t.Errorf("group %d: %v", g.number, err)
+				}
 			}
 		}
 	}
@@ -113,7 +133,7 @@ func TestNodeKeepsEverything(t *testing.T) {
 			mustDo(t, err)
 			r := rand.New(rand.NewPCG(7, 7))
 			for round := range 3 {
-				for _, ks := range n.Keyspaces() {
+				for _, ks := range counterKeyspaces(n) {
 					var ops []engine.Op
 					for range 500 {
 						ops = append(ops, addTo(r.Uint64()>>r.IntN(60), uint8(r.IntN(len(ks.Columns))), r.Int64N(1<<40)-1<<20))
@@ -163,7 +183,7 @@ func TestNodeCompletesItsKeyspaces(t *testing.T) {
 func TestCreateKeyspace(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx := t.Context()
-	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, firstGroup: 3}
+	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, firstGroup: 6}
 	ask := Keyspace{Name: "x1", Columns: []string{"a", "b"}, Shards: 3}
 
 	t.Run("at once by many", func(t *testing.T) {
@@ -184,7 +204,7 @@ func TestCreateKeyspace(t *testing.T) {
 		if got := mustGet(t, n, n.Keyspace("x1"), ReadOptions{}, 1, 2, 3); !slices.Equal(got, []int64{8, 0, 8, 0, 8, 0}) {
 			t.Errorf("rows %v", got)
 		}
-		if got := len(n.groups.Load().all); got != 5 {
+		if got := len(n.groups.Load().all); got != 8 {
 			t.Errorf("%d groups", got)
 		}
 	})
@@ -226,7 +246,7 @@ func TestCreateKeyspace(t *testing.T) {
 			t.Errorf("%+v: told %v, want of %s", test.ask, err, test.field)
 		}
 	}
-	if len(n.Keyspaces()) != 3 {
+	if len(n.Keyspaces()) != 6 {
 		t.Errorf("%d keyspaces", len(n.Keyspaces()))
 	}
 	if _, err := n.AddColumns(ctx, "x1", []string{"id"}); err == nil {
@@ -402,7 +422,7 @@ func TestStatus(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})
 	w := mustWrite(t, n, n.Keyspace("posts"), addTo(2, 0, 1), addTo(4, 0, 1), addTo(3, 0, 1))
 	s := n.Status()
-	if s.ClusterID != testClusterID || len(s.Nodes) != 1 || len(s.Groups) != 4 {
+	if s.ClusterID != testClusterID || len(s.Nodes) != 1 || len(s.Groups) != 7 {
 		t.Fatalf("status %+v", s)
 	}
 	if node := s.Nodes[0]; node.ID != "n1" || node.State != "alive" || node.Version != "1.2.3" || node.HTTPAddr != "127.0.0.1:7400" {
@@ -454,7 +474,7 @@ func TestOpenRefusesItsConfig(t *testing.T) {
 // Close does not wait past its deadline, whatever holds it up.
 func TestCloseEndsInTime(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-	g := n.groups.Load().all[0].replica.Load().group
+	g := n.shardOf(1).replica.Load().group
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	g.gate.RLock() // a proposal is on its way into raft's queue

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 // registerGauges registers what is read from the groups when it is asked for.
@@ -49,7 +52,56 @@ func (n *Node) registerGauges() error {
 			return fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
+	return n.registerKinds()
+}
+
+// registerKinds registers what the replicas hold, by kind.
+func (n *Node) registerKinds() error {
+	for _, kind := range []raftfsm.Kind{raftfsm.KindCounters, raftfsm.KindUnread, raftfsm.KindFeed, raftfsm.KindBoard} {
+		for _, g := range []struct {
+			name, help string
+			value      func(engine.Stats) uint64
+		}{
+			{"countd_held_rows", "Rows that the node's replicas hold: rows of counts, with those of cursors; users with a feed; channels and dots.",
+				func(s engine.Stats) uint64 { return s.Rows }},
+			{"countd_held_bytes", "Memory of what the node's replicas hold.", func(s engine.Stats) uint64 { return s.Bytes }},
+		} {
+			opts := prometheus.GaugeOpts{Name: g.name, Help: g.help, ConstLabels: prometheus.Labels{"kind": kind.String()}}
+			err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, func() float64 { return n.held(kind, g.value) }))
+			if err != nil {
+				return fmt.Errorf("cannot register metrics: %w", err)
+			}
+		}
+	}
+	dropped := prometheus.CounterOpts{
+		Name: "countd_cursor_rows_dropped_total",
+		Help: "Users whose cursors this node's replicas dropped because they were idle, since the process began.",
+	}
+	if err := n.cfg.Metrics.Register(prometheus.NewCounterFunc(dropped, n.cursorsDropped)); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
 	return nil
+}
+
+// held sums a number over the replicas of a kind.
+func (n *Node) held(kind raftfsm.Kind, value func(engine.Stats) uint64) float64 {
+	total := uint64(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && g.kind == kind {
+			total += value(r.fsm.State().Stats)
+		}
+	}
+	return float64(total)
+}
+
+func (n *Node) cursorsDropped() float64 {
+	dropped := uint64(0)
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindUnread {
+			dropped += r.fsm.(*raftfsm.Unread).Dropped()
+		}
+	}
+	return float64(dropped)
 }
 
 func (n *Node) logAheadSeconds() float64 {

@@ -56,7 +56,7 @@ func TestMetricsOfTheMemory(t *testing.T) {
 	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind > logOffWarn.Seconds() {
 		t.Errorf("the log is behind by %v s", behind)
 	}
-	clock := n.groups.Load().all[0].replica.Load().proposer.clock
+	clock := n.shardOf(1).replica.Load().proposer.clock
 	clock.mu.Lock()
 	clock.mu.at = clock.mu.at.Add(-time.Hour)
 	clock.mu.Unlock()

@@ -20,6 +20,7 @@ const (
 	methodFacts    = "facts"    // → the groups led there, as JSON
 	methodReport   = "report"   // → what the node says of itself, as JSON
 	methodRoom     = "room"     // → whether the node's disk is at its reserve
+	methodBoard    = "board"    // the board's group, a read of it → the board, as JSON
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
@@ -67,7 +68,7 @@ func (n *Node) newPeer(node string) *peer {
 		reads: newLane(laneConfig[*remoteRead, readAnswer]{
 			Send: n.sendReads(node), InFlight: askInFlightMax, Items: askQueueMax, Bytes: readsQueueBytes,
 			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
-			Size: func(q *remoteRead) int { return 8*len(q.keys) + 8*len(q.keys)*q.width },
+			Size: (*remoteRead).size,
 		}),
 	}
 }
@@ -104,6 +105,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodReport, n.serveReport)
 	n.calls.handle(methodRoom, n.serveRoom)
 	n.calls.handle(methodMember, n.serveMember)
+	n.calls.handle(methodBoard, n.serveBoard)
 	n.calls.serve()
 }
 

@@ -16,7 +16,7 @@ type proposal struct {
 	section []byte    // the proposer's until done; never changed
 	ops     int
 	width   int
-	once    bool // the request has an identity
+	clocked bool // the request needs the leader's time: for its identity, or its ops do
 	since   time.Time
 
 	queued bool          // in its line; guarded by proposer.mu

@@ -35,6 +35,7 @@ const (
 // close, which waits for them.
 type proposer struct {
 	group   proposeGroup
+	kind    raftfsm.Kind
 	metrics *stageMetrics
 	logger  *slog.Logger
 	limits  raftfsm.Limits
@@ -66,8 +67,8 @@ type flight struct {
 	proposed  time.Time
 }
 
-func newProposer(g proposeGroup, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
-	p := &proposer{group: g, clock: clock, limits: limits, metrics: metrics, logger: logger,
+func newProposer(g proposeGroup, kind raftfsm.Kind, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
+	p := &proposer{group: g, kind: kind, clock: clock, limits: limits, metrics: metrics, logger: logger,
 		wake:    make(chan struct{}, 1),
 		flights: make(chan flight, entriesInFlightMax),
 	}
@@ -80,8 +81,8 @@ func newProposer(g proposeGroup, clock *logClock, limits raftfsm.Limits, metrics
 // submit queues a request section of that many ops. The section belongs to the
 // proposer until it is settled. It returns ErrOverloaded if the queue is full,
 // ErrDraining if the proposer is closed.
-func (p *proposer) submit(section []byte, ops int, once bool, width int) (*proposal, error) {
-	q, err := p.reserve(section, ops, once, width)
+func (p *proposer) submit(section []byte, ops int, clocked bool, width int) (*proposal, error) {
+	q, err := p.reserve(section, ops, clocked, width)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +92,8 @@ func (p *proposer) submit(section []byte, ops int, once bool, width int) (*propo
 // reserve is the first half of submit: it takes the section's room in the queue,
 // which enqueue or cancel must follow. Whoever writes to several groups takes
 // all rooms before it proposes anything.
-func (p *proposer) reserve(section []byte, ops int, once bool, width int) (*proposal, error) {
-	q := &proposal{owner: p, section: section, ops: ops, width: width, once: once, done: make(chan struct{})}
+func (p *proposer) reserve(section []byte, ops int, clocked bool, width int) (*proposal, error) {
+	q := &proposal{owner: p, section: section, ops: ops, width: width, clocked: clocked, done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
@@ -207,16 +208,16 @@ func (p *proposer) propose() {
 // launch hands one entry to raft.
 func (p *proposer) launch(batch []*proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
-	bytes, width, first, once := 0, 0, 0, false
+	bytes, width, first, clocked := 0, 0, 0, false
 	for i, q := range batch {
 		bytes += len(q.section)
 		width = max(width, q.width)
-		once = once || q.once
+		clocked = clocked || q.clocked
 		q.number, q.first = i, first
 		first += q.ops
 	}
-	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), width)
-	if once {
+	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), p.kind, width)
+	if clocked {
 		entry = raftfsm.AppendClock(entry, p.clock.now(), p.limits)
 	}
 	for _, q := range batch {

@@ -101,7 +101,7 @@ func newFakeProposer(t *testing.T) (*proposer, *fakeGroup) {
 	m := testMetrics(t)
 	fsm, logger := raftfsm.NewCounters(), slog.New(slog.DiscardHandler)
 	g := &fakeGroup{fsm: timedFSM{fsm, m}, failCh: make(chan struct{})}
-	return newProposer(g, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger), g
+	return newProposer(g, raftfsm.KindCounters, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger), g
 }
 
 // sectionOf is a request of ops that add 1 to column 0 of id.

@@ -15,6 +15,7 @@ type page struct {
 }
 
 type pagePart struct {
+	of   readOf
 	keys []uint64
 	at   []int // position of each key in the request
 	rows []int64
@@ -42,6 +43,15 @@ var errBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 // ids may be of different moments. If only some shards could be read, the error is
 // a ReadError.
 func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	return n.get(ks, readCounts, ids, width, opt, rows)
+}
+
+// Cursors is Get for the cursors of an unread keyspace.
+func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	return n.get(ks, readCursors, ids, width, opt, rows)
+}
+
+func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	groups, err := n.groupsOf(ks)
 	if err == nil {
 		err = n.checkToken(&opt.Token)
@@ -57,15 +67,15 @@ func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows
 			return err
 		}
 		if r != nil {
-			r.fsm.Table().Get(key, rows[:width])
+			r.table(of.table()).Get(key, rows[:width])
 			return nil
 		}
-		p := pagePart{keys: []uint64{key}, rows: rows[:width]}
+		p := pagePart{of: of, keys: []uint64{key}, rows: rows[:width]}
 		return n.readElsewhere(groups[s], &p, width, opt)
 	}
 	pg := pagePool.Get().(*page)
 	defer pagePool.Put(pg)
-	pg.split(ids, len(groups))
+	pg.split(of, ids, len(groups))
 	failed := n.getShards(pg, groups, width, opt, arrived)
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
@@ -95,7 +105,7 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 		p.rows = p.rows[:len(p.keys)*width]
 		r, err := n.admitted(groups[s], opt, arrived)
 		if r != nil {
-			r.fsm.Table().GetMany(p.keys, width, p.rows)
+			r.table(p.of.table()).GetMany(p.keys, width, p.rows)
 			continue
 		}
 		if errs == nil {
@@ -113,14 +123,14 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 	return &ReadError{errs}
 }
 
-func (pg *page) split(ids []uint64, shards int) {
+func (pg *page) split(of readOf, ids []uint64, shards int) {
 	if cap(pg.byShard) < shards {
 		pg.byShard = make([]pagePart, shards)
 	}
 	pg.byShard = pg.byShard[:shards]
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
-		p.keys, p.at = p.keys[:0], p.at[:0]
+		p.of, p.keys, p.at = of, p.keys[:0], p.at[:0]
 	}
 	for i, id := range ids {
 		s, key := keyOf(id, shards)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 const (
@@ -26,10 +27,28 @@ type remoteRead struct {
 	staleness   time.Duration
 	index       uint64 // of the token
 	width       int
+	of          readOf
 	keys        []uint64
 }
 
-// readAnswer is the rows of a remoteRead in its order, or why there are none.
+// readOf says what of a shard is read.
+type readOf uint8
+
+const (
+	readCounts  = readOf(raftfsm.TableCounts)
+	readCursors = readOf(raftfsm.TableCursors)
+	// readFeeds reads followees: their number, then of each id and posts.
+	readFeeds readOf = 2
+
+	// readOfShift is where it stands beside the consistency in a call. A program
+	// that knows counters alone reads of those as before.
+	readOfShift = 2
+)
+
+// table is the table that is read.
+func (o readOf) table() Table { return Table(o) }
+
+// readAnswer is what a remoteRead asks for in its order, or why there is nothing.
 type readAnswer struct {
 	rows []int64
 	err  error
@@ -41,9 +60,19 @@ type readAnswer struct {
 func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadOptions) error {
 	q := &remoteRead{
 		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
-		index: opt.Token.Index(g.number), width: width,
+		index: opt.Token.Index(g.number), width: width, of: p.of,
 		keys: slices.Clone(p.keys), // which may still be on their way when this has given up
 	}
+	rows, err := n.askReaders(g, q, opt)
+	if err == nil {
+		copy(p.rows, rows)
+	}
+	return err
+}
+
+// askReaders asks the nodes that hold a shard, and this one once it does, until one
+// answers or the deadline has come.
+func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]int64, error) {
 	deadline := time.NewTimer(time.Until(opt.Deadline))
 	defer deadline.Stop()
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
@@ -52,26 +81,21 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for _, node := range n.readers(g) {
 			rows, err := n.readAt(ctx, node, q)
-			if err == nil {
-				copy(p.rows, rows)
-				return nil
-			}
-			if errors.Is(err, ErrBadToken) {
-				return err
+			if err == nil || errors.Is(err, ErrBadToken) {
+				return rows, err
 			}
 			last = err
 		}
 		// The first time too: a leader that was just elected may be this node.
 		r, err := n.admitted(g, opt, time.Now())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if r != nil {
-			r.fsm.Table().GetMany(p.keys, width, p.rows)
-			return nil
+			return r.rows(q)
 		}
 		if !sleep(pause, deadline) {
-			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
+			return nil, fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 		}
 	}
 }
@@ -117,7 +141,7 @@ func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]re
 		answers := make([]readAnswer, len(reads))
 		for i, q := range reads {
 			if answers[i].err = r.error(); answers[i].err == nil {
-				answers[i].rows = parseCounts(&r, len(q.keys)*q.width)
+				answers[i].rows = parseReadRows(&r, q)
 			}
 		}
 		return answers, r.end()
@@ -126,7 +150,7 @@ func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]re
 
 func appendRead(dst []byte, q *remoteRead) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.group))
-	dst = append(dst, byte(q.consistency))
+	dst = append(dst, byte(q.consistency)|byte(q.of)<<readOfShift)
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
 	dst = binary.AppendUvarint(dst, q.index)
 	dst = binary.AppendUvarint(dst, uint64(q.width))
@@ -138,15 +162,21 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 }
 
 func parseRead(r *wireReader) *remoteRead {
+	group := uint32(r.uintTo(1<<32 - 1))
+	how := r.uintTo(uint64(readFeeds)<<readOfShift | uint64(Linearizable))
 	q := &remoteRead{
-		group:       uint32(r.uintTo(1<<32 - 1)),
-		consistency: Consistency(r.uintTo(uint64(Linearizable))),
+		group:       group,
+		consistency: Consistency(how & (1<<readOfShift - 1)),
+		of:          readOf(how >> readOfShift),
 		staleness:   time.Duration(r.uintTo(1<<63 - 1)),
 		index:       r.uint(),
 		width:       int(r.uintTo(engine.ColumnsMax)),
 	}
+	if q.consistency > Linearizable {
+		r.fail(fmt.Sprintf("consistency %d", q.consistency))
+	}
 	n := r.count(8)
-	if n > readKeysMax {
+	if n > readKeysMax || q.of == readFeeds && n > feedsInReadMax {
 		r.fail(fmt.Sprintf("%d keys", n))
 		n = 0
 	}
@@ -209,13 +239,39 @@ func (n *Node) readHere(q *remoteRead, deadline time.Time) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return rep.rows(q)
+}
+
+// rows returns what a read asks for.
+func (r *replica) rows(q *remoteRead) ([]int64, error) {
+	if q.of == readFeeds {
+		fsm, ok := r.fsm.(*raftfsm.Feed)
+		if !ok {
+			return nil, fmt.Errorf("%w: a read of feeds in group %d", errBadCall, q.group)
+		}
+		return feedRows(fsm, q.keys), nil
+	}
+	table := r.table(q.of.table())
+	if table == nil {
+		return nil, fmt.Errorf("%w: a read of what group %d does not hold", errBadCall, q.group)
+	}
 	rows := make([]int64, len(q.keys)*q.width)
-	rep.fsm.Table().GetMany(q.keys, q.width, rows)
+	table.GetMany(q.keys, q.width, rows)
 	return rows, nil
 }
 
-// replicaFor returns the replica here if it may answer another node's read.
+// replicaFor returns the replica here if it may answer another node's read of
+// rows.
 func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
+	r, err := n.admittedFor(q, deadline)
+	if err == nil && q.of != readFeeds && r.table(q.of.table()) == nil {
+		return nil, fmt.Errorf("%w: a read of what group %d does not hold", errBadCall, q.group)
+	}
+	return r, err
+}
+
+// admittedFor returns the replica here if it may answer another node's read.
+func (n *Node) admittedFor(q *remoteRead, deadline time.Time) (*replica, error) {
 	g := n.shardOf(q.group)
 	if g == nil || g.replica.Load() == nil {
 		return nil, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group)

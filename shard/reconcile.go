@@ -59,7 +59,11 @@ func (n *Node) reconcile() {
 		if r == nil {
 			continue
 		}
-		if !n.reconcileMembers(r.group, view, nil) {
+		var others []member
+		if view.EveryNode(g.number) {
+			others = n.members(view)
+		}
+		if !n.reconcileMembers(r.group, view, others) {
 			n.dropIfRemoved(g, r, view)
 		}
 	}
@@ -210,7 +214,7 @@ func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogV
 // whom only the leader answers.
 func (n *Node) wasRemoved(g *counterGroup, leader string, view *raftfsm.CatalogView) bool {
 	placement, placed := view.Groups[g.number]
-	if !placed || slices.Contains(placement.Target, n.cfg.NodeKey) {
+	if !placed || view.EveryNode(g.number) || slices.Contains(placement.Target, n.cfg.NodeKey) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)

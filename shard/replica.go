@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -14,12 +15,13 @@ import (
 // connections to nodes that were lost are closed.
 const outOfTouchAfter = (pingsMissedMax + 1) * pingEvery
 
-// counterGroup is one shard of a counter keyspace as this node knows it, whether
-// or not it holds a replica.
+// counterGroup is one shard of a keyspace as this node knows it, whether or not it
+// holds a replica.
 type counterGroup struct {
 	number   uint32
 	shard    int
 	keyspace string
+	kind     raftfsm.Kind
 	forward  *lane[*forwarded, *proposal] // to whichever node leads it
 
 	replica atomic.Pointer[replica] // this node's; nil for none
@@ -32,12 +34,28 @@ type counterGroup struct {
 // replica is this node's copy of one shard.
 type replica struct {
 	group    *group
-	fsm      *raftfsm.Counters
+	fsm      raftfsm.Machine
 	proposer *proposer
 	fresh    freshness
 	// votersFull is set while this node leads the group and too few voters have
 	// room on their disks for writes.
 	votersFull atomic.Bool
+}
+
+// table returns a table of the replica as it is now, nil if its shard has none such.
+func (r *replica) table(t Table) *engine.Table {
+	switch fsm := r.fsm.(type) {
+	case *raftfsm.Counters:
+		if t == raftfsm.TableCounts {
+			return fsm.Table()
+		}
+	case *raftfsm.Unread:
+		if t == raftfsm.TableCounts {
+			return fsm.Table()
+		}
+		return fsm.Cursors()
+	}
+	return nil
 }
 
 // led returns the replica if this node leads the group and may serve.

@@ -23,6 +23,11 @@ const (
 	// restoreTryTimeout bounds one try of a write of a restore. It sets values, so
 	// it may be repeated whatever became of it.
 	restoreTryTimeout = 10 * time.Second
+	// restoreScanRows is how many rows are looked at together, of all their columns:
+	// some megabytes.
+	restoreScanRows = 4096
+	// restoreFolloweesMax bounds the followees of one write.
+	restoreFolloweesMax = 20_000
 	// restoreReadTimeout bounds the reads that look at what is there.
 	restoreReadTimeout = 10 * time.Second
 )
@@ -56,7 +61,12 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 	if err := r.empty(force); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	facts, err := raftfsm.VisitSnapshot(stream, r.page)
+	facts, err := raftfsm.VisitSnapshot(stream, r.group.kind, raftfsm.SnapshotVisitor{
+		Rows:    func(p *engine.Page) error { return r.page(raftfsm.TableCounts, p) },
+		Cursors: func(p *engine.Page) error { return r.page(raftfsm.TableCursors, p) },
+		Feed:    r.feed,
+		Board:   r.board,
+	})
 	if failed := errors.Join(r.flush(), ctx.Err()); failed != nil {
 		return facts, failed
 	}
@@ -75,8 +85,7 @@ type restore struct {
 	group    *counterGroup
 	shards   int
 
-	ops     []engine.Op // of the next write; their cells are in one array
-	cells   []engine.Cell
+	next    restoreWrite
 	slots   chan struct{} // a token for each write in flight
 	writing sync.WaitGroup
 
@@ -101,32 +110,62 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 }
 
 // page adds rows to the next writes. The page is read only until it returns.
-func (r *restore) page(p *engine.Page) error {
+func (r *restore) page(table Table, p *engine.Page) error {
+	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
+	if table == raftfsm.TableCounts {
+		columns = len(r.keyspace.Columns)
+	}
 	for i, key := range p.IDs {
-		id := idOf(r.group.shard, key, r.shards)
-		if shard, back := keyOf(id, r.shards); shard != r.group.shard || back != key {
-			return fmt.Errorf("row %d is of another number of shards", key)
+		id, err := r.idOf(key)
+		if err != nil {
+			return err
 		}
-		first := len(r.cells)
-		for column, count := range p.Row(i) { // tables are wider than their keyspace
+		first := len(r.next.cells)
+		for column, count := range p.Row(i) {
 			switch {
-			case count != 0 && column >= len(r.keyspace.Columns):
-				return fmt.Errorf("row %d has column %d, keyspace %s has %d columns", id, column, r.keyspace.Name, len(r.keyspace.Columns))
+			case count != 0 && column >= columns:
+				return fmt.Errorf("row %d has column %d, keyspace %s has %d columns", id, column, r.keyspace.Name, columns)
 			case count != 0:
-				r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: count})
+				r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
 			}
 		}
-		if err := r.add(engine.Op{ID: id, Kind: engine.OpSet, Cells: r.cells[first:len(r.cells):len(r.cells)]}); err != nil {
+		cells := r.next.cells[first:len(r.next.cells):len(r.next.cells)]
+		if err := r.add(table, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// idOf returns the id of a key of this shard.
+func (r *restore) idOf(key uint64) (uint64, error) {
+	id := idOf(r.group.shard, key, r.shards)
+	if shard, back := keyOf(id, r.shards); shard != r.group.shard || back != key {
+		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
+	}
+	return id, nil
+}
+
+// restoreWrite is the next write of a restore.
+type restoreWrite struct {
+	table     Table
+	ops       []engine.Op // their cells are in one array
+	cells     []engine.Cell
+	feeds     []FeedOp
+	followees int // of feeds
+	board     *BoardOp
+}
+
 // add adds an op, and writes once there are enough.
-func (r *restore) add(op engine.Op) error {
-	r.ops = append(r.ops, op)
-	if len(r.ops) < restoreOpsMax {
+func (r *restore) add(table Table, op engine.Op) error {
+	if table != r.next.table && len(r.next.ops) > 0 {
+		if err := r.send(); err != nil {
+			return err
+		}
+	}
+	r.next.table = table
+	r.next.ops = append(r.next.ops, op)
+	if len(r.next.ops) < restoreOpsMax {
 		return nil
 	}
 	return r.send()
@@ -139,11 +178,11 @@ func (r *restore) send() error {
 	case <-r.ctx.Done():
 		return r.ctx.Err()
 	}
-	ops := r.ops
-	r.ops, r.cells = nil, nil // the write's, from now on
+	next := r.next
+	r.next = restoreWrite{} // it is the write's, from now on
 	r.writing.Go(func() {
 		defer func() { <-r.slots }()
-		if err := r.write(ops); err != nil {
+		if err := r.write(next); err != nil {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.mu.failed == nil {
@@ -161,9 +200,13 @@ func (r *restore) failed() error {
 }
 
 // write repeats a write until it is done. Setting a row twice is setting it.
-func (r *restore) write(ops []engine.Op) error {
+func (r *restore) write(next restoreWrite) error {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		err := r.node.Write(r.keyspace, &Write{Ops: ops, Deadline: time.Now().Add(restoreTryTimeout)})
+		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, Deadline: time.Now().Add(restoreTryTimeout)}
+		err := r.node.Write(r.keyspace, w)
+		if err == nil && len(w.Overflows) > 0 {
+			return fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
+		}
 		if err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load() {
 			return err
 		}
@@ -178,7 +221,7 @@ func (r *restore) write(ops []engine.Op) error {
 // flush writes what is left, waits for all writes, and returns why one failed.
 func (r *restore) flush() error {
 	var err error
-	if len(r.ops) > 0 {
+	if len(r.next.ops) > 0 {
 		err = r.send()
 	}
 	r.writing.Wait()
@@ -187,8 +230,20 @@ func (r *restore) flush() error {
 
 // empty sees to it that the shard has no rows.
 func (r *restore) empty(force bool) error {
+	switch r.group.kind {
+	case raftfsm.KindUnread:
+		if err := r.emptyTable(raftfsm.TableCursors, force); err != nil {
+			return err
+		}
+	case raftfsm.KindFeed, raftfsm.KindBoard:
+		return r.clear(force)
+	}
+	return r.emptyTable(raftfsm.TableCounts, force)
+}
+
+func (r *restore) emptyTable(table Table, force bool) error {
 	for from := uint64(0); ; {
-		ids, err := r.rowsFrom(from)
+		ids, err := r.rowsFrom(table, from)
 		switch {
 		case err != nil:
 			return err
@@ -198,7 +253,7 @@ func (r *restore) empty(force bool) error {
 			return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
 		}
 		for _, id := range ids {
-			if err := r.add(engine.Op{ID: id, Kind: engine.OpDelete}); err != nil {
+			if err := r.add(table, engine.Op{ID: id, Kind: engine.OpDelete}); err != nil {
 				return errors.Join(err, r.flush())
 			}
 		}
@@ -208,11 +263,11 @@ func (r *restore) empty(force bool) error {
 }
 
 // rowsFrom returns the ids of the next rows from a key on.
-func (r *restore) rowsFrom(key uint64) ([]uint64, error) {
+func (r *restore) rowsFrom(table Table, key uint64) ([]uint64, error) {
 	opt := &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)}
 	ctx, cancel := context.WithDeadline(r.ctx, opt.Deadline)
 	defer cancel()
-	s := scan{node: r.node, ctx: ctx, opt: opt, width: len(r.keyspace.Columns), shards: r.shards, chunk: scanRowsMax}
+	s := scan{node: r.node, ctx: ctx, opt: opt, width: engine.ColumnsMax, shards: r.shards, chunk: restoreScanRows, table: table}
 	next := run{group: r.group, from: key}
 	err := s.fill(&next)
 	return next.ids, err
@@ -223,7 +278,18 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
 	var differs error
-	err := r.node.waitUntil(ctx, func() error {
+	err := r.atLeader(ctx, func(led *ReplicaReport) {
+		if want := fmt.Sprintf("%016x", facts.Digest); led.Digest != want || led.Rows != facts.Rows {
+			differs = fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
+		}
+	})
+	return errors.Join(err, differs)
+}
+
+// atLeader calls see with what the shard's leader says of its replica, once there is
+// one.
+func (r *restore) atLeader(ctx context.Context, see func(led *ReplicaReport)) error {
+	return r.node.waitUntil(ctx, func() error {
 		led, term := (*ReplicaReport)(nil), uint64(0)
 		for _, report := range r.node.Reports(ctx) {
 			for i, replica := range report.Replicas {
@@ -235,10 +301,7 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 		if led == nil {
 			return ErrNoLeader
 		}
-		if want := fmt.Sprintf("%016x", facts.Digest); led.Digest != want || led.Rows != facts.Rows {
-			differs = fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
-		}
+		see(led)
 		return nil
 	})
-	return errors.Join(err, differs)
 }

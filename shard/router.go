@@ -73,7 +73,7 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
-	ps.split(w, len(groups))
+	ps.split(w, groups[0].kind, len(groups))
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
@@ -132,7 +132,7 @@ func (p *part) reserve(g *counterGroup, w *Write) error {
 	if err != nil {
 		return nil // it is forwarded
 	}
-	p.proposal, err = r.proposer.reserve(p.writer.Section(), p.writer.Ops(), w.ID.Exists(), w.Width)
+	p.proposal, err = r.proposer.reserve(p.writer.Section(), p.writer.Ops(), w.clocked(), w.Width)
 	if errors.Is(err, ErrOverloaded) {
 		return err
 	}
@@ -236,7 +236,7 @@ func (ps *parts) release() {
 
 // split writes each shard's section of the request. The sections are given to
 // the proposers, so their memory is new; the rest is used again.
-func (ps *parts) split(w *Write, shards int) {
+func (ps *parts) split(w *Write, kind raftfsm.Kind, shards int) {
 	if cap(ps.byShard) < shards {
 		ps.byShard = make([]part, shards)
 	}
@@ -251,22 +251,41 @@ func (ps *parts) split(w *Write, shards int) {
 			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
 			p.used = true
 		}
-		p.writer.Op(key, &w.Ops[i])
+		p.op(key, i, w, kind)
 		p.ops = append(p.ops, i)
 	}
 }
+
+// op writes one op in the form of its keyspace's kind.
+func (p *part) op(key uint64, i int, w *Write, kind raftfsm.Kind) {
+	switch kind {
+	case raftfsm.KindUnread:
+		p.writer.TableOp(w.Table, key, &w.Ops[i])
+	case raftfsm.KindFeed:
+		p.writer.Feed(key, &w.Feeds[i])
+	case raftfsm.KindBoard:
+		p.writer.Board(w.Board)
+	default:
+		p.writer.Op(key, &w.Ops[i])
+	}
+}
+
+// clocked reports whether the leader's time must stand in the entry before the
+// write: for its identity, or for the day of a cursor.
+func (w *Write) clocked() bool { return w.ID.Exists() || w.Table == raftfsm.TableCursors }
 
 // gather fills the request's answer from the shards' results, as far as there
 // are any, and makes the error.
 func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 	ps.overflows(w)
 	err := ps.failure(w)
-	w.Duplicate = err == nil && ps.repeated(w)
+	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
 		if !p.answered() {
 			continue
 		}
+		w.Repeated = w.Repeated && p.proposal.outcome() != raftfsm.Applied
 		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
@@ -318,15 +337,28 @@ func (ps *parts) overflows(w *Write) {
 		if !p.answered() {
 			continue
 		}
-		if cells := w.Ops[i].Cells; p.wasRefused() && len(cells) > 0 { // no other op can have been refused
-			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: cells[0].Column})
-		} else if p.wasPartlyRefused() && len(cells) > 0 {
+		column, could := w.refusable(i)
+		if p.wasRefused() && could {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+		} else if p.wasPartlyRefused() && could {
 			w.Unknown = append(w.Unknown, i)
 		} else if o, refused := p.proposal.overflow(at[s], &p.from); refused {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
 		}
 		at[s]++
 	}
+}
+
+// refusable reports whether an op can have been refused, and the first column of one
+// whose sum can have overflowed.
+func (w *Write) refusable(op int) (column uint8, could bool) {
+	if w.Feeds != nil || w.Board != nil {
+		return 0, true
+	}
+	if cells := w.Ops[op].Cells; len(cells) > 0 {
+		return cells[0].Column, true
+	}
+	return 0, false
 }
 
 // failure returns nil if every shard answered, the shards' error if all have the

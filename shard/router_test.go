@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 // model is a naive keyspace.
@@ -297,7 +298,7 @@ func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
 	g := n.groups.Load().byFirst[ks.firstGroup][shard].replica.Load()
 	g.proposer.close()
 	h.proposeGroup = g.group
-	g.proposer = newProposer(&h, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+	g.proposer = newProposer(&h, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
 }
 
 // Shards that do not fare alike: 1. the error is the worst of them; 2. applied

@@ -86,6 +86,7 @@ type scan struct {
 	width  int
 	shards int
 	chunk  int
+	table  Table
 }
 
 // run is the next rows of one shard, those that are read and those behind.
@@ -109,7 +110,7 @@ func (s *scan) fill(r *run) error {
 		return err
 	}
 	if rep != nil {
-		r.ids, r.rows = readRun(rep.fsm.Table(), r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+		r.ids, r.rows = readRun(rep.table(s.table), r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
 	} else if err := s.fillElsewhere(r); err != nil {
 		return err
 	}
@@ -139,7 +140,7 @@ func readRun(table *engine.Table, from uint64, width, chunk int, keys []uint64, 
 func (s *scan) fillElsewhere(r *run) error {
 	request := appendRead(nil, &remoteRead{
 		group: r.group.number, consistency: s.opt.Consistency, staleness: s.opt.MaxStaleness,
-		index: s.opt.Token.Index(r.group.number), width: s.width,
+		index: s.opt.Token.Index(r.group.number), width: s.width, of: readOf(s.table),
 	})
 	request = binary.AppendUvarint(binary.AppendUvarint(request, r.from), uint64(s.chunk))
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
@@ -185,12 +186,15 @@ func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
 	if err := r.end(); err != nil {
 		return nil, err
 	}
+	if q.of == readFeeds {
+		return nil, fmt.Errorf("%w: a scan of feeds", errBadCall)
+	}
 	deadline := time.Now().Add(readWaitMax)
 	rep, err := n.replicaFor(q, deadline)
 	if err != nil {
 		return nil, err
 	}
-	keys, rows := readRun(rep.fsm.Table(), from, q.width, chunk, nil, nil)
+	keys, rows := readRun(rep.table(q.of.table()), from, q.width, chunk, nil, nil)
 	answer := binary.AppendUvarint(make([]byte, 0, 9*len(keys)+2*len(rows)+8), uint64(len(keys)))
 	for _, key := range keys {
 		answer = binary.LittleEndian.AppendUint64(answer, key)

@@ -95,7 +95,7 @@ func TestNodeKeepsItsLogStore(t *testing.T) {
 	open := func(store LogStore) error {
 		n, err := Open(Config{
 			Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "test", ClusterAddr: "127.0.0.1:0",
-			Shards: map[string]int{"posts": 1, "users": 1}, LogStore: store,
+			Shards: fewShards(map[string]int{"posts": 1, "users": 1}), LogStore: store,
 			Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Fatal: func(err error) { t.Error(err) },
 		})
 		if err != nil {
@@ -111,7 +111,7 @@ func TestNodeKeepsItsLogStore(t *testing.T) {
 	if err := open(LogStoreBoltDB); !errors.Is(err, ErrOtherLogStore) {
 		t.Errorf("opened with %v", err)
 	}
-	if logs, err := filepath.Glob(filepath.Join(dir, "*", "wal", "*.wal")); err != nil || len(logs) != 3 {
+	if logs, err := filepath.Glob(filepath.Join(dir, "*", "wal", "*.wal")); err != nil || len(logs) != 6 {
 		t.Errorf("segments %v, %v", logs, err)
 	}
 }

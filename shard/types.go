@@ -117,8 +117,20 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
-// KindCounters is the kind of a keyspace of plain counters.
-const KindCounters = "counters"
+// The kinds of keyspaces.
+const (
+	KindCounters = "counters" // plain counters
+	KindUnread   = "unread"   // counters and cursors of users
+	KindFeed     = "feed"     // what users saw of those that they follow
+	KindBoard    = "board"    // notices and dots that are everybody's
+)
+
+// The names of the keyspaces of unread numbers.
+const (
+	KeyspaceUnread = "unread"
+	KeyspaceFeed   = "feed"
+	KeyspaceBoard  = "board"
+)
 
 // Keyspace describes one named table. A value handed out is never changed:
 // AddColumns makes a new one.
@@ -183,6 +195,13 @@ const (
 	KeyBytesMax      = raftfsm.KeyBytesMax
 )
 
+// What writes to keyspaces of other kinds than counters hold.
+type (
+	Table   = raftfsm.Table
+	FeedOp  = raftfsm.FeedOp
+	BoardOp = raftfsm.BoardOp
+)
+
 // Limits bound what the shards remember of requests.
 type Limits = raftfsm.Limits
 
@@ -198,19 +217,25 @@ const (
 // ErrOutcomeUnknown too, because the node keeps no reference to it.
 type Write struct {
 	Ops      []engine.Op // ids as the client knows them
+	Table    Table       // of an unread keyspace: which one all ops are for
+	Feeds    []FeedOp    // of a feed keyspace: in place of the ops, of which only the ids are looked at
+	Board    *BoardOp    // of a board keyspace: in place of the one op, likewise; its id is 0
 	ID       RequestID   // applies the request once; zero for no such promise
 	Width    int         // columns of each result row; 0 for no results
 	Deadline time.Time   // always set
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
-	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold the unchanged counts
+	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
 	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
 	// Duplicate: the request came before. Of a key that is what the shard that
 	// judges it says, so that of copies sent at once one is told false and a
 	// retry that completes the rest is told true; of a producer it means that
 	// every shard had applied its part. Rows hold counts as of now.
 	Duplicate bool
-	Token     Token
+	// Repeated: no op of it was applied now, as each had been, or was refused,
+	// before. Of a write to one row it tells more than Duplicate.
+	Repeated bool
+	Token    Token
 }
 
 // ScanResult is one page of Node.Scan in ascending id order.

@@ -78,7 +78,7 @@ func needShell(root *cobra.Command) {
 // they are in a command line.
 var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
-	"name", "shards", "columns",
+	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
 }
 
 // isUsage tells whether a server refused what the command line says.

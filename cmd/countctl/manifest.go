@@ -108,7 +108,7 @@ func parseManifest(r io.Reader) (*manifest, error) {
 		return nil, fmt.Errorf("format %d, this program reads %d", m.Format, manifestFormat)
 	}
 	for _, k := range m.Keyspaces {
-		if len(k.Groups) != k.Shards || len(k.Columns) == 0 {
+		if len(k.Groups) != k.Shards || len(k.Columns) == 0 && k.Kind == kindCounters {
 			return nil, fmt.Errorf("keyspace %q has %d of %d shards and %d columns", k.Name, len(k.Groups), k.Shards, len(k.Columns))
 		}
 		for i, g := range k.Groups {

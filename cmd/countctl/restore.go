@@ -154,6 +154,9 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	}
 	for _, k := range r.backup.Keyspaces {
 		i := slices.IndexFunc(there, func(t client.Keyspace) bool { return t.Name == k.Name })
+		if i < 0 && k.Kind != kindCounters {
+			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; countctl upgrade status shows what its version waits for", k.Name, k.Kind)
+		}
 		if i < 0 {
 			if _, err := r.server.CreateKeyspace(ctx, k.Name, k.Columns, k.Shards); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
@@ -172,6 +175,10 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	r.numbers, err = groupNumbers(ctx, r.server)
 	return err
 }
+
+// kindCounters is the kind of keyspaces that can be made; others come with the
+// cluster version.
+const kindCounters = "counters"
 
 // fits refuses a keyspace whose rows lie elsewhere or mean something else.
 func fits(there client.Keyspace, k manifestKeyspace) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
 
@@ -84,4 +85,16 @@ func (b *backend) Write(ks *shard.Keyspace, w *shard.Write) error { return b.nod
 
 func (b *backend) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error) {
 	return b.node.Load().Scan(ks, after, hasAfter, limit, width, opt)
+}
+
+func (b *backend) Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+	return b.node.Load().Cursors(ks, users, width, opt, rows)
+}
+
+func (b *backend) Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error {
+	return b.node.Load().Feeds(ks, users, opt, into)
+}
+
+func (b *backend) Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+	return b.node.Load().Board(ks, opt)
 }

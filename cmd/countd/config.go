@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -33,6 +34,7 @@ type config struct {
 	MemoryLimit memoryShare
 	DiskReserve uint64
 	Limits      shard.Limits
+	CursorIdle  time.Duration
 	Join        []string
 	Expect      int
 	Zone        string
@@ -55,7 +57,7 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	c.flags.SortFlags = false
@@ -78,6 +80,7 @@ func newConfig() *config {
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
 	c.flags.DurationVar(&c.Limits.ProducerIdle, "producer-idle", c.Limits.ProducerIdle, "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("how many producers a shard remembers, 1 to %d; the one idle for longest makes room", shard.ProducersMaxMax))
+	c.flags.DurationVar(&c.CursorIdle, "cursor-idle", c.CursorIdle, "how long the cursors of a user who moves none are kept, 48h to 87600h; who returns later reads as new")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
 	return c
@@ -108,7 +111,10 @@ func (c *config) validate() error {
 		}
 		seen[a.addr] = a.name
 	}
-	for name := range c.Shards {
+	for name, n := range c.Shards {
+		if name == shard.KeyspaceBoard && n != 1 {
+			return c.bad("shards", "the board has one shard, always")
+		}
 		if !shard.IsBuiltin(name) {
 			return c.bad("shards", fmt.Sprintf("no keyspace %q is built in; make others with their shards by countctl keyspace create", name))
 		}
@@ -121,6 +127,9 @@ func (c *config) validate() error {
 	}
 	if name, err := c.badLimit(); err != nil {
 		return c.bad(name, err.Error())
+	}
+	if c.CursorIdle < shard.CursorIdleMin || c.CursorIdle > shard.CursorIdleMax {
+		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, shard.CursorIdleMin, shard.CursorIdleMax))
 	}
 	if _, err := c.memoryLimit(); err != nil {
 		return err

@@ -66,7 +66,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
 		"replace-after": "5m0s", "log-store": "wal",
-		"keys-max": "1000", "producers-max": "2000",
+		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -147,6 +147,8 @@ func TestRefusedSettings(t *testing.T) {
 		{"no idle time", nil, map[string]string{"COUNTD_PRODUCER_IDLE": "800h"}, "", "producer-idle (env COUNTD_PRODUCER_IDLE): producer idle time 800h0m0s is not in"},
 		{"no keys", []string{"--keys-max=0"}, nil, "", "keys-max (flag --keys-max): 0 keys are not 1…500000"},
 		{"too many keys", []string{"--keys-max=500001"}, nil, "", "500001 keys are not"},
+		{"no time for cursors", []string{"--cursor-idle=47h"}, nil, "", "cursor-idle (flag --cursor-idle): 47h0m0s is not in 48h0m0s…87600h0m0s"},
+		{"two boards", []string{"--shards=board=2"}, nil, "", "shards (flag --shards): the board has one shard, always"},
 		{"too many producers", []string{"--producers-max=200001"}, nil, "", "producers-max (flag --producers-max): 200001 producers are not 1…200000"},
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},
 		{"shards of nothing", []string{"--shards=4"}, nil, "", "want KEYSPACE=N"},

@@ -210,6 +210,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Opened:      p.dir,
 		Shards:      c.Shards,
 		Limits:      c.Limits,
+		CursorIdle:  c.CursorIdle,
 		MemoryLimit: memoryLimit,
 		DiskReserve: c.DiskReserve,
 		Place:       p.place(c.Placement),

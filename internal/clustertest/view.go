@@ -173,7 +173,7 @@ func (v view) shares(nodes []*Node) (held, led []int) {
 	held, led = make([]int, len(nodes)), make([]int, len(nodes))
 	for i, n := range nodes {
 		for _, g := range v.status[n].Groups {
-			if g.ID == 0 {
+			if g.ID == 0 || g.Keyspace == "board" { // all nodes hold them
 				continue
 			}
 			held[i]++

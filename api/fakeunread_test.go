@@ -1,0 +1,155 @@
+package api
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// fakeShards are what a fakeNode keeps of unread numbers. It knows no repeats and
+// drops nothing.
+type fakeShards struct {
+	counts, cursors map[uint64][]int64
+	feeds           map[uint64]map[uint64]int64
+	board           raftfsm.BoardView
+}
+
+func newFakeShards() *fakeShards {
+	return &fakeShards{
+		map[uint64][]int64{}, map[uint64][]int64{}, map[uint64]map[uint64]int64{},
+		raftfsm.BoardView{Channels: map[string]raftfsm.Channel{}, Dots: map[string]raftfsm.Dot{}},
+	}
+}
+
+func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
+	clear(w.Rows)
+	for i, op := range w.Ops {
+		row := w.Rows[i*w.Width : (i+1)*w.Width]
+		switch ks.Kind {
+		case shard.KindFeed:
+			f.writeFeed(&w.Feeds[i])
+		case shard.KindBoard:
+			f.writeBoard(w, row)
+		default:
+			f.writeUser(op, w.Table, row)
+		}
+	}
+}
+
+func (f *fakeShards) writeUser(op engine.Op, table shard.Table, answer []int64) {
+	rows := f.counts
+	if table == raftfsm.TableCursors {
+		rows = f.cursors
+	}
+	row := make([]int64, engine.ColumnsMax)
+	copy(row, rows[op.ID])
+	was := slices.Clone(row)
+	for _, c := range op.Cells {
+		switch {
+		case table == raftfsm.TableCursors:
+			row[raftfsm.CursorDay] = 1
+			row[c.Column] = max(row[c.Column], c.Value)
+		case op.Kind == engine.OpTake:
+			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
+		case op.Kind == engine.OpSet:
+			row[c.Column] = c.Value
+		default:
+			row[c.Column] += c.Value
+		}
+	}
+	rows[op.ID] = row
+	for i := range answer {
+		if answer[i] = row[i]; op.Kind == engine.OpTake && table == raftfsm.TableCounts {
+			answer[i] = was[i] - row[i]
+		}
+	}
+}
+
+func (f *fakeShards) writeFeed(op *shard.FeedOp) {
+	feed := f.feeds[op.User]
+	if op.Kind == raftfsm.FeedReset || feed == nil {
+		feed = map[uint64]int64{}
+	}
+	for _, followee := range op.Followees {
+		_, there := feed[followee.ID]
+		switch {
+		case op.Kind == raftfsm.FeedUnfollow:
+			delete(feed, followee.ID)
+		case op.Kind == raftfsm.FeedReset, there == (op.Kind == raftfsm.FeedRead):
+			feed[followee.ID] = followee.Posts
+		}
+	}
+	f.feeds[op.User] = feed
+}
+
+func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
+	op, v := w.Board, &f.board
+	number := uint8(len(v.Channels) + len(v.Dots) + 1)
+	c, isChannel := v.Channels[op.Name]
+	d, isDot := v.Dots[op.Name]
+	switch op.Kind {
+	case raftfsm.BoardPublish:
+		if !isChannel {
+			c.Number = number
+		}
+		c.Latest++
+		v.Channels[op.Name] = c
+		answer[1] = c.Latest
+	case raftfsm.BoardRetract:
+		if op.Seq < 1 || op.Seq > c.Latest {
+			w.Overflows = append(w.Overflows, engine.Overflow{Column: raftfsm.RefusedMissing})
+			return
+		}
+		c.Retracted = append(c.Retracted, op.Seq)
+		v.Channels[op.Name] = c
+	default:
+		if !isDot {
+			d = raftfsm.Dot{Number: number, NewUsers: true}
+		}
+		if op.Kind == raftfsm.BoardDot {
+			d.NewUsers = op.NewUsers
+		} else {
+			d.Fired++
+		}
+		v.Dots[op.Name] = d
+		answer[1] = d.Fired
+	}
+}
+
+func (n *fakeNode) Cursors(_ *shard.Keyspace, users []uint64, width int, _ *shard.ReadOptions, rows []int64) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(rows)
+	for i, user := range users {
+		copy(rows[i*width:(i+1)*width], n.mu.shards.cursors[user])
+	}
+	return n.troubleLocked()
+}
+
+func (n *fakeNode) Feeds(_ *shard.Keyspace, users []uint64, _ *shard.ReadOptions, into *shard.Feeds) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
+	for _, user := range users {
+		feed := n.mu.shards.feeds[user]
+		for _, id := range slices.Sorted(maps.Keys(feed)) {
+			into.Followees = append(into.Followees, raftfsm.Followee{ID: id, Posts: feed[id]})
+		}
+		into.Ends = append(into.Ends, len(into.Followees))
+	}
+	return n.troubleLocked()
+}
+
+func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.lastRead = *opt
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	view := raftfsm.BoardView{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
+	return &view, nil
+}

@@ -1,0 +1,147 @@
+package api
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
+)
+
+func (s *Server) feedUnread(ctx *fasthttp.RequestCtx, r *request) error {
+	f, err := s.unread.Feed(r.id, &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read feed: %w", err)
+	}
+	const followeeBytes = 24 // an id of ten digits and a small count
+	shown := 0
+	if r.asked.detail {
+		shown = len(f.Detail)
+	}
+	answerLong(ctx, 32+followeeBytes*shown, func(dst []byte) []byte {
+		dst = appendNumber(append(dst, '{'), "unread", f.Unread)
+		if r.asked.detail {
+			dst = appendDetail(append(dst, ','), f.Detail)
+		}
+		return append(dst, '}')
+	})
+	return nil
+}
+
+// appendDetail appends "followees":{"id":unread,…}.
+func appendDetail(dst []byte, detail []unread.FolloweeUnread) []byte {
+	dst = append(dst, `"followees":{`...)
+	for i, f := range detail {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendID(dst, f.ID)
+		dst = append(dst, ':')
+		dst = strconv.AppendInt(dst, f.Unread, 10)
+	}
+	return append(dst, '}')
+}
+
+func (s *Server) resetFeed(ctx *fasthttp.RequestCtx, r *request) error {
+	told, err := r.decodeFollowees(ctx.Request.Body(), false)
+	if err != nil {
+		return err
+	}
+	authors := []uint64(nil)
+	if told {
+		authors = append([]uint64{}, r.ids...)
+	}
+	f, err := s.unread.ResetFeed(r.id, authors, &r.write)
+	return s.answerFeed(ctx, r, f, err)
+}
+
+func (s *Server) follow(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.changeFeed(ctx, r, (*unread.Numbers).Follow)
+}
+
+func (s *Server) unfollow(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.changeFeed(ctx, r, (*unread.Numbers).Unfollow)
+}
+
+func (s *Server) readFeed(ctx *fasthttp.RequestCtx, r *request) error {
+	return s.changeFeed(ctx, r, (*unread.Numbers).ReadFeed)
+}
+
+func (s *Server) changeFeed(ctx *fasthttp.RequestCtx, r *request,
+	change func(*unread.Numbers, uint64, []uint64, *shard.Write) (unread.Feed, error)) error {
+	if _, err := r.decodeFollowees(ctx.Request.Body(), true); err != nil {
+		return err
+	}
+	f, err := change(s.unread, r.id, r.ids, &r.write)
+	return s.answerFeed(ctx, r, f, err)
+}
+
+func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f unread.Feed, err error) error {
+	if err != nil {
+		return fmt.Errorf("cannot change feed: %w", r.withOps(err))
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "unread", f.Unread) })
+	return nil
+}
+
+// poll answers all that one user polls for.
+func (s *Server) poll(ctx *fasthttp.RequestCtx, r *request) error {
+	p := &r.poll
+	p.Users = append(p.Users[:0], r.id)
+	if err := s.unread.Poll(p, &r.read); err != nil {
+		return fmt.Errorf("cannot poll: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte { return append(appendPoll(append(dst, '{'), p, 0), '}') })
+	return nil
+}
+
+// polls answers all that several users poll for.
+func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
+	p := &r.poll
+	if err := r.decodePoll(ctx.Request.Body()); err != nil {
+		return err
+	}
+	if err := s.unread.Poll(p, &r.read); err != nil {
+		return fmt.Errorf("cannot poll: %w", err)
+	}
+	userBytes := 96 + 16*(len(p.Columns)+len(p.Channels)+len(p.Dots))
+	answerLong(ctx, userBytes*len(p.Users), func(dst []byte) []byte {
+		dst = append(dst, `{"results":[`...)
+		for i, user := range p.Users {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = appendID(append(dst, `{"user":`...), user)
+			dst = append(appendPoll(append(dst, ','), p, i), '}')
+		}
+		return append(dst, `]}`...)
+	})
+	return nil
+}
+
+// appendPoll appends the members of what user i polls for. Names need no escaping.
+func appendPoll(dst []byte, p *unread.Poll, i int) []byte {
+	dst = append(dst, `"unread":{`...)
+	for c, name := range p.Columns {
+		dst = appendNumber(comma(dst, c), name, p.Counts[i*len(p.Columns)+c])
+	}
+	dst = append(dst, `},"notices":{`...)
+	for c, name := range p.Channels {
+		dst = appendNumber(comma(dst, c), name, p.Notices[i*len(p.Channels)+c])
+	}
+	dst = append(dst, `},"dots":{`...)
+	for d, name := range p.Dots {
+		dst = appendBool(comma(dst, d), name, p.Shown[i*len(p.Dots)+d])
+	}
+	return appendNumber(append(dst, `},`...), "feed", p.Feeds[i])
+}
+
+// comma appends one before all members but the first.
+func comma(dst []byte, i int) []byte {
+	if i > 0 {
+		return append(dst, ',')
+	}
+	return dst
+}

@@ -1,0 +1,300 @@
+package api
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
+)
+
+// The faults of values of unread numbers.
+const (
+	notName  = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
+	notCount = "not an integer from 0 to 9223372036854775807"
+	notBool  = "neither true nor false"
+)
+
+// asked is what the query of a read of unread numbers says.
+type asked struct {
+	since  unread.Stand
+	detail bool
+}
+
+// idName is what the number in the path is called.
+func (r *request) idName() string {
+	if r.takes&takesNotice != 0 {
+		return "seq"
+	}
+	return r.rowMember()
+}
+
+// isName reports whether a channel or dot may be called so: as a keyspace.
+func isName(name []byte) bool {
+	const nameBytesMax = 63
+	if len(name) < 1 || len(name) > nameBytesMax || name[0] < 'a' || name[0] > 'z' {
+		return false
+	}
+	for _, b := range name {
+		if (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// findUnread makes the keyspace of unread numbers the request's.
+func (r *request) findUnread() error {
+	r.keyspace = r.backend.Keyspace(shard.KeyspaceUnread)
+	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
+		return errNoCluster
+	}
+	if r.keyspace == nil || r.keyspace.Kind != shard.KindUnread {
+		return fmt.Errorf("%w: the cluster version is too low for unread numbers", shard.ErrUnknownKeyspace)
+	}
+	return nil
+}
+
+// readUnreadParameter reads a parameter of the query that only some calls have.
+func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
+	known := func(flag takes, what string, bit int) (bool, error) {
+		if r.takes&flag == 0 || string(name) != what {
+			return false, nil
+		}
+		if s.has(bit) {
+			return true, invalid(what, givenTwice)
+		}
+		*s |= 1 << bit
+		return true, nil
+	}
+	if is, err := known(takesSince, "since", 2); is {
+		v, ok := parseUint64(value)
+		if err == nil && (!ok || v > math.MaxInt64) {
+			err = invalid("since", notCount)
+		}
+		r.asked.since = unread.Stand{Behind: int64(v), Known: true}
+		return err
+	}
+	if is, err := known(takesDetail, "detail", 3); is {
+		if err == nil && string(value) != "true" && string(value) != "false" {
+			err = invalid("detail", notBool)
+		}
+		r.asked.detail = string(value) == "true"
+		return err
+	}
+	if is, err := known(takesNames, "channels", 4); is {
+		if err == nil {
+			r.poll.Channels, err = namesIn(r.poll.Channels, "channels", value)
+		}
+		return err
+	}
+	if is, err := known(takesNames, "dots", 5); is {
+		if err == nil {
+			r.poll.Dots, err = namesIn(r.poll.Dots, "dots", value)
+		}
+		return err
+	}
+	return invalid(shown(name), "no such parameter of the query")
+}
+
+// namesIn reads names with commas between.
+func namesIn(names []string, path string, text []byte) ([]string, error) {
+	names = names[:0]
+	if len(text) == 0 {
+		return names, nil
+	}
+	for name := range bytes.SplitSeq(text, []byte(",")) {
+		if problem := badName(names, name); problem != "" {
+			return names, invalid(path, shown(name)+": "+problem)
+		}
+		names = append(names, string(name))
+	}
+	return names, nil
+}
+
+// badName says why a name may not be asked for behind others, or "".
+func badName(before []string, name []byte) string {
+	switch {
+	case !isName(name):
+		return notName
+	case len(before) == unread.NamesMax:
+		return fmt.Sprintf("more than %d", unread.NamesMax)
+	}
+	for _, other := range before {
+		if other == string(name) {
+			return givenTwice
+		}
+	}
+	return ""
+}
+
+// members calls read with each member of the body's object, of which known are
+// allowed, each once. read gets its number in known.
+func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		key, member := c.key(), -1
+		for i, name := range known {
+			if name == string(key) {
+				member = i
+			}
+		}
+		if member < 0 {
+			c.fail(shown(key), noSuchFld)
+			break
+		}
+		s.once(c, member, known[member])
+		read(c, member)
+	}
+	return s, r.decoded()
+}
+
+// decodeReset reads {"columns":[…]} or {"seen":{column:value,…}} and makes the two
+// ops of it: one that takes, and one that answers what is left.
+func (r *request) decodeReset(body []byte) error {
+	s, err := r.members(body, []string{"columns", "seen"}, func(c *cursor, member int) {
+		if member == 0 {
+			r.decodeColumns()
+			return
+		}
+		r.decodeCells(bodyOp, "seen")
+		for _, cell := range r.cells {
+			if cell.Value < 0 {
+				c.fail("seen."+r.keyspace.Columns[cell.Column], notCount)
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return err
+	case s.has(0) && s.has(1):
+		return invalid("seen", "a reset has columns or what was seen, not both")
+	case !s.has(0) && !s.has(1):
+		return invalid("columns", missing)
+	}
+	after := engine.Op{ID: r.id, Kind: engine.OpAdd}
+	if s.has(0) { // all that is there, and what is below 0 up to it
+		after.Kind = engine.OpSet
+		for _, column := range r.columns {
+			r.cells = append(r.cells, engine.Cell{Column: column, Value: math.MaxInt64})
+		}
+	}
+	r.addOp(engine.Op{ID: r.id, Kind: engine.OpTake})
+	for _, cell := range r.cells {
+		r.cells = append(r.cells, engine.Cell{Column: cell.Column})
+	}
+	r.addOp(after)
+	r.linkCells()
+	return nil
+}
+
+// decodeUpTo reads {"up_to":n}, {"since":n}, {} or nothing; nil is for not told.
+func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
+	known := []string{"up_to", "since"}
+	var values [2]*int64
+	_, err = r.members(optional(body), known, func(c *cursor, member int) {
+		v, ok := c.int64()
+		if !ok || v < 0 {
+			c.fail(known[member], notCount)
+		}
+		values[member] = &v
+	})
+	if err == nil && values[0] != nil && values[1] != nil {
+		err = invalid("since", "a read goes up to a notice or begins behind one, not both")
+	}
+	return values[0], values[1], err
+}
+
+// decodeDot reads {"new_users":true or false}.
+func (r *request) decodeDot(body []byte) (newUsers bool, err error) {
+	s, err := r.members(body, []string{"new_users"}, func(c *cursor, _ int) {
+		newUsers = c.boolean("new_users")
+	})
+	if err == nil && !s.has(0) {
+		err = invalid("new_users", missing)
+	}
+	return newUsers, err
+}
+
+// decodeFollowees reads {"followees":[…]} into r.ids. told is false for a body
+// without, which only a call that needs none takes.
+func (r *request) decodeFollowees(body []byte, needed bool) (told bool, err error) {
+	if !needed {
+		body = optional(body)
+	}
+	s, err := r.members(body, []string{"followees"}, func(*cursor, int) { r.decodeIDList("followees", unread.FolloweesMax) })
+	if err == nil && needed && !s.has(0) {
+		err = invalid("followees", missing)
+	}
+	return s.has(0), err
+}
+
+// decodeIDList reads ids into r.ids.
+func (r *request) decodeIDList(path string, most int) {
+	c := &r.cursor
+	if !c.begin('[') {
+		c.fail(path, notArray)
+	}
+	for n := 0; c.next(n, ']'); n++ {
+		if n == most {
+			c.fail(path, fmt.Sprintf("more than %d", most))
+			return
+		}
+		id, ok := c.id()
+		if !ok {
+			c.fail(fmt.Sprintf("%s[%d]", path, n), notUint64)
+			return
+		}
+		r.ids = append(r.ids, id)
+	}
+}
+
+// decodePoll reads {"users":[…],"channels":[…]?,"dots":[…]?} into r.poll.
+func (r *request) decodePoll(body []byte) error {
+	known := []string{"users", "channels", "dots"}
+	p := &r.poll
+	p.Channels, p.Dots = p.Channels[:0], p.Dots[:0]
+	s, err := r.members(body, known, func(_ *cursor, member int) {
+		switch member {
+		case 0:
+			r.decodeIDList("users", unread.PollUsersMax)
+		case 1:
+			p.Channels = r.decodeNameList(p.Channels, "channels")
+		case 2:
+			p.Dots = r.decodeNameList(p.Dots, "dots")
+		}
+	})
+	if err == nil && !s.has(0) {
+		err = invalid("users", missing)
+	}
+	if err == nil && len(r.ids) == 0 {
+		err = invalid("users", "at least one is needed")
+	}
+	p.Users = append(p.Users[:0], r.ids...)
+	return err
+}
+
+// decodeNameList reads the names of channels or dots.
+func (r *request) decodeNameList(names []string, path string) []string {
+	c := &r.cursor
+	if !c.begin('[') {
+		c.fail(path, notArray)
+	}
+	for n := 0; c.next(n, ']'); n++ {
+		at := fmt.Sprintf("%s[%d]", path, n)
+		if c.peek() != '"' {
+			c.fail(at, notString)
+			return names
+		}
+		name := c.str()
+		if problem := badName(names, name); problem != "" {
+			c.fail(at, problem)
+			return names
+		}
+		names = append(names, string(name))
+	}
+	return names
+}

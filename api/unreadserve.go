@@ -1,0 +1,205 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
+)
+
+// resetUnread answers what a user's reset left, and what it cleared.
+func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeReset(ctx.Request.Body()); err != nil {
+		return err
+	}
+	if err := s.writeOps(r, true); err != nil {
+		return err
+	}
+	w := &r.write
+	cleared, after := w.Rows[:w.Width], w.Rows[w.Width:]
+	if w.Repeated {
+		clear(cleared) // by this call nothing was
+	}
+	named := make([]uint8, 0, len(w.Ops[0].Cells))
+	for _, cell := range w.Ops[0].Cells {
+		named = append(named, cell.Column)
+	}
+	r.columns = r.columns[:0]
+	r.allColumns()
+	answer(ctx, func(dst []byte) []byte {
+		dst = appendRow(dst, r.id, r.keyspace, r.columns, after)
+		dst = append(dst, `,"cleared":`...)
+		dst = appendColumns(dst, r.keyspace, named, cleared)
+		return append(appendOutcome(dst, w), '}')
+	})
+	return nil
+}
+
+// answerWrite answers a write with its own members, which members appends behind an
+// opening brace, and those of every write.
+func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []byte) []byte) {
+	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
+}
+
+// appendNumber appends "name":value.
+func appendNumber(dst []byte, name string, value int64) []byte {
+	dst = append(append(append(dst, '"'), name...), `":`...)
+	return strconv.AppendInt(dst, value, 10)
+}
+
+// appendBool appends "name":value.
+func appendBool(dst []byte, name string, value bool) []byte {
+	dst = append(append(append(dst, '"'), name...), `":`...)
+	return strconv.AppendBool(dst, value)
+}
+
+func (s *Server) publish(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeNothing(optional(ctx.Request.Body())); err != nil {
+		return err
+	}
+	seq, err := s.unread.Publish(string(r.name), &r.write)
+	if err != nil {
+		return fmt.Errorf("cannot publish: %w", err)
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "seq", seq) })
+	return nil
+}
+
+func (s *Server) retract(ctx *fasthttp.RequestCtx, r *request) error {
+	seq := int64(r.id)
+	if seq < 0 {
+		return invalid("seq", notCount)
+	}
+	if err := s.unread.Retract(string(r.name), seq, &r.write); err != nil {
+		return fmt.Errorf("cannot retract: %w", err)
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "seq", seq) })
+	return nil
+}
+
+func (s *Server) notices(ctx *fasthttp.RequestCtx, r *request) error {
+	n, err := s.unread.Notices(string(r.name), r.id, r.asked.since, &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read notices: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte { return append(appendNotices(append(dst, '{'), n), '}') })
+	return nil
+}
+
+// appendNotices appends "unread":n,"last_read":n,"latest":n.
+func appendNotices(dst []byte, n unread.Notices) []byte {
+	dst = appendNumber(dst, "unread", n.Unread)
+	if n.Seen {
+		dst = appendNumber(append(dst, ','), "last_read", n.LastRead)
+	} else {
+		dst = append(dst, `,"last_read":null`...)
+	}
+	return appendNumber(append(dst, ','), "latest", n.Latest)
+}
+
+func (s *Server) readNotices(ctx *fasthttp.RequestCtx, r *request) error {
+	upTo, since, err := r.decodeUpTo(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	var n unread.Notices
+	if since != nil {
+		n, err = s.unread.BeginNotices(string(r.name), r.id, *since, &r.write)
+	} else {
+		n, err = s.unread.ReadNotices(string(r.name), r.id, upTo, &r.write)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read notices: %w", r.withOps(err))
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNotices(dst, n) })
+	return nil
+}
+
+func (s *Server) fire(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeNothing(optional(ctx.Request.Body())); err != nil {
+		return err
+	}
+	fired, err := s.unread.Fire(string(r.name), &r.write)
+	if err != nil {
+		return fmt.Errorf("cannot fire: %w", err)
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "fired", fired) })
+	return nil
+}
+
+func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
+	newUsers, err := r.decodeDot(ctx.Request.Body())
+	if err != nil {
+		return err
+	}
+	fired, err := s.unread.SetDot(string(r.name), newUsers, &r.write)
+	if err != nil {
+		return fmt.Errorf("cannot set dot: %w", err)
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte {
+		return appendBool(append(appendNumber(dst, "fired", fired), ','), "new_users", newUsers)
+	})
+	return nil
+}
+
+func (s *Server) showDot(ctx *fasthttp.RequestCtx, r *request) error {
+	shows, err := s.unread.Shows(string(r.name), r.id, &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read dot: %w", err)
+	}
+	answer(ctx, func(dst []byte) []byte { return append(appendBool(append(dst, '{'), "show", shows), '}') })
+	return nil
+}
+
+func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeNothing(optional(ctx.Request.Body())); err != nil {
+		return err
+	}
+	shows, err := s.unread.ClearDot(string(r.name), r.id, &r.write)
+	if err != nil {
+		return fmt.Errorf("cannot clear dot: %w", r.withOps(err))
+	}
+	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendBool(dst, "show", shows) })
+	return nil
+}
+
+func (s *Server) listChannels(ctx *fasthttp.RequestCtx, r *request) error {
+	board, err := s.unread.Board(&r.read)
+	if err != nil {
+		return fmt.Errorf("cannot list channels: %w", err)
+	}
+	type channel struct {
+		Name      string `json:"name"`
+		Latest    int64  `json:"latest"`
+		Retracted int64  `json:"retracted"`
+	}
+	list := make([]channel, 0, len(board.Channels))
+	for _, name := range slices.Sorted(maps.Keys(board.Channels)) {
+		c := board.Channels[name]
+		list = append(list, channel{name, c.Latest, c.Latest - c.Unread(0)})
+	}
+	return answerJSON(ctx, map[string]any{"channels": list})
+}
+
+func (s *Server) listDots(ctx *fasthttp.RequestCtx, r *request) error {
+	board, err := s.unread.Board(&r.read)
+	if err != nil {
+		return fmt.Errorf("cannot list dots: %w", err)
+	}
+	type dot struct {
+		Name     string `json:"name"`
+		Fired    int64  `json:"fired"`
+		NewUsers bool   `json:"new_users"`
+	}
+	list := make([]dot, 0, len(board.Dots))
+	for _, name := range slices.Sorted(maps.Keys(board.Dots)) {
+		d := board.Dots[name]
+		list = append(list, dot{name, d.Fired, d.NewUsers})
+	}
+	return answerJSON(ctx, map[string]any{"dots": list})
+}

@@ -1,0 +1,143 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+)
+
+// Channel is a list of notices for everybody, by number.
+type Channel struct {
+	Name      string `json:"name"`
+	Latest    int64  `json:"latest"`
+	Retracted int64  `json:"retracted"`
+}
+
+// Published is a notice's number.
+type Published struct {
+	Seq int64 `json:"seq"`
+	Written
+}
+
+// Notices is where a user stands in a channel.
+type Notices struct {
+	Unread   int64  `json:"unread"`
+	LastRead *int64 `json:"last_read"` // nil for a user never seen in it
+	Latest   int64  `json:"latest"`
+}
+
+// NoticesRead is where a user stands behind a write.
+type NoticesRead struct {
+	Notices
+	Written
+}
+
+// Channels lists the channels by name.
+func (c *Client) Channels(ctx context.Context, o ReadOptions) ([]Channel, error) {
+	var answer struct {
+		Channels []Channel `json:"channels"`
+	}
+	err := c.readUnread(ctx, "/v1/notices", nil, o, &answer)
+	return answer.Channels, err
+}
+
+// Publish adds a notice to a channel, for everybody. The first one makes it.
+func (c *Client) Publish(ctx context.Context, channel string, o WriteOptions) (Published, error) {
+	var answer Published
+	err := c.writeUnread(ctx, http.MethodPost, namePath("notices", channel), nil, o, &answer)
+	return answer, err
+}
+
+// Retract takes a notice back.
+func (c *Client) Retract(ctx context.Context, channel string, seq int64, o WriteOptions) (Published, error) {
+	var answer Published
+	err := c.writeUnread(ctx, http.MethodDelete, namePath("notices", channel)+"/"+strconv.FormatInt(seq, 10), nil, o, &answer)
+	return answer, err
+}
+
+// Notices reads where a user stands in a channel. since, unless it is nil, is the
+// notice behind which one stands who was never seen.
+func (c *Client) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
+	var answer Notices
+	err := c.readUnread(ctx, userPath("notices", channel, user), numberQuery("since", since), o, &answer)
+	return answer, err
+}
+
+// ReadNotices moves a user up to a notice, or to the latest when upTo is nil, and
+// never back.
+func (c *Client) ReadNotices(ctx context.Context, channel string, user ID, upTo *int64, o WriteOptions) (NoticesRead, error) {
+	return c.moveNotices(ctx, channel, user, "up_to", upTo, o)
+}
+
+// BeginNotices puts a user who was never seen in a channel behind a notice.
+func (c *Client) BeginNotices(ctx context.Context, channel string, user ID, since int64, o WriteOptions) (NoticesRead, error) {
+	return c.moveNotices(ctx, channel, user, "since", &since, o)
+}
+
+func (c *Client) moveNotices(ctx context.Context, channel string, user ID, how string, seq *int64, o WriteOptions) (NoticesRead, error) {
+	var body any
+	if seq != nil {
+		body = map[string]int64{how: *seq}
+	}
+	var answer NoticesRead
+	err := c.writeUnread(ctx, http.MethodPost, userPath("notices", channel, user)+"/read", body, o, &answer)
+	return answer, err
+}
+
+// Dot is a red dot for everybody.
+type Dot struct {
+	Name     string `json:"name"`
+	Fired    int64  `json:"fired"`
+	NewUsers bool   `json:"new_users"` // it is shown to users never seen
+}
+
+// Fired is how often a dot was fired.
+type Fired struct {
+	Fired int64 `json:"fired"`
+	Written
+}
+
+// Dots lists the dots by name.
+func (c *Client) Dots(ctx context.Context, o ReadOptions) ([]Dot, error) {
+	var answer struct {
+		Dots []Dot `json:"dots"`
+	}
+	err := c.readUnread(ctx, "/v1/dots", nil, o, &answer)
+	return answer.Dots, err
+}
+
+// Fire shows a dot to everybody. The first time makes it.
+func (c *Client) Fire(ctx context.Context, dot string, o WriteOptions) (Fired, error) {
+	var answer Fired
+	err := c.writeUnread(ctx, http.MethodPost, namePath("dots", dot)+"/fire", nil, o, &answer)
+	return answer, err
+}
+
+// SetDot says whether users never seen are shown a dot, and makes it if need be.
+func (c *Client) SetDot(ctx context.Context, dot string, newUsers bool, o WriteOptions) (Fired, error) {
+	var answer Fired
+	err := c.writeUnread(ctx, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o, &answer)
+	return answer, err
+}
+
+// ShowsDot reports whether a user sees a dot.
+func (c *Client) ShowsDot(ctx context.Context, dot string, user ID, o ReadOptions) (bool, error) {
+	var answer struct {
+		Show bool `json:"show"`
+	}
+	err := c.readUnread(ctx, userPath("dots", dot, user), nil, o, &answer)
+	return answer.Show, err
+}
+
+// Shown is whether a user sees a dot behind a write.
+type Shown struct {
+	Show bool `json:"show"`
+	Written
+}
+
+// ClearDot hides a dot from a user until it is fired again.
+func (c *Client) ClearDot(ctx context.Context, dot string, user ID, o WriteOptions) (Shown, error) {
+	var answer Shown
+	err := c.writeUnread(ctx, http.MethodPost, userPath("dots", dot, user)+"/clear", nil, o, &answer)
+	return answer, err
+}

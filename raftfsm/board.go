@@ -1,0 +1,320 @@
+package raftfsm
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine"
+)
+
+// Board is the state machine of the one shard that holds what is everybody's: the
+// notices of channels and the dots. It is small, and every node has a replica. Its
+// methods but View are Machine's.
+type Board struct {
+	machine
+	held atomic.Pointer[board] // replaced whole by Restore
+}
+
+// NewBoard returns the state before the first entry.
+func NewBoard() *Board {
+	b := &Board{}
+	b.init(KindBoard, func() contents { return newBoard() }, func(held contents) { b.held.Store(held.(*board)) })
+	return b
+}
+
+// View returns the board as it is now.
+func (b *Board) View() *BoardView { return b.held.Load().view.Load() }
+
+// Bytes is Machine's.
+func (b *Board) Bytes() uint64 { return b.held.Load().stats().Bytes }
+
+// board is what the board's shard holds.
+type board struct {
+	// view is replaced whole by each op that changes it.
+	view    atomic.Pointer[BoardView]
+	sum     uint64        // its digest
+	answers []boardAnswer // the newest answers, by when they were given
+	ops     []BoardOp     // of the entry
+}
+
+// boardAnswer is what a request with an identity was answered: whoever repeats it
+// learns the number of its own notice, not that of another's behind it.
+type boardAnswer struct {
+	id    answerID
+	value int64
+}
+
+// answerID is a key's hash, or of a producer hash and number.
+type answerID [16]byte
+
+// answersMax bounds the answers that are remembered. A repeat that comes behind as
+// many others is answered with what is there then.
+const answersMax = 1024
+
+func newBoard() *board {
+	b := &board{}
+	b.view.Store((&BoardView{}).clone())
+	return b
+}
+
+func (b *board) begin() { b.ops = b.ops[:0] }
+
+func (b *board) decode(id *RequestID, p []byte, _ bool) (int, error) {
+	answer := answerIDOf(id)
+	return parseOps(p, boardOpSizeMin, func(p []byte) ([]byte, error) {
+		op, rest, err := parseBoardOp(p)
+		op.id = answer
+		b.ops = append(b.ops, op)
+		return rest, err
+	})
+}
+
+func answerIDOf(id *RequestID) (answer answerID) {
+	switch id.kind {
+	case byKey:
+		return id.key
+	case byProducer:
+		h := sha256.New()
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, id.seq)) // a hash takes everything
+		_, _ = h.Write(id.producer)
+		copy(answer[:], h.Sum(nil))
+	}
+	return answer
+}
+
+func (b *board) void(ops int) {
+	for i := len(b.ops) - ops; i < len(b.ops); i++ {
+		b.ops[i].void = true
+	}
+}
+
+func (b *board) apply(_ int64, width int, rows []int64) (refused []engine.Overflow) {
+	for i := range b.ops {
+		op := &b.ops[i]
+		if why, ok := b.change(op); !ok {
+			refused = append(refused, engine.Overflow{Op: i, Column: why})
+		}
+		number, value := b.answer(op)
+		copy(rows[i*width:(i+1)*width], []int64{number, value})
+	}
+	return refused
+}
+
+// answer returns the row of an op right after it.
+func (b *board) answer(op *BoardOp) (number, value int64) {
+	v := b.view.Load()
+	if c, ok := v.Channels[op.Name]; ok && op.onChannel() {
+		number, value = int64(c.Number), c.Latest
+	} else if d, ok := v.Dots[op.Name]; ok && !op.onChannel() {
+		number, value = int64(d.Number), d.Fired
+	}
+	if op.void && op.id != (answerID{}) {
+		if at := slices.IndexFunc(b.answers, func(a boardAnswer) bool { return a.id == op.id }); at >= 0 {
+			value = b.answers[at].value
+		}
+	}
+	return number, value
+}
+
+func (op *BoardOp) onChannel() bool {
+	return op.Kind == BoardPublish || op.Kind == BoardRetract || op.Kind == BoardPutChannel
+}
+
+// change does what the op says, in a view of its own. It returns why, and false,
+// when it refuses it.
+func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
+	if op.void {
+		return 0, true
+	}
+	was := b.view.Load()
+	next := was.clone()
+	switch op.Kind {
+	case BoardRetract:
+		why, ok = next.retract(op)
+	case BoardPublish:
+		why, ok = next.publish(op)
+	case BoardFire, BoardDot:
+		why, ok = next.fire(op)
+	case BoardPutChannel:
+		next.Channels[op.Name] = *op.Channel
+		why, ok = RefusedFull, next.check() == nil
+	case BoardPutDot:
+		next.Dots[op.Name] = *op.Dot
+		why, ok = RefusedFull, next.check() == nil
+	case BoardClear:
+		next, ok = (&BoardView{}).clone(), true
+	}
+	if !ok {
+		return why, false
+	}
+	b.view.Store(next)
+	if b.sum += next.part(op) - was.part(op); op.Kind == BoardClear {
+		b.sum = 0
+	}
+	b.remember(op)
+	return 0, true
+}
+
+// part is what the op's channel or dot adds to the digest.
+func (v *BoardView) part(op *BoardOp) uint64 {
+	if c, ok := v.Channels[op.Name]; ok && op.onChannel() {
+		return c.digest(op.Name)
+	}
+	if d, ok := v.Dots[op.Name]; ok && !op.onChannel() {
+		return d.digest(op.Name)
+	}
+	return 0
+}
+
+// remember keeps the answer of an op that makes a number.
+func (b *board) remember(op *BoardOp) {
+	if op.id == (answerID{}) || op.Kind != BoardPublish && op.Kind != BoardFire {
+		return
+	}
+	_, value := b.answer(op)
+	if len(b.answers) == answersMax {
+		b.answers = b.answers[1:]
+	}
+	b.answers = append(b.answers, boardAnswer{op.id, value})
+}
+
+func (v *BoardView) publish(op *BoardOp) (Refusal, bool) {
+	c, there := v.Channels[op.Name]
+	if !there {
+		if c.Number = v.number(); c.Number == 0 {
+			return RefusedFull, false
+		}
+	}
+	c.Latest++
+	v.Channels[op.Name] = c
+	return 0, true
+}
+
+func (v *BoardView) retract(op *BoardOp) (Refusal, bool) {
+	c, there := v.Channels[op.Name]
+	switch {
+	case !there || op.Seq < 1 || op.Seq > c.Latest:
+		return RefusedMissing, false
+	case c.isRetracted(op.Seq):
+		return 0, true
+	case len(c.Retracted) >= RetractedMax && op.Seq != c.Floor+1:
+		return RefusedFull, false
+	}
+	c.retract(op.Seq)
+	v.Channels[op.Name] = c
+	return 0, true
+}
+
+func (v *BoardView) fire(op *BoardOp) (Refusal, bool) {
+	d, there := v.Dots[op.Name]
+	if !there {
+		d.NewUsers = true
+		if d.Number = v.number(); d.Number == 0 {
+			return RefusedFull, false
+		}
+	}
+	if op.Kind == BoardFire {
+		d.Fired++
+	} else {
+		d.NewUsers = op.NewUsers
+	}
+	v.Dots[op.Name] = d
+	return 0, true
+}
+
+func (b *board) digest() uint64 { return b.sum }
+
+func (b *board) stats() engine.Stats {
+	v := b.view.Load()
+	bytes := uint64(0)
+	for name, c := range v.Channels {
+		bytes += uint64(len(name) + 8*len(c.Retracted) + 64)
+	}
+	for name := range v.Dots {
+		bytes += uint64(len(name) + 64)
+	}
+	return engine.Stats{Rows: uint64(v.names()), Segments: 1, Bytes: bytes}
+}
+
+// boardSnapshot is the board in a snapshot: what everybody sees, and the answers.
+type boardSnapshot struct {
+	BoardView
+	Answers []answerJSON `json:"answers"`
+
+	sum uint64
+}
+
+type answerJSON struct {
+	ID    string `json:"id"` // 32 hexadecimal digits
+	Value int64  `json:"value"`
+}
+
+func (b *board) capture() captured {
+	s := &boardSnapshot{BoardView: *b.view.Load(), Answers: make([]answerJSON, len(b.answers)), sum: b.sum}
+	for i, a := range b.answers {
+		s.Answers[i] = answerJSON{hex.EncodeToString(a.id[:]), a.value}
+	}
+	return s
+}
+
+func (s *boardSnapshot) write(w *streamWriter) error {
+	body, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("cannot encode the board: %w", err)
+	}
+	return w.section(streamBoard, func(b []byte) []byte { return append(b, body...) })
+}
+
+func (s *boardSnapshot) rows() uint64   { return uint64(s.names()) }
+func (s *boardSnapshot) digest() uint64 { return s.sum }
+func (s *boardSnapshot) release()       {}
+
+func (b *board) load(kind, last byte, p []byte) error {
+	if kind != streamBoard || last != streamHead {
+		return misplaced(kind, last)
+	}
+	s, err := parseBoardSnapshot(p)
+	if err != nil {
+		return err
+	}
+	for _, a := range s.Answers {
+		var id answerID
+		if n, err := hex.Decode(id[:], []byte(a.ID)); err != nil || n != len(id) {
+			return fmt.Errorf("%w: answer %q", errSnapshot, a.ID)
+		}
+		b.answers = append(b.answers, boardAnswer{id, a.Value})
+	}
+	b.view.Store(s.clone())
+	b.sum = s.BoardView.digest()
+	return nil
+}
+
+func parseBoardSnapshot(p []byte) (*boardSnapshot, error) {
+	s := &boardSnapshot{}
+	if err := strictJSON(p, s); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	for _, a := range s.Answers {
+		if len(a.ID) != 2*len(answerID{}) || len(s.Answers) > answersMax {
+			return nil, fmt.Errorf("%w: %d answers, one of %q", errSnapshot, len(s.Answers), a.ID)
+		}
+	}
+	return s, nil
+}
+
+// parseBoard reads what everybody sees of a board in a snapshot.
+func parseBoard(p []byte) (*BoardView, error) {
+	s, err := parseBoardSnapshot(p)
+	if err != nil {
+		return nil, err
+	}
+	return s.clone(), nil
+}

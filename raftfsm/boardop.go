@@ -1,0 +1,130 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+)
+
+// BoardOpKind says what a BoardOp does. The values are part of the log format and
+// never change meaning.
+type BoardOpKind uint8
+
+// The kinds of ops on the board. Result rows hold the number of the channel or dot,
+// and its last notice or how often it was fired; of a publish or fire that is
+// repeated soon, what it was answered first. An op is refused with a Refusal as
+// the column of its engine.Overflow.
+const (
+	BoardPublish BoardOpKind = 1 // one more notice; makes the channel
+	BoardRetract BoardOpKind = 2 // takes back the notice Seq
+	BoardFire    BoardOpKind = 3 // makes the dot
+	BoardDot     BoardOpKind = 4 // sets NewUsers; makes the dot
+
+	// Those below bring back what a snapshot holds.
+	BoardPutChannel BoardOpKind = 5
+	BoardPutDot     BoardOpKind = 6
+	BoardClear      BoardOpKind = 7
+)
+
+// Refusal says why an op on the board was refused.
+type Refusal = uint8
+
+// The refusals.
+const (
+	RefusedMissing Refusal = 0 // there is no such notice
+	RefusedFull    Refusal = 1 // there are CursorsMax channels and dots, or RetractedMax retracted notices
+)
+
+// BoardOp is one change of the board. In an entry:
+//
+//	kind (1) | length of name (1) | name | notice (8) | new users (1) | length (4) | JSON of a channel or dot
+type BoardOp struct {
+	Kind     BoardOpKind
+	Name     string
+	Seq      int64
+	NewUsers bool
+	Channel  *Channel // of BoardPutChannel
+	Dot      *Dot     // of BoardPutDot
+
+	void bool
+	id   answerID // zero for none
+}
+
+const boardOpSizeMin = 15
+
+func (op *BoardOp) check() error {
+	named := len(op.Name) >= 1 && len(op.Name) <= BoardNameBytesMax
+	fits := false
+	switch op.Kind {
+	case BoardPublish, BoardRetract, BoardFire, BoardDot:
+		fits = named && op.Channel == nil && op.Dot == nil
+	case BoardPutChannel:
+		fits = named && op.Channel != nil && op.Dot == nil
+	case BoardPutDot:
+		fits = named && op.Dot != nil && op.Channel == nil
+	case BoardClear:
+		fits = op.Name == "" && op.Channel == nil && op.Dot == nil
+	}
+	if !fits {
+		return fmt.Errorf("a board op of kind %d on %q has no form in a log entry", op.Kind, op.Name)
+	}
+	return nil
+}
+
+func (op *BoardOp) appendTo(dst []byte) []byte {
+	dst = append(append(dst, byte(op.Kind), byte(len(op.Name))), op.Name...)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(op.Seq))
+	if op.NewUsers {
+		dst = append(dst, 1)
+	} else {
+		dst = append(dst, 0)
+	}
+	var body []byte
+	var err error
+	switch {
+	case op.Channel != nil:
+		body, err = json.Marshal(op.Channel)
+	case op.Dot != nil:
+		body, err = json.Marshal(op.Dot)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("raftfsm: a channel or dot without JSON: %v", err)) // numbers have one
+	}
+	return append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
+}
+
+// parseBoardOp splits an op off.
+func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
+	bad := fmt.Errorf("%w: board op of %d bytes", errEntry, len(p))
+	if len(p) < boardOpSizeMin || len(p) < boardOpSizeMin+int(p[1]) {
+		return op, nil, bad
+	}
+	name := int(p[1])
+	op = BoardOp{Kind: BoardOpKind(p[0]), Name: string(p[2 : 2+name])}
+	p = p[2+name:]
+	op.Seq, op.NewUsers = int64(binary.LittleEndian.Uint64(p)), p[8] == 1
+	n := binary.LittleEndian.Uint32(p[9:])
+	if p[8] > 1 || uint64(n) > uint64(len(p)-13) {
+		return op, nil, bad
+	}
+	body, rest := p[13:13+n], p[13+n:]
+	switch op.Kind {
+	case BoardPutChannel:
+		op.Channel = &Channel{}
+		err = strictJSON(body, op.Channel)
+	case BoardPutDot:
+		op.Dot = &Dot{}
+		err = strictJSON(body, op.Dot)
+	default:
+		if n > 0 {
+			return op, nil, bad
+		}
+	}
+	if err != nil {
+		return op, nil, fmt.Errorf("%w: %w", errEntry, err)
+	}
+	if err := op.check(); err != nil {
+		return op, nil, fmt.Errorf("%w: %w", errEntry, err)
+	}
+	return op, rest, nil
+}

@@ -1,0 +1,198 @@
+package raftfsm
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+)
+
+const (
+	// BoardNameBytesMax bounds the name of a channel or dot.
+	BoardNameBytesMax = 63
+	// RetractedMax bounds the notices of a channel that are retracted while one
+	// before them is not: they are kept one by one.
+	RetractedMax = 10_000
+)
+
+// BoardView is the board after one entry. Everybody shares it: nothing in it may
+// be changed. Channels and dots have names and numbers of their own; the number is
+// the column of their cursors.
+type BoardView struct {
+	Channels map[string]Channel `json:"channels"`
+	Dots     map[string]Dot     `json:"dots"`
+}
+
+// Channel is a list of notices that are numbered from 1, as far as it must be
+// known to count them.
+type Channel struct {
+	Number uint8 `json:"number"` // of its cursors' column, 1 to CursorsMax
+	Latest int64 `json:"latest"` // the last notice
+	// Floor is the last notice up to which all are retracted; Retracted are the
+	// others that are, ascending, from Floor+2 on.
+	Floor     int64   `json:"floor"`
+	Retracted []int64 `json:"retracted"`
+}
+
+// Dot is a red dot that is shown to everybody who has not cleared it since it was
+// last fired.
+type Dot struct {
+	Number   uint8 `json:"number"`    // of its cursors' column, 1 to CursorsMax
+	Fired    int64 `json:"fired"`     // how often
+	NewUsers bool  `json:"new_users"` // it is shown to a user who was never seen
+}
+
+// Unread returns how many notices behind the one of a number are not retracted, in
+// O(log n) of those that are.
+func (c *Channel) Unread(after int64) int64 {
+	after = max(after, c.Floor, 0)
+	if after >= c.Latest {
+		return 0
+	}
+	at, found := slices.BinarySearch(c.Retracted, after)
+	if found {
+		at++
+	}
+	return c.Latest - after - int64(len(c.Retracted)-at)
+}
+
+// isRetracted reports whether a notice is.
+func (c *Channel) isRetracted(seq int64) bool {
+	_, found := slices.BinarySearch(c.Retracted, seq)
+	return found || seq <= c.Floor
+}
+
+// retract takes back a notice that is there and was not, with a list of its own.
+func (c *Channel) retract(seq int64) {
+	at, _ := slices.BinarySearch(c.Retracted, seq)
+	c.Retracted = slices.Concat(c.Retracted[:at], []int64{seq}, c.Retracted[at:])
+	for len(c.Retracted) > 0 && c.Retracted[0] == c.Floor+1 {
+		c.Retracted = c.Retracted[1:]
+		c.Floor++
+	}
+}
+
+// names is how many channels and dots there are.
+func (v *BoardView) names() int { return len(v.Channels) + len(v.Dots) }
+
+// number returns the least number that is free, or 0.
+func (v *BoardView) number() uint8 {
+	for n := uint8(1); n <= CursorsMax; n++ {
+		if !v.has(n) {
+			return n
+		}
+	}
+	return 0
+}
+
+func (v *BoardView) has(number uint8) bool {
+	for _, c := range v.Channels {
+		if c.Number == number {
+			return true
+		}
+	}
+	for _, d := range v.Dots {
+		if d.Number == number {
+			return true
+		}
+	}
+	return false
+}
+
+// digest is a sum over channels and dots of a hash of each.
+func (v *BoardView) digest() uint64 {
+	sum := uint64(0)
+	for name, c := range v.Channels {
+		sum += c.digest(name)
+	}
+	for name, d := range v.Dots {
+		sum += d.digest(name)
+	}
+	return sum
+}
+
+func (c *Channel) digest(name string) uint64 {
+	sum := nameDigest("channel", name, int64(c.Number), c.Latest, c.Floor)
+	for _, seq := range c.Retracted {
+		sum += feedHash(uint64(seq)) * (2*uint64(c.Number) + 1)
+	}
+	return sum
+}
+
+func (d *Dot) digest(name string) uint64 {
+	newUsers := int64(0)
+	if d.NewUsers {
+		newUsers = 1
+	}
+	return nameDigest("dot", name, int64(d.Number), d.Fired, newUsers)
+}
+
+func nameDigest(kind, name string, values ...int64) uint64 {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s %s %d", kind, name, values) // a hash takes everything
+	return feedHash(h.Sum64())
+}
+
+// clone returns a view with maps of its own.
+func (v *BoardView) clone() *BoardView {
+	return &BoardView{Channels: owned(v.Channels), Dots: owned(v.Dots)}
+}
+
+// check refuses a board that no ops make.
+func (v *BoardView) check() error {
+	taken := map[uint8]bool{}
+	number := func(name string, n uint8) error {
+		if len(name) < 1 || len(name) > BoardNameBytesMax || n < 1 || n > CursorsMax || taken[n] {
+			return fmt.Errorf("%q has the number %d", name, n)
+		}
+		taken[n] = true
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Channels)) {
+		c := v.Channels[name]
+		if err := cmp.Or(number(name, c.Number), c.check(name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Dots)) {
+		if err := number(name, v.Dots[name].Number); err != nil {
+			return err
+		}
+		if v.Dots[name].Fired < 0 {
+			return fmt.Errorf("dot %q was fired %d times", name, v.Dots[name].Fired)
+		}
+	}
+	return nil
+}
+
+func (c *Channel) check(name string) error {
+	if c.Floor < 0 || c.Latest < c.Floor || len(c.Retracted) > RetractedMax {
+		return fmt.Errorf("channel %q: latest %d, floor %d, %d retracted", name, c.Latest, c.Floor, len(c.Retracted))
+	}
+	last := c.Floor + 1
+	for _, seq := range c.Retracted {
+		if seq <= last || seq > c.Latest {
+			return fmt.Errorf("channel %q: notice %d is retracted behind %d", name, seq, last)
+		}
+		last = seq
+	}
+	return nil
+}
+
+// LastRead returns the notice up to which a user has read, from the row of the
+// user's cursors, or false for one who was never seen in the channel.
+func (c *Channel) LastRead(row []int64) (seq int64, seen bool) {
+	if at := row[c.Number]; at > 0 {
+		return at - 1, true
+	}
+	return 0, false
+}
+
+// Shows reports whether a user sees the dot, from the row of the user's cursors.
+func (d *Dot) Shows(row []int64) bool {
+	if d.Fired == 0 || row[CursorDay] == 0 {
+		return d.Fired > 0 && d.NewUsers
+	}
+	return d.Fired > row[d.Number]-1 // without a cursor, -1
+}

@@ -1,0 +1,131 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// FolloweesMax bounds the followees of one user: a poll reads the posts of each.
+const FolloweesMax = 5000
+
+// FeedOpKind says what a FeedOp does. The values are part of the log format and
+// never change meaning.
+type FeedOpKind uint8
+
+// The kinds of ops on feeds.
+const (
+	// FeedReset gives the user these followees with these posts, and no others.
+	FeedReset FeedOpKind = 1
+	// FeedFollow adds those that the user does not have. It is refused if they
+	// would be more than FolloweesMax.
+	FeedFollow FeedOpKind = 2
+	// FeedUnfollow takes away those that the user has.
+	FeedUnfollow FeedOpKind = 3
+	// FeedRead sets the posts of those that the user has.
+	FeedRead FeedOpKind = 4
+	// FeedClear takes away the feeds of all users of the shard. It names none.
+	FeedClear FeedOpKind = 5
+)
+
+// FeedOp is one change of one user's feed. Followees ascend by id, none twice. Of
+// FeedUnfollow the posts are not looked at. Result rows hold the number of
+// followees that the user has then.
+//
+// In an entry, with a shard's key in place of the user:
+//
+//	kind (1) | key (8) | followees (4) | id less the id before (uvarint), posts (varint) …
+type FeedOp struct {
+	Kind      FeedOpKind
+	User      uint64
+	Followees []Followee
+}
+
+const (
+	feedOpSizeMin   = 13
+	followeeSizeMin = 2
+)
+
+func (op *FeedOp) check() error {
+	if op.Kind < FeedReset || op.Kind > FeedClear || len(op.Followees) > FolloweesMax || op.Kind == FeedClear && len(op.Followees) > 0 {
+		return fmt.Errorf("a feed op of kind %d with %d followees has no form in a log entry", op.Kind, len(op.Followees))
+	}
+	for i := 1; i < len(op.Followees); i++ {
+		if op.Followees[i].ID <= op.Followees[i-1].ID {
+			return errors.New("a feed op whose followees do not ascend has no form in a log entry")
+		}
+	}
+	return nil
+}
+
+func (op *FeedOp) appendTo(dst []byte, key uint64) []byte {
+	dst = binary.LittleEndian.AppendUint64(append(dst, byte(op.Kind)), key)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(op.Followees)))
+	return appendFolloweeList(dst, op.Followees)
+}
+
+// appendFolloweeList appends followees in their form in entries and snapshots.
+func appendFolloweeList(dst []byte, followees []Followee) []byte {
+	last := uint64(0)
+	for _, f := range followees {
+		dst = binary.AppendVarint(binary.AppendUvarint(dst, f.ID-last), f.Posts)
+		last = f.ID
+	}
+	return dst
+}
+
+// parseFolloweeList appends n followees to dst and returns what stands behind
+// them, or false.
+func parseFolloweeList(dst []Followee, p []byte, n int) ([]Followee, []byte, bool) {
+	id := uint64(0)
+	for i := range n {
+		gap, size := binary.Uvarint(p)
+		if size <= 0 || i > 0 && id+gap <= id {
+			return dst, nil, false
+		}
+		posts, m := binary.Varint(p[size:])
+		if m <= 0 {
+			return dst, nil, false
+		}
+		id += gap
+		dst = append(dst, Followee{id, posts})
+		p = p[size+m:]
+	}
+	return dst, p, true
+}
+
+// feedBatch is the ops of a whole entry, decoded into memory that is used again.
+type feedBatch struct {
+	ops       []FeedOp
+	followees []Followee
+	ends      []int // followees of op i end here; set until they no longer move
+}
+
+func (b *feedBatch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }
+
+func (b *feedBatch) op(p []byte) ([]byte, error) {
+	if len(p) < feedOpSizeMin {
+		return nil, fmt.Errorf("%w: op of %d bytes", errEntry, len(p))
+	}
+	op := FeedOp{Kind: FeedOpKind(p[0]), User: binary.LittleEndian.Uint64(p[1:])}
+	n := binary.LittleEndian.Uint32(p[9:])
+	p = p[feedOpSizeMin:]
+	if op.Kind < FeedReset || op.Kind > FeedClear || n > FolloweesMax || op.Kind == FeedClear && n > 0 || int(n) > len(p)/followeeSizeMin {
+		return nil, fmt.Errorf("%w: feed op %d of %d followees", errEntry, op.Kind, n)
+	}
+	var ok bool
+	if b.followees, p, ok = parseFolloweeList(b.followees, p, int(n)); !ok {
+		return nil, fmt.Errorf("%w: followees of a feed op", errEntry)
+	}
+	b.ops = append(b.ops, op)
+	b.ends = append(b.ends, len(b.followees))
+	return p, nil
+}
+
+func (b *feedBatch) link() {
+	start := 0
+	for i, end := range b.ends {
+		b.ops[i].Followees = b.followees[start:end]
+		start = end
+	}
+}

@@ -1,0 +1,362 @@
+package raftfsm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+)
+
+// shardKinds are the kinds beside counters.
+var shardKinds = []Kind{KindUnread, KindFeed, KindBoard}
+
+func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
+	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
+}
+
+// goldenRequest fills a request with each op that a kind has.
+func goldenRequest(kind Kind, w *RequestWriter) {
+	switch kind {
+	case KindUnread:
+		w.TableOp(TableCounts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}, {Column: 4, Value: -1}}})
+		w.TableOp(TableCounts, 7, &engine.Op{Kind: engine.OpTake, Cells: []engine.Cell{{Column: 1, Value: 3}}})
+		w.TableOp(TableCounts, 8, &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: 70_000}}})
+		w.TableOp(TableCounts, 9, &engine.Op{Kind: engine.OpDelete})
+		w.TableOp(TableCursors, 7, cursorOp(CursorRaise, 1, 13))
+		w.TableOp(TableCursors, 7, cursorOp(CursorBegin, 2, 1))
+		w.TableOp(TableCursors, 8, cursorOp(engine.OpSet, CursorDay, 19_000))
+		w.Sweep(CursorIdleMin, 100)
+	case KindFeed:
+		w.Feed(7, &FeedOp{Kind: FeedReset, Followees: []Followee{{2, 6}, {3, 7}, {1 << 40, -4}}})
+		w.Feed(7, &FeedOp{Kind: FeedFollow, Followees: []Followee{{1, 100}, {3, 50}}})
+		w.Feed(7, &FeedOp{Kind: FeedUnfollow, Followees: []Followee{{2, 0}}})
+		w.Feed(7, &FeedOp{Kind: FeedRead, Followees: []Followee{{1, 101}}})
+		w.Feed(9, &FeedOp{Kind: FeedReset, Followees: []Followee{{0, 0}}})
+	case KindBoard:
+		for range 3 {
+			w.Board(&BoardOp{Kind: BoardPublish, Name: "news"})
+		}
+		w.Board(&BoardOp{Kind: BoardRetract, Name: "news", Seq: 2})
+		w.Board(&BoardOp{Kind: BoardFire, Name: "shop"})
+		w.Board(&BoardOp{Kind: BoardDot, Name: "me"})
+		w.Board(&BoardOp{Kind: BoardPutChannel, Name: "ads", Channel: &Channel{Number: 60, Latest: 9, Floor: 1, Retracted: []int64{3, 5}}})
+		w.Board(&BoardOp{Kind: BoardPutDot, Name: "old", Dot: &Dot{Number: 61, Fired: 4}})
+	}
+}
+
+func goldenSections(kind Kind) []byte {
+	id := ByKey([]byte("k"), []byte("body"))
+	var w RequestWriter
+	w.Reset(nil, &id)
+	goldenRequest(kind, &w)
+	return append(AppendClock(nil, time.UnixMilli(20_000*dayMillis), testLimits), w.Section()...)
+}
+
+func goldenMachine(t testing.TB, kind Kind) Machine {
+	t.Helper()
+	m := New(kind)
+	r := m.Apply(command(1, SealEntry(append(BeginEntry(nil, kind, 4), goldenSections(kind)...)))).(*Result)
+	if r.Outcome(0) != Applied || len(r.Overflows) > 0 {
+		t.Fatalf("%s: %+v", kind, r)
+	}
+	return m
+}
+
+// The bytes of entries and snapshots are on disks already.
+func TestGoldenBytesOfKinds(t *testing.T) {
+	for _, kind := range shardKinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			mustBeGolden(t, fmt.Sprintf("entry-%s.bin", kind), SealEntry(append(BeginEntry(nil, kind, 4), goldenSections(kind)...)))
+			m := goldenMachine(t, kind)
+			snapshot := persisted(t, m)
+			mustBeGolden(t, fmt.Sprintf("snapshot-%s.bin", kind), snapshot)
+			again := New(kind)
+			if err := restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
+				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
+			}
+			facts, err := VisitSnapshot(bytes.NewReader(snapshot), kind, SnapshotVisitor{})
+			if s := m.State(); err != nil || facts != (SnapshotFacts{s.Index, s.Rows, s.Digest}) {
+				t.Errorf("visited %+v, %v; state %+v", facts, err, s)
+			}
+		})
+	}
+}
+
+// No damage of a snapshot is taken: cut anywhere, or with a bit turned.
+func TestKindsRefuseDamage(t *testing.T) {
+	for _, kind := range shardKinds {
+		snapshot := persisted(t, goldenMachine(t, kind))
+		for i := range snapshot {
+			flipped := bytes.Clone(snapshot)
+			flipped[i] ^= 1 << (i % 8)
+			for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
+				if err := restore(New(kind), stream); !errors.Is(err, errSnapshot) {
+					t.Fatalf("%s: %s at %d: %v", kind, name, i, err)
+				}
+			}
+		}
+		for _, other := range append(shardKinds, KindCounters) {
+			if err := restore(New(other), snapshot); (err == nil) != (other == kind) {
+				t.Errorf("a snapshot of %s restored as %s: %v", kind, other, err)
+			}
+		}
+	}
+}
+
+// What a writer makes CheckSection takes; what it refuses would end a replica.
+func TestCheckSectionOfKinds(t *testing.T) {
+	for _, kind := range shardKinds {
+		id := ByProducer([]byte("p"), 1)
+		var w RequestWriter
+		w.Reset(nil, &id)
+		goldenRequest(kind, &w)
+		seen := 0
+		ops, err := CheckSection(kind, w.Section(), SectionVisitor{
+			Op:   func(Table, uint64, *engine.Op) error { seen++; return nil },
+			Feed: func(uint64, *FeedOp) error { seen++; return nil },
+		})
+		if err != nil || ops != w.Ops() || kind != KindBoard && seen != ops {
+			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), seen, err)
+		}
+		for _, other := range append(shardKinds, KindCounters) {
+			if _, err := CheckSection(other, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, errEntry) {
+				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
+			}
+		}
+	}
+}
+
+// Cursors know the day, so their entry must.
+func TestCursorsNeedAClock(t *testing.T) {
+	var w RequestWriter
+	for name, fill := range map[string]func(){
+		"raise": func() { w.TableOp(TableCursors, 1, cursorOp(CursorRaise, 1, 1)) },
+		"sweep": func() { w.Sweep(CursorIdleMin, 1) },
+	} {
+		w.Reset(nil, &RequestID{})
+		fill()
+		entry := SealEntry(append(BeginEntry(nil, KindUnread, 0), w.Section()...))
+		if err := applyError(NewUnread(), command(1, entry)); err == nil {
+			t.Errorf("%s was applied without a clock", name)
+		}
+	}
+}
+
+func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
+	two := []Followee{{2, 0}, {2, 0}}
+	for name, fill := range map[string]func(w *RequestWriter){
+		"a take of counters":  func(w *RequestWriter) { w.Op(1, cursorOp(engine.OpTake, 0, 1)) },
+		"a take below 0":      func(w *RequestWriter) { w.TableOp(TableCounts, 1, cursorOp(engine.OpTake, 0, -1)) },
+		"a cursor on the day": func(w *RequestWriter) { w.TableOp(TableCursors, 1, cursorOp(CursorRaise, CursorDay, 1)) },
+		"a cursor at 0":       func(w *RequestWriter) { w.TableOp(TableCursors, 1, cursorOp(CursorBegin, 1, 0)) },
+		"followees twice":     func(w *RequestWriter) { w.Feed(1, &FeedOp{Kind: FeedReset, Followees: two}) },
+		"too many followees": func(w *RequestWriter) {
+			w.Feed(1, &FeedOp{Kind: FeedRead, Followees: make([]Followee, FolloweesMax+1)})
+		},
+		"no kind of feed op":       func(w *RequestWriter) { w.Feed(1, &FeedOp{}) },
+		"a channel without a name": func(w *RequestWriter) { w.Board(&BoardOp{Kind: BoardPublish}) },
+		"an empty put":             func(w *RequestWriter) { w.Board(&BoardOp{Kind: BoardPutDot, Name: "a"}) },
+		"a sweep of nothing":       func(w *RequestWriter) { w.Sweep(CursorIdleMin, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("it was written")
+				}
+			}()
+			var w RequestWriter
+			w.Reset(nil, &RequestID{})
+			fill(&w)
+		})
+	}
+}
+
+// FuzzEntryOfKinds feeds sections of any bytes in a frame that is right: they are
+// refused, or applied so that a snapshot of it restores to the same.
+func FuzzEntryOfKinds(f *testing.F) {
+	for i, kind := range shardKinds {
+		f.Add(uint8(i), goldenSections(kind))
+	}
+	f.Fuzz(func(t *testing.T, which uint8, sections []byte) {
+		kind := shardKinds[int(which)%len(shardKinds)]
+		m := New(kind)
+		if err := applyError(m, command(1, SealEntry(append(BeginEntry(nil, kind, 3), sections...)))); err != nil {
+			if m.State().Rows > 0 {
+				t.Fatalf("%d rows of an entry that was refused", m.State().Rows)
+			}
+			return
+		}
+		again := New(kind)
+		if err := restore(again, persisted(t, m)); err != nil || again.State().Digest != m.State().Digest || again.State().Rows != m.State().Rows {
+			t.Fatalf("restored %+v, %v; was %+v", again.State(), err, m.State())
+		}
+	})
+}
+
+// FuzzSnapshotOfKinds feeds a section of any bytes behind a head that is right.
+// What can be restored can be visited, and is the same when it is written again.
+func FuzzSnapshotOfKinds(f *testing.F) {
+	for i, kind := range shardKinds {
+		m := goldenMachine(f, kind)
+		for _, section := range sectionsOf(f, persisted(f, m)) {
+			f.Add(uint8(i), section[0], section[sectionHeadSize:len(section)-entryCRCSize], m.State().Rows, m.State().Digest)
+		}
+	}
+	once := sectionsOf(f, persisted(f, NewCounters()))
+	f.Fuzz(func(t *testing.T, which, section uint8, payload []byte, rows, digest uint64) {
+		kind := shardKinds[int(which)%len(shardKinds)]
+		parts := []streamPart{{section, payload}}
+		for _, s := range once[len(once)-4 : len(once)-1] {
+			parts = append(parts, streamPart{s[0], s[sectionHeadSize : len(s)-entryCRCSize]})
+		}
+		stream := streamOf(kind, 9, parts, rows, digest)
+		m := New(kind)
+		if err := restore(m, stream); err != nil {
+			if !errors.Is(err, errSnapshot) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if _, err := VisitSnapshot(bytes.NewReader(stream), kind, SnapshotVisitor{}); err != nil {
+			t.Fatalf("restored, and not visited: %v", err)
+		}
+		again := New(kind)
+		if err := restore(again, persisted(t, m)); err != nil || again.State().Digest != digest {
+			t.Fatalf("restored again: %v", err)
+		}
+	})
+}
+
+func boardOf(t *testing.T, ops ...BoardOp) (*Board, []*Result) {
+	t.Helper()
+	b, results := NewBoard(), []*Result(nil)
+	for i := range ops {
+		results = append(results, applyBoard(b, RequestID{}, &ops[i]))
+	}
+	return b, results
+}
+
+func applyBoard(b *Board, id RequestID, op *BoardOp) *Result {
+	var w RequestWriter
+	w.Reset(nil, &id)
+	w.Board(op)
+	entry := AppendClock(BeginEntry(nil, KindBoard, 2), time.UnixMilli(1000), testLimits)
+	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: SealEntry(append(entry, w.Section()...))}).(*Result)
+}
+
+// A publish that is repeated is answered with the number of its own notice, also
+// when others were published since, and after a restart.
+func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
+	b := NewBoard()
+	publish := &BoardOp{Kind: BoardPublish, Name: "news"}
+	first := ByKey([]byte("first"))
+	for range 3 {
+		applyBoard(b, RequestID{}, publish)
+	}
+	if r := applyBoard(b, first, publish); r.Rows[1] != 4 {
+		t.Fatalf("published as %d", r.Rows[1])
+	}
+	applyBoard(b, seq("p", 9), publish)
+	applyBoard(b, RequestID{}, publish)
+	restored := NewBoard()
+	if err := restore(restored, persisted(t, b)); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*Board{"as it was": b, "restored": restored} {
+		if r := applyBoard(b, first, publish); r.Outcome(0) != Duplicate || r.Rows[1] != 4 {
+			t.Errorf("%s: by its key it is %d, outcome %d", name, r.Rows[1], r.Outcome(0))
+		}
+		if r := applyBoard(b, seq("p", 9), publish); r.Outcome(0) != Duplicate || r.Rows[1] != 5 {
+			t.Errorf("%s: by its producer it is %d, outcome %d", name, r.Rows[1], r.Outcome(0))
+		}
+		if latest := b.View().Channels["news"].Latest; latest != 6 {
+			t.Errorf("%s: %d notices", name, latest)
+		}
+	}
+}
+
+// Retracted notices are counted by search; when all at the front are, they are no
+// longer kept.
+func TestRetractedNotices(t *testing.T) {
+	ops := slices.Repeat([]BoardOp{{Kind: BoardPublish, Name: "n"}}, 6)
+	for _, seq := range []int64{2, 5, 2, 1, 6} {
+		ops = append(ops, BoardOp{Kind: BoardRetract, Name: "n", Seq: seq})
+	}
+	b, _ := boardOf(t, ops...)
+	c := b.View().Channels["n"]
+	if c.Floor != 2 || !slices.Equal(c.Retracted, []int64{5, 6}) {
+		t.Errorf("channel %+v", c)
+	}
+	for after, want := range []int64{2, 2, 2, 1, 0, 0, 0, 0} {
+		if got := c.Unread(int64(after)); got != want {
+			t.Errorf("behind %d there are %d, want %d", after, got, want)
+		}
+	}
+	if b.State().Digest != b.View().digest() {
+		t.Error("the digest is not that of the view")
+	}
+}
+
+func TestBoardIsBounded(t *testing.T) {
+	var ops []BoardOp
+	for i := range CursorsMax {
+		ops = append(ops, BoardOp{Kind: []BoardOpKind{BoardPublish, BoardFire, BoardDot}[i%3], Name: fmt.Sprintf("n%d", i)})
+	}
+	b, _ := boardOf(t, ops...)
+	for _, kind := range []BoardOpKind{BoardPublish, BoardFire, BoardDot} {
+		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: "more"}); len(r.Overflows) != 1 || r.Overflows[0].Column != RefusedFull {
+			t.Errorf("kind %d: %+v", kind, r)
+		}
+		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: fmt.Sprintf("n%d", kind-1)}); kind != BoardDot && len(r.Overflows) != 0 {
+			t.Errorf("kind %d of one that is there: %+v", kind, r)
+		}
+	}
+	b, _ = boardOf(t, BoardOp{Kind: BoardPutChannel, Name: "n", Channel: &Channel{Number: 1, Latest: 4*RetractedMax + 10}})
+	for i := range int64(RetractedMax) {
+		applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 2*i + 2})
+	}
+	for seq, refused := range map[int64]int{3*RetractedMax + 1: 1, 2: 0} {
+		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: seq}); len(r.Overflows) != refused {
+			t.Errorf("retracting %d: %+v", seq, r.Overflows)
+		}
+	}
+	if r := applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}); len(r.Overflows) != 0 || b.View().Channels["n"].Floor != 2 {
+		t.Errorf("the first makes room: %+v, %+v", r.Overflows, b.View().Channels["n"].Floor)
+	}
+}
+
+// A user follows at most FolloweesMax; what would be more changes nothing, and a
+// repeat is told so again.
+func TestFolloweesAreBounded(t *testing.T) {
+	f := NewFeed()
+	apply := func(id RequestID, kind FeedOpKind, from, n int) *Result {
+		op := FeedOp{Kind: kind, User: 1}
+		for i := range n {
+			op.Followees = append(op.Followees, Followee{uint64(from + i), 0})
+		}
+		var w RequestWriter
+		w.Reset(nil, &id)
+		w.Feed(1, &op)
+		entry := AppendClock(BeginEntry(nil, KindFeed, 1), time.UnixMilli(1000), testLimits)
+		return f.Apply(&raft.Log{Index: f.Applied() + 1, Type: raft.LogCommand, Data: SealEntry(append(entry, w.Section()...))}).(*Result)
+	}
+	apply(RequestID{}, FeedReset, 0, FolloweesMax-1)
+	for range 2 {
+		r := apply(keyed("k", "b"), FeedFollow, FolloweesMax-2, 3)
+		if r.Rows[0] != FolloweesMax-1 || len(r.Overflows) == 0 && r.Outcome(0) != Refused {
+			t.Errorf("one too many: %+v", r)
+		}
+	}
+	if r := apply(RequestID{}, FeedFollow, FolloweesMax-2, 2); r.Rows[0] != FolloweesMax || len(r.Overflows) != 0 {
+		t.Errorf("the last one: %+v", r)
+	}
+	if r := apply(RequestID{}, FeedClear, 0, 0); f.State().Rows != 0 || f.State().Digest != 0 {
+		t.Errorf("cleared: %+v, %+v", r, f.State())
+	}
+}

@@ -1,0 +1,106 @@
+package raftfsm
+
+import (
+	"fmt"
+
+	"github.com/countd/countd/engine"
+)
+
+// requests is what an entry asks for, by request. Their ops are with the
+// contents that they are for.
+type requests struct {
+	all      []request
+	outcomes []Outcome // by request
+}
+
+// request is one of an entry's requests, until the next entry is decoded.
+type request struct {
+	id  RequestID // its name is the entry's
+	end int       // its ops end here
+}
+
+// ops is how many ops the entry has.
+func (b *requests) ops() int {
+	if len(b.all) == 0 {
+		return 0
+	}
+	return b.all[len(b.all)-1].end
+}
+
+// decode gives held all ops of an entry, in order, and has the memory of requests
+// judge each request. Ops that are not to be applied are voided.
+func (b *requests) decode(sections []byte, once *once, held contents) error {
+	b.all, b.outcomes = b.all[:0], b.outcomes[:0]
+	held.begin()
+	clocked := false
+	for len(sections) > 0 {
+		kind, payload, rest, err := nextSection(sections)
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case sectionClock:
+			now, limits, err := parseClock(payload)
+			if err != nil {
+				return err
+			}
+			once.tick(now, limits)
+			clocked = true
+		default:
+			err = b.request(kind, payload, once, held, clocked)
+		}
+		if err != nil {
+			return err
+		}
+		sections = rest
+	}
+	return nil
+}
+
+// request decodes one request and has it judged.
+func (b *requests) request(kind byte, p []byte, once *once, held contents, clocked bool) error {
+	id, p, err := parseIdentity(kind, p)
+	if err != nil {
+		return err
+	}
+	if id.Exists() && !clocked {
+		return fmt.Errorf("%w: a request with an identity before the clock", errEntry)
+	}
+	ops, err := held.decode(&id, p, clocked)
+	if err != nil {
+		return err
+	}
+	outcome := once.judge(&id)
+	b.all = append(b.all, request{id, b.ops() + ops})
+	b.outcomes = append(b.outcomes, outcome)
+	if outcome != Applied {
+		held.void(ops)
+	}
+	return nil
+}
+
+// noteRefused has the memory know which requests of the entry had ops refused,
+// each or some, and tells their repeats inside the entry.
+func (b *requests) noteRefused(once *once, overflows []engine.Overflow) {
+	again, name := map[string]Outcome{}, []byte(nil) // by identity as an entry has it
+	first := 0
+	for i := range b.all {
+		r, n := &b.all[i], 0
+		for ; len(overflows) > 0 && overflows[0].Op < r.end; overflows = overflows[1:] {
+			n++
+		}
+		name = r.id.appendTo(append(name[:0], r.id.section()))
+		switch told, refused := again[string(name)]; {
+		case b.outcomes[i] == Applied && n > 0:
+			told = PartlyRefused
+			if n == r.end-first {
+				told = Refused
+			}
+			once.refuse(&r.id, told)
+			again[string(name)] = told
+		case b.outcomes[i] == Duplicate && refused:
+			b.outcomes[i] = told
+		}
+		first = r.end
+	}
+}

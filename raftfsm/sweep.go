@@ -1,0 +1,141 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/countd/countd/engine"
+)
+
+// The sweep drops rows of cursors that have been idle for long. It goes round the
+// table in steps, by ascending keys. A step is an op of an entry, without a result
+// row:
+//
+//	2 (1) | idle time in milliseconds (8) | rows to look at (4)
+//
+// and in a snapshot how far it has come:
+//
+//	sweep:  day (8) | key (8) | done (1)
+//
+// A round drops what was last moved before its day. What is moved meanwhile has a
+// later day, so behind a round that is done no row is idle for longer.
+const (
+	sweepSize      = 12
+	sweepStateSize = 17
+
+	// SweepRowsMax bounds what one step looks at, and with it how long those
+	// behind it wait: a millisecond or two.
+	SweepRowsMax = 4096
+	// CursorIdleMin and CursorIdleMax bound the idle time. Rows know the day, so
+	// less than two could be less than one.
+	CursorIdleMin = 48 * time.Hour
+	CursorIdleMax = 10 * 365 * 24 * time.Hour
+)
+
+const dayMillis = int64(24 * time.Hour / time.Millisecond)
+
+// dayOf returns the day of a time in Unix milliseconds, from 1 so that a row that
+// was moved is there.
+func dayOf(ms int64) int64 { return max(1, ms/dayMillis) }
+
+// SweepState is how far the sweep of a shard has come.
+type SweepState struct {
+	Day  int64  // rows that were last moved before this day are dropped
+	From uint64 // key that the next step begins at
+	Done bool   // there is none from there on
+}
+
+// Due reports whether there may be rows to drop at a time of the log.
+func (s SweepState) Due(now time.Time, idle time.Duration) bool {
+	day := sweepDay(now.UnixMilli(), idle.Milliseconds())
+	return day > s.Day || day == s.Day && !s.Done
+}
+
+// sweepDay is the first day that is not idle for as long.
+func sweepDay(now, idle int64) int64 { return dayOf(max(0, now-idle)) }
+
+type sweepStep struct {
+	idle int64 // milliseconds
+	rows int
+}
+
+// Sweep appends a step of the sweep that looks at so many rows. Like Op it panics
+// on what has no form. Its entry must begin with a clock.
+func (w *RequestWriter) Sweep(idle time.Duration, rows int) {
+	step := sweepStep{idle.Milliseconds(), rows}
+	if !step.fits() {
+		panic(fmt.Sprintf("a sweep of %d rows, idle for %v, has no form in a log entry", rows, idle))
+	}
+	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, byte(tableSweep)), uint64(step.idle))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(rows))
+	w.ops++
+}
+
+func (s sweepStep) fits() bool {
+	return s.idle >= CursorIdleMin.Milliseconds() && s.idle <= CursorIdleMax.Milliseconds() && s.rows >= 1 && s.rows <= SweepRowsMax
+}
+
+// sweepOp reads a step, which takes the place of an op that changes nothing.
+func (u *unread) sweepOp(p []byte) ([]byte, error) {
+	if len(p) < sweepSize {
+		return nil, fmt.Errorf("%w: sweep of %d bytes", errEntry, len(p))
+	}
+	step := sweepStep{int64(binary.LittleEndian.Uint64(p)), int(binary.LittleEndian.Uint32(p[8:]))}
+	if !step.fits() {
+		return nil, fmt.Errorf("%w: sweep of %d rows, idle for %d ms", errEntry, step.rows, step.idle)
+	}
+	u.sweeps = append(u.sweeps, step)
+	u.batch.ops = append(u.batch.ops, engine.Op{Kind: engine.OpAdd})
+	u.batch.ends = append(u.batch.ends, len(u.batch.cells))
+	return p[sweepSize:], nil
+}
+
+// sweep looks at the next rows of the round, or of a new one.
+func (u *unread) sweep(step sweepStep, now int64) {
+	s := *u.swept.Load()
+	if day := sweepDay(now, step.idle); day > s.Day {
+		s = SweepState{Day: day}
+	}
+	if s.Done {
+		return
+	}
+	var idle []engine.Op
+	looked := 0
+	s.Done = true
+	u.cursors.Scan(s.From, 1, func(p *engine.Page) bool {
+		for i, key := range p.IDs {
+			if looked == step.rows {
+				s.From, s.Done = key, false
+				return false
+			}
+			looked++
+			if p.Counts[i] < s.Day {
+				idle = append(idle, engine.Op{ID: key, Kind: engine.OpDelete})
+			}
+		}
+		return true
+	})
+	u.cursors.Apply(idle, 0, nil, nil)
+	u.dropped.Add(uint64(len(idle)))
+	u.swept.Store(&s)
+}
+
+func (s *SweepState) appendTo(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Day))
+	dst = binary.LittleEndian.AppendUint64(dst, s.From)
+	if s.Done {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
+}
+
+func parseSweepState(p []byte) (SweepState, error) {
+	if len(p) != sweepStateSize || p[16] > 1 || binary.LittleEndian.Uint64(p) > math.MaxInt64 {
+		return SweepState{}, fmt.Errorf("%w: sweep % x", errSnapshot, p[:min(len(p), sweepStateSize)])
+	}
+	return SweepState{
+		Day: int64(binary.LittleEndian.Uint64(p)), From: binary.LittleEndian.Uint64(p[8:]), Done: p[16] == 1,
+	}, nil
+}

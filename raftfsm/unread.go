@@ -1,0 +1,255 @@
+package raftfsm
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine"
+)
+
+// Unread is the state machine of one shard of the keyspace of unread numbers: two
+// tables under the same keys, those of users. One holds counters, like a shard of
+// counters. The other holds cursors: column 0 the day of the log at which the row
+// was last moved, column n the cursor of the channel or dot that the board gave
+// number n, as one more than it is, because an absent one reads as 0.
+//
+// Its methods but those below are Machine's.
+type Unread struct {
+	machine
+	held    atomic.Pointer[unread] // replaced whole by Restore
+	dropped atomic.Uint64
+}
+
+// The columns of a row of cursors.
+const (
+	// CursorDay is the column of days since 1970. It takes 16 bits until 2149.
+	CursorDay = 0
+	// CursorsMax bounds the channels and dots together: each has a column of
+	// every row of cursors.
+	CursorsMax = engine.ColumnsMax - 1
+)
+
+// NewUnread returns the state before the first entry.
+func NewUnread() *Unread {
+	u := &Unread{}
+	u.init(KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.held.Store(held.(*unread)) })
+	return u
+}
+
+// Table returns the counters as they are now. Restore replaces it, so a caller
+// asks again for each request.
+func (u *Unread) Table() *engine.Table { return u.held.Load().counts }
+
+// Cursors is Table for the cursors.
+func (u *Unread) Cursors() *engine.Table { return u.held.Load().cursors }
+
+// Bytes is Machine's.
+func (u *Unread) Bytes() uint64 { return u.held.Load().stats().Bytes }
+
+// Sweep returns how far the sweep of idle cursors has come.
+func (u *Unread) Sweep() SweepState { return *u.held.Load().swept.Load() }
+
+// Dropped counts the rows that the sweep dropped here since the machine was made.
+func (u *Unread) Dropped() uint64 { return u.dropped.Load() }
+
+// unread is what a shard of the keyspace of unread numbers holds.
+type unread struct {
+	counts, cursors *engine.Table
+	// swept is replaced whole by each step of the sweep.
+	swept   atomic.Pointer[SweepState]
+	dropped *atomic.Uint64 // the machine's
+
+	batch  batch
+	tables []Table     // by op of batch
+	sweeps []sweepStep // of the ops for tableSweep
+	page   engine.Page // of load
+	set    []engine.Cell
+}
+
+// Table says which table of a shard an op is for.
+type Table uint8
+
+// The tables of a shard of the keyspace of unread numbers. A shard of counters has
+// the first alone.
+const (
+	TableCounts  Table = 0
+	TableCursors Table = 1
+
+	// tableSweep stands in an entry before a step of the sweep: sweep.go.
+	tableSweep Table = 2
+)
+
+// The kinds of ops on cursors. Set and delete are as on counters, for a restore.
+const (
+	// CursorRaise moves each cell's cursor to its value, never back.
+	CursorRaise = engine.OpAdd
+	// CursorBegin gives each cell's cursor its value if it has none.
+	CursorBegin = engine.OpTake
+)
+
+func newUnread(dropped *atomic.Uint64) *unread {
+	u := &unread{counts: engine.New(), cursors: engine.New(), dropped: dropped}
+	u.swept.Store(&SweepState{})
+	return u
+}
+
+func (u *unread) begin() {
+	u.batch.begin()
+	u.tables, u.sweeps = u.tables[:0], u.sweeps[:0]
+}
+
+func (u *unread) decode(_ *RequestID, p []byte, clocked bool) (int, error) {
+	return parseOps(p, 1+opSizeMin, func(p []byte) ([]byte, error) { return u.op(p, clocked) })
+}
+
+// op reads a table and an op on it.
+func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
+	if len(p) < 1 || p[0] > byte(tableSweep) {
+		return nil, fmt.Errorf("%w: table % x", errEntry, p[:min(len(p), 1)])
+	}
+	table, first := Table(p[0]), len(u.batch.cells)
+	if table != TableCounts && !clocked {
+		return nil, fmt.Errorf("%w: a cursor before the clock", errEntry)
+	}
+	u.tables = append(u.tables, table)
+	if table == tableSweep {
+		return u.sweepOp(p[1:])
+	}
+	p, err := u.batch.tableOp(p[1:])
+	if err != nil || table == TableCounts {
+		return p, err
+	}
+	op := &u.batch.ops[len(u.batch.ops)-1]
+	if !isCursorOp(op.Kind, u.batch.cells[first:]) {
+		return nil, fmt.Errorf("%w: op kind %d on cursors", errEntry, op.Kind)
+	}
+	return p, nil
+}
+
+// isCursorOp reports whether cells may be of an op on cursors. None is below 0, and
+// those that are moved are numbered from 1 and stand at 1 or more.
+func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
+	for _, c := range cells {
+		if c.Value < 0 || (kind == CursorRaise || kind == CursorBegin) && (c.Column == CursorDay || c.Value == 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func (u *unread) void(ops int) {
+	u.batch.void(ops)
+	for i := len(u.tables) - ops; i < len(u.tables); i++ {
+		if u.tables[i] == tableSweep {
+			u.tables[i], u.sweeps = TableCounts, u.sweeps[:len(u.sweeps)-1]
+		}
+	}
+}
+
+// apply applies ops table by table as far as they follow each other.
+func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.Overflow) {
+	u.batch.link()
+	ops, sweeps := u.batch.ops, u.sweeps
+	for from := 0; from < len(ops); {
+		to := from + 1
+		for to < len(ops) && u.tables[to] == u.tables[from] {
+			to++
+		}
+		dst := rows[from*width : to*width]
+		switch u.tables[from] {
+		case TableCounts:
+			first := len(overflows)
+			overflows = u.counts.Apply(ops[from:to], width, dst, overflows)
+			for i := first; i < len(overflows); i++ {
+				overflows[i].Op += from
+			}
+		case TableCursors:
+			for i := range ops[from:to] {
+				u.move(&ops[from+i], now, dst[i*width:(i+1)*width])
+			}
+		case tableSweep:
+			for _, step := range sweeps[:to-from] {
+				u.sweep(step, now)
+			}
+			sweeps = sweeps[to-from:]
+		}
+		from = to
+	}
+	return overflows
+}
+
+// move applies an op on cursors and fills dst with its row. One that was voided
+// has no cells.
+func (u *unread) move(op *engine.Op, now int64, dst []int64) {
+	if op.Kind == engine.OpDelete || op.Kind == engine.OpSet || len(op.Cells) == 0 {
+		u.cursors.Apply([]engine.Op{*op}, len(dst), dst, nil)
+		return
+	}
+	var row [engine.ColumnsMax]int64
+	u.cursors.Get(op.ID, row[:])
+	u.set = append(u.set[:0], engine.Cell{Column: CursorDay, Value: dayOf(now)})
+	for _, c := range op.Cells {
+		if was := row[c.Column]; was == 0 || op.Kind == CursorRaise && c.Value > was {
+			u.set = append(u.set, c)
+			row[c.Column] = c.Value
+		}
+	}
+	u.cursors.Apply([]engine.Op{{ID: op.ID, Kind: engine.OpSet, Cells: u.set}}, len(dst), dst, nil)
+}
+
+// cursorsWeight keeps a count and an equal cursor of one user apart in the digest.
+const cursorsWeight = 0x9e3779b97f4a7c15
+
+func unreadDigest(counts, cursors uint64) uint64 { return counts + cursors*cursorsWeight }
+
+func (u *unread) digest() uint64 { return unreadDigest(u.counts.Digest(), u.cursors.Digest()) }
+
+func (u *unread) stats() engine.Stats {
+	s, cursors := u.counts.Stats(), u.cursors.Stats()
+	s.Rows += cursors.Rows
+	s.Segments += cursors.Segments
+	s.Bytes += cursors.Bytes
+	return s
+}
+
+func (u *unread) capture() captured {
+	return &unreadSnapshot{counts: u.counts.Snapshot(), cursors: u.cursors.Snapshot(), swept: *u.swept.Load()}
+}
+
+func (u *unread) load(kind, last byte, p []byte) error {
+	switch {
+	case kind == streamRows && (last == streamHead || last == streamRows):
+		return loadRows(u.counts, p, &u.page)
+	case kind == streamCursors && last != streamSweep:
+		return loadRows(u.cursors, p, &u.page)
+	case kind == streamSweep && last != streamSweep:
+		swept, err := parseSweepState(p)
+		u.swept.Store(&swept)
+		return err
+	}
+	return misplaced(kind, last)
+}
+
+// unreadSnapshot is the shard on its way into a snapshot.
+type unreadSnapshot struct {
+	counts, cursors *engine.Snapshot
+	swept           SweepState
+}
+
+func (s *unreadSnapshot) write(w *streamWriter) error {
+	if err := writeRows(w, streamRows, s.counts); err != nil {
+		return err
+	}
+	if err := writeRows(w, streamCursors, s.cursors); err != nil {
+		return err
+	}
+	return w.section(streamSweep, s.swept.appendTo)
+}
+
+func (s *unreadSnapshot) rows() uint64   { return uint64(s.counts.Rows() + s.cursors.Rows()) }
+func (s *unreadSnapshot) digest() uint64 { return unreadDigest(s.counts.Digest(), s.cursors.Digest()) }
+
+func (s *unreadSnapshot) release() {
+	s.counts.Close()
+	s.cursors.Close()
+}

@@ -1,0 +1,277 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// feedsInReadMax bounds the feeds that one part of a call asks for. With the most
+	// followees each they take some megabytes.
+	feedsInReadMax = 32
+	// feedBytesHint is what a feed in an answer is taken for where calls are
+	// bounded by bytes.
+	feedBytesHint = 8 << 10
+)
+
+// size is about what a read takes with its answer.
+func (q *remoteRead) size() int {
+	if q.of == readFeeds {
+		return feedBytesHint * len(q.keys)
+	}
+	return 8*len(q.keys) + 8*len(q.keys)*q.width
+}
+
+// Feeds is the feeds of several users, in their order. It is used again.
+type Feeds struct {
+	Followees []raftfsm.Followee
+	Ends      []int // followees of user i end here
+}
+
+// Of returns the followees of the user of a number, ascending by id.
+func (f *Feeds) Of(i int) []raftfsm.Followee {
+	if i == 0 {
+		return f.Followees[:f.Ends[0]]
+	}
+	return f.Followees[f.Ends[i-1]:f.Ends[i]]
+}
+
+// Feeds fills into with the feeds of users. Each is whole; they may be of different
+// moments.
+func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
+	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
+	groups, err := n.groupsOf(ks)
+	if err == nil {
+		err = n.checkToken(&opt.Token)
+	}
+	if err != nil {
+		return err
+	}
+	arrived := time.Now()
+	if len(users) == 1 {
+		return n.oneFeed(groups, users[0], opt, arrived, into)
+	}
+	parts := make([]feedPart, len(groups))
+	for i, user := range users {
+		s, key := keyOf(user, len(groups))
+		parts[s].keys = append(parts[s].keys, key)
+		parts[s].at = append(parts[s].at, i)
+	}
+	away := make(map[int][]raftfsm.Followee) // of users whose shard is not read here
+	if err := n.feedShards(parts, groups, opt, arrived, away); err != nil {
+		return err
+	}
+	for i, user := range users {
+		s, key := keyOf(user, len(groups))
+		if fsm := parts[s].fsm; fsm != nil {
+			into.Followees = fsm.Followees(into.Followees, key)
+		} else {
+			into.Followees = append(into.Followees, away[i]...)
+		}
+		into.Ends = append(into.Ends, len(into.Followees))
+	}
+	return nil
+}
+
+// oneFeed is Feeds for one user, without memory of its own.
+func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, arrived time.Time, into *Feeds) error {
+	s, key := keyOf(user, len(groups))
+	r, err := n.admitted(groups[s], opt, arrived)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		into.Followees = r.fsm.(*raftfsm.Feed).Followees(into.Followees, key)
+	} else {
+		feeds, err := n.feedsElsewhere(groups[s], []uint64{key}, opt)
+		if err != nil {
+			return err
+		}
+		into.Followees = append(into.Followees, feeds[0]...)
+	}
+	into.Ends = append(into.Ends, len(into.Followees))
+	return nil
+}
+
+// feedPart is one shard's part of a read of feeds.
+type feedPart struct {
+	keys []uint64
+	at   []int         // position of each key in the request
+	fsm  *raftfsm.Feed // that may answer here; nil for none
+}
+
+// feedShards finds out for each shard whether it may be read here, and reads the
+// others, together, from other nodes into away, by position in the request.
+func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOptions, arrived time.Time, away map[int][]raftfsm.Followee) error {
+	var mu sync.Mutex // of away and failed
+	var failed error
+	var asked sync.WaitGroup
+	for s := range parts {
+		p := &parts[s]
+		if len(p.keys) == 0 {
+			continue
+		}
+		r, err := n.admitted(groups[s], opt, arrived)
+		if err != nil {
+			asked.Wait()
+			return err
+		}
+		if r != nil {
+			p.fsm, _ = r.fsm.(*raftfsm.Feed)
+			continue
+		}
+		for from := 0; from < len(p.keys); from += feedsInReadMax {
+			to := min(from+feedsInReadMax, len(p.keys))
+			asked.Go(func() { // ends at the deadline
+				feeds, err := n.feedsElsewhere(groups[s], p.keys[from:to], opt)
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+				for i, feed := range feeds {
+					away[p.at[from+i]] = feed
+				}
+			})
+		}
+	}
+	asked.Wait()
+	return failed
+}
+
+// feedsElsewhere reads feeds of one shard from other nodes.
+func (n *Node) feedsElsewhere(g *counterGroup, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
+	rows, err := n.askReaders(g, &remoteRead{
+		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
+		index: opt.Token.Index(g.number), of: readFeeds, keys: keys,
+	}, opt)
+	if err != nil {
+		return nil, err
+	}
+	feeds := make([][]raftfsm.Followee, len(keys))
+	for i := range feeds {
+		feed := make([]raftfsm.Followee, rows[0])
+		for j := range feed {
+			feed[j] = raftfsm.Followee{ID: uint64(rows[1+2*j]), Posts: rows[2+2*j]}
+		}
+		feeds[i], rows = feed, rows[1+2*len(feed):]
+	}
+	return feeds, nil
+}
+
+// feedRows is feeds as a call carries them.
+func feedRows(fsm *raftfsm.Feed, keys []uint64) []int64 {
+	var rows []int64
+	var feed []raftfsm.Followee
+	for _, key := range keys {
+		feed = fsm.Followees(feed[:0], key)
+		rows = append(rows, int64(len(feed)))
+		for _, f := range feed {
+			rows = append(rows, int64(f.ID), f.Posts)
+		}
+	}
+	return rows
+}
+
+// parseReadRows reads the answer of one read.
+func parseReadRows(r *wireReader, q *remoteRead) []int64 {
+	if q.of != readFeeds {
+		return parseCounts(r, len(q.keys)*q.width)
+	}
+	var rows []int64
+	for range q.keys {
+		n := r.int()
+		if n < 0 || n > raftfsm.FolloweesMax {
+			r.fail(fmt.Sprintf("%d followees", n))
+			return nil
+		}
+		rows = append(append(rows, n), parseCounts(r, int(2*n))...)
+	}
+	return rows
+}
+
+// Board returns the notices and dots that are everybody's.
+func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
+	groups, err := n.groupsOf(ks)
+	if err == nil {
+		err = n.checkToken(&opt.Token)
+	}
+	if err != nil {
+		return nil, err
+	}
+	g := groups[0]
+	if view, err := n.boardHere(g, opt); view != nil || err != nil {
+		return view, err
+	}
+	deadline := time.NewTimer(time.Until(opt.Deadline))
+	defer deadline.Stop()
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		view, err := n.boardElsewhere(g, opt)
+		if err == nil || errors.Is(err, ErrBadToken) {
+			return view, err
+		}
+		if !sleep(pause, deadline) {
+			return nil, fmt.Errorf("%w: keyspace %s: %v", ErrNoQuorum, g.keyspace, err.Error())
+		}
+		if view, err := n.boardHere(g, opt); view != nil || err != nil {
+			return view, err
+		}
+	}
+}
+
+// boardHere returns the board if this node's replica may answer, else nil.
+func (n *Node) boardHere(g *counterGroup, opt *ReadOptions) (*raftfsm.BoardView, error) {
+	r, err := n.admitted(g, opt, time.Now())
+	if r == nil || err != nil {
+		return nil, err
+	}
+	return r.fsm.(*raftfsm.Board).View(), nil
+}
+
+// boardElsewhere asks the nodes that hold the board, the leader first: this one has
+// none yet, or one that is behind.
+func (n *Node) boardElsewhere(g *counterGroup, opt *ReadOptions) (*raftfsm.BoardView, error) {
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
+	defer cancel()
+	request := appendRead(nil, &remoteRead{
+		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness, index: opt.Token.Index(g.number),
+	})
+	var last error = ErrNoLeader
+	for _, node := range n.readers(g) {
+		raw, err := n.calls.call(ctx, node, methodBoard, request)
+		if errors.Is(err, ErrBadToken) {
+			return nil, err
+		}
+		if last = err; err != nil {
+			continue
+		}
+		view := &raftfsm.BoardView{}
+		if err := json.Unmarshal(raw, view); err != nil {
+			return nil, fmt.Errorf("%w: %w", errBadCall, err)
+		}
+		return view, nil
+	}
+	return nil, last
+}
+
+// serveBoard reads the board for another node.
+func (n *Node) serveBoard(_ context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	q := parseRead(&r)
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	rep, err := n.admittedFor(q, time.Now().Add(readWaitMax))
+	if err != nil {
+		return nil, err
+	}
+	fsm, ok := rep.fsm.(*raftfsm.Board)
+	if !ok {
+		return nil, fmt.Errorf("%w: group %d is not the board's", errBadCall, q.group)
+	}
+	return json.Marshal(fsm.View())
+}

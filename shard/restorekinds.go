@@ -1,0 +1,66 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// This file is what a restore does for shards that are no tables of rows.
+
+// clear sees to it that a shard of feeds, or the board, is empty.
+func (r *restore) clear(force bool) error {
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	rows := uint64(0)
+	if err := r.atLeader(ctx, func(led *ReplicaReport) { rows = led.Rows }); err != nil {
+		return err
+	}
+	if rows > 0 && !force {
+		return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
+	}
+	if r.group.kind == raftfsm.KindBoard {
+		return r.putBoard(&BoardOp{Kind: raftfsm.BoardClear})
+	}
+	r.next.ops = []engine.Op{{ID: idOf(r.group.shard, 0, r.shards)}}
+	r.next.feeds = []FeedOp{{Kind: raftfsm.FeedClear}}
+	return r.flush()
+}
+
+// feed adds one user's feed to the next writes.
+func (r *restore) feed(key uint64, followees []raftfsm.Followee) error {
+	id, err := r.idOf(key)
+	if err != nil {
+		return err
+	}
+	r.next.ops = append(r.next.ops, engine.Op{ID: id})
+	r.next.feeds = append(r.next.feeds, FeedOp{Kind: raftfsm.FeedReset, User: id, Followees: slices.Clone(followees)})
+	r.next.followees += len(followees)
+	if len(r.next.ops) < restoreOpsMax && r.next.followees < restoreFolloweesMax {
+		return nil
+	}
+	return r.send()
+}
+
+// board writes all channels and dots, one after the other: there are few.
+func (r *restore) board(view *raftfsm.BoardView) error {
+	for name, c := range view.Channels {
+		if err := r.putBoard(&BoardOp{Kind: raftfsm.BoardPutChannel, Name: name, Channel: &c}); err != nil {
+			return err
+		}
+	}
+	for name, d := range view.Dots {
+		if err := r.putBoard(&BoardOp{Kind: raftfsm.BoardPutDot, Name: name, Dot: &d}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *restore) putBoard(op *BoardOp) error {
+	r.next.ops, r.next.board = []engine.Op{{}}, op
+	return r.flush()
+}

@@ -1,0 +1,70 @@
+package shard
+
+import (
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// sweepTick is how often a step of the sweep of idle cursors is taken in each
+	// shard that this node leads, while a round is under way.
+	sweepTick = time.Second
+	// sweepRows is what one step looks at. At one step a tick a round of 25 million
+	// users takes 3.4 hours; there is one a day.
+	sweepRows = 2048
+	// sweepWallEvery is how often this machine's clock is asked whether a round is
+	// due, beside the time in the log. That stands still while nobody writes, and
+	// one that a wrong clock is ahead of is not to be asked for without end.
+	sweepWallEvery = 10 * time.Minute
+	// sweepTimeout bounds the wait for one step.
+	sweepTimeout = 5 * time.Second
+)
+
+// runSweep drops the cursors of users who moved none for long, through the log.
+// Open starts it, Close stops and waits for it.
+func (n *Node) runSweep() {
+	tick := time.NewTicker(sweepTick)
+	defer tick.Stop()
+	asked := map[uint32]time.Time{} // this machine's clock, by group
+	for {
+		select {
+		case <-tick.C:
+		case <-n.stopping:
+			return
+		}
+		for _, g := range n.groups.Load().all {
+			if r, err := g.led(); err == nil && g.kind == raftfsm.KindUnread {
+				n.sweepShard(g, r, asked)
+			}
+		}
+	}
+}
+
+// sweepShard takes one step in a shard that this node leads, if a round is due.
+func (n *Node) sweepShard(g *counterGroup, r *replica, asked map[uint32]time.Time) {
+	fsm := r.fsm.(*raftfsm.Unread)
+	now := fsm.LogTime()
+	if wall := time.Now(); wall.After(now) && time.Since(asked[g.number]) >= sweepWallEvery {
+		now, asked[g.number] = wall, wall
+	}
+	if fsm.Cursors().Stats().Rows == 0 || !fsm.Sweep().Due(now, n.cfg.CursorIdle) || n.headroom.diskFull.Load() {
+		return
+	}
+	if err := n.sweepStep(r); err != nil {
+		n.cfg.Logger.Debug("a step of the sweep of cursors failed and is tried again", "group", g.number, "err", err)
+	}
+}
+
+func (n *Node) sweepStep(r *replica) error {
+	var w raftfsm.RequestWriter
+	w.Reset(nil, &RequestID{})
+	w.Sweep(n.cfg.CursorIdle, sweepRows)
+	q, err := r.proposer.submit(w.Section(), w.Ops(), true, 0)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(sweepTimeout)
+	defer timer.Stop()
+	return q.wait(timer)
+}

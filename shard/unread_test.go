@@ -1,0 +1,192 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// mustBoard applies one op on the board and returns the row of it.
+func mustBoard(t *testing.T, n *Node, op BoardOp) *Write {
+	t.Helper()
+	w := &Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+	mustDo(t, n.Write(n.Keyspace(KeyspaceBoard), w))
+	return w
+}
+
+func mustMove(t *testing.T, n *Node, user uint64, number uint8, seq int64) *Write {
+	t.Helper()
+	w := &Write{
+		Ops:   []engine.Op{{ID: user, Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}},
+		Table: raftfsm.TableCursors, Width: int(number) + 1, Rows: make([]int64, int(number)+1), Deadline: soon(),
+	}
+	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), w))
+	return w
+}
+
+func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followee) *Write {
+	t.Helper()
+	w := &Write{
+		Ops: []engine.Op{{ID: user}}, Feeds: []FeedOp{{Kind: raftfsm.FeedFollow, User: user, Followees: followees}},
+		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
+	}
+	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
+	return w
+}
+
+// Each node writes and reads cursors, feeds and the board: of shards that it leads,
+// that it follows, and with four nodes that it does not hold. The board every node
+// holds.
+func TestAnyNodeAnswersUnread(t *testing.T) {
+	all := openMembers(t, 4)
+	board := all[0].Keyspace(KeyspaceBoard).firstGroup
+	eventually(t, "every node holds the board", func() bool {
+		return !slices.ContainsFunc(all, func(n *Node) bool { return n.shardOf(board).replica.Load() == nil })
+	})
+	users := []uint64{0, 1, 2, 3, 4, 5, 1<<64 - 1}
+	for round, n := range all {
+		seq := int64(round) + 1
+		tokens := []Token{mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}).Token}
+		for _, user := range users {
+			tokens = append(tokens, mustMove(t, n, user, 1, seq).Token, mustFollow(t, n, user, raftfsm.Followee{ID: uint64(seq), Posts: seq}).Token)
+		}
+		for _, reader := range all {
+			mustReadUnread(t, reader, users, seq, ReadOptions{Consistency: Linearizable})
+			for _, token := range tokens {
+				mustReadUnread(t, reader, nil, 0, ReadOptions{Consistency: Stale, Token: token})
+			}
+		}
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
+}
+
+// mustReadUnread reads the cursors, feeds and board that round seq has left.
+func mustReadUnread(t *testing.T, n *Node, users []uint64, seq int64, opt ReadOptions) {
+	t.Helper()
+	opt.Deadline = soon()
+	view, err := n.Board(n.Keyspace(KeyspaceBoard), &opt)
+	if err != nil || seq > 0 && view.Channels["news"].Latest != seq {
+		t.Fatalf("%s: board %+v, %v, want %d", n.cfg.NodeName, view, err, seq)
+	}
+	if len(users) == 0 {
+		users = []uint64{7}
+	}
+	rows := make([]int64, 2*len(users))
+	mustDo(t, n.Cursors(n.Keyspace(KeyspaceUnread), users, 2, &opt, rows))
+	var feeds Feeds
+	mustDo(t, n.Feeds(n.Keyspace(KeyspaceFeed), users, &opt, &feeds))
+	for i := range users {
+		if seq > 0 && (rows[2*i] < 20_000 || rows[2*i+1] != seq+1) {
+			t.Fatalf("%s: cursors of %d are %v, want %d", n.cfg.NodeName, users[i], rows[2*i:2*i+2], seq+1)
+		}
+		if feed := feeds.Of(i); seq > 0 && (len(feed) != int(seq) || feed[seq-1] != raftfsm.Followee{ID: uint64(seq), Posts: seq}) {
+			t.Fatalf("%s: feed of %d is %v, want %d", n.cfg.NodeName, users[i], feed, seq)
+		}
+	}
+}
+
+// Shards of all kinds are backed up and brought back through the log of another
+// cluster: over nothing, and by force over something.
+func TestRestoreOfKinds(t *testing.T) {
+	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
+	n := from[0]
+	for i := range 3 {
+		mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: fmt.Sprint("c", i)})
+		mustBoard(t, n, BoardOp{Kind: raftfsm.BoardFire, Name: fmt.Sprint("d", i)})
+	}
+	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardRetract, Name: "c1", Seq: 1})
+	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardDot, Name: "d1"})
+	for user := range uint64(300) {
+		mustMove(t, n, user, uint8(1+user%6), int64(user))
+		mustFollow(t, n, user*3, raftfsm.Followee{ID: user, Posts: int64(user) - 5}, raftfsm.Followee{ID: user + 1<<40, Posts: 1 << 50})
+	}
+	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), &Write{Ops: []engine.Op{addTo(1, 0, 5), addTo(2, 3, 70_000)}, Deadline: soon()}))
+	mustWrite(t, n, n.Keyspace("users"), addTo(1, 2, 5)) // three columns, in rows of four
+	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for _, name := range []string{"users", KeyspaceUnread, KeyspaceFeed, KeyspaceBoard} {
+		t.Run(name, func(t *testing.T) {
+			number := n.Keyspace(name).firstGroup
+			stream, facts := taken(t, from, number)
+			if facts.Rows == 0 || facts.Digest == 0 {
+				t.Fatalf("%+v shows too little", facts)
+			}
+			for _, force := range []bool{false, true} {
+				if got, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), force); err != nil || got != facts {
+					t.Fatalf("restored %+v, %v, want %+v", got, err, facts)
+				}
+			}
+			if _, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), false); !errors.Is(err, ErrNotEmpty) {
+				t.Errorf("over something: %v", err)
+			}
+			if other := n.Keyspace("posts").firstGroup; name == KeyspaceFeed || name == KeyspaceBoard {
+				if _, err := to.RestoreShard(ctx, other, bytes.NewReader(stream), true); !errors.Is(err, ErrBadSnapshot) {
+					t.Errorf("into a shard of another kind: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// Cursors that were idle for long, by the time of the log, are dropped without
+// anybody asking for it, and others stay.
+func TestIdleCursorsAreSwept(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	mustMove(t, n, 1, 1, 5)
+	r := n.shardOf(n.Keyspace(KeyspaceUnread).firstGroup).replica.Load()
+	fsm := r.fsm.(*raftfsm.Unread)
+	later := time.Now().Add(CursorIdleDefault + 25*time.Hour)
+	var w raftfsm.RequestWriter
+	w.Reset(nil, &RequestID{})
+	w.TableOp(raftfsm.TableCursors, 2, &engine.Op{Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
+	entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindUnread, 0), later, LimitsDefault)
+	mustDo(t, r.group.apply(raftfsm.SealEntry(append(entry, w.Section()...)), time.Second).Error())
+	eventually(t, "the sweep has come round", func() bool { return fsm.Sweep().Done && fsm.Sweep().Day > 0 && fsm.Dropped() == 1 })
+	if fsm.Cursors().Has(1) || !fsm.Cursors().Has(2) {
+		t.Errorf("rows of 1: %v, of 2: %v", fsm.Cursors().Has(1), fsm.Cursors().Has(2))
+	}
+	index := fsm.Applied()
+	time.Sleep(2 * sweepTick) // nothing is to happen, so there is nothing to wait for
+	if fsm.Applied() != index {
+		t.Errorf("the sweep goes on: entries %d to %d", index, fsm.Applied())
+	}
+}
+
+// The keyspaces of unread numbers come with the cluster version that has them: not
+// while a node speaks a lower one.
+func TestKindsComeWithTheClusterVersion(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
+	cfg.Place = nil
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 1}
+	put := func() {
+		t.Helper()
+		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+	}
+	put()
+	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil && n.Keyspace("users") != nil })
+	mustDo(t, n.keepHouse(t.Context()))
+	if got := len(n.Catalog().Keyspaces); got != 2 {
+		t.Errorf("%d keyspaces in a cluster of version %d", got, n.Catalog().ClusterVersion)
+	}
+	var kept *ArgumentError
+	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: KeyspaceFeed, Columns: []string{"a"}}); !errors.As(err, &kept) {
+		t.Errorf("the name was taken: %v", err)
+	}
+	other.VersionMax = raftfsm.ClusterVersionMax
+	put()
+	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	eventually(t, "the others are made", func() bool {
+		return n.Keyspace(KeyspaceUnread) != nil && n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceBoard) != nil
+	})
+}

@@ -1,0 +1,202 @@
+package unread
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// The posts of a followee are the first column, "posts", of this keyspace. Its
+// columns have been what they are since it was made.
+const (
+	postsKeyspace = "users"
+	postsWidth    = 1
+)
+
+// postsPageMax is how many counts of posts are read at once: as many as one call to
+// another node takes, should one hold them all.
+const postsPageMax = 8192
+
+// FolloweeUnread is what is new of one followee.
+type FolloweeUnread struct {
+	ID     uint64
+	Unread int64
+}
+
+// Feed is what is new to a user.
+type Feed struct {
+	Unread int64            // the sum, math.MaxInt64 at the most
+	Detail []FolloweeUnread // of every followee, ascending by id
+}
+
+func (f *Feed) add(id uint64, unread int64) {
+	f.Detail = append(f.Detail, FolloweeUnread{id, unread})
+	f.Unread = sum(f.Unread, unread)
+}
+
+// sum adds two numbers that are not below 0.
+func sum(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// Feed returns what is new to a user of those that they follow.
+func (n *Numbers) Feed(user uint64, opt *shard.ReadOptions) (Feed, error) {
+	return n.feed(user, opt, opt)
+}
+
+// feed reads the user's feed and the posts, each as fresh as is asked.
+func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Feed, err error) {
+	followees, err := n.followees(user, feedOpt)
+	if err != nil {
+		return f, err
+	}
+	posts, err := n.posts(ids(followees), postsOpt)
+	if err != nil {
+		return f, err
+	}
+	for i, followee := range followees {
+		f.add(followee.ID, followee.Unread(posts[i]))
+	}
+	return f, nil
+}
+
+func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]raftfsm.Followee, error) {
+	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return nil, err
+	}
+	var feeds shard.Feeds
+	if err := n.node.Feeds(ks, []uint64{user}, opt, &feeds); err != nil {
+		return nil, err
+	}
+	return feeds.Of(0), nil
+}
+
+func ids(followees []raftfsm.Followee) []uint64 {
+	all := make([]uint64, len(followees))
+	for i, f := range followees {
+		all[i] = f.ID
+	}
+	return all
+}
+
+// posts returns how many posts each author has.
+func (n *Numbers) posts(authors []uint64, opt *shard.ReadOptions) ([]int64, error) {
+	counts := make([]int64, len(authors))
+	return counts, n.readPosts(authors, opt, counts)
+}
+
+func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []int64) error {
+	ks := n.node.Keyspace(postsKeyspace)
+	if ks == nil {
+		return fmt.Errorf("%w: keyspace %s is being created", shard.ErrNoLeader, postsKeyspace)
+	}
+	for from := 0; from < len(authors); from += postsPageMax {
+		to := min(from+postsPageMax, len(authors))
+		if err := n.node.Get(ks, authors[from:to], postsWidth, opt, counts[from:to]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ResetFeed has the user have seen all posts of these authors there are now, and
+// follow no others. nil stands for those that the user follows.
+func (n *Numbers) ResetFeed(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+	kind := raftfsm.FeedReset
+	if authors == nil {
+		followees, err := n.followees(user, now(w))
+		if err != nil {
+			return Feed{}, err
+		}
+		kind, authors = raftfsm.FeedRead, ids(followees)
+	}
+	if err := n.writeFeed(kind, user, authors, w); err != nil {
+		return Feed{}, err
+	}
+	if !w.Repeated {
+		return Feed{}, nil // as it was at that moment
+	}
+	return n.feedAfter(user, w)
+}
+
+// Follow adds authors with the posts that they have now. Those that the user
+// follows stay as they are.
+func (n *Numbers) Follow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+	return n.changeFeed(raftfsm.FeedFollow, user, authors, w)
+}
+
+// Unfollow takes authors away with what is new of them.
+func (n *Numbers) Unfollow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+	return n.changeFeed(raftfsm.FeedUnfollow, user, authors, w)
+}
+
+// ReadFeed has the user have seen all posts of some authors there are now. Those
+// that the user does not follow are passed over.
+func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+	return n.changeFeed(raftfsm.FeedRead, user, authors, w)
+}
+
+func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+	if err := n.writeFeed(kind, user, authors, w); err != nil {
+		return Feed{}, err
+	}
+	return n.feedAfter(user, w)
+}
+
+// writeFeed proposes a change of a user's feed with the posts that authors have
+// now.
+func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) error {
+	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
+	if err != nil {
+		return err
+	}
+	authors = slices.Clone(authors)
+	slices.Sort(authors)
+	authors = slices.Compact(authors)
+	var posts []int64
+	if kind != raftfsm.FeedUnfollow {
+		if posts, err = n.posts(authors, now(w)); err != nil {
+			return err
+		}
+	}
+	op := shard.FeedOp{Kind: kind, User: user, Followees: make([]raftfsm.Followee, len(authors))}
+	for i, id := range authors {
+		op.Followees[i].ID = id
+		if posts != nil {
+			op.Followees[i].Posts = posts[i]
+		}
+	}
+	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: user}), []shard.FeedOp{op}, 1
+	w.Rows = make([]int64, w.Width)
+	if err := n.node.Write(ks, w); err != nil {
+		return err
+	}
+	if len(w.Overflows) > 0 {
+		return &shard.ArgumentError{Field: "followees", Problem: fmt.Sprintf("the user would follow more than %d", FolloweesMax)}
+	}
+	return nil
+}
+
+// now asks for what sees all that was acknowledged before.
+func now(w *shard.Write) *shard.ReadOptions {
+	return &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: w.Deadline}
+}
+
+// feedAfter returns what is new to a user behind a write that was applied. That it
+// cannot be read must not pass for a write that was not.
+func (n *Numbers) feedAfter(user uint64, w *shard.Write) (Feed, error) {
+	behind := &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline}
+	f, err := n.feed(user, behind, now(w))
+	if err != nil {
+		return f, fmt.Errorf("%w: it was applied, and what is left could not be read: %w", shard.ErrOutcomeUnknown, err)
+	}
+	return f, err
+}

@@ -1,0 +1,98 @@
+package unread
+
+import (
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// Notices is where a user stands in a channel.
+type Notices struct {
+	Unread   int64
+	Seen     bool  // the user has a cursor in the channel; else Unread is 0
+	LastRead int64 // the notice up to which the user has read, if Seen
+	Latest   int64 // of the channel, 0 for one that was never published to
+}
+
+// Stand says where a user stands who has no cursor: behind this notice. It is what
+// a service knows better.
+type Stand struct {
+	Behind int64
+	Known  bool
+}
+
+// Publish adds a notice to a channel, for everybody, and returns its number.
+func (n *Numbers) Publish(channel string, w *shard.Write) (seq int64, err error) {
+	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: channel})
+}
+
+// Retract takes a notice back. Taking it back again is fine.
+func (n *Numbers) Retract(channel string, seq int64, w *shard.Write) error {
+	_, err := n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardRetract, Name: channel, Seq: seq})
+	return err
+}
+
+// Notices returns where a user stands in a channel.
+func (n *Numbers) Notices(channel string, user uint64, since Stand, opt *shard.ReadOptions) (Notices, error) {
+	board, err := n.board(opt)
+	if err != nil {
+		return Notices{}, err
+	}
+	c, there := board.Channels[channel]
+	if !there {
+		return Notices{}, nil
+	}
+	row, err := n.cursors(user, int(c.Number)+1, opt)
+	if err != nil {
+		return Notices{}, err
+	}
+	return standing(&c, row, since), nil
+}
+
+// standing counts for the row of a user's cursors.
+func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
+	s := Notices{Latest: c.Latest}
+	switch s.LastRead, s.Seen = c.LastRead(row); {
+	case s.Seen:
+		s.Unread = c.Unread(s.LastRead)
+	case since.Known:
+		s.Unread = c.Unread(since.Behind)
+	}
+	return s
+}
+
+// ReadNotices moves a user's cursor in a channel up to a notice, or to the latest
+// if that is before it, and never back. A nil upTo is the latest.
+func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard.Write) (Notices, error) {
+	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) {
+		if upTo == nil {
+			return latest, true
+		}
+		return min(*upTo, latest), true
+	})
+}
+
+// BeginNotices gives a user who has no cursor in a channel one behind a notice.
+func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *shard.Write) (Notices, error) {
+	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) { return min(behind, latest), false })
+}
+
+func (n *Numbers) moveNotices(channel string, user uint64, w *shard.Write, to func(latest int64) (seq int64, raise bool)) (Notices, error) {
+	board, err := n.boardNow(w.Deadline)
+	if err != nil {
+		return Notices{}, err
+	}
+	c, there := board.Channels[channel]
+	if !there {
+		return Notices{}, n.touch(w, user)
+	}
+	kind := raftfsm.CursorRaise
+	seq, raise := to(c.Latest)
+	if !raise {
+		kind = raftfsm.CursorBegin
+	}
+	row, err := n.move(w, user, kind, c.Number, seq)
+	if err != nil {
+		return Notices{}, err
+	}
+	return standing(&c, row, Stand{}), nil
+}

@@ -1,0 +1,156 @@
+package unread
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// openNode opens a node of its own and waits until it serves.
+func openNode(t testing.TB) *shard.Node {
+	t.Helper()
+	n, err := shard.Open(shard.Config{
+		Dir: t.TempDir(), NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), Version: "1.2.3",
+		ClusterAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		if err := n.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func soon() time.Time { return time.Now().Add(10 * time.Second) }
+
+// follow gives users feeds of drawn followees, and their authors posts.
+func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func() int) (total int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 1))
+	write := func(keyspace string, w *shard.Write) {
+		t.Helper()
+		w.Deadline = soon()
+		if err := n.Write(n.Keyspace(keyspace), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var posts shard.Write
+	for id := range authors {
+		posts.Ops = append(posts.Ops, engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Value: r.Int64N(300)}}})
+		if len(posts.Ops) == 10_000 || id == authors-1 {
+			write(postsKeyspace, &posts)
+			posts.Ops = posts.Ops[:0]
+		}
+	}
+	for first := uint64(0); first < users; first += 100 {
+		var w shard.Write
+		for user := first; user < min(first+100, users); user++ {
+			op := shard.FeedOp{Kind: raftfsm.FeedReset, User: user}
+			ids := map[uint64]bool{}
+			for want := followees(); len(ids) < want; {
+				ids[r.Uint64N(authors)] = true
+			}
+			for id := range ids {
+				op.Followees = append(op.Followees, raftfsm.Followee{ID: id, Posts: r.Int64N(300)})
+			}
+			slices.SortFunc(op.Followees, func(a, b raftfsm.Followee) int { return int(a.ID) - int(b.ID) })
+			total += len(op.Followees)
+			w.Ops, w.Feeds = append(w.Ops, engine.Op{ID: user}), append(w.Feeds, op)
+		}
+		write(shard.KeyspaceFeed, &w)
+	}
+	return total
+}
+
+// A poll of many users answers each what a poll of that one alone does, however
+// many followees they have together.
+func TestPollsOfManyAreThoseOfEach(t *testing.T) {
+	n := openNode(t)
+	numbers := New(n)
+	sizes := []int{0, 1, 90, 3000, 2, FolloweesMax}
+	next := 0
+	follow(t, n, 60, 20_000, func() int { next++; return sizes[next%len(sizes)] })
+	for _, user := range []uint64{3, 4, 5} {
+		if _, err := numbers.Publish("news", &shard.Write{Deadline: soon()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := numbers.ReadNotices("news", user, nil, &shard.Write{Deadline: soon()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := numbers.Fire("shop", &shard.Write{Deadline: soon()}); err != nil {
+		t.Fatal(err)
+	}
+	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: soon()}
+	all := Poll{Channels: []string{"none", "news"}, Dots: []string{"shop"}}
+	for user := range uint64(PollUsersMax) {
+		all.Users = append(all.Users, user)
+	}
+	if err := numbers.Poll(&all, opt); err != nil {
+		t.Fatal(err)
+	}
+	seen := int64(0)
+	for i, user := range all.Users {
+		one := Poll{Users: []uint64{user}, Channels: all.Channels, Dots: all.Dots}
+		if err := numbers.Poll(&one, opt); err != nil {
+			t.Fatal(err)
+		}
+		feed, err := numbers.Feed(user, opt)
+		if err != nil || feed.Unread != one.Feeds[0] || all.Feeds[i] != one.Feeds[0] {
+			t.Errorf("user %d has %d in %d posts unread, alone %d: %v", user, all.Feeds[i], feed.Unread, one.Feeds[0], err)
+		}
+		if !slices.Equal(all.Notices[2*i:2*i+2], one.Notices) || all.Shown[i] != one.Shown[0] || !slices.Equal(all.Counts[4*i:4*i+4], one.Counts) {
+			t.Errorf("user %d: %v %v, alone %v %v", user, all.Notices[2*i:2*i+2], all.Shown[i], one.Notices, one.Shown)
+		}
+		seen += one.Feeds[0] + one.Notices[1]
+	}
+	if seen == 0 || all.Notices[2*3+1] != 2 || all.Notices[2*5+1] != 0 {
+		t.Errorf("this shows too little: %v", all.Notices)
+	}
+}
+
+// BenchmarkPoll polls all kinds for one user at a time, of 90 followees on average
+// and 2,000 at the most, on a node that leads all shards.
+func BenchmarkPoll(b *testing.B) {
+	const users = 20_000
+	n := openNode(b)
+	numbers := New(n)
+	r := rand.New(rand.NewPCG(7, 7))
+	total := follow(b, n, users, 1_000_000, func() int { return min(2000, int(r.ExpFloat64()*r.ExpFloat64()*90)) })
+	for _, channel := range []string{"a", "b"} {
+		if _, err := numbers.Publish(channel, &shard.Write{Deadline: soon()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	p := Poll{Users: []uint64{0}, Channels: []string{"a", "b"}, Dots: []string{"x"}}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Users[0] = r.Uint64N(users)
+		if err := numbers.Poll(&p, &shard.ReadOptions{Deadline: soon()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(total)/users, "followees")
+}

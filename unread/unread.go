@@ -1,0 +1,141 @@
+// Package unread answers what users have not seen: notices of channels, red dots,
+// the posts of those that they follow, and all of it in one poll. It joins what
+// shards hold; it keeps nothing itself, and nothing is ever written to a user
+// because something happened to everybody.
+//
+// Its invariant: what moves a user is decided before it is proposed, from reads
+// that see every write that was acknowledged before, and what is proposed names it
+// whole, so that each replica does the same.
+package unread
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// FolloweesMax bounds the followees of one user.
+const FolloweesMax = raftfsm.FolloweesMax
+
+// NamesMax bounds the channels and dots of a cluster together.
+const NamesMax = raftfsm.CursorsMax
+
+// ErrNoNotice is returned by Retract for a notice that was never published.
+var ErrNoNotice = errors.New("no such notice")
+
+// Node is what is needed of a node; *shard.Node satisfies it. Its methods are as
+// there.
+type Node interface {
+	Keyspace(name string) *shard.Keyspace
+	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
+	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
+	Write(ks *shard.Keyspace, w *shard.Write) error
+}
+
+// Numbers answers for all users. Its methods may be called from any goroutine.
+//
+// Those that write take a shard.Write with the identity and the deadline of the
+// request, and leave Duplicate and Token in it; the rest of it is theirs until
+// they have returned. An error is shard's, or one of this package.
+type Numbers struct{ node Node }
+
+// New returns the numbers of a node.
+func New(node Node) *Numbers { return &Numbers{node} }
+
+// keyspace returns a keyspace of unread numbers.
+func (n *Numbers) keyspace(name, kind string) (*shard.Keyspace, error) {
+	ks := n.node.Keyspace(name)
+	if ks == nil || ks.Kind != kind {
+		return nil, fmt.Errorf("%w: %s; the cluster version is not high enough yet", shard.ErrUnknownKeyspace, name)
+	}
+	return ks, nil
+}
+
+func (n *Numbers) board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
+	if err != nil {
+		return nil, err
+	}
+	return n.node.Board(ks, opt)
+}
+
+// boardNow returns the board with all that was acknowledged before the call.
+func (n *Numbers) boardNow(deadline time.Time) (*raftfsm.BoardView, error) {
+	return n.board(&shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline})
+}
+
+// cursors returns the first width columns of the row of a user's cursors.
+func (n *Numbers) cursors(user uint64, width int, opt *shard.ReadOptions) ([]int64, error) {
+	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
+	if err != nil {
+		return nil, err
+	}
+	row := make([]int64, width)
+	return row, n.node.Cursors(ks, []uint64{user}, width, opt, row)
+}
+
+// writeUser writes one op on one user and returns the first width columns of the
+// row that it answers.
+func (n *Numbers) writeUser(w *shard.Write, table shard.Table, op engine.Op, width int) ([]int64, error) {
+	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
+	if err != nil {
+		return nil, err
+	}
+	w.Ops, w.Table, w.Width = append(w.Ops[:0], op), table, width
+	w.Rows = make([]int64, width)
+	return w.Rows, n.node.Write(ks, w)
+}
+
+// touch writes nothing to a user, once: what was asked for has nothing to move, and
+// a repeat of it is to find nothing either.
+func (n *Numbers) touch(w *shard.Write, user uint64) error {
+	_, err := n.writeUser(w, raftfsm.TableCounts, engine.Op{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}, 1)
+	return err
+}
+
+// move moves one cursor of a user and returns the row of all that the board has
+// numbers for up to that one's.
+func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64) ([]int64, error) {
+	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
+	return n.writeUser(w, raftfsm.TableCursors, op, int(number)+1)
+}
+
+// writeBoard writes one op on the board. It returns the channel's last notice or
+// how often the dot was fired; of a repeat, what it was answered first.
+func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, err error) {
+	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
+	if err != nil {
+		return 0, err
+	}
+	w.Ops, w.Board, w.Width = append(w.Ops[:0], engine.Op{}), op, 2
+	w.Rows = make([]int64, w.Width)
+	if err := n.node.Write(ks, w); err != nil {
+		return 0, err
+	}
+	if len(w.Overflows) > 0 {
+		return 0, refusal(op, w.Overflows[0].Column)
+	}
+	return w.Rows[1], nil
+}
+
+// refusal tells why the board refused an op.
+func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
+	switch {
+	case op.Kind == raftfsm.BoardRetract && why == raftfsm.RefusedMissing:
+		return ErrNoNotice
+	case op.Kind == raftfsm.BoardRetract:
+		return &shard.ArgumentError{Field: "seq", Problem: fmt.Sprintf("%d notices of the channel are retracted behind one that is not, the most there may be", raftfsm.RetractedMax)}
+	case op.Kind == raftfsm.BoardPublish:
+		return &shard.ArgumentError{Field: "channel", Problem: fmt.Sprintf("there is no such channel yet, and there are %d channels and dots, the most there may be", NamesMax)}
+	}
+	return &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("there is no such dot yet, and there are %d channels and dots, the most there may be", NamesMax)}
+}
+
+// Board returns the channels and dots. It is not to be changed.
+func (n *Numbers) Board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) { return n.board(opt) }
