@@ -94,7 +94,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 				id = ByKey([]byte(test.name))
 			}
 			for round := range 2 {
-				w := &Write{ID: id, Deadline: time.Now().Add(500 * time.Millisecond)}
+				w := &Write{ID: id, Deadline: time.Now().Add(1500 * time.Millisecond)}
 				for _, id := range test.ids {
 					w.Ops = append(w.Ops, addTo(id, 0, 1))
 				}

@@ -238,9 +238,9 @@ func infoLine(info, name string) string {
 }
 
 // redisRejects returns what takes values that are no counts.
-func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.Bad) error, end func() error, err error) {
+func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValueError) error, end func() error, err error) {
 	if f.onError == onErrorStop {
-		return func(b *redisimport.Bad) error { return b }, func() error { return nil }, nil
+		return func(b *redisimport.BadValueError) error { return b }, func() error { return nil }, nil
 	}
 	mode := os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	if resumed {
@@ -254,7 +254,7 @@ func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.Bad) er
 	if at, err := file.Seek(0, io.SeekEnd); err == nil && at == 0 {
 		w.Write([]string{"reason", "key", "field", "value"})
 	}
-	take = func(b *redisimport.Bad) error {
+	take = func(b *redisimport.BadValueError) error {
 		w.Write([]string{b.Reason, b.Key, b.Field, b.Value})
 		w.Flush() // before the place moves behind it
 		return w.Error()

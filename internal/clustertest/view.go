@@ -79,7 +79,7 @@ func groupWrong(v view, id uint32, replicas map[*Node]proctest.Group, voters int
 	if len(voting) != voters {
 		return fmt.Sprintf("group %d has voters %v, not %d", id, voting, voters)
 	}
-	if id != 0 && (len(of.Members) != voters || len(replicas) != voters) { // of the catalog's group all nodes are members
+	if !everywhere(of) && (len(of.Members) != voters || len(replicas) != voters) {
 		return fmt.Sprintf("group %d has %d replicas and members %v", id, len(replicas), of.Members)
 	}
 	return ""
@@ -173,7 +173,7 @@ func (v view) shares(nodes []*Node) (held, led []int) {
 	held, led = make([]int, len(nodes)), make([]int, len(nodes))
 	for i, n := range nodes {
 		for _, g := range v.status[n].Groups {
-			if g.ID == 0 || g.Keyspace == "board" { // all nodes hold them
+			if everywhere(g) {
 				continue
 			}
 			held[i]++
@@ -184,6 +184,9 @@ func (v view) shares(nodes []*Node) (held, led []int) {
 	}
 	return held, led
 }
+
+// everywhere reports whether all nodes hold a group: the catalog, the board.
+func everywhere(g proctest.Group) bool { return g.ID == 0 || g.Keyspace == "board" }
 
 func sum(of []int) (all int) {
 	for _, n := range of {

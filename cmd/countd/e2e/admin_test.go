@@ -223,7 +223,7 @@ func TestAdminGroups(t *testing.T) {
 	}
 	refusesCtl(t, at, 2, "--dry-run", "rebalance")
 	c.AwaitShares(placeTimeout, shardsOfAll)
-	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*shardsOfAll+len(c.Nodes()) { // the catalog is on all of them
+	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*shardsOfAll+2*len(c.Nodes()) { // catalog and board are on all of them
 		t.Errorf("compared while written to: %+v", v)
 	}
 	l.end(c.Nodes()...)

@@ -184,13 +184,13 @@ func TestLogOfAStart(t *testing.T) {
 
 func TestWrongSettingsExitWithUsage(t *testing.T) {
 	for name, tc := range map[string]struct{ arg, env, want string }{
-		"flag of a later version": {"--redis-addr=127.0.0.1:7403", "", "unknown flag: --redis-addr"},
-		"command":                 {"start", "", `unknown command "start"`},
-		"log store":               {"--log-store=rocksdb", "", "boltdb"},
-		"value":                   {"--shards=posts=65", "", "want 1 to 64 shards"},
-		"variable":                {"--log-level=info", "COUNTD_LOG_FORMAT=x", "env COUNTD_LOG_FORMAT"},
-		"keyspace's name":         {"--shards=Posts=4", "", "want KEYSPACE=N"},
-		"keyspace not built in":   {"--shards=likes=4", "", `no keyspace "likes"`},
+		"flag of no version":    {"--tls-cert=x", "", "unknown flag: --tls-cert"},
+		"command":               {"start", "", `unknown command "start"`},
+		"log store":             {"--log-store=rocksdb", "", "boltdb"},
+		"value":                 {"--shards=posts=65", "", "want 1 to 64 shards"},
+		"variable":              {"--log-level=info", "COUNTD_LOG_FORMAT=x", "env COUNTD_LOG_FORMAT"},
+		"keyspace's name":       {"--shards=Posts=4", "", "want KEYSPACE=N"},
+		"keyspace not built in": {"--shards=likes=4", "", `no keyspace "likes"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := proctest.NewNode(t, bin, t.TempDir())

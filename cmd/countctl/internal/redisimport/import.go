@@ -39,21 +39,21 @@ type Config struct {
 	// Columns maps what keys and hashes call a count to its column, by keyspace.
 	// A name that is not in it is not copied.
 	Columns map[string]map[string]string
-	Batch   int              // keys of one step, 1 … BatchMax; Redis may give a few more
-	Bad     func(*Bad) error // takes a value that is none; an error ends the import
-	State   string           // progress file; "" keeps none
-	From    State            // where to go on
+	Batch   int                        // keys of one step, 1 … BatchMax; Redis may give a few more
+	Bad     func(*BadValueError) error // takes a value that is none; an error ends the import
+	State   string                     // progress file; "" keeps none
+	From    State                      // where to go on
 }
 
-// Bad is a value that cannot be a count.
-type Bad struct {
+// BadValueError is a value that cannot be a count.
+type BadValueError struct {
 	Key    string
 	Field  string // of a hash; "" for a string
 	Value  string
 	Reason string
 }
 
-func (b *Bad) Error() string {
+func (b *BadValueError) Error() string {
 	key := strconv.Quote(b.Key)
 	if b.Field != "" {
 		key += " field " + strconv.Quote(b.Field)
@@ -165,7 +165,7 @@ type page struct {
 	number  int // of the pattern
 	pattern *Pattern
 	ops     []client.Op // by row
-	bad     []*Bad
+	bad     []*BadValueError
 	keys    int64
 	values  int64
 	ignored int64  // keys and fields that are not to be copied

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/countd/countd/client"
 )
@@ -31,12 +32,12 @@ const (
 )
 
 // ErrBadPattern is returned for a pattern that names no keys or no place.
-var ErrBadPattern = errors.New("want KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN, with {id} once in KEYS and {column} at most once, something between them")
+var ErrBadPattern = errors.New("want KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN, with {id} once in KEYS and {column} at most once, something between them, in UTF-8")
 
 // ParsePattern reads a pattern.
 func ParsePattern(text string) (*Pattern, error) {
 	at := strings.LastIndexByte(text, '=')
-	if at < 0 {
+	if at < 0 || !utf8.ValidString(text) {
 		return nil, fmt.Errorf("pattern %q: %w", text, ErrBadPattern)
 	}
 	keys := text[:at]

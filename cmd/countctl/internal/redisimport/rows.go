@@ -30,7 +30,7 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 	r.page.keys++
 	id, name, ok, err := r.page.pattern.match(key)
 	if err != nil {
-		r.page.bad = append(r.page.bad, &Bad{Key: key, Reason: err.Error()})
+		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Reason: err.Error()})
 		return cell{}, false
 	}
 	column := name
@@ -49,7 +49,7 @@ func (r *rowsOf) idOf(key string) (client.ID, bool) {
 	r.page.keys++
 	id, _, ok, err := r.page.pattern.match(key)
 	if err != nil {
-		r.page.bad = append(r.page.bad, &Bad{Key: key, Reason: err.Error()})
+		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Reason: err.Error()})
 	}
 	if !ok {
 		r.page.ignored++
@@ -61,7 +61,7 @@ func (r *rowsOf) idOf(key string) (client.ID, bool) {
 func (r *rowsOf) put(key, field string, c cell, text string) {
 	value, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		r.page.bad = append(r.page.bad, &Bad{Key: key, Field: field, Value: text, Reason: "the value is not a signed 64-bit integer"})
+		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Field: field, Value: text, Reason: "the value is not a signed 64-bit integer"})
 		return
 	}
 	at, ok := r.at[c.id]

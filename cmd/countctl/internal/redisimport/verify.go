@@ -31,7 +31,7 @@ type Verdict struct {
 func (i *Import) Verify(ctx context.Context) (Verdict, error) {
 	again := &Import{cfg: i.cfg}
 	again.cfg.State, again.cfg.From = "", State{}
-	again.cfg.Bad = func(*Bad) error { return nil } // they were told
+	again.cfg.Bad = func(*BadValueError) error { return nil } // they were told
 	var v Verdict
 	err := again.walkAll(ctx, func(ctx context.Context, p *page) error { return again.compare(ctx, p, &v) })
 	return v, err
