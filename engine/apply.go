@@ -54,6 +54,9 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 	for i := range page {
 		spots[i] = t.locate(page[i].ID)
 		spots[i].s.prefetch(spots[i].p)
+		if packed := spots[i].s.cold.sealed(); packed != nil && packed.covers(page[i].ID) {
+			packed.prefetchStart(packed.place(page[i].ID))
+		}
 	}
 	for i := range page {
 		if !spots[i].standsIn(t.dir.Load()) { // an op before it changed the structure
@@ -97,6 +100,9 @@ func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
 	slot := -1
 	if at.s.covers(op.ID) {
 		slot = at.s.find(at.p)
+	}
+	if packed := at.s.cold.sealed(); slot < 0 && packed != nil && at.s.cold.mayHave(op.ID) {
+		slot = t.unsealLocked(op.ID, at, packed)
 	}
 	if slot >= 0 && op.Kind < OpDelete && t.applyWordLocked(op, at, slot) {
 		at.s.load(slot, dst)

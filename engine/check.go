@@ -99,6 +99,11 @@ func (s *segment) checkCold(first, last uint64, inMemory map[uint64]int) (digest
 	if err := c.generation.Load(c.first, c.last, &p); err != nil {
 		return 0, 0, err
 	}
+	if packed := c.sealed(); packed != nil {
+		if err := packed.check(); err != nil {
+			return 0, 0, err
+		}
+	}
 	for i, id := range p.IDs {
 		if id < c.first || id > c.last || i > 0 && id <= p.IDs[i-1] || isZeroRow(p.Row(i)) {
 			return 0, 0, fmt.Errorf("cold row %d is %v", id, p.Row(i))

@@ -40,11 +40,10 @@ func (t *Table) coldOf(id uint64, dst []int64) *coldPart {
 	if s.covers(id) && s.readAt(s.place(id), dst) {
 		return nil
 	}
-	if s.cold.mayHave(id) {
-		return s.cold
+	if s.cold.read(id, dst) {
+		return nil
 	}
-	clear(dst)
-	return nil
+	return s.cold
 }
 
 // warmReadersMax is how many rows Apply reads at once.
@@ -103,7 +102,7 @@ func (t *Table) missing(ops []Op) []coldRow {
 			continue
 		}
 		at := t.locate(ops[i].ID)
-		if at.s.cold.mayHave(ops[i].ID) && (!at.s.covers(ops[i].ID) || at.s.find(at.p) < 0) {
+		if at.s.cold.onDisk() && at.s.cold.mayHave(ops[i].ID) && (!at.s.covers(ops[i].ID) || at.s.find(at.p) < 0) {
 			missing = append(missing, coldRow{id: ops[i].ID, part: at.s.cold})
 		}
 	}

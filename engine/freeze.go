@@ -31,15 +31,24 @@ func (t *Table) Watch(old func(first, last uint64) bool) []uint64 {
 	d := t.dir.Load()
 	for i := range len(d.segs) - 1 {
 		s := d.segs[i].Load()
-		if s.cold == nil && !old(d.first(i), s.maxID) || s.cold != nil && !s.worthFolding(foldShare) {
+		disk := s.cold.onDisk()
+		if !disk && !old(d.first(i), s.highest()) || disk && !s.worthFolding(foldShare) {
 			continue
 		}
-		if s.watched || s.cold != nil && s.worthFolding(foldSoonShare) {
+		if s.watched || disk && s.worthFolding(foldSoonShare) {
 			idle = append(idle, d.first(i))
 		}
 		s.watched = true
 	}
 	return idle
+}
+
+// highest is at least the id of every row of a segment with none on disk.
+func (s *segment) highest() uint64 {
+	if packed := s.cold.sealed(); packed != nil {
+		return max(s.maxID, packed.maxID)
+	}
+	return s.maxID
 }
 
 func (s *segment) worthFolding(share int) bool {
@@ -113,7 +122,7 @@ func (t *Table) leaving(firsts []uint64) []*frozen {
 	for _, first := range firsts {
 		i := d.find(first)
 		s := d.segs[i].Load()
-		if d.first(i) != first || i == len(d.segs)-1 || s.rows == 0 {
+		if d.first(i) != first || i == len(d.segs)-1 || s.rows == 0 && s.cold.sealed() == nil {
 			continue
 		}
 		s.watched = true
@@ -160,12 +169,12 @@ func (t *Table) replaceFrozen(f *frozen) bool {
 	return true
 }
 
-// parts is n for a part, 0 for none.
+// parts is n for a part on disk, 0 for none.
 func (c *coldPart) parts(n int64) int64 {
-	if c == nil {
-		return 0
+	if c.onDisk() {
+		return n
 	}
-	return n
+	return 0
 }
 
 // changed returns the slots of now, a later state of the segment, whose rows s
@@ -232,7 +241,7 @@ func (t *Table) Warm(from uint64, segments int) (next uint64, more bool, err err
 func (t *Table) nextCold(from uint64) (first uint64, part *coldPart) {
 	d := t.dir.Load()
 	for i := d.find(from); i < len(d.segs); i++ {
-		if s := d.segs[i].Load(); s.cold != nil && s.cold.last >= from {
+		if s := d.segs[i].Load(); s.cold.onDisk() && s.cold.last >= from {
 			return d.first(i), s.cold
 		}
 	}

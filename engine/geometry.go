@@ -71,14 +71,17 @@ const (
 )
 
 func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
-	n := 64
-	if !wide {
-		n = narrowBits(buckets)
+	if wide {
+		g := geometryOf(64, buckets, 0, salt)
+		g.wide = true
+		return g
 	}
-	g := geometry{wide: wide, unused: uint8(64 - n), fold: uint8((n + 1) / 2), mask: ^uint64(0) << (64 - n)}
-	if !wide {
-		g.base = base
-	}
+	return geometryOf(narrowBits(buckets), buckets, base, salt)
+}
+
+// geometryOf returns one for a window of 2^n ids from base on.
+func geometryOf(n, buckets int, base, salt uint64) geometry {
+	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2), mask: ^uint64(0) << (64 - n)}
 	g.span = min(g.mask>>g.unused, 1<<64-1-g.base)
 	g.addend = salt*mixSalt - g.base
 	// Two mixed values of one bucket differ by buckets<<unused or more behind

@@ -34,6 +34,10 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 // that: the caller tries again.
 func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	s := d.segs[i].Load()
+	if packed := s.cold.sealed(); packed != nil && s.melts(packed) {
+		t.meltLocked(i)
+		return
+	}
 	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID says nothing of cold rows
 	if inOrder && s.rows >= appendRowsMin {
 		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words(), t.mu.epoch)
@@ -50,7 +54,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
 		if n := t.rebuilt(s, slots, sh, s.words()); n != nil {
-			n.cold = s.cold
+			n.cold, n.seal = s.cold, s.seal
 			d.segs[i].Store(n)
 			return
 		}
@@ -114,7 +118,7 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 	left := t.mustRebuild(s, slots[:at], s.words(), d.first(i), start-1)
 	right := t.mustRebuild(s, slots[at:], s.words(), start, d.last(i))
 	if left.cold, right.cold = s.cold.split(start); left.cold != nil && right.cold != nil {
-		t.coldParts.Add(1)
+		t.coldParts.Add(s.cold.parts(1))
 	}
 	t.dir.Store(d.with(i, left, start, right))
 }
@@ -124,7 +128,7 @@ func (t *Table) reshapeLocked(i, words int) {
 	d := t.dir.Load()
 	s := d.segs[i].Load()
 	n := t.mustRebuild(s, s.occupied(), words, d.first(i), d.last(i))
-	n.cold = s.cold
+	n.cold, n.seal = s.cold, s.seal
 	d.segs[i].Store(n)
 }
 

@@ -13,7 +13,7 @@ const (
 
 	// segmentBytes is the struct itself, in its allocator class, and its
 	// directory entry.
-	segmentBytes = 128 + 16
+	segmentBytes = 144 + 16
 )
 
 // segment is one hash array: the rows of one range of ids.
@@ -58,7 +58,8 @@ type segment struct {
 	rows    int    // stored here; with a cold part, rows of zeros among them
 	epoch   uint64 // the table's epoch when this segment was made
 	maxID   uint64 // no row has a larger id
-	watched bool   // it is copied before it is changed: see Table.Watch
+	watched bool   // it is copied before it is changed: see Table.Watch and Table.Seal
+	seal    sealState
 }
 
 // words is how many 64-bit words of counts a row has.
@@ -74,7 +75,7 @@ func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
 
 // clone returns a copy that the writer may change.
 func (s *segment) clone(epoch uint64) *segment {
-	c := &segment{geometry: s.geometry, rowWords: s.rowWords, epoch: epoch, rows: s.rows, maxID: s.maxID, cold: s.cold,
+	c := &segment{geometry: s.geometry, rowWords: s.rowWords, epoch: epoch, rows: s.rows, maxID: s.maxID, cold: s.cold, seal: s.seal,
 		buckets: append([]bucket(nil), s.buckets...),
 		more:    append([]uint64(nil), s.more...),
 	}

@@ -100,7 +100,8 @@ type Part struct {
 	First, Last uint64     // with Cold all ids of Page lie there
 }
 
-// Parts calls fn with all rows in the order of ids and reads no cold ones. A part is
+// Parts calls fn with all rows in the order of ids and reads none from disk: sealed
+// rows are as others. A part is
 // valid during the call only. It stops at fn's first error and returns it.
 func (s *Snapshot) Parts(fn func(*Part) error) error {
 	var c collector
@@ -118,8 +119,11 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 		return fn(&Part{Page: &some})
 	}
 	for _, seg := range s.segs {
-		p := c.collect(seg, 0, seg.columns(), seg.cold != nil)
-		if seg.cold == nil {
+		if !seg.cold.onDisk() {
+			p, err := c.collectAll(seg, 0, seg.widest())
+			if err != nil {
+				return err
+			}
 			if len(p.IDs) == 0 {
 				continue
 			}
@@ -128,6 +132,7 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 			}
 			continue
 		}
+		p := c.collect(seg, 0, seg.columns(), true)
 		// The segment may own more than the part, on either side.
 		from, _ := slices.BinarySearch(p.IDs, seg.cold.first)
 		to, found := slices.BinarySearch(p.IDs, seg.cold.last)
@@ -213,11 +218,11 @@ func isZeroRow(row []int64) bool {
 	return !slices.ContainsFunc(row, func(v int64) bool { return v != 0 })
 }
 
-// Cold calls fn with the cold part of each segment that has one, in the order of ids:
+// Cold calls fn with the rows on disk of each segment that has some, in the order of ids:
 // Parts without the rows in memory.
 func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	for _, seg := range s.segs {
-		if seg.cold != nil {
+		if seg.cold.onDisk() {
 			fn(seg.cold.generation, seg.cold.first, seg.cold.last)
 		}
 	}

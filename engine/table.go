@@ -16,10 +16,10 @@ type Table struct {
 	digest atomic.Uint64 // mu.digest as it was when mu was last unlocked
 	rows   atomic.Int64
 
-	// coldParts counts the segments that have one: without any, writes need not
+	// coldParts counts the segments with rows on disk: without any, writes need not
 	// look for rows to bring back. It moves under mu.
 	coldParts atomic.Int64
-	// coldMax is at least the last id of every cold part. It only rises: new ids,
+	// coldMax is at least the last id of all those. It only rises: new ids,
 	// which nearly all writes are of, lie above it.
 	coldMax atomic.Uint64
 	// writing is held by Apply from before it brings cold rows into memory until
@@ -52,11 +52,10 @@ func New() *Table {
 func (t *Table) Get(id uint64, dst []int64) bool {
 	d := t.dir.Load()
 	s := d.segs[d.find(id)].Load()
-	if s.covers(id) {
-		return s.readAt(s.place(id), dst) || !s.cold.mayHave(id)
+	if s.covers(id) && s.readAt(s.place(id), dst) {
+		return true
 	}
-	clear(dst)
-	return !s.cold.mayHave(id)
+	return s.cold.read(id, dst)
 }
 
 // Has reports whether id has a row, a count other than zero, or may have a cold
@@ -80,7 +79,7 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int 
 	var places [pageRows]place
 	d := t.dir.Load()
 	for from := 0; from < len(ids); from += pageRows {
-		page := ids[from:min(len(ids), from+pageRows)]
+		page, anySealed := ids[from:min(len(ids), from+pageRows)], false
 		for i, id := range page {
 			s := d.segs[d.find(id)].Load()
 			segs[i] = s
@@ -88,20 +87,32 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int 
 				places[i] = s.place(id)
 				s.prefetch(places[i])
 			}
+			if packed := s.cold.sealed(); packed != nil && packed.covers(id) {
+				packed.prefetchStart(packed.place(id))
+				anySealed = true
+			}
+		}
+		if anySealed {
+			prefetchSealed(segs[:len(page)], page)
 		}
 		for i, id := range page {
 			s, row := segs[i], dst[:width]
-			if s.covers(id) {
-				if !s.readAt(places[i], row) && s.cold.mayHave(id) {
-					cold = append(cold, from+i)
-				}
-			} else if clear(row); s.cold.mayHave(id) {
+			if !(s.covers(id) && s.readAt(places[i], row)) && !s.cold.read(id, row) {
 				cold = append(cold, from+i)
 			}
 			dst = dst[width:]
 		}
 	}
 	return cold
+}
+
+// prefetchSealed asks for the sealed rows of ids, each in its segment.
+func prefetchSealed(segs []*segment, ids []uint64) {
+	for i, id := range ids {
+		if packed := segs[i].cold.sealed(); packed != nil && packed.covers(id) {
+			packed.prefetchRows(packed.place(id))
+		}
+	}
 }
 
 // ownedLocked returns segment i as one that may be changed in place: a copy of
@@ -145,6 +156,9 @@ type Stats struct {
 	Bytes     uint64 // memory of segments, their overflow tables, the directory, and what is known of cold rows
 	ColdRows  uint64 // on disk; those that are in memory too, being changed, are counted
 	ColdBytes uint64 // of disk
+
+	SealedRows  uint64 // packed in memory; those that a changed row hides are counted
+	SealedBytes uint64 // of memory, among Bytes
 }
 
 // Stats returns the size of the table. Rows and Bytes may be of moments that a
@@ -160,7 +174,11 @@ func (t *Table) Stats() Stats {
 			last = s.cold.generation
 			memory, disk := last.Bytes()
 			st.Bytes += uint64(memory) + uint64(unsafe.Sizeof(*s.cold))
-			st.ColdRows, st.ColdBytes = st.ColdRows+uint64(last.Rows()), st.ColdBytes+uint64(disk)
+			if s.cold.onDisk() {
+				st.ColdRows, st.ColdBytes = st.ColdRows+uint64(last.Rows()), st.ColdBytes+uint64(disk)
+			} else {
+				st.SealedRows, st.SealedBytes = st.SealedRows+uint64(last.Rows()), st.SealedBytes+uint64(memory)
+			}
 		}
 	}
 	return st

@@ -30,7 +30,8 @@ type Generation interface {
 	Release()
 }
 
-// coldPart is the rows of a segment that are not in memory: those of the
+// coldPart is the rows of a segment that do not stand in its array, on disk or
+// sealed: those of the
 // generation from first to last but for the ids that the segment has rows of, zeros
 // among them. It never changes. The segment holds one count of the generation.
 //
@@ -44,6 +45,32 @@ type coldPart struct {
 
 // mayHave reports whether a row of id may be in the part, which may be nil.
 func (c *coldPart) mayHave(id uint64) bool { return c != nil && id-c.first <= c.last-c.first }
+
+// onDisk reports whether there is a part, and reading it may wait.
+func (c *coldPart) onDisk() bool { return c != nil && c.sealed() == nil }
+
+// sealed returns the rows of the part if they are in memory; the part may be nil.
+func (c *coldPart) sealed() *sealed {
+	if c == nil {
+		return nil
+	}
+	s, _ := c.generation.(*sealed)
+	return s
+}
+
+// read fills dst with a row that the segment does not have, and returns true; or
+// false if it may be on disk. The part may be nil.
+func (c *coldPart) read(id uint64, dst []int64) bool {
+	if !c.mayHave(id) {
+		clear(dst)
+		return true
+	}
+	s := c.sealed()
+	if s != nil {
+		s.read(id, dst)
+	}
+	return s != nil
+}
 
 // retain and release count for a part, nil for none.
 func (c *coldPart) retain() {

@@ -161,6 +161,17 @@ func (r *coldReplica) freeze() {
 	}
 }
 
+// seal goes through the rows once and returns how many were sealed.
+func (r *coldReplica) seal() int {
+	sealed := 0
+	for from, more := uint64(0), true; more; {
+		var rows int
+		rows, from, more = r.fsm.Seal(from)
+		sealed += rows
+	}
+	return sealed
+}
+
 // carried is what the replica would send to a follower.
 func (r *coldReplica) carried() []byte {
 	r.t.Helper()
@@ -175,7 +186,7 @@ func (r *coldReplica) carried() []byte {
 	return stream
 }
 
-// Replicas of one log whose rows are cold, or not, at different times; that crash,
+// Replicas of one log whose rows are cold, sealed, or not, at different times; that crash,
 // restore their snapshots and are sent each other's: at every index they have equal
 // digests, rows and answers.
 func TestReplicasOfDifferentTiering(t *testing.T) {
@@ -214,7 +225,8 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		}
 		apply(ops)
 	}
-	for step := range 60 {
+	sealed := 0
+	for step := range 80 {
 		var ops []engine.Op
 		for range 1 + r.IntN(200) {
 			key := keys[r.IntN(len(keys))]
@@ -229,7 +241,9 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		}
 		apply(ops)
 		one := replicas[r.IntN(len(replicas))]
-		switch r.IntN(8) {
+		switch r.IntN(10) {
+		case 8, 9:
+			sealed += one.seal() + one.seal()
 		case 6:
 			one.crashIn(1+r.IntN(6), r, one.freeze)
 			replay(one)
@@ -267,6 +281,9 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		}
 	}
 	sameRows(t, plain, replicas)
+	if sealed < 10_000 {
+		t.Errorf("%d rows were sealed", sealed)
+	}
 }
 
 func sameRows(t *testing.T, plain *Counters, replicas []*coldReplica) {

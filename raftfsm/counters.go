@@ -12,12 +12,12 @@ import (
 )
 
 // Counters is the state machine of one shard of a counter keyspace. Its methods
-// but Table, Freeze and Warm are Machine's.
+// but Table, Freeze, Seal and Warm are Machine's.
 type Counters struct {
 	machine
 	table atomic.Pointer[engine.Table] // replaced whole by Restore
-	// tiering is held while rows move out of memory or back, and by Restore while
-	// it replaces the table.
+	// tiering is held while rows move out of memory or back or are sealed, and by
+	// Restore while it replaces the table.
 	tiering sync.Mutex
 	cold    *cold.Group // where rows of table may be too; nil for nowhere
 }

@@ -34,6 +34,16 @@ func (c *Counters) Freeze(old func(first, last uint64) bool, proceed func() bool
 	return rows, nil
 }
 
+// Seal packs the rows of one segment tighter in memory: the next from a key on that
+// does not fill any more since it was called for that key before, see
+// engine.Table.Seal. It returns how many rows, the key to go on from, and false when
+// it has looked at all.
+func (c *Counters) Seal(from uint64) (rows int, next uint64, more bool) {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	return c.Table().Seal(from)
+}
+
 // Warm brings cold rows back into memory, from a key on, a few segments at a time.
 // It returns the key to go on from, and false when there are none left.
 func (c *Counters) Warm(from uint64) (next uint64, more bool, err error) {

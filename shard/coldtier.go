@@ -115,6 +115,7 @@ func (l IDLayout) old(now time.Time, age time.Duration, shards int) func(first, 
 type ColdConfig struct {
 	Dir        string              // of cold rows alone; "" for Config.Dir with -cold behind
 	After      time.Duration       // age of rows that leave memory; 0 for never
+	SealAfter  time.Duration       // for how long ids stop coming to rows that are packed in memory; 0 for never
 	CacheBytes uint64              // 0 for ColdCacheBytesDefault
 	Layouts    map[string]IDLayout // by keyspace; of those not in it ids have no time
 }
@@ -123,6 +124,9 @@ type ColdConfig struct {
 func (c *ColdConfig) check() error {
 	if c.After < 0 || c.After > 0 && c.After < time.Second {
 		return fmt.Errorf("rows cannot be cold after %v: 0 or at least 1s", c.After)
+	}
+	if c.SealAfter < 0 || c.SealAfter > 0 && c.SealAfter < time.Second {
+		return fmt.Errorf("rows cannot be sealed after %v: 0 or at least 1s", c.SealAfter)
 	}
 	return nil
 }

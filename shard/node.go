@@ -119,8 +119,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep and runCold, which
-// Open starts and Close stops and waits for; those of asking, which end at the deadline of what
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold and runSeal,
+// which Open starts and Close stops and waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -135,6 +135,7 @@ type Node struct {
 	cold      *cold.Store
 	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
 	coldMoved atomic.Uint64              // rows that became cold, or were written anew
+	sealed    atomic.Uint64              // rows that were sealed, each time
 
 	clusterHash uint32 // of tokens
 
@@ -152,7 +153,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runSeal
 	asking       sync.WaitGroup // questions to other nodes
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -269,6 +270,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runSweep)
 	n.running.Go(n.runCold)
+	n.running.Go(n.runSeal)
 	return nil
 }
 

@@ -282,6 +282,8 @@ type GroupStatus struct {
 	Bytes         uint64         `json:"bytes"` // memory of the tables, overflow and directory included
 	ColdRows      uint64         `json:"cold_rows"`
 	ColdBytes     uint64         `json:"cold_bytes"` // of disk
+	SealedRows    uint64         `json:"sealed_rows"`
+	SealedBytes   uint64         `json:"sealed_bytes"` // of memory, among Bytes
 	Members       []MemberStatus `json:"members"`
 }
 

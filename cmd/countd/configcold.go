@@ -14,7 +14,7 @@ const coldCacheMin = 1 << 20
 
 func coldDefault() shard.ColdConfig {
 	return shard.ColdConfig{
-		After: shard.ColdAfterDefault, CacheBytes: shard.ColdCacheBytesDefault,
+		After: shard.ColdAfterDefault, SealAfter: shard.SealAfterDefault, CacheBytes: shard.ColdCacheBytesDefault,
 		Layouts: map[string]shard.IDLayout{"posts": shard.LayoutWeibo},
 	}
 }
@@ -25,6 +25,8 @@ func (c *config) badCold() (name, problem string) {
 	switch after := c.Cold.After; {
 	case after < 0 || after > 0 && after < time.Second:
 		return "cold-after", fmt.Sprintf("%v is neither 0 nor 1s or more", after)
+	case c.Cold.SealAfter < 0 || c.Cold.SealAfter > 0 && c.Cold.SealAfter < time.Second:
+		return "seal-after", fmt.Sprintf("%v is neither 0 nor 1s or more", c.Cold.SealAfter)
 	case c.Cold.CacheBytes < coldCacheMin:
 		return "cold-cache", fmt.Sprintf("%d bytes are fewer than %d", c.Cold.CacheBytes, coldCacheMin)
 	}

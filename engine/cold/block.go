@@ -8,6 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/golomb"
 )
 
 // A block holds rows of ascending ids. Integers are little-endian.
@@ -58,7 +59,7 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
 	// Room for the directory is known only behind the rows: the bits are written
 	// apart.
-	var w bitWriter
+	var w golomb.Writer
 	var directory []byte
 	room := blockBytesMax - blockHeadBytes - len(c.codes)
 	next = from
@@ -68,9 +69,9 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 			head = groupBytes
 		}
 		before := w
-		begins := w.bits()
+		begins := w.Bits()
 		c.putRow(&w, p, next, (next-from)%groupRows == 0)
-		if len(directory)+head+len(w.buf)+1 > room && next > from {
+		if len(directory)+head+len(w.Buf)+1 > room && next > from {
 			w = before
 			break
 		}
@@ -80,11 +81,11 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 		}
 		next++
 	}
-	w.flush()
+	w.Flush()
 	dst = append(dst, 0, 0, 0, 0, blockVersion, byte(len(c.codes)-1))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(next-from))
 	dst = binary.LittleEndian.AppendUint64(dst, p.IDs[from])
-	dst = append(append(append(dst, c.codes...), directory...), w.buf...)
+	dst = append(append(append(dst, c.codes...), directory...), w.Buf...)
 	binary.LittleEndian.PutUint32(dst[start:], blockCRC(name, dst[start:]))
 	return dst, next
 }
@@ -103,7 +104,7 @@ func chooseCodes(p *engine.Page, from, to int) codes {
 		gaps[bits.Len64(p.IDs[i]-p.IDs[i-1]-1)]++
 	}
 	c := codes{codes: make([]byte, 1, 1+p.Width)}
-	c.codes[0] = byte(golombK(&gaps))
+	c.codes[0] = byte(golomb.K(&gaps))
 	for column := range p.Width {
 		c.codes = append(c.codes, columnCode(p, from, to, column))
 	}
@@ -120,33 +121,30 @@ func columnCode(p *engine.Page, from, to, column int) byte {
 		v := p.Counts[i*p.Width+column]
 		negative, used = negative || v < 0, used || v != 0
 		sizes[bits.Len64(uint64(v))]++
-		zigzagged[bits.Len64(zigzag(v))]++
+		zigzagged[bits.Len64(golomb.Zigzag(v))]++
 	}
 	switch {
 	case !used:
 		return codeNone
 	case negative:
 		// A k of 1 keeps the one value without a code, 2^64-1 for k = 0, away.
-		return byte(max(golombK(&zigzagged), 1)) | codeZigzag
+		return byte(max(golomb.K(&zigzagged), 1)) | codeZigzag
 	}
-	return byte(golombK(&sizes))
+	return byte(golomb.K(&sizes))
 }
 
-func zigzag(v int64) uint64   { return uint64(v)<<1 ^ uint64(v>>63) }
-func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
-
-func (c *codes) putRow(w *bitWriter, p *engine.Page, i int, first bool) {
+func (c *codes) putRow(w *golomb.Writer, p *engine.Page, i int, first bool) {
 	if !first {
-		w.putGolomb(p.IDs[i]-p.IDs[i-1]-1, uint(c.codes[0]))
+		w.PutValue(p.IDs[i]-p.IDs[i-1]-1, uint(c.codes[0]))
 	}
 	for column, code := range c.codes[1:] {
 		v := p.Counts[i*p.Width+column]
 		switch {
 		case code == codeNone:
 		case code&codeZigzag != 0:
-			w.putGolomb(zigzag(v), uint(code&^codeZigzag))
+			w.PutValue(golomb.Zigzag(v), uint(code&^codeZigzag))
 		default:
-			w.putGolomb(uint64(v), uint(code))
+			w.PutValue(uint64(v), uint(code))
 		}
 	}
 }
@@ -209,12 +207,12 @@ func (k *block) get(id uint64, row []int64) error {
 		}
 	}
 	at, begins := k.group(low)
-	r := bitReader{buf: k.bits, at: begins}
+	r := golomb.Reader{Buf: k.bits, At: begins}
 	for i := low * groupRows; i < k.rows && i < (low+1)*groupRows; i++ {
 		if i > low*groupRows {
-			at += r.takeGolomb(uint(k.codes[0])) + 1
+			at += r.TakeValue(uint(k.codes[0])) + 1
 		}
-		if at >= id || r.past {
+		if at >= id || r.Past {
 			break
 		}
 		k.skipCounts(&r)
@@ -223,30 +221,30 @@ func (k *block) get(id uint64, row []int64) error {
 	if at == id {
 		k.takeCounts(&r, row)
 	}
-	if r.past {
+	if r.Past {
 		return fmt.Errorf("%w: a block ends too soon", ErrDamaged)
 	}
 	return nil
 }
 
-func (k *block) skipCounts(r *bitReader) {
+func (k *block) skipCounts(r *golomb.Reader) {
 	for _, code := range k.codes[1:] {
 		if code != codeNone {
-			r.takeGolomb(uint(code &^ codeZigzag))
+			r.TakeValue(uint(code &^ codeZigzag))
 		}
 	}
 }
 
 // takeCounts reads the counts of a row, of which row may want fewer.
-func (k *block) takeCounts(r *bitReader, row []int64) {
+func (k *block) takeCounts(r *golomb.Reader, row []int64) {
 	for column, code := range k.codes[1:] {
 		v := int64(0)
 		switch {
 		case code == codeNone:
 		case code&codeZigzag != 0:
-			v = unzigzag(r.takeGolomb(uint(code &^ codeZigzag)))
+			v = golomb.Unzigzag(r.TakeValue(uint(code &^ codeZigzag)))
 		default:
-			v = int64(r.takeGolomb(uint(code)))
+			v = int64(r.TakeValue(uint(code)))
 		}
 		if column < len(row) {
 			row[column] = v
@@ -256,13 +254,13 @@ func (k *block) takeCounts(r *bitReader, row []int64) {
 
 // appendTo appends the rows of ids first … last to p.
 func (k *block) appendTo(p *engine.Page, first, last uint64) error {
-	r := bitReader{buf: k.bits}
+	r := golomb.Reader{Buf: k.bits}
 	id := k.first
 	for i := range k.rows {
 		if i%groupRows == 0 {
-			id, r.at = k.group(i / groupRows)
+			id, r.At = k.group(i / groupRows)
 		} else {
-			id += r.takeGolomb(uint(k.codes[0])) + 1
+			id += r.TakeValue(uint(k.codes[0])) + 1
 		}
 		at := len(p.Counts)
 		for range p.Width {
@@ -270,7 +268,7 @@ func (k *block) appendTo(p *engine.Page, first, last uint64) error {
 		}
 		k.takeCounts(&r, p.Counts[at:])
 		switch {
-		case r.past || i > 0 && len(p.IDs) > 0 && id <= p.IDs[len(p.IDs)-1]:
+		case r.Past || i > 0 && len(p.IDs) > 0 && id <= p.IDs[len(p.IDs)-1]:
 			return fmt.Errorf("%w: row %d of a block", ErrDamaged, i)
 		case id < first || id > last:
 			p.Counts = p.Counts[:at]

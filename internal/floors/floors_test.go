@@ -9,9 +9,11 @@ import (
 // not named here may not exist.
 const rule = `
 	# Counting, and nothing else: no log, no network, no clock.
-	engine:
+	engine: engine/golomb
+	# Numbers in few bits.
+	engine/golomb:
 	# Old rows on disk, which the engine knows by interfaces of its own.
-	engine/cold: engine
+	engine/cold: engine engine/golomb
 	# What a log entry means.
 	raftfsm: engine engine/cold
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.

@@ -1,0 +1,263 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// sealAll looks at all segments once and seals those that are due. It returns how
+// many rows.
+func sealAll(tab *Table) int {
+	sealed := 0
+	for from, more := uint64(0), true; more; {
+		var n int
+		n, from, more = tab.Seal(from)
+		sealed += n
+	}
+	return sealed
+}
+
+// Random ops on rows of any shape, while segments are sealed, frozen, folded and
+// warmed, and the table is replaced by what its snapshot makes: it equals the naive
+// table, and has the digest of a table that never moved a row.
+func TestSealedRowsCount(t *testing.T) {
+	for name, idOf := range idShapes {
+		t.Run(name, func(t *testing.T) {
+			sealedRowsCount(t, idOf, uint64(len(name)))
+		})
+	}
+}
+
+func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 12))
+	tab, plain, want, cold := New(), newTable(t), model{}, &memCold{}
+	known := make([]uint64, 25_000) // some segments of rows to begin with
+	for i := range known {
+		known[i] = idOf(r, i)
+		op := []Op{{ID: known[i], Kind: OpAdd, Cells: []Cell{{uint8(i % 5), 1 + r.Int64N(300)}}}}
+		want.apply(op[0])
+		for _, t := range []*Table{tab, plain} {
+			_, _ = t.Apply(op, 0, nil, nil) // nothing is on disk yet
+		}
+	}
+	sealed := 0
+	for step := range 30 {
+		ops := make([]Op, 1+r.IntN(1200))
+		for i := range ops {
+			id := known[r.IntN(len(known))]
+			if r.IntN(4) == 0 {
+				id = idOf(r, len(known))
+				known = append(known, id)
+			}
+			ops[i] = randomOp(r, id)
+		}
+		checkApply(t, tab, plain, want, ops)
+		switch step % 6 {
+		case 0, 2, 4:
+			sealed += sealAll(tab) + sealAll(tab)
+		case 1:
+			freeze(t, tab, cold, 1+r.IntN(2))
+		case 3:
+			if _, _, err := tab.Warm(known[r.IntN(len(known))], 1+r.IntN(3)); err != nil {
+				t.Fatal(err)
+			}
+		case 5:
+			next := reloaded(t, tab)
+			tab.Close()
+			tab = next
+		}
+		if tab.Digest() != plain.Digest() || tab.Stats().Rows != plain.Stats().Rows {
+			t.Fatalf("seed %d step %d: digest %016x of %d rows, never moved %016x of %d", seed, step,
+				tab.Digest(), tab.Stats().Rows, plain.Digest(), plain.Stats().Rows)
+		}
+		if step%10 == 9 {
+			if err := tab.Check(); err != nil {
+				t.Fatalf("seed %d step %d: %v", seed, step, err)
+			}
+			want.equalCold(t, tab)
+		}
+	}
+	if sealed < len(known)/4 && len(want.ids()) > 2*rowsMax {
+		t.Errorf("%d rows were sealed of %d", sealed, len(known))
+	}
+	if _, more, err := tab.Warm(0, 1<<30); more || err != nil {
+		t.Fatal(err)
+	}
+	want.equal(t, tab)
+	tab.Close()
+	if n := cold.needed(); n != 0 {
+		t.Errorf("%d generations are needed by nobody and not released", n)
+	}
+}
+
+// sealedTable is filled, with all segments but the last sealed.
+func sealedTable(t testing.TB, rows int) (tab *Table, ids []uint64) {
+	t.Helper()
+	tab, ids = filled(t, rows)
+	if n := sealAll(tab) + sealAll(tab); n < rows/2 {
+		t.Fatalf("%d rows sealed of %d", n, rows)
+	}
+	return tab, ids
+}
+
+func add(t rapid.TB, tab *Table, id uint64, v int64) {
+	t.Helper()
+	if _, err := tab.Apply([]Op{{ID: id, Kind: OpAdd, Cells: []Cell{{0, v}}}}, 0, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Segments are sealed that do not grow between two looks, and never the last.
+func TestSealWaitsForSegmentsToFill(t *testing.T) {
+	tab, ids := filled(t, 25_000)
+	if n := sealAll(tab); n != 0 {
+		t.Errorf("%d rows sealed at the first look", n)
+	}
+	for i := range uint64(rowsMax / 10) {
+		add(t, tab, ids[0]+1+i, 1)
+	}
+	before := tab.Stats()
+	if n := sealAll(tab); n == 0 || n > 15_000 || tab.Stats().Rows != before.Rows {
+		t.Errorf("%d rows sealed while the first segment grows: %+v", n, tab.Stats())
+	}
+	sealAll(tab)
+	if st := tab.Stats(); st.SealedRows < 16_000 || st.Bytes > before.Bytes*2/3 {
+		t.Errorf("%+v, was %+v", st, before)
+	}
+}
+
+// Rows that are written to count at once; many of them are sealed anew; too many melt
+// the segment, which then is left alone for a while.
+func TestSealedRowsThatAreWritten(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	first := tab.Stats().SealedRows
+	for i := range 3000 {
+		add(t, tab, ids[i], 1)
+	}
+	var row [4]int64
+	if tab.Get(ids[5], row[:]); row[0] != 2 {
+		t.Errorf("reads %v", row)
+	}
+	if n := sealAll(tab); n < 7000 || tab.Stats().SealedRows != first {
+		t.Errorf("%d rows sealed anew, %d in all, were %d", n, tab.Stats().SealedRows, first)
+	}
+	for i := range 7000 {
+		add(t, tab, ids[i], 1)
+	}
+	melted := tab.Stats()
+	if melted.SealedRows > first-7000 {
+		t.Errorf("%d rows are sealed, were %d", melted.SealedRows, first)
+	}
+	looks := 0
+	for ; sealAll(tab) == 0; looks++ {
+		if looks > 10 {
+			t.Fatal("not sealed again")
+		}
+	}
+	if looks < 1 || tab.Stats().SealedRows != first {
+		t.Errorf("sealed again after %d looks: %+v", looks, tab.Stats())
+	}
+	if tab.Get(ids[5], row[:]); row[0] != 3 {
+		t.Errorf("reads %v", row)
+	}
+}
+
+// Rows that are deleted while they are sealed are gone, and their memory too.
+func TestSealedRowsThatAreDeleted(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	for _, id := range ids {
+		if _, err := tab.Apply([]Op{{ID: id, Kind: OpDelete}}, 0, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if tab.Has(id) {
+			t.Fatalf("id %d is there", id)
+		}
+	}
+	if st := tab.Stats(); st.Rows != 0 || st.SealedRows != 0 || tab.Digest() != 0 || st.Bytes > 200_000 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A segment with more rows than an array takes is divided before it is sealed.
+func TestSealDividesSegments(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	for i := range uint64(1500) {
+		add(t, tab, ids[10_000+i]+1, 1)
+	}
+	segments := tab.Stats().Segments
+	for range 5 {
+		sealAll(tab)
+	}
+	if st := tab.Stats(); st.Segments != segments+1 || st.SealedRows < 18_000 {
+		t.Errorf("%+v, had %d segments", st, segments)
+	}
+}
+
+// What must hold at every moment for readers beside the writer and beside segments
+// that are sealed, sealed anew and melted: a row is never missed, and never goes back.
+func TestReadersBesideSealing(t *testing.T) {
+	tab, ids := filled(t, 25_000)
+	var stop atomic.Bool
+	var readers sync.WaitGroup
+	for seed := range uint64(2) {
+		readers.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 7))
+			seen := map[uint64]int64{}
+			page, rows := make([]uint64, 40), make([]int64, 40)
+			for !stop.Load() {
+				for i := range page {
+					page[i] = ids[r.IntN(len(ids)/5)*5]
+				}
+				if r.IntN(2) == 0 {
+					tab.GetMany(page, 1, rows, nil)
+				} else {
+					for i, id := range page {
+						tab.Get(id, rows[i:i+1])
+					}
+				}
+				for i, id := range page {
+					if rows[i] < max(1, seen[id]) {
+						t.Errorf("id %d reads %d, was %d", id, rows[i], seen[id])
+						stop.Store(true)
+					}
+					seen[id] = rows[i]
+				}
+			}
+		})
+	}
+	passes := 60
+	if testing.Short() {
+		passes = 20
+	}
+	var sealing sync.WaitGroup
+	sealing.Go(func() {
+		for range passes {
+			sealAll(tab)
+		}
+		stop.Store(true)
+	})
+	for i := 0; !stop.Load(); i++ {
+		add(t, tab, ids[i*7%(len(ids)/5)*5], 1)
+	}
+	stop.Store(true)
+	sealing.Wait()
+	readers.Wait()
+}
+
+func TestSealedReadsDoNotAllocate(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	page, rows := ids[100:120], make([]int64, 80)
+	for name, f := range map[string]func(){
+		"Get":     func() { tab.Get(ids[5], rows[:4]) },
+		"miss":    func() { tab.Get(ids[5]+1, rows[:4]) },
+		"GetMany": func() { tab.GetMany(page, 4, rows, nil) },
+	} {
+		if n := testing.AllocsPerRun(100, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}

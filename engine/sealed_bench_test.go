@@ -1,0 +1,213 @@
+package engine
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sealedStreams are the ids of the benchmarks of sealed rows, in order: as dense as
+// the real ones are over their years, and as a large service's are over hours.
+var sealedStreams = []struct {
+	name string
+	ids  func() []uint64
+}{
+	{"years", func() []uint64 { ids := realIDs(benchRows); slices.Sort(ids); return ids }},
+	{"800-a-second", func() []uint64 {
+		r := rand.New(rand.NewPCG(7, 7))
+		ids, id := make([]uint64, benchRows), uint64(3335128487)<<22
+		for i := range ids {
+			id += 1 + uint64(r.ExpFloat64()*float64(uint64(1)<<22)/800)
+			ids[i] = id
+		}
+		return ids
+	}},
+}
+
+// anonymousBytes is the process's memory that is no file's, once the collector has
+// given back what it can.
+func anonymousBytes(b *testing.B) float64 {
+	debug.FreeOSMemory()
+	file, err := os.Open("/proc/self/smaps_rollup")
+	if err != nil {
+		b.Skip(err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if rest, found := strings.CutPrefix(lines.Text(), "Anonymous:"); found {
+			kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return kib * 1024
+		}
+	}
+	b.Skip("the system does not tell anonymous memory")
+	return 0
+}
+
+// BenchmarkSealedSize reports what a row takes of the process's anonymous memory,
+// above what there was before, hot and then sealed; what the table accounts for; and
+// how fast rows are sealed by one goroutine. Run it with -benchtime 1x.
+func BenchmarkSealedSize(b *testing.B) {
+	for _, stream := range sealedStreams {
+		b.Run(stream.name, func(b *testing.B) {
+			ids := stream.ids()
+			realCounts()
+			for b.Loop() {
+				before := anonymousBytes(b)
+				tab := fill(ids)
+				rows := float64(tab.Stats().Rows)
+				b.ReportMetric((anonymousBytes(b)-before)/rows, "hot-B/row")
+				b.ReportMetric(float64(tab.Stats().Bytes)/rows, "hot-accounted-B/row")
+				sealAll(tab)
+				began := time.Now()
+				sealed := sealAll(tab)
+				b.ReportMetric(float64(sealed)/time.Since(began).Seconds(), "sealed-rows/s")
+				b.ReportMetric((anonymousBytes(b)-before)/rows, "sealed-B/row")
+				st := tab.Stats()
+				b.ReportMetric(float64(st.Bytes)/rows, "sealed-accounted-B/row")
+				b.ReportMetric(float64(st.SealedBytes)/float64(st.SealedRows), "packed-B/row")
+				b.ReportMetric(100-100*float64(st.SealedRows)/rows, "%-over")
+				runtime.KeepAlive(tab)
+			}
+		})
+	}
+}
+
+// BenchmarkSealedReads compares reads of sealed rows with reads of the same rows
+// while they are hot, ids in random order. "Alone" has each wait for the one before.
+func BenchmarkSealedReads(b *testing.B) {
+	for _, stream := range sealedStreams {
+		ids := stream.ids()
+		tab := fill(ids)
+		mixed := slices.Clone(ids)
+		rand.New(rand.NewPCG(5, 5)).Shuffle(len(ids), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+		for _, state := range []string{"hot", "sealed"} {
+			if state == "sealed" {
+				sealAll(tab)
+				sealAll(tab)
+			}
+			b.Run(fmt.Sprintf("%s/%s", stream.name, state), func(b *testing.B) { sealedReadsOf(b, tab, mixed) })
+		}
+	}
+}
+
+func sealedReadsOf(b *testing.B, tab *Table, ids []uint64) {
+	row := make([]int64, 4)
+	for _, f := range []struct {
+		name string
+		plus uint64
+	}{{"Hit", 0}, {"Miss", 1}} {
+		b.Run(f.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := range b.N {
+				tab.Get(ids[i%len(ids)]+f.plus, row)
+			}
+		})
+		b.Run(f.name+"Alone", func(b *testing.B) {
+			b.ReportAllocs()
+			at := 0
+			for range b.N {
+				tab.Get(ids[at%len(ids)]+f.plus, row)
+				at += 1 + int(row[1]>>62) // always 1, which the processor does not know
+			}
+		})
+	}
+	const page = 20
+	rows := make([]int64, page*4)
+	b.Run("Page20", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; i < b.N; i += page {
+			at := i % (len(ids) - page)
+			tab.GetMany(ids[at:at+page], 4, rows, nil)
+		}
+	})
+}
+
+// BenchmarkSealedWrites measures writes of one increment each to rows that are sealed,
+// each row once, beside the same rows when they were brought back. Run it with
+// -benchtime 200000x.
+func BenchmarkSealedWrites(b *testing.B) {
+	ids := sealedStreams[0].ids()
+	tab := fill(ids)
+	sealAll(tab)
+	sealAll(tab)
+	rand.New(rand.NewPCG(5, 5)).Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	one := []Op{{Kind: OpAdd, Cells: []Cell{{1, 1}}}}
+	row := make([]int64, 4)
+	for _, name := range []string{"Sealed", "BroughtBack"} {
+		b.Run(name, func(b *testing.B) {
+			for i := range b.N {
+				one[0].ID = ids[i%len(ids)]
+				if _, err := tab.Apply(one, 4, row, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkWritesDuringSealing measures how long batches of 256 uniform writes wait
+// while ten million rows are sealed and, since each batch brings rows back, melt, beside the
+// same without sealing. Run it with -benchtime 1x.
+func BenchmarkWritesDuringSealing(b *testing.B) {
+	ids := sealedStreams[0].ids()
+	tab := fill(ids)
+	sealAll(tab)
+	for _, during := range []bool{false, true} {
+		b.Run(fmt.Sprintf("sealing=%v", during), func(b *testing.B) {
+			for range b.N {
+				delays := writesWhile(tab, ids, func() {
+					if !during {
+						time.Sleep(2 * time.Second)
+						return
+					}
+					for from, more := uint64(0), true; more; {
+						_, from, more = tab.Seal(from)
+					}
+				})
+				slices.Sort(delays)
+				b.ReportMetric(float64(delays[len(delays)/2].Microseconds())/1e3, "p50-ms")
+				b.ReportMetric(float64(delays[len(delays)*999/1000].Microseconds())/1e3, "p99.9-ms")
+				b.ReportMetric(float64(delays[len(delays)-1].Microseconds())/1e3, "max-ms")
+				b.ReportMetric(float64(len(delays)), "batches")
+				b.ReportMetric(float64(tab.Stats().SealedRows), "rows-sealed")
+			}
+		})
+	}
+}
+
+// writesWhile applies batches while something else goes on, and returns how long each
+// took.
+func writesWhile(tab *Table, ids []uint64, beside func()) []time.Duration {
+	done := make(chan struct{})
+	go func() { // ends with what is beside
+		defer close(done)
+		beside()
+	}()
+	r := rand.New(rand.NewPCG(6, 6))
+	ops := make([]Op, 256)
+	var delays []time.Duration
+	for {
+		select {
+		case <-done:
+			return delays
+		default:
+		}
+		for i := range ops {
+			ops[i] = Op{ID: ids[r.IntN(len(ids))], Kind: OpAdd, Cells: []Cell{{1, 1}}}
+		}
+		start := time.Now()
+		tab.Apply(ops, 0, nil, nil)
+		delays = append(delays, time.Since(start))
+	}
+}

@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// pageOfShape returns rows of ids of a shape in ascending order.
+func pageOfShape(r *rand.Rand, rows, width int, idOf func(*rand.Rand, int) uint64, countOf func(*rand.Rand) int64) *Page {
+	ids := make([]uint64, rows)
+	for i := range ids {
+		ids[i] = idOf(r, i)
+	}
+	slices.Sort(ids)
+	p := &Page{Width: width}
+	for _, id := range slices.Compact(ids) {
+		row := make([]int64, width)
+		for c := range row {
+			row[c] = countOf(r)
+		}
+		if isZeroRow(row) {
+			row[0] = 1
+		}
+		p.add(id, row)
+	}
+	return p
+}
+
+func smallCount(r *rand.Rand) int64 { return r.Int64N(1 << r.IntN(9)) }
+
+// Every row reads as it was; other ids read as zeros.
+func TestSealedRowsReadAsTheyWere(t *testing.T) {
+	for name, idOf := range idShapes {
+		for _, c := range []struct {
+			name    string
+			width   int
+			countOf func(*rand.Rand) int64
+		}{
+			{"small counts", 4, smallCount},
+			{"one column", 1, smallCount},
+			{"one column of ones", 3, func(*rand.Rand) int64 { return 0 }},
+			{"any counts", 3, countOf},
+			{"wide counts", 4, func(r *rand.Rand) int64 { return 1<<40 + r.Int64N(1<<40) }},
+			{"below 0", 4, func(r *rand.Rand) int64 { return -r.Int64() }},
+			{"many columns", ColumnsMax, countOf},
+		} {
+			t.Run(name+"/"+c.name, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(uint64(len(name)), 3))
+				for _, rows := range []int{sealRowsMin, 3000, rowsMax} {
+					sealedReads(t, r, pageOfShape(r, rows, c.width, idOf, c.countOf))
+				}
+			})
+		}
+	}
+}
+
+func sealedReads(t *testing.T, r *rand.Rand, p *Page) {
+	t.Helper()
+	s := sealRows(p)
+	if s.rows != len(p.IDs) {
+		t.Fatalf("%d rows sealed of %d", s.rows, len(p.IDs))
+	}
+	if err := s.check(); err != nil {
+		t.Fatal(err)
+	}
+	row, zeros := make([]int64, p.Width+1), make([]int64, p.Width+1)
+	for i, id := range p.IDs {
+		want := append(slices.Clone(p.Row(i)), 0)
+		if s.read(id, row); !slices.Equal(row, want) {
+			t.Fatalf("id %d reads %v, want %v", id, row, want)
+		}
+		if s.read(id, row[:1]); row[0] != want[0] {
+			t.Fatalf("id %d reads %v of one column, want %v", id, row[:1], want)
+		}
+		other := id + 1 + r.Uint64N(3)
+		if _, known := slices.BinarySearch(p.IDs, other); !known {
+			if s.read(other, row); !slices.Equal(row, zeros) {
+				t.Fatalf("id %d, which is not there, reads %v", other, row)
+			}
+		}
+	}
+}
+
+func TestSealedRowsAreSmall(t *testing.T) {
+	for name, bytesMax := range map[string]float64{"dense in order": 5.5, "weibo in order": 8.2, "any 64 bits": 11.5} {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			s := sealRows(pageOfShape(r, rowsMax, 4, idShapes[name], smallCount))
+			if perRow := float64(s.bytes()) / float64(s.rows); perRow > bytesMax {
+				t.Errorf("%.2f bytes a row", perRow)
+			}
+		})
+	}
+}
+
+// Rows that take no less when they are packed stay as they are, and are not looked
+// at each time.
+func TestSealingIsGivenUp(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	tab := newTable(t)
+	for i := range uint64(25_000) {
+		op := Op{ID: r.Uint64(), Kind: OpSet}
+		for c := range uint8(4) {
+			op.Cells = append(op.Cells, Cell{c, 60_000 + int64(i)%5000})
+		}
+		if _, err := tab.Apply([]Op{op}, 0, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := tab.Stats().Bytes
+	sealAll(tab)
+	if n := sealAll(tab); n != 0 && tab.Stats().Bytes > before*15/16 {
+		t.Errorf("%d rows sealed in %d bytes, took %d", n, tab.Stats().Bytes, before)
+	}
+}
