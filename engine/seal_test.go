@@ -45,7 +45,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 		}
 	}
 	sealed := 0
-	for step := range 30 {
+	for step := range 18 {
 		ops := make([]Op, 1+r.IntN(1200))
 		for i := range ops {
 			id := known[r.IntN(len(known))]
@@ -74,7 +74,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 			t.Fatalf("seed %d step %d: digest %016x of %d rows, never moved %016x of %d", seed, step,
 				tab.Digest(), tab.Stats().Rows, plain.Digest(), plain.Stats().Rows)
 		}
-		if step%10 == 9 {
+		if step%9 == 8 {
 			if err := tab.Check(); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}

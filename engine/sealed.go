@@ -107,13 +107,19 @@ func (s *sealed) nextRow(remainder uint64, at, end uint) (uint64, uint, bool) {
 
 // skip returns where the row behind the counts at a bit is.
 func (s *sealed) skip(at uint) uint {
+	w, left := s.peek(at), uint(peekBits) // bits of w from at on
 	for i := range s.columns {
-		zeros := uint(bits.LeadingZeros64(s.peek(at)))
-		if zeros >= peekBits {
-			_, at = s.long(at, s.columns[i].k)
-			continue
+		k := uint(s.columns[i].k)
+		n := 2*uint(bits.LeadingZeros64(w)) + 1 + k
+		if n > left {
+			w, left = s.peek(at), peekBits
+			if n = 2*uint(bits.LeadingZeros64(w)) + 1 + k; n > left {
+				_, next := s.long(at, s.columns[i].k)
+				at, w, left = next, s.peek(next), peekBits
+				continue
+			}
 		}
-		at += 2*zeros + 1 + uint(s.columns[i].k)
+		w, left, at = w<<n, left-n, at+n
 	}
 	return at
 }

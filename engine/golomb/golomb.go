@@ -127,8 +127,9 @@ func K(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// Half of these get one more bit of q by the 1 that is added.
-				cost += n * (2*(2*(size-k)-1+k) + 2)
+				// All of these, half, a quarter … get two bits more by the 1 that is
+				// added.
+				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}
 		if bestCost < 0 || cost < bestCost {
