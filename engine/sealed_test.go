@@ -93,24 +93,3 @@ func TestSealedRowsAreSmall(t *testing.T) {
 		})
 	}
 }
-
-// Rows that take no less when they are packed stay as they are, and are not looked
-// at each time.
-func TestSealingIsGivenUp(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	tab := newTable(t)
-	for i := range uint64(25_000) {
-		op := Op{ID: r.Uint64(), Kind: OpSet}
-		for c := range uint8(4) {
-			op.Cells = append(op.Cells, Cell{c, 60_000 + int64(i)%5000})
-		}
-		if _, err := tab.Apply([]Op{op}, 0, nil, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before := tab.Stats().Bytes
-	sealAll(tab)
-	if n := sealAll(tab); n != 0 && tab.Stats().Bytes > before*15/16 {
-		t.Errorf("%d rows sealed in %d bytes, took %d", n, tab.Stats().Bytes, before)
-	}
-}
