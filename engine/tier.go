@@ -58,6 +58,14 @@ func (c *coldPart) release() {
 	}
 }
 
+// parts is 1 for a part, 0 for none.
+func (c *coldPart) parts() int64 {
+	if c == nil {
+		return 0
+	}
+	return 1
+}
+
 // split divides the part of a segment, nil for none, at an id. The segment's count
 // of the generation is the left part's, if there is one.
 func (c *coldPart) split(start uint64) (left, right *coldPart) {
