@@ -338,8 +338,11 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 	t.Run("without the rows that it names", func(t *testing.T) {
 		b := newColdReplica(t, "b")
-		if err := restore(b.fsm, named); !errors.Is(err, cold.ErrDamaged) {
-			t.Error(err)
+		b.must(restore(b.fsm, named))
+		mustBeStuck(t, b.fsm, 0)
+		b.must(restore(b.fsm, carried))
+		if got := b.fsm.State(); b.fsm.Stuck() != nil || got.Digest != want.Digest || got.Index != want.Index {
+			t.Errorf("%+v, want %+v: %v", got, want, b.fsm.Stuck())
 		}
 		if err := restore(newCounters(t), named); !errors.Is(err, errSnapshot) {
 			t.Error(err)

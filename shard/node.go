@@ -120,7 +120,8 @@ const (
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
 // Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep and runCold, which
-// Open starts and Close stops and waits for; those of asking, which end at the deadline of what
+// Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// starts and Close likewise stops; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -152,8 +153,9 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, repairs
 	asking       sync.WaitGroup // questions to other nodes
+	repairing    atomic.Bool    // a replica is being repaired
 	draining     atomic.Bool
 	fatalOnce    sync.Once
 }

@@ -31,6 +31,7 @@ func (n *Node) Status() Status {
 		status.Digest = fmt.Sprintf("%016x", state.Digest)
 		status.Rows, status.Bytes = state.Rows, state.Bytes
 		status.ColdRows, status.ColdBytes = state.ColdRows, state.ColdBytes
+		status.ColdDamaged = r.damaged.Load()
 		s.Groups = append(s.Groups, status)
 	}
 	slices.SortFunc(s.Groups, func(a, b GroupStatus) int { return cmp.Compare(a.ID, b.ID) })

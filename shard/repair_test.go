@@ -1,0 +1,226 @@
+package shard
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// coldMember is a node of a test's cluster, which may be stopped and started again.
+type coldMember struct {
+	*Node
+	t   *testing.T
+	dir string
+	i   int
+}
+
+func (m *coldMember) stop() { closeCold(m.t, m.Node) }
+
+func (m *coldMember) start() {
+	m.t.Helper()
+	addr := ""
+	if m.Node != nil {
+		addr = m.self().ClusterAddr
+	}
+	m.Node = openColdNodeAt(m.t, m.dir, m.i, 0, addr)
+}
+
+// here is the member's replica of the shard of posts, nil for none.
+func (m *coldMember) here() *replica {
+	ks := m.Keyspace("posts")
+	if ks == nil {
+		return nil
+	}
+	groups, err := m.groupsOf(ks)
+	if err != nil {
+		return nil
+	}
+	return groups[0].replica.Load()
+}
+
+// mustNameCold has the member's newest snapshot name cold rows in place of carrying
+// those that it was sent.
+func (m *coldMember) mustNameCold() {
+	m.t.Helper()
+	r := m.here()
+	carried := r.group.snaps.newestBytes.Load()
+	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
+		m.moveCold()
+		return r.group.snaps.newestBytes.Load() < carried*2/3
+	})
+}
+
+// coldCluster is three nodes with a replica each of a shard most rows of which are
+// cold, on all of them. The first leads it.
+func coldCluster(t *testing.T) []*coldMember {
+	t.Helper()
+	all := make([]*coldMember, 3)
+	for i := range all {
+		all[i] = &coldMember{t: t, dir: t.TempDir(), i: i + 1}
+		all[i].start()
+	}
+	first := all[0]
+	eventually(t, "the first serves", func() bool { return first.Ready() == nil })
+	r := fillCold(t, first.Node, first.Keyspace("posts"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	was, target := []string{"n1.0"}, []string{"n1.0"}
+	for _, m := range all[1:] {
+		mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: m.self()}}))
+		target = append(target, m.self().Key)
+	}
+	mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: r.group.cfg.Group, Was: was, Target: target}}))
+	for _, m := range all[1:] {
+		eventually(t, "the replica has caught up", func() bool {
+			here := m.here()
+			return here != nil && here.fsm.Applied() == r.fsm.Applied() && here.fsm.State().ColdRows > coldTestRows/3
+		})
+	}
+	eventually(t, "all vote", func() bool { return len(r.group.voters()) == len(all) })
+	return all
+}
+
+// mustBeRepaired waits until a member has another replica than the one that was damaged,
+// and holds it to what the others have, on disk too.
+func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *replica) {
+	t.Helper()
+	eventually(t, "another replica is there", func() bool {
+		here := m.here()
+		return here != nil && here != damaged && !here.damaged.Load() && here.fsm.Stuck() == nil
+	})
+	eventually(t, "all agree", func() bool {
+		want := all[0].here().fsm.State()
+		for _, other := range all[1:] {
+			here := other.here()
+			if here == nil {
+				return false
+			}
+			if got := here.fsm.State(); got.Index != want.Index || got.Digest != want.Digest || got.Rows != want.Rows {
+				return false
+			}
+		}
+		return true
+	})
+	if got := m.here().fsm.State().ColdRows; got < coldTestRows/3 {
+		t.Errorf("%d rows are cold", got)
+	}
+	mustDo(t, m.here().fsm.(*raftfsm.Counters).Table().Check())
+	if n := m.damagedShards(); n != 0 {
+		t.Errorf("%d shards are damaged", n)
+	}
+}
+
+// A flipped bit in a block on one of three nodes: every read is answered, rightly, the
+// replica is made whole from another, and it is told.
+func TestFlippedBitIsRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.mustNameCold()
+	m.stop()
+	m.start() // what was in Pebble's log is in its files now
+	m.stop()
+	flipped := flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
+	m.start()
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	damaged := m.here()
+	ks := m.Keyspace("posts")
+	for from := uint64(0); from < coldTestRows; from += 5000 {
+		ids := make([]uint64, 5000)
+		for i := range ids {
+			ids[i] = coldID(from + uint64(i))
+		}
+		rows := mustGet(t, m.Node, ks, ReadOptions{Consistency: Stale}, ids...)
+		for i := range ids {
+			if rows[4*i] != 1 {
+				t.Fatalf("row %d reads %v", ids[i], rows[4*i:4*i+4])
+			}
+		}
+	}
+	if n := countRows(t, m.Node, ks); n != coldTestRows {
+		t.Errorf("a scan gives %d rows", n)
+	}
+	if !damaged.damaged.Load() {
+		t.Fatalf("a flipped bit in %s is not found", flipped)
+	}
+	mustBeRepaired(t, all, m, damaged)
+	checkCold(t, m.Node, ks, 1)
+	m.stop()
+	m.start()
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	checkCold(t, m.Node, m.Keyspace("posts"), 2)
+}
+
+// flipLargest flips a bit in the middle of the largest file.
+func flipLargest(t *testing.T, pattern string) string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	mustDo(t, err)
+	largest, size := "", int64(0)
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		mustDo(t, err)
+		if info.Size() > size {
+			largest, size = path, info.Size()
+		}
+	}
+	if largest == "" {
+		t.Fatalf("no file %s", pattern)
+	}
+	content, err := os.ReadFile(largest)
+	mustDo(t, err)
+	content[size/2] ^= 4
+	mustDo(t, os.WriteFile(largest, content, 0o600))
+	return largest
+}
+
+// A leader whose cold rows are gone hands over, and is repaired as a follower.
+func TestDamagedLeaderIsRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[0]
+	damaged := m.here()
+	mustDo(t, m.cold.Drop(damaged.group.cfg.Group))
+	ks := m.Keyspace("posts")
+	if got := mustGet(t, m.Node, ks, ReadOptions{Consistency: Linearizable}, coldID(5)); got[0] != 1 {
+		t.Errorf("a row reads %v", got)
+	}
+	mustBeRepaired(t, all, m, damaged)
+	checkCold(t, m.Node, ks, 1)
+}
+
+// A follower that cannot apply an entry stands still, answers nothing that it has not
+// applied, and is repaired; its vote and its log are what they were.
+func TestStuckFollowerIsRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[2]
+	stuck := m.here()
+	mustDo(t, m.cold.Drop(stuck.group.cfg.Group))
+	ks := all[0].Keyspace("posts")
+	w := mustWrite(t, all[0].Node, ks, addTo(coldID(5), 0, 1))
+	eventually(t, "it is stuck", func() bool { return stuck.fsm.Stuck() != nil })
+	for _, opt := range []ReadOptions{{Consistency: Stale}, {Token: w.Token}, {Consistency: Linearizable}} {
+		if got := mustGet(t, m.Node, m.Keyspace("posts"), opt, coldID(5), coldID(6)); got[0] != 2 && opt.Consistency != Stale || got[4] != 1 {
+			t.Errorf("%+v reads %v", opt, got)
+		}
+	}
+	mustWrite(t, all[0].Node, ks, addTo(coldID(5), 0, -1), engine.Op{ID: coldID(7), Kind: engine.OpDelete})
+	mustBeRepaired(t, all, m, stuck)
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
+
+// A node that has lost all cold rows that its own snapshot names starts, and is
+// repaired.
+func TestLostColdRowsAreRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.mustNameCold()
+	m.stop()
+	mustDo(t, os.RemoveAll(filepath.Join(m.dir, "cold")))
+	m.start()
+	mustBeRepaired(t, all, m, nil)
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
