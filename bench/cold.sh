@@ -51,14 +51,14 @@ steady() {
     was=$now && sleep 20
   done
 }
-digests() { ctl verify -o json | grep -o '"digest": *"[^"]*"' | sort; }
+digests() { curl -s $url/v1/cluster | tr '{' '\n' | grep '"keyspace":"posts"' | grep -o '"\(shard\|digest\)":[^,]*'; }
 per() { awk -v b="$1" -v n="$2" 'BEGIN {printf "%.2f", b / n}'; }
 seconds() { awk -v a="$1" -v b="$2" 'BEGIN {printf "%.1f", b - a}'; }
 # bench ARGS…: prints "ops/s p50_us p99_us".
 bench() {
   local json
   json=$(ctl -o json bench --keyspace posts --consistency stale --dist uniform --duration "${SECONDS_EACH}s" "$@")
-  for f in ops_per_second p50 p99; do grep -o "\"$f\":[0-9.e+]*" <<<"$json" | head -1 | cut -d: -f2; done | tr '\n' ' '
+  for f in ops_per_second p50 p99; do grep -o "\"$f\":[0-9.e+]*" <<<"$json" | head -1 | cut -d: -f2; done | xargs printf '%.0f '
 }
 
 start --cold-after 0
@@ -126,7 +126,7 @@ row "a cold row over HTTP, nothing cached" ${first#* }
 row "the same, cached" ${warm#* }
 row "a row in memory over HTTP" ${onehot#* }
 echo
-echo "| pages of 20 rows in memory | pages/s |"
+echo "| pages of 20 rows in memory | rows/s |"
 echo "|---|---|"
 echo "| all rows in memory | ${hotrate%% *} |"
 echo "| right after the others became cold | ${began_mixed%% *} |"
