@@ -46,7 +46,7 @@ const (
 	// Pebble's, so what it needs is room for its indexes. Generations go by its
 	// memtable, being larger than half of it, right to a file.
 	pebbleCacheBytes    = 2 << 20
-	pebbleMemtableBytes = 256 << 10
+	pebbleMemtableBytes = 128 << 10
 	pebbleFilesMax      = 512
 
 	// removedWithin is when the room of generations that were removed is free at the
