@@ -19,8 +19,8 @@ type Counters struct {
 	// tiering is held while rows move out of memory or back, and by Restore while
 	// it replaces the table.
 	tiering sync.Mutex
-	closed  bool        // under tiering
-	cold    *cold.Group // where rows of table may be too; nil for nowhere
+	closed  bool          // under tiering
+	cold    *cold.Group   // where rows of table may be too; nil for nowhere
 	carried atomic.Uint64 // see Carried
 }
 

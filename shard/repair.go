@@ -23,8 +23,12 @@ import (
 // has the rows of that moment any more.
 
 const (
-	// repairRetryDelay is the pause behind a repair, of which a node has one at a time.
-	repairRetryDelay = 2 * time.Second
+	// repairAgainAfter is how long after a repair began, of which a node has one at a
+	// time, the same replica may have its next: others have their turn meanwhile.
+	repairAgainAfter = 10 * time.Second
+	// repairSilenceMax bounds the wait for the next piece of a snapshot. The first
+	// comes once the other node has written the snapshot.
+	repairSilenceMax = 2 * time.Minute
 	// repairPieceBytes is what a snapshot travels in: little beside streamWindowBytes.
 	repairPieceBytes = 256 << 10
 )
@@ -68,9 +72,10 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 	if err := r.fsm.Stuck(); err != nil {
 		r.noteDamage(err)
 	}
-	if !r.damaged.Load() || n.alone() || r.group.raft.State() == raft.Leader || n.repairing.Swap(true) {
+	if !r.damaged.Load() || n.alone() || r.group.raft.State() == raft.Leader || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
 		return
 	}
+	r.repairAt = time.Now().Add(repairAgainAfter)
 	n.running.Go(func() { // ends with the repair, or once the node is stopping
 		defer n.repairing.Store(false)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -82,12 +87,8 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 			case <-ctx.Done():
 			}
 		}()
-		if err := n.repair(ctx, g, r); err != nil {
+		if err := n.repair(ctx, g, r); err != nil && ctx.Err() == nil {
 			n.cfg.Logger.Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
-		}
-		select {
-		case <-time.After(repairRetryDelay):
-		case <-n.stopping:
 		}
 	})
 }
@@ -108,6 +109,10 @@ func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
 func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, node string) error {
 	own.snapshotting.Lock() // by none of its own, which would be of an earlier moment
 	defer own.snapshotting.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(repairSilenceMax, cancel)
+	defer silence.Stop()
 	from := own.snaps.newestIndex.Load()
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
 	stream, err := n.calls.stream(ctx, node, methodSnapshot, request)
@@ -134,7 +139,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, n
 	if err != nil {
 		return err
 	}
-	facts, err := raftfsm.VisitSnapshot(io.TeeReader(stream, sink), g.kind, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(io.TeeReader(heard{stream, silence}, sink), g.kind, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.Index > meta.Index {
 		err = fmt.Errorf("%w: its state is of entry %d, it says %d", errBadAnswer, facts.Index, meta.Index)
 	}
@@ -142,6 +147,20 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, n
 		return errors.Join(fmt.Errorf("cannot read the snapshot of %s: %w", node, err), sink.Cancel())
 	}
 	return sink.Close()
+}
+
+// heard reads a stream, and puts off what a timer does each time that something comes.
+type heard struct {
+	io.Reader
+	silence *time.Timer
+}
+
+func (h heard) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if n > 0 {
+		h.silence.Reset(repairSilenceMax)
+	}
+	return n, err
 }
 
 func readSnapshotMeta(stream *callStream) (*raft.SnapshotMeta, error) {

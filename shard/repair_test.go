@@ -2,8 +2,10 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -223,4 +225,53 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 	m.start()
 	mustBeRepaired(t, all, m, nil)
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
+
+// Where all replicas have lost the same rows none takes another's place: what can be
+// read is, nothing is answered wrongly, and each keeps what it has.
+func TestNothingToRepairFrom(t *testing.T) {
+	all := coldCluster(t)
+	number := all[0].here().group.cfg.Group
+	was := make([]*replica, len(all))
+	snapshots := make([][]string, len(all))
+	for i, m := range all {
+		if i > 0 {
+			m.mustNameCold()
+		}
+		was[i] = m.here()
+		var err error
+		snapshots[i], err = was[i].group.snaps.names()
+		mustDo(t, err)
+		mustDo(t, m.cold.Drop(number))
+	}
+	row := make([]int64, 4)
+	eventually(t, "all know", func() bool {
+		for i, m := range all {
+			opt := &ReadOptions{Consistency: Stale, Deadline: time.Now().Add(200 * time.Millisecond)}
+			if err := m.Get(m.Keyspace("posts"), []uint64{coldID(5)}, 4, opt, row); !errors.Is(err, ErrNoQuorum) {
+				t.Fatalf("%s reads %v, %v", m.cfg.NodeName, row, err)
+			}
+			if !was[i].damaged.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	for _, m := range all[1:] {
+		if err := m.repair(t.Context(), m.shardOf(number), m.here()); err == nil {
+			t.Errorf("%s is repaired", m.cfg.NodeName)
+		}
+	}
+	for i, m := range all {
+		if m.here() != was[i] {
+			t.Errorf("%s has another replica", m.cfg.NodeName)
+		}
+		if names, err := was[i].group.snaps.names(); err != nil || !slices.Equal(names, snapshots[i]) {
+			t.Errorf("%s has snapshots %v, %v, had %v", m.cfg.NodeName, names, err, snapshots[i])
+		}
+		if got := mustGet(t, m.Node, m.Keyspace("posts"), ReadOptions{Consistency: Linearizable}, coldID(coldTestRows-1)); got[0] != 1 {
+			t.Errorf("a row in memory reads %v", got)
+		}
+	}
+	mustWrite(t, all[1].Node, all[1].Keyspace("posts"), addTo(coldID(coldTestRows-1), 0, 1))
 }
