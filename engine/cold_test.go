@@ -411,7 +411,8 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 		}
 		lock.Unlock()
 	}
-	cold.reading = func() { free(&tab.writing); free(&tab.mu.Mutex) }
+	looked := tab
+	cold.reading = func() { free(&looked.writing); free(&looked.mu.Mutex) }
 	cold.removing = cold.reading
 	if _, err := tab.Apply([]Op{{ID: ids[3], Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil); err != nil {
 		t.Fatal(err)
@@ -424,6 +425,15 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	}
 	if calls != 8 { // a read and a removal each, of two locks
 		t.Errorf("%d locks were looked at", calls)
+	}
+	freeze(t, tab, cold, 1)
+	looked = reloaded(t, tab)
+	if _, _, err := tab.Warm(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	looked.Close()
+	if calls != 12 {
+		t.Errorf("%d locks were looked at with those of Close", calls)
 	}
 }
 
