@@ -48,10 +48,24 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	g.mu.open, g.mu.stored, g.mu.pins = map[uint64]*Generation{}, map[uint64]struct{}{}, map[string][]uint64{}
 	g.mu.pinned = map[uint64]int{}
 	if err := g.list(); err != nil {
-		return nil, fmt.Errorf("cannot list the cold rows of group %d: %w", number, err)
+		g.goOnUnlisted(err)
 	}
 	s.mu.groups[number] = g
 	return g, nil
+}
+
+// unlistedMax is above how many generations a store writes in its life.
+const unlistedMax = 1 << 32
+
+// goOnUnlisted is for a group of which not all could be listed: a damaged disk should
+// not keep all other rows from being served. What is there can be opened by its number,
+// or cannot, which who does so is told. Until the next start nothing is removed, as a
+// snapshot may name it, and no number is used that may be on disk. Store.mu is held.
+func (g *Group) goOnUnlisted(err error) {
+	g.store.cfg.Logger.Error("cold rows on disk cannot all be listed, and none is removed before the next start", "group", g.number, "err", err)
+	g.store.stats.damaged.Add(1)
+	g.mu.held++
+	g.store.mu.next += unlistedMax
 }
 
 // list reads which generations and pins are on disk. Store.mu is held.

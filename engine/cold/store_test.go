@@ -425,6 +425,43 @@ func TestFlippedFiles(t *testing.T) {
 	}
 }
 
+// Where generations cannot be listed nothing is removed, no number is used again, and
+// what is written is read.
+func TestDamagedListOfGenerations(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	g := mustGroup(t, s, 1)
+	first := mustWrite(t, g, syntheticRows(3000))[0]
+	if err := s.db.Set(append(groupKey(keyGeneration, 1), 1, 2, 3), nil, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, fs)
+	defer s.Close()
+	g = mustGroup(t, s, 1)
+	if s.Stats().Damaged == 0 {
+		t.Error("it is not counted")
+	}
+	p := syntheticRows(2000)
+	n := mustWrite(t, g, p)[0]
+	if n.Number() <= first.Number()+1000 {
+		t.Errorf("generation %d comes behind %d, and others that are not listed", n.Number(), first.Number())
+	}
+	got := engine.Page{Width: p.Width}
+	if err := n.Load(0, 1<<64-1, &got); err != nil || !slices.Equal(got.IDs, p.IDs) {
+		t.Errorf("%d rows, %v", len(got.IDs), err)
+	}
+	n.Release()
+	if err := g.Sweep(names()); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Open(first.Number(), first.Sum()); err != nil {
+		t.Errorf("it was removed: %v", err)
+	}
+}
+
 // Many who wait for one block have it read once, and nobody waits past its end.
 func TestReadsAreShared(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
