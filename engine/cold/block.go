@@ -60,7 +60,7 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	// apart.
 	var w bitWriter
 	var directory []byte
-	room := blockBytesMax - blockHeadBytes - len(c.codes)
+	room := blockBytesMax - blockHeadBytes - len(c)
 	next = from
 	for next < len(p.IDs) && next-from < blockRowsMax {
 		head := 0
@@ -81,10 +81,10 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 		next++
 	}
 	w.flush()
-	dst = append(dst, 0, 0, 0, 0, blockVersion, byte(len(c.codes)-1))
+	dst = append(dst, 0, 0, 0, 0, blockVersion, byte(len(c)-1))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(next-from))
 	dst = binary.LittleEndian.AppendUint64(dst, p.IDs[from])
-	dst = append(append(append(dst, c.codes...), directory...), w.buf...)
+	dst = append(append(append(dst, c...), directory...), w.buf...)
 	binary.LittleEndian.PutUint32(dst[start:], blockCRC(name, dst[start:]))
 	return dst, next
 }
@@ -93,8 +93,8 @@ func blockCRC(name, block []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, block[4:])
 }
 
-// codes is how the ids and the columns of a block are coded.
-type codes struct{ codes []byte }
+// codes is how the ids and the columns of a block are coded, a byte each.
+type codes []byte
 
 // chooseCodes looks at rows from … to-1.
 func chooseCodes(p *engine.Page, from, to int) codes {
@@ -102,13 +102,13 @@ func chooseCodes(p *engine.Page, from, to int) codes {
 	for i := from + 1; i < to; i++ {
 		gaps[bits.Len64(p.IDs[i]-p.IDs[i-1]-1)]++
 	}
-	c := codes{codes: make([]byte, 1, 1+p.Width)}
-	c.codes[0] = byte(golombK(&gaps))
+	c := make(codes, 1, 1+p.Width)
+	c[0] = byte(golombK(&gaps))
 	for column := range p.Width {
-		c.codes = append(c.codes, columnCode(p, from, to, column))
+		c = append(c, columnCode(p, from, to, column))
 	}
-	for len(c.codes) > 1 && c.codes[len(c.codes)-1] == codeNone {
-		c.codes = c.codes[:len(c.codes)-1]
+	for len(c) > 1 && c[len(c)-1] == codeNone {
+		c = c[:len(c)-1]
 	}
 	return c
 }
@@ -135,11 +135,11 @@ func columnCode(p *engine.Page, from, to, column int) byte {
 func zigzag(v int64) uint64   { return uint64(v)<<1 ^ uint64(v>>63) }
 func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
 
-func (c *codes) putRow(w *bitWriter, p *engine.Page, i int, first bool) {
+func (c codes) putRow(w *bitWriter, p *engine.Page, i int, first bool) {
 	if !first {
-		w.putGolomb(p.IDs[i]-p.IDs[i-1]-1, uint(c.codes[0]))
+		w.putGolomb(p.IDs[i]-p.IDs[i-1]-1, uint(c[0]))
 	}
-	for column, code := range c.codes[1:] {
+	for column, code := range c[1:] {
 		v := p.Counts[i*p.Width+column]
 		switch {
 		case code == codeNone:
