@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -54,18 +55,16 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	return g, nil
 }
 
-// unlistedMax is above how many generations a store writes in its life.
-const unlistedMax = 1 << 32
-
 // goOnUnlisted is for a group of which not all could be listed: a damaged disk should
 // not keep all other rows from being served. What is there can be opened by its number,
 // or cannot, which who does so is told. Until the next start nothing is removed, as a
-// snapshot may name it, and no number is used that may be on disk. Store.mu is held.
+// snapshot may name it, and no number is used that may be on disk: the clock is ahead of
+// all that a store counts, or took from it at a start before. Store.mu is held.
 func (g *Group) goOnUnlisted(err error) {
 	g.store.cfg.Logger.Error("cold rows on disk cannot all be listed, and none is removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
 	g.mu.held++
-	g.store.mu.next += unlistedMax
+	g.store.aboveLocked(uint64(time.Now().UnixNano()))
 }
 
 // list reads which generations and pins are on disk. Store.mu is held.

@@ -462,6 +462,36 @@ func TestDamagedListOfGenerations(t *testing.T) {
 	}
 }
 
+// Nor is one used again that was written when they could not be listed before.
+func TestDamagedListAtTwoStarts(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	if err := s.db.Set(append(groupKey(keyGeneration, 1), 0), nil, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	var before *Generation
+	for range 3 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, fs)
+		g := mustGroup(t, s, 1)
+		n := mustWrite(t, g, syntheticRows(10))[0]
+		if before != nil {
+			if n.Number() == before.Number() {
+				t.Fatalf("generation %d is there twice", n.Number())
+			}
+			if _, err := g.Open(before.Number(), before.Sum()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before = n
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Many who wait for one block have it read once, and nobody waits past its end.
 func TestReadsAreShared(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
