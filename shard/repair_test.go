@@ -289,3 +289,40 @@ func TestNothingToRepairFrom(t *testing.T) {
 	}
 	mustWrite(t, all[1].Node, all[1].Keyspace("posts"), addTo(coldID(coldTestRows-1), 0, 1))
 }
+
+// A repair that is cut short leaves what there was; one that ends with the process
+// between the snapshot and opening it is whole at the next start, and loses nothing of
+// the log that the replica has acknowledged.
+func TestRepairOutlivesTheProcess(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.repairing.Store(true) // by this test
+	stuck := m.here()
+	g := m.shardOf(stuck.group.cfg.Group)
+	mustDo(t, m.cold.Drop(g.number))
+	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, 1))
+	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, -1))
+	eventually(t, "it is stuck and has the log", func() bool {
+		return stuck.fsm.Stuck() != nil && stuck.group.raft.LastIndex() >= all[0].here().fsm.Applied()
+	})
+	before, err := stuck.group.snaps.names()
+	mustDo(t, err)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.fetchSnapshot(gone, g, stuck.group, "n1.0"); err == nil {
+		t.Error("a cut stream is a snapshot")
+	}
+	if after, err := stuck.group.snaps.names(); err != nil || !slices.Equal(after, before) {
+		t.Errorf("snapshots %v, %v, had %v", after, err, before)
+	}
+	last := stuck.group.raft.LastIndex()
+	mustDo(t, m.fetchSnapshot(t.Context(), g, stuck.group, "n1.0"))
+	snapshot := stuck.group.snaps.newestIndex.Load()
+	m.stop()
+	m.start()
+	if got := m.here().group.raft.LastIndex(); snapshot >= last || got < last {
+		t.Errorf("the log ends at %d, it ended at %d; the snapshot is of %d", got, last, snapshot)
+	}
+	mustBeRepaired(t, all, m, stuck)
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
