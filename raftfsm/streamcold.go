@@ -210,7 +210,8 @@ func (l *loading) loadCarried(s *streamReader, payload []byte) error {
 }
 
 // settle freezes what was carried and is in memory, but for rows that share a segment
-// with hot ones.
+// with hot ones. On a full disk they stay there until there is room: a node that opens
+// its own snapshot has no other place for them.
 func (l *loading) settle() error {
 	if l.loose == 0 || l.cold == nil {
 		return nil
@@ -219,7 +220,7 @@ func (l *loading) settle() error {
 	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
 	l.table.Watch(carried)
 	rows, err := l.table.Freeze(l.cold, l.table.Watch(carried))
-	if err != nil {
+	if err != nil && !errors.Is(err, cold.ErrFull) {
 		return fmt.Errorf("cannot keep cold rows: %w", err)
 	}
 	l.moved += rows
