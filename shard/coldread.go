@@ -16,7 +16,8 @@ const (
 	// coldReadMax bounds a read of cold rows, which a disk answers in a fraction of a
 	// millisecond. Past it another replica is asked.
 	coldReadMax = 2 * time.Second
-	// coldAtOnce is how many rows of one page are read at once.
+	// coldAtOnce is how many rows of one page are read at once, and how many reads of
+	// cold rows are under way at another node.
 	coldAtOnce = 16
 )
 

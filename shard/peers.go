@@ -44,6 +44,7 @@ type peer struct {
 	standings *lane[standingAsked, standing]
 	confirm   *lane[uint32, confirmed]
 	reads     *lane[*remoteRead, readAnswer]
+	coldReads *lane[*remoteRead, readAnswer] // of rows that are to be read from disk there
 }
 
 // peer returns the lanes to a node, which are made when it is first asked.
@@ -71,6 +72,10 @@ func (n *Node) newPeer(node string) *peer {
 			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
 			Size: (*remoteRead).size,
 		}),
+		coldReads: newLane(laneConfig[*remoteRead, readAnswer]{
+			Send: n.sendReads(node), InFlight: coldAtOnce, Items: askQueueMax, Bytes: readsQueueBytes, CallItems: 1, CallBytes: readsInCallBytes,
+			Size: (*remoteRead).size,
+		}),
 	}
 }
 
@@ -82,6 +87,7 @@ func (n *Node) closePeers() {
 		p.standings.close()
 		p.confirm.close()
 		p.reads.close()
+		p.coldReads.close()
 	}
 	for _, g := range n.groups.Load().all {
 		g.forward.close()

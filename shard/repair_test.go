@@ -326,3 +326,38 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	mustBeRepaired(t, all, m, stuck)
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
 }
+
+// A node without a replica reads and writes cold rows of others. What needs none is
+// answered without waiting for what does.
+func TestColdRowsOfOtherNodes(t *testing.T) {
+	all := coldCluster(t)
+	m := &coldMember{t: t, dir: t.TempDir(), i: 4}
+	m.start()
+	mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: m.self()}}))
+	eventually(t, "it knows the keyspace", func() bool { return m.Keyspace("posts") != nil })
+	ks := m.Keyspace("posts")
+	checkCold(t, m.Node, ks, 1)
+	checkCold(t, m.Node, ks, 2) // of rows that are in memory by now
+	if n := countRows(t, m.Node, ks); n != coldTestRows {
+		t.Errorf("a scan gives %d rows", n)
+	}
+	r := all[0].here()
+	q := &remoteRead{group: r.group.cfg.Group, width: 4, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
+	if rows, err := r.rows(q, soon()); !errors.Is(err, errColdRows) {
+		t.Errorf("a read that does not wait: %v, %v", rows, err)
+	}
+	q.cold = true
+	if rows, err := r.rows(q, soon()); err != nil || rows[0] != 1 || rows[4] != 1 {
+		t.Errorf("one that waits: %v, %v", rows, err)
+	}
+	q.cold, q.keys = false, q.keys[:1]
+	if rows, err := r.rows(q, soon()); err != nil || rows[0] != 1 {
+		t.Errorf("one of memory: %v, %v", rows, err)
+	}
+	for _, want := range []*remoteRead{q, {group: 7, consistency: Linearizable, of: readFeeds, cold: true, keys: []uint64{1}}} {
+		got := parseRead(&wireReader{rest: appendRead(nil, want)})
+		if got.cold != want.cold || got.of != want.of || got.consistency != want.consistency {
+			t.Errorf("%+v became %+v", want, got)
+		}
+	}
+}
