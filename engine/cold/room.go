@@ -27,8 +27,12 @@ func (s *Store) hasRoom() bool {
 }
 
 // awaitRoom returns once there is room, or the store is to be closed. A write that
-// found none calls it, and is tried once more; others wait meanwhile.
+// found none calls it, and is tried once more; others wait meanwhile. Open does not
+// wait: who starts is told.
 func (s *Store) awaitRoom() {
+	if !s.opened.Load() {
+		return
+	}
 	s.cfg.Logger.Error("the disk is full: writes of cold rows wait for room", "dir", s.cfg.Dir, "bytes", roomMin)
 	tick := time.NewTicker(roomPoll)
 	defer tick.Stop()

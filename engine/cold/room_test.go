@@ -85,6 +85,17 @@ func TestWritesWaitForRoom(t *testing.T) {
 	}
 }
 
+// A node that starts on a full disk is told, and does not wait.
+func TestOpenOnAFullDisk(t *testing.T) {
+	files := newFailingFS(".log")
+	files.room = func() uint64 { return 0 }
+	files.failure.Store(&fs.PathError{Op: "create", Path: "cold", Err: syscall.ENOSPC})
+	_, err := Open(Config{Dir: "cold", FS: files, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { t.Error(err) }})
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Error(err)
+	}
+}
+
 // A disk that takes no more ends the process: Pebble would try without end or pause.
 func TestFilesThatCannotBeWritten(t *testing.T) {
 	files := newFailingFS(".sst")

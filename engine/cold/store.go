@@ -73,6 +73,7 @@ type Store struct {
 	closed  bool
 	closing chan struct{} // closed when Close begins, which is once
 	once    sync.Once
+	opened  atomic.Bool // by Open
 
 	flights singleflight.Group // one read of a block for all who wait for it
 	readers chan struct{}      // a token for each read under way
@@ -159,6 +160,7 @@ func Open(cfg Config) (*Store, error) {
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		return nil, fmt.Errorf("cannot open cold rows in %s: %w", cfg.Dir, err)
 	}
+	s.opened.Store(true)
 	return s, nil
 }
 
