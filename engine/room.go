@@ -129,8 +129,8 @@ func (t *Table) reshapeLocked(i, words int) {
 }
 
 // mustRebuild returns a segment of those rows, without a cold part, in the smallest
-// size that takes them. It tries larger sizes when the ids collide, which only ids made for
-// that purpose do.
+// size that takes them. It tries larger sizes when the ids collide, which only ids
+// made for that purpose do.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	id := first
 	if len(slots) > 0 {
