@@ -163,6 +163,7 @@ type AdminReplica struct {
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
 	Lag          uint64 `json:"lag"` // entries that the leader has applied and it has not
+	ColdDamaged  bool   `json:"cold_damaged,omitempty"`
 
 	Digest string         `json:"-"` // at AppliedIndex
 	Marks  []raftfsm.Mark `json:"-"`

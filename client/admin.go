@@ -55,7 +55,8 @@ type Replica struct {
 	Node         string `json:"node"`
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
-	Lag          uint64 `json:"lag"` // entries that the leader has applied and it has not
+	Lag          uint64 `json:"lag"`          // entries that the leader has applied and it has not
+	ColdDamaged  bool   `json:"cold_damaged"` // some of its rows on disk cannot be read
 }
 
 // GroupDigests is what the replicas of a group hold, to be compared.

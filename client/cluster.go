@@ -47,7 +47,10 @@ type Group struct {
 	SnapshotIndex uint64 `json:"snapshot_index"`
 	Digest        string `json:"digest"` // 16 hex digits, at AppliedIndex
 	Rows          uint64 `json:"rows"`
-	Bytes         uint64 `json:"bytes"` // of memory
+	Bytes         uint64 `json:"bytes"`        // of memory
+	ColdRows      uint64 `json:"cold_rows"`    // of Rows, on disk instead of in memory
+	ColdBytes     uint64 `json:"cold_bytes"`   // of disk
+	ColdDamaged   bool   `json:"cold_damaged"` // some of them cannot be read
 }
 
 // Keyspaces lists the keyspaces.

@@ -7,9 +7,8 @@ import "sync/atomic"
 
 // Apply applies ops in their order. If width is not 0 it fills rows, width
 // counts an op, with each op's row right after it, or with what an OpTake took. It
-// appends an Overflow for
-// each op that it refused to overflows and returns that; a refused op changes
-// nothing. Cells name columns below ColumnsMax; anything else is the caller's
+// appends an Overflow for each op that it refused to overflows and returns that; a
+// refused op changes nothing. Cells name columns below ColumnsMax; anything else is the caller's
 // fault and panics. It does not allocate but for new rows and overflows, and
 // where many rows of a segment have gone.
 //

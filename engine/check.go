@@ -26,7 +26,7 @@ func (t *Table) Check() error {
 		if s.rows == 0 && i < len(d.segs)-1 && s.cold == nil {
 			return fmt.Errorf("segment %d of %d is empty", i, len(d.segs))
 		}
-		coldParts += s.cold.parts(1)
+		coldParts += s.cold.parts()
 		rows += int64(n)
 		digest += sum
 	}

@@ -17,6 +17,15 @@ type memCold struct {
 	mu   sync.Mutex
 	made []*memGeneration
 	fail error // of the next reads and writes
+
+	// Called where the disk may take its time.
+	writing, reading, removing func()
+}
+
+func call(fn func()) {
+	if fn != nil {
+		fn()
+	}
 }
 
 var errGone = errors.New("the generation is gone")
@@ -29,6 +38,7 @@ type memGeneration struct {
 }
 
 func (m *memCold) Write(pages []*Page) ([]Generation, error) {
+	call(m.writing)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail != nil {
@@ -64,8 +74,11 @@ func (g *memGeneration) Width() int          { return g.page.Width }
 func (g *memGeneration) Bytes() (_, _ int64) { return 10, int64(8 * len(g.page.IDs)) }
 func (g *memGeneration) Retain()             { g.needed.Add(1) }
 func (g *memGeneration) Release() {
-	if g.needed.Add(-1) < 0 {
+	switch n := g.needed.Add(-1); {
+	case n < 0:
 		panic("released more often than retained")
+	case n == 0:
+		call(g.cold.removing)
 	}
 }
 
@@ -91,6 +104,7 @@ func (g *memGeneration) GetNow(id uint64, row []int64) error {
 }
 
 func (g *memGeneration) Load(first, last uint64, p *Page) error {
+	call(g.cold.reading)
 	for i, id := range g.page.IDs {
 		if id >= first && id <= last {
 			var row [ColumnsMax]int64
@@ -331,6 +345,95 @@ func TestFailedFreezeKeepsRowsInMemory(t *testing.T) {
 	var row [1]int64
 	if !tab.Get(ids[0], row[:]) || row[0] != 1 || tab.Stats().ColdRows != 0 {
 		t.Errorf("row %v, %+v", row, tab.Stats())
+	}
+}
+
+// Rows are deleted while they are on their way to disk, in a part of their segment
+// that is a segment of its own meanwhile: they stay deleted.
+func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
+	tab, ids := filled(t, 30_000)
+	cold := &memCold{}
+	freeze(t, tab, cold, 1)
+	second := tab.dir.Load().first(1)
+	last := tab.dir.Load().last(1)
+	apply := func(kind OpKind, ids []uint64) {
+		t.Helper()
+		ops := make([]Op, len(ids))
+		for i, id := range ids {
+			if ops[i] = (Op{ID: id, Kind: kind}); kind == OpAdd {
+				ops[i].Cells = []Cell{{0, 1}}
+			}
+		}
+		if _, err := tab.Apply(ops, 0, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var hot, more []uint64
+	for _, id := range ids {
+		if id >= second && id <= last {
+			hot, more = append(hot, id), append(more, id, id+1)
+		}
+	}
+	apply(OpDelete, hot) // the first segment owns their ids from here on
+	late := hot[len(hot)-100:]
+	apply(OpAdd, late)
+	cold.writing = func() {
+		segments := tab.Stats().Segments
+		apply(OpAdd, more)
+		if tab.Stats().Segments == segments {
+			t.Fatal("the segment was not divided")
+		}
+		apply(OpDelete, more)
+	}
+	if _, err := tab.Freeze(cold, []uint64{0}); err != nil {
+		t.Fatal(err)
+	}
+	var row [1]int64
+	if !tab.Get(late[0], row[:]) || row[0] != 0 {
+		t.Errorf("a deleted row is %v", row)
+	}
+	if err := tab.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Neither the writer nor who waits for it waits for the disk where rows move: not
+// for what is read, nor for what is removed.
+func TestMovingRowsHoldsNobodyUp(t *testing.T) {
+	tab, ids := filled(t, 25_000)
+	cold := &memCold{}
+	freeze(t, tab, cold, 1)
+	calls := 0
+	free := func(lock *sync.Mutex) {
+		if calls++; !lock.TryLock() {
+			t.Error("the disk is used under a lock")
+			return
+		}
+		lock.Unlock()
+	}
+	looked := tab
+	cold.reading = func() { free(&looked.writing); free(&looked.mu.Mutex) }
+	cold.removing = cold.reading
+	if _, err := tab.Apply([]Op{{ID: ids[3], Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := tab.Freeze(cold, []uint64{0}); n == 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, _, err := tab.Warm(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if calls != 8 { // a read and a removal each, of two locks
+		t.Errorf("%d locks were looked at", calls)
+	}
+	freeze(t, tab, cold, 1)
+	looked = reloaded(t, tab)
+	if _, _, err := tab.Warm(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	looked.Close()
+	if calls != 12 {
+		t.Errorf("%d locks were looked at with those of Close", calls)
 	}
 }
 

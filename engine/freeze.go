@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// This file moves rows out of memory and back, a segment at a time and beside the
-// writer. Rows that are written while their segment is on its way stay in memory
-// over the cold ones. What moves when changes no answer, nor rows or digest.
+// This file moves rows out of memory, a segment at a time and beside the writer.
+// Rows that are written while their segment is on its way stay in memory over the
+// cold ones. What moves when changes no answer, nor rows or digest.
 
 const (
 	// foldShare is how many rows a segment has in memory, as a share of its cold
@@ -98,7 +98,9 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 		}
 	}
 	for _, f := range leaving {
-		if t.replaceFrozen(f) {
+		unneeded, replaced := t.replaceFrozen(f)
+		unneeded.release() // which may wait for the disk, and so holds up nobody here
+		if replaced {
 			rows += len(f.page.IDs)
 		}
 	}
@@ -134,47 +136,48 @@ func (t *Table) leaving(firsts []uint64) []*frozen {
 
 // replaceFrozen puts a segment in the place of one whose rows are cold now, with
 // only those in memory that were written since it was captured. It returns false
-// if the segment was divided, joined or frozen meanwhile.
-func (t *Table) replaceFrozen(f *frozen) bool {
+// if the segment was divided, joined or frozen meanwhile; and the part, nil for
+// none, that is the caller's to release.
+func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
 	t.writing.Lock() // Apply has rows in memory that it is about to use
 	defer t.writing.Unlock()
 	t.mu.Lock()
 	defer t.unlock()
+	var made *coldPart
+	if f.generation != nil {
+		made = &coldPart{f.generation, f.first, f.last}
+	}
 	d := t.dir.Load()
 	i := d.find(f.first)
 	now := d.segs[i].Load()
 	if d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold {
-		if f.generation != nil {
-			f.generation.Release()
-		}
-		return false
+		return made, false
 	}
-	n := t.mustRebuild(now, f.s.changed(now, f.generation != nil), now.words(), f.first, f.last)
-	t.coldParts.Add(now.cold.parts(-1))
-	if f.generation != nil {
-		n.cold = &coldPart{f.generation, f.first, f.last}
+	n := t.mustRebuild(now, f.s.changed(now, made != nil), now.words(), f.first, f.last)
+	n.cold = made
+	t.coldParts.Add(-now.cold.parts())
+	if made != nil {
 		t.addColdLocked(f.last)
 	}
 	d.segs[i].Store(n)
-	if f.s.cold == nil {
-		var zeros [ColumnsMax]int64
-		for _, id := range now.gone(f.s) {
-			t.insertLocked(id, zeros[:], 1)
-		}
-	}
-	if n.rows == 0 && n.cold == nil && i < len(d.segs)-1 {
+	t.hideGoneLocked(f, now)
+	if n.rows == 0 && made == nil && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
 	}
-	now.cold.release()
-	return true
+	return now.cold, true
 }
 
-// parts is n for a part on disk, 0 for none.
-func (c *coldPart) parts(n int64) int64 {
-	if c.onDisk() {
-		return n
+// hideGoneLocked stores rows of zeros for those that are cold now and were deleted
+// from the segment since it was captured. Where it had a cold part such rows are
+// there already, unless a part of it was a segment of its own for a time.
+func (t *Table) hideGoneLocked(f *frozen, now *segment) {
+	if f.generation == nil {
+		return
 	}
-	return 0
+	var zeros [ColumnsMax]int64
+	for _, id := range now.gone(f.s) {
+		t.insertLocked(id, zeros[:], 1)
+	}
 }
 
 // changed returns the slots of now, a later state of the segment, whose rows s
@@ -215,95 +218,4 @@ func (s *segment) gone(before *segment) []uint64 {
 		}
 	})
 	return ids
-}
-
-// Warm brings the rows of so many segments, from an id on, back into memory, and
-// returns the id to go on from, and false when there are none left.
-func (t *Table) Warm(from uint64, segments int) (next uint64, more bool, err error) {
-	for n := 0; n < segments; {
-		first, part := t.nextCold(from)
-		if part == nil {
-			return 0, false, nil
-		}
-		if err := t.warmPart(part); err != nil {
-			return 0, false, fmt.Errorf("cannot warm rows from %d on: %w", first, err)
-		}
-		if part.last == 1<<64-1 {
-			return 0, false, nil
-		}
-		from = part.last + 1
-		n++
-	}
-	return from, true, nil
-}
-
-// nextCold returns the first cold part with ids from from on.
-func (t *Table) nextCold(from uint64) (first uint64, part *coldPart) {
-	d := t.dir.Load()
-	for i := d.find(from); i < len(d.segs); i++ {
-		if s := d.segs[i].Load(); s.cold.onDisk() && s.cold.last >= from {
-			return d.first(i), s.cold
-		}
-	}
-	return 0, nil
-}
-
-// warmPart holds writes off while it reads a part.
-func (t *Table) warmPart(part *coldPart) error {
-	t.writing.Lock()
-	defer t.writing.Unlock()
-	if t.coldAt(part) == nil {
-		return nil // frozen anew meanwhile, or warm
-	}
-	p := Page{Width: part.generation.Width()}
-	if err := part.generation.Load(part.first, part.last, &p); err != nil {
-		return err
-	}
-	t.mu.Lock()
-	defer t.unlock()
-	for i, id := range p.IDs {
-		at := t.locate(id)
-		if !at.s.covers(id) || at.s.find(at.p) < 0 {
-			row := t.mu.row[:]
-			clear(row[copy(row, p.Row(i)):])
-			t.warmLocked(id, row)
-		}
-	}
-	// The rows may have divided the segment.
-	for s := t.coldAt(part); s != nil; s = t.coldAt(part) {
-		t.uncoverLocked(s)
-	}
-	return nil
-}
-
-// coldAt returns the first segment that has a piece of the part.
-func (t *Table) coldAt(part *coldPart) *segment {
-	d := t.dir.Load()
-	for i := d.find(part.first); i < len(d.segs) && d.first(i) <= part.last; i++ {
-		if s := d.segs[i].Load(); s.cold != nil && s.cold.generation == part.generation {
-			return s
-		}
-	}
-	return nil
-}
-
-// uncoverLocked replaces a segment all of whose rows are in memory by one without a
-// cold part, and without the rows of zeros.
-func (t *Table) uncoverLocked(s *segment) {
-	d := t.dir.Load()
-	i := d.find(s.cold.first)
-	var slots []slotID
-	var row [ColumnsMax]int64
-	s.each(func(slot int, id uint64) {
-		if s.load(slot, row[:]); row != [ColumnsMax]int64{} {
-			slots = append(slots, slotID{id, int32(slot)})
-		}
-	})
-	t.coldParts.Add(-1)
-	s.cold.release()
-	if len(slots) == 0 && i < len(d.segs)-1 {
-		t.dir.Store(d.without(i))
-		return
-	}
-	d.segs[i].Store(t.mustRebuild(s, slots, s.words(), d.first(i), d.last(i)))
 }

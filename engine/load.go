@@ -74,10 +74,20 @@ func (t *Table) Adopt(rows int64, digest uint64) {
 // Close releases what the table holds of cold rows. Nobody may write to it, freeze
 // or warm any more; reads of cold rows may fail from then on.
 func (t *Table) Close() {
+	for _, part := range t.cold() {
+		part.release()
+	}
+}
+
+// cold returns the cold parts of all segments.
+func (t *Table) cold() (parts []*coldPart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	for i := range d.segs {
-		d.segs[i].Load().cold.release()
+		if part := d.segs[i].Load().cold; part != nil {
+			parts = append(parts, part)
+		}
 	}
+	return parts
 }

@@ -118,7 +118,7 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 	left := t.mustRebuild(s, slots[:at], s.words(), d.first(i), start-1)
 	right := t.mustRebuild(s, slots[at:], s.words(), start, d.last(i))
 	if left.cold, right.cold = s.cold.split(start); left.cold != nil && right.cold != nil {
-		t.coldParts.Add(s.cold.parts(1))
+		t.coldParts.Add(s.cold.parts())
 	}
 	t.dir.Store(d.with(i, left, start, right))
 }
@@ -133,8 +133,8 @@ func (t *Table) reshapeLocked(i, words int) {
 }
 
 // mustRebuild returns a segment of those rows, without a cold part, in the smallest
-// size that takes them. It tries larger sizes when the ids collide, which only ids made for
-// that purpose do.
+// size that takes them. It tries larger sizes when the ids collide, which only ids
+// made for that purpose do.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	id := first
 	if len(slots) > 0 {

@@ -165,10 +165,10 @@ func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
 			over.add(id, is[:over.Width])
 		}
 	})
-	if now != f.s && now.cold == nil { // what is not there is gone
+	if now != f.s { // what is not there any more, nor was sealed before, is gone
 		clear(is[:])
 		for _, id := range p.IDs {
-			if !now.covers(id) || now.find(now.place(id)) < 0 {
+			if !now.cold.mayHave(id) && (!now.covers(id) || now.find(now.place(id)) < 0) {
 				over.add(id, is[:over.Width])
 			}
 		}

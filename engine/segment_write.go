@@ -10,8 +10,8 @@ func (s *segment) openSeq()  { s.seq.Add(1) }
 func (s *segment) closeSeq() { s.seq.Add(1) }
 
 // insert stores a row that is not there and has a count other than zero, or hides
-// a cold row. It
-// returns false, with nothing changed, when neither bucket can be given room.
+// a cold row. It returns false, with nothing changed, when neither bucket can be
+// given room.
 func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
 	slot := s.emptyIn(p.first)

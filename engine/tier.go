@@ -85,6 +85,14 @@ func (c *coldPart) release() {
 	}
 }
 
+// parts is 1 for a part on disk, 0 for another or none.
+func (c *coldPart) parts() int64 {
+	if c.onDisk() {
+		return 1
+	}
+	return 0
+}
+
 // split divides the part of a segment, nil for none, at an id. The segment's count
 // of the generation is the left part's, if there is one.
 func (c *coldPart) split(start uint64) (left, right *coldPart) {

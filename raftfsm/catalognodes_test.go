@@ -271,3 +271,12 @@ func TestCatalogIsFollowed(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// Rows leave memory only once no node is left that could not read a snapshot of them.
+func TestColdRowsComeWithTheClusterVersion(t *testing.T) {
+	for version, want := range map[int]bool{firstClusterVersion: false, versionOfKinds: false, versionOfColdRows: true, versionOfColdRows + 1: true} {
+		if got := (&CatalogView{ClusterVersion: version}).ColdRows(); got != want {
+			t.Errorf("in version %d: %v", version, got)
+		}
+	}
+}

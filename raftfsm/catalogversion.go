@@ -3,11 +3,16 @@ package raftfsm
 import "math"
 
 // ClusterVersionMax is the highest cluster version that this program speaks.
-const ClusterVersionMax = 2
+const ClusterVersionMax = 3
 
 // versionOfKinds is the cluster version from which on there are keyspaces of other
 // kinds than counters: a program before it would take their entries for damage.
 const versionOfKinds = 2
+
+// versionOfColdRows is the cluster version from which on rows leave memory: a program
+// before it would take a snapshot that carries cold rows for damage, be it its own
+// of before or one that another node sends it.
+const versionOfColdRows = 3
 
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
@@ -47,6 +52,9 @@ func (v *CatalogView) Takes(kind string) bool {
 	known, ok := KindOf(kind)
 	return ok && (known == KindCounters || v.ClusterVersion >= versionOfKinds)
 }
+
+// ColdRows reports whether the cluster version allows rows to leave memory.
+func (v *CatalogView) ColdRows() bool { return v.ClusterVersion >= versionOfColdRows }
 
 // VersionMax returns the highest cluster version that all nodes speak, which is
 // ClusterVersion when there is no node.

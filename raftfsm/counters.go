@@ -12,14 +12,16 @@ import (
 )
 
 // Counters is the state machine of one shard of a counter keyspace. Its methods
-// but Table, Freeze, Seal and Warm are Machine's.
+// but Table, Carried, Close and those of tier.go are Machine's.
 type Counters struct {
 	machine
 	table atomic.Pointer[engine.Table] // replaced whole by Restore
 	// tiering is held while rows move out of memory or back or are sealed, and by
 	// Restore while it replaces the table.
 	tiering sync.Mutex
-	cold    *cold.Group // where rows of table may be too; nil for nowhere
+	closed  bool          // under tiering
+	cold    *cold.Group   // where rows of table may be too; nil for nowhere
+	carried atomic.Uint64 // see Carried
 }
 
 var _ raft.BatchingFSM = (*Counters)(nil)
@@ -31,7 +33,10 @@ func NewCounters() *Counters { return NewCountersOver(nil) }
 // memory, which is this replica's own affair. rows may be nil.
 func NewCountersOver(rows *cold.Group) *Counters {
 	c := &Counters{cold: rows}
-	c.init(KindCounters, func() contents { return newCounts(rows) }, func(held contents) { c.replace(held.(*counts).table) })
+	c.init(KindCounters, func() contents { return newCounts(rows) }, func(held contents) {
+		c.replace(held.(*counts).table)
+		c.carried.Store(held.(*counts).moved)
+	})
 	return c
 }
 
@@ -43,6 +48,21 @@ func (c *Counters) replace(table *engine.Table) {
 		was.Close()
 	}
 }
+
+// Close ends what moves rows out of memory and lets go of those that are not there:
+// for a replica whose raft has stopped. Reads of cold rows may fail from then on.
+func (c *Counters) Close() {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	if !c.closed {
+		c.closed = true
+		c.Table().Close()
+	}
+}
+
+// Carried returns how many rows the newest Restore has moved out of memory, once: the
+// snapshot that it was of carries them, and is as large.
+func (c *Counters) Carried() uint64 { return c.carried.Swap(0) }
 
 // Table returns the rows as they are now. Restore replaces it, so a caller
 // asks again for each request.
@@ -57,6 +77,7 @@ type counts struct {
 	cold    *cold.Group // where rows of table may be too; nil for nowhere
 	batch   batch
 	loading *loading // nil but from the first section of rows to the end
+	moved   uint64   // rows that loading has moved out of memory
 }
 
 func newCounts(rows *cold.Group) *counts { return &counts{table: engine.New(), cold: rows} }
@@ -102,6 +123,7 @@ func (c *counts) loaded(told streamTotals) error {
 		return nil
 	}
 	err := c.loading.end(told)
+	c.moved = uint64(c.loading.moved)
 	c.loading = nil
 	return err
 }

@@ -5,7 +5,9 @@
 // groups are to be, and the cluster version.
 //
 // A state machine sees its log and nothing else: no clock, no random number,
-// no file. Replicas that applied the same entries have equal state.
+// no file but that of rows which it moved out of memory itself. Replicas that applied
+// the same entries have equal state. One that cannot read such rows is stuck: it
+// applies nothing more, and is to be restored from what another has.
 //
 // An entry that was committed and cannot be read means a damaged log or a
 // version that must not have been run. Going on would make this replica differ

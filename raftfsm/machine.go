@@ -1,8 +1,8 @@
 package raftfsm
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,6 +34,9 @@ type Machine interface {
 	State() State
 	// Bytes returns the memory of what is held.
 	Bytes() uint64
+	// Stuck returns why this replica applies no more entries, nil while it does. It
+	// is an ErrStuck.
+	Stuck() error
 	// Marks returns the newest marks of this replica, by index. They begin anew
 	// with Restore.
 	Marks() []Mark
@@ -46,55 +49,11 @@ type State struct {
 	engine.Stats
 }
 
-// contents is what a shard of one kind holds. Its methods but stats are raft's
-// goroutine's, and the owner's who builds one from a snapshot.
-type contents interface {
-	// begin forgets the ops of the entry before.
-	begin()
-	// decode takes a request's ops behind those that it has of the entry, and
-	// returns how many. clocked says whether the entry stamped a time before it.
-	decode(id *RequestID, p []byte, clocked bool) (ops int, err error)
-	// void makes the last ops ones that change nothing and answer what is there.
-	void(ops int)
-	// apply applies what was taken, at a time of the log in Unix milliseconds. It
-	// fills rows, width counts an op, and returns the ops that it refused, rising.
-	// An error says that rows outside of memory could not be read, and ends the
-	// replica.
-	apply(now int64, width int, rows []int64) ([]engine.Overflow, error)
-
-	digest() uint64
-	stats() engine.Stats // from any goroutine
-	capture() captured
-	// load adds a section of a snapshot, that came behind one of kind last, with
-	// those behind it in s that belong to it.
-	load(s *streamReader, kind, last byte, p []byte) error
-	// loaded ends a snapshot, of which that is told.
-	loaded(told streamTotals) error
-	// dispose lets go of what is held outside of memory, and comes last.
-	dispose()
-}
-
-// captured is contents as they were at one moment, while entries go on.
-type captured interface {
-	// carried is what a stream with cold rows is longer by when it carries them, -1
-	// for one without.
-	carried() int64
-	write(*streamWriter) error
-	// keep has what was written, and is outside of the stream, kept for as long as
-	// there is a snapshot of that name.
-	keep(snapshot string) error
-	rows() uint64
-	digest() uint64
-	release()
-}
-
-// inMemory is of contents that are all in memory, and in their snapshots.
-type inMemory struct{}
-
-func (inMemory) loaded(streamTotals) error { return nil }
-func (inMemory) dispose()                  {}
-func (inMemory) carried() int64            { return -1 }
-func (inMemory) keep(string) error         { return nil }
+// ErrStuck is returned by a replica that applies no more entries, because cold rows
+// that it needs cannot be read. What it holds stays as the last entry left it, or is
+// nothing if its own snapshot names such rows. It takes no snapshots and answers no
+// proposals until Restore gives it what another replica has.
+var ErrStuck = errors.New("the replica applies no more entries")
 
 // machine is what the state machines of all kinds share: the log's index and
 // time, the memory of requests, the turn of decoding, judging and applying.
@@ -106,6 +65,8 @@ type machine struct {
 	// applied is the index of the last entry of which everything is held. It
 	// rises, and only raft's goroutine moves it.
 	applied atomic.Uint64
+
+	stuck atomic.Pointer[EntryError] // nil while entries are applied; raft's goroutine moves it
 
 	mu struct {
 		sync.Mutex
@@ -162,6 +123,19 @@ func (r *Result) Outcome(request int) Outcome {
 
 // Applied is Machine's.
 func (m *machine) Applied() uint64 { return m.applied.Load() }
+
+// Stuck is Machine's.
+func (m *machine) Stuck() error {
+	if err := m.stuck.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// stickAt applies nothing any more, from an entry on.
+func (m *machine) stickAt(index uint64, err error) {
+	m.stuck.Store(&EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
+}
 
 // LogTime is Machine's.
 func (m *machine) LogTime() time.Time { return time.UnixMilli(m.seen.logTime.Load()) }
@@ -234,11 +208,14 @@ func (m *machine) Apply(entry *raft.Log) any {
 }
 
 // ApplyBatch applies committed entries and answers a *Result for each entry of
-// ops, nil for changes of the group's members.
+// ops, nil for changes of the group's members, and an ErrStuck for what it does not
+// apply.
 func (m *machine) ApplyBatch(entries []*raft.Log) []any {
 	answers := make([]any, len(entries))
 	for i, entry := range entries {
-		if entry.Type == raft.LogCommand {
+		if err := m.Stuck(); err != nil {
+			answers[i] = err
+		} else if entry.Type == raft.LogCommand {
 			answers[i] = m.apply(entry)
 		} else {
 			m.advance(entry.Index)
@@ -247,7 +224,7 @@ func (m *machine) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-func (m *machine) apply(entry *raft.Log) *Result {
+func (m *machine) apply(entry *raft.Log) any {
 	kind, width, sections, err := openEntry(entry.Data)
 	if err == nil && kind != byte(m.kind) {
 		err = fmt.Errorf("%w: kind %d in a group of %s", errEntry, kind, m.kind)
@@ -265,7 +242,9 @@ func (m *machine) apply(entry *raft.Log) *Result {
 	}
 	m.whole.Lock()
 	if r.Overflows, err = m.held.apply(m.once.now, width, r.Rows); err != nil {
-		panic(&EntryError{Index: entry.Index, Err: err})
+		m.whole.Unlock()
+		m.stickAt(entry.Index, err)
+		return m.Stuck()
 	}
 	m.advance(entry.Index)
 	m.marks.note(entry.Index, m.held.digest)
@@ -277,53 +256,4 @@ func (m *machine) apply(entry *raft.Log) *Result {
 		r.outcomes = slices.Clone(m.requests.outcomes)
 	}
 	return r
-}
-
-// Snapshot captures the state between two entries; raft persists it while
-// entries go on being applied.
-func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
-	return &machineSnapshot{kind: m.kind, index: m.applied.Load(), once: m.once.capture(), held: m.held.capture()}, nil
-}
-
-type machineSnapshot struct {
-	kind  Kind
-	index uint64
-	once  *onceView
-	held  captured
-}
-
-// Persist streams the snapshot to sink. It names the generations of cold rows, and
-// has them kept for as long as there is a snapshot of the sink's name. The caller
-// closes or cancels the sink on an error, as raft does.
-func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeShard(sink, s.kind, s.index, s.held, s.once); err != nil {
-		return err
-	}
-	if err := s.held.keep(sink.ID()); err != nil {
-		return err
-	}
-	return sink.Close()
-}
-
-func (s *machineSnapshot) Release() { s.held.release() }
-
-// Restore replaces the state by a snapshot's. On an error the state stays what
-// it was.
-func (m *machine) Restore(snapshot io.ReadCloser) error {
-	defer snapshot.Close()
-	held := m.make()
-	index, once, err := readShard(snapshot, m.kind, held)
-	if err != nil {
-		held.dispose()
-		return fmt.Errorf("cannot restore %s: %w", m.kind, err)
-	}
-	m.whole.Lock()
-	defer m.whole.Unlock()
-	m.held = held
-	m.show(held)
-	m.marks = marks{}
-	m.once = once
-	m.tellSeen()
-	m.advance(index)
-	return nil
 }

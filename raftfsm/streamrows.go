@@ -86,3 +86,18 @@ func parseRows(p []byte, page *engine.Page, overCold bool) error {
 	}
 	return nil
 }
+
+// loadRows adds a section of rows to a table that holds only smaller keys.
+func loadRows(table *engine.Table, p []byte, page *engine.Page) error {
+	if err := parseRows(p, page, false); err != nil {
+		return err
+	}
+	return loadPage(table, page)
+}
+
+func loadPage(table *engine.Table, page *engine.Page) error {
+	if err := table.Load(page); err != nil {
+		return fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	return nil
+}

@@ -1,37 +1,84 @@
 package raftfsm
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+)
 
 // freezeSegmentsMax is how many segments become generations with one sync: some
 // 160,000 rows, of which copies are in memory meanwhile.
 const freezeSegmentsMax = 16
 
-// Freeze moves rows out of memory that old says may go, by the range of their keys,
-// and that were not written to since the call before; and writes out anew what has
-// changed of those that are cold. It goes on until nothing is left, proceed says
-// no, or on an error. It returns how many rows it wrote.
-func (c *Counters) Freeze(old func(first, last uint64) bool, proceed func() bool) (rows int, err error) {
-	if c.cold == nil {
+// Idle is segments that may leave memory, those of the least keys first.
+type Idle struct {
+	table  *engine.Table
+	firsts []uint64 // of the keys of each
+}
+
+// Segments is how many there are.
+func (i *Idle) Segments() int { return len(i.firsts) }
+
+// Watch returns the segments that old says may go, by the range of their keys, and that
+// were not written to since the call before; and those that are cold of which many rows
+// have changed.
+func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	i := &Idle{table: c.Table()}
+	if c.cold != nil && !c.closed {
+		i.firsts = i.table.Watch(old)
+	}
+	return i
+}
+
+// FreezeSome moves the rows of the first segments, no more than that many, out of memory,
+// or writes them out anew, with one sync. They are idle no more, also on an error. It returns how many
+// rows it wrote. An error that is cold.ErrDamaged says that rows which are on disk
+// alone cannot be read.
+func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
+	n := min(len(idle.firsts), segments, freezeSegmentsMax)
+	some := idle.firsts[:n]
+	idle.firsts = idle.firsts[n:]
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	if c.Table() != idle.table || c.closed { // it was restored, and is looked at anew
 		return 0, nil
 	}
-	c.tiering.Lock()
-	table := c.Table()
-	idle := table.Watch(old)
-	c.tiering.Unlock()
-	for len(idle) > 0 && proceed() {
-		n := min(len(idle), freezeSegmentsMax)
-		c.tiering.Lock()
-		wrote := 0
-		if c.Table() == table { // else it was restored, and is looked at anew
-			wrote, err = table.Freeze(c.cold, idle[:n])
-		}
-		c.tiering.Unlock()
-		if err != nil {
-			return rows, fmt.Errorf("cannot move rows out of memory: %w", err)
-		}
-		rows, idle = rows+wrote, idle[n:]
+	to := writes{Cold: c.cold}
+	if rows, err = idle.table.Freeze(&to, some); to.failed {
+		err = errors.New(err.Error())
+	}
+	if err != nil {
+		return rows, fmt.Errorf("cannot move rows out of memory: %w", err)
 	}
 	return rows, nil
+}
+
+// Freeze is Watch, and FreezeSome until nothing is left, proceed says no, or on an
+// error.
+func (c *Counters) Freeze(old func(first, last uint64) bool, proceed func() bool) (rows int, err error) {
+	for idle := c.Watch(old); idle.Segments() > 0 && proceed(); {
+		some, err := c.FreezeSome(idle, idle.Segments())
+		if rows += some; err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+// writes is where rows go. It tells rows that could not be written, and are in memory,
+// from those that are on disk alone and could not be read.
+type writes struct {
+	engine.Cold
+	failed bool
+}
+
+func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
+	made, err := w.Cold.Write(pages)
+	w.failed = err != nil
+	return made, err
 }
 
 // Seal packs the rows of one segment tighter in memory: the next from a key on that
@@ -41,6 +88,9 @@ func (c *Counters) Freeze(old func(first, last uint64) bool, proceed func() bool
 func (c *Counters) Seal(from uint64) (rows int, next uint64, more bool) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
+	if c.closed {
+		return 0, 0, false
+	}
 	return c.Table().Seal(from)
 }
 
@@ -49,5 +99,8 @@ func (c *Counters) Seal(from uint64) (rows int, next uint64, more bool) {
 func (c *Counters) Warm(from uint64) (next uint64, more bool, err error) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
+	if c.closed {
+		return 0, false, nil
+	}
 	return c.Table().Warm(from, freezeSegmentsMax)
 }

@@ -122,6 +122,7 @@ func (g *group) openSnapshot(kind raftfsm.Kind) (*Snapshot, error) {
 	}
 	facts, err := raftfsm.VisitSnapshot(checked, kind, raftfsm.SnapshotVisitor{})
 	if err := errors.Join(err, checked.Close()); err != nil {
+		g.noteColdDamage(metas[0].Index, err)
 		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
 	}
 	state, bytes, err := g.openCarried(metas[0].ID)

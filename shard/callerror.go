@@ -67,6 +67,7 @@ var callCodes = []struct {
 	{14, errNoMethod},
 	{15, errCallTooLarge},
 	{16, ErrBadToken},
+	{17, errColdRows},
 }
 
 // callError is an error that a handler returned on another node. It is

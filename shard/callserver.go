@@ -55,13 +55,14 @@ type callHandler func(ctx context.Context, request []byte) ([]byte, error)
 // for all of them in Stop.
 type callServer struct {
 	grpc     *grpc.Server
-	handlers map[string]callHandler // by full method; not changed once serve runs
-	slots    chan struct{}          // a token for each handler that runs
-	held     atomic.Int64           // bytes of their requests
+	handlers map[string]callHandler   // by full method; not changed once serve runs
+	streams  map[string]streamHandler // likewise
+	slots    chan struct{}            // a token for each handler that runs
+	held     atomic.Int64             // bytes of their requests
 }
 
 func newCallServer() *callServer {
-	s := &callServer{handlers: make(map[string]callHandler), slots: make(chan struct{}, handlersMax)}
+	s := &callServer{handlers: make(map[string]callHandler), streams: make(map[string]streamHandler), slots: make(chan struct{}, handlersMax)}
 	s.grpc = grpc.NewServer(
 		grpc.UnknownServiceHandler(s.receive),
 		grpc.ForceServerCodecV2(callCodec{}),
@@ -109,6 +110,9 @@ func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	var request callRequest
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
+	}
+	if handle := s.streams[method]; handle != nil {
+		return s.stream(handle, request.body, stream)
 	}
 	body, err := s.answer(stream.Context(), method, request.body)
 	return stream.SendMsg(&callAnswer{body: body, err: err})

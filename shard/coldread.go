@@ -16,7 +16,8 @@ const (
 	// coldReadMax bounds a read of cold rows, which a disk answers in a fraction of a
 	// millisecond. Past it another replica is asked.
 	coldReadMax = 2 * time.Second
-	// coldAtOnce is how many rows of one page are read at once.
+	// coldAtOnce is how many rows of one page are read at once, and how many reads of
+	// cold rows are under way at another node.
 	coldAtOnce = 16
 )
 
@@ -71,15 +72,14 @@ func (r *replica) coldFailure(table *engine.Table, err error) error {
 	case errors.Is(err, cold.ErrBusy):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
 	case errors.Is(err, cold.ErrDamaged) && r.table(raftfsm.TableCounts) == table:
-		r.damaged.Store(true)
-		r.group.cfg.Logger.Error("cold rows of this replica cannot be read; others are asked", "group", r.group.cfg.Group, "err", err)
+		r.noteDamage(err)
 	}
 	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
 }
 
 // warm reads the cold rows that a write needs, before it is proposed, so that Apply
 // finds them in the cache and nobody else waits for the disk. A write that needs
-// rows which cannot be read is not proposed: applying it would end the process.
+// rows which cannot be read is not proposed: this node could not apply it.
 func (n *Node) warm(w *Write, groups []*counterGroup) error {
 	if groups[0].kind != raftfsm.KindCounters { // others have no cold rows
 		return nil
@@ -87,8 +87,8 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 	var byShard [][]uint64
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
-		r, err := groups[s].led()
-		if err != nil || !r.table(raftfsm.TableCounts).MayBeCold(key) {
+		r := groups[s].replica.Load()
+		if r == nil || !r.table(raftfsm.TableCounts).MayBeCold(key) {
 			continue
 		}
 		if byShard == nil {
@@ -97,7 +97,10 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 		byShard[s] = append(byShard[s], key)
 	}
 	for s, keys := range byShard {
-		if r := groups[s].replica.Load(); r != nil && len(keys) > 0 {
+		if len(keys) == 0 {
+			continue
+		}
+		if r, err := groups[s].led(); err == nil { // others are warm at their leader
 			if err := r.warm(keys, w.Deadline); err != nil {
 				return err
 			}
@@ -114,21 +117,31 @@ func (r *replica) warm(keys []uint64, deadline time.Time) error {
 	return err
 }
 
-// warmSection is warm for a section that another node forwards.
-func (r *replica) warmSection(section []byte, deadline time.Time) error {
-	fsm, ok := r.fsm.(*raftfsm.Counters)
-	if !ok || !fsm.Table().MayBeCold(0) {
-		return nil
+// findCold returns a visitor that appends to keys those whose rows may be cold, and
+// does what another does.
+func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
+	table := r.table(raftfsm.TableCounts)
+	if r.group.cfg.Cold == nil || !table.MayBeCold(0) {
+		return other
 	}
-	var keys []uint64
-	_, err := raftfsm.CheckSection(raftfsm.KindCounters, section, raftfsm.SectionVisitor{Op: func(_ Table, key uint64, _ *engine.Op) error {
-		if fsm.Table().MayBeCold(key) {
-			keys = append(keys, key)
+	check := other.Op
+	other.Op = func(of Table, key uint64, op *engine.Op) error {
+		if table.MayBeCold(key) {
+			*keys = append(*keys, key)
 		}
-		return nil
-	}})
-	if err != nil || len(keys) == 0 {
-		return err
+		if check == nil {
+			return nil
+		}
+		return check(of, key, op)
 	}
-	return r.warm(keys, deadline)
+	return other
+}
+
+// has reports whether there is a row other than zeros, or it cannot be told.
+func (r *replica) has(of Table, key uint64) bool {
+	var row [engine.ColumnsMax]int64
+	if !r.table(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], time.Now().Add(coldReadMax)) != nil {
+		return true
+	}
+	return row != [engine.ColumnsMax]int64{}
 }

@@ -8,23 +8,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
 )
 
-const (
-	// coldQuietMax is for how long nobody may have written to a segment that is
-	// frozen, unless ColdAfter is less: rows that are written to are not cold,
-	// however old.
-	coldQuietMax = time.Minute
-	coldQuietMin = 200 * time.Millisecond
-	// coldSnapshotShare is how many of a shard's rows, as a share, leave memory before
-	// a snapshot is taken for that. It writes those that stay: so often that is
-	// little.
-	coldSnapshotShare = 8
-	// coldAhead is how far in the future an id's time may lie. What lies further
-	// carries no time of this layout, and is old.
-	coldAhead = 24 * time.Hour
-)
+// coldAhead is how far in the future an id's time may lie. What lies further
+// carries no time of this layout, and is old.
+const coldAhead = 24 * time.Hour
 
 // ColdAfterDefault is when a row is cold by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
@@ -142,95 +130,4 @@ func (n *Node) openCold() error {
 		n.coldStore.Store(n.cold)
 	}
 	return err
-}
-
-// runCold moves rows out of memory once they are old and nobody writes to them, and
-// at the memory limit those that are not old too. Open starts it, Close stops and
-// waits for it.
-func (n *Node) runCold() {
-	quiet := min(coldQuietMax, max(n.cfg.Cold.After, coldQuietMin))
-	if n.cfg.Cold.After == 0 {
-		return
-	}
-	tick := time.NewTicker(quiet)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-n.stopping:
-			return
-		}
-		for _, g := range n.groups.Load().all {
-			if r := g.replica.Load(); r != nil && n.mayFreeze() {
-				n.freeze(g, r)
-			}
-		}
-	}
-}
-
-// mayFreeze reports whether there is time and room for it.
-func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
-
-func (n *Node) freeze(g *counterGroup, r *replica) {
-	fsm, ok := r.fsm.(*raftfsm.Counters)
-	if !ok { // others stay in memory
-		return
-	}
-	shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
-	old := n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards)
-	proceed := n.mayFreeze
-	if n.headroom.memoryFull.Load() {
-		// Whatever nobody writes to, the least ids first, until there is room again.
-		old = func(uint64, uint64) bool { return true }
-		proceed = func() bool { return n.mayFreeze() && n.headroom.memoryFull.Load() }
-	}
-	began := time.Now()
-	rows, err := fsm.Freeze(old, proceed)
-	if err != nil {
-		n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", g.number, "err", err)
-	}
-	if rows > 0 {
-		n.coldMoved.Add(uint64(rows))
-		n.cfg.Logger.Info("rows are cold", "group", g.number, "rows", rows, "after", time.Since(began).Round(time.Millisecond).String())
-	}
-	n.keepCold(r, rows)
-}
-
-// keepCold takes a snapshot once a good part of the rows has left memory: without one
-// that names them, a restart would begin with all of them in memory.
-func (n *Node) keepCold(r *replica, rows int) {
-	r.moved += uint64(rows)
-	if r.moved == 0 || r.moved*coldSnapshotShare < r.fsm.State().Rows || !n.mayFreeze() {
-		return
-	}
-	if err := r.group.snapshot(); err != nil {
-		r.group.tellRoom(err) // it is tried again
-		return
-	}
-	r.moved = 0
-}
-
-// sweepCold removes the cold rows that neither the table nor a stored snapshot of the
-// group needs.
-func (g *group) sweepCold() {
-	if g.cfg.Cold == nil {
-		return
-	}
-	if err := g.cfg.Cold.Sweep(g.snaps.names); err != nil {
-		g.cfg.Logger.Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
-	}
-}
-
-// shedDamaged hands over what this node leads of shards whose cold rows it cannot
-// read, where another could.
-func (n *Node) shedDamaged(number uint32) bool {
-	if number == raftfsm.CatalogGroup {
-		return false
-	}
-	g := n.shardOf(number)
-	if g == nil {
-		return false
-	}
-	r := g.replica.Load()
-	return r != nil && r.damaged.Load()
 }

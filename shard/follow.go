@@ -115,9 +115,10 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	if err != nil {
 		return err
 	}
+	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
-	cfg.Cold = rows
+	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
@@ -163,13 +164,20 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 
 // close answers what waits, then stops the replica.
 func (r *replica) close(ctx context.Context, snapshot bool) error {
+	r.closing.Store(true)
 	drained := make(chan struct{})
 	go func() { r.proposer.close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
 	select {
 	case <-drained:
 	case <-ctx.Done():
 	}
-	return r.group.close(ctx, snapshot)
+	if err := r.group.close(ctx, snapshot); err != nil {
+		return err
+	}
+	if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
+		fsm.Close()
+	}
+	return nil
 }
 
 // groupsOf returns the keyspace's groups, by shard.

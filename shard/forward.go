@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -192,9 +193,15 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	proposals := make([]*proposal, len(parts))
+	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
-		proposals[i] = n.proposeForwarded(g, f, deadline)
+		if p := n.check(g, f); len(p.cold) == 0 {
+			proposals[i] = p.propose(deadline)
+		} else {
+			reading.Go(func() { proposals[i] = p.propose(deadline) })
+		}
 	}
+	reading.Wait()
 	var answer []byte
 	for _, q := range proposals {
 		answer = appendSettled(answer, q, q.wait(timer))
@@ -202,24 +209,41 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// proposeForwarded submits one forwarded part. What comes back is settled
-// already if it was refused.
-func (n *Node) proposeForwarded(g *counterGroup, f *forwarded, deadline time.Time) *proposal {
-	r, err := g.led()
-	if err == nil && (n.headroom.diskFull.Load() || r.votersFull.Load()) {
-		err = ErrDiskFull
+// checkedPart is a forwarded part that was looked at.
+type checkedPart struct {
+	*forwarded
+	replica *replica // leads here
+	ops     int
+	cold    []uint64 // keys whose rows are to be read from disk first
+	err     error    // why it is refused
+}
+
+// check looks at a forwarded part.
+func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
+	p := &checkedPart{forwarded: f}
+	p.replica, p.err = g.led()
+	if p.err == nil && (n.headroom.diskFull.Load() || p.replica.votersFull.Load()) {
+		p.err = ErrDiskFull
+	}
+	if p.err != nil {
+		return p
+	}
+	visitor := n.headroom.check(p.replica)
+	p.ops, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
+	return p
+}
+
+// propose submits the part, once the cold rows that it needs are in the cache. What
+// comes back is settled already if it was refused.
+func (p *checkedPart) propose(deadline time.Time) *proposal {
+	err := p.err
+	if err == nil && len(p.cold) > 0 {
+		err = p.replica.warm(p.cold, deadline)
 	}
 	if err != nil {
 		return refusedProposal(err)
 	}
-	ops, err := raftfsm.CheckSection(g.kind, f.section, n.headroom.check(r))
-	if err == nil {
-		err = r.warmSection(f.section, deadline)
-	}
-	if err != nil {
-		return refusedProposal(err)
-	}
-	q, err := r.proposer.submit(f.section, ops, f.clocked || g.kind == raftfsm.KindUnread, f.width)
+	q, err := p.replica.proposer.submit(p.section, p.ops, p.clocked || p.replica.proposer.kind == raftfsm.KindUnread, p.width)
 	if err != nil {
 		return refusedProposal(err)
 	}

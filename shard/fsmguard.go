@@ -1,10 +1,13 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
 )
 
 // guardFSM returns fsm with its Restore and Snapshot watched. raft goes on
@@ -44,6 +47,9 @@ func (f guardedFSM) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, err
 	}
 	snapshot, err := f.FSM.Snapshot()
+	if errors.Is(err, raftfsm.ErrStuck) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, f.stop.fail(fmt.Errorf("group %d: cannot take a snapshot of the state: %w", f.group, err))
 	}

@@ -138,10 +138,22 @@ func neverProposed(err error) bool {
 // failed is closed when the group has stopped for good.
 func (g *group) failed() <-chan struct{} { return g.stop.failed }
 
+// stuck returns why the state machine here applies no more entries, nil while it
+// does.
+func (g *group) stuck() error {
+	if g.cfg.Stuck == nil {
+		return nil
+	}
+	return g.cfg.Stuck()
+}
+
 // ready returns nil while this node leads the group and has applied every
-// entry of the terms before, and ErrNoLeader otherwise.
+// entry that it should, those of the terms before too, and ErrNoLeader otherwise.
 func (g *group) ready() error {
 	if err := g.stop.failure(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	if err := g.stuck(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	if g.raft.State() != raft.Leader || g.readyTerm.Load() != g.raft.CurrentTerm() {

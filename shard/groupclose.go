@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/countd/countd/raftfsm"
 )
 
 // close stops the group: what was proposed before is answered, a snapshot is
@@ -39,7 +41,7 @@ func (g *group) settle(ctx context.Context, snapshot bool) error {
 		_ = g.await(g.raft.Barrier(enqueueTimeoutMax))
 		if snapshot && g.worthSnapshot() {
 			err := g.snapshot()
-			if g.tellRoom(err); !errors.Is(err, errNoRoom) {
+			if g.tellRoom(err); !errors.Is(err, errNoRoom) && !errors.Is(err, raftfsm.ErrStuck) {
 				return err
 			}
 		}

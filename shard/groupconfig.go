@@ -47,8 +47,14 @@ type groupConfig struct {
 	// many bytes, or else what to call once it is written. nil for always.
 	Room func(bytes uint64) (give func(), err error)
 
-	// Cold is where this replica's cold rows are; nil for nowhere.
-	Cold *cold.Group
+	// Stuck says why the state machine applies nothing more, nil while it does. nil for
+	// one that always does.
+	Stuck func() error
+
+	// Cold is where this replica's cold rows are; nil for nowhere. ColdDamaged is told
+	// of those that a snapshot needs and that cannot be read.
+	Cold        *cold.Group
+	ColdDamaged func(error)
 
 	LogStore      LogStore      // "" for LogStoreBoltDB
 	SnapshotBytes int64         // 0 for snapshotBytesDefault

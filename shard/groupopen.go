@@ -80,7 +80,7 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 		return nil, err
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
-	g.trans.cold = cfg.Cold
+	g.trans.cold, g.trans.damaged = cfg.Cold, g.noteColdDamage
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}

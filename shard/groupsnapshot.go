@@ -18,6 +18,9 @@ const snapshotRetryDelay = time.Second
 func (g *group) snapshot() error {
 	g.snapshotting.Lock()
 	defer g.snapshotting.Unlock()
+	if err := g.stuck(); err != nil {
+		return err
+	}
 	if g.cfg.Room != nil {
 		give, err := g.cfg.Room(g.snapshotBytes())
 		if err != nil {

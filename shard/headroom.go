@@ -25,6 +25,10 @@ const (
 	// row takes half of it.
 	MemoryLimitMin = 64 << 20
 
+	// memoryTightShare of the limit is twice what turn waits for: moving rows out of
+	// memory goes on until new ones are taken again.
+	memoryTightShare = 8
+
 	// DiskReserveDefault is kept free for the log entries of writes that were
 	// accepted.
 	DiskReserveDefault = 1 << 30
@@ -38,8 +42,11 @@ const (
 // ended by close, which waits.
 type headroom struct {
 	memoryFull atomic.Bool
-	diskFull   atomic.Bool
-	votersFull atomic.Int64 // groups led here of which too few voters have room
+	// memoryTight is set from memoryTightShare below the limit on: rows that may leave
+	// memory are to, before anything is refused.
+	memoryTight atomic.Bool
+	diskFull    atomic.Bool
+	votersFull  atomic.Int64 // groups led here of which too few voters have room
 
 	memoryLimit uint64        // bytes; 0 for none
 	diskReserve uint64        // bytes; 0 for none
@@ -107,7 +114,9 @@ func (h *headroom) close() {
 func (h *headroom) look() {
 	// The tables have grown since the last collection, and nothing else grows much.
 	used := max(h.live(), h.tables())
-	h.turn(&h.memoryFull, h.memoryLimit > 0, used+used*h.collector()/100, h.memoryLimit, "memory")
+	needs := used + used*h.collector()/100
+	h.turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit, "memory")
+	h.memoryTight.Store(h.memoryLimit > 0 && needs >= h.memoryLimit-h.memoryLimit/memoryTightShare)
 	free, err := h.free()
 	if err != nil {
 		h.logger.Warn("cannot tell the free space of the disk", "err", err)
@@ -153,8 +162,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 
 // growsTable reports whether an op makes a row where there is none.
 func (r *replica) growsTable(t Table, key uint64, op *engine.Op) bool {
-	table := r.table(t)
-	return table != nil && makesRow(op) && !table.Has(key)
+	return r.table(t) != nil && makesRow(op) && !r.has(t, key)
 }
 
 // growsFeed reports whether an op may give a user more followees than there are: no

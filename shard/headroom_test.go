@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,7 @@ func TestHeadroomTurns(t *testing.T) {
 		snapshots: func() uint64 { return now.snapshots },
 		free:      func() (uint64, error) { return now.free, nil },
 	}
+	tight := []int{1, 2, 3, 4, 6, 7} // steps with 875 and more of the 1000
 	for i, step := range []struct {
 		now                      stock
 		wantMemory, wantDiskFull bool
@@ -48,6 +50,9 @@ func TestHeadroomTurns(t *testing.T) {
 		h.look()
 		if h.memoryFull.Load() != step.wantMemory || h.diskFull.Load() != step.wantDiskFull {
 			t.Errorf("step %d: memory full %v, disk full %v", i, h.memoryFull.Load(), h.diskFull.Load())
+		}
+		if want := slices.Contains(tight, i); h.memoryTight.Load() != want {
+			t.Errorf("step %d: memory tight %v, want %v", i, h.memoryTight.Load(), want)
 		}
 	}
 	now = stock{}

@@ -119,8 +119,9 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold and runSeal,
-// which Open starts and Close stops and waits for; those of asking, which end at the deadline of what
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold and
+// runSeal, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// starts and Close likewise stops; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -153,8 +154,9 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runSeal
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runSeal, repairs
 	asking       sync.WaitGroup // questions to other nodes
+	repairing    atomic.Bool    // a replica is being repaired
 	draining     atomic.Bool
 	fatalOnce    sync.Once
 }

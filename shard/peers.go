@@ -21,6 +21,7 @@ const (
 	methodReport   = "report"   // → what the node says of itself, as JSON
 	methodRoom     = "room"     // → whether the node's disk is at its reserve
 	methodBoard    = "board"    // the board's group, a read of it → the board, as JSON
+	methodSnapshot = "snapshot" // a shard and an index → a snapshot of then or later, in pieces
 	methodMember   = "member"   // a group and a node → whether it is in the configuration
 )
 
@@ -43,6 +44,7 @@ type peer struct {
 	standings *lane[standingAsked, standing]
 	confirm   *lane[uint32, confirmed]
 	reads     *lane[*remoteRead, readAnswer]
+	coldReads *lane[*remoteRead, readAnswer] // of rows that are to be read from disk there
 }
 
 // peer returns the lanes to a node, which are made when it is first asked.
@@ -70,6 +72,10 @@ func (n *Node) newPeer(node string) *peer {
 			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
 			Size: (*remoteRead).size,
 		}),
+		coldReads: newLane(laneConfig[*remoteRead, readAnswer]{
+			Send: n.sendReads(node), InFlight: coldAtOnce, Items: askQueueMax, Bytes: readsQueueBytes, CallItems: 1, CallBytes: readsInCallBytes,
+			Size: (*remoteRead).size,
+		}),
 	}
 }
 
@@ -81,6 +87,7 @@ func (n *Node) closePeers() {
 		p.standings.close()
 		p.confirm.close()
 		p.reads.close()
+		p.coldReads.close()
 	}
 	for _, g := range n.groups.Load().all {
 		g.forward.close()
@@ -106,6 +113,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodRoom, n.serveRoom)
 	n.calls.handle(methodMember, n.serveMember)
 	n.calls.handle(methodBoard, n.serveBoard)
+	n.calls.handleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.serve()
 }
 
@@ -121,7 +129,7 @@ func (n *Node) behind(ctx context.Context, g *group, node string) (uint64, error
 }
 
 // serveProgress answers the index up to which each replica has applied its log,
-// 0 for a group that is not here. The log may reach further; a voter should be
+// 0 for a group that is not here or has cold rows that cannot be read. The log may reach further; a voter should be
 // able to lead at once. A node that is stopping answers ErrDraining: nothing is
 // to be handed to it.
 func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) {
@@ -135,7 +143,7 @@ func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) 
 	var answer []byte
 	for _, number := range groups {
 		var index uint64
-		if g := n.replicaOf(number); g != nil {
+		if g := n.replicaOf(number); g != nil && !n.isDamaged(number) {
 			index = g.raft.AppliedIndex()
 		}
 		answer = binary.AppendUvarint(answer, index)

@@ -280,6 +280,10 @@ func (p *proposer) outcome(f flight) (*raftfsm.Result, error) {
 	case err == nil:
 		r := f.future.Response().(applied)
 		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
+		if stuck, ok := r.answer.(error); ok { // it is committed, and applied elsewhere
+			p.logger.Warn("a log entry is not applied here", "err", stuck, "requests", len(f.proposals))
+			return nil, ErrOutcomeUnknown
+		}
 		return r.answer.(*raftfsm.Result), nil
 	case neverProposed(err):
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)

@@ -177,6 +177,9 @@ func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) (*
 // admit returns nil once this replica may answer a read, and an error when it
 // should not be waited for.
 func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
+	if r.fsm.Stuck() != nil { // it may hold nothing at all
+		return errBehind
+	}
 	if index := opt.Token.Index(group); !r.follow(index, opt.Deadline) {
 		if r.neverWas(index, opt.Deadline) {
 			return fmt.Errorf("%w: entry %d of group %d was never written", ErrBadToken, index, group)

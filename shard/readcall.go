@@ -29,6 +29,7 @@ type remoteRead struct {
 	width       int
 	of          readOf
 	keys        []uint64
+	cold        bool // it waits for cold rows, for as long as its caller does
 }
 
 // readOf says what of a shard is read.
@@ -43,6 +44,9 @@ const (
 	// readOfShift is where it stands beside the consistency in a call. A program
 	// that knows counters alone reads of those as before.
 	readOfShift = 2
+	// readColdBit of the same says that the read waits for cold rows. There are none
+	// before all nodes know it.
+	readColdBit = 1 << 4
 )
 
 // table is the table that is read.
@@ -92,7 +96,9 @@ func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]i
 			return nil, err
 		}
 		if r != nil {
-			rows, err := r.rows(q, opt.Deadline)
+			here := *q
+			here.cold = true
+			rows, err := r.rows(&here, opt.Deadline)
 			if !errors.Is(err, ErrNoQuorum) {
 				return rows, err
 			}
@@ -105,15 +111,25 @@ func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]i
 }
 
 // readAt asks one node, for as long as one that is there may take: then another
-// is asked.
+// is asked. What it has to read from disk it is asked for again, apart from others.
 func (n *Node) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
-	defer cancel()
-	answer, err := n.peer(node).reads.do(ctx, q)
-	if err != nil {
-		return nil, err
+	ask := func(lane *lane[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
+		ctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		answer, err := lane.do(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return answer.rows, answer.err
 	}
-	return answer.rows, answer.err
+	p := n.peer(node)
+	rows, err := ask(p.reads, q, confirmTimeout)
+	if !errors.Is(err, errColdRows) {
+		return rows, err
+	}
+	again := *q
+	again.cold = true
+	return ask(p.coldReads, &again, confirmTimeout+coldReadMax)
 }
 
 // readers returns the other nodes that may answer a read, the leader first.
@@ -154,7 +170,11 @@ func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]re
 
 func appendRead(dst []byte, q *remoteRead) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.group))
-	dst = append(dst, byte(q.consistency)|byte(q.of)<<readOfShift)
+	how := byte(q.consistency) | byte(q.of)<<readOfShift
+	if q.cold {
+		how |= readColdBit
+	}
+	dst = append(dst, how)
 	dst = binary.AppendUvarint(dst, uint64(q.staleness))
 	dst = binary.AppendUvarint(dst, q.index)
 	dst = binary.AppendUvarint(dst, uint64(q.width))
@@ -167,17 +187,18 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 
 func parseRead(r *wireReader) *remoteRead {
 	group := uint32(r.uintTo(1<<32 - 1))
-	how := r.uintTo(uint64(readFeeds)<<readOfShift | uint64(Linearizable))
+	how := r.uintTo(readColdBit | uint64(readFeeds)<<readOfShift | uint64(Linearizable))
 	q := &remoteRead{
 		group:       group,
 		consistency: Consistency(how & (1<<readOfShift - 1)),
-		of:          readOf(how >> readOfShift),
+		of:          readOf(how &^ readColdBit >> readOfShift),
+		cold:        how&readColdBit != 0,
 		staleness:   time.Duration(r.uintTo(1<<63 - 1)),
 		index:       r.uint(),
 		width:       int(r.uintTo(engine.ColumnsMax)),
 	}
-	if q.consistency > Linearizable {
-		r.fail(fmt.Sprintf("consistency %d", q.consistency))
+	if q.consistency > Linearizable || q.of > readFeeds {
+		r.fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
 	}
 	n := r.count(8)
 	if n > readKeysMax || q.of == readFeeds && n > feedsInReadMax {
@@ -213,15 +234,19 @@ func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	if err := r.end(); err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(readWaitMax)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
+	now := time.Now()
+	deadline, end := now.Add(readWaitMax), now.Add(confirmTimeout+coldReadMax)
+	if d, ok := ctx.Deadline(); ok {
+		end = d
+		if d.Before(deadline) {
+			deadline = d
+		}
 	}
 	answers := make([]readAnswer, len(reads))
 	done := make(chan struct{}, len(reads))
 	for i, q := range reads {
-		n.asking.Go(func() { // ends at the deadline
-			answers[i].rows, answers[i].err = n.readHere(q, deadline)
+		n.asking.Go(func() { // ends at the deadline, or a read of cold rows at the end
+			answers[i].rows, answers[i].err = n.readHere(q, deadline, end)
 			done <- struct{}{}
 		})
 	}
@@ -238,15 +263,20 @@ func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	return answer, nil
 }
 
-func (n *Node) readHere(q *remoteRead, deadline time.Time) ([]int64, error) {
+// readHere answers another node's read of a replica that may answer by the deadline,
+// and of cold rows by the end.
+func (n *Node) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error) {
 	rep, err := n.replicaFor(q, deadline)
 	if err != nil {
 		return nil, err
 	}
-	return rep.rows(q, deadline)
+	return rep.rows(q, end)
 }
 
-// rows returns what a read asks for, cold rows too. Its errors are get's.
+// errColdRows is returned for a read that does not wait for cold rows and needs some.
+var errColdRows = errors.New("the read needs cold rows")
+
+// rows returns what a read asks for. Its errors are get's, and errColdRows.
 func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	if q.of == readFeeds {
 		fsm, ok := r.fsm.(*raftfsm.Feed)
@@ -259,6 +289,12 @@ func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", errBadCall, q.group)
 	}
 	rows := make([]int64, len(q.keys)*q.width)
+	if !q.cold {
+		if len(r.table(q.of.table()).GetMany(q.keys, q.width, rows, nil)) > 0 {
+			return nil, errColdRows
+		}
+		return rows, nil
+	}
 	if err := r.get(q.of.table(), q.keys, q.width, rows, deadline); err != nil {
 		return nil, err
 	}

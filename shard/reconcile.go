@@ -66,6 +66,7 @@ func (n *Node) reconcile() {
 		if !n.reconcileMembers(r.group, view, others) {
 			n.dropIfRemoved(g, r, view)
 		}
+		n.repairIfDamaged(g, r)
 	}
 }
 
@@ -86,6 +87,7 @@ func (n *Node) members(view *raftfsm.CatalogView) []member {
 // this node leads it.
 func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView, others []member) bool {
 	if g.ready() != nil {
+		n.shedStuck(g, view)
 		return false
 	}
 	placement, placed := view.Groups[g.cfg.Group]
@@ -125,7 +127,7 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView, others []me
 // shed hands a group over that this node should not lead: it is draining, or cannot
 // read all rows.
 func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (string, error) {
-	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() && !n.shedDamaged(g.cfg.Group) {
+	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.cfg.Group) && g.stuck() == nil {
 		return "", nil
 	}
 	to, hope := n.successor(ctx, g, view)
@@ -134,6 +136,19 @@ func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (s
 		return "", nil
 	}
 	return "handed over to " + to.key, g.transfer(to)
+}
+
+// shedStuck hands a group over that this node leads and whose entries it does not
+// apply.
+func (n *Node) shedStuck(g *group, view *raftfsm.CatalogView) {
+	if g.stuck() == nil || g.raft.State() != raft.Leader {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	if step, err := n.shed(ctx, g, view); step != "" || err != nil {
+		n.cfg.Logger.Info("members", "group", g.cfg.Group, "step", step, "err", err)
+	}
 }
 
 // successor returns the voter that is nearest to having this group's whole log,

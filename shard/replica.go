@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -37,11 +38,14 @@ type replica struct {
 	fsm      raftfsm.Machine
 	proposer *proposer
 	fresh    freshness
+	logger   *slog.Logger // tells which replica it is
 	// votersFull is set while this node leads the group and too few voters have
 	// room on their disks for writes.
 	votersFull atomic.Bool
-	damaged    atomic.Bool // some of its cold rows could not be read
-	moved      uint64      // rows that left memory since the last snapshot for that: runCold's
+	damaged    atomic.Bool // some of its cold rows could not be read; it stays so
+	closing    atomic.Bool
+	repairAt   time.Time // no repair begins earlier: runReconcile's
+	moved      uint64    // rows that left memory since the last snapshot for that: runCold's
 }
 
 // table returns a table of the replica as it is now, nil if its shard has none such.

@@ -32,6 +32,7 @@ func (n *Node) Status() Status {
 		status.Rows, status.Bytes = state.Rows, state.Bytes
 		status.ColdRows, status.ColdBytes = state.ColdRows, state.ColdBytes
 		status.SealedRows, status.SealedBytes = state.SealedRows, state.SealedBytes
+		status.ColdDamaged = r.damaged.Load()
 		s.Groups = append(s.Groups, status)
 	}
 	slices.SortFunc(s.Groups, func(a, b GroupStatus) int { return cmp.Compare(a.ID, b.ID) })

@@ -42,11 +42,11 @@ func (n *Node) runSuspect() {
 }
 
 // suspect has the group's replica here stand for election if it is a voter and has
-// missed its leader for longer than it should have to. It may be called at any
+// missed its leader for longer than it should have to, and could lead itself. It may be called at any
 // time: who has lost its leader has none to miss.
 func (g *group) suspect() error {
 	leader := g.leader()
-	if leader == "" || leader == g.cfg.NodeID {
+	if leader == "" || leader == g.cfg.NodeID || g.stuck() != nil {
 		return nil
 	}
 	if !g.misses(leader, time.Since(g.raft.LastContact())) {

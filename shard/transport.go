@@ -47,6 +47,7 @@ type raftTransport struct {
 	pause   time.Duration
 	reached *sync.Map // raft.ServerID → reached: the last call that succeeded
 	cold    *cold.Group
+	damaged func(index uint64, err error) // told why a snapshot with cold rows was not sent
 }
 
 // reached is when a call of a term began that a follower took.
@@ -85,7 +86,9 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	defer carried.Close()
 	larger := *args
 	larger.Size += carried.Added()
-	return t.NetworkTransport.InstallSnapshot(id, target, &larger, resp, carried)
+	err = t.NetworkTransport.InstallSnapshot(id, target, &larger, resp, carried)
+	t.damaged(args.LastLogIndex, err)
+	return err
 }
 
 // isHeartbeat tells a call that says no more than that the leader is there.

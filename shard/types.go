@@ -281,7 +281,8 @@ type GroupStatus struct {
 	Rows          uint64         `json:"rows"`
 	Bytes         uint64         `json:"bytes"` // memory of the tables, overflow and directory included
 	ColdRows      uint64         `json:"cold_rows"`
-	ColdBytes     uint64         `json:"cold_bytes"` // of disk
+	ColdBytes     uint64         `json:"cold_bytes"`   // of disk
+	ColdDamaged   bool           `json:"cold_damaged"` // cold rows here cannot be read
 	SealedRows    uint64         `json:"sealed_rows"`
 	SealedBytes   uint64         `json:"sealed_bytes"` // of memory, among Bytes
 	Members       []MemberStatus `json:"members"`

@@ -49,6 +49,7 @@ func TestWarnings(t *testing.T) {
 		"few voters":                {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
 		"a move":                    {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
 		"a replica behind":          {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
+		"rows that are damaged":     {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].ColdDamaged = true }, []string{"cold_damaged"}},
 		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
 		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
 	} {

@@ -91,6 +91,9 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, warn f
 		if r.Lag > lagWarned {
 			warn("replica_lags", "%s on %s is %s entries behind", groupName(g), r.Node, grouped(r.Lag))
 		}
+		if r.ColdDamaged {
+			warn("cold_damaged", "%s on %s has cold rows that cannot be read", groupName(g), r.Node)
+		}
 	}
 }
 

@@ -82,6 +82,7 @@ func TestGather(t *testing.T) {
 		}},
 		"n2.c": {Life: "l2", NotReady: "it starts", Replicas: []shard.ReplicaReport{replica(1, "leader", 5, 60, members...)}},
 	}
+	reports["n1.a"].Replicas[0].ColdDamaged = true
 	view := gather(exampleCatalog(), reports, "c1", func(key string) bool { return key == "n3.d" })
 
 	if view.ClusterID != "c1" || view.Version != (api.AdminVersion{Version: 1, Max: 1}) {
@@ -112,7 +113,8 @@ func TestGather(t *testing.T) {
 		!slices.Equal(led.Target, []string{"n1", "n2", "n3"}) || !slices.Equal(led.Voters, []string{"n1", "n2"}) || !slices.Equal(led.NonVoters, []string{"n3"}) {
 		t.Errorf("group 1 is %+v", led)
 	}
-	if len(led.Replicas) != 2 || led.Replicas[0].Node != "n1" || led.Replicas[0].Lag != 10 || led.Replicas[1].Lag != 0 {
+	if len(led.Replicas) != 2 || led.Replicas[0].Node != "n1" || led.Replicas[0].Lag != 10 || led.Replicas[1].Lag != 0 ||
+		!led.Replicas[0].ColdDamaged || led.Replicas[1].ColdDamaged {
 		t.Errorf("its replicas are %+v", led.Replicas)
 	}
 	if lost.Shard != 1 || lost.Leader != "" || !slices.Equal(lost.Voters, []string{"n1"}) || lost.Rows != 0 || lost.Replicas[0].Lag != 0 {

@@ -116,6 +116,7 @@ func (g *groupView) show() api.AdminGroup {
 		r := all[key]
 		replica := api.AdminReplica{
 			Node: g.name[key], Role: r.Role, AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: r.Marks,
+			ColdDamaged: r.ColdDamaged,
 		}
 		if leader != nil {
 			replica.Lag = leader.AppliedIndex - min(leader.AppliedIndex, r.AppliedIndex)

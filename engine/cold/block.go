@@ -61,7 +61,7 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	// apart.
 	var w golomb.Writer
 	var directory []byte
-	room := blockBytesMax - blockHeadBytes - len(c.codes)
+	room := blockBytesMax - blockHeadBytes - len(c)
 	next = from
 	for next < len(p.IDs) && next-from < blockRowsMax {
 		head := 0
@@ -82,10 +82,10 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 		next++
 	}
 	w.Flush()
-	dst = append(dst, 0, 0, 0, 0, blockVersion, byte(len(c.codes)-1))
+	dst = append(dst, 0, 0, 0, 0, blockVersion, byte(len(c)-1))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(next-from))
 	dst = binary.LittleEndian.AppendUint64(dst, p.IDs[from])
-	dst = append(append(append(dst, c.codes...), directory...), w.Buf...)
+	dst = append(append(append(dst, c...), directory...), w.Buf...)
 	binary.LittleEndian.PutUint32(dst[start:], blockCRC(name, dst[start:]))
 	return dst, next
 }
@@ -94,8 +94,8 @@ func blockCRC(name, block []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, block[4:])
 }
 
-// codes is how the ids and the columns of a block are coded.
-type codes struct{ codes []byte }
+// codes is how the ids and the columns of a block are coded, a byte each.
+type codes []byte
 
 // chooseCodes looks at rows from … to-1.
 func chooseCodes(p *engine.Page, from, to int) codes {
@@ -103,13 +103,13 @@ func chooseCodes(p *engine.Page, from, to int) codes {
 	for i := from + 1; i < to; i++ {
 		gaps[bits.Len64(p.IDs[i]-p.IDs[i-1]-1)]++
 	}
-	c := codes{codes: make([]byte, 1, 1+p.Width)}
-	c.codes[0] = byte(golomb.K(&gaps))
+	c := make(codes, 1, 1+p.Width)
+	c[0] = byte(golomb.K(&gaps))
 	for column := range p.Width {
-		c.codes = append(c.codes, columnCode(p, from, to, column))
+		c = append(c, columnCode(p, from, to, column))
 	}
-	for len(c.codes) > 1 && c.codes[len(c.codes)-1] == codeNone {
-		c.codes = c.codes[:len(c.codes)-1]
+	for len(c) > 1 && c[len(c)-1] == codeNone {
+		c = c[:len(c)-1]
 	}
 	return c
 }
@@ -133,11 +133,11 @@ func columnCode(p *engine.Page, from, to, column int) byte {
 	return byte(golomb.K(&sizes))
 }
 
-func (c *codes) putRow(w *golomb.Writer, p *engine.Page, i int, first bool) {
+func (c codes) putRow(w *golomb.Writer, p *engine.Page, i int, first bool) {
 	if !first {
-		w.PutValue(p.IDs[i]-p.IDs[i-1]-1, uint(c.codes[0]))
+		w.PutValue(p.IDs[i]-p.IDs[i-1]-1, uint(c[0]))
 	}
-	for column, code := range c.codes[1:] {
+	for column, code := range c[1:] {
 		v := p.Counts[i*p.Width+column]
 		switch {
 		case code == codeNone:

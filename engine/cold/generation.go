@@ -3,14 +3,10 @@ package cold
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"hash/crc32"
-	"slices"
-	"sort"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/countd/countd/engine"
 )
@@ -24,87 +20,6 @@ type Generation struct {
 }
 
 var _ engine.Generation = (*Generation)(nil)
-
-// index is what is known in memory of a generation's blocks. In Pebble it is,
-// little-endian:
-//
-//	version 1 (1) | columns (1) | rows (8) | last id (8) | first id (8) and bytes (2) of each block … | CRC32C (4)
-//
-// The CRC is of the key and of all before it. sum is of the blocks' own CRCs.
-type index struct {
-	width  int
-	rows   int
-	last   uint64
-	firsts []uint64 // of each block
-	sizes  []uint16
-	sum    uint32
-}
-
-const (
-	indexVersion   = 1
-	indexHeadBytes = 18
-	indexItemBytes = 10
-	indexItemsMax  = 1 << 20 // far more blocks than a segment's rows can fill
-)
-
-func (x *index) appendTo(dst, key []byte) []byte {
-	dst = append(dst, indexVersion, byte(x.width))
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(x.rows))
-	dst = binary.LittleEndian.AppendUint64(dst, x.last)
-	for i := range x.firsts {
-		dst = binary.LittleEndian.AppendUint64(dst, x.firsts[i])
-		dst = binary.LittleEndian.AppendUint16(dst, x.sizes[i])
-	}
-	return binary.LittleEndian.AppendUint32(dst, indexCRC(key, dst))
-}
-
-func indexCRC(key, body []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, body)
-}
-
-func parseIndex(key, b []byte) (x index, err error) {
-	n := (len(b) - indexHeadBytes - entryCRCBytes) / indexItemBytes
-	if n < 1 || n > indexItemsMax || len(b) != indexHeadBytes+n*indexItemBytes+entryCRCBytes || b[0] != indexVersion {
-		return x, fmt.Errorf("%w: the index of a generation has %d bytes", ErrDamaged, len(b))
-	}
-	body := b[:len(b)-entryCRCBytes]
-	x.sum = binary.LittleEndian.Uint32(b[len(body):])
-	if indexCRC(key, body) != x.sum {
-		return x, fmt.Errorf("%w: the index of a generation fails its checksum", ErrDamaged)
-	}
-	x.width, x.rows, x.last = int(b[1]), int(binary.LittleEndian.Uint64(b[2:])), binary.LittleEndian.Uint64(b[10:])
-	x.firsts, x.sizes = make([]uint64, n), make([]uint16, n)
-	for i := range n {
-		item := body[indexHeadBytes+i*indexItemBytes:]
-		x.firsts[i], x.sizes[i] = binary.LittleEndian.Uint64(item), binary.LittleEndian.Uint16(item[8:])
-	}
-	return x, nil
-}
-
-const entryCRCBytes = 4
-
-// find returns the number of the only block that may have id, -1 for none.
-func (x *index) find(id uint64) int {
-	if id > x.last {
-		return -1
-	}
-	i, found := slices.BinarySearch(x.firsts, id)
-	if found {
-		return i
-	}
-	return i - 1
-}
-
-// overlapping returns the blocks that may have ids first … last, those from the
-// first number up to before the second.
-func (x *index) overlapping(first, last uint64) (from, to int) {
-	if first > x.last {
-		return 0, 0
-	}
-	from = max(0, x.find(first))
-	to = sort.Search(len(x.firsts), func(i int) bool { return x.firsts[i] > last })
-	return from, max(from, to)
-}
 
 // Number is that of the generation in its group.
 func (n *Generation) Number() uint64 { return n.number }
@@ -146,8 +61,7 @@ func (n *Generation) get(id uint64, row []int64, read func(blockKey) ([]byte, er
 		clear(row)
 		return nil
 	}
-	key := n.blockKey(i)
-	b, err := read(key)
+	b, err := n.own(i, read)
 	if err != nil {
 		return err
 	}
@@ -156,6 +70,19 @@ func (n *Generation) get(id uint64, row []int64, read func(blockKey) ([]byte, er
 		return err
 	}
 	return k.get(id, row)
+}
+
+// own reads block i, and refuses one that is whole but not that of this generation.
+func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, error) {
+	key := n.blockKey(i)
+	b, err := read(key)
+	if err == nil && binary.LittleEndian.Uint32(b) != n.sums[i] {
+		err = fmt.Errorf("%w: %v is another than was written", ErrDamaged, key)
+	}
+	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // else it has gone as it should
+		n.group.store.stats.damaged.Add(1)
+	}
+	return b, err
 }
 
 // Load is engine.Generation's. It leaves the cache to those who read rows.
@@ -179,11 +106,7 @@ func (n *Generation) Load(first, last uint64, p *engine.Page) error {
 
 // Block returns a block as it is on disk, verified. It is not to be changed.
 func (n *Generation) Block(i int) ([]byte, error) {
-	key := n.blockKey(i)
-	if b, ok := n.group.store.cache.GetIfPresent(key); ok {
-		return b, nil
-	}
-	return n.group.store.fetch(key)
+	return n.own(i, n.group.store.readOnce)
 }
 
 func (n *Generation) blockKey(i int) blockKey {
@@ -198,77 +121,6 @@ func (n *Generation) Release() {
 	if n.needed.Add(-1) == 0 {
 		n.group.unneeded(n)
 	}
-}
-
-// Write is engine.Cold's. All pages become durable with one sync.
-func (g *Group) Write(pages []*engine.Page) ([]engine.Generation, error) {
-	made, err := g.write(pages)
-	if err != nil {
-		return nil, err
-	}
-	generations := make([]engine.Generation, len(made))
-	for i, n := range made {
-		generations[i] = n
-		if err := n.verify(pages[i]); err != nil {
-			for _, n := range made {
-				n.Release()
-			}
-			return nil, err
-		}
-	}
-	return generations, nil
-}
-
-// write writes pages; each generation is retained once.
-func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
-	done, err := g.store.use()
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	batch := g.store.db.NewBatch()
-	defer batch.Close()
-	made := make([]*Generation, len(pages))
-	var block []byte
-	for i, p := range pages {
-		made[i] = g.newGeneration()
-		x := &made[i].index
-		x.rows, x.last = len(p.IDs), p.IDs[len(p.IDs)-1]
-		for from := 0; from < len(p.IDs); {
-			name := made[i].blockKey(len(x.firsts)).encode()
-			x.firsts = append(x.firsts, p.IDs[from])
-			block, from = encodeBlock(block[:0], name, p, from)
-			x.sizes = append(x.sizes, uint16(len(block)))
-			x.width = max(x.width, int(block[5]))
-			if err := batch.Set(name, block, nil); err != nil {
-				return nil, fmt.Errorf("cannot write cold rows: %w", err)
-			}
-		}
-		x.firsts, x.sizes = slices.Clip(x.firsts), slices.Clip(x.sizes)
-		key := generationKey(keyGeneration, g.number, made[i].number)
-		value := x.appendTo(nil, key)
-		x.sum = binary.LittleEndian.Uint32(value[len(value)-entryCRCBytes:])
-		if err := batch.Set(key, value, nil); err != nil {
-			return nil, fmt.Errorf("cannot write cold rows: %w", err)
-		}
-	}
-	if err := batch.Commit(pebble.Sync); err != nil {
-		return nil, fmt.Errorf("cannot write cold rows: %w", err)
-	}
-	g.opened(made)
-	return made, nil
-}
-
-// verify reads the generation back and holds it to the rows that it was made of.
-func (n *Generation) verify(want *engine.Page) error {
-	got := engine.Page{Width: want.Width}
-	if err := n.Load(0, 1<<64-1, &got); err != nil {
-		return fmt.Errorf("cannot read cold rows back: %w", err)
-	}
-	if !slices.Equal(got.IDs, want.IDs) || !slices.Equal(got.Counts, want.Counts) {
-		return fmt.Errorf("%w: they were read back otherwise than they were written", ErrDamaged)
-	}
-	return nil
 }
 
 // DecodeBlock appends the rows of ids first … last of a block, number i of a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -21,7 +22,6 @@ type Group struct {
 
 	mu struct {
 		sync.Mutex
-		next   uint64                 // the number of the next generation: above all that are on disk
 		open   map[uint64]*Generation // those that somebody retains
 		stored map[uint64]struct{}    // those on disk
 		pins   map[string][]uint64    // by snapshot
@@ -35,6 +35,11 @@ var _ engine.Cold = (*Group)(nil)
 // Group returns the generations of a group; those of before that nobody opens
 // until Sweep go with it.
 func (s *Store) Group(number uint32) (*Group, error) {
+	done, err := s.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if g := s.mu.groups[number]; g != nil {
@@ -44,13 +49,25 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	g.mu.open, g.mu.stored, g.mu.pins = map[uint64]*Generation{}, map[uint64]struct{}{}, map[string][]uint64{}
 	g.mu.pinned = map[uint64]int{}
 	if err := g.list(); err != nil {
-		return nil, fmt.Errorf("cannot list the cold rows of group %d: %w", number, err)
+		g.goOnUnlisted(err)
 	}
 	s.mu.groups[number] = g
 	return g, nil
 }
 
-// list reads which generations and pins are on disk.
+// goOnUnlisted is for a group of which not all could be listed: a damaged disk should
+// not keep all other rows from being served. What is there can be opened by its number,
+// or cannot, which who does so is told. Until the next start nothing is removed, as a
+// snapshot may name it, and no number is used that may be on disk: the clock is ahead of
+// all that a store counts, or took from it at a start before. Store.mu is held.
+func (g *Group) goOnUnlisted(err error) {
+	g.store.cfg.Logger.Error("cold rows on disk cannot all be listed, and none is removed before the next start", "group", g.number, "err", err)
+	g.store.stats.damaged.Add(1)
+	g.mu.held++
+	g.store.aboveLocked(uint64(time.Now().UnixNano()))
+}
+
+// list reads which generations and pins are on disk. Store.mu is held.
 func (g *Group) list() error {
 	err := g.each(keyGeneration, func(key, _ []byte) error {
 		if len(key) != 8 {
@@ -58,7 +75,7 @@ func (g *Group) list() error {
 		}
 		number := binary.BigEndian.Uint64(key)
 		g.mu.stored[number] = struct{}{}
-		g.mu.next = max(g.mu.next, number+1)
+		g.store.aboveLocked(number)
 		return nil
 	})
 	if err != nil {
@@ -67,9 +84,16 @@ func (g *Group) list() error {
 	return g.each(keyPin, func(key, value []byte) error {
 		pinned, err := parsePin(value)
 		g.pinLocked(string(key), pinned)
+		for _, number := range pinned {
+			g.store.aboveLocked(number)
+		}
 		return err
 	})
 }
+
+// aboveLocked has the next generation's number be above that of one that is on disk,
+// or of which a snapshot says that it was.
+func (s *Store) aboveLocked(number uint64) { s.mu.next = max(s.mu.next, number+1) }
 
 // each calls fn with all keys of a kind, their kind and group cut off.
 func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
@@ -136,10 +160,11 @@ func (g *Group) readIndex(number uint64) (index, error) {
 
 // newGeneration takes the next number.
 func (g *Group) newGeneration() *Generation {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := &Generation{group: g, number: g.mu.next}
-	g.mu.next++
+	s := g.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &Generation{group: g, number: s.mu.next}
+	s.mu.next++
 	return n
 }
 
@@ -157,17 +182,17 @@ func (g *Group) opened(made []*Generation) {
 // unneeded removes a generation that nobody retains, unless it was opened again or
 // a snapshot names it. What cannot be removed now is by the next Sweep.
 func (g *Group) unneeded(n *Generation) {
+	done, err := g.store.use()
+	if err != nil {
+		return // Sweep removes it after the next start
+	}
+	defer done()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n.needed.Load() > 0 || g.mu.open[n.number] != n {
 		return
 	}
 	delete(g.mu.open, n.number)
-	done, err := g.store.use()
-	if err != nil {
-		return // Sweep removes it after the next start
-	}
-	defer done()
 	if err := g.removeLocked(n.number); err != nil {
 		g.store.cfg.Logger.Warn("cold rows that nobody needs could not be removed", "group", g.number, "generation", n.number, "err", err)
 	}

@@ -10,6 +10,10 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
+// errGivenUp is what a read comes to that nobody had waited for any more when its
+// turn came.
+var errGivenUp = errors.New("a read of cold rows was given up")
+
 // read returns a verified block, from the cache or by a worker from disk, by the
 // end of ctx. It is not to be changed.
 func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
@@ -23,20 +27,33 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 		return nil, ErrBusy
 	}
 	defer s.waiting.Add(-1)
-	flight := s.flights.DoChan(key.flight(), func() (any, error) {
-		s.readers <- struct{}{}
-		defer func() { <-s.readers }()
-		return s.readNow(key)
-	})
-	select {
-	case r := <-flight:
-		if r.Err != nil {
-			return nil, r.Err
+	for ctx.Err() == nil {
+		flight := s.flights.DoChan(key.flight(), func() (any, error) { return s.readInTurn(ctx, key) })
+		select {
+		case r := <-flight:
+			if errors.Is(r.Err, errGivenUp) {
+				continue // by who asked first
+			}
+			if r.Err != nil {
+				return nil, r.Err
+			}
+			return r.Val.([]byte), nil
+		case <-ctx.Done():
 		}
-		return r.Val.([]byte), nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("cannot read cold rows in time: %w", ctx.Err())
 	}
+	return nil, fmt.Errorf("cannot read cold rows in time: %w", ctx.Err())
+}
+
+// readInTurn waits for a turn until ctx ends, so that what nobody waits for does not
+// pile up before a disk that hangs.
+func (s *Store) readInTurn(ctx context.Context, key blockKey) ([]byte, error) {
+	select {
+	case s.readers <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errGivenUp
+	}
+	defer func() { <-s.readers }()
+	return s.readNow(key)
 }
 
 func (k blockKey) flight() string {
@@ -56,6 +73,14 @@ func (s *Store) readNow(key blockKey) ([]byte, error) {
 	return b, err
 }
 
+// readOnce is readNow for who reads the block once, and leaves the cache to others.
+func (s *Store) readOnce(key blockKey) ([]byte, error) {
+	if b, ok := s.cache.GetIfPresent(key); ok {
+		return b, nil
+	}
+	return s.fetch(key)
+}
+
 // fetch reads a block from disk, past the cache, and verifies it. A block that is
 // missing or cannot be read back is damaged: the disk has lost what it had.
 func (s *Store) fetch(key blockKey) ([]byte, error) {
@@ -68,11 +93,10 @@ func (s *Store) fetch(key blockKey) ([]byte, error) {
 	name := key.encode()
 	value, closer, err := s.db.Get(name)
 	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, fmt.Errorf("%w: block %d of generation %d of group %d is missing", ErrDamaged, key.block, key.generation, key.group)
+		return nil, fmt.Errorf("%w: %v is missing", ErrDamaged, key)
 	}
 	if err != nil {
-		s.stats.damaged.Add(1)
-		return nil, fmt.Errorf("%w: block %d of generation %d of group %d: %w", ErrDamaged, key.block, key.generation, key.group, err)
+		return nil, fmt.Errorf("%w: %v: %w", ErrDamaged, key, err)
 	}
 	b := append(make([]byte, 0, len(value)), value...)
 	if err := closer.Close(); err != nil {
@@ -81,8 +105,7 @@ func (s *Store) fetch(key blockKey) ([]byte, error) {
 	s.stats.misses.Add(1)
 	s.stats.readNanos.Add(uint64(time.Since(began)))
 	if _, err := openBlock(name, b); err != nil {
-		s.stats.damaged.Add(1)
-		return nil, fmt.Errorf("block %d of generation %d of group %d: %w", key.block, key.generation, key.group, err)
+		return nil, fmt.Errorf("%v: %w", key, err)
 	}
 	return b, nil
 }

@@ -4,10 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -40,10 +43,15 @@ const (
 	waitingMax = 4096
 
 	// What Pebble may hold of its own, in bytes. Blocks are cached unpacked from
-	// Pebble's, so what it needs is room for its indexes.
+	// Pebble's, so what it needs is room for its indexes. Generations go by its
+	// memtable, being larger than half of it, right to a file.
 	pebbleCacheBytes    = 2 << 20
-	pebbleMemtableBytes = 2 << 20
+	pebbleMemtableBytes = 128 << 10
 	pebbleFilesMax      = 512
+
+	// removedWithin is when the room of generations that were removed is free at the
+	// latest, which without it would be when a memtable is full of removals.
+	removedWithin = 10 * time.Second
 )
 
 // ErrClosed is returned for what comes after Close.
@@ -59,9 +67,13 @@ type Store struct {
 	db    *pebble.DB
 	cache *otter.Cache[blockKey, []byte]
 
-	// gate is held for reading while Pebble is used and for writing to close it.
-	gate   sync.RWMutex
-	closed bool
+	// gate is held for reading while Pebble is used and for writing to close it. It
+	// is taken before all other locks: who waits for it behind Close holds none.
+	gate    sync.RWMutex
+	closed  bool
+	closing chan struct{} // closed when Close begins, which is once
+	once    sync.Once
+	opened  atomic.Bool // by Open
 
 	flights singleflight.Group // one read of a block for all who wait for it
 	readers chan struct{}      // a token for each read under way
@@ -71,6 +83,10 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		groups map[uint32]*Group
+		// next is the number of the next generation: above all that groups have on disk
+		// or that their snapshots name. It never falls while the store is open, so a number names one
+		// generation, also of a group that was dropped and is there again.
+		next uint64
 	}
 }
 
@@ -81,9 +97,9 @@ type storeStats struct {
 
 // Stats is what became of the reads of blocks since the store was opened.
 type Stats struct {
-	Hits, Misses uint64 // found in the cache, read from disk
-	Refused      uint64 // ErrBusy
-	Damaged      uint64
+	Hits, Misses uint64  // found in the cache, read from disk
+	Refused      uint64  // ErrBusy
+	Damaged      uint64  // ErrDamaged, of rows that should be there
 	ReadSeconds  float64 // spent in Misses
 	CacheBytes   uint64
 	DiskBytes    uint64 // of the store's files
@@ -94,6 +110,10 @@ type blockKey struct {
 	group      uint32
 	generation uint64
 	block      uint32
+}
+
+func (k blockKey) String() string {
+	return fmt.Sprintf("block %d of generation %d of group %d", k.block, k.generation, k.group)
 }
 
 // Keys of Pebble, integers big-endian:
@@ -135,11 +155,12 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the cache of cold rows: %w", err)
 	}
-	s := &Store{cfg: cfg, cache: cache, readers: make(chan struct{}, readersMax)}
+	s := &Store{cfg: cfg, cache: cache, readers: make(chan struct{}, readersMax), closing: make(chan struct{})}
 	s.mu.groups = map[uint32]*Group{}
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		return nil, fmt.Errorf("cannot open cold rows in %s: %w", cfg.Dir, err)
 	}
+	s.opened.Store(true)
 	return s, nil
 }
 
@@ -148,15 +169,25 @@ const blockOverhead = 200
 
 func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
-		FS: s.cfg.FS, Logger: pebbleLogger{s.cfg},
+		FS: vfs.OnDiskFull(s.cfg.FS, s.awaitRoom), Logger: pebbleLogger{s.cfg},
 		FormatMajorVersion: pebble.FormatNewest,
 		CacheSize:          pebbleCacheBytes, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: pebbleFilesMax,
+		FlushDelayDeleteRange: removedWithin,
 	}
-	// Pebble's own answer to a damaged file is to end the process. Whoever reads it
-	// has an error, which is enough.
-	o.EventListener = &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
-		s.cfg.Logger.Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details)
-	}}
+	o.EventListener = &pebble.EventListener{
+		// Pebble's own answer to a damaged file is to end the process. Whoever reads it
+		// has an error, which is enough.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			s.cfg.Logger.Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details)
+		},
+		// And to a file that cannot be written, to try again without end or pause.
+		FlushEnd: func(info pebble.FlushInfo) {
+			var file *fs.PathError
+			if errors.As(info.Err, &file) && !errors.Is(info.Err, syscall.ENOSPC) {
+				s.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %w", s.cfg.Dir, info.Err))
+			}
+		},
+	}
 	// Blocks are packed as they are: what compresses them takes time and gains
 	// nothing.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
@@ -165,6 +196,7 @@ func (s *Store) options() *pebble.Options {
 
 // Close closes the store. Whoever uses it later gets ErrClosed.
 func (s *Store) Close() error {
+	s.once.Do(func() { close(s.closing) })
 	s.gate.Lock()
 	defer s.gate.Unlock()
 	if s.closed {

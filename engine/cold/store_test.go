@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -169,6 +170,124 @@ func TestGenerationsGo(t *testing.T) {
 	}
 }
 
+// A group that was dropped and is there again has nothing of before, and whoever lets
+// go of that late takes nothing from it.
+func TestGroupsThatComeBack(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer s.Close()
+	page := func(count int64) *engine.Page {
+		return &engine.Page{IDs: []uint64{1}, Width: 1, Counts: []int64{count}}
+	}
+	before := mustWrite(t, mustGroup(t, s, 1), page(3))[0]
+	row := make([]int64, 1)
+	if err := before.GetNow(1, row); err != nil { // it is in the cache
+		t.Fatal(err)
+	}
+	if err := s.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	after := mustWrite(t, mustGroup(t, s, 1), page(5))[0]
+	before.Release()
+	s.cache.InvalidateAll()
+	if err := after.GetNow(1, row); err != nil || row[0] != 5 {
+		t.Errorf("%v, %v", row, err)
+	}
+	if before.Number() == after.Number() {
+		t.Errorf("two generations have the number %d", after.Number())
+	}
+}
+
+// No number comes again that a snapshot names, also if the generation is lost.
+func TestNumbersThatAreNamed(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	n := mustWrite(t, mustGroup(t, s, 1), syntheticRows(10))[0]
+	if err := mustGroup(t, s, 1).Pin("snap", []uint64{n.Number()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Delete(generationKey(keyGeneration, 1, n.Number()), pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, fs)
+	defer s.Close()
+	if again := mustWrite(t, mustGroup(t, s, 1), syntheticRows(10))[0]; again.Number() <= n.Number() {
+		t.Errorf("number %d after %d", again.Number(), n.Number())
+	}
+}
+
+// A snapshot's word for a generation, its sum, is of the counts too; and a whole block
+// of other counts, under the same name, is not taken.
+func TestSumsAreOfTheRows(t *testing.T) {
+	write := func(count int64) *Generation {
+		s := openStore(t, vfs.NewMem())
+		t.Cleanup(func() { s.Close() })
+		return mustWrite(t, mustGroup(t, s, 1), &engine.Page{IDs: []uint64{1}, Width: 1, Counts: []int64{count}})[0]
+	}
+	a, b := write(4), write(5)
+	if a.Number() != b.Number() || a.sizes[0] != b.sizes[0] {
+		t.Fatal("the generations are not alike")
+	}
+	if a.Sum() == b.Sum() {
+		t.Error("different rows have one sum")
+	}
+	other, err := b.Block(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.group.store.db.Set(a.blockKey(0).encode(), other, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	row := make([]int64, 1)
+	if err := a.GetNow(1, row); !errors.Is(err, ErrDamaged) {
+		t.Errorf("row %v, %v", row, err)
+	}
+	if a.group.store.Stats().Damaged == 0 {
+		t.Error("it is not counted")
+	}
+}
+
+// Close waits for who uses the store, who may wait for a group's lock: nobody has
+// that who waits for Close.
+func TestCloseBesideReleases(t *testing.T) {
+	for range 20 {
+		s := openStore(t, vfs.NewMem())
+		g := mustGroup(t, s, 1)
+		n := mustWrite(t, g, syntheticRows(10))[0]
+		done, err := s.use()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var others sync.WaitGroup
+		others.Go(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		for s.gate.TryRLock() { // Close waits
+			s.gate.RUnlock()
+			runtime.Gosched()
+		}
+		others.Go(n.Release)
+		for range 100 {
+			runtime.Gosched()
+		}
+		g.mu.Lock() // as Sweep and Pin do
+		held := g.mu.held
+		g.mu.Unlock()
+		done()
+		if held != 0 {
+			t.Errorf("%d holds", held)
+		}
+		others.Wait()
+		if _, err := s.Group(2); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}
+
 // What was written and acknowledged outlives a machine that loses all that is not
 // synced.
 func TestGenerationsOutliveTheMachine(t *testing.T) {
@@ -306,6 +425,73 @@ func TestFlippedFiles(t *testing.T) {
 	}
 }
 
+// Where generations cannot be listed nothing is removed, no number is used again, and
+// what is written is read.
+func TestDamagedListOfGenerations(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	g := mustGroup(t, s, 1)
+	first := mustWrite(t, g, syntheticRows(3000))[0]
+	if err := s.db.Set(append(groupKey(keyGeneration, 1), 1, 2, 3), nil, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, fs)
+	defer s.Close()
+	g = mustGroup(t, s, 1)
+	if s.Stats().Damaged == 0 {
+		t.Error("it is not counted")
+	}
+	p := syntheticRows(2000)
+	n := mustWrite(t, g, p)[0]
+	if n.Number() <= first.Number()+1000 {
+		t.Errorf("generation %d comes behind %d, and others that are not listed", n.Number(), first.Number())
+	}
+	got := engine.Page{Width: p.Width}
+	if err := n.Load(0, 1<<64-1, &got); err != nil || !slices.Equal(got.IDs, p.IDs) {
+		t.Errorf("%d rows, %v", len(got.IDs), err)
+	}
+	n.Release()
+	if err := g.Sweep(names()); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Open(first.Number(), first.Sum()); err != nil {
+		t.Errorf("it was removed: %v", err)
+	}
+}
+
+// Nor is one used again that was written when they could not be listed before.
+func TestDamagedListAtTwoStarts(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openStore(t, fs)
+	if err := s.db.Set(append(groupKey(keyGeneration, 1), 0), nil, pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	var before *Generation
+	for range 3 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, fs)
+		g := mustGroup(t, s, 1)
+		n := mustWrite(t, g, syntheticRows(10))[0]
+		if before != nil {
+			if n.Number() == before.Number() {
+				t.Fatalf("generation %d is there twice", n.Number())
+			}
+			if _, err := g.Open(before.Number(), before.Sum()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before = n
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Many who wait for one block have it read once, and nobody waits past its end.
 func TestReadsAreShared(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
@@ -342,8 +528,38 @@ func TestReadsAreShared(t *testing.T) {
 	}
 }
 
+// Before a disk that hangs nothing piles up that nobody waits for.
+func TestReadsThatWereGivenUp(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer s.Close()
+	n := mustWrite(t, mustGroup(t, s, 1), syntheticRows(60_000))[0]
+	for range readersMax {
+		s.readers <- struct{}{}
+	}
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(context.Background())
+	var readers sync.WaitGroup
+	for _, first := range n.firsts {
+		readers.Go(func() {
+			if err := n.Get(ctx, first, make([]int64, 4)); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	for s.waiting.Load() < int64(len(n.firsts)) {
+		runtime.Gosched()
+	}
+	cancel()
+	readers.Wait()
+	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
 func FuzzParseIndex(f *testing.F) {
-	x := index{width: 4, rows: 9, last: 77, firsts: []uint64{1, 50}, sizes: []uint16{4000, 30}}
+	x := index{width: 4, rows: 9, last: 77, firsts: []uint64{1, 50}, sizes: []uint16{4000, 30}, sums: []uint32{7, 8}}
 	f.Add(x.appendTo(nil, testName))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := parseIndex(testName, b)

@@ -49,6 +49,7 @@ type Replica struct {
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
 	Lag          uint64 `json:"lag"`
+	ColdDamaged  bool   `json:"cold_damaged,omitempty"`
 	Digest       string `json:"digest"` // "" for that of the fake's rows
 	Marks        []Mark `json:"marks"`
 }

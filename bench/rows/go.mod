@@ -1,0 +1,3 @@
+module github.com/countd/countd/bench/rows
+
+go 1.26

@@ -1,0 +1,98 @@
+package cold
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"sort"
+
+	"github.com/countd/countd/engine"
+)
+
+// index is what is known in memory of a generation's blocks. In Pebble it is,
+// little-endian:
+//
+//	version 1 (1) | columns (1) | rows (8) | last id (8) | first id (8), bytes (2) and CRC32C (4) of each block … | CRC32C (4)
+//
+// The last CRC is of the key and of all before it, so of the rows too.
+type index struct {
+	width  int
+	rows   int
+	last   uint64
+	firsts []uint64 // of each block
+	sizes  []uint16
+	sums   []uint32 // the blocks' own
+	sum    uint32   // the last CRC
+}
+
+const (
+	indexVersion   = 1
+	indexHeadBytes = 18
+	indexItemBytes = 14
+	entryCRCBytes  = 4
+	indexItemsMax  = 1 << 20 // far more blocks than a segment's rows can fill
+)
+
+func (x *index) appendTo(dst, key []byte) []byte {
+	dst = append(dst, indexVersion, byte(x.width))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(x.rows))
+	dst = binary.LittleEndian.AppendUint64(dst, x.last)
+	for i := range x.firsts {
+		dst = binary.LittleEndian.AppendUint64(dst, x.firsts[i])
+		dst = binary.LittleEndian.AppendUint16(dst, x.sizes[i])
+		dst = binary.LittleEndian.AppendUint32(dst, x.sums[i])
+	}
+	return binary.LittleEndian.AppendUint32(dst, indexCRC(key, dst))
+}
+
+func indexCRC(key, body []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, body)
+}
+
+func parseIndex(key, b []byte) (x index, err error) {
+	n := (len(b) - indexHeadBytes - entryCRCBytes) / indexItemBytes
+	if n < 1 || n > indexItemsMax || len(b) != indexHeadBytes+n*indexItemBytes+entryCRCBytes || b[0] != indexVersion {
+		return x, fmt.Errorf("%w: the index of a generation has %d bytes", ErrDamaged, len(b))
+	}
+	body := b[:len(b)-entryCRCBytes]
+	x.sum = binary.LittleEndian.Uint32(b[len(body):])
+	if indexCRC(key, body) != x.sum {
+		return x, fmt.Errorf("%w: the index of a generation fails its checksum", ErrDamaged)
+	}
+	rows := binary.LittleEndian.Uint64(b[2:])
+	x.width, x.rows, x.last = int(b[1]), int(rows), binary.LittleEndian.Uint64(b[10:])
+	if x.width < 1 || x.width > engine.ColumnsMax || rows > uint64(n)*blockRowsMax {
+		return x, fmt.Errorf("%w: the index of a generation tells of %d columns and %d rows", ErrDamaged, x.width, rows)
+	}
+	x.firsts, x.sizes, x.sums = make([]uint64, n), make([]uint16, n), make([]uint32, n)
+	for i := range n {
+		item := body[indexHeadBytes+i*indexItemBytes:]
+		x.firsts[i] = binary.LittleEndian.Uint64(item)
+		x.sizes[i], x.sums[i] = binary.LittleEndian.Uint16(item[8:]), binary.LittleEndian.Uint32(item[10:])
+	}
+	return x, nil
+}
+
+// find returns the number of the only block that may have id, -1 for none.
+func (x *index) find(id uint64) int {
+	if id > x.last {
+		return -1
+	}
+	i, found := slices.BinarySearch(x.firsts, id)
+	if found {
+		return i
+	}
+	return i - 1
+}
+
+// overlapping returns the blocks that may have ids first … last, those from the
+// first number up to before the second.
+func (x *index) overlapping(first, last uint64) (from, to int) {
+	if first > x.last {
+		return 0, 0
+	}
+	from = max(0, x.find(first))
+	to = sort.Search(len(x.firsts), func(i int) bool { return x.firsts[i] > last })
+	return from, max(from, to)
+}

@@ -1,0 +1,112 @@
+package engine
+
+import "fmt"
+
+// This file moves cold rows back into memory, a part at a time and beside the
+// writer, who waits neither for the disk nor for the generation to be removed.
+
+// Warm brings the rows of so many segments, from an id on, back into memory, and
+// returns the id to go on from, and false when there are none left.
+func (t *Table) Warm(from uint64, segments int) (next uint64, more bool, err error) {
+	for n := 0; n < segments; {
+		first, part := t.nextCold(from)
+		if part == nil {
+			return 0, false, nil
+		}
+		if err := t.warmPart(part); err != nil {
+			return 0, false, fmt.Errorf("cannot warm rows from %d on: %w", first, err)
+		}
+		if part.last == 1<<64-1 {
+			return 0, false, nil
+		}
+		from = part.last + 1
+		n++
+	}
+	return from, true, nil
+}
+
+// nextCold returns the first cold part with ids from from on, which the caller
+// releases, and where its segment begins.
+func (t *Table) nextCold(from uint64) (first uint64, part *coldPart) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dir.Load()
+	for i := d.find(from); i < len(d.segs); i++ {
+		if s := d.segs[i].Load(); s.cold.onDisk() && s.cold.last >= from {
+			s.cold.retain()
+			return d.first(i), s.cold
+		}
+	}
+	return 0, nil
+}
+
+// warmPart brings the rows of a part into memory and releases it.
+func (t *Table) warmPart(part *coldPart) error {
+	defer part.release()
+	p := Page{Width: part.generation.Width()}
+	if err := part.generation.Load(part.first, part.last, &p); err != nil {
+		return err
+	}
+	for _, uncovered := range t.uncover(part, &p) {
+		uncovered.release()
+	}
+	return nil
+}
+
+// uncover stores the rows of a part that are not in memory, and returns the pieces
+// of it that are needed no more, for the caller to release: none if the part was
+// frozen anew meanwhile.
+func (t *Table) uncover(part *coldPart, p *Page) (uncovered []*coldPart) {
+	t.writing.Lock()
+	defer t.writing.Unlock()
+	t.mu.Lock()
+	defer t.unlock()
+	if t.coldAt(part) == nil {
+		return nil
+	}
+	for i, id := range p.IDs {
+		at := t.locate(id)
+		if !at.s.covers(id) || at.s.find(at.p) < 0 {
+			row := t.mu.row[:]
+			clear(row[copy(row, p.Row(i)):])
+			t.warmLocked(id, row)
+		}
+	}
+	// The rows may have divided the segment.
+	for s := t.coldAt(part); s != nil; s = t.coldAt(part) {
+		uncovered = append(uncovered, s.cold)
+		t.uncoverLocked(s)
+	}
+	return uncovered
+}
+
+// coldAt returns the first segment that has a piece of the part.
+func (t *Table) coldAt(part *coldPart) *segment {
+	d := t.dir.Load()
+	for i := d.find(part.first); i < len(d.segs) && d.first(i) <= part.last; i++ {
+		if s := d.segs[i].Load(); s.cold != nil && s.cold.generation == part.generation {
+			return s
+		}
+	}
+	return nil
+}
+
+// uncoverLocked replaces a segment all of whose rows are in memory by one without a
+// cold part, and without the rows of zeros.
+func (t *Table) uncoverLocked(s *segment) {
+	d := t.dir.Load()
+	i := d.find(s.cold.first)
+	var slots []slotID
+	var row [ColumnsMax]int64
+	s.each(func(slot int, id uint64) {
+		if s.load(slot, row[:]); row != [ColumnsMax]int64{} {
+			slots = append(slots, slotID{id, int32(slot)})
+		}
+	})
+	t.coldParts.Add(-1)
+	if len(slots) == 0 && i < len(d.segs)-1 {
+		t.dir.Store(d.without(i))
+		return
+	}
+	d.segs[i].Store(t.mustRebuild(s, slots, s.words(), d.first(i), d.last(i)))
+}

@@ -1,0 +1,144 @@
+package raftfsm
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+// Carried is a snapshot with the blocks of the cold rows that it names.
+type Carried struct {
+	stream *streamReader
+	cold   *cold.Group
+	added  int64
+	// release lets go of all generations, which the snapshot may outlive; nil once it
+	// was called, or if there are none.
+	release func()
+
+	out    []byte // framed sections that were not read yet
+	buf    []byte
+	part   coldPart
+	blocks *cold.Generation // of part, whose blocks from next on follow; nil for none
+	next   int
+	ended  bool
+}
+
+// CarryBlocks returns the snapshot of counters that r has with its blocks put in,
+// which are on this node's disk. Added says how much longer that is. The caller
+// closes it.
+func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
+	c := &Carried{stream: &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}, cold: rows}
+	kind, p, err := c.stream.next()
+	if err != nil {
+		return nil, err
+	}
+	if _, c.added, err = parseHead(kind, p, KindCounters); err != nil {
+		return nil, err
+	}
+	if rows != nil {
+		c.release = rows.Hold()
+	}
+	c.frame(kind, p)
+	if c.stream.version = p[len(streamMagic)]; c.stream.version == streamVersionCold {
+		c.frame(kind, append(append([]byte(streamMagic), streamVersionCarried), p[len(streamMagic)+1:]...))
+	}
+	return c, nil
+}
+
+// Added is how many bytes the blocks have with their frames.
+func (c *Carried) Added() int64 { return c.added }
+
+// Close lets go of the cold rows. It does not close what the snapshot is read from.
+func (c *Carried) Close() {
+	c.endBlocks()
+	if c.release != nil {
+		c.release()
+		c.release = nil
+	}
+}
+
+func (c *Carried) endBlocks() {
+	if c.blocks != nil {
+		c.blocks.Release()
+		c.blocks = nil
+	}
+}
+
+// Read is io.Reader's.
+func (c *Carried) Read(p []byte) (int, error) {
+	for len(c.out) == 0 {
+		if err := c.more(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.out)
+	c.out = c.out[n:]
+	return n, nil
+}
+
+// more frames the next section.
+func (c *Carried) more() error {
+	if c.ended {
+		return io.EOF
+	}
+	if c.blocks != nil {
+		if c.next < c.part.block+c.part.blocks {
+			b, err := c.blocks.Block(c.next)
+			if err != nil {
+				return fmt.Errorf("cannot carry cold rows: %w", err)
+			}
+			c.next++
+			c.frame(streamBlock, b)
+			return nil
+		}
+		c.endBlocks()
+	}
+	kind, p, err := c.stream.next()
+	if err == nil {
+		err = c.stream.allows(kind)
+	}
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case streamEnd:
+		c.ended = true
+		if _, err := c.stream.r.ReadByte(); !errors.Is(err, io.EOF) {
+			return fmt.Errorf("%w: more behind its end", errSnapshot)
+		}
+	case streamCold:
+		if err := c.carry(p); err != nil {
+			return err
+		}
+		kind = streamCarried
+	}
+	c.frame(kind, p)
+	return nil
+}
+
+func (c *Carried) carry(p []byte) error {
+	if err := c.part.parse(p); err != nil {
+		return err
+	}
+	if c.cold == nil {
+		return fmt.Errorf("%w: it names cold rows, and there are none here", errSnapshot)
+	}
+	g, err := c.cold.Open(c.part.generation, c.part.sum)
+	if err != nil {
+		return fmt.Errorf("cannot carry cold rows: %w", err)
+	}
+	c.blocks, c.next = g, c.part.block
+	return nil
+}
+
+func (c *Carried) frame(kind byte, p []byte) {
+	c.buf = binary.LittleEndian.AppendUint32(append(c.buf[:0], kind), uint32(len(p)))
+	c.buf = append(c.buf, p...)
+	c.buf = binary.LittleEndian.AppendUint32(c.buf, crc32.Checksum(c.buf, castagnoli))
+	c.out = c.buf
+}

@@ -1,0 +1,157 @@
+package shard
+
+import (
+	"errors"
+	"time"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// coldQuietMax is for how long nobody may have written to a segment that is
+	// frozen, unless ColdAfter is less: rows that are written to are not cold,
+	// however old.
+	coldQuietMax = time.Minute
+	coldQuietMin = 200 * time.Millisecond
+	// coldSnapshotShare is how many of a shard's rows, as a share, leave memory before
+	// a snapshot is taken for that. It writes those that stay: so often that is
+	// little.
+	coldSnapshotShare = 8
+	// relieveTurns is in how many turns all that is idle would leave memory: each takes
+	// as large a part of every shard, so that the oldest of all go first.
+	relieveTurns = 16
+)
+
+// runCold moves rows out of memory once they are old and nobody writes to them, and
+// near the memory limit those that are not old too. Open starts it, Close stops and
+// waits for it.
+func (n *Node) runCold() {
+	quiet := coldQuietMax
+	if after := n.cfg.Cold.After; after > 0 {
+		quiet = min(coldQuietMax, max(after, coldQuietMin))
+	}
+	tick := time.NewTicker(quiet)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			n.moveCold()
+		case <-n.stopping:
+			return
+		}
+	}
+}
+
+// moveCold is one round of runCold. What was not written to since the round before is
+// idle.
+func (n *Node) moveCold() {
+	may := n.cfg.Cold.After > 0 && n.catalog.View().ColdRows()
+	tight := may && n.headroom.memoryTight.Load()
+	var all []*leaving
+	for _, g := range n.groups.Load().all {
+		r := g.replica.Load()
+		if r == nil {
+			continue
+		}
+		fsm, ok := r.fsm.(*raftfsm.Counters)
+		if !ok { // others stay in memory
+			continue
+		}
+		l := &leaving{g: g, r: r, fsm: fsm, began: time.Now()}
+		if all = append(all, l); !may {
+			continue
+		}
+		if tight { // whatever nobody writes to
+			l.idle = fsm.Watch(anyAge)
+			continue
+		}
+		shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
+		l.idle = fsm.Watch(n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards))
+		n.freeze(l, l.idle.Segments())
+	}
+	if tight {
+		n.relieve(all, n.headroom.memoryTight.Load)
+	}
+	for _, l := range all {
+		n.keepCold(l)
+	}
+}
+
+// leaving is what of one shard is on its way out of memory.
+type leaving struct {
+	g     *counterGroup
+	r     *replica
+	fsm   *raftfsm.Counters
+	idle  *raftfsm.Idle
+	rows  int // that became cold, or were written anew
+	began time.Time
+}
+
+// mayFreeze reports whether there is time and room for it.
+func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
+
+// freeze moves rows of that many segments, or of all that there are.
+func (n *Node) freeze(l *leaving, segments int) {
+	for stop := max(0, l.idle.Segments()-segments); l.idle.Segments() > stop && n.mayFreeze(); {
+		rows, err := l.fsm.FreezeSome(l.idle, l.idle.Segments()-stop)
+		l.rows += rows
+		n.coldMoved.Add(uint64(rows))
+		if errors.Is(err, cold.ErrDamaged) {
+			l.r.noteDamage(err)
+		} else if err != nil {
+			n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", l.g.number, "err", err)
+			return
+		}
+	}
+}
+
+// anyAge is of all rows.
+func anyAge(uint64, uint64) bool { return true }
+
+// relieve moves what is idle out of memory, the least ids of all shards first, while
+// memory is tight.
+func (n *Node) relieve(all []*leaving, tight func() bool) {
+	turn := make([]int, len(all))
+	for i, l := range all {
+		turn[i] = l.idle.Segments()/relieveTurns + 1
+	}
+	for range relieveTurns {
+		for i, l := range all {
+			if !tight() {
+				return
+			}
+			n.freeze(l, turn[i])
+		}
+	}
+}
+
+// keepCold tells what has become cold, and takes a snapshot once a good part of the rows
+// has left memory: without one that names them, a restart would begin with all of them
+// in memory, or write all anew that came with a snapshot of another node.
+func (n *Node) keepCold(l *leaving) {
+	r := l.r
+	if l.rows > 0 {
+		n.cfg.Logger.Info("rows are cold", "group", l.g.number, "rows", l.rows, "after", time.Since(l.began).Round(time.Millisecond).String())
+	}
+	r.moved += uint64(l.rows) + l.fsm.Carried()
+	if r.moved == 0 || r.moved*coldSnapshotShare < r.fsm.State().Rows || !n.mayFreeze() {
+		return
+	}
+	if err := r.group.snapshot(); err != nil {
+		r.group.tellRoom(err) // it is tried again
+		return
+	}
+	r.moved = 0
+}
+
+// sweepCold removes the cold rows that neither the table nor a stored snapshot of the
+// group needs.
+func (g *group) sweepCold() {
+	if g.cfg.Cold == nil {
+		return
+	}
+	if err := g.cfg.Cold.Sweep(g.snaps.names); err != nil {
+		g.cfg.Logger.Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+	}
+}

@@ -1,0 +1,271 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+)
+
+// This file gives a replica whose cold rows cannot be read those of another: a whole
+// snapshot, put beside the replica's own log and vote as one that raft was sent and
+// had no time to cut the log behind. What the replica has promised it keeps, so it is a
+// voter all the while; a wiped one could not be. Rows of single blocks would not do: a
+// replica that cannot apply an entry stands still, the others do not, and none of them
+// has the rows of that moment any more.
+
+const (
+	// repairAgainAfter is how long after a repair began, of which a node has one at a
+	// time, the same replica may have its next: others have their turn meanwhile.
+	repairAgainAfter = 10 * time.Second
+	// repairSilenceMax bounds the wait for the next piece of a snapshot. The first
+	// comes once the other node has written the snapshot.
+	repairSilenceMax = 2 * time.Minute
+	// repairPieceBytes is what a snapshot travels in: little beside streamWindowBytes.
+	repairPieceBytes = 256 << 10
+)
+
+// noteDamage remembers that cold rows of this replica cannot be read, and tells of it
+// once. A replica that is being closed has let go of them.
+func (r *replica) noteDamage(err error) {
+	if r.closing.Load() || r.damaged.Swap(true) {
+		return
+	}
+	r.logger.Error("cold rows of this replica cannot be read: other replicas are asked, and it is repaired from them", "err", err)
+}
+
+// isDamaged reports whether this node has a replica of a shard some of whose cold rows
+// it cannot read.
+func (n *Node) isDamaged(number uint32) bool {
+	if number == catalogGroup {
+		return false
+	}
+	g := n.shardOf(number)
+	if g == nil {
+		return false
+	}
+	r := g.replica.Load()
+	return r != nil && r.damaged.Load()
+}
+
+// damagedShards counts the replicas here that isDamaged tells of.
+func (n *Node) damagedShards() (damaged int) {
+	for _, g := range n.groups.Load().all {
+		if n.isDamaged(g.number) {
+			damaged++
+		}
+	}
+	return damaged
+}
+
+// repairIfDamaged begins to repair a replica that needs it, unless it leads, when it is
+// to be handed over first, or another is being repaired. runReconcile calls it.
+func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
+	if err := r.fsm.Stuck(); err != nil {
+		r.noteDamage(err)
+	}
+	if !r.damaged.Load() || n.alone() || r.group.raft.State() == raft.Leader || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
+		return
+	}
+	r.repairAt = time.Now().Add(repairAgainAfter)
+	n.running.Go(func() { // ends with the repair, or once the node is stopping
+		defer n.repairing.Store(false)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() { // ends with the repair
+			select {
+			case <-n.stopping:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		if err := n.repair(ctx, g, r); err != nil && ctx.Err() == nil {
+			n.cfg.Logger.Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
+		}
+	})
+}
+
+// repair replaces what a replica holds by what another has.
+func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
+	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)
+	for _, node := range n.readers(g) {
+		if err = n.fetchSnapshot(ctx, g, r.group, node); err == nil {
+			return n.reopen(g, r)
+		}
+	}
+	return err
+}
+
+// fetchSnapshot makes another node's snapshot of a group the newest of the replica here.
+// It reads it whole, and leaves everything as it was if it is not.
+func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, node string) error {
+	own.snapshotting.Lock() // by none of its own, which would be of an earlier moment
+	defer own.snapshotting.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(repairSilenceMax, cancel)
+	defer silence.Stop()
+	from := own.snaps.newestIndex.Load()
+	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
+	stream, err := n.calls.stream(ctx, node, methodSnapshot, request)
+	if err != nil {
+		return fmt.Errorf("cannot ask %s for a snapshot: %w", node, err)
+	}
+	defer stream.close()
+	meta, err := readSnapshotMeta(stream)
+	if err != nil {
+		return fmt.Errorf("cannot read the snapshot of %s: %w", node, err)
+	}
+	if term := own.raft.CurrentTerm(); meta.Index < from || meta.Term > term {
+		return fmt.Errorf("%w: %s has a snapshot of entry %d in term %d, this replica needs %d in %d at most",
+			errBehind, node, meta.Index, meta.Term, from, term)
+	}
+	if own.cfg.Room != nil {
+		give, err := own.cfg.Room(uint64(meta.Size))
+		if err != nil {
+			return err
+		}
+		defer give()
+	}
+	sink, err := own.snaps.Create(raft.SnapshotVersionMax, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, own.trans)
+	if err != nil {
+		return err
+	}
+	facts, err := raftfsm.VisitSnapshot(io.TeeReader(heard{stream, silence}, sink), g.kind, raftfsm.SnapshotVisitor{})
+	if err == nil && facts.Index > meta.Index {
+		err = fmt.Errorf("%w: its state is of entry %d, it says %d", errBadAnswer, facts.Index, meta.Index)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot read the snapshot of %s: %w", node, err), sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// heard reads a stream, and puts off what a timer does each time that something comes.
+type heard struct {
+	io.Reader
+	silence *time.Timer
+}
+
+func (h heard) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if n > 0 {
+		h.silence.Reset(repairSilenceMax)
+	}
+	return n, err
+}
+
+func readSnapshotMeta(stream *callStream) (*raft.SnapshotMeta, error) {
+	head, err := stream.next()
+	if err != nil {
+		return nil, err
+	}
+	var meta raft.SnapshotMeta
+	if err := json.Unmarshal(head, &meta); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadAnswer, err)
+	}
+	if meta.Index == 0 || meta.Size < 0 || len(meta.Configuration.Servers) == 0 {
+		return nil, fmt.Errorf("%w: a snapshot of entry %d, %d bytes and %d members",
+			errBadAnswer, meta.Index, meta.Size, len(meta.Configuration.Servers))
+	}
+	return &meta, nil
+}
+
+// reopen opens a replica again, with its newest snapshot and the log behind that.
+func (n *Node) reopen(g *counterGroup, r *replica) error {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	if n.draining.Load() || g.replica.Load() != r {
+		return nil // the next start finds the snapshot, or there is no replica any more
+	}
+	n.cfg.Logger.Info("a replica has a snapshot of another in place of its damaged rows, and is opened again", "group", g.number)
+	g.replica.Store(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	err := r.close(ctx, false)
+	if err == nil {
+		err = n.openReplica(g, n.catalog.View())
+	}
+	if err != nil {
+		n.fatal(fmt.Errorf("cannot open the repaired replica of group %d: %w", g.number, err))
+	}
+	return err
+}
+
+// serveSnapshot sends another node a snapshot of a replica here that is of an entry or
+// a later one: first what raft knows of it, as JSON, then raftfsm's stream with the cold
+// rows in it.
+func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte) error) error {
+	q := wireReader{rest: request}
+	number, from := uint32(q.uintTo(1<<32-1)), q.uint()
+	if err := q.end(); err != nil {
+		return err
+	}
+	g := n.shardOf(number)
+	if g == nil || g.replica.Load() == nil {
+		return fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
+	}
+	r := g.replica.Load()
+	if r.damaged.Load() {
+		return fmt.Errorf("%w: this replica is damaged too", ErrNoQuorum)
+	}
+	meta, state, err := r.group.snapshotFrom(from)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	head, err := json.Marshal(meta)
+	if err == nil {
+		err = send(head)
+	}
+	for err == nil {
+		piece, n := make([]byte, repairPieceBytes), 0
+		if n, err = io.ReadFull(state, piece); n > 0 {
+			err = errors.Join(send(piece[:n]), err)
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	r.group.noteColdDamage(meta.Index, err)
+	return err
+}
+
+// snapshotFrom opens the newest snapshot that is stored, and takes one first if that is
+// of an earlier entry.
+func (g *group) snapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if g.snaps.newestIndex.Load() < index || index == 0 {
+		if err := g.snapshot(); err != nil {
+			return nil, nil, err
+		}
+	}
+	metas, err := g.snaps.List()
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(metas) == 0 || metas[0].Index < index {
+		return nil, nil, errBehind
+	}
+	state, bytes, err := g.openCarried(metas[0].ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	metas[0].Size = bytes
+	return metas[0], state, nil
+}
+
+// noteColdDamage tells of cold rows that the snapshot of an index names and that could
+// not be read to be sent; not if a later one took its place meanwhile, and they with it.
+func (g *group) noteColdDamage(index uint64, err error) {
+	if errors.Is(err, cold.ErrDamaged) && g.cfg.ColdDamaged != nil && g.snaps.newestIndex.Load() == index {
+		g.cfg.ColdDamaged(err)
+	}
+}

@@ -1,0 +1,363 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// coldMember is a node of a test's cluster, which may be stopped and started again.
+type coldMember struct {
+	*Node
+	t   *testing.T
+	dir string
+	i   int
+}
+
+func (m *coldMember) stop() { closeCold(m.t, m.Node) }
+
+func (m *coldMember) start() {
+	m.t.Helper()
+	addr := ""
+	if m.Node != nil {
+		addr = m.self().ClusterAddr
+	}
+	m.Node = openColdNodeAt(m.t, m.dir, m.i, 0, addr)
+}
+
+// here is the member's replica of the shard of posts, nil for none.
+func (m *coldMember) here() *replica {
+	ks := m.Keyspace("posts")
+	if ks == nil {
+		return nil
+	}
+	groups, err := m.groupsOf(ks)
+	if err != nil {
+		return nil
+	}
+	return groups[0].replica.Load()
+}
+
+// mustNameCold has the member's newest snapshot name cold rows in place of carrying
+// those that it was sent.
+func (m *coldMember) mustNameCold() {
+	m.t.Helper()
+	r := m.here()
+	carried := r.group.snaps.newestBytes.Load()
+	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
+		m.moveCold()
+		return r.group.snaps.newestBytes.Load() < carried*2/3
+	})
+}
+
+// coldCluster is three nodes with a replica each of a shard most rows of which are
+// cold, on all of them. The first leads it.
+func coldCluster(t *testing.T) []*coldMember {
+	t.Helper()
+	all := make([]*coldMember, 3)
+	for i := range all {
+		all[i] = &coldMember{t: t, dir: t.TempDir(), i: i + 1}
+		all[i].start()
+	}
+	first := all[0]
+	eventually(t, "the first serves", func() bool { return first.Ready() == nil })
+	r := fillCold(t, first.Node, first.Keyspace("posts"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	was, target := []string{"n1.0"}, []string{"n1.0"}
+	for _, m := range all[1:] {
+		mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: m.self()}}))
+		target = append(target, m.self().Key)
+	}
+	mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: r.group.cfg.Group, Was: was, Target: target}}))
+	for _, m := range all[1:] {
+		eventually(t, "the replica has caught up", func() bool {
+			here := m.here()
+			return here != nil && here.fsm.Applied() == r.fsm.Applied() && here.fsm.State().ColdRows > coldTestRows/3
+		})
+	}
+	eventually(t, "all vote", func() bool { return len(r.group.voters()) == len(all) })
+	return all
+}
+
+// mustBeRepaired waits until a member has another replica than the one that was damaged,
+// and holds it to what the others have, on disk too.
+func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *replica) {
+	t.Helper()
+	eventually(t, "another replica is there", func() bool {
+		here := m.here()
+		return here != nil && here != damaged && !here.damaged.Load() && here.fsm.Stuck() == nil
+	})
+	eventually(t, "all agree", func() bool {
+		want := all[0].here().fsm.State()
+		for _, other := range all[1:] {
+			here := other.here()
+			if here == nil {
+				return false
+			}
+			if got := here.fsm.State(); got.Index != want.Index || got.Digest != want.Digest || got.Rows != want.Rows {
+				return false
+			}
+		}
+		return true
+	})
+	if got := m.here().fsm.State().ColdRows; got < coldTestRows/3 {
+		t.Errorf("%d rows are cold", got)
+	}
+	mustDo(t, m.here().fsm.(*raftfsm.Counters).Table().Check())
+	if n := m.damagedShards(); n != 0 {
+		t.Errorf("%d shards are damaged", n)
+	}
+}
+
+// A flipped bit in a block on one of three nodes: every read is answered, rightly, the
+// replica is made whole from another, and it is told.
+func TestFlippedBitIsRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.mustNameCold()
+	m.stop()
+	m.start() // what was in Pebble's log is in its files now
+	m.stop()
+	flipped := flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
+	m.start()
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	damaged := m.here()
+	ks := m.Keyspace("posts")
+	for from := uint64(0); from < coldTestRows; from += 5000 {
+		ids := make([]uint64, 5000)
+		for i := range ids {
+			ids[i] = coldID(from + uint64(i))
+		}
+		rows := mustGet(t, m.Node, ks, ReadOptions{Consistency: Stale}, ids...)
+		for i := range ids {
+			if rows[4*i] != 1 {
+				t.Fatalf("row %d reads %v", ids[i], rows[4*i:4*i+4])
+			}
+		}
+	}
+	if n := countRows(t, m.Node, ks); n != coldTestRows {
+		t.Errorf("a scan gives %d rows", n)
+	}
+	if !damaged.damaged.Load() {
+		t.Fatalf("a flipped bit in %s is not found", flipped)
+	}
+	mustBeRepaired(t, all, m, damaged)
+	checkCold(t, m.Node, ks, 1)
+	m.stop()
+	m.start()
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	checkCold(t, m.Node, m.Keyspace("posts"), 2)
+}
+
+// A node that cannot list what it has on disk starts all the same.
+func TestFlippedListIsOutlived(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.stop()
+	m.start() // writes what its snapshot carries anew; what was before is listed in a file now
+	m.stop()
+	flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
+	m.start()
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+	mustBeRepaired(t, all, m, nil)
+}
+
+// flipLargest flips a bit in the middle of the largest file.
+func flipLargest(t *testing.T, pattern string) string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	mustDo(t, err)
+	largest, size := "", int64(0)
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		mustDo(t, err)
+		if info.Size() > size {
+			largest, size = path, info.Size()
+		}
+	}
+	if largest == "" {
+		t.Fatalf("no file %s", pattern)
+	}
+	content, err := os.ReadFile(largest)
+	mustDo(t, err)
+	content[size/2] ^= 4
+	mustDo(t, os.WriteFile(largest, content, 0o600))
+	return largest
+}
+
+// A leader whose cold rows are gone hands over, and is repaired as a follower.
+func TestDamagedLeaderIsRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[0]
+	damaged := m.here()
+	mustDo(t, m.cold.Drop(damaged.group.cfg.Group))
+	ks := m.Keyspace("posts")
+	if got := mustGet(t, m.Node, ks, ReadOptions{Consistency: Linearizable}, coldID(5)); got[0] != 1 {
+		t.Errorf("a row reads %v", got)
+	}
+	mustBeRepaired(t, all, m, damaged)
+	checkCold(t, m.Node, ks, 1)
+}
+
+// A follower that cannot apply an entry stands still, answers nothing that it has not
+// applied, and is repaired; its vote and its log are what they were.
+func TestStuckFollowerIsRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[2]
+	stuck := m.here()
+	mustDo(t, m.cold.Drop(stuck.group.cfg.Group))
+	ks := all[0].Keyspace("posts")
+	w := mustWrite(t, all[0].Node, ks, addTo(coldID(5), 0, 1))
+	eventually(t, "it is stuck", func() bool { return stuck.fsm.Stuck() != nil })
+	for _, opt := range []ReadOptions{{Consistency: Stale}, {Token: w.Token}, {Consistency: Linearizable}} {
+		if got := mustGet(t, m.Node, m.Keyspace("posts"), opt, coldID(5), coldID(6)); got[0] != 2 && opt.Consistency != Stale || got[4] != 1 {
+			t.Errorf("%+v reads %v", opt, got)
+		}
+	}
+	mustWrite(t, all[0].Node, ks, addTo(coldID(5), 0, -1), engine.Op{ID: coldID(7), Kind: engine.OpDelete})
+	mustBeRepaired(t, all, m, stuck)
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
+
+// A node that has lost all cold rows that its own snapshot names starts, and is
+// repaired.
+func TestLostColdRowsAreRepaired(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.mustNameCold()
+	m.stop()
+	mustDo(t, os.RemoveAll(filepath.Join(m.dir, "cold")))
+	m.start()
+	mustBeRepaired(t, all, m, nil)
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
+
+// Where all replicas have lost the same rows none takes another's place: what can be
+// read is, nothing is answered wrongly, and each keeps what it has.
+func TestNothingToRepairFrom(t *testing.T) {
+	all := coldCluster(t)
+	number := all[0].here().group.cfg.Group
+	was := make([]*replica, len(all))
+	snapshots := make([][]string, len(all))
+	for i, m := range all {
+		if i > 0 {
+			m.mustNameCold()
+		}
+		was[i] = m.here()
+		var err error
+		snapshots[i], err = was[i].group.snaps.names()
+		mustDo(t, err)
+		mustDo(t, m.cold.Drop(number))
+	}
+	row := make([]int64, 4)
+	eventually(t, "all know", func() bool {
+		for i, m := range all {
+			opt := &ReadOptions{Consistency: Stale, Deadline: time.Now().Add(200 * time.Millisecond)}
+			if err := m.Get(m.Keyspace("posts"), []uint64{coldID(5)}, 4, opt, row); !errors.Is(err, ErrNoQuorum) {
+				t.Fatalf("%s reads %v, %v", m.cfg.NodeName, row, err)
+			}
+			if !was[i].damaged.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	for _, m := range all[1:] {
+		if err := m.repair(t.Context(), m.shardOf(number), m.here()); err == nil {
+			t.Errorf("%s is repaired", m.cfg.NodeName)
+		}
+	}
+	for i, m := range all {
+		if m.here() != was[i] {
+			t.Errorf("%s has another replica", m.cfg.NodeName)
+		}
+		if names, err := was[i].group.snaps.names(); err != nil || !slices.Equal(names, snapshots[i]) {
+			t.Errorf("%s has snapshots %v, %v, had %v", m.cfg.NodeName, names, err, snapshots[i])
+		}
+		if got := mustGet(t, m.Node, m.Keyspace("posts"), ReadOptions{Consistency: Linearizable}, coldID(coldTestRows-1)); got[0] != 1 {
+			t.Errorf("a row in memory reads %v", got)
+		}
+	}
+	mustWrite(t, all[1].Node, all[1].Keyspace("posts"), addTo(coldID(coldTestRows-1), 0, 1))
+}
+
+// A repair that is cut short leaves what there was; one that ends with the process
+// between the snapshot and opening it is whole at the next start, and loses nothing of
+// the log that the replica has acknowledged.
+func TestRepairOutlivesTheProcess(t *testing.T) {
+	all := coldCluster(t)
+	m := all[1]
+	m.repairing.Store(true) // by this test
+	stuck := m.here()
+	g := m.shardOf(stuck.group.cfg.Group)
+	mustDo(t, m.cold.Drop(g.number))
+	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, 1))
+	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, -1))
+	eventually(t, "it is stuck and has the log", func() bool {
+		return stuck.fsm.Stuck() != nil && stuck.group.raft.LastIndex() >= all[0].here().fsm.Applied()
+	})
+	before, err := stuck.group.snaps.names()
+	mustDo(t, err)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.fetchSnapshot(gone, g, stuck.group, "n1.0"); err == nil {
+		t.Error("a cut stream is a snapshot")
+	}
+	if after, err := stuck.group.snaps.names(); err != nil || !slices.Equal(after, before) {
+		t.Errorf("snapshots %v, %v, had %v", after, err, before)
+	}
+	last := stuck.group.raft.LastIndex()
+	mustDo(t, m.fetchSnapshot(t.Context(), g, stuck.group, "n1.0"))
+	snapshot := stuck.group.snaps.newestIndex.Load()
+	m.stop()
+	m.start()
+	if got := m.here().group.raft.LastIndex(); snapshot >= last || got < last {
+		t.Errorf("the log ends at %d, it ended at %d; the snapshot is of %d", got, last, snapshot)
+	}
+	mustBeRepaired(t, all, m, stuck)
+	checkCold(t, m.Node, m.Keyspace("posts"), 1)
+}
+
+// A node without a replica reads and writes cold rows of others. What needs none is
+// answered without waiting for what does.
+func TestColdRowsOfOtherNodes(t *testing.T) {
+	all := coldCluster(t)
+	m := &coldMember{t: t, dir: t.TempDir(), i: 4}
+	m.start()
+	mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: m.self()}}))
+	eventually(t, "it knows the keyspace", func() bool { return m.Keyspace("posts") != nil })
+	ks := m.Keyspace("posts")
+	checkCold(t, m.Node, ks, 1)
+	checkCold(t, m.Node, ks, 2) // of rows that are in memory by now
+	if n := countRows(t, m.Node, ks); n != coldTestRows {
+		t.Errorf("a scan gives %d rows", n)
+	}
+	r := all[0].here()
+	q := &remoteRead{group: r.group.cfg.Group, width: 4, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
+	if rows, err := r.rows(q, soon()); !errors.Is(err, errColdRows) {
+		t.Errorf("a read that does not wait: %v, %v", rows, err)
+	}
+	q.cold = true
+	if rows, err := r.rows(q, soon()); err != nil || rows[0] != 1 || rows[4] != 1 {
+		t.Errorf("one that waits: %v, %v", rows, err)
+	}
+	q.cold, q.keys = false, q.keys[:1]
+	if rows, err := r.rows(q, soon()); err != nil || rows[0] != 1 {
+		t.Errorf("one of memory: %v, %v", rows, err)
+	}
+	for _, want := range []*remoteRead{q, {group: 7, consistency: Linearizable, of: readFeeds, cold: true, keys: []uint64{1}}} {
+		got := parseRead(&wireReader{rest: appendRead(nil, want)})
+		if got.cold != want.cold || got.of != want.of || got.consistency != want.consistency {
+			t.Errorf("%+v became %+v", want, got)
+		}
+	}
+}
