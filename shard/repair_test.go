@@ -53,7 +53,7 @@ func (m *coldMember) mustNameCold() {
 	carried := r.group.snaps.newestBytes.Load()
 	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
 		m.moveCold()
-		return r.group.snaps.newestBytes.Load() < carried*2/3
+		return r.group.snaps.newestBytes.Load() < carried*4/5
 	})
 }
 
