@@ -34,10 +34,6 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 // that: the caller tries again.
 func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	s := d.segs[i].Load()
-	if packed := s.cold.sealed(); packed != nil && s.melts(packed) {
-		t.meltLocked(i)
-		return
-	}
 	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID says nothing of cold rows
 	if inOrder && s.rows >= appendRowsMin {
 		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words(), t.mu.epoch)

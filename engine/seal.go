@@ -56,18 +56,16 @@ func (t *Table) Seal(from uint64) (rows int, next uint64, more bool) {
 	if err != nil {
 		return 0, next, more // no row of the segment is on disk
 	}
-	if len(p.IDs) > rowsMax { // what was written to are new rows
-		t.meltAt(f)
-		return 0, next, more
+	before, bytes := f.s.cold.sealed(), f.s.bytes()
+	if before != nil {
+		if f.s.rows >= before.rows/meltShare || len(p.IDs) < sealRowsMin || len(p.IDs) > rowsMax {
+			t.melt(f, p)
+			return 0, next, more
+		}
+		bytes += before.bytes()
 	}
-	if len(p.IDs) >= sealRowsMin {
-		bytes := f.s.bytes()
-		if old := f.s.cold.sealed(); old != nil {
-			bytes += old.bytes()
-		}
-		if packed := sealRows(p); packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
-			return packed.rows, next, more
-		}
+	if packed := sealRows(p); packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
+		return packed.rows, next, more
 	}
 	t.putOff(f)
 	return 0, next, more
@@ -118,7 +116,7 @@ func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
 		if len(over.IDs) > packed.rows/(2*meltShare) {
 			return false
 		}
-		n := segmentOf(over, f.first, f.last, 0)
+		n := segmentOf(over, f.first, f.last)
 		n.cold = &coldPart{packed, f.first, f.last}
 		n.seal = sealState{rows: uint16(n.rows), again: now.seal.again}
 		var ok bool
@@ -176,8 +174,9 @@ func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
 	return over
 }
 
-// segmentOf returns a segment of a page's rows, in any order, that owns ids first … last.
-func segmentOf(p *Page, first, last, epoch uint64) *segment {
+// segmentOf returns a segment of a page's rows, in any order, that owns ids first … last,
+// and has no epoch yet.
+func segmentOf(p *Page, first, last uint64) *segment {
 	words, slots := 1, make([]slotID, len(p.IDs))
 	for i, id := range p.IDs {
 		slots[i] = slotID{id, int32(i)}
@@ -193,7 +192,7 @@ func segmentOf(p *Page, first, last, epoch uint64) *segment {
 	}
 	for sh := shapeFor(len(slots), slots, id, first, last); ; sh.buckets *= 2 {
 		for salt := range uint64(saltsMax) {
-			n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, salt), sh.buckets, words, epoch)
+			n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, salt), sh.buckets, words, 0)
 			if n.insertAll(p) {
 				return n
 			}
@@ -224,49 +223,6 @@ func (t *Table) putOff(f *frozen) {
 	}
 }
 
-// melts says whether a segment has so many rows over sealed ones that these should
-// not be sealed.
-func (s *segment) melts(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
-
-// meltAt melts a segment unless it is another by now.
-func (t *Table) meltAt(f *frozen) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	d := t.dir.Load()
-	if i := d.find(f.first); d.first(i) == f.first && d.last(i) == f.last && d.segs[i].Load().cold.sealed() != nil {
-		t.meltLocked(i)
-	}
-}
-
-// meltLocked replaces segment i by one without sealed rows, or two: it has at most
-// half as many again as are sealed, and those were of one segment.
-func (t *Table) meltLocked(i int) {
-	d := t.dir.Load()
-	s := d.segs[i].Load()
-	var c collector
-	p, err := c.collectAll(s, 0, s.widest())
-	if err != nil {
-		panic(err) // no row of the segment is on disk
-	}
-	if len(p.IDs) == 0 && i < len(d.segs)-1 {
-		t.dir.Store(d.without(i))
-		return
-	}
-	first, last, again := d.first(i), d.last(i), s.seal
-	again.putOff()
-	n := segmentOf(p, first, last, t.mu.epoch)
-	if n.seal = again; len(n.buckets) <= bucketsMax {
-		d.segs[i].Store(n)
-		return
-	}
-	half := len(p.IDs) / 2
-	start := p.IDs[half]
-	left := segmentOf(&Page{p.IDs[:half], p.Width, p.Counts[:half*p.Width]}, first, start-1, t.mu.epoch)
-	right := segmentOf(&Page{p.IDs[half:], p.Width, p.Counts[half*p.Width:]}, start, last, t.mu.epoch)
-	left.seal, right.seal = again, again
-	t.dir.Store(d.with(i, left, start, right))
-}
-
 // unsealLocked brings the row of id into the segment if it is sealed, and returns
 // its slot; at is where it stands then. It returns -1 if there is no such row.
 func (t *Table) unsealLocked(id uint64, at *spot, packed *sealed) int {
@@ -274,11 +230,7 @@ func (t *Table) unsealLocked(id uint64, at *spot, packed *sealed) int {
 	if packed.read(id, row[:]); isZeroRow(row[:]) {
 		return -1
 	}
-	if at.s.melts(packed) {
-		t.meltLocked(at.i)
-	} else {
-		t.warmLocked(id, row[:])
-	}
+	t.warmLocked(id, row[:])
 	*at = t.locate(id)
 	return at.s.find(at.p)
 }

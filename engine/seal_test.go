@@ -2,9 +2,11 @@ package engine
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -57,6 +59,12 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 				known = append(known, id)
 			}
 			ops[i] = randomOp(r, id)
+		}
+		if step%4 == 3 { // more than half of a segment, where ids are in order
+			from := r.IntN(len(known) - 8000)
+			for _, id := range known[from : from+6000] {
+				ops = append(ops, randomOp(r, id))
+			}
 		}
 		checkApply(t, tab, plain, want, ops)
 		switch step % 6 {
@@ -151,6 +159,7 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 	for i := range 7000 {
 		add(t, tab, ids[i], 1)
 	}
+	sealAll(tab)
 	melted := tab.Stats()
 	if melted.SealedRows > first-7000 {
 		t.Errorf("%d rows are sealed, were %d", melted.SealedRows, first)
@@ -208,6 +217,7 @@ func TestSealedRowsThatAreDeleted(t *testing.T) {
 			t.Fatalf("id %d is there", id)
 		}
 	}
+	sealAll(tab)
 	if st := tab.Stats(); st.Rows != 0 || st.SealedRows != 0 || tab.Digest() != 0 || st.Bytes > 200_000 {
 		t.Errorf("%+v", st)
 	}
@@ -241,7 +251,7 @@ func TestReadersBesideSealing(t *testing.T) {
 			page, rows := make([]uint64, 40), make([]int64, 40)
 			for !stop.Load() {
 				for i := range page {
-					page[i] = ids[r.IntN(len(ids)/5)*5]
+					page[i] = ids[r.IntN(len(ids))]
 				}
 				if r.IntN(2) == 0 {
 					tab.GetMany(page, 1, rows, nil)
@@ -260,23 +270,36 @@ func TestReadersBesideSealing(t *testing.T) {
 			}
 		})
 	}
-	passes := 60
+	wanted := 8 * len(ids)
 	if testing.Short() {
-		passes = 20
+		wanted /= 4
 	}
+	var passes atomic.Int64
 	var sealing sync.WaitGroup
+	sealed := 0
 	sealing.Go(func() {
-		for range passes {
-			sealAll(tab)
+		for deadline := time.Now().Add(time.Minute); sealed < wanted && time.Now().Before(deadline); {
+			sealed += sealAll(tab)
+			passes.Add(1)
 		}
 		stop.Store(true)
 	})
-	for i := 0; !stop.Load(); i++ {
-		add(t, tab, ids[i*7%(len(ids)/5)*5], 1)
+	r := rand.New(rand.NewPCG(9, 9))
+	for i := 0; !stop.Load(); {
+		for range 1 + r.IntN(len(ids)/2) { // few rows are sealed anew, many melt
+			add(t, tab, ids[i*7%len(ids)], 1)
+			i++
+		}
+		for before := passes.Load(); passes.Load() < before+2 && !stop.Load(); {
+			runtime.Gosched()
+		}
 	}
 	stop.Store(true)
 	sealing.Wait()
 	readers.Wait()
+	if sealed < wanted {
+		t.Errorf("%d rows were sealed, not %d", sealed, wanted)
+	}
 }
 
 func TestSealedReadsDoNotAllocate(t *testing.T) {

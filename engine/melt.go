@@ -1,0 +1,89 @@
+package engine
+
+// This file undoes sealing, beside the writer too.
+
+// melt puts segments without sealed rows in the place of f.s, whose rows are p: one, or
+// two if they are too many for one. It leaves the segment as it is if that has
+// another shape meanwhile, or was written to in a way that needs one.
+func (t *Table) melt(f *frozen, p *Page) {
+	pieces, start := melted(f, p)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dir.Load()
+	i := d.find(f.first)
+	now := d.segs[i].Load()
+	if d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold || !f.follow(now, pieces, start) {
+		return
+	}
+	state := now.seal
+	state.putOff()
+	for _, n := range pieces {
+		state.rows = uint16(n.rows)
+		n.seal, n.epoch = state, t.mu.epoch
+	}
+	switch {
+	case len(pieces) == 2:
+		t.dir.Store(d.with(i, pieces[0], start, pieces[1]))
+	case pieces[0].rows == 0 && i < len(d.segs)-1:
+		t.dir.Store(d.without(i))
+	default:
+		d.segs[i].Store(pieces[0])
+	}
+}
+
+// melted returns segments of the rows of p, and where the second of them begins, if
+// there are two: sealed rows were of one segment, so two take them with all others.
+func melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
+	n := segmentOf(p, f.first, f.last)
+	if len(n.buckets) <= bucketsMax {
+		return []*segment{n}, 0
+	}
+	half := len(p.IDs) / 2
+	start = p.IDs[half]
+	left := segmentOf(&Page{p.IDs[:half], p.Width, p.Counts[:half*p.Width]}, f.first, start-1)
+	right := segmentOf(&Page{p.IDs[half:], p.Width, p.Counts[half*p.Width:]}, start, f.last)
+	return []*segment{left, right}, start
+}
+
+// follow makes of pieces, of the rows of f.s, those of now, a later state of it, or
+// returns false where one of them would need another shape.
+func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
+	if now == f.s {
+		return true
+	}
+	if part := now.cold; part.first > f.first || part.last < f.last {
+		return false // rows beside the part may be gone without a trace
+	}
+	var row [ColumnsMax]int64
+	for _, r := range f.s.changed(now, true) {
+		now.load(int(r.slot), row[:])
+		n := pieces[0]
+		if len(pieces) == 2 && r.id >= start {
+			n = pieces[1]
+		}
+		if !n.set(r.id, row[:]) {
+			return false
+		}
+	}
+	return true
+}
+
+// set makes the row of id equal to row, which has ColumnsMax counts. It returns false,
+// with nothing changed, where that needs another shape.
+func (s *segment) set(id uint64, row []int64) bool {
+	if !s.covers(id) || !isZeroRow(row[s.columns():]) {
+		return false
+	}
+	slot, zero := s.find(s.place(id)), isZeroRow(row)
+	switch {
+	case slot < 0 && zero:
+		return true
+	case slot < 0:
+		return s.rows < rowsFor(len(s.buckets), s.wide) && s.insert(id, row[:s.columns()])
+	case zero:
+		s.remove(slot)
+	default:
+		s.update(slot, row)
+	}
+	return true
+}
