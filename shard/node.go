@@ -137,6 +137,7 @@ type Node struct {
 	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
 	coldMoved atomic.Uint64              // rows that became cold, or were written anew
 	sealed    atomic.Uint64              // rows that were sealed, each time
+	coldDue   atomic.Int64               // rows in memory that the last look found were to become so
 
 	clusterHash uint32 // of tokens
 
