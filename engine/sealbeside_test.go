@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// captured is segment i as Seal captures one that is due.
+func captured(tab *Table, i int) *frozen {
+	tab.mu.Lock()
+	defer tab.mu.Unlock()
+	d := tab.dir.Load()
+	s := d.segs[i].Load()
+	s.watched = true
+	return &frozen{first: d.first(i), last: d.last(i), s: s}
+}
+
+// Ops of any kind between the capture of a segment and its exchange, near it and on its
+// own rows: what is sealed or melted has all of them, or is given up.
+func TestWritesWhileSealing(t *testing.T) {
+	for name, idOf := range idShapes {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "weibo nearly ordered" && name != "any 64 bits" {
+				t.Skip("other shapes of ids are run in short")
+			}
+			writesWhileSealing(t, idOf, uint64(len(name)))
+		})
+	}
+}
+
+func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 21))
+	tab, plain, want := newTable(t), newTable(t), model{}
+	known := make([]uint64, 25_000)
+	ops := make([]Op, len(known))
+	for i := range known {
+		known[i] = idOf(r, i)
+		ops[i] = Op{ID: known[i], Kind: OpAdd, Cells: []Cell{{uint8(i % 5), 1 + r.Int64N(300)}}}
+	}
+	checkApply(t, tab, plain, want, ops)
+	done := map[string]int{}
+	for step := range 40 {
+		d := tab.dir.Load()
+		if len(d.segs) < 2 { // few ids
+			continue
+		}
+		f := captured(tab, r.IntN(len(d.segs)-1))
+		var c collector
+		p, err := c.collectAll(f.s, 0, f.s.widest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var inside []uint64
+		for _, id := range known {
+			if id >= f.first && id <= f.last {
+				inside = append(inside, id)
+			}
+		}
+		ops := make([]Op, 0, 4000)
+		all := r.IntN(12) == 0 // some are gone whole
+		if all {
+			for _, id := range inside {
+				ops = append(ops, Op{ID: id, Kind: OpDelete})
+			}
+		}
+		for range []int{0, 3, 60, 1500, 3000}[r.IntN(5)] {
+			id := known[r.IntN(len(known))]
+			if len(inside) > 0 && r.IntN(8) > 0 {
+				id = inside[r.IntN(len(inside))]
+			}
+			if r.IntN(6) == 0 {
+				id += r.Uint64N(1 << r.IntN(22))
+				known = append(known, id)
+			}
+			ops = append(ops, randomOp(r, id))
+		}
+		checkApply(t, tab, plain, want, ops)
+		before := tab.dir.Load().segs[tab.dir.Load().find(f.first)].Load()
+		what := "sealed"
+		if f.s.cold.sealed() != nil && (r.IntN(2) == 0 || len(p.IDs) < sealRowsMin) {
+			what = "melted"
+			tab.melt(f, p)
+		} else if len(p.IDs) >= sealRowsMin {
+			tab.replaceSealed(f, p, sealRows(p))
+		}
+		if after := tab.dir.Load().segs[tab.dir.Load().find(f.first)].Load(); after == before {
+			what = "not " + what
+		}
+		done[what]++
+		if tab.Digest() != plain.Digest() || tab.Stats().Rows != plain.Stats().Rows {
+			t.Fatalf("seed %d step %d: digest %016x of %d rows, never moved %016x of %d", seed, step,
+				tab.Digest(), tab.Stats().Rows, plain.Digest(), plain.Stats().Rows)
+		}
+		if step%5 > 0 {
+			continue
+		}
+		if err := tab.Check(); err != nil {
+			t.Fatalf("seed %d step %d, %s: %v", seed, step, what, err)
+		}
+	}
+	want.equal(t, tab)
+	if len(done) > 0 && (done["sealed"] < 5 || done["melted"] < 2 || done["not melted"] == 0 && done["not sealed"] == 0) {
+		t.Errorf("%v", done)
+	}
+}
+
+// A deleted row beside the sealed ones leaves nothing behind once a division parts
+// them: it counts as a row when it is written to again.
+func TestRowsDeletedBesideSealedOnes(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	d := tab.dir.Load()
+	from, last := d.first(1), d.last(1)
+	for _, id := range ids {
+		if id >= from && id <= last {
+			mustApply(t, tab, Op{ID: id, Kind: OpDelete})
+		}
+	}
+	sealAll(tab)
+	if d := tab.dir.Load(); d.last(0) != last {
+		t.Fatalf("the first segment owns ids up to %d, not %d", d.last(0), last)
+	}
+	beside := from + (last-from)/8*7
+	add(t, tab, beside, 1)
+	mustApply(t, tab, Op{ID: beside, Kind: OpDelete})
+	for i := range uint64(rowsMax + 1) {
+		add(t, tab, from+1+2*i, 1)
+	}
+	if i := tab.dir.Load().find(beside); tab.dir.Load().segs[i].Load().cold != nil {
+		t.Fatal("the rows were not divided where the sealed ones end")
+	}
+	rows := tab.Stats().Rows
+	add(t, tab, beside, 1)
+	if n := tab.Stats().Rows; n != rows+1 {
+		t.Errorf("%d rows after one more, were %d", n, rows)
+	}
+}
+
+func mustApply(t *testing.T, tab *Table, op Op) {
+	t.Helper()
+	if _, err := tab.Apply([]Op{op}, 0, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+}
