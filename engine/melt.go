@@ -46,7 +46,7 @@ func melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
 }
 
 // follow makes of pieces, of the rows of f.s, those of now, a later state of it, or
-// returns false where one of them would need another shape.
+// returns false where one of them would need another shape, or one of two has none.
 func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
 	if now == f.s {
 		return true
@@ -65,7 +65,7 @@ func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
 			return false
 		}
 	}
-	return true
+	return len(pieces) == 1 || pieces[0].rows > 0 && pieces[1].rows > 0
 }
 
 // set makes the row of id equal to row, which has ColumnsMax counts. It returns false,

@@ -141,3 +141,35 @@ func mustApply(t *testing.T, tab *Table, op Op) {
 		t.Fatal(err)
 	}
 }
+
+// A segment that melts into two while all rows of one of them are deleted leaves no
+// empty one.
+func TestMeltsWhileHalfIsDeleted(t *testing.T) {
+	for name, upper := range map[string]bool{"lower half": false, "upper half": true} {
+		t.Run(name, func(t *testing.T) {
+			tab, ids := sealedTable(t, 25_000)
+			for i := range uint64(rowsMax / 2) {
+				add(t, tab, ids[i]+1, 1)
+			}
+			f := captured(tab, 0)
+			var c collector
+			p, err := c.collectAll(f.s, 0, f.s.widest())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pieces, start := melted(f, p)
+			if len(pieces) != 2 {
+				t.Fatalf("%d segments of %d rows", len(pieces), len(p.IDs))
+			}
+			for _, id := range p.IDs {
+				if upper == (id >= start) {
+					mustApply(t, tab, Op{ID: id, Kind: OpDelete})
+				}
+			}
+			tab.melt(f, p)
+			if err := tab.Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
