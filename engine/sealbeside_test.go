@@ -173,3 +173,18 @@ func TestMeltsWhileHalfIsDeleted(t *testing.T) {
 		})
 	}
 }
+
+// A table at rest costs one look at each segment.
+func TestSealAtRest(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	add(t, tab, ids[3], 1) // too few to seal them anew
+	before := tab.Stats()
+	n := testing.AllocsPerRun(2*restMax, func() {
+		if n := sealAll(tab); n != 0 {
+			t.Errorf("%d rows sealed", n)
+		}
+	})
+	if after := tab.Stats(); n != 0 || after != before {
+		t.Errorf("%v allocations, %+v, was %+v", n, after, before)
+	}
+}
