@@ -235,6 +235,7 @@ func TestReadPathAllocates(t *testing.T) {
 	s := serve(t, n, nil)
 	c := newConn(s, nullConn{})
 	defer c.release()
+	c.begin()
 	for _, test := range []struct {
 		name, line string
 		most       float64 // for 100 commands

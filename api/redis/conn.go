@@ -42,8 +42,10 @@ type conn struct {
 	until    time.Time // the read deadline that is set
 	partial  bool      // it is that of a command's arrival
 
+	lookedAt time.Time // when names were looked for last
+
 	out   output
-	batch batch
+	batch *batch // while commands that have arrived are executed
 	multi transaction
 	once  session
 
@@ -57,7 +59,6 @@ func newConn(s *Server, raw net.Conn) *conn {
 	c := &conn{server: s, net: raw, id: s.nextID.Add(1), in: make([]byte, readBytesFirst)}
 	c.parser = parser{argsMax: s.cfg.ArgsMax, bulkBytesMax: s.cfg.BulkBytesMax}
 	c.out = output{conn: raw, server: s}
-	c.batch.conn = c
 	return c
 }
 
@@ -68,12 +69,32 @@ func (c *conn) serve() {
 		if !c.read() {
 			return
 		}
+		c.begin()
 		c.execute()
-		if c.out.send() != nil {
+		err := c.out.send()
+		c.end()
+		if err != nil {
 			return
 		}
 	}
 	c.out.drain()
+}
+
+// begin takes memory to plan and answer commands in. A connection that waits for its
+// client has none.
+func (c *conn) begin() {
+	b := c.server.batches.Get().(*batch)
+	c.batch, b.conn, c.out.buf = b, c, b.out
+	b.looked, b.lookErr = false, nil
+	b.refresh()
+}
+
+// end gives it back, when all is answered and handed on. After a panic it must not be.
+func (c *conn) end() {
+	b := c.batch
+	b.out, c.out.buf = c.out.buf, nil
+	c.batch, b.conn = nil, nil
+	c.server.batches.Put(b)
 }
 
 // execute executes the commands that have arrived whole.
@@ -229,5 +250,6 @@ func (c *conn) close() {
 func (c *conn) release() {
 	c.server.large.give(c.held)
 	c.held = 0
+	c.closeMulti()
 	c.out.release()
 }

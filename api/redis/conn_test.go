@@ -273,6 +273,13 @@ func TestPanics(t *testing.T) {
 		t.Error("it is answered")
 	}
 	until(t, "it is counted", func() bool { return counted(s.metrics.panics) == 1 })
+	delete(n.tables, "unread")
+	c = dial(t, s)
+	c.send("COUNTD.POLL 1", "COUNTD.POLL 1 DOTS 1 shop") // side by side
+	if _, err := c.in.ReadByte(); err == nil {
+		t.Error("polls are answered")
+	}
+	until(t, "that is counted", func() bool { return counted(s.metrics.panics) == 2 })
 	dial(t, s).want("GET posts:1:like", "null")
 }
 

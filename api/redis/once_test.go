@@ -97,6 +97,7 @@ func TestFullSession(t *testing.T) {
 	s := serve(t, n, nil)
 	c := newConn(s, nullConn{})
 	defer c.release()
+	c.begin()
 	c.once = session{name: []byte("p"), writes: sessionWritesMax - 1}
 	c.once.stream = []byte("p")
 	for range 2 {
