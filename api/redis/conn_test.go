@@ -130,6 +130,22 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
 }
 
+// Transactions take of the same memory, until they end, whatever way.
+func TestTransactionsShareTheMemory(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 45 << 10 })
+	echo := "ECHO " + strings.Repeat("a", 10_000)
+	a, b, third := dial(t, s), dial(t, s), dial(t, s)
+	a.want("MULTI", "+OK", echo, "+QUEUED", echo, "+QUEUED", echo, "+QUEUED")
+	b.want("MULTI", "+OK", echo, "+QUEUED", echo, "-OVERLOADED the connections take all the memory that they may", "PING", "+QUEUED",
+		"EXEC", "-EXECABORT Transaction discarded because of previous errors.", "PING", "+PONG", "MULTI", "+OK", echo, "+QUEUED")
+	third.want("MULTI", "+OK", echo, "-OVERLOADED the connections take all the memory that they may", "DISCARD", "+OK")
+	a.want("DISCARD", "+OK")
+	third.want("MULTI", "+OK", echo, "+QUEUED")
+	b.conn.Close()
+	third.conn.Close()
+	until(t, "all is given back", func() bool { return s.large.used.Load() == 0 })
+}
+
 func TestTooManyConnections(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.ConnsMax = 2 })
 	a, b := dial(t, s), dial(t, s)
