@@ -30,7 +30,7 @@ type fakeNode struct {
 
 	elsewhere []*shard.Keyspace // that another node made, known here after CatchUp
 
-	gets, writes, polls, catchUps atomic.Int64 // calls
+	gets, writes, polls, catchUps, gaveUp atomic.Int64 // calls
 	mu                            struct {
 		sync.Mutex
 		writeErr func(w *shard.Write) error // before anything is applied
@@ -41,6 +41,7 @@ type fakeNode struct {
 		known    []*shard.Keyspace // by CatchUp
 	}
 	hold chan struct{} // when not nil, a Write waits for it
+	mute bool          // CatchUp finds no leader
 }
 
 func newFakeNode() *fakeNode {
@@ -75,6 +76,11 @@ func (n *fakeNode) Keyspace(name string) *shard.Keyspace {
 
 func (n *fakeNode) CatchUp(ctx context.Context) error {
 	n.catchUps.Add(1)
+	if n.mute {
+		<-ctx.Done()
+		n.gaveUp.Add(1)
+		return shard.ErrNoLeader
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.catchErr == nil {

@@ -38,11 +38,14 @@ func (b *batch) misses(err error) bool {
 
 // lookUp has the node learn all keyspaces and columns that were made before now. It
 // does so once for all commands that have arrived together: those behind came before
-// it too. What was planned is executed first, as it may take half of the time that
-// there is.
+// it too. What was planned is executed and answered first, as it may take half of the
+// time that there is.
 func (b *batch) lookUp() {
 	b.flush()
 	c := b.conn
+	if c.out.send() != nil {
+		c.closing = true
+	}
 	if wait := lookEvery - time.Since(c.lookedAt); wait > 0 {
 		time.Sleep(wait)
 	}

@@ -56,6 +56,32 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
+// Where the catalog has no leader, what came before a bad name is answered, and what
+// comes behind it has its time.
+func TestLookUpWithoutALeader(t *testing.T) {
+	n := newFakeNode()
+	n.mute = true
+	n.failWrites(func(w *shard.Write) error {
+		if time.Until(w.Deadline) <= 0 {
+			return shard.ErrTooLate
+		}
+		return nil
+	})
+	c := dial(t, serve(t, n, func(c *Config) { c.Timeout = 2 * time.Second }))
+	c.send("INCR posts:1:like", "INCR likes:1:up", "INCR posts:1:like", "INCR likes:2:up")
+	if first, gaveUp := c.reply(), n.gaveUp.Load(); first != "1" || gaveUp != 0 {
+		t.Errorf("the first command is answered %s, after %d questions without an answer", first, gaveUp)
+	}
+	for _, want := range []string{"-LEADERLESS the shard has no leader", "2", "-LEADERLESS the shard has no leader"} {
+		if got := c.reply(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if got := n.catchUps.Load(); got != 1 {
+		t.Errorf("%d questions", got)
+	}
+}
+
 // A client that asks for bad names one by one has its own time taken, not the node's.
 func TestBadNamesOneByOne(t *testing.T) {
 	n := newFakeNode()
