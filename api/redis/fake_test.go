@@ -31,7 +31,7 @@ type fakeNode struct {
 	elsewhere []*shard.Keyspace // that another node made, known here after CatchUp
 
 	gets, writes, polls, catchUps, gaveUp atomic.Int64 // calls
-	mu                            struct {
+	mu                                    struct {
 		sync.Mutex
 		writeErr func(w *shard.Write) error // before anything is applied
 		readErr  func(ids []uint64) error

@@ -98,6 +98,15 @@ func useGoRedis(t *testing.T, addr string, protocol, id int) {
 		counts, err := client.Do(ctx, "COUNTD.INCR", row+":view", 3, "KEY", row+"-key").Int64Slice()
 		equal(t, "COUNTD.INCR", counts, err, []int64{10})
 	}
+	for range 2 {
+		counts, err := client.Do(ctx, "COUNTD.UNREAD.INCR", id, "comment", 2, id, "at", 1, "KEY", row+"-unread").Int64Slice()
+		equal(t, "COUNTD.UNREAD.INCR", counts, err, []int64{2, 1})
+	}
+	poll, err := client.Do(ctx, "COUNTD.POLL", id, "CHANNELS", 1, "none").Result()
+	equal(t, "COUNTD.POLL", plain(poll), err, map[int]any{
+		2: []any{"unread", []any{"at", 1, "comment", 2, "like", 0, "dm", 0}, "notices", []any{"none", 0}, "dots", []any{}, "feed", 0},
+		3: map[string]any{"unread": map[string]any{"at": 1, "comment": 2, "like": 0, "dm": 0}, "notices": map[string]any{"none": 0}, "dots": map[string]any{}, "feed": 0},
+	}[protocol])
 	deleted, err := client.Del(ctx, row, row+":like").Result()
 	equal(t, "Del", deleted, err, 1)
 	info, err := client.Info(ctx, "server").Result()
