@@ -18,6 +18,9 @@ const (
 	// smallReadsMax is after how many reads that would fit readBytesFree a large
 	// buffer is given up.
 	smallReadsMax = 64
+	// largeIdleMax is for how long a large buffer is kept while nothing comes: pools
+	// have more connections than are busy, and what they hold others cannot have.
+	largeIdleMax = time.Second
 	// deadlineSlack is the part of a timeout by which a deadline may come early:
 	// moving it with every read would cost as much as looking a key up.
 	deadlineSlack = 8
@@ -136,9 +139,14 @@ func (c *conn) read() bool {
 	if n > 0 {
 		return true
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) && !c.server.stopping() {
-		c.server.metrics.timeouts.Inc()
+	if !errors.Is(err, os.ErrDeadlineExceeded) || c.server.stopping() {
+		return false
 	}
+	if c.held > 0 && c.from == c.to {
+		c.giveUp()
+		return c.read()
+	}
+	c.server.metrics.timeouts.Inc()
 	return false
 }
 
@@ -184,6 +192,11 @@ func (c *conn) shrink() {
 	if c.small++; c.small < smallReadsMax || c.held == 0 {
 		return
 	}
+	c.giveUp()
+}
+
+// giveUp has a small buffer take the place of a large one that holds nothing.
+func (c *conn) giveUp() {
 	c.server.large.give(c.held)
 	c.held, c.small = 0, 0
 	c.in, c.from, c.to = make([]byte, readBytesFree), 0, 0
@@ -194,13 +207,17 @@ func (c *conn) shrink() {
 func (c *conn) setDeadline() bool {
 	now, partial := time.Now(), c.to > c.from
 	timeout := c.server.cfg.IdleTimeout
-	if partial {
+	switch {
+	case partial:
 		timeout = c.server.cfg.ArriveTimeout
+	case c.held > 0:
+		timeout = min(timeout, largeIdleMax)
 	}
+	left := c.until.Sub(now)
 	switch {
 	case partial && c.partial: // it runs since the command's first byte
-		return now.Before(c.until)
-	case partial == c.partial && c.until.Sub(now) > timeout-timeout/deadlineSlack:
+		return left > 0
+	case partial == c.partial && left <= timeout && left > timeout-timeout/deadlineSlack:
 		return true
 	}
 	c.until, c.partial = now.Add(timeout), partial

@@ -130,6 +130,24 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
 }
 
+// A connection that has no use for its large buffer does not keep it from others.
+func TestIdleConnectionsHoldNoMemory(t *testing.T) {
+	s := serve(t, newFakeNode(), nil)
+	c := dial(t, s)
+	text := strings.Repeat("a", 60_000)
+	for range 2 {
+		c.want("ECHO "+text, `"`+text+`"`)
+		if s.large.used.Load() == 0 {
+			t.Error("a large command was read into nothing")
+		}
+		until(t, "its memory is given back", func() bool { return s.large.used.Load() == 0 })
+	}
+	c.want("PING", "+PONG")
+	if n := counted(s.metrics.timeouts); n != 0 {
+		t.Errorf("%v timeouts are counted", n)
+	}
+}
+
 // Transactions take of the same memory, until they end, whatever way.
 func TestTransactionsShareTheMemory(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 45 << 10 })
