@@ -43,23 +43,27 @@ func nameAndUser(field string, args [][]byte) (name string, user uint64, err err
 	return name, user, err
 }
 
-func (c *conn) publish(args [][]byte) {
+func (c *conn) publish(args [][]byte) { c.countUp(args, "channel", (*unread.Numbers).Publish) }
+func (c *conn) fire(args [][]byte)    { c.countUp(args, "dot", (*unread.Numbers).Fire) }
+
+// countUp plans one more of what is everybody's, answered by how many there are.
+func (c *conn) countUp(args [][]byte, field string, do func(*unread.Numbers, string, *shard.Write) (int64, error)) {
 	b := c.batch
-	name, err := nameOf("channel", args[1])
+	name, err := nameOf(field, args[1])
 	if err == nil {
 		err = options(args, 2, b.keyOption(args))
 	}
 	if b.failed(err) {
 		return
 	}
-	var seq int64
+	var n int64
 	b.change(call{
 		about: subject{name: name},
 		write: func(w *shard.Write) (err error) {
-			seq, err = c.server.unread.Publish(name, w)
+			n, err = do(c.server.unread, name, w)
 			return err
 		},
-		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, seq) },
+		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, n) },
 	})
 }
 
@@ -148,26 +152,6 @@ func appendNotices(dst []byte, n unread.Notices, resp3 bool) []byte {
 		dst = appendNull(dst, resp3)
 	}
 	return appendInt(appendBulk(dst, "latest"), n.Latest)
-}
-
-func (c *conn) fire(args [][]byte) {
-	b := c.batch
-	name, err := nameOf("dot", args[1])
-	if err == nil {
-		err = options(args, 2, b.keyOption(args))
-	}
-	if b.failed(err) {
-		return
-	}
-	var fired int64
-	b.change(call{
-		about: subject{name: name},
-		write: func(w *shard.Write) (err error) {
-			fired, err = c.server.unread.Fire(name, w)
-			return err
-		},
-		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, fired) },
-	})
 }
 
 func (c *conn) setDot(args [][]byte) {
