@@ -126,7 +126,7 @@ func (c *conn) readNotices(args [][]byte) {
 	}
 	var n unread.Notices
 	b.change(call{
-		about: subject{user: user},
+		about: subject{true, user, name},
 		write: func(w *shard.Write) (err error) {
 			switch {
 			case since != untold:
@@ -211,7 +211,7 @@ func (c *conn) clearDot(args [][]byte) {
 	}
 	var shows bool
 	b.change(call{
-		about: subject{user: user},
+		about: subject{true, user, name},
 		write: func(w *shard.Write) (err error) {
 			shows, err = c.server.unread.ClearDot(name, user, w)
 			return err

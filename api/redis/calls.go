@@ -38,11 +38,13 @@ type call struct {
 	reply func(dst []byte, resp3 bool) []byte // if it went well
 }
 
-// subject is whom or what a write changes. Writes to one subject keep their order,
-// and so do those to a name of everybody's and those to a user, who is judged by it.
+// subject is what a write changes: a channel or dot of everybody's, where a user stands
+// in one, or a user's feed, which has no name. Writes to one subject keep their order,
+// and so do those to everybody's and those to users', which are judged by it.
 type subject struct {
-	name string // of a channel or dot; "" for what is a user's
-	user uint64
+	users bool // it is a user's
+	user  uint64
+	name  string
 }
 
 // mustWait reports whether what is planned has to be executed before a command is
@@ -121,7 +123,7 @@ func (b *batch) runWrites(deadline time.Time) {
 // wave returns how many of the writes may go side by side.
 func wave(all []call) (n int) {
 	seen := map[subject]bool{}
-	for n < len(all) && n < waveMax && !seen[all[n].about] && (all[n].about.name == "") == (all[0].about.name == "") {
+	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users {
 		seen[all[n].about] = true
 		n++
 	}

@@ -79,7 +79,7 @@ func (b *batch) writeFeed(user uint64, write func(w *shard.Write) (unread.Feed, 
 	var f unread.Feed
 	b.pending += feedRows
 	b.change(call{
-		about: subject{user: user},
+		about: subject{users: true, user: user},
 		write: func(w *shard.Write) (err error) {
 			f, err = write(w)
 			return err

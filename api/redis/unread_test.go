@@ -158,24 +158,38 @@ func TestUnreadSessions(t *testing.T) {
 		`["counts" ["at" 1 "comment" 0 "like" 0 "dm" 0] "cleared" ["at" 0]]`, "+OK", "0", "8", "1", "0", fmt.Sprintf(day, 0), "0", "0")
 }
 
-// Many writes that have nothing to do with each other go side by side, and those to
-// one subject in their order.
+// Writes that have nothing to do with each other go side by side, and those to one
+// subject in their order.
 func TestUnreadWaves(t *testing.T) {
-	n := newFakeNode()
-	n.hold = make(chan struct{})
-	c := dial(t, serve(t, n, nil))
-	var lines []string
+	var dots []string
 	for i := range 40 {
-		lines = append(lines, fmt.Sprintf("COUNTD.DOT.FIRE d%d", i))
+		dots = append(dots, fmt.Sprintf("COUNTD.DOT.FIRE d%d", i))
 	}
-	c.send(append(lines, "COUNTD.DOT.FIRE d0")...)
-	until(t, "the writes are side by side", func() bool { return n.writes.Load() == 40 })
-	close(n.hold)
-	for range 40 {
-		c.reply()
-	}
-	if got := c.reply(); got != "41" {
-		t.Errorf("the last write is answered %s", got)
+	for _, test := range []struct {
+		name  string
+		lines []string
+		first int64 // so many side by side
+	}{
+		{"of everybody's", append(dots, "COUNTD.DOT.FIRE d0"), 40},
+		{"of a user's day", []string{"COUNTD.NOTICE.READ news 1", "COUNTD.DOT.CLEAR shop 1", "COUNTD.FEED.UNFOLLOW 1 2", "COUNTD.FEED.UNFOLLOW 2 2", "COUNTD.FEED.UNFOLLOW 1 3"}, 4},
+		{"of both", []string{"COUNTD.DOT.CLEAR shop 1", "COUNTD.DOT.FIRE shop", "COUNTD.DOT.CLEAR shop 2"}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newFakeNode()
+			n.hold = make(chan struct{})
+			c := dial(t, serve(t, n, nil))
+			c.send(test.lines...)
+			until(t, "the first are side by side", func() bool { return n.writes.Load() == test.first })
+			close(n.hold)
+			for _, line := range test.lines {
+				if got := c.reply(); got[0] == '-' {
+					t.Errorf("%s: %s", line, got)
+				}
+			}
+			if got := n.writes.Load(); got != int64(len(test.lines)) {
+				t.Errorf("%d writes", got)
+			}
+		})
 	}
 }
 
