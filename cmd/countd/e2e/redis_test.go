@@ -242,6 +242,12 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 		count, err := clients[0].Do(t.Context(), "COUNTD.INCR", fmt.Sprintf("posts:%d:like", id), 0).Int64Slice()
 		equal(t, fmt.Sprintf("row %d", id), count, err, []int64{sessions * writes / rows})
 	}
+	count, err := clients[0].Do(t.Context(), "COUNTD.UNREAD.INCR", 7, "at", 0).Int64Slice()
+	equal(t, "a user's count", count, err, []int64{sessions})
+	seq, err := clients[0].Do(t.Context(), "COUNTD.NOTICE.PUBLISH", "news").Int()
+	equal(t, "the notice after them", seq, err, sessions+1)
+	unread, err := clients[0].Do(t.Context(), "COUNTD.FEED.UNREAD", 7).Int()
+	equal(t, "the feed", unread, err, sessions)
 }
 
 // sendSession reports whether each write of a session was answered.
@@ -254,6 +260,10 @@ func sendSession(t *testing.T, client *redis.Client, seq, writes, rows int) bool
 		for i := range writes {
 			p.Incr(ctx, fmt.Sprintf("posts:%d:like", i%rows))
 		}
+		p.Do(ctx, "COUNTD.FEED.FOLLOW", 7, 8)
+		p.Do(ctx, "COUNTD.UNREAD.INCR", 7, "at", 1)
+		p.Do(ctx, "COUNTD.NOTICE.PUBLISH", "news")
+		p.Do(ctx, "INCR", "users:8:posts")
 		p.Do(ctx, "COUNTD.SESSION", "END")
 		return nil
 	})
