@@ -27,6 +27,7 @@ import (
 type fakeNode struct {
 	keyspaces []*shard.Keyspace
 	tables    map[string]*engine.Table
+	tokens    map[string]uint64 // of the last write to each keyspace
 
 	elsewhere []*shard.Keyspace // that another node made, known here after CatchUp
 
@@ -45,7 +46,7 @@ type fakeNode struct {
 }
 
 func newFakeNode() *fakeNode {
-	n := &fakeNode{tables: map[string]*engine.Table{}}
+	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}}
 	for _, ks := range []shard.Keyspace{
 		{Name: "board", Kind: shard.KindBoard, Shards: 1},
 		{Name: "feed", Kind: shard.KindFeed, Shards: 4},
@@ -165,7 +166,8 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	default:
 		w.Overflows = n.tables[ks.Name].Apply(w.Ops, w.Width, w.Rows, w.Overflows[:0])
 	}
-	w.Token = shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: uint64(n.writes.Load())}}}
+	n.tokens[ks.Name] = uint64(n.writes.Load())
+	w.Token = shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: n.tokens[ks.Name]}}}
 	return nil
 }
 

@@ -193,6 +193,33 @@ func TestUnreadWaves(t *testing.T) {
 	}
 }
 
+// Reads of unread numbers see what was written through the node to any keyspace that
+// they are joined from; on READONLY connections they are as they are.
+func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
+	n := newFakeNode()
+	s := serve(t, n, nil)
+	c := dial(t, s)
+	read := func(consistency shard.Consistency, at ...shard.GroupIndex) {
+		t.Helper()
+		c.do("COUNTD.NOTICE.GET news 1")
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if got := n.mu.opt; got.Consistency != consistency || !slices.Equal(got.Token.At, at) {
+			t.Errorf("it is read with %+v", got)
+		}
+	}
+	read(shard.Bounded)
+	dial(t, s).do("COUNTD.NOTICE.READ news 1", "INCR posts:1:like", "INCR users:1:posts") // write 1, and then 2 and 3 in any order
+	n.mu.Lock()
+	latest := n.tokens["users"]
+	n.mu.Unlock()
+	read(shard.Bounded, shard.GroupIndex{Group: 3, Index: 1}, shard.GroupIndex{Group: 3, Index: latest})
+	c.do("READONLY")
+	read(shard.Stale)
+	c.do("READWRITE", "COUNTD.UNREAD.INCR 1 at 1")
+	read(shard.Bounded, shard.GroupIndex{Group: 3, Index: 4}, shard.GroupIndex{Group: 3, Index: latest})
+}
+
 // Each user's fault or shard's is told to who asked, in the codes of other commands.
 func TestUnreadErrors(t *testing.T) {
 	n := newFakeNode()
