@@ -216,6 +216,9 @@ func (c *conn) setDeadline() bool {
 	left := c.until.Sub(now)
 	switch {
 	case partial && c.partial: // it runs since the command's first byte
+		if left <= 0 {
+			c.server.metrics.timeouts.Inc()
+		}
 		return left > 0
 	case partial == c.partial && left <= timeout && left > timeout-timeout/deadlineSlack:
 		return true
