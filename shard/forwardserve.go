@@ -1,0 +1,122 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// serveParts proposes parts that another node forwards, and answers each.
+func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	number := uint32(r.uintTo(1<<32 - 1))
+	parts := make([]*forwarded, r.count(forwardedSizeMin))
+	for i := range parts {
+		parts[i] = parseForwarded(&r)
+	}
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	g := n.shardOf(number)
+	if g == nil {
+		return nil, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(enqueueTimeoutMax)
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	proposals := make([]*proposal, len(parts))
+	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
+	for i, f := range parts {
+		if p := n.check(g, f); len(p.cold) == 0 {
+			proposals[i] = p.propose(deadline)
+		} else {
+			reading.Go(func() { proposals[i] = p.propose(deadline) })
+		}
+	}
+	reading.Wait()
+	var answer []byte
+	for _, q := range proposals {
+		answer = appendSettled(answer, q, q.wait(timer))
+	}
+	return answer, nil
+}
+
+// checkedPart is a forwarded part that was looked at.
+type checkedPart struct {
+	*forwarded
+	replica *replica // leads here
+	ops     int
+	cold    []uint64 // keys whose rows are to be read from disk first
+	err     error    // why it is refused
+}
+
+// check looks at a forwarded part.
+func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
+	p := &checkedPart{forwarded: f}
+	p.replica, p.err = g.led()
+	if p.err == nil && (n.headroom.diskFull.Load() || p.replica.votersFull.Load()) {
+		p.err = ErrDiskFull
+	}
+	if p.err != nil {
+		return p
+	}
+	visitor := n.headroom.check(p.replica)
+	p.ops, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
+	return p
+}
+
+// propose submits the part, once the cold rows that it needs are in the cache. What
+// comes back is settled already if it was refused.
+func (p *checkedPart) propose(deadline time.Time) *proposal {
+	err := p.err
+	if err == nil && len(p.cold) > 0 {
+		err = p.replica.warm(p.cold, deadline)
+	}
+	if err != nil {
+		return refusedProposal(err)
+	}
+	q, err := p.replica.proposer.submit(p.section, p.ops, p.clocked || p.replica.proposer.kind == raftfsm.KindUnread, p.width)
+	if err != nil {
+		return refusedProposal(err)
+	}
+	return q
+}
+
+// refusedProposal is a proposal that was settled before it was made.
+func refusedProposal(err error) *proposal {
+	q := &proposal{err: err, done: make(chan struct{})}
+	close(q.done)
+	return q
+}
+
+// appendSettled appends what became of a part: the error, or index, outcome, rows
+// and refused ops.
+func appendSettled(dst []byte, q *proposal, err error) []byte {
+	if dst = appendCallError(dst, err); err != nil {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, q.result.Index)
+	dst = binary.AppendUvarint(dst, uint64(q.outcome()))
+	dst = binary.AppendUvarint(dst, uint64(q.ops))
+	if q.width > 0 {
+		for i := range q.ops {
+			for _, count := range q.row(i, q.width) {
+				dst = binary.AppendVarint(dst, count)
+			}
+		}
+	}
+	refused := q.refused()
+	dst = binary.AppendUvarint(dst, uint64(len(refused)))
+	for _, o := range refused {
+		dst = binary.AppendUvarint(dst, uint64(o.Op-q.first))
+		dst = binary.AppendUvarint(dst, uint64(o.Column))
+	}
+	return dst
+}
