@@ -154,6 +154,8 @@ type AdminGroup struct {
 	NonVoters []string       `json:"non_voters"`
 	Rows      uint64         `json:"rows"`  // at the leader
 	Bytes     uint64         `json:"bytes"` // of its memory
+	ColdRows  uint64         `json:"cold_rows"`
+	ColdBytes uint64         `json:"cold_bytes"` // of its disk
 	Replicas  []AdminReplica `json:"replicas"`
 }
 

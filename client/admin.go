@@ -46,7 +46,9 @@ type ClusterGroup struct {
 	Voters    []string  `json:"voters"`
 	NonVoters []string  `json:"non_voters"`
 	Rows      uint64    `json:"rows"`
-	Bytes     uint64    `json:"bytes"` // of the leader's memory
+	Bytes     uint64    `json:"bytes"`      // of the leader's memory
+	ColdRows  uint64    `json:"cold_rows"`  // of Rows, on the leader's disk instead
+	ColdBytes uint64    `json:"cold_bytes"` // of its disk
 	Replicas  []Replica `json:"replicas"`
 }
 

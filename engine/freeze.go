@@ -23,11 +23,11 @@ const (
 // old says so of the range of their ids, and they were not written to since the
 // call before; and those with cold rows of which many have changed. The last
 // segment, where new ids come, is not among them. One that is written to before
-// the next call is copied then, once.
-func (t *Table) Watch(old func(first, last uint64) bool) []uint64 {
+// the next call is copied then, once. due is how many rows in memory all of these
+// have, with those that were written to.
+func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var idle []uint64
 	d := t.dir.Load()
 	for i := range len(d.segs) - 1 {
 		s := d.segs[i].Load()
@@ -37,9 +37,10 @@ func (t *Table) Watch(old func(first, last uint64) bool) []uint64 {
 		if s.watched || s.cold != nil && s.worthFolding(foldSoonShare) {
 			idle = append(idle, d.first(i))
 		}
+		due += s.rows
 		s.watched = true
 	}
-	return idle
+	return idle, due
 }
 
 func (s *segment) worthFolding(share int) bool {

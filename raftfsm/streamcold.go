@@ -219,7 +219,8 @@ func (l *loading) settle() error {
 	l.loose = 0
 	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
 	l.table.Watch(carried)
-	rows, err := l.table.Freeze(l.cold, l.table.Watch(carried))
+	idle, _ := l.table.Watch(carried)
+	rows, err := l.table.Freeze(l.cold, idle)
 	if err != nil && !errors.Is(err, cold.ErrFull) {
 		return fmt.Errorf("cannot keep cold rows: %w", err)
 	}

@@ -15,10 +15,14 @@ const freezeSegmentsMax = 16
 type Idle struct {
 	table  *engine.Table
 	firsts []uint64 // of the keys of each
+	due    int
 }
 
 // Segments is how many there are.
 func (i *Idle) Segments() int { return len(i.firsts) }
+
+// Due is how many rows they have in memory, with segments that were written to.
+func (i *Idle) Due() int { return i.due }
 
 // Watch returns the segments that old says may go, by the range of their keys, and that
 // were not written to since the call before; and those that are cold of which many rows
@@ -28,7 +32,7 @@ func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.cold != nil && !c.closed {
-		i.firsts = i.table.Watch(old)
+		i.firsts, i.due = i.table.Watch(old)
 	}
 	return i
 }

@@ -35,6 +35,8 @@ func (n *Node) registerCold() error {
 		{"countd_cold_refused_total", "Reads of cold rows that were refused because too many waited.", true, func(s *cold.Stats) float64 { return float64(s.Refused) }},
 		{"countd_cold_damaged_total", "Blocks of cold rows that were not what was written.", true, func(s *cold.Stats) float64 { return float64(s.Damaged) }},
 		{"countd_cold_damaged_shards", "Replicas here of which cold rows cannot be read.", false, func(*cold.Stats) float64 { return float64(n.damagedShards()) }},
+		{"countd_cold_due_rows", "Rows that are to leave memory, as the last look found, which is once a minute; those near which somebody wrote wait.", false,
+			func(*cold.Stats) float64 { return float64(n.coldDue.Load()) }},
 		{"countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", true,
 			func(*cold.Stats) float64 { return float64(n.coldMoved.Load()) }},
 	} {

@@ -49,6 +49,7 @@ func (n *Node) moveCold() {
 	may := n.cfg.Cold.After > 0 && n.catalog.View().ColdRows()
 	tight := may && n.headroom.memoryTight.Load()
 	var all []*leaving
+	due := 0
 	for _, g := range n.groups.Load().all {
 		r := g.replica.Load()
 		if r == nil {
@@ -64,12 +65,15 @@ func (n *Node) moveCold() {
 		}
 		if tight { // whatever nobody writes to
 			l.idle = fsm.Watch(anyAge)
+			due += l.idle.Due()
 			continue
 		}
 		shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
 		l.idle = fsm.Watch(n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards))
+		due += l.idle.Due()
 		n.freeze(l, l.idle.Segments())
 	}
+	n.coldDue.Store(int64(due))
 	if tight {
 		n.relieve(all, n.headroom.memoryTight.Load)
 	}

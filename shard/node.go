@@ -136,6 +136,7 @@ type Node struct {
 	cold      *cold.Store
 	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
 	coldMoved atomic.Uint64              // rows that became cold, or were written anew
+	coldDue   atomic.Int64               // rows in memory that the last look found were to become so
 
 	clusterHash uint32 // of tokens
 

@@ -20,14 +20,14 @@ func TestStatus(t *testing.T) {
 	if !s.Ready || s.ClusterID != "test" || len(s.Nodes) != 1 || len(s.Groups) != 9 || len(s.Warnings) != 0 {
 		t.Fatalf("status is %+v", s)
 	}
-	if want := (sizeOutput{"", 2, 40, 20, "0000000000000002"}); s.Total != want {
+	if want := (sizeOutput{Rows: 2, Bytes: 40, BytesPerRow: 20, ColdRows: 2, ColdBytes: 10, Digest: "0000000000000002"}); s.Total != want {
 		t.Fatalf("total is %+v, want %+v", s.Total, want)
 	}
 	if k := slices.IndexFunc(s.Keyspaces, func(k sizeOutput) bool { return k.Keyspace == "posts" }); k < 0 || s.Keyspaces[k].Rows != 2 {
 		t.Fatalf("keyspaces are %+v", s.Keyspaces)
 	}
 	table := i.ok("status")
-	for _, want := range []string{"n1", "posts/1", "LEADER", "20.0", "0000000000000002", "total"} {
+	for _, want := range []string{"n1", "posts/1", "LEADER", "20.0", "COLD", "DISK", "10", "0000000000000002", "total"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}

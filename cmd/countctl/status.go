@@ -46,6 +46,8 @@ type sizeOutput struct {
 	Rows        uint64  `json:"rows"`
 	Bytes       uint64  `json:"bytes"`         // of memory
 	BytesPerRow float64 `json:"bytes_per_row"` // 0 without rows
+	ColdRows    uint64  `json:"cold_rows"`     // of Rows, on disk instead of in memory
+	ColdBytes   uint64  `json:"cold_bytes"`    // of disk
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
 }
 
@@ -164,6 +166,8 @@ func sumGroups(groups []groupOutput, counts func(groupOutput) bool) (sizeOutput,
 		}
 		sum.Rows += g.Rows
 		sum.Bytes += g.Bytes
+		sum.ColdRows += g.ColdRows
+		sum.ColdBytes += g.ColdBytes
 		if g.Digest == "" || g.Keyspace == metaKeyspace {
 			continue // no leader says it, or it is not of rows
 		}
@@ -207,13 +211,13 @@ func (s statusOutput) table(t *table) {
 
 // groupTable shows the groups, if they are few enough, and their sums.
 func (s statusOutput) groupTable(t *table) {
-	t.row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "DIGEST")
+	t.row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "COLD", "DISK", "DIGEST")
 	for _, g := range s.Groups {
 		if len(s.Groups) > groupsShownMax {
 			break
 		}
 		t.row(g.ID, groupName(g.ClusterGroup), orNone(g.Leader), strings.Join(g.Voters, ","), lagOf(g.ClusterGroup),
-			grouped(g.Rows), grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), orNone(g.Digest))
+			grouped(g.Rows), grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), grouped(g.ColdRows), grouped(g.ColdBytes), orNone(g.Digest))
 	}
 	for _, k := range append(slices.Clone(s.Keyspaces), s.Total) {
 		name, groups := k.Keyspace, 0
@@ -225,6 +229,6 @@ func (s statusOutput) groupTable(t *table) {
 				groups++
 			}
 		}
-		t.row("sum", name, "", fmt.Sprintf("%d groups", groups), "", grouped(k.Rows), grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), k.Digest)
+		t.row("sum", name, "", fmt.Sprintf("%d groups", groups), "", grouped(k.Rows), grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), grouped(k.ColdRows), grouped(k.ColdBytes), k.Digest)
 	}
 }

@@ -111,6 +111,7 @@ func (g *groupView) show() api.AdminGroup {
 	if leader != nil {
 		shown.Leader, shown.Term = g.name[g.leader()], leader.Term
 		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
+		shown.ColdRows, shown.ColdBytes = leader.ColdRows, leader.ColdBytes
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		r := all[key]

@@ -40,6 +40,8 @@ type Group struct {
 	NonVoters []string  `json:"non_voters"`
 	Rows      uint64    `json:"rows"`
 	Bytes     uint64    `json:"bytes"`
+	ColdRows  uint64    `json:"cold_rows"`
+	ColdBytes uint64    `json:"cold_bytes"`
 	Replicas  []Replica `json:"replicas"`
 }
 
@@ -172,7 +174,7 @@ func (s *Server) groupsLocked() []Group {
 	for i := range groups {
 		g := &groups[i]
 		g.Rows = uint64(len(s.shardLocked(g)))
-		g.Bytes = 20 * g.Rows
+		g.Bytes, g.ColdRows, g.ColdBytes = 20*g.Rows, g.Rows, 5*g.Rows
 		g.Replicas = slices.Clone(g.Replicas)
 		for j := range g.Replicas {
 			if r := &g.Replicas[j]; r.Digest == "" {

@@ -39,8 +39,11 @@ var damages = map[string]func(raw []byte) []byte{
 		raw[len(raw)/2] ^= 0x10
 		return raw
 	},
-	"removed": func([]byte) []byte { return nil },
+	removed: func([]byte) []byte { return nil },
 }
+
+// removed is the only damage of a file without bytes.
+const removed = "removed"
 
 // TestDamagedFiles starts a node on a directory with one damaged file, for each
 // kind of file that a node with snapshots and a log has and each kind of damage.
@@ -65,7 +68,14 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 		}
 	}
 	for kind, file := range kinds {
+		info, err := os.Stat(filepath.Join(whole, file))
+		if err != nil {
+			t.Fatal(err)
+		}
 		for damage, apply := range damages {
+			if info.Size() == 0 && damage != removed {
+				continue
+			}
 			t.Run(kind+" "+damage, func(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
