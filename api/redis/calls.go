@@ -122,8 +122,8 @@ func (b *batch) runWrites(deadline time.Time) {
 
 // wave returns how many of the writes may go side by side.
 func wave(all []call) (n int) {
-	seen := map[subject]bool{}
-	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users {
+	seen, used := map[subject]bool{}, keys{}
+	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users && used.add(&all[n].id) {
 		seen[all[n].about] = true
 		n++
 	}

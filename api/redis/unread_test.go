@@ -172,6 +172,8 @@ func TestUnreadWaves(t *testing.T) {
 	}{
 		{"of everybody's", append(dots, "COUNTD.DOT.FIRE d0"), 40},
 		{"of a user's day", []string{"COUNTD.NOTICE.READ news 1", "COUNTD.DOT.CLEAR shop 1", "COUNTD.FEED.UNFOLLOW 1 2", "COUNTD.FEED.UNFOLLOW 2 2", "COUNTD.FEED.UNFOLLOW 1 3"}, 4},
+		{"under a key", []string{"COUNTD.DOT.FIRE a KEY k", "COUNTD.DOT.FIRE b KEY l", "COUNTD.DOT.FIRE c KEY k"}, 2},
+		{"of rows under a key", []string{"COUNTD.INCR posts:1:like 1 KEY k", "COUNTD.INCR posts:2:like 1 KEY l", "COUNTD.INCR posts:3:like 1 KEY k"}, 2},
 		{"of both", []string{"COUNTD.DOT.CLEAR shop 1", "COUNTD.DOT.FIRE shop", "COUNTD.DOT.CLEAR shop 2"}, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
