@@ -50,6 +50,7 @@ type batch struct {
 	missed  bool      // the command that is planned names what this node does not know
 	looked  bool      // what it does not know was looked for, by all that has arrived
 	lookErr error     // why that failed
+	unsure  bool      // it is an EXEC with a command that failed for it
 
 	keys   []key   // of the command, read before anything of it is planned
 	values []int64 // likewise
@@ -127,6 +128,7 @@ func (b *batch) failed(err error) bool {
 		return err != nil
 	}
 	if _, unknown := errors.AsType[nameError](err); unknown && b.lookErr != nil {
+		b.unsure = b.atomic
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 		return true
 	}

@@ -110,7 +110,10 @@ func (c *conn) exec([][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.pending-before.pending > rowsMax {
+	if b.unsure { // where the name is known, all of it would be done
+		b.rollBack(before)
+		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
+	} else if b.pending-before.pending > rowsMax {
 		b.rollBack(before)
 		b.fail(fmt.Sprintf("ERR a transaction takes at most %d reads and writes of rows", rowsMax))
 	} else if !b.onOneShard(before) {
@@ -123,7 +126,7 @@ func (c *conn) exec([][]byte) {
 func (c *conn) planQueued(m *transaction) mark {
 	b := c.batch
 	before := b.mark()
-	b.atomic = true
+	b.atomic, b.unsure = true, false
 	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
 	for _, q := range m.queued {
 		b.writes = q.command.traits&writes != 0
