@@ -166,7 +166,7 @@ func (b *batch) flush() {
 	for _, t := range b.tables {
 		t.reset()
 	}
-	if cap(b.cells) > keepRowsMax {
+	if max(cap(b.cells), cap(b.replies)) > keepRowsMax || cap(b.text) > keepBytesMax {
 		b.replies, b.cells, b.text = nil, nil, nil
 	}
 }

@@ -152,9 +152,6 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 		b.lookUp()
 		cmd.do(c, args)
 	}
-	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
-		c.closing = true
-	}
 }
 
 // unknownCommand is Redis's answer to a command that there is not.
