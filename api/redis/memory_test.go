@@ -4,6 +4,8 @@ import (
 	"io"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"weak"
 )
@@ -55,13 +57,14 @@ func TestIdleConnectionsHoldNoMemory(t *testing.T) {
 
 // Transactions take of the same memory, until they end, whatever way.
 func TestTransactionsShareTheMemory(t *testing.T) {
-	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 45 << 10 })
+	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 33 << 10 })
 	echo := "ECHO " + strings.Repeat("a", 10_000)
 	a, b, third := dial(t, s), dial(t, s), dial(t, s)
 	a.want("MULTI", "+OK", echo, "+QUEUED", echo, "+QUEUED", echo, "+QUEUED")
 	b.want("MULTI", "+OK", echo, "+QUEUED", echo, "-OVERLOADED the connections take all the memory that they may", "PING", "+QUEUED",
 		"EXEC", "-EXECABORT Transaction discarded because of previous errors.", "PING", "+PONG", "MULTI", "+OK", echo, "+QUEUED")
 	third.want("MULTI", "+OK", echo, "-OVERLOADED the connections take all the memory that they may", "DISCARD", "+OK")
+	third.want("MULTI", "+OK", "INCR posts:1:like", "+QUEUED", "EXEC", "[1]") // a small one is always kept
 	a.want("DISCARD", "+OK")
 	third.want("MULTI", "+OK", echo, "+QUEUED")
 	b.conn.Close()
@@ -113,6 +116,29 @@ func TestShortCommandsWithLongReplies(t *testing.T) {
 		}
 		c.release()
 	}
+}
+
+// What is refused takes no room from what is not.
+func TestBudget(t *testing.T) {
+	b := budget{max: 10}
+	var done atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() { // ends with the other
+		for !done.Load() {
+			if b.take(11) {
+				t.Error("more is taken than there is")
+			}
+		}
+	})
+	for range 100_000 {
+		if !b.take(10) || !b.take(0) {
+			t.Error("what there is is refused")
+			break
+		}
+		b.give(10)
+	}
+	done.Store(true)
+	all.Wait()
 }
 
 // What a connection read a large command into and with is free when it has none.

@@ -218,13 +218,18 @@ type budget struct {
 	used atomic.Int64
 }
 
-// take reports whether there is room for n more bytes, which is then taken.
+// take reports whether there is room for n more bytes, which is then taken. What is
+// refused takes no room from others, not for a moment.
 func (b *budget) take(n int) bool {
-	if b.used.Add(int64(n)) <= b.max {
-		return true
+	for {
+		used := b.used.Load()
+		if used+int64(n) > b.max {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+int64(n)) {
+			return true
+		}
 	}
-	b.give(n)
-	return false
 }
 
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }
