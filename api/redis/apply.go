@@ -49,10 +49,6 @@ func (t *table) apply(c *conn, deadline time.Time) {
 	}
 }
 
-// waveMax bounds the writes of one connection that go side by side, each with a
-// goroutine of its own.
-const waveMax = 256
-
 // wave returns the unit up to which those from one on may go side by side:
 // they all have identities, and neither an id nor a key in common.
 func (t *table) wave(from int) (to int) {
@@ -108,7 +104,7 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	writes := make([]shard.Write, to-from)
 	errs := make([]error, to-from)
-	sideBySide(len(writes), len(writes), func(i int) {
+	c.server.sideBySide(len(writes), func(i int) {
 		t.prepare(&writes[i], from+i, from+i+1, deadline)
 		errs[i] = c.server.cfg.Backend.Write(t.ks, &writes[i])
 	})

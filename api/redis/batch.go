@@ -190,7 +190,7 @@ func (b *batch) run(deadline time.Time) {
 	}
 	b.runReads(readBy)
 	if written > 1 { // keyspaces are independent of each other
-		sideBySide(len(b.tables), len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
+		b.conn.server.sideBySide(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
 	} else {
 		for _, t := range b.tables {
 			t.apply(b.conn, deadline)

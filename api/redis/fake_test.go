@@ -225,8 +225,8 @@ func serve(t testing.TB, b Backend, change func(*Config)) *Server {
 		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
 			t.Error(err)
 		}
-		if used := s.large.used.Load(); used != 0 {
-			t.Errorf("%d bytes of the connections' budget were never given back", used)
+		if used, lanes := s.large.used.Load(), s.lanes.used.Load(); used+lanes != 0 {
+			t.Errorf("%d bytes of the connections' budget and %d lanes were never given back", used, lanes)
 		}
 	})
 	return s
