@@ -233,11 +233,12 @@ func (b *budget) take(n int) bool {
 	}
 }
 
-// takeUpTo takes as much as there is, n at the most, and returns how much.
-func (b *budget) takeUpTo(n int) int {
+// takeUpTo takes part of what there is, so that others come by theirs: n, or a share
+// of it at the most. It returns how much.
+func (b *budget) takeUpTo(n, shares int) int {
 	for {
 		used := b.used.Load()
-		taken := max(min(int64(n), b.max-used), 0)
+		taken := max(min(int64(n), (b.max-used)/int64(shares)), 0)
 		if b.used.CompareAndSwap(used, used+taken) {
 			return int(taken)
 		}

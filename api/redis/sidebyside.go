@@ -12,7 +12,8 @@ const (
 	// goroutine of its own.
 	waveMax = 256
 	// lanesMax bounds those goroutines of all connections together. Each takes some
-	// 7 KiB while it waits for a write.
+	// 7 KiB while it waits for a write. A connection may have a share of what is left,
+	// waveMax where all are: a few are not to have the others wait in line.
 	lanesMax = 16 << 10
 )
 
@@ -36,7 +37,7 @@ func (s *Server) sideBySide(n int, do func(i int)) {
 			do(i)
 		}
 	}
-	more := s.lanes.takeUpTo(min(n, waveMax) - 1)
+	more := s.lanes.takeUpTo(min(n, waveMax)-1, lanesMax/waveMax)
 	var all sync.WaitGroup
 	for range more {
 		all.Go(work)
