@@ -181,7 +181,7 @@ const (
 	errLargeFull  = "OVERLOADED the connections take all the memory that they may"
 )
 
-var errTooManyKeys = keyError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
+var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
 // readKeys reads keys, the first of each step, with the batch's memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
