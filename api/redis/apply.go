@@ -49,15 +49,11 @@ func (t *table) apply(c *conn, deadline time.Time) {
 	}
 }
 
-// waveMax bounds the writes of one connection that go side by side, each with a
-// goroutine of its own.
-const waveMax = 256
-
 // wave returns the unit up to which those from one on may go side by side:
-// they all have identities, and no id in common.
+// they all have identities, and neither an id nor a key in common.
 func (t *table) wave(from int) (to int) {
-	seen := map[uint64]int{}
-	for to = from; to < len(t.units) && to-from < waveMax && t.units[to].id.Exists(); to++ {
+	seen, used := map[uint64]int{}, keys{}
+	for to = from; to < len(t.units) && to-from < waveMax && t.units[to].id.Exists() && used.add(&t.units[to].id); to++ {
 		for i := t.units[to].first; i < t.end(to); i++ {
 			if unit, ok := seen[t.ops[i].ID]; ok && unit != to {
 				return to
@@ -66,6 +62,20 @@ func (t *table) wave(from int) (to int) {
 		}
 	}
 	return to
+}
+
+// keys are the idempotency keys of some writes. Of those under one key the first is to
+// be done and the others to be judged by it.
+type keys map[[16]byte]bool
+
+// add reports whether a write has another key than those before, or none.
+func (k keys) add(id *shard.RequestID) bool {
+	if !id.Keyed() {
+		return true
+	}
+	before := k[id.Key()]
+	k[id.Key()] = true
+	return !before
 }
 
 // prepare makes the write of some units.
@@ -94,7 +104,7 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	writes := make([]shard.Write, to-from)
 	errs := make([]error, to-from)
-	sideBySide(len(writes), len(writes), func(i int) {
+	c.server.sideBySide(len(writes), func(i int) {
 		t.prepare(&writes[i], from+i, from+i+1, deadline)
 		errs[i] = c.server.cfg.Backend.Write(t.ks, &writes[i])
 	})

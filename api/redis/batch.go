@@ -50,6 +50,7 @@ type batch struct {
 	missed  bool      // the command that is planned names what this node does not know
 	looked  bool      // what it does not know was looked for, by all that has arrived
 	lookErr error     // why that failed
+	unsure  bool      // it is an EXEC with a command that failed for it
 
 	keys   []key   // of the command, read before anything of it is planned
 	values []int64 // likewise
@@ -127,6 +128,7 @@ func (b *batch) failed(err error) bool {
 		return err != nil
 	}
 	if _, unknown := errors.AsType[nameError](err); unknown && b.lookErr != nil {
+		b.unsure = b.atomic
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 		return true
 	}
@@ -164,25 +166,31 @@ func (b *batch) flush() {
 	for _, t := range b.tables {
 		t.reset()
 	}
-	if cap(b.cells) > keepRowsMax {
+	if max(cap(b.cells), cap(b.replies)) > keepRowsMax || cap(b.text) > keepBytesMax {
 		b.replies, b.cells, b.text = nil, nil, nil
 	}
 }
 
-// run has the backend do what is planned.
+// run has the backend do what is planned. Reads leave the writes behind them half of
+// the time: a shard that cannot be read is not to have others refuse what is written.
 func (b *batch) run(deadline time.Time) {
-	written := 0
+	written, readBy := 0, deadline
 	for _, t := range b.tables {
-		if len(t.ids) > 0 {
-			t.read(b.conn, deadline)
-		}
 		if len(t.ops) > 0 {
 			written++
 		}
 	}
-	b.runReads(deadline)
+	if written+len(b.calls.writes) > 0 {
+		readBy = deadline.Add(-time.Until(deadline) / 2)
+	}
+	for _, t := range b.tables {
+		if len(t.ids) > 0 {
+			t.read(b.conn, readBy)
+		}
+	}
+	b.runReads(readBy)
 	if written > 1 { // keyspaces are independent of each other
-		sideBySide(len(b.tables), len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
+		b.conn.server.sideBySide(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
 	} else {
 		for _, t := range b.tables {
 			t.apply(b.conn, deadline)

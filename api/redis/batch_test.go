@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/shard"
 )
@@ -168,6 +169,26 @@ func TestCommandsFailAlone(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like", "MGET posts:1:like posts:2:like", "MGET posts:2:like"), late, `"8"`, late, `["8"]`)
 	n.mu.readErr = func([]uint64) error { return shard.ErrNoQuorum }
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
+}
+
+// Reads that nobody answers leave time for the writes behind them.
+func TestWritesBehindReadsThatWait(t *testing.T) {
+	n := newFakeNode()
+	n.mu.readErr = func([]uint64) error {
+		time.Sleep(time.Until(n.mu.opt.Deadline))
+		return shard.ErrNoQuorum
+	}
+	n.failWrites(func(w *shard.Write) error {
+		if time.Until(w.Deadline) <= 0 {
+			return shard.ErrTooLate
+		}
+		return nil
+	})
+	c := dial(t, serve(t, n, func(c *Config) { c.Timeout = 2 * time.Second }))
+	const late = "-LEADERLESS the shard could not confirm the read in time"
+	equalReplies(t, c.do("GET posts:1:like", "INCR posts:2:like"), late, "1")
+	equalReplies(t, c.do("COUNTD.POLL 1", "INCR posts:2:like"), late, "2")
+	equalReplies(t, c.do("GET posts:1:like", "COUNTD.DOT.FIRE shop"), late, "3")
 }
 
 // Without memory for new rows, the commands that make none are done.

@@ -92,7 +92,7 @@ func (b *batch) runReads(deadline time.Time) {
 	var opt shard.ReadOptions
 	c.freshness(&opt, deadline, users, posts)
 	polls := q.polls
-	sideBySide(len(polls)+len(q.reads), waveMax, func(i int) {
+	c.server.sideBySide(len(polls)+len(q.reads), func(i int) {
 		opt := opt
 		if i < len(polls) {
 			opt.Deadline = polls[i].until(deadline)
@@ -103,7 +103,7 @@ func (b *batch) runReads(deadline time.Time) {
 		r.err = seeing(&opt, func() error { return r.read(&opt) }, users, posts)
 	})
 	if alone := q.pollAlone(); len(alone) > 0 {
-		sideBySide(len(alone), waveMax, func(i int) {
+		c.server.sideBySide(len(alone), func(i int) {
 			opt := opt
 			alone[i].err = seeing(&opt, func() error { return c.server.unread.Poll(&alone[i].poll, &opt) }, users, posts)
 		})
@@ -115,15 +115,15 @@ func (b *batch) runReads(deadline time.Time) {
 func (b *batch) runWrites(deadline time.Time) {
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
-		sideBySide(len(together), waveMax, func(i int) { together[i].run(b.conn.server, deadline) })
+		b.conn.server.sideBySide(len(together), func(i int) { together[i].run(b.conn.server, deadline) })
 		all = all[len(together):]
 	}
 }
 
 // wave returns how many of the writes may go side by side.
 func wave(all []call) (n int) {
-	seen := map[subject]bool{}
-	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users {
+	seen, used := map[subject]bool{}, keys{}
+	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users && used.add(&all[n].id) {
 		seen[all[n].about] = true
 		n++
 	}

@@ -152,9 +152,6 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 		b.lookUp()
 		cmd.do(c, args)
 	}
-	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
-		c.closing = true
-	}
 }
 
 // unknownCommand is Redis's answer to a command that there is not.
@@ -184,7 +181,7 @@ const (
 	errLargeFull  = "OVERLOADED the connections take all the memory that they may"
 )
 
-var errTooManyKeys = keyError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
+var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
 // readKeys reads keys, the first of each step, with the batch's memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {

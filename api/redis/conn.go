@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -43,7 +43,7 @@ type conn struct {
 	small    int // reads in a row that needed no large buffer
 	parser   parser
 	until    time.Time // the read deadline that is set
-	partial  bool      // it is that of a command's arrival
+	partial  bool      // it is that of the command's arrival that in[from:to] begins with
 
 	lookedAt time.Time // when names were looked for last
 
@@ -55,7 +55,7 @@ type conn struct {
 	last     *command // that was found last, and as its client writes it
 	lastName []byte
 
-	closed sync.Once
+	closed atomic.Bool
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
@@ -97,12 +97,14 @@ func (c *conn) end() {
 	b := c.batch
 	b.out, c.out.buf = c.out.buf, nil
 	c.batch, b.conn = nil, nil
+	c.parser.shrink()
 	c.server.batches.Put(b)
 }
 
-// execute executes the commands that have arrived whole.
+// execute executes the commands that have arrived whole, up to one behind which the
+// connection is closed.
 func (c *conn) execute() {
-	for !c.closing {
+	for !c.closing && !c.closed.Load() {
 		args, n, err := c.parser.next(c.in[c.from:c.to])
 		if err != nil {
 			c.batch.flush()
@@ -117,9 +119,21 @@ func (c *conn) execute() {
 		if len(args) > 0 {
 			c.command(args)
 		}
-		c.from += n
+		c.from, c.partial = c.from+n, false // what is behind it has its own time to arrive
+		c.relieve()
 	}
 	c.batch.flush()
+}
+
+// relieve hands on what is answered already, once it is large: a command of a few
+// bytes may be answered by many, and others may follow.
+func (c *conn) relieve() {
+	if len(c.batch.text) >= sendBytes {
+		c.batch.flush()
+	}
+	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
+		c.closing = true
+	}
 }
 
 // read waits for bytes and reads what has arrived, as far as it fits. It returns
@@ -200,6 +214,7 @@ func (c *conn) giveUp() {
 	c.server.large.give(c.held)
 	c.held, c.small = 0, 0
 	c.in, c.from, c.to = make([]byte, readBytesFree), 0, 0
+	c.parser.args = nil // they are parts of the large one
 }
 
 // setDeadline says until when the next bytes must come. It returns false when
@@ -263,7 +278,9 @@ func (c *conn) dismiss() {
 
 // close ends the connection. Any goroutine may call it.
 func (c *conn) close() {
-	c.closed.Do(func() { _ = c.net.Close() })
+	if c.closed.CompareAndSwap(false, true) {
+		_ = c.net.Close()
+	}
 }
 
 // release gives back what the connection holds, when its goroutine ends.

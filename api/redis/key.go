@@ -21,10 +21,10 @@ type key struct {
 	column int // wholeRow for a row
 }
 
-// keyError says what is wrong with a key.
-type keyError string
+// argumentError says what is wrong with an argument, most often a key.
+type argumentError string
 
-func (e keyError) Error() string { return "ERR " + string(e) }
+func (e argumentError) Error() string { return "ERR " + string(e) }
 
 const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
 
@@ -74,13 +74,13 @@ func (b *batch) key(text []byte) (key, error) {
 func (b *batch) noKeyspace(name []byte) error {
 	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
 	if b.conn.server.cfg.Backend.Keyspace(string(name)) != nil {
-		return keyError(problem)
+		return argumentError(problem)
 	}
 	return unknown(name, problem)
 }
 
 func badForm(text []byte) error {
-	return keyError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
+	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
 }
 
 // idBytesMax bounds the digits of an id: 20, and as many zeros before them as

@@ -25,7 +25,7 @@ func unknown(name []byte, problem string) error {
 	if unread.ValidName(name) { // keyspaces and columns are named as channels are
 		return nameError(problem)
 	}
-	return keyError(problem)
+	return argumentError(problem)
 }
 
 // misses reports whether an error is of a name that was not looked for yet. The

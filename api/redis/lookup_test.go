@@ -34,6 +34,7 @@ func TestNamesMadeElsewhere(t *testing.T) {
 		{"it cannot be known", likes, shard.ErrNoLeader, []string{"INCR posts:1:like", "INCR likes:1:up", "GET likes:1:up", "INCR posts:1:like"}, []string{"1", leaderless, leaderless, "2"}, 1},
 		{"patterns", nil, nil, []string{"SCAN 0 MATCH likes:*", "SCAN 0 MATCH l*"}, []string{`["0" []]`, `["0" []]`}, 1},
 		{"patterns that cannot be known", nil, shard.ErrNoQuorum, []string{"SCAN 0 MATCH likes:* COUNT 5"}, []string{"-LEADERLESS the shard could not confirm the read in time"}, 1},
+		{"a transaction that cannot be known", likes, shard.ErrNoLeader, []string{"COUNTD.SESSION p 1", "MULTI", "INCR posts:1:like", "INCR posts:1:love", "EXEC", "COUNTD.SESSION END", "GET posts:1:like"}, []string{"+OK", "+OK", "+QUEUED", "+QUEUED", leaderless, "+OK", `"2"`}, 1},
 		{"a keyspace", likes, nil, []string{"INCR posts:1:like", "INCR likes:1:up", "INCR likes:1:up", "GET posts:1:like"}, []string{"3", "1", "2", `"3"`}, 1},
 		{"again", likes, nil, []string{"INCR likes:1:up"}, []string{"3"}, 0},
 		{"columns of nobody", likes, nil, []string{"MSET likes:1:up 9 likes:1:down 1", "GET likes:1:up"}, []string{noDown, `"3"`}, 1},

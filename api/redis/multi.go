@@ -11,7 +11,8 @@ type transaction struct {
 	open   bool
 	broken bool // a command of it was refused
 	queued []queuedCommand
-	bytes  int // what the queued commands hold of the connections' memory
+	bytes  int // what the queued commands take
+	held   int // of that, of the connections' memory
 }
 
 type queuedCommand struct {
@@ -19,8 +20,13 @@ type queuedCommand struct {
 	args    [][]byte
 }
 
-// queuedBytesOf is what a queued command takes besides its arguments.
-const queuedBytesOf = 64
+const (
+	// queuedBytesOf is what a queued argument takes besides its own bytes.
+	queuedBytesOf = 64
+	// queuedBytesFree is what a transaction may take whatever the others hold: some
+	// twenty increments. Clients that do not read are not to stop all transactions.
+	queuedBytesFree = 4 << 10
+)
 
 func (c *conn) openMulti([][]byte) {
 	if c.multi.open {
@@ -43,7 +49,7 @@ func (c *conn) discard([][]byte) {
 // closeMulti forgets a transaction, and gives back what it held of the connections'
 // memory.
 func (c *conn) closeMulti() {
-	c.server.large.give(c.multi.bytes)
+	c.server.large.give(c.multi.held)
 	c.multi = transaction{}
 }
 
@@ -74,10 +80,11 @@ func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 	if most := c.server.cfg.CommandBytesMax; m.bytes+size > most {
 		return fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf)
 	}
-	if !c.server.large.take(size) {
+	held := max(m.bytes+size-queuedBytesFree, 0)
+	if !c.server.large.take(held - m.held) {
 		return errLargeFull
 	}
-	m.bytes += size
+	m.bytes, m.held = m.bytes+size, held
 	copies := make([][]byte, len(args))
 	for i, arg := range args {
 		copies[i] = bytes.Clone(arg)
@@ -110,7 +117,10 @@ func (c *conn) exec([][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.pending-before.pending > rowsMax {
+	if b.unsure { // where the name is known, all of it would be done
+		b.rollBack(before)
+		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
+	} else if b.pending-before.pending > rowsMax {
 		b.rollBack(before)
 		b.fail(fmt.Sprintf("ERR a transaction takes at most %d reads and writes of rows", rowsMax))
 	} else if !b.onOneShard(before) {
@@ -123,7 +133,7 @@ func (c *conn) exec([][]byte) {
 func (c *conn) planQueued(m *transaction) mark {
 	b := c.batch
 	before := b.mark()
-	b.atomic = true
+	b.atomic, b.unsure = true, false
 	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
 	for _, q := range m.queued {
 		b.writes = q.command.traits&writes != 0

@@ -136,3 +136,30 @@ func TestWaves(t *testing.T) {
 		t.Errorf("%d writes have identities", len(n.mu.written))
 	}
 }
+
+// Connections share what goes side by side, and go on without.
+func TestWavesShareLanes(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	s.lanes.max = lanesMax / waveMax // a share of it is one
+	writes := func(first int) (lines []string) {
+		for i := range 20 {
+			lines = append(lines, fmt.Sprintf("COUNTD.INCR posts:%d:like 1 KEY k%d", first+i, first+i))
+		}
+		return lines
+	}
+	a, b := dial(t, s), dial(t, s)
+	a.send(writes(0)...)
+	until(t, "one takes a share", func() bool { return n.writes.Load() == 2 })
+	b.send(writes(100)...)
+	until(t, "the other goes on by itself", func() bool { return n.writes.Load() == 3 })
+	close(n.hold)
+	for _, c := range []*client{a, b} {
+		for range 20 {
+			if got := c.reply(); got != "[1]" {
+				t.Errorf("a write is answered %s", got)
+			}
+		}
+	}
+}

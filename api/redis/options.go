@@ -52,11 +52,11 @@ func (b *batch) keyOption(args [][]byte) option {
 // a position. The key stands for the command with all its other arguments.
 func (b *batch) countOnce(args [][]byte, at int) error {
 	if b.atomic {
-		return keyError("a transaction counts once by COUNTD.SESSION, not by KEY")
+		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")
 	}
 	name := args[at+1]
 	if len(name) < 1 || len(name) > shard.KeyBytesMax {
-		return keyError(fmt.Sprintf("idempotency key: 1 to %d bytes", shard.KeyBytesMax))
+		return argumentError(fmt.Sprintf("idempotency key: 1 to %d bytes", shard.KeyBytesMax))
 	}
 	asked := [][]byte{bytes.ToUpper(args[0])}
 	asked = append(append(asked, args[1:at]...), args[at+2:]...)
@@ -125,4 +125,4 @@ func idOf(field string, text []byte) (uint64, error) {
 }
 
 // fieldError says what is wrong with an argument, as the HTTP API does.
-func fieldError(field, problem string) error { return keyError(field + ": " + problem) }
+func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }

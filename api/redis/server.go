@@ -57,6 +57,7 @@ type Server struct {
 	listener net.Listener
 	started  time.Time
 	large    budget // of the connections' memory beyond what each may always have
+	lanes    budget // of goroutines that help connections with what goes side by side
 
 	batches sync.Pool // of *batch, for connections that execute something
 	written sync.Map  // *written by keyspace
@@ -79,7 +80,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, unread: unread.New(cfg.Backend), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
-		large: budget{max: int64(cfg.LargeBytesMax)}, stopped: make(chan struct{}),
+		large: budget{max: int64(cfg.LargeBytesMax)}, lanes: budget{max: lanesMax}, stopped: make(chan struct{}),
 	}
 	s.batches.New = func() any { return &batch{} }
 	s.mu.conns = map[*conn]struct{}{}
@@ -212,19 +213,36 @@ func (s *Server) stopping() bool {
 	}
 }
 
-// budget bounds the bytes that all connections together hold.
+// budget bounds what all connections together hold of something.
 type budget struct {
 	max  int64
 	used atomic.Int64
 }
 
-// take reports whether there is room for n more bytes, which is then taken.
+// take reports whether there is room for n more, which is then taken. What is
+// refused takes no room from others, not for a moment.
 func (b *budget) take(n int) bool {
-	if b.used.Add(int64(n)) <= b.max {
-		return true
+	for {
+		used := b.used.Load()
+		if used+int64(n) > b.max {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+int64(n)) {
+			return true
+		}
 	}
-	b.give(n)
-	return false
+}
+
+// takeUpTo takes part of what there is, so that others come by theirs: n, or a share
+// of it at the most. It returns how much.
+func (b *budget) takeUpTo(n, shares int) int {
+	for {
+		used := b.used.Load()
+		taken := max(min(int64(n), (b.max-used)/int64(shares)), 0)
+		if b.used.CompareAndSwap(used, used+taken) {
+			return int(taken)
+		}
+	}
 }
 
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }

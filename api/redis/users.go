@@ -19,7 +19,7 @@ func userCommands() []command {
 	}
 }
 
-const errNoUnread = keyError("no such keyspace: the cluster version is too low for unread numbers")
+const errNoUnread = argumentError("no such keyspace: the cluster version is too low for unread numbers")
 
 // unreadTable returns the table of the users' counts.
 func (b *batch) unreadTable() (*table, error) {
