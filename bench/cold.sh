@@ -42,9 +42,11 @@ start() { # ARGS…
 }
 anonymous() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
 metric() { curl -s $url/metrics | awk -v m="$1" '$1 == m {printf "%.0f\n", $2}'; }
-# steady PID: waits until the process's memory has not changed by 1 % in 20 s, for 5 minutes at most.
+# steady PID: waits until a process at rest has given back what it can, and its memory has not
+# changed by 1 % in 20 s, for 6 minutes at most.
 steady() {
   local was=0 now
+  sleep 45
   for _ in $(seq 15); do
     now=$(anonymous "$1")
     awk -v a="$was" -v b="$now" 'BEGIN {exit !(a - b < b / 100 && b - a < b / 100)}' && return
