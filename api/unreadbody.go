@@ -109,9 +109,18 @@ func namesIn(names []string, path string, text []byte) ([]string, error) {
 		if problem := badName(names, name); problem != "" {
 			return names, invalid(path, shown(name)+": "+problem)
 		}
-		names = append(names, string(name))
+		names = appendName(names, name)
 	}
 	return names, nil
+}
+
+// appendName appends a name. Clients poll for the same ones again and again, so that
+// the string of the request before will often do.
+func appendName(names []string, name []byte) []string {
+	if n := len(names); n < cap(names) && names[:n+1][n] == string(name) {
+		return names[:n+1]
+	}
+	return append(names, string(name))
 }
 
 // badName says why a name may not be asked for behind others, or "".
@@ -284,17 +293,16 @@ func (r *request) decodeNameList(names []string, path string) []string {
 		c.fail(path, notArray)
 	}
 	for n := 0; c.next(n, ']'); n++ {
-		at := fmt.Sprintf("%s[%d]", path, n)
 		if c.peek() != '"' {
-			c.fail(at, notString)
+			c.fail(fmt.Sprintf("%s[%d]", path, n), notString)
 			return names
 		}
 		name := c.str()
 		if problem := badName(names, name); problem != "" {
-			c.fail(at, problem)
+			c.fail(fmt.Sprintf("%s[%d]", path, n), problem)
 			return names
 		}
-		names = append(names, string(name))
+		names = appendName(names, name)
 	}
 	return names
 }

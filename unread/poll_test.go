@@ -2,6 +2,7 @@ package unread
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -131,8 +132,8 @@ func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 	}
 }
 
-// BenchmarkPoll polls all kinds for one user at a time, of 90 followees on average
-// and 2,000 at the most, on a node that leads all shards.
+// BenchmarkPoll polls all kinds for users of 90 followees on average and 2,000 at the
+// most, on a node that leads all shards. Each op is one user.
 func BenchmarkPoll(b *testing.B) {
 	const users = 20_000
 	n := openNode(b)
@@ -144,13 +145,19 @@ func BenchmarkPoll(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	p := Poll{Users: []uint64{0}, Channels: []string{"a", "b"}, Dots: []string{"x"}}
-	b.ReportAllocs()
-	for b.Loop() {
-		p.Users[0] = r.Uint64N(users)
-		if err := numbers.Poll(&p, &shard.ReadOptions{Deadline: soon()}); err != nil {
-			b.Fatal(err)
-		}
+	for _, together := range []int{1, PollUsersMax} {
+		b.Run(fmt.Sprint(together), func(b *testing.B) {
+			p := Poll{Users: make([]uint64, together), Channels: []string{"a", "b"}, Dots: []string{"x"}}
+			b.ReportAllocs()
+			for done := 0; done < b.N; done += together {
+				for i := range p.Users {
+					p.Users[i] = r.Uint64N(users)
+				}
+				if err := numbers.Poll(&p, &shard.ReadOptions{Deadline: soon()}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(total)/users, "followees")
+		})
 	}
-	b.ReportMetric(float64(total)/users, "followees")
 }
