@@ -217,15 +217,13 @@ func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 	return values[0], values[1], err
 }
 
-// decodeDot reads {"new_users":true or false}.
-func (r *request) decodeDot(body []byte) (newUsers bool, err error) {
-	s, err := r.members(body, []string{"new_users"}, func(c *cursor, _ int) {
-		newUsers = c.boolean("new_users")
-	})
+// decodeFlag reads {"name":true or false}.
+func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
+	s, err := r.members(body, []string{name}, func(c *cursor, _ int) { set = c.boolean(name) })
 	if err == nil && !s.has(0) {
-		err = invalid("new_users", missing)
+		err = invalid(name, missing)
 	}
-	return newUsers, err
+	return set, err
 }
 
 // decodeFollowees reads {"followees":[…]} into r.ids. told is false for a body

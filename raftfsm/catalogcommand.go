@@ -17,6 +17,8 @@ type CatalogCommand struct {
 	Place        *PlaceEntry        `json:"place,omitempty"`
 	SetVersion   *SetVersionEntry   `json:"set_version,omitempty"`
 	HoldVersion  *HoldVersionEntry  `json:"hold_version,omitempty"`
+
+	SetEverywhere *SetEverywhereEntry `json:"set_everywhere,omitempty"`
 }
 
 // CatalogResult is what Apply answers. A command whose result says anything but
@@ -63,6 +65,7 @@ func (c *CatalogCommand) changes() []catalogChange {
 	add(c.Place != nil, c.Place)
 	add(c.SetVersion != nil, c.SetVersion)
 	add(c.HoldVersion != nil, c.HoldVersion)
+	add(c.SetEverywhere != nil, c.SetEverywhere)
 	return all
 }
 

@@ -23,13 +23,24 @@ type Keyspace struct {
 	Columns    []string `json:"columns"`
 	Shards     int      `json:"shards"`
 	FirstGroup uint32   `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+	// Everywhere has all nodes be members of its groups, and not those alone that
+	// are to vote.
+	Everywhere bool `json:"everywhere,omitempty"`
 }
+
+func (k *Keyspace) has(group uint32) bool { return group-k.FirstGroup < uint32(k.Shards) }
 
 // CreateEntry makes a keyspace and places its groups. FirstGroup is chosen when
 // it is applied.
 type CreateEntry struct {
 	Keyspace
 	Replicas [][]string `json:"replicas"` // of each shard, the keys of its first voters
+}
+
+// SetEverywhereEntry sets Keyspace.Everywhere.
+type SetEverywhereEntry struct {
+	Keyspace   string `json:"keyspace"`
+	Everywhere bool   `json:"everywhere"`
 }
 
 // AddColumnsEntry adds those columns that the keyspace does not have.
@@ -92,16 +103,46 @@ func (c *AddColumnsEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	return CatalogResult{Keyspace: k}, len(k.Columns) > len(was.Columns)
 }
 
+func (c *SetEverywhereEntry) apply(v *CatalogView) (CatalogResult, bool) {
+	k, exists := v.Keyspaces[c.Keyspace]
+	switch {
+	case !exists:
+		return CatalogResult{Missing: true}, false
+	case v.ClusterVersion < versionOfKinds:
+		return refused("keyspace %s to be everywhere in a cluster of version %d", c.Keyspace, v.ClusterVersion)
+	case k.Kind == KindBoard.String():
+		return refused("keyspace %s is everywhere, always", c.Keyspace)
+	}
+	changed := k.Everywhere != c.Everywhere
+	k.Everywhere = c.Everywhere
+	v.Keyspaces[k.Name] = k
+	return CatalogResult{Keyspace: k}, changed
+}
+
 // EveryNode reports whether all nodes are members of a group, those that are not
-// to vote without a vote, so that each can read it by itself: the catalog's own, and
-// the board's.
+// to vote without a vote, so that each can read it by itself: those of Light, and
+// of keyspaces that are to be everywhere.
 func (v *CatalogView) EveryNode(group uint32) bool {
+	if v.Light(group) {
+		return true
+	}
+	for _, k := range v.Keyspaces {
+		if k.has(group) {
+			return k.Everywhere
+		}
+	}
+	return false
+}
+
+// Light reports whether a group is too small to be a load on its nodes: the
+// catalog's own, and the board's.
+func (v *CatalogView) Light(group uint32) bool {
 	if group == CatalogGroup {
 		return true
 	}
 	for _, k := range v.Keyspaces {
-		if k.Kind == KindBoard.String() && group-k.FirstGroup < uint32(k.Shards) {
-			return true
+		if k.has(group) {
+			return k.Kind == KindBoard.String()
 		}
 	}
 	return false
