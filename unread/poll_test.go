@@ -161,3 +161,22 @@ func BenchmarkPoll(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPollOf2000 polls the feeds of users with the most followees that
+// BenchmarkPoll has, and tells what each costs.
+func BenchmarkPollOf2000(b *testing.B) {
+	const users, followees = 1000, 2000
+	n := openNode(b)
+	numbers := New(n)
+	r := rand.New(rand.NewPCG(7, 7))
+	follow(b, n, users, 1_000_000, func() int { return followees })
+	p := Poll{Users: []uint64{0}}
+	b.ReportAllocs()
+	for b.Loop() {
+		p.Users[0] = r.Uint64N(users)
+		if err := numbers.Poll(&p, &shard.ReadOptions{Deadline: soon()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*followees), "ns/followee")
+}
