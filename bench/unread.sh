@@ -63,6 +63,19 @@ anon_bytes() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
 # engine_bytes KEYSPACE: of its tables, as the engine tells.
 engine_bytes() { curl -sf $url/v1/cluster | jq "[.groups[] | select(.keyspace == \"$1\") | .bytes] | add"; }
 
+# settle: waits until the server is at rest, for a minute at most: snapshots of what
+# was made are written behind.
+settle() {
+  local was now i
+  for ((i = 0; i < 30; i++)); do
+    was=$(cpu_ticks "$countd")
+    sleep 2
+    now=$(cpu_ticks "$countd")
+    [ $((now - was)) -ge 10 ] || return 0
+  done
+  note "the server is not at rest"
+}
+
 # spread: median (least–largest) of the numbers on standard input.
 # A dash is what was not measured.
 spread() { sort -g | awk '{v[NR]=$1} END {if (v[1] == "-") printf "–"; else printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }
@@ -202,6 +215,7 @@ note "3 posts of each author, on average"
 bench --keyspace users --column posts --op incr --no-results --batch 10000 --concurrency 4 --duration 0 --dist uniform \
   --ids "$AUTHORS" --requests $(((3 * AUTHORS + 9999) / 10000)) >/dev/null
 
+settle
 compare_fan_out "One notice to $NOTIFIED users" .notices.news "$NOTIFIED" /v1/notices/news '{}' news
 printf '\nRedis takes %s B of memory a user for this count alone.\n' \
   "$(ratio "$(redis-cli -p $redis_none info memory | awk -F: '/^used_memory:/ {print $2 + 0}')" "$NOTIFIED")"
