@@ -59,7 +59,7 @@ chaos: ## a cluster's fault tests at length, with either log store; 25 minutes; 
 failover: ## 20 kills of a leader, a pause of 60 s, drains and rolling restarts, timed; 10 minutes
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(ClusterLeader(Killed|Paused)|ClusterRollingRestart|AdminNodes|AdminRollingRestart)$$' ./cmd/countd/e2e -chaos
 
-overload: ## 1,024 connections at twice what the node takes, for 60 s; prints a table
+overload: ## 1,024 connections at twice what the node takes, for 60 s, node and client on a core each; prints a table
 	$(GO) test -count=1 -v -timeout 30m -run '^TestOverload$$' ./cmd/countd/e2e -overload-for=60s
 
 cluster: build ## run three nodes on loopback until Ctrl-C

@@ -50,11 +50,6 @@ const (
 	// sectionSizeHint is what a section of one op of one cell takes, rounded up;
 	// a second op takes a quarter.
 	sectionSizeHint = 64
-
-	// A part without a leader is tried again after retryPauseMin, then at double
-	// the pause each time up to retryPauseMax. An election takes a second or two.
-	retryPauseMin = 5 * time.Millisecond
-	retryPauseMax = 100 * time.Millisecond
 )
 
 // Write applies a request, each shard's part of it whole or not at all, and

@@ -61,7 +61,7 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	for id := range authors {
 		posts.Ops = append(posts.Ops, engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Value: r.Int64N(300)}}})
 		if len(posts.Ops) == 10_000 || id == authors-1 {
-			write(postsKeyspace, &posts)
+			write(PostsKeyspace, &posts)
 			posts.Ops = posts.Ops[:0]
 		}
 	}

@@ -190,6 +190,34 @@ func TestMemoryFull(t *testing.T) {
 		"6", oom, "null", oom, `"6"`, "1", "+OK")
 }
 
+// Where only one shard lacks memory, what the others applied is not written again.
+func TestMemoryFullOnOneShard(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6 posts:6:like 7")
+	n.failWrites(func(w *shard.Write) error {
+		makes := false // ops of shard 2, all that this node does not lead
+		for _, op := range w.Ops {
+			makes = makes || op.ID%4 == 2 && op.Cells[0].Value != 0 && !n.tables["posts"].Has(op.ID)
+		}
+		if !makes {
+			return nil
+		}
+		err := &shard.PartialError{Err: shard.ErrMemoryFull, ByShard: []error{nil, nil, shard.ErrMemoryFull, nil}}
+		for i := range w.Ops {
+			if w.Ops[i].ID%4 != 2 {
+				n.tables["posts"].Apply(w.Ops[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
+				err.Applied = append(err.Applied, w.Ops[i].ID)
+			}
+		}
+		return err
+	})
+	const oom = "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:2:like", "INCR posts:10:like", "INCR posts:9:like", "GET posts:6:like", "MSET posts:5:like 1 posts:14:like 1", "INCR posts:1:like"),
+		"6", "7", oom, "1", `"7"`, "-UNKNOWN some of the keys were written, others were not: "+oom[1:], "7")
+	equalReplies(t, c.do("MGET posts:1:like posts:2:like posts:10:like posts:9:like posts:5:like"), `["7" "7" null "1" "1"]`)
+}
+
 // A disk that is full is no reason not to answer reads.
 func TestReadsBesideRefusedWrites(t *testing.T) {
 	n := newFakeNode()
@@ -207,6 +235,7 @@ func TestReadPathAllocates(t *testing.T) {
 	s := serve(t, n, nil)
 	c := newConn(s, nullConn{})
 	defer c.release()
+	c.begin()
 	for _, test := range []struct {
 		name, line string
 		most       float64 // for 100 commands

@@ -130,6 +130,40 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
 }
 
+// A connection that has no use for its large buffer does not keep it from others.
+func TestIdleConnectionsHoldNoMemory(t *testing.T) {
+	s := serve(t, newFakeNode(), nil)
+	c := dial(t, s)
+	text := strings.Repeat("a", 60_000)
+	for range 2 {
+		c.want("ECHO "+text, `"`+text+`"`)
+		if s.large.used.Load() == 0 {
+			t.Error("a large command was read into nothing")
+		}
+		until(t, "its memory is given back", func() bool { return s.large.used.Load() == 0 })
+	}
+	c.want("PING", "+PONG")
+	if n := counted(s.metrics.timeouts); n != 0 {
+		t.Errorf("%v timeouts are counted", n)
+	}
+}
+
+// Transactions take of the same memory, until they end, whatever way.
+func TestTransactionsShareTheMemory(t *testing.T) {
+	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 45 << 10 })
+	echo := "ECHO " + strings.Repeat("a", 10_000)
+	a, b, third := dial(t, s), dial(t, s), dial(t, s)
+	a.want("MULTI", "+OK", echo, "+QUEUED", echo, "+QUEUED", echo, "+QUEUED")
+	b.want("MULTI", "+OK", echo, "+QUEUED", echo, "-OVERLOADED the connections take all the memory that they may", "PING", "+QUEUED",
+		"EXEC", "-EXECABORT Transaction discarded because of previous errors.", "PING", "+PONG", "MULTI", "+OK", echo, "+QUEUED")
+	third.want("MULTI", "+OK", echo, "-OVERLOADED the connections take all the memory that they may", "DISCARD", "+OK")
+	a.want("DISCARD", "+OK")
+	third.want("MULTI", "+OK", echo, "+QUEUED")
+	b.conn.Close()
+	third.conn.Close()
+	until(t, "all is given back", func() bool { return s.large.used.Load() == 0 })
+}
+
 func TestTooManyConnections(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.ConnsMax = 2 })
 	a, b := dial(t, s), dial(t, s)
@@ -273,6 +307,13 @@ func TestPanics(t *testing.T) {
 		t.Error("it is answered")
 	}
 	until(t, "it is counted", func() bool { return counted(s.metrics.panics) == 1 })
+	delete(n.tables, "unread")
+	c = dial(t, s)
+	c.send("COUNTD.POLL 1", "COUNTD.POLL 1 DOTS 1 shop") // side by side
+	if _, err := c.in.ReadByte(); err == nil {
+		t.Error("polls are answered")
+	}
+	until(t, "that is counted", func() bool { return counted(s.metrics.panics) == 2 })
 	dial(t, s).want("GET posts:1:like", "null")
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
 
@@ -26,23 +27,31 @@ import (
 type fakeNode struct {
 	keyspaces []*shard.Keyspace
 	tables    map[string]*engine.Table
+	tokens    map[string]uint64 // of the last write to each keyspace
 
-	gets, writes atomic.Int64 // calls
-	mu           struct {
+	elsewhere []*shard.Keyspace // that another node made, known here after CatchUp
+
+	gets, writes, polls, catchUps, gaveUp atomic.Int64 // calls
+	mu                                    struct {
 		sync.Mutex
 		writeErr func(w *shard.Write) error // before anything is applied
 		readErr  func(ids []uint64) error
 		written  []shard.RequestID
 		opt      shard.ReadOptions // of the last Get
+		catchErr error
+		known    []*shard.Keyspace // by CatchUp
 	}
 	hold chan struct{} // when not nil, a Write waits for it
+	mute bool          // CatchUp finds no leader
 }
 
 func newFakeNode() *fakeNode {
-	n := &fakeNode{tables: map[string]*engine.Table{}}
+	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}}
 	for _, ks := range []shard.Keyspace{
+		{Name: "board", Kind: shard.KindBoard, Shards: 1},
+		{Name: "feed", Kind: shard.KindFeed, Shards: 4},
 		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
-		{Name: "unread", Kind: "unread", Columns: []string{"at"}, Shards: 4},
+		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment"}, Shards: 4},
 		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 2},
 	} {
 		n.keyspaces = append(n.keyspaces, &ks)
@@ -54,10 +63,66 @@ func newFakeNode() *fakeNode {
 func (n *fakeNode) Keyspaces() []*shard.Keyspace { return n.keyspaces }
 
 func (n *fakeNode) Keyspace(name string) *shard.Keyspace {
-	for _, ks := range n.keyspaces {
-		if ks.Name == name {
-			return ks
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, list := range [2][]*shard.Keyspace{n.mu.known, n.keyspaces} {
+		for _, ks := range list {
+			if ks.Name == name {
+				return ks
+			}
 		}
+	}
+	return nil
+}
+
+func (n *fakeNode) CatchUp(ctx context.Context) error {
+	n.catchUps.Add(1)
+	if n.mute {
+		<-ctx.Done()
+		n.gaveUp.Add(1)
+		return shard.ErrNoLeader
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.catchErr == nil {
+		n.mu.known = n.elsewhere
+		for _, ks := range n.elsewhere {
+			if n.tables[ks.Name] == nil {
+				n.tables[ks.Name] = engine.New()
+			}
+		}
+	}
+	return n.mu.catchErr
+}
+
+// Cursors of users are all absent, and nobody follows anybody; there is one channel
+// and one dot.
+func (n *fakeNode) Cursors(_ *shard.Keyspace, users []uint64, _ int, _ *shard.ReadOptions, rows []int64) error {
+	clear(rows)
+	return n.trouble(users)
+}
+
+func (n *fakeNode) Feeds(_ *shard.Keyspace, users []uint64, _ *shard.ReadOptions, into *shard.Feeds) error {
+	n.polls.Add(1)
+	into.Followees, into.Ends = into.Followees[:0], append(into.Ends[:0], make([]int, len(users))...)
+	return n.trouble(users)
+}
+
+func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+	n.mu.Lock()
+	n.mu.opt = *opt
+	n.mu.Unlock()
+	return &raftfsm.BoardView{
+		Channels: map[string]raftfsm.Channel{"news": {Number: 1, Latest: 9}},
+		Dots:     map[string]raftfsm.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
+	}, n.trouble(nil)
+}
+
+func (n *fakeNode) trouble(ids []uint64) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.readErr != nil {
+		return n.mu.readErr(ids)
 	}
 	return nil
 }
@@ -89,8 +154,20 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if w.ID.Exists() {
 		n.mu.written = append(n.mu.written, w.ID)
 	}
-	w.Overflows = n.tables[ks.Name].Apply(w.Ops, w.Width, w.Rows, w.Overflows[:0])
-	w.Token = shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: uint64(n.writes.Load())}}}
+	switch {
+	case w.Table == raftfsm.TableCursors:
+		for i := range w.Rows {
+			w.Rows[i] = 1 << 20 // past all that there is
+		}
+	case ks.Kind != shard.KindCounters && ks.Kind != shard.KindUnread:
+		for i := range w.Rows {
+			w.Rows[i] = n.writes.Load()
+		}
+	default:
+		w.Overflows = n.tables[ks.Name].Apply(w.Ops, w.Width, w.Rows, w.Overflows[:0])
+	}
+	n.tokens[ks.Name] = uint64(n.writes.Load())
+	w.Token = shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: n.tokens[ks.Name]}}}
 	return nil
 }
 

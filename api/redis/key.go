@@ -52,13 +52,13 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, errNoKeyspaces
 	}
 	if t == nil {
-		return key{}, keyError(fmt.Sprintf("no counter keyspace '%s'", shown(text[:at])))
+		return key{}, b.noKeyspace(text[:at])
 	}
 	rest := text[at+1:]
 	column := wholeRow
 	if end := bytes.IndexByte(rest, ':'); end >= 0 {
 		if column = t.columnOf(rest[end+1:]); column < 0 {
-			return key{}, keyError(fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(rest[end+1:])))
+			return key{}, t.noColumn(rest[end+1:])
 		}
 		rest = rest[:end]
 	}
@@ -67,6 +67,16 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, badForm(text)
 	}
 	return key{t, id, column}, nil
+}
+
+// noKeyspace says that there is no counter keyspace of a name: one of another kind is
+// known well.
+func (b *batch) noKeyspace(name []byte) error {
+	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
+	if b.conn.server.cfg.Backend.Keyspace(string(name)) != nil {
+		return keyError(problem)
+	}
+	return unknown(name, problem)
 }
 
 func badForm(text []byte) error {
@@ -111,7 +121,11 @@ func (k key) field(name []byte) (int, error) {
 	if column := k.table.columnOf(name); column >= 0 {
 		return column, nil
 	}
-	return 0, keyError(fmt.Sprintf("keyspace '%s' has no column '%s'", k.table.ks.Name, shown(name)))
+	return 0, k.table.noColumn(name)
+}
+
+func (t *table) noColumn(name []byte) error {
+	return unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(name)))
 }
 
 // columnOf returns the number of a column, or -1.

@@ -11,7 +11,7 @@ type transaction struct {
 	open   bool
 	broken bool // a command of it was refused
 	queued []queuedCommand
-	bytes  int
+	bytes  int // what the queued commands hold of the connections' memory
 }
 
 type queuedCommand struct {
@@ -36,8 +36,15 @@ func (c *conn) discard([][]byte) {
 		c.batch.fail("ERR DISCARD without MULTI")
 		return
 	}
-	c.multi = transaction{}
+	c.closeMulti()
 	c.batch.known(appendOK)
+}
+
+// closeMulti forgets a transaction, and gives back what it held of the connections'
+// memory.
+func (c *conn) closeMulti() {
+	c.server.large.give(c.multi.bytes)
+	c.multi = transaction{}
 }
 
 // queue keeps a command for EXEC.
@@ -48,24 +55,41 @@ func (c *conn) queue(cmd *command, args [][]byte) {
 		c.batch.fail("ERR Command not allowed inside a transaction")
 		return
 	}
+	if !m.broken {
+		if fault := c.keep(cmd, args); fault != "" {
+			m.broken = true
+			c.batch.fail(fault)
+			return
+		}
+	}
+	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
+}
+
+// keep adds a command to the transaction, or says why there is no room for it.
+func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
+	m, size := &c.multi, 0
+	for _, arg := range args {
+		size += len(arg) + queuedBytesOf
+	}
+	if most := c.server.cfg.CommandBytesMax; m.bytes+size > most {
+		return fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf)
+	}
+	if !c.server.large.take(size) {
+		return errLargeFull
+	}
+	m.bytes += size
 	copies := make([][]byte, len(args))
 	for i, arg := range args {
 		copies[i] = bytes.Clone(arg)
-		m.bytes += len(arg) + queuedBytesOf
-	}
-	if most := c.server.cfg.CommandBytesMax; m.bytes > most {
-		m.broken, m.queued = true, nil
-		c.batch.fail(fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf))
-		return
 	}
 	m.queued = append(m.queued, queuedCommand{cmd, copies})
-	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
+	return ""
 }
 
 // exec plans what was queued.
 func (c *conn) exec([][]byte) {
-	b, m := &c.batch, c.multi
-	c.multi = transaction{}
+	b, m := c.batch, c.multi
+	defer c.closeMulti()
 	switch {
 	case !m.open:
 		b.fail("ERR EXEC without MULTI")
@@ -77,15 +101,15 @@ func (c *conn) exec([][]byte) {
 	if b.pending+m.rows() > rowsMax {
 		b.flush()
 	}
-	before := b.mark()
-	b.atomic = true
-	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
+	before := c.planQueued(&m)
+	if b.missed {
+		b.rollBack(before)
+		b.lookUp()
+		before = c.planQueued(&m)
+	}
 	for _, q := range m.queued {
 		q.command.calls.Inc()
-		b.writes = q.command.traits&writes != 0
-		q.command.do(c, q.args)
 	}
-	b.atomic = false
 	if b.pending-before.pending > rowsMax {
 		b.rollBack(before)
 		b.fail(fmt.Sprintf("ERR a transaction takes at most %d reads and writes of rows", rowsMax))
@@ -93,6 +117,20 @@ func (c *conn) exec([][]byte) {
 		b.rollBack(before)
 		b.fail("CROSSSLOT Keys in request don't hash to the same slot")
 	}
+}
+
+// planQueued plans a transaction, and returns the place before it.
+func (c *conn) planQueued(m *transaction) mark {
+	b := c.batch
+	before := b.mark()
+	b.atomic = true
+	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
+	for _, q := range m.queued {
+		b.writes = q.command.traits&writes != 0
+		q.command.do(c, q.args)
+	}
+	b.atomic = false
+	return before
 }
 
 // rows bounds what the queued commands plan.

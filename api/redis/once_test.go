@@ -97,6 +97,7 @@ func TestFullSession(t *testing.T) {
 	s := serve(t, n, nil)
 	c := newConn(s, nullConn{})
 	defer c.release()
+	c.begin()
 	c.once = session{name: []byte("p"), writes: sessionWritesMax - 1}
 	c.once.stream = []byte("p")
 	for range 2 {
@@ -105,6 +106,14 @@ func TestFullSession(t *testing.T) {
 	}
 	if got, want := string(c.out.buf), ":1\r\n-"+errSessionFull+"\r\n"; got != want {
 		t.Errorf("replies %q, want %q", got, want)
+	}
+	c.out.buf = nil
+	for _, words := range [][][]byte{{[]byte("MULTI")}, {[]byte("INCR"), []byte("posts:1:like")}, {[]byte("EXEC")}, {[]byte("PING")}} {
+		c.command(words)
+		c.batch.flush()
+	}
+	if got, want := string(c.out.buf), "+OK\r\n+QUEUED\r\n-"+errSessionFull+"\r\n+PONG\r\n"; got != want {
+		t.Errorf("of a transaction %q, want %q", got, want)
 	}
 }
 

@@ -19,7 +19,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 // Backend is what the front needs of a node; *shard.Node satisfies it. Every
@@ -30,11 +32,17 @@ type Backend interface {
 	Keyspaces() []*shard.Keyspace
 	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
 	Keyspace(name string) *shard.Keyspace
+	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
+	CatchUp(ctx context.Context) error
 	// Get fills rows, len(ids)*width values. See shard.ReadError.
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
 	// See shard.PartialError.
 	Write(ks *shard.Keyspace, w *shard.Write) error
+	// Cursors is Get for the cursors of users.
+	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
+	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	Status() shard.Status
 }
@@ -43,13 +51,15 @@ type Backend interface {
 // and end it with Shutdown.
 type Server struct {
 	cfg      Config
+	unread   *unread.Numbers
 	metrics  *metrics
 	commands commandTable
 	listener net.Listener
 	started  time.Time
 	large    budget // of the connections' memory beyond what each may always have
 
-	written sync.Map // *written by keyspace
+	batches sync.Pool // of *batch, for connections that execute something
+	written sync.Map  // *written by keyspace
 	nextID  atomic.Uint64
 	stopped chan struct{}  // closed by Shutdown
 	running sync.WaitGroup // serve of each connection, and their senders
@@ -68,9 +78,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, listener: cfg.Listener, started: time.Now(), commands: newCommands(),
+		cfg: cfg, unread: unread.New(cfg.Backend), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
 		large: budget{max: int64(cfg.LargeBytesMax)}, stopped: make(chan struct{}),
 	}
+	s.batches.New = func() any { return &batch{} }
 	s.mu.conns = map[*conn]struct{}{}
 	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {
 		return nil, err
