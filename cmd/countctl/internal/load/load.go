@@ -20,6 +20,7 @@ import (
 	"math"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,7 +97,7 @@ type Config struct {
 func (c *Config) Validate() error {
 	switch {
 	case !slices.Contains(kinds, c.Op):
-		return fmt.Errorf("the op is one of %q, not %q", kinds, c.Op)
+		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
 	case c.Op == Polls && c.Page > PollMax:
 		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
 	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:
@@ -127,6 +128,15 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the deadline lies between 0 and %v, not at %v", DeadlineMax, c.Deadline)
 	}
 	return c.IDs.validate()
+}
+
+// listed returns kinds with commas between.
+func listed(kinds []Kind) string {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = string(k)
+	}
+	return strings.Join(names, ", ")
 }
 
 // slots is how many requests the run has at most.
