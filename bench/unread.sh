@@ -12,10 +12,13 @@
 #   SECONDS_EACH=10 RUNS=3   of each load of polls; a figure is the median of the
 #                       runs with the least and the largest
 #   STORE=boltdb        countd's log
+#   REST=40             seconds before memory is looked at: the server gives back to
+#                       the system what it collected in once it has been at rest
 #   PROFILE=            a file for what the server does in polls, by perf as root
 #
 # CPU is that of the server process alone. Bytes are what the engine tells of its
-# tables, and what the process's anonymous memory grew by, which has garbage in it.
+# tables, and what the process's anonymous memory grew by: with some 100 MB of what
+# the first loads leave once, such as entries of the log that are kept for followers.
 # Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +30,7 @@ AUTHORS=${AUTHORS:-1000000}
 SECONDS_EACH=${SECONDS_EACH:-10}
 RUNS=${RUNS:-3}
 STORE=${STORE:-boltdb}
+REST=${REST:-40}
 PROFILE=${PROFILE:-}
 http=17800 redis_always=17879 redis_none=17880
 url=http://127.0.0.1:$http
@@ -74,7 +78,10 @@ settle() {
     [ $((now - was)) -ge 10 ] || return 0
   done
   note "the server is not at rest"
+  return 0
 }
+
+rest() { settle && sleep "$REST"; }
 
 # spread: median (least–largest) of the numbers on standard input.
 # A dash is what was not measured.
@@ -98,6 +105,7 @@ grown() {
   shift 4
   engine=$(engine_bytes "$keyspace") anon=$(anon_bytes "$countd")
   "$@" >"$dir/report.json"
+  rest
   if [ "$n" = ops ]; then n=$(jq .ops "$dir/report.json"); fi
   printf '| %s | %s %s | %s | %s |\n' "$title" "$n" "$unit" "$(ratio $(($(engine_bytes "$keyspace") - engine)) "$n")" \
     "$(ratio $(($(anon_bytes "$countd") - anon)) "$n")" >>"$dir/bytes.md"
@@ -202,6 +210,7 @@ echo "$(date -u +%F), $(nproc) cores, $(awk -F': ' '/model name/ {print $2; exit
 note "posts of $AUTHORS authors, 300 on average"
 awk -v n="$AUTHORS" 'BEGIN { srand(1); print "id,posts"; for (id = 1; id <= n; id++) printf "%d,%d\n", id, 1 - 300 * log(1 - rand()) }' >"$dir/posts.csv"
 bin/countctl --addr $url import "$dir/posts.csv" --keyspace users --map posts=posts >/dev/null 2>"$dir/import.log" || die "$(cat "$dir/import.log")"
+rest
 for name in news shop; do curl -sf -o /dev/null -X POST $url/v1/notices/$name; done
 curl -sf -o /dev/null -X POST $url/v1/dots/sale/fire
 
@@ -214,8 +223,8 @@ mean=$(ratio "$(jq .ops "$dir/report.json")" "$FOLLOWERS")
 note "3 posts of each author, on average"
 bench --keyspace users --column posts --op incr --no-results --batch 10000 --concurrency 4 --duration 0 --dist uniform \
   --ids "$AUTHORS" --requests $(((3 * AUTHORS + 9999) / 10000)) >/dev/null
-
 settle
+
 compare_fan_out "One notice to $NOTIFIED users" .notices.news "$NOTIFIED" /v1/notices/news '{}' news
 printf '\nRedis takes %s B of memory a user for this count alone.\n' \
   "$(ratio "$(redis-cli -p $redis_none info memory | awk -F: '/^used_memory:/ {print $2 + 0}')" "$NOTIFIED")"
