@@ -17,8 +17,8 @@
 #   PROFILE=            a file for what the server does in polls, by perf as root
 #
 # CPU is that of the server process alone. Bytes are what the engine tells of its
-# tables, and what the process's anonymous memory grew by: with some 100 MB of what
-# the first loads leave once, such as entries of the log that are kept for followers.
+# tables, and what the process's anonymous memory grew by. Whatever the first loads
+# leave behind once is in that too: up to 4 MiB a shard of its newest log entries.
 # Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
