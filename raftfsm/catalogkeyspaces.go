@@ -108,7 +108,7 @@ func (c *SetEverywhereEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	switch {
 	case !exists:
 		return CatalogResult{Missing: true}, false
-	case v.ClusterVersion < versionOfKinds:
+	case !v.TakesEverywhere():
 		return refused("keyspace %s to be everywhere in a cluster of version %d", c.Keyspace, v.ClusterVersion)
 	case k.Kind == KindBoard.String():
 		return refused("keyspace %s is everywhere, always", c.Keyspace)

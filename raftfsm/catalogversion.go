@@ -6,7 +6,8 @@ import "math"
 const ClusterVersionMax = 2
 
 // versionOfKinds is the cluster version from which on there are keyspaces of other
-// kinds than counters: a program before it would take their entries for damage.
+// kinds than counters, and such that are everywhere: a program before it would take
+// their entries for damage.
 const versionOfKinds = 2
 
 // SetVersionEntry raises the cluster version, which says what commands and
@@ -47,6 +48,10 @@ func (v *CatalogView) Takes(kind string) bool {
 	known, ok := KindOf(kind)
 	return ok && (known == KindCounters || v.ClusterVersion >= versionOfKinds)
 }
+
+// TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
+// program before it fails when it reads one, so below it none may be proposed.
+func (v *CatalogView) TakesEverywhere() bool { return v.ClusterVersion >= versionOfKinds }
 
 // VersionMax returns the highest cluster version that all nodes speak, which is
 // ClusterVersion when there is no node.

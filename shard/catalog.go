@@ -100,6 +100,9 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 	if k := n.Keyspace(name); k != nil && k.Kind == KindBoard {
 		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
 	}
+	if v := n.catalog.View(); !v.TakesEverywhere() {
+		return nil, &ArgumentError{"everywhere", fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
+	}
 	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
 	switch {
 	case err != nil:

@@ -183,6 +183,17 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: KeyspaceFeed, Columns: []string{"a"}}); !errors.As(err, &kept) {
 		t.Errorf("the name was taken: %v", err)
 	}
+	// The other node could not apply these: nothing is to be in the log.
+	index := n.catalog.Applied()
+	if _, err := n.SetEverywhere(t.Context(), "users", true); !errors.As(err, &kept) || kept.Field != "everywhere" {
+		t.Errorf("everywhere in a cluster of version %d: %v", n.Catalog().ClusterVersion, err)
+	}
+	if _, err := n.serveChange(t.Context(), []byte(`{"of_a_later_version":{"x":1}}`)); err == nil {
+		t.Error("a command that this program does not know was proposed")
+	}
+	if applied := n.catalog.Applied(); applied != index {
+		t.Errorf("entries %d to %d of the catalog were written", index+1, applied)
+	}
 	other.VersionMax = raftfsm.ClusterVersionMax
 	put()
 	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
