@@ -168,6 +168,11 @@ func TestCatalogEverywhere(t *testing.T) {
 	board := create("board", 1)
 	board.Create.Kind = "board"
 	applyCommand(t, c, board)
+	born := create("born", 1, "a")
+	born.Create.Everywhere = true
+	if r := applyCommand(t, c, born); r.Refused == "" {
+		t.Fatalf("created everywhere: %+v", r)
+	}
 	digest := c.View().Digest()
 	for _, step := range []struct {
 		name             string

@@ -56,6 +56,9 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
 		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
 	}
+	if c.Everywhere {
+		return refused("keyspace %q everywhere at once: that is said of one that is there", c.Name)
+	}
 	if !v.Takes(c.Kind) {
 		return refused("a keyspace of kind %q in a cluster of version %d", c.Kind, v.ClusterVersion)
 	}
