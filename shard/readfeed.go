@@ -61,6 +61,7 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 		return n.oneFeed(groups, users[0], opt, arrived, into)
 	}
 	parts := into.split(users, len(groups))
+	defer into.letGo()
 	away, err := n.feedShards(parts, groups, opt, arrived)
 	if err != nil {
 		return err
@@ -73,9 +74,6 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 			into.Followees = append(into.Followees, away[i]...)
 		}
 		into.Ends = append(into.Ends, len(into.Followees))
-	}
-	for s := range parts {
-		parts[s].fsm = nil // into may outlive the replica
 	}
 	return nil
 }
@@ -122,6 +120,13 @@ func (f *Feeds) split(users []uint64, shards int) []feedPart {
 	return f.parts
 }
 
+// letGo forgets the replicas that were read, which f may outlive.
+func (f *Feeds) letGo() {
+	for s := range f.parts {
+		f.parts[s].fsm = nil
+	}
+}
+
 // feedShards finds out for each shard whether it may be read here, and reads the
 // others, together, from other nodes: away is what those say, by position in the
 // request.
@@ -140,7 +145,7 @@ func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOpt
 			elsewhere = true
 			continue
 		}
-		p.fsm, _ = r.fsm.(*raftfsm.Feed)
+		p.fsm = r.fsm.(*raftfsm.Feed)
 	}
 	if !elsewhere {
 		return nil, nil
