@@ -95,11 +95,14 @@ type Config struct {
 // Validate checks the config. Run does it too; a caller that has yet to read
 // the ids may check the rest before.
 func (c *Config) Validate() error {
+	names := slices.Concat(c.Channels, c.Dots)
 	switch {
 	case !slices.Contains(kinds, c.Op):
 		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
 	case c.Op == Polls && c.Page > PollMax:
 		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
+	case slices.ContainsFunc(names, needsEscape):
+		return fmt.Errorf("the name of a channel or dot is of a-z, 0-9 and _: one of %q is not", names)
 	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:
 		return fmt.Errorf("the op %s needs a channel", c.Op)
 	case c.Op == Clear && len(c.Dots) == 0:
@@ -129,6 +132,10 @@ func (c *Config) Validate() error {
 	}
 	return c.IDs.validate()
 }
+
+// needsEscape reports whether a channel or dot of a name that no server takes would
+// be something else in a URL, or in JSON.
+func needsEscape(name string) bool { return name == "" || url.QueryEscape(name) != name }
 
 // listed returns kinds with commas between.
 func listed(kinds []Kind) string {
