@@ -126,27 +126,22 @@ func (c *SetEverywhereEntry) apply(v *CatalogView) (CatalogResult, bool) {
 // to vote without a vote, so that each can read it by itself: those of Light, and
 // of keyspaces that are to be everywhere.
 func (v *CatalogView) EveryNode(group uint32) bool {
-	if v.Light(group) {
-		return true
-	}
-	for _, k := range v.Keyspaces {
-		if k.has(group) {
-			return k.Everywhere
-		}
-	}
-	return false
+	return v.Light(group) || v.keyspaceOf(group).Everywhere
 }
 
 // Light reports whether a group is too small to be a load on its nodes: the
 // catalog's own, and the board's.
 func (v *CatalogView) Light(group uint32) bool {
-	if group == CatalogGroup {
-		return true
-	}
+	return group == CatalogGroup || v.keyspaceOf(group).Kind == KindBoard.String()
+}
+
+// keyspaceOf returns the keyspace of which a group is a shard, one without a name for
+// none.
+func (v *CatalogView) keyspaceOf(group uint32) Keyspace {
 	for _, k := range v.Keyspaces {
 		if k.has(group) {
-			return k.Kind == KindBoard.String()
+			return k
 		}
 	}
-	return false
+	return Keyspace{}
 }

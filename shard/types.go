@@ -55,8 +55,8 @@ var (
 	ErrUnknownKeyspace = errors.New("no such keyspace")
 )
 
-// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad name or
-// bound. Field is the JSON path of what is wrong, such as "columns[1]".
+// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad
+// name or bound. Field is the JSON path of what is wrong, such as "columns[1]".
 type ArgumentError struct{ Field, Problem string }
 
 func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
