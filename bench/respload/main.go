@@ -36,6 +36,9 @@ func main() {
 	wait := flag.Bool("wait", false, "end each pipeline with WAIT 1 1000")
 	each := flag.String("each", "", "increment this of each id once, in place of what is drawn")
 	flag.Parse()
+	if *conns < 1 || *depth < 1 || *rows < 1 {
+		log.Fatal("-conns, -depth and -rows are 1 or more")
+	}
 
 	servers := strings.Split(*addrs, ",")
 	end := time.Now().Add(*duration)
@@ -44,9 +47,11 @@ func main() {
 	var all sync.WaitGroup
 	for i := range *conns {
 		all.Go(func() {
-			next := drawn(*depth, *rows, *wait, end)
+			var next source
 			if *each != "" {
 				next = ofEach(*each, *rows*i / *conns, *rows*(i+1) / *conns, *depth, *wait)
+			} else {
+				next = drawn(*depth, *rows, *wait, end)
 			}
 			var err error
 			if results[i], err = run(servers[i%len(servers)], next, *wait); err != nil {
@@ -61,6 +66,9 @@ func main() {
 	for _, r := range results {
 		n += r.increments
 		took = append(took, r.took...)
+	}
+	if len(took) == 0 {
+		log.Fatal("nothing was sent: there is no time, or no id")
 	}
 	slices.Sort(took)
 	at := func(share float64) float64 { return took[int(share*float64(len(took)-1))].Seconds() * 1000 }
