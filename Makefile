@@ -50,7 +50,7 @@ bench: ## Go benchmarks that match BENCH (all)
 e2e-wal: ## the tests of the real binaries over the other log store, raft-wal
 	COUNTD_LOG_STORE=wal $(GO) test -count=1 -timeout 10m ./cmd/countd/e2e
 
-e2e-long: ## 50 kills under writers, 2 minutes of repeats, a whole replay; as root, full disks
+e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
 	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
 

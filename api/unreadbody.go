@@ -94,9 +94,18 @@ func namesIn(names []string, path string, text []byte) ([]string, error) {
 		if problem := unread.NameProblem(names, name); problem != "" {
 			return names, invalid(path, shown(name)+": "+problem)
 		}
-		names = append(names, string(name))
+		names = appendName(names, name)
 	}
 	return names, nil
+}
+
+// appendName appends a name. Clients poll for the same ones again and again, so that
+// the string of the request before will often do.
+func appendName(names []string, name []byte) []string {
+	if n := len(names); n < cap(names) && names[:n+1][n] == string(name) {
+		return names[:n+1]
+	}
+	return append(names, string(name))
 }
 
 // members calls read with each member of the body's object, of which known are
@@ -170,15 +179,13 @@ func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 	return values[0], values[1], err
 }
 
-// decodeDot reads {"new_users":true or false}.
-func (r *request) decodeDot(body []byte) (newUsers bool, err error) {
-	s, err := r.members(body, []string{"new_users"}, func(c *cursor, _ int) {
-		newUsers = c.boolean("new_users")
-	})
+// decodeFlag reads {"name":true or false}.
+func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
+	s, err := r.members(body, []string{name}, func(c *cursor, _ int) { set = c.boolean(name) })
 	if err == nil && !s.has(0) {
-		err = invalid("new_users", missing)
+		err = invalid(name, missing)
 	}
-	return newUsers, err
+	return set, err
 }
 
 // decodeFollowees reads {"followees":[…]} into r.ids. told is false for a body
@@ -246,17 +253,16 @@ func (r *request) decodeNameList(names []string, path string) []string {
 		c.fail(path, notArray)
 	}
 	for n := 0; c.next(n, ']'); n++ {
-		at := fmt.Sprintf("%s[%d]", path, n)
 		if c.peek() != '"' {
-			c.fail(at, notString)
+			c.fail(fmt.Sprintf("%s[%d]", path, n), notString)
 			return names
 		}
 		name := c.str()
 		if problem := unread.NameProblem(names, name); problem != "" {
-			c.fail(at, problem)
+			c.fail(fmt.Sprintf("%s[%d]", path, n), problem)
 			return names
 		}
-		names = append(names, string(name))
+		names = appendName(names, name)
 	}
 	return names
 }

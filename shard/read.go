@@ -187,6 +187,9 @@ func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error
 		return errBehind
 	}
 	if opt.Consistency == Stale {
+		if r.fsm.Applied() == 0 {
+			return errBehind // it has nothing of the shard yet, which is no state of it
+		}
 		return nil
 	}
 	if opt.Consistency == Bounded {
