@@ -155,6 +155,9 @@ func reloaded(t rapid.TB, tab *Table) *Table {
 func TestColdRowsCount(t *testing.T) {
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "weibo nearly ordered" && name != "any 64 bits" {
+				t.Skip("one goroutine has nothing to show the race detector")
+			}
 			coldRowsCount(t, idOf, uint64(len(name)))
 		})
 	}

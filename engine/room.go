@@ -42,9 +42,9 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	}
 	slots := s.occupied()
 	// Growth must be real, or a set of ids that finds no room would come back
-	// for ever.
-	want := s.rows + 1
-	if s.covers(id) {
+	// for ever; so are rows that go.
+	want := len(slots) + 1
+	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
 	}
 	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
@@ -85,9 +85,20 @@ type slotID struct {
 	slot int32
 }
 
+// occupied returns the slots of a segment but those of rows of zeros beside its cold
+// part, which hide nothing: a division may leave them in a segment without one, where
+// there are none.
 func (s *segment) occupied() []slotID {
 	slots := make([]slotID, 0, s.rows)
-	s.each(func(slot int, id uint64) { slots = append(slots, slotID{id, int32(slot)}) })
+	var row [ColumnsMax]int64
+	s.each(func(slot int, id uint64) {
+		if s.cold != nil && !s.cold.mayHave(id) {
+			if s.load(slot, row[:]); isZeroRow(row[:]) {
+				return
+			}
+		}
+		slots = append(slots, slotID{id, int32(slot)})
+	})
 	return slots
 }
 
