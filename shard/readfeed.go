@@ -49,10 +49,7 @@ func (f *Feeds) Of(i int) []raftfsm.Followee {
 // moments.
 func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
 	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
-	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
-	}
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return err
 	}
@@ -234,10 +231,7 @@ func parseReadRows(r *wireReader, q *remoteRead) []int64 {
 
 // Board returns the notices and dots that are everybody's.
 func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
-	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
-	}
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
 	}

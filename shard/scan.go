@@ -15,10 +15,7 @@ import (
 // in these columns only. Rows that are written meanwhile may be of different
 // moments.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
-	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
-	}
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
 	}
