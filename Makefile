@@ -22,8 +22,9 @@ build: ## bin/countd and bin/countctl
 test: ## every test, the real binaries over real sockets included; under 5 minutes on 2 cores
 	$(GO) test -timeout 10m ./...
 
+# Not e2e: the programs that it runs are built without the detector.
 race: ## the short tests under the race detector
-	$(GO) test -race -short -timeout 20m ./...
+	$(GO) test -race -short -timeout 20m $$($(GO) list ./... | grep -v /e2e$$)
 
 fuzz-short: ## every Fuzz target for FUZZTIME (10s) each
 	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | sort | while read -r file; do \
@@ -49,7 +50,7 @@ bench: ## Go benchmarks that match BENCH (all)
 e2e-wal: ## the tests of the real binaries over the other log store, raft-wal
 	COUNTD_LOG_STORE=wal $(GO) test -count=1 -timeout 10m ./cmd/countd/e2e
 
-e2e-long: ## 50 kills under writers, 2 minutes of repeats, a whole replay; as root, full disks
+e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
 	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
 
@@ -60,7 +61,7 @@ chaos: ## a cluster's fault tests at length, with either log store; 25 minutes; 
 failover: ## 20 kills of a leader, a pause of 60 s, drains and rolling restarts, timed; 10 minutes
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(ClusterLeader(Killed|Paused)|ClusterRollingRestart|AdminNodes|AdminRollingRestart)$$' ./cmd/countd/e2e -chaos
 
-overload: ## 1,024 connections at twice what the node takes, for 60 s; prints a table
+overload: ## 1,024 connections at twice what the node takes, for 60 s, node and client on a core each; prints a table
 	$(GO) test -count=1 -v -timeout 30m -run '^TestOverload$$' ./cmd/countd/e2e -overload-for=60s
 
 cluster: build ## run three nodes on loopback until Ctrl-C

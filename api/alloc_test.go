@@ -6,6 +6,8 @@ package api
 
 import (
 	"net"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/valyala/fasthttp"
@@ -63,6 +65,39 @@ func TestServeAllocates(t *testing.T) {
 			t.Errorf("%s: %v allocations, want at most 1", c.name, n)
 		}
 	}
+}
+
+// TestPollAllocates holds what a poll may allocate, reads of the shards included.
+func TestPollAllocates(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	l.ok(`{"seq":1,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/notices/news", "")
+	l.ok(`{"unread":0,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/feed/7/reset", `{"followees":["1","2","3","4","5","6","7","8"]}`)
+	for _, c := range []struct {
+		name, method, path, body string
+		most                     float64
+	}{
+		{"one", "GET", "/v1/poll/7?channels=news,shop&dots=sale&consistency=stale", "", 2},
+		{"100", "POST", "/v1/poll?consistency=stale", manyUsers(100), 8},
+	} {
+		ctx := newCall(c.method, c.path, c.body)
+		body := []byte(c.body)
+		n := testing.AllocsPerRun(100, func() {
+			ctx.Request.SetBodyRaw(body)
+			l.server.serve(ctx)
+		})
+		if status := ctx.Response.StatusCode(); status != 200 || n > c.most {
+			t.Errorf("%s: answered %d with %v allocations, want at most %v: %.200s", c.name, status, n, c.most, ctx.Response.Body())
+		}
+	}
+}
+
+// manyUsers is a poll of users 1 … n.
+func manyUsers(n int) string {
+	users := make([]string, n)
+	for i := range users {
+		users[i] = strconv.Itoa(i + 1)
+	}
+	return `{"users":[` + strings.Join(users, ",") + `],"channels":["news","shop"],"dots":["sale"]}`
 }
 
 // TestRefusalDoesNotAllocate: under overload most of the work is refusing.

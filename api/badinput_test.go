@@ -111,6 +111,8 @@ func TestBadBodies(t *testing.T) {
 		{"column of a number", "/v1/keyspaces", `{"name":"x","columns":["a",7]}`, "columns[1]"},
 		{"65 columns", "/v1/keyspaces", `{"name":"x","columns":[` + strings.Repeat(`"a",`, 64) + `"a"]}`, "columns"},
 		{"65 shards", "/v1/keyspaces", `{"name":"x","columns":["a"],"shards":65}`, "shards"},
+		{"everywhere or not is not said", "/v1/keyspaces/posts/everywhere", `{}`, "everywhere"},
+		{"everywhere is no boolean", "/v1/keyspaces/posts/everywhere", `{"everywhere":1}`, "everywhere"},
 		{"add no columns", "/v1/keyspaces/posts/columns", `{"columns":[]}`, "columns"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -171,6 +173,7 @@ func TestBadHeads(t *testing.T) {
 		{"encoded slash", "GET", "/v1/counters%2Fposts/1", "", "", "", 404, "not_found", ""},
 		{"unknown keyspace", "GET", "/v1/counters/likes/1", "", "", "", 404, "unknown_keyspace", ""},
 		{"unknown keyspace, other case", "POST", "/v1/counters/Posts/get", one, "", "", 404, "unknown_keyspace", ""},
+		{"an unknown keyspace everywhere", "POST", "/v1/keyspaces/nope/everywhere", `{"everywhere":true}`, "", "", 404, "unknown_keyspace", ""},
 		{"columns of an unknown keyspace", "POST", "/v1/keyspaces/nope/columns", `{"columns":["a"]}`, "", "", 404, "unknown_keyspace", ""},
 		{"wrong method", "PATCH", row, "", "", "", 405, "method_not_allowed", ""},
 		{"GET of an action", "GET", get, "", "", "", 405, "method_not_allowed", ""},

@@ -187,6 +187,22 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	return &k, nil
 }
 
+func (n *fakeNode) SetEverywhere(_ context.Context, name string, everywhere bool) (*shard.Keyspace, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	old, ok := n.mu.keyspaces[name]
+	if !ok {
+		return nil, shard.ErrUnknownKeyspace
+	}
+	spread := *old
+	spread.Everywhere = everywhere
+	n.mu.keyspaces[name] = &spread
+	return &spread, nil
+}
+
 func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string) (*shard.Keyspace, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

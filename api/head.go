@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 const (
@@ -47,8 +48,8 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 			return err
 		}
 	}
-	if r.takes&takesName != 0 && !isName(r.name) {
-		return invalid("name", notName)
+	if r.takes&takesName != 0 && !unread.ValidName(r.name) {
+		return invalid("name", unread.NameRule)
 	}
 	if r.takes&(takesID|takesNotice) != 0 {
 		var ok bool

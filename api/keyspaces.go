@@ -46,6 +46,20 @@ func (s *Server) addColumns(ctx *fasthttp.RequestCtx, r *request) error {
 	return answerJSON(ctx, changed)
 }
 
+func (s *Server) setEverywhere(ctx *fasthttp.RequestCtx, r *request) error {
+	everywhere, err := r.decodeFlag(ctx.Request.Body(), "everywhere")
+	if err != nil {
+		return err
+	}
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
+	defer cancel()
+	changed, err := s.cfg.Backend.SetEverywhere(until, string(r.name), everywhere)
+	if err != nil {
+		return fmt.Errorf("cannot say where a keyspace is: %w", err)
+	}
+	return answerJSON(ctx, changed)
+}
+
 // answerJSON answers a call that is too rare for an encoder of its own.
 func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
 	text, err := json.Marshal(v)

@@ -524,8 +524,9 @@ func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
 	routes := startLive(t, nil).server.routes
 	resources := map[string]*resource{
-		"/v1/counters/{keyspace}/{id}":     routes.row,
-		"/v1/keyspaces/{keyspace}/columns": routes.columns,
+		"/v1/counters/{keyspace}/{id}":        routes.row,
+		"/v1/keyspaces/{keyspace}/columns":    routes.columns,
+		"/v1/keyspaces/{keyspace}/everywhere": routes.spread,
 	}
 	maps.Copy(resources, routes.fixed)
 	maps.Copy(resources, routes.unread.all())

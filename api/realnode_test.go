@@ -199,9 +199,15 @@ func TestRealKeyspaces(t *testing.T) {
 	wider := strings.Replace(clips, `"play"`, `"play","share"`, 1)
 	l.want(200, wider, "POST", "/v1/keyspaces/clips/columns", `{"columns":["share","play"]}`)
 	l.want(200, `{"id":"4","counts":{"play":5,"share":0}}`, "GET", "/v1/counters/clips/4", "")
+	spread := strings.Replace(wider, "}", `,"everywhere":true}`, 1)
+	l.want(200, spread, "POST", "/v1/keyspaces/clips/everywhere", `{"everywhere":true}`)
+	l.want(200, spread, "POST", "/v1/keyspaces/clips/everywhere", `{"everywhere":true}`)
+	l.want(200, wider, "POST", "/v1/keyspaces/clips/everywhere", `{"everywhere":false}`)
+	l.refused(400, "invalid_argument", "name", "POST", "/v1/keyspaces/board/everywhere", `{"everywhere":true}`)
 	for path, body := range map[string]string{
-		"/v1/keyspaces":                `{"name":"clips","columns":["play"],"shards":3}`,
-		"/v1/keyspaces/nobody/columns": `{"columns":["a"]}`,
+		"/v1/keyspaces":                   `{"name":"clips","columns":["play"],"shards":3}`,
+		"/v1/keyspaces/nobody/columns":    `{"columns":["a"]}`,
+		"/v1/keyspaces/nobody/everywhere": `{"everywhere":true}`,
 	} {
 		if got := l.do("POST", path, body); got.status != 409 && got.status != 404 {
 			t.Errorf("%s %s: %d %s", path, body, got.status, got.body)

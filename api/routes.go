@@ -61,6 +61,7 @@ type routes struct {
 	actions map[string]*resource // /v1/counters/{keyspace}/<action>
 	row     *resource            // /v1/counters/{keyspace}/{id}
 	columns *resource            // /v1/keyspaces/{keyspace}/columns
+	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
 	unread  unreadPaths          // of unread numbers
 	admin   adminPaths           // /v1/admin/…
 	none    *endpoint            // for the metrics of requests that match nothing
@@ -117,6 +118,7 @@ func newRoutes(m *metrics) *routes {
 			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
 		}),
 		columns: post("keyspaces_columns", takesWrite, (*Server).addColumns),
+		spread:  post("keyspaces_everywhere", takesWrite, (*Server).setEverywhere),
 		unread:  newUnreadPaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
 		none:    &endpoint{name: "none", observers: m.observersOf("none")},
@@ -161,8 +163,11 @@ func (t *routes) match(path []byte) target {
 	}
 	if rest, ok := bytes.CutPrefix(path, []byte("/v1/keyspaces/")); ok {
 		keyspace, last, _ := bytes.Cut(rest, []byte("/"))
-		if len(keyspace) > 0 && string(last) == "columns" {
+		switch {
+		case len(keyspace) > 0 && string(last) == "columns":
 			return target{resource: t.columns, keyspace: keyspace}
+		case len(keyspace) > 0 && string(last) == "everywhere":
+			return target{resource: t.spread, keyspace: keyspace}
 		}
 	}
 	if to := t.unread.match(path); to.resource != nil {

@@ -42,6 +42,7 @@ type Backend interface {
 	CatchUp(ctx context.Context) error
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
 	AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error)
+	SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error)
 	// Get fills rows, len(ids)*width values, with the first width columns of
 	// each id's row.
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error

@@ -12,7 +12,6 @@ import (
 
 // The faults of values of unread numbers.
 const (
-	notName  = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 	notCount = "not an integer from 0 to 9223372036854775807"
 	notBool  = "neither true nor false"
 )
@@ -29,20 +28,6 @@ func (r *request) idName() string {
 		return "seq"
 	}
 	return r.rowMember()
-}
-
-// isName reports whether a channel or dot may be called so: as a keyspace.
-func isName(name []byte) bool {
-	const nameBytesMax = 63
-	if len(name) < 1 || len(name) > nameBytesMax || name[0] < 'a' || name[0] > 'z' {
-		return false
-	}
-	for _, b := range name {
-		if (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '_' {
-			return false
-		}
-	}
-	return true
 }
 
 // findUnread makes the keyspace of unread numbers the request's.
@@ -106,28 +91,21 @@ func namesIn(names []string, path string, text []byte) ([]string, error) {
 		return names, nil
 	}
 	for name := range bytes.SplitSeq(text, []byte(",")) {
-		if problem := badName(names, name); problem != "" {
+		if problem := unread.NameProblem(names, name); problem != "" {
 			return names, invalid(path, shown(name)+": "+problem)
 		}
-		names = append(names, string(name))
+		names = appendName(names, name)
 	}
 	return names, nil
 }
 
-// badName says why a name may not be asked for behind others, or "".
-func badName(before []string, name []byte) string {
-	switch {
-	case !isName(name):
-		return notName
-	case len(before) == unread.NamesMax:
-		return fmt.Sprintf("more than %d", unread.NamesMax)
+// appendName appends a name. Clients poll for the same ones again and again, so that
+// the string of the request before will often do.
+func appendName(names []string, name []byte) []string {
+	if n := len(names); n < cap(names) && names[:n+1][n] == string(name) {
+		return names[:n+1]
 	}
-	for _, other := range before {
-		if other == string(name) {
-			return givenTwice
-		}
-	}
-	return ""
+	return append(names, string(name))
 }
 
 // members calls read with each member of the body's object, of which known are
@@ -175,19 +153,12 @@ func (r *request) decodeReset(body []byte) error {
 	case !s.has(0) && !s.has(1):
 		return invalid("columns", missing)
 	}
-	after := engine.Op{ID: r.id, Kind: engine.OpAdd}
-	if s.has(0) { // all that is there, and what is below 0 up to it
-		after.Kind = engine.OpSet
-		for _, column := range r.columns {
-			r.cells = append(r.cells, engine.Cell{Column: column, Value: math.MaxInt64})
-		}
+	for _, column := range r.columns {
+		r.cells = append(r.cells, engine.Cell{Column: column})
 	}
-	r.addOp(engine.Op{ID: r.id, Kind: engine.OpTake})
-	for _, cell := range r.cells {
-		r.cells = append(r.cells, engine.Cell{Column: cell.Column})
-	}
-	r.addOp(after)
-	r.linkCells()
+	var ops [2]engine.Op
+	ops, r.cells = unread.ResetOps(r.id, r.cells, s.has(0))
+	r.write.Ops = append(r.write.Ops, ops[:]...)
 	return nil
 }
 
@@ -208,15 +179,13 @@ func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 	return values[0], values[1], err
 }
 
-// decodeDot reads {"new_users":true or false}.
-func (r *request) decodeDot(body []byte) (newUsers bool, err error) {
-	s, err := r.members(body, []string{"new_users"}, func(c *cursor, _ int) {
-		newUsers = c.boolean("new_users")
-	})
+// decodeFlag reads {"name":true or false}.
+func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
+	s, err := r.members(body, []string{name}, func(c *cursor, _ int) { set = c.boolean(name) })
 	if err == nil && !s.has(0) {
-		err = invalid("new_users", missing)
+		err = invalid(name, missing)
 	}
-	return newUsers, err
+	return set, err
 }
 
 // decodeFollowees reads {"followees":[…]} into r.ids. told is false for a body
@@ -284,17 +253,16 @@ func (r *request) decodeNameList(names []string, path string) []string {
 		c.fail(path, notArray)
 	}
 	for n := 0; c.next(n, ']'); n++ {
-		at := fmt.Sprintf("%s[%d]", path, n)
 		if c.peek() != '"' {
-			c.fail(at, notString)
+			c.fail(fmt.Sprintf("%s[%d]", path, n), notString)
 			return names
 		}
 		name := c.str()
-		if problem := badName(names, name); problem != "" {
-			c.fail(at, problem)
+		if problem := unread.NameProblem(names, name); problem != "" {
+			c.fail(fmt.Sprintf("%s[%d]", path, n), problem)
 			return names
 		}
-		names = append(names, string(name))
+		names = appendName(names, name)
 	}
 	return names
 }

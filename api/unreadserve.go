@@ -133,7 +133,7 @@ func (s *Server) fire(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
-	newUsers, err := r.decodeDot(ctx.Request.Body())
+	newUsers, err := r.decodeFlag(ctx.Request.Body(), "new_users")
 	if err != nil {
 		return err
 	}

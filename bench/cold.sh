@@ -42,9 +42,11 @@ start() { # ARGS…
 }
 anonymous() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
 metric() { curl -s $url/metrics | awk -v m="$1" '$1 == m {printf "%.0f\n", $2}'; }
-# steady PID: waits until the process's memory has not changed by 1 % in 20 s, for 5 minutes at most.
+# steady PID: waits until a process at rest has given back what it can, and its memory has not
+# changed by 1 % in 20 s, for 6 minutes at most.
 steady() {
   local was=0 now
+  sleep 45
   for _ in $(seq 15); do
     now=$(anonymous "$1")
     awk -v a="$was" -v b="$now" 'BEGIN {exit !(a - b < b / 100 && b - a < b / 100)}' && return
@@ -67,7 +69,7 @@ began=$(date +%s.%N)
 ctl import "$dir/rows.csv" --in-flight 16 >/dev/null
 loaded=$(date +%s.%N)
 steady "$node"
-hot=$(anonymous "$node")
+hot=$(anonymous "$node") hotdisk=$(du -sb "$dir/data" | cut -f1)
 before=$(digests)
 hotrate=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 kill "$node" && wait "$node"
@@ -78,6 +80,7 @@ began_mixed=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 
 steady "$node"
 cold=$(anonymous "$node") rows=$(metric countd_cold_rows)
 blocks=$(metric countd_cold_bytes) files=$(metric countd_cold_disk_bytes)
+colddisk=$(du -sb "$dir/data" | cut -f1)
 
 kill -9 "$node" && wait "$node" 2>/dev/null || true
 sync && { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null || true
@@ -107,6 +110,8 @@ echo "| $rows cold, memory of all | $(per $((cold - empty)) "$ROWS") |"
 echo "| the same after kill -9 and reads | $(per $((restarted - empty)) "$ROWS") |"
 echo "| blocks on disk, a cold row | $(per "$blocks" "$rows") |"
 echo "| files on disk, a cold row | $(per "$files" "$rows") |"
+echo "| data directory, all in memory | $(per "$hotdisk" "$ROWS") |"
+echo "| data directory, $rows cold | $(per "$colddisk" "$ROWS") |"
 if [[ $REDIS != 0 ]]; then
   redis-server --port 17679 --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no >"$dir/redis.log" 2>&1 &
   redis=$! && pids+=("$redis")

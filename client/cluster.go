@@ -14,6 +14,9 @@ type Keyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"` // in the order of a row
 	Shards  int      `json:"shards"`
+	// Everywhere: every node holds a replica of each shard, and not those alone that
+	// have a vote.
+	Everywhere bool `json:"everywhere,omitempty"`
 }
 
 // Cluster is what a node knows of itself and its groups.
@@ -77,6 +80,15 @@ func (c *Client) AddColumns(ctx context.Context, keyspace string, columns []stri
 	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", struct {
 		Columns []string `json:"columns"`
 	}{columns})
+}
+
+// SetEverywhere has every node hold a replica of each shard of a keyspace, so that it
+// reads by itself what is there, or only those that have a vote. It returns before
+// they do.
+func (c *Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (Keyspace, error) {
+	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/everywhere", struct {
+		Everywhere bool `json:"everywhere"`
+	}{everywhere})
 }
 
 func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {

@@ -137,7 +137,7 @@ func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) 
 // shards returns the groups of keyspaces of which ok holds.
 func (p *plan) shards(ok func(uint32) bool) []uint32 {
 	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
-		return p.everywhere[g] || !ok(g)
+		return p.light[g] || !ok(g)
 	})
 }
 

@@ -97,6 +97,17 @@ func TestPlan(t *testing.T) {
 				v.Groups[g+1] = GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			}
 		}, []string{"remove node d: it is leaving and holds no replica"}},
+		{"nor for those of a keyspace that is everywhere", abc(4, 1), func(v *View) {
+			setNode(v, "d", in(raftfsm.NodeLeaving))
+			everywhere(v)
+		}, []string{"remove node d: it is leaving and holds no replica"}},
+		{"which are a load and evened all the same", abc(4, 4), func(v *View) {
+			setNode(v, "d", func(n *raftfsm.Node) { n.Zone = "z" })
+			everywhere(v)
+		}, []string{
+			"place group 1 (k/0) +d -c: c has 4 replicas, d has 0",
+			"place group 2 (k/1) +d -c: c has 3 replicas, d has 1",
+		}},
 		{"not while a group is without a leader", abc(4, 2), func(v *View) {
 			setNode(v, "d", in(raftfsm.NodeLeaving))
 			delete(v.Groups, 2)
@@ -213,6 +224,22 @@ func TestPlan(t *testing.T) {
 				t.Errorf("planned\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(test.want, "\n  "))
 			}
 		})
+	}
+}
+
+// everywhere has all nodes be members of the keyspace, those that do not vote without a
+// vote.
+func everywhere(v *View) {
+	k := v.Catalog.Keyspaces["k"]
+	k.Everywhere = true
+	v.Catalog.Keyspaces["k"] = k
+	for g, facts := range v.Groups {
+		for key := range v.Catalog.Nodes {
+			if !contains(facts.Voters, key) {
+				facts.NonVoters = append(facts.NonVoters, key)
+			}
+		}
+		v.Groups[g] = facts
 	}
 }
 

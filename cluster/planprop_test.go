@@ -11,10 +11,10 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Nodes join, die, return, are wiped, drained and removed while plans are made
-// and carried out in any order, late, or not at all. 1. Each plan keeps to its
-// rules (see mustKeepRules). 2. Once nothing more happens, plans come to an end,
-// 3. and have made of the cluster what Plan promises.
+// Nodes join, die, return, are wiped, drained and removed, and a keyspace is to be on
+// all of them or not, while plans are made and carried out in any order, late, or not
+// at all. 1. Each plan keeps to its rules (see mustKeepRules). 2. Once nothing more
+// happens, plans come to an end, 3. and have made of the cluster what Plan promises.
 func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSim(rt)

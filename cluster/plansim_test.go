@@ -162,7 +162,7 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	c := s.catalog
 	target := c.Groups[g].Target
 	others := []string(nil)
-	if g == raftfsm.CatalogGroup {
+	if c.EveryNode(g) {
 		others = slices.DeleteFunc(slices.Sorted(maps.Keys(c.Nodes)), func(key string) bool { return contains(target, key) })
 	}
 	for _, key := range group.voters {
@@ -189,12 +189,13 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 			return
 		}
 	}
-	s.dismiss(group, target)
+	s.dismiss(group, target, others)
 }
 
 // dismiss takes away a voter that is not in the target once all that are have
-// joined, the leader last, if most of those that are left are alive.
-func (s *sim) dismiss(group *simGroup, target []string) {
+// joined, the leader last, if most of those that are left are alive. Others stay
+// without a vote.
+func (s *sim) dismiss(group *simGroup, target, others []string) {
 	for _, key := range target {
 		if !contains(group.voters, key) {
 			return
@@ -219,6 +220,9 @@ func (s *sim) dismiss(group *simGroup, target []string) {
 	}
 	if left := without(group.voters, key); s.quorum(left) {
 		group.voters = left
+		if contains(others, key) {
+			group.nonVoters = append(group.nonVoters, key)
+		}
 	}
 }
 
@@ -251,7 +255,7 @@ func (s *sim) happen() {
 		s.apply(&raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: key, State: state}})
 	}
 	zones := rapid.SampledFrom([]string{"", "x", "y", "z"})
-	switch rapid.IntRange(0, 9).Draw(s.t, "event") {
+	switch rapid.IntRange(0, 10).Draw(s.t, "event") {
 	case 0:
 		if len(keys) < 9 {
 			s.join(zones.Draw(s.t, "zone"), "", rapid.IntRange(c.ClusterVersion, 3).Draw(s.t, "version"))
@@ -277,6 +281,9 @@ func (s *sim) happen() {
 			s.dead[key] = s.now
 			s.join(c.Nodes[key].Zone, key, c.Nodes[key].VersionMax)
 		}
+	case 10:
+		// Refused before cluster version 2.
+		s.apply(&raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: "first", Everywhere: s.chance(70, "everywhere")}})
 	}
 }
 

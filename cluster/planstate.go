@@ -12,15 +12,14 @@ import (
 // plan is a plan in the making. targets and leaders begin as they are and change
 // with the steps that are added, so that each step counts with those before it.
 type plan struct {
-	view     *View
-	settings PlanSettings
-	nodes    map[string]raftfsm.Node
-	keys     []string // of nodes, ascending
-	groups   []uint32 // that are placed, ascending
-	names    map[uint32]string
-	// everywhere are the groups that all nodes are members of: they are small, and
-	// no load.
-	everywhere map[uint32]bool
+	view       *View
+	settings   PlanSettings
+	nodes      map[string]raftfsm.Node
+	keys       []string // of nodes, ascending
+	groups     []uint32 // that are placed, ascending
+	names      map[uint32]string
+	everywhere map[uint32]bool // groups that all nodes are members of
+	light      map[uint32]bool // of them, those that are no load
 
 	targets map[uint32][]string
 	leaders map[uint32]string // of groups whose leader is heard of
@@ -39,10 +38,10 @@ func newPlan(view *View) *plan {
 		view: view, settings: view.Settings, nodes: c.Nodes, names: groupNames(c),
 		keys: slices.Sorted(maps.Keys(c.Nodes)), groups: slices.Sorted(maps.Keys(c.Groups)),
 		targets: map[uint32][]string{}, leaders: map[uint32]string{},
-		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{},
+		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{},
 	}
 	for _, g := range p.groups {
-		p.everywhere[g] = c.EveryNode(g)
+		p.everywhere[g], p.light[g] = c.EveryNode(g), c.Light(g)
 		p.setTarget(g, c.Groups[g].Target)
 		facts, known := view.Groups[g]
 		if known {
@@ -89,7 +88,7 @@ func sameSet(a, b []string) bool {
 }
 
 func (p *plan) setTarget(g uint32, target []string) {
-	if !p.everywhere[g] {
+	if !p.light[g] {
 		for _, key := range p.targets[g] {
 			p.load[key]--
 		}
@@ -101,10 +100,10 @@ func (p *plan) setTarget(g uint32, target []string) {
 }
 
 func (p *plan) setLeader(g uint32, leader string) {
-	if was := p.leaders[g]; was != "" && !p.everywhere[g] {
+	if was := p.leaders[g]; was != "" && !p.light[g] {
 		p.leads[was]--
 	}
-	if leader != "" && !p.everywhere[g] {
+	if leader != "" && !p.light[g] {
 		p.leads[leader]++
 	}
 	p.leaders[g] = leader

@@ -471,8 +471,9 @@ func TestReadersBesideFreezing(t *testing.T) {
 			seen := map[uint64]int64{}
 			page, rows := make([]uint64, 40), make([]int64, 40)
 			for !stop.Load() {
-				for i := range page {
-					page[i] = ids[r.IntN(len(ids)/100)*100]
+				// None twice: a cold one is read after those in memory, wherever it stands.
+				for i, n := range r.Perm(len(ids) / 100)[:len(page)] {
+					page[i] = ids[n*100]
 				}
 				for _, i := range tab.GetMany(page, 1, rows, nil) {
 					if err := tab.ReadCold(context.Background(), page[i], rows[i:i+1]); err != nil {

@@ -153,3 +153,57 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 		})
 	}
 }
+
+func TestCatalogEverywhere(t *testing.T) {
+	c := NewCatalog()
+	applyCommand(t, c, putNode(aNode("a.1", 2), ""))
+	applyCommand(t, c, create("users", 2, "posts"))
+	everywhere := func(keyspace string, on bool) *CatalogCommand {
+		return &CatalogCommand{SetEverywhere: &SetEverywhereEntry{Keyspace: keyspace, Everywhere: on}}
+	}
+	if r := applyCommand(t, c, everywhere("users", true)); r.Refused == "" || c.View().EveryNode(1) {
+		t.Fatalf("in a cluster of version 1: %+v", r)
+	}
+	applyCommand(t, c, &CatalogCommand{SetVersion: &SetVersionEntry{Version: 2}})
+	board := create("board", 1)
+	board.Create.Kind = "board"
+	applyCommand(t, c, board)
+	born := create("born", 1, "a")
+	born.Create.Everywhere = true
+	if r := applyCommand(t, c, born); r.Refused == "" {
+		t.Fatalf("created everywhere: %+v", r)
+	}
+	digest := c.View().Digest()
+	for _, step := range []struct {
+		name             string
+		command          *CatalogCommand
+		missing, refused bool
+		users            bool // everywhere after it
+	}{
+		{"on", everywhere("users", true), false, false, true},
+		{"on again", everywhere("users", true), false, false, true},
+		{"none", everywhere("nobody", true), true, false, true},
+		{"the board", everywhere("board", false), false, true, true},
+		{"off", everywhere("users", false), false, false, false},
+	} {
+		r := applyCommand(t, c, step.command)
+		v := c.View()
+		if r.Missing != step.missing || (r.Refused != "") != step.refused {
+			t.Errorf("%s: %+v", step.name, r)
+		}
+		if v.EveryNode(1) != step.users || v.EveryNode(2) != step.users || v.Light(1) || v.Light(2) || r.Keyspace.Name == "users" && r.Keyspace.Everywhere != step.users {
+			t.Errorf("%s: users are everywhere: %v, %+v", step.name, v.EveryNode(1), r)
+		}
+		for _, group := range []uint32{CatalogGroup, 3} {
+			if !v.EveryNode(group) || !v.Light(group) {
+				t.Errorf("%s: group %d is not everywhere", step.name, group)
+			}
+		}
+		if (v.Digest() == digest) == step.users {
+			t.Errorf("%s: digest %x, without %x", step.name, v.Digest(), digest)
+		}
+	}
+	if c.View().EveryNode(4) {
+		t.Error("a group that there is not is everywhere")
+	}
+}

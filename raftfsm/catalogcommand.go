@@ -17,6 +17,8 @@ type CatalogCommand struct {
 	Place        *PlaceEntry        `json:"place,omitempty"`
 	SetVersion   *SetVersionEntry   `json:"set_version,omitempty"`
 	HoldVersion  *HoldVersionEntry  `json:"hold_version,omitempty"`
+
+	SetEverywhere *SetEverywhereEntry `json:"set_everywhere,omitempty"`
 }
 
 // CatalogResult is what Apply answers. A command whose result says anything but
@@ -63,6 +65,7 @@ func (c *CatalogCommand) changes() []catalogChange {
 	add(c.Place != nil, c.Place)
 	add(c.SetVersion != nil, c.SetVersion)
 	add(c.HoldVersion != nil, c.HoldVersion)
+	add(c.SetEverywhere != nil, c.SetEverywhere)
 	return all
 }
 
@@ -77,8 +80,13 @@ func (c *CatalogCommand) apply(v *CatalogView) (CatalogResult, bool) {
 	return c.changes()[0].apply(v) // parseCatalogEntry has seen that there is one
 }
 
-// AppendCatalogEntry appends the log entry of a command to dst.
+// AppendCatalogEntry appends the log entry of a command to dst. A command that does
+// not do one thing, such as one of a later program, of which nothing that is known
+// here is left, is refused: no node could apply it.
 func AppendCatalogEntry(dst []byte, command *CatalogCommand) ([]byte, error) {
+	if err := command.check(); err != nil {
+		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
+	}
 	body, err := json.Marshal(command)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
@@ -104,10 +112,15 @@ func parseCatalogEntry(entry []byte) (*CatalogCommand, error) {
 	if err := strictJSON(body, command); err != nil {
 		return nil, fmt.Errorf("%w: %w", errEntry, err)
 	}
-	if n := len(command.changes()); n != 1 {
-		return nil, fmt.Errorf("%w: a command does one thing, not %d", errEntry, n)
+	return command, command.check()
+}
+
+// check refuses a command that does not do one thing.
+func (c *CatalogCommand) check() error {
+	if n := len(c.changes()); n != 1 {
+		return fmt.Errorf("%w: a command does one thing, not %d", errEntry, n)
 	}
-	return command, nil
+	return nil
 }
 
 func strictJSON(body []byte, into any) error {

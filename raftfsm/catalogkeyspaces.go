@@ -23,13 +23,24 @@ type Keyspace struct {
 	Columns    []string `json:"columns"`
 	Shards     int      `json:"shards"`
 	FirstGroup uint32   `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+	// Everywhere has all nodes be members of its groups, and not those alone that
+	// are to vote.
+	Everywhere bool `json:"everywhere,omitempty"`
 }
+
+func (k *Keyspace) has(group uint32) bool { return group-k.FirstGroup < uint32(k.Shards) }
 
 // CreateEntry makes a keyspace and places its groups. FirstGroup is chosen when
 // it is applied.
 type CreateEntry struct {
 	Keyspace
 	Replicas [][]string `json:"replicas"` // of each shard, the keys of its first voters
+}
+
+// SetEverywhereEntry sets Keyspace.Everywhere.
+type SetEverywhereEntry struct {
+	Keyspace   string `json:"keyspace"`
+	Everywhere bool   `json:"everywhere"`
 }
 
 // AddColumnsEntry adds those columns that the keyspace does not have.
@@ -44,6 +55,9 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	}
 	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
 		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
+	}
+	if c.Everywhere {
+		return refused("keyspace %q everywhere at once: that is said of one that is there", c.Name)
 	}
 	if !v.Takes(c.Kind) {
 		return refused("a keyspace of kind %q in a cluster of version %d", c.Kind, v.ClusterVersion)
@@ -92,17 +106,42 @@ func (c *AddColumnsEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	return CatalogResult{Keyspace: k}, len(k.Columns) > len(was.Columns)
 }
 
-// EveryNode reports whether all nodes are members of a group, those that are not
-// to vote without a vote, so that each can read it by itself: the catalog's own, and
-// the board's.
-func (v *CatalogView) EveryNode(group uint32) bool {
-	if group == CatalogGroup {
-		return true
+func (c *SetEverywhereEntry) apply(v *CatalogView) (CatalogResult, bool) {
+	k, exists := v.Keyspaces[c.Keyspace]
+	switch {
+	case !exists:
+		return CatalogResult{Missing: true}, false
+	case !v.TakesEverywhere():
+		return refused("keyspace %s to be everywhere in a cluster of version %d", c.Keyspace, v.ClusterVersion)
+	case k.Kind == KindBoard.String():
+		return refused("keyspace %s is everywhere, always", c.Keyspace)
 	}
+	changed := k.Everywhere != c.Everywhere
+	k.Everywhere = c.Everywhere
+	v.Keyspaces[k.Name] = k
+	return CatalogResult{Keyspace: k}, changed
+}
+
+// EveryNode reports whether all nodes are members of a group, those that are not
+// to vote without a vote, so that each can read it by itself: those of Light, and
+// of keyspaces that are to be everywhere.
+func (v *CatalogView) EveryNode(group uint32) bool {
+	return v.Light(group) || v.keyspaceOf(group).Everywhere
+}
+
+// Light reports whether a group is too small to be a load on its nodes: the
+// catalog's own, and the board's.
+func (v *CatalogView) Light(group uint32) bool {
+	return group == CatalogGroup || v.keyspaceOf(group).Kind == KindBoard.String()
+}
+
+// keyspaceOf returns the keyspace of which a group is a shard, one without a name for
+// none.
+func (v *CatalogView) keyspaceOf(group uint32) Keyspace {
 	for _, k := range v.Keyspaces {
-		if k.Kind == KindBoard.String() && group-k.FirstGroup < uint32(k.Shards) {
-			return true
+		if k.has(group) {
+			return k
 		}
 	}
-	return false
+	return Keyspace{}
 }

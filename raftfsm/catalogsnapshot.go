@@ -131,6 +131,9 @@ func (v *CatalogView) checkGroups() error {
 				return fmt.Errorf("group %d of keyspace %q has no place", next, k.Name)
 			}
 		}
+		if k.Everywhere && (!v.TakesEverywhere() || k.Kind == KindBoard.String()) {
+			return fmt.Errorf("keyspace %q, of kind %s, everywhere in a cluster of version %d", k.Name, k.Kind, v.ClusterVersion)
+		}
 		groups += k.Shards
 	}
 	if _, placed := v.Groups[CatalogGroup]; placed {

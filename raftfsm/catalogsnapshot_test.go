@@ -1,7 +1,9 @@
 package raftfsm
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -26,6 +28,7 @@ func goldenCommands() []struct {
 		{"set-node-state", &CatalogCommand{SetNodeState: &SetNodeStateEntry{Key: "a.2", State: NodeDraining}}},
 		{"remove-node", &CatalogCommand{RemoveNode: &RemoveNodeEntry{Key: "a.1"}}},
 		{"set-version", &CatalogCommand{SetVersion: &SetVersionEntry{Version: 2}}},
+		{"set-everywhere", &CatalogCommand{SetEverywhere: &SetEverywhereEntry{Keyspace: "posts", Everywhere: true}}},
 		{"hold-version", &CatalogCommand{HoldVersion: &HoldVersionEntry{Held: true}}},
 	}
 }
@@ -87,6 +90,25 @@ func TestCatalogSnapshot(t *testing.T) {
 	mustRefuseDamage(t, c, snapshot, func() any { return string(c.View().encoded()) })
 }
 
+// A snapshot of a program that knows no keyspaces that are everywhere is taken, and
+// is what this program writes of the same state.
+func TestCatalogSnapshotOfBefore(t *testing.T) {
+	before, err := os.ReadFile("testdata/snapshot-catalog-before-everywhere.bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewCatalog()
+	if err := restore(c, before); err != nil {
+		t.Fatal(err)
+	}
+	if k := c.View().Keyspaces["posts"]; k.Shards != 2 || k.Everywhere {
+		t.Errorf("restored %+v", k)
+	}
+	if !bytes.Equal(persisted(t, c), before) {
+		t.Error("the same state has other bytes now")
+	}
+}
+
 func TestCatalogSnapshotOfAnotherDigest(t *testing.T) {
 	view := goldenCatalog(t).View()
 	parts := []streamPart{{streamCatalog, view.encoded()}}
@@ -105,6 +127,10 @@ func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
 	}
 	groups := func(numbers ...string) string {
 		return `"groups":{"` + strings.Join(numbers, `":`+place+`,"`) + `":` + place + `}`
+	}
+	everywhere := func(kind string) string {
+		return `{"next_group":2,` + strings.NewReplacer(`_version":1`, `_version":2`, `version_max":1`, `version_max":2`).Replace(nodes) +
+			`,"keyspaces":{"a":{"name":"a","kind":"` + kind + `","columns":[],"shards":1,"first_group":1,"everywhere":true}}`
 	}
 	node := func(key, state, version string) string {
 		return `{"next_group":1,"cluster_version":2,"nodes":{"n":{"key":"` + key + `","name":"n","version_max":` + version + `,"state":"` + state + `"}}}`
@@ -133,10 +159,13 @@ func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
 			`,"groups":{"1":{"initial":[],"target":["n"]}}}`, keys: 1},
 		"two keyspaces in one group": {body: `{"next_group":3,` + nodes + `,"keyspaces":{` +
 			`"a":{"name":"a","shards":1,"first_group":1},"b":{"name":"b","shards":1,"first_group":1}},` + groups("1", "2") + `}`, keys: 2},
-		"a node":                {body: node("n", "active", "2"), ok: true},
-		"a node under another":  {body: node("m", "active", "2")},
-		"a node without state":  {body: node("n", "", "2")},
-		"a node of old version": {body: node("n", "active", "1")},
+		"everywhere below version 2": {body: `{"next_group":2,` + nodes + `,` + strings.Replace(keyspace("1", "1"), `}}`, `,"everywhere":true}}`, 1) + `,` + groups("1") + `}`, keys: 1},
+		"a board everywhere":         {body: everywhere("board") + `,` + groups("1") + `}`, keys: 1},
+		"users everywhere":           {body: everywhere("counters") + `,` + groups("1") + `}`, keys: 1, ok: true},
+		"a node":                     {body: node("n", "active", "2"), ok: true},
+		"a node under another":       {body: node("m", "active", "2")},
+		"a node without state":       {body: node("n", "", "2")},
+		"a node of old version":      {body: node("n", "active", "1")},
 		"two nodes of one name": {body: `{"next_group":1,"cluster_version":1,"nodes":{` +
 			`"n":{"key":"n","name":"n","version_max":1,"state":"active"},"m":{"key":"m","name":"n","version_max":1,"state":"draining"}}}`},
 	} {

@@ -6,7 +6,8 @@ import "math"
 const ClusterVersionMax = 3
 
 // versionOfKinds is the cluster version from which on there are keyspaces of other
-// kinds than counters: a program before it would take their entries for damage.
+// kinds than counters, and such that are everywhere: a program before it would take
+// their entries for damage.
 const versionOfKinds = 2
 
 // versionOfColdRows is the cluster version from which on rows leave memory: a program
@@ -55,6 +56,10 @@ func (v *CatalogView) Takes(kind string) bool {
 
 // ColdRows reports whether the cluster version allows rows to leave memory.
 func (v *CatalogView) ColdRows() bool { return v.ClusterVersion >= versionOfColdRows }
+
+// TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
+// program before it fails when it reads one, so below it none may be proposed.
+func (v *CatalogView) TakesEverywhere() bool { return v.ClusterVersion >= versionOfKinds }
 
 // VersionMax returns the highest cluster version that all nodes speak, which is
 // ClusterVersion when there is no node.

@@ -123,17 +123,19 @@ func decodeFollowees(dst []Followee, data []byte) []Followee {
 	gapK, k := data[at], data[at+1]&^riceSigned
 	signed := data[at+1]&riceSigned != 0
 	r := bitReader{data: data[:cap(data):cap(data)], at: uint64(at+2) * 8}
-	for i := range n {
-		if i > 0 {
-			id += r.rice(gapK) + 1
-		}
-		v := r.rice(k)
+	v := r.rice(k)
+	for left := n - 1; ; left-- {
 		if signed {
 			v = v>>1 ^ -(v & 1)
 		}
 		dst = append(dst, Followee{id, int64(v)})
+		if left == 0 {
+			return dst
+		}
+		var gap uint64
+		gap, v = r.rices(gapK, k)
+		id += gap + 1
 	}
-	return dst
 }
 
 // bitWriter appends bits, the first in the lowest bit of a byte.
@@ -181,13 +183,43 @@ type bitReader struct {
 	at   uint64 // next bit
 }
 
-// window returns at least the next 57 bits.
+// windowBits is how many bits a window has at least: one may begin at the last bit of
+// its first byte.
+const windowBits = 57
+
+// window returns the next windowBits, or some more.
 func (r *bitReader) window() uint64 {
 	return binary.LittleEndian.Uint64(r.data[r.at>>3:]) >> (r.at & 7)
 }
 
 func (r *bitReader) rice(k uint8) uint64 {
-	ones := uint64(bits.TrailingZeros64(^r.window()))
+	w := r.window()
+	ones := uint64(bits.TrailingZeros64(^w))
+	if n := ones + 1 + uint64(k); n <= windowBits && ones < riceOnesMax {
+		r.at += n
+		return ones<<k | w>>(ones+1)&(1<<k-1)
+	}
+	return r.longRice(ones, k)
+}
+
+// rices reads two numbers, from one window if they are in it: most are.
+func (r *bitReader) rices(k1, k2 uint8) (uint64, uint64) {
+	w := r.window()
+	ones1 := uint64(bits.TrailingZeros64(^w))
+	w1 := w >> (ones1 + 1)
+	w2 := w1 >> k1
+	ones2 := uint64(bits.TrailingZeros64(^w2))
+	n := ones1 + 1 + uint64(k1) + ones2 + 1 + uint64(k2)
+	if n > windowBits || max(ones1, ones2) >= riceOnesMax {
+		first := r.rice(k1)
+		return first, r.rice(k2)
+	}
+	r.at += n
+	return ones1<<k1 | w1&(1<<k1-1), ones2<<k2 | w2>>(ones2+1)&(1<<k2-1)
+}
+
+// longRice reads a number that takes more than a window, of which the ones are known.
+func (r *bitReader) longRice(ones uint64, k uint8) uint64 {
 	if ones >= riceOnesMax {
 		r.at += riceOnesMax
 		low := r.window() & (1<<32 - 1)
@@ -197,16 +229,11 @@ func (r *bitReader) rice(k uint8) uint64 {
 		return high<<32 | low
 	}
 	r.at += ones + 1
-	if k > 32 {
-		low := r.window() & (1<<32 - 1)
-		r.at += 32
-		high := r.window() & (1<<(k-32) - 1)
-		r.at += uint64(k - 32)
-		return ones<<k | high<<32 | low
-	}
-	low := r.window() & (1<<k - 1)
-	r.at += uint64(k)
-	return ones<<k | low
+	low := r.window() & (1<<32 - 1)
+	r.at += 32
+	high := r.window() & (1<<(k-32) - 1)
+	r.at += uint64(k - 32)
+	return ones<<k | high<<32 | low
 }
 
 // Unread returns how many of a followee's posts, of which there are so many now,

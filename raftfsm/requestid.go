@@ -66,6 +66,9 @@ func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), 
 // Keyed reports whether the identity is a key.
 func (id *RequestID) Keyed() bool { return id.kind == byKey }
 
+// Key tells one key from all others. It is zero for a request without.
+func (id *RequestID) Key() [16]byte { return id.key }
+
 // Shard chooses one of a keyspace's shards by the key alone: the one that
 // judges whether the key was used for another body.
 func (id *RequestID) Shard(shards int) int {

@@ -4,24 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // AskCatalogLeader has the node that leads the catalog, this or another, answer
 // a call of Config.Handlers. The call is one that may be repeated. It waits for a
 // leader until ctx ends, and then returns ErrNoLeader.
 func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		answer, err := n.askCatalogLeader(ctx, method, request)
-		if err == nil || !askedInVain(err) || n.draining.Load() {
-			return answer, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
-		}
+	var answer []byte
+	var err error
+	asked := tryUntil(ctx, func() bool {
+		answer, err = n.askCatalogLeader(ctx, method, request)
+		return err == nil || !askedInVain(err) || n.draining.Load()
+	})
+	if !asked {
+		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
+	return answer, err
 }
 
 func (n *Node) askCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {

@@ -93,6 +93,28 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*
 	return n.served(ctx, name, index)
 }
 
+// SetEverywhere has every node hold a replica of each shard of a keyspace, or only
+// those that are to vote, and returns it. It returns before they do: each copies its
+// replicas first, which is done when all nodes are members that have caught up.
+func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
+	if k := n.Keyspace(name); k != nil && k.Kind == KindBoard {
+		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
+	}
+	if v := n.catalog.View(); !v.TakesEverywhere() {
+		return nil, &ArgumentError{"everywhere", fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
+	}
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Missing:
+		return nil, ErrUnknownKeyspace
+	case r.Refused != "":
+		return nil, &ArgumentError{"everywhere", r.Refused}
+	}
+	return n.served(ctx, name, index)
+}
+
 // checkKeyspace refuses what no keyspace is made with. The name of the catalog's
 // group would stand twice in a status, with two meanings.
 func checkKeyspace(k *Keyspace) error {

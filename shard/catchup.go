@@ -19,23 +19,18 @@ const tellMax = time.Second
 // to the catalog's leader. ErrNoLeader or ErrNoQuorum is returned if none proves
 // that it leads until ctx ends.
 func (n *Node) CatchUp(ctx context.Context) error {
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		index, err := n.metaFresh.confirm(ctx)
-		if err == nil {
+	var err error
+	asked := tryUntil(ctx, func() bool {
+		var index uint64
+		if index, err = n.metaFresh.confirm(ctx); err == nil {
 			err = n.know(ctx, index)
 		}
-		if err == nil || errors.Is(err, ErrDraining) {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			if errors.Is(err, ErrNoQuorum) {
-				return err
-			}
-			return fmt.Errorf("%w: %w", ErrNoLeader, err)
-		}
+		return err == nil || errors.Is(err, ErrDraining)
+	})
+	if asked || errors.Is(err, ErrNoQuorum) {
+		return err
 	}
+	return fmt.Errorf("%w: %w", ErrNoLeader, err)
 }
 
 // askCatalog is one round of metaFresh. The index that it returns is that of a
@@ -57,13 +52,7 @@ func (n *Node) askCatalog(ctx context.Context) (index uint64, err error) {
 // know returns once this node's keyspaces are those of the catalog's log up to
 // index, or later ones.
 func (n *Node) know(ctx context.Context, index uint64) error {
-	err := n.waitUntil(ctx, func() error {
-		if n.catalog.Applied() < index {
-			return errBehind
-		}
-		return nil
-	})
-	if err != nil {
+	if err := n.awaitCatalog(ctx, index, errBehind); err != nil {
 		return err
 	}
 	return n.follow()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/countd/countd/raftfsm"
 )
@@ -27,20 +26,16 @@ func (n *Node) Change(ctx context.Context, command *raftfsm.CatalogCommand) (*ra
 
 // change is Change, with the command's index in the catalog's log.
 func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, uint64, error) {
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		answer, err := n.changeOnce(ctx, command)
-		switch {
-		case err == nil:
-			return &answer.Result, answer.Index, n.awaitCatalog(ctx, answer.Index)
-		case !mayTryAgain(err, false) || n.draining.Load():
-			return nil, 0, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, 0, err
-		}
+	var answer *changeAnswer
+	var err error
+	tryUntil(ctx, func() bool {
+		answer, err = n.changeOnce(ctx, command)
+		return err == nil || !mayTryAgain(err, false) || n.draining.Load()
+	})
+	if err != nil {
+		return nil, 0, err
 	}
+	return &answer.Result, answer.Index, n.awaitCatalog(ctx, answer.Index, errNotSeen)
 }
 
 func (n *Node) changeOnce(ctx context.Context, command *raftfsm.CatalogCommand) (*changeAnswer, error) {
@@ -89,13 +84,16 @@ func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 	return json.Marshal(answer)
 }
 
-// awaitCatalog returns once this node's catalog has applied its log up to index.
-// What stands there has happened: that this node does not see it in time must not
-// read as if nothing had been done.
-func (n *Node) awaitCatalog(ctx context.Context, index uint64) error {
+// errNotSeen is of a change that has happened: that this node does not see it in
+// time must not read as if nothing had been done.
+var errNotSeen = fmt.Errorf("%w: it is not applied here yet", ErrOutcomeUnknown)
+
+// awaitCatalog returns once this node's catalog has applied its log up to index,
+// or behind, with ctx's error, if it does not until ctx ends.
+func (n *Node) awaitCatalog(ctx context.Context, index uint64, behind error) error {
 	return n.waitUntil(ctx, func() error {
 		if n.catalog.Applied() < index {
-			return fmt.Errorf("%w: it is not applied here yet", ErrOutcomeUnknown)
+			return behind
 		}
 		return nil
 	})

@@ -45,6 +45,7 @@ func (n *Node) follow() error {
 		groups.byFirst[k.FirstGroup] = shards
 		groups.all = append(groups.all, shards...)
 		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup}
+		known.Everywhere = k.Everywhere
 		keyspaces.byName[k.Name] = known
 		keyspaces.sorted = append(keyspaces.sorted, known)
 	}

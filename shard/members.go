@@ -41,6 +41,10 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 			return "", nil
 		}
 	}
+	surplus := surplusOf(servers, target, others)
+	if len(surplus) == 0 {
+		return "", nil
+	}
 	var there []member // of the target, those that could go on without the rest
 	for _, m := range target {
 		if m.key == g.cfg.NodeID {
@@ -52,7 +56,7 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 	if 2*len(there) <= len(target) {
 		return "", nil // whoever is left over may be needed
 	}
-	return g.dismissStep(servers, target, others, there)
+	return g.dismissStep(surplus, others, there)
 }
 
 // member is a node that is to be in a group.
@@ -118,27 +122,33 @@ func (g *group) admitStep(ctx context.Context, servers []raft.Server, target, ot
 	return "", nil
 }
 
-// dismissStep takes out, or the vote from, the first member that should not have
-// it. The leader itself goes last, and leads no longer by then: it hands over to
-// one of those that are there.
-func (g *group) dismissStep(servers []raft.Server, target, others, there []member) (string, error) {
-	in := func(list []member, s raft.Server) bool {
-		return slices.ContainsFunc(list, func(m member) bool { return m.key == string(s.ID) })
-	}
-	leads := false
+// surplusOf returns the members that are there, or have a vote, and should not.
+func surplusOf(servers []raft.Server, target, others []member) []raft.Server {
+	var surplus []raft.Server
 	for _, s := range servers {
-		switch self := string(s.ID) == g.cfg.NodeID; {
-		case in(target, s):
-		case self:
-			leads = true
-		case !in(others, s):
-			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
-		case s.Suffrage == raft.Voter:
-			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
+		if !isIn(target, s) && (s.Suffrage == raft.Voter || !isIn(others, s)) {
+			surplus = append(surplus, s)
 		}
 	}
-	if !leads {
-		return "", nil
+	return surplus
+}
+
+func isIn(list []member, s raft.Server) bool {
+	return slices.ContainsFunc(list, func(m member) bool { return m.key == string(s.ID) })
+}
+
+// dismissStep takes out, or the vote from, the first of those that should not have
+// it. The leader itself goes last, and leads no longer by then: it hands over to
+// one of those that are there.
+func (g *group) dismissStep(surplus []raft.Server, others, there []member) (string, error) {
+	for _, s := range surplus {
+		switch {
+		case string(s.ID) == g.cfg.NodeID:
+		case isIn(others, s):
+			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
+		default:
+			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
+		}
 	}
 	return "handed over to " + there[0].key, g.transfer(there[0])
 }

@@ -52,11 +52,17 @@ func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, 
 	return n.get(ks, readCursors, ids, width, opt, rows)
 }
 
-func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+// groupsToRead is groupsOf for a read, whose token must be of this cluster.
+func (n *Node) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*counterGroup, error) {
 	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
+	if err != nil {
+		return nil, err
 	}
+	return groups, n.checkToken(&opt.Token)
+}
+
+func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return err
 	}
@@ -187,6 +193,9 @@ func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error
 		return errBehind
 	}
 	if opt.Consistency == Stale {
+		if r.fsm.Applied() == 0 {
+			return errBehind // it has nothing of the shard yet, which is no state of it
+		}
 		return nil
 	}
 	if opt.Consistency == Bounded {

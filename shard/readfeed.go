@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,8 @@ func (q *remoteRead) size() int {
 type Feeds struct {
 	Followees []raftfsm.Followee
 	Ends      []int // followees of user i end here
+
+	parts []feedPart // by shard, while they are read
 }
 
 // Of returns the followees of the user of a number, ascending by id.
@@ -46,10 +49,7 @@ func (f *Feeds) Of(i int) []raftfsm.Followee {
 // moments.
 func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
 	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
-	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
-	}
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return err
 	}
@@ -57,14 +57,10 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 	if len(users) == 1 {
 		return n.oneFeed(groups, users[0], opt, arrived, into)
 	}
-	parts := make([]feedPart, len(groups))
-	for i, user := range users {
-		s, key := keyOf(user, len(groups))
-		parts[s].keys = append(parts[s].keys, key)
-		parts[s].at = append(parts[s].at, i)
-	}
-	away := make(map[int][]raftfsm.Followee) // of users whose shard is not read here
-	if err := n.feedShards(parts, groups, opt, arrived, away); err != nil {
+	parts := into.split(users, len(groups))
+	defer into.letGo()
+	away, err := n.feedShards(parts, groups, opt, arrived)
+	if err != nil {
 		return err
 	}
 	for i, user := range users {
@@ -106,12 +102,33 @@ type feedPart struct {
 	fsm  *raftfsm.Feed // that may answer here; nil for none
 }
 
+// split says what each shard is asked for.
+func (f *Feeds) split(users []uint64, shards int) []feedPart {
+	f.parts = slices.Grow(f.parts[:0], shards)[:shards]
+	for s := range f.parts {
+		p := &f.parts[s]
+		p.keys, p.at, p.fsm = p.keys[:0], p.at[:0], nil
+	}
+	for i, user := range users {
+		s, key := keyOf(user, shards)
+		p := &f.parts[s]
+		p.keys, p.at = append(p.keys, key), append(p.at, i)
+	}
+	return f.parts
+}
+
+// letGo forgets the replicas that were read, which f may outlive.
+func (f *Feeds) letGo() {
+	for s := range f.parts {
+		f.parts[s].fsm = nil
+	}
+}
+
 // feedShards finds out for each shard whether it may be read here, and reads the
-// others, together, from other nodes into away, by position in the request.
-func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOptions, arrived time.Time, away map[int][]raftfsm.Followee) error {
-	var mu sync.Mutex // of away and failed
-	var failed error
-	var asked sync.WaitGroup
+// others, together, from other nodes: away is what those say, by position in the
+// request.
+func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOptions, arrived time.Time) (away map[int][]raftfsm.Followee, err error) {
+	elsewhere := false
 	for s := range parts {
 		p := &parts[s]
 		if len(p.keys) == 0 {
@@ -119,11 +136,29 @@ func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOpt
 		}
 		r, err := n.admitted(groups[s], opt, arrived)
 		if err != nil {
-			asked.Wait()
-			return err
+			return nil, err
 		}
-		if r != nil {
-			p.fsm, _ = r.fsm.(*raftfsm.Feed)
+		if r == nil {
+			elsewhere = true
+			continue
+		}
+		p.fsm = r.fsm.(*raftfsm.Feed)
+	}
+	if !elsewhere {
+		return nil, nil
+	}
+	return n.feedShardsElsewhere(parts, groups, opt)
+}
+
+// feedShardsElsewhere reads the shards that are not read here.
+func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*counterGroup, opt *ReadOptions) (map[int][]raftfsm.Followee, error) {
+	var mu sync.Mutex // of away and failed
+	away := make(map[int][]raftfsm.Followee)
+	var failed error
+	var asked sync.WaitGroup
+	for s := range parts {
+		p := &parts[s]
+		if p.fsm != nil {
 			continue
 		}
 		for from := 0; from < len(p.keys); from += feedsInReadMax {
@@ -140,7 +175,7 @@ func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOpt
 		}
 	}
 	asked.Wait()
-	return failed
+	return away, failed
 }
 
 // feedsElsewhere reads feeds of one shard from other nodes.
@@ -196,10 +231,7 @@ func parseReadRows(r *wireReader, q *remoteRead) []int64 {
 
 // Board returns the notices and dots that are everybody's.
 func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
-	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
-	}
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
 	}

@@ -88,13 +88,14 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 		{"all", []uint64{0, 1, 2}, nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			id := ByKey([]byte(test.name))
 			for id.Shard(4) == 1 { // the one without a leader would judge it
 				test.name += "'"
 				id = ByKey([]byte(test.name))
 			}
 			for round := range 2 {
-				w := &Write{ID: id, Deadline: time.Now().Add(1500 * time.Millisecond)}
+				w := &Write{ID: id, Deadline: time.Now().Add(5 * time.Second)}
 				for _, id := range test.ids {
 					w.Ops = append(w.Ops, addTo(id, 0, 1))
 				}

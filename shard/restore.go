@@ -201,21 +201,17 @@ func (r *restore) failed() error {
 
 // write repeats a write until it is done. Setting a row twice is setting it.
 func (r *restore) write(next restoreWrite) error {
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+	var err error
+	tryUntil(r.ctx, func() bool {
 		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, Deadline: time.Now().Add(restoreTryTimeout)}
-		err := r.node.Write(r.keyspace, w)
+		err = r.node.Write(r.keyspace, w)
 		if err == nil && len(w.Overflows) > 0 {
-			return fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
+			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
+			return true
 		}
-		if err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load() {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-r.ctx.Done():
-			return err
-		}
-	}
+		return err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load()
+	})
+	return err
 }
 
 // flush writes what is left, waits for all writes, and returns why one failed.

@@ -50,11 +50,6 @@ const (
 	// sectionSizeHint is what a section of one op of one cell takes, rounded up;
 	// a second op takes a quarter.
 	sectionSizeHint = 64
-
-	// A part without a leader is tried again after retryPauseMin, then at double
-	// the pause each time up to retryPauseMax. An election takes a second or two.
-	retryPauseMin = 5 * time.Millisecond
-	retryPauseMax = 100 * time.Millisecond
 )
 
 // Write applies a request, each shard's part of it whole or not at all, and
@@ -195,8 +190,12 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 }
 
 // fate is what is known of the part after a try that ended with err. That this
-// one was not proposed says nothing of those before it.
+// one was not proposed says nothing of those before it, and a last try for which
+// no time was left, less than what kept the one before.
 func (p *part) fate(err error) error {
+	if errors.Is(err, ErrTooLate) && p.err != nil {
+		return p.err
+	}
 	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
 		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
 	}

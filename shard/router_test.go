@@ -301,6 +301,31 @@ func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
 	g.proposer = newProposer(&h, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
 }
 
+// What a part is told after several tries: the worst that can have happened, and
+// what kept it rather than that time ran out.
+func TestFateOfTries(t *testing.T) {
+	late := fmt.Errorf("%w: %w", ErrOverloaded, ErrTooLate)
+	for _, test := range []struct {
+		name  string
+		tries []error
+		want  error
+	}{
+		{"too late at once", []error{late}, ErrTooLate},
+		{"no leader until it was too late", []error{ErrNoLeader, late}, ErrNoLeader},
+		{"unknown, then too late", []error{ErrOutcomeUnknown, late}, ErrOutcomeUnknown},
+		{"unknown, then no leader", []error{ErrOutcomeUnknown, ErrNoLeader, late}, ErrOutcomeUnknown},
+		{"no leader, then well", []error{ErrNoLeader, nil}, nil},
+	} {
+		p := part{}
+		for _, err := range test.tries {
+			p.err = p.fate(err)
+		}
+		if !errors.Is(p.err, test.want) || errors.Is(p.err, ErrTooLate) && test.want != ErrTooLate {
+			t.Errorf("%s: told %v, want %v", test.name, p.err, test.want)
+		}
+	}
+}
+
 // Shards that do not fare alike: 1. the error is the worst of them; 2. applied
 // and unknown ids are in the order of the request, doubles kept; 3. that is
 // what the rows say.

@@ -15,10 +15,7 @@ import (
 // in these columns only. Rows that are written meanwhile may be of different
 // moments.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
-	groups, err := n.groupsOf(ks)
-	if err == nil {
-		err = n.checkToken(&opt.Token)
-	}
+	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -148,24 +145,25 @@ func (s *scan) fillElsewhere(r *run) error {
 		index: s.opt.Token.Index(r.group.number), width: s.width, of: readOf(s.table),
 	})
 	request = binary.AppendUvarint(binary.AppendUvarint(request, r.from), uint64(s.chunk))
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		last := ErrNoLeader
+	var answer []byte
+	var err error
+	answered := tryUntil(s.ctx, func() bool {
+		err = ErrNoLeader
 		for _, node := range s.node.readers(r.group) {
-			answer, err := s.node.calls.call(s.ctx, node, methodScan, request)
-			if err == nil {
-				return s.parse(r, answer)
+			answer, err = s.node.calls.call(s.ctx, node, methodScan, request)
+			if err == nil || errors.Is(err, ErrBadToken) {
+				return true
 			}
-			if errors.Is(err, ErrBadToken) {
-				return err
-			}
-			last = err
 		}
-		select {
-		case <-time.After(pause):
-		case <-s.ctx.Done():
-			return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, last.Error())
-		}
+		return false
+	})
+	switch {
+	case !answered:
+		return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, err.Error())
+	case err != nil:
+		return err
 	}
+	return s.parse(r, answer)
 }
 
 func (s *scan) parse(r *run, answer []byte) error {

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// suspectEvery is how often a node looks at when it last heard of its groups'
-	// leaders.
-	suspectEvery = 50 * time.Millisecond
+	// suspectEvery is between two looks at least: one that comes early is followed by
+	// few.
+	suspectEvery = 10 * time.Millisecond
 	// suspectStagger is between two voters that miss their leader. Raft's vote goes
 	// to nobody while the one who is asked still has a leader, so the first to
 	// miss it only loses it, and the second is elected; at the same moment they
@@ -25,45 +25,54 @@ const (
 //
 // Open starts it, Close stops and waits for it.
 func (n *Node) runSuspect() {
-	tick := time.NewTicker(suspectEvery)
-	defer tick.Stop()
+	due := time.NewTimer(0)
+	defer due.Stop()
 	for {
 		select {
-		case <-tick.C:
+		case <-due.C:
 		case <-n.stopping:
 			return
 		}
+		next := groupTimingDefault.suspectAfter() // of a replica that is opened meanwhile
 		for _, g := range n.replicas() {
-			if err := g.suspect(); err != nil {
+			again, err := g.suspect()
+			if err != nil {
 				n.cfg.Logger.Warn("a group's leader is missed", "group", g.cfg.Group, "err", err)
 			}
+			next = min(next, again)
 		}
+		due.Reset(max(next, suspectEvery))
 	}
 }
 
 // suspect has the group's replica here stand for election if it is a voter and has
-// missed its leader for longer than it should have to, and could lead itself. It may be called at any
-// time: who has lost its leader has none to miss.
-func (g *group) suspect() error {
+// missed its leader for longer than it should have to, and could lead itself. It
+// may be called at any time: who has lost its leader has none to miss. It returns
+// when to look again, unless somebody is heard of before.
+func (g *group) suspect() (again time.Duration, err error) {
 	leader := g.leader()
 	if leader == "" || leader == g.cfg.NodeID || g.stuck() != nil {
-		return nil
+		return g.cfg.Timing.suspectAfter(), nil
 	}
-	if !g.misses(leader, time.Since(g.raft.LastContact())) {
-		return nil
+	again = g.patience(leader, time.Since(g.raft.LastContact()))
+	if again > 0 {
+		return again, nil
 	}
-	return g.campaign()
+	return 0, g.campaign()
 }
 
-// misses reports whether the replica here is to stand for election, having heard
-// nothing of the leader for so long.
-func (g *group) misses(leader string, silence time.Duration) bool {
+// patience is how long the replica here is still to wait until it stands for
+// election, having heard nothing of the leader for so long.
+func (g *group) patience(leader string, silence time.Duration) time.Duration {
 	after := g.cfg.Timing.suspectAfter()
 	if silence < after {
-		return false
+		return after - silence
 	}
 	rank := slices.Index(g.heirs(leader), raft.ServerID(g.cfg.NodeID))
-	return rank >= 0 && silence >= after+time.Duration(rank)*suspectStagger
+	if rank < 0 {
+		return after // it has no vote
+	}
+	return max(after+time.Duration(rank)*suspectStagger-silence, 0)
 }
 
 // suspectAfter is a quarter more than raft waits for at least: a message that is

@@ -14,7 +14,8 @@ import (
 func stands(t *testing.T, g *group) bool {
 	t.Helper()
 	before, heard := g.raft.ReloadableConfig().HeartbeatTimeout, g.raft.LastContact()
-	mustDo(t, g.suspect())
+	_, err := g.suspect()
+	mustDo(t, err)
 	missed := time.Since(heard)
 	stood := g.raft.ReloadableConfig().HeartbeatTimeout < before
 	if stood && missed < g.cfg.Timing.suspectAfter() {
@@ -64,7 +65,7 @@ func TestVotersStandInTurn(t *testing.T) {
 	at := r.cfgs[leader].Timing.suspectAfter()
 	mustBe := func(who string, g *group, silence time.Duration, want bool) {
 		t.Helper()
-		if g.misses(key, silence) != want {
+		if left := g.patience(key, silence); (left == 0) != want {
 			t.Errorf("%s misses its leader after %v: %v", who, silence, !want)
 		}
 	}

@@ -55,8 +55,8 @@ var (
 	ErrUnknownKeyspace = errors.New("no such keyspace")
 )
 
-// ArgumentError is returned by CreateKeyspace and AddColumns for a bad name or
-// bound. Field is the JSON path of what is wrong, such as "columns[1]".
+// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad
+// name or bound. Field is the JSON path of what is wrong, such as "columns[1]".
 type ArgumentError struct{ Field, Problem string }
 
 func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
@@ -133,12 +133,15 @@ const (
 )
 
 // Keyspace describes one named table. A value handed out is never changed:
-// AddColumns makes a new one.
+// AddColumns and SetEverywhere make a new one.
 type Keyspace struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"` // position is the column's number for ever
 	Shards  int      `json:"shards"`  // fixed when the keyspace is created
+	// Everywhere says that every node holds a replica of each shard, those that are
+	// not to vote without a vote.
+	Everywhere bool `json:"everywhere,omitempty"`
 
 	firstGroup uint32 // groups firstGroup … firstGroup+Shards-1 hold its shards
 }

@@ -183,10 +183,58 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: KeyspaceFeed, Columns: []string{"a"}}); !errors.As(err, &kept) {
 		t.Errorf("the name was taken: %v", err)
 	}
+	// The other node could not apply these: nothing is to be in the log.
+	index := n.catalog.Applied()
+	if _, err := n.SetEverywhere(t.Context(), "users", true); !errors.As(err, &kept) || kept.Field != "everywhere" {
+		t.Errorf("everywhere in a cluster of version %d: %v", n.Catalog().ClusterVersion, err)
+	}
+	if _, err := n.serveChange(t.Context(), []byte(`{"of_a_later_version":{"x":1}}`)); err == nil {
+		t.Error("a command that this program does not know was proposed")
+	}
+	if applied := n.catalog.Applied(); applied != index {
+		t.Errorf("entries %d to %d of the catalog were written", index+1, applied)
+	}
 	other.VersionMax = raftfsm.ClusterVersionMax
 	put()
 	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
 	eventually(t, "the others are made", func() bool {
 		return n.Keyspace(KeyspaceUnread) != nil && n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceBoard) != nil
 	})
+}
+
+// What feeds are read into is kept for others; a replica that was read is not, also
+// if another shard could not be.
+func TestFeedsKeepNoReplica(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 1)
+	cfg.Shards[KeyspaceFeed] = 3
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	mustDo(t, n.WaitReady(t.Context()))
+	ks := n.Keyspace(KeyspaceFeed)
+	users := []uint64{0, 1, 2, 3, 4, 5, 6, 7}
+	for _, user := range users {
+		mustFollow(t, n, user, raftfsm.Followee{ID: 9, Posts: int64(user)})
+	}
+	for _, c := range []struct {
+		name  string
+		token Token
+		want  error
+	}{
+		{"all are read", Token{}, nil},
+		{"the last shard is not", Token{Cluster: n.clusterHash, At: []GroupIndex{{ks.firstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
+	} {
+		var feeds Feeds
+		if err := n.Feeds(ks, users, &ReadOptions{Token: c.token, Deadline: soon()}, &feeds); !errors.Is(err, c.want) {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if len(feeds.parts) != 3 {
+			t.Fatalf("%s: %d shards were asked", c.name, len(feeds.parts))
+		}
+		for s, p := range feeds.parts {
+			if p.fsm != nil {
+				t.Errorf("%s: shard %d of %d is held on to", c.name, s, len(feeds.parts))
+			}
+		}
+	}
 }

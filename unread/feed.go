@@ -10,12 +10,11 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The posts of a followee are the first column, "posts", of this keyspace. Its
-// columns have been what they are since it was made.
-const (
-	postsKeyspace = "users"
-	postsWidth    = 1
-)
+// PostsKeyspace is the keyspace whose first column, "posts", counts the posts of a
+// followee. Its columns have been what they are since it was made.
+const PostsKeyspace = "users"
+
+const postsWidth = 1
 
 // postsPageMax is how many counts of posts are read at once: as many as one call to
 // another node takes, should one hold them all.
@@ -94,9 +93,9 @@ func (n *Numbers) posts(authors []uint64, opt *shard.ReadOptions) ([]int64, erro
 }
 
 func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []int64) error {
-	ks := n.node.Keyspace(postsKeyspace)
+	ks := n.node.Keyspace(PostsKeyspace)
 	if ks == nil {
-		return fmt.Errorf("%w: keyspace %s is being created", shard.ErrNoLeader, postsKeyspace)
+		return fmt.Errorf("%w: keyspace %s is being created", shard.ErrNoLeader, PostsKeyspace)
 	}
 	for from := 0; from < len(authors); from += postsPageMax {
 		to := min(from+postsPageMax, len(authors))

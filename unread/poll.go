@@ -141,9 +141,9 @@ func (n *Numbers) pollFeeds(p *Poll, users []uint64, s *scratch, opt *shard.Read
 	if err := n.node.Feeds(ks, users, opt, &s.feeds); err != nil {
 		return err
 	}
-	s.authors = s.authors[:0]
-	for _, f := range s.feeds.Followees {
-		s.authors = append(s.authors, f.ID)
+	s.authors = resized(s.authors, len(s.feeds.Followees))
+	for i := range s.feeds.Followees {
+		s.authors[i] = s.feeds.Followees[i].ID
 	}
 	s.posts = resized(s.posts, len(s.authors))
 	if err := n.readPosts(s.authors, opt, s.posts); err != nil {
@@ -151,11 +151,12 @@ func (n *Numbers) pollFeeds(p *Poll, users []uint64, s *scratch, opt *shard.Read
 	}
 	at := 0
 	for _, end := range s.feeds.Ends {
-		unread := int64(0)
-		for ; at < end; at++ {
-			unread = sum(unread, s.feeds.Followees[at].Unread(s.posts[at]))
+		unread, posts := int64(0), s.posts[at:end]
+		for i, f := range s.feeds.Followees[at:end] {
+			unread = sum(unread, f.Unread(posts[i]))
 		}
 		p.Feeds = append(p.Feeds, unread)
+		at = end
 	}
 	return nil
 }

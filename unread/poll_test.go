@@ -2,6 +2,7 @@ package unread
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -60,7 +61,7 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	for id := range authors {
 		posts.Ops = append(posts.Ops, engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Value: r.Int64N(300)}}})
 		if len(posts.Ops) == 10_000 || id == authors-1 {
-			write(postsKeyspace, &posts)
+			write(PostsKeyspace, &posts)
 			posts.Ops = posts.Ops[:0]
 		}
 	}
@@ -131,8 +132,8 @@ func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 	}
 }
 
-// BenchmarkPoll polls all kinds for one user at a time, of 90 followees on average
-// and 2,000 at the most, on a node that leads all shards.
+// BenchmarkPoll polls all kinds for users of 90 followees on average and 2,000 at the
+// most, on a node that leads all shards. Each op is one user.
 func BenchmarkPoll(b *testing.B) {
 	const users = 20_000
 	n := openNode(b)
@@ -144,7 +145,32 @@ func BenchmarkPoll(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	p := Poll{Users: []uint64{0}, Channels: []string{"a", "b"}, Dots: []string{"x"}}
+	for _, together := range []int{1, PollUsersMax} {
+		b.Run(fmt.Sprint(together), func(b *testing.B) {
+			p := Poll{Users: make([]uint64, together), Channels: []string{"a", "b"}, Dots: []string{"x"}}
+			b.ReportAllocs()
+			for done := 0; done < b.N; done += together {
+				for i := range p.Users {
+					p.Users[i] = r.Uint64N(users)
+				}
+				if err := numbers.Poll(&p, &shard.ReadOptions{Deadline: soon()}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(total)/users, "followees")
+		})
+	}
+}
+
+// BenchmarkPollOf2000 polls the feeds of users with the most followees that
+// BenchmarkPoll has, and tells what each costs.
+func BenchmarkPollOf2000(b *testing.B) {
+	const users, followees = 1000, 2000
+	n := openNode(b)
+	numbers := New(n)
+	r := rand.New(rand.NewPCG(7, 7))
+	follow(b, n, users, 1_000_000, func() int { return followees })
+	p := Poll{Users: []uint64{0}}
 	b.ReportAllocs()
 	for b.Loop() {
 		p.Users[0] = r.Uint64N(users)
@@ -152,5 +178,5 @@ func BenchmarkPoll(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(total)/users, "followees")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*followees), "ns/followee")
 }

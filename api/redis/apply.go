@@ -3,7 +3,6 @@ package redis
 import (
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -50,15 +49,11 @@ func (t *table) apply(c *conn, deadline time.Time) {
 	}
 }
 
-// waveMax bounds the writes of one connection that go side by side, each with a
-// goroutine of its own.
-const waveMax = 256
-
 // wave returns the unit up to which those from one on may go side by side:
-// they all have identities, and no id in common.
+// they all have identities, and neither an id nor a key in common.
 func (t *table) wave(from int) (to int) {
-	seen := map[uint64]int{}
-	for to = from; to < len(t.units) && to-from < waveMax && t.units[to].id.Exists(); to++ {
+	seen, used := map[uint64]int{}, keys{}
+	for to = from; to < len(t.units) && to-from < waveMax && t.units[to].id.Exists() && used.add(&t.units[to].id); to++ {
 		for i := t.units[to].first; i < t.end(to); i++ {
 			if unit, ok := seen[t.ops[i].ID]; ok && unit != to {
 				return to
@@ -67,6 +62,20 @@ func (t *table) wave(from int) (to int) {
 		}
 	}
 	return to
+}
+
+// keys are the idempotency keys of some writes. Of those under one key the first is to
+// be done and the others to be judged by it.
+type keys map[[16]byte]bool
+
+// add reports whether a write has another key than those before, or none.
+func (k keys) add(id *shard.RequestID) bool {
+	if !id.Keyed() {
+		return true
+	}
+	before := k[id.Key()]
+	k[id.Key()] = true
+	return !before
 }
 
 // prepare makes the write of some units.
@@ -80,11 +89,12 @@ func (t *table) prepare(w *shard.Write, from, to int, deadline time.Time) {
 func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	w := &t.write
 	t.prepare(w, from, to, deadline)
+	first := t.units[from].first
 	err := c.server.cfg.Backend.Write(t.ks, w)
-	if errors.Is(err, shard.ErrMemoryFull) && t.leaveOutNewRows(c, from, to, deadline) {
-		err = c.server.cfg.Backend.Write(t.ks, w)
+	t.settle(w, err, func(op int) int { return first + op })
+	if errors.Is(err, shard.ErrMemoryFull) {
+		t.applyWithoutNewRows(c, from, to, deadline)
 	}
-	t.settle(w, t.units[from].first, err)
 	if err != nil {
 		t.lookElsewhere(c, deadline)
 	}
@@ -94,32 +104,31 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	writes := make([]shard.Write, to-from)
 	errs := make([]error, to-from)
-	var all sync.WaitGroup
+	c.server.sideBySide(len(writes), func(i int) {
+		t.prepare(&writes[i], from+i, from+i+1, deadline)
+		errs[i] = c.server.cfg.Backend.Write(t.ks, &writes[i])
+	})
 	for i := range writes {
-		w := &writes[i]
-		t.prepare(w, from+i, from+i+1, deadline)
-		all.Go(func() { errs[i] = c.server.cfg.Backend.Write(t.ks, w) })
-	}
-	all.Wait()
-	for i := range writes {
-		t.settle(&writes[i], t.units[from+i].first, errs[i])
+		first := t.units[from+i].first
+		t.settle(&writes[i], errs[i], func(op int) int { return first + op })
 	}
 }
 
-// settle notes what became of the ops of a write, the first of which is the
-// table's op of that number.
-func (t *table) settle(w *shard.Write, first int, err error) {
+// settle notes what became of the ops of a write. at tells the number of each in the
+// table.
+func (t *table) settle(w *shard.Write, err error, at func(op int) int) {
 	partial, some := errors.AsType[*shard.PartialError](err)
 	if err == nil || some {
 		t.written.add(&w.Token)
 		for _, o := range w.Overflows {
-			t.fail(first+o.Op, errOverflow)
+			t.fail(at(o.Op), errOverflow)
 		}
 		for _, op := range w.Unknown {
-			t.fail(first+op, errForgotten)
+			t.fail(at(op), errForgotten)
 		}
 	}
 	if err == nil {
+		t.tookNothing(w)
 		return
 	}
 	for i := range w.Ops {
@@ -128,7 +137,16 @@ func (t *table) settle(w *shard.Write, first int, err error) {
 			of = partial.Of(w.Ops[i].ID)
 		}
 		if of != nil {
-			t.fail(first+i, of)
+			t.fail(at(i), of)
+		}
+	}
+}
+
+// tookNothing has the takes of a repeat answer what they took now.
+func (t *table) tookNothing(w *shard.Write) {
+	for i := range w.Ops {
+		if w.Repeated && w.Ops[i].Kind == engine.OpTake {
+			clear(w.Rows[i*w.Width : (i+1)*w.Width])
 		}
 	}
 }
@@ -142,43 +160,57 @@ func (t *table) fail(op int, err error) {
 	}
 }
 
-// leaveOutNewRows fails those of some units that would make rows, for which there
-// is no memory, and has their ops do nothing, so that the others can be done. It
-// returns false if it found none.
-func (t *table) leaveOutNewRows(c *conn, from, to int, deadline time.Time) (found bool) {
-	w := &t.write
-	ids := make([]uint64, len(w.Ops))
-	for i := range ids {
-		ids[i] = w.Ops[i].ID
+// applyWithoutNewRows writes again what was refused because other ops beside it make
+// rows, for which there is no memory: of some units, all but those that do. Only what
+// was refused is written again: the shards of the other ops have applied them.
+func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
+	again, err := t.refusedForMemory(c, from, to, deadline)
+	if err != nil || len(again) == 0 {
+		return
 	}
-	opt := shard.ReadOptions{Consistency: shard.Stale, Deadline: deadline}
-	if c.server.cfg.Backend.Get(t.ks, ids, t.width(), &opt, w.Rows) != nil {
-		return false
+	w := shard.Write{Ops: make([]engine.Op, len(again)), Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline}
+	for i, op := range again {
+		w.Ops[i], t.failed[op] = t.ops[op], nil
 	}
-	for number := from; number < to; number++ {
-		if !t.makesRow(number) {
-			continue
-		}
-		found = true
-		for i := t.units[number].first; i < t.end(number); i++ {
-			t.ops[i] = engine.Op{ID: t.ops[i].ID, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}
-			t.fail(i, shard.ErrMemoryFull)
-		}
+	err = c.server.cfg.Backend.Write(t.ks, &w)
+	for i, op := range again {
+		copy(t.counts[op*t.width():(op+1)*t.width()], w.Rows[i*t.width():(i+1)*t.width()])
 	}
-	return found
+	t.settle(&w, err, func(op int) int { return again[op] })
 }
 
-// makesRow reports whether an op of the unit leaves a row where t.counts has
-// none.
-func (t *table) makesRow(number int) bool {
-	for i := t.units[number].first; i < t.end(number); i++ {
-		makes := slices.ContainsFunc(t.ops[i].Cells, func(c engine.Cell) bool { return c.Value != 0 })
-		row := t.counts[i*t.width() : (i+1)*t.width()]
-		if makes && !slices.ContainsFunc(row, func(count int64) bool { return count != 0 }) {
-			return true
+// refusedForMemory returns the ops of some units that were refused for want of
+// memory, without the units of which such an op makes a row.
+func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (ops []int, err error) {
+	var ids []uint64
+	for i := t.units[from].first; i < t.end(to-1); i++ {
+		ids = append(ids, t.ops[i].ID)
+	}
+	width := t.width()
+	rows := make([]int64, len(ids)*width)
+	opt := shard.ReadOptions{Consistency: shard.Stale, Deadline: deadline}
+	if err := c.server.cfg.Backend.Get(t.ks, ids, width, &opt, rows); err != nil {
+		return nil, err
+	}
+	for number := from; number < to; number++ {
+		kept, makes := len(ops), false
+		for i := t.units[number].first; i < t.end(number); i++ {
+			if t.failed[i] != nil && errors.Is(t.failed[i], shard.ErrMemoryFull) {
+				row := (i - t.units[from].first) * width
+				ops, makes = append(ops, i), makes || makesRow(&t.ops[i], rows[row:row+width])
+			}
+		}
+		if makes {
+			ops = ops[:kept]
 		}
 	}
-	return false
+	return ops, nil
+}
+
+// makesRow reports whether an op leaves a row where there is none.
+func makesRow(op *engine.Op, row []int64) bool {
+	return slices.ContainsFunc(op.Cells, func(c engine.Cell) bool { return c.Value != 0 }) &&
+		!slices.ContainsFunc(row, func(count int64) bool { return count != 0 })
 }
 
 // lookElsewhere reads what was to be read among ops that failed: a disk that is

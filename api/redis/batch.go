@@ -1,19 +1,20 @@
 package redis
 
 import (
-	"sync"
+	"errors"
 	"time"
 
 	"github.com/countd/countd/shard"
 )
 
 const (
-	// rowsMax bounds the rows that one command may read and the ops that it may
-	// make, which is what one request of the HTTP API may.
+	// rowsMax bounds the rows that one command may name, which is what one request
+	// of the HTTP API may, and about the rows and ops that go together.
 	rowsMax = 10_000
-	// keepRowsMax is how much scratch memory is kept for the next pipeline.
+	// keepRowsMax is how much scratch memory is kept for the next pipeline, of
+	// whatever connection.
 	keepRowsMax = 16 << 10
-	// tablesKept is for how many keyspaces a connection keeps scratch memory.
+	// tablesKept is for how many keyspaces scratch memory is kept.
 	tablesKept = 8
 )
 
@@ -22,17 +23,21 @@ const (
 // of its keyspace, and how they are answered into replies. flush executes all of
 // it at once:
 //
-//  1. reads that came before the first op of their table, in one Get a table;
+//  1. reads that came before the first op of their table, in one Get a table, and
+//     what package unread is to read;
 //  2. all ops of a table in one Write, which applies ops on one id in their
 //     order. A read that comes after an op is an op too, one that adds 0: it
-//     takes its turn among them, and shares their wait.
+//     takes its turn among them, and shares their wait;
+//  3. what package unread is to write, of which a batch has some or ops, not both.
 //
 // So each reply is what it would be had the commands been executed one by one.
 type batch struct {
-	conn    *conn
+	conn    *conn  // that has it now
+	out     []byte // memory of replies, while no connection has it
 	tables  []*table
 	replies []reply
 	cells   []cell
+	calls   calls
 	text    []byte // of replies that were known when they were planned
 	pending int    // rows and ops
 
@@ -40,6 +45,12 @@ type batch struct {
 	id     shard.RequestID // of its ops, if they are to count once
 	writes bool            // it may write
 	atomic bool            // it is an EXEC: its reads are ops too
+
+	until   time.Time // deadline of what is planned; zero if nothing has set it yet
+	missed  bool      // the command that is planned names what this node does not know
+	looked  bool      // what it does not know was looked for, by all that has arrived
+	lookErr error     // why that failed
+	unsure  bool      // it is an EXEC with a command that failed for it
 
 	keys   []key   // of the command, read before anything of it is planned
 	values []int64 // likewise
@@ -49,7 +60,7 @@ type batch struct {
 type reply struct {
 	kind     replyKind
 	writes   bool
-	from, to int // cells, or bytes of text
+	from, to int // cells, bytes of text, users of polls, or a call and nothing
 }
 
 // cell is one count of a row that was read or written.
@@ -63,12 +74,17 @@ type cell struct {
 // tableOf returns the table of a counter keyspace, or nil.
 func (b *batch) tableOf(name []byte) *table {
 	for _, t := range b.tables {
-		if string(name) == t.ks.Name {
+		if string(name) == t.ks.Name && isCounters(t.ks) {
 			return t
 		}
 	}
-	ks := b.conn.server.cfg.Backend.Keyspace(string(name))
-	if !isCounters(ks) {
+	return b.newTable(string(name), shard.KindCounters)
+}
+
+// newTable adds the table of a keyspace, if there is one of that kind.
+func (b *batch) newTable(name, kind string) *table {
+	ks := b.conn.server.cfg.Backend.Keyspace(name)
+	if ks == nil || ks.Kind != kind {
 		return nil
 	}
 	t := &table{ks: ks, written: b.conn.server.writtenTo(ks.Name)}
@@ -82,7 +98,7 @@ func (b *batch) refresh() {
 		b.tables = nil
 	}
 	for _, t := range b.tables {
-		if ks := b.conn.server.cfg.Backend.Keyspace(t.ks.Name); isCounters(ks) {
+		if ks := b.conn.server.cfg.Backend.Keyspace(t.ks.Name); ks != nil && ks.Kind == t.ks.Kind {
 			t.ks = ks
 		}
 	}
@@ -105,12 +121,19 @@ func (b *batch) fail(text string) {
 	b.known(func(dst []byte) []byte { return appendError(dst, text) })
 }
 
-// failed plans an error as the reply if there is one.
+// failed plans an error as the reply if there is one, or notes that the command is to
+// be planned anew.
 func (b *batch) failed(err error) bool {
-	if err != nil {
-		b.fail(err.Error())
+	if err == nil || b.misses(err) {
+		return err != nil
 	}
-	return err != nil
+	if _, unknown := errors.AsType[nameError](err); unknown && b.lookErr != nil {
+		b.unsure = b.atomic
+		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
+		return true
+	}
+	b.fail(err.Error())
+	return true
 }
 
 // answer plans a reply of the cells from a position on.
@@ -122,10 +145,14 @@ func (b *batch) answer(kind replyKind, from int) {
 // output.
 func (b *batch) flush() {
 	if len(b.replies) == 0 {
-		b.refresh()
+		b.until = time.Time{}
 		return
 	}
-	b.run(time.Now().Add(b.conn.server.cfg.Timeout))
+	if b.until.IsZero() {
+		b.until = time.Now().Add(b.conn.server.cfg.Timeout)
+	}
+	b.run(b.until)
+	b.until = time.Time{}
 	out := &b.conn.out
 	for i := range b.replies {
 		out.buf = b.render(out.buf, &b.replies[i])
@@ -135,46 +162,39 @@ func (b *batch) flush() {
 		}
 	}
 	b.replies, b.cells, b.text, b.pending = b.replies[:0], b.cells[:0], b.text[:0], 0
+	b.calls.reset()
 	for _, t := range b.tables {
 		t.reset()
 	}
-	if cap(b.cells) > keepRowsMax {
+	if max(cap(b.cells), cap(b.replies)) > keepRowsMax || cap(b.text) > keepBytesMax {
 		b.replies, b.cells, b.text = nil, nil, nil
 	}
-	b.refresh()
 }
 
-// run has the backend do what is planned.
+// run has the backend do what is planned. Reads leave the writes behind them half of
+// the time: a shard that cannot be read is not to have others refuse what is written.
 func (b *batch) run(deadline time.Time) {
-	written := 0
+	written, readBy := 0, deadline
 	for _, t := range b.tables {
-		if len(t.ids) > 0 {
-			t.read(b.conn, deadline)
-		}
 		if len(t.ops) > 0 {
 			written++
 		}
 	}
-	switch written {
-	case 0:
-		return
-	case 1:
+	if written+len(b.calls.writes) > 0 {
+		readBy = deadline.Add(-time.Until(deadline) / 2)
+	}
+	for _, t := range b.tables {
+		if len(t.ids) > 0 {
+			t.read(b.conn, readBy)
+		}
+	}
+	b.runReads(readBy)
+	if written > 1 { // keyspaces are independent of each other
+		b.conn.server.sideBySide(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
+	} else {
 		for _, t := range b.tables {
 			t.apply(b.conn, deadline)
 		}
-	default:
-		b.applyTogether(deadline)
 	}
-}
-
-// applyTogether writes to several keyspaces at once: they are independent of each
-// other.
-func (b *batch) applyTogether(deadline time.Time) {
-	var all sync.WaitGroup
-	for _, t := range b.tables {
-		if len(t.ops) > 0 {
-			all.Go(func() { t.apply(b.conn, deadline) })
-		}
-	}
-	all.Wait()
+	b.runWrites(deadline)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/shard"
 )
@@ -170,6 +171,26 @@ func TestCommandsFailAlone(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
 }
 
+// Reads that nobody answers leave time for the writes behind them.
+func TestWritesBehindReadsThatWait(t *testing.T) {
+	n := newFakeNode()
+	n.mu.readErr = func([]uint64) error {
+		time.Sleep(time.Until(n.mu.opt.Deadline))
+		return shard.ErrNoQuorum
+	}
+	n.failWrites(func(w *shard.Write) error {
+		if time.Until(w.Deadline) <= 0 {
+			return shard.ErrTooLate
+		}
+		return nil
+	})
+	c := dial(t, serve(t, n, func(c *Config) { c.Timeout = 2 * time.Second }))
+	const late = "-LEADERLESS the shard could not confirm the read in time"
+	equalReplies(t, c.do("GET posts:1:like", "INCR posts:2:like"), late, "1")
+	equalReplies(t, c.do("COUNTD.POLL 1", "INCR posts:2:like"), late, "2")
+	equalReplies(t, c.do("GET posts:1:like", "COUNTD.DOT.FIRE shop"), late, "3")
+}
+
 // Without memory for new rows, the commands that make none are done.
 func TestMemoryFull(t *testing.T) {
 	n := newFakeNode()
@@ -190,6 +211,34 @@ func TestMemoryFull(t *testing.T) {
 		"6", oom, "null", oom, `"6"`, "1", "+OK")
 }
 
+// Where only one shard lacks memory, what the others applied is not written again.
+func TestMemoryFullOnOneShard(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6 posts:6:like 7")
+	n.failWrites(func(w *shard.Write) error {
+		makes := false // ops of shard 2, all that this node does not lead
+		for _, op := range w.Ops {
+			makes = makes || op.ID%4 == 2 && op.Cells[0].Value != 0 && !n.tables["posts"].Has(op.ID)
+		}
+		if !makes {
+			return nil
+		}
+		err := &shard.PartialError{Err: shard.ErrMemoryFull, ByShard: []error{nil, nil, shard.ErrMemoryFull, nil}}
+		for i := range w.Ops {
+			if w.Ops[i].ID%4 != 2 {
+				n.tables["posts"].Apply(w.Ops[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
+				err.Applied = append(err.Applied, w.Ops[i].ID)
+			}
+		}
+		return err
+	})
+	const oom = "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:2:like", "INCR posts:10:like", "INCR posts:9:like", "GET posts:6:like", "MSET posts:5:like 1 posts:14:like 1", "INCR posts:1:like"),
+		"6", "7", oom, "1", `"7"`, "-UNKNOWN some of the keys were written, others were not: "+oom[1:], "7")
+	equalReplies(t, c.do("MGET posts:1:like posts:2:like posts:10:like posts:9:like posts:5:like"), `["7" "7" null "1" "1"]`)
+}
+
 // A disk that is full is no reason not to answer reads.
 func TestReadsBesideRefusedWrites(t *testing.T) {
 	n := newFakeNode()
@@ -207,6 +256,7 @@ func TestReadPathAllocates(t *testing.T) {
 	s := serve(t, n, nil)
 	c := newConn(s, nullConn{})
 	defer c.release()
+	c.begin()
 	for _, test := range []struct {
 		name, line string
 		most       float64 // for 100 commands

@@ -23,6 +23,7 @@ func BenchmarkPipeline(b *testing.B) {
 		fill.do(string(line))
 	}
 	random := func() int { return rand.IntN(rows) }
+	fill.do("COUNTD.NOTICE.PUBLISH news", "COUNTD.DOT.FIRE shop")
 	for _, command := range []struct {
 		name  string
 		line  func() string
@@ -36,6 +37,7 @@ func BenchmarkPipeline(b *testing.B) {
 			}
 			return line
 		}, 41},
+		{"POLL", func() string { return fmt.Sprintf("COUNTD.POLL %d CHANNELS 1 news DOTS 1 shop", random()) }, 31},
 		{"INCR", func() string { return fmt.Sprintf("INCR posts:%d:like", random()) }, 1},
 	} {
 		for _, depth := range []int{1, 16, 100} {

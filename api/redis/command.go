@@ -16,7 +16,8 @@ type traits uint8
 
 const (
 	writes    traits = 1 << iota // it may change counts
-	keyed                        // it has keys: it is planned, and may stand in a transaction
+	keyed                        // it is about rows: it is planned, and may stand in a transaction
+	joins                        // package unread answers it: it is planned as a call
 	plain                        // it has none, and may stand in a transaction too
 	unplanned                    // it answers at once, so what came before is executed first
 	atOnce                       // it is not queued by MULTI
@@ -78,7 +79,7 @@ func (t commandTable) sorted() []*command {
 
 func newCommands() commandTable {
 	t := commandTable{}
-	for _, list := range [][]command{stringCommands(), hashCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands()} {
+	for _, list := range [][]command{stringCommands(), hashCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), pollCommands()} {
 		for i := range list {
 			t[list[i].name] = &list[i]
 		}
@@ -106,7 +107,7 @@ func (c *conn) command(args [][]byte) {
 		c.multi.broken = true
 		c.batch.fail(unknownCommand(args))
 	case !cmd.takes(len(args)) && cmd.name == "exec":
-		c.multi = transaction{}
+		c.closeMulti()
 		c.batch.fail("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
 	case !cmd.takes(len(args)):
 		c.multi.broken = true
@@ -126,8 +127,8 @@ func isHTTP(name []byte) bool {
 
 // plan has a command planned.
 func (c *conn) plan(cmd *command, args [][]byte) {
-	b := &c.batch
-	if cmd.traits&unplanned != 0 || b.pending > 0 && b.pending+2*len(args) > rowsMax {
+	b := c.batch
+	if cmd.traits&unplanned != 0 || b.pending > 0 && b.pending+2*len(args) > rowsMax || b.mustWait(cmd) {
 		b.flush()
 	}
 	cmd.calls.Inc()
@@ -136,14 +137,20 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.id = shard.RequestID{}
 	if b.writes && c.once.open() {
 		if c.once.full() {
+			c.closeMulti() // it may be EXEC
 			b.fail(errSessionFull)
 			return
 		}
 		b.id = c.once.next()
 	}
-	cmd.do(c, args)
-	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
-		c.closing = true
+	if cmd.traits&joins != 0 {
+		if _, err := b.unreadTable(); b.failed(err) {
+			return
+		}
+	}
+	if cmd.do(c, args); b.missed {
+		b.lookUp()
+		cmd.do(c, args)
 	}
 }
 
@@ -174,16 +181,21 @@ const (
 	errLargeFull  = "OVERLOADED the connections take all the memory that they may"
 )
 
-var errTooManyKeys = keyError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
+var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
-// readKeys reads keys with the batch's memory.
+// readKeys reads keys, the first of each step, with the batch's memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
-	if len(texts)/step > rowsMax {
+	return b.readKeysOf(texts, step, func(b *batch, words [][]byte) (key, error) { return read(b, words[0]) })
+}
+
+// readKeysOf reads keys of so many words each.
+func (b *batch) readKeysOf(texts [][]byte, words int, read func(*batch, [][]byte) (key, error)) ([]key, error) {
+	if len(texts)/words > rowsMax {
 		return nil, errTooManyKeys
 	}
 	b.keys = b.keys[:0]
-	for i := 0; i < len(texts); i += step {
-		k, err := read(b, texts[i])
+	for i := 0; i < len(texts); i += words {
+		k, err := read(b, texts[i:i+words])
 		if err != nil {
 			return nil, err
 		}
@@ -192,10 +204,10 @@ func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (ke
 	return b.keys, nil
 }
 
-// readValues reads numbers, the second of each pair.
-func (b *batch) readValues(texts [][]byte) ([]int64, error) {
+// readValues reads numbers, the last of each step.
+func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	b.values = b.values[:0]
-	for i := 1; i < len(texts); i += 2 {
+	for i := step - 1; i < len(texts); i += step {
 		n, ok := parseInt(texts[i])
 		if !ok {
 			return nil, codedError(errNotInteger)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
 
@@ -76,7 +77,8 @@ func TestCommands(t *testing.T) {
 		}},
 		{"tools", []string{
 			"CONFIG GET save appendonly", `["appendonly" "yes" "save" ""]`, "CONFIG GET max*", `["maxclients" "8192" "maxmemory" "0"]`, "CONFIG SET save x", "-ERR unknown subcommand 'SET'. Try CONFIG HELP.",
-			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "43", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
+			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "63", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
+			"COMMAND INFO countd.poll countd.dot.fire", `[["countd.poll" -2 [+readonly] 0 0 0 [] [] [] []] ["countd.dot.fire" -2 [+write] 0 0 0 [] [] [] []]]`,
 			"COMMAND DOCS nothing incr", `["incr" ["summary" "adds 1" "group" "string"]]`, "COMMAND LIST", "-ERR unknown subcommand 'LIST'. Try COMMAND HELP.",
 			"FLUSHALL a 'b c'", "-ERR unknown command 'FLUSHALL', with args beginning with: 'a' 'b c' ", "GET", "-ERR wrong number of arguments for 'get' command", "GET a b", "-ERR wrong number of arguments for 'get' command",
 		}},
@@ -171,8 +173,38 @@ func TestScan(t *testing.T) {
 			}
 		})
 	}
+	if reply := c.do("SCAN 0 COUNT 10000 TYPE string")[0]; strings.Count(reply, `"posts:`) < 1000 {
+		t.Errorf("%d keys at once", strings.Count(reply, `"posts:`))
+	}
 	c.want("SCAN x", "-ERR invalid cursor", "SCAN 0 COUNT 0", "-ERR syntax error", "SCAN 0 COUNT x", "-ERR value is not an integer or out of range",
 		"SCAN 0 COUNT", "-ERR syntax error", "SCAN 0 FOO 1", "-ERR syntax error")
+}
+
+// Many columns make a page of fewer rows, and none is left out.
+func TestScanIsBounded(t *testing.T) {
+	n := newFakeNode()
+	wide := &shard.Keyspace{Name: "wide", Kind: shard.KindCounters, Shards: 1}
+	for i := range 64 {
+		wide.Columns = append(wide.Columns, fmt.Sprintf("c%d", i))
+	}
+	n.keyspaces = append(n.keyspaces, wide)
+	n.tables["wide"] = engine.New()
+	c := dial(t, serve(t, n, nil))
+	const rows = 700
+	for id := range rows {
+		c.do(fmt.Sprintf("INCR wide:%d:c63", id))
+	}
+	cursor, seen, pages := "0", 0, 0
+	for pages == 0 || cursor != "0" {
+		words := strings.Fields(strings.NewReplacer("[", " ", "]", " ", `"`, "").Replace(c.do("SCAN " + cursor + " MATCH wide:* COUNT 10000")[0]))
+		if cursor = words[0]; len(words)-1 > scanCountsMax/64 {
+			t.Fatalf("a page of %d rows", len(words)-1)
+		}
+		seen, pages = seen+len(words)-1, pages+1
+	}
+	if seen != rows || pages != 2 {
+		t.Errorf("%d rows on %d pages, want %d on 2", seen, pages, rows)
+	}
 }
 
 func when(holds bool, keys ...string) []string {

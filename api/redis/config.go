@@ -39,7 +39,8 @@ type Config struct {
 	// read; past it the connection is closed.
 	OutputBytesMax int
 	// LargeBytesMax bounds the memory of all connections together, beyond the
-	// 16 KiB that each may read into and what it needs to plan a pipeline.
+	// 16 KiB that each may read into, the 4 KiB of a transaction and, while it
+	// executes, what it plans in.
 	LargeBytesMax int
 	// ConnsMax bounds the open connections; one more is told so and closed.
 	ConnsMax int

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +18,9 @@ const (
 	// smallReadsMax is after how many reads that would fit readBytesFree a large
 	// buffer is given up.
 	smallReadsMax = 64
+	// largeIdleMax is for how long a large buffer is kept while nothing comes: pools
+	// have more connections than are busy, and what they hold others cannot have.
+	largeIdleMax = time.Second
 	// deadlineSlack is the part of a timeout by which a deadline may come early:
 	// moving it with every read would cost as much as looking a key up.
 	deadlineSlack = 8
@@ -40,24 +43,25 @@ type conn struct {
 	small    int // reads in a row that needed no large buffer
 	parser   parser
 	until    time.Time // the read deadline that is set
-	partial  bool      // it is that of a command's arrival
+	partial  bool      // it is that of the command's arrival that in[from:to] begins with
+
+	lookedAt time.Time // when names were looked for last
 
 	out   output
-	batch batch
+	batch *batch // while commands that have arrived are executed
 	multi transaction
 	once  session
 
 	last     *command // that was found last, and as its client writes it
 	lastName []byte
 
-	closed sync.Once
+	closed atomic.Bool
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
 	c := &conn{server: s, net: raw, id: s.nextID.Add(1), in: make([]byte, readBytesFirst)}
 	c.parser = parser{argsMax: s.cfg.ArgsMax, bulkBytesMax: s.cfg.BulkBytesMax}
 	c.out = output{conn: raw, server: s}
-	c.batch.conn = c
 	return c
 }
 
@@ -68,17 +72,39 @@ func (c *conn) serve() {
 		if !c.read() {
 			return
 		}
+		c.begin()
 		c.execute()
-		if c.out.send() != nil {
+		err := c.out.send()
+		c.end()
+		if err != nil {
 			return
 		}
 	}
 	c.out.drain()
 }
 
-// execute executes the commands that have arrived whole.
+// begin takes memory to plan and answer commands in. A connection that waits for its
+// client has none.
+func (c *conn) begin() {
+	b := c.server.batches.Get().(*batch)
+	c.batch, b.conn, c.out.buf = b, c, b.out
+	b.looked, b.lookErr = false, nil
+	b.refresh()
+}
+
+// end gives it back, when all is answered and handed on. After a panic it must not be.
+func (c *conn) end() {
+	b := c.batch
+	b.out, c.out.buf = c.out.buf, nil
+	c.batch, b.conn = nil, nil
+	c.parser.shrink()
+	c.server.batches.Put(b)
+}
+
+// execute executes the commands that have arrived whole, up to one behind which the
+// connection is closed.
 func (c *conn) execute() {
-	for !c.closing {
+	for !c.closing && !c.closed.Load() {
 		args, n, err := c.parser.next(c.in[c.from:c.to])
 		if err != nil {
 			c.batch.flush()
@@ -93,9 +119,21 @@ func (c *conn) execute() {
 		if len(args) > 0 {
 			c.command(args)
 		}
-		c.from += n
+		c.from, c.partial = c.from+n, false // what is behind it has its own time to arrive
+		c.relieve()
 	}
 	c.batch.flush()
+}
+
+// relieve hands on what is answered already, once it is large: a command of a few
+// bytes may be answered by many, and others may follow.
+func (c *conn) relieve() {
+	if len(c.batch.text) >= sendBytes {
+		c.batch.flush()
+	}
+	if len(c.out.buf) >= sendBytes && c.out.send() != nil {
+		c.closing = true
+	}
 }
 
 // read waits for bytes and reads what has arrived, as far as it fits. It returns
@@ -115,9 +153,14 @@ func (c *conn) read() bool {
 	if n > 0 {
 		return true
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) && !c.server.stopping() {
-		c.server.metrics.timeouts.Inc()
+	if !errors.Is(err, os.ErrDeadlineExceeded) || c.server.stopping() {
+		return false
 	}
+	if c.held > 0 && c.from == c.to {
+		c.giveUp()
+		return c.read()
+	}
+	c.server.metrics.timeouts.Inc()
 	return false
 }
 
@@ -163,9 +206,15 @@ func (c *conn) shrink() {
 	if c.small++; c.small < smallReadsMax || c.held == 0 {
 		return
 	}
+	c.giveUp()
+}
+
+// giveUp has a small buffer take the place of a large one that holds nothing.
+func (c *conn) giveUp() {
 	c.server.large.give(c.held)
 	c.held, c.small = 0, 0
 	c.in, c.from, c.to = make([]byte, readBytesFree), 0, 0
+	c.parser.args = nil // they are parts of the large one
 }
 
 // setDeadline says until when the next bytes must come. It returns false when
@@ -173,13 +222,20 @@ func (c *conn) shrink() {
 func (c *conn) setDeadline() bool {
 	now, partial := time.Now(), c.to > c.from
 	timeout := c.server.cfg.IdleTimeout
-	if partial {
+	switch {
+	case partial:
 		timeout = c.server.cfg.ArriveTimeout
+	case c.held > 0:
+		timeout = min(timeout, largeIdleMax)
 	}
+	left := c.until.Sub(now)
 	switch {
 	case partial && c.partial: // it runs since the command's first byte
-		return now.Before(c.until)
-	case partial == c.partial && c.until.Sub(now) > timeout-timeout/deadlineSlack:
+		if left <= 0 {
+			c.server.metrics.timeouts.Inc()
+		}
+		return left > 0
+	case partial == c.partial && left <= timeout && left > timeout-timeout/deadlineSlack:
 		return true
 	}
 	c.until, c.partial = now.Add(timeout), partial
@@ -222,12 +278,15 @@ func (c *conn) dismiss() {
 
 // close ends the connection. Any goroutine may call it.
 func (c *conn) close() {
-	c.closed.Do(func() { _ = c.net.Close() })
+	if c.closed.CompareAndSwap(false, true) {
+		_ = c.net.Close()
+	}
 }
 
 // release gives back what the connection holds, when its goroutine ends.
 func (c *conn) release() {
 	c.server.large.give(c.held)
 	c.held = 0
+	c.closeMulti()
 	c.out.release()
 }

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -103,33 +102,6 @@ func TestHTTPIsNotServed(t *testing.T) {
 	}
 }
 
-// Beyond the memory that connections may take together, a large command is
-// refused and small ones go on.
-func TestLargeCommandsShareTheirMemory(t *testing.T) {
-	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 60 << 10 })
-	a, b := dial(t, s), dial(t, s)
-	half := "*2\r\n$4\r\nECHO\r\n$60000\r\n"
-	if _, err := io.WriteString(a.conn, half+strings.Repeat("a", 30_000)); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the first takes memory", func() bool { return s.large.used.Load() > 0 })
-	go func() { _, _ = io.WriteString(b.conn, half+strings.Repeat("a", 60_000)) }() // fails when it is refused
-	if got := b.reply(); got != "-OVERLOADED the connections take all the memory that they may" {
-		t.Errorf("refused with %.100s", got)
-	}
-	dial(t, s).want("PING", "+PONG")
-	if _, err := io.WriteString(a.conn, strings.Repeat("a", 30_000)+"\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	if got := a.reply(); len(got) != 60_002 {
-		t.Errorf("the first is answered %d bytes", len(got))
-	}
-	for range smallReadsMax + 1 { // it needs its large buffer no more
-		a.do("PING")
-	}
-	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
-}
-
 func TestTooManyConnections(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.ConnsMax = 2 })
 	a, b := dial(t, s), dial(t, s)
@@ -166,77 +138,24 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// A client that writes a long pipeline before it reads gets all replies, though
-// no socket holds them; one that never reads is closed at the bound.
-func TestClientsThatDoNotRead(t *testing.T) {
-	const replies = 4000
-	text := strings.Repeat("x", 10_000)
-	s := serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax = 50_000_000 })
+// A client that sends without a pause has each command's time anew, though a part of
+// the next always comes along.
+func TestEndlessPipeline(t *testing.T) {
+	const arrive = 300 * time.Millisecond
+	s := serve(t, newFakeNode(), func(c *Config) { c.ArriveTimeout = arrive })
 	c := dial(t, s)
-	for range replies {
-		c.send("ECHO " + text)
-	}
-	for range replies {
-		if got := c.reply(); len(got) != len(text)+2 {
-			t.Fatalf("a reply of %d bytes", len(got))
+	next := "*1\r\n$4\r\nPI"
+	for end := time.Now().Add(2 * arrive); time.Now().Before(end); next = "NG\r\n*1\r\n$4\r\nPI" {
+		if _, err := io.WriteString(c.conn, next); err != nil {
+			t.Fatal(err)
 		}
-	}
-	c.want("PING", "+PONG")
-
-	s = serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax = 1 << 20 })
-	c = dial(t, s)
-	line := wire("ECHO " + text)
-	for { // until the server has had enough
-		if _, err := io.WriteString(c.conn, line); err != nil {
-			break
+		if next[0] == 'N' && c.reply() != "+PONG" {
+			t.Fatal("a PING is not answered so")
 		}
+		time.Sleep(arrive / 50)
 	}
-	until(t, "it is counted", func() bool { return counted(s.metrics.outputFull) == 1 })
-	until(t, "it has left", func() bool { return s.conns() == 0 })
-}
-
-// Shutdown answers what was read, and closes idle connections at once.
-func TestShutdown(t *testing.T) {
-	n := newFakeNode()
-	n.hold = make(chan struct{})
-	s := serve(t, n, nil)
-	idle, busy := dial(t, s), dial(t, s)
-	idle.want("PING", "+PONG")
-	busy.send("INCR posts:1:like")
-	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
-	done := make(chan error, 1)
-	go func() { done <- s.Shutdown(context.Background()) }() // ends with the write
-	idle.ended()
-	close(n.hold)
-	if got := busy.reply(); got != "1" {
-		t.Errorf("the write is answered %s", got)
-	}
-	busy.ended()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
-// Shutdown does not wait past its context for connections, only for what the
-// backend holds.
-func TestShutdownCutsOff(t *testing.T) {
-	n := newFakeNode()
-	n.hold = make(chan struct{})
-	s := serve(t, n, nil)
-	busy := dial(t, s)
-	busy.send("INCR posts:1:like")
-	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- s.Shutdown(ctx) }() // ends with the write
-	<-ctx.Done()
-	if _, err := busy.in.ReadByte(); err == nil {
-		t.Error("the connection was not cut off")
-	}
-	close(n.hold)
-	if err := <-done; err == nil {
-		t.Error("no error")
+	if n := counted(s.metrics.timeouts); n != 0 {
+		t.Errorf("%v timeouts are counted", n)
 	}
 }
 
@@ -273,6 +192,13 @@ func TestPanics(t *testing.T) {
 		t.Error("it is answered")
 	}
 	until(t, "it is counted", func() bool { return counted(s.metrics.panics) == 1 })
+	delete(n.tables, "unread")
+	c = dial(t, s)
+	c.send("COUNTD.POLL 1", "COUNTD.POLL 1 DOTS 1 shop") // side by side
+	if _, err := c.in.ReadByte(); err == nil {
+		t.Error("polls are answered")
+	}
+	until(t, "that is counted", func() bool { return counted(s.metrics.panics) == 2 })
 	dial(t, s).want("GET posts:1:like", "null")
 }
 

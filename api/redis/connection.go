@@ -148,7 +148,7 @@ func (c *conn) appendHello(dst []byte) []byte {
 	return appendArray(appendBulk(dst, "modules"), 0)
 }
 
-// nameBytes bounds the name that a client gives to its connection.
+// clientNameBytesMax bounds the name that a client gives to its connection.
 const clientNameBytesMax = 256
 
 const errBadName = "ERR Client names cannot contain spaces, newlines or special characters."

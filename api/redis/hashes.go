@@ -79,7 +79,7 @@ func (c *conn) hlen(args [][]byte)    { c.batch.lookRow(replyFields, args[1]) }
 // hscan answers the whole row: it has 64 columns at most. MATCH would have to
 // leave some out, so it is refused.
 func (c *conn) hscan(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	if _, ok := parseUint(args[2]); !ok {
 		b.fail("ERR invalid cursor")
 		return
@@ -94,7 +94,7 @@ func (c *conn) hscan(args [][]byte) {
 }
 
 func (c *conn) hincrby(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	delta, ok := parseInt(args[3])
 	if !ok {
 		b.fail(errNotInteger)
@@ -110,7 +110,7 @@ func (c *conn) hincrby(args [][]byte) {
 }
 
 func (c *conn) hset(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	if len(args)%2 != 0 {
 		b.fail(wrongArity("hset"))
 		return
@@ -119,7 +119,7 @@ func (c *conn) hset(args [][]byte) {
 	if b.failed(err) {
 		return
 	}
-	values, err := b.readValues(args[2:])
+	values, err := b.readValues(args[2:], 2)
 	if b.failed(err) {
 		return
 	}
@@ -127,7 +127,7 @@ func (c *conn) hset(args [][]byte) {
 }
 
 func (c *conn) hdel(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	row, keys, err := b.fields(args[1], args[2:], 1)
 	if b.failed(err) {
 		return

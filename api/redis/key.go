@@ -21,10 +21,10 @@ type key struct {
 	column int // wholeRow for a row
 }
 
-// keyError says what is wrong with a key.
-type keyError string
+// argumentError says what is wrong with an argument, most often a key.
+type argumentError string
 
-func (e keyError) Error() string { return "ERR " + string(e) }
+func (e argumentError) Error() string { return "ERR " + string(e) }
 
 const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
 
@@ -52,13 +52,13 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, errNoKeyspaces
 	}
 	if t == nil {
-		return key{}, keyError(fmt.Sprintf("no counter keyspace '%s'", shown(text[:at])))
+		return key{}, b.noKeyspace(text[:at])
 	}
 	rest := text[at+1:]
 	column := wholeRow
 	if end := bytes.IndexByte(rest, ':'); end >= 0 {
 		if column = t.columnOf(rest[end+1:]); column < 0 {
-			return key{}, keyError(fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(rest[end+1:])))
+			return key{}, t.noColumn(rest[end+1:])
 		}
 		rest = rest[:end]
 	}
@@ -69,8 +69,18 @@ func (b *batch) key(text []byte) (key, error) {
 	return key{t, id, column}, nil
 }
 
+// noKeyspace says that there is no counter keyspace of a name: one of another kind is
+// known well.
+func (b *batch) noKeyspace(name []byte) error {
+	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
+	if b.conn.server.cfg.Backend.Keyspace(string(name)) != nil {
+		return argumentError(problem)
+	}
+	return unknown(name, problem)
+}
+
 func badForm(text []byte) error {
-	return keyError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
+	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
 }
 
 // idBytesMax bounds the digits of an id: 20, and as many zeros before them as
@@ -111,7 +121,11 @@ func (k key) field(name []byte) (int, error) {
 	if column := k.table.columnOf(name); column >= 0 {
 		return column, nil
 	}
-	return 0, keyError(fmt.Sprintf("keyspace '%s' has no column '%s'", k.table.ks.Name, shown(name)))
+	return 0, k.table.noColumn(name)
+}
+
+func (t *table) noColumn(name []byte) error {
+	return unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(name)))
 }
 
 // columnOf returns the number of a column, or -1.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 func keyCommands() []command {
@@ -23,7 +24,7 @@ func keyCommands() []command {
 }
 
 func (c *conn) del(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	keys, err := b.readKeys(args[1:], 1, (*batch).key)
 	if b.failed(err) {
 		return
@@ -69,8 +70,9 @@ func (c *conn) dbsize([][]byte) {
 
 const (
 	scanCountDefault = 10
-	// scanCountMax bounds the rows that one SCAN reads of a keyspace.
-	scanCountMax = rowsMax
+	// scanCountsMax bounds the counts that one SCAN reads of all keyspaces, each of
+	// which may make a key: of many keyspaces or columns it reads fewer rows.
+	scanCountsMax = 4 * rowsMax
 )
 
 // scanCall is what a SCAN asks for.
@@ -107,7 +109,7 @@ func parseScan(args [][]byte) (q scanCall, fault string) {
 			if n < 1 {
 				return q, errSyntax
 			}
-			q.count = int(min(n, scanCountMax))
+			q.count = int(min(n, rowsMax))
 		case "type":
 			q.kind = strings.ToLower(string(value))
 		default:
@@ -128,6 +130,10 @@ func (c *conn) scan(args [][]byte) {
 		c.refuse(fault)
 		return
 	}
+	if err := c.knowScanned(q.keyspace); err != nil {
+		c.out.buf = c.batch.appendFailure(c.out.buf, err)
+		return
+	}
 	next, pages, err := c.scanPages(&q)
 	if err != nil {
 		c.out.buf = c.batch.appendFailure(c.out.buf, err)
@@ -143,6 +149,19 @@ func (c *conn) scan(args [][]byte) {
 	c.out.buf = append(appendArray(out, n), keys...)
 }
 
+// knowScanned has the node look for the keyspace that a pattern begins with, "" for
+// none, if it does not know it. It returns why that failed.
+func (c *conn) knowScanned(keyspace string) error {
+	b := c.batch
+	if !unread.ValidName([]byte(keyspace)) || c.server.cfg.Backend.Keyspace(keyspace) != nil {
+		return nil
+	}
+	if !b.looked {
+		b.lookUp()
+	}
+	return b.lookErr
+}
+
 // scanPage is the rows of one keyspace in one page.
 type scanPage struct {
 	ks   *shard.Keyspace
@@ -156,12 +175,14 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	last := uint64(1<<64 - 1)
 	more := false
 	deadline := time.Now().Add(c.server.cfg.Timeout)
-	for _, ks := range c.server.cfg.Backend.Keyspaces() {
-		if !isCounters(ks) || q.keyspace != "" && ks.Name != q.keyspace {
-			continue
-		}
-		opt := c.readOptions(c.server.writtenTo(ks.Name), deadline)
-		r, err := c.server.cfg.Backend.Scan(ks, q.from-1, q.from > 0, q.count, len(ks.Columns), &opt)
+	asked := slices.DeleteFunc(slices.Clone(c.server.cfg.Backend.Keyspaces()), func(ks *shard.Keyspace) bool {
+		return !isCounters(ks) || q.keyspace != "" && ks.Name != q.keyspace
+	})
+	for _, ks := range asked {
+		var opt shard.ReadOptions
+		c.freshness(&opt, deadline, c.server.writtenTo(ks.Name))
+		count := min(q.count, max(1, scanCountsMax/len(asked)/len(ks.Columns)))
+		r, err := c.server.cfg.Backend.Scan(ks, q.from-1, q.from > 0, count, len(ks.Columns), &opt)
 		if err != nil {
 			return 0, nil, err
 		}

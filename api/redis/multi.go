@@ -11,7 +11,8 @@ type transaction struct {
 	open   bool
 	broken bool // a command of it was refused
 	queued []queuedCommand
-	bytes  int
+	bytes  int // what the queued commands take
+	held   int // of that, of the connections' memory
 }
 
 type queuedCommand struct {
@@ -19,8 +20,13 @@ type queuedCommand struct {
 	args    [][]byte
 }
 
-// queuedBytesOf is what a queued command takes besides its arguments.
-const queuedBytesOf = 64
+const (
+	// queuedBytesOf is what a queued argument takes besides its own bytes.
+	queuedBytesOf = 64
+	// queuedBytesFree is what a transaction may take whatever the others hold: some
+	// twenty increments. Clients that do not read are not to stop all transactions.
+	queuedBytesFree = 4 << 10
+)
 
 func (c *conn) openMulti([][]byte) {
 	if c.multi.open {
@@ -36,8 +42,15 @@ func (c *conn) discard([][]byte) {
 		c.batch.fail("ERR DISCARD without MULTI")
 		return
 	}
-	c.multi = transaction{}
+	c.closeMulti()
 	c.batch.known(appendOK)
+}
+
+// closeMulti forgets a transaction, and gives back what it held of the connections'
+// memory.
+func (c *conn) closeMulti() {
+	c.server.large.give(c.multi.held)
+	c.multi = transaction{}
 }
 
 // queue keeps a command for EXEC.
@@ -48,24 +61,42 @@ func (c *conn) queue(cmd *command, args [][]byte) {
 		c.batch.fail("ERR Command not allowed inside a transaction")
 		return
 	}
+	if !m.broken {
+		if fault := c.keep(cmd, args); fault != "" {
+			m.broken = true
+			c.batch.fail(fault)
+			return
+		}
+	}
+	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
+}
+
+// keep adds a command to the transaction, or says why there is no room for it.
+func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
+	m, size := &c.multi, 0
+	for _, arg := range args {
+		size += len(arg) + queuedBytesOf
+	}
+	if most := c.server.cfg.CommandBytesMax; m.bytes+size > most {
+		return fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf)
+	}
+	held := max(m.bytes+size-queuedBytesFree, 0)
+	if !c.server.large.take(held - m.held) {
+		return errLargeFull
+	}
+	m.bytes, m.held = m.bytes+size, held
 	copies := make([][]byte, len(args))
 	for i, arg := range args {
 		copies[i] = bytes.Clone(arg)
-		m.bytes += len(arg) + queuedBytesOf
-	}
-	if most := c.server.cfg.CommandBytesMax; m.bytes > most {
-		m.broken, m.queued = true, nil
-		c.batch.fail(fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf))
-		return
 	}
 	m.queued = append(m.queued, queuedCommand{cmd, copies})
-	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
+	return ""
 }
 
 // exec plans what was queued.
 func (c *conn) exec([][]byte) {
-	b, m := &c.batch, c.multi
-	c.multi = transaction{}
+	b, m := c.batch, c.multi
+	defer c.closeMulti()
 	switch {
 	case !m.open:
 		b.fail("ERR EXEC without MULTI")
@@ -77,22 +108,39 @@ func (c *conn) exec([][]byte) {
 	if b.pending+m.rows() > rowsMax {
 		b.flush()
 	}
-	before := b.mark()
-	b.atomic = true
-	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
+	before := c.planQueued(&m)
+	if b.missed {
+		b.rollBack(before)
+		b.lookUp()
+		before = c.planQueued(&m)
+	}
 	for _, q := range m.queued {
 		q.command.calls.Inc()
-		b.writes = q.command.traits&writes != 0
-		q.command.do(c, q.args)
 	}
-	b.atomic = false
-	if b.pending-before.pending > rowsMax {
+	if b.unsure { // where the name is known, all of it would be done
+		b.rollBack(before)
+		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
+	} else if b.pending-before.pending > rowsMax {
 		b.rollBack(before)
 		b.fail(fmt.Sprintf("ERR a transaction takes at most %d reads and writes of rows", rowsMax))
 	} else if !b.onOneShard(before) {
 		b.rollBack(before)
 		b.fail("CROSSSLOT Keys in request don't hash to the same slot")
 	}
+}
+
+// planQueued plans a transaction, and returns the place before it.
+func (c *conn) planQueued(m *transaction) mark {
+	b := c.batch
+	before := b.mark()
+	b.atomic, b.unsure = true, false
+	b.known(func(dst []byte) []byte { return appendArray(dst, len(m.queued)) })
+	for _, q := range m.queued {
+		b.writes = q.command.traits&writes != 0
+		q.command.do(c, q.args)
+	}
+	b.atomic = false
+	return before
 }
 
 // rows bounds what the queued commands plan.

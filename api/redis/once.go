@@ -94,20 +94,12 @@ func (c *conn) countdSession(args [][]byte) {
 // countdIncr adds to several counts. Those of one keyspace are one write, which
 // counts once for its key.
 func (c *conn) countdIncr(args [][]byte) {
-	b := &c.batch
-	adds := args[1:]
-	if n := len(adds); n >= 4 && bytes.EqualFold(adds[n-2], []byte("key")) {
-		name := adds[n-1]
-		if b.atomic {
-			b.fail("ERR a transaction counts once by COUNTD.SESSION, not by KEY")
-			return
-		}
-		if adds = adds[:n-2]; len(name) < 1 || len(name) > shard.KeyBytesMax {
-			b.fail(fmt.Sprintf("ERR idempotency key: 1 to %d bytes", shard.KeyBytesMax))
-			return
-		}
-		b.id = shard.ByKey(name, append([][]byte{[]byte("COUNTD.INCR")}, adds...)...)
+	b := c.batch
+	args, err := b.keyAtEnd(args, 3)
+	if b.failed(err) {
+		return
 	}
+	adds := args[1:]
 	if len(adds)%2 != 0 {
 		b.fail(wrongArity("countd.incr"))
 		return
@@ -116,10 +108,15 @@ func (c *conn) countdIncr(args [][]byte) {
 	if b.failed(err) {
 		return
 	}
-	values, err := b.readValues(adds)
+	values, err := b.readValues(adds, 2)
 	if b.failed(err) {
 		return
 	}
+	b.addAll(keys, values)
+}
+
+// addAll plans additions to counts, each of which is answered by itself.
+func (b *batch) addAll(keys []key, values []int64) {
 	from := len(b.cells)
 	for i, k := range keys {
 		b.wrote(k, b.op(k.table, k.id, engine.OpAdd, k.cellOf(values[i])))

@@ -97,6 +97,7 @@ func TestFullSession(t *testing.T) {
 	s := serve(t, n, nil)
 	c := newConn(s, nullConn{})
 	defer c.release()
+	c.begin()
 	c.once = session{name: []byte("p"), writes: sessionWritesMax - 1}
 	c.once.stream = []byte("p")
 	for range 2 {
@@ -105,6 +106,14 @@ func TestFullSession(t *testing.T) {
 	}
 	if got, want := string(c.out.buf), ":1\r\n-"+errSessionFull+"\r\n"; got != want {
 		t.Errorf("replies %q, want %q", got, want)
+	}
+	c.out.buf = nil
+	for _, words := range [][][]byte{{[]byte("MULTI")}, {[]byte("INCR"), []byte("posts:1:like")}, {[]byte("EXEC")}, {[]byte("PING")}} {
+		c.command(words)
+		c.batch.flush()
+	}
+	if got, want := string(c.out.buf), "+OK\r\n+QUEUED\r\n-"+errSessionFull+"\r\n+PONG\r\n"; got != want {
+		t.Errorf("of a transaction %q, want %q", got, want)
 	}
 }
 
@@ -125,5 +134,32 @@ func TestWaves(t *testing.T) {
 	equalReplies(t, c.do(lines...), want...)
 	if len(n.mu.written) != 200 {
 		t.Errorf("%d writes have identities", len(n.mu.written))
+	}
+}
+
+// Connections share what goes side by side, and go on without.
+func TestWavesShareLanes(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	s.lanes.max = lanesMax / waveMax // a share of it is one
+	writes := func(first int) (lines []string) {
+		for i := range 20 {
+			lines = append(lines, fmt.Sprintf("COUNTD.INCR posts:%d:like 1 KEY k%d", first+i, first+i))
+		}
+		return lines
+	}
+	a, b := dial(t, s), dial(t, s)
+	a.send(writes(0)...)
+	until(t, "one takes a share", func() bool { return n.writes.Load() == 2 })
+	b.send(writes(100)...)
+	until(t, "the other goes on by itself", func() bool { return n.writes.Load() == 3 })
+	close(n.hold)
+	for _, c := range []*client{a, b} {
+		for range 20 {
+			if got := c.reply(); got != "[1]" {
+				t.Errorf("a write is answered %s", got)
+			}
+		}
 	}
 }

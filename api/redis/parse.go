@@ -3,6 +3,7 @@ package redis
 import (
 	"bytes"
 	"fmt"
+	"slices"
 )
 
 // protocolError is what ends a connection: where the next command begins is not
@@ -16,6 +17,9 @@ const (
 	lengthBytesMax = 32
 	// inlineBytesMax bounds a command that is a plain line.
 	inlineBytesMax = 64 << 10
+	// argsKept is for how many arguments a connection keeps memory, 32 bytes each,
+	// while it waits for the next command.
+	argsKept = 256
 )
 
 // parser reads commands off the front of a buffer. It keeps its place in one
@@ -36,7 +40,7 @@ type parser struct {
 	args [][]byte // of the command before, for its memory
 }
 
-type span struct{ from, to int }
+type span struct{ from, to int32 } // of a command, which is far smaller than 2 GiB
 
 // next returns the arguments of the command at the front of b and how many bytes
 // it takes; they are parts of b, and the slice holds until the next call. It
@@ -66,11 +70,21 @@ func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
 		}
 	}
 	p.begun = false
-	p.args = p.args[:0]
+	p.args = slices.Grow(p.args[:0], len(p.spans))
 	for _, s := range p.spans {
 		p.args = append(p.args, b[s.from:s.to])
 	}
 	return p.args, p.at, nil
+}
+
+// shrink gives the memory of a command with many arguments up, when it was executed.
+func (p *parser) shrink() {
+	if cap(p.args) > argsKept {
+		p.args = nil
+	}
+	if !p.begun && cap(p.spans) > argsKept {
+		p.spans = nil
+	}
 }
 
 // bulk reads one argument, or tells that more bytes are needed.
@@ -95,7 +109,7 @@ func (p *parser) bulk(b []byte) (more bool, err error) {
 	if b[end] != '\r' || b[end+1] != '\n' {
 		return false, protocolError("invalid bulk length")
 	}
-	p.spans = append(p.spans, span{after, end})
+	p.spans = append(p.spans, span{int32(after), int32(end)})
 	p.at = end + 2
 	return false, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 // replyKind is the form of a reply, made of the command's cells.
@@ -24,12 +25,25 @@ const (
 	replyType                    // what kind of key it is
 	replyTTL                     // that it never expires
 	replyScan                    // as HSCAN answers a row
+	replyRow                     // the whole row, with what is 0
+	replyReset                   // of a user's reset: what is left, and what it took
+	replyRead                    // of a call that reads
+	replyWrite                   // of a call that writes
+	replyPoll                    // of a user who polls
+	replyPolls                   // of users who poll
 )
 
 // render appends a reply.
 func (b *batch) render(dst []byte, r *reply) []byte {
-	if r.kind == replyKnown {
+	switch r.kind {
+	case replyKnown:
 		return append(dst, b.text[r.from:r.to]...)
+	case replyRead:
+		return b.appendCall(dst, &b.calls.reads[r.from])
+	case replyWrite:
+		return b.appendCall(dst, &b.calls.writes[r.from])
+	case replyPoll, replyPolls:
+		return b.appendPolls(dst, r)
 	}
 	cells := b.cells[r.from:r.to]
 	if r.kind == replyCounts {
@@ -59,6 +73,10 @@ func (b *batch) render(dst []byte, r *reply) []byte {
 		return appendInt(dst, int64(len(cells)-there(cells)))
 	case replyTTL, replyType:
 		return appendAbout(dst, r.kind, &cells[0])
+	case replyRow:
+		return appendWholeRow(dst, &cells[0], resp3)
+	case replyReset:
+		return appendReset(dst, &cells[0], &cells[1], resp3)
 	}
 	return appendRow(dst, r.kind, &cells[0], resp3)
 }
@@ -118,6 +136,30 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 			dst = appendBulk(dst, c.table.ks.Columns[column])
 			dst = appendBulkInt(dst, count)
 		}
+	}
+	return dst
+}
+
+// appendWholeRow appends all columns of a row.
+func appendWholeRow(dst []byte, c *cell, resp3 bool) []byte {
+	row, _ := c.rowOf()
+	dst = appendMap(dst, len(row), resp3)
+	for column, count := range row {
+		dst = appendInt(appendBulk(dst, c.table.ks.Columns[column]), count)
+	}
+	return dst
+}
+
+// appendReset appends what a reset left and what it took, of the columns that it was
+// about.
+func appendReset(dst []byte, took, left *cell, resp3 bool) []byte {
+	dst = appendBulk(appendMap(dst, 2, resp3), "counts")
+	dst = appendBulk(appendWholeRow(dst, left, resp3), "cleared")
+	row, _ := took.rowOf()
+	op := &took.table.ops[took.row]
+	dst = appendMap(dst, len(op.Cells), resp3)
+	for _, cell := range op.Cells {
+		dst = appendInt(appendBulk(dst, took.table.ks.Columns[cell.Column]), row[cell.Column])
 	}
 	return dst
 }
@@ -199,7 +241,9 @@ var backendErrors = []struct {
 	{shard.ErrNoLeader, "LEADERLESS "},
 	{shard.ErrNoQuorum, "LEADERLESS "},
 	{context.DeadlineExceeded, "LEADERLESS "}, // of a read: nobody could answer it in time
-	{shard.ErrBadToken, "LEADERLESS "},        // of a scan: the cluster was set back to before this node's writes
+	{unread.ErrNoNotice, "ERR "},
+	{shard.ErrUnknownKeyspace, "ERR "},
+	{shard.ErrBadToken, "LEADERLESS "}, // of a scan: the cluster was set back to before this node's writes
 }
 
 // errorText returns the error as the client sees it. It returns false for an
@@ -208,6 +252,9 @@ func errorText(err error) (text string, foreseen bool) {
 	if some, ok := errors.AsType[*partly](err); ok {
 		text, foreseen = errorText(some.err)
 		return "UNKNOWN some of the keys were written, others were not: " + text, foreseen
+	}
+	if argument, ok := errors.AsType[*shard.ArgumentError](err); ok {
+		return fieldError(argument.Field, argument.Problem).Error(), true
 	}
 	for _, b := range backendErrors {
 		if !errors.Is(err, b.err) {

@@ -19,6 +19,14 @@ func appendHead(dst []byte, kind byte, n int64) []byte {
 
 func appendInt(dst []byte, n int64) []byte { return appendHead(dst, ':', n) }
 
+// appendTruth appends 1 for true and 0 for false, as EXISTS answers.
+func appendTruth(dst []byte, holds bool) []byte {
+	if holds {
+		return appendInt(dst, 1)
+	}
+	return appendInt(dst, 0)
+}
+
 func appendArray(dst []byte, n int) []byte { return appendHead(dst, '*', int64(n)) }
 
 func appendWord(dst []byte, word string) []byte {

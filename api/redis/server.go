@@ -19,7 +19,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
 )
 
 // Backend is what the front needs of a node; *shard.Node satisfies it. Every
@@ -30,11 +32,17 @@ type Backend interface {
 	Keyspaces() []*shard.Keyspace
 	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
 	Keyspace(name string) *shard.Keyspace
+	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
+	CatchUp(ctx context.Context) error
 	// Get fills rows, len(ids)*width values. See shard.ReadError.
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
 	// See shard.PartialError.
 	Write(ks *shard.Keyspace, w *shard.Write) error
+	// Cursors is Get for the cursors of users.
+	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
+	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
+	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
 	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	Status() shard.Status
 }
@@ -43,13 +51,16 @@ type Backend interface {
 // and end it with Shutdown.
 type Server struct {
 	cfg      Config
+	unread   *unread.Numbers
 	metrics  *metrics
 	commands commandTable
 	listener net.Listener
 	started  time.Time
 	large    budget // of the connections' memory beyond what each may always have
+	lanes    budget // of goroutines that help connections with what goes side by side
 
-	written sync.Map // *written by keyspace
+	batches sync.Pool // of *batch, for connections that execute something
+	written sync.Map  // *written by keyspace
 	nextID  atomic.Uint64
 	stopped chan struct{}  // closed by Shutdown
 	running sync.WaitGroup // serve of each connection, and their senders
@@ -68,9 +79,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, listener: cfg.Listener, started: time.Now(), commands: newCommands(),
-		large: budget{max: int64(cfg.LargeBytesMax)}, stopped: make(chan struct{}),
+		cfg: cfg, unread: unread.New(cfg.Backend), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
+		large: budget{max: int64(cfg.LargeBytesMax)}, lanes: budget{max: lanesMax}, stopped: make(chan struct{}),
 	}
+	s.batches.New = func() any { return &batch{} }
 	s.mu.conns = map[*conn]struct{}{}
 	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {
 		return nil, err
@@ -201,19 +213,36 @@ func (s *Server) stopping() bool {
 	}
 }
 
-// budget bounds the bytes that all connections together hold.
+// budget bounds what all connections together hold of something.
 type budget struct {
 	max  int64
 	used atomic.Int64
 }
 
-// take reports whether there is room for n more bytes, which is then taken.
+// take reports whether there is room for n more, which is then taken. What is
+// refused takes no room from others, not for a moment.
 func (b *budget) take(n int) bool {
-	if b.used.Add(int64(n)) <= b.max {
-		return true
+	for {
+		used := b.used.Load()
+		if used+int64(n) > b.max {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+int64(n)) {
+			return true
+		}
 	}
-	b.give(n)
-	return false
+}
+
+// takeUpTo takes part of what there is, so that others come by theirs: n, or a share
+// of it at the most. It returns how much.
+func (b *budget) takeUpTo(n, shares int) int {
+	for {
+		used := b.used.Load()
+		taken := max(min(int64(n), (b.max-used)/int64(shares)), 0)
+		if b.used.CompareAndSwap(used, used+taken) {
+			return int(taken)
+		}
+	}
 }
 
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }

@@ -24,7 +24,7 @@ func stringCommands() []command {
 }
 
 func (c *conn) get(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	k, err := b.count(args[1])
 	if b.failed(err) {
 		return
@@ -35,7 +35,7 @@ func (c *conn) get(args [][]byte) {
 }
 
 func (c *conn) mget(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	keys, err := b.readKeys(args[1:], 1, (*batch).count)
 	if b.failed(err) {
 		return
@@ -86,7 +86,7 @@ func (c *conn) decrby(args [][]byte) {
 
 // set takes the one option that a counter has a meaning for: GET.
 func (c *conn) set(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	get := len(args) == 4 && bytes.EqualFold(args[3], []byte("get"))
 	if len(args) > 3 && !get {
 		b.fail(errSyntax)
@@ -122,7 +122,7 @@ func (b *batch) replace(text, value []byte, answerOld bool) {
 }
 
 func (c *conn) mset(args [][]byte) {
-	b := &c.batch
+	b := c.batch
 	if len(args)%2 == 0 {
 		b.fail(wrongArity("mset"))
 		return
@@ -131,7 +131,7 @@ func (c *conn) mset(args [][]byte) {
 	if b.failed(err) {
 		return
 	}
-	values, err := b.readValues(args[1:])
+	values, err := b.readValues(args[1:], 2)
 	if b.failed(err) {
 		return
 	}

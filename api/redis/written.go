@@ -45,27 +45,38 @@ func (s *Server) writtenTo(keyspace string) *written {
 	return w.(*written)
 }
 
-// readOptions says what a connection's reads of a keyspace must see.
-func (c *conn) readOptions(w *written, deadline time.Time) shard.ReadOptions {
+// freshness says what a connection's reads must see: what was written through this
+// node to some keyspaces. opt keeps its memory.
+func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*written) {
+	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
 	if c.stale {
-		return shard.ReadOptions{Consistency: shard.Stale, Deadline: deadline}
+		opt.Consistency = shard.Stale
+		return
 	}
-	opt := shard.ReadOptions{Deadline: deadline}
-	if token := w.token.Load(); token != nil {
-		opt.Token = *token
+	for _, w := range of { // no two keyspaces have a group in common
+		if token := w.token.Load(); token != nil {
+			opt.Token.Cluster = token.Cluster
+			opt.Token.At = append(opt.Token.At, token.At...)
+		}
 	}
-	return opt
+}
+
+// seeing reads with opt. A cluster that was set back to a state from before some
+// writes is read as it is.
+func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
+	err := read()
+	if errors.Is(err, shard.ErrBadToken) {
+		for _, w := range of {
+			w.token.Store(nil)
+		}
+		opt.Token = shard.Token{}
+		err = read()
+	}
+	return err
 }
 
 // get reads rows.
 func (t *table) get(c *conn, ids []uint64, rows []int64, deadline time.Time) error {
-	t.opt = c.readOptions(t.written, deadline)
-	err := c.server.cfg.Backend.Get(t.ks, ids, t.width(), &t.opt, rows)
-	if errors.Is(err, shard.ErrBadToken) {
-		// The cluster was set back to a state from before those writes.
-		t.written.token.Store(nil)
-		t.opt.Token = shard.Token{}
-		err = c.server.cfg.Backend.Get(t.ks, ids, t.width(), &t.opt, rows)
-	}
-	return err
+	c.freshness(&t.opt, deadline, t.written)
+	return seeing(&t.opt, func() error { return c.server.cfg.Backend.Get(t.ks, ids, t.width(), &t.opt, rows) }, t.written)
 }

@@ -1,11 +1,13 @@
-// Command respload increments random counts over RESP, as redis-benchmark does,
-// and can end each pipeline with WAIT 1, which that cannot. It shares nothing with
-// countd: what it measures is on the other side of a socket.
+// Command respload increments counts over RESP, as redis-benchmark does, and does two
+// things that it cannot: end each pipeline with WAIT 1, and increment each of many
+// counts once. It shares nothing with countd: what it measures is on the other side
+// of a socket.
 //
 //	respload -addrs 127.0.0.1:6379 -conns 50 -depth 16 -rows 5000000 -for 5s -wait
+//	respload -addrs 127.0.0.1:6379 -conns 4 -depth 100 -rows 10000000 -each news
 //
-// It prints increments, increments a second and the p50 and p99 of a pipeline in
-// milliseconds.
+// The second is how users are told one by one. It prints increments, increments a
+// second and the p50 and p99 of a pipeline in milliseconds.
 package main
 
 import (
@@ -32,76 +34,133 @@ func main() {
 	rows := flag.Int("rows", 1_000_000, "ids are 0 to this, less one")
 	duration := flag.Duration("for", 5*time.Second, "how long")
 	wait := flag.Bool("wait", false, "end each pipeline with WAIT 1 1000")
+	each := flag.String("each", "", "increment this of each id once, in place of what is drawn")
 	flag.Parse()
+	if *conns < 1 || *depth < 1 || *rows < 1 {
+		log.Fatal("-conns, -depth and -rows are 1 or more")
+	}
 
 	servers := strings.Split(*addrs, ",")
 	end := time.Now().Add(*duration)
-	took := make([][]time.Duration, *conns)
+	results := make([]result, *conns)
 	began := time.Now()
 	var all sync.WaitGroup
 	for i := range *conns {
 		all.Go(func() {
+			var next source
+			if *each != "" {
+				next = ofEach(*each, *rows*i / *conns, *rows*(i+1) / *conns, *depth, *wait)
+			} else {
+				next = drawn(*depth, *rows, *wait, end)
+			}
 			var err error
-			if took[i], err = run(servers[i%len(servers)], pipelines(*depth, *rows, *wait), *depth, *wait, end); err != nil {
+			if results[i], err = run(servers[i%len(servers)], next, *wait); err != nil {
 				log.Fatal(err)
 			}
 		})
 	}
 	all.Wait()
 	elapsed := time.Since(began)
-	each := slices.Concat(took...)
-	slices.Sort(each)
-	n := len(each) * *depth
-	at := func(share float64) float64 { return each[int(share*float64(len(each)-1))].Seconds() * 1000 }
+	n := 0
+	var took []time.Duration
+	for _, r := range results {
+		n += r.increments
+		took = append(took, r.took...)
+	}
+	if len(took) == 0 {
+		log.Fatal("nothing was sent: there is no time, or no id")
+	}
+	slices.Sort(took)
+	at := func(share float64) float64 { return took[int(share*float64(len(took)-1))].Seconds() * 1000 }
 	fmt.Printf("%d %.0f %.3f %.3f\n", n, float64(n)/elapsed.Seconds(), at(0.5), at(0.99))
 }
 
-// pipelines makes what a connection sends.
-func pipelines(depth, rows int, wait bool) []string {
-	all := make([]string, variants)
+// source returns the next pipeline and how many increments it has, none at the end.
+// The bytes are valid until it is called again.
+type source func() (pipeline []byte, increments int)
+
+// drawn increments likes of ids that are drawn, until a time.
+func drawn(depth, rows int, wait bool, end time.Time) source {
+	all := make([][]byte, variants)
 	for i := range all {
-		var b strings.Builder
 		for range depth {
-			key := fmt.Sprintf("posts:%012d:like", rand.IntN(rows))
-			fmt.Fprintf(&b, "*2\r\n$4\r\nINCR\r\n$%d\r\n%s\r\n", len(key), key)
+			all[i] = appendIncr(all[i], fmt.Sprintf("posts:%012d:like", rand.IntN(rows)))
 		}
-		if wait {
-			b.WriteString("*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n")
-		}
-		all[i] = b.String()
+		all[i] = appendWait(all[i], wait)
 	}
-	return all
+	i := 0
+	return func() ([]byte, int) {
+		if !time.Now().Before(end) {
+			return nil, 0
+		}
+		i++
+		return all[i%variants], depth
+	}
 }
 
-// run sends pipelines until the end, each when the one before is answered, and
-// returns how long each took. Every reply has to be a number, that of WAIT not 0.
-func run(addr string, pipelines []string, depth int, wait bool, end time.Time) ([]time.Duration, error) {
+// ofEach increments what of the ids from first to before last.
+func ofEach(what string, first, last, depth int, wait bool) source {
+	var b []byte
+	return func() ([]byte, int) {
+		n := min(depth, last-first)
+		b = b[:0]
+		for range n {
+			b = appendIncr(b, fmt.Sprintf("unread:%012d:%s", first, what))
+			first++
+		}
+		return appendWait(b, wait), n
+	}
+}
+
+func appendIncr(b []byte, key string) []byte {
+	return fmt.Appendf(b, "*2\r\n$4\r\nINCR\r\n$%d\r\n%s\r\n", len(key), key)
+}
+
+func appendWait(b []byte, wait bool) []byte {
+	if !wait {
+		return b
+	}
+	return append(b, "*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n"...)
+}
+
+// result is what one connection did.
+type result struct {
+	increments int
+	took       []time.Duration // each pipeline
+}
+
+// run sends pipelines until there are no more, each when the one before is answered.
+// Every reply has to be a number, that of WAIT not 0.
+func run(addr string, next source, wait bool) (r result, err error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	defer conn.Close()
 	in := bufio.NewReader(conn)
-	var took []time.Duration
-	for i := 0; time.Now().Before(end); i++ {
-		began := time.Now()
-		if _, err := conn.Write([]byte(pipelines[i%len(pipelines)])); err != nil {
-			return nil, err
+	for {
+		pipeline, increments := next()
+		if increments == 0 {
+			return r, nil
 		}
-		replies := depth
+		began := time.Now()
+		if _, err := conn.Write(pipeline); err != nil {
+			return r, err
+		}
+		replies := increments
 		if wait {
 			replies++
 		}
 		for n := range replies {
 			line, err := in.ReadSlice('\n')
 			if err != nil {
-				return nil, err
+				return r, err
 			}
-			if line[0] != ':' || n == depth && line[1] == '0' {
-				return nil, fmt.Errorf("%s answered %q", addr, line)
+			if line[0] != ':' || n == increments && line[1] == '0' {
+				return r, fmt.Errorf("%s answered %q", addr, line)
 			}
 		}
-		took = append(took, time.Since(began))
+		r.took = append(r.took, time.Since(began))
+		r.increments += increments
 	}
-	return took, nil
 }

@@ -35,7 +35,7 @@ type benchFlags struct {
 func (c *cli) benchCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
-		Use:   "bench --op read|page|incr|mixed",
+		Use:   "bench --op read|page|incr|mixed|poll|polls|feed|seen|clear|publish",
 		Short: "Load a server and measure its answers",
 		Long: `Load a server and measure its answers.
 
@@ -48,9 +48,14 @@ known. --check adds the column up before and after, and holds what it grew by
 against the increments that were acknowledged, with none but those of unknown
 outcome beside them; nobody else may write the column meanwhile.
 
-incr and mixed change counts. Where --keyspace does not name the keyspace and it
-holds rows, they ask first, and are refused without a terminal or --yes; so is a
-server that is not on this machine, without --yes. The exit code is 1 when a request failed or the check does not hold.`,
+poll and polls ask for all that users poll for; ids are users. feed, seen, clear and
+publish make what there is to poll for: with --dist each, --ids and as many
+--requests, once for each user. Followees are drawn so that few users have many.
+
+incr and mixed change counts, and feed, seen, clear and publish unread numbers. Where
+--keyspace does not name the keyspace and it holds rows, they ask first, and are
+refused without a terminal or --yes; so is a server that is not on this machine,
+without --yes. The exit code is 1 when a request failed or the check does not hold.`,
 		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,8 +65,11 @@ server that is not on this machine, without --yes. The exit code is 1 when a req
 	}
 	keyspaceFlag(cmd, &f.cfg.Keyspace)
 	flags := cmd.Flags()
-	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments) or mixed (pages and increments)")
-	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page")
+	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
+		"poll (one user), polls (--page users), feed (a user follows --followees and has seen their posts),\n"+
+		"seen (a user reads the notices of the first of --channels), publish (a notice to it)\n"+
+		"or clear (a user sees the first of --dots)")
+	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page, users of one poll")
 	flags.IntVar(&f.cfg.Batch, "batch", 1, "increments of one request")
 	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
 	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "increments do not ask for the new counts")
@@ -71,9 +79,13 @@ server that is not on this machine, without --yes. The exit code is 1 when a req
 	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
 	flags.DurationVar(&f.cfg.Duration, "duration", 10*time.Second, "how long (0: until --requests)")
 	flags.Int64Var(&f.cfg.Requests, "requests", 0, "how many requests at most (0: until --duration)")
-	flags.StringVar(&f.dist, "dist", string(load.Zipf), "how ids are chosen: zipf, uniform or hot (one id)")
+	flags.StringVar(&f.dist, "dist", string(load.Zipf), "how ids are chosen: zipf, uniform, hot (one id) or each (in order)")
 	flags.Float64Var(&f.cfg.IDs.ZipfS, "zipf-s", 1.1, "exponent of zipf, above 1")
 	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
+	flags.StringSliceVar(&f.cfg.Channels, "channels", nil, "channels that are polled, read and published to")
+	flags.StringSliceVar(&f.cfg.Dots, "dots", nil, "dots that are polled")
+	flags.IntVar(&f.cfg.Followees, "followees", 90, "of a user's feed, on average; 2,000 at the most")
+	flags.Uint64Var(&f.cfg.Authors, "authors", 1_000_000, "followees are ids 1 … N, 1 of every user")
 	flags.StringVar(&f.idsFrom, "ids-from", "", "choose from the ids in the column id of a CSV file instead")
 	flags.DurationVar(&f.cfg.Deadline, "deadline", 0, "each request's deadline, which the server is told of (0: the server's default)")
 	flags.BoolVar(&f.cfg.Once, "once", false, "number the increments, and send those of unknown outcome again until it is known")
@@ -93,6 +105,12 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 	cfg := f.cfg
 	cfg.Addr, cfg.Timeout = addr, c.timeout
 	cfg.Op, cfg.IDs.Dist = load.Kind(f.op), load.Dist(f.dist)
+	if cfg.Op.OfUsers() {
+		if f.named {
+			return usagef("--op %s takes no --keyspace", cfg.Op)
+		}
+		cfg.Keyspace = load.UnreadKeyspace
+	}
 	if err := cfg.Validate(); err != nil {
 		return usagef("%v", err)
 	}
@@ -168,21 +186,37 @@ func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config, named bool)
 	if err != nil {
 		return err
 	}
-	if cfg.Op != load.Incr && cfg.Op != load.Mixed {
+	changed := changedBy(&cfg)
+	if changed == "" {
 		return nil
 	}
-	if rows := rowsOf(ctx, server, keyspace.Name); rows > 0 && !named && !c.yes {
+	if rows := rowsOf(ctx, server, changed); rows > 0 && !named && !c.yes {
 		if !isTerminal(c.in) || !isTerminal(c.err) {
-			return usagef("keyspace %s holds %s rows, whose counts this bench would change; name one by --keyspace, or give --yes", keyspace.Name, grouped(rows))
+			return usagef("keyspace %s holds %s rows, which this bench would change; name one by --keyspace, or give --yes", changed, grouped(rows))
 		}
-		if err := c.confirm(fmt.Sprintf("Change counts of keyspace %s, which holds %s rows?", keyspace.Name, grouped(rows))); err != nil {
+		if err := c.confirm(fmt.Sprintf("Change keyspace %s, which holds %s rows?", changed, grouped(rows))); err != nil {
 			return err
 		}
 	}
-	if !slices.Contains(keyspace.Columns, cfg.Column) {
+	if !cfg.Op.OfUsers() && !slices.Contains(keyspace.Columns, cfg.Column) {
 		return usagef("keyspace %s has no column %q; choose one of %s by --column", keyspace.Name, cfg.Column, strings.Join(keyspace.Columns, ", "))
 	}
 	return nil
+}
+
+// changedBy returns the keyspace that a load changes, "" for none.
+func changedBy(cfg *load.Config) string {
+	switch cfg.Op {
+	case load.Incr, load.Mixed:
+		return cfg.Keyspace
+	case load.Feed:
+		return "feed"
+	case load.Seen, load.Clear:
+		return load.UnreadKeyspace
+	case load.Publish:
+		return "board"
+	}
+	return ""
 }
 
 // isLoopback tells whether an address is of this machine, without asking a
@@ -255,7 +289,7 @@ func (t *table) bench(r *benchReport) {
 		t.row("counts grew by", fmt.Sprintf("%s; acknowledged %s, unknown %s", grouped(k.Counted), grouped(k.Least), grouped(k.Most-k.Least)))
 	}
 	t.gap()
-	t.row("MICROSECONDS", "P50", "P90", "P99", "P99.9", "MAX", "MEAN")
+	t.row("MICROSECONDS", "P50", "P90", "P99", "P99.9", "P99.99", "MAX", "MEAN")
 	t.percentiles("all", &r.LatencyUS)
 	t.percentiles("pages", r.ReadLatencyUS)
 	t.percentiles("increments", r.IncrLatencyUS)
@@ -268,7 +302,7 @@ func (t *table) percentiles(name string, p *load.Percentiles) {
 		return
 	}
 	cells := []any{name}
-	for _, us := range []float64{p.P50, p.P90, p.P99, p.P999, p.Max, p.Mean} {
+	for _, us := range []float64{p.P50, p.P90, p.P99, p.P999, p.P9999, p.Max, p.Mean} {
 		cells = append(cells, fmt.Sprintf("%.0f", us))
 	}
 	t.row(cells...)

@@ -88,6 +88,21 @@ func TestKeyspaces(t *testing.T) {
 	if !slices.Equal(wider.Columns, []string{"plays", "likes", "shares", "skips"}) {
 		t.Fatalf("columns are %v", wider.Columns)
 	}
+	for _, off := range []bool{false, true} {
+		args := []string{"keyspace", "everywhere", "songs"}
+		if off {
+			args = append(args, "--off")
+		}
+		if table := i.ok(args...); strings.Contains(table, "everywhere") == off {
+			t.Errorf("countctl %v prints\n%s", args, table)
+		}
+		if k := decode[client.Keyspace](t, i.ok(append(args, "-o", "json")...)); k.Everywhere == off {
+			t.Errorf("countctl %v: %+v", args, k)
+		}
+	}
+	if got := i.run("keyspace", "everywhere", "nobody"); got.code != exitFail || !strings.Contains(got.err, "unknown_keyspace") {
+		t.Errorf("exit %d, %q", got.code, got.err)
+	}
 	list := decode[keyspacesOutput](t, i.ok("keyspace", "list", "-o", "json"))
 	if len(list.Keyspaces) != 3 {
 		t.Fatalf("list is %+v", list)

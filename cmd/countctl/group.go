@@ -89,25 +89,32 @@ func (c *cli) groupTransferCommand() *cobra.Command {
 		Example: "  countctl group transfer posts/3 n2",
 		Args:    exactly(2, "a GROUP and a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			server, _, err := c.operate(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			g, err := parseGroup(cmd.Context(), server, args[0])
-			if err != nil {
-				return err
-			}
-			changed, err := server.Transfer(cmd.Context(), g.ID, args[1])
-			if err != nil {
-				return fmt.Errorf("cannot hand %s over to %s: %w", groupName(g), args[1], err)
-			}
-			return c.printGroup(g, changed)
+			return c.changeGroup(cmd.Context(), args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
+				changed, err := server.Transfer(cmd.Context(), g.ID, args[1])
+				if err != nil {
+					err = fmt.Errorf("cannot hand %s over to %s: %w", groupName(g), args[1], err)
+				}
+				return changed, err
+			})
 		},
 	}
 }
 
-func (c *cli) printGroup(g client.ClusterGroup, changed client.Changed) error {
+// changeGroup has change made of the group of a number or name, and prints it.
+func (c *cli) changeGroup(ctx context.Context, text string, change func(*client.Client, client.ClusterGroup) (client.Changed, error)) error {
+	server, _, err := c.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	g, err := parseGroup(ctx, server, text)
+	if err != nil {
+		return err
+	}
+	changed, err := change(server, g)
+	if err != nil {
+		return err
+	}
 	return c.print(changed, func(t *table) {
 		t.row("GROUP", "NAME", "LEADER", "TARGET")
 		t.row(g.ID, groupName(g), orNone(changed.Group.Leader), strings.Join(changed.Group.Target, ","))
@@ -126,33 +133,28 @@ nodes then have unevenly many replicas, the cluster evens them out again.`,
 		Example: "  countctl group move posts/3 n1 n4",
 		Args:    exactly(3, "a GROUP and two NODEs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			server, _, err := c.operate(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			g, err := parseGroup(cmd.Context(), server, args[0])
-			if err != nil {
-				return err
-			}
-			c.say("a replica of %s, %s rows, moves from %s to %s", groupName(g), grouped(g.Rows), args[1], args[2])
-			if err := c.confirm("Move it?"); err != nil {
-				return err
-			}
-			changed, err := server.Move(cmd.Context(), g.ID, args[1], args[2])
-			if err != nil {
-				return fmt.Errorf("cannot move %s from %s to %s: %w", groupName(g), args[1], args[2], err)
-			}
-			if !c.noWait {
-				if err := c.awaitMove(cmd.Context(), server, g, wait); err != nil {
-					return err
-				}
-			}
-			return c.printGroup(g, changed)
+			return c.changeGroup(cmd.Context(), args[0], func(server *client.Client, g client.ClusterGroup) (client.Changed, error) {
+				return c.moveReplica(cmd.Context(), server, g, args[1], args[2], wait)
+			})
 		},
 	}
 	waitFlag(cmd, &wait)
 	return cmd
+}
+
+func (c *cli) moveReplica(ctx context.Context, server *client.Client, g client.ClusterGroup, from, to string, wait time.Duration) (client.Changed, error) {
+	c.say("a replica of %s, %s rows, moves from %s to %s", groupName(g), grouped(g.Rows), from, to)
+	if err := c.confirm("Move it?"); err != nil {
+		return client.Changed{}, err
+	}
+	changed, err := server.Move(ctx, g.ID, from, to)
+	if err != nil {
+		return client.Changed{}, fmt.Errorf("cannot move %s from %s to %s: %w", groupName(g), from, to, err)
+	}
+	if c.noWait {
+		return changed, nil
+	}
+	return changed, c.awaitMove(ctx, server, g, wait)
 }
 
 // awaitMove waits until a group's members are its target.

@@ -18,13 +18,13 @@ type keyspacesOutput struct {
 func (c *cli) keyspaceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyspace",
-		Short: "List, create and widen keyspaces",
+		Short: "List, create, widen and spread keyspaces",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("keyspace needs list, create or add-columns")
+			return usagef("keyspace needs list, create, add-columns or everywhere")
 		},
 	}
-	cmd.AddCommand(c.listCommand("keyspaces", listKeyspaces), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand())
+	cmd.AddCommand(c.listCommand("keyspaces", listKeyspaces), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand(), c.keyspaceEverywhereCommand())
 	return cmd
 }
 
@@ -80,14 +80,44 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 	}
 }
 
+func (c *cli) keyspaceEverywhereCommand() *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "everywhere NAME",
+		Short: "Have every node hold a replica of each shard of a keyspace, to read it by itself",
+		Long: `Have every node hold a replica of each shard of a keyspace, to read it by itself.
+
+Those that have no vote in a shard copy it and follow it: reads of it need no other
+node there, and each write goes to all nodes. It returns before they have copied it;
+countctl group list shows them as non-voters.`,
+		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
+		Args:    exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withServer(func(server *client.Client) error {
+				changed, err := server.SetEverywhere(cmd.Context(), args[0], !off)
+				if err != nil {
+					return fmt.Errorf("cannot say where keyspace %s is: %w", args[0], err)
+				}
+				return c.print(changed, func(t *table) { t.keyspaces([]client.Keyspace{changed}) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "have only the voters of each shard hold it again")
+	return cmd
+}
+
 // splitColumns takes both a b and a,b.
 func splitColumns(args []string) []string {
 	return strings.Split(strings.Join(args, ","), ",")
 }
 
 func (t *table) keyspaces(list []client.Keyspace) {
-	t.row("NAME", "KIND", "SHARDS", "COLUMNS")
+	t.row("NAME", "KIND", "SHARDS", "REPLICAS", "COLUMNS")
 	for _, k := range list {
-		t.row(k.Name, k.Kind, k.Shards, strings.Join(k.Columns, ","))
+		replicas := "voters"
+		if k.Everywhere || k.Kind == "board" {
+			replicas = "everywhere"
+		}
+		t.row(k.Name, k.Kind, k.Shards, replicas, strings.Join(k.Columns, ","))
 	}
 }

@@ -75,6 +75,13 @@ func (b *backend) AddColumns(ctx context.Context, name string, columns []string)
 	return nil, b.notYet()
 }
 
+func (b *backend) SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error) {
+	if n := b.node.Load(); n != nil {
+		return n.SetEverywhere(ctx, name, everywhere)
+	}
+	return nil, b.notYet()
+}
+
 // The calls below have a keyspace, so there is a node.
 
 func (b *backend) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {

@@ -18,6 +18,12 @@ const (
 	gcHeadroomBytes = 64 << 20
 	// gcTick is how often the goal follows the heap.
 	gcTick = time.Second
+	// restBytes is what a process allocates in a gcTick at most while it rests: a
+	// few times what timers and heartbeats take.
+	restBytes = 1 << 20
+	// restTicks is how long it rests before the room of the load before is given
+	// back to the system.
+	restTicks = 30
 )
 
 // tuneCollector sets the collector for a heap of tables, and keeps it so until
@@ -28,10 +34,14 @@ func tuneCollector() {
 		return
 	}
 	percent := 0
+	var rest rest
 	follow := func() {
-		if p := percentFor(liveBytes()); p != percent {
+		if p := percentFor(readBytes("/gc/heap/live:bytes")); p != percent {
 			percent = p
 			debug.SetGCPercent(percent)
+		}
+		if rest.begins(readBytes("/gc/heap/allocs:bytes")) {
+			debug.FreeOSMemory()
 		}
 	}
 	follow()
@@ -52,9 +62,32 @@ func percentFor(live uint64) int {
 	return percent
 }
 
-// liveBytes returns what the last cycle found alive.
-func liveBytes() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+// rest tells when a process has come to rest after a load. The runtime alone keeps
+// the room that it collected in, as much as the goal allows; without garbage it
+// needs none.
+type rest struct {
+	allocated uint64 // of all time, at the last tick
+	quiet     int    // ticks since the load, restTicks at most
+}
+
+// begins is called once a gcTick with the bytes that were allocated of all time, and
+// reports whether a rest begins.
+func (r *rest) begins(allocated uint64) bool {
+	loaded := allocated-r.allocated > restBytes
+	r.allocated = allocated
+	switch {
+	case loaded:
+		r.quiet = 0
+	case r.quiet < restTicks:
+		r.quiet++
+		return r.quiet == restTicks
+	}
+	return false
+}
+
+// readBytes returns a metric of the runtime that is a number of bytes.
+func readBytes(name string) uint64 {
+	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
 }

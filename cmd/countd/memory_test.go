@@ -16,7 +16,30 @@ func TestPercentFor(t *testing.T) {
 			t.Errorf("%d bytes live: room for %d bytes", live, room)
 		}
 	}
-	if liveBytes() > 1<<40 {
-		t.Errorf("%d bytes live", liveBytes())
+	if live := readBytes("/gc/heap/live:bytes"); live > 1<<40 {
+		t.Errorf("%d bytes live", live)
+	}
+}
+
+// Memory is given back once after each load, when little was allocated for long
+// enough.
+func TestRestBeginsOnceALoad(t *testing.T) {
+	var r rest
+	allocated := uint64(1 << 30)
+	r.begins(allocated)
+	for load := range 3 {
+		for tick := range 4 * restTicks {
+			allocated += restBytes
+			if got, want := r.begins(allocated), tick == restTicks-1; got != want {
+				t.Errorf("after load %d, tick %d: begins %t", load, tick, got)
+			}
+		}
+		for range restTicks / 2 { // a load with a pause that is too short
+			paused := r.begins(allocated)
+			allocated += restBytes + 1
+			if r.begins(allocated) || paused {
+				t.Errorf("rests within load %d", load+1)
+			}
+		}
 	}
 }

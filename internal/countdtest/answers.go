@@ -46,6 +46,8 @@ func (s *Server) operations(r *http.Request, body []byte) (int, any) {
 		return s.create(body)
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/columns"):
 		return s.addColumns(strings.Split(r.URL.Path, "/")[3], body)
+	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/everywhere"):
+		return s.setEverywhere(strings.Split(r.URL.Path, "/")[3], body)
 	}
 	return 404, refuse("not_found", "no such path", "")
 }
@@ -98,6 +100,19 @@ func (s *Server) addColumns(name string, body []byte) (int, any) {
 			k.Columns = append(k.Columns, c)
 		}
 	}
+	return 200, k
+}
+
+func (s *Server) setEverywhere(name string, body []byte) (int, any) {
+	var request struct{ Everywhere bool }
+	k := s.find(name)
+	if k == nil {
+		return 404, refuse("unknown_keyspace", "no keyspace "+name, "")
+	}
+	if err := strict(body, &request); err != nil {
+		return 400, refuse("invalid_argument", err.Error(), "")
+	}
+	k.Everywhere = request.Everywhere
 	return 200, k
 }
 

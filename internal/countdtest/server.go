@@ -61,6 +61,8 @@ type keyspace struct {
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
 	rows    map[uint64][]int64
+
+	Everywhere bool `json:"everywhere,omitempty"`
 }
 
 // New starts a server with the built-in keyspaces, which ends with the test.
@@ -69,8 +71,8 @@ func New(t testing.TB) *Server {
 	s.mu.clusterID = "test"
 	s.mu.producers, s.mu.keys, s.mu.forgotten = map[producerAt]*producer{}, map[keyAt]*keyed{}, map[producerAt]uint64{}
 	s.mu.keyspaces = []*keyspace{
-		{"posts", "counters", []string{"repost", "comment", "like", "view"}, 4, map[uint64][]int64{}},
-		{"users", "counters", []string{"posts", "followers", "following"}, 4, map[uint64][]int64{}},
+		{"posts", "counters", []string{"repost", "comment", "like", "view"}, 4, map[uint64][]int64{}, false},
+		{"users", "counters", []string{"posts", "followers", "following"}, 4, map[uint64][]int64{}, false},
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	s.SetCluster("n1")

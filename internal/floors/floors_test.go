@@ -22,7 +22,7 @@ const rule = `
 	unread: shard raftfsm engine
 	# Neighbours that do not know each other.
 	api: unread shard raftfsm engine
-	api/redis: shard raftfsm engine
+	api/redis: unread shard raftfsm engine
 	cluster: shard raftfsm engine
 	# The program joins them.
 	cmd/countd: api api/redis cluster shard raftfsm engine

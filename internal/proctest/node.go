@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -227,18 +228,25 @@ func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 // Log returns what the process of this life has written.
 func (n *Node) Log() string { return n.live.log.String() }
 
+// portsGiven counts the ports that were tried: none is given twice, since whoever
+// has one may not listen on it yet. Each process of tests begins somewhere else.
+var (
+	portsGiven atomic.Uint32
+	portsFrom  = rand.IntN(1 << 16)
+)
+
 // FreePorts returns count loopback addresses that nothing listens on. They lie
 // below the range that the system gives to outgoing connections, so that a node
 // finds its port free again after a restart.
 func FreePorts(t testing.TB, count int) []string {
 	t.Helper()
-	const low, high, triesMax = 15000, 32000, 1000
+	const low, high, triesMax = 15_000, 32_000, 1_000
 	var addrs []string
 	for range triesMax {
 		if len(addrs) == count {
 			return addrs
 		}
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(low+rand.IntN(high-low)))
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(low+(portsFrom+int(portsGiven.Add(1)))%(high-low)))
 		l, err := net.Listen("tcp", addr)
 		if err != nil || slices.Contains(addrs, addr) {
 			continue

@@ -178,7 +178,10 @@ func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Nod
 		t.Errorf("removed: %+v", out)
 	}
 	refusesCtl(t, at, 1, "there is no node "+gone.Name, "node", "undrain", gone.Name)
-	refusesCtl(t, gone, 1, "has removed it", "status")
+	eventually(t, "the node hears that it is removed", func() bool {
+		got := gone.Ctl("status")
+		return got.Code == 1 && strings.Contains(got.Stderr, "has removed it")
+	})
 	gone.Stop()
 	c.AwaitGone(placeTimeout, gone)
 	c.AwaitShares(placeTimeout, shardsOfAll, gone)

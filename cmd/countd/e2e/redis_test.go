@@ -98,6 +98,15 @@ func useGoRedis(t *testing.T, addr string, protocol, id int) {
 		counts, err := client.Do(ctx, "COUNTD.INCR", row+":view", 3, "KEY", row+"-key").Int64Slice()
 		equal(t, "COUNTD.INCR", counts, err, []int64{10})
 	}
+	for range 2 {
+		counts, err := client.Do(ctx, "COUNTD.UNREAD.INCR", id, "comment", 2, id, "at", 1, "KEY", row+"-unread").Int64Slice()
+		equal(t, "COUNTD.UNREAD.INCR", counts, err, []int64{2, 1})
+	}
+	poll, err := client.Do(ctx, "COUNTD.POLL", id, "CHANNELS", 1, "none").Result()
+	equal(t, "COUNTD.POLL", plain(poll), err, map[int]any{
+		2: []any{"unread", []any{"at", 1, "comment", 2, "like", 0, "dm", 0}, "notices", []any{"none", 0}, "dots", []any{}, "feed", 0},
+		3: map[string]any{"unread": map[string]any{"at": 1, "comment": 2, "like": 0, "dm": 0}, "notices": map[string]any{"none": 0}, "dots": map[string]any{}, "feed": 0},
+	}[protocol])
 	deleted, err := client.Del(ctx, row, row+":like").Result()
 	equal(t, "Del", deleted, err, 1)
 	info, err := client.Info(ctx, "server").Result()
@@ -233,6 +242,12 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 		count, err := clients[0].Do(t.Context(), "COUNTD.INCR", fmt.Sprintf("posts:%d:like", id), 0).Int64Slice()
 		equal(t, fmt.Sprintf("row %d", id), count, err, []int64{sessions * writes / rows})
 	}
+	count, err := clients[0].Do(t.Context(), "COUNTD.UNREAD.INCR", 7, "at", 0).Int64Slice()
+	equal(t, "a user's count", count, err, []int64{sessions})
+	seq, err := clients[0].Do(t.Context(), "COUNTD.NOTICE.PUBLISH", "news").Int()
+	equal(t, "the notice after them", seq, err, sessions+1)
+	unread, err := clients[0].Do(t.Context(), "COUNTD.FEED.UNREAD", 7).Int()
+	equal(t, "the feed", unread, err, sessions)
 }
 
 // sendSession reports whether each write of a session was answered.
@@ -245,6 +260,10 @@ func sendSession(t *testing.T, client *redis.Client, seq, writes, rows int) bool
 		for i := range writes {
 			p.Incr(ctx, fmt.Sprintf("posts:%d:like", i%rows))
 		}
+		p.Do(ctx, "COUNTD.FEED.FOLLOW", 7, 8)
+		p.Do(ctx, "COUNTD.UNREAD.INCR", 7, "at", 1)
+		p.Do(ctx, "COUNTD.NOTICE.PUBLISH", "news")
+		p.Do(ctx, "INCR", "users:8:posts")
 		p.Do(ctx, "COUNTD.SESSION", "END")
 		return nil
 	})

@@ -32,29 +32,44 @@ type stream struct {
 // ones where that file is not there: the first of them, unless whole.
 func higgs(t *testing.T, whole bool) *stream {
 	t.Helper()
-	packed, err := os.ReadFile(higgsSet)
-	var records [][]string
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		t.Logf("%s is not there: the events are made up", higgsSet)
-		records = madeUpEvents(streamWhole)
-	case err != nil:
-		t.Fatal(err)
-	default:
-		if records, err = csv.NewReader(bytes.NewReader(unpack(t, packed))).ReadAll(); err != nil {
-			t.Fatal(err)
-		}
-		records = records[1:]
-	}
-	if !whole {
-		records = records[:min(streamShort, len(records))]
-	}
+	records := higgsRecords(t, streamShort, whole)
 	s := &stream{file: filepath.Join(t.TempDir(), "events.csv.gz"), events: len(records), counts: map[uint64]rowCounts{}, seen: []uint64{0}}
 	for _, r := range records {
 		s.count(t, r[0], r[2])
 	}
 	s.write(t, records)
 	return s
+}
+
+// higgsRecords returns the same as records of item, t and event: the first so many,
+// unless whole.
+func higgsRecords(t *testing.T, short int, whole bool) [][]string {
+	t.Helper()
+	records, there := recordsOf(t, higgsSet)
+	if !there {
+		records = madeUpEvents(streamWhole)
+	}
+	if !whole {
+		records = records[:min(short, len(records))]
+	}
+	return records
+}
+
+// recordsOf returns the rows of a packed file of real data, if it is there.
+func recordsOf(t *testing.T, path string) (records [][]string, there bool) {
+	t.Helper()
+	packed, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Logf("%s is not there: what it holds is made up", path)
+		return nil, false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if records, err = csv.NewReader(bytes.NewReader(unpack(t, packed))).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	return records[1:], true
 }
 
 func (s *stream) count(t *testing.T, item, event string) {

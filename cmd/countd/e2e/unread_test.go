@@ -162,5 +162,5 @@ func TestClusterKeepsUnread(t *testing.T) {
 			t.Errorf("a poll through %s: %+v", n.URL, poll)
 		}
 	}
-	c.AwaitAgreement(30 * time.Second)
+	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
 }

@@ -58,6 +58,19 @@ func TestCountctlUnread(t *testing.T) {
 		}
 	}
 
+	for _, args := range []string{
+		"--op feed --dist each --ids 50 --requests 50 --followees 20 --authors 100", "--op seen --channels news --dist each --ids 50 --requests 50",
+		"--op clear --dots shop --dist each --ids 50 --requests 50", "--op publish --channels news --requests 3", "--op poll --channels news --dots shop --ids 50 --requests 100",
+		"--op polls --page 10 --channels news --dots shop --ids 50 --requests 10", "--keyspace unread --column at --op incr --ids 50 --requests 10",
+	} {
+		if table := n.MustCtl(append([]string{"--yes", "bench", "--concurrency", "4"}, strings.Fields(args)...)...); !strings.Contains(table, "P99.99") {
+			t.Errorf("countctl bench %s prints\n%s", args, table)
+		}
+	}
+	if ctl := n.Ctl("bench", "--op", "feed", "--requests", "1"); ctl.Code != 2 || !strings.Contains(ctl.Stderr, "--yes") {
+		t.Errorf("a bench that changes feeds exits %d: %s", ctl.Code, ctl.Stderr)
+	}
+
 	const poll = "poll 7 8 1000 --channels news --dots shop --consistency linearizable"
 	n.MustCtl("feed", "reset", "7", "2", "3")
 	n.MustCtl("incr", "--keyspace", "users", "3", "posts=+5")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"sync/atomic"
 )
 
 // Dist is how ids are chosen.
@@ -15,6 +16,7 @@ const (
 	Zipf    Dist = "zipf"    // few ids take most of the load
 	Uniform Dist = "uniform" // every id alike
 	Hot     Dist = "hot"     // one id takes all
+	Each    Dist = "each"    // every id once, in order, and then anew
 )
 
 // zipfSMax bounds the exponent: beyond it one id takes all, which is Hot.
@@ -31,8 +33,8 @@ type IDs struct {
 
 func (s *IDs) validate() error {
 	switch {
-	case s.Dist != Zipf && s.Dist != Uniform && s.Dist != Hot:
-		return fmt.Errorf("the distribution is one of zipf, uniform and hot, not %q", s.Dist)
+	case s.Dist != Zipf && s.Dist != Uniform && s.Dist != Hot && s.Dist != Each:
+		return fmt.Errorf("the distribution is one of zipf, uniform, hot and each, not %q", s.Dist)
 	case s.size() == 0:
 		return errors.New("a load needs at least one id")
 	case s.Dist == Zipf && !(s.ZipfS > 1 && s.ZipfS <= zipfSMax):
@@ -51,15 +53,16 @@ func (s *IDs) size() uint64 {
 // picker chooses ids for one worker.
 type picker struct {
 	set  *IDs
+	each *atomic.Uint64 // ids that all workers have taken, of Each
 	rand *rand.Rand
 	zipf *rand.Zipf // nil unless the distribution is Zipf
 	step uint64     // has no divisor in common with the size of the set
 }
 
 // newPicker starts a sequence of its own for each seed.
-func newPicker(set *IDs, seed uint64) *picker {
+func newPicker(set *IDs, each *atomic.Uint64, seed uint64) *picker {
 	const stream = 0x636f756e7464 // any constant: seeds tell sequences apart
-	p := &picker{set: set, rand: rand.New(rand.NewPCG(seed, stream)), step: coprimeStep(set.size())}
+	p := &picker{set: set, each: each, rand: rand.New(rand.NewPCG(seed, stream)), step: coprimeStep(set.size())}
 	if set.Dist == Zipf {
 		p.zipf = rand.NewZipf(p.rand, set.ZipfS, 1, set.size()-1)
 	}
@@ -75,11 +78,17 @@ func (p *picker) next() uint64 {
 		rank = p.zipf.Uint64()
 	case Uniform:
 		rank = p.rand.Uint64N(n)
+	case Each:
+		return p.set.at((p.each.Add(1) - 1) % n)
 	}
 	// Ranks are spread over the set, so that popular ids are not neighbours.
-	place := mulMod(rank, p.step, n)
-	if len(p.set.List) > 0 {
-		return p.set.List[place]
+	return p.set.at(mulMod(rank, p.step, n))
+}
+
+// at returns the id at a place of the set, from 0.
+func (s *IDs) at(place uint64) uint64 {
+	if len(s.List) > 0 {
+		return s.List[place]
 	}
 	return place + 1
 }

@@ -20,7 +20,9 @@ import (
 	"math"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +35,8 @@ const (
 	PageMax        = 1000      // ids of one read, the API's bound
 	BatchMax       = 10_000    // increments of one request, the API's bound
 	DeadlineMax    = time.Minute
+	PollMax        = 100  // users of one poll, the API's bound
+	FolloweesMax   = 2000 // of one feed; the API takes more
 )
 
 // Kind is what a request does.
@@ -44,12 +48,25 @@ const (
 	Page  Kind = "page"  // Config.Page rows in one request
 	Incr  Kind = "incr"  // Config.Batch increments in one request
 	Mixed Kind = "mixed" // pages and increments, Config.ReadShare of them pages
+
+	Poll    Kind = "poll"    // all that one user polls for, by GET
+	Polls   Kind = "polls"   // the same of Config.Page users in one request
+	Feed    Kind = "feed"    // one user follows others, drawn anew, and has seen their posts
+	Seen    Kind = "seen"    // one user has read the notices of Config.Channels' first
+	Clear   Kind = "clear"   // one user has seen the first of Config.Dots
+	Publish Kind = "publish" // a notice to that channel
 )
+
+var kinds = []Kind{Read, Page, Incr, Mixed, Poll, Polls, Feed, Seen, Clear, Publish}
+
+// OfUsers reports whether requests are about unread numbers, in whatever keyspace
+// these are, and not about rows of one.
+func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kinds, Poll) }
 
 // Config says what load to put where.
 type Config struct {
 	Addr        *url.URL
-	Keyspace    string
+	Keyspace    string // UnreadKeyspace for the kinds of which OfUsers holds
 	Column      string // that increments add 1 to
 	Op          Kind
 	Page        int           // ids of a page
@@ -61,6 +78,10 @@ type Config struct {
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
 	Duration    time.Duration // of the measured time; 0 for until Requests
 	Requests    int64         // in all; 0 for until Duration
+	Channels    []string      // that polls ask for
+	Dots        []string      // likewise
+	Followees   int           // of a feed, on average
+	Authors     uint64        // followees are drawn from 1 … Authors
 	IDs         IDs
 	Timeout     time.Duration // of one request, after which the client gives it up
 	Deadline    time.Duration // that the server is told of; 0 for its own default
@@ -74,9 +95,22 @@ type Config struct {
 // Validate checks the config. Run does it too; a caller that has yet to read
 // the ids may check the rest before.
 func (c *Config) Validate() error {
+	names := slices.Concat(c.Channels, c.Dots)
 	switch {
-	case c.Op != Read && c.Op != Page && c.Op != Incr && c.Op != Mixed:
-		return fmt.Errorf("the op is one of read, page, incr and mixed, not %q", c.Op)
+	case !slices.Contains(kinds, c.Op):
+		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
+	case c.Op == Polls && c.Page > PollMax:
+		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
+	case slices.ContainsFunc(names, needsEscape):
+		return fmt.Errorf("the name of a channel or dot is of a-z, 0-9 and _: one of %q is not", names)
+	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:
+		return fmt.Errorf("the op %s needs a channel", c.Op)
+	case c.Op == Clear && len(c.Dots) == 0:
+		return errors.New("the op clear needs a dot")
+	case c.Op == Feed && (c.Followees < 1 || c.Followees > FolloweesMax):
+		return fmt.Errorf("a user follows 1 to %d on average, not %d", FolloweesMax, c.Followees)
+	case c.Op == Feed && c.Authors < 1:
+		return errors.New("feeds need at least one author")
 	case c.Page < 1 || c.Page > PageMax:
 		return fmt.Errorf("a page has 1 to %d ids, not %d", PageMax, c.Page)
 	case c.Batch < 1 || c.Batch > BatchMax:
@@ -97,6 +131,19 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the deadline lies between 0 and %v, not at %v", DeadlineMax, c.Deadline)
 	}
 	return c.IDs.validate()
+}
+
+// needsEscape reports whether a channel or dot of a name that no server takes would
+// be something else in a URL, or in JSON.
+func needsEscape(name string) bool { return name == "" || url.QueryEscape(name) != name }
+
+// listed returns kinds with commas between.
+func listed(kinds []Kind) string {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = string(k)
+	}
+	return strings.Join(names, ", ")
 }
 
 // slots is how many requests the run has at most.
@@ -127,8 +174,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		defer memory.stop()
 	}
 	workers := make([]*worker, cfg.Concurrency)
+	var each atomic.Uint64
 	for i := range workers {
-		workers[i] = newWorker(&cfg, uint64(i))
+		workers[i] = newWorker(&cfg, &each, uint64(i))
 		defer workers[i].close()
 	}
 	if err := connect(workers); err != nil {

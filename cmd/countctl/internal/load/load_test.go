@@ -252,11 +252,12 @@ func TestPickers(t *testing.T) {
 		{"uniform", IDs{Dist: Uniform, N: n}, n, 0.001},
 		{"zipf", IDs{Dist: Zipf, N: n, ZipfS: 1.1}, n * 9 / 10, 0.18}, // 1/Σ k^-1.1
 		{"hot", IDs{Dist: Hot, N: n}, 1, 1},
+		{"each", IDs{Dist: Each, N: n}, n, 0.001},
 		{"one id", IDs{Dist: Zipf, N: 1, ZipfS: 2}, 1, 1},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPicker(&c.set, 1)
+			p := newPicker(&c.set, new(atomic.Uint64), 1)
 			seen := map[uint64]int{}
 			for range draws {
 				id := p.next()
@@ -297,7 +298,7 @@ func BenchmarkPrepare(b *testing.B) {
 		b.Run(string(op), func(b *testing.B) {
 			cfg := Config{Addr: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, Keyspace: "posts", Column: "like",
 				Op: op, Page: 20, Batch: 1, IDs: IDs{Dist: Zipf, N: 1 << 20, ZipfS: 1.1}}
-			w := newWorker(&cfg, 0)
+			w := newWorker(&cfg, new(atomic.Uint64), 0)
 			b.ReportAllocs()
 			for b.Loop() {
 				w.prepare()
@@ -307,11 +308,11 @@ func BenchmarkPrepare(b *testing.B) {
 }
 
 func TestPrepareDoesNotAllocate(t *testing.T) {
-	for _, op := range []Kind{Read, Page, Incr} {
+	for _, op := range []Kind{Read, Page, Incr, Poll, Polls, Seen} {
 		t.Run(string(op), func(t *testing.T) {
 			cfg := Config{Addr: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, Keyspace: "posts", Column: "like",
-				Op: op, Page: 20, Batch: 100, IDs: IDs{Dist: Zipf, N: math.MaxInt32, ZipfS: 1.1}}
-			w := newWorker(&cfg, 0)
+				Channels: []string{"news"}, Op: op, Page: 20, Batch: 100, IDs: IDs{Dist: Zipf, N: math.MaxInt32, ZipfS: 1.1}}
+			w := newWorker(&cfg, new(atomic.Uint64), 0)
 			w.prepare() // grows the buffers
 			for range 100 {
 				w.prepare()

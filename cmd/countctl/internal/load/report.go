@@ -12,7 +12,7 @@ type Report struct {
 	Dist        Dist    `json:"dist"`
 	IDs         uint64  `json:"ids"` // to choose from
 	Keyspace    string  `json:"keyspace"`
-	Page        int     `json:"page,omitempty"`  // ids of a page, where pages were read
+	Page        int     `json:"page,omitempty"`  // ids of a page or a poll, where there were any
 	Batch       int     `json:"batch,omitempty"` // increments of a request, where there were any
 	Concurrency int     `json:"concurrency"`     // requests in flight at most
 	Rate        float64 `json:"rate"`            // requests a second asked for; 0 for a closed loop
@@ -20,7 +20,7 @@ type Report struct {
 
 	Requests          int64            `json:"requests"` // that succeeded
 	RequestsPerSecond float64          `json:"requests_per_second"`
-	Ops               int64            `json:"ops"`        // rows read and increments done by them
+	Ops               int64            `json:"ops"`        // by them: rows read, increments done, users polled, followees, notices
 	Increments        int64            `json:"increments"` // of the ops
 	OpsPerSecond      float64          `json:"ops_per_second"`
 	Failed            int64            `json:"failed"`      // requests with an error or without an answer
@@ -48,18 +48,19 @@ type Report struct {
 
 // Percentiles are of latencies, in microseconds, right to within 1 %.
 type Percentiles struct {
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p99_9"`
-	Max  float64 `json:"max"`
-	Mean float64 `json:"mean"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	P999  float64 `json:"p99_9"`
+	P9999 float64 `json:"p99_99"`
+	Max   float64 `json:"max"`
+	Mean  float64 `json:"mean"`
 }
 
 func percentiles(h *hdrhistogram.Histogram) Percentiles {
 	us := func(ns float64) float64 { return ns / float64(time.Microsecond) }
 	at := func(p float64) float64 { return us(float64(h.ValueAtPercentile(p))) }
-	return Percentiles{at(50), at(90), at(99), at(99.9), us(float64(h.Max())), us(h.Mean())}
+	return Percentiles{at(50), at(90), at(99), at(99.9), at(99.99), us(float64(h.Max())), us(h.Mean())}
 }
 
 // newReport merges the workers' tallies of a run that began at clock.start.
@@ -78,12 +79,11 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 	}
 	r.add(reads)
 	r.add(writes)
-	r.Increments = writes.ops
-	if cfg.Op == Page || cfg.Op == Mixed {
+	if cfg.Op == Page || cfg.Op == Polls || cfg.Op == Mixed {
 		r.Page = cfg.Page
 	}
 	if cfg.Op == Incr || cfg.Op == Mixed {
-		r.Batch = cfg.Batch
+		r.Batch, r.Increments = cfg.Batch, writes.ops
 	}
 	if cfg.Op == Mixed {
 		read, incr := percentiles(reads.latency), percentiles(writes.latency)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -60,28 +61,34 @@ type worker struct {
 	late    *hdrhistogram.Histogram // of an open loop: from due to sent, when the worker was free in time
 	answers *hdrhistogram.Histogram // of an open loop: from sent to answered, of requests that succeeded
 
-	base []byte // URL of the keyspace
-	uri  []byte
-	body []byte
-	get  *fasthttp.Request // one row
-	page *fasthttp.Request
-	incr *fasthttp.Request
-	resp *fasthttp.Response
+	base   []byte // URL of the keyspace
+	member string // of an increment: what has the id
+	uri    []byte
+	body   []byte
+	get    *fasthttp.Request // one row
+	page   *fasthttp.Request
+	incr   *fasthttp.Request
+	user   userRequest
+	resp   *fasthttp.Response
 
 	once    bool    // increments are numbered
 	seq     uint64  // of the latest one
 	refusal refusal // the latest
 }
 
-func newWorker(cfg *Config, number uint64) *worker {
-	base := cfg.Addr.String() + "/v1/counters/" + cfg.Keyspace
+func newWorker(cfg *Config, each *atomic.Uint64, number uint64) *worker {
+	base, member := cfg.Addr.String()+"/v1/counters/"+cfg.Keyspace, "id"
+	if cfg.Keyspace == UnreadKeyspace {
+		base, member = cfg.Addr.String()+"/v1/unread", "user"
+	}
 	w := &worker{
-		cfg: cfg, ids: newPicker(&cfg.IDs, number), once: cfg.Once,
+		cfg: cfg, ids: newPicker(&cfg.IDs, each, number), once: cfg.Once,
 		reads: newTally(), writes: newTally(), late: newHistogram(), answers: newHistogram(),
-		base: []byte(base),
+		base: []byte(base), member: member,
 		get:  newRequest(http.MethodGet, base),
 		page: newRequest(http.MethodPost, base+"/get"),
 		incr: newRequest(http.MethodPost, base+"/incr"),
+		user: newUserRequest(cfg),
 		resp: &fasthttp.Response{},
 		http: newClient(cfg),
 	}
@@ -91,9 +98,10 @@ func newWorker(cfg *Config, number uint64) *worker {
 	if cfg.Consistency != "" {
 		w.get.Header.Set("consistency", cfg.Consistency)
 		w.page.Header.Set("consistency", cfg.Consistency)
+		w.user.Header.Set("consistency", cfg.Consistency)
 	}
 	if cfg.Deadline > 0 {
-		for _, r := range []*fasthttp.Request{w.get, w.page, w.incr} {
+		for _, r := range []*fasthttp.Request{w.get, w.page, w.incr, w.user.Request} {
 			r.Header.Set("Countd-Timeout", cfg.Deadline.String())
 		}
 	}
@@ -143,7 +151,7 @@ func hostPort(cfg *Config) string {
 
 // connect opens the connection by a read that is not measured.
 func (w *worker) connect() error {
-	w.prepareRead()
+	w.prepareRead(w.cfg.IDs.at(0))
 	if err := w.http.Do(w.get, w.resp); err != nil {
 		return fmt.Errorf("cannot reach %s: %w", w.cfg.Addr, err)
 	}
@@ -190,33 +198,40 @@ func (w *worker) prepare() (*fasthttp.Request, *tally, int64) {
 	}
 	switch op {
 	case Read:
-		w.prepareRead()
+		w.prepareRead(w.ids.next())
 		return w.get, w.reads, 1
 	case Page:
 		w.preparePage()
 		return w.page, w.reads, int64(w.cfg.Page)
+	case Poll, Polls, Feed, Seen, Clear, Publish:
+		return w.prepareUser()
 	}
 	w.prepareIncr()
 	return w.incr, w.writes, int64(w.cfg.Batch)
 }
 
-func (w *worker) prepareRead() {
+func (w *worker) prepareRead(id uint64) {
 	w.uri = append(w.uri[:0], w.base...)
 	w.uri = append(w.uri, '/')
-	w.uri = strconv.AppendUint(w.uri, w.ids.next(), 10)
+	w.uri = strconv.AppendUint(w.uri, id, 10)
 	w.get.SetRequestURIBytes(w.uri)
 }
 
 func (w *worker) preparePage() {
-	b := append(w.body[:0], `{"ids":[`...)
+	w.body = append(w.appendIDs(append(w.body[:0], `{"ids":`...)), '}')
+	w.page.SetBodyRaw(w.body)
+}
+
+// appendIDs appends a list of a page's ids.
+func (w *worker) appendIDs(b []byte) []byte {
+	b = append(b, '[')
 	for i := range w.cfg.Page {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = appendID(b, w.ids.next())
 	}
-	w.body = append(b, "]}"...)
-	w.page.SetBodyRaw(w.body)
+	return append(b, ']')
 }
 
 func (w *worker) prepareIncr() {
@@ -229,7 +244,7 @@ func (w *worker) prepareIncr() {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, `{"id":`...)
+		b = append(append(append(b, `{"`...), w.member...), `":`...)
 		b = appendID(b, w.ids.next())
 		b = append(b, `,"add":{"`...)
 		b = append(b, w.cfg.Column...)

@@ -3,20 +3,12 @@ package redisimport
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"slices"
 
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
-const (
-	stateVersion = 1
-	// stateBytesMax bounds what is read of a progress file.
-	stateBytesMax = 1 << 20
-)
+const stateVersion = 1
 
 // ErrBadState is returned for a progress file that this program did not write.
 var ErrBadState = errors.New("not a progress file of countctl import redis://")
@@ -72,22 +64,7 @@ func (s *State) add(p *page) {
 
 // ReadState reads a progress file; found is false when there is none.
 func ReadState(path string) (s State, found bool, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return State{}, false, nil
-	}
-	if err != nil {
-		return State{}, false, fmt.Errorf("cannot read the progress file: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, stateBytesMax))
-	if err != nil {
-		return State{}, false, fmt.Errorf("cannot read the progress file: %w", err)
-	}
-	if s, err = decodeState(text); err != nil {
-		return State{}, false, fmt.Errorf("cannot read %s: %w", path, err)
-	}
-	return s, true, nil
+	return progressfile.Read(path, decodeState)
 }
 
 func decodeState(text []byte) (State, error) {
@@ -103,13 +80,4 @@ func decodeState(text []byte) (State, error) {
 }
 
 // write replaces the progress file.
-func (s State) write(path string) error {
-	text, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := atomicfile.WriteFile(path, append(text, '\n')); err != nil {
-		return fmt.Errorf("cannot write the progress file: %w", err)
-	}
-	return nil
-}
+func (s State) write(path string) error { return progressfile.Write(path, s) }

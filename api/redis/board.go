@@ -1,0 +1,259 @@
+package redis
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
+)
+
+// boardCommands are about notices and dots, which are everybody's, and where users
+// stand in them.
+func boardCommands() []command {
+	const group = "countd"
+	return []command{
+		{"countd.notice.publish", -2, joins | writes, noKeys, group, "one more notice in a channel, for everybody", (*conn).publish, nil},
+		{"countd.notice.retract", -3, joins | writes, noKeys, group, "takes a notice back", (*conn).retract, nil},
+		{"countd.notice.get", -3, joins, noKeys, group, "where a user stands in a channel", (*conn).notices, nil},
+		{"countd.notice.read", -3, joins | writes, noKeys, group, "moves a user on in a channel", (*conn).readNotices, nil},
+		{"countd.notice.list", 1, joins, noKeys, group, "the channels", (*conn).listChannels, nil},
+		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a red dot to everybody", (*conn).fire, nil},
+		{"countd.dot.set", -4, joins | writes, noKeys, group, "says whether new users see a dot", (*conn).setDot, nil},
+		{"countd.dot.get", 3, joins, noKeys, group, "whether a user sees a dot", (*conn).showDot, nil},
+		{"countd.dot.clear", -3, joins | writes, noKeys, group, "hides a dot from a user", (*conn).clearDot, nil},
+		{"countd.dot.list", 1, joins, noKeys, group, "the dots", (*conn).listDots, nil},
+	}
+}
+
+// nameOf reads the name of a channel or dot.
+func nameOf(field string, text []byte) (string, error) {
+	if !unread.ValidName(text) {
+		return "", fieldError(field, unread.NameRule)
+	}
+	return string(text), nil
+}
+
+// nameAndUser reads what most commands begin with.
+func nameAndUser(field string, args [][]byte) (name string, user uint64, err error) {
+	if name, err = nameOf(field, args[1]); err == nil {
+		user, err = userOf(args[2])
+	}
+	return name, user, err
+}
+
+func (c *conn) publish(args [][]byte) { c.countUp(args, "channel", (*unread.Numbers).Publish) }
+func (c *conn) fire(args [][]byte)    { c.countUp(args, "dot", (*unread.Numbers).Fire) }
+
+// countUp plans one more of what is everybody's, answered by how many there are.
+func (c *conn) countUp(args [][]byte, field string, do func(*unread.Numbers, string, *shard.Write) (int64, error)) {
+	b := c.batch
+	name, err := nameOf(field, args[1])
+	if err == nil {
+		err = options(args, 2, b.keyOption(args))
+	}
+	if b.failed(err) {
+		return
+	}
+	var n int64
+	b.change(call{
+		about: subject{name: name},
+		write: func(w *shard.Write) (err error) {
+			n, err = do(c.server.unread, name, w)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, n) },
+	})
+}
+
+func (c *conn) retract(args [][]byte) {
+	b := c.batch
+	name, err := nameOf("channel", args[1])
+	seq := int64(0)
+	if err == nil {
+		seq, err = numberOf("seq", args[2])
+	}
+	if err == nil {
+		err = options(args, 3, b.keyOption(args))
+	}
+	if b.failed(err) {
+		return
+	}
+	b.change(call{
+		about: subject{name: name},
+		write: func(w *shard.Write) error { return c.server.unread.Retract(name, seq, w) },
+		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, seq) },
+	})
+}
+
+func (c *conn) notices(args [][]byte) {
+	b := c.batch
+	name, user, err := nameAndUser("channel", args)
+	since := unread.Stand{Behind: untold}
+	if err == nil {
+		err = options(args, 3, numberOption("since", &since.Behind))
+	}
+	if b.failed(err) {
+		return
+	}
+	since.Known = since.Behind != untold
+	var n unread.Notices
+	b.read(1, call{
+		read: func(opt *shard.ReadOptions) (err error) {
+			n, err = c.server.unread.Notices(name, user, since, opt)
+			return err
+		},
+		reply: func(dst []byte, resp3 bool) []byte { return appendNotices(dst, n, resp3) },
+	})
+}
+
+// untold is no number of a notice.
+const untold = -1
+
+func (c *conn) readNotices(args [][]byte) {
+	b := c.batch
+	name, user, err := nameAndUser("channel", args)
+	upTo, since := int64(untold), int64(untold)
+	if err == nil {
+		err = options(args, 3, numberOption("upto", &upTo), numberOption("since", &since), b.keyOption(args))
+	}
+	if err == nil && upTo != untold && since != untold {
+		err = fieldError("since", "a read goes up to a notice or begins behind one, not both")
+	}
+	if b.failed(err) {
+		return
+	}
+	var n unread.Notices
+	b.change(call{
+		about: subject{true, user, name},
+		write: func(w *shard.Write) (err error) {
+			switch {
+			case since != untold:
+				n, err = c.server.unread.BeginNotices(name, user, since, w)
+			case upTo != untold:
+				n, err = c.server.unread.ReadNotices(name, user, &upTo, w)
+			default:
+				n, err = c.server.unread.ReadNotices(name, user, nil, w)
+			}
+			return err
+		},
+		reply: func(dst []byte, resp3 bool) []byte { return appendNotices(dst, n, resp3) },
+	})
+}
+
+func appendNotices(dst []byte, n unread.Notices, resp3 bool) []byte {
+	dst = appendMap(dst, 3, resp3)
+	dst = appendInt(appendBulk(dst, "unread"), n.Unread)
+	dst = appendBulk(dst, "last_read")
+	if n.Seen {
+		dst = appendInt(dst, n.LastRead)
+	} else {
+		dst = appendNull(dst, resp3)
+	}
+	return appendInt(appendBulk(dst, "latest"), n.Latest)
+}
+
+func (c *conn) setDot(args [][]byte) {
+	b := c.batch
+	name, err := nameOf("dot", args[1])
+	told, newUsers := false, false
+	if err == nil {
+		err = options(args, 2, b.keyOption(args), option{"newusers", func(values [][]byte) (int, error) {
+			if len(values) == 0 || string(values[0]) != "0" && string(values[0]) != "1" {
+				return 0, fieldError("newusers", "neither 0 nor 1")
+			}
+			told, newUsers = true, string(values[0]) == "1"
+			return 1, nil
+		}})
+	}
+	if err == nil && !told {
+		err = fieldError("newusers", "missing")
+	}
+	if b.failed(err) {
+		return
+	}
+	var fired int64
+	b.change(call{
+		about: subject{name: name},
+		write: func(w *shard.Write) (err error) {
+			fired, err = c.server.unread.SetDot(name, newUsers, w)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, fired) },
+	})
+}
+
+func (c *conn) showDot(args [][]byte) {
+	b := c.batch
+	name, user, err := nameAndUser("dot", args)
+	if b.failed(err) {
+		return
+	}
+	var shows bool
+	b.read(1, call{
+		read: func(opt *shard.ReadOptions) (err error) {
+			shows, err = c.server.unread.Shows(name, user, opt)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, shows) },
+	})
+}
+
+func (c *conn) clearDot(args [][]byte) {
+	b := c.batch
+	name, user, err := nameAndUser("dot", args)
+	if err == nil {
+		err = options(args, 3, b.keyOption(args))
+	}
+	if b.failed(err) {
+		return
+	}
+	var shows bool
+	b.change(call{
+		about: subject{true, user, name},
+		write: func(w *shard.Write) (err error) {
+			shows, err = c.server.unread.ClearDot(name, user, w)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, shows) },
+	})
+}
+
+// readBoard plans a reply of all that is everybody's.
+func (b *batch) readBoard(reply func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte) {
+	var board *raftfsm.BoardView
+	b.read(1, call{
+		read: func(opt *shard.ReadOptions) (err error) {
+			board, err = b.conn.server.unread.Board(opt)
+			return err
+		},
+		reply: func(dst []byte, resp3 bool) []byte { return reply(dst, board, resp3) },
+	})
+}
+
+func (c *conn) listChannels([][]byte) {
+	c.batch.readBoard(func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
+		dst = appendMap(dst, len(board.Channels), resp3)
+		for _, name := range slices.Sorted(maps.Keys(board.Channels)) {
+			channel := board.Channels[name]
+			dst = appendMap(appendBulk(dst, name), 2, resp3)
+			dst = appendInt(appendBulk(dst, "latest"), channel.Latest)
+			dst = appendInt(appendBulk(dst, "retracted"), channel.Latest-channel.Unread(0))
+		}
+		return dst
+	})
+}
+
+func (c *conn) listDots([][]byte) {
+	c.batch.readBoard(func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
+		dst = appendMap(dst, len(board.Dots), resp3)
+		for _, name := range slices.Sorted(maps.Keys(board.Dots)) {
+			dot := board.Dots[name]
+			dst = appendMap(appendBulk(dst, name), 2, resp3)
+			dst = appendInt(appendBulk(dst, "fired"), dot.Fired)
+			dst = appendTruth(appendBulk(dst, "new_users"), dot.NewUsers)
+		}
+		return dst
+	})
+}

@@ -1,0 +1,127 @@
+package redis
+
+import (
+	"fmt"
+
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
+)
+
+// feedCommands are about what is new of those whom a user follows.
+func feedCommands() []command {
+	const group = "countd"
+	change := func(do feedChange) func(*conn, [][]byte) {
+		return func(c *conn, args [][]byte) { c.changeFeed(args, do) }
+	}
+	return []command{
+		{"countd.feed.reset", -2, joins | writes, noKeys, group, "a user has seen all posts there are", (*conn).resetFeed, nil},
+		{"countd.feed.follow", -3, joins | writes, noKeys, group, "adds followees with the posts of now", change((*unread.Numbers).Follow), nil},
+		{"countd.feed.unfollow", -3, joins | writes, noKeys, group, "takes followees away with their unread posts", change((*unread.Numbers).Unfollow), nil},
+		{"countd.feed.read", -3, joins | writes, noKeys, group, "a user has seen all posts of some followees", change((*unread.Numbers).ReadFeed), nil},
+		{"countd.feed.unread", -2, joins, noKeys, group, "how many posts a user has not seen", (*conn).feedUnread, nil},
+	}
+}
+
+type feedChange func(n *unread.Numbers, user uint64, followees []uint64, w *shard.Write) (unread.Feed, error)
+
+// followees reads ids.
+func followees(texts [][]byte) ([]uint64, error) {
+	if len(texts) > unread.FolloweesMax {
+		return nil, fieldError("followees", fmt.Sprintf("more than %d", unread.FolloweesMax))
+	}
+	ids := make([]uint64, len(texts))
+	for i, text := range texts {
+		var err error
+		if ids[i], err = idOf(fmt.Sprintf("followees[%d]", i), text); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// changeFeed reads a user, followees and perhaps a key.
+func (c *conn) changeFeed(args [][]byte, do feedChange) {
+	b := c.batch
+	user, err := userOf(args[1])
+	if err == nil {
+		args, err = b.keyAtEnd(args, 3)
+	}
+	var authors []uint64
+	if err == nil {
+		authors, err = followees(args[2:])
+	}
+	if b.failed(err) {
+		return
+	}
+	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return do(c.server.unread, user, authors, w) })
+}
+
+// resetFeed reads a user and perhaps FOLLOWEES, which may be none: without the word
+// they stay those that there are.
+func (c *conn) resetFeed(args [][]byte) {
+	b := c.batch
+	user, err := userOf(args[1])
+	var authors []uint64
+	if err == nil {
+		err = options(args, 2, b.keyOption(args), listOption("followees", unread.FolloweesMax, 1, func(texts [][]byte) (err error) {
+			authors, err = followees(texts)
+			return err
+		}))
+	}
+	if b.failed(err) {
+		return
+	}
+	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return c.server.unread.ResetFeed(user, authors, w) })
+}
+
+// writeFeed plans a write to a user's feed, answered by what is new then.
+func (b *batch) writeFeed(user uint64, write func(w *shard.Write) (unread.Feed, error)) {
+	var f unread.Feed
+	b.pending += feedRows
+	b.change(call{
+		about: subject{users: true, user: user},
+		write: func(w *shard.Write) (err error) {
+			f, err = write(w)
+			return err
+		},
+		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, f.Unread) },
+	})
+}
+
+// feedUnread answers the sum, or with DETAIL each followee's too.
+func (c *conn) feedUnread(args [][]byte) {
+	b := c.batch
+	user, err := userOf(args[1])
+	detail := false
+	if err == nil {
+		err = options(args, 2, option{"detail", func([][]byte) (int, error) {
+			detail = true
+			return 0, nil
+		}})
+	}
+	if b.failed(err) {
+		return
+	}
+	var f unread.Feed
+	b.read(feedRows, call{
+		read: func(opt *shard.ReadOptions) (err error) {
+			f, err = c.server.unread.Feed(user, opt)
+			return err
+		},
+		reply: func(dst []byte, resp3 bool) []byte {
+			if !detail {
+				return appendInt(dst, f.Unread)
+			}
+			return appendFeed(dst, &f, resp3)
+		},
+	})
+}
+
+func appendFeed(dst []byte, f *unread.Feed, resp3 bool) []byte {
+	dst = appendInt(appendBulk(appendMap(dst, 2, resp3), "unread"), f.Unread)
+	dst = appendMap(appendBulk(dst, "followees"), len(f.Detail), resp3)
+	for _, followee := range f.Detail {
+		dst = appendInt(appendBulk(dst, formatUint(followee.ID)), followee.Unread)
+	}
+	return dst
+}

@@ -1,0 +1,185 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/unread"
+)
+
+func pollCommands() []command {
+	const group = "countd"
+	return []command{
+		{"countd.poll", -2, joins, noKeys, group, "all that a user polls for", (*conn).poll, nil},
+		{"countd.mpoll", -2, joins, noKeys, group, "all that each of several users polls for", (*conn).mpoll, nil},
+	}
+}
+
+// pollCall is the polls of a pipeline that ask for the same channels and dots: they
+// are one poll.
+type pollCall struct {
+	poll unread.Poll
+	err  error
+}
+
+// polled is a user of a poll.
+type polled struct{ poll, user int }
+
+// until is by when a poll is to be answered. One of several users leaves the half of
+// the time for each of them alone, should it fail.
+func (q *pollCall) until(deadline time.Time) time.Time {
+	if len(q.poll.Users) == 1 {
+		return deadline
+	}
+	return deadline.Add(-time.Until(deadline) / 2)
+}
+
+// pollAlone adds a poll of each user of those polls of several that failed: users
+// share no trouble. It returns what it added.
+func (q *calls) pollAlone() []pollCall {
+	n := len(q.polls)
+	for i, a := range q.polled {
+		if together := &q.polls[a.poll]; together.err != nil && len(together.poll.Users) > 1 {
+			q.polled[i] = polled{len(q.polls), 0}
+			q.polls = append(q.polls, pollCall{poll: unread.Poll{
+				Users:    []uint64{together.poll.Users[a.user]},
+				Channels: slices.Clone(together.poll.Channels),
+				Dots:     slices.Clone(together.poll.Dots),
+			}})
+		}
+	}
+	return q.polls[n:]
+}
+
+func (c *conn) poll(args [][]byte) { c.batch.poll(args, 2, replyPoll) }
+
+func (c *conn) mpoll(args [][]byte) {
+	users := 1
+	for users < len(args) && len(args[users]) > 0 && args[users][0] >= '0' && args[users][0] <= '9' {
+		users++
+	}
+	if users-1 > unread.PollUsersMax {
+		c.batch.fail(fieldError("users", fmt.Sprintf("more than %d", unread.PollUsersMax)).Error())
+		return
+	}
+	c.batch.poll(args, max(users, 2), replyPolls)
+}
+
+// poll plans a poll of the users among the first arguments.
+func (b *batch) poll(args [][]byte, first int, kind replyKind) {
+	q := b.calls.nextPoll()
+	if err := b.readPoll(&q.poll, args, first); b.failed(err) {
+		b.calls.polls = b.calls.polls[:len(b.calls.polls)-1]
+		return
+	}
+	at := b.calls.mergePolls()
+	p := &b.calls.polls[at].poll
+	from := len(b.calls.polled)
+	for i := range first - 1 {
+		b.calls.polled = append(b.calls.polled, polled{at, len(p.Users) - (first - 1) + i})
+	}
+	b.replies = append(b.replies, reply{kind: kind, from: from, to: len(b.calls.polled)})
+	b.pending += feedRows * (first - 1)
+}
+
+// readPoll reads users, and CHANNELS and DOTS.
+func (b *batch) readPoll(p *unread.Poll, args [][]byte, first int) error {
+	for _, text := range args[1:first] {
+		user, err := userOf(text)
+		if err != nil {
+			return err
+		}
+		p.Users = append(p.Users, user)
+	}
+	return options(args, first,
+		listOption("channels", unread.NamesMax, 1, func(names [][]byte) (err error) {
+			p.Channels, err = namesInto(p.Channels, "channels", names)
+			return err
+		}),
+		listOption("dots", unread.NamesMax, 1, func(names [][]byte) (err error) {
+			p.Dots, err = namesInto(p.Dots, "dots", names)
+			return err
+		}))
+}
+
+// namesInto appends names to none. What the memory held before is used again where it
+// is the same: polls ask for the same again and again.
+func namesInto(none []string, field string, names [][]byte) ([]string, error) {
+	before := none[:cap(none)]
+	for i, name := range names {
+		if problem := unread.NameProblem(none, name); problem != "" {
+			return none, fieldError(field, shown(name)+": "+problem)
+		}
+		if i < len(before) && before[i] == string(name) {
+			none = before[:i+1]
+		} else {
+			none = append(none, string(name))
+		}
+	}
+	return none, nil
+}
+
+// nextPoll adds a poll, in the memory of an earlier one if there is some.
+func (q *calls) nextPoll() *pollCall {
+	if n := len(q.polls); n < cap(q.polls) {
+		q.polls = q.polls[:n+1]
+	} else {
+		q.polls = append(q.polls, pollCall{})
+	}
+	next := &q.polls[len(q.polls)-1]
+	p := &next.poll
+	p.Users, p.Channels, p.Dots, next.err = p.Users[:0], p.Channels[:0], p.Dots[:0], nil
+	return next
+}
+
+// mergePolls makes the last poll part of the one before if that asks for the same. It
+// returns which poll has its users last.
+func (q *calls) mergePolls() int {
+	last := len(q.polls) - 1
+	if last == 0 {
+		return 0
+	}
+	p, before := &q.polls[last].poll, &q.polls[last-1].poll
+	if len(before.Users)+len(p.Users) > unread.PollUsersMax || !slices.Equal(p.Channels, before.Channels) || !slices.Equal(p.Dots, before.Dots) {
+		return last
+	}
+	before.Users = append(before.Users, p.Users...)
+	q.polls = q.polls[:last]
+	return last - 1
+}
+
+// appendPolls appends the reply of users of polls.
+func (b *batch) appendPolls(dst []byte, r *reply) []byte {
+	asked := b.calls.polled[r.from:r.to]
+	for _, a := range asked {
+		if err := b.calls.polls[a.poll].err; err != nil {
+			return b.appendFailure(dst, err)
+		}
+	}
+	if r.kind == replyPolls {
+		dst = appendArray(dst, len(asked))
+	}
+	for _, a := range asked {
+		dst = appendPoll(dst, &b.calls.polls[a.poll].poll, a.user, b.conn.resp3)
+	}
+	return dst
+}
+
+// appendPoll appends what user i polls for.
+func appendPoll(dst []byte, p *unread.Poll, i int, resp3 bool) []byte {
+	dst = appendMap(dst, 4, resp3)
+	dst = appendMap(appendBulk(dst, "unread"), len(p.Columns), resp3)
+	for n, name := range p.Columns {
+		dst = appendInt(appendBulk(dst, name), p.Counts[i*len(p.Columns)+n])
+	}
+	dst = appendMap(appendBulk(dst, "notices"), len(p.Channels), resp3)
+	for n, name := range p.Channels {
+		dst = appendInt(appendBulk(dst, name), p.Notices[i*len(p.Channels)+n])
+	}
+	dst = appendMap(appendBulk(dst, "dots"), len(p.Dots), resp3)
+	for n, name := range p.Dots {
+		dst = appendTruth(appendBulk(dst, name), p.Shown[i*len(p.Dots)+n])
+	}
+	return appendInt(appendBulk(dst, "feed"), p.Feeds[i])
+}

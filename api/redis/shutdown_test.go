@@ -1,0 +1,75 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Shutdown answers what was read, and closes idle connections at once.
+func TestShutdown(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	idle, busy := dial(t, s), dial(t, s)
+	idle.want("PING", "+PONG")
+	busy.send("INCR posts:1:like")
+	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(context.Background()) }() // ends with the write
+	idle.ended()
+	close(n.hold)
+	if got := busy.reply(); got != "1" {
+		t.Errorf("the write is answered %s", got)
+	}
+	busy.ended()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Shutdown does not wait past its context for connections, only for what the
+// backend holds.
+func TestShutdownCutsOff(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	busy := dial(t, s)
+	busy.send("INCR posts:1:like")
+	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(ctx) }() // ends with the write
+	<-ctx.Done()
+	if _, err := busy.in.ReadByte(); err == nil {
+		t.Error("the connection was not cut off")
+	}
+	close(n.hold)
+	if err := <-done; err == nil {
+		t.Error("no error")
+	}
+}
+
+// A connection that is cut off does not begin what it has read and not executed.
+func TestShutdownCutsPipelinesShort(t *testing.T) {
+	n := newFakeNode()
+	n.hold = make(chan struct{})
+	s := serve(t, n, nil)
+	busy := dial(t, s)
+	busy.send(slices.Repeat([]string{"INCR posts:1:like", "READONLY"}, 50)...)
+	until(t, "the first write is under way", func() bool { return n.writes.Load() == 1 })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Shutdown(ctx) }() // ends with the write
+	busy.ended()
+	close(n.hold)
+	if err := <-done; err == nil {
+		t.Error("no error")
+	}
+	if writes := n.writes.Load(); writes != 1 {
+		t.Errorf("%d writes", writes)
+	}
+}

@@ -1,0 +1,59 @@
+package redis
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// waveMax bounds the calls of one connection that go side by side, each with a
+	// goroutine of its own.
+	waveMax = 256
+	// lanesMax bounds those goroutines of all connections together. Each takes some
+	// 7 KiB while it waits for a write. A connection may have a share of what is left,
+	// waveMax where all are: a few are not to have the others wait in line.
+	lanesMax = 16 << 10
+)
+
+// sideBySide calls do for each of n numbers and returns when all calls have: on the
+// goroutine of the caller, and on as many more as there may be, which without any
+// still has them done. A panic of one becomes the caller's.
+func (s *Server) sideBySide(n int, do func(i int)) {
+	if n == 1 {
+		do(0)
+		return
+	}
+	var next atomic.Int64
+	var failed atomic.Pointer[panicked]
+	work := func() { // ends with the last number
+		defer func() {
+			if cause := recover(); cause != nil {
+				failed.Store(&panicked{cause, debug.Stack()})
+			}
+		}()
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(i)
+		}
+	}
+	more := s.lanes.takeUpTo(min(n, waveMax)-1, lanesMax/waveMax)
+	var all sync.WaitGroup
+	for range more {
+		all.Go(work)
+	}
+	work()
+	all.Wait()
+	s.lanes.give(more)
+	if p := failed.Load(); p != nil {
+		panic(p)
+	}
+}
+
+// panicked is a panic of another goroutine, with that one's stack.
+type panicked struct {
+	cause any
+	stack []byte
+}
+
+func (p *panicked) String() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }

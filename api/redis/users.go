@@ -1,0 +1,151 @@
+package redis
+
+import (
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/unread"
+)
+
+// userCommands are about the counts of users, which are rows as others: they are
+// planned, and share reads and writes, as commands with keys do.
+func userCommands() []command {
+	const group = "countd"
+	return []command{
+		{"countd.unread.get", 2, keyed, noKeys, group, "what a user has not seen, by column", (*conn).unreadGet, nil},
+		{"countd.unread.incr", -4, keyed | writes, noKeys, group, "adds to what users have not seen", (*conn).unreadIncr, nil},
+		{"countd.unread.reset", -5, keyed | writes, noKeys, group, "takes away what a user has seen", (*conn).unreadReset, nil},
+	}
+}
+
+const errNoUnread = argumentError("no such keyspace: the cluster version is too low for unread numbers")
+
+// unreadTable returns the table of the users' counts.
+func (b *batch) unreadTable() (*table, error) {
+	for _, t := range b.tables {
+		if t.ks.Kind == shard.KindUnread {
+			return t, nil
+		}
+	}
+	t := b.newTable(shard.KeyspaceUnread, shard.KindUnread)
+	switch {
+	case t != nil:
+		return t, nil
+	case len(b.conn.server.cfg.Backend.Keyspaces()) == 0:
+		return nil, errNoKeyspaces
+	}
+	return nil, errNoUnread
+}
+
+// unreadRow reads a user, whose row it returns.
+func (b *batch) unreadRow(user []byte) (key, error) {
+	t, err := b.unreadTable()
+	if err != nil {
+		return key{}, err
+	}
+	id, err := userOf(user)
+	return key{t, id, wholeRow}, err
+}
+
+func (c *conn) unreadGet(args [][]byte) {
+	b := c.batch
+	k, err := b.unreadRow(args[1])
+	if b.failed(err) {
+		return
+	}
+	from := len(b.cells)
+	b.look(k)
+	b.answer(replyRow, from)
+}
+
+// unreadIncr reads users, columns and deltas by turns, and adds each by itself.
+func (c *conn) unreadIncr(args [][]byte) {
+	b := c.batch
+	var err error
+	if len(args)%3 == 0 { // three fit in without
+		if args, err = b.keyAtEnd(args, 4); b.failed(err) {
+			return
+		}
+	}
+	adds := args[1:]
+	if len(adds)%3 != 0 {
+		b.fail(wrongArity("countd.unread.incr"))
+		return
+	}
+	keys, err := b.readKeysOf(adds, 3, func(b *batch, words [][]byte) (key, error) {
+		k, err := b.unreadRow(words[0])
+		if err == nil {
+			k.column, err = k.field(words[1])
+		}
+		return k, err
+	})
+	if b.failed(err) {
+		return
+	}
+	values, err := b.readValues(adds, 3)
+	if b.failed(err) {
+		return
+	}
+	b.addAll(keys, values)
+}
+
+// unreadReset takes COLUMNS, or what was SEEN of each.
+func (c *conn) unreadReset(args [][]byte) {
+	b := c.batch
+	k, err := b.unreadRow(args[1])
+	if b.failed(err) {
+		return
+	}
+	cells, columns, seen := make([]engine.Cell, 0, 2*engine.ColumnsMax), false, false
+	err = options(args, 2,
+		listOption("columns", engine.ColumnsMax, 1, func(names [][]byte) (err error) {
+			columns = true
+			cells, err = k.resetCells(cells, names, 1)
+			return err
+		}),
+		listOption("seen", engine.ColumnsMax, 2, func(pairs [][]byte) (err error) {
+			seen = true
+			cells, err = k.resetCells(cells, pairs, 2)
+			return err
+		}),
+		b.keyOption(args))
+	if err == nil && columns == seen {
+		err = fieldError("seen", "a reset has COLUMNS or what was SEEN, one of both")
+	}
+	if b.failed(err) {
+		return
+	}
+	ops, _ := unread.ResetOps(k.id, cells, columns)
+	from := len(b.cells)
+	for i := range ops {
+		b.wrote(k, b.op(k.table, k.id, ops[i].Kind, ops[i].Cells...))
+	}
+	b.answer(replyReset, from)
+}
+
+// resetCells reads columns, each once, and with two words each what was seen of it.
+func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engine.Cell, error) {
+	if len(words) == 0 {
+		return nil, fieldError("columns", "at least one column is needed")
+	}
+	given := uint64(0) // by number; engine.ColumnsMax is 64
+	for i := 0; i < len(words); i += width {
+		column, err := k.field(words[i])
+		if err != nil {
+			return nil, err
+		}
+		if given&(1<<column) != 0 {
+			return nil, fieldError(k.table.ks.Columns[column], "given twice")
+		}
+		given |= 1 << column
+		cell := engine.Cell{Column: uint8(column)}
+		if width > 1 {
+			if cell.Value, err = numberOf(fmt.Sprintf("seen.%s", k.table.ks.Columns[column]), words[i+1]); err != nil {
+				return nil, err
+			}
+		}
+		cells = append(cells, cell)
+	}
+	return cells, nil
+}

@@ -1,0 +1,125 @@
+package load
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// UnreadKeyspace has paths of its own for its rows, which are users.
+const UnreadKeyspace = "unread"
+
+// followedByAll is an author whom each feed has.
+const followedByAll = 1
+
+// userRequest is a request about what users have not seen, of which one worker
+// sends many.
+type userRequest struct {
+	*fasthttp.Request
+	before, after []byte // URI around the user, where there is one
+}
+
+// newUserRequest returns the request of a kind of load. That of other kinds is not
+// used.
+func newUserRequest(cfg *Config) userRequest {
+	method, before, after := http.MethodPost, "", ""
+	switch cfg.Op {
+	case Poll:
+		method, before, after = http.MethodGet, "/v1/poll/", pollQuery(cfg)
+	case Polls:
+		before = "/v1/poll"
+	case Feed:
+		before, after = "/v1/feed/", "/reset"
+	case Seen:
+		before, after = "/v1/notices/"+cfg.Channels[0]+"/users/", "/read"
+	case Clear:
+		before, after = "/v1/dots/"+cfg.Dots[0]+"/users/", "/clear"
+	case Publish:
+		before = "/v1/notices/" + cfg.Channels[0]
+	}
+	before = cfg.Addr.String() + before
+	return userRequest{newRequest(method, before), []byte(before), []byte(after)}
+}
+
+// pollQuery names channels and dots, which need no escaping.
+func pollQuery(cfg *Config) string {
+	var parts []string
+	if len(cfg.Channels) > 0 {
+		parts = append(parts, "channels="+strings.Join(cfg.Channels, ","))
+	}
+	if len(cfg.Dots) > 0 {
+		parts = append(parts, "dots="+strings.Join(cfg.Dots, ","))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "?" + strings.Join(parts, "&")
+}
+
+// prepareUser is prepare for the kinds that are about users.
+func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
+	switch w.cfg.Op {
+	case Poll:
+		w.nextUser()
+		return w.user.Request, w.reads, 1
+	case Polls:
+		w.preparePolls()
+		return w.user.Request, w.reads, int64(w.cfg.Page)
+	case Feed:
+		w.nextUser()
+		return w.user.Request, w.writes, w.prepareFeed()
+	case Seen, Clear:
+		w.nextUser()
+	}
+	return w.user.Request, w.writes, 1
+}
+
+// nextUser has the request go to the next user's path.
+func (w *worker) nextUser() {
+	w.uri = strconv.AppendUint(append(w.uri[:0], w.user.before...), w.ids.next(), 10)
+	w.uri = append(w.uri, w.user.after...)
+	w.user.SetRequestURIBytes(w.uri)
+}
+
+func (w *worker) preparePolls() {
+	b := w.appendIDs(append(w.body[:0], `{"users":`...))
+	b = appendNames(append(b, `,"channels":`...), w.cfg.Channels)
+	b = appendNames(append(b, `,"dots":`...), w.cfg.Dots)
+	w.body = append(b, '}')
+	w.user.SetBodyRaw(w.body)
+}
+
+// appendNames appends a list of names, which need no escaping.
+func appendNames(b []byte, names []string) []byte {
+	b = append(b, '[')
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), '"')
+	}
+	return append(b, ']')
+}
+
+// prepareFeed has the user follow followedByAll and others. It returns how many.
+func (w *worker) prepareFeed() int64 {
+	b := append(w.body[:0], `{"followees":[`...)
+	b = appendID(b, followedByAll)
+	others := w.drawOthers()
+	for range others {
+		b = appendID(append(b, ','), 1+w.ids.rand.Uint64N(w.cfg.Authors))
+	}
+	w.body = append(b, "]}"...)
+	w.user.SetBodyRaw(w.body)
+	return int64(1 + others)
+}
+
+// drawOthers draws how many a user follows besides: the product of two numbers of
+// exponential distributions, of which most are small and a few very large, as on
+// social networks.
+func (w *worker) drawOthers() int {
+	r := w.ids.rand
+	return min(FolloweesMax-1, int(r.ExpFloat64()*r.ExpFloat64()*float64(w.cfg.Followees-1)+0.5))
+}

@@ -1,0 +1,53 @@
+// Package progressfile reads and writes the files that tell how far a run has come,
+// so that it can go on after it was cut off. It owns their encoding, JSON, and the
+// bound of their size. It never knows what a run is. Its invariant: a file that is
+// there was written whole.
+package progressfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+)
+
+// bytesMax bounds what is read of a progress file: a mapping of 64 columns with
+// long names fits many times.
+const bytesMax = 1 << 20
+
+// Read reads a progress file with decode; found is false when there is none.
+func Read[S any](path string, decode func(text []byte) (S, error)) (s S, found bool, err error) {
+	var none S
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, false, nil
+	}
+	if err != nil {
+		return none, false, fmt.Errorf("cannot read the progress file: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, bytesMax))
+	if err != nil {
+		return none, false, fmt.Errorf("cannot read the progress file: %w", err)
+	}
+	if s, err = decode(text); err != nil {
+		return none, false, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return s, true, nil
+}
+
+// Write replaces a progress file by one of state.
+func Write(path string, state any) error {
+	text, err := json.MarshalIndent(state, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.WriteFile(path, append(text, '\n')); err != nil {
+		return fmt.Errorf("cannot write the progress file: %w", err)
+	}
+	return nil
+}

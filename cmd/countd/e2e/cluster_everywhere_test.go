@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const usersShards = 4
+
+// TestClusterEverywhere: of a keyspace that is to be everywhere
+//
+//  1. each of four nodes and a fifth that joins holds a replica of every shard, of
+//     which three still vote;
+//  2. the last node that lives answers for all of it by itself;
+//  3. a node that was down meanwhile and what was written to it agree afterwards;
+//  4. when it is not to be any more, the voters alone hold it again.
+func TestClusterEverywhere(t *testing.T) {
+	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4})
+	first := c.Nodes()[0]
+	c.AwaitShares(placeTimeout, shardsOfAll)
+	if n := usersReplicas(c); n != voters*usersShards {
+		t.Fatalf("users has %d replicas to begin with", n)
+	}
+	first.MustCtl("keyspace", "everywhere", "users")
+	write := func(by int64) {
+		t.Helper()
+		var ops []any
+		for id := range 40 {
+			ops = append(ops, map[string]any{"id": id, "add": map[string]int64{"posts": by * int64(id)}})
+		}
+		c.AwaitReady(first)
+		first.MustCall("POST", "/v1/counters/users/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+	}
+	write(1)
+	eventually(t, "each node holds all shards of users", func() bool { return usersReplicas(c) == 4*usersShards })
+	last := c.Add()
+	eventually(t, "so does one that joins", func() bool { return usersReplicas(c) == 5*usersShards })
+	eventually(t, "three of five members vote", func() bool {
+		for _, g := range first.Cluster().Groups {
+			votes := 0
+			for _, m := range g.Members {
+				if m.Voter {
+					votes++
+				}
+			}
+			if g.Keyspace == "users" && (len(g.Members) != 5 || votes != voters) {
+				return false
+			}
+		}
+		return true
+	})
+	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	last.Kill()
+	write(2)
+	last.StartReady()
+	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	first.MustCtl("verify")
+
+	for _, n := range c.Others(last) {
+		n.Kill()
+	}
+	for id := range 40 {
+		var row struct{ Counts map[string]int64 }
+		last.MustCall("GET", fmt.Sprintf("/v1/counters/users/%d?consistency=stale", id), nil, &row)
+		if row.Counts["posts"] != 3*int64(id) {
+			t.Errorf("user %d has %d posts at the last node, want %d", id, row.Counts["posts"], 3*id)
+		}
+	}
+	for _, n := range c.Others(last) {
+		n.Start()
+	}
+	c.AwaitReady(c.Nodes()...)
+	var keyspaces struct {
+		Keyspaces []struct {
+			Name       string
+			Everywhere bool
+		}
+	}
+	last.MustCall(http.MethodGet, "/v1/keyspaces", nil, &keyspaces)
+	for _, k := range keyspaces.Keyspaces {
+		if k.Everywhere != (k.Name == "users") {
+			t.Errorf("keyspace %s is everywhere: %v", k.Name, k.Everywhere)
+		}
+	}
+	last.MustCtl("keyspace", "everywhere", "users", "--off")
+	c.AwaitVoters(voters)
+	if n := usersReplicas(c); n != voters*usersShards {
+		t.Errorf("users has %d replicas", n)
+	}
+	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+}
+
+// usersReplicas counts the replicas of users that nodes hold.
+func usersReplicas(c *clustertest.Cluster) (replicas int) {
+	for _, n := range c.Nodes() {
+		replicas += len(n.Cluster().Digests("users"))
+	}
+	return replicas
+}

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"cmp"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+const (
+	followSet    = "../../../../shared/data/follow_edges.csv.gz" // beside the repository, where there is one
+	followShort  = "tw_hershey"                                  // the graph, unless all are asked for
+	graphIDsStep = 1_000_000                                     // the ids of a graph lie this far from those of the next
+)
+
+// edge says that a user follows an author, who is a user as well.
+type edge struct{ user, author uint64 }
+
+// followGraph returns who follows whom on Twitter, in three graphs that do not touch,
+// or as many made-up edges where that file is not there: one graph, unless whole.
+func followGraph(t *testing.T, whole bool) []edge {
+	t.Helper()
+	records, there := recordsOf(t, followSet)
+	if !there {
+		records = madeUpEdges()
+	}
+	base := map[string]uint64{}
+	var edges []edge
+	for _, r := range records {
+		if !whole && r[0] != followShort {
+			continue
+		}
+		if _, known := base[r[0]]; !known {
+			base[r[0]] = uint64(len(base)) * graphIDsStep
+		}
+		edges = append(edges, edge{base[r[0]] + number(t, r[1]), base[r[0]] + number(t, r[2])})
+	}
+	return edges
+}
+
+func number(t *testing.T, text string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n >= graphIDsStep {
+		t.Fatalf("an id of a graph: %q, %v", text, err)
+	}
+	return n
+}
+
+// madeUpEdges returns records of graph, src and dst, of which few are followed by
+// many.
+func madeUpEdges() (records [][]string) {
+	r := rand.New(rand.NewPCG(7, 5))
+	authors := rand.NewZipf(r, 1.2, 20, 9_000)
+	for _, graph := range []struct {
+		name  string
+		edges int
+	}{{followShort, 24_000}, {"another", 128_000}} {
+		for range graph.edges {
+			user := strconv.Itoa(r.IntN(graph.edges / 12))
+			records = append(records, []string{graph.name, user, strconv.FormatUint(authors.Uint64(), 10)})
+		}
+	}
+	return records
+}
+
+// fanOut is what every user would be told if each post were written to each follower:
+// it does that.
+type fanOut struct {
+	inboxes   map[uint64]map[uint64]*int64 // by user and author: posts unread
+	followers map[uint64]map[uint64]*int64 // the same by author and user
+	written   int64                        // to followers
+}
+
+func newFanOut(edges []edge) *fanOut {
+	f := &fanOut{inboxes: map[uint64]map[uint64]*int64{}, followers: map[uint64]map[uint64]*int64{}}
+	for _, e := range edges {
+		f.follow(e.user, e.author)
+	}
+	return f
+}
+
+// follow has a user follow an author with nothing unread, unless the user does.
+func (f *fanOut) follow(user, author uint64) {
+	if _, does := f.inboxes[user][author]; does {
+		return
+	}
+	unread := new(int64)
+	for _, side := range []struct {
+		in       map[uint64]map[uint64]*int64
+		key, sub uint64
+	}{{f.inboxes, user, author}, {f.followers, author, user}} {
+		if side.in[side.key] == nil {
+			side.in[side.key] = map[uint64]*int64{}
+		}
+		side.in[side.key][side.sub] = unread
+	}
+}
+
+func (f *fanOut) unfollow(user, author uint64) {
+	delete(f.inboxes[user], author)
+	delete(f.followers[author], user)
+}
+
+// read has a user have seen all posts of an author.
+func (f *fanOut) read(user, author uint64) {
+	if unread := f.inboxes[user][author]; unread != nil {
+		*unread = 0
+	}
+}
+
+func (f *fanOut) post(author uint64) {
+	for _, unread := range f.followers[author] {
+		*unread++
+		f.written++
+	}
+}
+
+// unread returns what is new to a user of each author, and in all.
+func (f *fanOut) unread(user uint64) (detail map[string]int64, sum int64) {
+	detail = map[string]int64{}
+	for author, n := range f.inboxes[user] {
+		detail[strconv.FormatUint(author, 10)] = *n
+		sum += *n
+	}
+	return detail, sum
+}
+
+// users returns all who ever followed somebody.
+func (f *fanOut) users() []uint64 { return slices.Sorted(maps.Keys(f.inboxes)) }
+
+// authorsOf returns whom a user follows.
+func (f *fanOut) authorsOf(user uint64) []uint64 { return slices.Sorted(maps.Keys(f.inboxes[user])) }
+
+// authorsOfItems has the author with the most followers post the item with the most
+// events, and so on: the loud are those who are heard.
+func (f *fanOut) authorsOfItems(events [][]string) map[string]uint64 {
+	authors := slices.Collect(maps.Keys(f.followers))
+	slices.SortFunc(authors, func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(len(f.followers[b]), len(f.followers[a])), cmp.Compare(a, b))
+	})
+	count := map[string]int{}
+	for _, e := range events {
+		count[e[0]]++
+	}
+	items := slices.Collect(maps.Keys(count))
+	slices.SortFunc(items, func(a, b string) int { return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b)) })
+	by := map[string]uint64{}
+	for rank, item := range items {
+		by[item] = authors[rank%len(authors)]
+	}
+	return by
+}

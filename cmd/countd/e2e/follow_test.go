@@ -1,0 +1,274 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	followEvents   = 20_000 // of the stream, unless all is asked for
+	followRounds   = 12     // parts of the stream, each with polls of all users behind it
+	followMovers   = 60     // users who follow, unfollow, read and reset after each part
+	followDetails  = 40     // users whose feed is looked at by followee
+	followCallers  = 16     // requests in flight
+	postsOfRequest = 500
+	pollOfRequest  = 100
+)
+
+// TestReplayToFollowers: users follow each other as they did on Twitter, and a stream of
+// events is replayed as posts of those whom they follow. After each part of it
+//
+//  1. a poll of every user tells what a model tells that writes each post to each
+//     follower;
+//  2. the feeds of some tell the same by followee, polled one by one as well;
+//  3. that holds for those who follow, unfollow, read an author and reset between the
+//     parts, and through kills of the node while posts arrive.
+func TestReplayToFollowers(t *testing.T) {
+	r := newFollowRun(t, followGraph(t, *replayAll))
+	events := higgsRecords(t, followEvents, *replayAll)
+	by := r.model.authorsOfItems(events)
+	r.loadFeeds()
+	for round := range followRounds {
+		part := events[len(events)*round/followRounds : len(events)*(round+1)/followRounds]
+		sent := make(chan struct{})
+		go func() { r.post(round, part, by); close(sent) }()
+		if round == followRounds/3 || round == followRounds*2/3 {
+			r.node.Kill()
+			r.node.StartReady()
+		}
+		<-sent
+		r.compare(round)
+		r.move(round)
+	}
+	r.compare(followRounds)
+	if r.told == 0 {
+		t.Error("nobody was told of a post")
+	}
+	t.Logf("%d users, %d posts: %d writes in the model, one a post in countd; %d answers compared", len(r.users), len(events), r.model.written, r.answers)
+}
+
+// followRun is a node and the model of what it must answer.
+type followRun struct {
+	t       *testing.T
+	ctx     context.Context
+	node    *proctest.Node
+	model   *fanOut
+	users   []uint64 // of the model, as it began
+	rand    *rand.Rand
+	answers int   // compared
+	told    int64 // the largest number that a user was told
+}
+
+func newFollowRun(t *testing.T, edges []edge) *followRun {
+	t.Helper()
+	r := &followRun{t: t, node: proctest.NewNode(t, bin, t.TempDir()), model: newFanOut(edges), rand: rand.New(rand.NewPCG(3, 9))}
+	r.users = r.model.users()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	r.ctx = ctx
+	r.node.StartReady()
+	return r
+}
+
+// each calls f of 0 … n-1, followCallers at a time.
+func (r *followRun) each(n int, f func(i int) error) {
+	r.t.Helper()
+	next := make(chan int)
+	var callers sync.WaitGroup
+	for range followCallers {
+		callers.Go(func() {
+			for i := range next {
+				if err := f(i); err != nil {
+					r.t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	callers.Wait()
+}
+
+// write sends a change until it is answered.
+func (r *followRun) write(key, path string, body, answer any) error {
+	return once(r.ctx, func() *proctest.Node { return r.node }, http.MethodPost, path, key, body, answer)
+}
+
+func (r *followRun) loadFeeds() {
+	r.t.Helper()
+	r.each(len(r.users), func(i int) error {
+		user := r.users[i]
+		return r.write(fmt.Sprintf("load %d", user), fmt.Sprintf("/v1/feed/%d/reset", user), followeesBody(r.model.authorsOf(user)), nil)
+	})
+}
+
+func followeesBody(authors []uint64) any {
+	texts := make([]string, len(authors))
+	for i, a := range authors {
+		texts[i] = strconv.FormatUint(a, 10)
+	}
+	return map[string][]string{"followees": texts}
+}
+
+// post replays events as posts.
+func (r *followRun) post(round int, events [][]string, by map[string]uint64) {
+	type op struct {
+		ID  uint64         `json:"id"`
+		Add map[string]int `json:"add"`
+	}
+	parts := slices.Collect(slices.Chunk(events, postsOfRequest))
+	r.each(len(parts), func(i int) error {
+		var ops []op
+		for _, e := range parts[i] {
+			ops = append(ops, op{by[e[0]], map[string]int{"posts": 1}})
+		}
+		return r.write(fmt.Sprintf("post %d %d", round, i), "/v1/counters/users/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+	})
+	for _, e := range events {
+		r.model.post(by[e[0]])
+	}
+}
+
+// compare holds what every user is told against the model.
+func (r *followRun) compare(round int) {
+	r.t.Helper()
+	want := make([]int64, len(r.users))
+	for i, user := range r.users {
+		_, want[i] = r.model.unread(user)
+		r.told = max(r.told, want[i])
+	}
+	pages := slices.Collect(slices.Chunk(r.users, pollOfRequest))
+	r.each(len(pages), func(p int) error {
+		var answer struct{ Results []struct{ Feed int64 } }
+		if err := r.read(http.MethodPost, "/v1/poll", map[string][]uint64{"users": pages[p]}, &answer); err != nil {
+			return err
+		}
+		if len(answer.Results) != len(pages[p]) {
+			return fmt.Errorf("round %d: %d answers to a poll of %d users", round, len(answer.Results), len(pages[p]))
+		}
+		for i, got := range answer.Results {
+			if at := p*pollOfRequest + i; got.Feed != want[at] {
+				return fmt.Errorf("round %d: user %d is told of %d posts, want %d", round, r.users[at], got.Feed, want[at])
+			}
+		}
+		return nil
+	})
+	some := r.someUsers(followDetails)
+	r.each(len(some), func(i int) error { return r.compareOne(round, some[i]) })
+	r.answers += len(r.users) + 2*len(some)
+	if r.t.Failed() {
+		r.t.FailNow()
+	}
+}
+
+// compareOne looks at the feed of a user by followee, and polls the user alone.
+func (r *followRun) compareOne(round int, user uint64) error {
+	detail, sum := r.model.unread(user)
+	var feed struct {
+		Unread    int64
+		Followees map[string]int64
+	}
+	var poll struct{ Feed int64 }
+	if err := r.read(http.MethodGet, fmt.Sprintf("/v1/feed/%d/unread?detail=true", user), nil, &feed); err != nil {
+		return err
+	}
+	if err := r.read(http.MethodGet, fmt.Sprintf("/v1/poll/%d", user), nil, &poll); err != nil {
+		return err
+	}
+	if feed.Unread != sum || poll.Feed != sum || !maps.Equal(feed.Followees, detail) {
+		return fmt.Errorf("round %d: user %d has %d posts unread and is polled for %d, %v by followee; want %d, %v",
+			round, user, feed.Unread, poll.Feed, feed.Followees, sum, detail)
+	}
+	return nil
+}
+
+// read asks for an answer that sees every write before.
+func (r *followRun) read(method, path string, body, answer any) error {
+	status, err := r.node.Send(r.ctx, method, path, http.Header{"Consistency": {"linearizable"}}, body, answer)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s %s: status %d", method, path, status)
+	}
+	return err
+}
+
+func (r *followRun) someUsers(n int) []uint64 {
+	some := make([]uint64, 0, n)
+	for _, i := range r.rand.Perm(len(r.users))[:min(n, len(r.users))] {
+		some = append(some, r.users[i])
+	}
+	return some
+}
+
+// move has some users change what they follow or have seen, each in one way, and holds
+// what they are told then against the model.
+func (r *followRun) move(round int) {
+	r.t.Helper()
+	type change struct {
+		user    uint64
+		path    string
+		authors []uint64
+		unread  int64 // afterwards
+	}
+	var changes []change
+	for i, user := range r.someUsers(followMovers) {
+		c := change{user: user}
+		authors := r.model.authorsOf(user)
+		some := make([]uint64, 0, 3)
+		for range min(3, len(authors)) {
+			some = append(some, authors[r.rand.IntN(len(authors))])
+		}
+		slices.Sort(some)
+		some = slices.Compact(some)
+		switch i % 4 {
+		case 0:
+			c.path, c.authors = "follow", append(some, r.someUsers(3)...)
+			slices.Sort(c.authors)
+			c.authors = slices.Compact(c.authors)
+			r.eachOf(user, c.authors, r.model.follow)
+		case 1:
+			c.path, c.authors = "unfollow", some
+			r.eachOf(user, some, r.model.unfollow)
+		case 2:
+			c.path, c.authors = "read", some
+			r.eachOf(user, some, r.model.read)
+		case 3:
+			c.path = "reset"
+			r.eachOf(user, authors, r.model.read)
+		}
+		_, c.unread = r.model.unread(user)
+		changes = append(changes, c)
+	}
+	r.each(len(changes), func(i int) error {
+		c := changes[i]
+		var body any
+		if c.path != "reset" {
+			body = followeesBody(c.authors)
+		}
+		var answer struct{ Unread int64 }
+		if err := r.write(fmt.Sprintf("move %d %d", round, i), fmt.Sprintf("/v1/feed/%d/%s", c.user, c.path), body, &answer); err != nil {
+			return err
+		}
+		if answer.Unread != c.unread {
+			return fmt.Errorf("round %d: %s of user %d leaves %d, want %d", round, c.path, c.user, answer.Unread, c.unread)
+		}
+		return nil
+	})
+}
+
+func (r *followRun) eachOf(user uint64, authors []uint64, do func(user, author uint64)) {
+	for _, a := range authors {
+		do(user, a)
+	}
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// TestRedisDocIsReplayed sends each command of docs/REDIS.md that has its reply below
+// it, in their order, and compares that, which is in the form of redis-cli -3 --json.
+func TestRedisDocIsReplayed(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "wal"})
+	doc, err := os.ReadFile("../../../docs/REDIS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One connection: sessions are a connection's. Through one node reads see what it wrote.
+	client := redis.NewClient(&redis.Options{Addr: c.Nodes()[0].Redis, MaxRetries: -1, PoolSize: 1})
+	t.Cleanup(func() { client.Close() })
+	replayed := 0
+	for _, pair := range regexp.MustCompile(`(?m)^    ([A-Z][A-Z.]+ .*)\n    (.*)\n`).FindAllStringSubmatch(string(doc), -1) {
+		var want any
+		if err := json.Unmarshal([]byte(pair[2]), &want); err != nil {
+			t.Fatalf("%s: the reply is no JSON: %v", pair[1], err)
+		}
+		var args []any
+		for _, word := range strings.Fields(pair[1]) {
+			args = append(args, word)
+		}
+		got, err := client.Do(t.Context(), args...).Result()
+		if err != nil {
+			t.Fatalf("%s: %v", pair[1], err)
+		}
+		if got := plain(got); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", pair[1], got, want)
+		}
+		replayed++
+	}
+	if replayed < 20 {
+		t.Errorf("%d commands were replayed", replayed)
+	}
+}
+
+// plain is a reply as JSON has it.
+func plain(reply any) any {
+	switch v := reply.(type) {
+	case int64:
+		return float64(v)
+	case []any:
+		list := make([]any, len(v))
+		for i := range v {
+			list[i] = plain(v[i])
+		}
+		return list
+	case map[any]any:
+		object := map[string]any{}
+		for name, value := range v {
+			object[fmt.Sprint(name)] = plain(value)
+		}
+		return object
+	}
+	return reply
+}

@@ -1,0 +1,44 @@
+package proctest
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// OnCPU runs f, so that the processes which it starts itself, not in goroutines of
+// its own, have one CPU alone, of those that the test may use, counted from 0. It
+// reports whether there is that one; without it f is run as it is.
+func OnCPU(t testing.TB, cpu int, f func()) bool {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatalf("cannot read the CPUs of the test: %v", err)
+	}
+	for i, nth := 0, 0; i < len(all)*64; i++ {
+		if !all.IsSet(i) {
+			continue
+		}
+		if nth == cpu {
+			one.Set(i)
+		}
+		nth++
+	}
+	if one.Count() == 0 {
+		f()
+		return false
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		t.Fatalf("cannot give a CPU: %v", err)
+	}
+	defer func() {
+		if err := unix.SchedSetaffinity(0, &all); err != nil {
+			t.Errorf("cannot take the CPU back: %v", err)
+		}
+	}()
+	f()
+	return true
+}

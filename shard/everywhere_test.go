@@ -1,0 +1,127 @@
+package shard
+
+import (
+	"context"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// A node that begins to hold a shard has nothing of it at first. Until it has
+// some, stale reads there are answered by others, as they were before it began.
+func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
+	all := openMembers(t, 4)
+	last := all[3] // everywhere, the function, places on the first three
+	ks := all[0].Keyspace("users")
+	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(7, 0, 5)}, Deadline: soon()}))
+	stale := func(n *Node) int64 {
+		t.Helper()
+		rows := make([]int64, 1)
+		mustDo(t, n.Get(ks, []uint64{7}, 1, &ReadOptions{Consistency: Stale, Deadline: soon()}, rows))
+		return rows[0]
+	}
+	eventually(t, "those that vote have applied it", func() bool {
+		return stale(all[0]) == 5 && stale(all[1]) == 5 && stale(all[2]) == 5
+	})
+	g := last.groups.Load().byFirst[ks.firstGroup][0]
+	if g.replica.Load() != nil {
+		t.Fatal("the fourth node holds a replica to begin with")
+	}
+	// No leader knows yet that it is to have one: it stays empty.
+	view := *last.catalog.View()
+	mustDo(t, last.openReplica(g, &view))
+	if got := stale(last); got != 5 {
+		t.Errorf("a node that has copied nothing yet answers %d, want 5", got)
+	}
+	_, err := all[0].SetEverywhere(t.Context(), "users", true)
+	mustDo(t, err)
+	eventually(t, "it answers by itself", func() bool {
+		r := g.replica.Load()
+		return r != nil && r.fsm.Applied() > 0 && stale(last) == 5 && digestsAgree(all)
+	})
+}
+
+// TestEverywhereWhileAVoteMoves: while a shard is written to, and its votes move from
+// node to node, its keyspace is everywhere and is not, each begun before the other is
+// done. 1. The voters come to be those of the target, each time. 2. No write that was
+// acknowledged is lost. 3. At the end nobody else holds anything of it.
+func TestEverywhereWhileAVoteMoves(t *testing.T) {
+	all := openMembers(t, 4)
+	ks := all[0].Keyspace("users")
+	number := ks.firstGroup
+	stop, done := make(chan struct{}), make(chan int64)
+	go func() {
+		n := int64(0)
+		defer func() { done <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := all[n%4].Write(ks, &Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+				t.Error(err)
+			}
+			n++
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	target := all[0].holders(number)
+	for round := range 5 {
+		_, err := all[round%4].SetEverywhere(ctx, "users", round%2 == 0)
+		mustDo(t, err)
+		was := target
+		target = slices.Clone(was[1:])
+		for _, n := range all {
+			if !slices.Contains(was, n.cfg.NodeKey) {
+				target = append(target, n.cfg.NodeKey)
+			}
+		}
+		mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: was, Target: target}}))
+		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, target) })
+	}
+	_, err := all[0].SetEverywhere(ctx, "users", false)
+	mustDo(t, err)
+	eventually(t, "nobody else holds it", func() bool {
+		return !slices.ContainsFunc(all, func(n *Node) bool {
+			_, err := os.Stat(n.groupDir(number))
+			return (err == nil) != slices.Contains(target, n.cfg.NodeKey)
+		})
+	})
+	close(stop)
+	want := <-done
+	rows := make([]int64, 1)
+	mustDo(t, all[0].Get(ks, []uint64{3}, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows))
+	if rows[0] != want || want == 0 {
+		t.Errorf("%d increments, %d were acknowledged", rows[0], want)
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
+}
+
+// votesAre reports whether each of these nodes has a vote in a group, and nobody else,
+// as each of them sees it.
+func votesAre(all []*Node, number uint32, target []string) bool {
+	for _, n := range all {
+		if !slices.Contains(target, n.cfg.NodeKey) {
+			continue
+		}
+		g := n.replicaOf(number)
+		if g == nil {
+			return false
+		}
+		var keys []string
+		for _, id := range g.voters() {
+			keys = append(keys, string(id))
+		}
+		slices.Sort(keys)
+		if !slices.Equal(keys, slices.Sorted(slices.Values(target))) {
+			return false
+		}
+	}
+	return true
+}
