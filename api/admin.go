@@ -144,19 +144,22 @@ type AdminNode struct {
 // AdminGroup is one Raft group as its leader knows it; without a leader that
 // answers, as the catalog has it.
 type AdminGroup struct {
-	ID        uint32         `json:"id"`
-	Keyspace  string         `json:"keyspace"`
-	Shard     int            `json:"shard"`
-	Leader    string         `json:"leader"` // "" for none that answers
-	Term      uint64         `json:"term"`
-	Target    []string       `json:"target"` // who is to be a voter
-	Voters    []string       `json:"voters"`
-	NonVoters []string       `json:"non_voters"`
-	Rows      uint64         `json:"rows"`  // at the leader
-	Bytes     uint64         `json:"bytes"` // of its memory
-	ColdRows  uint64         `json:"cold_rows"`
-	ColdBytes uint64         `json:"cold_bytes"` // of its disk
-	Replicas  []AdminReplica `json:"replicas"`
+	ID        uint32   `json:"id"`
+	Keyspace  string   `json:"keyspace"`
+	Shard     int      `json:"shard"`
+	Leader    string   `json:"leader"` // "" for none that answers
+	Term      uint64   `json:"term"`
+	Target    []string `json:"target"` // who is to be a voter
+	Voters    []string `json:"voters"`
+	NonVoters []string `json:"non_voters"`
+	Rows      uint64   `json:"rows"`  // at the leader
+	Bytes     uint64   `json:"bytes"` // of its memory
+	ColdRows  uint64   `json:"cold_rows"`
+	ColdBytes uint64   `json:"cold_bytes"` // of its disk
+
+	SealedRows  uint64         `json:"sealed_rows"`
+	SealedBytes uint64         `json:"sealed_bytes"` // of its memory, among Bytes
+	Replicas    []AdminReplica `json:"replicas"`
 }
 
 // AdminReplica is one replica that was heard of.

@@ -37,19 +37,21 @@ type ClusterNodes struct {
 
 // ClusterGroup is one Raft group with its replicas.
 type ClusterGroup struct {
-	ID        uint32    `json:"id"`
-	Keyspace  string    `json:"keyspace"` // "meta" for the group of the catalog
-	Shard     int       `json:"shard"`
-	Leader    string    `json:"leader"` // "" for none that answers
-	Term      uint64    `json:"term"`
-	Target    []string  `json:"target"` // who is to be a voter
-	Voters    []string  `json:"voters"`
-	NonVoters []string  `json:"non_voters"`
-	Rows      uint64    `json:"rows"`
-	Bytes     uint64    `json:"bytes"`      // of the leader's memory
-	ColdRows  uint64    `json:"cold_rows"`  // of Rows, on the leader's disk instead
-	ColdBytes uint64    `json:"cold_bytes"` // of its disk
-	Replicas  []Replica `json:"replicas"`
+	ID          uint32    `json:"id"`
+	Keyspace    string    `json:"keyspace"` // "meta" for the group of the catalog
+	Shard       int       `json:"shard"`
+	Leader      string    `json:"leader"` // "" for none that answers
+	Term        uint64    `json:"term"`
+	Target      []string  `json:"target"` // who is to be a voter
+	Voters      []string  `json:"voters"`
+	NonVoters   []string  `json:"non_voters"`
+	Rows        uint64    `json:"rows"`
+	Bytes       uint64    `json:"bytes"`        // of the leader's memory
+	ColdRows    uint64    `json:"cold_rows"`    // of Rows, on the leader's disk instead
+	ColdBytes   uint64    `json:"cold_bytes"`   // of its disk
+	SealedRows  uint64    `json:"sealed_rows"`  // of Rows, packed in its memory
+	SealedBytes uint64    `json:"sealed_bytes"` // of Bytes, those of packed rows
+	Replicas    []Replica `json:"replicas"`
 }
 
 // Replica is a replica that was heard of.

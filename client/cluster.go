@@ -54,6 +54,8 @@ type Group struct {
 	ColdRows      uint64 `json:"cold_rows"`    // of Rows, on disk instead of in memory
 	ColdBytes     uint64 `json:"cold_bytes"`   // of disk
 	ColdDamaged   bool   `json:"cold_damaged"` // some of them cannot be read
+	SealedRows    uint64 `json:"sealed_rows"`  // of Rows, packed in memory
+	SealedBytes   uint64 `json:"sealed_bytes"` // of Bytes, those of packed rows
 }
 
 // Keyspaces lists the keyspaces.

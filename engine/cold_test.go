@@ -129,14 +129,18 @@ func freeze(t rapid.TB, tab *Table, cold *memCold, segments int) int {
 	return rows
 }
 
-// reloaded is the table that a snapshot of tab makes.
-func reloaded(t rapid.TB, tab *Table) *Table {
+// reloaded is the table that a snapshot of tab makes, with rows in memory sealed where
+// old says so; old may be nil.
+func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table {
 	t.Helper()
 	snap := tab.Snapshot()
 	defer snap.Close()
-	n := New()
+	n, with := New(), new(Sealer)
 	err := snap.Parts(func(p *Part) error {
 		if p.Cold == nil {
+			if ids := p.Page.IDs; old != nil && old(ids[0], ids[len(ids)-1]) {
+				return n.LoadSealed(p.Page, with)
+			}
 			return n.Load(p.Page)
 		}
 		p.Cold.Retain()
@@ -195,7 +199,7 @@ func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64)
 				t.Fatal(err)
 			}
 		case 3:
-			next := reloaded(t, tab)
+			next := reloaded(t, tab, nil)
 			tab.Close()
 			tab = next
 		}
@@ -431,7 +435,7 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 		t.Errorf("%d locks were looked at", calls)
 	}
 	freeze(t, tab, cold, 1)
-	looked = reloaded(t, tab)
+	looked = reloaded(t, tab, nil)
 	if _, _, err := tab.Warm(0, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -35,13 +35,13 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 		if !disk && !old(d.first(i), s.highest()) || disk && !s.worthFolding(foldShare) {
 			continue
 		}
-		if s.watched || disk && s.worthFolding(foldSoonShare) {
+		if s.watched&toFreeze != 0 || disk && s.worthFolding(foldSoonShare) {
 			idle = append(idle, d.first(i))
 		}
 		if due += s.rows; !disk && s.cold != nil {
 			due += s.cold.generation.Rows() // sealed
 		}
-		s.watched = true
+		s.watched |= toFreeze
 	}
 	return idle, due
 }
@@ -130,7 +130,7 @@ func (t *Table) leaving(firsts []uint64) []*frozen {
 		if d.first(i) != first || i == len(d.segs)-1 || s.rows == 0 && s.cold.sealed() == nil {
 			continue
 		}
-		s.watched = true
+		s.watched |= toFreeze
 		s.cold.retain()
 		leaving = append(leaving, &frozen{first: first, last: d.last(i), s: s})
 	}
@@ -148,7 +148,7 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
 	defer t.unlock()
 	var made *coldPart
 	if f.generation != nil {
-		made = &coldPart{f.generation, f.first, f.last}
+		made = &coldPart{generation: f.generation, first: f.first, last: f.last}
 	}
 	d := t.dir.Load()
 	i := d.find(f.first)

@@ -24,6 +24,88 @@ func (t *Table) Load(p *Page) error {
 	return nil
 }
 
+// LoadSealed is Load for rows that are sealed from the start, without ever standing in
+// segments of their own. Few rows are loaded as others.
+func (t *Table) LoadSealed(p *Page, with *Sealer) error {
+	if len(p.IDs) < sealRowsMin {
+		return t.Load(p)
+	}
+	t.mu.Lock()
+	defer t.unlock()
+	if err := t.checkPageLocked(p); err != nil {
+		return err
+	}
+	pieces := (len(p.IDs) + rowsMax - 1) / rowsMax
+	for i := range pieces {
+		from, to := len(p.IDs)*i/pieces, len(p.IDs)*(i+1)/pieces
+		t.appendSealedLocked(with.seal(&Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}))
+	}
+	t.rows.Add(int64(len(p.IDs)))
+	for i, id := range p.IDs {
+		for c, v := range p.Row(i) {
+			if v != 0 {
+				t.mu.digest += cellHash(id, uint8(c)) * uint64(v)
+			}
+		}
+	}
+	return nil
+}
+
+// checkPageLocked verifies that a page's rows lie behind all others, in order.
+func (t *Table) checkPageLocked(p *Page) error {
+	if p.Width < 1 || p.Width > ColumnsMax || len(p.Counts) != len(p.IDs)*p.Width {
+		return fmt.Errorf("cannot load page: %d counts for %d ids of width %d", len(p.Counts), len(p.IDs), p.Width)
+	}
+	for i := range p.IDs {
+		if i > 0 && p.IDs[i] <= p.IDs[i-1] || i == 0 && !t.isBehindLocked(p.IDs[0]) || isZeroRow(p.Row(i)) {
+			return fmt.Errorf("cannot load page: row %d is id %d %v", i, p.IDs[i], p.Row(i))
+		}
+	}
+	return nil
+}
+
+// isBehindLocked reports whether an id lies behind all rows.
+func (t *Table) isBehindLocked(id uint64) bool {
+	d := t.dir.Load()
+	end := len(d.segs) - 1
+	last := d.segs[end].Load()
+	return id >= d.first(end) && (last.rows == 0 || id > last.maxID) && (last.cold == nil || id > last.cold.last)
+}
+
+// appendSealedLocked adds rows behind all others.
+func (t *Table) appendSealedLocked(packed *sealed) {
+	d := t.dir.Load()
+	first := packed.base
+	if end := len(d.segs) - 1; d.segs[end].Load().rows == 0 {
+		first = d.first(end)
+	}
+	t.appendPartLocked(&coldPart{generation: packed, first: first, last: packed.maxID})
+}
+
+// appendPartLocked adds a part as a segment behind all rows, and one behind it for those
+// that come next.
+func (t *Table) appendPartLocked(part *coldPart) *segment {
+	empty := func(first uint64) *segment {
+		return newSegment(newGeometry(bucketsMin, false, first, 0), bucketsMin, 1, t.mu.epoch)
+	}
+	d := t.dir.Load()
+	end := len(d.segs) - 1
+	last := d.segs[end].Load()
+	n := empty(part.first)
+	n.cold = part
+	if last.rows == 0 && last.cold == nil {
+		d.segs[end].Store(n)
+	} else {
+		d = d.with(end, nil, part.first, n)
+		end++
+	}
+	if part.last < 1<<64-1 {
+		d = d.with(end, nil, part.last+1, empty(part.last+1))
+	}
+	t.dir.Store(d)
+	return n
+}
+
 // LoadCold adds a part of a snapshot, as Snapshot.Parts gave it, to a table that
 // holds only smaller ids. It takes the caller's count of the generation, also when
 // it fails. It does not read the cold rows, so rows and digest of the table do not
@@ -38,19 +120,7 @@ func (t *Table) LoadCold(p *Part) error {
 		p.Cold.Release()
 		return fmt.Errorf("cannot load cold rows %d…%d: they do not lie behind those that were", p.First, p.Last)
 	}
-	n := newSegment(newGeometry(bucketsMin, false, p.First, 0), bucketsMin, 1, t.mu.epoch)
-	n.cold = &coldPart{p.Cold, p.First, p.Last}
-	if last.rows == 0 {
-		d.segs[end].Store(n)
-	} else {
-		d = d.with(end, nil, p.First, n)
-		end++
-	}
-	if p.Last < 1<<64-1 { // what comes next has a segment of its own
-		next := newSegment(newGeometry(bucketsMin, false, p.Last+1, 0), bucketsMin, 1, t.mu.epoch)
-		d = d.with(end, nil, p.Last+1, next)
-	}
-	t.dir.Store(d)
+	t.appendPartLocked(&coldPart{generation: p.Cold, first: p.First, last: p.Last, divided: d.noteDivided(p.Cold)})
 	t.addColdLocked(p.Last)
 	for i, id := range p.Page.IDs {
 		row := t.mu.row[:]
@@ -61,6 +131,22 @@ func (t *Table) LoadCold(p *Part) error {
 		t.warmLocked(id, row)
 	}
 	return nil
+}
+
+// partsNearMax is how many segments apart parts of a generation may be to be told from
+// whole ones: it is of some 10,000 neighbours.
+const partsNearMax = 16
+
+// noteDivided reports whether the last segments have a part of a generation. It becomes
+// known as one of several then: nobody reads of a table that is being loaded.
+func (d *directory) noteDivided(g Generation) bool {
+	for i := len(d.segs) - 1; i >= max(0, len(d.segs)-partsNearMax); i-- {
+		if part := d.segs[i].Load().cold; part != nil && part.generation == g {
+			part.divided = true
+			return true
+		}
+	}
+	return false
 }
 
 // Adopt sets rows and digest of a table into which cold parts were loaded.

@@ -18,7 +18,6 @@ func (t *Table) melt(f *frozen, p *Page) {
 	state := now.seal
 	state.putOff()
 	for _, n := range pieces {
-		state.rows = uint16(n.rows)
 		n.seal, n.epoch = state, t.mu.epoch
 	}
 	switch {
@@ -51,17 +50,20 @@ func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
 	if now == f.s {
 		return true
 	}
-	if part := now.cold; part.first > f.first || part.last < f.last {
-		return false // rows beside the part may be gone without a trace
-	}
 	var row [ColumnsMax]int64
-	for _, r := range f.s.changed(now, true) {
-		now.load(int(r.slot), row[:])
-		n := pieces[0]
-		if len(pieces) == 2 && r.id >= start {
-			n = pieces[1]
+	set := func(id uint64) bool {
+		if len(pieces) == 2 && id >= start {
+			return pieces[1].set(id, row[:])
 		}
-		if !n.set(r.id, row[:]) {
+		return pieces[0].set(id, row[:])
+	}
+	for _, id := range now.gone(f.s) { // beside the part, where no rows of zeros need stay
+		if !set(id) {
+			return false
+		}
+	}
+	for _, r := range f.s.changed(now, true) {
+		if now.load(int(r.slot), row[:]); !set(r.id) {
 			return false
 		}
 	}

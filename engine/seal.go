@@ -1,25 +1,23 @@
 package engine
 
-// This file seals segments that no longer fill, one at a time and beside the writer,
-// and undoes it where too many of their rows are written to. As with rows that go to
-// disk, it changes no answer, nor rows or digest.
+// This file seals segments that rest, one at a time and beside the writer, and undoes
+// it where too many of their rows are written to. As with rows that go to disk, it
+// changes no answer, nor rows or digest.
 
 const (
 	// sealRowsMin is how many rows a segment has that is sealed.
 	sealRowsMin = 1024
 	// sealGainShare is how much smaller, as a share, rows must become.
 	sealGainShare = 16
-	// growthShare is by how much, as a share of its rows, their number may have
-	// changed since a segment was last looked at, if it no longer fills.
-	growthShare = 64
 	// resealShare is how many rows, as a share of the sealed ones, were written to
 	// since when they are sealed anew.
 	resealShare = 8
 	// meltShare is how many may be until none is sealed any more: beyond, the rows
 	// that they hide take more than is won.
 	meltShare = 2
-	// restMax bounds for how many looks a segment is left alone that was not worth
-	// sealing, or melted: twice as many each time.
+	// restMax bounds for how many looks a segment is left alone that was written to
+	// since it was looked at, not worth sealing, or melted: twice as many each time, so
+	// that one of which some row is written to in each minute is copied once an hour.
 	restMax = 64
 	// lookMax is how many segments one call looks at, which holds off writes for
 	// some 50 µs.
@@ -31,23 +29,24 @@ const (
 
 // sealState is what is known of a segment for this, under Table.mu.
 type sealState struct {
-	rows  uint16 // of the segment when it was last looked at, or sealed
-	rest  uint8  // looks to come that leave it alone
-	again uint8  // rest, the next time
+	looked bool  // the segment, or one that it is a copy of, was watched
+	rest   uint8 // looks to come that leave it alone
+	again  uint8 // rest, the next time
 }
 
 func (s *sealState) putOff() {
 	s.again = max(1, min(2*s.again, restMax))
-	s.rest = s.again
+	s.rest, s.looked = s.again, false
 }
 
-// Seal seals one segment: the first with ids from from on that has as many rows as
-// when Seal last came by, or of whose sealed rows many were written to since. It
-// returns how many rows are sealed in it, the id to go on from, and false once it
-// has looked at all. Never sealed is the last segment, where new ids come. One call
-// at a time, and none beside Freeze.
-func (t *Table) Seal(from uint64) (rows int, next uint64, more bool) {
-	f, next, more := t.sealable(from)
+// Seal seals one segment: the first with ids from from on of which old says so, by the
+// range of its ids, and that was not written to since Seal last came by. One of which
+// rows are sealed already, and some were written to, is sealed anew, and melts if those
+// are too many. It returns how many rows are sealed in it, the id to go on from, and
+// false once it has looked at all. Never sealed is the last segment, where new ids
+// come. One call at a time, and none beside Freeze.
+func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool) {
+	f, next, more := t.sealable(from, old)
 	if f == nil {
 		return 0, next, more
 	}
@@ -58,13 +57,13 @@ func (t *Table) Seal(from uint64) (rows int, next uint64, more bool) {
 	}
 	before, bytes := f.s.cold.sealed(), f.s.bytes()
 	if before != nil {
-		if f.s.rows >= before.rows/meltShare || len(p.IDs) < sealRowsMin || len(p.IDs) > rowsMax {
+		if f.s.worthMelting(before) || len(p.IDs) < sealRowsMin || len(p.IDs) > rowsMax {
 			t.melt(f, p)
 			return 0, next, more
 		}
 		bytes += before.bytes()
 	}
-	if packed := sealRows(p); packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
+	if packed := new(Sealer).seal(p); packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
 		return packed.rows, next, more
 	}
 	t.putOff(f)
@@ -72,7 +71,7 @@ func (t *Table) Seal(from uint64) (rows int, next uint64, more bool) {
 }
 
 // sealable captures the first segment that is due.
-func (t *Table) sealable(from uint64) (f *frozen, next uint64, more bool) {
+func (t *Table) sealable(from uint64, old func(first, last uint64) bool) (f *frozen, next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
@@ -81,34 +80,47 @@ func (t *Table) sealable(from uint64) (f *frozen, next uint64, more bool) {
 		if i == start+lookMax {
 			return nil, d.first(i), true
 		}
-		if s := d.segs[i].Load(); s.dueLocked() {
-			s.watched = true
+		if s := d.segs[i].Load(); s.dueLocked(d.first(i), old) {
+			s.watched |= toSeal
 			return &frozen{first: d.first(i), last: d.last(i), s: s}, d.first(i + 1), true
 		}
 	}
 	return nil, 0, false
 }
 
-// dueLocked says whether a segment that is looked at now should be sealed.
-func (s *segment) dueLocked() bool {
-	if s.cold.onDisk() || s.cold == nil && s.rows < sealRowsMin {
+// dueLocked says whether a segment that is looked at now, and owns ids from first on,
+// should be sealed or melted.
+func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) bool {
+	packed := s.cold.sealed()
+	switch {
+	case s.cold.onDisk() || packed == nil && s.rows < sealRowsMin:
 		return false
-	}
-	if s.seal.rest > 0 {
+	case s.seal.rest > 0:
 		s.seal.rest--
 		return false
+	case packed != nil && s.worthMelting(packed):
+		return true
+	case packed != nil && s.rows < packed.rows/resealShare || !old(first, s.highest()):
+		return false
+	case s.watched&toSeal != 0:
+		return true
+	case s.seal.looked:
+		s.seal.putOff() // it was written to
+		return false
 	}
-	grown := s.rows - int(s.seal.rows)
-	if packed := s.cold.sealed(); packed != nil {
-		return grown >= max(foldRowsMin, packed.rows/resealShare)
-	}
-	s.seal.rows = uint16(s.rows)
-	return max(grown, -grown) <= s.rows/growthShare
+	s.watched |= toSeal
+	s.seal.looked = true
+	return false
 }
 
+// worthMelting says whether so many rows hide sealed ones that those take more than
+// they save.
+func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
+
 // replaceSealed puts sealed rows in the place of those of f.s, which p is. Rows that
-// are written to meanwhile go over them. They are found without holding off the writer, who may have written
-// more then. It returns false if that went on, or the segment has another shape.
+// are written to meanwhile go over them. They are found without holding off the writer,
+// who may have written more then. It returns false if that went on, or the segment has
+// another shape.
 func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
 	now := f.s
 	for range sealTriesMax {
@@ -117,8 +129,8 @@ func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
 			return false
 		}
 		n := segmentOf(over, f.first, f.last)
-		n.cold = &coldPart{packed, f.first, f.last}
-		n.seal = sealState{rows: uint16(n.rows), again: now.seal.again}
+		n.cold = &coldPart{generation: packed, first: f.first, last: f.last}
+		n.seal = sealState{again: now.seal.again}
 		var ok bool
 		if now, ok = t.swapSealed(f, now, n); ok {
 			return true
@@ -149,7 +161,7 @@ func (t *Table) swapSealed(f *frozen, now, n *segment) (*segment, bool) {
 	if s.cold != f.s.cold {
 		return nil, false
 	}
-	s.watched = true
+	s.watched |= toSeal
 	return s, false
 }
 
@@ -219,7 +231,7 @@ func (t *Table) putOff(f *frozen) {
 	if i := d.find(f.first); d.first(i) == f.first {
 		s := d.segs[i].Load()
 		s.seal.putOff()
-		s.watched = false
+		s.watched &^= toSeal
 	}
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,7 @@ func sealAll(tab *Table) int {
 	sealed := 0
 	for from, more := uint64(0), true; more; {
 		var n int
-		n, from, more = tab.Seal(from)
+		n, from, more = tab.Seal(from, anyAge)
 		sealed += n
 	}
 	return sealed
@@ -49,7 +50,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 			_, _ = t.Apply(op, 0, nil, nil) // nothing is on disk yet
 		}
 	}
-	sealed := 0
+	sealed, restored := 0, 0
 	for step := range 18 {
 		ops := make([]Op, 1+r.IntN(1200))
 		for i := range ops {
@@ -77,7 +78,8 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 				t.Fatal(err)
 			}
 		case 5:
-			next := reloaded(t, tab)
+			next := reloaded(t, tab, []func(uint64, uint64) bool{nil, anyAge}[step/6%2])
+			restored += int(next.Stats().SealedRows)
 			tab.Close()
 			tab = next
 		}
@@ -85,6 +87,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 			t.Fatalf("seed %d step %d: digest %016x of %d rows, never moved %016x of %d", seed, step,
 				tab.Digest(), tab.Stats().Rows, plain.Digest(), plain.Stats().Rows)
 		}
+		checkStats(t, tab)
 		if step%9 == 8 {
 			if err := tab.Check(); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
@@ -92,8 +95,8 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 			want.equalCold(t, tab)
 		}
 	}
-	if sealed < len(known)/4 && len(want.ids()) > 2*rowsMax {
-		t.Errorf("%d rows were sealed of %d", sealed, len(known))
+	if (sealed < len(known)/4 || restored < rowsMax/2) && len(want.ids()) > 2*rowsMax {
+		t.Errorf("%d rows were sealed and %d restored so of %d", sealed, restored, len(known))
 	}
 	if _, more, err := tab.Warm(0, 1<<30); more || err != nil {
 		t.Fatal(err)
@@ -102,6 +105,32 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 	tab.Close()
 	if n := cold.needed(); n != 0 {
 		t.Errorf("%d generations are needed by nobody and not released", n)
+	}
+}
+
+// checkStats holds what a table says of its tiers against all generations that it has
+// parts of.
+func checkStats(t *testing.T, tab *Table) {
+	t.Helper()
+	var want Stats
+	var seen []Generation
+	for _, part := range tab.cold() {
+		g := part.generation
+		if slices.Contains(seen, g) {
+			continue
+		}
+		seen = append(seen, g)
+		memory, disk := g.Bytes()
+		if part.onDisk() {
+			want.ColdRows, want.ColdBytes = want.ColdRows+uint64(g.Rows()), want.ColdBytes+uint64(disk)
+		} else {
+			want.SealedRows, want.SealedBytes = want.SealedRows+uint64(g.Rows()), want.SealedBytes+uint64(memory)
+		}
+	}
+	got := tab.Stats()
+	got.Rows, got.Segments, got.Bytes = 0, 0, 0
+	if got != want {
+		t.Fatalf("says %+v, has %+v", got, want)
 	}
 }
 
@@ -122,22 +151,41 @@ func add(t rapid.TB, tab *Table, id uint64, v int64) {
 	}
 }
 
-// Segments are sealed that do not grow between two looks, and never the last.
-func TestSealWaitsForSegmentsToFill(t *testing.T) {
+// Segments are sealed that are old and that nobody writes to between two looks, and
+// never the last.
+func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	if n := sealAll(tab); n != 0 {
 		t.Errorf("%d rows sealed at the first look", n)
 	}
-	for i := range uint64(rowsMax / 10) {
-		add(t, tab, ids[0]+1+i, 1)
-	}
+	add(t, tab, ids[0], 1)
 	before := tab.Stats()
 	if n := sealAll(tab); n == 0 || n > 15_000 || tab.Stats().Rows != before.Rows {
-		t.Errorf("%d rows sealed while the first segment grows: %+v", n, tab.Stats())
+		t.Errorf("%d rows sealed while the first segment is written to: %+v", n, tab.Stats())
 	}
-	sealAll(tab)
+	for range 3 { // it is put off, watched, and sealed
+		sealAll(tab)
+	}
 	if st := tab.Stats(); st.SealedRows < 16_000 || st.Bytes > before.Bytes*2/3 {
 		t.Errorf("%+v, was %+v", st, before)
+	}
+}
+
+// What is not old stays as it is, also where neighbours are sealed.
+func TestSealIsOfOldRows(t *testing.T) {
+	tab, ids := filled(t, 45_000)
+	old := func(_, last uint64) bool { return last < ids[rowsMax*2] }
+	for range 4 {
+		for from, more := uint64(0), true; more; {
+			_, from, more = tab.Seal(from, old)
+		}
+	}
+	d := tab.dir.Load()
+	for i := range d.segs {
+		s := d.segs[i].Load()
+		if is, want := s.cold.sealed() != nil, old(d.first(i), s.highest()); is != want {
+			t.Errorf("segment %d of ids %d…%d is sealed: %v, old: %v", i, d.first(i), s.highest(), is, want)
+		}
 	}
 }
 
@@ -153,7 +201,7 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 	if tab.Get(ids[5], row[:]); row[0] != 2 {
 		t.Errorf("reads %v", row)
 	}
-	if n := sealAll(tab); n < 7000 || tab.Stats().SealedRows != first {
+	if n := sealAll(tab) + sealAll(tab); n < 7000 || tab.Stats().SealedRows != first {
 		t.Errorf("%d rows sealed anew, %d in all, were %d", n, tab.Stats().SealedRows, first)
 	}
 	for i := range 7000 {
@@ -179,22 +227,22 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 }
 
 // A segment that was put off is left alone for as many looks, and for twice as many
-// the next time.
+// the next time, and then watched for one more.
 func TestSegmentsThatArePutOff(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	sealAll(tab)
 	rest := 1
 	for range 9 {
-		f, _, _ := tab.sealable(0)
+		f, _, _ := tab.sealable(0, anyAge)
 		if f == nil || f.first != 0 {
 			t.Fatalf("the segment is not due after %d looks", rest/2)
 		}
 		tab.putOff(f)
-		if f.s.watched {
+		if f.s.watched != 0 {
 			t.Error("the segment is copied before it is changed, though nobody needs it")
 		}
-		for look := range rest {
-			if f, _, _ := tab.sealable(0); f != nil && f.first == 0 {
+		for look := range rest + 1 {
+			if f, _, _ := tab.sealable(0, anyAge); f != nil && f.first == 0 {
 				t.Fatalf("the segment is due at look %d of %d", look, rest)
 			}
 		}
@@ -204,6 +252,22 @@ func TestSegmentsThatArePutOff(t *testing.T) {
 		t.Error("nothing is sealed in the end")
 	}
 	add(t, tab, ids[0], 1)
+}
+
+// A segment that somebody writes to all the time is copied for that ever more rarely.
+func TestBusySegmentsAreSeldomCopied(t *testing.T) {
+	tab, ids := filled(t, 25_000)
+	copied := 0
+	for range 4 * restMax {
+		sealAll(tab)
+		before := tab.dir.Load().segs[0].Load()
+		if add(t, tab, ids[0], 1); tab.dir.Load().segs[0].Load() != before {
+			copied++
+		}
+	}
+	if copied < 5 || copied > 12 {
+		t.Errorf("%d copies in %d looks", copied, 4*restMax)
+	}
 }
 
 // Rows that are deleted while they are sealed are gone, and their memory too.

@@ -11,7 +11,7 @@ func captured(tab *Table, i int) *frozen {
 	defer tab.mu.Unlock()
 	d := tab.dir.Load()
 	s := d.segs[i].Load()
-	s.watched = true
+	s.watched |= toSeal
 	return &frozen{first: d.first(i), last: d.last(i), s: s}
 }
 
@@ -81,7 +81,7 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 			what = "melted"
 			tab.melt(f, p)
 		} else if len(p.IDs) >= sealRowsMin {
-			tab.replaceSealed(f, p, sealRows(p))
+			tab.replaceSealed(f, p, new(Sealer).seal(p))
 		}
 		if after := tab.dir.Load().segs[tab.dir.Load().find(f.first)].Load(); after == before {
 			what = "not " + what

@@ -13,38 +13,58 @@ import (
 // of the 2 bytes for where it begins, fewer have a lookup decode less.
 const bucketRows = 8
 
-// mixedRow is a row on its way into its bucket.
+// mixedRow is a row in its bucket.
 type mixedRow struct {
-	bucket    uint32
-	row       int32 // its number in the page
 	remainder uint64
+	row       int32 // its number in the page
 }
 
-// sealRows returns the rows of a page packed. They are in ascending order of ids, none
-// is all zero, and they are sealRowsMin at least.
-func sealRows(p *Page) *sealed {
+// Sealer packs rows, with memory that it uses again. The zero one is ready.
+type Sealer struct {
+	ends  []int32    // of each bucket's rows in mixed
+	mixed []mixedRow // by bucket, then by remainder
+	bits  golomb.Writer
+}
+
+// seal returns the rows of a page packed. They are in ascending order of ids, none is
+// all zero, and they are bucketRows at least.
+func (x *Sealer) seal(p *Page) *sealed {
 	first, last := p.IDs[0], p.IDs[len(p.IDs)-1]
 	buckets := len(p.IDs) / bucketRows
 	s := &sealed{
 		geometry: geometryOf(bits.Len64(last-first), buckets, first, 0),
 		buckets:  uint64(buckets), rows: len(p.IDs), maxID: last,
 	}
-	mixed := make([]mixedRow, len(p.IDs))
-	for i, id := range p.IDs {
-		at := s.place(id)
-		mixed[i] = mixedRow{uint32(at.first), int32(i), at.tag >> tagShift}
-	}
-	slices.SortFunc(mixed, func(a, b mixedRow) int {
-		if a.bucket != b.bucket {
-			return cmp.Compare(a.bucket, b.bucket)
-		}
-		return cmp.Compare(a.remainder, b.remainder)
-	})
+	x.mix(s, p.IDs)
 	s.chooseCodes(p)
-	for !s.pack(p, mixed) {
+	for !x.pack(s, p) {
 		s.unit++
 	}
 	return s
+}
+
+// mix puts the rows in the order of their buckets and remainders.
+func (x *Sealer) mix(s *sealed, ids []uint64) {
+	x.ends = append(x.ends[:0], make([]int32, s.buckets)...)
+	for _, id := range ids {
+		x.ends[s.place(id).first]++
+	}
+	end := int32(0)
+	for i, n := range x.ends { // where it begins, for now
+		x.ends[i] = end
+		end += n
+	}
+	x.mixed = append(x.mixed[:0], make([]mixedRow, len(ids))...)
+	for i, id := range ids {
+		p := s.place(id)
+		x.mixed[x.ends[p.first]] = mixedRow{p.tag >> tagShift, int32(i)}
+		x.ends[p.first]++
+	}
+	from := int32(0)
+	for _, end := range x.ends {
+		slices.SortFunc(x.mixed[from:end], func(a, b mixedRow) int { return cmp.Compare(a.remainder, b.remainder) })
+		from = end
+	}
 }
 
 // chooseCodes chooses how gaps and counts are coded.
@@ -81,30 +101,43 @@ func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 	return code, used
 }
 
-// pack stores the rows, or returns false if the unit is too small.
-func (s *sealed) pack(p *Page, mixed []mixedRow) bool {
-	head := 2 * (int(s.buckets) + 1)
-	w := golomb.Writer{Buf: make([]byte, head, head+len(mixed)*8)}
-	for bucket := range s.buckets + 1 {
-		for w.Flush(); len(w.Buf)&(1<<s.unit-1) != 0; {
-			w.Put(0, 8)
-		}
-		begins := len(w.Buf) >> s.unit
-		if begins > 1<<16-1 {
+// pack stores the rows that were mixed, or returns false if the unit is too small.
+func (x *Sealer) pack(s *sealed, p *Page) bool {
+	w := &x.bits
+	w.Buf = append(w.Buf[:0], make([]byte, 2*(s.buckets+1))...)
+	from := int32(0)
+	for bucket, end := range x.ends {
+		if !s.begin(w, bucket) {
 			return false
 		}
-		binary.LittleEndian.PutUint16(w.Buf[2*bucket:], uint16(begins))
-		for before := ^uint64(0); len(mixed) > 0 && uint64(mixed[0].bucket) == bucket; mixed = mixed[1:] {
-			gap := mixed[0].remainder - before - 1
+		before := ^uint64(0)
+		for _, r := range x.mixed[from:end] {
+			gap := r.remainder - before - 1
 			w.Put(1, uint(gap>>s.gapBits)+1)
 			w.Put(gap&(1<<s.gapBits-1), s.gapBits)
-			s.packCounts(&w, p.Row(int(mixed[0].row)))
-			before = mixed[0].remainder
+			s.packCounts(w, p.Row(int(r.row)))
+			before = r.remainder
 		}
+		from = end
+	}
+	if !s.begin(w, len(x.ends)) {
+		return false
 	}
 	w.Put(0, 64)
-	s.packed = slices.Grow([]byte(nil), len(w.Buf))
-	s.packed = append(s.packed, w.Buf...)
+	s.packed = append(slices.Grow([]byte(nil), len(w.Buf)), w.Buf...)
+	return true
+}
+
+// begin notes where a bucket begins, or returns false if the unit is too small.
+func (s *sealed) begin(w *golomb.Writer, bucket int) bool {
+	for w.Flush(); len(w.Buf)&(1<<s.unit-1) != 0; {
+		w.Put(0, 8)
+	}
+	at := len(w.Buf) >> s.unit
+	if at > 1<<16-1 {
+		return false
+	}
+	binary.LittleEndian.PutUint16(w.Buf[2*bucket:], uint16(at))
 	return true
 }
 

@@ -55,12 +55,21 @@ type segment struct {
 	cold *coldPart
 
 	// The writer's own.
-	rows    int    // stored here; with a cold part, rows of zeros among them
-	epoch   uint64 // the table's epoch when this segment was made
-	maxID   uint64 // no row has a larger id
-	watched bool   // it is copied before it is changed: see Table.Watch and Table.Seal
+	rows    int     // stored here; with a cold part, rows of zeros among them
+	epoch   uint64  // the table's epoch when this segment was made
+	maxID   uint64  // no row has a larger id
+	watched watcher // for whom it is copied before it is changed
 	seal    sealState
 }
+
+// watcher is who waits for a segment to rest. One that is written to is copied first, and
+// the copy is watched by nobody, so that each of them finds out by itself.
+type watcher uint8
+
+const (
+	toFreeze watcher = 1 << iota // Table.Watch
+	toSeal                       // Table.Seal
+)
 
 // words is how many 64-bit words of counts a row has.
 func (s *segment) words() int { return int(s.rowWords) }

@@ -119,7 +119,7 @@ func prefetchSealed(segs []*segment, ids []uint64) {
 // it if an open snapshot has captured it, or it is watched.
 func (t *Table) ownedLocked(d *directory, i int) *segment {
 	s := d.segs[i].Load()
-	if n := len(t.mu.captured); s.watched || n > 0 && s.epoch <= t.mu.captured[n-1] {
+	if n := len(t.mu.captured); s.watched != 0 || n > 0 && s.epoch <= t.mu.captured[n-1] {
 		s = s.clone(t.mu.epoch)
 		d.segs[i].Store(s)
 	}
@@ -166,20 +166,36 @@ type Stats struct {
 func (t *Table) Stats() Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}
-	var last Generation // parts of one generation are neighbours
+	var divided map[Generation]bool // those that were counted; other parts have one each
 	for i := range d.segs {
 		s := d.segs[i].Load()
 		st.Bytes += uint64(s.bytes())
-		if s.cold != nil && s.cold.generation != last {
-			last = s.cold.generation
-			memory, disk := last.Bytes()
-			st.Bytes += uint64(memory) + uint64(unsafe.Sizeof(*s.cold))
-			if s.cold.onDisk() {
-				st.ColdRows, st.ColdBytes = st.ColdRows+uint64(last.Rows()), st.ColdBytes+uint64(disk)
-			} else {
-				st.SealedRows, st.SealedBytes = st.SealedRows+uint64(last.Rows()), st.SealedBytes+uint64(memory)
-			}
+		if s.cold == nil {
+			continue
 		}
+		st.Bytes += uint64(unsafe.Sizeof(*s.cold))
+		if s.cold.divided {
+			if divided[s.cold.generation] {
+				continue
+			}
+			if divided == nil {
+				divided = map[Generation]bool{}
+			}
+			divided[s.cold.generation] = true
+		}
+		st.addPart(s.cold)
 	}
 	return st
+}
+
+// addPart counts the generation of a part.
+func (st *Stats) addPart(c *coldPart) {
+	rows := uint64(c.generation.Rows())
+	memory, disk := c.generation.Bytes()
+	st.Bytes += uint64(memory)
+	if c.onDisk() {
+		st.ColdRows, st.ColdBytes = st.ColdRows+rows, st.ColdBytes+uint64(disk)
+	} else {
+		st.SealedRows, st.SealedBytes = st.SealedRows+rows, st.SealedBytes+uint64(memory)
+	}
 }

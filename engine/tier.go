@@ -31,9 +31,9 @@ type Generation interface {
 }
 
 // coldPart is the rows of a segment that do not stand in its array, on disk or
-// sealed: those of the
-// generation from first to last but for the ids that the segment has rows of, zeros
-// among them. It never changes. The segment holds one count of the generation.
+// sealed: those of the generation from first to last but for the ids that the segment
+// has rows of, zeros among them. It never changes. The segment holds one count of the
+// generation.
 //
 // The range is that of the segment when the part was made. The segment may own
 // more ids since, when a neighbour was dropped, of which the generation's rows, if
@@ -41,6 +41,7 @@ type Generation interface {
 type coldPart struct {
 	generation  Generation
 	first, last uint64
+	divided     bool // there may be other parts of the generation
 }
 
 // mayHave reports whether a row of id may be in the part, which may be nil.
@@ -105,5 +106,5 @@ func (c *coldPart) split(start uint64) (left, right *coldPart) {
 		return c, nil
 	}
 	c.generation.Retain()
-	return &coldPart{c.generation, c.first, start - 1}, &coldPart{c.generation, start, c.last}
+	return &coldPart{c.generation, c.first, start - 1, true}, &coldPart{c.generation, start, c.last, true}
 }

@@ -37,6 +37,7 @@ type coldReplica struct {
 	newest    string
 	made      int
 	froze     int
+	seals     bool // what it restores
 }
 
 func newColdReplica(t testing.TB, name string) *coldReplica {
@@ -65,7 +66,7 @@ func (r *coldReplica) open() {
 	r.must(err)
 	r.rows, err = r.store.Group(1)
 	r.must(err)
-	r.fsm = NewCountersOver(r.rows)
+	r.fsm = NewCountersOver(Tiers{Cold: r.rows, Seal: func(uint64, uint64) bool { return r.seals }})
 	if r.newest != "" {
 		r.must(restore(r.fsm, r.snapshots[r.newest]))
 	}
@@ -166,7 +167,7 @@ func (r *coldReplica) seal() int {
 	sealed := 0
 	for from, more := uint64(0), true; more; {
 		var rows int
-		rows, from, more = r.fsm.Seal(from)
+		rows, from, more, _ = r.fsm.Seal(from, func(uint64, uint64) bool { return true })
 		sealed += rows
 	}
 	return sealed
@@ -199,6 +200,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	plain := NewCounters()
 	replicas := []*coldReplica{newColdReplica(t, "a"), newColdReplica(t, "b")}
+	replicas[1].seals = true
 	var log []*raft.Log
 	var keys []uint64
 	apply := func(ops []engine.Op) {
@@ -225,7 +227,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		}
 		apply(ops)
 	}
-	sealed := 0
+	sealed, restored := 0, uint64(0)
 	for step := range 80 {
 		var ops []engine.Op
 		for range 1 + r.IntN(200) {
@@ -256,6 +258,9 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			one.snapshot()
 		case 3:
 			one.crash(r)
+			if one.seals {
+				restored = max(restored, one.fsm.State().SealedRows)
+			}
 			replay(one)
 		case 4:
 			_, _, err := one.fsm.Warm(keys[r.IntN(len(keys))])
@@ -281,8 +286,8 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 		}
 	}
 	sameRows(t, plain, replicas)
-	if sealed < 10_000 {
-		t.Errorf("%d rows were sealed", sealed)
+	if sealed < 10_000 || restored < 1000 {
+		t.Errorf("%d rows were sealed, and %d restored so", sealed, restored)
 	}
 }
 

@@ -19,21 +19,29 @@ type Counters struct {
 	// tiering is held while rows move out of memory or back or are sealed, and by
 	// Restore while it replaces the table.
 	tiering sync.Mutex
-	closed  bool          // under tiering
-	cold    *cold.Group   // where rows of table may be too; nil for nowhere
+	closed  bool // under tiering
+	tiers   Tiers
 	carried atomic.Uint64 // see Carried
+}
+
+// Tiers says where rows of a table may be besides in segments of their own. That is this
+// replica's own affair. The zero Tiers are for nowhere.
+type Tiers struct {
+	Cold *cold.Group // outside of memory
+	// Seal says of which keys rows of a snapshot are packed as they are read, by the
+	// range of some neighbours. nil for none.
+	Seal func(first, last uint64) bool
 }
 
 var _ raft.BatchingFSM = (*Counters)(nil)
 
 // NewCounters returns the state before the first entry.
-func NewCounters() *Counters { return NewCountersOver(nil) }
+func NewCounters() *Counters { return NewCountersOver(Tiers{}) }
 
-// NewCountersOver is NewCounters for a table whose rows may be cold: outside of
-// memory, which is this replica's own affair. rows may be nil.
-func NewCountersOver(rows *cold.Group) *Counters {
-	c := &Counters{cold: rows}
-	c.init(KindCounters, func() contents { return newCounts(rows) }, func(held contents) {
+// NewCountersOver is NewCounters for a table with tiers.
+func NewCountersOver(tiers Tiers) *Counters {
+	c := &Counters{tiers: tiers}
+	c.init(KindCounters, func() contents { return newCounts(tiers) }, func(held contents) {
 		c.replace(held.(*counts).table)
 		c.carried.Store(held.(*counts).moved)
 	})
@@ -74,13 +82,13 @@ func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes }
 // counts is what a shard of a counter keyspace holds.
 type counts struct {
 	table   *engine.Table
-	cold    *cold.Group // where rows of table may be too; nil for nowhere
+	tiers   Tiers
 	batch   batch
 	loading *loading // nil but from the first section of rows to the end
 	moved   uint64   // rows that loading has moved out of memory
 }
 
-func newCounts(rows *cold.Group) *counts { return &counts{table: engine.New(), cold: rows} }
+func newCounts(tiers Tiers) *counts { return &counts{table: engine.New(), tiers: tiers} }
 
 func (c *counts) begin() { c.batch.begin() }
 
@@ -98,14 +106,14 @@ func (c *counts) apply(_ int64, width int, rows []int64) ([]engine.Overflow, err
 func (c *counts) digest() uint64      { return c.table.Digest() }
 func (c *counts) stats() engine.Stats { return c.table.Stats() }
 
-func (c *counts) capture() captured { return tableSnapshot{c.table.Snapshot(), c.cold} }
+func (c *counts) capture() captured { return tableSnapshot{c.table.Snapshot(), c.tiers.Cold} }
 
 func (c *counts) load(s *streamReader, kind, last byte, p []byte) error {
 	if last != streamHead && last != streamRows {
 		return misplaced(kind, last)
 	}
 	if c.loading == nil {
-		c.loading = &loading{table: c.table, cold: c.cold}
+		c.loading = &loading{table: c.table, cold: c.tiers.Cold, old: c.tiers.Seal}
 	}
 	switch kind {
 	case streamRows:

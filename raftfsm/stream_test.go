@@ -254,7 +254,7 @@ func FuzzReadCounters(f *testing.F) {
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
 	f.Add(uint64(3), uint8(streamRows), rows, uint8(streamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		if _, _, err := readShard(bytes.NewReader(one), KindCounters, newCounts(nil)); !errors.Is(err, errSnapshot) && len(one) < 33 {
+		if _, _, err := readShard(bytes.NewReader(one), KindCounters, newCounts(Tiers{})); !errors.Is(err, errSnapshot) && len(one) < 33 {
 			t.Fatalf("a stream of %d bytes: %v", len(one), err)
 		}
 		for _, parts := range [][]streamPart{{{kind1, one}}, {{kind1, one}, {kind2, two}}} {

@@ -122,13 +122,15 @@ func widen(p *engine.Page, width int) {
 type loading struct {
 	table *engine.Table
 	cold  *cold.Group
+	old   func(first, last uint64) bool // of which rows are sealed from the start; nil for none
 
-	page  engine.Page
-	named bool        // some rows are not read
-	base  engine.Page // the cold rows of a part that is carried
-	part  coldPart
-	loose int // carried parts that are in memory
-	moved int // rows of carried parts that are on this node's disk
+	sealer engine.Sealer
+	page   engine.Page
+	named  bool        // some rows are not read
+	base   engine.Page // the cold rows of a part that is carried
+	part   coldPart
+	loose  int // carried parts that are in memory
+	moved  int // rows of carried parts that are on this node's disk
 	// carried is set from a carried part on until hot rows come. The parts had ids
 	// above … below.
 	carried      bool
@@ -141,7 +143,22 @@ func (l *loading) loadRows(payload []byte) error {
 		return err
 	}
 	l.carried = false
-	return loadRows(l.table, payload, &l.page)
+	if err := parseRows(payload, &l.page, false); err != nil {
+		return err
+	}
+	return l.loadPage()
+}
+
+// loadPage adds the rows of page, packed if they are old: a section is nearly always
+// one segment.
+func (l *loading) loadPage() error {
+	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
+		return loadPage(l.table, &l.page)
+	}
+	if err := l.table.LoadSealed(&l.page, &l.sealer); err != nil {
+		return fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	return nil
 }
 
 // end completes the table. Rows and digest of cold rows that are named, and not read,
@@ -197,6 +214,9 @@ func (l *loading) loadCarried(s *streamReader, payload []byte) error {
 	if l.page.Merge(&l.part.over, &l.base); len(l.page.IDs) == 0 {
 		return nil
 	}
+	if l.cold == nil {
+		return l.loadPage()
+	}
 	if err := loadPage(l.table, &l.page); err != nil {
 		return err
 	}
@@ -213,7 +233,7 @@ func (l *loading) loadCarried(s *streamReader, payload []byte) error {
 // with hot ones. On a full disk they stay there until there is room: a node that opens
 // its own snapshot has no other place for them.
 func (l *loading) settle() error {
-	if l.loose == 0 || l.cold == nil {
+	if l.loose == 0 {
 		return nil
 	}
 	l.loose = 0

@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/countd/countd/engine"
 )
@@ -31,7 +32,7 @@ func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
-	if c.cold != nil && !c.closed {
+	if c.tiers.Cold != nil && !c.closed {
 		i.firsts, i.due = i.table.Watch(old)
 	}
 	return i
@@ -50,7 +51,7 @@ func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	if c.Table() != idle.table || c.closed { // it was restored, and is looked at anew
 		return 0, nil
 	}
-	to := writes{Cold: c.cold}
+	to := writes{Cold: c.tiers.Cold}
 	if rows, err = idle.table.Freeze(&to, some); to.failed {
 		err = errors.New(err.Error())
 	}
@@ -85,17 +86,19 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs the rows of one segment tighter in memory: the next from a key on that
-// does not fill any more since it was called for that key before, see
-// engine.Table.Seal. It returns how many rows, the key to go on from, and false when
-// it has looked at all.
-func (c *Counters) Seal(from uint64) (rows int, next uint64, more bool) {
+// Seal packs the rows of one segment tighter in memory, or undoes it: the next from a key
+// on that rests and of which old says so, by the range of its keys, see
+// engine.Table.Seal. It returns how many rows, the key to go on from, false when it has
+// looked at all, and how long that took once it had its turn.
+func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	if c.closed {
-		return 0, 0, false
+		return 0, 0, false, 0
 	}
-	return c.Table().Seal(from)
+	began := time.Now()
+	rows, next, more = c.Table().Seal(from, old)
+	return rows, next, more, time.Since(began)
 }
 
 // Warm brings cold rows back into memory, from a key on, a few segments at a time.

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// registerCold registers what the rows on disk, and those packed in memory, tell. There is no store before Open is
+// registerCold registers what the rows on disk tell. There is no store before Open is
 // nearly done.
 func (n *Node) registerCold() error {
 	tables := func(value func(engine.Stats) uint64) func(*cold.Stats) float64 {
@@ -27,11 +27,7 @@ func (n *Node) registerCold() error {
 			tables(func(s engine.Stats) uint64 { return s.ColdRows })},
 		{"countd_cold_bytes", "Bytes of the packed rows on disk.", false,
 			tables(func(s engine.Stats) uint64 { return s.ColdBytes })},
-		{"countd_sealed_rows", "Rows that are packed in memory.", false,
-			tables(func(s engine.Stats) uint64 { return s.SealedRows })},
-		{"countd_sealed_bytes", "Memory of the packed rows.", false,
-			tables(func(s engine.Stats) uint64 { return s.SealedBytes })},
-		{"countd_sealed_total", "Rows that were packed in memory, each time.", true,
+		{"countd_sealed_total", "Rows that were packed in memory by the minute's look, each time.", true,
 			func(*cold.Stats) float64 { return float64(n.sealed.Load()) }},
 		{"countd_cold_disk_bytes", "Bytes of all files of rows on disk.", false, func(s *cold.Stats) float64 { return float64(s.DiskBytes) }},
 		{"countd_cold_cache_bytes", "Memory of blocks of cold rows that were read.", false, func(s *cold.Stats) float64 { return float64(s.CacheBytes) }},

@@ -10,8 +10,8 @@ import (
 
 const (
 	// coldQuietMax is for how long nobody may have written to a segment that is
-	// frozen, unless ColdAfter is less: rows that are written to are not cold,
-	// however old.
+	// sealed or frozen, unless their ages are less: rows that are written to are not
+	// cold, however old.
 	coldQuietMax = time.Minute
 	coldQuietMin = 200 * time.Millisecond
 	// coldSnapshotShare is how many of a shard's rows, as a share, leave memory before
@@ -23,20 +23,24 @@ const (
 	relieveTurns = 16
 )
 
-// runCold moves rows out of memory once they are old and nobody writes to them, and
-// near the memory limit those that are not old too. Open starts it, Close stops and
-// waits for it.
+// runCold packs rows in memory, and moves them out of it, once they are old and nobody
+// writes to them; near the memory limit those that are not old too. Open starts it,
+// Close stops and waits for it.
 func (n *Node) runCold() {
 	quiet := coldQuietMax
-	if after := n.cfg.Cold.After; after > 0 {
-		quiet = min(coldQuietMax, max(after, coldQuietMin))
+	for _, after := range []time.Duration{n.cfg.Cold.After, n.cfg.Cold.SealAfter} {
+		if after > 0 {
+			quiet = min(quiet, max(after, coldQuietMin))
+		}
 	}
 	tick := time.NewTicker(quiet)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			n.moveCold()
+			if tight := n.headroom.memoryTight.Load(); !n.sealOld() || !tight {
+				n.moveCold()
+			}
 		case <-n.stopping:
 			return
 		}
@@ -46,7 +50,7 @@ func (n *Node) runCold() {
 // moveCold is one round of runCold. What was not written to since the round before is
 // idle.
 func (n *Node) moveCold() {
-	may := n.cfg.Cold.After > 0 && n.catalog.View().ColdRows()
+	may := n.mayMove()
 	tight := may && n.headroom.memoryTight.Load()
 	var all []*leaving
 	due := 0
@@ -68,8 +72,7 @@ func (n *Node) moveCold() {
 			due += l.idle.Due()
 			continue
 		}
-		shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
-		l.idle = fsm.Watch(n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards))
+		l.idle = fsm.Watch(n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, n.shardsOf(g)))
 		due += l.idle.Due()
 		n.freeze(l, l.idle.Segments())
 	}
@@ -91,6 +94,9 @@ type leaving struct {
 	rows  int // that became cold, or were written anew
 	began time.Time
 }
+
+// mayMove reports whether rows are to leave memory at all.
+func (n *Node) mayMove() bool { return n.cfg.Cold.After > 0 && n.catalog.View().ColdRows() }
 
 // mayFreeze reports whether there is time and room for it.
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }

@@ -103,7 +103,7 @@ func (l IDLayout) old(now time.Time, age time.Duration, shards int) func(first, 
 type ColdConfig struct {
 	Dir        string              // of cold rows alone; "" for Config.Dir with -cold behind
 	After      time.Duration       // age of rows that leave memory; 0 for never
-	SealAfter  time.Duration       // for how long ids stop coming to rows that are packed in memory; 0 for never
+	SealAfter  time.Duration       // age of rows that are packed in memory; 0 for never
 	CacheBytes uint64              // 0 for ColdCacheBytesDefault
 	Layouts    map[string]IDLayout // by keyspace; of those not in it ids have no time
 }

@@ -105,7 +105,7 @@ func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &replica{fsm: raftfsm.NewCountersOver(rows)}, rows, nil
+	return &replica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.oldToSeal(g)})}, rows, nil
 }
 
 // openReplica opens this node's replica of a group. One that is new begins with

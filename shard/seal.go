@@ -7,51 +7,98 @@ import (
 )
 
 const (
-	// SealAfterDefault is for how long ids stop coming to rows that are packed in
-	// memory.
-	SealAfterDefault = time.Minute
-	// sealShare is the part of one core, as a share, that sealing takes at most: some
-	// 200,000 rows a second.
+	// SealAfterDefault is when a row is packed in memory by the time in its id: those
+	// of the last day are read most, and a packed one takes longer to read.
+	SealAfterDefault = 24 * time.Hour
+	// sealShare is the part of one core, as a share, that packing takes at most while
+	// memory is not tight.
 	sealShare = 8
+	// sealRoundMax bounds a round. What it does not come to is the next one's, so that
+	// rows which are to leave memory do not wait for longer.
+	sealRoundMax = 30 * time.Second
+	// sealReliefShare is how many rows in memory, as a share, a round has packed when
+	// none go to disk though memory is tight: what that gave back shows once the
+	// collector has run.
+	sealReliefShare = 16
 )
 
-// runSeal packs rows in memory to whose range of ids no more come. Open starts it,
-// Close stops and waits for it.
-func (n *Node) runSeal() {
-	if n.cfg.Cold.SealAfter == 0 {
-		return
+// oldToSeal returns which ranges of a group's keys are packed when a snapshot is read,
+// nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
+// all alike.
+func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
+	layout, after := n.cfg.Cold.Layouts[g.keyspace], n.cfg.Cold.SealAfter
+	if g.kind != raftfsm.KindCounters || layout.Unit == 0 || after == 0 {
+		return nil
 	}
-	tick := time.NewTicker(n.cfg.Cold.SealAfter)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-n.stopping:
-			return
-		}
-		for _, g := range n.groups.Load().all {
-			if r := g.replica.Load(); r != nil {
-				n.seal(r)
-			}
-		}
-	}
+	shards := n.shardsOf(g)
+	return func(first, last uint64) bool { return layout.old(time.Now(), after, shards)(first, last) }
 }
 
-// seal goes through the rows of a replica once, a segment at a time with pauses
-// between, until the node stops.
-func (n *Node) seal(r *replica) {
-	fsm, ok := r.fsm.(*raftfsm.Counters)
-	if !ok { // others stay as they are
-		return
+// shardsOf returns how many shards the keyspace of a group has.
+func (n *Node) shardsOf(g *counterGroup) int {
+	return len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
+}
+
+// dueToSeal is oldToSeal for a table that is there, without what is about to go to disk.
+func (n *Node) dueToSeal(g *counterGroup) func(first, last uint64) bool {
+	old, now := n.oldToSeal(g), time.Now()
+	if old == nil || !n.mayMove() || !n.mayFreeze() {
+		return old
 	}
-	for from, more := uint64(0), true; more && !n.draining.Load(); {
-		began, rows := time.Now(), 0
-		rows, from, more = fsm.Seal(from)
-		n.sealed.Add(uint64(rows))
-		select {
-		case <-time.After(time.Since(began) * (sealShare - 1)):
-		case <-n.stopping:
-			return
+	leaves := n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, n.shardsOf(g))
+	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
+}
+
+// sealOld is the other half of a round of runCold: it packs old rows, of segments that
+// were not written to since the round before, and whatever their age while memory is
+// tight. It reports whether that were so many that memory may not be tight any more.
+func (n *Node) sealOld() (relieved bool) {
+	end := time.Now().Add(sealRoundMax)
+	all, packed, held := n.groups.Load().all, uint64(0), uint64(0)
+	for i := range all {
+		at := (n.sealNext + i) % len(all)
+		r := all[at].replica.Load()
+		old := n.dueToSeal(all[at])
+		if r == nil || old == nil {
+			continue
+		}
+		fsm, _ := r.fsm.(*raftfsm.Counters)
+		rows, done := n.seal(fsm, old, end)
+		stats := fsm.Table().Stats()
+		packed, held = packed+rows, held+stats.Rows-min(stats.Rows, stats.ColdRows)
+		if !done {
+			n.sealNext = at
+			break
 		}
 	}
+	return packed > 0 && packed >= held/sealReliefShare
+}
+
+// seal goes through the rows of a replica, a segment at a time with pauses between,
+// until it has looked at all, a time is over or the node stops. It returns how many
+// rows it packed, and false if it has not looked at all.
+func (n *Node) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
+	for from, more := uint64(0), true; more; {
+		tight := n.headroom.memoryTight.Load()
+		if tight {
+			old = anyAge
+		}
+		var rows int
+		var took time.Duration
+		rows, from, more, took = fsm.Seal(from, old)
+		n.sealed.Add(uint64(rows))
+		packed += uint64(rows)
+		if tight {
+			took = 0
+		}
+		select {
+		case <-time.After(took * (sealShare - 1)):
+		case <-n.stopping:
+			return packed, false
+		}
+		if time.Now().After(end) {
+			return packed, !more
+		}
+	}
+	return packed, true
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Rows are packed in memory by themselves once no ids come to their range any more,
-// answer as before, and again after a restart, which begins with none packed.
+// Rows are packed in memory by themselves once they are old and nobody writes to them,
+// answer as before, and are packed again when a restart has read the snapshot.
 func TestRowsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *Node {
 		cfg := memberConfig(t, filepath.Join(dir, "groups"), 1, 1)
 		cfg.Shards = map[string]int{"posts": 1, "users": 1}
-		cfg.Cold = ColdConfig{Dir: filepath.Join(dir, "cold"), SealAfter: time.Second}
+		cfg.Cold = ColdConfig{Dir: filepath.Join(dir, "cold"), SealAfter: time.Second, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
 		n, err := Open(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -60,9 +60,16 @@ func TestRowsAreSealed(t *testing.T) {
 	if s := posts(n); s.Bytes > hot.Bytes*3/4 || s.SealedBytes >= s.Bytes || n.sealed.Load() < s.SealedRows {
 		t.Errorf("%+v, was %+v", s, hot)
 	}
+	g, _ := n.groupsOf(n.Keyspace("posts"))
+	r := g[0].replica.Load()
+	r.group.log.bytes.Store(1 << 40) // entries so large that few are kept
+	mustDo(t, r.group.snapshot())
 	before := digests(n)
 	closeCold(t, n)
 	n = open()
+	if s := posts(n); s.SealedRows < coldTestRows/2 || s.Bytes > hot.Bytes*3/4 {
+		t.Errorf("after the restart %+v, hot %+v", s, hot)
+	}
 	if after := digests(n); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("after the restart %v, before %v", after, before)
 	}

@@ -20,7 +20,7 @@ func TestStatus(t *testing.T) {
 	if !s.Ready || s.ClusterID != "test" || len(s.Nodes) != 1 || len(s.Groups) != 9 || len(s.Warnings) != 0 {
 		t.Fatalf("status is %+v", s)
 	}
-	if want := (sizeOutput{Rows: 2, Bytes: 40, BytesPerRow: 20, ColdRows: 2, ColdBytes: 10, Digest: "0000000000000002"}); s.Total != want {
+	if want := (sizeOutput{Rows: 2, Bytes: 40, BytesPerRow: 20, ColdRows: 2, ColdBytes: 10, SealedRows: 2, SealedBytes: 14, Digest: "0000000000000002"}); s.Total != want {
 		t.Fatalf("total is %+v, want %+v", s.Total, want)
 	}
 	if k := slices.IndexFunc(s.Keyspaces, func(k sizeOutput) bool { return k.Keyspace == "posts" }); k < 0 || s.Keyspaces[k].Rows != 2 {

@@ -48,6 +48,8 @@ type sizeOutput struct {
 	BytesPerRow float64 `json:"bytes_per_row"` // 0 without rows
 	ColdRows    uint64  `json:"cold_rows"`     // of Rows, on disk instead of in memory
 	ColdBytes   uint64  `json:"cold_bytes"`    // of disk
+	SealedRows  uint64  `json:"sealed_rows"`   // of Rows, packed in memory
+	SealedBytes uint64  `json:"sealed_bytes"`  // of Bytes, those of packed rows
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
 }
 
@@ -168,6 +170,8 @@ func sumGroups(groups []groupOutput, counts func(groupOutput) bool) (sizeOutput,
 		sum.Bytes += g.Bytes
 		sum.ColdRows += g.ColdRows
 		sum.ColdBytes += g.ColdBytes
+		sum.SealedRows += g.SealedRows
+		sum.SealedBytes += g.SealedBytes
 		if g.Digest == "" || g.Keyspace == metaKeyspace {
 			continue // no leader says it, or it is not of rows
 		}

@@ -31,18 +31,21 @@ type Node struct {
 
 // Group is a group as /v1/admin/groups shows it.
 type Group struct {
-	ID        uint32    `json:"id"`
-	Keyspace  string    `json:"keyspace"`
-	Shard     int       `json:"shard"`
-	Leader    string    `json:"leader"`
-	Target    []string  `json:"target"`
-	Voters    []string  `json:"voters"`
-	NonVoters []string  `json:"non_voters"`
-	Rows      uint64    `json:"rows"`
-	Bytes     uint64    `json:"bytes"`
-	ColdRows  uint64    `json:"cold_rows"`
-	ColdBytes uint64    `json:"cold_bytes"`
-	Replicas  []Replica `json:"replicas"`
+	ID        uint32   `json:"id"`
+	Keyspace  string   `json:"keyspace"`
+	Shard     int      `json:"shard"`
+	Leader    string   `json:"leader"`
+	Target    []string `json:"target"`
+	Voters    []string `json:"voters"`
+	NonVoters []string `json:"non_voters"`
+	Rows      uint64   `json:"rows"`
+	Bytes     uint64   `json:"bytes"`
+	ColdRows  uint64   `json:"cold_rows"`
+	ColdBytes uint64   `json:"cold_bytes"`
+
+	SealedRows  uint64    `json:"sealed_rows"`
+	SealedBytes uint64    `json:"sealed_bytes"`
+	Replicas    []Replica `json:"replicas"`
 }
 
 // Replica is a replica of a group in /v1/admin/groups and /v1/admin/digests.
@@ -175,6 +178,7 @@ func (s *Server) groupsLocked() []Group {
 		g := &groups[i]
 		g.Rows = uint64(len(s.shardLocked(g)))
 		g.Bytes, g.ColdRows, g.ColdBytes = 20*g.Rows, g.Rows, 5*g.Rows
+		g.SealedRows, g.SealedBytes = g.Rows, 7*g.Rows
 		g.Replicas = slices.Clone(g.Replicas)
 		for j := range g.Replicas {
 			if r := &g.Replicas[j]; r.Digest == "" {

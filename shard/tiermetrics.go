@@ -1,0 +1,75 @@
+package shard
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// The tiers that a row may be in. One that was written to since it left memory, or was
+// packed, counts where it left to as well, and not as hot.
+const (
+	tierHot    = "hot"
+	tierSealed = "sealed"
+	tierCold   = "cold"
+)
+
+// tierCollector tells what is where, by keyspace. It asks the replicas when it is asked,
+// and has no state of its own.
+type tierCollector struct {
+	node        *Node
+	rows, bytes *prometheus.Desc
+}
+
+func (n *Node) registerTiers() error {
+	labels := []string{"keyspace", "tier"}
+	c := &tierCollector{
+		node:  n,
+		rows:  prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
+		bytes: prometheus.NewDesc("countd_tier_bytes", "What they take: of memory, cold ones of disk. What is known of these in memory is hot.", labels, nil),
+	}
+	if err := n.cfg.Metrics.Register(c); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
+	return nil
+}
+
+// Describe is prometheus.Collector's.
+func (c *tierCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{c.rows, c.bytes} {
+		to <- desc
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
+	tell := func(desc *prometheus.Desc, value uint64, keyspace, tier string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), keyspace, tier)
+	}
+	for keyspace, s := range c.node.heldByKeyspace() {
+		tell(c.rows, s.Rows-min(s.Rows, s.ColdRows+s.SealedRows), keyspace, tierHot)
+		tell(c.rows, s.SealedRows, keyspace, tierSealed)
+		tell(c.rows, s.ColdRows, keyspace, tierCold)
+		tell(c.bytes, s.Bytes-s.SealedBytes, keyspace, tierHot)
+		tell(c.bytes, s.SealedBytes, keyspace, tierSealed)
+		tell(c.bytes, s.ColdBytes, keyspace, tierCold)
+	}
+}
+
+// heldByKeyspace sums what the node's replicas of counters hold.
+func (n *Node) heldByKeyspace() map[string]engine.Stats {
+	held := map[string]engine.Stats{}
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindCounters {
+			sum, stats := held[g.keyspace], r.fsm.State().Stats
+			sum.Rows, sum.Bytes = sum.Rows+stats.Rows, sum.Bytes+stats.Bytes
+			sum.ColdRows, sum.ColdBytes = sum.ColdRows+stats.ColdRows, sum.ColdBytes+stats.ColdBytes
+			sum.SealedRows, sum.SealedBytes = sum.SealedRows+stats.SealedRows, sum.SealedBytes+stats.SealedBytes
+			held[g.keyspace] = sum
+		}
+	}
+	return held
+}
