@@ -188,3 +188,93 @@ func TestSealAtRest(t *testing.T) {
 		t.Errorf("%v allocations, %+v, was %+v", n, after, before)
 	}
 }
+
+// A segment that owns more ids than its sealed rows are of melts beside the writer too,
+// also where that deletes rows beside the sealed ones of which nothing is left.
+func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	d := tab.dir.Load()
+	from, last := d.first(1), d.last(1)
+	for _, id := range ids {
+		if id >= from && id <= last {
+			mustApply(t, tab, Op{ID: id, Kind: OpDelete})
+		}
+	}
+	sealAll(tab) // the first segment owns both ranges from here on
+	for i := range uint64(rowsMax / 3) {
+		add(t, tab, from+1+2*i, 1)
+		add(t, tab, ids[i], 1)
+	}
+	f := captured(tab, 0)
+	if f.last != last || f.s.cold.last >= from {
+		t.Fatalf("the segment owns ids up to %d, its sealed rows are of those up to %d", f.last, f.s.cold.last)
+	}
+	var c collector
+	p, err := c.collectAll(f.s, 0, f.s.widest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(100) {
+		mustApply(t, tab, Op{ID: from + 1 + 2*i, Kind: OpDelete})
+		mustApply(t, tab, Op{ID: ids[i+50], Kind: OpDelete})
+	}
+	func() { // it grows, and what is deleted beside the sealed rows goes
+		tab.mu.Lock()
+		defer tab.unlock()
+		tab.reshapeLocked(0, 1)
+	}()
+	add(t, tab, ids[7], 1)
+	want, digest := tab.Stats().Rows, tab.Digest()
+	if tab.melt(f, p); tab.Stats().SealedRows != 0 {
+		t.Errorf("it has not melted: %+v", tab.Stats())
+	}
+	if err := tab.Check(); err != nil || tab.Stats().Rows != want || tab.Digest() != digest {
+		t.Errorf("%v, %+v, had %d rows", err, tab.Stats(), want)
+	}
+	for i, want := range map[int]int64{7: 3, 8: 2, 55: 0, 149: 0, 150: 2} {
+		var row [1]int64
+		if tab.Get(ids[i], row[:]); row[0] != want {
+			t.Errorf("row %d reads %d, want %d", i, row[0], want)
+		}
+	}
+	if tab.Has(from+1) || !tab.Has(from+1+2*100) {
+		t.Error("rows beside the sealed ones are there that were deleted, or are not")
+	}
+}
+
+// Sealed rows that a division left several parts of count once, also with others between
+// them, and until the last part is gone.
+func TestStatsOfDividedSealedRows(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	whole := tab.Stats().SealedRows
+	for i := range uint64(3 * rowsMax) {
+		add(t, tab, ids[i/3]+1+i%3, 1)
+	}
+	d := tab.dir.Load()
+	if len(d.segs) < 5 {
+		t.Fatalf("%d segments", len(d.segs))
+	}
+	checkStats(t, tab)
+	if st := tab.Stats(); st.SealedRows != whole {
+		t.Errorf("%d rows are sealed, were %d before the division", st.SealedRows, whole)
+	}
+	f := captured(tab, 1)
+	var c collector
+	p, err := c.collectAll(f.s, 0, f.s.widest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !tab.replaceSealed(f, p, new(Sealer).seal(p)) {
+		t.Fatal("it was not sealed")
+	}
+	checkStats(t, tab)
+	if st := tab.Stats(); st.SealedRows != whole+uint64(len(p.IDs)) {
+		t.Errorf("%d rows are sealed, want %d and %d", st.SealedRows, whole, len(p.IDs))
+	}
+	next := reloaded(t, tab, anyAge)
+	checkStats(t, next)
+	for range 6 {
+		sealAll(tab)
+	}
+	checkStats(t, tab)
+}

@@ -133,6 +133,38 @@ func sealedReadsOf(b *testing.B, tab *Table, ids []uint64) {
 	})
 }
 
+// BenchmarkSealedLoad compares how a snapshot's rows are loaded into segments of their own
+// and packed.
+func BenchmarkSealedLoad(b *testing.B) {
+	for _, stream := range sealedStreams {
+		var pages []*Page
+		snap := fill(stream.ids()).Snapshot()
+		if err := snap.Pages(func(p *Page) error {
+			pages = append(pages, &Page{slices.Clone(p.IDs), p.Width, slices.Clone(p.Counts)})
+			return nil
+		}); err != nil {
+			b.Fatal(err)
+		}
+		snap.Close()
+		for name, load := range map[string]func(*Table, *Page, *Sealer) error{
+			"hot":    func(t *Table, p *Page, _ *Sealer) error { return t.Load(p) },
+			"sealed": (*Table).LoadSealed,
+		} {
+			b.Run(stream.name+"/"+name, func(b *testing.B) {
+				for b.Loop() {
+					tab, with := New(), new(Sealer)
+					for _, p := range pages {
+						if err := load(tab, p, with); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchRows, "ns/row")
+			})
+		}
+	}
+}
+
 // BenchmarkSealedWrites measures writes of one increment each to rows that are sealed,
 // each row once, beside the same rows when they were brought back. Run it with
 // -benchtime 200000x.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 )
@@ -74,4 +76,109 @@ func TestRowsAreSealed(t *testing.T) {
 		t.Errorf("after the restart %v, before %v", after, before)
 	}
 	check(n, 2)
+}
+
+// What is packed: old rows of keyspaces whose ids have a time, once they rest, but for
+// those that are to leave memory; near the memory limit young ones too.
+func TestWhatIsSealed(t *testing.T) {
+	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
+	cfg.Shards = map[string]int{"posts": 1, "users": 1}
+	cfg.Cold = ColdConfig{SealAfter: 24 * time.Hour, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { closeCold(t, n) })
+	mustDo(t, n.WaitReady(t.Context()))
+	n.headroom.close() // this test says when memory is tight
+	n.headroom.stop = nil
+	young := func(i uint64) uint64 { return LayoutWeibo.firstAt(time.Now().Add(-time.Hour)) + i<<10 }
+	write := func(keyspace string, idOf func(uint64) uint64) {
+		ops := make([]engine.Op, coldTestRows)
+		for i := range ops {
+			ops[i] = addTo(idOf(uint64(i)), 0, 1)
+		}
+		mustWrite(t, n, n.Keyspace(keyspace), ops...)
+	}
+	write("posts", coldID)
+	write("posts", young)
+	write("users", coldID)
+	of := func(keyspace string) *counterGroup {
+		g, err := n.groupsOf(n.Keyspace(keyspace))
+		mustDo(t, err)
+		return g[0]
+	}
+	sealed := func(keyspace string) uint64 { return of(keyspace).replica.Load().fsm.State().SealedRows }
+	rounds := func() (relieved bool) { n.sealOld(); return n.sealOld() }
+
+	n.cfg.Cold.After = 180 * 24 * time.Hour // all that is old is about to go to disk
+	if rounds(); sealed("posts") > 0 {
+		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
+	}
+	n.cfg.Cold.After = 0
+	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
+		t.Errorf("%d rows are packed of %d old and as many young ones", sealed("posts"), coldTestRows)
+	}
+	if rounds() {
+		t.Error("a round that packed nothing has relieved memory")
+	}
+	n.headroom.memoryTight.Store(true)
+	if relieved := rounds(); !relieved || sealed("posts") < coldTestRows*3/2 {
+		t.Errorf("relieved: %v, %d rows are packed", relieved, sealed("posts"))
+	}
+	if sealed("users") > 0 {
+		t.Errorf("%d users are packed", sealed("users"))
+	}
+	for keyspace, want := range map[string]bool{"posts": true, "users": false, "unread": false, "feed": false, "board": false} {
+		if got := n.oldToSeal(of(keyspace)) != nil; got != want {
+			t.Errorf("a snapshot of %s is packed as it is read: %v", keyspace, got)
+		}
+	}
+	if old := n.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
+		t.Error("old are other rows than those of a day")
+	}
+}
+
+// The metrics of tiers tell each keyspace of counters apart.
+func TestTierMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
+	cfg.Shards, cfg.Metrics = map[string]int{"posts": 1, "users": 1}, registry
+	cfg.Cold = ColdConfig{SealAfter: time.Second, Layouts: map[string]IDLayout{"posts": LayoutWeibo}}
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { closeCold(t, n) })
+	mustDo(t, n.WaitReady(t.Context()))
+	ops := make([]engine.Op, coldTestRows)
+	for i := range ops {
+		ops[i] = addTo(coldID(uint64(i)), 0, 1)
+	}
+	mustWrite(t, n, n.Keyspace("posts"), ops...)
+	mustWrite(t, n, n.Keyspace("users"), addTo(1, 0, 1))
+	value := func(metric, keyspace, tier string) float64 {
+		families, err := registry.Gather()
+		mustDo(t, err)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				labels := map[string]string{}
+				for _, l := range m.GetLabel() {
+					labels[l.GetName()] = l.GetValue()
+				}
+				if f.GetName() == metric && labels["keyspace"] == keyspace && labels["tier"] == tier {
+					return m.GetGauge().GetValue()
+				}
+			}
+		}
+		t.Fatalf("no %s of %s, %s", metric, keyspace, tier)
+		return 0
+	}
+	eventually(t, "rows are packed", func() bool { return value("countd_tier_rows", "posts", "sealed") >= coldTestRows/2 })
+	hot, sealed := value("countd_tier_rows", "posts", "hot"), value("countd_tier_rows", "posts", "sealed")
+	if hot+sealed != coldTestRows || value("countd_tier_rows", "posts", "cold") != 0 || value("countd_tier_rows", "users", "hot") != 1 {
+		t.Errorf("%v rows are hot, %v packed", hot, sealed)
+	}
+	if bytes := value("countd_tier_bytes", "posts", "sealed"); bytes < sealed || bytes > 10*sealed {
+		t.Errorf("%v packed rows take %v bytes", sealed, bytes)
+	}
+	if value("countd_tier_bytes", "posts", "hot") <= 0 || value("countd_tier_bytes", "users", "cold") != 0 {
+		t.Error("hot rows take nothing, or rows on disk something that are not there")
+	}
 }
