@@ -19,9 +19,9 @@
 // lines and no more, both at once, and a delete leaves nothing behind: there are no delete
 // marks to skip, to reuse, or to shadow a second copy of an id.
 //
-// A segment that no longer fills may be sealed: its rows are packed into an array
-// that never changes (see sealed), and those that are written to stand in the
-// segment over them. Rows may also be on disk (see Generation).
+// A segment that rests may be sealed: its rows are packed into an array that never
+// changes (see sealed), and those that are written to stand in the segment over them.
+// Rows may also be on disk (see Generation).
 //
 // # Concurrency
 //
