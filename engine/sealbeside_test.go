@@ -20,8 +20,8 @@ func captured(tab *Table, i int) *frozen {
 func TestWritesWhileSealing(t *testing.T) {
 	for name, idOf := range idShapes {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "any 64 bits" {
-				t.Skip("other shapes of ids are run in short")
+			if testing.Short() && name != "weibo nearly ordered" {
+				t.Skip("another shape of ids is run in short")
 			}
 			writesWhileSealing(t, idOf, uint64(len(name)))
 		})
@@ -31,7 +31,10 @@ func TestWritesWhileSealing(t *testing.T) {
 func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 21))
 	tab, plain, want := newTable(t), newTable(t), model{}
-	known := make([]uint64, 25_000)
+	known, steps := make([]uint64, 25_000), 40
+	if testing.Short() {
+		known, steps = known[:13_000], 20
+	}
 	ops := make([]Op, len(known))
 	for i := range known {
 		known[i] = idOf(r, i)
@@ -39,7 +42,7 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 	}
 	checkApply(t, tab, plain, want, ops)
 	done := map[string]int{}
-	for step := range 40 {
+	for step := range steps {
 		d := tab.dir.Load()
 		if len(d.segs) < 2 { // few ids
 			continue
