@@ -14,7 +14,8 @@ const freezeSegmentsMax = 16
 // Idle is segments that may leave memory, those of the least keys first.
 type Idle struct {
 	table  *engine.Table
-	firsts []uint64 // of the keys of each
+	least  uint64   // of the keys in memory
+	firsts []uint64 // of the keys that each owns
 	due    int
 }
 
@@ -24,6 +25,15 @@ func (i *Idle) Segments() int { return len(i.firsts) }
 // Due is how many rows they have in memory, with segments that were written to.
 func (i *Idle) Due() int { return i.due }
 
+// PutLast has the segments with keys below another go after all others.
+func (i *Idle) PutLast(below uint64) {
+	n := 0
+	for n < len(i.firsts) && max(i.firsts[n], i.least) < below {
+		n++
+	}
+	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
+}
+
 // Watch returns the segments that old says may go, by the range of their keys, and that
 // were not written to since the call before; and those that are cold of which many rows
 // have changed.
@@ -32,9 +42,17 @@ func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.cold != nil && !c.closed {
-		i.firsts, i.due = i.table.Watch(old)
+		// A lesser key that comes between the two calls has its segment not be idle.
+		i.least = i.table.Least()
+		i.firsts, i.due = i.table.Watch(above(i.least, old))
 	}
 	return i
+}
+
+// above is old for a table whose first segment, which owns all keys from 0 on, has rows
+// from the least one on.
+func above(least uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
+	return func(first, last uint64) bool { return old(max(first, least), last) }
 }
 
 // FreezeSome moves the rows of the first segments, no more than that many, out of memory,

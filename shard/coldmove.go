@@ -63,13 +63,15 @@ func (n *Node) moveCold() {
 		if all = append(all, l); !may {
 			continue
 		}
+		layout, shards := n.cfg.Cold.Layouts[g.keyspace], len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
 		if tight { // whatever nobody writes to
 			l.idle = fsm.Watch(anyAge)
-			due += l.idle.Due()
+			if due += l.idle.Due(); layout.Unit > 0 {
+				l.idle.PutLast(timedFrom(shards))
+			}
 			continue
 		}
-		shards := len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
-		l.idle = fsm.Watch(n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, shards))
+		l.idle = fsm.Watch(layout.old(time.Now(), n.cfg.Cold.After, shards))
 		due += l.idle.Due()
 		n.freeze(l, l.idle.Segments())
 	}
@@ -113,8 +115,8 @@ func (n *Node) freeze(l *leaving, segments int) {
 // anyAge is of all rows.
 func anyAge(uint64, uint64) bool { return true }
 
-// relieve moves what is idle out of memory, the least ids of all shards first, while
-// memory is tight.
+// relieve moves what is idle out of memory, the first segments of all shards first,
+// while memory is tight.
 func (n *Node) relieve(all []*leaving, tight func() bool) {
 	turn := make([]int, len(all))
 	for i, l := range all {

@@ -10,9 +10,16 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// coldAhead is how far in the future an id's time may lie. What lies further
-// carries no time of this layout, and is old.
-const coldAhead = 24 * time.Hour
+const (
+	// coldAhead is how far in the future an id's time may lie. What lies further
+	// carries no time of this layout, and is old.
+	coldAhead = 24 * time.Hour
+	// timedIDMin is the least id that a layout says anything of. Lesser ones, of fewer
+	// than ten digits, were numbered from 1 on by who has no layout: by its formula
+	// all would date from the days of its epoch, and go to disk while they are new.
+	// The old forms of ids that carry time have ten digits or more.
+	timedIDMin = 1_000_000_000
+)
 
 // ColdAfterDefault is when a row is cold by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
@@ -89,14 +96,18 @@ func (l IDLayout) firstAt(t time.Time) uint64 {
 	return uint64(units) << l.Shift
 }
 
+// timedFrom is the least key of a shard all of whose ids a layout tells the time of.
+func timedFrom(shards int) uint64 { return (timedIDMin + uint64(shards) - 1) / uint64(shards) }
+
 // old returns which ranges of keys of a shard hold ids of before the age only, or
-// such as have no time in them.
+// such as are of another form. Ids below timedIDMin are never old.
 func (l IDLayout) old(now time.Time, age time.Duration, shards int) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
 	}
 	young, ahead := l.firstAt(now.Add(-age))/uint64(shards), l.firstAt(now.Add(coldAhead))/uint64(shards)+1
-	return func(first, last uint64) bool { return last < young || first > ahead }
+	timed := timedFrom(shards)
+	return func(first, last uint64) bool { return first >= timed && (last < young || first > ahead) }
 }
 
 // ColdConfig says which rows leave memory, and what reading them may take.
