@@ -14,3 +14,17 @@ func (t *Table) Least() uint64 {
 	}
 	return least
 }
+
+// Aged returns how many rows are in memory in the segments that Watch would take to be
+// old, whoever writes to them. It changes nothing.
+func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dir.Load()
+	for i := range len(d.segs) - 1 {
+		if s := d.segs[i].Load(); s.cold == nil && old(d.first(i), s.maxID) {
+			rows += s.rows
+		}
+	}
+	return rows
+}

@@ -93,8 +93,10 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 	g, _ := n.groupsOf(ks)
 	r := g[0].replica.Load()
 	for range 2 {
-		if _, err := r.fsm.(*raftfsm.Counters).Freeze(func(uint64, uint64) bool { return true }, n.mayFreeze); err != nil {
-			t.Fatal(err)
+		fsm := r.fsm.(*raftfsm.Counters)
+		for idle := fsm.Watch(anyAge); idle.Segments() > 0; {
+			_, err := fsm.FreezeSome(idle, idle.Segments())
+			mustDo(t, err)
 		}
 	}
 	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
