@@ -39,12 +39,24 @@ func (n *Node) registerCold() error {
 			func(*cold.Stats) float64 { return float64(n.coldDue.Load()) }},
 		{"countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", true,
 			func(*cold.Stats) float64 { return float64(n.coldMoved.Load()) }},
+		{"countd_cold_warmed_rows_total", "Rows that an operator had come back into memory.", true,
+			func(*cold.Stats) float64 { return float64(n.coldWarmed.Load()) }},
+		{"countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.", true,
+			func(*cold.Stats) float64 { return float64(n.scrub.report().Blocks) }},
+		{"countd_cold_scrubbed_bytes_total", "Bytes of those blocks.", true,
+			func(*cold.Stats) float64 { return float64(n.scrub.report().Bytes) }},
+		{"countd_cold_scrub_last_pass_timestamp_seconds", "When all cold rows had been read to find damage, last; 0 for not since the start.", false,
+			func(*cold.Stats) float64 {
+				if last := n.scrub.report().LastPass; !last.IsZero() {
+					return float64(last.Unix())
+				}
+				return 0
+			}},
+		{"countd_cold_scrub_damaged_total", "Generations of cold rows in which that found damage.", true,
+			func(*cold.Stats) float64 { return float64(n.scrub.report().Damaged) }},
 	} {
 		value := func() float64 {
-			var stats cold.Stats
-			if store := n.coldStore.Load(); store != nil {
-				stats = store.Stats()
-			}
+			stats := n.coldStats()
 			return m.value(&stats)
 		}
 		var collector prometheus.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.name, Help: m.help}, value)

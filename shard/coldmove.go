@@ -24,7 +24,8 @@ const (
 )
 
 // runCold moves rows out of memory once they are old and nobody writes to them, and
-// near the memory limit those that are not old too. Open starts it, Close stops and
+// near the memory limit those that are not old too; and does what operators ask for
+// (coldwork.go), so that one thing moves rows at a time. Open starts it, Close stops and
 // waits for it.
 func (n *Node) runCold() {
 	quiet := coldQuietMax
@@ -37,6 +38,8 @@ func (n *Node) runCold() {
 		select {
 		case <-tick.C:
 			n.moveCold()
+		case <-n.coldDesk.asked:
+			n.workCold()
 		case <-n.stopping:
 			return
 		}
@@ -48,32 +51,24 @@ func (n *Node) runCold() {
 func (n *Node) moveCold() {
 	may := n.cfg.Cold.After > 0 && n.catalog.View().ColdRows()
 	tight := may && n.headroom.memoryTight.Load()
-	var all []*leaving
+	all := n.leaving(func(*counterGroup) bool { return true })
 	due := 0
-	for _, g := range n.groups.Load().all {
-		r := g.replica.Load()
-		if r == nil {
+	for _, l := range all {
+		if !may {
 			continue
 		}
-		fsm, ok := r.fsm.(*raftfsm.Counters)
-		if !ok { // others stay in memory
-			continue
-		}
-		l := &leaving{g: g, r: r, fsm: fsm, began: time.Now()}
-		if all = append(all, l); !may {
-			continue
-		}
-		layout, shards := n.cfg.Cold.Layouts[g.keyspace], len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
+		layout, shards := n.cfg.Cold.Layouts[l.g.keyspace], n.shards(l.g)
 		if tight { // whatever nobody writes to
-			l.idle = fsm.Watch(anyAge)
-			if due += l.idle.Due(); layout.Unit > 0 {
+			if l.idle = l.fsm.Watch(anyAge); layout.Unit > 0 {
 				l.idle.PutLast(timedFrom(shards))
 			}
-			continue
+		} else {
+			l.idle = l.fsm.Watch(n.coldDesk.unlessKept(l.g, shards, layout.old(time.Now(), n.cfg.Cold.After, shards)))
 		}
-		l.idle = fsm.Watch(layout.old(time.Now(), n.cfg.Cold.After, shards))
-		due += l.idle.Due()
-		n.freeze(l, l.idle.Segments())
+		l.r.due.Store(int64(l.idle.Due()))
+		if due += l.idle.Due(); !tight {
+			_ = n.freeze(l, l.idle.Segments()) // it is told, and tried again
+		}
 	}
 	n.coldDue.Store(int64(due))
 	if tight {
@@ -94,11 +89,30 @@ type leaving struct {
 	began time.Time
 }
 
+// leaving returns the replicas here of shards that are asked for, those of counters:
+// others stay in memory.
+func (n *Node) leaving(of func(*counterGroup) bool) (all []*leaving) {
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && of(g) {
+			if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
+				all = append(all, &leaving{g: g, r: r, fsm: fsm, began: time.Now()})
+			}
+		}
+	}
+	return all
+}
+
+// shards is how many the keyspace of a shard has.
+func (n *Node) shards(g *counterGroup) int {
+	return len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
+}
+
 // mayFreeze reports whether there is time and room for it.
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
 
-// freeze moves rows of that many segments, or of all that there are.
-func (n *Node) freeze(l *leaving, segments int) {
+// freeze moves rows of that many segments, or of all that there are. Those that cannot
+// be read on disk stay as they are. Its error is of rows that stay in memory.
+func (n *Node) freeze(l *leaving, segments int) error {
 	for stop := max(0, l.idle.Segments()-segments); l.idle.Segments() > stop && n.mayFreeze(); {
 		rows, err := l.fsm.FreezeSome(l.idle, l.idle.Segments()-stop)
 		l.rows += rows
@@ -107,9 +121,10 @@ func (n *Node) freeze(l *leaving, segments int) {
 			l.r.noteDamage(err)
 		} else if err != nil {
 			n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", l.g.number, "err", err)
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 // anyAge is of all rows.
@@ -127,7 +142,7 @@ func (n *Node) relieve(all []*leaving, tight func() bool) {
 			if !tight() {
 				return
 			}
-			n.freeze(l, turn[i])
+			_ = n.freeze(l, turn[i]) // it is told, and tried again
 		}
 	}
 }

@@ -24,6 +24,10 @@ const (
 // ColdAfterDefault is when a row is cold by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
 
+// ScrubEveryDefault is how often all cold rows are read to find damage: a disk that
+// loses something is seldom found out by another loss within a week.
+const ScrubEveryDefault = 7 * 24 * time.Hour
+
 // ColdCacheBytesDefault is for cold rows that were read: some 5 million of them.
 const ColdCacheBytesDefault = cold.CacheBytesDefault
 
@@ -114,6 +118,7 @@ func (l IDLayout) old(now time.Time, age time.Duration, shards int) func(first, 
 type ColdConfig struct {
 	Dir        string              // of cold rows alone; "" for Config.Dir with -cold behind
 	After      time.Duration       // age of rows that leave memory; 0 for never
+	ScrubEvery time.Duration       // how often all are read to find damage; 0 for never
 	CacheBytes uint64              // 0 for ColdCacheBytesDefault
 	Layouts    map[string]IDLayout // by keyspace; of those not in it ids have no time
 }
@@ -122,6 +127,9 @@ type ColdConfig struct {
 func (c *ColdConfig) check() error {
 	if c.After < 0 || c.After > 0 && c.After < time.Second {
 		return fmt.Errorf("rows cannot be cold after %v: 0 or at least 1s", c.After)
+	}
+	if c.ScrubEvery < 0 || c.ScrubEvery > 0 && c.ScrubEvery < time.Second {
+		return fmt.Errorf("cold rows cannot be scrubbed every %v: 0 or at least 1s", c.ScrubEvery)
 	}
 	return nil
 }
