@@ -14,7 +14,7 @@ const coldCacheMin = 1 << 20
 
 func coldDefault() shard.ColdConfig {
 	return shard.ColdConfig{
-		After: shard.ColdAfterDefault, CacheBytes: shard.ColdCacheBytesDefault,
+		After: shard.ColdAfterDefault, ScrubEvery: shard.ScrubEveryDefault, CacheBytes: shard.ColdCacheBytesDefault,
 		Layouts: map[string]shard.IDLayout{"posts": shard.LayoutWeibo},
 	}
 }
@@ -22,9 +22,11 @@ func coldDefault() shard.ColdConfig {
 // badCold returns the first of the settings of cold rows that cannot be meant, and
 // why.
 func (c *config) badCold() (name, problem string) {
-	switch after := c.Cold.After; {
+	switch after, every := c.Cold.After, c.Cold.ScrubEvery; {
 	case after < 0 || after > 0 && after < time.Second:
 		return "cold-after", fmt.Sprintf("%v is neither 0 nor 1s or more", after)
+	case every < 0 || every > 0 && every < time.Second:
+		return "scrub-every", fmt.Sprintf("%v is neither 0 nor 1s or more", every)
 	case c.Cold.CacheBytes < coldCacheMin:
 		return "cold-cache", fmt.Sprintf("%d bytes are fewer than %d", c.Cold.CacheBytes, coldCacheMin)
 	}
