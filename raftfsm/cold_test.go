@@ -30,6 +30,7 @@ type coldReplica struct {
 	fs        *vfs.MemFS
 	left      atomic.Int64 // operations on fs until its state is kept in left
 	kept      *vfs.MemFS
+	hung      atomic.Pointer[hungDisk] // nil for a disk that answers
 	store     *cold.Store
 	rows      *cold.Group
 	fsm       *Counters
@@ -72,11 +73,21 @@ func (r *coldReplica) open() {
 	r.sweep()
 }
 
+// hungDisk answers no read until released is closed.
+type hungDisk struct {
+	reads    atomic.Int64 // that wait
+	released chan struct{}
+}
+
 // watched is the file system, whose state as a crash would leave it is kept just
 // before the operation that left counts down to.
 func (r *coldReplica) watched() vfs.FS {
 	fs, rnd := r.fs, rand.New(rand.NewPCG(7, 7))
 	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if hung := r.hung.Load(); hung != nil && op.Kind.ReadOrWrite() == errorfs.OpIsRead {
+			hung.reads.Add(1)
+			<-hung.released
+		}
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && r.left.Add(-1) == 0 {
 			r.kept = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
 		}
