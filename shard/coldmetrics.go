@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -67,5 +68,32 @@ func (n *Node) registerCold() error {
 			return fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
+	if err := n.cfg.Metrics.Register(coldReads{n}); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
 	return nil
+}
+
+// coldReads is how long reads of cold rows took that were not in the cache.
+type coldReads struct{ node *Node }
+
+// Of the bounds that the store has, those are told that a disk or its queue may come to.
+const (
+	coldReadBoundMin = 16 * time.Microsecond
+	coldReadBoundMax = 5 * time.Second
+)
+
+var coldReadsDesc = prometheus.NewDesc("countd_cold_read_seconds",
+	"How long reads of blocks of cold rows that were not in memory took, with the wait for a turn.", nil, nil)
+
+func (coldReads) Describe(to chan<- *prometheus.Desc) { to <- coldReadsDesc }
+
+func (c coldReads) Collect(to chan<- prometheus.Metric) {
+	reads, buckets := c.node.coldStats().Reads, map[float64]uint64{}
+	reads.Doublings(func(bound time.Duration, n uint64) {
+		if coldReadBoundMin <= bound && bound <= coldReadBoundMax {
+			buckets[bound.Seconds()] = n
+		}
+	})
+	to <- prometheus.MustNewConstHistogram(coldReadsDesc, reads.Count(), reads.Sum.Seconds(), buckets)
 }

@@ -57,7 +57,7 @@ func (n *Node) moveCold() {
 		if !may {
 			continue
 		}
-		layout, shards := n.cfg.Cold.Layouts[l.g.keyspace], n.shards(l.g)
+		layout, shards := n.cfg.Cold.Layouts[l.g.keyspace], n.shardsOf(l.g)
 		if tight { // whatever nobody writes to
 			if l.idle = l.fsm.Watch(anyAge); layout.Unit > 0 {
 				l.idle.PutLast(timedFrom(shards))
@@ -102,8 +102,8 @@ func (n *Node) leaving(of func(*counterGroup) bool) (all []*leaving) {
 	return all
 }
 
-// shards is how many the keyspace of a shard has.
-func (n *Node) shards(g *counterGroup) int {
+// shardsOf returns how many shards the keyspace of a group has.
+func (n *Node) shardsOf(g *counterGroup) int {
 	return len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
 }
 

@@ -209,7 +209,7 @@ func (n *Node) costOf(o *ColdOrder) (a ColdAnswer) {
 		}
 	case ColdWarm:
 		for _, l := range n.leaving(o.isFor) {
-			from, to := o.keys(n.shards(l.g))
+			from, to := o.keys(n.shardsOf(l.g))
 			rows, bytes := l.fsm.WarmCost(from, to)
 			a.Rows, a.Bytes = a.Rows+uint64(rows), a.Bytes+bytes
 		}
@@ -250,7 +250,7 @@ func (o *ColdOrder) keys(shards int) (from, to uint64) {
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
 func (n *Node) agedBy(o *ColdOrder, g *counterGroup) func(first, last uint64) bool {
-	shards := n.shards(g)
+	shards := n.shardsOf(g)
 	after := n.cfg.Cold.After
 	switch {
 	case o.Before > 0:

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 )
@@ -53,7 +55,7 @@ func coldReportOf(t *testing.T, n *Node, keyspace string) (ColdReport, ColdKeysp
 	return ColdReport{}, ColdKeyspace{}
 }
 
-// Rows go when an operator says so, down to an id or an age, and come back when he does.
+// Rows go when an operator says so, down to an id or an age, and it is told.
 func TestColdOrders(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
 	ks := n.Keyspace("posts")
@@ -73,18 +75,37 @@ func TestColdOrders(t *testing.T) {
 	if posts.ColdRows < coldTestRows/2 || r.Work.Failed != "" || posts.ColdBytes == 0 || r.DiskBytes == 0 {
 		t.Errorf("older than a day: %+v, %+v", posts, r)
 	}
+	if again := order(t, n, ColdOrder{Verb: ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > 0 {
+		t.Errorf("again: %+v", again)
+	}
 	checkCold(t, n, ks, 1)
 	if r, _ = coldReportOf(t, n, "posts"); r.Reads == 0 || r.ReadP50 <= 0 || r.ReadP99 < r.ReadP50 {
 		t.Errorf("reads: %+v", r)
 	}
-	if again := order(t, n, ColdOrder{Verb: ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > coldTestRows/20 {
-		t.Errorf("again: %+v", again)
+	families, err := n.cfg.Metrics.(prometheus.Gatherer).Gather()
+	mustDo(t, err)
+	for _, f := range families {
+		if f.GetName() == "countd_cold_read_seconds" {
+			if h := f.GetMetric()[0].GetHistogram(); h.GetSampleCount() < r.Reads || h.GetSampleSum() <= 0 || len(h.GetBucket()) != 19 {
+				t.Errorf("%v, want %d reads", h, r.Reads)
+			}
+			return
+		}
 	}
-	work = order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
-	if r, posts = coldReportOf(t, n, "posts"); posts.ColdRows != 0 || work.Rows == 0 || len(r.Kept) != 1 {
+	t.Error("no metric tells how long reads took")
+}
+
+// Rows that come back as ordered read as before.
+func TestWarmOrder(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 0)
+	ks := n.Keyspace("posts")
+	fillHot(t, n, ks)
+	order(t, n, ColdOrder{Verb: ColdMigrate, Before: 1<<64 - 1})
+	work := order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	if r, posts := coldReportOf(t, n, "posts"); posts.ColdRows != 0 || work.Rows == 0 || len(r.Kept) != 1 {
 		t.Errorf("warmed: %+v, %+v", work, posts)
 	}
-	checkCold(t, n, ks, 2)
+	checkCold(t, n, ks, 1)
 }
 
 // Warmed rows stay in memory for as long as was said, however old, or until they are

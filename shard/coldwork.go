@@ -256,7 +256,7 @@ func (n *Node) warmRows(o *ColdOrder) error {
 }
 
 func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
-	next, to := o.keys(n.shards(l.g))
+	next, to := o.keys(n.shardsOf(l.g))
 	for more := true; more; {
 		switch {
 		case n.coldDesk.toEnd():

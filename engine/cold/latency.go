@@ -11,14 +11,21 @@ import (
 const latencyClasses = 26*4 + 1
 
 // latencies counts reads by how long they took.
-type latencies [latencyClasses]atomic.Uint64
+type latencies struct {
+	classes [latencyClasses]atomic.Uint64
+	nanos   atomic.Uint64
+}
 
-func (l *latencies) add(took time.Duration) { l[latencyClass(took)].Add(1) }
+func (l *latencies) add(took time.Duration) {
+	l.classes[latencyClass(took)].Add(1)
+	l.nanos.Add(uint64(took))
+}
 
 func (l *latencies) load() (all Latencies) {
-	for i := range l {
-		all[i] = l[i].Load()
+	for i := range l.classes {
+		all.classes[i] = l.classes[i].Load()
 	}
+	all.Sum = time.Duration(l.nanos.Load())
 	return all
 }
 
@@ -33,15 +40,28 @@ func latencyBound(class int) time.Duration {
 	return time.Duration((4+class%4+1)<<(class/4)) * time.Microsecond / 4
 }
 
-// Latencies is how many reads took how long, by class.
-type Latencies [latencyClasses]uint64
+// Latencies is how many reads took how long.
+type Latencies struct {
+	Sum     time.Duration // of all
+	classes [latencyClasses]uint64
+}
 
 // Count is how many there were.
 func (l *Latencies) Count() (n uint64) {
-	for _, some := range l {
+	for _, some := range l.classes {
 		n += some
 	}
 	return n
+}
+
+// Doublings calls fn with 2 µs, 4 µs and so on up to 67 s, and how many reads took less.
+func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
+	reads := uint64(0)
+	for class, some := range l.classes {
+		if reads += some; class%4 == 3 {
+			fn(latencyBound(class), reads)
+		}
+	}
 }
 
 // Quantile returns what a share of the reads took less than, within a fifth; 0 if
@@ -53,7 +73,7 @@ func (l *Latencies) Quantile(share float64) time.Duration {
 	}
 	rank := uint64(share * float64(n))
 	seen := uint64(0)
-	for class, some := range l {
+	for class, some := range l.classes {
 		if seen += some; seen > rank || seen == n {
 			return latencyBound(class)
 		}

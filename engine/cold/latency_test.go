@@ -1,6 +1,7 @@
 package cold
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -13,6 +14,7 @@ func TestLatencies(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	var l latencies
 	var all []time.Duration
+	var sum time.Duration
 	for range 10_000 {
 		took := time.Duration(r.Int64N(1 << (11 + r.IntN(20))))
 		class := latencyClass(took)
@@ -20,12 +22,26 @@ func TestLatencies(t *testing.T) {
 			t.Fatalf("%v is in class %d, up to %v", took, class, latencyBound(class))
 		}
 		l.add(took)
+		sum += took
 		all = append(all, took)
 	}
 	slices.Sort(all)
 	told := l.load()
-	if n := told.Count(); n != uint64(len(all)) {
-		t.Errorf("%d reads of %d", n, len(all))
+	if n := told.Count(); n != uint64(len(all)) || told.Sum != sum {
+		t.Errorf("%d reads of %d took %v of %v", n, len(all), told.Sum, sum)
+	}
+	bounds := 0
+	told.Doublings(func(bound time.Duration, reads uint64) {
+		bounds++
+		less, _ := slices.BinarySearchFunc(all, bound, func(took, bound time.Duration) int {
+			return cmp.Compare(max(took.Truncate(time.Microsecond), time.Microsecond), bound)
+		})
+		if bound != 2*time.Microsecond<<(bounds-1) || reads != uint64(less) {
+			t.Errorf("%d reads took less than %v, want %d", reads, bound, less)
+		}
+	})
+	if bounds != 26 {
+		t.Errorf("%d doublings", bounds)
 	}
 	for _, share := range []float64{0.5, 0.9, 0.99, 1} {
 		want := max(all[min(len(all)-1, int(share*float64(len(all))))], time.Microsecond)
