@@ -18,6 +18,10 @@ const (
 	// a snapshot is taken for that. It writes those that stay: so often that is
 	// little.
 	coldSnapshotShare = 8
+	// coldShare is the part of one core, as a share, that moving rows takes while memory
+	// is not tight: some 200,000 rows a second to disk, which is far more than a service
+	// makes, and leaves the processors to those who read.
+	coldShare = 8
 	// relieveTurns is in how many turns all that is idle would leave memory: each takes
 	// as large a part of every shard, so that the oldest of all go first.
 	relieveTurns = 16
@@ -67,7 +71,8 @@ func (n *Node) moveCold() {
 		}
 		l.r.due.Store(int64(l.idle.Due()))
 		if due += l.idle.Due(); !tight {
-			_ = n.freeze(l, l.idle.Segments()) // it is told, and tried again
+			_ = n.freeze(l, l.idle.Segments(), n.rest) // it is told, and tried again
+			n.keepCold(l)
 		}
 	}
 	n.coldDue.Store(int64(due))
@@ -110,10 +115,27 @@ func (n *Node) shardsOf(g *counterGroup) int {
 // mayFreeze reports whether there is time and room for it.
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
 
-// freeze moves rows of that many segments, or of all that there are. Those that cannot
-// be read on disk stay as they are. Its error is of rows that stay in memory.
-func (n *Node) freeze(l *leaving, segments int) error {
+// rest waits after some rows were moved, for as much longer than that took as leaves
+// others their share, or until the node is stopping. Want of memory knows no rest.
+func (n *Node) rest(took time.Duration) {
+	if n.headroom.memoryTight.Load() {
+		return
+	}
+	select {
+	case <-time.After(took * (coldShare - 1)):
+	case <-n.stopping:
+	}
+}
+
+// noRest is rest for who is in a hurry.
+func noRest(time.Duration) {}
+
+// freeze moves rows of that many segments, or of all that there are, and rests after
+// each step. Those that cannot be read on disk stay as they are. Its error is of rows
+// that stay in memory.
+func (n *Node) freeze(l *leaving, segments int, rest func(took time.Duration)) error {
 	for stop := max(0, l.idle.Segments()-segments); l.idle.Segments() > stop && n.mayFreeze(); {
+		began := time.Now()
 		rows, err := l.fsm.FreezeSome(l.idle, l.idle.Segments()-stop)
 		l.rows += rows
 		n.coldMoved.Add(uint64(rows))
@@ -123,6 +145,7 @@ func (n *Node) freeze(l *leaving, segments int) error {
 			n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", l.g.number, "err", err)
 			return err
 		}
+		rest(time.Since(began))
 	}
 	return nil
 }
@@ -142,7 +165,7 @@ func (n *Node) relieve(all []*leaving, tight func() bool) {
 			if !tight() {
 				return
 			}
-			_ = n.freeze(l, turn[i]) // it is told, and tried again
+			_ = n.freeze(l, turn[i], noRest) // it is told, and tried again
 		}
 	}
 }
@@ -156,6 +179,7 @@ func (n *Node) keepCold(l *leaving) {
 		n.cfg.Logger.Info("rows are cold", "group", l.g.number, "rows", l.rows, "after", time.Since(l.began).Round(time.Millisecond).String())
 	}
 	r.moved += uint64(l.rows) + l.fsm.Carried()
+	l.rows = 0
 	if r.moved == 0 || r.moved*coldSnapshotShare < r.fsm.State().Rows || !n.mayFreeze() {
 		return
 	}

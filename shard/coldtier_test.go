@@ -465,6 +465,31 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	}
 }
 
+// Who moves rows rests for seven times as long as that took, not while memory is tight,
+// and not once the node is stopping.
+func TestMovingRowsRests(t *testing.T) {
+	n := &Node{stopping: make(chan struct{})}
+	began := time.Now()
+	n.rest(10 * time.Millisecond)
+	if took := time.Since(began); took < 70*time.Millisecond {
+		t.Errorf("a rest of %v", took)
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the rests
+		defer close(ended)
+		n.headroom.memoryTight.Store(true)
+		n.rest(time.Hour)
+		n.headroom.memoryTight.Store(false)
+		close(n.stopping)
+		n.rest(time.Hour)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		t.Error("there is a rest while memory is tight, or the node is stopping")
+	}
+}
+
 // Near the memory limit rows leave memory whatever their age, of all shards alike and
 // the least ids first, and stop when there is room.
 func TestOldestRowsLeaveTightMemory(t *testing.T) {

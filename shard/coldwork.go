@@ -218,7 +218,7 @@ func (n *Node) migrateShard(l *leaving) error {
 			return ErrDiskFull
 		}
 		before := l.rows
-		err := n.freeze(l, coldStepSegments)
+		err := n.freeze(l, coldStepSegments, n.rest)
 		n.coldDesk.moved(l.rows - before)
 		if err != nil {
 			return err
@@ -268,12 +268,14 @@ func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
 		}
 		var rows int
 		var err error
+		began := time.Now()
 		rows, next, more, err = l.fsm.Warm(next, to)
 		n.coldDesk.moved(rows)
 		n.coldWarmed.Add(uint64(rows))
 		if err != nil {
 			return err
 		}
+		n.rest(time.Since(began))
 	}
 	return nil
 }
