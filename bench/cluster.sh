@@ -10,6 +10,7 @@
 # largest. The load generators share the machine with the nodes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. bench/common.sh
 
 RUNS=${RUNS:-3}
 SECONDS_EACH=${SECONDS_EACH:-5}
@@ -36,9 +37,6 @@ for i in 1 2 3; do
   bin/countctl --addr "http://127.0.0.1:18${i}00" status --wait 60s >/dev/null
 done
 "$dir/etcd" load "$endpoints" random 10 2s >/dev/null # the first elections
-
-# spread: median (least–largest) of the numbers on standard input.
-spread() { sort -g | awk '{v[NR]=$1} END {printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }
 
 # countd_once CALLERS ARGS…: prints "ops/s p50_us p99_us", the callers spread over
 # the nodes; the latencies are the largest of the three.

@@ -14,6 +14,7 @@
 # TMPDIR's disk is what is measured, and has to hold some 100 bytes a row.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. bench/common.sh
 
 ROWS=${ROWS:-10000000}
 COLD=${COLD:-95}
@@ -40,7 +41,6 @@ start() { # ARGS…
   node=$! && pids+=("$node")
   ctl status --wait 600s >/dev/null
 }
-anonymous() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
 metric() { curl -s $url/metrics | awk -v m="$1" '$1 == m {printf "%.0f\n", $2}'; }
 # steady PID: waits until a process at rest has given back what it can, and its memory has not
 # changed by 1 % in 20 s, for 6 minutes at most.
@@ -48,7 +48,7 @@ steady() {
   local was=0 now
   sleep 45
   for _ in $(seq 15); do
-    now=$(anonymous "$1")
+    now=$(anon_bytes "$1")
     awk -v a="$was" -v b="$now" 'BEGIN {exit !(a - b < b / 100 && b - a < b / 100)}' && return
     was=$now && sleep 20
   done
@@ -64,12 +64,12 @@ bench() {
 }
 
 start --cold-after 0
-empty=$(anonymous "$node")
+empty=$(anon_bytes "$node")
 began=$(date +%s.%N)
 ctl import "$dir/rows.csv" --in-flight 16 >/dev/null
 loaded=$(date +%s.%N)
 steady "$node"
-hot=$(anonymous "$node") hotdisk=$(du -sb "$dir/data" | cut -f1)
+hot=$(anon_bytes "$node") hotdisk=$(du -sb "$dir/data" | cut -f1)
 before=$(digests)
 hotrate=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 kill "$node" && wait "$node"
@@ -78,7 +78,7 @@ start --cold-after "$after"
 while [[ $(metric countd_cold_rows) -lt $((ROWS / 100 * (COLD - 1))) ]]; do sleep 5; done
 began_mixed=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 steady "$node"
-cold=$(anonymous "$node") rows=$(metric countd_cold_rows)
+cold=$(anon_bytes "$node") rows=$(metric countd_cold_rows)
 blocks=$(metric countd_cold_bytes) files=$(metric countd_cold_disk_bytes)
 colddisk=$(du -sb "$dir/data" | cut -f1)
 
@@ -98,7 +98,7 @@ bench --op read --ids-from "$dir/old.csv" --rate 1000 --concurrency 16 >"$dir/be
 beside=$(bench --op page --page 20 --ids-from "$dir/new.csv" --concurrency 16)
 wait $!
 steady "$node"
-restarted=$(anonymous "$node")
+restarted=$(anon_bytes "$node")
 kill "$node" && wait "$node"
 
 echo "$ROWS rows, loaded in $(seconds "$began" "$loaded") s: $(awk -v n="$ROWS" -v a="$began" -v b="$loaded" 'BEGIN {printf "%.0f", n / (b - a)}') rows/s."
@@ -116,9 +116,9 @@ if [[ $REDIS != 0 ]]; then
   redis-server --port 17679 --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no >"$dir/redis.log" 2>&1 &
   redis=$! && pids+=("$redis")
   until redis-cli -p 17679 ping >/dev/null 2>&1; do sleep 0.1; done
-  none=$(anonymous "$redis")
+  none=$(anon_bytes "$redis")
   "$dir/rows" redis <"$dir/rows.csv" | redis-cli -p 17679 --pipe >/dev/null
-  echo "| Redis, a hash a post | $(per $(($(anonymous "$redis") - none)) "$ROWS") |"
+  echo "| Redis, a hash a post | $(per $(($(anon_bytes "$redis") - none)) "$ROWS") |"
 fi
 echo
 echo "Ready $(seconds "$killed" "$ready") s after kill -9; digests $([[ $before == "$again" ]] && echo equal || echo DIFFER)."

@@ -10,6 +10,7 @@
 # server process alone. Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. bench/common.sh
 
 RUNS=${RUNS:-3}
 SECONDS_EACH=${SECONDS_EACH:-5}
@@ -30,12 +31,6 @@ redis-server --port $redis_none --bind 127.0.0.1 --dir "$dir/none" --save '' --a
 none=$! && pids+=("$none")
 bin/countctl --addr http://127.0.0.1:$http status --wait 20s >/dev/null
 until redis-cli -p $redis_always ping >/dev/null 2>&1 && redis-cli -p $redis_none ping >/dev/null 2>&1; do sleep 0.1; done
-
-# cpu_ticks PID: user and system time of a process in clock ticks.
-cpu_ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
-
-# spread: median (least–largest) of the numbers on standard input.
-spread() { sort -g | awk '{v[NR]=$1} END {printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }
 
 # countd_once OPS_FIELD ARGS…: prints "ops/s p50_us p99_us cpu_us_per_op".
 countd_once() {

@@ -13,6 +13,7 @@
 # on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. bench/common.sh
 
 RUNS=${RUNS:-3}
 SECONDS_EACH=${SECONDS_EACH:-4}
@@ -65,13 +66,6 @@ fill() {
     } }' | redis-cli -p "$port" --pipe >/dev/null
 }
 
-# cpu_ticks PID…: user and system time of processes in clock ticks.
-cpu_ticks() {
-  local sum=0 pid
-  for pid in "$@"; do sum=$((sum + $(awk '{print $14 + $15}' "/proc/$pid/stat"))); done
-  echo "$sum"
-}
-
 # once PORT DEPTH "PIDS" COMMAND…: prints "commands/s p50_ms p99_ms cpu_us".
 once() {
   local port=$1 depth=$2 servers=$3 probe n before after csv
@@ -98,8 +92,6 @@ load_once() {
   after=$(cpu_ticks $servers)
   awk -v r="$rate" -v a="$p50" -v b="$p99" -v n="$n" -v t=$((after - before)) 'BEGIN {printf "%s %s %s %.2f\n", r, a, b, t * 10000 / n}'
 }
-
-spread() { sort -g | awk '{v[NR]=$1} END {printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }
 
 row() { # row LABEL FILE
   local c out="| $1 |"
@@ -147,6 +139,7 @@ if [[ $SETS == *one* || $SETS == *reads* ]]; then
   redis_node none 17690 --appendonly no
   fill 17690 1
   names+=("Redis, no persistence") ports+=(17690) servers+=("$redis_pid")
+  at_rest "${servers[@]}"
   if [[ $SETS == *reads* ]]; then reads; fi
   if [[ $SETS == *one* ]]; then
     # Filled before it syncs each command.
@@ -158,6 +151,7 @@ if [[ $SETS == *one* || $SETS == *reads* ]]; then
       names+=("Redis, appendfsync $fsync") ports+=($port) servers+=("$redis_pid")
       port=$((port + 1))
     done
+    at_rest "${servers[@]}"
     writes
   fi
   stop
@@ -178,6 +172,7 @@ if [[ $SETS == *three* ]]; then
     until redis-cli -p 1769$n info replication | grep -q 'master_link_status:up'; do sleep 0.2; done
   done
   redis-cli -p 17695 config set appendfsync always >/dev/null
+  at_rest "${trio[@]}" "${redis_trio[@]}"
   for depth in 1 16 100; do
     rm -f "$dir"/*.runs
     for ((i = 0; i < RUNS; i++)); do

@@ -22,6 +22,7 @@
 # Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. bench/common.sh
 
 NOTIFIED=${NOTIFIED:-10000000}
 FOLLOWERS=${FOLLOWERS:-1000000}
@@ -58,34 +59,10 @@ until redis-cli -p $redis_always ping >/dev/null 2>&1 && redis-cli -p $redis_non
 die() { echo "$*" >&2 && exit 1; }
 note() { echo "$(date +%T) $*" >&2; }
 
-# cpu_ticks PID: user and system time of a process in clock ticks.
-cpu_ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
-
-# anon_bytes PID: its anonymous resident memory.
-anon_bytes() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
-
 # engine_bytes KEYSPACE: of its tables, as the engine tells.
 engine_bytes() { curl -sf $url/v1/cluster | jq "[.groups[] | select(.keyspace == \"$1\") | .bytes] | add"; }
 
-# settle: waits until the server is at rest, for a minute at most: snapshots of what
-# was made are written behind.
-settle() {
-  local was now i
-  for ((i = 0; i < 30; i++)); do
-    was=$(cpu_ticks "$countd")
-    sleep 2
-    now=$(cpu_ticks "$countd")
-    [ $((now - was)) -ge 10 ] || return 0
-  done
-  note "the server is not at rest"
-  return 0
-}
-
-rest() { settle && sleep "$REST"; }
-
-# spread: median (least–largest) of the numbers on standard input.
-# A dash is what was not measured.
-spread() { sort -g | awk '{v[NR]=$1} END {if (v[1] == "-") printf "–"; else printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }
+rest() { at_rest "$countd" && sleep "$REST"; }
 
 ratio() { awk -v a="$1" -v b="$2" "BEGIN {printf \"${3:-%.1f}\", a / b}"; }
 
@@ -223,7 +200,7 @@ mean=$(ratio "$(jq .ops "$dir/report.json")" "$FOLLOWERS")
 note "3 posts of each author, on average"
 bench --keyspace users --column posts --op incr --no-results --batch 10000 --concurrency 4 --duration 0 --dist uniform \
   --ids "$AUTHORS" --requests $(((3 * AUTHORS + 9999) / 10000)) >/dev/null
-settle
+at_rest "$countd"
 
 compare_fan_out "One notice to $NOTIFIED users" .notices.news "$NOTIFIED" /v1/notices/news '{}' news
 printf '\nRedis takes %s B of memory a user for this count alone.\n' \

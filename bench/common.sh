@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# What the scripts of this directory share. Sourced, not run.
+
+# cpu_ticks PID…: user and system time of processes together in clock ticks.
+cpu_ticks() {
+  local sum=0 pid
+  for pid in "$@"; do sum=$((sum + $(awk '{print $14 + $15}' "/proc/$pid/stat"))); done
+  echo "$sum"
+}
+
+# anon_bytes PID: its anonymous resident memory.
+anon_bytes() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
+
+# at_rest PID…: waits until processes have finished what a load left them to do, such
+# as snapshots: they take under 5 % of a core each; for two minutes at most.
+at_rest() {
+  local was now i
+  for ((i = 0; i < 60; i++)); do
+    was=$(cpu_ticks "$@")
+    sleep 2
+    now=$(cpu_ticks "$@")
+    [ $((now - was)) -ge $((10 * $#)) ] || return 0
+  done
+  echo "$(date +%T) processes $* are not at rest" >&2
+}
+
+# spread: median (least–largest) of the numbers on standard input. A dash is what was
+# not measured.
+spread() { sort -g | awk '{v[NR]=$1} END {if (v[1] == "-") printf "–"; else printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }

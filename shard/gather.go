@@ -1,0 +1,146 @@
+package shard
+
+import (
+	"errors"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// This file makes one answer of what the shards of a write answered.
+
+// gather fills the request's answer from the shards' results, as far as there
+// are any, and makes the error.
+func (ps *parts) gather(w *Write, groups []*counterGroup) error {
+	ps.overflows(w)
+	err := ps.failure(w)
+	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		if !p.answered() {
+			continue
+		}
+		w.Repeated = w.Repeated && p.proposal.outcome() != raftfsm.Applied
+		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
+		for i, op := range p.ops {
+			if w.Width > 0 {
+				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.row(i, w.Width))
+			}
+		}
+	}
+	return err
+}
+
+// repeated reports whether the request was met before: by the shard that judges
+// its key, or, as a producer has no judge, by every shard of its ops.
+func (ps *parts) repeated(w *Write) bool {
+	if w.ID.Keyed() {
+		return ps.byShard[w.ID.Shard(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
+	}
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.outcome() == raftfsm.Applied {
+			return false
+		}
+	}
+	return true
+}
+
+// answered reports whether the part has ops and its group answered them.
+func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
+
+// wasRefused reports whether the part repeats one of which every op overflowed,
+// and wasPartlyRefused, some. The group remembers that, and neither which they
+// were nor the columns.
+func (p *part) wasRefused() bool       { return p.proposal.outcome() == raftfsm.Refused }
+func (p *part) wasPartlyRefused() bool { return p.proposal.outcome() == raftfsm.PartlyRefused }
+
+// overflows appends the refused ops of the parts that were settled without an
+// error, and those that perhaps were, in the request's order.
+func (ps *parts) overflows(w *Write) {
+	refusals := false
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		refusals = refusals || p.answered() && (p.wasRefused() || p.wasPartlyRefused() || len(p.proposal.result.Overflows) > 0)
+	}
+	if !refusals {
+		return
+	}
+	at := make([]int, len(ps.byShard))
+	for i := range w.Ops {
+		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		p := &ps.byShard[s]
+		if !p.answered() {
+			continue
+		}
+		column, could := w.refusable(i)
+		if p.wasRefused() && could {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+		} else if p.wasPartlyRefused() && could {
+			w.Unknown = append(w.Unknown, i)
+		} else if o, refused := p.proposal.overflow(at[s], &p.from); refused {
+			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
+		}
+		at[s]++
+	}
+}
+
+// refusable reports whether an op can have been refused, and the first column of one
+// whose sum can have overflowed.
+func (w *Write) refusable(op int) (column uint8, could bool) {
+	if w.Feeds != nil || w.Board != nil {
+		return 0, true
+	}
+	if cells := w.Ops[op].Cells; len(cells) > 0 {
+		return cells[0].Column, true
+	}
+	return 0, false
+}
+
+// failure returns nil if every shard answered, the shards' error if all have the
+// same, and a PartialError otherwise.
+func (ps *parts) failure(w *Write) error {
+	var worst error
+	touched := 0
+	for s := range ps.byShard {
+		p := &ps.byShard[s]
+		if len(p.ops) == 0 {
+			continue
+		}
+		touched++
+		if p.err != nil && (worst == nil || errors.Is(p.err, ErrOutcomeUnknown)) {
+			worst = p.err
+		}
+	}
+	if worst == nil {
+		return nil
+	}
+	partial := ps.partial(w, worst)
+	if len(partial.Applied) == 0 && (len(partial.Unknown) == 0 || touched == 1) {
+		return worst
+	}
+	return partial
+}
+
+// partial names the ops that were applied and those of which it is not known.
+func (ps *parts) partial(w *Write, worst error) *PartialError {
+	e, refused, unknown := &PartialError{Err: worst}, w.Overflows, w.Unknown
+	for s := range ps.byShard {
+		e.ByShard = append(e.ByShard, ps.byShard[s].err)
+	}
+	for i := range w.Ops {
+		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		p := &ps.byShard[s]
+		switch {
+		case len(refused) > 0 && refused[0].Op == i:
+			refused = refused[1:]
+		case len(unknown) > 0 && unknown[0] == i:
+			unknown = unknown[1:]
+			e.Unknown = append(e.Unknown, w.Ops[i].ID)
+		case p.err == nil && !p.wasRefused():
+			e.Applied = append(e.Applied, w.Ops[i].ID)
+		case errors.Is(p.err, ErrOutcomeUnknown):
+			e.Unknown = append(e.Unknown, w.Ops[i].ID)
+		}
+	}
+	return e
+}
