@@ -21,6 +21,11 @@ type Admin interface {
 	// Change begins a change, or tells that nothing is left to be done. It does
 	// not wait for data to be moved.
 	Change(ctx context.Context, change AdminChange) (*Changed, error)
+	// Cold gathers what the nodes say of their rows on disk that answer in a second.
+	Cold(ctx context.Context) ([]AdminColdNode, error)
+	// OrderCold has all nodes move rows to disk or back, if all that answer can. It
+	// does not wait for the end.
+	OrderCold(ctx context.Context, order shard.ColdOrder) (*ColdOrdered, error)
 	// OpenSnapshot takes a snapshot of a shard. It returns an ElsewhereError when
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error)

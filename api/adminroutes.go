@@ -7,6 +7,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
 )
 
 // adminPaths are the paths under /v1/admin: those without a name in them, and
@@ -30,12 +31,21 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 	nodeVerb := func(verb string, state raftfsm.NodeState) *resource {
 		return post("node_"+verb, func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.changeNode(ctx, r, state) })
 	}
+	coldVerb := func(verb shard.ColdVerb) *resource {
+		return post("cold_"+string(verb), func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.orderCold(ctx, r, verb) })
+	}
 	return adminPaths{
 		fixed: map[string]*resource{
 			"/v1/admin/nodes":   get("nodes", (*Server).adminNodes),
 			"/v1/admin/groups":  get("groups", (*Server).adminGroups),
 			"/v1/admin/digests": get("digests", (*Server).adminDigests),
 			"/v1/admin/plan":    get("plan", (*Server).adminPlan),
+			"/v1/admin/cold":    get("cold", (*Server).adminCold),
+
+			"/v1/admin/cold/migrate": coldVerb(shard.ColdMigrate),
+			"/v1/admin/cold/warm":    coldVerb(shard.ColdWarm),
+			"/v1/admin/cold/stop":    coldVerb(shard.ColdStop),
+
 			"/v1/admin/version": resourceOf(map[string]*endpoint{
 				"GET":  {name: "admin_version", takes: exempt, call: (*Server).adminVersion},
 				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange, call: (*Server).changeVersion},

@@ -347,6 +347,8 @@ func FuzzDecodeLists(f *testing.F) {
 	f.Add([]byte(`{"name":"clips","columns":["play"],"shards":4}`))
 	f.Add([]byte(`{"columns":["a","b"]}`))
 	f.Add([]byte(`{"set":{"like":1}}`))
+	f.Add([]byte(`{"keyspace":"posts","before":"9","older_than_seconds":60,"dry_run":true}`))
+	f.Add([]byte(`{"keyspace":"posts","from":5,"to":"6","keep_seconds":60}`))
 	ks, r := postsKeyspace(), &request{}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		decoders := map[string]func() error{
@@ -355,6 +357,8 @@ func FuzzDecodeLists(f *testing.F) {
 			"keyspace": func() error { _, err := r.decodeKeyspace(body); return err },
 			"columns":  func() error { _, err := r.decodeNewColumns(body); return err },
 			"row":      func() error { return r.decodeRowSet(body, 1) },
+			"migrate":  func() error { _, err := r.decodeColdOrder(body, shard.ColdMigrate); return err },
+			"warm":     func() error { _, err := r.decodeColdOrder(body, shard.ColdWarm); return err },
 		}
 		for name, decode := range decoders {
 			r.reset()

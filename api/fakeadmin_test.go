@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
@@ -89,6 +90,52 @@ func (n *fakeNode) Change(_ context.Context, change AdminChange) (*Changed, erro
 		return &Changed{Changed: true, Version: &AdminVersion{Version: 2, Max: 2}}, nil
 	}
 	panic(fmt.Sprintf("no such change: %T", change))
+}
+
+func (n *fakeNode) Cold(context.Context) ([]AdminColdNode, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	return []AdminColdNode{
+		{Node: "n1", Answers: true, ColdReport: &shard.ColdReport{
+			AfterSeconds: 15_552_000, DiskBytes: 52_000_000, CacheBytes: 33_554_432, CacheHits: 9000, Reads: 1000, ReadP50: 0.00028, ReadP99: 0.001792,
+			Scrub: shard.ColdScrub{EverySeconds: 604_800, Blocks: 12_000, Bytes: 48_000_000, PassBytes: 3_000_000, PassOf: 45_000_000, Passes: 1, LastPass: began},
+			Keyspaces: []shard.ColdKeyspace{
+				{Keyspace: "posts", Rows: 10_400_000, MemoryBytes: 8_000_000, ColdRows: 10_000_000, ColdBytes: 45_000_000, Generations: 1000, DueRows: 30_000},
+			},
+			Kept: []shard.ColdKept{{Keyspace: "posts", From: 3342819171543700, To: 3342819171549999, Until: began}},
+			Work: &shard.ColdWork{ID: "8a1fd0c2aa01b3f7", Verb: shard.ColdWarm, Keyspace: "posts", Began: began, Running: true, Rows: 160_000, Of: 400_000},
+		}},
+		{Node: "n2"},
+	}, nil
+}
+
+func (n *fakeNode) OrderCold(_ context.Context, order shard.ColdOrder) (*ColdOrdered, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	switch order.Keyspace {
+	case "songs":
+		return nil, shard.ErrUnknownKeyspace
+	case "users":
+		if order.OlderThan > 0 {
+			return nil, &shard.ArgumentError{Field: "older_than_seconds", Problem: "ids of users carry no time (--id-layout): give before"}
+		}
+		return nil, &RefusedError{"n1: its disk has no room"}
+	}
+	n1 := ColdOrderedNode{Node: "n1", Answers: true}
+	switch order.Verb {
+	case shard.ColdMigrate:
+		n1.Rows = 30_000
+	case shard.ColdWarm:
+		n1.Rows, n1.Bytes = 400_000, 8_000_000
+	}
+	ordered := &ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []ColdOrderedNode{n1, {Node: "n2"}}}
+	if order.DryRun {
+		ordered.ID = ""
+	}
+	return ordered, nil
 }
 
 func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*shard.Snapshot, error) {

@@ -22,7 +22,7 @@ trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$dir"'
 
 join=127.0.0.1:18102,127.0.0.1:18202,127.0.0.1:18302
 for i in 1 2 3; do
-  bin/countd --cold-after 0 --data-dir "$dir/c$i" --node-id "n$i" --http-addr "127.0.0.1:18${i}00" \
+  bin/countd --data-dir "$dir/c$i" --node-id "n$i" --http-addr "127.0.0.1:18${i}00" \
     --cluster-addr "127.0.0.1:18${i}01" --gossip-addr "127.0.0.1:18${i}02" --join "$join" \
     --bootstrap-expect 3 --log-store "$LOG_STORE" >"$dir/c$i.log" 2>&1 &
   pids+=($!)

@@ -37,7 +37,7 @@ trap 'stop; rm -rf "$dir"' EXIT
 countd_node() {
   local n=$1 p=$((base + 10 * $1))
   shift
-  bin/countd --data-dir "$dir/countd$n" --log-level warn --log-store "$STORE" --shards "posts=$SHARDS" --cold-after 0 \
+  bin/countd --data-dir "$dir/countd$n" --log-level warn --log-store "$STORE" --shards "posts=$SHARDS" \
     --http-addr 127.0.0.1:$p --cluster-addr 127.0.0.1:$((p + 1)) --gossip-addr 127.0.0.1:$((p + 2)) --redis-addr 127.0.0.1:$((p + 3)) \
     "$@" >"$dir/countd$n.log" 2>&1 &
   countd_pid=$!

@@ -195,7 +195,7 @@ func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64)
 		case 1, 4:
 			frozen += freeze(t, tab, cold, 1+r.IntN(20))
 		case 2:
-			if _, _, err := tab.Warm(known[r.IntN(len(known))], 1+r.IntN(3)); err != nil {
+			if _, _, _, err := tab.Warm(known[r.IntN(len(known))], 1<<64-1, 1+r.IntN(3)); err != nil {
 				t.Fatal(err)
 			}
 		case 3:
@@ -217,7 +217,7 @@ func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64)
 	if frozen < len(known)/2 && len(want.ids()) > 2*rowsMax {
 		t.Errorf("%d rows were frozen of %d", frozen, len(known))
 	}
-	if _, more, err := tab.Warm(0, 1<<30); more || err != nil {
+	if _, _, more, err := tab.Warm(0, 1<<64-1, 1<<30); more || err != nil {
 		t.Fatal(err)
 	}
 	want.equal(t, tab)
@@ -330,7 +330,7 @@ func TestColdRowsThatCannotBeRead(t *testing.T) {
 	if err := tab.Scan(0, 4, func(*Page) bool { return true }); !errors.Is(err, errGone) {
 		t.Errorf("scan: %v", err)
 	}
-	if _, _, err := tab.Warm(0, 1); !errors.Is(err, errGone) {
+	if _, _, _, err := tab.Warm(0, 1<<64-1, 1); !errors.Is(err, errGone) {
 		t.Errorf("warm: %v", err)
 	}
 	cold.fail = nil
@@ -428,7 +428,7 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	if n, err := tab.Freeze(cold, []uint64{0}); n == 0 || err != nil {
 		t.Fatal(n, err)
 	}
-	if _, _, err := tab.Warm(0, 1); err != nil {
+	if _, _, _, err := tab.Warm(0, 1<<64-1, 1); err != nil {
 		t.Fatal(err)
 	}
 	if calls != 8 { // a read and a removal each, of two locks
@@ -436,7 +436,7 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	}
 	freeze(t, tab, cold, 1)
 	looked = reloaded(t, tab, nil)
-	if _, _, err := tab.Warm(0, 1); err != nil {
+	if _, _, _, err := tab.Warm(0, 1<<64-1, 1); err != nil {
 		t.Fatal(err)
 	}
 	looked.Close()
@@ -499,7 +499,7 @@ func TestReadersBesideFreezing(t *testing.T) {
 	freezing.Go(func() {
 		for range 25 {
 			freeze(t, tab, cold, 3)
-			if _, _, err := tab.Warm(ids[r.IntN(len(ids))], 1); err != nil {
+			if _, _, _, err := tab.Warm(ids[r.IntN(len(ids))], 1<<64-1, 1); err != nil {
 				t.Error(err)
 			}
 		}

@@ -38,12 +38,18 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 		if s.watched&toFreeze != 0 || disk && s.worthFolding(foldSoonShare) {
 			idle = append(idle, d.first(i))
 		}
-		if due += s.rows; !disk && s.cold != nil {
-			due += s.cold.generation.Rows() // sealed
-		}
+		due += s.rowsInMemory()
 		s.watched |= toFreeze
 	}
 	return idle, due
+}
+
+// rowsInMemory counts sealed rows that a row of the segment hides too.
+func (s *segment) rowsInMemory() int {
+	if packed := s.cold.sealed(); packed != nil {
+		return s.rows + packed.rows
+	}
+	return s.rows
 }
 
 // highest is at least the id of every row of a segment with none on disk.

@@ -77,7 +77,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 		case 1:
 			freeze(t, tab, cold, 1+r.IntN(2))
 		case 3:
-			if _, _, err := tab.Warm(known[r.IntN(len(known))], 1+r.IntN(3)); err != nil {
+			if _, _, _, err := tab.Warm(known[r.IntN(len(known))], 1<<64-1, 1+r.IntN(3)); err != nil {
 				t.Fatal(err)
 			}
 		case 5:
@@ -101,7 +101,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 	if (sealed < len(known)/4 || restored < rowsMax/2) && len(want.ids()) > 2*rowsMax {
 		t.Errorf("%d rows were sealed and %d restored so of %d", sealed, restored, len(known))
 	}
-	if _, more, err := tab.Warm(0, 1<<30); more || err != nil {
+	if _, _, more, err := tab.Warm(0, 1<<64-1, 1<<30); more || err != nil {
 		t.Fatal(err)
 	}
 	want.equal(t, tab)

@@ -32,6 +32,7 @@ type sealed struct {
 	gapBits uint
 	unit    uint8
 	rows    int
+	minID   uint64
 	maxID   uint64
 }
 

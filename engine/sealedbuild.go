@@ -33,7 +33,7 @@ func (x *Sealer) seal(p *Page) *sealed {
 	buckets := len(p.IDs) / bucketRows
 	s := &sealed{
 		geometry: geometryOf(bits.Len64(last-first), buckets, first, 0),
-		buckets:  uint64(buckets), rows: len(p.IDs), maxID: last,
+		buckets:  uint64(buckets), rows: len(p.IDs), minID: first, maxID: last,
 	}
 	x.mix(s, p.IDs)
 	s.chooseCodes(p)

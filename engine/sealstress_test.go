@@ -38,7 +38,7 @@ func TestTiersBesideTheWriter(t *testing.T) {
 				t.Error(err)
 			}
 			if i%8 == 7 {
-				if _, _, err := tab.Warm(0, 3); err != nil {
+				if _, _, _, err := tab.Warm(0, 1<<64-1, 3); err != nil {
 					t.Error(err)
 				}
 			}

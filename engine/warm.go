@@ -5,33 +5,65 @@ import "fmt"
 // This file moves cold rows back into memory, a part at a time and beside the
 // writer, who waits neither for the disk nor for the generation to be removed.
 
-// Warm brings the rows of so many segments, from an id on, back into memory, and
-// returns the id to go on from, and false when there are none left.
-func (t *Table) Warm(from uint64, segments int) (next uint64, more bool, err error) {
-	for n := 0; n < segments; {
-		first, part := t.nextCold(from)
+// warmRowBytes is at most what a row of up to wordColumns columns takes in memory, and
+// warmWordBytes what each further word of columns does.
+const (
+	warmRowBytes  = 20
+	warmWordBytes = 10
+)
+
+// WarmCost returns how many rows Warm would bring back for ids from … to, and at most
+// how many bytes they take in memory then.
+func (t *Table) WarmCost(from, to uint64) (rows int, bytes uint64) {
+	var last Generation // parts of one generation are neighbours
+	for {
+		_, part := t.nextCold(from, to)
 		if part == nil {
-			return 0, false, nil
+			return rows, bytes
 		}
-		if err := t.warmPart(part); err != nil {
-			return 0, false, fmt.Errorf("cannot warm rows from %d on: %w", first, err)
+		if g := part.generation; g != last {
+			last = g
+			words := (g.Width() - 1) / wordColumns
+			rows += g.Rows()
+			bytes += uint64(g.Rows() * (warmRowBytes + words*warmWordBytes))
 		}
-		if part.last == 1<<64-1 {
-			return 0, false, nil
+		end := part.last
+		part.release()
+		if end >= to {
+			return rows, bytes
 		}
-		from = part.last + 1
-		n++
+		from = end + 1
 	}
-	return from, true, nil
 }
 
-// nextCold returns the first cold part with ids from from on, which the caller
-// releases, and where its segment begins.
-func (t *Table) nextCold(from uint64) (first uint64, part *coldPart) {
+// Warm brings the rows of so many segments with ids from … to back into memory, each
+// segment whole. It returns how many rows that were, the id to go on from, and false
+// when there are none left.
+func (t *Table) Warm(from, to uint64, segments int) (rows int, next uint64, more bool, err error) {
+	for range segments {
+		first, part := t.nextCold(from, to)
+		if part == nil {
+			return rows, 0, false, nil
+		}
+		n, err := t.warmPart(part)
+		if rows += n; err != nil {
+			return rows, 0, false, fmt.Errorf("cannot warm rows from %d on: %w", first, err)
+		}
+		if part.last >= to {
+			return rows, 0, false, nil
+		}
+		from = part.last + 1
+	}
+	return rows, from, true, nil
+}
+
+// nextCold returns the first cold part with ids from … to, which the caller releases,
+// and where its segment begins.
+func (t *Table) nextCold(from, to uint64) (first uint64, part *coldPart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
-	for i := d.find(from); i < len(d.segs); i++ {
+	for i := d.find(from); i < len(d.segs) && d.first(i) <= to; i++ {
 		if s := d.segs[i].Load(); s.cold.onDisk() && s.cold.last >= from {
 			s.cold.retain()
 			return d.first(i), s.cold
@@ -40,17 +72,22 @@ func (t *Table) nextCold(from uint64) (first uint64, part *coldPart) {
 	return 0, nil
 }
 
-// warmPart brings the rows of a part into memory and releases it.
-func (t *Table) warmPart(part *coldPart) error {
+// warmPart brings the rows of a part into memory and releases it. It returns how many
+// they are.
+func (t *Table) warmPart(part *coldPart) (rows int, err error) {
 	defer part.release()
 	p := Page{Width: part.generation.Width()}
 	if err := part.generation.Load(part.first, part.last, &p); err != nil {
-		return err
+		return 0, err
 	}
-	for _, uncovered := range t.uncover(part, &p) {
-		uncovered.release()
+	uncovered := t.uncover(part, &p)
+	for _, piece := range uncovered {
+		piece.release()
 	}
-	return nil
+	if len(uncovered) == 0 {
+		return 0, nil
+	}
+	return len(p.IDs), nil
 }
 
 // uncover stores the rows of a part that are not in memory, and returns the pieces

@@ -52,7 +52,7 @@ func BenchmarkTiers(b *testing.B) {
 		began, frozen := time.Now(), 0
 		for _, c := range shards {
 			for range 2 {
-				n, err := c.Freeze(func(uint64, uint64) bool { return true }, func() bool { return true })
+				n, err := freezeAll(c, func(uint64, uint64) bool { return true })
 				if err != nil {
 					b.Fatal(err)
 				}

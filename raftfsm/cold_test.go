@@ -30,6 +30,7 @@ type coldReplica struct {
 	fs        *vfs.MemFS
 	left      atomic.Int64 // operations on fs until its state is kept in left
 	kept      *vfs.MemFS
+	hung      atomic.Pointer[hungDisk] // nil for a disk that answers
 	store     *cold.Store
 	rows      *cold.Group
 	fsm       *Counters
@@ -73,11 +74,21 @@ func (r *coldReplica) open() {
 	r.sweep()
 }
 
+// hungDisk answers no read until released is closed.
+type hungDisk struct {
+	reads    atomic.Int64 // that wait
+	released chan struct{}
+}
+
 // watched is the file system, whose state as a crash would leave it is kept just
 // before the operation that left counts down to.
 func (r *coldReplica) watched() vfs.FS {
 	fs, rnd := r.fs, rand.New(rand.NewPCG(7, 7))
 	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if hung := r.hung.Load(); hung != nil && op.Kind.ReadOrWrite() == errorfs.OpIsRead {
+			hung.reads.Add(1)
+			<-hung.released
+		}
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && r.left.Add(-1) == 0 {
 			r.kept = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
 		}
@@ -152,11 +163,22 @@ func (s *namedSink) ID() string    { return s.name }
 func (s *namedSink) Cancel() error { return nil }
 func (s *namedSink) Close() error  { return nil }
 
+// freezeAll moves all out of memory that is old, and idle since the call before.
+func freezeAll(c *Counters, old func(first, last uint64) bool) (rows int, err error) {
+	for idle := c.Watch(old); idle.Segments() > 0; {
+		some, err := c.FreezeSome(idle, idle.Segments())
+		if rows += some; err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
 func (r *coldReplica) freeze() {
 	r.t.Helper()
 	old := func(uint64, uint64) bool { return true }
 	for range 2 {
-		rows, err := r.fsm.Freeze(old, func() bool { return true })
+		rows, err := freezeAll(r.fsm, old)
 		r.must(err)
 		r.froze += rows
 	}
@@ -263,7 +285,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			}
 			replay(one)
 		case 4:
-			_, _, err := one.fsm.Warm(keys[r.IntN(len(keys))])
+			_, _, _, err := one.fsm.Warm(keys[r.IntN(len(keys))], 1<<64-1)
 			one.must(err)
 		case 5:
 			other := replicas[r.IntN(len(replicas))]

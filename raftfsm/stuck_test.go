@@ -103,10 +103,10 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	if rows, err := a.fsm.FreezeSome(idle, 1); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}
-	if rows, err := a.fsm.Freeze(old, func() bool { return true }); rows != 0 || err != nil {
+	if rows, err := freezeAll(a.fsm, old); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}
-	if _, more, err := a.fsm.Warm(0); more || err != nil {
+	if _, _, more, err := a.fsm.Warm(0, 1<<64-1); more || err != nil {
 		t.Error(more, err)
 	}
 	a.fsm = NewCounters() // whose table can be verified

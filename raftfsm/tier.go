@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 )
 
 // freezeSegmentsMax is how many segments become generations with one sync: some
@@ -15,7 +16,8 @@ const freezeSegmentsMax = 16
 // Idle is segments that may leave memory, those of the least keys first.
 type Idle struct {
 	table  *engine.Table
-	firsts []uint64 // of the keys of each
+	least  uint64   // of the keys in memory
+	firsts []uint64 // of the keys that each owns
 	due    int
 }
 
@@ -25,6 +27,15 @@ func (i *Idle) Segments() int { return len(i.firsts) }
 // Due is how many rows they have in memory, with segments that were written to.
 func (i *Idle) Due() int { return i.due }
 
+// PutLast has the segments with keys below another go after all others.
+func (i *Idle) PutLast(below uint64) {
+	n := 0
+	for n < len(i.firsts) && max(i.firsts[n], i.least) < below {
+		n++
+	}
+	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
+}
+
 // Watch returns the segments that old says may go, by the range of their keys, and that
 // were not written to since the call before; and those that are cold of which many rows
 // have changed.
@@ -33,15 +44,30 @@ func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.tiers.Cold != nil && !c.closed {
-		i.firsts, i.due = i.table.Watch(old)
+		// A lesser key that comes between the two calls has its segment not be idle.
+		i.least = i.table.Least()
+		i.firsts, i.due = i.table.Watch(above(i.least, old))
 	}
 	return i
 }
 
+// Aged returns how many rows are in memory in the segments that old says may go,
+// whoever writes to them.
+func (c *Counters) Aged(old func(first, last uint64) bool) int {
+	table := c.Table()
+	return table.Aged(above(table.Least(), old))
+}
+
+// above is old for a table whose first segment, which owns all keys from 0 on, has rows
+// from the least one on.
+func above(least uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
+	return func(first, last uint64) bool { return old(max(first, least), last) }
+}
+
 // FreezeSome moves the rows of the first segments, no more than that many, out of memory,
-// or writes them out anew, with one sync. They are idle no more, also on an error. It returns how many
-// rows it wrote. An error that is cold.ErrDamaged says that rows which are on disk
-// alone cannot be read.
+// or writes them out anew, with one sync. They are idle no more, also on an error. It
+// returns how many rows it wrote. An error that is cold.ErrDamaged says that rows which
+// are on disk alone cannot be read; segments without such rows have moved all the same.
 func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	n := min(len(idle.firsts), segments, freezeSegmentsMax)
 	some := idle.firsts[:n]
@@ -51,24 +77,27 @@ func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	if c.Table() != idle.table || c.closed { // it was restored, and is looked at anew
 		return 0, nil
 	}
+	rows, damaged := c.freeze(idle.table, some)
+	if n == 1 || !errors.Is(damaged, cold.ErrDamaged) {
+		return rows, damaged
+	}
+	for i := range some {
+		one, err := c.freeze(idle.table, some[i:i+1])
+		if rows += one; err != nil && !errors.Is(err, cold.ErrDamaged) {
+			return rows, err
+		}
+	}
+	return rows, damaged
+}
+
+// freeze moves the rows of segments out of memory, of all or of none.
+func (c *Counters) freeze(table *engine.Table, firsts []uint64) (rows int, err error) {
 	to := writes{Cold: c.tiers.Cold}
-	if rows, err = idle.table.Freeze(&to, some); to.failed {
+	if rows, err = table.Freeze(&to, firsts); to.failed {
 		err = errors.New(err.Error())
 	}
 	if err != nil {
 		return rows, fmt.Errorf("cannot move rows out of memory: %w", err)
-	}
-	return rows, nil
-}
-
-// Freeze is Watch, and FreezeSome until nothing is left, proceed says no, or on an
-// error.
-func (c *Counters) Freeze(old func(first, last uint64) bool, proceed func() bool) (rows int, err error) {
-	for idle := c.Watch(old); idle.Segments() > 0 && proceed(); {
-		some, err := c.FreezeSome(idle, idle.Segments())
-		if rows += some; err != nil {
-			return rows, err
-		}
 	}
 	return rows, nil
 }
@@ -101,13 +130,29 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 	return rows, next, more, time.Since(began)
 }
 
-// Warm brings cold rows back into memory, from a key on, a few segments at a time.
-// It returns the key to go on from, and false when there are none left.
-func (c *Counters) Warm(from uint64) (next uint64, more bool, err error) {
+// Warm brings cold rows with keys from … to back into memory, a few segments at a time,
+// each whole. It returns how many rows, the key to go on from, and false when there are
+// none left.
+func (c *Counters) Warm(from, to uint64) (rows int, next uint64, more bool, err error) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	if c.closed {
-		return 0, false, nil
+		return 0, 0, false, nil
 	}
-	return c.Table().Warm(from, freezeSegmentsMax)
+	return c.Table().Warm(from, to, freezeSegmentsMax)
+}
+
+// WarmCost returns how many rows Warm would bring back for keys from … to, and at most
+// how many bytes they take in memory then.
+func (c *Counters) WarmCost(from, to uint64) (rows int, bytes uint64) {
+	return c.Table().WarmCost(from, to)
+}
+
+// Generations is how many runs of rows it has on disk, those that only stored snapshots
+// name included.
+func (c *Counters) Generations() int {
+	if c.tiers.Cold == nil {
+		return 0
+	}
+	return c.tiers.Cold.Stored()
 }

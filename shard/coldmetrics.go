@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -41,12 +42,24 @@ func (n *Node) registerCold() error {
 			func(*cold.Stats) float64 { return float64(n.coldDue.Load()) }},
 		{"countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", true,
 			func(*cold.Stats) float64 { return float64(n.coldMoved.Load()) }},
+		{"countd_cold_warmed_rows_total", "Rows that an operator had come back into memory.", true,
+			func(*cold.Stats) float64 { return float64(n.coldWarmed.Load()) }},
+		{"countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.", true,
+			func(*cold.Stats) float64 { return float64(n.scrub.report().Blocks) }},
+		{"countd_cold_scrubbed_bytes_total", "Bytes of those blocks.", true,
+			func(*cold.Stats) float64 { return float64(n.scrub.report().Bytes) }},
+		{"countd_cold_scrub_last_pass_timestamp_seconds", "When all cold rows had been read to find damage, last; 0 for not since the start.", false,
+			func(*cold.Stats) float64 {
+				if last := n.scrub.report().LastPass; !last.IsZero() {
+					return float64(last.Unix())
+				}
+				return 0
+			}},
+		{"countd_cold_scrub_damaged_total", "Generations of cold rows in which that found damage.", true,
+			func(*cold.Stats) float64 { return float64(n.scrub.report().Damaged) }},
 	} {
 		value := func() float64 {
-			var stats cold.Stats
-			if store := n.coldStore.Load(); store != nil {
-				stats = store.Stats()
-			}
+			stats := n.coldStats()
 			return m.value(&stats)
 		}
 		var collector prometheus.Collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.name, Help: m.help}, value)
@@ -57,5 +70,32 @@ func (n *Node) registerCold() error {
 			return fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
+	if err := n.cfg.Metrics.Register(coldReads{n}); err != nil {
+		return fmt.Errorf("cannot register metrics: %w", err)
+	}
 	return nil
+}
+
+// coldReads is how long reads of cold rows took that were not in the cache.
+type coldReads struct{ node *Node }
+
+// Of the bounds that the store has, those are told that a disk or its queue may come to.
+const (
+	coldReadBoundMin = 16 * time.Microsecond
+	coldReadBoundMax = 5 * time.Second
+)
+
+var coldReadsDesc = prometheus.NewDesc("countd_cold_read_seconds",
+	"How long reads of blocks of cold rows that were not in memory took, with the wait for a turn.", nil, nil)
+
+func (coldReads) Describe(to chan<- *prometheus.Desc) { to <- coldReadsDesc }
+
+func (c coldReads) Collect(to chan<- prometheus.Metric) {
+	reads, buckets := c.node.coldStats().Reads, map[float64]uint64{}
+	reads.Doublings(func(bound time.Duration, n uint64) {
+		if coldReadBoundMin <= bound && bound <= coldReadBoundMax {
+			buckets[bound.Seconds()] = n
+		}
+	})
+	to <- prometheus.MustNewConstHistogram(coldReadsDesc, reads.Count(), reads.Sum.Seconds(), buckets)
 }

@@ -18,13 +18,18 @@ const (
 	// a snapshot is taken for that. It writes those that stay: so often that is
 	// little.
 	coldSnapshotShare = 8
+	// coldShare is the part of one core, as a share, that moving rows takes while memory
+	// is not tight: some 200,000 rows a second to disk, which is far more than a service
+	// makes, and leaves the processors to those who read.
+	coldShare = 8
 	// relieveTurns is in how many turns all that is idle would leave memory: each takes
 	// as large a part of every shard, so that the oldest of all go first.
 	relieveTurns = 16
 )
 
 // runCold packs rows in memory, and moves them out of it, once they are old and nobody
-// writes to them; near the memory limit those that are not old too. Open starts it,
+// writes to them, and near the memory limit those that are not old too; and does what
+// operators ask for (coldwork.go), so that one thing moves rows at a time. Open starts it,
 // Close stops and waits for it.
 func (n *Node) runCold() {
 	quiet := coldQuietMax
@@ -41,6 +46,8 @@ func (n *Node) runCold() {
 			if tight := n.headroom.memoryTight.Load(); !n.sealOld() || !tight {
 				n.moveCold()
 			}
+		case <-n.coldDesk.asked:
+			n.workCold()
 		case <-n.stopping:
 			return
 		}
@@ -52,29 +59,25 @@ func (n *Node) runCold() {
 func (n *Node) moveCold() {
 	may := n.mayMove()
 	tight := may && n.headroom.memoryTight.Load()
-	var all []*leaving
+	all := n.leaving(func(*counterGroup) bool { return true })
 	due := 0
-	for _, g := range n.groups.Load().all {
-		r := g.replica.Load()
-		if r == nil {
+	for _, l := range all {
+		if !may {
 			continue
 		}
-		fsm, ok := r.fsm.(*raftfsm.Counters)
-		if !ok { // others stay in memory
-			continue
-		}
-		l := &leaving{g: g, r: r, fsm: fsm, began: time.Now()}
-		if all = append(all, l); !may {
-			continue
-		}
+		layout, shards := n.cfg.Cold.Layouts[l.g.keyspace], n.shardsOf(l.g)
 		if tight { // whatever nobody writes to
-			l.idle = fsm.Watch(anyAge)
-			due += l.idle.Due()
-			continue
+			if l.idle = l.fsm.Watch(anyAge); layout.Unit > 0 {
+				l.idle.PutLast(timedFrom(shards))
+			}
+		} else {
+			l.idle = l.fsm.Watch(n.coldDesk.unlessKept(l.g, shards, layout.old(time.Now(), n.cfg.Cold.After, shards)))
 		}
-		l.idle = fsm.Watch(n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), n.cfg.Cold.After, n.shardsOf(g)))
-		due += l.idle.Due()
-		n.freeze(l, l.idle.Segments())
+		l.r.due.Store(int64(l.idle.Due()))
+		if due += l.idle.Due(); !tight {
+			_ = n.freeze(l, l.idle.Segments(), n.rest) // it is told, and tried again
+			n.keepCold(l)
+		}
 	}
 	n.coldDue.Store(int64(due))
 	if tight {
@@ -98,12 +101,43 @@ type leaving struct {
 // mayMove reports whether rows are to leave memory at all.
 func (n *Node) mayMove() bool { return n.cfg.Cold.After > 0 && n.catalog.View().ColdRows() }
 
+// leaving returns the replicas here of shards that are asked for, those of counters:
+// others stay in memory.
+func (n *Node) leaving(of func(*counterGroup) bool) (all []*leaving) {
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && of(g) {
+			if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
+				all = append(all, &leaving{g: g, r: r, fsm: fsm, began: time.Now()})
+			}
+		}
+	}
+	return all
+}
+
 // mayFreeze reports whether there is time and room for it.
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
 
-// freeze moves rows of that many segments, or of all that there are.
-func (n *Node) freeze(l *leaving, segments int) {
+// rest waits after some rows were moved, for as much longer than that took as leaves
+// others their share, or until the node is stopping. Want of memory knows no rest.
+func (n *Node) rest(took time.Duration) {
+	if n.headroom.memoryTight.Load() {
+		return
+	}
+	select {
+	case <-time.After(took * (coldShare - 1)):
+	case <-n.stopping:
+	}
+}
+
+// noRest is rest for who is in a hurry.
+func noRest(time.Duration) {}
+
+// freeze moves rows of that many segments, or of all that there are, and rests after
+// each step. Those that cannot be read on disk stay as they are. Its error is of rows
+// that stay in memory.
+func (n *Node) freeze(l *leaving, segments int, rest func(took time.Duration)) error {
 	for stop := max(0, l.idle.Segments()-segments); l.idle.Segments() > stop && n.mayFreeze(); {
+		began := time.Now()
 		rows, err := l.fsm.FreezeSome(l.idle, l.idle.Segments()-stop)
 		l.rows += rows
 		n.coldMoved.Add(uint64(rows))
@@ -111,16 +145,18 @@ func (n *Node) freeze(l *leaving, segments int) {
 			l.r.noteDamage(err)
 		} else if err != nil {
 			n.cfg.Logger.Warn("rows stay in memory, and it is tried again", "group", l.g.number, "err", err)
-			return
+			return err
 		}
+		rest(time.Since(began))
 	}
+	return nil
 }
 
 // anyAge is of all rows.
 func anyAge(uint64, uint64) bool { return true }
 
-// relieve moves what is idle out of memory, the least ids of all shards first, while
-// memory is tight.
+// relieve moves what is idle out of memory, the first segments of all shards first,
+// while memory is tight.
 func (n *Node) relieve(all []*leaving, tight func() bool) {
 	turn := make([]int, len(all))
 	for i, l := range all {
@@ -131,7 +167,7 @@ func (n *Node) relieve(all []*leaving, tight func() bool) {
 			if !tight() {
 				return
 			}
-			n.freeze(l, turn[i])
+			_ = n.freeze(l, turn[i], noRest) // it is told, and tried again
 		}
 	}
 }
@@ -145,6 +181,7 @@ func (n *Node) keepCold(l *leaving) {
 		n.cfg.Logger.Info("rows are cold", "group", l.g.number, "rows", l.rows, "after", time.Since(l.began).Round(time.Millisecond).String())
 	}
 	r.moved += uint64(l.rows) + l.fsm.Carried()
+	l.rows = 0
 	if r.moved == 0 || r.moved*coldSnapshotShare < r.fsm.State().Rows || !n.mayFreeze() {
 		return
 	}

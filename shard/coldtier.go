@@ -10,12 +10,23 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// coldAhead is how far in the future an id's time may lie. What lies further
-// carries no time of this layout, and is old.
-const coldAhead = 24 * time.Hour
+const (
+	// coldAhead is how far in the future an id's time may lie. What lies further
+	// carries no time of this layout, and is old.
+	coldAhead = 24 * time.Hour
+	// timedIDMin is the least id that a layout says anything of. Lesser ones, of fewer
+	// than ten digits, were numbered from 1 on by who has no layout: by its formula
+	// all would date from the days of its epoch, and go to disk while they are new.
+	// The old forms of ids that carry time have ten digits or more.
+	timedIDMin = 1_000_000_000
+)
 
 // ColdAfterDefault is when a row is cold by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
+
+// ScrubEveryDefault is how often all cold rows are read to find damage: a disk that
+// loses something is seldom found out by another loss within a week.
+const ScrubEveryDefault = 7 * 24 * time.Hour
 
 // ColdCacheBytesDefault is for cold rows that were read: some 5 million of them.
 const ColdCacheBytesDefault = cold.CacheBytesDefault
@@ -89,14 +100,18 @@ func (l IDLayout) firstAt(t time.Time) uint64 {
 	return uint64(units) << l.Shift
 }
 
+// timedFrom is the least key of a shard all of whose ids a layout tells the time of.
+func timedFrom(shards int) uint64 { return (timedIDMin + uint64(shards) - 1) / uint64(shards) }
+
 // old returns which ranges of keys of a shard hold ids of before the age only, or
-// such as have no time in them.
+// such as are of another form. Ids below timedIDMin are never old.
 func (l IDLayout) old(now time.Time, age time.Duration, shards int) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
 	}
 	young, ahead := l.firstAt(now.Add(-age))/uint64(shards), l.firstAt(now.Add(coldAhead))/uint64(shards)+1
-	return func(first, last uint64) bool { return last < young || first > ahead }
+	timed := timedFrom(shards)
+	return func(first, last uint64) bool { return first >= timed && (last < young || first > ahead) }
 }
 
 // ColdConfig says which rows leave memory, and what reading them may take.
@@ -104,17 +119,22 @@ type ColdConfig struct {
 	Dir        string              // of cold rows alone; "" for Config.Dir with -cold behind
 	After      time.Duration       // age of rows that leave memory; 0 for never
 	SealAfter  time.Duration       // age of rows that are packed in memory; 0 for never
+	ScrubEvery time.Duration       // how often all are read to find damage; 0 for never
 	CacheBytes uint64              // 0 for ColdCacheBytesDefault
 	Layouts    map[string]IDLayout // by keyspace; of those not in it ids have no time
 }
 
 // check returns an error for what cannot be meant.
 func (c *ColdConfig) check() error {
-	if c.After < 0 || c.After > 0 && c.After < time.Second {
-		return fmt.Errorf("rows cannot be cold after %v: 0 or at least 1s", c.After)
-	}
-	if c.SealAfter < 0 || c.SealAfter > 0 && c.SealAfter < time.Second {
-		return fmt.Errorf("rows cannot be sealed after %v: 0 or at least 1s", c.SealAfter)
+	for _, d := range []struct {
+		what string
+		is   time.Duration
+	}{
+		{"cold after", c.After}, {"packed after", c.SealAfter}, {"scrubbed every", c.ScrubEvery},
+	} {
+		if d.is < 0 || d.is > 0 && d.is < time.Second {
+			return fmt.Errorf("rows cannot be %s %v: 0 or at least 1s", d.what, d.is)
+		}
 	}
 	return nil
 }

@@ -27,7 +27,12 @@ func TestIDLayouts(t *testing.T) {
 		{"weibo", 4356289951672851, true},    // of 2019, which is yet to come
 		{"weibo", 109091785468, true},        // of an older form
 		{"weibo", 5624750572560875869, true}, // of another
-		{"twitter", 1000, true},
+		{"weibo", 1, false},
+		{"weibo", 999_999_999, false},
+		{"weibo", 1_000_000_000, true},
+		{"twitter", 1000, false},
+		{"twitter", 9_999_999_999, true},
+		{"20:0:1s", 1, false},
 		{"twitter", at(LayoutTwitter, 25*time.Hour), true},
 		{"twitter", at(LayoutTwitter, 23*time.Hour), false},
 		{"none", 1, false},
@@ -47,6 +52,22 @@ func TestIDLayouts(t *testing.T) {
 			if got := l.old(now, 24*time.Hour, shards)(key, key); got != c.want {
 				t.Errorf("%s: id %d of %d shards is old: %v", c.layout, c.id, shards, got)
 			}
+		}
+	}
+	old := LayoutWeibo.old(now, 24*time.Hour, 3)
+	timed := timedFrom(3)
+	for _, c := range []struct {
+		first, last uint64
+		want        bool
+	}{
+		{0, timed - 1, false},
+		{0, timed, false},
+		{timed - 1, at(LayoutWeibo, 48*time.Hour) / 3, false},
+		{timed, at(LayoutWeibo, 48*time.Hour) / 3, true},
+		{timed, at(LayoutWeibo, 0) / 3, false},
+	} {
+		if got := old(c.first, c.last); got != c.want {
+			t.Errorf("keys %d to %d of 3 shards are old: %v", c.first, c.last, got)
 		}
 	}
 	for _, text := range []string{"", "x", "64:0:1s", "1:x:1s", "1:0:1ns", "1:0:2h", "1:0", "-1:0:1s"} {
@@ -72,8 +93,10 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 	g, _ := n.groupsOf(ks)
 	r := g[0].replica.Load()
 	for range 2 {
-		if _, err := r.fsm.(*raftfsm.Counters).Freeze(func(uint64, uint64) bool { return true }, n.mayFreeze); err != nil {
-			t.Fatal(err)
+		fsm := r.fsm.(*raftfsm.Counters)
+		for idle := fsm.Watch(anyAge); idle.Segments() > 0; {
+			_, err := fsm.FreezeSome(idle, idle.Segments())
+			mustDo(t, err)
 		}
 	}
 	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
@@ -257,6 +280,54 @@ func TestRowsBecomeCold(t *testing.T) {
 	checkCold(t, n, n.Keyspace("posts"), 2)
 }
 
+// Rows numbered from 1 on have no age: they stay in memory while rows of old ids beside
+// them leave it, and where memory is tight they leave it last.
+func TestNumberedRowsAreNotOld(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
+	ks := n.Keyspace("posts")
+	g, err := n.groupsOf(ks)
+	mustDo(t, err)
+	r := g[0].replica.Load()
+	fsm := r.fsm.(*raftfsm.Counters)
+	write := func(idOf func(uint64) uint64) {
+		t.Helper()
+		ops := make([]engine.Op, coldTestRows)
+		for i := range ops {
+			ops[i] = addTo(idOf(uint64(i)), 0, 1)
+		}
+		mustWrite(t, n, ks, ops...)
+	}
+	inMemory := func(id uint64) bool { return fsm.Table().Get(id, make([]int64, 1)) }
+	write(func(i uint64) uint64 { return i + 1 })
+	write(coldID)
+	n.moveCold()
+	n.moveCold()
+	for i := range uint64(coldTestRows) {
+		if !inMemory(i + 1) {
+			t.Fatalf("row %d, of an id without an age, left memory", i+1)
+		}
+	}
+	if rows := fsm.State().ColdRows; rows < coldTestRows/3 {
+		t.Errorf("%d rows of old ids left memory", rows)
+	}
+	write(func(i uint64) uint64 { return coldID(coldTestRows + i) })
+	fsm.Watch(anyAge)
+	idle := fsm.Watch(anyAge)
+	idle.PutLast(timedFrom(1))
+	_, err = fsm.FreezeSome(idle, 1)
+	mustDo(t, err)
+	if inMemory(coldID(coldTestRows)) || !inMemory(1) {
+		t.Error("rows of ids without an age leave memory before others")
+	}
+	for idle.Segments() > 0 {
+		_, err = fsm.FreezeSome(idle, idle.Segments())
+		mustDo(t, err)
+	}
+	if inMemory(1) {
+		t.Error("rows of ids without an age never leave memory")
+	}
+}
+
 // A new replica is sent the cold rows of a snapshot that only names them, keeps them
 // on its own disk, and agrees.
 func TestNewReplicaIsSentColdRows(t *testing.T) {
@@ -391,6 +462,31 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
 	if rows := rounds(); rows < coldTestRows/2 {
 		t.Errorf("%d rows are cold", rows)
+	}
+}
+
+// Who moves rows rests for seven times as long as that took, not while memory is tight,
+// and not once the node is stopping.
+func TestMovingRowsRests(t *testing.T) {
+	n := &Node{stopping: make(chan struct{})}
+	began := time.Now()
+	n.rest(10 * time.Millisecond)
+	if took := time.Since(began); took < 70*time.Millisecond {
+		t.Errorf("a rest of %v", took)
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the rests
+		defer close(ended)
+		n.headroom.memoryTight.Store(true)
+		n.rest(time.Hour)
+		n.headroom.memoryTight.Store(false)
+		close(n.stopping)
+		n.rest(time.Hour)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		t.Error("there is a rest while memory is tight, or the node is stopping")
 	}
 }
 

@@ -125,6 +125,17 @@ func (h *headroom) look() {
 	h.turn(&h.diskFull, h.diskReserve > 0, h.diskReserve+h.snapshots(), free, "disk")
 }
 
+// lacks returns how many bytes more than there is room for tables would need that grew by
+// so much, before rows are moved out of memory for want of it; 0 if they fit.
+func (h *headroom) lacks(bytes uint64) uint64 {
+	if h.memoryLimit == 0 {
+		return 0
+	}
+	used := max(h.live(), h.tables()) + bytes
+	needs, has := used+used*h.collector()/100, h.memoryLimit-h.memoryLimit/memoryTightShare
+	return needs - min(needs, has)
+}
+
 // turn sets full while used is not below limit, and until it is by a sixteenth.
 func (h *headroom) turn(full *atomic.Bool, bounded bool, used, limit uint64, what string) {
 	was := full.Load()

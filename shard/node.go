@@ -119,8 +119,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep and
-// runCold, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold
+// and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
@@ -133,12 +133,15 @@ type Node struct {
 	catalog   *raftfsm.Catalog
 	metrics   *stageMetrics
 
-	cold      *cold.Store
-	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
-	coldMoved atomic.Uint64              // rows that became cold, or were written anew
-	sealed    atomic.Uint64              // rows that were sealed, each time
-	sealNext  int                        // at which of the groups the next round begins: runCold's
-	coldDue   atomic.Int64               // rows in memory that the last look found were to become so
+	cold       *cold.Store
+	coldStore  atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
+	coldMoved  atomic.Uint64              // rows that became cold, or were written anew
+	coldDue    atomic.Int64               // rows in memory that the last look found were to become so
+	coldWarmed atomic.Uint64              // rows that came back into memory because an operator asked for it
+	coldDesk   coldDesk
+	scrub      scrub
+	sealed     atomic.Uint64 // rows that were sealed, each time
+	sealNext   int           // at which of the groups the next round begins: runCold's
 
 	clusterHash uint32 // of tokens
 
@@ -156,7 +159,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, repairs
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runScrub, repairs
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	draining     atomic.Bool
@@ -201,6 +204,7 @@ func Open(cfg Config) (*Node, error) {
 		cfg: cfg, life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
 		clusterHash:  clusterHash([16]byte(id)),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
+		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
 	}
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
@@ -274,6 +278,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runSweep)
 	n.running.Go(n.runCold)
+	n.running.Go(n.runScrub)
 	return nil
 }
 

@@ -8,21 +8,23 @@ import (
 
 // The methods of calls between nodes.
 const (
-	methodStanding = "standing" // groups → the place of each replica, at once
-	methodConfirm  = "confirm"  // groups led there → how far they are, proved by a majority
-	methodRead     = "read"     // parts of reads → rows
-	methodScan     = "scan"     // one shard's next rows
-	methodPropose  = "propose"  // parts of writes for one group → what became of each
-	methodProgress = "progress" // groups → the index that each replica has applied
-	methodChange   = "change"   // a command for the catalog → its result
-	methodKnow     = "know"     // an index of the catalog's log → that the node knows it
-	methodTransfer = "transfer" // a group and a node → its leadership handed over
-	methodFacts    = "facts"    // → the groups led there, as JSON
-	methodReport   = "report"   // → what the node says of itself, as JSON
-	methodRoom     = "room"     // → whether the node's disk is at its reserve
-	methodBoard    = "board"    // the board's group, a read of it → the board, as JSON
-	methodSnapshot = "snapshot" // a shard and an index → a snapshot of then or later, in pieces
-	methodMember   = "member"   // a group and a node → whether it is in the configuration
+	methodStanding   = "standing"   // groups → the place of each replica, at once
+	methodConfirm    = "confirm"    // groups led there → how far they are, proved by a majority
+	methodRead       = "read"       // parts of reads → rows
+	methodScan       = "scan"       // one shard's next rows
+	methodPropose    = "propose"    // parts of writes for one group → what became of each
+	methodProgress   = "progress"   // groups → the index that each replica has applied
+	methodChange     = "change"     // a command for the catalog → its result
+	methodKnow       = "know"       // an index of the catalog's log → that the node knows it
+	methodTransfer   = "transfer"   // a group and a node → its leadership handed over
+	methodFacts      = "facts"      // → the groups led there, as JSON
+	methodReport     = "report"     // → what the node says of itself, as JSON
+	methodColdReport = "coldreport" // → what the node says of its rows on disk, as JSON
+	methodColdOrder  = "coldorder"  // what is to become of them → what the node says to it, both as JSON
+	methodRoom       = "room"       // → whether the node's disk is at its reserve
+	methodBoard      = "board"      // the board's group, a read of it → the board, as JSON
+	methodSnapshot   = "snapshot"   // a shard and an index → a snapshot of then or later, in pieces
+	methodMember     = "member"     // a group and a node → whether it is in the configuration
 )
 
 const (
@@ -110,6 +112,8 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodKnow, n.serveKnow)
 	n.calls.handle(methodFacts, n.serveFacts)
 	n.calls.handle(methodReport, n.serveReport)
+	n.calls.handle(methodColdReport, n.serveColdReport)
+	n.calls.handle(methodColdOrder, n.serveColdOrder)
 	n.calls.handle(methodRoom, n.serveRoom)
 	n.calls.handle(methodMember, n.serveMember)
 	n.calls.handle(methodBoard, n.serveBoard)

@@ -44,8 +44,9 @@ type replica struct {
 	votersFull atomic.Bool
 	damaged    atomic.Bool // some of its cold rows could not be read; it stays so
 	closing    atomic.Bool
-	repairAt   time.Time // no repair begins earlier: runReconcile's
-	moved      uint64    // rows that left memory since the last snapshot for that: runCold's
+	repairAt   time.Time    // no repair begins earlier: runReconcile's
+	moved      uint64       // rows that left memory since the last snapshot for that: runCold's
+	due        atomic.Int64 // rows that the last look of runCold found were to leave memory
 }
 
 // table returns a table of the replica as it is now, nil if its shard has none such.

@@ -31,6 +31,16 @@ func atLeast(n int, names string) cobra.PositionalArgs {
 	}
 }
 
+// atMost takes n arguments or fewer.
+func atMost(n int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
+		}
+		return nil
+	}
+}
+
 // flagError explains the fault of a flag. An id below zero looks like one.
 func flagError(_ *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
@@ -79,6 +89,7 @@ func needShell(root *cobra.Command) {
 var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
 	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
+	"keyspace", "before", "older_than_seconds", "keep_seconds",
 }
 
 // isUsage tells whether a server refused what the command line says.

@@ -27,7 +27,7 @@ var bundlePaths = []struct{ path, file string }{
 }
 
 // bundleAdminPaths are what a bundle holds of the cluster.
-var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version"}
+var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version", "cold"}
 
 // bundleOutput is what debug bundle prints as JSON.
 type bundleOutput struct {

@@ -111,7 +111,7 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 		c.importCommand(), c.replayCommand(), c.exportCommand(),
 		c.unreadCommand(), c.noticeCommand(), c.dotCommand(), c.feedCommand(), c.pollCommand(),
 		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),
-		c.nodeCommand(), c.groupCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
+		c.nodeCommand(), c.groupCommand(), c.coldCommand(), c.rebalanceCommand(), c.verifyCommand(), c.upgradeCommand(),
 		c.rollingRestartCommand(), c.backupCommand(), c.restoreCommand(), c.debugCommand(),
 	)
 	root.SetHelpCommand(helpCommand())

@@ -80,6 +80,7 @@ func newConfig() *config {
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
 	c.flags.DurationVar(&c.Cold.After, "cold-after", c.Cold.After, "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
 	c.flags.DurationVar(&c.Cold.SealAfter, "seal-after", c.Cold.SealAfter, "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
+	c.flags.DurationVar(&c.Cold.ScrubEvery, "scrub-every", c.Cold.ScrubEvery, "how often all rows on disk are read to find damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for cold rows that were read, 1MiB or more")
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace carry time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
 	c.flags.DurationVar(&c.Limits.KeyHorizon, "key-horizon", c.Limits.KeyHorizon, "how long an Idempotency-Key is sure to be remembered")

@@ -67,7 +67,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
 		"replace-after": "5m0s", "log-store": "wal",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s",
-		"cold-after": "48h0m0s", "seal-after": "5m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
+		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
 	env, file := map[string]string{}, ""
@@ -120,6 +120,7 @@ func TestRefusedSettings(t *testing.T) {
 	}{
 		{"unknown flag", []string{"--cold=1h"}, nil, "", "unknown flag"},
 		{"sealed at once", []string{"--seal-after=1ms"}, nil, "", "seal-after (flag --seal-after): 1ms is neither 0 nor 1s or more"},
+		{"scrubbed all the time", []string{"--scrub-every=1ms"}, nil, "", "scrub-every (flag --scrub-every): 1ms is neither 0 nor 1s or more"},
 		{"redis without a port", []string{"--redis-addr=a"}, nil, "", "redis-addr (flag --redis-addr): \"a\": want HOST:PORT"},
 		{"redis on the port of HTTP", []string{"--redis-addr=127.0.0.1:7400"}, nil, "", "redis-addr (flag --redis-addr): \"127.0.0.1:7400\" is the http-addr too"},
 		{"join without a port", []string{"--join=a:1,b"}, nil, "", "join (flag --join): \"b\": want HOST:PORT"},

@@ -14,7 +14,7 @@ const coldCacheMin = 1 << 20
 
 func coldDefault() shard.ColdConfig {
 	return shard.ColdConfig{
-		After: shard.ColdAfterDefault, SealAfter: shard.SealAfterDefault, CacheBytes: shard.ColdCacheBytesDefault,
+		After: shard.ColdAfterDefault, SealAfter: shard.SealAfterDefault, ScrubEvery: shard.ScrubEveryDefault, CacheBytes: shard.ColdCacheBytesDefault,
 		Layouts: map[string]shard.IDLayout{"posts": shard.LayoutWeibo},
 	}
 }
@@ -22,12 +22,17 @@ func coldDefault() shard.ColdConfig {
 // badCold returns the first of the settings of cold rows that cannot be meant, and
 // why.
 func (c *config) badCold() (name, problem string) {
-	switch after := c.Cold.After; {
-	case after < 0 || after > 0 && after < time.Second:
-		return "cold-after", fmt.Sprintf("%v is neither 0 nor 1s or more", after)
-	case c.Cold.SealAfter < 0 || c.Cold.SealAfter > 0 && c.Cold.SealAfter < time.Second:
-		return "seal-after", fmt.Sprintf("%v is neither 0 nor 1s or more", c.Cold.SealAfter)
-	case c.Cold.CacheBytes < coldCacheMin:
+	for _, d := range []struct {
+		name string
+		is   time.Duration
+	}{
+		{"cold-after", c.Cold.After}, {"seal-after", c.Cold.SealAfter}, {"scrub-every", c.Cold.ScrubEvery},
+	} {
+		if d.is < 0 || d.is > 0 && d.is < time.Second {
+			return d.name, fmt.Sprintf("%v is neither 0 nor 1s or more", d.is)
+		}
+	}
+	if c.Cold.CacheBytes < coldCacheMin {
 		return "cold-cache", fmt.Sprintf("%d bytes are fewer than %d", c.Cold.CacheBytes, coldCacheMin)
 	}
 	return "", ""

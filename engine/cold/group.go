@@ -158,6 +158,13 @@ func (g *Group) readIndex(number uint64) (index, error) {
 	return x, errors.Join(err, closer.Close())
 }
 
+// Stored is how many generations are on disk.
+func (g *Group) Stored() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.mu.stored)
+}
+
 // newGeneration takes the next number.
 func (g *Group) newGeneration() *Generation {
 	s := g.store
@@ -245,6 +252,11 @@ func (s *Store) Drop(number uint32) error {
 	defer done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if g := s.mu.groups[number]; g != nil {
+		g.mu.Lock() // who looks whether a generation is there is told that it has gone
+		clear(g.mu.stored)
+		g.mu.Unlock()
+	}
 	delete(s.mu.groups, number)
 	batch := s.db.NewBatch()
 	defer batch.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +28,7 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 		return nil, ErrBusy
 	}
 	defer s.waiting.Add(-1)
+	began := time.Now()
 	for ctx.Err() == nil {
 		flight := s.flights.DoChan(key.flight(), func() (any, error) { return s.readInTurn(ctx, key) })
 		select {
@@ -34,7 +36,7 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 			if errors.Is(r.Err, errGivenUp) {
 				continue // by who asked first
 			}
-			if r.Err != nil {
+			if s.stats.reads.add(time.Since(began)); r.Err != nil {
 				return nil, r.Err
 			}
 			return r.Val.([]byte), nil
@@ -90,6 +92,15 @@ func (s *Store) fetch(key blockKey) ([]byte, error) {
 	}
 	defer done()
 	began := time.Now()
+	b, err := s.get(key, nil)
+	s.stats.misses.Add(1)
+	s.stats.readNanos.Add(uint64(time.Since(began)))
+	return b, err
+}
+
+// get appends a block to dst, read from disk past the cache and verified. The caller
+// has the store in use.
+func (s *Store) get(key blockKey, dst []byte) ([]byte, error) {
 	name := key.encode()
 	value, closer, err := s.db.Get(name)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -98,14 +109,12 @@ func (s *Store) fetch(key blockKey) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v: %w", ErrDamaged, key, err)
 	}
-	b := append(make([]byte, 0, len(value)), value...)
+	dst = append(slices.Grow(dst, len(value)), value...)
 	if err := closer.Close(); err != nil {
 		return nil, err
 	}
-	s.stats.misses.Add(1)
-	s.stats.readNanos.Add(uint64(time.Since(began)))
-	if _, err := openBlock(name, b); err != nil {
+	if _, err := openBlock(name, dst); err != nil {
 		return nil, fmt.Errorf("%v: %w", key, err)
 	}
-	return b, nil
+	return dst, nil
 }

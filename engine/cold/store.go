@@ -93,6 +93,7 @@ type Store struct {
 type storeStats struct {
 	hits, misses, refused, damaged atomic.Uint64
 	readNanos                      atomic.Uint64
+	reads                          latencies
 }
 
 // Stats is what became of the reads of blocks since the store was opened.
@@ -101,8 +102,11 @@ type Stats struct {
 	Refused      uint64  // ErrBusy
 	Damaged      uint64  // ErrDamaged, of rows that should be there
 	ReadSeconds  float64 // spent in Misses
-	CacheBytes   uint64
-	DiskBytes    uint64 // of the store's files
+	// Reads are those of blocks that were not in the cache, each as long as who asked
+	// waited: for a turn, and for the disk.
+	Reads      Latencies
+	CacheBytes uint64
+	DiskBytes  uint64 // of the store's files
 }
 
 // blockKey names a block: of a group's generation, by its number there.
@@ -228,7 +232,7 @@ func (s *Store) Stats() Stats {
 	}
 	return Stats{
 		Hits: s.stats.hits.Load(), Misses: s.stats.misses.Load(), Refused: s.stats.refused.Load(),
-		Damaged: s.stats.damaged.Load(), ReadSeconds: float64(s.stats.readNanos.Load()) / 1e9,
+		Damaged: s.stats.damaged.Load(), ReadSeconds: float64(s.stats.readNanos.Load()) / 1e9, Reads: s.stats.reads.load(),
 		CacheBytes: s.cache.WeightedSize(), DiskBytes: disk,
 	}
 }

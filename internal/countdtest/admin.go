@@ -78,6 +78,9 @@ type Cluster struct {
 	Groups  []Group
 	Version Version
 	Steps   []map[string]any // of the plan
+	Cold    map[string]*Cold // of nodes, by name; made by the first order
+	// ColdRefused, unless "", is why no order of cold rows is followed.
+	ColdRefused string
 	// Looked, unless nil, is called before each answer of /v1/admin, to change
 	// what it is about.
 	Looked func(c *Cluster, method, path string)
@@ -148,6 +151,10 @@ func (s *Server) adminLocked(r *http.Request, body []byte) (int, any) {
 		return 200, c.Version
 	case route == "POST version":
 		return c.changeVersion(body)
+	case route == "GET cold":
+		return 200, map[string]any{"nodes": s.coldLocked()}
+	case route == "POST cold" && len(parts) == 2:
+		return s.orderColdLocked(parts[1], body)
 	case route == "POST nodes" && len(parts) == 3:
 		return c.changeNode(parts[1], parts[2])
 	case len(parts) == 3 && parts[0] == "groups":

@@ -1,0 +1,138 @@
+package api
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
+)
+
+// AdminColdNode is what a node says of its rows on disk.
+type AdminColdNode struct {
+	Node    string `json:"node"`
+	Answers bool   `json:"answers"`
+	*shard.ColdReport
+}
+
+// ColdOrdered is what the nodes say to an order.
+type ColdOrdered struct {
+	ID    string            `json:"id"` // of what was begun; "" of a dry run
+	Nodes []ColdOrderedNode `json:"nodes"`
+}
+
+// ColdOrderedNode is what one node says to an order.
+type ColdOrderedNode struct {
+	Node    string `json:"node"`
+	Answers bool   `json:"answers"` // else nothing begins there
+	shard.ColdAnswer
+}
+
+func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := r.until()
+	defer cancel()
+	nodes, err := s.cfg.Admin.Cold(until)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, struct {
+		Nodes []AdminColdNode `json:"nodes"`
+	}{append([]AdminColdNode{}, nodes...)})
+}
+
+// orderCold has the nodes do what a body says.
+func (s *Server) orderCold(ctx *fasthttp.RequestCtx, r *request, verb shard.ColdVerb) error {
+	order, err := r.decodeColdOrder(ctx.Request.Body(), verb)
+	if err != nil {
+		return err
+	}
+	until, cancel := r.until()
+	defer cancel()
+	ordered, err := s.cfg.Admin.OrderCold(until, order)
+	if err != nil {
+		return err
+	}
+	return answerJSON(ctx, ordered)
+}
+
+// The members of orders, by verb. The position is that in seen.
+var coldMembers = map[shard.ColdVerb][]string{
+	shard.ColdMigrate: {"keyspace", "dry_run", "before", "older_than_seconds"},
+	shard.ColdWarm:    {"keyspace", "dry_run", "from", "to", "keep_seconds"},
+	shard.ColdStop:    {},
+}
+
+// decodeColdOrder reads what an order says besides its verb.
+func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdOrder, error) {
+	o := shard.ColdOrder{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		key := string(c.key())
+		bit := -1
+		for i, member := range coldMembers[verb] {
+			if member == key {
+				bit = i
+			}
+		}
+		if bit < 0 {
+			c.fail(shown([]byte(key)), noSuchFld)
+			break
+		}
+		s.once(c, bit, key)
+		c.coldMember(key, &o)
+	}
+	switch {
+	case verb == shard.ColdWarm:
+		s.need(c, 0, "keyspace")
+		if o.From > o.To {
+			c.fail("to", "below from")
+		}
+	case o.Before > 0 && o.OlderThan > 0:
+		c.fail("older_than_seconds", "before is given too")
+	}
+	return o, r.decoded()
+}
+
+// coldMember reads one member of an order.
+func (c *cursor) coldMember(key string, o *shard.ColdOrder) {
+	switch key {
+	case "keyspace":
+		if o.Keyspace = c.name(key); o.Keyspace == "" {
+			c.fail(key, "empty")
+		}
+	case "dry_run":
+		o.DryRun = c.boolean(key)
+	case "before":
+		if o.Before = c.coldID(key); o.Before == 0 {
+			c.fail(key, "no id is below 0")
+		}
+	case "from":
+		o.From = c.coldID(key)
+	case "to":
+		o.To = c.coldID(key)
+	case "older_than_seconds":
+		o.OlderThan = c.seconds(key, shard.ColdOlderMin, shard.ColdOlderMax)
+	case "keep_seconds":
+		o.Keep = c.seconds(key, time.Second, shard.ColdKeepMax)
+	}
+}
+
+func (c *cursor) coldID(path string) uint64 {
+	id, ok := c.id()
+	if !ok {
+		c.fail(path, notUint64)
+	}
+	return id
+}
+
+// seconds reads a whole number of them, least … most.
+func (c *cursor) seconds(path string, least, most time.Duration) time.Duration {
+	v, ok := c.int64()
+	if !ok || v < int64(least/time.Second) || v > int64(most/time.Second) {
+		c.fail(path, fmt.Sprintf("not a whole number of %d…%d", least/time.Second, most/time.Second))
+		return least
+	}
+	return time.Duration(v) * time.Second
+}

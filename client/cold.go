@@ -1,0 +1,151 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// ColdNode is what a node says of its rows on disk. Sums are since its start.
+type ColdNode struct {
+	Node         string         `json:"node"`
+	Answers      bool           `json:"answers"`            // else the rest is zero
+	AfterSeconds float64        `json:"cold_after_seconds"` // 0: rows do not go for their age
+	DiskBytes    uint64         `json:"disk_bytes"`         // of all files
+	CacheBytes   uint64         `json:"cache_bytes"`
+	CacheHits    uint64         `json:"cache_hits"`
+	Reads        uint64         `json:"reads"` // of blocks that were not in the cache
+	ReadP50      float64        `json:"read_p50_seconds"`
+	ReadP99      float64        `json:"read_p99_seconds"`
+	Refused      uint64         `json:"reads_refused"`  // too many waited
+	Damaged      uint64         `json:"damaged_blocks"` // that were found, each time
+	Scrub        ColdScrub      `json:"scrub"`
+	Keyspaces    []ColdKeyspace `json:"keyspaces"`
+	Kept         []ColdKept     `json:"kept"`           // ranges that warming keeps in memory
+	Work         *ColdWork      `json:"work,omitempty"` // the newest that was ordered; nil for none since the start
+}
+
+// ColdScrub is how far a node is with reading all that it has on disk to find damage.
+type ColdScrub struct {
+	EverySeconds float64   `json:"every_seconds"` // 0 for never
+	Blocks       uint64    `json:"blocks"`
+	Bytes        uint64    `json:"bytes"`
+	PassBytes    uint64    `json:"pass_bytes"` // of the pass that goes on
+	PassOf       uint64    `json:"pass_of"`    // about as many as it is to read
+	Passes       uint64    `json:"passes"`     // that have ended
+	LastPass     time.Time `json:"last_pass,omitzero"`
+	Damaged      uint64    `json:"damaged_generations"`
+}
+
+// ColdKeyspace is the rows of a node's replicas of one keyspace.
+type ColdKeyspace struct {
+	Keyspace      string `json:"keyspace"`
+	Rows          uint64 `json:"rows"` // in memory and on disk
+	MemoryBytes   uint64 `json:"memory_bytes"`
+	ColdRows      uint64 `json:"cold_rows"` // on disk
+	ColdBytes     uint64 `json:"cold_bytes"`
+	Generations   int    `json:"generations"` // runs of rows on disk
+	DueRows       uint64 `json:"due_rows"`    // that are to leave memory
+	DamagedShards int    `json:"damaged_shards"`
+}
+
+// ColdKept is a range of ids whose rows do not leave memory for their age.
+type ColdKept struct {
+	Keyspace string    `json:"keyspace"`
+	From     uint64    `json:"from,string"`
+	To       uint64    `json:"to,string"`
+	Until    time.Time `json:"until"`
+}
+
+// ColdWork is what a node does, or did last, as it was ordered to.
+type ColdWork struct {
+	ID       string    `json:"id"`
+	Verb     string    `json:"verb"`               // migrate or warm
+	Keyspace string    `json:"keyspace,omitempty"` // "" for all
+	Began    time.Time `json:"began"`
+	Running  bool      `json:"running"`
+	Rows     uint64    `json:"rows"`             // that have moved
+	Of       uint64    `json:"of"`               // about
+	Failed   string    `json:"failed,omitempty"` // why not all could
+}
+
+// ColdOrdered is what the nodes say to an order. What was begun goes on by itself:
+// Client.Cold tells how far.
+type ColdOrdered struct {
+	ID    string            `json:"id"` // that of the work; "" of a dry run
+	Nodes []ColdOrderedNode `json:"nodes"`
+}
+
+// ColdOrderedNode is what one node says to an order.
+type ColdOrderedNode struct {
+	Node    string `json:"node"`
+	Answers bool   `json:"answers"`           // else nothing begins there
+	Rows    uint64 `json:"rows"`              // about as many are to move
+	Bytes   uint64 `json:"bytes"`             // of memory that warming takes at most
+	Refused string `json:"refused,omitempty"` // why nothing begins there
+	Never   bool   `json:"never,omitempty"`   // rows never go there for their age
+}
+
+// ColdMigration says which rows are to leave memory. Before and OlderThan exclude each
+// other; without either those go that are old by the settings of each node.
+type ColdMigration struct {
+	Keyspace  string        // "" for all
+	Before    uint64        // rows of lesser ids; 0 for not given
+	OlderThan time.Duration // in whole seconds, 1s … 100 years; 0 for not given
+	DryRun    bool
+}
+
+// ColdWarming says which rows are to come back into memory.
+type ColdWarming struct {
+	Keyspace string
+	From, To uint64
+	Keep     time.Duration // however old they are, in whole seconds, 1s … 365 days; 0 for a day
+	DryRun   bool
+}
+
+// Cold reads what the nodes say of their rows on disk. It asks GET /v1/admin/cold.
+func (c *Client) Cold(ctx context.Context) ([]ColdNode, error) {
+	var answer struct {
+		Nodes []ColdNode `json:"nodes"`
+	}
+	err := c.show(ctx, "cold", &answer)
+	return answer.Nodes, err
+}
+
+// MigrateCold has rows near which nobody writes leave memory on all nodes.
+func (c *Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
+	return c.orderCold(ctx, "migrate", struct {
+		Keyspace  string `json:"keyspace,omitempty"`
+		Before    uint64 `json:"before,omitempty,string"`
+		OlderThan int64  `json:"older_than_seconds,omitempty"`
+		DryRun    bool   `json:"dry_run,omitempty"`
+	}{m.Keyspace, m.Before, int64(m.OlderThan / time.Second), m.DryRun})
+}
+
+// WarmCold has rows come back into memory on all nodes, if they fit on all.
+func (c *Client) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, error) {
+	return c.orderCold(ctx, "warm", struct {
+		Keyspace string `json:"keyspace"`
+		From     uint64 `json:"from,string"`
+		To       uint64 `json:"to,string"`
+		Keep     int64  `json:"keep_seconds,omitempty"`
+		DryRun   bool   `json:"dry_run,omitempty"`
+	}{w.Keyspace, w.From, w.To, int64(w.Keep / time.Second), w.DryRun})
+}
+
+// StopCold has what was ordered end where it is on all nodes, and no warmed rows be kept
+// any more.
+func (c *Client) StopCold(ctx context.Context) (ColdOrdered, error) {
+	return c.orderCold(ctx, "stop", struct{}{})
+}
+
+func (c *Client) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return ColdOrdered{}, err
+	}
+	var answer ColdOrdered
+	err = c.do(ctx, call{method: http.MethodPost, path: "/v1/admin/cold/" + verb, body: body}, &answer)
+	return answer, err
+}

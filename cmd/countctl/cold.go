@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+// coldWait is as long as hundreds of millions of rows may take to leave memory.
+const coldWait = 24 * time.Hour
+
+// coldOutput is what cold migrate, warm and stop print as JSON.
+type coldOutput struct {
+	ID    string           `json:"id"`   // "" of a dry run
+	Rows  uint64           `json:"rows"` // that moved, of a dry run that would; a row of three replicas is three
+	Done  bool             `json:"done"` // what was begun has been waited for
+	Nodes []coldNodeOutput `json:"nodes"`
+}
+
+// coldNodeOutput is one node's part.
+type coldNodeOutput struct {
+	client.ColdOrderedNode
+	Moved  uint64 `json:"moved"`
+	Ended  bool   `json:"ended"`
+	Failed string `json:"failed,omitempty"`
+}
+
+func (c *cli) coldCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cold",
+		Short: "Show the rows on disk, move rows there or back into memory",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("cold needs status, migrate, warm or stop")
+		},
+	}
+	cmd.AddCommand(c.coldStatusCommand(), c.coldMigrateCommand(), c.coldWarmCommand(), c.coldStopCommand())
+	return cmd
+}
+
+func (c *cli) coldMigrateCommand() *cobra.Command {
+	var m client.ColdMigration
+	var before string
+	wait := coldWait
+	cmd := &cobra.Command{
+		Use:   "migrate [KEYSPACE]",
+		Short: "Move old rows to disk now, on all nodes, and wait for that",
+		Long: `Move old rows to disk now, on all nodes, and wait for that.
+
+Rows are old by --cold-after of each node, or as --before or --older-than says for
+this once. Some 10,000 neighbours go together, once nobody has written to any of
+them for two seconds; the newest rows of a shard always stay. Rows that cold warm
+has kept in memory go too. Interrupted, the nodes go on; cold stop ends it.`,
+		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
+		Args:    atMost(1, "at most one KEYSPACE"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if len(args) > 0 {
+				m.Keyspace = args[0]
+			}
+			if m.Before, err = idFlag(cmd, "before", before); err != nil {
+				return err
+			}
+			return c.orderCold(cmd.Context(), "migrate", wait, m.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
+				return server.MigrateCold(cmd.Context(), m)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&before, "before", "", "move rows of ids below this one")
+	cmd.Flags().DurationVar(&m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
+	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "tell how many rows are old and in memory, and move none")
+	waitFlag(cmd, &wait)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("before") && cmd.Flags().Changed("older-than") {
+			return usagef("give --before or --older-than, not both")
+		}
+		return wholeSeconds(cmd, "older-than", m.OlderThan)
+	}
+	return cmd
+}
+
+func (c *cli) coldWarmCommand() *cobra.Command {
+	w := client.ColdWarming{Keep: 24 * time.Hour}
+	var from, to string
+	wait := coldWait
+	cmd := &cobra.Command{
+		Use:   "warm KEYSPACE",
+		Short: "Bring rows back into memory, on all nodes, and wait for that",
+		Long: `Bring rows back into memory, on all nodes, and wait for that.
+
+It is refused beforehand where they would not fit under a node's memory limit. They
+stay for --keep, however old, then go again once nobody writes to them; a node that
+is started again has those on disk that its newest snapshot names there. Short of
+memory, a node moves them out earlier. To keep rows for good raise --cold-after.`,
+		Example: "  countctl cold warm posts --from 3342819171543700 --to 3356118498271249 --keep 48h",
+		Args:    exactly(1, "a KEYSPACE"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			w.Keyspace, w.To = args[0], 1<<64-1
+			if w.From, err = idFlag(cmd, "from", from); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("to") {
+				if w.To, err = idFlag(cmd, "to", to); err != nil {
+					return err
+				}
+			}
+			if w.From > w.To {
+				return usagef("--from %d is above --to %d", w.From, w.To)
+			}
+			return c.orderCold(cmd.Context(), "warm", wait, w.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
+				return server.WarmCold(cmd.Context(), w)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "the first id (the least there is)")
+	cmd.Flags().StringVar(&to, "to", "", "the last id (the largest there is)")
+	cmd.Flags().DurationVar(&w.Keep, "keep", w.Keep, "for how long they stay in memory however old, 1s to 8760h, in whole seconds")
+	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "tell how many rows would come and what they take, and move none")
+	waitFlag(cmd, &wait)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return wholeSeconds(cmd, "keep", w.Keep) }
+	return cmd
+}
+
+func (c *cli) coldStopCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stop",
+		Short: "End what cold migrate or warm began, and keep no warmed rows any more",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.orderCold(cmd.Context(), "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
+				return server.StopCold(cmd.Context())
+			})
+		},
+	}
+}
+
+// idFlag reads a flag that is an id, 0 if it is not given.
+func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
+	if !cmd.Flags().Changed(name) {
+		return 0, nil
+	}
+	id, err := client.ParseID(text)
+	if err != nil {
+		return 0, usagef("--%s: %v", name, err)
+	}
+	return uint64(id), nil
+}
+
+// wholeSeconds refuses a flag that the API has no number for.
+func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
+	if cmd.Flags().Changed(name) && (d < time.Second || d%time.Second != 0) {
+		return usagef("--%s is 1s or more, in whole seconds, not %v", name, d)
+	}
+	return nil
+}
+
+// orderCold has the nodes begin what order asks for, and waits for the end of it on
+// those that answered, unless that is not asked for.
+func (c *cli) orderCold(ctx context.Context, verb string, wait time.Duration, only bool, order func(*client.Client) (client.ColdOrdered, error)) error {
+	server, _, err := c.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	ordered, err := order(server)
+	if err != nil {
+		return fmt.Errorf("cannot have the nodes %s rows: %w", verb, err)
+	}
+	out := coldOutput{ID: ordered.ID}
+	for _, n := range ordered.Nodes {
+		out.Nodes = append(out.Nodes, coldNodeOutput{ColdOrderedNode: n})
+		if out.Rows += n.Rows; !n.Answers {
+			c.say("%s does not answer: nothing begins there", n.Node)
+		}
+	}
+	if !only && !c.noWait {
+		if err := c.awaitCold(ctx, server, &out, wait); err != nil {
+			return err
+		}
+	}
+	if err := c.print(out, func(t *table) { t.cold(out) }); err != nil {
+		return err
+	}
+	return out.verdict(verb)
+}
+
+// awaitCold waits until no node is at the work any more.
+func (c *cli) awaitCold(ctx context.Context, server *client.Client, out *coldOutput, wait time.Duration) error {
+	err := c.await(ctx, wait, func(ctx context.Context) (string, error) {
+		seen, err := server.Cold(ctx)
+		if err != nil {
+			return "", err
+		}
+		return out.look(seen), nil
+	})
+	out.Done = err == nil
+	return err
+}
+
+// look takes over how far the nodes are, and says what is waited for.
+func (o *coldOutput) look(seen []client.ColdNode) string {
+	var waits []string
+	o.Rows = 0
+	for i := range o.Nodes {
+		n := &o.Nodes[i]
+		if at := slices.IndexFunc(seen, func(s client.ColdNode) bool { return s.Node == n.Node }); n.Answers && n.Refused == "" && !n.Ended {
+			switch {
+			case at < 0:
+				n.Ended, n.Failed = true, "it has left the cluster"
+			case !seen[at].Answers:
+				waits = append(waits, n.Node+" does not answer")
+			case seen[at].Work == nil || seen[at].Work.ID != o.ID:
+				n.Ended, n.Failed = true, "it was started again, or had another order"
+			default:
+				work := seen[at].Work
+				n.Moved, n.Ended, n.Failed = work.Rows, !work.Running, work.Failed
+				if work.Running {
+					waits = append(waits, fmt.Sprintf("%s has moved %s rows of about %s", n.Node, grouped(work.Rows), grouped(work.Of)))
+				}
+			}
+		}
+		o.Rows += n.Moved
+	}
+	return strings.Join(waits, ", ")
+}
+
+// verdict is the error of what was not done.
+func (o *coldOutput) verdict(verb string) error {
+	for _, n := range o.Nodes {
+		switch {
+		case n.Refused != "":
+			return fmt.Errorf("%s did not begin to %s rows: %s", n.Node, verb, n.Refused)
+		case n.Failed != "":
+			return fmt.Errorf("%s did not %s all rows: %s", n.Node, verb, n.Failed)
+		}
+	}
+	return nil
+}
+
+func (t *table) cold(o coldOutput) {
+	t.row("NODE", "ROWS DUE", "MEMORY", "MOVED", "STATE")
+	for _, n := range o.Nodes {
+		state := "begun"
+		switch {
+		case !n.Answers:
+			state = "no answer"
+		case n.Refused != "":
+			state = n.Refused
+		case n.Failed != "":
+			state = n.Failed
+		case n.Ended:
+			state = "done"
+		case o.ID == "":
+			state = "dry run"
+		}
+		t.row(n.Node, grouped(n.Rows), grouped(n.Bytes), grouped(n.Moved), state)
+	}
+}

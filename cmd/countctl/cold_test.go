@@ -1,0 +1,125 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// threeWithRows is a cluster of three nodes with four posts.
+func threeWithRows(t *testing.T) (*countdtest.Server, *invocation) {
+	t.Helper()
+	server, i := three(t)
+	for _, id := range []string{"1", "2", "3", "4"} {
+		i.ok("incr", id, "like=1")
+	}
+	return server, i
+}
+
+func TestColdStatus(t *testing.T) {
+	server, i := threeWithRows(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Nodes[2].Answers = false
+		c.Cold = map[string]*countdtest.Cold{"n1": {ID: "x", Verb: "warm", Keyspace: "posts", Failed: "the node is at its memory limit", Rows: 7, Of: 9}}
+	})
+	s := decode[coldStatusOutput](t, i.ok("cold", "status", "-o", "json"))
+	if len(s.Nodes) != 3 || s.Nodes[0].Keyspaces[0].ColdRows != 4 || s.Nodes[0].Work.Rows != 7 || s.Nodes[2].Answers {
+		t.Errorf("%+v", s)
+	}
+	table := i.ok("cold", "status")
+	for _, want := range []string{"n3    no answer", "1,234", "90.0 %", "280µs", "1.8ms", "50 %", "1h0m0s", "warm", "the node is at its memory limit"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+	if lines := strings.Count(table, "\n"); lines > 24 {
+		t.Errorf("%d lines", lines)
+	}
+}
+
+func TestColdMigrate(t *testing.T) {
+	server, i := threeWithRows(t)
+	if out := decode[coldOutput](t, i.ok("cold", "migrate", "posts", "--older-than", "24h", "--dry-run", "-o", "json")); out.ID != "" || out.Rows != 12 || out.Done {
+		t.Errorf("a dry run: %+v", out)
+	}
+	got := i.run("cold", "migrate", "posts", "--before", "3342819171543700", "-o", "json")
+	out := decode[coldOutput](t, got.out)
+	if got.code != exitOK || !out.Done || out.Rows != 12 || len(out.Nodes) != 3 || out.Nodes[1].Moved != 4 || !out.Nodes[1].Ended || !strings.Contains(got.err, "n2 has moved 2 rows of about 4") {
+		t.Errorf("exit %d, %+v, %s", got.code, out, got.err)
+	}
+	if out := decode[coldOutput](t, i.ok("cold", "migrate", "--no-wait", "-o", "json")); out.Done || out.ID == "" {
+		t.Errorf("not waited for: %+v", out)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = false })
+	if got := i.run("cold", "migrate"); got.code != exitOK || !strings.Contains(got.err, "n3 does not answer") || !strings.Contains(got.out, "no answer") {
+		t.Errorf("a silent node: exit %d, %s%s", got.code, got.out, got.err)
+	}
+}
+
+func TestColdWarm(t *testing.T) {
+	server, i := threeWithRows(t)
+	if out := decode[coldOutput](t, i.ok("cold", "warm", "posts", "--from", "2", "--to", "3", "--keep", "48h", "-o", "json")); !out.Done || out.Rows != 12 {
+		t.Errorf("%+v", out)
+	}
+	if table := i.ok("cold", "warm", "posts", "--dry-run"); !strings.Contains(table, "dry run") {
+		t.Errorf("a dry run:\n%s", table)
+	}
+	i.ok("cold", "stop")
+	server.EditCluster(func(c *countdtest.Cluster) { c.ColdRefused = "n2: 5 bytes more are needed than fit" })
+	if got := i.run("cold", "warm", "posts"); got.code != exitFail || !strings.Contains(got.err, "n2: 5 bytes more are needed") {
+		t.Errorf("no room: exit %d, %s", got.code, got.err)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) { c.ColdRefused = "" })
+	for name, test := range map[string]struct {
+		change func(c *countdtest.Cluster)
+		want   string
+	}{
+		"a node fails": {func(c *countdtest.Cluster) {
+			c.Cold["n2"].Failed, c.Cold["n2"].Running = "cold rows are damaged", false
+		}, "n2 did not warm all rows: cold rows are damaged"},
+		"a node is started again": {func(c *countdtest.Cluster) { delete(c.Cold, "n2") }, "n2 did not warm all rows: it was started again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server.EditCluster(func(c *countdtest.Cluster) {
+				c.Looked = func(c *countdtest.Cluster, method, path string) {
+					if method == http.MethodGet && path == "/v1/admin/cold" && c.Cold["n2"] != nil {
+						test.change(c)
+					}
+				}
+			})
+			if got := i.run("cold", "warm", "posts"); got.code != exitFail || !strings.Contains(got.err, test.want) {
+				t.Errorf("exit %d, %s", got.code, got.err)
+			}
+		})
+	}
+}
+
+func TestColdUsage(t *testing.T) {
+	_, i := three(t)
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"cold"}, "cold needs status, migrate, warm or stop"},
+		{[]string{"cold", "migrate", "a", "b"}, "at most one KEYSPACE"},
+		{[]string{"cold", "migrate", "--before", "x"}, "--before"},
+		{[]string{"cold", "migrate", "--older-than", "1500ms"}, "in whole seconds"},
+		{[]string{"cold", "migrate", "--older-than", "0s"}, "1s or more"},
+		{[]string{"cold", "migrate", "--before", "1", "--older-than", "1h"}, "not both"},
+		{[]string{"cold", "migrate", "users", "--older-than", "1h"}, "older_than_seconds"},
+		{[]string{"cold", "warm"}, "a KEYSPACE"},
+		{[]string{"cold", "warm", "posts", "--from", "-1"}, "--from"},
+		{[]string{"cold", "warm", "posts", "--from", "5", "--to", "4"}, "above --to"},
+		{[]string{"cold", "warm", "posts", "--keep", "1ms"}, "--keep"},
+		{[]string{"cold", "stop", "now"}, "unknown command"},
+	} {
+		if got := i.run(test.args...); got.code != exitUsage || !strings.Contains(got.err, test.want) {
+			t.Errorf("%v: exit %d, %s", test.args, got.code, got.err)
+		}
+	}
+	if got := i.run("cold", "warm", "songs"); got.code != exitFail || !strings.Contains(got.err, "no such keyspace") {
+		t.Errorf("exit %d, %s", got.code, got.err)
+	}
+}

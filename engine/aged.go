@@ -1,0 +1,34 @@
+package engine
+
+// Least returns at most the least id of the rows that the first segment has in memory, 0
+// if it has none. That segment owns all ids from 0 on, so where it begins says nothing
+// of the rows in it. A row that is written later may have a lesser one.
+func (t *Table) Least() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.dir.Load().segs[0].Load()
+	packed := s.cold.sealed()
+	if s.rows == 0 && packed == nil {
+		return 0
+	}
+	least := uint64(1<<64 - 1)
+	if packed != nil {
+		least = packed.minID
+	}
+	s.each(func(_ int, id uint64) { least = min(least, id) })
+	return least
+}
+
+// Aged returns how many rows are in memory in the segments that Watch would take to be
+// old, whoever writes to them. It changes nothing.
+func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dir.Load()
+	for i := range len(d.segs) - 1 {
+		if s := d.segs[i].Load(); !s.cold.onDisk() && old(d.first(i), s.highest()) {
+			rows += s.rowsInMemory()
+		}
+	}
+	return rows
+}

@@ -1,0 +1,29 @@
+package engine
+
+import "testing"
+
+// The first segment owns all ids from 0 on, whichever it has rows of.
+func TestLeast(t *testing.T) {
+	tab := newTable(t)
+	want := func(what string, id uint64) {
+		t.Helper()
+		if got := tab.Least(); got != id {
+			t.Errorf("%s: the least id is %d, want %d", what, got, id)
+		}
+	}
+	want("no rows", 0)
+	ops := make([]Op, 3*rowsMax)
+	for i := range ops {
+		ops[i] = Op{ID: 1_000_000 + uint64(len(ops)-i), Kind: OpAdd, Cells: []Cell{{0, 1}}}
+	}
+	if _, err := tab.Apply(ops, 0, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	want("rows", 1_000_001)
+	freeze(t, tab, &memCold{}, 1)
+	want("the first rows are cold", 0)
+	if _, err := tab.Apply(ops[len(ops)-5:len(ops)-4], 0, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	want("one is written to", 1_000_005)
+}

@@ -1,0 +1,265 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// This file is what operators ask of the rows on disk of all nodes: each node has its
+// own, and decides by itself what it can do. What an order begins goes on by itself
+// (coldwork.go).
+
+const (
+	// ColdKeepDefault is for how long warmed rows stay in memory, however old.
+	ColdKeepDefault = 24 * time.Hour
+	// ColdKeepMax bounds it: for longer --cold-after is what should be raised.
+	ColdKeepMax = 365 * 24 * time.Hour
+	// ColdOlderMin and ColdOlderMax bound the age of a migration, as they do
+	// --cold-after and the times that ids can have.
+	ColdOlderMin = time.Second
+	ColdOlderMax = 100 * 365 * 24 * time.Hour
+)
+
+// ColdVerb is what a ColdOrder is for.
+type ColdVerb string
+
+// The verbs.
+const (
+	ColdMigrate ColdVerb = "migrate" // rows leave memory
+	ColdWarm    ColdVerb = "warm"    // rows come back
+	ColdStop    ColdVerb = "stop"    // what was ordered ends where it is
+)
+
+// ColdOrder is what an operator asks of the rows on disk of all nodes.
+type ColdOrder struct {
+	ID       string   `json:"id"` // the same of orders that ask for the same
+	Verb     ColdVerb `json:"verb"`
+	Keyspace string   `json:"keyspace,omitempty"` // "" for all, of ColdMigrate alone
+	DryRun   bool     `json:"dry_run,omitempty"`  // only the answers are wanted
+
+	// Of ColdMigrate: rows of lesser ids than Before, or older by the time in their
+	// ids than OlderThan; 0 for not given. With neither those go that are old by
+	// Config.Cold.After.
+	Before    uint64        `json:"before,omitempty"`
+	OlderThan time.Duration `json:"older_than,omitempty"`
+
+	// Of ColdWarm: rows of ids From … To, kept in memory for so long.
+	From uint64        `json:"from,omitempty"`
+	To   uint64        `json:"to,omitempty"`
+	Keep time.Duration `json:"keep,omitempty"`
+}
+
+// ColdAnswer is what one node says to an order.
+type ColdAnswer struct {
+	Rows    uint64 `json:"rows"`              // about how many are to move
+	Bytes   uint64 `json:"bytes"`             // of memory that they take then at most, of ColdWarm
+	Refused string `json:"refused,omitempty"` // why nothing begins there
+	Never   bool   `json:"never,omitempty"`   // no row is ever old there
+}
+
+// ColdRefusedError is returned for an order that a node cannot follow. Nothing was begun
+// on any.
+type ColdRefusedError struct{ Node, Reason string }
+
+func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
+
+// OrderCold has all nodes follow an order, if all that answer can. It returns what each
+// says, by node key, and does not wait for the end. A node that is at this order goes on
+// with it, so that it may be repeated. An order for what cannot be meant is an
+// ArgumentError.
+func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers map[string]ColdAnswer, err error) {
+	if err := n.checkCold(&o); err != nil {
+		return "", nil, err
+	}
+	o.ID = o.name()
+	if o.Verb != ColdStop {
+		look := o
+		look.DryRun = true
+		answers = n.askCold(ctx, look)
+		for _, key := range slices.Sorted(maps.Keys(answers)) {
+			if why := answers[key].Refused; why != "" {
+				return "", nil, &ColdRefusedError{key, why}
+			}
+		}
+		if never(answers) {
+			return "", nil, &ArgumentError{"older_than_seconds", "no row is ever old by --cold-after 0: give it, or before"}
+		}
+		if o.DryRun {
+			return "", answers, nil
+		}
+	}
+	return o.ID, n.askCold(ctx, o), nil
+}
+
+// name is what an order asks for, in short.
+func (o ColdOrder) name() string {
+	o.ID, o.DryRun = "", false
+	text, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // it holds numbers and texts
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(text) // never fails
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// never reports whether rows are never old on any node.
+func never(answers map[string]ColdAnswer) bool {
+	for _, a := range answers {
+		if !a.Never {
+			return false
+		}
+	}
+	return len(answers) > 0
+}
+
+// checkCold returns an error for an order that no node could follow.
+func (n *Node) checkCold(o *ColdOrder) error {
+	if o.Keyspace == "" {
+		return nil
+	}
+	ks := n.Keyspace(o.Keyspace)
+	switch {
+	case ks == nil:
+		return ErrUnknownKeyspace
+	case ks.Kind != KindCounters:
+		return &ArgumentError{"keyspace", fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
+	case o.OlderThan > 0 && n.cfg.Cold.Layouts[o.Keyspace].Unit == 0:
+		return &ArgumentError{"older_than_seconds", fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
+	}
+	return nil
+}
+
+// askCold returns what the nodes answer that do within factsTimeout.
+func (n *Node) askCold(ctx context.Context, o ColdOrder) map[string]ColdAnswer {
+	request, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // it holds numbers and texts
+	}
+	return askAll(ctx, n, func(ctx context.Context, node string) (a ColdAnswer, err error) {
+		if node == n.cfg.NodeKey {
+			return n.followCold(o), nil
+		}
+		raw, err := n.calls.call(ctx, node, methodColdOrder, request)
+		if err == nil {
+			err = json.Unmarshal(raw, &a)
+		}
+		return a, err
+	})
+}
+
+// askAll asks all nodes at once, and returns the answers, by key, of those that have one
+// within factsTimeout.
+func askAll[A any](ctx context.Context, n *Node, ask func(ctx context.Context, node string) (A, error)) map[string]A {
+	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	answers := map[string]A{}
+	var asked sync.WaitGroup
+	for node := range n.catalog.View().Nodes {
+		asked.Go(func() { // ends at the timeout
+			if a, err := ask(ctx, node); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				answers[node] = a
+			}
+		})
+	}
+	asked.Wait()
+	return answers
+}
+
+func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error) {
+	var o ColdOrder
+	if err := json.Unmarshal(request, &o); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+	}
+	return json.Marshal(n.followCold(o))
+}
+
+// followCold begins what is ordered here, or says what it would come to.
+func (n *Node) followCold(o ColdOrder) ColdAnswer {
+	if o.Verb == ColdStop {
+		n.coldDesk.stop()
+		return ColdAnswer{}
+	}
+	a := n.costOf(&o)
+	if a.Refused == "" {
+		a.Refused = n.cannotFollow(&o, a.Bytes)
+	}
+	if a.Refused == "" && !o.DryRun {
+		a.Refused = n.coldDesk.begin(o, a.Rows)
+	}
+	return a
+}
+
+// costOf says how many rows an order is about here.
+func (n *Node) costOf(o *ColdOrder) (a ColdAnswer) {
+	switch o.Verb {
+	case ColdMigrate:
+		a.Never = o.Before == 0 && o.OlderThan == 0 && n.cfg.Cold.After == 0
+		for _, l := range n.leaving(o.isFor) {
+			a.Rows += uint64(l.fsm.Aged(n.agedBy(o, l.g)))
+		}
+	case ColdWarm:
+		for _, l := range n.leaving(o.isFor) {
+			from, to := o.keys(n.shardsOf(l.g))
+			rows, bytes := l.fsm.WarmCost(from, to)
+			a.Rows, a.Bytes = a.Rows+uint64(rows), a.Bytes+bytes
+		}
+	default:
+		a.Refused = fmt.Sprintf("it knows no order to %s", o.Verb)
+	}
+	return a
+}
+
+// cannotFollow says why a node cannot follow an order that takes so many bytes of
+// memory, or "".
+func (n *Node) cannotFollow(o *ColdOrder, bytes uint64) string {
+	if refused := n.coldDesk.refuses(o); refused != "" {
+		return refused
+	}
+	switch {
+	case n.draining.Load():
+		return "it is stopping"
+	case o.Verb == ColdMigrate && !n.catalog.View().ColdRows():
+		return "rows stay in memory until the cluster version is 3"
+	case o.Verb == ColdMigrate && n.headroom.diskFull.Load():
+		return "its disk has no room"
+	case o.Verb == ColdWarm:
+		if lacks := n.headroom.lacks(bytes); lacks > 0 {
+			return fmt.Sprintf("%d bytes more are needed than fit below seven eighths of its memory limit", lacks)
+		}
+	}
+	return ""
+}
+
+// isFor reports whether an order is about a shard.
+func (o *ColdOrder) isFor(g *counterGroup) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
+
+// keys returns the range of keys that ids From … To have in a shard.
+func (o *ColdOrder) keys(shards int) (from, to uint64) {
+	return o.From / uint64(shards), o.To / uint64(shards)
+}
+
+// agedBy returns which ranges of keys of a shard an order has leave memory.
+func (n *Node) agedBy(o *ColdOrder, g *counterGroup) func(first, last uint64) bool {
+	shards := n.shardsOf(g)
+	after := n.cfg.Cold.After
+	switch {
+	case o.Before > 0:
+		below := o.Before / uint64(shards)
+		return func(_, last uint64) bool { return last < below }
+	case o.OlderThan > 0:
+		after = o.OlderThan
+	case after == 0:
+		return func(uint64, uint64) bool { return false }
+	}
+	return n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), after, shards)
+}

@@ -1,0 +1,219 @@
+package shard
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// order has a node follow an order, and waits for its end.
+func order(t *testing.T, n *Node, o ColdOrder) *ColdWork {
+	t.Helper()
+	id, answers, err := n.OrderCold(t.Context(), o)
+	mustDo(t, err)
+	if id == "" || len(answers) == 0 {
+		t.Fatalf("order %q, %+v", id, answers)
+	}
+	return endOf(t, n, id)
+}
+
+func endOf(t *testing.T, n *Node, id string) *ColdWork {
+	t.Helper()
+	var work *ColdWork
+	eventually(t, "the order has ended", func() bool {
+		work, _ = n.coldDesk.report()
+		return work != nil && work.ID == id && !work.Running
+	})
+	return work
+}
+
+// fillHot writes rows of old posts, which stay in memory.
+func fillHot(t *testing.T, n *Node, ks *Keyspace) {
+	t.Helper()
+	ops := make([]engine.Op, coldTestRows)
+	for i := range ops {
+		ops[i] = addTo(coldID(uint64(i)), 0, 1)
+	}
+	mustWrite(t, n, ks, ops...)
+}
+
+func coldReportOf(t *testing.T, n *Node, keyspace string) (ColdReport, ColdKeyspace) {
+	t.Helper()
+	for _, r := range n.ColdReports(t.Context()) {
+		for _, k := range r.Keyspaces {
+			if k.Keyspace == keyspace {
+				return r, k
+			}
+		}
+	}
+	t.Fatalf("no node tells of %s", keyspace)
+	return ColdReport{}, ColdKeyspace{}
+}
+
+// Rows go when an operator says so, down to an id or an age, and it is told.
+func TestColdOrders(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
+	ks := n.Keyspace("posts")
+	fillHot(t, n, ks)
+	_, answers, err := n.OrderCold(t.Context(), ColdOrder{Verb: ColdMigrate, Keyspace: "posts", OlderThan: 24 * time.Hour, DryRun: true})
+	mustDo(t, err)
+	if rows := answers["n1.0"].Rows; rows < coldTestRows/2 || rows >= coldTestRows {
+		t.Errorf("%d rows are old", rows)
+	}
+	work := order(t, n, ColdOrder{Verb: ColdMigrate, Keyspace: "posts", Before: coldID(coldTestRows / 2)})
+	_, posts := coldReportOf(t, n, "posts")
+	if work.Rows == 0 || work.Rows != posts.ColdRows || posts.ColdRows > coldTestRows/2 || posts.Generations != 1 || posts.Rows != coldTestRows {
+		t.Errorf("below an id: %+v, %+v", work, posts)
+	}
+	order(t, n, ColdOrder{Verb: ColdMigrate, OlderThan: 24 * time.Hour})
+	r, posts := coldReportOf(t, n, "posts")
+	if posts.ColdRows < coldTestRows/2 || r.Work.Failed != "" || posts.ColdBytes == 0 || r.DiskBytes == 0 {
+		t.Errorf("older than a day: %+v, %+v", posts, r)
+	}
+	if again := order(t, n, ColdOrder{Verb: ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > 0 {
+		t.Errorf("again: %+v", again)
+	}
+	checkCold(t, n, ks, 1)
+	if r, _ = coldReportOf(t, n, "posts"); r.Reads == 0 || r.ReadP50 <= 0 || r.ReadP99 < r.ReadP50 {
+		t.Errorf("reads: %+v", r)
+	}
+	families, err := n.cfg.Metrics.(prometheus.Gatherer).Gather()
+	mustDo(t, err)
+	for _, f := range families {
+		if f.GetName() == "countd_cold_read_seconds" {
+			if h := f.GetMetric()[0].GetHistogram(); h.GetSampleCount() < r.Reads || h.GetSampleSum() <= 0 || len(h.GetBucket()) != 19 {
+				t.Errorf("%v, want %d reads", h, r.Reads)
+			}
+			return
+		}
+	}
+	t.Error("no metric tells how long reads took")
+}
+
+// Rows that come back as ordered read as before.
+func TestWarmOrder(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 0)
+	ks := n.Keyspace("posts")
+	fillHot(t, n, ks)
+	order(t, n, ColdOrder{Verb: ColdMigrate, Before: 1<<64 - 1})
+	work := order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	if r, posts := coldReportOf(t, n, "posts"); posts.ColdRows != 0 || work.Rows == 0 || len(r.Kept) != 1 {
+		t.Errorf("warmed: %+v, %+v", work, posts)
+	}
+	checkCold(t, n, ks, 1)
+}
+
+// Warmed rows stay in memory for as long as was said, however old, or until they are
+// migrated.
+func TestWarmedRowsAreKept(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 24*time.Hour)
+	ks := n.Keyspace("posts")
+	fillHot(t, n, ks)
+	cold := func() uint64 { _, posts := coldReportOf(t, n, "posts"); return posts.ColdRows }
+	rounds := func() uint64 { n.moveCold(); n.moveCold(); return cold() }
+	if rounds() == 0 {
+		t.Fatal("no row is cold")
+	}
+	warm := ColdOrder{Verb: ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(100), Keep: time.Hour}
+	order(t, n, warm)
+	left := cold()
+	if got := rounds(); got != left || left == 0 {
+		t.Errorf("%d rows are cold, %d after two looks", left, got)
+	}
+	if !firstTable(t, n, ks).Get(coldID(0), make([]int64, 1)) {
+		t.Error("a row that is kept is not in memory")
+	}
+	order(t, n, warm) // again, in place of the one before
+	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) != 1 || r.Kept[0].From != coldID(0) {
+		t.Errorf("kept: %+v", r.Kept)
+	}
+	order(t, n, ColdOrder{Verb: ColdMigrate})
+	if r, posts := coldReportOf(t, n, "posts"); len(r.Kept) != 0 || posts.ColdRows <= left {
+		t.Errorf("migrated: %+v, %+v", posts, r.Kept)
+	}
+	warm.Keep = time.Nanosecond
+	order(t, n, warm)
+	if got := rounds(); got <= left {
+		t.Errorf("%d rows are cold once they are kept no more", got)
+	}
+}
+
+// What cannot be meant, or done, begins nothing and says why.
+func TestColdOrdersThatAreRefused(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 0)
+	fillHot(t, n, n.Keyspace("posts"))
+	for name, test := range map[string]struct {
+		order ColdOrder
+		field string
+		err   error
+	}{
+		"no such keyspace":           {ColdOrder{Verb: ColdWarm, Keyspace: "songs"}, "", ErrUnknownKeyspace},
+		"rows of another kind":       {ColdOrder{Verb: ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
+		"ids without time":           {ColdOrder{Verb: ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
+		"rows that are old nowhere":  {ColdOrder{Verb: ColdMigrate}, "older_than_seconds", nil},
+		"the same, as a dry run too": {ColdOrder{Verb: ColdMigrate, DryRun: true}, "older_than_seconds", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := n.OrderCold(t.Context(), test.order)
+			var argument *ArgumentError
+			if errors.As(err, &argument); test.field != "" && (argument == nil || argument.Field != test.field) || test.err != nil && !errors.Is(err, test.err) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	refused := func(what string, o ColdOrder) {
+		t.Helper()
+		var refused *ColdRefusedError
+		if _, _, err := n.OrderCold(t.Context(), o); !errors.As(err, &refused) || refused.Node != "n1.0" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	order(t, n, ColdOrder{Verb: ColdMigrate, Before: 1<<64 - 1})
+	n.headroom.diskFull.Store(true)
+	refused("a full disk", ColdOrder{Verb: ColdMigrate, Before: 9})
+	n.headroom.diskFull.Store(false)
+	all := ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
+	n.headroom.close()
+	n.headroom.stop = nil // it does not look any more
+	n.headroom.memoryLimit = MemoryLimitMin
+	n.headroom.live = func() uint64 { return MemoryLimitMin / 2 }
+	n.headroom.collector = func() uint64 { return 100 }
+	refused("no memory for them", all)
+	n.headroom.live = func() uint64 { return 0 }
+	n.headroom.memoryTight.Store(true)
+	if work := order(t, n, all); work.Failed == "" {
+		t.Errorf("memory that is tight meanwhile: %+v", work)
+	}
+	n.headroom.memoryTight.Store(false)
+	id, _, err := n.OrderCold(t.Context(), ColdOrder{Verb: ColdMigrate, Before: 9}) // takes coldAskedQuiet
+	mustDo(t, err)
+	refused("an order after another", all)
+	if again, _, err := n.OrderCold(t.Context(), ColdOrder{Verb: ColdMigrate, Before: 9}); err != nil || again != id {
+		t.Errorf("the same order again: %q, %v, first %q", again, err, id)
+	}
+	_, _, err = n.OrderCold(t.Context(), ColdOrder{Verb: ColdStop})
+	mustDo(t, err)
+	if work := endOf(t, n, id); work.Rows > 0 {
+		t.Errorf("an order that is stopped: %+v", work)
+	}
+	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) > 0 {
+		t.Errorf("kept after a stop: %+v", r.Kept)
+	}
+	for i := range uint64(coldKeptMax) {
+		order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
+	}
+	refused("more ranges than may be kept", all)
+}
+
+// firstTable is the table of the first shard.
+func firstTable(t *testing.T, n *Node, ks *Keyspace) *engine.Table {
+	t.Helper()
+	g, err := n.groupsOf(ks)
+	mustDo(t, err)
+	return g[0].replica.Load().table(raftfsm.TableCounts)
+}

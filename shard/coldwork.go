@@ -1,0 +1,281 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+const (
+	// coldAskedQuiet is for how long nobody may have written to a segment that leaves
+	// memory because an operator asked for it: half of a minute's is worth no wait.
+	coldAskedQuiet = 2 * time.Second
+	// coldStepSegments is how much moves between two looks whether it is to go on.
+	coldStepSegments = 16
+	// coldKeptMax bounds the ranges of ids that are kept in memory.
+	coldKeptMax = 64
+)
+
+var errColdStopped = errors.New("it was stopped")
+
+// coldDesk is where orders of operators lie until runCold has followed them, one at a
+// time; and what they left behind.
+type coldDesk struct {
+	asked chan struct{} // a token while there is work that was not begun
+
+	mu struct {
+		sync.Mutex
+		work  *ColdWork // the newest; nil for none since the start
+		order ColdOrder // that it follows
+		ends  bool      // it is to end where it is
+		kept  []ColdKept
+	}
+}
+
+// ColdWork is what a node does, or did last, as it was ordered to.
+type ColdWork struct {
+	ID       string    `json:"id"`
+	Verb     ColdVerb  `json:"verb"`
+	Keyspace string    `json:"keyspace,omitempty"` // "" for all
+	Began    time.Time `json:"began"`
+	Running  bool      `json:"running"`
+	Rows     uint64    `json:"rows"`             // that have moved
+	Of       uint64    `json:"of"`               // about, as it was when it began
+	Failed   string    `json:"failed,omitempty"` // why not all could
+}
+
+// ColdKept is a range of ids whose rows do not leave memory for their age.
+type ColdKept struct {
+	Keyspace string    `json:"keyspace"`
+	From     uint64    `json:"from,string"`
+	To       uint64    `json:"to,string"`
+	Until    time.Time `json:"until"`
+}
+
+// refuses says why an order cannot be taken now, or "".
+func (d *coldDesk) refuses(o *ColdOrder) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.refusesLocked(o)
+}
+
+func (d *coldDesk) refusesLocked(o *ColdOrder) string {
+	switch {
+	case d.mu.work != nil && d.mu.work.Running:
+		if d.mu.work.ID == o.ID {
+			return ""
+		}
+		return "it is at an earlier order: wait for that, or stop it"
+	case o.Verb == ColdWarm && len(d.keptLocked()) >= coldKeptMax:
+		return fmt.Sprintf("it keeps %d ranges of ids in memory, which is the most", coldKeptMax)
+	}
+	return ""
+}
+
+// begin takes an order, unless it is the one that is followed, or says why not. A
+// migration ends what an earlier order has of
+// its rows kept in memory.
+func (d *coldDesk) begin(o ColdOrder, rows uint64) (refused string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if refused := d.refusesLocked(&o); refused != "" || d.mu.work != nil && d.mu.work.Running {
+		return refused
+	}
+	d.mu.kept = slices.DeleteFunc(d.keptLocked(), o.ends)
+	now := time.Now()
+	if o.Verb == ColdWarm {
+		d.mu.kept = append(d.mu.kept, ColdKept{o.Keyspace, o.From, o.To, now.Add(o.Keep)})
+	}
+	d.mu.order, d.mu.ends = o, false
+	d.mu.work = &ColdWork{ID: o.ID, Verb: o.Verb, Keyspace: o.Keyspace, Began: now, Running: true, Of: rows}
+	d.asked <- struct{}{} // there is room: what was asked before has ended
+	return ""
+}
+
+// ends reports whether an order is in the place of an earlier one.
+func (o *ColdOrder) ends(k ColdKept) bool {
+	if o.Verb == ColdMigrate {
+		return o.Keyspace == "" || o.Keyspace == k.Keyspace
+	}
+	return k.Keyspace == o.Keyspace && k.From == o.From && k.To == o.To
+}
+
+// keptLocked returns the ranges whose time is not over.
+func (d *coldDesk) keptLocked() (kept []ColdKept) {
+	now := time.Now()
+	for _, k := range d.mu.kept {
+		if now.Before(k.Until) {
+			kept = append(kept, k)
+		}
+	}
+	return kept
+}
+
+// unlessKept is old but for rows that are kept.
+func (d *coldDesk) unlessKept(g *counterGroup, shards int, old func(first, last uint64) bool) func(first, last uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	kept := d.keptLocked()
+	return func(first, last uint64) bool {
+		for _, k := range kept {
+			if k.Keyspace == g.keyspace && first <= k.To/uint64(shards) && last >= k.From/uint64(shards) {
+				return false
+			}
+		}
+		return old(first, last)
+	}
+}
+
+// stop has the work end where it is, and warmed rows be as others.
+func (d *coldDesk) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.ends, d.mu.kept = true, nil
+}
+
+func (d *coldDesk) toEnd() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.ends
+}
+
+// moved tells that more rows have.
+func (d *coldDesk) moved(rows int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.work.Rows += uint64(rows)
+}
+
+func (d *coldDesk) end(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.work.Running = false; err != nil {
+		d.mu.work.Failed = err.Error()
+	}
+}
+
+// report returns the newest work, nil for none, and what is kept in memory.
+func (d *coldDesk) report() (work *ColdWork, kept []ColdKept) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.work != nil {
+		now := *d.mu.work
+		work = &now
+	}
+	return work, d.keptLocked()
+}
+
+// workCold follows the order that lies on the desk.
+func (n *Node) workCold() {
+	n.coldDesk.mu.Lock()
+	o := n.coldDesk.mu.order
+	n.coldDesk.mu.Unlock()
+	began, follow := time.Now(), n.warmRows
+	if o.Verb == ColdMigrate {
+		follow = n.migrate
+	}
+	err := follow(&o)
+	n.coldDesk.end(err)
+	work, _ := n.coldDesk.report()
+	n.cfg.Logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
+		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
+}
+
+// migrate moves rows out of memory near which nobody writes now.
+func (n *Node) migrate(o *ColdOrder) error {
+	all := n.leaving(o.isFor)
+	for _, l := range all {
+		l.fsm.Watch(n.agedBy(o, l.g))
+	}
+	if err := n.awaitQuiet(); err != nil {
+		return err
+	}
+	var damaged error
+	for _, l := range all {
+		l.idle = l.fsm.Watch(n.agedBy(o, l.g))
+		if err := n.migrateShard(l); errors.Is(err, cold.ErrDamaged) {
+			damaged = err
+		} else if err != nil {
+			return err
+		}
+		n.keepCold(l)
+	}
+	return damaged
+}
+
+func (n *Node) migrateShard(l *leaving) error {
+	for l.idle.Segments() > 0 {
+		switch {
+		case n.coldDesk.toEnd():
+			return errColdStopped
+		case n.draining.Load():
+			return ErrDraining
+		case n.headroom.diskFull.Load():
+			return ErrDiskFull
+		}
+		before := l.rows
+		err := n.freeze(l, coldStepSegments, n.rest)
+		n.coldDesk.moved(l.rows - before)
+		if err != nil {
+			return err
+		}
+	}
+	if l.r.damaged.Load() {
+		return fmt.Errorf("group %d: %w", l.g.number, cold.ErrDamaged)
+	}
+	return nil
+}
+
+// awaitQuiet waits for coldAskedQuiet.
+func (n *Node) awaitQuiet() error {
+	select {
+	case <-time.After(coldAskedQuiet):
+		return nil
+	case <-n.stopping:
+		return ErrDraining
+	}
+}
+
+// warmRows brings rows back into memory. Damaged ones stay where they are, and those of
+// other shards come.
+func (n *Node) warmRows(o *ColdOrder) error {
+	var damaged error
+	for _, l := range n.leaving(o.isFor) {
+		if err := n.warmShard(o, l); errors.Is(err, cold.ErrDamaged) {
+			l.r.noteDamage(err)
+			damaged = err
+		} else if err != nil {
+			return err
+		}
+	}
+	return damaged
+}
+
+func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
+	next, to := o.keys(n.shardsOf(l.g))
+	for more := true; more; {
+		switch {
+		case n.coldDesk.toEnd():
+			return errColdStopped
+		case n.draining.Load():
+			return ErrDraining
+		case n.headroom.memoryTight.Load():
+			return ErrMemoryFull
+		}
+		var rows int
+		var err error
+		began := time.Now()
+		rows, next, more, err = l.fsm.Warm(next, to)
+		n.coldDesk.moved(rows)
+		n.coldWarmed.Add(uint64(rows))
+		if err != nil {
+			return err
+		}
+		n.rest(time.Since(began))
+	}
+	return nil
+}

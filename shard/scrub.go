@@ -1,0 +1,164 @@
+package shard
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+const (
+	// scrubBytesPerSecondMax bounds what reading all cold rows takes from the disk,
+	// which has others to serve: one part in some twenty of what a small one reads. More
+	// than 4.8 TB take longer than a week at that.
+	scrubBytesPerSecondMax = 8 << 20
+	// scrubPieceBytes is read between two pauses: some 15 blocks.
+	scrubPieceBytes = 64 << 10
+	// scrubRestMin is the least pause between two passes, where there is next to
+	// nothing to read.
+	scrubRestMin = time.Second
+)
+
+// ColdScrub is how far a node is with reading all that it has on disk. A start begins
+// anew, so what it tells is since then.
+type ColdScrub struct {
+	EverySeconds float64   `json:"every_seconds"` // 0 for never
+	Blocks       uint64    `json:"blocks"`
+	Bytes        uint64    `json:"bytes"`
+	PassBytes    uint64    `json:"pass_bytes"` // of the pass that goes on, or of the last one
+	PassOf       uint64    `json:"pass_of"`    // about as many as that is to read
+	Passes       uint64    `json:"passes"`     // that have ended
+	LastPass     time.Time `json:"last_pass,omitzero"`
+	Damaged      uint64    `json:"damaged_generations"` // that passes found, each time
+}
+
+// scrub reads all cold rows once in a while, so that a disk that loses some is found out
+// while other replicas have them. Its bytes are spread over the time that a pass may
+// take.
+type scrub struct {
+	mu struct {
+		sync.Mutex
+		ColdScrub
+	}
+}
+
+func (s *scrub) report() ColdScrub {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.ColdScrub
+}
+
+// tell changes what is reported.
+func (s *scrub) tell(change func(*ColdScrub)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.mu.ColdScrub)
+}
+
+// runScrub makes passes. Open starts it, Close stops and waits for it.
+func (n *Node) runScrub() {
+	every := n.cfg.Cold.ScrubEvery
+	if every == 0 {
+		return
+	}
+	n.scrub.tell(func(s *ColdScrub) { s.EverySeconds = every.Seconds() })
+	for {
+		began := time.Now()
+		if n.scrubPass(n.scrubPause(began, every)) != nil {
+			return
+		}
+		select {
+		case <-time.After(max(scrubRestMin, every-time.Since(began))):
+		case <-n.stopping:
+			return
+		}
+	}
+}
+
+// scrubPause returns what to call after each block of a pass: it waits as long as
+// spreads the pass over its time, and returns an error once the node is stopping.
+func (n *Node) scrubPause(began time.Time, every time.Duration) func(bytes int) error {
+	piece := 0
+	return func(bytes int) error {
+		if piece += bytes; piece < scrubPieceBytes {
+			return nil
+		}
+		pause := time.Duration(piece) * time.Second / scrubBytesPerSecondMax
+		piece = 0
+		if now := n.scrub.report(); now.PassOf > 0 {
+			due := time.Duration(float64(every) * min(1, float64(now.PassBytes)/float64(now.PassOf)))
+			pause = max(pause, due-time.Since(began))
+		}
+		select {
+		case <-time.After(pause):
+			return nil
+		case <-n.stopping:
+			return ErrDraining
+		}
+	}
+}
+
+// scrubPass reads all cold rows once, shard by shard in any order: where the process
+// never lives for a whole pass, each has its turn all the same. It returns the error of
+// pause.
+func (n *Node) scrubPass(pause func(bytes int) error) error {
+	all := n.leaving(func(g *counterGroup) bool { return true })
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	of := uint64(0)
+	for _, l := range all {
+		of += l.fsm.State().ColdBytes
+	}
+	n.scrub.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 0, of })
+	for _, l := range all {
+		if err := n.scrubShard(l, pause); err != nil {
+			return err
+		}
+	}
+	n.scrub.tell(func(s *ColdScrub) { s.Passes, s.LastPass = s.Passes+1, time.Now() })
+	return nil
+}
+
+// scrubShard reads the cold rows of a replica, and has it repaired if they are damaged.
+func (n *Node) scrubShard(l *leaving, pause func(bytes int) error) error {
+	rows := l.r.group.cfg.Cold
+	if rows == nil {
+		return nil
+	}
+	read := func(bytes int) error {
+		n.scrub.tell(func(s *ColdScrub) {
+			s.Blocks++
+			s.Bytes += uint64(bytes)
+			s.PassBytes += uint64(bytes)
+		})
+		return pause(bytes)
+	}
+	for _, number := range rows.Numbers() {
+		retained, err := rows.Scrub(number, read)
+		switch {
+		case errors.Is(err, cold.ErrDamaged):
+			n.noteScrubbed(l, number, retained, err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// noteScrubbed tells of a damaged generation. One that only stored snapshots name takes
+// none of the replica's rows with it: the next snapshot names it no more.
+func (n *Node) noteScrubbed(l *leaving, number uint64, retained bool, err error) {
+	if l.r.closing.Load() { // it has let go of its rows
+		return
+	}
+	n.scrub.tell(func(s *ColdScrub) { s.Damaged++ })
+	if retained {
+		l.r.noteDamage(err)
+		return
+	}
+	n.cfg.Logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.g.number, "generation", number, "err", err)
+	if err := l.r.group.snapshot(); err != nil {
+		l.r.group.tellRoom(err)
+	}
+}
