@@ -401,4 +401,7 @@ func TestLooksAreApart(t *testing.T) {
 	if n := sealAll(other); n < 15_000 {
 		t.Errorf("%d rows were sealed", n)
 	}
+	if idle, _ := other.Watch(anyAge); len(idle) != 2 {
+		t.Errorf("segments %v may be frozen once they are sealed", idle)
+	}
 }
