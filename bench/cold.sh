@@ -37,23 +37,12 @@ tail -n 20000 "$dir/rows.csv" | sample 20000 >"$dir/new.csv"
 ctl() { bin/countctl --addr $url "$@"; }
 start() { # ARGS…
   bin/countd --data-dir "$dir/data" --http-addr 127.0.0.1:17600 --cluster-addr 127.0.0.1:17601 --gossip-addr 127.0.0.1:17602 \
-    --shards posts=4 "$@" >>"$dir/countd.log" 2>&1 &
+    --shards posts=4 --seal-after 0 "$@" >>"$dir/countd.log" 2>&1 &
   node=$! && pids+=("$node")
   ctl status --wait 600s >/dev/null
 }
 metric() { curl -s $url/metrics | awk -v m="$1" '$1 == m {printf "%.0f\n", $2}'; }
-# steady PID: waits until a process at rest has given back what it can, and its memory has not
-# changed by 1 % in 20 s, for 6 minutes at most.
-steady() {
-  local was=0 now
-  sleep 45
-  for _ in $(seq 15); do
-    now=$(anon_bytes "$1")
-    awk -v a="$was" -v b="$now" 'BEGIN {exit !(a - b < b / 100 && b - a < b / 100)}' && return
-    was=$now && sleep 20
-  done
-}
-digests() { curl -s $url/v1/cluster | tr '{' '\n' | grep '"keyspace":"posts"' | grep -o '"\(shard\|digest\)":[^,]*'; }
+digests() { posts_digests $url; }
 per() { awk -v b="$1" -v n="$2" 'BEGIN {printf "%.2f", b / n}'; }
 seconds() { awk -v a="$1" -v b="$2" 'BEGIN {printf "%.1f", b - a}'; }
 # bench ARGS…: prints "ops/s p50_us p99_us".

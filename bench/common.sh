@@ -24,6 +24,21 @@ at_rest() {
   echo "$(date +%T) processes $* are not at rest" >&2
 }
 
+# steady PID: waits until a process at rest has given back what it can, and its memory has not
+# changed by 1 % in 20 s, for 6 minutes at most.
+steady() {
+  local was=0 now
+  sleep 45
+  for _ in $(seq 15); do
+    now=$(anon_bytes "$1")
+    awk -v a="$was" -v b="$now" 'BEGIN {exit !(a - b < b / 100 && b - a < b / 100)}' && return
+    was=$now && sleep 20
+  done
+}
+
+# posts_digests URL: of each shard of posts, from the node there.
+posts_digests() { curl -s "$1/v1/cluster" | tr '{' '\n' | grep '"keyspace":"posts"' | grep -o '"\(shard\|digest\)":[^,]*'; }
+
 # spread: median (least–largest) of the numbers on standard input. A dash is what was
 # not measured.
 spread() { sort -g | awk '{v[NR]=$1} END {if (v[1] == "-") printf "–"; else printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }

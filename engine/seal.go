@@ -153,8 +153,8 @@ func (t *Table) swapSealed(f *frozen, now, n *segment) (*segment, bool) {
 		return nil, false
 	}
 	s := d.segs[i].Load()
-	if s == now {
-		n.epoch = t.mu.epoch
+	if s == now { // nor has anybody written to n since Watch came by
+		n.epoch, n.watched = t.mu.epoch, now.watched&toFreeze
 		d.segs[i].Store(n)
 		return s, true
 	}
