@@ -96,9 +96,13 @@ func (n *Node) groupDir(number uint32) string {
 }
 
 // newReplica returns a replica before its first entry, and where its rows may be
-// besides: those of counters alone leave memory.
+// besides: those of counters alone leave memory. So do feeds, to a place of their own.
 func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
-	if g.kind != raftfsm.KindCounters {
+	switch g.kind {
+	case raftfsm.KindFeed:
+		return &replica{fsm: raftfsm.NewFeedOver(n.feedPlace(g.number))}, nil, nil
+	case raftfsm.KindCounters:
+	default:
 		return &replica{fsm: raftfsm.New(g.kind)}, nil, nil
 	}
 	rows, err := n.cold.Group(g.number)
@@ -125,6 +129,8 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
 		}
 	}
+	g.opening.Store(r)
+	defer g.opening.Store(nil)
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
@@ -175,7 +181,7 @@ func (r *replica) close(ctx context.Context, snapshot bool) error {
 	if err := r.group.close(ctx, snapshot); err != nil {
 		return err
 	}
-	if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
+	if fsm, ok := r.fsm.(interface{ Close() }); ok { // it lets go of what is on disk
 		fsm.Close()
 	}
 	return nil

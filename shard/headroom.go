@@ -172,7 +172,8 @@ func (r *replica) growsFeed(key uint64, op *FeedOp) bool {
 	if !ok || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
 		return false
 	}
-	return op.Kind == raftfsm.FeedFollow || len(fsm.Followees(nil, key)) < len(op.Followees)
+	was, inMemory := fsm.Followees(nil, key)
+	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
 }
 
 // check returns what looks at each op of a forwarded section, at none while there is room
@@ -225,11 +226,16 @@ func runtimeMetric(name string) uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// tableBytes is the memory of all tables of this node.
+// tableBytes is the memory of all tables of this node, those that are being read from
+// disk too.
 func (n *Node) tableBytes() uint64 {
 	total := uint64(0)
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil {
+		r := g.replica.Load()
+		if r == nil {
+			r = g.opening.Load()
+		}
+		if r != nil {
 			total += r.fsm.Bytes()
 		}
 	}

@@ -47,6 +47,7 @@ type Config struct {
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
 	Cold        ColdConfig     // zero for rows that stay in memory
+	FeedIdle    time.Duration  // for how long nobody asks for a feed until it leaves memory; 0 for never
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened
@@ -119,8 +120,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep and runCold, which
-// Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold and runSpill,
+// which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
@@ -154,7 +155,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, repairs
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runSpill, repairs
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	draining     atomic.Bool
@@ -189,7 +190,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Limits.Check(); err != nil {
 		return nil, err
 	}
-	if err := cfg.Cold.check(); err != nil {
+	if err := errors.Join(cfg.Cold.check(), checkFeedIdle(cfg.FeedIdle)); err != nil {
 		return nil, err
 	}
 	if cfg.MemoryLimit > 0 && cfg.MemoryLimit < MemoryLimitMin {
@@ -272,6 +273,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runSweep)
 	n.running.Go(n.runCold)
+	n.running.Go(n.runSpill)
 	return nil
 }
 

@@ -55,6 +55,9 @@ func (n *Node) registerGauges() error {
 	if err := n.registerKinds(); err != nil {
 		return err
 	}
+	if err := n.registerSpill(); err != nil {
+		return err
+	}
 	return n.registerCold()
 }
 
