@@ -65,6 +65,13 @@ func (f *Feed) Bytes() uint64 {
 	return bytes
 }
 
+// SnapshotBytes is no less than what a snapshot takes, but for what it remembers of
+// requests: feeds that are not in memory are in it.
+func (f *Feed) SnapshotBytes() uint64 {
+	s := f.held.Load().stats()
+	return s.Bytes + s.ColdBytes
+}
+
 // feed is what a shard of the keyspace of feeds holds.
 type feed struct {
 	inMemory

@@ -17,8 +17,10 @@ const (
 	// FeedIdleDefault is when a feed leaves memory: who has not polled for a week is
 	// not expected within the hour.
 	FeedIdleDefault = 7 * 24 * time.Hour
-	// FeedIdleMin is the least that Config.FeedIdle may be but 0.
+	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may be 0 too. Feeds are told
+	// the time in seconds, of which 32 bits count for longer.
 	FeedIdleMin = time.Second
+	FeedIdleMax = 100 * 365 * 24 * time.Hour
 
 	// spillTick is how often feeds are told the time, in seconds, and memory is looked
 	// after. It is as often as headroom looks twice.
@@ -137,10 +139,10 @@ func (n *Node) spill(r *replica, idle time.Duration, bytesMax int64) {
 	}
 }
 
-// checkFeedIdle returns an error for what cannot be meant.
-func checkFeedIdle(idle time.Duration) error {
-	if idle != 0 && (idle < FeedIdleMin || idle/time.Second > math.MaxUint32) {
-		return fmt.Errorf("feeds idle for %v cannot leave memory: 0 or at least %v", idle, FeedIdleMin)
+// CheckFeedIdle returns an error for a Config.FeedIdle that cannot be meant.
+func CheckFeedIdle(idle time.Duration) error {
+	if idle != 0 && (idle < FeedIdleMin || idle > FeedIdleMax) {
+		return fmt.Errorf("%v is neither 0 nor %v to %v", idle, FeedIdleMin, FeedIdleMax)
 	}
 	return nil
 }

@@ -282,7 +282,7 @@ func TestFeedIdleIsChecked(t *testing.T) {
 		cfg := memberConfig(t, t.TempDir(), 1, 1)
 		cfg.FeedIdle = idle
 		n, err := Open(cfg)
-		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "at least 1s") {
+		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "neither 0 nor 1s") {
 			t.Errorf("%v: %v", idle, err)
 		}
 		if err == nil {

@@ -123,6 +123,9 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
+	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
+		cfg.StateBytes = fsm.SnapshotBytes
+	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {

@@ -190,8 +190,11 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Limits.Check(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(cfg.Cold.check(), checkFeedIdle(cfg.FeedIdle)); err != nil {
+	if err := cfg.Cold.check(); err != nil {
 		return nil, err
+	}
+	if err := CheckFeedIdle(cfg.FeedIdle); err != nil {
+		return nil, fmt.Errorf("feeds that are idle leave memory after: %w", err)
 	}
 	if cfg.MemoryLimit > 0 && cfg.MemoryLimit < MemoryLimitMin {
 		return nil, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", cfg.MemoryLimit, uint64(MemoryLimitMin))
