@@ -229,30 +229,15 @@ func (s *spilling) skipLocked(records []cold.Record, changed func(*cold.Record) 
 	return records
 }
 
-// removeGone removes the records that nobody needs. The turn being held, nobody makes a
-// mark meanwhile.
+// removeGone removes the records that nobody needs: of users who have no mark, and get
+// none before this is done, as the turn is held.
 func (s *spilling) removeGone() error {
 	s.pages.mu.Lock()
-	var gone []uint64
-	for _, hash := range s.out.gone {
-		if !s.pages.page(hash).marks(hash) {
-			gone = append(gone, hash)
-		}
-	}
+	gone := s.out.gone
 	s.out.gone = nil
 	s.pages.mu.Unlock()
 	if len(gone) == 0 {
 		return nil
 	}
 	return s.out.records.Delete(gone)
-}
-
-// marks reports whether the page has a mark of the user of a hash.
-func (f *feedPage) marks(hash uint64) bool {
-	for i := range f.users() {
-		if feedHash(f.key(i)) == hash {
-			return isSpilled(f.body(i))
-		}
-	}
-	return false
 }

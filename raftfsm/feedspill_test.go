@@ -470,7 +470,8 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 		}
 		index++
 		if answer, ok := r.fsm.Apply(feedEntry(index, ops...)).(*Result); !ok {
-			t.Fatalf("%v: %v", answer, r.fsm.Stuck())
+			t.Errorf("%v: %v", answer, r.fsm.Stuck())
+			break
 		}
 		if round%10 == 0 {
 			state := r.fsm.State()
@@ -492,6 +493,105 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 			}
 		}
 	}
+	r.check(want)
+}
+
+// While feeds are moved, all of them are taken away and given back as they were, and none
+// is lost.
+func TestFeedsMoveBesideClear(t *testing.T) {
+	const users, rounds = 300, 300
+	r := newSpillReplica(t)
+	defer r.close()
+	want := fillFeeds(t, r, users, 3)
+	ops := []FeedOp{{Kind: FeedClear}}
+	for key, feed := range want {
+		ops = append(ops, FeedOp{Kind: FeedReset, User: key, Followees: feed})
+	}
+	stop := make(chan struct{})
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.spill(0)
+			}
+		}
+	})
+	index := r.fsm.Applied()
+	for range rounds {
+		index++
+		if answer, ok := r.fsm.Apply(feedEntry(index, ops...)).(*Result); !ok {
+			t.Errorf("%v: %v", answer, r.fsm.Stuck())
+			break
+		}
+		key := uint64(rand.IntN(users))
+		if got, err := r.fsm.Fetch(context.Background(), nil, key); err != nil || !slices.Equal(got, want[key]) {
+			t.Errorf("user %d follows %v, %v", key, got, err)
+			break
+		}
+	}
+	close(stop)
+	beside.Wait()
+	r.check(want)
+}
+
+// What leaves memory a part at a time is others each time, though the first have come
+// back.
+func TestSpillGoesOn(t *testing.T) {
+	r := newSpillReplica(t)
+	defer r.close()
+	const users, each = 1000, 50
+	fillFeeds(t, r, users, each)
+	bytes := r.fsm.State().Bytes
+	moved := map[uint64]bool{}
+	for range 3 {
+		n, err := r.fsm.Spill(0, int64(bytes/4), func() bool { return true })
+		r.must(err)
+		if n < users/5 || n > users/3 {
+			t.Errorf("%d users of %d left memory at a time", n, users)
+		}
+		for key := range uint64(users) {
+			if r.fsm.IsSpilled(key) {
+				moved[key] = true
+				r.must(r.fsm.Warm(context.Background(), key))
+			}
+		}
+	}
+	if len(moved) < users*3/5 {
+		t.Errorf("%d users of %d left memory", len(moved), users)
+	}
+	if n, err := r.fsm.Spill(0, math.MaxInt64, func() bool { return false }); n > users/5 || err != nil {
+		t.Errorf("%d users left memory though nobody might: %v", n, err)
+	}
+}
+
+// What a snapshot has replaced takes no disk, nor does one that was not whole, and who
+// was reading finds the feeds of the new state.
+func TestRestoreLetsGoOfRecords(t *testing.T) {
+	r := newSpillReplica(t)
+	defer r.close()
+	want := fillFeeds(t, r, 100, 9)
+	snapshot := persisted(t, r.fsm)
+	r.spill(0)
+	was := r.fsm.held.Load()
+	lost := func(f *feed) {
+		t.Helper()
+		for key := range uint64(100) {
+			if body, err := f.out.records.ReadNow(feedHash(key), 1); !errors.Is(err, cold.ErrDamaged) {
+				t.Fatalf("a record of user %d is there: %x, %v", key, body, err)
+			}
+		}
+	}
+	bytes := r.fsm.Bytes()
+	r.tight.Store(true)
+	if err := restore(r.fsm, snapshot[:len(snapshot)-1]); err == nil || r.fsm.Bytes() != bytes {
+		t.Errorf("half a snapshot: %v, %d bytes, before %d", err, r.fsm.Bytes(), bytes)
+	}
+	r.check(want)
+	r.must(restore(r.fsm, snapshot))
+	lost(was)
 	r.check(want)
 }
 
