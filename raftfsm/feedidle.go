@@ -16,8 +16,8 @@ import (
 // makes a file of it at once.
 const spillBytes = 1 << 20
 
-// Tick sets the time: seconds since the process began, or whatever the owner counts in.
-// A feed that was never asked for was last at 0.
+// Tick sets the time, in seconds or whatever the owner counts. Feeds that a snapshot has
+// were asked for when it was restored.
 func (f *Feed) Tick(now uint32) { f.clock.Store(now) }
 
 // Moved returns how many feeds have left memory and come back since the process began.
@@ -35,7 +35,7 @@ func (f *Feed) Ages(to *FeedAges) {
 	held.pages.each(0, func(page *feedPage) bool {
 		for i := range page.users() {
 			if body := page.body(i); !isSpilled(body) {
-				to[bits.Len32(held.idleFor(page, i))] += int64(len(body) + feedHeadBytes)
+				to[bits.Len32(held.idleFor(page, i))] += int64(len(body))
 			}
 		}
 		return true
@@ -191,7 +191,7 @@ func (s *spilling) mark(written []cold.Record, cleared uint64) (rest []cold.Reco
 	}
 	page := s.pages.page(written[0].Key)
 	mark := appendSpilled(nil, written[0].Version)
-	var b pageBuilder
+	b := newPageBuilder(page.users())
 	marked := 0
 	rest = written
 	for i := range page.users() {

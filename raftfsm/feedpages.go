@@ -180,7 +180,7 @@ func (p *feedPages) merge(hash uint64) {
 		if first.bits != second.bits || len(first.data)+len(second.data) > feedMergedBytesMax {
 			return
 		}
-		var b pageBuilder
+		b := newPageBuilder(first.users() + second.users())
 		b.addAll(first)
 		b.addAll(second)
 		next := b.page(page.bits - 1)
@@ -264,7 +264,7 @@ func (f *feedPage) find(key uint64) int {
 // with returns a page with another body for a user at a time, without the user if it
 // is nil.
 func (f *feedPage) with(key uint64, body []byte, now uint32) *feedPage {
-	b := pageBuilder{}
+	b := newPageBuilder(f.users() + 1)
 	hash := feedHash(key)
 	placed := body == nil
 	for i := range f.users() {
@@ -285,7 +285,7 @@ func (f *feedPage) with(key uint64, body []byte, now uint32) *feedPage {
 
 // cut returns the users whose next bit of the hash is 0, and those where it is 1.
 func (f *feedPage) cut() (low, high *feedPage) {
-	var halves [2]pageBuilder
+	halves := [2]pageBuilder{newPageBuilder(f.users()), newPageBuilder(f.users())}
 	for i := range f.users() {
 		halves[feedHash(f.key(i))>>(63-f.bits)&1].addUser(f, i)
 	}
@@ -298,6 +298,10 @@ type pageBuilder struct {
 	bodies  [][]byte
 	touched []uint32
 	bytes   int
+}
+
+func newPageBuilder(users int) pageBuilder {
+	return pageBuilder{keys: make([]uint64, 0, users), bodies: make([][]byte, 0, users), touched: make([]uint32, 0, users)}
 }
 
 func (b *pageBuilder) add(key uint64, body []byte, touched uint32) {

@@ -637,15 +637,15 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 		b.ReportMetric(now.diskPerUser, "disk-B/user")
 	})
 	b.Run("on disk and back", func(b *testing.B) {
-		for b.Loop() {
-			key := rnd.Uint64N(users)
-			if !r.fsm.IsSpilled(key) {
+		keys := rnd.Perm(users)
+		for i := 0; b.Loop(); i++ {
+			if i%users == 0 && i > 0 {
 				b.StopTimer()
 				r.spill(0)
 				b.StartTimer()
 			}
 			var err error
-			if dst, err = r.fsm.Fetch(b.Context(), dst[:0], key); err != nil {
+			if dst, err = r.fsm.Fetch(b.Context(), dst[:0], uint64(keys[i%users])); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -29,31 +29,33 @@ const (
 	// feedLookMax: that takes some 10 ns a user.
 	feedLookShare = 8
 	feedLookMax   = 10 * time.Minute
-	// feedReliefShare is what leaves memory at a time while that is tight, as a share of
-	// the feeds in it, if nobody has asked for it for feedBusy: clients that poll do so
-	// more often.
+	// feedReliefShare is what leaves memory while that is tight beyond what must, as a share
+	// of the feeds in it: room for those that come back. What somebody has asked for within
+	// feedBusy stays: clients that poll do so more often.
 	feedReliefShare = 16
 	feedBusy        = time.Minute
 )
 
-// spillClock is what runSpill knows between two ticks.
-type spillClock struct {
-	began   time.Time
-	looked  time.Duration // since it began, when feeds were looked at for the last time
+// spillRound is what runSpill knows between two ticks.
+type spillRound struct {
+	looked  time.Duration // by feedTime, when feeds were looked at for the last time
 	cycles  uint64        // of the collector, when memory was relieved for the last time
 	relieve func() bool   // memory is tight
 }
 
+// feedTime is the time that feeds are told, which begins at feedBusy.
+func (n *Node) feedTime() time.Duration { return time.Since(n.began) + feedBusy }
+
 // runSpill moves feeds of idle users out of memory and, near the memory limit, those of
 // users idle for the longest. Open starts it, Close stops and waits for it.
 func (n *Node) runSpill() {
-	clock := spillClock{began: time.Now(), relieve: n.feedsTight}
+	round := &spillRound{looked: n.feedTime(), relieve: n.feedsTight}
 	tick := time.NewTicker(spillTick)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			n.spillFeeds(&clock, time.Since(clock.began))
+			n.spillFeeds(round, n.feedTime())
 		case <-n.stopping:
 			return
 		}
@@ -85,8 +87,8 @@ func (n *Node) feedReplicas() (all []*replica) {
 	return all
 }
 
-// spillFeeds is one tick of runSpill, so long after it began.
-func (n *Node) spillFeeds(clock *spillClock, now time.Duration) {
+// spillFeeds is one tick of runSpill, at a feedTime.
+func (n *Node) spillFeeds(round *spillRound, now time.Duration) {
 	all := n.feedReplicas()
 	for _, r := range all {
 		r.fsm.(*raftfsm.Feed).Tick(uint32(now / time.Second))
@@ -94,22 +96,22 @@ func (n *Node) spillFeeds(clock *spillClock, now time.Duration) {
 	if !n.catalog.View().ColdRows() {
 		return
 	}
-	if now-clock.looked >= min(n.cfg.FeedIdle/feedLookShare, feedLookMax) {
-		clock.looked = now
+	if now-round.looked >= min(n.cfg.FeedIdle/feedLookShare, feedLookMax) {
+		round.looked = now
 		for _, r := range all {
 			n.spill(r, n.cfg.FeedIdle, math.MaxInt64)
 		}
 	}
 	// What has left memory counts once the collector has looked.
-	if cycles := runtimeMetric("/gc/cycles/total:gc-cycles"); clock.relieve() && cycles != clock.cycles {
-		clock.cycles = cycles
-		n.relieveFeeds(all)
+	if cycles := runtimeMetric("/gc/cycles/total:gc-cycles"); round.relieve() && cycles != round.cycles {
+		round.cycles = cycles
+		n.relieveFeeds(all, int64(n.headroom.memoryOver.Load()))
 	}
 }
 
-// relieveFeeds moves a share of the feeds out of memory, of users of all shards who are
-// idle for the longest.
-func (n *Node) relieveFeeds(all []*replica) {
+// relieveFeeds moves so many bytes of feeds out of memory, and a share besides, of users of
+// all shards who are idle for the longest.
+func (n *Node) relieveFeeds(all []*replica, over int64) {
 	var ages raftfsm.FeedAges
 	shards := make([]raftfsm.FeedAges, len(all))
 	for i, r := range all {
@@ -118,10 +120,12 @@ func (n *Node) relieveFeeds(all []*replica) {
 			ages[age] += bytes
 		}
 	}
-	idle := time.Duration(ages.Oldest(ages.Bytes()/feedReliefShare)) * time.Second
+	total := ages.Bytes()
+	share := min(1, float64(over)/float64(max(1, total))+1.0/feedReliefShare)
+	idle := time.Duration(ages.Oldest(int64(share*float64(total)))) * time.Second
 	for i, r := range all {
-		if bytes := shards[i].Bytes(); bytes > 0 {
-			n.spill(r, max(idle, min(feedBusy, n.cfg.FeedIdle)), bytes/feedReliefShare+1)
+		if bytes := float64(shards[i].Bytes()); bytes > 0 {
+			n.spill(r, max(idle, min(feedBusy, n.cfg.FeedIdle)), int64(share*bytes)+1)
 		}
 	}
 }

@@ -244,7 +244,7 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, n)
 	tight := false
-	clock := &spillClock{relieve: func() bool { return tight }}
+	clock := &spillRound{relieve: func() bool { return tight }}
 	checkDisk := func(what string, least, most uint64) {
 		t.Helper()
 		if spilled, _ := onDisk(n); spilled < least || spilled > most {
@@ -274,6 +274,33 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	spilled, _ := onDisk(n)
 	n.spillFeeds(clock, 1201*time.Hour+feedBusy/2)
 	checkDisk("those that were just asked for stay", spilled, spilled)
+}
+
+// What is too much in memory leaves it at once, also of feeds for which nobody has asked
+// since the node was started.
+func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
+	dir := t.TempDir()
+	n := openFeedNode(t, dir, 1, "")
+	fillNode(t, n)
+	closeCold(t, n)
+	n = openFeedNode(t, dir, 1, "")
+	bytes := int64(0)
+	for _, r := range n.feedReplicas() {
+		r.fsm.(*raftfsm.Feed).Tick(uint32(n.feedTime() / time.Second))
+		var ages raftfsm.FeedAges
+		r.fsm.(*raftfsm.Feed).Ages(&ages)
+		bytes += ages.Bytes()
+	}
+	n.relieveFeeds(n.feedReplicas(), bytes/3)
+	if spilled, _ := onDisk(n); spilled < feedTestUsers/3 || spilled == feedTestUsers {
+		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
+	}
+	n.relieveFeeds(n.feedReplicas(), 10*bytes)
+	if spilled, _ := onDisk(n); spilled != feedTestUsers {
+		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
+	}
+	n.relieveFeeds(n.feedReplicas(), 10*bytes) // there is nothing left
+	checkFeeds(t, n, ReadOptions{}, nil)
 }
 
 // The bounds of the setting are told.

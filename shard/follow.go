@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
@@ -100,7 +101,9 @@ func (n *Node) groupDir(number uint32) string {
 func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
 	switch g.kind {
 	case raftfsm.KindFeed:
-		return &replica{fsm: raftfsm.NewFeedOver(n.feedPlace(g.number))}, nil, nil
+		fsm := raftfsm.NewFeedOver(n.feedPlace(g.number))
+		fsm.Tick(uint32((n.feedTime() - feedBusy) / time.Second)) // nobody has asked yet
+		return &replica{fsm: fsm}, nil, nil
 	case raftfsm.KindCounters:
 	default:
 		return &replica{fsm: raftfsm.New(g.kind)}, nil, nil

@@ -45,6 +45,7 @@ type headroom struct {
 	// memoryTight is set from memoryTightShare below the limit on: rows that may leave
 	// memory are to, before anything is refused.
 	memoryTight atomic.Bool
+	memoryOver  atomic.Uint64 // bytes of tables that were too many when it last was
 	diskFull    atomic.Bool
 	votersFull  atomic.Int64 // groups led here of which too few voters have room
 
@@ -116,7 +117,12 @@ func (h *headroom) look() {
 	used := max(h.live(), h.tables())
 	needs := used + used*h.collector()/100
 	h.turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit, "memory")
-	h.memoryTight.Store(h.memoryLimit > 0 && needs >= h.memoryLimit-h.memoryLimit/memoryTightShare)
+	from := h.memoryLimit - h.memoryLimit/memoryTightShare
+	tight := h.memoryLimit > 0 && needs >= from
+	if tight {
+		h.memoryOver.Store((needs - from) * 100 / (100 + h.collector()))
+	}
+	h.memoryTight.Store(tight)
 	free, err := h.free()
 	if err != nil {
 		h.logger.Warn("cannot tell the free space of the disk", "err", err)

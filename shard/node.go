@@ -126,7 +126,8 @@ const (
 // they ask.
 type Node struct {
 	cfg       Config
-	life      string // tells this life of the node from others
+	began     time.Time // of Open
+	life      string    // tells this life of the node from others
 	mux       *Mux
 	calls     *calls
 	meta      *group
@@ -200,7 +201,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", cfg.MemoryLimit, uint64(MemoryLimitMin))
 	}
 	n := &Node{
-		cfg: cfg, life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
+		cfg: cfg, began: time.Now(), life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
 		clusterHash:  clusterHash([16]byte(id)),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}
