@@ -186,6 +186,20 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	}
 	checkFeeds(t, all[1], ReadOptions{}, since)
 	eventually(t, "digests agree", agree)
+
+	// The leader loses them: whoever is asked answers rightly, and it is made whole.
+	spillAll(t, first)
+	r := first.shardOf(number).replica.Load()
+	mustDo(t, first.cold.Drop(number))
+	checkFeeds(t, first, ReadOptions{}, since)
+	eventually(t, "the leader has another replica", func() bool {
+		here := first.shardOf(number).replica.Load()
+		return here != nil && here != r && !here.damaged.Load()
+	})
+	for _, n := range all {
+		checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
+	}
+	eventually(t, "digests agree again", agree)
 }
 
 // A replica whose feeds on disk are lost answers none wrongly, and has all again from its

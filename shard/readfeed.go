@@ -197,15 +197,6 @@ func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*counterGroup, opt
 	return away, failed
 }
 
-// feedsBeside reads feeds of one shard that are not all in memory here: from this node's
-// replica, nil for none, or from other nodes.
-func (n *Node) feedsBeside(g *counterGroup, r *replica, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
-	if r == nil {
-		return n.feedsElsewhere(g, keys, opt)
-	}
-	return n.feedsFromDisk(g, r, keys, opt)
-}
-
 // feedsElsewhere reads feeds of one shard from other nodes.
 func (n *Node) feedsElsewhere(g *counterGroup, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
 	rows, err := n.askReaders(g, &remoteRead{
@@ -224,47 +215,6 @@ func (n *Node) feedsElsewhere(g *counterGroup, keys []uint64, opt *ReadOptions) 
 		feeds[i], rows = feed, rows[1+2*len(feed):]
 	}
 	return feeds, nil
-}
-
-// feedRows reads feeds as a call carries them. Its errors are those of rows.
-func (r *replica) feedRows(q *remoteRead, deadline time.Time) ([]int64, error) {
-	fsm, ok := r.fsm.(*raftfsm.Feed)
-	if !ok {
-		return nil, fmt.Errorf("%w: a read of feeds in group %d", errBadCall, q.group)
-	}
-	var rows []int64
-	var feed []raftfsm.Followee
-	for _, key := range q.keys {
-		var inMemory bool
-		if feed, inMemory = fsm.Followees(feed[:0], key); !inMemory {
-			return r.feedRowsFromDisk(q, deadline)
-		}
-		rows = appendFeedRow(rows, feed)
-	}
-	return rows, nil
-}
-
-// feedRowsFromDisk is feedRows for feeds that are not all in memory.
-func (r *replica) feedRowsFromDisk(q *remoteRead, deadline time.Time) (rows []int64, err error) {
-	if !q.cold {
-		return nil, errColdRows
-	}
-	feeds, err := r.feeds(q.keys, deadline)
-	if err != nil {
-		return nil, err
-	}
-	for _, feed := range feeds {
-		rows = appendFeedRow(rows, feed)
-	}
-	return rows, nil
-}
-
-func appendFeedRow(rows []int64, feed []raftfsm.Followee) []int64 {
-	rows = append(rows, int64(len(feed)))
-	for _, f := range feed {
-		rows = append(rows, int64(f.ID), f.Posts)
-	}
-	return rows
 }
 
 // parseReadRows reads the answer of one read.
