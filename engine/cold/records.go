@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -34,6 +35,7 @@ type Records struct {
 	store *Store
 	group uint32
 	set   uint32
+	wrote atomic.Bool // there may be some
 }
 
 // Record is a body under a key. Version tells it from all others that were under the key.
@@ -51,8 +53,16 @@ func (s *Store) Records(group uint32) *Records {
 	return &Records{store: s, group: group, set: s.sets.Add(1)}
 }
 
-// removeRecords removes what records a process of before has left.
+// removeRecords removes what records a process of before has left, if any.
 func (s *Store) removeRecords() error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyRecord}, UpperBound: []byte{keyRecord + 1}})
+	if err != nil {
+		return fmt.Errorf("cannot look for records of before: %w", err)
+	}
+	none := !it.First() && it.Error() == nil
+	if err := it.Close(); none || err != nil && !pebble.IsCorruptionError(err) {
+		return err
+	}
 	if err := s.db.DeleteRange([]byte{keyRecord}, []byte{keyRecord + 1}, pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot remove the records of before: %w", err)
 	}
@@ -94,6 +104,7 @@ func (r *Records) Write(records []Record) error {
 	if !r.store.hasRoom() {
 		return ErrFull
 	}
+	r.wrote.Store(true)
 	batch := r.store.db.NewBatch()
 	defer batch.Close()
 	var value []byte
@@ -124,6 +135,9 @@ func (r *Records) Delete(keys []uint64) error {
 
 // Remove removes all records. A Capture of before still has them.
 func (r *Records) Remove() error {
+	if !r.wrote.Load() {
+		return nil
+	}
 	return r.change(func(batch *pebble.Batch) error {
 		return batch.DeleteRange(r.prefix(), after(r.prefix()), nil)
 	})
