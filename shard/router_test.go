@@ -320,7 +320,7 @@ func TestFateOfTries(t *testing.T) {
 		for _, err := range test.tries {
 			p.err = p.fate(err)
 		}
-		if !errors.Is(p.err, test.want) || errors.Is(p.err, ErrTooLate) && test.want != ErrTooLate {
+		if !errors.Is(p.err, test.want) || errors.Is(p.err, ErrTooLate) && !errors.Is(test.want, ErrTooLate) {
 			t.Errorf("%s: told %v, want %v", test.name, p.err, test.want)
 		}
 	}
