@@ -1,7 +1,9 @@
 package raftfsm
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,7 +13,7 @@ import (
 // While feeds are read, written and moved:
 //  1. who reads has one of the feeds that the user was given, whole,
 //  2. what was given last is there at the end,
-//  3. a snapshot has what was there when it was taken.
+//  3. a snapshot has what was there when it was taken, whenever that was.
 func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	const users, rounds = 400, 60
 	r := newSpillReplica(t)
@@ -48,6 +50,13 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 			}
 		})
 	}
+	forever(func(*rand.Rand) {
+		snapshot := r.fsm.held.Load().capture()
+		defer snapshot.release()
+		if err := snapshot.write(&streamWriter{w: bufio.NewWriter(io.Discard)}); err != nil {
+			t.Error(err)
+		}
+	})
 	index := r.fsm.Applied()
 	for round := range rounds {
 		var ops []FeedOp
