@@ -2,8 +2,6 @@ package raftfsm
 
 import (
 	"cmp"
-	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"slices"
 	"sync/atomic"
@@ -13,42 +11,83 @@ import (
 
 // Feed is the state machine of one shard of the keyspace of feeds: of each user
 // those that they follow and the posts of each when the user last saw them. It
-// knows nothing of the posts there are now. Its methods but Followees are
-// Machine's.
+// knows nothing of the posts there are now. Its methods but Followees and those of
+// feedspill.go and feedidle.go are Machine's.
 type Feed struct {
 	machine
-	held atomic.Pointer[feed] // replaced whole by Restore
+	place  FeedPlace
+	clock  atomic.Uint32
+	counts feedCounts
+	held   atomic.Pointer[feed] // replaced whole by Restore
+	newest atomic.Pointer[feed] // held, or what Restore is about to replace it by
 }
 
-// NewFeed returns the state before the first entry.
-func NewFeed() *Feed {
-	f := &Feed{}
-	f.init(KindFeed, func() contents { return &feed{pages: newFeedPages()} }, func(held contents) { f.held.Store(held.(*feed)) })
+// NewFeed returns the state before the first entry, of feeds that stay in memory.
+func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
+
+// NewFeedOver is NewFeed for feeds that may be outside of memory, which is this
+// replica's own affair.
+func NewFeedOver(place FeedPlace) *Feed {
+	f := &Feed{place: place}
+	f.init(KindFeed, func() contents {
+		fresh := newFeed(f)
+		f.newest.Store(fresh)
+		return fresh
+	}, func(held contents) {
+		if was := f.held.Swap(held.(*feed)); was != nil {
+			was.dispose()
+		}
+	})
 	return f
 }
 
 // Followees appends the followees of the user of a key to dst, ascending by id, as
-// they were together at one moment during the call. It allocates only to grow dst.
-func (f *Feed) Followees(dst []Followee, key uint64) []Followee {
-	if body := f.held.Load().pages.get(key); body != nil {
-		return decodeFollowees(dst, body)
+// they were together at one moment during the call. It allocates only to grow dst. It
+// returns false, and dst as it was, if they are to be read from disk: see Fetch.
+func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
+	body := f.held.Load().pages.get(key)
+	switch {
+	case body == nil:
+		return dst, true
+	case isSpilled(body):
+		return dst, false
 	}
-	return dst
+	return decodeFollowees(dst, body), true
 }
 
-// Bytes is Machine's.
-func (f *Feed) Bytes() uint64 { return f.held.Load().stats().Bytes }
+// Bytes is Machine's. While a snapshot is restored that is counted too.
+func (f *Feed) Bytes() uint64 {
+	held, newest := f.held.Load(), f.newest.Load()
+	bytes := held.stats().Bytes
+	if newest != held {
+		bytes += newest.stats().Bytes
+	}
+	return bytes
+}
+
+// SnapshotBytes is no less than what a snapshot takes, but for what it remembers of
+// requests: feeds that are not in memory are in it.
+func (f *Feed) SnapshotBytes() uint64 {
+	s := f.held.Load().stats()
+	return s.Bytes + s.ColdBytes
+}
 
 // feed is what a shard of the keyspace of feeds holds.
 type feed struct {
 	inMemory
+	of    *Feed
 	pages *feedPages
-	sum   uint64 // digest of all followees
+	out   *spilled // the feeds that are not in memory; nil if all are, always
+	sum   uint64   // digest of all followees
 
 	batch    feedBatch
 	was, now []Followee // of the op that is applied
 	body     []byte
-	reader   feedReader // of load
+	loading  feedLoading
+}
+
+func newFeed(of *Feed) *feed {
+	return &feed{of: of, pages: newFeedPages(&of.clock), out: newSpilled(of)}
 }
 
 func (f *feed) begin() { f.batch.begin() }
@@ -73,11 +112,14 @@ func (f *feed) void(ops int) {
 
 func (f *feed) apply(_ int64, width int, rows []int64) (refused []engine.Overflow, _ error) {
 	f.batch.link()
+	if err := f.lockReturned(); err != nil {
+		return nil, err
+	}
+	defer f.pages.mu.Unlock()
 	for i := range f.batch.ops {
 		op := &f.batch.ops[i]
 		if op.Kind == FeedClear {
-			f.pages.clear()
-			f.sum = 0
+			f.clearLocked()
 			continue
 		}
 		f.was = f.was[:0]
@@ -155,109 +197,12 @@ func (f *feed) digest() uint64 { return f.sum }
 
 func (f *feed) stats() engine.Stats {
 	pages := f.pages.dir.Load()
-	return engine.Stats{
+	s := engine.Stats{
 		Rows: uint64(f.pages.users.Load()), Segments: len(pages.slots),
 		Bytes: uint64(f.pages.bytes.Load()) + uint64(8*len(pages.slots)),
 	}
-}
-
-func (f *feed) capture() captured {
-	return &feedSnapshot{pages: f.pages.pages(), users: uint64(f.pages.users.Load()), sum: f.sum}
-}
-
-func (f *feed) load(_ *streamReader, kind, last byte, p []byte) error {
-	if kind != streamFeeds || last != streamHead && last != streamFeeds {
-		return misplaced(kind, last)
+	if f.out != nil {
+		s.ColdRows, s.ColdBytes = uint64(f.out.users.Load()), uint64(f.out.bytes.Load())
 	}
-	return f.reader.section(p, func(user uint64, followees []Followee) error {
-		f.was, f.now = f.was[:0], append(f.now[:0], followees...)
-		f.replace(user)
-		return nil
-	})
-}
-
-// The feeds of a snapshot, one section for about feedSectionBytes of them:
-//
-//	feeds:  users (4) | key (8), followees (4), followees as in an op … by the users' hashes
-//
-// The hash is that of feedHash; it orders all users of the stream.
-const feedSectionBytes = 1 << 20
-
-// feedSnapshot is the shard on its way into a snapshot.
-type feedSnapshot struct {
-	inMemory
-	pages []*feedPage
-	users uint64
-	sum   uint64
-}
-
-func (s *feedSnapshot) write(w *streamWriter) error {
-	var followees []Followee
-	user := 0 // of page at
-	for at := 0; at < len(s.pages); {
-		err := w.section(streamFeeds, func(b []byte) []byte {
-			start, users := len(b), uint32(0)
-			b = append(b, 0, 0, 0, 0)
-			for at < len(s.pages) && len(b)-start < feedSectionBytes {
-				page := s.pages[at]
-				if user == page.users() {
-					at, user = at+1, 0
-					continue
-				}
-				followees = decodeFollowees(followees[:0], page.body(user))
-				b = binary.LittleEndian.AppendUint64(b, page.key(user))
-				b = binary.LittleEndian.AppendUint32(b, uint32(len(followees)))
-				b = appendFolloweeList(b, followees)
-				user, users = user+1, users+1
-			}
-			binary.LittleEndian.PutUint32(b[start:], users)
-			return b
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *feedSnapshot) rows() uint64   { return s.users }
-func (s *feedSnapshot) digest() uint64 { return s.sum }
-func (s *feedSnapshot) release()       { s.pages = nil }
-
-// feedReader reads the sections of feeds of a stream, in their order.
-type feedReader struct {
-	followees []Followee
-	hash      uint64 // of the user before
-	behind    bool   // there is one
-}
-
-// section calls visit with each user of a section.
-func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee) error) error {
-	if len(p) < 4 {
-		return fmt.Errorf("%w: feeds of %d bytes", errSnapshot, len(p))
-	}
-	users := binary.LittleEndian.Uint32(p)
-	p = p[4:]
-	for range users {
-		if len(p) < 12 {
-			return fmt.Errorf("%w: feed of %d bytes", errSnapshot, len(p))
-		}
-		key, n := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])
-		hash := feedHash(key)
-		if n < 1 || n > FolloweesMax || r.behind && hash <= r.hash {
-			return fmt.Errorf("%w: feed of user %d with %d followees", errSnapshot, key, n)
-		}
-		var ok bool
-		if r.followees, p, ok = parseFolloweeList(r.followees[:0], p[12:], int(n)); !ok {
-			return fmt.Errorf("%w: followees of user %d", errSnapshot, key)
-		}
-		r.hash, r.behind = hash, true
-		if err := visit(key, r.followees); err != nil {
-			return err
-		}
-	}
-	if len(p) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the feeds", errSnapshot, len(p))
-	}
-	return nil
+	return s
 }

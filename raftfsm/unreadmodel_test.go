@@ -362,7 +362,7 @@ func (m *machines) mustEqual(t *rapid.T, f *fanOut, users []uint64) {
 
 func (m *machines) feedMustEqual(t *rapid.T, f *fanOut, id uint64) {
 	u := f.user(id)
-	got := m.feed.Followees(nil, id)
+	got, _ := m.feed.Followees(nil, id)
 	if len(got) != len(u.then) {
 		t.Fatalf("user %d follows %v, want %v", id, got, u.then)
 	}

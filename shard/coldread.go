@@ -81,7 +81,11 @@ func (r *replica) coldFailure(table *engine.Table, err error) error {
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: this node could not apply it.
 func (n *Node) warm(w *Write, groups []*counterGroup) error {
-	if groups[0].kind != raftfsm.KindCounters { // others have no cold rows
+	switch groups[0].kind {
+	case raftfsm.KindFeed:
+		return n.warmFeeds(w, groups)
+	case raftfsm.KindCounters:
+	default: // others have no cold rows
 		return nil
 	}
 	var byShard [][]uint64
@@ -109,8 +113,12 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 	return nil
 }
 
-func (r *replica) warm(keys []uint64, deadline time.Time) error {
-	err := r.get(raftfsm.TableCounts, keys, 1, make([]int64, len(keys)), deadline)
+func (r *replica) warm(keys []uint64, deadline time.Time) (err error) {
+	if _, ok := r.fsm.(*raftfsm.Feed); ok {
+		err = r.warmFeeds(keys, deadline)
+	} else {
+		err = r.get(raftfsm.TableCounts, keys, 1, make([]int64, len(keys)), deadline)
+	}
 	if errors.Is(err, ErrNoQuorum) {
 		return fmt.Errorf("%w: its cold rows cannot be read: %w", ErrNoLeader, err)
 	}
@@ -120,6 +128,9 @@ func (r *replica) warm(keys []uint64, deadline time.Time) error {
 // findCold returns a visitor that appends to keys those whose rows may be cold, and
 // does what another does.
 func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
+	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
+		return r.findSpilled(fsm, other, keys)
+	}
 	table := r.table(raftfsm.TableCounts)
 	if r.group.cfg.Cold == nil || !table.MayBeCold(0) {
 		return other

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
@@ -96,9 +97,15 @@ func (n *Node) groupDir(number uint32) string {
 }
 
 // newReplica returns a replica before its first entry, and where its rows may be
-// besides: those of counters alone leave memory.
+// besides: those of counters alone leave memory. So do feeds, to a place of their own.
 func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
-	if g.kind != raftfsm.KindCounters {
+	switch g.kind {
+	case raftfsm.KindFeed:
+		fsm := raftfsm.NewFeedOver(n.feedPlace(g.number))
+		fsm.Tick(uint32((n.feedTime() - feedBusy) / time.Second)) // nobody has asked yet
+		return &replica{fsm: fsm}, nil, nil
+	case raftfsm.KindCounters:
+	default:
 		return &replica{fsm: raftfsm.New(g.kind)}, nil, nil
 	}
 	rows, err := n.cold.Group(g.number)
@@ -119,12 +126,17 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
+	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
+		cfg.StateBytes = fsm.SnapshotBytes
+	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
 		}
 	}
+	g.opening.Store(r)
+	defer g.opening.Store(nil)
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
@@ -175,7 +187,7 @@ func (r *replica) close(ctx context.Context, snapshot bool) error {
 	if err := r.group.close(ctx, snapshot); err != nil {
 		return err
 	}
-	if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
+	if fsm, ok := r.fsm.(interface{ Close() }); ok { // it lets go of what is on disk
 		fsm.Close()
 	}
 	return nil

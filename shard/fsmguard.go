@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -14,12 +15,13 @@ import (
 // after a restore that failed half way: at start with an older snapshot, later
 // with the next entry. Here such a failure stops the group. Apply is handed
 // through, panics included: an entry that is committed and cannot be applied
-// must end the process.
+// must end the process. damaged, unless it is nil, is told of what a snapshot needs and
+// that cannot be read from disk, which stops nothing.
 //
 // The result is a raft.BatchingFSM if fsm is one; other optional interfaces
 // are not kept.
-func guardFSM(fsm raft.FSM, group uint32, stop *failStop) raft.FSM {
-	guarded := guardedFSM{FSM: fsm, group: group, stop: stop}
+func guardFSM(fsm raft.FSM, group uint32, stop *failStop, damaged func(error)) raft.FSM {
+	guarded := guardedFSM{FSM: fsm, group: group, stop: stop, damaged: damaged}
 	if batching, ok := fsm.(raft.BatchingFSM); ok {
 		return guardedBatchingFSM{guardedFSM: guarded, batching: batching}
 	}
@@ -28,8 +30,9 @@ func guardFSM(fsm raft.FSM, group uint32, stop *failStop) raft.FSM {
 
 type guardedFSM struct {
 	raft.FSM
-	group uint32
-	stop  *failStop
+	group   uint32
+	stop    *failStop
+	damaged func(error)
 }
 
 func (f guardedFSM) Restore(state io.ReadCloser) error {
@@ -53,7 +56,7 @@ func (f guardedFSM) Snapshot() (raft.FSMSnapshot, error) {
 	if err != nil {
 		return nil, f.stop.fail(fmt.Errorf("group %d: cannot take a snapshot of the state: %w", f.group, err))
 	}
-	return guardedSnapshot{FSMSnapshot: snapshot, group: f.group, stop: f.stop}, nil
+	return guardedSnapshot{FSMSnapshot: snapshot, guardedFSM: f}, nil
 }
 
 type guardedBatchingFSM struct {
@@ -67,12 +70,16 @@ func (f guardedBatchingFSM) ApplyBatch(entries []*raft.Log) []any {
 
 type guardedSnapshot struct {
 	raft.FSMSnapshot
-	group uint32
-	stop  *failStop
+	guardedFSM
 }
 
 func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := s.FSMSnapshot.Persist(sink); err != nil {
+	err := s.FSMSnapshot.Persist(sink)
+	if errors.Is(err, cold.ErrDamaged) && s.damaged != nil {
+		s.damaged(err) // the replica is repaired, and its snapshot and log have all
+		return err
+	}
+	if err != nil {
 		return s.stop.fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
 	}
 	return nil

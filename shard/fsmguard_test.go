@@ -13,14 +13,14 @@ func TestGuardFSM(t *testing.T) {
 	empty := func() io.ReadCloser { return io.NopCloser(bytes.NewReader(nil)) }
 	t.Run("a failed restore stops the group", func(t *testing.T) {
 		stop, told := countFatal(t)
-		fsm := guardFSM(&sumFSM{restoreErr: errBrokenDisk}, 7, stop)
+		fsm := guardFSM(&sumFSM{restoreErr: errBrokenDisk}, 7, stop, nil)
 		if err := fsm.Restore(empty()); !errors.Is(err, errBrokenDisk) || *told != 1 {
 			t.Errorf("%v, told %d times", err, *told)
 		}
 	})
 	t.Run("no restore is tried after a failure", func(t *testing.T) {
 		stop, _ := countFatal(t)
-		fsm := guardFSM(&sumFSM{}, 7, stop)
+		fsm := guardFSM(&sumFSM{}, 7, stop, nil)
 		stop.fail(errBrokenDisk)
 		if err := fsm.Restore(empty()); !errors.Is(err, errBrokenDisk) {
 			t.Errorf("restore: %v", err)
@@ -30,7 +30,7 @@ func TestGuardFSM(t *testing.T) {
 		}
 	})
 	t.Run("batches are handed through", func(t *testing.T) {
-		fsm, ok := guardFSM(&sumFSM{}, 7, noFatal(t)).(raft.BatchingFSM)
+		fsm, ok := guardFSM(&sumFSM{}, 7, noFatal(t), nil).(raft.BatchingFSM)
 		if !ok {
 			t.Fatal("not a BatchingFSM")
 		}
@@ -40,7 +40,7 @@ func TestGuardFSM(t *testing.T) {
 		}
 	})
 	t.Run("what does not batch stays so", func(t *testing.T) {
-		if _, ok := guardFSM(panickingFSM{}, 7, noFatal(t)).(raft.BatchingFSM); ok {
+		if _, ok := guardFSM(panickingFSM{}, 7, noFatal(t), nil).(raft.BatchingFSM); ok {
 			t.Error("a BatchingFSM")
 		}
 	})
@@ -50,7 +50,7 @@ func TestGuardFSM(t *testing.T) {
 				t.Errorf("recovered %v", p)
 			}
 		}()
-		guardFSM(panickingFSM{}, 7, noFatal(t)).Apply(testEntry(1, ""))
+		guardFSM(panickingFSM{}, 7, noFatal(t), nil).Apply(testEntry(1, ""))
 	})
 }
 

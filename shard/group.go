@@ -52,9 +52,10 @@ type group struct {
 	gate    sync.RWMutex
 	closing bool
 
-	settings     sync.Mutex  // held by reload
-	snapshotting sync.Mutex  // held by snapshot
-	withoutRoom  atomic.Bool // a snapshot is due and the disk has no room for it
+	settings     sync.Mutex            // held by reload
+	snapshotting sync.Mutex            // held by snapshot
+	withoutRoom  atomic.Bool           // a snapshot is due and the disk has no room for it
+	unreadable   atomic.Pointer[error] // why the last snapshot could not read what it needs; nil for none
 
 	done       chan struct{} // closed when raft has stopped
 	wg         sync.WaitGroup

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -41,7 +42,7 @@ func (g *group) settle(ctx context.Context, snapshot bool) error {
 		_ = g.await(g.raft.Barrier(enqueueTimeoutMax))
 		if snapshot && g.worthSnapshot() {
 			err := g.snapshot()
-			if g.tellRoom(err); !errors.Is(err, errNoRoom) && !errors.Is(err, raftfsm.ErrStuck) {
+			if g.tellRoom(err); !errors.Is(err, errNoRoom) && !errors.Is(err, raftfsm.ErrStuck) && !errors.Is(err, cold.ErrDamaged) {
 				return err
 			}
 		}

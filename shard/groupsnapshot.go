@@ -33,6 +33,9 @@ func (g *group) snapshot() error {
 		return err
 	}
 	err := g.raft.Snapshot().Error()
+	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // of which raft keeps the words alone
+		err = *unreadable
+	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return nil
 	}
@@ -44,6 +47,14 @@ func (g *group) snapshot() error {
 	g.log.bytes.Add(-bytes)
 	g.log.entries.Add(-entries)
 	return nil
+}
+
+// noteUnreadable is told of what a snapshot needs and that cannot be read from disk.
+func (g *group) noteUnreadable(err error) {
+	g.unreadable.Store(&err)
+	if g.cfg.ColdDamaged != nil {
+		g.cfg.ColdDamaged(err)
+	}
 }
 
 // dueBytes is the log since the last snapshot at which the next is due, and what

@@ -45,6 +45,7 @@ type headroom struct {
 	// memoryTight is set from memoryTightShare below the limit on: rows that may leave
 	// memory are to, before anything is refused.
 	memoryTight atomic.Bool
+	memoryOver  atomic.Uint64 // bytes of tables that were too many when it last was
 	diskFull    atomic.Bool
 	votersFull  atomic.Int64 // groups led here of which too few voters have room
 
@@ -116,7 +117,12 @@ func (h *headroom) look() {
 	used := max(h.live(), h.tables())
 	needs := used + used*h.collector()/100
 	h.turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit, "memory")
-	h.memoryTight.Store(h.memoryLimit > 0 && needs >= h.memoryLimit-h.memoryLimit/memoryTightShare)
+	from := h.memoryLimit - h.memoryLimit/memoryTightShare
+	tight := h.memoryLimit > 0 && needs >= from
+	if tight {
+		h.memoryOver.Store((needs - from) * 100 / (100 + h.collector()))
+	}
+	h.memoryTight.Store(tight)
 	free, err := h.free()
 	if err != nil {
 		h.logger.Warn("cannot tell the free space of the disk", "err", err)
@@ -183,7 +189,8 @@ func (r *replica) growsFeed(key uint64, op *FeedOp) bool {
 	if !ok || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
 		return false
 	}
-	return op.Kind == raftfsm.FeedFollow || len(fsm.Followees(nil, key)) < len(op.Followees)
+	was, inMemory := fsm.Followees(nil, key)
+	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
 }
 
 // check returns what looks at each op of a forwarded section, at none while there is room
@@ -236,11 +243,16 @@ func runtimeMetric(name string) uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// tableBytes is the memory of all tables of this node.
+// tableBytes is the memory of all tables of this node, those that are being read from
+// disk too.
 func (n *Node) tableBytes() uint64 {
 	total := uint64(0)
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil {
+		r := g.replica.Load()
+		if r == nil {
+			r = g.opening.Load()
+		}
+		if r != nil {
 			total += r.fsm.Bytes()
 		}
 	}

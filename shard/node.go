@@ -47,6 +47,7 @@ type Config struct {
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
 	Cold        ColdConfig     // zero for rows that stay in memory
+	FeedIdle    time.Duration  // for how long nobody asks for a feed until it leaves memory; 0 for never
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened
@@ -119,13 +120,14 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold
-// and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold,
+// runSpill and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
-	life      string // tells this life of the node from others
+	began     time.Time // of Open
+	life      string    // tells this life of the node from others
 	mux       *Mux
 	calls     *calls
 	meta      *group
@@ -159,7 +161,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runScrub, repairs
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	draining     atomic.Bool
@@ -197,11 +199,14 @@ func Open(cfg Config) (*Node, error) {
 	if err := cfg.Cold.check(); err != nil {
 		return nil, err
 	}
+	if err := CheckFeedIdle(cfg.FeedIdle); err != nil {
+		return nil, fmt.Errorf("feeds that are idle leave memory after: %w", err)
+	}
 	if cfg.MemoryLimit > 0 && cfg.MemoryLimit < MemoryLimitMin {
 		return nil, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", cfg.MemoryLimit, uint64(MemoryLimitMin))
 	}
 	n := &Node{
-		cfg: cfg, life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
+		cfg: cfg, began: time.Now(), life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
 		clusterHash:  clusterHash([16]byte(id)),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
@@ -279,6 +284,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runSweep)
 	n.running.Go(n.runCold)
 	n.running.Go(n.runScrub)
+	n.running.Go(n.runSpill)
 	return nil
 }
 

@@ -58,6 +58,9 @@ func (n *Node) registerGauges() error {
 	if err := n.registerTiers(); err != nil {
 		return err
 	}
+	if err := n.registerSpill(); err != nil {
+		return err
+	}
 	return n.registerCold()
 }
 

@@ -65,14 +65,27 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 	}
 	for i, user := range users {
 		s, key := keyOf(user, len(groups))
-		if fsm := parts[s].fsm; fsm != nil {
-			into.Followees = fsm.Followees(into.Followees, key)
-		} else {
+		if r := parts[s].r; r == nil {
 			into.Followees = append(into.Followees, away[i]...)
+		} else if err := n.appendFeed(groups[s], r, key, opt, into); err != nil {
+			return err
 		}
 		into.Ends = append(into.Ends, len(into.Followees))
 	}
 	return nil
+}
+
+// appendFeed appends the followees of one user whom a replica here answers for.
+func (n *Node) appendFeed(g *counterGroup, r *replica, key uint64, opt *ReadOptions, into *Feeds) (err error) {
+	var inMemory bool
+	if into.Followees, inMemory = r.fsm.(*raftfsm.Feed).Followees(into.Followees, key); inMemory {
+		return nil
+	}
+	feeds, err := n.feedsFromDisk(g, r, []uint64{key}, opt)
+	if err == nil {
+		into.Followees = append(into.Followees, feeds[0]...)
+	}
+	return err
 }
 
 // oneFeed is Feeds for one user, without memory of its own.
@@ -83,7 +96,9 @@ func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, ar
 		return err
 	}
 	if r != nil {
-		into.Followees = r.fsm.(*raftfsm.Feed).Followees(into.Followees, key)
+		if err := n.appendFeed(groups[s], r, key, opt, into); err != nil {
+			return err
+		}
 	} else {
 		feeds, err := n.feedsElsewhere(groups[s], []uint64{key}, opt)
 		if err != nil {
@@ -98,8 +113,9 @@ func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, ar
 // feedPart is one shard's part of a read of feeds.
 type feedPart struct {
 	keys []uint64
-	at   []int         // position of each key in the request
-	fsm  *raftfsm.Feed // that may answer here; nil for none
+	at   []int    // position of each key in the request
+	r    *replica // that answers here from memory; nil for none
+	disk *replica // that answers here and has some of them on disk; nil for none
 }
 
 // split says what each shard is asked for.
@@ -107,7 +123,7 @@ func (f *Feeds) split(users []uint64, shards int) []feedPart {
 	f.parts = slices.Grow(f.parts[:0], shards)[:shards]
 	for s := range f.parts {
 		p := &f.parts[s]
-		p.keys, p.at, p.fsm = p.keys[:0], p.at[:0], nil
+		p.keys, p.at, p.r, p.disk = p.keys[:0], p.at[:0], nil, nil
 	}
 	for i, user := range users {
 		s, key := keyOf(user, shards)
@@ -120,13 +136,13 @@ func (f *Feeds) split(users []uint64, shards int) []feedPart {
 // letGo forgets the replicas that were read, which f may outlive.
 func (f *Feeds) letGo() {
 	for s := range f.parts {
-		f.parts[s].fsm = nil
+		f.parts[s].r, f.parts[s].disk = nil, nil
 	}
 }
 
-// feedShards finds out for each shard whether it may be read here, and reads the
-// others, together, from other nodes: away is what those say, by position in the
-// request.
+// feedShards finds out for each shard whether it may be read from memory here, and reads
+// the others, together, from disk and from other nodes: away is what those say, by
+// position in the request.
 func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOptions, arrived time.Time) (away map[int][]raftfsm.Followee, err error) {
 	elsewhere := false
 	for s := range parts {
@@ -138,11 +154,14 @@ func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOpt
 		if err != nil {
 			return nil, err
 		}
-		if r == nil {
+		switch {
+		case r == nil:
 			elsewhere = true
-			continue
+		case slices.ContainsFunc(p.keys, r.fsm.(*raftfsm.Feed).IsSpilled):
+			p.disk, elsewhere = r, true
+		default:
+			p.r = r
 		}
-		p.fsm = r.fsm.(*raftfsm.Feed)
 	}
 	if !elsewhere {
 		return nil, nil
@@ -150,7 +169,7 @@ func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOpt
 	return n.feedShardsElsewhere(parts, groups, opt)
 }
 
-// feedShardsElsewhere reads the shards that are not read here.
+// feedShardsElsewhere reads the shards that are not read from memory here.
 func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*counterGroup, opt *ReadOptions) (map[int][]raftfsm.Followee, error) {
 	var mu sync.Mutex // of away and failed
 	away := make(map[int][]raftfsm.Followee)
@@ -158,13 +177,13 @@ func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*counterGroup, opt
 	var asked sync.WaitGroup
 	for s := range parts {
 		p := &parts[s]
-		if p.fsm != nil {
+		if p.r != nil {
 			continue
 		}
 		for from := 0; from < len(p.keys); from += feedsInReadMax {
 			to := min(from+feedsInReadMax, len(p.keys))
 			asked.Go(func() { // ends at the deadline
-				feeds, err := n.feedsElsewhere(groups[s], p.keys[from:to], opt)
+				feeds, err := n.feedsBeside(groups[s], p.disk, p.keys[from:to], opt)
 				mu.Lock()
 				defer mu.Unlock()
 				failed = errors.Join(failed, err)
@@ -196,20 +215,6 @@ func (n *Node) feedsElsewhere(g *counterGroup, keys []uint64, opt *ReadOptions) 
 		feeds[i], rows = feed, rows[1+2*len(feed):]
 	}
 	return feeds, nil
-}
-
-// feedRows is feeds as a call carries them.
-func feedRows(fsm *raftfsm.Feed, keys []uint64) []int64 {
-	var rows []int64
-	var feed []raftfsm.Followee
-	for _, key := range keys {
-		feed = fsm.Followees(feed[:0], key)
-		rows = append(rows, int64(len(feed)))
-		for _, f := range feed {
-			rows = append(rows, int64(f.ID), f.Posts)
-		}
-	}
-	return rows
 }
 
 // parseReadRows reads the answer of one read.

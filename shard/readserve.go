@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/countd/countd/raftfsm"
 )
 
 // serveReads answers the reads of another node from the replicas here.
@@ -65,11 +63,7 @@ var errColdRows = errors.New("the read needs cold rows")
 // rows returns what a read asks for. Its errors are get's, and errColdRows.
 func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	if q.of == readFeeds {
-		fsm, ok := r.fsm.(*raftfsm.Feed)
-		if !ok {
-			return nil, fmt.Errorf("%w: a read of feeds in group %d", errBadCall, q.group)
-		}
-		return feedRows(fsm, q.keys), nil
+		return r.feedRows(q, deadline)
 	}
 	if r.table(q.of.table()) == nil {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", errBadCall, q.group)

@@ -72,7 +72,7 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 	if err := r.fsm.Stuck(); err != nil {
 		r.noteDamage(err)
 	}
-	if !r.damaged.Load() || n.alone() || r.group.raft.State() == raft.Leader || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
+	if !r.damaged.Load() || !n.mayRepair(g, r) || time.Now().Before(r.repairAt) || n.repairing.Swap(true) {
 		return
 	}
 	r.repairAt = time.Now().Add(repairAgainAfter)
@@ -93,8 +93,22 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 	})
 }
 
-// repair replaces what a replica holds by what another has.
+// mayRepair reports whether a replica that is damaged may be away for a moment, and can be
+// repaired.
+func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
+	if n.alone() { // its feeds it has in its snapshot and log
+		return g.kind == raftfsm.KindFeed
+	}
+	return r.group.raft.State() != raft.Leader
+}
+
+// repair replaces what a replica holds by what another has. Feeds need none: those on
+// disk are of one life of the replica, and it has all of them in its own snapshot and
+// log.
 func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
+	if g.kind == raftfsm.KindFeed {
+		return n.reopen(g, r)
+	}
 	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)
 	for _, node := range n.readers(g) {
 		if err = n.fetchSnapshot(ctx, g, r.group, node); err == nil {
@@ -186,7 +200,7 @@ func (n *Node) reopen(g *counterGroup, r *replica) error {
 	if n.draining.Load() || g.replica.Load() != r {
 		return nil // the next start finds the snapshot, or there is no replica any more
 	}
-	n.cfg.Logger.Info("a replica has a snapshot of another in place of its damaged rows, and is opened again", "group", g.number)
+	n.cfg.Logger.Info("a replica has a whole snapshot in place of what is damaged, and is opened again", "group", g.number)
 	g.replica.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -26,6 +26,7 @@ type counterGroup struct {
 	forward  *lane[*forwarded, *proposal] // to whichever node leads it
 
 	replica atomic.Pointer[replica] // this node's; nil for none
+	opening atomic.Pointer[replica] // this node's while it is opened
 	// hint is the key of the node that was last said to lead the group, for when
 	// there is no replica here that would know.
 	hint    atomic.Pointer[string]

@@ -232,7 +232,7 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 			t.Fatalf("%s: %d shards were asked", c.name, len(feeds.parts))
 		}
 		for s, p := range feeds.parts {
-			if p.fsm != nil {
+			if p.r != nil || p.disk != nil {
 				t.Errorf("%s: shard %d of %d is held on to", c.name, s, len(feeds.parts))
 			}
 		}

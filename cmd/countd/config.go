@@ -36,6 +36,7 @@ type config struct {
 	Cold        shard.ColdConfig
 	Limits      shard.Limits
 	CursorIdle  time.Duration
+	FeedIdle    time.Duration
 	Join        []string
 	Expect      int
 	Zone        string
@@ -58,7 +59,7 @@ type config struct {
 func newConfig() *config {
 	c := &config{
 		Shards: shardCounts{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: shard.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, Cold: coldDefault(),
+		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: shard.FeedIdleDefault, Cold: coldDefault(),
 		Placement: cluster.PlanSettingsDefault, LogLevel: slog.LevelInfo, sources: map[string]string{},
 	}
 	c.flags = pflag.NewFlagSet("settings", pflag.ContinueOnError)
@@ -82,6 +83,7 @@ func newConfig() *config {
 	c.flags.DurationVar(&c.Cold.SealAfter, "seal-after", c.Cold.SealAfter, "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
 	c.flags.DurationVar(&c.Cold.ScrubEvery, "scrub-every", c.Cold.ScrubEvery, "how often all rows on disk are read to find damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for cold rows that were read, 1MiB or more")
+	c.flags.DurationVar(&c.FeedIdle, "feed-idle", c.FeedIdle, "how long nobody has asked for a user's feed until it leaves memory for disk; 0 for never")
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace carry time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
 	c.flags.DurationVar(&c.Limits.KeyHorizon, "key-horizon", c.Limits.KeyHorizon, "how long an Idempotency-Key is sure to be remembered")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
@@ -140,6 +142,9 @@ func (c *config) validate() error {
 	}
 	if c.CursorIdle < shard.CursorIdleMin || c.CursorIdle > shard.CursorIdleMax {
 		return c.bad("cursor-idle", fmt.Sprintf("%s is not in %s…%s", c.CursorIdle, shard.CursorIdleMin, shard.CursorIdleMax))
+	}
+	if err := shard.CheckFeedIdle(c.FeedIdle); err != nil {
+		return c.bad("feed-idle", err.Error())
 	}
 	if _, err := c.memoryLimit(); err != nil {
 		return err

@@ -66,7 +66,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "gossip-key-file": "/tmp/keys",
 		"replace-after": "5m0s", "log-store": "wal",
-		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s",
+		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s",
 		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
 	}
 	var names, args []string
@@ -151,6 +151,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"no keys", []string{"--keys-max=0"}, nil, "", "keys-max (flag --keys-max): 0 keys are not 1…500000"},
 		{"too many keys", []string{"--keys-max=500001"}, nil, "", "500001 keys are not"},
 		{"no time for cursors", []string{"--cursor-idle=47h"}, nil, "", "cursor-idle (flag --cursor-idle): 47h0m0s is not in 48h0m0s…87600h0m0s"},
+		{"no time for feeds", []string{"--feed-idle=500ms"}, nil, "", "feed-idle (flag --feed-idle): 500ms is neither 0 nor 1s to 876000h0m0s"},
 		{"two boards", []string{"--shards=board=2"}, nil, "", "shards (flag --shards): the board has one shard, always"},
 		{"too many producers", []string{"--producers-max=200001"}, nil, "", "producers-max (flag --producers-max): 200001 producers are not 1…200000"},
 		{"no shards", []string{"--shards=posts=0"}, nil, "", "want 1 to 64 shards"},

@@ -212,6 +212,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Shards:      c.Shards,
 		Limits:      c.Limits,
 		CursorIdle:  c.CursorIdle,
+		FeedIdle:    c.FeedIdle,
 		MemoryLimit: memoryLimit,
 		DiskReserve: c.DiskReserve,
 		Cold:        c.Cold,

@@ -260,7 +260,7 @@ func (s *Store) Drop(number uint32) error {
 	delete(s.mu.groups, number)
 	batch := s.db.NewBatch()
 	defer batch.Close()
-	for _, kind := range []byte{keyBlock, keyGeneration, keyPin} {
+	for _, kind := range []byte{keyBlock, keyGeneration, keyPin, keyRecord} {
 		first := groupKey(kind, number)
 		if err := batch.DeleteRange(first, after(first), nil); err != nil {
 			return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)

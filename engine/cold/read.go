@@ -22,6 +22,12 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 		s.stats.hits.Add(1)
 		return b, nil
 	}
+	return s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
+}
+
+// shared returns what read does, which is called once for all who wait for the same name,
+// in its turn, by the end of ctx.
+func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, error)) ([]byte, error) {
 	if s.waiting.Add(1) > waitingMax {
 		s.waiting.Add(-1)
 		s.stats.refused.Add(1)
@@ -30,7 +36,7 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	defer s.waiting.Add(-1)
 	began := time.Now()
 	for ctx.Err() == nil {
-		flight := s.flights.DoChan(key.flight(), func() (any, error) { return s.readInTurn(ctx, key) })
+		flight := s.flights.DoChan(name, func() (any, error) { return s.inTurn(ctx, read) })
 		select {
 		case r := <-flight:
 			if errors.Is(r.Err, errGivenUp) {
@@ -46,16 +52,16 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	return nil, fmt.Errorf("cannot read cold rows in time: %w", ctx.Err())
 }
 
-// readInTurn waits for a turn until ctx ends, so that what nobody waits for does not
+// inTurn waits for a turn until ctx ends, so that what nobody waits for does not
 // pile up before a disk that hangs.
-func (s *Store) readInTurn(ctx context.Context, key blockKey) ([]byte, error) {
+func (s *Store) inTurn(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	select {
 	case s.readers <- struct{}{}:
 	case <-ctx.Done():
 		return nil, errGivenUp
 	}
 	defer func() { <-s.readers }()
-	return s.readNow(key)
+	return read()
 }
 
 func (k blockKey) flight() string {

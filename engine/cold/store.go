@@ -79,6 +79,7 @@ type Store struct {
 	readers chan struct{}      // a token for each read under way
 	waiting atomic.Int64
 	stats   storeStats
+	sets    atomic.Uint32 // how many Records there were
 
 	mu struct {
 		sync.Mutex
@@ -94,6 +95,7 @@ type storeStats struct {
 	hits, misses, refused, damaged atomic.Uint64
 	readNanos                      atomic.Uint64
 	reads                          latencies
+	records, recordNanos           atomic.Uint64
 }
 
 // Stats is what became of the reads of blocks since the store was opened.
@@ -107,6 +109,9 @@ type Stats struct {
 	Reads      Latencies
 	CacheBytes uint64
 	DiskBytes  uint64 // of the store's files
+
+	RecordReads   uint64  // of Records, for who asks for one
+	RecordSeconds float64 // spent in them
 }
 
 // blockKey names a block: of a group's generation, by its number there.
@@ -125,6 +130,7 @@ func (k blockKey) String() string {
 //	'b' | group (4) | generation (8) | block (4)     a block
 //	'g' | group (4) | generation (8)                 what a generation has: see generation.go
 //	'p' | group (4) | name of a snapshot             the generations that it names (8 each), see pins.go
+//	'r' | group (4) | set (4) | key (8)              a record, see records.go
 const (
 	keyBlock      = 'b'
 	keyGeneration = 'g'
@@ -163,6 +169,9 @@ func Open(cfg Config) (*Store, error) {
 	s.mu.groups = map[uint32]*Group{}
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
 		return nil, fmt.Errorf("cannot open cold rows in %s: %w", cfg.Dir, err)
+	}
+	if err := s.removeRecords(); err != nil {
+		return nil, errors.Join(err, s.db.Close())
 	}
 	s.opened.Store(true)
 	return s, nil
@@ -234,6 +243,7 @@ func (s *Store) Stats() Stats {
 		Hits: s.stats.hits.Load(), Misses: s.stats.misses.Load(), Refused: s.stats.refused.Load(),
 		Damaged: s.stats.damaged.Load(), ReadSeconds: float64(s.stats.readNanos.Load()) / 1e9, Reads: s.stats.reads.load(),
 		CacheBytes: s.cache.WeightedSize(), DiskBytes: disk,
+		RecordReads: s.stats.records.Load(), RecordSeconds: float64(s.stats.recordNanos.Load()) / 1e9,
 	}
 }
 

@@ -93,6 +93,7 @@ type Group struct {
 	SnapshotIndex uint64   `json:"snapshot_index"`
 	Digest        string   `json:"digest"`
 	Rows          uint64   `json:"rows"`
+	ColdRows      uint64   `json:"cold_rows"`
 	Members       []Member `json:"members"`
 }
 

@@ -32,9 +32,10 @@ const (
 //     follower;
 //  2. the feeds of some tell the same by followee, polled one by one as well;
 //  3. that holds for those who follow, unfollow, read an author and reset between the
-//     parts, and through kills of the node while posts arrive.
+//     parts, and through kills of the node while posts arrive;
+//  4. and while feeds leave memory and come back.
 func TestReplayToFollowers(t *testing.T) {
-	r := newFollowRun(t, followGraph(t, *replayAll))
+	r := newFollowRun(t, followGraph(t, *replayAll), "--feed-idle=1s")
 	events := higgsRecords(t, followEvents, *replayAll)
 	by := r.model.authorsOfItems(events)
 	r.loadFeeds()
@@ -49,6 +50,9 @@ func TestReplayToFollowers(t *testing.T) {
 		<-sent
 		r.compare(round)
 		r.move(round)
+		if round%4 == 1 {
+			r.awaitSpill()
+		}
 	}
 	r.compare(followRounds)
 	if r.told == 0 {
@@ -69,9 +73,23 @@ type followRun struct {
 	told    int64 // the largest number that a user was told
 }
 
-func newFollowRun(t *testing.T, edges []edge) *followRun {
+// awaitSpill waits until most feeds are on disk.
+func (r *followRun) awaitSpill() {
+	r.t.Helper()
+	eventually(r.t, "feeds leave memory", func() bool {
+		var rows, spilled uint64
+		for _, g := range r.node.Cluster().Groups {
+			if g.Keyspace == "feed" {
+				rows, spilled = rows+g.Rows, spilled+g.ColdRows
+			}
+		}
+		return spilled > rows*3/4
+	})
+}
+
+func newFollowRun(t *testing.T, edges []edge, settings ...string) *followRun {
 	t.Helper()
-	r := &followRun{t: t, node: proctest.NewNode(t, bin, t.TempDir()), model: newFanOut(edges), rand: rand.New(rand.NewPCG(3, 9))}
+	r := &followRun{t: t, node: proctest.NewNode(t, bin, t.TempDir(), settings...), model: newFanOut(edges), rand: rand.New(rand.NewPCG(3, 9))}
 	r.users = r.model.users()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)

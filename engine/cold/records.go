@@ -1,0 +1,270 @@
+package cold
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Records is what a shard holds outside of memory besides rows: bodies of bytes, each
+// under a key of its own. Its methods may be called from any goroutine.
+//
+// Records are there for as long as their owner is, and for nobody else: what is in them
+// is in the owner's Raft log and snapshots too. So they are written without a sync, and
+// Open removes those of before. Generations are kept over a restart because a snapshot
+// that held all rows would be as large as they are; the records' owner reads each whole
+// into its snapshots, which is what a snapshot sends and a repair needs.
+//
+// A record is in Pebble
+//
+//	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
+//
+// with a CRC of the key in Pebble, the record's version (4) and the body. A set is one
+// Records: no two that a store ever had open share a number. The version is the owner's:
+// whoever reads says which one it must be, so that a body that was replaced is refused
+// as one that was damaged is.
+type Records struct {
+	store *Store
+	group uint32
+	set   uint32
+	wrote atomic.Bool // there may be some
+}
+
+// Record is a body under a key. Version tells it from all others that were under the key.
+type Record struct {
+	Key     uint64
+	Version uint32
+	Body    []byte
+}
+
+const keyRecord = 'r'
+
+// Records returns a set of records of a group, which is empty. The owner ends it with
+// Remove, or by closing the store.
+func (s *Store) Records(group uint32) *Records {
+	return &Records{store: s, group: group, set: s.sets.Add(1)}
+}
+
+// removeRecords removes what records a process of before has left, if any.
+func (s *Store) removeRecords() error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyRecord}, UpperBound: []byte{keyRecord + 1}})
+	if err != nil {
+		return fmt.Errorf("cannot look for records of before: %w", err)
+	}
+	none := !it.First() && it.Error() == nil
+	if err := it.Close(); none || err != nil && !pebble.IsCorruptionError(err) {
+		return err
+	}
+	if err := s.db.DeleteRange([]byte{keyRecord}, []byte{keyRecord + 1}, pebble.NoSync); err != nil {
+		return fmt.Errorf("cannot remove the records of before: %w", err)
+	}
+	return nil
+}
+
+func (r *Records) prefix() []byte {
+	return binary.BigEndian.AppendUint32(groupKey(keyRecord, r.group), r.set)
+}
+
+func (r *Records) name(key uint64) []byte { return binary.BigEndian.AppendUint64(r.prefix(), key) }
+
+func recordCRC(name []byte, version uint32, body []byte) uint32 {
+	var v [4]byte
+	binary.LittleEndian.PutUint32(v[:], version)
+	return crc32.Update(crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, v[:]), castagnoli, body)
+}
+
+// openRecord returns the body of a value, verified, in the value's memory.
+func openRecord(name []byte, version uint32, value []byte) ([]byte, error) {
+	if len(value) < entryCRCBytes {
+		return nil, fmt.Errorf("%w: a record of %d bytes", ErrDamaged, len(value))
+	}
+	body := value[entryCRCBytes:]
+	if recordCRC(name, version, body) != binary.LittleEndian.Uint32(value) {
+		return nil, fmt.Errorf("%w: a record fails its checksum", ErrDamaged)
+	}
+	return body, nil
+}
+
+// Write puts records in place of those under their keys, all or, on an error, none. It
+// keeps nothing of them. ErrFull says that the disk has no room now.
+func (r *Records) Write(records []Record) error {
+	done, err := r.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !r.store.hasRoom() {
+		return ErrFull
+	}
+	r.wrote.Store(true)
+	batch := r.store.db.NewBatch()
+	defer batch.Close()
+	var value []byte
+	for i := range records {
+		name := r.name(records[i].Key)
+		value = binary.LittleEndian.AppendUint32(value[:0], recordCRC(name, records[i].Version, records[i].Body))
+		if err := batch.Set(name, append(value, records[i].Body...), nil); err != nil {
+			return fmt.Errorf("cannot write records: %w", err)
+		}
+	}
+	if err := batch.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("cannot write records: %w", err)
+	}
+	return nil
+}
+
+// Delete removes the records of keys. A Capture of before still has them.
+func (r *Records) Delete(keys []uint64) error {
+	return r.change(func(batch *pebble.Batch) error {
+		for _, key := range keys {
+			if err := batch.Delete(r.name(key), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Remove removes all records. A Capture of before still has them.
+func (r *Records) Remove() error {
+	if !r.wrote.Load() {
+		return nil
+	}
+	return r.change(func(batch *pebble.Batch) error {
+		return batch.DeleteRange(r.prefix(), after(r.prefix()), nil)
+	})
+}
+
+func (r *Records) change(fill func(*pebble.Batch) error) error {
+	done, err := r.store.use()
+	if err != nil {
+		return err
+	}
+	defer done()
+	batch := r.store.db.NewBatch()
+	defer batch.Close()
+	if err = fill(batch); err == nil {
+		err = batch.Commit(pebble.NoSync)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove records: %w", err)
+	}
+	return nil
+}
+
+// Read returns the body of a key and version, verified, by the end of ctx: one read for
+// all who wait for it. It is not to be changed. An error that is ErrDamaged says that
+// there is no such record, or not what was written.
+func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte, error) {
+	flight := "r." + strconv.FormatUint(uint64(r.set), 36) + "." + strconv.FormatUint(key, 36) + "." + strconv.FormatUint(uint64(version), 36)
+	return r.store.shared(ctx, flight, func() ([]byte, error) { return r.ReadNow(key, version) })
+}
+
+// ReadNow is Read without turn and end, for who holds others up.
+func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
+	s := r.store
+	done, err := s.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	began := time.Now()
+	name := r.name(key)
+	value, closer, err := s.db.Get(name)
+	s.stats.records.Add(1)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, fmt.Errorf("%w: record %d of group %d is missing", ErrDamaged, key, r.group)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: record %d of group %d: %w", ErrDamaged, key, r.group, err)
+	}
+	b := append(make([]byte, 0, len(value)), value...)
+	if err := closer.Close(); err != nil {
+		return nil, err
+	}
+	s.stats.recordNanos.Add(uint64(time.Since(began)))
+	if b, err = openRecord(name, version, b); err != nil {
+		return nil, fmt.Errorf("record %d of group %d: %w", key, r.group, err)
+	}
+	return b, nil
+}
+
+// Capture returns the records as they are now, whatever becomes of them. The caller
+// closes it.
+func (r *Records) Capture() *RecordsView {
+	v := &RecordsView{records: r}
+	if done, err := r.store.use(); err == nil {
+		v.mu.at = r.store.db.NewSnapshot()
+		done()
+	}
+	return v
+}
+
+// RecordsView is records as they were at one moment.
+type RecordsView struct {
+	records *Records
+
+	mu struct {
+		sync.Mutex // Release may come beside a read that goes on
+		at         *pebble.Snapshot
+		it         *pebble.Iterator
+	}
+}
+
+// Get appends the body of a key and version, verified, to dst. It is made for keys that
+// rise, and its errors are those of Read.
+func (v *RecordsView) Get(dst []byte, key uint64, version uint32) ([]byte, error) {
+	done, err := v.records.store.use()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mu.at == nil {
+		return nil, ErrClosed
+	}
+	if v.mu.it == nil {
+		prefix := v.records.prefix()
+		if v.mu.it, err = v.mu.at.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)}); err != nil {
+			return nil, fmt.Errorf("%w: records of group %d: %w", ErrDamaged, v.records.group, err)
+		}
+	}
+	name := v.records.name(key)
+	if !v.mu.it.SeekGE(name) || string(v.mu.it.Key()) != string(name) {
+		return nil, errors.Join(fmt.Errorf("%w: record %d of group %d is missing", ErrDamaged, key, v.records.group), v.mu.it.Error())
+	}
+	value, err := v.mu.it.ValueAndErr()
+	if err != nil {
+		return nil, fmt.Errorf("%w: record %d of group %d: %w", ErrDamaged, key, v.records.group, err)
+	}
+	body, err := openRecord(name, version, value)
+	if err != nil {
+		return nil, fmt.Errorf("record %d of group %d: %w", key, v.records.group, err)
+	}
+	return append(dst, body...), nil
+}
+
+// Close lets go of the records. Closing again does nothing.
+func (v *RecordsView) Close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var errs []error
+	if v.mu.it != nil {
+		errs = append(errs, v.mu.it.Close())
+		v.mu.it = nil
+	}
+	if v.mu.at != nil {
+		errs = append(errs, v.mu.at.Close())
+		v.mu.at = nil
+	}
+	return errors.Join(errs...)
+}

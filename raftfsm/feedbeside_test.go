@@ -1,0 +1,133 @@
+package raftfsm
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// While feeds are read, written and moved:
+//  1. who reads has one of the feeds that the user was given, whole,
+//  2. what was given last is there at the end,
+//  3. a snapshot has what was there when it was taken, whenever that was.
+func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
+	const users, rounds = 400, 60
+	r := newSpillReplica(t)
+	defer r.close()
+	fillFeeds(t, r, users, 3)
+	feedOf := func(round int) (feed []Followee) {
+		for i := range uint64(3 + round%50) {
+			feed = append(feed, Followee{i * 7, int64(round)})
+		}
+		return feed
+	}
+	stop := make(chan struct{})
+	var beside sync.WaitGroup
+	forever := func(do func(*rand.Rand)) {
+		rnd := rand.New(rand.NewPCG(3, uint64(rand.Uint32())))
+		beside.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					do(rnd)
+				}
+			}
+		})
+	}
+	forever(func(*rand.Rand) { r.spill(0) })
+	for range 2 {
+		forever(func(rnd *rand.Rand) {
+			key := rnd.Uint64N(users)
+			feed, err := r.fsm.Fetch(t.Context(), nil, key)
+			if err != nil || len(feed) > 0 && feed[0].ID == 0 && !slices.Equal(feed, feedOf(int(feed[0].Posts))) {
+				t.Errorf("user %d follows %v, %v", key, feed, err)
+			}
+		})
+	}
+	forever(func(*rand.Rand) {
+		snapshot := r.fsm.held.Load().capture()
+		defer snapshot.release()
+		if err := snapshot.write(&streamWriter{w: bufio.NewWriter(io.Discard)}); err != nil {
+			t.Error(err)
+		}
+	})
+	index := r.fsm.Applied()
+	for round := range rounds {
+		var ops []FeedOp
+		for key := uint64(round % 3); key < users; key += 3 {
+			ops = append(ops, FeedOp{Kind: FeedReset, User: key, Followees: feedOf(round)})
+		}
+		index++
+		if answer, ok := r.fsm.Apply(feedEntry(index, ops...)).(*Result); !ok {
+			t.Errorf("%v: %v", answer, r.fsm.Stuck())
+			break
+		}
+		if round%10 == 0 {
+			state := r.fsm.State()
+			other := NewFeed()
+			r.must(restore(other, persisted(t, r.fsm)))
+			if got := other.State(); got.Digest != state.Digest {
+				t.Errorf("a snapshot has digest %x, want %x", got.Digest, state.Digest)
+			}
+		}
+	}
+	close(stop)
+	beside.Wait()
+	want := map[uint64][]Followee{}
+	for key := range uint64(users) {
+		for round := rounds - 1; ; round-- {
+			if uint64(round%3) == key%3 {
+				want[key] = feedOf(round)
+				break
+			}
+		}
+	}
+	r.check(want)
+}
+
+// While feeds are moved, all of them are taken away and given back as they were, and none
+// is lost.
+func TestFeedsMoveBesideClear(t *testing.T) {
+	const users, rounds = 300, 300
+	r := newSpillReplica(t)
+	defer r.close()
+	want := fillFeeds(t, r, users, 3)
+	ops := []FeedOp{{Kind: FeedClear}}
+	for key, feed := range want {
+		ops = append(ops, FeedOp{Kind: FeedReset, User: key, Followees: feed})
+	}
+	stop := make(chan struct{})
+	var beside sync.WaitGroup
+	beside.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.spill(0)
+			}
+		}
+	})
+	index := r.fsm.Applied()
+	for range rounds {
+		index++
+		if answer, ok := r.fsm.Apply(feedEntry(index, ops...)).(*Result); !ok {
+			t.Errorf("%v: %v", answer, r.fsm.Stuck())
+			break
+		}
+		key := uint64(rand.IntN(users))
+		if got, err := r.fsm.Fetch(context.Background(), nil, key); err != nil || !slices.Equal(got, want[key]) {
+			t.Errorf("user %d follows %v, %v", key, got, err)
+			break
+		}
+	}
+	close(stop)
+	beside.Wait()
+	r.check(want)
+}

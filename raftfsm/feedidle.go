@@ -1,0 +1,243 @@
+package raftfsm
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/bits"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+// This file moves feeds out of memory, those of users of whom nobody has asked for long.
+// Which those are is this replica's own affair: its reads are not in the log.
+
+// spillBytes is what is written together: a few thousand feeds, and so much that Pebble
+// makes a file of it at once.
+const spillBytes = 1 << 20
+
+// Tick sets the time, in seconds or whatever the owner counts. Feeds that a snapshot has
+// were asked for when it was restored.
+func (f *Feed) Tick(now uint32) { f.clock.Store(now) }
+
+// Moved returns how many feeds have left memory and come back since the process began.
+func (f *Feed) Moved() (spilled, returned uint64) {
+	return f.counts.spilled.Load(), f.counts.returned.Load()
+}
+
+// FeedAges is the bytes of feeds in memory by how long nobody has asked for them: at n
+// those of less than 2^n ticks, and not of less than 2^(n-1).
+type FeedAges [33]int64
+
+// Ages adds those of this shard.
+func (f *Feed) Ages(to *FeedAges) {
+	held := f.held.Load()
+	held.pages.each(0, func(page *feedPage) bool {
+		for i := range page.users() {
+			if body := page.body(i); !isSpilled(body) {
+				to[bits.Len32(held.idleFor(page, i))] += int64(len(body))
+			}
+		}
+		return true
+	})
+}
+
+// Bytes is all of them.
+func (a *FeedAges) Bytes() (total int64) {
+	for _, bytes := range a {
+		total += bytes
+	}
+	return total
+}
+
+// Oldest returns an age such that feeds of it and older ones have so many bytes, or the
+// least age of feeds if there are not so many.
+func (a *FeedAges) Oldest(bytes int64) (idle uint32) {
+	for n := len(a) - 1; n > 0; n-- {
+		if bytes -= a[n]; bytes <= 0 {
+			return 1 << (n - 1)
+		}
+	}
+	return 0
+}
+
+// idleFor returns for how many ticks nobody has asked for user i of a page.
+func (f *feed) idleFor(page *feedPage, i int) uint32 {
+	now, at := f.pages.clock.Load(), page.touched[i].Load()
+	return now - min(now, at)
+}
+
+// Spill moves the feeds out of memory of which nobody has asked for so many ticks, until
+// it has looked at all or moved about bytesMax of them, or proceed says no. The next call
+// goes on from there. It returns how many users' it moved. On an error, which is
+// cold.ErrFull while the disk has no room, what it was about to move stays in memory.
+func (f *Feed) Spill(idle uint32, bytesMax int64, proceed func() bool) (users int, err error) {
+	held := f.held.Load()
+	if held.out == nil {
+		return 0, nil
+	}
+	held.out.turn.Lock()
+	defer held.out.turn.Unlock()
+	s := spilling{feed: held, idle: idle, left: bytesMax, proceed: proceed}
+	start := held.out.turn.from
+	if err = s.from(start, math.MaxUint64); err == nil && !s.ended && start > 0 {
+		err = s.from(0, start-1)
+	}
+	if !s.ended {
+		held.pages.mu.Lock()
+		held.pages.halve()
+		held.pages.mu.Unlock()
+	}
+	return s.users, err
+}
+
+// spillLoaded moves feeds that were loaded out of memory if that is short. A disk without
+// room has them stay.
+func (f *feed) spillLoaded() error {
+	if f.out == nil || !f.of.place.short() {
+		return nil
+	}
+	f.out.turn.Lock()
+	defer f.out.turn.Unlock()
+	s := spilling{feed: f, left: math.MaxInt64, proceed: func() bool { return true }}
+	if err := s.from(f.loading.from, math.MaxUint64); err != nil && !errors.Is(err, cold.ErrFull) {
+		return err
+	}
+	f.loading.from = f.loading.reader.hash
+	return nil
+}
+
+// spilling is one round of moving feeds out of memory.
+type spilling struct {
+	*feed
+	idle    uint32
+	left    int64 // bytes that may still go
+	proceed func() bool
+
+	records []cold.Record // to be written
+	bytes   int           // of them
+	users   int           // moved
+	ended   bool          // before it had looked at all
+}
+
+// from looks at the users whose hashes are first … last.
+func (s *spilling) from(first, last uint64) (err error) {
+	s.pages.each(first, func(page *feedPage) bool {
+		for i := range page.users() {
+			hash := feedHash(page.key(i))
+			if hash > last {
+				break
+			}
+			if body := page.body(i); hash >= first && !isSpilled(body) && int64(s.bytes) < s.left && s.idleFor(page, i) >= s.idle {
+				s.records = append(s.records, cold.Record{Key: hash, Body: body})
+				s.bytes += len(body)
+			}
+		}
+		if int64(s.bytes) >= min(spillBytes, s.left) {
+			err = s.write()
+		}
+		if s.ended = err != nil || s.left <= 0 || !s.proceed(); s.ended {
+			return false
+		}
+		return page.users() == 0 || feedHash(page.key(page.users()-1)) < last
+	})
+	if err == nil {
+		err = s.write()
+	}
+	if !s.ended {
+		s.out.turn.from = 0
+	}
+	return err
+}
+
+// write writes what was collected, and puts marks in its place.
+func (s *spilling) write() error {
+	records := s.records
+	s.records, s.bytes = nil, 0
+	if err := s.removeGone(); err != nil {
+		return err
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	s.out.turn.version++
+	for i := range records {
+		records[i].Version = s.out.turn.version
+	}
+	s.pages.mu.Lock()
+	cleared := s.out.cleared
+	s.pages.mu.Unlock()
+	if err := s.out.records.Write(records); err != nil {
+		return err
+	}
+	if s.out.closed.Load() { // perhaps before they were written
+		s.out.forget()
+		return nil
+	}
+	for rest := records; len(rest) > 0; {
+		rest = s.mark(rest, cleared)
+	}
+	s.out.turn.from = records[len(records)-1].Key + 1
+	return nil
+}
+
+// mark puts marks in place of the first of the feeds that were written: those of one page,
+// as far as they are what they were. It returns the others.
+func (s *spilling) mark(written []cold.Record, cleared uint64) (rest []cold.Record) {
+	s.pages.mu.Lock()
+	defer s.pages.mu.Unlock()
+	if s.out.cleared != cleared {
+		return nil // all records have gone
+	}
+	page := s.pages.page(written[0].Key)
+	mark := appendSpilled(nil, written[0].Version)
+	b := newPageBuilder(page.users())
+	marked := 0
+	rest = written
+	for i := range page.users() {
+		hash := feedHash(page.key(i))
+		rest = s.skipLocked(rest, func(r *cold.Record) bool { return r.Key < hash })
+		if len(rest) == 0 || rest[0].Key != hash || !bytes.Equal(rest[0].Body, page.body(i)) {
+			b.addUser(page, i)
+			continue
+		}
+		b.add(page.key(i), mark, page.touched[i].Load())
+		s.out.bytes.Add(int64(len(rest[0].Body)))
+		s.left -= int64(len(rest[0].Body))
+		marked++
+		rest = rest[1:]
+	}
+	rest = s.skipLocked(rest, func(r *cold.Record) bool { return s.pages.page(r.Key) == page })
+	if marked > 0 {
+		next := b.page(page.bits)
+		s.pages.bytes.Add(next.bytes() - page.bytes())
+		s.pages.put(written[0].Key, next)
+		s.pages.merge(written[0].Key)
+	}
+	s.users += marked
+	s.out.users.Add(int64(marked))
+	s.of.counts.spilled.Add(uint64(marked))
+	return rest
+}
+
+// skipLocked passes over the first records as long as they are of feeds that have changed.
+func (s *spilling) skipLocked(records []cold.Record, changed func(*cold.Record) bool) []cold.Record {
+	for len(records) > 0 && changed(&records[0]) {
+		s.out.gone = append(s.out.gone, records[0].Key)
+		records = records[1:]
+	}
+	return records
+}
+
+// removeGone removes the records that nobody needs: of users who have no mark, and get
+// none before this is done, as the turn is held.
+func (s *spilling) removeGone() error {
+	s.pages.mu.Lock()
+	gone := s.out.gone
+	s.out.gone = nil
+	s.pages.mu.Unlock()
+	if len(gone) == 0 {
+		return nil
+	}
+	return s.out.records.Delete(gone)
+}

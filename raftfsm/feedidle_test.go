@@ -1,0 +1,96 @@
+package raftfsm
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+// Those leave memory for whom nobody has asked for so long, and nobody else; the others
+// do when they are idle too, and what is left of them in memory is little.
+func TestIdleFeedsLeaveMemory(t *testing.T) {
+	r := newSpillReplica(t)
+	defer r.close()
+	const users = 3000
+	want := fillFeeds(t, r, users, 90)
+	for range 5 {
+		r.tick()
+	}
+	for key := range uint64(users / 10) { // asked for, and written
+		if _, inMemory := r.fsm.Followees(nil, key); !inMemory {
+			t.Fatalf("user %d is not in memory", key)
+		}
+	}
+	want[users] = randomFeed(rand.New(rand.NewPCG(1, 1)), 5)
+	r.fsm.Apply(feedEntry(r.fsm.Applied()+1, FeedOp{Kind: FeedReset, User: users, Followees: want[users]}))
+	if moved := r.spill(6); moved != 0 {
+		t.Errorf("%d users who were idle for 5 ticks left memory after 6", moved)
+	}
+	var ages FeedAges
+	r.fsm.Ages(&ages)
+	if ages[0] == 0 || ages[3] < 7*ages[0] || ages.Oldest(1) != 4 || ages.Oldest(ages.Bytes()) != 0 {
+		t.Errorf("feeds by age: %v", ages)
+	}
+	if moved := r.spill(5); moved != users-users/10 {
+		t.Errorf("%d users left memory", moved)
+	}
+	for key := range uint64(users) {
+		if spilled := key >= users/10; r.fsm.IsSpilled(key) != spilled {
+			t.Errorf("user %d is on disk: %v", key, !spilled)
+		}
+	}
+	r.tick()
+	r.spill(1)
+	if s := r.fsm.State(); s.ColdRows != users+1 || s.ColdBytes < users*200 || s.Bytes > 24*users {
+		t.Errorf("%+v of %d users", s, users+1)
+	}
+	r.check(want)
+	if spilled, returned := r.fsm.Moved(); spilled != users+1 || returned != users+1 {
+		t.Errorf("%d feeds left memory, %d came back", spilled, returned)
+	}
+	var gone int
+	if r.tick(); r.spill(100) == 0 { // nothing but to remove what came back
+		gone = len(r.fsm.held.Load().out.gone)
+	}
+	if v := r.fsm.held.Load().out.records.Capture(); gone != 0 {
+		t.Errorf("records of %d users are still to go", gone)
+	} else if _, err := v.Get(nil, feedHash(7), 1); !errors.Is(err, cold.ErrDamaged) {
+		t.Errorf("the record of a feed that came back: %v", err)
+	} else {
+		r.must(v.Close())
+	}
+}
+
+// What leaves memory a part at a time is others each time, though the first have come
+// back.
+func TestSpillGoesOn(t *testing.T) {
+	r := newSpillReplica(t)
+	defer r.close()
+	const users, each = 1000, 50
+	fillFeeds(t, r, users, each)
+	bytes := r.fsm.State().Bytes
+	moved := map[uint64]bool{}
+	for range 3 {
+		n, err := r.fsm.Spill(0, int64(bytes/4), func() bool { return true })
+		r.must(err)
+		if n < users/5 || n > users/3 {
+			t.Errorf("%d users of %d left memory at a time", n, users)
+		}
+		for key := range uint64(users) {
+			if r.fsm.IsSpilled(key) {
+				moved[key] = true
+				r.must(r.fsm.Warm(context.Background(), key))
+			}
+		}
+	}
+	if len(moved) < users*3/5 {
+		t.Errorf("%d users of %d left memory", len(moved), users)
+	}
+	if n, err := r.fsm.Spill(0, math.MaxInt64, func() bool { return false }); n > users/5 || err != nil {
+		t.Errorf("%d users left memory though nobody might: %v", n, err)
+	}
+}

@@ -1,0 +1,176 @@
+package raftfsm
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Replicas of which each has other feeds in memory answer, digest and restore as one that
+// has all of them there and as a plain map does, whatever is written, read, moved and
+// restored, and at whatever moment a process is killed.
+func TestFeedsEqualWhereverTheyAre(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		plain := NewFeed()
+		replicas := []*spillReplica{newSpillReplica(t), newSpillReplica(t)}
+		defer func() {
+			for _, r := range replicas {
+				r.close()
+			}
+		}()
+		want := map[uint64][]Followee{}
+		index := uint64(0)
+		users := rapid.Uint64Range(0, 40)
+		which := rapid.SampledFrom(replicas)
+		followees := rapid.Custom(func(t *rapid.T) (list []Followee) {
+			ids := rapid.SliceOfNDistinct(rapid.Uint64Range(0, 20), 0, 6, rapid.ID[uint64]).Draw(t, "ids")
+			slices.Sort(ids)
+			for _, id := range ids {
+				list = append(list, Followee{id, rapid.Int64Range(-2, 300).Draw(t, "posts")})
+			}
+			return list
+		})
+		write := func(ops ...FeedOp) {
+			index++
+			r := plain.Apply(feedEntry(index, ops...)).(*Result)
+			for _, replica := range replicas {
+				got, ok := replica.fsm.Apply(feedEntry(index, ops...)).(*Result)
+				if !ok || !slices.Equal(got.Rows, r.Rows) || len(got.Overflows) != len(r.Overflows) {
+					t.Fatalf("answered %+v, want %+v", got, r)
+				}
+			}
+			for i := range ops {
+				if ops[i].Kind == FeedClear {
+					clear(want)
+					continue
+				}
+				now := modelFeed(&ops[i], want[ops[i].User])
+				if want[ops[i].User] = now; len(now) == 0 {
+					delete(want, ops[i].User)
+				}
+				if r.Rows[i] != int64(len(now)) {
+					t.Fatalf("user %d is said to follow %d, want %d", ops[i].User, r.Rows[i], len(now))
+				}
+			}
+		}
+		draw := func(t *rapid.T) FeedOp {
+			kind := rapid.SampledFrom([]FeedOpKind{FeedReset, FeedFollow, FeedUnfollow, FeedRead}).Draw(t, "kind")
+			return FeedOp{Kind: kind, User: users.Draw(t, "user"), Followees: followees.Draw(t, "followees")}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				ops := make([]FeedOp, rapid.IntRange(1, 6).Draw(t, "ops"))
+				for i := range ops {
+					ops[i] = draw(t)
+				}
+				write(ops...)
+			},
+			"clear": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					write(draw(t), FeedOp{Kind: FeedClear}, draw(t))
+				}
+			},
+			"poll": func(t *rapid.T) {
+				r, key := which.Draw(t, "replica"), users.Draw(t, "user")
+				got, inMemory := r.fsm.Followees(nil, key)
+				if inMemory == r.fsm.IsSpilled(key) {
+					t.Fatalf("user %d is in memory: %v", key, inMemory)
+				}
+				if !inMemory {
+					var err error
+					got, err = r.fsm.Fetch(t.Context(), nil, key)
+					r.must(err)
+					if !r.tight.Load() && r.fsm.IsSpilled(key) {
+						t.Fatalf("user %d has not come back", key)
+					}
+				}
+				if !slices.Equal(got, want[key]) {
+					t.Fatalf("user %d follows %v, want %v", key, got, want[key])
+				}
+			},
+			"tick":  func(t *rapid.T) { which.Draw(t, "replica").tick() },
+			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
+			"spill": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				_, err := r.fsm.Spill(rapid.Uint32Range(0, 2).Draw(t, "idle"), rapid.SampledFrom([]int64{0, 20, math.MaxInt64}).Draw(t, "bytes"), func() bool { return true })
+				r.must(err)
+			},
+			"restore": func(t *rapid.T) { // of another replica's snapshot, in a running process
+				r := which.Draw(t, "replica")
+				r.must(restore(r.fsm, persisted(t, which.Draw(t, "from").fsm)))
+			},
+			"restart": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				snapshot := persisted(t, r.fsm)
+				r.kill(snapshot, rapid.Uint64().Draw(t, "seed"))
+				if s := r.fsm.State(); r.tight.Load() && s.Rows > 0 && s.ColdRows != s.Rows {
+					t.Fatalf("%d users of %d are in memory, which is short", s.Rows-s.ColdRows, s.Rows)
+				}
+			},
+			"snapshot": func(t *rapid.T) { // that is written later
+				r := which.Draw(t, "replica")
+				snapshot, err := r.fsm.Snapshot()
+				r.must(err)
+				defer snapshot.Release()
+				at, state := maps.Clone(want), r.fsm.State()
+				write(draw(t), draw(t))
+				r.spill(0)
+				for key := range want {
+					_, err := r.fsm.Fetch(t.Context(), nil, key)
+					r.must(err)
+				}
+				write(draw(t))
+				r.spill(0)
+				var s sink
+				r.must(snapshot.Persist(&s))
+				other := NewFeed()
+				r.must(restore(other, s.Bytes()))
+				for key := range users.Draw(t, "up to") + 1 {
+					if got, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) {
+						t.Fatalf("in the snapshot user %d follows %v, want %v", key, got, at[key])
+					}
+				}
+				if got := other.State(); got.Digest != state.Digest || got.Rows != state.Rows || got.Index != state.Index {
+					t.Fatalf("the snapshot has %+v, want %+v", got, state)
+				}
+			},
+			"": func(t *rapid.T) {
+				for _, r := range replicas {
+					if got, state := r.fsm.State(), plain.State(); got.Digest != state.Digest || got.Rows != state.Rows || got.Index != state.Index {
+						t.Fatalf("%+v, want %+v", got, state)
+					}
+					checkSpilled(t, r.fsm)
+				}
+			},
+		})
+		for _, r := range replicas {
+			r.check(want)
+		}
+	})
+}
+
+// modelFeed is what an op makes of a feed, by a map.
+func modelFeed(op *FeedOp, was []Followee) (now []Followee) {
+	posts := map[uint64]int64{}
+	for _, f := range was {
+		if op.Kind != FeedReset {
+			posts[f.ID] = f.Posts
+		}
+	}
+	for _, f := range op.Followees {
+		_, follows := posts[f.ID]
+		switch {
+		case op.Kind == FeedUnfollow:
+			delete(posts, f.ID)
+		case op.Kind == FeedReset, op.Kind == FeedFollow && !follows, op.Kind == FeedRead && follows:
+			posts[f.ID] = f.Posts
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(posts)) {
+		now = append(now, Followee{id, posts[id]})
+	}
+	return now
+}

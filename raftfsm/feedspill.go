@@ -1,0 +1,273 @@
+package raftfsm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+// This file reads feeds that are not in memory, and brings them back. In place of such
+// a feed its page has a mark, 5 bytes little-endian, which no followees look like:
+//
+//	0 (1) | version (4)
+//
+// and the record of the user's hash and that version in cold.Records has the followees
+// in their form in memory. A record never changes. A feed that is written is brought
+// back first, so that what the write makes of it, its digest and what it answers are as
+// if it had been in memory all the time; it is not on disk any more from then on, and its
+// record is removed some time later.
+//
+//   - A mark is in a page only once its record was written, and a record is removed only
+//     once its mark is in no page. So who finds no record for a mark that it still finds in
+//     the page has lost it.
+//   - A snapshot has the records with the pages, at one moment, and reads all of them. It
+//     names nothing that is on this disk, so records are of one life of the process, and
+//     a replica whose records are damaged has all of them in its snapshot and log.
+//   - Records without a mark, as writes leave them that went on meanwhile, are overwritten
+//     or removed with all others.
+
+// FeedPlace says where feeds of idle users may be. The zero FeedPlace has them stay in
+// memory.
+type FeedPlace struct {
+	Store *cold.Store
+	Group uint32 // whose feeds they are
+	// Tight reports whether memory is short: then what a snapshot has does not stay in
+	// memory, nor do feeds that are read come back.
+	Tight func() bool
+}
+
+// feedCounts is how many feeds have left memory and come back since the process began.
+type feedCounts struct{ spilled, returned atomic.Uint64 }
+
+// spilled is the feeds that are not in memory.
+type spilled struct {
+	records *cold.Records
+	closed  atomic.Bool // by dispose: no record is written any more
+
+	users, bytes atomic.Int64 // those with a mark, and their bodies
+	gone         []uint64     // hashes that may have a record that nobody needs; under feedPages.mu
+	cleared      uint64       // how often all records were removed; likewise
+
+	turn struct {
+		sync.Mutex        // held by who moves feeds out; before feedPages.mu
+		from       uint64 // hash that it goes on from
+		version    uint32 // of the last records
+	}
+}
+
+func newSpilled(of *Feed) *spilled {
+	if of.place.Store == nil {
+		return nil
+	}
+	return &spilled{records: of.place.Store.Records(of.place.Group)}
+}
+
+func appendSpilled(dst []byte, version uint32) []byte {
+	return binary.LittleEndian.AppendUint32(append(dst, 0), version)
+}
+
+// isSpilled tells a mark from followees, which begin with a number that is not 0.
+func isSpilled(body []byte) bool { return body[0] == 0 }
+
+func spilledVersion(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark[1:]) }
+
+// padded returns followees that were read with the room behind them that a reader of
+// bits needs, in the same memory if it is large enough.
+func padded(body []byte) []byte {
+	n := len(body)
+	return append(body, make([]byte, ricePadding)...)[:n]
+}
+
+// errFeedMoved is of a record that nobody needs any more.
+var errFeedMoved = errors.New("the feed has moved")
+
+// IsSpilled reports whether the followees of the user of a key are to be read from disk.
+func (f *Feed) IsSpilled(key uint64) bool {
+	body := f.held.Load().pages.peek(key)
+	return body != nil && isSpilled(body)
+}
+
+// Fetch is Followees for a user whose followees may be on disk. It waits for the disk
+// until ctx ends. Unless memory is short they are in memory then. An error that is
+// cold.ErrDamaged says that they cannot be read.
+func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) ([]Followee, error) {
+	return f.fetch(ctx, dst, key, !f.place.short())
+}
+
+// Warm is Fetch for who is about to write to the user: they are in memory then.
+func (f *Feed) Warm(ctx context.Context, key uint64) error {
+	_, err := f.fetch(ctx, nil, key, true)
+	return err
+}
+
+func (p *FeedPlace) short() bool { return p.Tight != nil && p.Tight() }
+
+func (f *Feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool) ([]Followee, error) {
+	for {
+		held := f.held.Load()
+		followees, err := held.fetch(ctx, dst, key, keep)
+		// What a snapshot has replaced meanwhile has let go of its records.
+		if err == nil || ctx.Err() != nil || f.held.Load() == held {
+			return followees, err
+		}
+	}
+}
+
+func (f *feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool) ([]Followee, error) {
+	for {
+		mark := f.pages.get(key)
+		if mark == nil {
+			return dst, nil
+		}
+		if !isSpilled(mark) {
+			return decodeFollowees(dst, mark), nil
+		}
+		body, err := f.out.records.Read(ctx, feedHash(key), spilledVersion(mark))
+		if err = f.ofMark(key, mark, err); errors.Is(err, errFeedMoved) && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return dst, fmt.Errorf("cannot read the feed of user %d: %w", key, err)
+		}
+		if keep {
+			f.pages.mu.Lock()
+			f.returnLocked(key, mark, body)
+			f.pages.mu.Unlock()
+		}
+		return decodeFollowees(dst, padded(slices.Clip(body))), nil
+	}
+}
+
+// ofMark returns the error of reading the record of a mark, and errFeedMoved if the mark
+// is not there any more.
+func (f *feed) ofMark(key uint64, mark []byte, err error) error {
+	if err != nil && string(f.pages.peek(key)) != string(mark) {
+		return errFeedMoved
+	}
+	return err
+}
+
+// returnLocked puts followees that were read in place of their mark, if that is there;
+// nil are of one that is not.
+func (f *feed) returnLocked(key uint64, mark, body []byte) {
+	if body == nil || string(f.pages.peek(key)) != string(mark) {
+		return
+	}
+	f.pages.set(key, body)
+	f.out.gone = append(f.out.gone, feedHash(key))
+	f.out.users.Add(-1)
+	f.out.bytes.Add(-int64(len(body)))
+	f.of.counts.returned.Add(1)
+}
+
+// markedFeed is one that an op needs in memory.
+type markedFeed struct {
+	key        uint64
+	mark, body []byte
+	err        error
+}
+
+// warmFeedsMax is how many feeds Apply reads at once.
+const warmFeedsMax = 16
+
+// lockReturned brings the feeds of the ops back into memory that are not there, and
+// returns with pages.mu held. On an error it is not held, and nothing was changed that
+// anybody can tell. The disk is read without the lock.
+func (f *feed) lockReturned() error {
+	var read []markedFeed
+	for {
+		f.pages.mu.Lock()
+		for i := range read {
+			f.returnLocked(read[i].key, read[i].mark, read[i].body)
+		}
+		if read = f.marked(); len(read) == 0 {
+			return nil
+		}
+		f.pages.mu.Unlock()
+		if err := f.readMarked(read); err != nil {
+			return err
+		}
+	}
+}
+
+// marked returns the feeds of ops that are not in memory, each once.
+func (f *feed) marked() (marked []markedFeed) {
+	if f.out == nil || f.out.users.Load() == 0 {
+		return nil
+	}
+	for i := range f.batch.ops {
+		op := &f.batch.ops[i]
+		if op.Kind == FeedClear {
+			continue
+		}
+		if body := f.pages.peek(op.User); body != nil && isSpilled(body) &&
+			!slices.ContainsFunc(marked, func(m markedFeed) bool { return m.key == op.User }) {
+			marked = append(marked, markedFeed{key: op.User, mark: body})
+		}
+	}
+	return marked
+}
+
+// readMarked reads feeds from disk, those that are still there, some at once.
+func (f *feed) readMarked(marked []markedFeed) error {
+	next := make(chan *markedFeed, len(marked))
+	for i := range marked {
+		next <- &marked[i]
+	}
+	close(next)
+	read := func() {
+		for m := range next {
+			m.body, m.err = f.out.records.ReadNow(feedHash(m.key), spilledVersion(m.mark))
+			m.err = f.ofMark(m.key, m.mark, m.err)
+		}
+	}
+	var readers sync.WaitGroup
+	for range min(len(marked), warmFeedsMax) - 1 {
+		readers.Go(read)
+	}
+	read()
+	readers.Wait()
+	for i := range marked {
+		if m := &marked[i]; m.err != nil && !errors.Is(m.err, errFeedMoved) {
+			return fmt.Errorf("cannot bring the feed of user %d into memory: %w", m.key, m.err)
+		}
+	}
+	return nil
+}
+
+// clearLocked takes away the feeds of all users.
+func (f *feed) clearLocked() {
+	f.pages.clear()
+	f.sum = 0
+	if f.out == nil {
+		return
+	}
+	f.out.users.Store(0)
+	f.out.bytes.Store(0)
+	f.out.gone = nil
+	f.out.cleared++
+	f.out.forget()
+}
+
+// forget removes all records. What cannot be removed is in nobody's way, and goes when
+// the store is opened again.
+func (s *spilled) forget() { _ = s.records.Remove() }
+
+// dispose ends what moves feeds out. Who still reads finds feeds that are in memory, and
+// an error for others.
+func (f *feed) dispose() {
+	f.of.newest.CompareAndSwap(f, f.of.held.Load())
+	if f.out != nil && !f.out.closed.Swap(true) {
+		f.out.forget()
+	}
+}
+
+// Close lets go of the feeds that are not in memory: for a replica whose raft has
+// stopped. Reads of those fail from then on.
+func (f *Feed) Close() { f.held.Load().dispose() }

@@ -1,0 +1,157 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/countd/countd/engine/cold"
+)
+
+// The feeds of a snapshot, one section for about feedSectionBytes of them:
+//
+//	feeds:  users (4) | key (8), followees (4), followees as in an op … by the users' hashes
+//
+// The hash is that of feedHash; it orders all users of the stream.
+const feedSectionBytes = 1 << 20
+
+// capture is contents'. Pages and the records that they speak of are of one moment.
+func (f *feed) capture() captured {
+	f.pages.mu.Lock()
+	defer f.pages.mu.Unlock()
+	s := &feedSnapshot{pages: f.pages.pages(), users: uint64(f.pages.users.Load()), sum: f.sum}
+	if f.out != nil && f.out.users.Load() > 0 {
+		s.out = f.out.records.Capture()
+	}
+	return s
+}
+
+// feedSnapshot is the shard on its way into a snapshot, which has all feeds in it,
+// whether or not they are in memory.
+type feedSnapshot struct {
+	inMemory
+	pages []*feedPage
+	out   *cold.RecordsView // nil for none
+	users uint64
+	sum   uint64
+
+	body []byte // of one that was read
+}
+
+func (s *feedSnapshot) write(w *streamWriter) error {
+	var followees []Followee
+	var failed error
+	user := 0 // of page at
+	for at := 0; at < len(s.pages) && failed == nil; {
+		err := w.section(streamFeeds, func(b []byte) []byte {
+			start, users := len(b), uint32(0)
+			b = append(b, 0, 0, 0, 0)
+			for at < len(s.pages) && len(b)-start < feedSectionBytes {
+				page := s.pages[at]
+				if user == page.users() {
+					at, user = at+1, 0
+					continue
+				}
+				body, err := s.read(page, user)
+				if err != nil {
+					failed = err
+					break
+				}
+				followees = decodeFollowees(followees[:0], body)
+				b = binary.LittleEndian.AppendUint64(b, page.key(user))
+				b = binary.LittleEndian.AppendUint32(b, uint32(len(followees)))
+				b = appendFolloweeList(b, followees)
+				user, users = user+1, users+1
+			}
+			binary.LittleEndian.PutUint32(b[start:], users)
+			return b
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+// read returns the followees of user i of a page in their form in memory, until the
+// next call.
+func (s *feedSnapshot) read(page *feedPage, i int) ([]byte, error) {
+	body := page.body(i)
+	if !isSpilled(body) {
+		return body, nil
+	}
+	b, err := s.out.Get(s.body[:0], feedHash(page.key(i)), spilledVersion(body))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the feed of user %d: %w", page.key(i), err)
+	}
+	s.body = padded(b)
+	return s.body, nil
+}
+
+func (s *feedSnapshot) rows() uint64   { return s.users }
+func (s *feedSnapshot) digest() uint64 { return s.sum }
+
+func (s *feedSnapshot) release() {
+	s.pages = nil
+	if s.out != nil {
+		_ = s.out.Close() // nobody has what it could not read
+	}
+}
+
+// feedLoading is feeds on their way out of a stream.
+type feedLoading struct {
+	reader feedReader
+	from   uint64 // hash from which on feeds of the stream are still in memory
+}
+
+func (f *feed) load(_ *streamReader, kind, last byte, p []byte) error {
+	if kind != streamFeeds || last != streamHead && last != streamFeeds {
+		return misplaced(kind, last)
+	}
+	err := f.loading.reader.section(p, func(user uint64, followees []Followee) error {
+		f.was, f.now = f.was[:0], append(f.now[:0], followees...)
+		f.replace(user)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.spillLoaded()
+}
+
+// feedReader reads the sections of feeds of a stream, in their order.
+type feedReader struct {
+	followees []Followee
+	hash      uint64 // of the user before
+	behind    bool   // there is one
+}
+
+// section calls visit with each user of a section.
+func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee) error) error {
+	if len(p) < 4 {
+		return fmt.Errorf("%w: feeds of %d bytes", errSnapshot, len(p))
+	}
+	users := binary.LittleEndian.Uint32(p)
+	p = p[4:]
+	for range users {
+		if len(p) < 12 {
+			return fmt.Errorf("%w: feed of %d bytes", errSnapshot, len(p))
+		}
+		key, n := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])
+		hash := feedHash(key)
+		if n < 1 || n > FolloweesMax || r.behind && hash <= r.hash {
+			return fmt.Errorf("%w: feed of user %d with %d followees", errSnapshot, key, n)
+		}
+		var ok bool
+		if r.followees, p, ok = parseFolloweeList(r.followees[:0], p[12:], int(n)); !ok {
+			return fmt.Errorf("%w: followees of user %d", errSnapshot, key)
+		}
+		r.hash, r.behind = hash, true
+		if err := visit(key, r.followees); err != nil {
+			return err
+		}
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%w: %d bytes behind the feeds", errSnapshot, len(p))
+	}
+	return nil
+}

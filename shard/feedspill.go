@@ -1,0 +1,202 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// FeedIdleDefault is when a feed leaves memory: who has not polled for a week is
+	// not expected within the hour.
+	FeedIdleDefault = 7 * 24 * time.Hour
+	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may be 0 too. Feeds are told
+	// the time in seconds, of which 32 bits count for longer.
+	FeedIdleMin = time.Second
+	FeedIdleMax = 100 * 365 * 24 * time.Hour
+
+	// spillTick is how often feeds are told the time, in seconds, and memory is looked
+	// after. It is as often as headroom looks twice.
+	spillTick = time.Second
+	// All feeds are looked at each part of the idle time, and no less often than
+	// feedLookMax: that takes some 10 ns a user.
+	feedLookShare = 8
+	feedLookMax   = 10 * time.Minute
+	// feedReliefShare is what leaves memory while that is tight beyond what must, as a share
+	// of the feeds in it: room for those that come back. What somebody has asked for within
+	// feedBusy stays: clients that poll do so more often.
+	feedReliefShare = 16
+	feedBusy        = time.Minute
+)
+
+// spillRound is what runSpill knows between two ticks.
+type spillRound struct {
+	looked  time.Duration // by feedTime, when feeds were looked at for the last time
+	cycles  uint64        // of the collector, when memory was relieved for the last time
+	relieve func() bool   // memory is tight
+}
+
+// feedTime is the time that feeds are told, which begins at feedBusy.
+func (n *Node) feedTime() time.Duration { return time.Since(n.began) + feedBusy }
+
+// runSpill moves feeds of idle users out of memory and, near the memory limit, those of
+// users idle for the longest. Open starts it, Close stops and waits for it.
+func (n *Node) runSpill() {
+	round := &spillRound{looked: n.feedTime(), relieve: n.feedsTight}
+	tick := time.NewTicker(spillTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			n.spillFeeds(round, n.feedTime())
+		case <-n.stopping:
+			return
+		}
+	}
+}
+
+// feedsTight reports whether feeds are to leave memory because that is short. Before the
+// cluster's version allows rows to be cold none does: a node that asks for a feed might
+// not know that it is to ask once more.
+func (n *Node) feedsTight() bool {
+	return n.headroom.memoryTight.Load() && n.catalog.View().ColdRows()
+}
+
+// feedPlace says where feeds of a group may be beside memory.
+func (n *Node) feedPlace(group uint32) raftfsm.FeedPlace {
+	if n.cfg.FeedIdle == 0 {
+		return raftfsm.FeedPlace{}
+	}
+	return raftfsm.FeedPlace{Store: n.cold, Group: group, Tight: n.feedsTight}
+}
+
+// feedReplicas returns this node's replicas of feeds.
+func (n *Node) feedReplicas() (all []*replica) {
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindFeed {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// spillFeeds is one tick of runSpill, at a feedTime.
+func (n *Node) spillFeeds(round *spillRound, now time.Duration) {
+	all := n.feedReplicas()
+	for _, r := range all {
+		r.fsm.(*raftfsm.Feed).Tick(uint32(now / time.Second))
+	}
+	if !n.catalog.View().ColdRows() {
+		return
+	}
+	if now-round.looked >= min(n.cfg.FeedIdle/feedLookShare, feedLookMax) {
+		round.looked = now
+		for _, r := range all {
+			n.spill(r, n.cfg.FeedIdle, math.MaxInt64)
+		}
+	}
+	// What has left memory counts once the collector has looked.
+	if cycles := runtimeMetric("/gc/cycles/total:gc-cycles"); round.relieve() && cycles != round.cycles {
+		round.cycles = cycles
+		n.relieveFeeds(all, int64(n.headroom.memoryOver.Load()))
+	}
+}
+
+// relieveFeeds moves so many bytes of feeds out of memory, and a share besides, of users of
+// all shards who are idle for the longest.
+func (n *Node) relieveFeeds(all []*replica, over int64) {
+	var ages raftfsm.FeedAges
+	shards := make([]raftfsm.FeedAges, len(all))
+	for i, r := range all {
+		r.fsm.(*raftfsm.Feed).Ages(&shards[i])
+		for age, bytes := range shards[i] {
+			ages[age] += bytes
+		}
+	}
+	total := ages.Bytes()
+	share := min(1, float64(over)/float64(max(1, total))+1.0/feedReliefShare)
+	idle := time.Duration(ages.Oldest(int64(share*float64(total)))) * time.Second
+	for i, r := range all {
+		if bytes := float64(shards[i].Bytes()); bytes > 0 {
+			n.spill(r, max(idle, min(feedBusy, n.cfg.FeedIdle)), int64(share*bytes)+1)
+		}
+	}
+}
+
+// spill moves feeds of a replica out of memory that are idle for so long, about so many
+// bytes of them at the most.
+func (n *Node) spill(r *replica, idle time.Duration, bytesMax int64) {
+	began := time.Now()
+	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, n.mayFreeze)
+	if err != nil && !errors.Is(err, cold.ErrClosed) {
+		r.logger.Warn("feeds stay in memory, and it is tried again", "err", err)
+	}
+	if users > 0 {
+		r.logger.Info("feeds have left memory", "users", users, "after", time.Since(began).Round(time.Millisecond).String())
+	}
+}
+
+// CheckFeedIdle returns an error for a Config.FeedIdle that cannot be meant.
+func CheckFeedIdle(idle time.Duration) error {
+	if idle != 0 && (idle < FeedIdleMin || idle > FeedIdleMax) {
+		return fmt.Errorf("%v is neither 0 nor %v to %v", idle, FeedIdleMin, FeedIdleMax)
+	}
+	return nil
+}
+
+// registerSpill registers what became of feeds.
+func (n *Node) registerSpill() error {
+	moved := func(value func(spilled, returned uint64) uint64) func() float64 {
+		return func() float64 {
+			total := uint64(0)
+			for _, r := range n.feedReplicas() {
+				total += value(r.fsm.(*raftfsm.Feed).Moved())
+			}
+			return float64(total)
+		}
+	}
+	stored := func(value func(*cold.Stats) float64) func() float64 {
+		return func() float64 {
+			store := n.coldStore.Load()
+			if store == nil {
+				return 0
+			}
+			stats := store.Stats()
+			return value(&stats)
+		}
+	}
+	for _, m := range []struct {
+		name, help string
+		gauge      bool
+		value      func() float64
+	}{
+		{"countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.", true,
+			func() float64 {
+				return n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })
+			}},
+		{"countd_feeds_spilled_bytes", "Bytes of these feeds on disk.", true,
+			func() float64 {
+				return n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })
+			}},
+		{"countd_feeds_spilled_total", "Feeds that went from memory to disk.", false, moved(func(spilled, _ uint64) uint64 { return spilled })},
+		{"countd_feeds_returned_total", "Feeds that came back into memory.", false, moved(func(_, returned uint64) uint64 { return returned })},
+		{"countd_feed_reads_total", "Feeds that were read from disk.", false, stored(func(s *cold.Stats) float64 { return float64(s.RecordReads) })},
+		{"countd_feed_read_seconds_total", "Time that those reads took.", false, stored(func(s *cold.Stats) float64 { return s.RecordSeconds })},
+	} {
+		var collector prometheus.Collector = prometheus.NewCounterFunc(prometheus.CounterOpts{Name: m.name, Help: m.help}, m.value)
+		if m.gauge {
+			collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.name, Help: m.help}, m.value)
+		}
+		if err := n.cfg.Metrics.Register(collector); err != nil {
+			return fmt.Errorf("cannot register metrics: %w", err)
+		}
+	}
+	return nil
+}

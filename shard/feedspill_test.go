@@ -1,0 +1,333 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// openFeedNode opens a node whose feeds leave memory when a test says so.
+func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
+	t.Helper()
+	cfg := memberConfig(t, filepath.Join(dir, "groups"), i, 1)
+	if addr != "" {
+		cfg.ClusterAddr = addr
+	}
+	cfg.Shards = map[string]int{"posts": 1, "users": 1, KeyspaceUnread: 1, KeyspaceFeed: 2}
+	cfg.Cold.Dir, cfg.FeedIdle = filepath.Join(dir, "cold"), 1000*time.Hour
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { closeCold(t, n) })
+	if i == 1 {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		mustDo(t, n.WaitReady(ctx))
+	}
+	return n
+}
+
+// spillAll moves all feeds of a node out of memory.
+func spillAll(t *testing.T, n *Node) {
+	t.Helper()
+	for _, r := range n.feedReplicas() {
+		if _, err := r.fsm.(*raftfsm.Feed).Spill(0, math.MaxInt64, n.mayFreeze); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// onDisk counts the feeds that a node has on disk, and all of them.
+func onDisk(n *Node) (spilled, users uint64) {
+	for _, r := range n.feedReplicas() {
+		s := r.fsm.State()
+		spilled, users = spilled+s.ColdRows, users+s.Rows
+	}
+	return spilled, users
+}
+
+const feedTestUsers = 50
+
+// fillNode has users follow one, with the user's number of posts.
+func fillNode(t *testing.T, n *Node) {
+	t.Helper()
+	for user := range uint64(feedTestUsers) {
+		mustFollow(t, n, user, raftfsm.Followee{ID: 7, Posts: int64(user)})
+	}
+}
+
+// checkFeeds reads feeds one by one and together, and holds them to fillNode's and
+// those that were followed since.
+func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]raftfsm.Followee) {
+	t.Helper()
+	users := make([]uint64, feedTestUsers+2) // the last two follow nobody
+	for i := range users {
+		users[i] = uint64(i)
+	}
+	want := func(user uint64) (feed []raftfsm.Followee) {
+		if user < feedTestUsers {
+			feed = append(feed, raftfsm.Followee{ID: 7, Posts: int64(user)})
+		}
+		if f, there := since[user]; there {
+			feed = append(feed, f)
+		}
+		return feed
+	}
+	opt.Deadline = soon()
+	ks := n.Keyspace(KeyspaceFeed)
+	var one, all Feeds
+	for _, user := range []uint64{3, 4, feedTestUsers + 1} {
+		mustDo(t, n.Feeds(ks, []uint64{user}, &opt, &one))
+		if !slices.Equal(one.Of(0), want(user)) {
+			t.Errorf("user %d alone follows %v, want %v", user, one.Of(0), want(user))
+		}
+	}
+	mustDo(t, n.Feeds(ks, users, &opt, &all))
+	for i, user := range users {
+		if !slices.Equal(all.Of(i), want(user)) {
+			t.Errorf("user %d follows %v, want %v", user, all.Of(i), want(user))
+		}
+	}
+}
+
+// Feeds on disk are polled, written, backed up and there after a restart as those in
+// memory are.
+func TestSpilledFeedsOfANode(t *testing.T) {
+	dir := t.TempDir()
+	n := openFeedNode(t, dir, 1, "")
+	fillNode(t, n)
+	spillAll(t, n)
+	if spilled, users := onDisk(n); spilled != users || users != feedTestUsers {
+		t.Fatalf("%d feeds of %d are on disk", spilled, users)
+	}
+	for _, g := range n.Status().Groups {
+		if g.Keyspace == KeyspaceFeed && (g.ColdRows == 0 || g.ColdRows != g.Rows || g.ColdBytes == 0) {
+			t.Errorf("status tells %+v", g)
+		}
+	}
+	checkFeeds(t, n, ReadOptions{}, nil)
+	if spilled, _ := onDisk(n); spilled != 0 {
+		t.Errorf("%d feeds are on disk that were polled", spilled)
+	}
+	spillAll(t, n)
+	since := map[uint64]raftfsm.Followee{3: {ID: 9, Posts: 1}, feedTestUsers: {ID: 9, Posts: 2}}
+	for user, f := range since {
+		if w := mustFollow(t, n, user, f); w.Rows[0] != int64(1+(feedTestUsers-user)/(feedTestUsers-3)) {
+			t.Errorf("user %d is said to follow %d", user, w.Rows[0])
+		}
+	}
+	checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
+	spillAll(t, n)
+	before := digests(n)
+	for _, r := range n.feedReplicas() {
+		backup, err := n.OpenSnapshot(t.Context(), r.group.cfg.Group)
+		mustDo(t, err)
+		facts, err := raftfsm.VisitSnapshot(backup, raftfsm.KindFeed, raftfsm.SnapshotVisitor{})
+		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
+			t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
+		}
+		mustDo(t, backup.Close())
+	}
+	closeCold(t, n)
+	n = openFeedNode(t, dir, 1, "")
+	if after := digests(n); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("after the restart %v, before %v", after, before)
+	}
+	checkFeeds(t, n, ReadOptions{}, since)
+}
+
+// Of three nodes each has other feeds in memory: any answers for all, those of replicas
+// elsewhere too, and all agree.
+func TestNodesSpillFeedsByThemselves(t *testing.T) {
+	first := openFeedNode(t, t.TempDir(), 1, "")
+	fillNode(t, first)
+	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, "")}
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	number := first.Keyspace(KeyspaceFeed).firstGroup
+	for _, other := range all[1:] {
+		mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other.self()}}))
+	}
+	place := &raftfsm.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}}
+	mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{Place: place}))
+	agree := func() bool {
+		r := first.shardOf(number).replica.Load()
+		for _, n := range all[1:] {
+			g := n.shardOf(number)
+			if g == nil || g.replica.Load() == nil {
+				return false
+			}
+			if got, want := g.replica.Load().fsm.State(), r.fsm.State(); got.Index != want.Index || got.Digest != want.Digest || got.Rows != want.Rows {
+				return false
+			}
+		}
+		return len(r.group.voters()) == len(all)
+	}
+	eventually(t, "all hold the first shard", agree)
+	spillAll(t, first)
+	spillAll(t, all[2])
+	since := map[uint64]raftfsm.Followee{}
+	for round, n := range all {
+		user := uint64(10 + round)
+		since[user] = raftfsm.Followee{ID: 8, Posts: 5}
+		mustFollow(t, n, user, since[user]) // forwarded, to a leader that has it on disk
+	}
+	for _, n := range all {
+		checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
+		spillAll(t, n)
+	}
+	checkFeeds(t, all[1], ReadOptions{}, since)
+	eventually(t, "digests agree", agree)
+
+	// The leader loses them: whoever is asked answers rightly, and it is made whole.
+	spillAll(t, first)
+	r := first.shardOf(number).replica.Load()
+	mustDo(t, first.cold.Drop(number))
+	checkFeeds(t, first, ReadOptions{}, since)
+	eventually(t, "the leader has another replica", func() bool {
+		here := first.shardOf(number).replica.Load()
+		return here != nil && here != r && !here.damaged.Load()
+	})
+	for _, n := range all {
+		checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
+	}
+	eventually(t, "digests agree again", agree)
+}
+
+// A replica whose feeds on disk are lost answers none wrongly, and has all again from its
+// own snapshot and log, also one of a node alone.
+func TestLostFeedsComeBack(t *testing.T) {
+	n := openFeedNode(t, t.TempDir(), 1, "")
+	fillNode(t, n)
+	for name, touch := range map[string]func(r *replica){
+		"by a read": func(r *replica) {
+			var feeds Feeds
+			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
+			user := idOf(1, 2, 2)
+			err := n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{user}, opt, &feeds)
+			if err == nil && feeds.Of(0)[0].Posts != int64(user) || err != nil && !errors.Is(err, ErrNoQuorum) {
+				t.Errorf("a lost feed reads %v, %v", feeds, err)
+			}
+		},
+		"by a write": func(r *replica) {
+			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []FeedOp{{Kind: raftfsm.FeedUnfollow, User: 1}}, Deadline: soon()}
+			if err := n.Write(n.Keyspace(KeyspaceFeed), w); err != nil && !errors.Is(err, ErrNoLeader) {
+				t.Errorf("a write to a lost feed: %v", err)
+			}
+		},
+		"by a snapshot": func(r *replica) {
+			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []FeedOp{{Kind: raftfsm.FeedRead, User: 777}}, Deadline: soon()}))
+			if err := r.group.snapshot(); err == nil {
+				t.Error("a snapshot without all feeds was taken")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spillAll(t, n)
+			r := n.shardOf(n.Keyspace(KeyspaceFeed).firstGroup + 1).replica.Load()
+			mustDo(t, n.cold.Drop(r.group.cfg.Group))
+			touch(r)
+			eventually(t, "another replica is there", func() bool {
+				here := n.shardOf(r.group.cfg.Group).replica.Load()
+				return here != nil && here != r && !here.damaged.Load()
+			})
+			eventually(t, "it serves", func() bool { return n.Ready() == nil })
+			eventually(t, "repairs may begin", func() bool {
+				n.shardOf(r.group.cfg.Group).replica.Load().repairAt = time.Time{}
+				return !n.repairing.Load()
+			})
+			checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, nil)
+			if n.damagedShards() != 0 {
+				t.Error("it is still said to be damaged")
+			}
+		})
+	}
+}
+
+// By themselves those feeds leave memory for which nobody asks, and of these, when memory
+// is tight, the ones idle for the longest, a share at a time.
+func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
+	n := openFeedNode(t, t.TempDir(), 1, "")
+	fillNode(t, n)
+	tight := false
+	clock := &spillRound{relieve: func() bool { return tight }}
+	checkDisk := func(what string, least, most uint64) {
+		t.Helper()
+		if spilled, _ := onDisk(n); spilled < least || spilled > most {
+			t.Errorf("%s: %d feeds are on disk", what, spilled)
+		}
+	}
+	n.spillFeeds(clock, time.Hour)
+	var feeds Feeds
+	mustDo(t, n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{1, 2, 3}, &ReadOptions{Deadline: soon()}, &feeds))
+	n.spillFeeds(clock, 999*time.Hour)
+	checkDisk("nobody is idle for long enough", 0, 0)
+	tight = true
+	n.spillFeeds(clock, 999*time.Hour)
+	checkDisk("memory is tight", 2, feedTestUsers/4)
+	again, _ := onDisk(n)
+	clock.cycles = runtimeMetric("/gc/cycles/total:gc-cycles")
+	tight = false
+	n.spillFeeds(clock, 999*time.Hour)
+	checkDisk("there is room", again, again)
+	n.spillFeeds(clock, 1200*time.Hour)
+	checkDisk("all are idle for long", feedTestUsers, feedTestUsers)
+	checkFeeds(t, n, ReadOptions{}, nil)
+	n.spillFeeds(clock, 1201*time.Hour)
+	tight = true
+	clock.cycles = 0
+	n.spillFeeds(clock, 1201*time.Hour)
+	spilled, _ := onDisk(n)
+	n.spillFeeds(clock, 1201*time.Hour+feedBusy/2)
+	checkDisk("those that were just asked for stay", spilled, spilled)
+}
+
+// What is too much in memory leaves it at once, also of feeds for which nobody has asked
+// since the node was started.
+func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
+	dir := t.TempDir()
+	n := openFeedNode(t, dir, 1, "")
+	fillNode(t, n)
+	closeCold(t, n)
+	n = openFeedNode(t, dir, 1, "")
+	bytes := int64(0)
+	for _, r := range n.feedReplicas() {
+		r.fsm.(*raftfsm.Feed).Tick(uint32(n.feedTime() / time.Second))
+		var ages raftfsm.FeedAges
+		r.fsm.(*raftfsm.Feed).Ages(&ages)
+		bytes += ages.Bytes()
+	}
+	n.relieveFeeds(n.feedReplicas(), bytes/3)
+	if spilled, _ := onDisk(n); spilled < feedTestUsers/3 || spilled == feedTestUsers {
+		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
+	}
+	n.relieveFeeds(n.feedReplicas(), 10*bytes)
+	if spilled, _ := onDisk(n); spilled != feedTestUsers {
+		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
+	}
+	n.relieveFeeds(n.feedReplicas(), 10*bytes) // there is nothing left
+	checkFeeds(t, n, ReadOptions{}, nil)
+}
+
+// The bounds of the setting are told.
+func TestFeedIdleIsChecked(t *testing.T) {
+	for idle, ok := range map[time.Duration]bool{0: true, time.Second: true, FeedIdleDefault: true, time.Second - 1: false, -time.Second: false} {
+		cfg := memberConfig(t, t.TempDir(), 1, 1)
+		cfg.FeedIdle = idle
+		n, err := Open(cfg)
+		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "neither 0 nor 1s") {
+			t.Errorf("%v: %v", idle, err)
+		}
+		if err == nil {
+			mustStop(t, n)
+		}
+	}
+}
