@@ -18,7 +18,7 @@ const coldWait = 24 * time.Hour
 // coldOutput is what cold migrate, warm and stop print as JSON.
 type coldOutput struct {
 	ID    string           `json:"id"`   // "" of a dry run
-	Rows  uint64           `json:"rows"` // that moved, of a dry run that would; a row of three replicas is three
+	Rows  uint64           `json:"rows"` // that moved; that are to, if that was not waited for; a row of three replicas is three
 	Done  bool             `json:"done"` // what was begun has been waited for
 	Nodes []coldNodeOutput `json:"nodes"`
 }
