@@ -126,6 +126,9 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 		return 0, 0, false, 0
 	}
 	began := time.Now()
+	if from == 0 { // the only call that comes by the first segment
+		old = above(c.Table().Least(), old)
+	}
 	rows, next, more = c.Table().Seal(from, old)
 	return rows, next, more, time.Since(began)
 }
