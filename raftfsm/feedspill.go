@@ -50,9 +50,9 @@ type spilled struct {
 	records *cold.Records
 	closed  atomic.Bool // by dispose: no record is written any more
 
-	users, bytes atomic.Int64 // those with a mark, and their bodies
-	gone         []uint64     // hashes that may have a record that nobody needs; under feedPages.mu
-	cleared      uint64       // how often all records were removed; likewise
+	users, bytes atomic.Int64  // those with a mark, and their bodies
+	gone         []uint64      // hashes that may have a record that nobody needs; under feedPages.mu
+	cleared      atomic.Uint64 // how often all records were removed; moves under feedPages.mu
 
 	turn struct {
 		sync.Mutex        // held by who moves feeds out; before feedPages.mu
@@ -251,7 +251,7 @@ func (f *feed) clearLocked() {
 	f.out.users.Store(0)
 	f.out.bytes.Store(0)
 	f.out.gone = nil
-	f.out.cleared++
+	f.out.cleared.Add(1)
 	f.out.forget()
 }
 
