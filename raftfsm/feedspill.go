@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -206,12 +207,12 @@ func (f *feed) marked() (marked []markedFeed) {
 		if op.Kind == FeedClear {
 			continue
 		}
-		if body := f.pages.peek(op.User); body != nil && isSpilled(body) &&
-			!slices.ContainsFunc(marked, func(m markedFeed) bool { return m.key == op.User }) {
+		if body := f.pages.peek(op.User); body != nil && isSpilled(body) {
 			marked = append(marked, markedFeed{key: op.User, mark: body})
 		}
 	}
-	return marked
+	slices.SortFunc(marked, func(a, b markedFeed) int { return cmp.Compare(a.key, b.key) })
+	return slices.CompactFunc(marked, func(a, b markedFeed) bool { return a.key == b.key })
 }
 
 // readMarked reads feeds from disk, those that are still there, some at once.
