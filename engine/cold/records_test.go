@@ -175,6 +175,33 @@ func TestRecordReadsAreCounted(t *testing.T) {
 	}
 }
 
+// However many are removed, none is left.
+func TestDeleteManyRecords(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer closeStore(t, s)
+	r := s.Records(1)
+	var records []Record
+	var keys []uint64
+	for key := range uint64(2*deletedAtOnce + 1) {
+		records = append(records, Record{key, 1, []byte("a")})
+		keys = append(keys, key)
+	}
+	mustWriteRecords(t, r, records...)
+	if err := r.Delete(keys); err != nil {
+		t.Fatal(err)
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: r.prefix(), UpperBound: after(r.prefix())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if it.First() {
+		t.Errorf("% x is there", it.Key())
+	}
+	if err := it.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Records are not written where there is no room.
 func TestRecordsOnAFullDisk(t *testing.T) {
 	disk := vfs.NewMem()
