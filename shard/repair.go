@@ -96,10 +96,10 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 // mayRepair reports whether a replica that is damaged may be away for a moment, and can be
 // repaired.
 func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
-	if n.alone() { // its feeds it has in its snapshot and log
-		return g.kind == raftfsm.KindFeed
+	if g.kind == raftfsm.KindFeed && r.group.soleVoter() {
+		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
-	return r.group.raft.State() != raft.Leader
+	return !n.alone() && r.group.raft.State() != raft.Leader
 }
 
 // repair replaces what a replica holds by what another has. Feeds need none: those on
