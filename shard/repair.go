@@ -33,13 +33,13 @@ const (
 	repairPieceBytes = 256 << 10
 )
 
-// noteDamage remembers that cold rows of this replica cannot be read, and tells of it
-// once. A replica that is being closed has let go of them.
+// noteDamage remembers that cold rows or feeds of this replica cannot be read, and tells
+// of it once. A replica that is being closed has let go of them.
 func (r *replica) noteDamage(err error) {
 	if r.closing.Load() || r.damaged.Swap(true) {
 		return
 	}
-	r.logger.Error("cold rows of this replica cannot be read: other replicas are asked, and it is repaired from them", "err", err)
+	r.logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
 }
 
 // isDamaged reports whether this node has a replica of a shard some of whose cold rows
