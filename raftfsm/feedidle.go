@@ -78,7 +78,7 @@ func (f *Feed) Spill(idle uint32, bytesMax int64, proceed func() bool) (users in
 	}
 	held.out.turn.Lock()
 	defer held.out.turn.Unlock()
-	s := spilling{feed: held, idle: idle, left: bytesMax, proceed: proceed}
+	s := held.spilling(idle, bytesMax, proceed)
 	start := held.out.turn.from
 	if err = s.from(start, math.MaxUint64); err == nil && !s.ended && start > 0 {
 		err = s.from(0, start-1)
@@ -99,7 +99,7 @@ func (f *feed) spillLoaded() error {
 	}
 	f.out.turn.Lock()
 	defer f.out.turn.Unlock()
-	s := spilling{feed: f, left: math.MaxInt64, proceed: func() bool { return true }}
+	s := f.spilling(0, math.MaxInt64, func() bool { return true })
 	if err := s.from(f.loading.from, math.MaxUint64); err != nil && !errors.Is(err, cold.ErrFull) {
 		return err
 	}
@@ -113,12 +113,21 @@ type spilling struct {
 	idle    uint32
 	left    int64 // bytes that may still go
 	proceed func() bool
+	cleared uint64 // of spilled, when the round began
 
 	records []cold.Record // to be written
 	bytes   int           // of them
 	users   int           // moved
 	ended   bool          // before it had looked at all
 }
+
+// spilling returns a round that is to begin. The turn is held.
+func (f *feed) spilling(idle uint32, bytesMax int64, proceed func() bool) *spilling {
+	return &spilling{feed: f, idle: idle, left: bytesMax, proceed: proceed, cleared: f.out.cleared.Load()}
+}
+
+// over reports whether the feeds that the round began with have gone, all of them.
+func (s *spilling) over() bool { return s.out.closed.Load() || s.out.cleared.Load() != s.cleared }
 
 // from looks at the users whose hashes are first … last.
 func (s *spilling) from(first, last uint64) (err error) {
@@ -136,7 +145,7 @@ func (s *spilling) from(first, last uint64) (err error) {
 		if int64(s.bytes) >= min(spillBytes, s.left) {
 			err = s.write()
 		}
-		if s.ended = err != nil || s.left <= 0 || !s.proceed(); s.ended {
+		if s.ended = err != nil || s.left <= 0 || s.over() || !s.proceed(); s.ended {
 			return false
 		}
 		return page.users() == 0 || feedHash(page.key(page.users()-1)) < last
@@ -157,16 +166,13 @@ func (s *spilling) write() error {
 	if err := s.removeGone(); err != nil {
 		return err
 	}
-	if len(records) == 0 {
+	if len(records) == 0 || s.over() {
 		return nil
 	}
 	s.out.turn.version++
 	for i := range records {
 		records[i].Version = s.out.turn.version
 	}
-	s.pages.mu.Lock()
-	cleared := s.out.cleared
-	s.pages.mu.Unlock()
 	if err := s.out.records.Write(records); err != nil {
 		return err
 	}
@@ -175,7 +181,7 @@ func (s *spilling) write() error {
 		return nil
 	}
 	for rest := records; len(rest) > 0; {
-		rest = s.mark(rest, cleared)
+		rest = s.mark(rest)
 	}
 	s.out.turn.from = records[len(records)-1].Key + 1
 	return nil
@@ -183,10 +189,10 @@ func (s *spilling) write() error {
 
 // mark puts marks in place of the first of the feeds that were written: those of one page,
 // as far as they are what they were. It returns the others.
-func (s *spilling) mark(written []cold.Record, cleared uint64) (rest []cold.Record) {
+func (s *spilling) mark(written []cold.Record) (rest []cold.Record) {
 	s.pages.mu.Lock()
 	defer s.pages.mu.Unlock()
-	if s.out.cleared != cleared {
+	if s.out.cleared.Load() != s.cleared {
 		return nil // all records have gone
 	}
 	page := s.pages.page(written[0].Key)

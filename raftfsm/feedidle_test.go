@@ -94,3 +94,27 @@ func TestSpillGoesOn(t *testing.T) {
 		t.Errorf("%d users left memory though nobody might: %v", n, err)
 	}
 }
+
+// Feeds of users who follow some of ten million need no more room for a snapshot than is
+// said, wherever they are.
+func TestSnapshotBytesOfFeeds(t *testing.T) {
+	r := newSpillReplica(t)
+	defer r.close()
+	rnd := rand.New(rand.NewPCG(1, 1))
+	var ops []FeedOp
+	for user := range uint64(500) {
+		op := FeedOp{Kind: FeedReset, User: user}
+		for id := uint64(0); len(op.Followees) < 90; {
+			id += 1 + rnd.Uint64N(2*10_000_000/90)
+			op.Followees = append(op.Followees, Followee{ID: id, Posts: rnd.Int64N(2000)})
+		}
+		ops = append(ops, op)
+	}
+	r.fsm.Apply(feedEntry(1, ops...))
+	for range 2 {
+		if told, took := r.fsm.SnapshotBytes(), len(persisted(t, r.fsm)); told < uint64(took) || told > uint64(2*took) {
+			t.Errorf("a snapshot takes %d bytes, told %d", took, told)
+		}
+		r.spill(0)
+	}
+}

@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -50,9 +51,9 @@ type spilled struct {
 	records *cold.Records
 	closed  atomic.Bool // by dispose: no record is written any more
 
-	users, bytes atomic.Int64 // those with a mark, and their bodies
-	gone         []uint64     // hashes that may have a record that nobody needs; under feedPages.mu
-	cleared      uint64       // how often all records were removed; likewise
+	users, bytes atomic.Int64  // those with a mark, and their bodies
+	gone         []uint64      // hashes that may have a record that nobody needs; under feedPages.mu
+	cleared      atomic.Uint64 // how often all records were removed; moves under feedPages.mu
 
 	turn struct {
 		sync.Mutex        // held by who moves feeds out; before feedPages.mu
@@ -206,12 +207,12 @@ func (f *feed) marked() (marked []markedFeed) {
 		if op.Kind == FeedClear {
 			continue
 		}
-		if body := f.pages.peek(op.User); body != nil && isSpilled(body) &&
-			!slices.ContainsFunc(marked, func(m markedFeed) bool { return m.key == op.User }) {
+		if body := f.pages.peek(op.User); body != nil && isSpilled(body) {
 			marked = append(marked, markedFeed{key: op.User, mark: body})
 		}
 	}
-	return marked
+	slices.SortFunc(marked, func(a, b markedFeed) int { return cmp.Compare(a.key, b.key) })
+	return slices.CompactFunc(marked, func(a, b markedFeed) bool { return a.key == b.key })
 }
 
 // readMarked reads feeds from disk, those that are still there, some at once.
@@ -251,7 +252,7 @@ func (f *feed) clearLocked() {
 	f.out.users.Store(0)
 	f.out.bytes.Store(0)
 	f.out.gone = nil
-	f.out.cleared++
+	f.out.cleared.Add(1)
 	f.out.forget()
 }
 

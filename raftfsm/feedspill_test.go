@@ -226,3 +226,32 @@ func TestRestoreLetsGoOfRecords(t *testing.T) {
 	lost(was)
 	r.check(want)
 }
+
+// A round of moving feeds out ends with the state that it moves: what has gone is not
+// written.
+func TestSpillEndsWithItsState(t *testing.T) {
+	for name, end := range map[string]func(*spillReplica){
+		"cleared":  func(r *spillReplica) { r.fsm.Apply(feedEntry(r.fsm.Applied()+1, FeedOp{Kind: FeedClear})) },
+		"replaced": func(r *spillReplica) { r.must(restore(r.fsm, persisted(r.t.(testing.TB), r.fsm))) },
+		"closed":   func(r *spillReplica) { r.fsm.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newSpillReplica(t)
+			defer r.close()
+			fillFeeds(t, r, 500, 50)
+			was, looks := r.fsm.held.Load(), 0
+			users, err := r.fsm.Spill(0, math.MaxInt64, func() bool {
+				if looks++; looks == 1 {
+					end(r)
+				}
+				return true
+			})
+			if err != nil || users != 0 || looks != 1 {
+				t.Errorf("%d feeds were moved, %d pages looked at, %v", users, looks, err)
+			}
+			if version := was.out.turn.version; version != 0 {
+				t.Errorf("feeds were written %d times", version)
+			}
+		})
+	}
+}

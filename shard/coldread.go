@@ -81,18 +81,14 @@ func (r *replica) coldFailure(table *engine.Table, err error) error {
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: this node could not apply it.
 func (n *Node) warm(w *Write, groups []*counterGroup) error {
-	switch groups[0].kind {
-	case raftfsm.KindFeed:
-		return n.warmFeeds(w, groups)
-	case raftfsm.KindCounters:
-	default: // others have no cold rows
+	if kind := groups[0].kind; kind != raftfsm.KindCounters && kind != raftfsm.KindFeed { // others have no cold rows
 		return nil
 	}
 	var byShard [][]uint64
 	for i := range w.Ops {
 		s, key := keyOf(w.Ops[i].ID, len(groups))
 		r := groups[s].replica.Load()
-		if r == nil || !r.table(raftfsm.TableCounts).MayBeCold(key) {
+		if r == nil || !r.mayBeCold(key) {
 			continue
 		}
 		if byShard == nil {
@@ -111,6 +107,14 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 		}
 	}
 	return nil
+}
+
+// mayBeCold reports whether a write to a key may need the disk.
+func (r *replica) mayBeCold(key uint64) bool {
+	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
+		return fsm.IsSpilled(key)
+	}
+	return r.table(raftfsm.TableCounts).MayBeCold(key)
 }
 
 func (r *replica) warm(keys []uint64, deadline time.Time) (err error) {

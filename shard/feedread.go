@@ -137,23 +137,6 @@ func appendFeedRow(rows []int64, feed []raftfsm.Followee) []int64 {
 	return rows
 }
 
-// warmFeeds is warm for feeds, which are in memory then.
-func (n *Node) warmFeeds(w *Write, groups []*counterGroup) error {
-	for i := range w.Feeds {
-		s, key := keyOf(w.Ops[i].ID, len(groups))
-		r := groups[s].replica.Load()
-		if r == nil || !r.fsm.(*raftfsm.Feed).IsSpilled(key) {
-			continue
-		}
-		if r, err := groups[s].led(); err == nil { // others are warm at their leader
-			if err := r.warm([]uint64{key}, w.Deadline); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // findSpilled is findCold for a shard of feeds.
 func (r *replica) findSpilled(fsm *raftfsm.Feed, other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
 	check := other.Feed

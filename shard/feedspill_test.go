@@ -189,17 +189,33 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 
 	// The leader loses them: whoever is asked answers rightly, and it is made whole.
 	spillAll(t, first)
-	r := first.shardOf(number).replica.Load()
-	mustDo(t, first.cold.Drop(number))
+	replaced := loseFeeds(t, first, number)
 	checkFeeds(t, first, ReadOptions{}, since)
-	eventually(t, "the leader has another replica", func() bool {
-		here := first.shardOf(number).replica.Load()
-		return here != nil && here != r && !here.damaged.Load()
-	})
+	eventually(t, "the leader has another replica", replaced)
+
+	// The only voter of the other shard has nobody to hand over to, and is made whole.
+	spillAll(t, first)
+	replaced = loseFeeds(t, first, number+1)
+	users := []uint64{1, 2, 3, 4, 5, 6}
+	_ = first.Feeds(first.Keyspace(KeyspaceFeed), users, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}, new(Feeds))
+	eventually(t, "the only voter has another replica", replaced)
+	eventually(t, "it serves", func() bool { return first.Ready() == nil })
 	for _, n := range all {
 		checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
 	}
 	eventually(t, "digests agree again", agree)
+}
+
+// loseFeeds takes the records of a group from a node's disk. It returns what tells whether
+// the replica was opened again.
+func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
+	t.Helper()
+	r := n.shardOf(number).replica.Load()
+	mustDo(t, n.cold.Drop(number))
+	return func() bool {
+		here := n.shardOf(number).replica.Load()
+		return here != nil && here != r && !here.damaged.Load()
+	}
 }
 
 // A replica whose feeds on disk are lost answers none wrongly, and has all again from its

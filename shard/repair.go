@@ -33,13 +33,13 @@ const (
 	repairPieceBytes = 256 << 10
 )
 
-// noteDamage remembers that cold rows of this replica cannot be read, and tells of it
-// once. A replica that is being closed has let go of them.
+// noteDamage remembers that cold rows or feeds of this replica cannot be read, and tells
+// of it once. A replica that is being closed has let go of them.
 func (r *replica) noteDamage(err error) {
 	if r.closing.Load() || r.damaged.Swap(true) {
 		return
 	}
-	r.logger.Error("cold rows of this replica cannot be read: other replicas are asked, and it is repaired from them", "err", err)
+	r.logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
 }
 
 // isDamaged reports whether this node has a replica of a shard some of whose cold rows
@@ -96,10 +96,10 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 // mayRepair reports whether a replica that is damaged may be away for a moment, and can be
 // repaired.
 func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
-	if n.alone() { // its feeds it has in its snapshot and log
-		return g.kind == raftfsm.KindFeed
+	if g.kind == raftfsm.KindFeed && r.group.soleVoter() {
+		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
-	return r.group.raft.State() != raft.Leader
+	return !n.alone() && r.group.raft.State() != raft.Leader
 }
 
 // repair replaces what a replica holds by what another has. Feeds need none: those on

@@ -22,7 +22,12 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 		s.stats.hits.Add(1)
 		return b, nil
 	}
-	return s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
+	began := time.Now()
+	b, err := s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
+	if err == nil || errors.Is(err, ErrDamaged) { // else the disk was not asked, or has not answered
+		s.stats.reads.add(time.Since(began))
+	}
+	return b, err
 }
 
 // shared returns what read does, which is called once for all who wait for the same name,
@@ -34,7 +39,6 @@ func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, er
 		return nil, ErrBusy
 	}
 	defer s.waiting.Add(-1)
-	began := time.Now()
 	for ctx.Err() == nil {
 		flight := s.flights.DoChan(name, func() (any, error) { return s.inTurn(ctx, read) })
 		select {
@@ -42,7 +46,7 @@ func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, er
 			if errors.Is(r.Err, errGivenUp) {
 				continue // by who asked first
 			}
-			if s.stats.reads.add(time.Since(began)); r.Err != nil {
+			if r.Err != nil {
 				return nil, r.Err
 			}
 			return r.Val.([]byte), nil

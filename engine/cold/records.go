@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -46,6 +47,10 @@ type Record struct {
 }
 
 const keyRecord = 'r'
+
+// deletedAtOnce is how many records one batch removes: it takes some 100 KB, where one of
+// all that came back since the last look might take as much memory as had become free.
+const deletedAtOnce = 4096
 
 // Records returns a set of records of a group, which is empty. The owner ends it with
 // Remove, or by closing the store.
@@ -121,16 +126,22 @@ func (r *Records) Write(records []Record) error {
 	return nil
 }
 
-// Delete removes the records of keys. A Capture of before still has them.
+// Delete removes the records of keys, on an error some of them. A Capture of before still has them.
 func (r *Records) Delete(keys []uint64) error {
-	return r.change(func(batch *pebble.Batch) error {
-		for _, key := range keys {
-			if err := batch.Delete(r.name(key), nil); err != nil {
-				return err
+	for some := range slices.Chunk(keys, deletedAtOnce) {
+		err := r.change(func(batch *pebble.Batch) error {
+			for _, key := range some {
+				if err := batch.Delete(r.name(key), nil); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // Remove removes all records. A Capture of before still has them.

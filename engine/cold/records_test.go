@@ -159,6 +159,49 @@ func TestFlippedBitOfARecord(t *testing.T) {
 	checkRecord(t, r, 9, 4, string(body))
 }
 
+// Reads of records count as those, and not as reads of blocks.
+func TestRecordReadsAreCounted(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer closeStore(t, s)
+	r := s.Records(1)
+	mustWriteRecords(t, r, Record{1, 1, []byte("a")})
+	for range 3 {
+		if _, err := r.Read(t.Context(), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told := s.Stats(); told.RecordReads != 3 || told.RecordSeconds <= 0 || told.Reads.Count() != 0 || told.Misses != 0 {
+		t.Errorf("%d reads of records in %v s, %d of blocks", told.RecordReads, told.RecordSeconds, told.Reads.Count())
+	}
+}
+
+// However many are removed, none is left.
+func TestDeleteManyRecords(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer closeStore(t, s)
+	r := s.Records(1)
+	var records []Record
+	var keys []uint64
+	for key := range uint64(2*deletedAtOnce + 1) {
+		records = append(records, Record{key, 1, []byte("a")})
+		keys = append(keys, key)
+	}
+	mustWriteRecords(t, r, records...)
+	if err := r.Delete(keys); err != nil {
+		t.Fatal(err)
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: r.prefix(), UpperBound: after(r.prefix())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if it.First() {
+		t.Errorf("% x is there", it.Key())
+	}
+	if err := it.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Records are not written where there is no room.
 func TestRecordsOnAFullDisk(t *testing.T) {
 	disk := vfs.NewMem()

@@ -16,7 +16,7 @@ const (
 	roomPoll = 200 * time.Millisecond
 )
 
-// ErrFull is returned by Group.Write while the disk has no room. It is worth trying
+// ErrFull is returned by Group.Write and Records.Write while the disk has no room. It is worth trying
 // again.
 var ErrFull = errors.New("the disk has no room for cold rows")
 

@@ -68,7 +68,8 @@ type Store struct {
 	cache *otter.Cache[blockKey, []byte]
 
 	// gate is held for reading while Pebble is used and for writing to close it. It
-	// is taken before all other locks: who waits for it behind Close holds none.
+	// is taken before all other locks of the store: who waits for it behind Close holds
+	// none.
 	gate    sync.RWMutex
 	closed  bool
 	closing chan struct{} // closed when Close begins, which is once
