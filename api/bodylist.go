@@ -101,10 +101,11 @@ type page struct {
 	after    uint64
 	hasAfter bool
 	limit    int
+	skip     bool // shards that no living node has
 }
 
-// decodeScan reads {"after":id?,"limit":n?,"columns":[…]?}; columns go to
-// r.columns.
+// decodeScan reads {"after":id?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?};
+// columns go to r.columns.
 func (r *request) decodeScan(body []byte) (page, error) {
 	c := r.objectIn(body)
 	p := page{limit: scanDefault}
@@ -122,6 +123,12 @@ func (r *request) decodeScan(body []byte) (page, error) {
 		case "columns":
 			s.once(c, 2, "columns")
 			r.decodeColumns()
+		case "skip_unreadable":
+			s.once(c, 3, "skip_unreadable")
+			p.skip = c.boolean("skip_unreadable")
+			if p.skip && r.read.Consistency != shard.Stale {
+				c.fail("skip_unreadable", "only of a read with consistency stale")
+			}
 		default:
 			c.fail(shown(key), noSuchFld)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/valyala/fasthttp"
 
@@ -58,12 +59,14 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	width := len(r.keyspace.Columns)
+	r.read.SkipUnreadable = p.skip
 	found, err := s.cfg.Backend.Scan(r.keyspace, p.after, p.hasAfter, p.limit, width, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}
 	answerLong(ctx, rowsBytes(len(found.IDs), len(r.columns)), func(dst []byte) []byte {
 		dst = appendRows(dst, found.IDs, r.keyspace, r.columns, found.Rows)
+		dst = appendUnreadable(dst, found.Unreadable)
 		dst = append(dst, `,"next":`...)
 		if !found.More || len(found.IDs) == 0 {
 			return append(dst, `null}`...)
@@ -72,6 +75,21 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 		return append(dst, '}')
 	})
 	return nil
+}
+
+// appendUnreadable appends the shards that a scan has left out, if there are any.
+func appendUnreadable(dst []byte, shards []int) []byte {
+	if len(shards) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"unreadable_shards":[`...)
+	for i, shard := range shards {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, int64(shard), 10)
+	}
+	return append(dst, ']')
 }
 
 func (s *Server) incr(ctx *fasthttp.RequestCtx, r *request) error {

@@ -59,6 +59,8 @@ func TestCounters(t *testing.T) {
 			`{"results":[{"id":"5","counts":{"like":-5}},{"id":"6","counts":{"like":2}}],"next":"6"}`},
 		{"scan, last page", "POST", posts + "scan", `{"limit":2,"after":"6","columns":["like"]}`, 200,
 			`{"results":[{"id":"7","counts":{"like":3}},{"id":"18446744073709551615","counts":{"like":0}}],"next":null}`},
+		{"scan that skips", "POST", posts + "scan?consistency=stale", `{"after":18446744073709551614,"columns":["like"],"skip_unreadable":true}`, 200,
+			`{"results":[{"id":"18446744073709551615","counts":{"like":0}}],"unreadable_shards":[1,3],"next":null}`},
 		{"scan behind the end", "POST", posts + "scan", `{"after":18446744073709551615}`, 200, `{"results":[],"next":null}`},
 		{"delete", "DELETE", posts + "5", "", 200,
 			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABCA"}`},

@@ -314,6 +314,9 @@ func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, 
 	}
 	slices.Sort(ids)
 	result := &shard.ScanResult{IDs: ids[:min(limit, len(ids))], More: len(ids) > limit}
+	if opt.SkipUnreadable {
+		result.Unreadable = []int{1, 3}
+	}
 	for _, id := range result.IDs {
 		row := make([]int64, width)
 		copy(row, n.mu.rows[ks.Name][id])

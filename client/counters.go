@@ -27,6 +27,9 @@ type ReadOptions struct {
 	Consistency  string        // stale, bounded or linearizable; "" for the server's default
 	MaxStaleness time.Duration // of bounded; 0 for the server's default
 	Token        string        // of a write that the read must see; "" for none
+	// SkipUnreadable has Scan, if it is stale, leave out shards of which no living node
+	// has a replica, instead of returning no_quorum. Page.Unreadable names them.
+	SkipUnreadable bool
 }
 
 // query returns the options as a query, with its question mark.
@@ -73,6 +76,8 @@ func (c *Client) GetMany(ctx context.Context, keyspace string, ids []ID, columns
 type Page struct {
 	Rows []Row `json:"results"`
 	Next *ID   `json:"next"` // what to go on after; nil at the end
+	// Unreadable are the shards whose rows are missing: ReadOptions.SkipUnreadable.
+	Unreadable []int `json:"unreadable_shards"`
 }
 
 // Scan reads up to limit rows that have a count, in ascending order of id,
@@ -83,7 +88,8 @@ func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int
 		After   *ID      `json:"after,omitempty"`
 		Limit   int      `json:"limit"`
 		Columns []string `json:"columns,omitempty"`
-	}{after, limit, columns})
+		Skip    bool     `json:"skip_unreadable,omitempty"`
+	}{after, limit, columns, o.SkipUnreadable})
 	if err != nil {
 		return Page{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -48,6 +49,7 @@ type Controller struct {
 	logger   *slog.Logger
 	cancel   context.CancelFunc
 	done     chan struct{}
+	lost     atomic.Uint64
 	seeded   *raftfsm.CatalogView // run's own: what gossip was last told the nodes of
 
 	mu struct { // never held during I/O
@@ -124,9 +126,27 @@ func (c *Controller) once(ctx context.Context) {
 		c.logger.Info("placement", "step", step.String())
 		if err := c.carryOut(ctx, step); err != nil {
 			c.logger.Warn("a step of the placement failed and is planned again", "step", step.String(), "err", err)
+			continue
 		}
+		c.noteLost(step)
 	}
 }
+
+// noteLost warns of a step that was taken if it gives a node up: that comes of no
+// order of an operator's, and cannot be taken back once the node is removed.
+func (c *Controller) noteLost(step Step) {
+	lost, ok := step.(SetNodeState)
+	if !ok || lost.State != raftfsm.NodeLeaving {
+		return
+	}
+	c.lost.Add(1)
+	c.logger.Warn("a node was gone for longer than --replace-after and is removed from the cluster for good: its replicas are made anew elsewhere, and it can come back only with a new data directory",
+		"node", lost.Node, "step", step.String())
+}
+
+// Lost returns how many nodes this controller has had leave because they were dead
+// for too long.
+func (c *Controller) Lost() uint64 { return c.lost.Load() }
 
 // Look returns what a plan is made from now. It is safe for concurrent use.
 func (c *Controller) Look(ctx context.Context) View {

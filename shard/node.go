@@ -120,7 +120,7 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold,
+// Its goroutines: runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold,
 // runSpill and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; those of asking, which end at the deadline of what
 // they ask.
@@ -161,9 +161,10 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
+	removed      atomic.Bool    // a member has proved that this node is in the catalog no more
 	draining     atomic.Bool
 	fatalOnce    sync.Once
 }
@@ -280,6 +281,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runHouse)
 	n.running.Go(n.runSuspect)
+	n.running.Go(n.runRemoved)
 	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runSweep)
 	n.running.Go(n.runCold)
@@ -310,6 +312,9 @@ func (n *Node) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
 func (n *Node) Ready() error {
 	if n.draining.Load() {
 		return ErrDraining
+	}
+	if n.removed.Load() {
+		return ErrRemoved
 	}
 	if _, in := n.catalog.View().Nodes[n.cfg.NodeKey]; !in {
 		return fmt.Errorf("%w: the cluster has not taken this node in yet, or has removed it", ErrNoLeader)

@@ -25,6 +25,7 @@ const (
 	methodBoard      = "board"      // the board's group, a read of it → the board, as JSON
 	methodSnapshot   = "snapshot"   // a shard and an index → a snapshot of then or later, in pieces
 	methodMember     = "member"     // a group and a node → whether it is in the configuration
+	methodKnown      = "known"      // a node → whether it is in the catalog, which is led there
 )
 
 const (
@@ -116,6 +117,7 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodColdOrder, n.serveColdOrder)
 	n.calls.handle(methodRoom, n.serveRoom)
 	n.calls.handle(methodMember, n.serveMember)
+	n.calls.handle(methodKnown, n.serveKnown)
 	n.calls.handle(methodBoard, n.serveBoard)
 	n.calls.handleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.serve()

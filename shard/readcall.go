@@ -104,6 +104,9 @@ func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]i
 			}
 			last = err
 		}
+		if lost := n.nobodyHas(g, opt); lost != nil {
+			return nil, lost
+		}
 		if !sleep(pause, deadline) {
 			return nil, fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 		}

@@ -13,7 +13,7 @@ import (
 // Scan returns up to limit rows, width counts each, of ids above after (from
 // the first id on if hasAfter is false) in ascending order, those with a count
 // in these columns only. Rows that are written meanwhile may be of different
-// moments.
+// moments. With opt.SkipUnreadable it may leave out shards, which it names.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
@@ -32,7 +32,12 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 	for len(r.IDs) < limit {
 		least := -1
 		for i := range runs {
-			if err := s.fill(&runs[i]); err != nil {
+			err := s.fill(&runs[i])
+			switch {
+			case errors.Is(err, errNobodyHas) && opt.SkipUnreadable:
+				runs[i].ended = true
+				r.Unreadable = append(r.Unreadable, i)
+			case err != nil:
 				return nil, err
 			}
 			if len(runs[i].ids) > 0 && (least < 0 || runs[i].ids[0] < runs[least].ids[0]) {
@@ -154,6 +159,10 @@ func (s *scan) fillElsewhere(r *run) error {
 			if err == nil || errors.Is(err, ErrBadToken) {
 				return true
 			}
+		}
+		if lost := s.node.nobodyHas(r.group, s.opt); lost != nil {
+			err = lost
+			return true
 		}
 		return false
 	})

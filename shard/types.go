@@ -178,6 +178,9 @@ type ReadOptions struct {
 	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
 	Token        Token         // writes that the read must see; zero for none
 	Deadline     time.Time     // always set
+	// SkipUnreadable has a Stale Scan leave out shards of which no living node has a
+	// replica, and name them.
+	SkipUnreadable bool
 }
 
 // RequestID tells a request from all others of its keyspace. It holds the
@@ -246,6 +249,8 @@ type ScanResult struct {
 	IDs  []uint64
 	Rows []int64 // len(IDs)*width
 	More bool    // there may be rows after the last id
+	// Unreadable are the shards that were left out, ascending: ReadOptions asked for it.
+	Unreadable []int
 }
 
 // Status is what a node knows of itself and its groups.

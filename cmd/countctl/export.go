@@ -23,6 +23,9 @@ type exportFlags struct {
 	retryFor time.Duration
 }
 
+// errRowsMissing is returned by an export that has left out shards.
+var errRowsMissing = errors.New("rows are missing")
+
 // exportOutput is what export prints as JSON.
 type exportOutput struct {
 	File          string   `json:"file"`
@@ -31,6 +34,8 @@ type exportOutput struct {
 	Rows          int64    `json:"rows"`
 	Seconds       float64  `json:"seconds"`
 	RowsPerSecond float64  `json:"rows_per_second"`
+	// UnreadableShards are those whose rows are not in the file.
+	UnreadableShards []int `json:"unreadable_shards,omitempty"`
 }
 
 func (c *cli) exportCommand() *cobra.Command {
@@ -41,7 +46,8 @@ func (c *cli) exportCommand() *cobra.Command {
 		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and every
 column, in order of id, rows with a count only.
 
-The file appears whole or not at all. Rows that are written to meanwhile appear
+The file appears whole or not at all; with --skip-unreadable it has the shards that
+can be read, and the others are named on standard error. Rows that are written to meanwhile appear
 as they were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
 		Args:    exactly(1, "FILE"),
@@ -49,12 +55,16 @@ as they were when they were read.`,
 			if err := checkReadOptions(cmd, f.read); err != nil {
 				return err
 			}
+			if f.read.SkipUnreadable && f.read.Consistency != "stale" {
+				return usagef("--skip-unreadable needs --consistency stale: any other read waits for a leader")
+			}
 			return c.exportFile(cmd.Context(), args[0], f)
 		},
 	}
 	keyspaceFlag(cmd, &f.keyspace)
 	readFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
+	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards of which no living node has a replica, name them, and exit 1")
 	cmd.Flags().DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
 	return cmd
 }
@@ -75,18 +85,30 @@ func (c *cli) exportFile(ctx context.Context, path string, f exportFlags) error 
 		return err
 	}
 	defer out.Abort()
-	rows, took, err := c.exportRows(ctx, server, out, columns, f, &m)
+	rows, missing, took, err := c.exportRows(ctx, server, out, columns, f, &m)
 	if err == nil {
 		err = out.Commit()
 	}
 	if err != nil {
 		return explainExport(err, path)
 	}
-	if path == streamName {
-		return nil // nothing but the rows goes there
+	if path != streamName { // nothing but the rows goes there
+		done := exportOutput{path, f.keyspace, columns, rows, took.Seconds(), float64(perSecond(rows, took)), missing}
+		err = c.print(done, done.table)
 	}
-	done := exportOutput{path, f.keyspace, columns, rows, took.Seconds(), float64(perSecond(rows, took))}
-	return c.print(done, done.table)
+	return errors.Join(err, tellMissing(f.keyspace, missing))
+}
+
+// tellMissing names the shards that an export has left out.
+func tellMissing(keyspace string, shards []int) error {
+	if len(shards) == 0 {
+		return nil
+	}
+	names := make([]string, len(shards))
+	for i, shard := range shards {
+		names[i] = fmt.Sprintf("%s/%d", keyspace, shard)
+	}
+	return fmt.Errorf("%w: no living node has a replica of %s", errRowsMissing, strings.Join(names, ", "))
 }
 
 func (o exportOutput) table(t *table) {
@@ -97,6 +119,9 @@ func (o exportOutput) table(t *table) {
 func explainExport(err error, path string) error {
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("the export was interrupted and %s was not written", path)
+	}
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "no_quorum" {
+		return fmt.Errorf("%w; --consistency stale --skip-unreadable writes what can be read", err)
 	}
 	return err
 }
@@ -128,18 +153,21 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 	return f.columns, nil
 }
 
-// exportRows writes header and rows, and returns how many and how long it took.
-func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags, shown **meter) (int64, time.Duration, error) {
+// exportRows writes header and rows, and returns how many, the shards that could not
+// be read, in one page or more, and how long it took.
+func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags, shown **meter) (int64, []int, time.Duration, error) {
 	if err := out.Header(append([]string{"id"}, columns...)); err != nil {
-		return 0, 0, err
+		return 0, nil, 0, err
 	}
+	var missing []int
 	var written atomic.Int64
 	total := rowsOf(ctx, server, f.keyspace)
 	m := c.startMeter(func() sample { return sample{written.Load(), written.Load(), total} })
 	*shown = m
 	values := make([]int64, len(columns))
-	err := scan(ctx, server, f.keyspace, columns, f.read, func(rows []client.Row) error {
-		for _, row := range rows {
+	err := scan(ctx, server, f.keyspace, columns, f.read, func(page client.Page) error {
+		missing = append(missing, page.Unreadable...)
+		for _, row := range page.Rows {
 			if !exportValues(values, row, columns) {
 				continue
 			}
@@ -150,7 +178,8 @@ func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfil
 		}
 		return nil
 	})
-	return written.Load(), m.stop(), err
+	slices.Sort(missing)
+	return written.Load(), slices.Compact(missing), m.stop(), err
 }
 
 // exportValues puts the row's counts into values, in the order of columns, and

@@ -157,3 +157,29 @@ func TestExportTriesAPageAgain(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+// After most nodes died an export writes what is left, says what is not, and fails.
+func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(9, 1, 0, 0, 0)
+	server.Lose(2)
+	i := against(t, server)
+	path := filepath.Join(t.TempDir(), "a.csv")
+	got := i.run("export", path, "--consistency", "stale", "--skip-unreadable", "-o", "json")
+	if got.code != exitFail || !strings.Contains(got.err, "no living node has a replica of posts/2") {
+		t.Errorf("exit %d, %q", got.code, got.err)
+	}
+	if out := decode[exportOutput](t, got.out); out.Rows != 1 || len(out.UnreadableShards) != 1 || out.UnreadableShards[0] != 2 {
+		t.Errorf("%+v", out)
+	}
+	if want := "id,repost,comment,like,view\n9,1,0,0,0\n"; readAll(t, path) != want {
+		t.Errorf("the file holds %q", readAll(t, path))
+	}
+	if got := i.run("export", path, "--skip-unreadable"); got.code != exitUsage || !strings.Contains(got.err, "--consistency stale") {
+		t.Errorf("of reads that wait for a leader: exit %d, %q", got.code, got.err)
+	}
+	got = i.run("export", path, "--consistency", "stale", "--retry-for", "0s")
+	if got.code != exitFail || !strings.Contains(got.err, "--skip-unreadable") {
+		t.Errorf("without the flag it is not named: exit %d, %q", got.code, got.err)
+	}
+}

@@ -10,7 +10,7 @@ import (
 
 // scan visits the rows of a keyspace that have a count, page by page in
 // ascending order of id. Rows that change meanwhile appear as they were read.
-func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, visit func([]client.Row) error) error {
+func scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, visit func(client.Page) error) error {
 	var after *client.ID
 	for {
 		page, err := server.Scan(ctx, keyspace, after, client.ScanRowsMax, columns, o)
@@ -20,7 +20,7 @@ func scan(ctx context.Context, server *client.Client, keyspace string, columns [
 		if err := checkOrder(after, page); err != nil {
 			return err
 		}
-		if err := visit(page.Rows); err != nil {
+		if err := visit(page); err != nil {
 			return err
 		}
 		if page.Next == nil {

@@ -52,11 +52,11 @@ func (c *cli) topCommand() *cobra.Command {
 			}
 			defer patient.Close()
 			m = c.startMeter(func() sample { return sample{read.Load(), read.Load(), total} })
-			err = scan(cmd.Context(), patient, keyspace, []string{column}, o, func(rows []client.Row) error {
-				for _, row := range rows {
+			err = scan(cmd.Context(), patient, keyspace, []string{column}, o, func(page client.Page) error {
+				for _, row := range page.Rows {
 					largest.offer(row)
 				}
-				read.Add(int64(len(rows)))
+				read.Add(int64(len(page.Rows)))
 				return nil
 			})
 			m.stop()

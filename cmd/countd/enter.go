@@ -7,6 +7,8 @@ import (
 	"net"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
@@ -97,6 +99,13 @@ func (p *process) take(c *config) error {
 		return err
 	}
 	p.controller.Store(controller)
+	lost := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "countd_nodes_lost_total",
+		Help: "Nodes that this one, as leader of the catalog, has had removed because they were gone for longer than --replace-after.",
+	}, func() float64 { return float64(controller.Lost()) })
+	if err := p.registry.Register(lost); err != nil {
+		return fmt.Errorf("cannot register a metric: %w", err)
+	}
 	return nil
 }
 

@@ -183,9 +183,13 @@ func (k *keyspace) scan(body []byte) (int, any) {
 		After   *string
 		Limit   int
 		Columns []string
+		Skip    bool `json:"skip_unreadable"`
 	}
 	if err := strict(body, &request); err != nil || request.Limit < 1 || request.Limit > 10_000 {
 		return 400, refuse("invalid_argument", fmt.Sprint("limit or body: ", err), "limit")
+	}
+	if len(k.lost) > 0 && !request.Skip {
+		return 503, refuse("no_quorum", "no living node has a replica of a shard", "")
 	}
 	results, next := []result{}, any(nil)
 	for _, id := range slices.Sorted(maps.Keys(k.rows)) {
@@ -199,6 +203,9 @@ func (k *keyspace) scan(body []byte) (int, any) {
 			break
 		}
 		results = append(results, k.result(id, request.Columns))
+	}
+	if len(k.lost) > 0 {
+		return 200, map[string]any{"results": results, "next": next, "unreadable_shards": k.lost}
 	}
 	return 200, map[string]any{"results": results, "next": next}
 }

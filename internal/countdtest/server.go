@@ -61,6 +61,7 @@ type keyspace struct {
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
 	rows    map[uint64][]int64
+	lost    []int // shards that no node has
 
 	Everywhere bool `json:"everywhere,omitempty"`
 }
@@ -71,8 +72,8 @@ func New(t testing.TB) *Server {
 	s.mu.clusterID = "test"
 	s.mu.producers, s.mu.keys, s.mu.forgotten = map[producerAt]*producer{}, map[keyAt]*keyed{}, map[producerAt]uint64{}
 	s.mu.keyspaces = []*keyspace{
-		{"posts", "counters", []string{"repost", "comment", "like", "view"}, 4, map[uint64][]int64{}, false},
-		{"users", "counters", []string{"posts", "followers", "following"}, 4, map[uint64][]int64{}, false},
+		{Name: "posts", Kind: "counters", Columns: []string{"repost", "comment", "like", "view"}, Shards: 4, rows: map[uint64][]int64{}},
+		{Name: "users", Kind: "counters", Columns: []string{"posts", "followers", "following"}, Shards: 4, rows: map[uint64][]int64{}},
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	s.SetCluster("n1")
@@ -95,6 +96,13 @@ func (s *Server) Put(id uint64, counts ...int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.keyspaces[0].put(id, counts)
+}
+
+// Lose has a shard of posts be one that no living node has.
+func (s *Server) Lose(shard int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.keyspaces[0].lost = append(s.mu.keyspaces[0].lost, shard)
 }
 
 // Rows returns how many rows of posts have a count.

@@ -180,7 +180,7 @@ func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Nod
 	refusesCtl(t, at, 1, "there is no node "+gone.Name, "node", "undrain", gone.Name)
 	eventually(t, "the node hears that it is removed", func() bool {
 		got := gone.Ctl("status")
-		return got.Code == 1 && strings.Contains(got.Stderr, "has removed it")
+		return got.Code == 1 && strings.Contains(got.Stderr, "was removed from the cluster")
 	})
 	gone.Stop()
 	c.AwaitGone(placeTimeout, gone)

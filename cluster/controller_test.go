@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// controlled is a node that leads a catalog and takes any command.
+type controlled struct {
+	catalog *raftfsm.CatalogView
+	changed []*raftfsm.CatalogCommand
+}
+
+func (c *controlled) LeadsCatalog() bool                                { return true }
+func (c *controlled) Catalog() *raftfsm.CatalogView                     { return c.catalog }
+func (c *controlled) Facts(context.Context) map[uint32]shard.GroupFacts { return nil }
+
+func (c *controlled) Change(_ context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+	c.changed = append(c.changed, command)
+	return &raftfsm.CatalogResult{}, nil
+}
+
+func (c *controlled) Transfer(context.Context, uint32, string, string) error { return nil }
+
+// That a node is given up is an operator's business: it is warned of and counted,
+// as an ordered removal is not.
+func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
+	var log bytes.Buffer
+	catalog := raftfsm.NewCatalog().View()
+	for _, name := range []string{"n1", "n2", "n3", "n4"} {
+		catalog.Nodes[name] = raftfsm.Node{Key: name, Name: name, State: raftfsm.NodeActive, VersionMax: 1}
+	}
+	node := &controlled{catalog: catalog}
+	settings := PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2}
+	c := &Controller{node: node, view: deadMember{"n4"}, settings: settings, logger: slog.New(slog.NewTextHandler(&log, nil))}
+	c.mu.unheard = map[string]time.Time{}
+	c.once(t.Context())
+
+	if len(node.changed) == 0 || node.changed[0].SetNodeState == nil || node.changed[0].SetNodeState.Key != "n4" {
+		t.Fatalf("the dead node is to leave: %+v", node.changed)
+	}
+	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "node=n4") || c.Lost() != 1 {
+		t.Errorf("%d lost, log:\n%s", c.Lost(), got)
+	}
+	leaving := catalog.Nodes["n4"]
+	leaving.State = raftfsm.NodeLeaving
+	catalog.Nodes["n4"] = leaving
+	c.once(t.Context())
+	if got := log.String(); strings.Count(got, "level=WARN") != 1 || c.Lost() != 1 {
+		t.Errorf("it is given up once: %d lost, log:\n%s", c.Lost(), got)
+	}
+}
+
+// deadMember sees four nodes, one of which has been dead for an hour.
+type deadMember struct{ dead string }
+
+func (d deadMember) Members() []Member {
+	var all []Member
+	for _, key := range []string{"n1", "n2", "n3", "n4"} {
+		all = append(all, Member{Key: key, Alive: key != d.dead, Since: time.Now().Add(-time.Hour)})
+	}
+	return all
+}
+
+func (d deadMember) Changed() <-chan struct{} { return nil }
+
+func (d deadMember) Seeds([]string) {}

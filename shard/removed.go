@@ -1,0 +1,113 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// ErrRemoved is returned by Ready once a member has proved that the cluster has
+// removed this node. A key is never used again, so that lasts.
+var ErrRemoved = errors.New("this node was removed from the cluster, by an operator or because it was gone for longer than --replace-after; " +
+	"start it with a new --data-dir and --join: it joins as a new node")
+
+// removedLookEvery is how often a node that hears of no leader of the catalog, or
+// is not in it, asks whether it was removed: it is for people to read.
+const removedLookEvery = 2 * time.Second
+
+// runRemoved finds out that this node was removed while it was gone: nobody speaks
+// to it by itself any more. It changes and deletes nothing, and ends once it is
+// known. Open starts it, Close stops and waits for it.
+func (n *Node) runRemoved() {
+	tick := time.NewTicker(removedLookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-n.stopping:
+			return
+		}
+		if by := n.removedBy(); by != "" {
+			n.removed.Store(true)
+			n.cfg.Logger.Error(ErrRemoved.Error(), "node", n.cfg.NodeKey, "told_by", by)
+			return
+		}
+	}
+}
+
+// removedBy returns the node that has proved that this one is in the catalog no
+// more, "" for none. It asks only if this node was in it: who has an entry of the
+// catalog's log was put into the catalog before that was sent.
+func (n *Node) removedBy() string {
+	view := n.catalog.View()
+	_, in := view.Nodes[n.cfg.NodeKey]
+	if in && n.meta.follows() == nil || n.meta.raft.LastIndex() == 0 {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	for _, node := range n.catalogMembers(view) {
+		if n.calls.doubtful(node) {
+			continue
+		}
+		if known, err := n.isKnown(ctx, node); err == nil {
+			if known {
+				return ""
+			}
+			return node
+		}
+	}
+	return ""
+}
+
+// catalogMembers returns the other nodes that may lead the catalog, as far as it is
+// known here.
+func (n *Node) catalogMembers(view *raftfsm.CatalogView) []string {
+	may := map[string]bool{}
+	for key := range view.Nodes {
+		may[key] = true
+	}
+	for _, s := range n.meta.configuration().Servers {
+		may[string(s.ID)] = true
+	}
+	delete(may, n.cfg.NodeKey)
+	others := make([]string, 0, len(may))
+	for key := range may {
+		others = append(others, key)
+	}
+	return others
+}
+
+// isKnown asks a node that leads the catalog whether this one is in it.
+func (n *Node) isKnown(ctx context.Context, leader string) (bool, error) {
+	request := appendBytes(nil, []byte(n.cfg.NodeKey))
+	answer, err := n.calls.call(ctx, leader, methodKnown, request)
+	if err != nil {
+		return false, err
+	}
+	return len(answer) != 1 || answer[0] != 0, nil
+}
+
+// serveKnown answers whether a node is in the catalog. This node must lead it now:
+// then it has applied whatever put the asker in.
+func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
+	r := wireReader{rest: request}
+	node := string(r.bytes())
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	term := n.meta.readyTerm.Load()
+	if err := n.meta.ready(); err != nil {
+		return nil, err
+	}
+	_, known := n.catalog.View().Nodes[node]
+	if err := n.proveTerm(ctx, n.meta, term); err != nil {
+		return nil, err
+	}
+	if !known {
+		return []byte{0}, nil
+	}
+	return []byte{1}, nil
+}

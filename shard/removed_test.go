@@ -1,0 +1,69 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// A node that was removed while it was down is told so by a member, says it, and
+// keeps what it has. One that is still in the catalog, or never was, hears nothing
+// of the kind.
+func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
+	all := openMembers(t, 4)
+	gone := all[3]
+	cfg := gone.cfg
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	mustDo(t, gone.Close(ctx))
+
+	if known, err := all[1].isKnown(ctx, all[0].cfg.NodeKey); err != nil || !known {
+		t.Errorf("a member is in the catalog: %v, %v", known, err)
+	}
+	leave := &raftfsm.SetNodeStateEntry{Key: cfg.NodeKey, State: raftfsm.NodeLeaving}
+	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{SetNodeState: leave}))
+	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{RemoveNode: &raftfsm.RemoveNodeEntry{Key: cfg.NodeKey}}))
+
+	cfg.Metrics = prometheus.NewRegistry()
+	before := filesOf(t, cfg.Dir)
+	again, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
+	eventually(t, "the node says that it was removed", func() bool { return errors.Is(again.Ready(), ErrRemoved) })
+	for _, path := range before {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("a removed node deletes nothing: %v", err)
+		}
+	}
+}
+
+// A node that the cluster has not taken in yet was not removed from it.
+func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
+	openMembers(t, 1)
+	n, err := Open(memberConfig(t, t.TempDir(), 2, 0))
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
+	if by := n.removedBy(); by != "" {
+		t.Errorf("%s says that a node without a cluster was removed", by)
+	}
+	if err := n.Ready(); err == nil || errors.Is(err, ErrRemoved) {
+		t.Errorf("it is ready: %v", err)
+	}
+}
+
+func filesOf(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "0*", "*"))
+	mustDo(t, err)
+	if len(files) == 0 {
+		t.Fatal("the node has no files")
+	}
+	return files
+}
