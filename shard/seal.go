@@ -45,7 +45,8 @@ func (n *Node) dueToSeal(g *counterGroup) func(first, last uint64) bool {
 	if old == nil || !n.mayMove() || !n.mayFreeze() {
 		return old
 	}
-	leaves := n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, n.shardsOf(g))
+	shards := n.shardsOf(g)
+	leaves := n.coldDesk.unlessKept(g, shards, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, shards))
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 

@@ -113,6 +113,16 @@ func TestWhatIsSealed(t *testing.T) {
 	if rounds(); sealed("posts") > 0 {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
+	keep := func(kept ...ColdKept) {
+		n.coldDesk.mu.Lock()
+		defer n.coldDesk.mu.Unlock()
+		n.coldDesk.mu.kept = kept
+	}
+	keep(ColdKept{"posts", coldID(0), coldID(coldTestRows), time.Now().Add(time.Hour)})
+	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
+		t.Errorf("%d rows are packed of %d that stay in memory as an operator asked", sealed("posts"), coldTestRows)
+	}
+	keep()
 	n.cfg.Cold.After = 0
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
 		t.Errorf("%d rows are packed of %d old and as many young ones", sealed("posts"), coldTestRows)
