@@ -24,14 +24,17 @@ const (
 
 // oldToSeal returns which ranges of a group's keys are packed when a snapshot is read,
 // nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
-// all alike.
+// all alike. While memory is tight those are all rows, as for sealOld: a node that was
+// full of packed rows, young ones too, could not hold them unpacked when it restarts.
 func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
 	layout, after := n.cfg.Cold.Layouts[g.keyspace], n.cfg.Cold.SealAfter
 	if g.kind != raftfsm.KindCounters || layout.Unit == 0 || after == 0 {
 		return nil
 	}
 	shards := n.shardsOf(g)
-	return func(first, last uint64) bool { return layout.old(time.Now(), after, shards)(first, last) }
+	return func(first, last uint64) bool {
+		return n.headroom.memoryTight.Load() || layout.old(time.Now(), after, shards)(first, last)
+	}
 }
 
 // shardsOf returns how many shards the keyspace of a group has.

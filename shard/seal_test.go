@@ -79,7 +79,8 @@ func TestRowsAreSealed(t *testing.T) {
 }
 
 // What is packed: old rows of keyspaces whose ids have a time, once they rest, but for
-// those that are to leave memory; near the memory limit young ones too.
+// those that are to leave memory; near the memory limit young ones too, also as a snapshot is
+// read: the node that took it had them packed for the same reason.
 func TestWhatIsSealed(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 1, "users": 1}
@@ -142,6 +143,10 @@ func TestWhatIsSealed(t *testing.T) {
 			t.Errorf("a snapshot of %s is packed as it is read: %v", keyspace, got)
 		}
 	}
+	if old := n.oldToSeal(of("posts")); !old(young(0), young(1)) {
+		t.Error("young rows of a snapshot are not packed while memory is tight")
+	}
+	n.headroom.memoryTight.Store(false)
 	if old := n.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
 		t.Error("old are other rows than those of a day")
 	}
