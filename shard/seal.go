@@ -83,13 +83,13 @@ func (n *Node) sealOld() (relieved bool) {
 // rows it packed, and false if it has not looked at all.
 func (n *Node) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
-		tight := n.headroom.memoryTight.Load()
+		tight, due := n.headroom.memoryTight.Load(), old
 		if tight {
-			old = anyAge
+			due = anyAge
 		}
 		var rows int
 		var took time.Duration
-		rows, from, more, took = fsm.Seal(from, old)
+		rows, from, more, took = fsm.Seal(from, due)
 		n.sealed.Add(uint64(rows))
 		packed += uint64(rows)
 		if tight {
