@@ -27,3 +27,21 @@ func TestLeast(t *testing.T) {
 	}
 	want("one is written to", 1_000_005)
 }
+
+// A division leaves no rows in a segment that are as high as those of its neighbours: its
+// age is that of its own rows.
+func TestHighestOfDividedSealedRows(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	for i := range uint64(3 * rowsMax) {
+		add(t, tab, ids[i/3]+1+i%3, 1)
+	}
+	d := tab.dir.Load()
+	if len(d.segs) < 5 {
+		t.Fatalf("%d segments", len(d.segs))
+	}
+	for i := range d.segs {
+		if s := d.segs[i].Load(); s.highest() > d.last(i) {
+			t.Errorf("segment %d owns ids %d…%d and has one of %d", i, d.first(i), d.last(i), s.highest())
+		}
+	}
+}

@@ -221,11 +221,14 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 			t.rows.Add(1)
 		}
 	case slot >= 0:
-		// The row outgrows its segment's words: give the segment more, first.
+		// The row outgrows its segment's words: give the segment more, first. If it is
+		// of zeros beside the cold part it is gone then, and no place is meant for it.
 		t.reshapeLocked(i, last/wordColumns+1)
-		s := d.segs[i].Load()
-		p := s.place(id)
-		t.replaceLocked(i, s.find(p), id, old, row)
+		slot := -1
+		if s := d.segs[i].Load(); s.covers(id) {
+			slot = s.find(s.place(id))
+		}
+		t.replaceLocked(i, slot, id, old, row)
 		return
 	default:
 		t.insertLocked(id, row, last/wordColumns+1)

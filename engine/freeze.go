@@ -55,7 +55,7 @@ func (s *segment) rowsInMemory() int {
 // highest is at least the id of every row of a segment with none on disk.
 func (s *segment) highest() uint64 {
 	if packed := s.cold.sealed(); packed != nil {
-		return max(s.maxID, packed.maxID)
+		return max(s.maxID, min(packed.maxID, s.cold.last))
 	}
 	return s.maxID
 }

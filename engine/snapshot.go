@@ -101,8 +101,8 @@ type Part struct {
 }
 
 // Parts calls fn with all rows in the order of ids and reads none from disk: sealed
-// rows are as others. A part is
-// valid during the call only. It stops at fn's first error and returns it.
+// rows are as others. A part is valid during the call only. It stops at fn's first
+// error and returns it.
 func (s *Snapshot) Parts(fn func(*Part) error) error {
 	var c collector
 	hot := func(p *Page, from, to int) error {

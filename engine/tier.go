@@ -10,11 +10,11 @@ type Cold interface {
 	Write(pages []*Page) ([]Generation, error)
 }
 
-// Generation is rows outside of memory, which never change. Retain and Release
-// count who needs it: it is there at least until the last has released it, and for
-// as long as a snapshot names it. Its methods may be called from any goroutine.
+// Generation is rows outside of memory, or sealed ones, which never change. Retain and
+// Release count who needs it: it is there at least until the last has released it, and
+// for as long as a snapshot names it. Its methods may be called from any goroutine.
 type Generation interface {
-	Number() uint64              // tells it from all others that the table ever had
+	Number() uint64              // tells it from all others on disk that the table ever had
 	Rows() int                   // none of them all zero
 	Width() int                  // no row has a count in a column from there on
 	Bytes() (memory, disk int64) // what it takes of each

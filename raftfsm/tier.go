@@ -125,11 +125,11 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 	if c.closed {
 		return 0, 0, false, 0
 	}
-	began := time.Now()
-	if from == 0 { // the only call that comes by the first segment
-		old = above(c.Table().Least(), old)
+	began, table := time.Now(), c.Table()
+	if from == 0 { // else the first segment is not looked at
+		old = above(table.Least(), old)
 	}
-	rows, next, more = c.Table().Seal(from, old)
+	rows, next, more = table.Seal(from, old)
 	return rows, next, more, time.Since(began)
 }
 

@@ -77,8 +77,7 @@ func (d *coldDesk) refusesLocked(o *ColdOrder) string {
 }
 
 // begin takes an order, unless it is the one that is followed, or says why not. A
-// migration ends what an earlier order has of
-// its rows kept in memory.
+// migration ends what an earlier order has of its rows kept in memory.
 func (d *coldDesk) begin(o ColdOrder, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

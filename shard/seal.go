@@ -24,14 +24,17 @@ const (
 
 // oldToSeal returns which ranges of a group's keys are packed when a snapshot is read,
 // nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
-// all alike.
+// all alike. While memory is tight those are all rows, as for sealOld: a node that was
+// full of packed rows, young ones too, could not hold them unpacked when it restarts.
 func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
 	layout, after := n.cfg.Cold.Layouts[g.keyspace], n.cfg.Cold.SealAfter
 	if g.kind != raftfsm.KindCounters || layout.Unit == 0 || after == 0 {
 		return nil
 	}
 	shards := n.shardsOf(g)
-	return func(first, last uint64) bool { return layout.old(time.Now(), after, shards)(first, last) }
+	return func(first, last uint64) bool {
+		return n.headroom.memoryTight.Load() || layout.old(time.Now(), after, shards)(first, last)
+	}
 }
 
 // shardsOf returns how many shards the keyspace of a group has.
@@ -45,7 +48,8 @@ func (n *Node) dueToSeal(g *counterGroup) func(first, last uint64) bool {
 	if old == nil || !n.mayMove() || !n.mayFreeze() {
 		return old
 	}
-	leaves := n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, n.shardsOf(g))
+	shards := n.shardsOf(g)
+	leaves := n.coldDesk.unlessKept(g, shards, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, shards))
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 
@@ -79,13 +83,13 @@ func (n *Node) sealOld() (relieved bool) {
 // rows it packed, and false if it has not looked at all.
 func (n *Node) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
-		tight := n.headroom.memoryTight.Load()
+		tight, due := n.headroom.memoryTight.Load(), old
 		if tight {
-			old = anyAge
+			due = anyAge
 		}
 		var rows int
 		var took time.Duration
-		rows, from, more, took = fsm.Seal(from, old)
+		rows, from, more, took = fsm.Seal(from, due)
 		n.sealed.Add(uint64(rows))
 		packed += uint64(rows)
 		if tight {

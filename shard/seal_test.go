@@ -79,7 +79,8 @@ func TestRowsAreSealed(t *testing.T) {
 }
 
 // What is packed: old rows of keyspaces whose ids have a time, once they rest, but for
-// those that are to leave memory; near the memory limit young ones too.
+// those that are to leave memory; near the memory limit young ones too, also as a snapshot is
+// read: the node that took it had them packed for the same reason.
 func TestWhatIsSealed(t *testing.T) {
 	cfg := memberConfig(t, filepath.Join(t.TempDir(), "groups"), 1, 1)
 	cfg.Shards = map[string]int{"posts": 1, "users": 1}
@@ -113,6 +114,16 @@ func TestWhatIsSealed(t *testing.T) {
 	if rounds(); sealed("posts") > 0 {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
+	keep := func(kept ...ColdKept) {
+		n.coldDesk.mu.Lock()
+		defer n.coldDesk.mu.Unlock()
+		n.coldDesk.mu.kept = kept
+	}
+	keep(ColdKept{"posts", coldID(0), coldID(coldTestRows), time.Now().Add(time.Hour)})
+	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
+		t.Errorf("%d rows are packed of %d that stay in memory as an operator asked", sealed("posts"), coldTestRows)
+	}
+	keep()
 	n.cfg.Cold.After = 0
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
 		t.Errorf("%d rows are packed of %d old and as many young ones", sealed("posts"), coldTestRows)
@@ -132,6 +143,10 @@ func TestWhatIsSealed(t *testing.T) {
 			t.Errorf("a snapshot of %s is packed as it is read: %v", keyspace, got)
 		}
 	}
+	if old := n.oldToSeal(of("posts")); !old(young(0), young(1)) {
+		t.Error("young rows of a snapshot are not packed while memory is tight")
+	}
+	n.headroom.memoryTight.Store(false)
 	if old := n.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
 		t.Error("old are other rows than those of a day")
 	}

@@ -1,0 +1,33 @@
+package engine
+
+import "testing"
+
+// A row of zeros beside the sealed ones goes when its segment takes another shape, also
+// where the row itself is the reason: it then gets a place of its own, not that of a row
+// which the smaller window cannot tell from it.
+func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
+	tab, ids := sealedTable(t, 25_000)
+	d := tab.dir.Load()
+	from, last := d.first(1), d.last(1)
+	for _, id := range ids {
+		if id >= from && id <= last {
+			mustApply(t, tab, Op{ID: id, Kind: OpDelete})
+		}
+	}
+	sealAll(tab) // the first segment owns both ranges from here on
+	inside := ids[3]
+	beside := inside + 1<<narrowBits(bucketsMin)
+	if beside < from || beside > last {
+		t.Fatalf("id %d is not beside the sealed rows, in %d…%d", beside, from, last)
+	}
+	add(t, tab, inside, 4)
+	add(t, tab, beside, 1)
+	mustApply(t, tab, Op{ID: beside, Kind: OpDelete})
+	mustApply(t, tab, Op{ID: beside, Kind: OpAdd, Cells: []Cell{{wordColumns, 7}}})
+	for id, want := range map[uint64][wordColumns + 1]int64{inside: {5}, beside: {wordColumns: 7}} {
+		var row [wordColumns + 1]int64
+		if tab.Get(id, row[:]); row != want {
+			t.Errorf("id %d reads %v, want %v", id, row, want)
+		}
+	}
+}
