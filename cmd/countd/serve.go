@@ -213,6 +213,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Limits:      c.Limits,
 		CursorIdle:  c.CursorIdle,
 		MemoryLimit: memoryLimit,
+		HeapGoal:    heapGoal(),
 		DiskReserve: c.DiskReserve,
 		Cold:        c.Cold,
 		Place:       p.place(c.Placement),
