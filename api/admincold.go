@@ -25,7 +25,7 @@ type ColdOrdered struct {
 // ColdOrderedNode is what one node says to an order.
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
-	Answers bool   `json:"answers"` // else nothing begins there
+	Answers bool   `json:"answers"` // else nothing begins there, unless it answered too late
 	shard.ColdAnswer
 }
 

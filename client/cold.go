@@ -80,7 +80,7 @@ type ColdOrdered struct {
 // ColdOrderedNode is what one node says to an order.
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
-	Answers bool   `json:"answers"`           // else nothing begins there
+	Answers bool   `json:"answers"`           // else nothing begins there, unless it answered too late
 	Rows    uint64 `json:"rows"`              // about as many are to move
 	Bytes   uint64 `json:"bytes"`             // of memory that warming takes at most
 	Refused string `json:"refused,omitempty"` // why nothing begins there

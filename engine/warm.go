@@ -38,7 +38,8 @@ func (t *Table) WarmCost(from, to uint64) (rows int, bytes uint64) {
 
 // Warm brings the rows of so many segments with ids from … to back into memory, each
 // segment whole. It returns how many rows that were, the id to go on from, and false
-// when there are none left.
+// when there are none left. After an error that id is behind the rows that could not be
+// read.
 func (t *Table) Warm(from, to uint64, segments int) (rows int, next uint64, more bool, err error) {
 	for range segments {
 		first, part := t.nextCold(from, to)
@@ -46,13 +47,13 @@ func (t *Table) Warm(from, to uint64, segments int) (rows int, next uint64, more
 			return rows, 0, false, nil
 		}
 		n, err := t.warmPart(part)
-		if rows += n; err != nil {
-			return rows, 0, false, fmt.Errorf("cannot warm rows from %d on: %w", first, err)
+		rows, from = rows+n, part.last+1
+		if more = part.last < to; err != nil {
+			return rows, from, more, fmt.Errorf("cannot warm rows from %d on: %w", first, err)
 		}
-		if part.last >= to {
+		if !more {
 			return rows, 0, false, nil
 		}
-		from = part.last + 1
 	}
 	return rows, from, true, nil
 }

@@ -1,6 +1,9 @@
 package engine
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 // Rows of a range come back, whole segments and no others, for at most what it was said
 // to cost; and go again at the second look after that.
@@ -54,5 +57,22 @@ func TestWarmRange(t *testing.T) {
 	}
 	if n := cold.needed(); n != 0 {
 		t.Errorf("%d generations are needed", n)
+	}
+}
+
+// What cannot be read is told with where to go on behind it.
+func TestWarmGoesOnBehindAFailure(t *testing.T) {
+	tab, _ := filled(t, 45_000)
+	cold := &memCold{}
+	freeze(t, tab, cold, 1<<20)
+	before := tab.Stats().ColdRows
+	cold.fail = errGone
+	_, next, more, err := tab.Warm(0, 1<<64-1, 1)
+	if !errors.Is(err, errGone) || next == 0 || !more {
+		t.Fatalf("next %d, more %v, %v", next, more, err)
+	}
+	cold.fail = nil
+	if rows, _, more, err := tab.Warm(next, 1<<64-1, 1<<20); rows == 0 || more || err != nil || tab.Stats().ColdRows != before-uint64(rows) || uint64(rows) == before {
+		t.Errorf("%d rows came of %d, more %v, %v", rows, before, more, err)
 	}
 }

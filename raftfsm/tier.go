@@ -135,7 +135,7 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 
 // Warm brings cold rows with keys from … to back into memory, a few segments at a time,
 // each whole. It returns how many rows, the key to go on from, and false when there are
-// none left.
+// none left. After an error that key is behind the rows that could not be read.
 func (c *Counters) Warm(from, to uint64) (rows int, next uint64, more bool, err error) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()

@@ -118,14 +118,15 @@ func (n *Node) leaving(of func(*counterGroup) bool) (all []*leaving) {
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }
 
 // rest waits after some rows were moved, for as much longer than that took as leaves
-// others their share, or until the node is stopping. Want of memory knows no rest.
+// others their share, or until the node is stopping. Want of memory knows no rest, and
+// ends one: a step that waited for its disk may have it last for minutes.
 func (n *Node) rest(took time.Duration) {
-	if n.headroom.memoryTight.Load() {
-		return
-	}
-	select {
-	case <-time.After(took * (coldShare - 1)):
-	case <-n.stopping:
+	for left := took * (coldShare - 1); left > 0 && !n.headroom.memoryTight.Load(); left -= headroomTick {
+		select {
+		case <-time.After(min(left, headroomTick)):
+		case <-n.stopping:
+			return
+		}
 	}
 }
 

@@ -72,7 +72,9 @@ func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
 // OrderCold has all nodes follow an order, if all that answer can. It returns what each
 // says, by node key, and does not wait for the end. A node that is at this order goes on
 // with it, so that it may be repeated. An order for what cannot be meant is an
-// ArgumentError.
+// ArgumentError, as is a ctx that ends while the nodes are asked what it comes to: nothing
+// has begun then. Once all are told to begin it may take factsTimeout longer than ctx, so
+// that no short one has some begin and others not.
 func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers map[string]ColdAnswer, err error) {
 	if err := n.checkCold(&o); err != nil {
 		return "", nil, err
@@ -82,6 +84,9 @@ func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers m
 		look := o
 		look.DryRun = true
 		answers = n.askCold(ctx, look)
+		if ctx.Err() != nil {
+			return "", nil, &ArgumentError{"Countd-Timeout", fmt.Sprintf("it passed before all nodes were asked, which takes up to %v where one is silent; nothing was begun", factsTimeout)}
+		}
 		for _, key := range slices.Sorted(maps.Keys(answers)) {
 			if why := answers[key].Refused; why != "" {
 				return "", nil, &ColdRefusedError{key, why}
@@ -94,7 +99,7 @@ func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers m
 			return "", answers, nil
 		}
 	}
-	return o.ID, n.askCold(ctx, o), nil
+	return o.ID, n.askCold(context.WithoutCancel(ctx), o), nil
 }
 
 // name is what an order asks for, in short.

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -208,6 +209,27 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
 	}
 	refused("more ranges than may be kept", all)
+}
+
+// What a deadline cuts off before all nodes were asked begins on none, and what is
+// stopped is stopped however little is left.
+func TestColdOrderDeadline(t *testing.T) {
+	n := openColdNode(t, t.TempDir(), 1, 0)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, verb := range []ColdVerb{ColdMigrate, ColdWarm} {
+		_, _, err := n.OrderCold(over, ColdOrder{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
+		var argument *ArgumentError
+		if !errors.As(err, &argument) || argument.Field != "Countd-Timeout" {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	if work, kept := n.coldDesk.report(); work != nil || len(kept) > 0 {
+		t.Errorf("begun: %+v, %+v", work, kept)
+	}
+	if _, answers, err := n.OrderCold(over, ColdOrder{Verb: ColdStop}); err != nil || len(answers) != 1 {
+		t.Errorf("a stop: %+v, %v", answers, err)
+	}
 }
 
 // firstTable is the table of the first shard.

@@ -545,3 +545,25 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 		}
 	}
 }
+
+// A rest ends once memory is short: what it would leave to others is theirs no more.
+func TestRestEndsWhenMemoryIsTight(t *testing.T) {
+	n := &Node{stopping: make(chan struct{})}
+	rested := make(chan struct{})
+	go func() { // ends with the rest
+		defer close(rested)
+		n.rest(time.Hour)
+	}()
+	select {
+	case <-rested:
+		t.Fatal("there was no rest")
+	case <-time.After(10 * time.Millisecond):
+	}
+	n.headroom.memoryTight.Store(true)
+	select {
+	case <-rested:
+	case <-time.After(10 * headroomTick):
+		t.Error("the rest goes on")
+	}
+	close(n.stopping)
+}

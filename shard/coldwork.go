@@ -239,13 +239,12 @@ func (n *Node) awaitQuiet() error {
 	}
 }
 
-// warmRows brings rows back into memory. Damaged ones stay where they are, and those of
-// other shards come.
+// warmRows brings rows back into memory. Damaged ones stay where they are, and others
+// come.
 func (n *Node) warmRows(o *ColdOrder) error {
 	var damaged error
 	for _, l := range n.leaving(o.isFor) {
 		if err := n.warmShard(o, l); errors.Is(err, cold.ErrDamaged) {
-			l.r.noteDamage(err)
 			damaged = err
 		} else if err != nil {
 			return err
@@ -255,6 +254,7 @@ func (n *Node) warmRows(o *ColdOrder) error {
 }
 
 func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
+	var damaged error
 	next, to := o.keys(n.shardsOf(l.g))
 	for more := true; more; {
 		switch {
@@ -271,10 +271,13 @@ func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
 		rows, next, more, err = l.fsm.Warm(next, to)
 		n.coldDesk.moved(rows)
 		n.coldWarmed.Add(uint64(rows))
-		if err != nil {
+		if errors.Is(err, cold.ErrDamaged) {
+			l.r.noteDamage(err)
+			damaged = fmt.Errorf("group %d: %w", l.g.number, cold.ErrDamaged) // the log says which
+		} else if err != nil {
 			return err
 		}
 		n.rest(time.Since(began))
 	}
-	return nil
+	return damaged
 }

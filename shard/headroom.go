@@ -49,12 +49,13 @@ type headroom struct {
 	diskFull    atomic.Bool
 	votersFull  atomic.Int64 // groups led here of which too few voters have room
 
-	memoryLimit uint64        // bytes; 0 for none
-	diskReserve uint64        // bytes; 0 for none
-	live        func() uint64 // bytes of the heap in use when it was last collected
-	tables      func() uint64 // bytes of all tables now
-	collector   func() uint64 // percent of what is in use that the collector needs besides
-	snapshots   func() uint64 // bytes that the next snapshot of each group may take
+	memoryLimit uint64                   // bytes; 0 for none
+	diskReserve uint64                   // bytes; 0 for none
+	live        func() uint64            // bytes of the heap in use when it was last collected
+	tables      func() uint64            // bytes of all tables now
+	collector   func() uint64            // percent of what is in use that the collector needs besides
+	goal        func(live uint64) uint64 // collector for a heap that has grown; nil for that of now
+	snapshots   func() uint64            // bytes that the next snapshot of each group may take
 	free        func() (uint64, error)
 	logger      *slog.Logger
 
@@ -67,6 +68,7 @@ func (h *headroom) watch(n *Node) error {
 	cfg := &n.cfg
 	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, cfg.Logger
 	h.live, h.tables, h.collector, h.snapshots = liveHeapBytes, n.tableBytes, collectorPercent, n.snapshotBytes
+	h.goal = cfg.HeapGoal
 	h.free = n.room.free
 	for name, full := range map[string]*atomic.Bool{"memory": &h.memoryFull, "disk": &h.diskFull} {
 		err := cfg.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -138,7 +140,11 @@ func (h *headroom) lacks(bytes uint64) uint64 {
 		return 0
 	}
 	used := max(h.live(), h.tables()) + bytes
-	needs, has := used+used*h.collector()/100, h.memoryLimit-h.memoryLimit/memoryTightShare
+	percent := h.collector()
+	if h.goal != nil {
+		percent = h.goal(used)
+	}
+	needs, has := used+used*percent/100, h.memoryLimit-h.memoryLimit/memoryTightShare
 	return needs - min(needs, has)
 }
 

@@ -224,3 +224,27 @@ func TestFullNode(t *testing.T) {
 		t.Errorf("after it: %v, count %d", err, count(3))
 	}
 }
+
+// What would fit is told by the collector's goal for a heap that has grown, which is less
+// than that for a small one.
+func TestHeadroomLacks(t *testing.T) {
+	h := headroom{
+		memoryLimit: 8_000,
+		live:        func() uint64 { return 100 },
+		tables:      func() uint64 { return 50 },
+		collector:   func() uint64 { return 1600 },
+	}
+	if got, want := h.lacks(900), uint64(10_000); got != want {
+		t.Errorf("by the goal of now %d are lacking, want %d", got, want)
+	}
+	h.goal = func(live uint64) uint64 { return 160_000 / live }
+	for bytes, want := range map[uint64]uint64{900: 0, 4_200: 0, 6_400: 1_060} {
+		if got := h.lacks(bytes); got != want {
+			t.Errorf("%d bytes more: %d are lacking, want %d", bytes, got, want)
+		}
+	}
+	h.memoryLimit = 0
+	if got := h.lacks(1 << 40); got != 0 {
+		t.Errorf("without a limit %d are lacking", got)
+	}
+}

@@ -48,6 +48,10 @@ type Config struct {
 	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
 	Cold        ColdConfig     // zero for rows that stay in memory
 	FeedIdle    time.Duration  // for how long nobody asks for a feed until it leaves memory; 0 for never
+	// HeapGoal is the collector's goal, in percent, for a heap with so many bytes
+	// in use: what more would fit below MemoryLimit is told by it. nil for one that does
+	// not depend on the heap.
+	HeapGoal func(live uint64) (percent uint64)
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened

@@ -121,3 +121,25 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 		t.Errorf("%d rows are read of %d that were written to", read, want)
 	}
 }
+
+// A damaged block keeps its own neighbours on disk, and all others come as an operator
+// says, who is told in one line.
+func TestWarmPassesDamage(t *testing.T) {
+	dir := t.TempDir()
+	n := openColdNode(t, dir, 1, 0)
+	fillCold(t, n, n.Keyspace("posts"))
+	closeCold(t, n)
+	n = openColdNode(t, dir, 1, 0) // what was in Pebble's log is in its files now
+	closeCold(t, n)
+	flipLargest(t, filepath.Join(dir, "cold", "*.sst"))
+	n = openColdNode(t, dir, 1, 0)
+	_, before := coldReportOf(t, n, "posts")
+	work := order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	_, posts := coldReportOf(t, n, "posts")
+	if posts.ColdRows == 0 || posts.ColdRows > before.ColdRows/2 || work.Rows != before.ColdRows-posts.ColdRows || posts.DamagedShards != 1 {
+		t.Errorf("%+v: %+v, before %+v", work, posts, before)
+	}
+	if want := "group 1: cold rows are damaged"; work.Failed != want {
+		t.Errorf("failed by %q, want %q", work.Failed, want)
+	}
+}

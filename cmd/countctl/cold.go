@@ -21,6 +21,8 @@ type coldOutput struct {
 	Rows  uint64           `json:"rows"` // that moved; that are to, if that was not waited for; a row of three replicas is three
 	Done  bool             `json:"done"` // what was begun has been waited for
 	Nodes []coldNodeOutput `json:"nodes"`
+
+	verb string
 }
 
 // coldNodeOutput is one node's part.
@@ -61,10 +63,15 @@ has kept in memory go too. Interrupted, the nodes go on; cold stop ends it.`,
 		Args:    atMost(1, "at most one KEYSPACE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) > 0 {
-				m.Keyspace = args[0]
+				if m.Keyspace = args[0]; m.Keyspace == "" { // which would be all
+					return usagef("KEYSPACE is empty")
+				}
 			}
 			if m.Before, err = idFlag(cmd, "before", before); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("before") && m.Before == 0 { // which would be as if it were not given
+				return usagef("--before: no id is below 0")
 			}
 			return c.orderCold(cmd.Context(), "migrate", wait, m.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
 				return server.MigrateCold(cmd.Context(), m)
@@ -171,11 +178,11 @@ func (c *cli) orderCold(ctx context.Context, verb string, wait time.Duration, on
 	if err != nil {
 		return fmt.Errorf("cannot have the nodes %s rows: %w", verb, err)
 	}
-	out := coldOutput{ID: ordered.ID}
+	out := coldOutput{ID: ordered.ID, verb: verb}
 	for _, n := range ordered.Nodes {
 		out.Nodes = append(out.Nodes, coldNodeOutput{ColdOrderedNode: n})
 		if out.Rows += n.Rows; !n.Answers {
-			c.say("%s does not answer: nothing begins there", n.Node)
+			c.say("%s does not answer: %s", n.Node, out.without())
 		}
 	}
 	if !only && !c.noWait {
@@ -187,6 +194,17 @@ func (c *cli) orderCold(ctx context.Context, verb string, wait time.Duration, on
 		return err
 	}
 	return out.verdict(verb)
+}
+
+// without is what is the case on a node that does not answer.
+func (o *coldOutput) without() string {
+	switch {
+	case o.verb == "stop":
+		return "what it may be at goes on"
+	case o.ID == "":
+		return "its rows are not among these"
+	}
+	return "nothing begins there, unless it answered too late; it is not waited for"
 }
 
 // awaitCold waits until no node is at the work any more.
@@ -220,7 +238,7 @@ func (o *coldOutput) look(seen []client.ColdNode) string {
 				work := seen[at].Work
 				n.Moved, n.Ended, n.Failed = work.Rows, !work.Running, work.Failed
 				if work.Running {
-					waits = append(waits, fmt.Sprintf("%s has moved %s rows of about %s", n.Node, grouped(work.Rows), grouped(work.Of)))
+					waits = append(waits, fmt.Sprintf("%s has moved %d %% of about %s rows", n.Node, min(100, 100*work.Rows/max(1, work.Of)), grouped(work.Of)))
 				}
 			}
 		}
@@ -257,6 +275,8 @@ func (t *table) cold(o coldOutput) {
 			state = "done"
 		case o.ID == "":
 			state = "dry run"
+		case o.verb == "stop":
+			state = "stopped"
 		}
 		t.row(n.Node, grouped(n.Rows), grouped(n.Bytes), grouped(n.Moved), state)
 	}

@@ -46,7 +46,7 @@ func TestColdMigrate(t *testing.T) {
 	}
 	got := i.run("cold", "migrate", "posts", "--before", "3342819171543700", "-o", "json")
 	out := decode[coldOutput](t, got.out)
-	if got.code != exitOK || !out.Done || out.Rows != 12 || len(out.Nodes) != 3 || out.Nodes[1].Moved != 4 || !out.Nodes[1].Ended || !strings.Contains(got.err, "n2 has moved 2 rows of about 4") {
+	if got.code != exitOK || !out.Done || out.Rows != 12 || len(out.Nodes) != 3 || out.Nodes[1].Moved != 4 || !out.Nodes[1].Ended || !strings.Contains(got.err, "n2 has moved 50 % of about 4 rows") {
 		t.Errorf("exit %d, %+v, %s", got.code, out, got.err)
 	}
 	if out := decode[coldOutput](t, i.ok("cold", "migrate", "--no-wait", "-o", "json")); out.Done || out.ID == "" {
@@ -67,6 +67,14 @@ func TestColdWarm(t *testing.T) {
 		t.Errorf("a dry run:\n%s", table)
 	}
 	i.ok("cold", "stop")
+	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = false })
+	if got := i.run("cold", "stop"); got.code != exitOK || !strings.Contains(got.err, "n3 does not answer: what it may be at goes on") || !strings.Contains(got.out, "stopped") {
+		t.Errorf("a stop, and a silent node: exit %d, %s%s", got.code, got.out, got.err)
+	}
+	if got := i.run("cold", "warm", "posts", "--dry-run"); !strings.Contains(got.err, "n3 does not answer: its rows are not among these") {
+		t.Errorf("a dry run, and a silent node: %s", got.err)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[2].Answers = true })
 	server.EditCluster(func(c *countdtest.Cluster) { c.ColdRefused = "n2: 5 bytes more are needed than fit" })
 	if got := i.run("cold", "warm", "posts"); got.code != exitFail || !strings.Contains(got.err, "n2: 5 bytes more are needed") {
 		t.Errorf("no room: exit %d, %s", got.code, got.err)
@@ -105,6 +113,8 @@ func TestColdUsage(t *testing.T) {
 		{[]string{"cold"}, "cold needs status, migrate, warm or stop"},
 		{[]string{"cold", "migrate", "a", "b"}, "at most one KEYSPACE"},
 		{[]string{"cold", "migrate", "--before", "x"}, "--before"},
+		{[]string{"cold", "migrate", "--before", "0"}, "--before: no id is below 0"},
+		{[]string{"cold", "migrate", "", "--before", "9"}, "KEYSPACE is empty"},
 		{[]string{"cold", "migrate", "--older-than", "1500ms"}, "in whole seconds"},
 		{[]string{"cold", "migrate", "--older-than", "0s"}, "1s or more"},
 		{[]string{"cold", "migrate", "--before", "1", "--older-than", "1h"}, "not both"},

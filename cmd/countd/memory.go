@@ -52,6 +52,15 @@ func tuneCollector() {
 	}()
 }
 
+// heapGoal returns the goal that tuneCollector sets for a live heap, nil if the
+// operator's stands.
+func heapGoal() func(live uint64) (percent uint64) {
+	if os.Getenv("GOGC") != "" {
+		return nil
+	}
+	return func(live uint64) uint64 { return uint64(percentFor(live)) }
+}
+
 // percentFor returns the goal for a live heap, in steps so that it seldom
 // changes.
 func percentFor(live uint64) int {

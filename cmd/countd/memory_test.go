@@ -21,6 +21,19 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
+// A node tells what would fit by the goal that the collector will have, unless that is
+// the operator's.
+func TestHeapGoal(t *testing.T) {
+	t.Setenv("GOGC", "")
+	if goal := heapGoal(); goal(1<<30) != gcPercent || goal(10<<20) <= gcPercent {
+		t.Errorf("%d %% of 1 GiB, %d %% of 10 MiB", goal(1<<30), goal(10<<20))
+	}
+	t.Setenv("GOGC", "100")
+	if heapGoal() != nil {
+		t.Error("the operator's goal does not stand")
+	}
+}
+
 // Memory is given back once after each load, when little was allocated for long
 // enough.
 func TestRestBeginsOnceALoad(t *testing.T) {

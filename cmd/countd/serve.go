@@ -214,6 +214,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		CursorIdle:  c.CursorIdle,
 		FeedIdle:    c.FeedIdle,
 		MemoryLimit: memoryLimit,
+		HeapGoal:    heapGoal(),
 		DiskReserve: c.DiskReserve,
 		Cold:        c.Cold,
 		Place:       p.place(c.Placement),
