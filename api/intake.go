@@ -139,6 +139,23 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	closeAfterAnswer(ctx)
 }
 
+// awaitBody says how the body is read of a request whose headers have come. One
+// that is too large is refused before any of it is read, as for a client that asks
+// first: fasthttp would wait for the small part that it reads before it calls serve.
+func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	if h.ContentLength() > s.cfg.BodyBytesMax {
+		var uri fasthttp.URI
+		if err := uri.Parse(nil, h.RequestURI()); err != nil {
+			return fasthttp.RequestConfig{} // serve tells what is wrong
+		}
+		e, _, err := s.routes.find(h.Method(), uri.PathOriginal())
+		if err == nil && s.tooLarge(e, h.ContentLength()) {
+			h.Set(fasthttp.HeaderExpect, "100-continue")
+		}
+	}
+	return fasthttp.RequestConfig{}
+}
+
 // expect answers a client that asks whether to send its body. One that is too
 // large is refused at once, as fasthttp would ask for it before it calls serve.
 // It closes the connection then and sets the status anew; the rest of the answer

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // client is a connection on which requests follow each other.
@@ -20,6 +21,9 @@ type client struct {
 func (l *live) dial(t *testing.T) *client {
 	t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(time.Minute)) // a test fails before it hangs
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,4 +162,34 @@ func TestBrokenBodies(t *testing.T) {
 			l.wantGood()
 		})
 	}
+}
+
+// A body beyond the limit is refused as soon as its length is known, whether any of
+// it comes or not: each case ends long before the read timeout.
+func TestTooLargeIsToldAtOnce(t *testing.T) {
+	l := startLive(t, func(c *Config) { c.BodyBytesMax, c.ReadTimeout = 1000, time.Hour })
+	for _, c := range []struct{ name, target, body string }{
+		{"nothing of it comes", "/v1/counters/posts/incr", ""},
+		{"a part of it comes", "/v1/counters/posts/incr", "{}"},
+		{"to an absolute address", "http://x/v1/counters/posts/incr?a=b", ""},
+		{"to a list", "/v1/keyspaces", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := l.dial(t)
+			fmt.Fprintf(d.conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n%s", c.target, c.body)
+			got := d.answer()
+			wantFault(t, got, 413, "too_large", "")
+			if got.header.Get("Connection") != "close" {
+				t.Error("the connection stays open")
+			}
+		})
+	}
+	t.Run("a probe brings what it likes", func(t *testing.T) {
+		d := l.dial(t)
+		fmt.Fprintf(d.conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n%s", strings.Repeat(" ", 1001))
+		if got := d.answer(); got.status != 200 {
+			t.Errorf("answered %+v", got)
+		}
+	})
+	l.wantGood()
 }

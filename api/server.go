@@ -96,11 +96,12 @@ func New(cfg Config) (*Server, error) {
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.http = &fasthttp.Server{
-		Handler:       s.serve,
-		ErrorHandler:  s.refuse,
-		ExpectHandler: s.expect,
-		Name:          serverName,
-		Logger:        printfLogger{cfg.Logger},
+		Handler:        s.serve,
+		ErrorHandler:   s.refuse,
+		HeaderReceived: s.awaitBody,
+		ExpectHandler:  s.expect,
+		Name:           serverName,
+		Logger:         printfLogger{cfg.Logger},
 
 		ReadTimeout:  cfg.ReadTimeout,
 		WriteTimeout: cfg.WriteTimeout,
