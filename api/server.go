@@ -200,7 +200,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 			err = errPanicked
 		}
 	}()
-	if err := r.readTimeout(ctx); err != nil && e.takes&takesAnything == 0 {
+	if r.timeout, err = timeoutOf(&ctx.Request.Header); err != nil && e.takes&takesAnything == 0 {
 		return err
 	}
 	n := ctx.Request.Header.ContentLength()
