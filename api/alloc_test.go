@@ -53,6 +53,7 @@ func TestServeAllocates(t *testing.T) {
 		{"no results", "POST", "/v1/counters/posts/set", `{"ops":[{"id":"1","set":{"like":1}}],"want":"none"}`},
 	} {
 		ctx := newCall(c.method, c.path, c.body)
+		ctx.Request.Header.Set(headerTimeout, "5s")
 		body := []byte(c.body)
 		n := testing.AllocsPerRun(100, func() {
 			ctx.Request.SetBodyRaw(body) // serve lets go of it

@@ -20,8 +20,9 @@ type Config struct {
 	Listener net.Listener
 	Addr     string
 
-	// ReadTimeout is how long a request may take to arrive whole, headers and
-	// body, from its first byte.
+	// ReadTimeout is how long a request may take to arrive, from its first byte to
+	// the end of its headers and from there to that of its body. A body may have
+	// less: its request's timeout.
 	ReadTimeout time.Duration
 	// WriteTimeout is how long a client may take to accept an answer.
 	WriteTimeout time.Duration

@@ -91,11 +91,13 @@ func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
 	c, isChannel := v.Channels[op.Name]
 	d, isDot := v.Dots[op.Name]
 	switch op.Kind {
-	case raftfsm.BoardPublish:
+	case raftfsm.BoardPublish, raftfsm.BoardMakeChannel:
 		if !isChannel {
 			c.Number = number
 		}
-		c.Latest++
+		if op.Kind == raftfsm.BoardPublish {
+			c.Latest++
+		}
 		v.Channels[op.Name] = c
 		answer[1] = c.Latest
 	case raftfsm.BoardRetract:
@@ -109,9 +111,10 @@ func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
 		if !isDot {
 			d = raftfsm.Dot{Number: number, NewUsers: true}
 		}
-		if op.Kind == raftfsm.BoardDot {
+		switch op.Kind {
+		case raftfsm.BoardDot:
 			d.NewUsers = op.NewUsers
-		} else {
+		case raftfsm.BoardFire:
 			d.Fired++
 		}
 		v.Dots[op.Name] = d

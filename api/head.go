@@ -154,17 +154,38 @@ func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
 	}
 }
 
-// readTimeout reads Countd-Timeout, which counts from the request's last byte.
-func (r *request) readTimeout(ctx *fasthttp.RequestCtx) error {
-	r.timeout = timeoutDefault
-	text, err := header(&ctx.Request.Header, headerTimeout)
+// timeoutOf reads Countd-Timeout, which bounds the time from the request's headers
+// to its last byte, and from there to the answer.
+func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
+	text, err := header(h, headerTimeout)
 	if text == nil || err != nil {
-		return err
+		return timeoutDefault, err
 	}
-	if r.timeout, err = time.ParseDuration(string(text)); err != nil || r.timeout <= 0 || r.timeout > timeoutMax {
-		return invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
+	timeout, ok := parseShortDuration(text)
+	if !ok {
+		timeout, err = time.ParseDuration(string(text))
 	}
-	return nil
+	if err != nil || timeout <= 0 || timeout > timeoutMax {
+		return timeoutDefault, invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
+	}
+	return timeout, nil
+}
+
+// parseShortDuration reads what most clients send, up to five digits of seconds or
+// milliseconds, as time.ParseDuration does, which allocates.
+func parseShortDuration(text []byte) (time.Duration, bool) {
+	const digitsMax = 5
+	n, at := 0, 0
+	for ; at < len(text) && at < digitsMax && text[at] >= '0' && text[at] <= '9'; at++ {
+		n = 10*n + int(text[at]-'0')
+	}
+	switch unit := text[at:]; {
+	case at > 0 && string(unit) == "s":
+		return time.Duration(n) * time.Second, true
+	case at > 0 && string(unit) == "ms":
+		return time.Duration(n) * time.Millisecond, true
+	}
+	return 0, false
 }
 
 // readIdentity reads what tells a write from all others. A key stands for one

@@ -19,6 +19,8 @@ const (
 	// its connection can be used again: a batch of 10,000 ops. Before more is
 	// read, the connection is closed.
 	discardBytesMax = 512 << 10
+	// lengthUntold is fasthttp's ContentLength of a request without a body.
+	lengthUntold = -2
 )
 
 // bodies bounds the memory of the bodies that are being read or served, all but
@@ -137,6 +139,29 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	closeAfterAnswer(ctx)
+}
+
+// awaitBody says how the body is read of a request whose headers have come: it has
+// the request's timeout, or the read timeout, the shorter of both. One that is too
+// large is refused before any of it is read, as for a client that asks first:
+// fasthttp would wait for the small part that it reads before it calls serve.
+func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	n := h.ContentLength()
+	if n == 0 || n == lengthUntold {
+		return fasthttp.RequestConfig{}
+	}
+	if n > s.cfg.BodyBytesMax {
+		var uri fasthttp.URI
+		if err := uri.Parse(nil, h.RequestURI()); err != nil {
+			return fasthttp.RequestConfig{} // serve tells what is wrong
+		}
+		e, _, err := s.routes.find(h.Method(), uri.PathOriginal())
+		if err == nil && s.tooLarge(e, n) {
+			h.Set(fasthttp.HeaderExpect, "100-continue")
+		}
+	}
+	timeout, _ := timeoutOf(h) // serve tells what is wrong
+	return fasthttp.RequestConfig{ReadTimeout: min(timeout, s.cfg.ReadTimeout)}
 }
 
 // expect answers a client that asks whether to send its body. One that is too

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // client is a connection on which requests follow each other.
@@ -20,6 +21,9 @@ type client struct {
 func (l *live) dial(t *testing.T) *client {
 	t.Helper()
 	c, err := net.Dial("tcp", l.server.Addr().String())
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(time.Minute)) // a test fails before it hangs
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,5 +161,117 @@ func TestBrokenBodies(t *testing.T) {
 			eventually(t, "its memory is free", func() bool { return l.server.bodies.bytes.Load() == 0 })
 			l.wantGood()
 		})
+	}
+}
+
+// A body beyond the limit is refused as soon as its length is known, whether any of
+// it comes or not: each case ends long before the read timeout.
+func TestTooLargeIsToldAtOnce(t *testing.T) {
+	l := startLive(t, func(c *Config) { c.BodyBytesMax, c.ReadTimeout = 1000, time.Hour })
+	for _, c := range []struct{ name, target, body string }{
+		{"nothing of it comes", "/v1/counters/posts/incr", ""},
+		{"a part of it comes", "/v1/counters/posts/incr", "{}"},
+		{"to an absolute address", "http://x/v1/counters/posts/incr?a=b", ""},
+		{"to a list", "/v1/keyspaces", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := l.dial(t)
+			fmt.Fprintf(d.conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n%s", c.target, c.body)
+			got := d.answer()
+			wantFault(t, got, 413, "too_large", "")
+			if got.header.Get("Connection") != "close" {
+				t.Error("the connection stays open")
+			}
+		})
+	}
+	t.Run("a probe brings what it likes", func(t *testing.T) {
+		d := l.dial(t)
+		fmt.Fprintf(d.conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n%s", strings.Repeat(" ", 1001))
+		if got := d.answer(); got.status != 200 {
+			t.Errorf("answered %+v", got)
+		}
+	})
+	l.wantGood()
+}
+
+// A body that does not come whole is given up at the request's timeout, or at the
+// read timeout when that is shorter: in each case the other is an hour, or a minute.
+func TestBodiesComeWithinTheTimeout(t *testing.T) {
+	const short, long = 100 * time.Millisecond, time.Hour
+	for _, c := range []struct {
+		name, head string
+		read       time.Duration
+	}{
+		{"a small body", "Countd-Timeout: 100ms\r\nContent-Length: 100", long},
+		{"none of a small body", "Content-Length: 100\r\nCountd-Timeout: 0.1s", long},
+		{"a large body", "Countd-Timeout: 100ms\r\nContent-Length: 100000", long},
+		{"a body in chunks", "Countd-Timeout: 100ms\r\nTransfer-Encoding: chunked", long},
+		{"by the read timeout", "Countd-Timeout: 60s\r\nContent-Length: 100000", short},
+		{"by the timeout unless told", "Content-Length: 100", long},
+		{"with a bad timeout", "Countd-Timeout: 5\r\nContent-Length: 100", long},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := startLive(t, func(cfg *Config) { cfg.ReadTimeout = c.read })
+			d := l.dial(t)
+			body := map[bool]string{false: `{"ops":[`, true: "8\r\n{\"ops\":[\r\n"}[strings.Contains(c.head, "chunked")]
+			if strings.HasPrefix(c.name, "none") {
+				body = ""
+			}
+			fmt.Fprintf(d.conn, "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", c.head, body)
+			got := d.answer()
+			wantFault(t, got, 408, "request_timeout", "")
+			if got.header.Get("Connection") != "close" {
+				t.Error("the connection stays open")
+			}
+			l.wantGood()
+		})
+	}
+}
+
+// A request's timeout bounds that one alone: the next on its connection has its own.
+func TestTimeoutIsOfOneRequest(t *testing.T) {
+	l := startLive(t, nil)
+	d := l.dial(t)
+	const call = "/v1/counters/posts/incr"
+	d.post(call, manyOps(1), 0, "Countd-Timeout: 100ms")
+	if got := d.answer(); got.status != 200 {
+		t.Fatalf("answered %d %s", got.status, got.body)
+	}
+	time.Sleep(150 * time.Millisecond) // past it
+	for _, ops := range []int{1, 1000} {
+		d.post(call, manyOps(ops), 0)
+		if got := d.answer(); got.status != 200 {
+			t.Fatalf("%d ops are answered %d %s", ops, got.status, got.body)
+		}
+	}
+}
+
+// Short durations are read as the standard library reads them.
+func TestParseShortDuration(t *testing.T) {
+	for text, short := range map[string]bool{
+		"5s": true, "500ms": true, "0s": true, "007s": true, "60s": true, "99999ms": true, "60001ms": true,
+		"": false, "s": false, "5": false, "ms": false, "1.5s": false, "+5s": false, "-5s": false, "5S": false, "5sec": false, "123456ms": false, "1h": false, "1s1ms": false,
+	} {
+		got, ok := parseShortDuration([]byte(text))
+		if ok != short {
+			t.Errorf("%q: read %v", text, ok)
+		}
+		if want, err := time.ParseDuration(text); ok && (err != nil || got != want) {
+			t.Errorf("%q: %v, want %v, %v", text, got, want, err)
+		}
+	}
+}
+
+// What is done before a body is read allocates nothing.
+func TestAwaitBodyDoesNotAllocate(t *testing.T) {
+	l := startLive(t, nil)
+	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(1))
+	ctx.Request.Header.SetContentLength(100)
+	ctx.Request.Header.Set(headerTimeout, "500ms")
+	var got time.Duration
+	n := testing.AllocsPerRun(100, func() { got = l.server.awaitBody(&ctx.Request.Header).ReadTimeout })
+	if n > 0 || got != 500*time.Millisecond {
+		t.Errorf("%v allocations, timeout %v", n, got)
 	}
 }

@@ -10,7 +10,17 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-func (s *Server) listKeyspaces(ctx *fasthttp.RequestCtx, _ *request) error {
+// listKeyspaces answers what this node knows, which every node follows. A read that
+// is linearizable or names its bound first has the catalog's leader say that there
+// is no more.
+func (s *Server) listKeyspaces(ctx *fasthttp.RequestCtx, r *request) error {
+	if r.read.Consistency == shard.Linearizable || r.read.MaxStaleness > 0 {
+		until, cancel := context.WithDeadline(context.Background(), r.deadline)
+		defer cancel()
+		if err := s.cfg.Backend.CatchUp(until); err != nil {
+			return fmt.Errorf("cannot list keyspaces: %w", err)
+		}
+	}
 	list := struct {
 		Keyspaces []*shard.Keyspace `json:"keyspaces"`
 	}{append([]*shard.Keyspace{}, s.cfg.Backend.Keyspaces()...)}

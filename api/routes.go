@@ -102,7 +102,7 @@ func newRoutes(m *metrics) *routes {
 			"/v1/version": get("version", exempt, (*Server).version),
 			"/v1/cluster": get("cluster", exempt, (*Server).cluster),
 			"/v1/keyspaces": resourceOf(map[string]*endpoint{
-				"GET":  {name: "keyspaces_list", call: (*Server).listKeyspaces},
+				"GET":  {name: "keyspaces_list", takes: takesRead, call: (*Server).listKeyspaces},
 				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite, call: (*Server).createKeyspace},
 			}),
 		},

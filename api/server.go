@@ -96,11 +96,12 @@ func New(cfg Config) (*Server, error) {
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	s.http = &fasthttp.Server{
-		Handler:       s.serve,
-		ErrorHandler:  s.refuse,
-		ExpectHandler: s.expect,
-		Name:          serverName,
-		Logger:        printfLogger{cfg.Logger},
+		Handler:        s.serve,
+		ErrorHandler:   s.refuse,
+		HeaderReceived: s.awaitBody,
+		ExpectHandler:  s.expect,
+		Name:           serverName,
+		Logger:         printfLogger{cfg.Logger},
 
 		ReadTimeout:  cfg.ReadTimeout,
 		WriteTimeout: cfg.WriteTimeout,
@@ -199,7 +200,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 			err = errPanicked
 		}
 	}()
-	if err := r.readTimeout(ctx); err != nil && e.takes&takesAnything == 0 {
+	if r.timeout, err = timeoutOf(&ctx.Request.Header); err != nil && e.takes&takesAnything == 0 {
 		return err
 	}
 	n := ctx.Request.Header.ContentLength()

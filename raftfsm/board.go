@@ -123,7 +123,11 @@ func (b *board) answer(op *BoardOp) (number, value int64) {
 }
 
 func (op *BoardOp) onChannel() bool {
-	return op.Kind == BoardPublish || op.Kind == BoardRetract || op.Kind == BoardPutChannel
+	switch op.Kind {
+	case BoardPublish, BoardRetract, BoardPutChannel, BoardMakeChannel:
+		return true
+	}
+	return false
 }
 
 // change does what the op says, in a view of its own. It returns why, and false,
@@ -137,9 +141,9 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 	switch op.Kind {
 	case BoardRetract:
 		why, ok = next.retract(op)
-	case BoardPublish:
+	case BoardPublish, BoardMakeChannel:
 		why, ok = next.publish(op)
-	case BoardFire, BoardDot:
+	case BoardFire, BoardDot, BoardMakeDot:
 		why, ok = next.fire(op)
 	case BoardPutChannel:
 		next.Channels[op.Name] = *op.Channel
@@ -191,7 +195,9 @@ func (v *BoardView) publish(op *BoardOp) (Refusal, bool) {
 			return RefusedFull, false
 		}
 	}
-	c.Latest++
+	if op.Kind == BoardPublish {
+		c.Latest++
+	}
 	v.Channels[op.Name] = c
 	return 0, true
 }
@@ -219,9 +225,10 @@ func (v *BoardView) fire(op *BoardOp) (Refusal, bool) {
 			return RefusedFull, false
 		}
 	}
-	if op.Kind == BoardFire {
+	switch op.Kind {
+	case BoardFire:
 		d.Fired++
-	} else {
+	case BoardDot:
 		d.NewUsers = op.NewUsers
 	}
 	v.Dots[op.Name] = d

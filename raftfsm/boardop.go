@@ -24,6 +24,11 @@ const (
 	BoardPutChannel BoardOpKind = 5
 	BoardPutDot     BoardOpKind = 6
 	BoardClear      BoardOpKind = 7
+
+	// Those below make what is not there yet and change nothing else, so that a user
+	// can stand in a channel before its first notice, or at a dot before it is fired.
+	BoardMakeChannel BoardOpKind = 8
+	BoardMakeDot     BoardOpKind = 9
 )
 
 // Refusal says why an op on the board was refused.
@@ -56,7 +61,7 @@ func (op *BoardOp) check() error {
 	named := len(op.Name) >= 1 && len(op.Name) <= BoardNameBytesMax
 	fits := false
 	switch op.Kind {
-	case BoardPublish, BoardRetract, BoardFire, BoardDot:
+	case BoardPublish, BoardRetract, BoardFire, BoardDot, BoardMakeChannel, BoardMakeDot:
 		fits = named && op.Channel == nil && op.Dot == nil
 	case BoardPutChannel:
 		fits = named && op.Channel != nil && op.Dot == nil

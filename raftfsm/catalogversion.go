@@ -3,7 +3,7 @@ package raftfsm
 import "math"
 
 // ClusterVersionMax is the highest cluster version that this program speaks.
-const ClusterVersionMax = 3
+const ClusterVersionMax = 4
 
 // versionOfKinds is the cluster version from which on there are keyspaces of other
 // kinds than counters, and such that are everywhere: a program before it would take
@@ -14,6 +14,10 @@ const versionOfKinds = 2
 // before it would take a snapshot that carries cold rows for damage, be it its own
 // of before or one that another node sends it.
 const versionOfColdRows = 3
+
+// versionOfMaking is the cluster version from which on channels and dots are made
+// without a notice or a firing: a program before it fails at the ops that do so.
+const versionOfMaking = 4
 
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
@@ -56,6 +60,12 @@ func (v *CatalogView) Takes(kind string) bool {
 
 // ColdRows reports whether the cluster version allows rows to leave memory.
 func (v *CatalogView) ColdRows() bool { return v.ClusterVersion >= versionOfColdRows }
+
+// TakesBoardOp reports whether the cluster version allows a kind of ops on the board.
+func (v *CatalogView) TakesBoardOp(kind BoardOpKind) bool {
+	making := kind == BoardMakeChannel || kind == BoardMakeDot
+	return !making || v.ClusterVersion >= versionOfMaking
+}
 
 // TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
 // program before it fails when it reads one, so below it none may be proposed.

@@ -303,17 +303,55 @@ func TestRetractedNotices(t *testing.T) {
 	}
 }
 
+// A channel or dot is made once, without a notice or a firing, and what is there
+// already stays as it is. The bytes of these ops are on disks already.
+func TestChannelsAndDotsAreMade(t *testing.T) {
+	making := []BoardOp{{Kind: BoardMakeChannel, Name: "news"}, {Kind: BoardMakeDot, Name: "shop"}}
+	b, results := boardOf(t, making...)
+	for i, r := range results {
+		if !slices.Equal(r.Rows, []int64{int64(i) + 1, 0}) || len(r.Overflows) > 0 {
+			t.Errorf("op %d: %+v", i, r)
+		}
+	}
+	view := b.View()
+	if c, d := view.Channels["news"], view.Dots["shop"]; c.Number != 1 || c.Latest != 0 || d != (Dot{Number: 2, NewUsers: true}) {
+		t.Errorf("made %+v and %+v", c, d)
+	}
+	for _, op := range []BoardOp{{Kind: BoardPublish, Name: "news"}, {Kind: BoardDot, Name: "shop"}, {Kind: BoardFire, Name: "shop"}} {
+		applyBoard(b, RequestID{}, &op)
+	}
+	was := b.State().Digest
+	for i := range making {
+		if r := applyBoard(b, RequestID{}, &making[i]); !slices.Equal(r.Rows, []int64{int64(i) + 1, 1}) {
+			t.Errorf("making again: %+v", r)
+		}
+	}
+	if b.State().Digest != was || b.View().digest() != was || b.View().Dots["shop"].NewUsers {
+		t.Errorf("what was there has changed: %+v", b.View())
+	}
+	if restored := NewBoard(); restore(restored, persisted(t, b)) != nil || restored.State().Digest != was {
+		t.Errorf("restored %+v", restored.View())
+	}
+	var w RequestWriter
+	w.Reset(nil, &RequestID{})
+	for i := range making {
+		w.Board(&making[i])
+	}
+	mustBeGolden(t, "entry-board-making.bin", SealEntry(append(BeginEntry(nil, KindBoard, 4), w.Section()...)))
+}
+
 func TestBoardIsBounded(t *testing.T) {
 	var ops []BoardOp
+	kinds := []BoardOpKind{BoardPublish, BoardFire, BoardDot, BoardMakeChannel, BoardMakeDot}
 	for i := range CursorsMax {
-		ops = append(ops, BoardOp{Kind: []BoardOpKind{BoardPublish, BoardFire, BoardDot}[i%3], Name: fmt.Sprintf("n%d", i)})
+		ops = append(ops, BoardOp{Kind: kinds[i%len(kinds)], Name: fmt.Sprintf("n%d", i)})
 	}
 	b, _ := boardOf(t, ops...)
-	for _, kind := range []BoardOpKind{BoardPublish, BoardFire, BoardDot} {
+	for i, kind := range kinds {
 		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: "more"}); len(r.Overflows) != 1 || r.Overflows[0].Column != RefusedFull {
 			t.Errorf("kind %d: %+v", kind, r)
 		}
-		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: fmt.Sprintf("n%d", kind-1)}); kind != BoardDot && len(r.Overflows) != 0 {
+		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: fmt.Sprintf("n%d", i)}); len(r.Overflows) != 0 {
 			t.Errorf("kind %d of one that is there: %+v", kind, r)
 		}
 	}

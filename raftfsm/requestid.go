@@ -84,7 +84,7 @@ const (
 )
 
 // bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7), with
-// hyphens or as bare digits, or 0 for any other key.
+// hyphens or as bare digits, or 0 for any other key. It is 1 or more.
 func bornAt(key []byte) int64 {
 	var bare [32]byte
 	hyphens := len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-'
@@ -107,7 +107,7 @@ func bornAt(key []byte) int64 {
 	if !hyphens && (ms < bareBornMin || ms >= bareBornMax) {
 		return 0
 	}
-	return ms
+	return max(ms, 1) // 0 is for no time; the first of all is too old as well
 }
 
 // section returns the kind of section that a request of this identity is.

@@ -60,6 +60,7 @@ func TestNumberZero(t *testing.T) {
 func FuzzBornAt(f *testing.F) {
 	f.Add([]byte("01890a5d-ac96-774b-bcce-b302099a8057"))
 	f.Add([]byte("01890a5dac96774bbcceb302099a8057"))
+	f.Add([]byte("00000000-0000-774b-bcce-b302099a8057"))
 	f.Fuzz(func(t *testing.T, key []byte) {
 		ms := bornAt(key)
 		if ms == 0 {
@@ -67,7 +68,7 @@ func FuzzBornAt(f *testing.F) {
 		}
 		bare := strings.ReplaceAll(string(key), "-", "")
 		raw, err := hex.DecodeString(bare)
-		if err != nil || len(raw) != 16 || raw[6]>>4 != 7 || int64(binary.BigEndian.Uint64(raw)>>16) != ms {
+		if err != nil || len(raw) != 16 || raw[6]>>4 != 7 || max(1, int64(binary.BigEndian.Uint64(raw)>>16)) != ms {
 			t.Fatalf("%q was born at %d", key, ms)
 		}
 		if other := bornAt([]byte(bare)); other != ms && ms >= bareBornMin && ms < bareBornMax {
@@ -80,6 +81,8 @@ func TestBornAt(t *testing.T) {
 	for key, want := range map[string]int64{
 		"01890a5d-ac96-774b-bcce-b302099a8057": 0x01890a5dac96,
 		"01890A5D-AC96-774B-BCCE-B302099A8057": 0x01890a5dac96,
+		"00000000-0000-774b-bcce-b302099a8057": 1, // it tells a time, the first
+		"00000000-0001-774b-bcce-b302099a8057": 1,
 		"01890a5d-ac96-474b-bcce-b302099a8057": 0, // version 4
 		"01890a5d-ac96-774b-bcce-b302099a805":  0,
 		"01890a5d-ac96-774b-bcce-b302099a805g": 0,

@@ -64,10 +64,20 @@ func (f *fanOut) see(u *inbox, day int64) {
 	u.day = day
 }
 
-func (f *fanOut) publish(channel string) int64 {
-	if f.channels[channel] == nil {
-		f.channels[channel] = map[int64]bool{}
+func (f *fanOut) makeChannel(name string) {
+	if f.channels[name] == nil {
+		f.channels[name] = map[int64]bool{}
 	}
+}
+
+func (f *fanOut) makeDot(name string) {
+	if f.dots[name] == nil {
+		f.dots[name] = &modelDot{newUsers: true}
+	}
+}
+
+func (f *fanOut) publish(channel string) int64 {
+	f.makeChannel(channel)
 	seq := int64(len(f.channels[channel])) + 1
 	f.channels[channel][seq] = true
 	for _, u := range f.users {
@@ -105,9 +115,7 @@ func (f *fanOut) readTo(u *inbox, channel string, seq int64) {
 }
 
 func (f *fanOut) fire(dot string) {
-	if f.dots[dot] == nil {
-		f.dots[dot] = &modelDot{newUsers: true}
-	}
+	f.makeDot(dot)
 	f.dots[dot].fired++
 	for _, u := range f.users {
 		if u.day > 0 {
@@ -246,10 +254,9 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			},
 			"read": func(t *rapid.T) {
 				id, name := user.Draw(t, "user"), channel.Draw(t, "channel")
-				c, there := m.board.View().Channels[name]
-				if !there {
-					return
-				}
+				m.publishes(BoardOp{Kind: BoardMakeChannel, Name: name})
+				f.makeChannel(name)
+				c := m.board.View().Channels[name]
 				kind, seq := rapid.SampledFrom([]engine.OpKind{CursorRaise, CursorBegin}).Draw(t, "kind"), rapid.Int64Range(0, c.Latest).Draw(t, "seq")
 				m.move(id, kind, c.Number, seq)
 				u := f.user(id)
@@ -273,10 +280,9 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			},
 			"clear": func(t *rapid.T) {
 				id, name := user.Draw(t, "user"), dot.Draw(t, "dot")
-				d, there := m.board.View().Dots[name]
-				if !there {
-					return
-				}
+				m.publishes(BoardOp{Kind: BoardMakeDot, Name: name})
+				f.makeDot(name)
+				d := m.board.View().Dots[name]
 				m.move(id, CursorRaise, d.Number, d.Fired)
 				u := f.user(id)
 				f.see(u, today())
@@ -331,6 +337,14 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 
 func (m *machines) mustEqual(t *rapid.T, f *fanOut, users []uint64) {
 	board := m.board.View()
+	if len(board.Channels) != len(f.channels) || len(board.Dots) != len(f.dots) {
+		t.Fatalf("the board has %+v, want %v and %v", board, f.channels, f.dots)
+	}
+	for name, c := range board.Channels {
+		if c.Latest != int64(len(f.channels[name])) {
+			t.Fatalf("%s has %d notices, want %d", name, c.Latest, len(f.channels[name]))
+		}
+	}
 	for _, id := range users {
 		u := f.user(id)
 		var row, cursors [engine.ColumnsMax]int64

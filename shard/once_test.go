@@ -122,4 +122,8 @@ func TestRefusedKeysTellTheirTime(t *testing.T) {
 			}
 		})
 	}
+	w := &Write{Ops: []engine.Op{addTo(0, 0, 1)}, ID: ByKey([]byte("00000000-0000-7000-8000-000000000000")), Deadline: soon()}
+	if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, ErrExpired) || errors.Is(err, ErrKeyAhead) {
+		t.Errorf("one of 1970: %v", err)
+	}
 }

@@ -60,6 +60,9 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	if err != nil {
 		return err
 	}
+	if w.Board != nil && !n.catalog.View().TakesBoardOp(w.Board.Kind) {
+		return ErrVersion
+	}
 	if err := n.headroom.admit(w, groups); err != nil {
 		return err
 	}

@@ -51,6 +51,9 @@ var (
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
 	ErrKeyspaceExists = errors.New("the keyspace exists with other columns or shards")
+	// ErrVersion is returned for an op on the board that the cluster version does
+	// not allow yet: a node of the cluster could not apply it.
+	ErrVersion = errors.New("the cluster version is too low for this write")
 	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there.
 	ErrUnknownKeyspace = errors.New("no such keyspace")
 )

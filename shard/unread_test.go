@@ -202,6 +202,45 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	})
 }
 
+// Channels and dots are made without a notice or a firing only when all nodes of the
+// cluster can apply that: below, nothing of it is in the log.
+func TestMakingComesWithTheClusterVersion(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
+	cfg.Place = nil
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 3}
+	put := func() {
+		t.Helper()
+		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+	}
+	put()
+	eventually(t, "there is a board", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
+	board := n.Keyspace(KeyspaceBoard)
+	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+	r := n.shardOf(board.firstGroup).replica.Load()
+	index := r.fsm.Applied()
+	making := []BoardOp{{Kind: raftfsm.BoardMakeChannel, Name: "ads"}, {Kind: raftfsm.BoardMakeDot, Name: "shop"}}
+	for i := range making {
+		w := &Write{Ops: []engine.Op{{}}, Board: &making[i], Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+		if err := n.Write(board, w); !errors.Is(err, ErrVersion) {
+			t.Errorf("kind %d in a cluster of version %d: %v", making[i].Kind, n.Catalog().ClusterVersion, err)
+		}
+	}
+	if applied := r.fsm.Applied(); applied != index {
+		t.Errorf("entries %d to %d of the board were written", index+1, applied)
+	}
+	other.VersionMax = raftfsm.ClusterVersionMax
+	put()
+	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	for i := range making {
+		if w := mustBoard(t, n, making[i]); w.Rows[0] != int64(i)+2 || w.Rows[1] != 0 {
+			t.Errorf("kind %d answers %v", making[i].Kind, w.Rows)
+		}
+	}
+}
+
 // What feeds are read into is kept for others; a replica that was read is not, also
 // if another shard could not be.
 func TestFeedsKeepNoReplica(t *testing.T) {

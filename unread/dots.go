@@ -34,17 +34,25 @@ func (n *Numbers) Shows(dot string, user uint64, opt *shard.ReadOptions) (bool, 
 }
 
 // ClearDot hides a dot from a user until it is fired again. It returns whether the
-// user sees it: that may be of a repeat alone.
+// user sees it: that may be of a repeat alone. It makes a dot that is not there, so
+// that the user has been seen when it is fired.
 func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool, err error) {
 	board, err := n.boardNow(w.Deadline)
 	if err != nil {
 		return false, err
 	}
 	d, there := board.Dots[dot]
+	made := shard.Token{}
+	if !there {
+		if board, made, err = n.makeName(raftfsm.BoardMakeDot, dot, w.Deadline); err != nil {
+			return false, err
+		}
+		d, there = board.Dots[dot]
+	}
 	if !there {
 		return false, n.touch(w, user)
 	}
-	row, err := n.move(w, user, raftfsm.CursorRaise, d.Number, d.Fired)
+	row, err := n.move(w, user, raftfsm.CursorRaise, d.Number, d.Fired, made)
 	if err != nil {
 		return false, err
 	}

@@ -61,7 +61,9 @@ func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
 }
 
 // ReadNotices moves a user's cursor in a channel up to a notice, or to the latest
-// if that is before it, and never back. A nil upTo is the latest.
+// if that is before it, and never back. A nil upTo is the latest. It makes a channel
+// that is not there, so that the user stands before its first notice; so does
+// BeginNotices.
 func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) {
 		if upTo == nil {
@@ -82,6 +84,13 @@ func (n *Numbers) moveNotices(channel string, user uint64, w *shard.Write, to fu
 		return Notices{}, err
 	}
 	c, there := board.Channels[channel]
+	made := shard.Token{}
+	if !there {
+		if board, made, err = n.makeName(raftfsm.BoardMakeChannel, channel, w.Deadline); err != nil {
+			return Notices{}, err
+		}
+		c, there = board.Channels[channel]
+	}
 	if !there {
 		return Notices{}, n.touch(w, user)
 	}
@@ -90,7 +99,7 @@ func (n *Numbers) moveNotices(channel string, user uint64, w *shard.Write, to fu
 	if !raise {
 		kind = raftfsm.CursorBegin
 	}
-	row, err := n.move(w, user, kind, c.Number, seq)
+	row, err := n.move(w, user, kind, c.Number, seq, made)
 	if err != nil {
 		return Notices{}, err
 	}

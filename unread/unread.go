@@ -100,10 +100,12 @@ func (n *Numbers) touch(w *shard.Write, user uint64) error {
 }
 
 // move moves one cursor of a user and returns the row of all that the board has
-// numbers for up to that one's.
-func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64) ([]int64, error) {
+// numbers for up to that one's. Its token also has what made is the token of.
+func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64, made shard.Token) ([]int64, error) {
 	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
-	return n.writeUser(w, raftfsm.TableCursors, op, int(number)+1)
+	row, err := n.writeUser(w, raftfsm.TableCursors, op, int(number)+1)
+	w.Token.At = append(w.Token.At, made.At...)
+	return row, err
 }
 
 // writeBoard writes one op on the board. It returns the channel's last notice or
@@ -124,6 +126,19 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 	return w.Rows[1], nil
 }
 
+// makeName makes a channel or dot that is not there, and returns the board that has it
+// and the token of that write. It is a write of its own, without an identity: done
+// again it changes nothing. In a cluster whose version has no such write it makes
+// nothing.
+func (n *Numbers) makeName(kind raftfsm.BoardOpKind, name string, deadline time.Time) (*raftfsm.BoardView, shard.Token, error) {
+	w := shard.Write{Deadline: deadline}
+	if _, err := n.writeBoard(&w, &raftfsm.BoardOp{Kind: kind, Name: name}); err != nil && !errors.Is(err, shard.ErrVersion) {
+		return nil, shard.Token{}, err
+	}
+	board, err := n.boardNow(deadline)
+	return board, w.Token, err
+}
+
 // refusal tells why the board refused an op.
 func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
 	switch {
@@ -131,7 +146,7 @@ func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
 		return ErrNoNotice
 	case op.Kind == raftfsm.BoardRetract:
 		return &shard.ArgumentError{Field: "seq", Problem: fmt.Sprintf("%d notices of the channel are retracted behind one that is not, the most there may be", raftfsm.RetractedMax)}
-	case op.Kind == raftfsm.BoardPublish:
+	case op.Kind == raftfsm.BoardPublish || op.Kind == raftfsm.BoardMakeChannel:
 		return &shard.ArgumentError{Field: "channel", Problem: fmt.Sprintf("there is no such channel yet, and there are %d channels and dots, the most there may be", NamesMax)}
 	}
 	return &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("there is no such dot yet, and there are %d channels and dots, the most there may be", NamesMax)}

@@ -42,7 +42,7 @@ func TestUnreadCommands(t *testing.T) {
 			"GET unread:7:at", "-ERR no counter keyspace 'unread'",
 		}},
 		{"notices", []string{
-			"COUNTD.NOTICE.READ news 7", `["unread" 0 "last_read" null "latest" 0]`, "COUNTD.NOTICE.PUBLISH news", "1", "COUNTD.NOTICE.READ news 7", `["unread" 0 "last_read" 1 "latest" 1]`,
+			"COUNTD.NOTICE.READ news 7", `["unread" 0 "last_read" 0 "latest" 0]`, "COUNTD.NOTICE.PUBLISH news", "1", "COUNTD.NOTICE.READ news 7", `["unread" 0 "last_read" 1 "latest" 1]`,
 			"COUNTD.NOTICE.PUBLISH news KEY p2", "2", "COUNTD.NOTICE.PUBLISH news", "3", "COUNTD.NOTICE.PUBLISH news KEY p2", "2",
 			"COUNTD.NOTICE.GET news 7", `["unread" 2 "last_read" 1 "latest" 3]`, "COUNTD.NOTICE.READ news 7 UPTO 2", `["unread" 1 "last_read" 2 "latest" 3]`,
 			"COUNTD.NOTICE.RETRACT news 3", "3", "COUNTD.NOTICE.RETRACT news 3 KEY r", "3", "COUNTD.NOTICE.RETRACT news 4", "-ERR no such notice",

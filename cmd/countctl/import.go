@@ -51,8 +51,8 @@ signed 64-bit integer are not added; that file counts them and names their ids,
 and they are rejected rows, in this run and when it is run again.
 
 A bad row stops the import with its line, as a sum that does not fit does; with
---on-error skip a bad row goes to FILE.rejects.csv with line and reason. With
-rejected rows the exit code is 1.
+--on-error skip the bad rows of NAME.csv go to NAME.rejects.csv with line and
+reason. With rejected rows the exit code is 1.
 
 From redis:// it copies counts of the keys that each --pattern names: strings, or
 columns of hashes. --map says what they are called there, NAME=COLUMN; NAME= is not

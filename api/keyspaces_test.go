@@ -1,0 +1,57 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/shard"
+)
+
+// The list of keyspaces takes what every read takes. One that must be fresh has what
+// another node made, and is refused when no leader says that this is all.
+func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
+	for _, c := range []struct {
+		name, query string
+		headers     []string
+		confirmed   bool
+	}{
+		{"not told", "", nil, false},
+		{"stale", "?consistency=stale", nil, false},
+		{"stale within", "?consistency=stale&max_staleness=1s", nil, false},
+		{"bounded", "?consistency=bounded", nil, false},
+		{"bounded within", "?consistency=bounded&max_staleness=500ms", nil, true},
+		{"within", "?max_staleness=1h", nil, true},
+		{"linearizable", "?consistency=linearizable", nil, true},
+		{"linearizable by its header", "", []string{"consistency", "linearizable"}, true},
+		{"the query goes first", "?consistency=stale", []string{"consistency", "linearizable"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := startLive(t, nil)
+			l.node.mu.Lock()
+			l.node.mu.elsewhere = map[string]*shard.Keyspace{"fresh": {Name: "fresh", Kind: shard.KindCounters, Columns: []string{"a"}, Shards: 1}}
+			l.node.mu.Unlock()
+			got := l.do("GET", "/v1/keyspaces"+c.query, "", c.headers...)
+			if got.status != 200 || strings.Contains(got.body, `"fresh"`) != c.confirmed {
+				t.Errorf("answered %d %s", got.status, got.body)
+			}
+			l.node.setFault("no_leader")
+			if got := l.do("GET", "/v1/keyspaces"+c.query, "", c.headers...); c.confirmed {
+				wantFault(t, got, 503, "no_leader", "")
+			} else if got.status != 200 {
+				t.Errorf("without a leader: %d %s", got.status, got.body)
+			}
+		})
+	}
+	l := startLive(t, nil)
+	for query, field := range map[string]string{"consistency=strong": "consistency", "max_staleness=0s": "max_staleness", "since=1": "since", "consistency=stale&consistency=stale": "consistency"} {
+		wantFault(t, l.do("GET", "/v1/keyspaces?"+query, ""), 400, "invalid_argument", field)
+	}
+}
+
+// A real node confirms the list as it does other reads.
+func TestRealKeyspacesAreConfirmed(t *testing.T) {
+	l := startReal(t)
+	if got := l.do("GET", "/v1/keyspaces?consistency=linearizable", ""); got.status != 200 || !strings.Contains(got.body, `"posts"`) {
+		t.Errorf("answered %d %s", got.status, got.body)
+	}
+}

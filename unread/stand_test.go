@@ -1,0 +1,148 @@
+package unread
+
+import (
+	"testing"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+func asOfNow() *shard.ReadOptions {
+	return &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: soon()}
+}
+
+func mustPublish(t *testing.T, n *Numbers, channel string, times int) {
+	t.Helper()
+	for range times {
+		if _, err := n.Publish(channel, &shard.Write{Deadline: soon()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (n *Numbers) mustStand(t *testing.T, when, channel string, user uint64, want Notices) {
+	t.Helper()
+	if got, err := n.Notices(channel, user, Stand{}, asOfNow()); err != nil || got != want {
+		t.Errorf("%s: user %d in %s: %+v, %v, want %+v", when, user, channel, got, err, want)
+	}
+}
+
+// A user who reads a channel before its first notice stands before it, whatever the
+// read names, and two notices later has two unread.
+func TestReadsBeforeTheFirstNotice(t *testing.T) {
+	node := openNode(t)
+	n := New(node)
+	zero, five := int64(0), int64(5)
+	reads := map[string]func(channel string, w *shard.Write) (Notices, error){
+		"latest":   func(c string, w *shard.Write) (Notices, error) { return n.ReadNotices(c, 1, nil, w) },
+		"up_to_0":  func(c string, w *shard.Write) (Notices, error) { return n.ReadNotices(c, 1, &zero, w) },
+		"up_to_5":  func(c string, w *shard.Write) (Notices, error) { return n.ReadNotices(c, 1, &five, w) },
+		"since_0":  func(c string, w *shard.Write) (Notices, error) { return n.BeginNotices(c, 1, 0, w) },
+		"since_5":  func(c string, w *shard.Write) (Notices, error) { return n.BeginNotices(c, 1, 5, w) },
+		"repeated": nil,
+	}
+	reads["repeated"] = func(c string, w *shard.Write) (Notices, error) {
+		w.ID = shard.ByKey([]byte("k"))
+		if _, err := n.ReadNotices(c, 1, nil, w); err != nil {
+			return Notices{}, err
+		}
+		return n.ReadNotices(c, 1, nil, w)
+	}
+	for name, read := range reads {
+		t.Run(name, func(t *testing.T) {
+			w := &shard.Write{Deadline: soon()}
+			if got, err := read(name, w); err != nil || got != (Notices{Seen: true}) {
+				t.Fatalf("read %+v, %v", got, err)
+			}
+			if w.Duplicate != (name == "repeated") {
+				t.Errorf("duplicate %v", w.Duplicate)
+			}
+			mustPublish(t, n, name, 2)
+			n.mustStand(t, "two notices later", name, 1, Notices{Unread: 2, Seen: true, Latest: 2})
+			n.mustStand(t, "two notices later", name, 2, Notices{Latest: 2})
+		})
+	}
+}
+
+// The token of a read that made its channel names the board too: a node that is
+// behind waits for the channel.
+func TestTokenOfAReadThatMadeItsChannel(t *testing.T) {
+	node := openNode(t)
+	n := New(node)
+	w := &shard.Write{Deadline: soon()}
+	if _, err := n.ReadNotices("news", 1, nil, w); err != nil || len(w.Token.At) != 2 {
+		t.Errorf("token %+v, %v", w.Token, err)
+	}
+	if _, err := n.ClearDot("shop", 1, w); err != nil || len(w.Token.At) != 2 {
+		t.Errorf("token %+v, %v", w.Token, err)
+	}
+	if _, err := n.ClearDot("shop", 1, w); err != nil || len(w.Token.At) != 1 {
+		t.Errorf("token of one that is there %+v, %v", w.Token, err)
+	}
+}
+
+// A user who clears a dot before it is made has been seen, so that it shows when it
+// is fired, though it is not for new users.
+func TestClearsBeforeTheDotIsMade(t *testing.T) {
+	n := New(openNode(t))
+	if shows, err := n.ClearDot("shop", 1, &shard.Write{Deadline: soon()}); err != nil || shows {
+		t.Fatalf("cleared: %v, %v", shows, err)
+	}
+	if fired, err := n.SetDot("shop", false, &shard.Write{Deadline: soon()}); err != nil || fired != 0 {
+		t.Fatalf("set: %d, %v", fired, err)
+	}
+	// A clear that finds the dot leaves it as it was set.
+	if _, err := n.ClearDot("shop", 3, &shard.Write{Deadline: soon()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Fire("shop", &shard.Write{Deadline: soon()}); err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[uint64]bool{1: true, 2: false, 3: true} {
+		if shows, err := n.Shows("shop", user, asOfNow()); err != nil || shows != want {
+			t.Errorf("user %d sees it: %v, %v", user, shows, err)
+		}
+	}
+}
+
+// Reads of what is not there write nothing.
+func TestLooksMakeNothing(t *testing.T) {
+	n := New(openNode(t))
+	n.mustStand(t, "never published", "news", 1, Notices{})
+	if _, err := n.Shows("shop", 1, asOfNow()); err != nil {
+		t.Error(err)
+	}
+	if err := n.Poll(&Poll{Users: []uint64{1}, Channels: []string{"news"}, Dots: []string{"shop"}}, asOfNow()); err != nil {
+		t.Error(err)
+	}
+	if board, err := n.Board(asOfNow()); err != nil || len(board.Channels)+len(board.Dots) > 0 {
+		t.Errorf("board %+v, %v", board, err)
+	}
+}
+
+// lowNode is of a cluster whose version has no making of channels and dots.
+type lowNode struct{ *shard.Node }
+
+func (n lowNode) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if w.Board != nil && (w.Board.Kind == raftfsm.BoardMakeChannel || w.Board.Kind == raftfsm.BoardMakeDot) {
+		return shard.ErrVersion
+	}
+	return n.Node.Write(ks, w)
+}
+
+// Before the cluster version has it, a read or clear of what is not there is
+// answered, once, and leaves nothing.
+func TestReadsInALowClusterVersion(t *testing.T) {
+	n := New(lowNode{openNode(t)})
+	w := &shard.Write{Deadline: soon(), ID: shard.ByKey([]byte("k"))}
+	for _, duplicate := range []bool{false, true} {
+		if got, err := n.ReadNotices("news", 1, nil, w); err != nil || got != (Notices{}) || w.Duplicate != duplicate {
+			t.Errorf("read %+v, %v, duplicate %v", got, err, w.Duplicate)
+		}
+	}
+	if shows, err := n.ClearDot("shop", 1, &shard.Write{Deadline: soon()}); err != nil || shows {
+		t.Errorf("cleared: %v, %v", shows, err)
+	}
+	mustPublish(t, n, "news", 1)
+	n.mustStand(t, "a notice later", "news", 1, Notices{Latest: 1})
+}
