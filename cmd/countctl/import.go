@@ -46,9 +46,10 @@ done. Standard input cannot be read again, so there is no going on with it.
 With --add values are increments, and each row counts once, however often the
 command or the server is killed and the command is run again. Its place is in
 FILE.add-progress, which stays there: it is what keeps a file that is done from
-being added twice, unless --restart is given. Rows whose sum does not fit a
-signed 64-bit integer are not added; that file counts them and names their ids,
-and they are rejected rows, in this run and when it is run again.
+being added twice. --restart adds all rows again, and so does another --state.
+Rows whose sum does not fit a signed 64-bit integer are not added; that file
+counts them and names their ids, and they are rejected rows, in this run and when
+it is run again.
 
 A bad row stops the import with its line, as a sum that does not fit does; with
 --on-error skip a bad row goes to FILE.rejects.csv with line and reason. With
