@@ -1,8 +1,8 @@
 package csvfile_test
 
 import (
-	"context"
 	"bytes"
+	"context"
 	"encoding/csv"
 	"errors"
 	"io"
