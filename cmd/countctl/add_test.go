@@ -300,7 +300,7 @@ func TestReplayRefusesABadRow(t *testing.T) {
 			if got.code != exitFail || !strings.Contains(got.err, "e.csv:3: ") {
 				t.Fatalf("exit %d, %q", got.code, got.err)
 			}
-			out := decode[importOutput](t, i.run("replay", path, "--on-error", "skip", "-o", "json").out)
+			out := decode[importOutput](t, i.run("replay", path, "--speed", "1000", "--on-error", "skip", "-o", "json").out)
 			if out.Rows != 2 || out.Rejected != 1 || server.Row(1)[2] != 1 || server.Row(2)[2] != 1 {
 				t.Fatalf("%+v, rows are %v, %v", out, server.Row(1), server.Row(2))
 			}
@@ -383,19 +383,26 @@ func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 }
 
 func TestAddDoesNotBeginAnewByItself(t *testing.T) {
+	nothing := func(*testing.T, *countdtest.Server, string) {}
+	rewrite := func(text string) func(*testing.T, *countdtest.Server, string) {
+		return func(t *testing.T, _ *countdtest.Server, path string) {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	cases := []struct {
 		name   string
 		change func(t *testing.T, s *countdtest.Server, path string)
 		flags  string
+		says   string
 	}{
-		{"file changed", func(t *testing.T, _ *countdtest.Server, path string) {
-			if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
-				t.Fatal(err)
-			}
-		}, ""},
-		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, ""},
-		{"another map", func(*testing.T, *countdtest.Server, string) {}, "--map like=view"},
-		{"another time", func(*testing.T, *countdtest.Server, string) {}, "--time-column item"},
+		{"file longer", rewrite("item,t,event\n1,1,like\n1,1,like\n"), "", "other: the file's size (31 bytes, was 22 bytes))"},
+		{"file changed", rewrite("item,t,event\n1,2,like\n"), "", "other: the file's content)"},
+		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, "", "other: the cluster at "},
+		{"another map", nothing, "--map like=view", "other: --map or the keyspace's columns (like=view,"},
+		{"another time", nothing, "--time-column item", "other: --time-column (item, was t))"},
+		{"two things", nothing, "--time-column item --id-column t", "other: --id-column (t, was item); --time-column (item, was t))"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -406,11 +413,47 @@ func TestAddDoesNotBeginAnewByItself(t *testing.T) {
 			before := readAll(t, path+".replay-progress")
 			c.change(t, server, path)
 			got := i.run(append([]string{"replay", path}, strings.Fields(c.flags)...)...)
-			if got.code != exitFail || !strings.Contains(got.err, "--restart") || server.Row(1)[2] != 1 {
+			if got.code != exitFail || !strings.Contains(got.err, c.says) || server.Row(1)[2] != 1 ||
+				!strings.Contains(got.err, "--restart and another --state both begin at the first row and add all rows") {
 				t.Fatalf("exit %d, %q, row 1 is %v", got.code, got.err, server.Row(1))
 			}
 			if readAll(t, path+".replay-progress") != before {
 				t.Fatal("the progress file was changed")
+			}
+		})
+	}
+}
+
+// A run that sent nothing leaves nothing that stands in the way of the next one.
+func TestARunThatSentNothingBlocksNothing(t *testing.T) {
+	cases := []struct{ name, text, command, wrong, right string }{
+		{"replay", "item,t,event\n1,1,retweet\n1,2,like\n", "replay", "--map retweeet=repost", "--map retweet=repost"},
+		{"import --add", "id,n,like\n1,x,5\n", "import --add", "--map n=like", "--map like=like"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			i := against(t, server)
+			path := writeTemp(t, "f.csv", c.text)
+			run := func(flags string) ran { return i.run(append(strings.Fields(c.command+" "+flags), path)...) }
+			if got := run(c.wrong); got.code != exitFail || !strings.Contains(got.err, "f.csv:2: ") {
+				t.Fatalf("exit %d, %q", got.code, got.err)
+			}
+			if got := run(c.right); got.code != exitOK || server.Rows() != 1 {
+				t.Fatalf("corrected: exit %d, %q, %d rows", got.code, got.err, server.Rows())
+			}
+			was := server.Row(1)
+			if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(c.right); got.code != exitOK || !strings.Contains(got.err, "was added before") || !slices.Equal(server.Row(1), was) {
+				t.Fatalf("touched: exit %d, %q, row 1 is %v, was %v", got.code, got.err, server.Row(1), was)
+			}
+			if got := run(c.wrong + " --restart"); got.code != exitFail || !slices.Equal(server.Row(1), was) {
+				t.Fatalf("exit %d, %q", got.code, got.err)
+			}
+			if got := run(c.right); got.code != exitOK || !slices.Equal(server.Row(1), was) {
+				t.Fatalf("what was added is forgotten: exit %d, %q, row 1 is %v", got.code, got.err, server.Row(1))
 			}
 		})
 	}

@@ -46,9 +46,10 @@ done. Standard input cannot be read again, so there is no going on with it.
 With --add values are increments, and each row counts once, however often the
 command or the server is killed and the command is run again. Its place is in
 FILE.add-progress, which stays there: it is what keeps a file that is done from
-being added twice, unless --restart is given. Rows whose sum does not fit a
-signed 64-bit integer are not added; that file counts them and names their ids,
-and they are rejected rows, in this run and when it is run again.
+being added twice. --restart adds all rows again, and so does another --state.
+Rows whose sum does not fit a signed 64-bit integer are not added; that file
+counts them and names their ids, and they are rejected rows, in this run and when
+it is run again.
 
 A bad row stops the import with its line, as a sum that does not fit does; with
 --on-error skip the bad rows of NAME.csv go to NAME.rejects.csv with line and
@@ -56,8 +57,10 @@ reason. With rejected rows the exit code is 1.
 
 From redis:// it copies counts of the keys that each --pattern names: strings, or
 columns of hashes. --map says what they are called there, NAME=COLUMN; NAME= is not
-copied. When it is done it reads all keys again and compares them. It goes on where
-it stopped, by redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
+copied. Fields that are of no column are counted and named; a pattern or a name of
+--map by which no value came makes the exit code 1. When it is done it reads all keys
+again and compares them. It goes on where it stopped, by redis-HOST-PORT-DB.progress,
+unless Redis was restarted since.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
   countctl import yesterday.csv --add
   countctl import redis://127.0.0.1:6379/0 --pattern 'like:{id}=posts:like' --pattern 'post:{id}=posts' --map reposts=repost`,

@@ -230,12 +230,12 @@ func TestImportBeginsAnew(t *testing.T) {
 	}{
 		{"asked to", func(*testing.T, *countdtest.Server, string) {}, []string{"--restart"}, ""},
 		{"file changed", func(t *testing.T, _ *countdtest.Server, path string) {
-			if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+			if err := os.WriteFile(path, []byte(manyRows(n)+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, nil, "of another import"},
-		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, nil, "of another import"},
-		{"other columns", func(*testing.T, *countdtest.Server, string) {}, []string{"--map", "reposts=view"}, "of another import"},
+		}, nil, "of another import (other: the file's size ("},
+		{"another cluster", func(_ *testing.T, s *countdtest.Server, _ string) { s.SetClusterID("new") }, nil, "of another import (other: the cluster at "},
+		{"other columns", func(*testing.T, *countdtest.Server, string) {}, []string{"--map", "reposts=view"}, "of another import (other: --map"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

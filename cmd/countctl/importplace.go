@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
@@ -25,8 +26,8 @@ func (c *cli) findPlace(ctx context.Context, s *importSource, f importFlags) (cs
 	if err != nil || !found {
 		return about.Begin(), err
 	}
-	if !before.SameImport(about) {
-		fmt.Fprintf(c.err, "%s is of another import (the file, the server, the keyspace or the columns differ): beginning at the first row\n", f.state)
+	if differ := before.Differences(about); len(differ) > 0 {
+		fmt.Fprintf(c.err, "%s is of another import (other: %s): beginning at the first row\n", f.state, strings.Join(differ, "; "))
 		return about.Begin(), nil
 	}
 	fmt.Fprintf(c.err, "going on after line %s of %s\n", grouped(before.Position.Line), s.path)
@@ -44,7 +45,7 @@ func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.St
 		return about, nil
 	}
 	var err error
-	if about.Input, err = csvfile.Identify(s.path); err != nil {
+	if about.Input, err = csvfile.Identify(ctx, s.path); err != nil {
 		return about, fmt.Errorf("cannot tell %s from other files: %w", s.path, err)
 	}
 	cluster, err := s.server.Cluster(ctx)
@@ -58,7 +59,7 @@ func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.St
 func readState(path string) (csvimport.State, bool, error) {
 	state, found, err := csvimport.ReadState(path)
 	if errors.Is(err, csvimport.ErrBadState) {
-		err = fmt.Errorf("%w; remove it or name another --state", err)
+		err = fmt.Errorf("%w; without it, or with another --state, all rows are begun anew", err)
 	}
 	return state, found, err
 }
@@ -95,8 +96,11 @@ func (c *cli) findSession(ctx context.Context, s *importSource, f importFlags) (
 	if err != nil || !found {
 		return begin, err
 	}
-	if !before.SameImport(about) {
-		return begin, fmt.Errorf("%s is of another file, server, keyspace or --map; name another --state, or begin anew with --restart, which adds all rows", f.state)
+	if differ := before.Differences(about); len(differ) > 0 {
+		return begin, fmt.Errorf("%s is of another run (other: %s), and nothing was added now; "+
+			"--restart and another --state both begin at the first row and add all rows, "+
+			"a second time if they are those that it was added of before (up to line %s, and perhaps beyond)",
+			f.state, strings.Join(differ, "; "), grouped(max(before.Position.Line, 1)))
 	}
 	if !before.Session.Done {
 		fmt.Fprintf(c.err, "going on after line %s of %s\n", grouped(before.Position.Line), s.path)

@@ -36,10 +36,11 @@ type redisFlags struct {
 // redisOutput is what an import from Redis prints as JSON.
 type redisOutput struct {
 	Source      string               `json:"source"`
-	Keys        int64                `json:"keys"`     // read, those of the run before included
-	Values      int64                `json:"values"`   // copied, likewise
-	Ignored     int64                `json:"ignored"`  // keys that are of no pattern or column
-	Rejected    int64                `json:"rejected"` // values that are no counts
+	Keys        int64                `json:"keys"`           // read, those of the run before included
+	Values      int64                `json:"values"`         // copied, likewise
+	Ignored     int64                `json:"ignored"`        // keys, and fields of hashes, that are of no pattern or column
+	Left        redisimport.Names    `json:"left,omitempty"` // those of Ignored that --map could name and does not
+	Rejected    int64                `json:"rejected"`       // values that are no counts
 	RejectsFile string               `json:"rejects_file,omitempty"`
 	Resumed     bool                 `json:"resumed,omitempty"`
 	Verified    *redisimport.Verdict `json:"verified,omitempty"`
@@ -92,29 +93,43 @@ func (c *cli) importRedis(ctx context.Context, source string, f importFlags, r r
 	}
 	m = c.startMeter(func() sample { return sample{rows: run.Rows(), done: run.Keys()} })
 	out := redisOutput{Source: from.Redis, Resumed: from.Keys > 0, RejectsFile: f.rejects}
-	err = runRedis(ctx, run, r, &out)
+	state, err := runRedis(ctx, run, r, &out)
+	out.Left = notLeftOut(state.Left, f.mapping)
 	out.Seconds = m.stop().Seconds()
 	if err = errors.Join(err, closeBad()); err != nil {
-		return fmt.Errorf("%w; run it again to go on", err)
+		return explainRedis(err)
 	}
-	return c.redisDone(out, f)
+	missing := missingOf(state, patterns, f.mapping)
+	if r.verifyOnly {
+		missing = nil
+	}
+	return c.redisDone(out, f, missing)
+}
+
+// explainRedis says how to go on after an import that stopped.
+func explainRedis(err error) error {
+	var bad *redisimport.BadValueError
+	if errors.As(err, &bad) {
+		return fmt.Errorf("%w; mend it, or skip bad values with --on-error skip", err)
+	}
+	return fmt.Errorf("%w; run it again to go on", err)
 }
 
 // runRedis copies and compares, as far as each is asked for.
-func runRedis(ctx context.Context, run *redisimport.Import, r redisFlags, out *redisOutput) error {
+func runRedis(ctx context.Context, run *redisimport.Import, r redisFlags, out *redisOutput) (state redisimport.State, err error) {
 	if !r.verifyOnly {
-		state, err := run.Run(ctx)
+		state, err = run.Run(ctx)
 		out.Keys, out.Values, out.Ignored, out.Rejected = state.Keys, state.Values, state.Ignored, state.Bad
 		if err != nil {
-			return err
+			return state, err
 		}
 	}
 	if !r.verify && !r.verifyOnly {
-		return nil
+		return state, nil
 	}
 	verdict, err := run.Verify(ctx)
 	out.Verified = &verdict
-	return err
+	return state, err
 }
 
 // checkRedis finds what is wrong with the flags alone and fills in what they
@@ -268,9 +283,12 @@ func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValu
 
 // redisDone prints what a run came to. It returns an error when not all is as in
 // Redis.
-func (c *cli) redisDone(out redisOutput, f importFlags) error {
+func (c *cli) redisDone(out redisOutput, f importFlags, missing []string) error {
 	if err := c.print(out, out.table); err != nil {
 		return err
+	}
+	if len(out.Left) > 0 {
+		fmt.Fprintf(c.err, "not copied, of no column: %s; --map NAME=COLUMN copies one, NAME= leaves it out\n", tellNames(out.Left))
 	}
 	if v := out.Verified; v != nil && v.Differ > 0 {
 		return fmt.Errorf("%s of %s values differ from Redis; keys that are still written there differ for that alone", grouped(v.Differ), grouped(v.Values))
@@ -282,6 +300,9 @@ func (c *cli) redisDone(out redisOutput, f importFlags) error {
 		if err := os.Remove(f.state); err != nil {
 			return fmt.Errorf("cannot remove the progress file: %w", err)
 		}
+	}
+	if len(missing) > 0 {
+		return errors.New(strings.Join(missing, "; "))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,6 +80,10 @@ func TestImportRedis(t *testing.T) {
 			t.Fatalf("the comparison answered %+v", out.Verified)
 		}
 		wantSource(t, server, n)
+	}
+	got := i.run(append([]string{"import", from.url, "--state", state}, sourcePatterns...)...)
+	if got.code != exitOK || !strings.Contains(got.err, `not copied, of no column: "name" (2,500); `) {
+		t.Errorf("exit %d, %q", got.code, got.err)
 	}
 	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the progress file is still there: %v", err)
@@ -165,7 +170,7 @@ func TestImportRedisBadValues(t *testing.T) {
 	i := against(t, server)
 	dir := t.TempDir()
 	args := append([]string{"import", from.url, "--state", filepath.Join(dir, "p")}, sourcePatterns...)
-	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, `key "views/`) {
+	if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, `key "views/`) || !strings.Contains(got.err, "--on-error skip") {
 		t.Errorf("exit %d, %s", got.code, got.err)
 	}
 	rejects := filepath.Join(dir, "r.csv")
@@ -181,6 +186,75 @@ func TestImportRedisBadValues(t *testing.T) {
 	}
 	if row := server.Row(3); row[2] != 9 || row[3] != 0 {
 		t.Errorf("row 3 is %v", row)
+	}
+}
+
+// What is not copied is counted and named, and what was asked for and did not come is
+// an error.
+func TestImportRedisTellsWhatIsLeft(t *testing.T) {
+	addr := proctest.StartRedis(t)
+	peer := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { peer.Close() })
+	large := map[string]any{"repost": 1}
+	for field := range 1500 {
+		large[fmt.Sprint("f", field)] = 1
+	}
+	for key, fields := range map[string]map[string]any{
+		"post:1": {"likes": 5, "reposts": 3}, "post:2": {"likes": 1}, "big:1": large, "odd:1": {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6, "g": 7},
+	} {
+		if err := peer.HSet(t.Context(), key, fields).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"n:1:likes", "n:2:likes", "n:1:like"} {
+		if err := peer.Set(t.Context(), key, 4, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, args      string
+		code            int
+		values, ignored int64
+		says, saysNot   string
+	}{
+		{"a field forgotten", "--pattern post:{id}=posts --map reposts=repost", exitOK, 1, 2, `of no column: "likes" (2);`, "no value"},
+		{"a field left out", "--pattern post:{id}=posts --map reposts=repost,likes=", exitOK, 1, 2, "", "likes"},
+		{"all copied", "--pattern post:{id}=posts --map reposts=repost,likes=like", exitOK, 3, 0, "", "not copied"},
+		{"nothing by the pattern", "--pattern post:{id}=posts", exitFail, 0, 3, `no value was copied by --pattern "post:{id}=posts"`, "--map repost"},
+		{"strings for hashes", "--pattern post:{id}=posts:like", exitFail, 0, 0, "no string of that form has a count", ""},
+		{"one pattern of two", "--pattern none:{id}=posts --pattern post:{id}=posts --map likes=like", exitFail, 2, 1, `"none:{id}=posts": no hash`, `"post:{id}=posts"`},
+		{"a name never seen", "--pattern post:{id}=posts --map likes=like,repost=repost,rposts=repost", exitFail, 2, 1, `by --map rposts=repost: no key or field is called "rposts"`, "--pattern"},
+		{"many fields", "--pattern big:{id}=posts", exitOK, 1, 1500, "", "no value"},
+		{"more than are named", "--pattern odd:{id}=posts --map a=like", exitOK, 1, 6, `"f" (1), and 1 more name;`, ""},
+		{"strings", "--pattern n:{id}:{column}=posts", exitOK, 1, 2, `of no column: "likes" (2);`, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			i := against(t, countdtest.New(t))
+			args := append([]string{"import", "redis://" + addr + "/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p")}, strings.Fields(c.args)...)
+			got := i.run(args...)
+			out := decode[redisOutput](t, got.out)
+			if got.code != c.code || out.Values != c.values || out.Ignored != c.ignored {
+				t.Fatalf("exit %d, %+v, %s", got.code, out, got.err)
+			}
+			if !strings.Contains(got.err, c.says) || c.saysNot != "" && strings.Contains(got.err, c.saysNot) {
+				t.Errorf("it says %q", got.err)
+			}
+		})
+	}
+}
+
+// Nothing but the one reason is told of a Redis that does not answer.
+func TestImportRedisThatIsDown(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := proctest.FreePorts(t, 1)[0]
+	cmd := exec.Command(self, "import", "redis://"+addr+"/0", "--pattern", "post:{id}=posts", "--addr", countdtest.New(t).URL)
+	cmd.Env = append(os.Environ(), asCountctl+"=1")
+	text, err := cmd.CombinedOutput()
+	if err == nil || strings.Count(string(text), "\n") != 1 || !strings.Contains(string(text), "connection refused") {
+		t.Errorf("%v:\n%s", err, text)
 	}
 }
 

@@ -83,6 +83,14 @@ func rowsWere(n int64) string {
 	return grouped(n) + " rows were"
 }
 
+// counted writes how many there are of what one is called.
+func counted[N int | int64 | uint64](n N, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return grouped(n) + " " + one + "s"
+}
+
 // grouped writes a number with commas between thousands.
 func grouped[N int | int64 | uint64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)

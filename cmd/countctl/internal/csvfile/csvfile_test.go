@@ -2,6 +2,7 @@ package csvfile_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/csv"
 	"errors"
 	"io"
@@ -197,28 +198,31 @@ func TestIdentity(t *testing.T) {
 		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
 			t.Fatal(err)
 		}
-		identity, err := csvfile.Identify(path)
+		identity, err := csvfile.Identify(t.Context(), path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return identity
 	}
-	long := strings.Repeat("x", csvfile.HeadBytes)
-	first := write(long+"a", time.Unix(1, 0))
-	if !first.Same(write(long+"a", time.Unix(1, 0))) {
-		t.Fatal("the same file is another one")
+	long := strings.Repeat("x", 3<<20)
+	first := write(long+"a"+long, time.Unix(1, 0))
+	if !first.Same(write(long+"a"+long, time.Unix(2, 0))) {
+		t.Fatal("a file that was only touched is another one")
 	}
-	for name, other := range map[string]csvfile.Identity{
-		"size": write(long+"ab", time.Unix(1, 0)),
-		"time": write(long+"a", time.Unix(2, 0)),
-		"head": write("y"+long, time.Unix(1, 0)),
+	for name, text := range map[string]string{
+		"size": long + "a" + long + "b", "head": "y" + long[1:] + "a" + long, "middle": long + "b" + long, "tail": long + "a" + long[1:] + "y",
 	} {
-		if first.Same(other) {
+		if first.Same(write(text, time.Unix(1, 0))) {
 			t.Errorf("a file of another %s is the same", name)
 		}
 	}
-	if _, err := csvfile.Identify(t.TempDir()); err == nil {
+	if _, err := csvfile.Identify(t.Context(), t.TempDir()); err == nil {
 		t.Error("a directory has an identity")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := csvfile.Identify(ctx, path); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
 	}
 }
 

@@ -28,8 +28,6 @@ const (
 	// does not take the rest of the file into memory.
 	recordBytesMax = 1 << 20
 	readBufferSize = 64 << 10
-	// HeadBytes is how much of a file's start its identity is taken from.
-	HeadBytes = 64 << 10
 )
 
 // ErrRecordTooLong is returned when a record is longer than 1 MiB: most likely

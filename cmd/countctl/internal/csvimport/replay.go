@@ -40,6 +40,8 @@ type Replay struct {
 	bucket  float64
 	pace    pace
 	acked   atomic.Int64 // rows acknowledged in this run
+	first   sync.Mutex   // held while the first cut of this run waits for begun
+	begun   atomic.Bool  // the progress file has what is sent; until then it is left as it was
 }
 
 // NewReplay checks the file's header against the config.
@@ -75,14 +77,11 @@ func (r *Replay) RowsAcked() int64 { return r.acked.Load() }
 
 // Run adds the file from where the config says. It returns when every row is
 // added or rejected, or with the error that stopped it, as Import.Run does. The
-// progress file then says where to go on, or that all is done.
+// progress file then says where to go on, or that all is done. Of a run that sent
+// nothing there is none: there is nothing to go on with.
 func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
 		return Summary{}, err
-	}
-	// The producer's name must outlive this process before it is used.
-	if err := r.save(false); err != nil {
-		return Summary{}, errors.Join(err, r.rows.close())
 	}
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -106,7 +105,9 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err == nil {
 		r.cuts.finish(r.filling.after) // with the rows put aside after the last cut
 	}
-	err = errors.Join(err, r.save(err == nil))
+	if err == nil || r.begun.Load() {
+		err = errors.Join(err, r.save(err == nil))
+	}
 	return r.cuts.progress().summary(), err
 }
 
@@ -200,6 +201,9 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 // add sends a cut and notes what became of it. Sums that do not fit are no
 // failure of the cut: they stop the run only where a bad row does too.
 func (r *Replay) add(ctx context.Context, c *cut) error {
+	if err := r.begin(); err != nil {
+		return err
+	}
 	var result client.WriteResult
 	if c.sums.Len() > 0 {
 		var err error
@@ -221,6 +225,24 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 	return nil
 }
 
+// begin writes the progress file before the first cut is sent: the producer's name
+// must outlive this process before it is used.
+func (r *Replay) begin() error {
+	if r.begun.Load() {
+		return nil
+	}
+	r.first.Lock()
+	defer r.first.Unlock()
+	if r.begun.Load() {
+		return nil
+	}
+	if err := r.save(false); err != nil {
+		return err
+	}
+	r.begun.Store(true)
+	return nil
+}
+
 func (r *Replay) place(c *cut) string {
 	return fmt.Sprintf("%s:%d–%d", r.rows.in.Name(), c.before.Line+1, c.after.Line)
 }
@@ -236,6 +258,9 @@ func (r *Replay) saveBehind(ctx context.Context, fail context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		case <-r.cuts.behind:
+		}
+		if !r.begun.Load() {
+			continue // the first cut to be sent saves
 		}
 		if err := r.save(false); err != nil {
 			fail(err)

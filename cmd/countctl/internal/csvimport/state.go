@@ -3,7 +3,9 @@ package csvimport
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
@@ -72,14 +74,53 @@ func (s State) Summary() Summary {
 	return progress{position: s.Position, overflows: s.Overflows}.summary()
 }
 
-// SameImport tells whether both are about one import, wherever they stand. A
-// cluster that was made anew under the same address is another one; a cluster
-// without an id is known by its address.
-func (s State) SameImport(other State) bool {
-	return s.Kind == other.Kind && s.Input.Same(other.Input) && s.Cluster == other.Cluster &&
-		(s.Cluster != "" || s.Addr == other.Addr) &&
-		s.Keyspace == other.Keyspace && s.IDColumn == other.IDColumn && s.Events == other.Events &&
-		slices.Equal(s.Columns, other.Columns)
+// SameImport tells whether both are about one import, wherever they stand.
+func (s State) SameImport(other State) bool { return len(s.Differences(other)) == 0 }
+
+// Differences names what other, which is asked for now, does not have in common with
+// s, a part each; none are about one import. A cluster that was made anew under the
+// same address is another one; a cluster without an id is known by its address.
+func (s State) Differences(other State) []string {
+	var parts []string
+	note := func(differ bool, what string, was, is any) {
+		if differ {
+			parts = append(parts, fmt.Sprintf("%s (%v, was %v)", what, is, was))
+		}
+	}
+	note(s.Kind != other.Kind, "what rows are", kindName(s.Kind), kindName(other.Kind))
+	switch {
+	case s.Input.Size != other.Input.Size:
+		note(true, "the file's size", fmt.Sprint(s.Input.Size, " bytes"), fmt.Sprint(other.Input.Size, " bytes"))
+	case !s.Input.Same(other.Input):
+		parts = append(parts, "the file's content")
+	}
+	if s.Addr == other.Addr {
+		note(s.Cluster != other.Cluster, "the cluster at "+s.Addr, s.Cluster, other.Cluster)
+	} else {
+		note(s.Cluster != other.Cluster || s.Cluster == "", "the server", s.Addr, other.Addr)
+	}
+	note(s.Keyspace != other.Keyspace, "--keyspace", s.Keyspace, other.Keyspace)
+	note(s.IDColumn != other.IDColumn, "--id-column", s.IDColumn, other.IDColumn)
+	note(s.Events.Event != other.Events.Event, "--event-column", s.Events.Event, other.Events.Event)
+	note(s.Events.Time != other.Events.Time, "--time-column", s.Events.Time, other.Events.Time)
+	note(!slices.Equal(s.Columns, other.Columns), "--map or the keyspace's columns", mapping(s.Columns), mapping(other.Columns))
+	return parts
+}
+
+func kindName(kind string) string {
+	if kind == KindSet {
+		return "values"
+	}
+	return kind
+}
+
+// mapping writes columns as --map takes them.
+func mapping(columns []Column) string {
+	pairs := make([]string, len(columns))
+	for i, c := range columns {
+		pairs[i] = c.File + "=" + c.Counter
+	}
+	return strings.Join(pairs, ",")
 }
 
 // ReadState reads a progress file; found is false when there is none.

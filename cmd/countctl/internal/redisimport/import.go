@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -169,6 +170,8 @@ type page struct {
 	keys    int64
 	values  int64
 	ignored int64  // keys and fields that are not to be copied
+	came    Names  // values, by what Redis calls their column
+	left    Names  // those of ignored that have such a name
 	next    uint64 // the cursor behind it, 0 at the pattern's end
 }
 
@@ -199,18 +202,14 @@ func (i *Import) walk(ctx context.Context, pages chan<- *page) error {
 
 // read reads one page.
 func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, error) {
-	p := &page{number: number, pattern: i.cfg.Patterns[number]}
-	kind := "string"
-	if p.pattern.hashes() {
-		kind = "hash"
-	}
-	keys, next, err := i.cfg.Redis.ScanType(ctx, cursor, p.pattern.glob, int64(i.cfg.Batch), kind).Result()
+	p := &page{number: number, pattern: i.cfg.Patterns[number], came: Names{}, left: Names{}}
+	keys, next, err := i.cfg.Redis.ScanType(ctx, cursor, p.pattern.glob, int64(i.cfg.Batch), p.pattern.Type()).Result()
 	if err != nil {
 		return nil, err
 	}
 	p.next = next
 	rows := rowsOf{columns: i.cfg.Columns[p.pattern.Keyspace], page: p, at: map[client.ID]int{}}
-	if kind == "hash" {
+	if p.pattern.hashes() {
 		return p, i.readHashes(ctx, keys, &rows)
 	}
 	return p, i.readStrings(ctx, keys, &rows)
@@ -239,16 +238,26 @@ func (i *Import) readStrings(ctx context.Context, keys []string, rows *rowsOf) e
 	return nil
 }
 
+// hash is one of a page, and what was asked of it.
+type hash struct {
+	key    string
+	id     client.ID
+	values *redis.SliceCmd // of the names that are copied
+	fields *redis.IntCmd   // how many there are
+	names  *redis.StringSliceCmd
+}
+
 func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) error {
 	names := rows.names()
-	var wanted []string
-	var ids []client.ID
-	var replies []*redis.SliceCmd
+	var hashes []*hash
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, key := range keys {
 			if id, ok := rows.idOf(key); ok {
-				wanted, ids = append(wanted, key), append(ids, id)
-				replies = append(replies, pipe.HMGet(ctx, key, names...))
+				h := &hash{key: key, id: id, fields: pipe.HLen(ctx, key)}
+				if len(names) > 0 {
+					h.values = pipe.HMGet(ctx, key, names...)
+				}
+				hashes = append(hashes, h)
 			}
 		}
 		return nil
@@ -256,10 +265,50 @@ func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) er
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	for k, reply := range replies {
-		for n, value := range reply.Val() {
+	var more []*hash
+	for _, h := range hashes {
+		copied := int64(0)
+		for n, value := range h.wanted() {
 			if text, ok := value.(string); ok {
-				rows.put(wanted[k], names[n], cell{ids[k], rows.columns[names[n]]}, text)
+				rows.put(h.key, names[n], cell{h.id, rows.columns[names[n]], names[n]}, text)
+				copied++
+			}
+		}
+		if left := h.fields.Val() - copied; left > 0 { // else some have gone since
+			rows.page.ignored += left
+			more = append(more, h)
+		}
+	}
+	return i.nameFields(ctx, more, rows)
+}
+
+func (h *hash) wanted() []any {
+	if h.values == nil {
+		return nil
+	}
+	return h.values.Val()
+}
+
+// nameFields notes what the fields are called that are not copied. Of hashes with more
+// than namesMax of them it is not asked for: those are ids, and no names of columns.
+func (i *Import) nameFields(ctx context.Context, hashes []*hash, rows *rowsOf) error {
+	hashes = slices.DeleteFunc(hashes, func(h *hash) bool { return h.fields.Val() > namesMax })
+	if len(hashes) == 0 {
+		return nil
+	}
+	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, h := range hashes {
+			h.names = pipe.HKeys(ctx, h.key)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	for _, h := range hashes {
+		for _, name := range h.names.Val() {
+			if _, copied := rows.columns[name]; !copied {
+				rows.page.left.add(name, 1)
 			}
 		}
 	}

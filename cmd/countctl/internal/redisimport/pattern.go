@@ -97,6 +97,14 @@ func quoteGlob(text string) string {
 // hashes reports whether the keys are hashes.
 func (p *Pattern) hashes() bool { return p.Column == "" && p.column == 0 }
 
+// Type is what Redis calls the type of the keys.
+func (p *Pattern) Type() string {
+	if p.hashes() {
+		return "hash"
+	}
+	return "string"
+}
+
 // match returns the id and, of a string, the column's name that a key is about.
 // ok is false for one that is not of the pattern.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {

@@ -19,6 +19,7 @@ type rowsOf struct {
 type cell struct {
 	id     client.ID
 	column string
+	name   string // what its key or field calls the column
 }
 
 // names returns what hashes call the columns, in order.
@@ -39,9 +40,12 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 	}
 	if !ok || column == "" {
 		r.page.ignored++
+		if ok {
+			r.page.left.add(name, 1)
+		}
 		return cell{}, false
 	}
-	return cell{id, column}, true
+	return cell{id, column, name}, true
 }
 
 // idOf returns the row that a hash is, and false when it is not to be copied.
@@ -64,6 +68,7 @@ func (r *rowsOf) put(key, field string, c cell, text string) {
 		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Field: field, Value: text, Reason: "the value is not a signed 64-bit integer"})
 		return
 	}
+	r.page.came.add(c.name, 1)
 	at, ok := r.at[c.id]
 	if !ok {
 		at = len(r.page.ops)

@@ -27,8 +27,12 @@ type State struct {
 
 	Keys    int64 `json:"keys"`    // that were read
 	Values  int64 `json:"values"`  // that were copied
-	Ignored int64 `json:"ignored"` // keys that are of no pattern or column
+	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that are of no pattern or column
 	Bad     int64 `json:"bad"`     // values that were put aside
+
+	Given []int64 `json:"given,omitempty"` // values that were copied, by pattern
+	Came  Names   `json:"came,omitempty"`  // values, by what Redis calls their column
+	Left  Names   `json:"left,omitempty"`  // those of Ignored that have such a name
 }
 
 // Place is where the walk goes on.
@@ -41,6 +45,7 @@ type Place struct {
 func (s State) Begin() State {
 	s.Version, s.Place = stateVersion, Place{}
 	s.Keys, s.Values, s.Ignored, s.Bad = 0, 0, 0, 0
+	s.Given, s.Came, s.Left = nil, nil, nil
 	return s
 }
 
@@ -56,6 +61,11 @@ func (s *State) add(p *page) {
 	s.Values += p.values
 	s.Ignored += p.ignored
 	s.Bad += int64(len(p.bad))
+	for len(s.Given) <= p.number {
+		s.Given = append(s.Given, 0)
+	}
+	s.Given[p.number] += p.values
+	s.Came, s.Left = s.Came.merge(p.came), s.Left.merge(p.left)
 	s.Place = Place{p.number, p.next}
 	if p.next == 0 {
 		s.Place.Pattern++
@@ -73,7 +83,8 @@ func decodeState(text []byte) (State, error) {
 		return State{}, ErrBadState
 	}
 	if s.Version != stateVersion || s.Place.Pattern < 0 || s.Place.Pattern > len(s.Patterns) ||
-		s.Keys < 0 || s.Values < 0 || s.Ignored < 0 || s.Bad < 0 {
+		s.Keys < 0 || s.Values < 0 || s.Ignored < 0 || s.Bad < 0 ||
+		len(s.Given) > len(s.Patterns) || len(s.Given) > 0 && slices.Min(s.Given) < 0 || !s.Came.valid() || !s.Left.valid() {
 		return State{}, ErrBadState
 	}
 	return s, nil
