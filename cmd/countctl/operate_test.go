@@ -198,6 +198,63 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
+// While groups move the placement may plan nothing more: that is not the end.
+func TestRebalanceShowsWhatMoves(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		want string // of the table; "" for a cluster that is as it should be
+	}{
+		"at rest":      {func(*countdtest.Cluster) {}, ""},
+		"a group":      {func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
+		"no leader":    {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, "no leader"},
+		"only planned": {func(c *countdtest.Cluster) { c.Steps = []map[string]any{{"step": "remove_node", "node": "n3"}} }, "removed"},
+		"a move that began and ended meanwhile": {func(c *countdtest.Cluster) {
+			c.Looked = func(c *countdtest.Cluster, _, path string) {
+				if path == "/v1/admin/plan" {
+					c.Groups[1].Target, c.Groups[1].Voters = []string{"n1", "n2", "n4"}, []string{"n1", "n2", "n4"}
+				}
+			}
+		}, "just ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(c.edit)
+			want := c.want
+			if want == "" {
+				want = "nothing is to be done"
+			}
+			if out := i.ok("rebalance", "--dry-run"); !strings.Contains(out, want) {
+				t.Errorf("the table lacks %q:\n%s", want, out)
+			}
+			server, i = three(t)
+			server.EditCluster(c.edit)
+			if out := decode[planOutput](t, i.ok("rebalance", "--dry-run", "-o", "json")); out.Idle != (c.want == "") {
+				t.Errorf("idle is %v: %+v", out.Idle, out)
+			}
+		})
+	}
+}
+
+func TestRebalanceWaits(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2"} })
+	got := i.run("rebalance", "--dry-run", "--wait", "10ms", "-o", "json")
+	if got.code != exitFail || !strings.Contains(got.out, `"idle":false`) || !strings.Contains(got.err, "groups that move: 1") {
+		t.Errorf("exit %d, %s, %s", got.code, got.out, got.err)
+	}
+	looks := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, path string) {
+			if looks++; looks == 6 {
+				c.Groups[1].Voters = []string{"n1", "n2"}
+			}
+		}
+	})
+	if out := decode[planOutput](t, i.ok("rebalance", "--dry-run", "--wait", "10s", "-o", "json")); !out.Idle || looks < 6 {
+		t.Errorf("ended after %d looks with %+v", looks, out)
+	}
+}
+
 func TestUpgrade(t *testing.T) {
 	server, i := three(t)
 	server.EditCluster(func(c *countdtest.Cluster) { c.Version.Max = 2 })
