@@ -148,11 +148,19 @@ func (h *headroom) turn(full *atomic.Bool, bounded bool, used, limit uint64, wha
 	}
 }
 
+// diskError returns a *DiskFullError while the disk is full.
+func (h *headroom) diskError() error {
+	if !h.diskFull.Load() {
+		return nil
+	}
+	return &DiskFullError{FreeBytes: h.diskFree.Load(), NeededBytes: h.diskNeeds.Load(), ReserveBytes: h.diskReserve}
+}
+
 // admit returns an error if the node has no room for what the write needs. Ops
 // for groups that are led elsewhere are looked at there.
 func (h *headroom) admit(w *Write, groups []*counterGroup) error {
-	if h.diskFull.Load() {
-		return ErrDiskFull
+	if err := h.diskError(); err != nil {
+		return err
 	}
 	memoryFull := h.memoryFull.Load()
 	if !memoryFull && h.votersFull.Load() == 0 {
