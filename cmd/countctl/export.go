@@ -41,12 +41,16 @@ func (c *cli) exportCommand() *cobra.Command {
 		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and every
 column, in order of id, rows with a count only.
 
-The file appears whole or not at all. Rows that are written to meanwhile appear
+The file appears whole or not at all; one that is there already is written over
+with --yes only. Rows that are written to meanwhile appear
 as they were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
 		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkReadOptions(cmd, f.read); err != nil {
+				return err
+			}
+			if err := c.refuseExisting(args[0]); err != nil && args[0] != streamName {
 				return err
 			}
 			return c.exportFile(cmd.Context(), args[0], f)

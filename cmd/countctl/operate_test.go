@@ -45,6 +45,7 @@ func TestWarnings(t *testing.T) {
 		"one leaving":               {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
 		"no memory":                 {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
 		"no disk":                   {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
+		"zones of some":             {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
 		"no leader":                 {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
 		"few voters":                {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
 		"a move":                    {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
@@ -422,6 +423,29 @@ func TestRollingRestartStops(t *testing.T) {
 					t.Errorf("n1 is %s, want %s", c.Nodes[0].State, test.state)
 				}
 			})
+		})
+	}
+}
+
+// What would be lost is asked for first, as with a backup.
+func TestFilesAreNotWrittenOver(t *testing.T) {
+	_, i := three(t)
+	for name, args := range map[string][]string{"export": {"export"}, "bundle": {"debug", "bundle"}} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "f.gz")
+			if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := i.run(append(args, file)...); got.code != exitFail || !strings.Contains(got.err, "exists; give another name, or --yes") {
+				t.Errorf("exit %d, %s", got.code, got.err)
+			}
+			if readAll(t, file) != "before" {
+				t.Error("the file was written over")
+			}
+			i.ok(append(args, file, "--yes")...)
+			if readAll(t, file) == "before" {
+				t.Error("the file was not written over with --yes")
+			}
 		})
 	}
 }
