@@ -88,7 +88,7 @@ func (n *fakeNode) troubleLocked() error {
 	case "memory_full_op_1":
 		return &shard.NewRowError{Op: 1}
 	case "disk_full":
-		return shard.ErrDiskFull
+		return &shard.DiskFullError{FreeBytes: 1_000_000_000, NeededBytes: 1_200_000_000, ReserveBytes: 1_073_741_824}
 	case "refused":
 		return &RefusedError{"n2 is the only node that stays"}
 	case "conflict":

@@ -114,6 +114,10 @@ func faultOf(err error) (*fault, bool) {
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
 			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
+			var full *shard.DiskFullError
+			if errors.As(err, &full) {
+				f.message = full.Error() // numbers alone
+			}
 			if errors.Is(b.err, shard.ErrTooLate) {
 				f.message += nothingApplied
 			}

@@ -3,14 +3,16 @@ package api
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// metrics are the api's own. Every series that a request can touch is resolved
-// when the server is made, so that a request looks up no label.
+// metrics are the api's own. The series of an endpoint are resolved by the first
+// request that needs them and kept, so that a request looks up no label and those of
+// endpoints that nobody calls are not scraped.
 type metrics struct {
 	inFlight     prometheus.Gauge
 	panics       prometheus.Counter
@@ -18,6 +20,7 @@ type metrics struct {
 	connsRefused prometheus.Counter
 	overloads    *prometheus.CounterVec
 
+	answers   [len(statusClasses)]prometheus.Counter
 	durations *prometheus.HistogramVec
 	received  *prometheus.CounterVec
 	sent      *prometheus.CounterVec
@@ -26,14 +29,25 @@ type metrics struct {
 // statusClasses are the values of the label code.
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// observers are the series of one endpoint.
+// observers are the series of one endpoint, by class of status; nil until there was
+// such an answer. Two requests that are the first at once resolve the same ones.
 type observers struct {
-	durations [len(statusClasses)]prometheus.Observer
-	received  prometheus.Counter
-	sent      prometheus.Counter
+	metrics  *metrics
+	endpoint string
+	classes  [len(statusClasses)]atomic.Pointer[series]
 }
 
-func newMetrics(registry *prometheus.Registry) (*metrics, error) {
+// series are what an answer of one endpoint and class counts in.
+type series struct {
+	durations      prometheus.Observer
+	received, sent prometheus.Counter // of the endpoint
+}
+
+func newMetrics(registry *prometheus.Registry, version string) (*metrics, error) {
+	answers := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "countd_http_requests_total",
+		Help: "Requests that were answered.",
+	}, []string{"code"})
 	m := &metrics{
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "countd_http_requests_in_flight",
@@ -70,13 +84,25 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		}, []string{"endpoint"}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.inFlight, m.panics, m.conns, m.connsRefused, m.overloads, m.durations, m.received, m.sent,
+		m.inFlight, m.panics, m.conns, m.connsRefused, m.overloads, answers, m.durations, m.received, m.sent, buildInfo(version),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
+	// These are there from the start: a rise from nothing to 1 is none to Prometheus.
+	for i, class := range statusClasses {
+		m.answers[i] = answers.WithLabelValues(class)
+	}
 	return m, registerRuntime(registry)
+}
+
+// buildInfo is 1, and says in its label what runs.
+func buildInfo(version string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "countd_build_info", Help: "1; the label is the program's version.",
+		ConstLabels: prometheus.Labels{"version": version},
+	}, func() float64 { return 1 })
 }
 
 // registerRuntime adds the collectors of Go and of the process, unless the owner
@@ -94,22 +120,30 @@ func registerRuntime(registry *prometheus.Registry) error {
 	return nil
 }
 
-// observersOf returns the series of one endpoint.
-func (m *metrics) observersOf(endpoint string) observers {
-	o := observers{
-		received: m.received.WithLabelValues(endpoint),
-		sent:     m.sent.WithLabelValues(endpoint),
-	}
-	for i, class := range statusClasses {
-		o.durations[i] = m.durations.WithLabelValues(endpoint, class)
-	}
-	return o
+// observersOf returns the series of one endpoint, of which there are none yet.
+func (m *metrics) observersOf(endpoint string) *observers {
+	return &observers{metrics: m, endpoint: endpoint}
 }
 
 // observe counts one request that was answered.
 func (o *observers) observe(status int, took time.Duration, received, sent int) {
 	class := min(max(status/100-1, 0), len(statusClasses)-1)
-	o.durations[class].Observe(took.Seconds())
-	o.received.Add(float64(received))
-	o.sent.Add(float64(sent))
+	s := o.classes[class].Load()
+	if s == nil {
+		s = o.resolve(class)
+	}
+	o.metrics.answers[class].Inc()
+	s.durations.Observe(took.Seconds())
+	s.received.Add(float64(received))
+	s.sent.Add(float64(sent))
+}
+
+func (o *observers) resolve(class int) *series {
+	s := &series{
+		durations: o.metrics.durations.WithLabelValues(o.endpoint, statusClasses[class]),
+		received:  o.metrics.received.WithLabelValues(o.endpoint),
+		sent:      o.metrics.sent.WithLabelValues(o.endpoint),
+	}
+	o.classes[class].Store(s)
+	return s
 }

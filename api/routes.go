@@ -15,7 +15,7 @@ type endpoint struct {
 	takes  takes
 	call   func(*Server, *fasthttp.RequestCtx, *request) error
 
-	observers observers
+	observers *observers
 }
 
 // writesRows reports whether the endpoint writes counts, not the catalog.

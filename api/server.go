@@ -82,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(cfg.Registry)
+	m, err := newMetrics(cfg.Registry, cfg.Version)
 	if err != nil {
 		return nil, err
 	}

@@ -329,6 +329,10 @@ func TestMetrics(t *testing.T) {
 		`countd_http_request_duration_seconds_count{code="4xx",endpoint="counters_incr"} 1`,
 		`countd_http_request_duration_seconds_count{code="4xx",endpoint="none"} 1`,
 		`countd_http_request_bytes_total{endpoint="counters_incr"} 36`,
+		`countd_http_requests_total{code="2xx"} 1`,
+		`countd_http_requests_total{code="4xx"} 2`,
+		`countd_http_requests_total{code="5xx"} 0`,
+		`countd_build_info{version="`,
 		`countd_http_requests_in_flight 1`,
 		`countd_http_panics_total 0`,
 		`go_goroutines `,
@@ -336,6 +340,11 @@ func TestMetrics(t *testing.T) {
 	} {
 		if !strings.Contains(got.body, "\n"+line) {
 			t.Errorf("/metrics has no line %s", line)
+		}
+	}
+	for _, unused := range []string{`endpoint="counters_get"`, `code="5xx",endpoint=`, `code="2xx",endpoint="none"`} {
+		if strings.Contains(got.body, unused) {
+			t.Errorf("/metrics has series of %s, which nobody has asked for", unused)
 		}
 	}
 }

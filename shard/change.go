@@ -104,8 +104,8 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
-	if n.headroom.diskFull.Load() {
-		return nil, ErrDiskFull
+	if err := n.headroom.diskError(); err != nil {
+		return nil, err
 	}
 	if err := n.meta.ready(); err != nil {
 		return nil, err

@@ -102,6 +102,7 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 	}
 	var mu sync.Mutex
 	var asked sync.WaitGroup
+	lag := uint64(0)
 	for key, led := range voters {
 		asked.Go(func() {
 			groups := make([]uint32, len(led))
@@ -115,6 +116,7 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 			mu.Lock()
 			defer mu.Unlock()
 			for i, at := range led {
+				lag = max(lag, lagOf(last[groups[i]], progress[i]))
 				if progress[i]+caughtUpEntries >= last[groups[i]] {
 					facts[at].CaughtUp = append(facts[at].CaughtUp, key)
 				}
@@ -122,8 +124,12 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 		})
 	}
 	asked.Wait()
+	n.votersLag.Store(lag)
 	return facts
 }
+
+// lagOf is how many of a leader's entries another replica has not applied.
+func lagOf(last, applied uint64) uint64 { return last - min(last, applied) }
 
 // progress returns how far another node has applied groups.
 func (n *Node) progress(ctx context.Context, node string, groups []uint32) ([]uint64, error) {

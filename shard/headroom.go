@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/engine"
@@ -49,6 +48,7 @@ type headroom struct {
 	diskFull    atomic.Bool
 	votersFull  atomic.Int64 // groups led here of which too few voters have room
 
+<<<<<<< HEAD
 	memoryLimit uint64                   // bytes; 0 for none
 	diskReserve uint64                   // bytes; 0 for none
 	live        func() uint64            // bytes of the heap in use when it was last collected
@@ -56,6 +56,19 @@ type headroom struct {
 	collector   func() uint64            // percent of what is in use that the collector needs besides
 	goal        func(live uint64) uint64 // collector for a heap that has grown; nil for that of now
 	snapshots   func() uint64            // bytes that the next snapshot of each group may take
+=======
+	// What look found, for the metrics: a scrape does not wait for the disk.
+	memoryNeeds atomic.Uint64 // bytes, what the collector needs included
+	diskNeeds   atomic.Uint64 // bytes: the reserve and what snapshots may take
+	diskFree    atomic.Uint64 // bytes
+
+	memoryLimit uint64        // bytes; 0 for none
+	diskReserve uint64        // bytes; 0 for none
+	live        func() uint64 // bytes of the heap in use when it was last collected
+	tables      func() uint64 // bytes of all tables now
+	collector   func() uint64 // percent of what is in use that the collector needs besides
+	snapshots   func() uint64 // bytes that the next snapshot of each group may take
+>>>>>>> ops3
 	free        func() (uint64, error)
 	logger      *slog.Logger
 
@@ -70,19 +83,8 @@ func (h *headroom) watch(n *Node) error {
 	h.live, h.tables, h.collector, h.snapshots = liveHeapBytes, n.tableBytes, collectorPercent, n.snapshotBytes
 	h.goal = cfg.HeapGoal
 	h.free = n.room.free
-	for name, full := range map[string]*atomic.Bool{"memory": &h.memoryFull, "disk": &h.diskFull} {
-		err := cfg.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "countd_" + name + "_full",
-			Help: "1 while the node refuses what needs more " + name + ".",
-		}, func() float64 {
-			if full.Load() {
-				return 1
-			}
-			return 0
-		}))
-		if err != nil {
-			return fmt.Errorf("cannot register metrics: %w", err)
-		}
+	if err := h.register(cfg.Metrics); err != nil {
+		return err
 	}
 	h.stop, h.stopped = make(chan struct{}), make(chan struct{})
 	h.look()
@@ -118,6 +120,7 @@ func (h *headroom) look() {
 	// The tables have grown since the last collection, and nothing else grows much.
 	used := max(h.live(), h.tables())
 	needs := used + used*h.collector()/100
+	h.memoryNeeds.Store(needs)
 	h.turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit, "memory")
 	from := h.memoryLimit - h.memoryLimit/memoryTightShare
 	tight := h.memoryLimit > 0 && needs >= from
@@ -130,7 +133,10 @@ func (h *headroom) look() {
 		h.logger.Warn("cannot tell the free space of the disk", "err", err)
 		return
 	}
-	h.turn(&h.diskFull, h.diskReserve > 0, h.diskReserve+h.snapshots(), free, "disk")
+	reserved := h.diskReserve + h.snapshots()
+	h.diskNeeds.Store(reserved)
+	h.diskFree.Store(free)
+	h.turn(&h.diskFull, h.diskReserve > 0, reserved, free, "disk")
 }
 
 // lacks returns how many bytes more than there is room for tables would need that grew by
@@ -157,11 +163,19 @@ func (h *headroom) turn(full *atomic.Bool, bounded bool, used, limit uint64, wha
 	}
 }
 
+// diskError returns a *DiskFullError while the disk is full.
+func (h *headroom) diskError() error {
+	if !h.diskFull.Load() {
+		return nil
+	}
+	return &DiskFullError{FreeBytes: h.diskFree.Load(), NeededBytes: h.diskNeeds.Load(), ReserveBytes: h.diskReserve}
+}
+
 // admit returns an error if the node has no room for what the write needs. Ops
 // for groups that are led elsewhere are looked at there.
 func (h *headroom) admit(w *Write, groups []*counterGroup) error {
-	if h.diskFull.Load() {
-		return ErrDiskFull
+	if err := h.diskError(); err != nil {
+		return err
 	}
 	memoryFull := h.memoryFull.Load()
 	if !memoryFull && h.votersFull.Load() == 0 {

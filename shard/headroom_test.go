@@ -63,6 +63,20 @@ func TestHeadroomTurns(t *testing.T) {
 	}
 }
 
+// A new node without room cannot be put into its catalog, and says what it lacks.
+func TestOpenOnAFullDisk(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 1)
+	cfg.DiskReserve = 1 << 60
+	n, err := Open(cfg)
+	if err == nil {
+		t.Error(n.Close(t.Context()))
+	}
+	var full *DiskFullError
+	if !errors.As(err, &full) || full.ReserveBytes != 1<<60 || full.NeededBytes < 1<<60 || full.FreeBytes == 0 {
+		t.Errorf("opened with %v", err)
+	}
+}
+
 func TestHeadroomWithoutBounds(t *testing.T) {
 	h := &headroom{
 		live:      func() uint64 { return math.MaxUint64 / 200 },
@@ -215,6 +229,8 @@ func TestFullNode(t *testing.T) {
 	n.headroom.diskFull.Store(true)
 	if err := add(1); !errors.Is(err, ErrDiskFull) {
 		t.Errorf("a write to a full disk: %v", err)
+	} else if full := (&DiskFullError{}); !errors.As(err, &full) || full.FreeBytes == 0 || full.NeededBytes < full.ReserveBytes {
+		t.Errorf("a write to a full disk does not tell of what: %v", err)
 	}
 	if _, err := n.AddColumns(t.Context(), "posts", []string{"c"}); !errors.Is(err, ErrDiskFull) {
 		t.Errorf("a column on a full disk: %v", err)

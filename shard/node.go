@@ -151,8 +151,9 @@ type Node struct {
 
 	clusterHash uint32 // of tokens
 
-	headroom headroom
-	room     diskRoom
+	headroom  headroom
+	room      diskRoom
+	votersLag atomic.Uint64 // of the groups led here, in entries, the most that factsHere last found
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]
@@ -265,6 +266,9 @@ func (n *Node) start() error {
 		return err
 	}
 	if n.meta, err = n.openHere(cfg); err != nil {
+		return err
+	}
+	if err := n.registerCluster(); err != nil {
 		return err
 	}
 	n.metaFresh.ask = n.askCatalog

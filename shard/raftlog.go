@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
 
 // raftLogger gives raft's messages to slog, one step quieter than raft means
@@ -29,20 +30,30 @@ var _ hclog.Logger = (*raftLogger)(nil)
 
 // What raft warns of at each start: that a group of this node alone begins to
 // elect itself, that the catalog, which is not applied yet, does not know where
-// nodes are, and that a snapshot waits until a change of members is applied. And
-// of each question of a node that comes back to all its groups at once.
+// nodes are, and that a snapshot waits until a change of members is applied. Of
+// each question of a node that comes back to all its groups at once. And of each
+// change of members: that a new replica knows none yet, that its log has not begun
+// or is behind what it is sent, and that votes are split.
 const (
 	electionMsg = "heartbeat timeout reached"
+	againMsg    = "Election timeout reached"
+	noPeersMsg  = "no known peers"
 	addressMsg  = "unable to get address for server"
 	preVoteMsg  = "rejecting pre-vote request since we have a leader"
 	snapshotMsg = "failed to take snapshot"
 	waitsErr    = "cannot take snapshot now"
+	behindMsg   = "failed to get previous log" // an error of the disk is none of a log that is behind
 )
 
 // levelOf is the level of a message.
 func levelOf(level hclog.Level, msg string, args []any) slog.Level {
-	if strings.HasPrefix(msg, electionMsg) || strings.HasPrefix(msg, addressMsg) || msg == preVoteMsg ||
-		msg == snapshotMsg && strings.Contains(fmt.Sprint(args...), waitsErr) {
+	for _, usual := range []string{electionMsg, againMsg, noPeersMsg, addressMsg, preVoteMsg} {
+		if strings.HasPrefix(msg, usual) {
+			return slog.LevelDebug
+		}
+	}
+	if told := fmt.Sprint(args...); msg == snapshotMsg && strings.Contains(told, waitsErr) ||
+		msg == behindMsg && strings.Contains(told, raft.ErrLogNotFound.Error()) {
 		return slog.LevelDebug
 	}
 	return slogLevel(level)

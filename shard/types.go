@@ -120,6 +120,21 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
+// DiskFullError is returned for a write to a node whose disk has too little free. It is
+// an ErrDiskFull.
+type DiskFullError struct {
+	FreeBytes    uint64
+	NeededBytes  uint64 // the reserve, and what the next snapshots may take
+	ReserveBytes uint64 // the setting
+}
+
+func (e *DiskFullError) Error() string {
+	return fmt.Sprintf("%v: %d bytes are free and more than %d are needed, of which %d are the reserve",
+		ErrDiskFull, e.FreeBytes, e.NeededBytes, e.ReserveBytes)
+}
+
+func (e *DiskFullError) Unwrap() error { return ErrDiskFull }
+
 // The kinds of keyspaces.
 const (
 	KindCounters = "counters" // plain counters

@@ -50,7 +50,8 @@ func (c *cli) debugCommand() *cobra.Command {
 		Long: `Write the metrics and the state of all nodes to a file.
 
 It holds no counts, no keys of requests and no settings. A node that does not
-answer is named in errors.txt.`,
+answer is named in errors.txt. A file that is there already is written over with
+--yes only.`,
 		Args: exactly(1, "a FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.bundle(cmd.Context(), args[0]) },
 	})
@@ -58,6 +59,9 @@ answer is named in errors.txt.`,
 }
 
 func (c *cli) bundle(ctx context.Context, file string) error {
+	if err := c.refuseExisting(file); err != nil {
+		return err
+	}
 	server, nodes, err := c.operate(ctx)
 	if err != nil {
 		return err

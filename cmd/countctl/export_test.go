@@ -129,7 +129,7 @@ func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
 			i := against(t, server)
 			i.ctx = ctx
 			path := writeTemp(t, "a.csv", "old")
-			got := i.run("export", path)
+			got := i.run("export", path, "--yes")
 			if got.code != exitFail || !strings.Contains(got.err, c.err) {
 				t.Fatalf("exit %d, %q", got.code, got.err)
 			}

@@ -45,6 +45,7 @@ func TestWarnings(t *testing.T) {
 		"one leaving":               {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
 		"no memory":                 {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
 		"no disk":                   {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
+		"zones of some":             {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
 		"no leader":                 {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
 		"few voters":                {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
 		"a move":                    {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
@@ -195,6 +196,63 @@ func TestRebalance(t *testing.T) {
 	}
 	if out := decode[planOutput](t, i.ok("rebalance", "--dry-run", "-o", "json")); len(out.Steps) != 2 || *out.Steps[0].Group != 1 {
 		t.Errorf("steps %+v", out)
+	}
+}
+
+// While groups move the placement may plan nothing more: that is not the end.
+func TestRebalanceShowsWhatMoves(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*countdtest.Cluster)
+		want string // of the table; "" for a cluster that is as it should be
+	}{
+		"at rest":      {func(*countdtest.Cluster) {}, ""},
+		"a group":      {func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
+		"no leader":    {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, "no leader"},
+		"only planned": {func(c *countdtest.Cluster) { c.Steps = []map[string]any{{"step": "remove_node", "node": "n3"}} }, "removed"},
+		"a move that began and ended meanwhile": {func(c *countdtest.Cluster) {
+			c.Looked = func(c *countdtest.Cluster, _, path string) {
+				if path == "/v1/admin/plan" {
+					c.Groups[1].Target, c.Groups[1].Voters = []string{"n1", "n2", "n4"}, []string{"n1", "n2", "n4"}
+				}
+			}
+		}, "just ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, i := three(t)
+			server.EditCluster(c.edit)
+			want := c.want
+			if want == "" {
+				want = "nothing is to be done"
+			}
+			if out := i.ok("rebalance", "--dry-run"); !strings.Contains(out, want) {
+				t.Errorf("the table lacks %q:\n%s", want, out)
+			}
+			server, i = three(t)
+			server.EditCluster(c.edit)
+			if out := decode[planOutput](t, i.ok("rebalance", "--dry-run", "-o", "json")); out.Idle != (c.want == "") {
+				t.Errorf("idle is %v: %+v", out.Idle, out)
+			}
+		})
+	}
+}
+
+func TestRebalanceWaits(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2"} })
+	got := i.run("rebalance", "--dry-run", "--wait", "10ms", "-o", "json")
+	if got.code != exitFail || !strings.Contains(got.out, `"idle":false`) || !strings.Contains(got.err, "groups that move: 1") {
+		t.Errorf("exit %d, %s, %s", got.code, got.out, got.err)
+	}
+	looks := 0
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Looked = func(c *countdtest.Cluster, _, path string) {
+			if looks++; looks == 6 {
+				c.Groups[1].Voters = []string{"n1", "n2"}
+			}
+		}
+	})
+	if out := decode[planOutput](t, i.ok("rebalance", "--dry-run", "--wait", "10s", "-o", "json")); !out.Idle || looks < 6 {
+		t.Errorf("ended after %d looks with %+v", looks, out)
 	}
 }
 
@@ -365,6 +423,29 @@ func TestRollingRestartStops(t *testing.T) {
 					t.Errorf("n1 is %s, want %s", c.Nodes[0].State, test.state)
 				}
 			})
+		})
+	}
+}
+
+// What would be lost is asked for first, as with a backup.
+func TestFilesAreNotWrittenOver(t *testing.T) {
+	_, i := three(t)
+	for name, args := range map[string][]string{"export": {"export"}, "bundle": {"debug", "bundle"}} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "f.gz")
+			if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := i.run(append(args, file)...); got.code != exitFail || !strings.Contains(got.err, "exists; give another name, or --yes") {
+				t.Errorf("exit %d, %s", got.code, got.err)
+			}
+			if readAll(t, file) != "before" {
+				t.Error("the file was written over")
+			}
+			i.ok(append(args, file, "--yes")...)
+			if readAll(t, file) == "before" {
+				t.Error("the file was not written over with --yes")
+			}
 		})
 	}
 }

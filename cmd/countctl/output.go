@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -107,4 +108,13 @@ func grouped[N int | int64 | uint64](n N) string {
 		digits = digits[:len(digits)-3]
 	}
 	return sign + strings.Join(append([]string{digits}, parts...), ",")
+}
+
+// refuseExisting refuses to write over a file unless --yes is given. What is no regular
+// file, such as a device, is written to.
+func (c *cli) refuseExisting(path string) error {
+	if info, err := os.Stat(path); c.yes || err != nil || !info.Mode().IsRegular() {
+		return nil // what is wrong with a path shows when it is made
+	}
+	return fmt.Errorf("%s exists; give another name, or --yes to write over it", path)
 }

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,45 +15,140 @@ import (
 
 // planOutput is what rebalance prints as JSON.
 type planOutput struct {
-	Steps []client.PlanStep `json:"steps"`
+	// Idle says that no step is left and that every group has a leader that answers and
+	// the voters that it is to have.
+	Idle   bool              `json:"idle"`
+	Steps  []client.PlanStep `json:"steps"`  // what is next
+	Moving []movingGroup     `json:"moving"` // what runs
+}
+
+// movingGroup is a group that is not as its target says, or says nothing.
+type movingGroup struct {
+	Group    uint32   `json:"group"`
+	Name     string   `json:"name"`
+	Add      []string `json:"add"`
+	Remove   []string `json:"remove"`
+	NoLeader bool     `json:"no_leader"` // so its voters are not known for sure
 }
 
 func (c *cli) rebalanceCommand() *cobra.Command {
 	var dryRun bool
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "rebalance --dry-run",
-		Short: "Print what the cluster would move next, and why",
-		Long: `Print what the cluster would move next, and why.
+		Short: "Print what the cluster moves, what it would move next, and why",
+		Long: `Print what the cluster moves, what it would move next, and why.
 
 The cluster carries it out by itself, a few steps at a time: this command never
-changes anything. Nothing is printed for a cluster that is as it should be.`,
+changes anything. A cluster that is as it should be, each group with a leader and
+on the nodes that it is to be on, has "nothing is to be done", and "idle": true as
+JSON. With --wait it looks until that is so, and exits 1 if it was not in time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !dryRun {
 				return usagef("rebalance needs --dry-run: the cluster balances itself")
 			}
-			server, err := c.connect()
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			steps, err := server.Plan(cmd.Context())
-			if err != nil {
-				return fmt.Errorf("cannot ask for the plan: %w", err)
-			}
-			return c.print(planOutput{steps}, func(t *table) { t.steps(steps) })
+			return c.rebalance(cmd.Context(), wait)
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for the cluster to be as it should be")
 	return cmd
 }
 
-func (t *table) steps(steps []client.PlanStep) {
-	if len(steps) == 0 {
+// rebalance prints the plan, with a wait the one that it ended with.
+func (c *cli) rebalance(ctx context.Context, wait time.Duration) error {
+	server, _, err := c.operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	var plan planOutput
+	look := func(ctx context.Context) (waitsFor string, err error) {
+		if plan, err = planOf(ctx, server); err != nil || plan.Idle {
+			return "", err
+		}
+		return fmt.Sprintf("groups that move: %d, steps that are next: %d", len(plan.Moving), len(plan.Steps)), nil
+	}
+	var late error
+	if wait > 0 {
+		if late = c.await(ctx, wait, look); late != nil && !errors.Is(late, errNotYet) {
+			return late
+		}
+	} else if _, err := look(ctx); err != nil {
+		return err
+	}
+	return errors.Join(c.print(plan, plan.table), late)
+}
+
+// planOf asks for the plan between two looks at the groups. While a group moves the plan
+// may have no step, since so many move at a time; a move that no look shows would have
+// left its group with another target.
+func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
+	before, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return planOutput{}, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	steps, err := server.Plan(ctx)
+	if err != nil {
+		return planOutput{}, fmt.Errorf("cannot ask for the plan: %w", err)
+	}
+	now, err := server.ClusterGroups(ctx)
+	if err != nil {
+		return planOutput{}, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	plan := planOutput{Steps: append([]client.PlanStep{}, steps...), Moving: movingOf(now)}
+	same := slices.EqualFunc(before, now, func(a, b client.ClusterGroup) bool { return a.ID == b.ID && sameNames(a.Target, b.Target) })
+	plan.Idle = same && len(steps) == 0 && len(plan.Moving) == 0 && len(movingOf(before)) == 0
+	return plan, nil
+}
+
+func movingOf(groups []client.ClusterGroup) []movingGroup {
+	moving := []movingGroup{}
+	for _, g := range groups {
+		if g.Leader != "" && sameNames(g.Voters, g.Target) {
+			continue
+		}
+		moving = append(moving, movingGroup{
+			Group: g.ID, Name: groupName(g), NoLeader: g.Leader == "",
+			Add: without(g.Target, g.Voters), Remove: without(g.Voters, g.Target),
+		})
+	}
+	return moving
+}
+
+// without returns the names that are not among others.
+func without(names, others []string) []string {
+	left := []string{}
+	for _, name := range names {
+		if !slices.Contains(others, name) {
+			left = append(left, name)
+		}
+	}
+	return left
+}
+
+func (p planOutput) table(t *table) {
+	switch {
+	case p.Idle:
 		t.row("nothing is to be done")
+		return
+	case len(p.Steps)+len(p.Moving) == 0:
+		t.row("a move has just ended")
 		return
 	}
 	t.row("STEP", "OF", "CHANGE", "WHY")
+	for _, m := range p.Moving {
+		why := "it runs"
+		if m.NoLeader {
+			why = "no leader of it answers"
+		}
+		t.row("moving", m.Name, strings.Join(append(withSign("+", m.Add), withSign("-", m.Remove)...), " "), why)
+	}
+	t.steps(p.Steps)
+}
+
+func (t *table) steps(steps []client.PlanStep) {
 	for _, s := range steps {
 		of, change := s.Name, ""
 		switch s.Step {

@@ -39,6 +39,9 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, versio
 		}
 		warnOfNode(n, warn)
 	}
+	if bare := slices.DeleteFunc(slices.Clone(nodes), func(n client.ClusterNode) bool { return n.Zone != "" }); len(bare) > 0 && len(bare) < len(nodes) {
+		warn("zones_mixed", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
+	}
 	for _, g := range groups {
 		warnOfGroup(g, dead, min(votersWanted, staying), warn)
 	}

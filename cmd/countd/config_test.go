@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/countd/countd/shard"
 )
 
 // load resolves a configuration from the three sources, as a command would.
@@ -139,11 +141,14 @@ func TestRefusedSettings(t *testing.T) {
 		{"two documents", nil, nil, "node-id: a\n---\nnode-id: b\n", "one YAML document"},
 		{"broken YAML", nil, nil, "node-id: [\n", "line 1"},
 		{"list for one value", nil, nil, "\nnode-id: [a]\n", ":2: node-id: want one plain value"},
+		{"list of addresses", nil, nil, "join: [a:1, b:1]\n", `:1: join: want one plain value, several with commas between: join: "a,b"`},
+		{"list of layouts", nil, nil, "id-layout: [a]\n", `several with commas between: id-layout: "a,b"`},
 		{"null value", nil, nil, "node-id:\n", ":1: node-id: want one plain value"},
 		{"shards as text", nil, nil, "shards: posts=4\n", ":1: shards: want a mapping"},
 		{"shards key twice", nil, nil, "shards: {posts: 4, posts: 5}\n", ":1: shards: want a mapping"},
 		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
 		{"memory over the machine's", []string{"--memory-limit=101%"}, nil, "", "1% to 100%"},
+		{"memory of words", []string{"--memory-limit=abc"}, nil, "", "want 1% to 100%, or a number of bytes such as 4GiB"},
 		{"memory for no node", []string{"--memory-limit=1"}, nil, "", "memory-limit (flag --memory-limit): 1B is 1 bytes; at least 67108864 are needed, or 0 for none"},
 		{"reserve of words", []string{"--disk-reserve=much"}, nil, "", "number of bytes"},
 		{"no horizon", []string{"--key-horizon=0s"}, nil, "", "key-horizon (flag --key-horizon): key horizon 0s is not in"},
@@ -237,6 +242,36 @@ func TestStrayEnvironment(t *testing.T) {
 	got := newConfig().strayEnv([]string{"COUNTD_DATADIR=x", "COUNTD_DATA_DIR=x", "COUNTD_CONFIG=x", "PATH=x", "COUNTD_A"})
 	if want := []string{"COUNTD_A", "COUNTD_DATADIR"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// config tells of such a variable as well: who looks there looks for a typing error.
+func TestConfigTellsOfStrayEnvironment(t *testing.T) {
+	t.Setenv("COUNTD_DATADIR", "x")
+	t.Setenv("COUNTD_NODE_ID", "alpha")
+	var out, told bytes.Buffer
+	root := rootCommand()
+	root.SetArgs([]string{"config"})
+	root.SetOut(&out)
+	root.SetErr(&told)
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	if want := "countd: COUNTD_DATADIR is no setting and was not looked at\n"; told.String() != want {
+		t.Errorf("told %q, want %q", told.String(), want)
+	}
+	if !strings.Contains(out.String(), "node-id: alpha") {
+		t.Errorf("printed %s", out.String())
+	}
+}
+
+// A start that has no room names the setting.
+func TestOpenFailed(t *testing.T) {
+	full := &shard.DiskFullError{FreeBytes: 7, NeededBytes: 9, ReserveBytes: 8}
+	for err, want := range map[error]string{full: "7 bytes are free and more than 9 are needed, of which 8 are the reserve: free some of the disk, or give a lower --disk-reserve", shard.ErrNoLeader: shard.ErrNoLeader.Error()} {
+		if got := openFailed(err); !errors.Is(got, err) || !strings.HasSuffix(got.Error(), want) {
+			t.Errorf("%v, want it to end with %q", got, want)
+		}
 	}
 }
 

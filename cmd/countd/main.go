@@ -80,6 +80,9 @@ func configCommand(c *config) *cobra.Command {
 			if err := c.resolve(os.LookupEnv); err != nil {
 				return err
 			}
+			for _, name := range c.strayEnv(os.Environ()) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "countd: %s is no setting and was not looked at\n", name)
+			}
 			return c.printEffective(cmd.OutOrStdout())
 		},
 	}

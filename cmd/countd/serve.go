@@ -226,11 +226,19 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Fatal:       p.fatal,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot open node: %w", err)
+		return openFailed(err)
 	}
 	p.checkShards(c)
 	p.checkAlone(c, hadCluster)
 	return p.take(c)
+}
+
+// openFailed names the setting that a node without room was held to.
+func openFailed(err error) error {
+	if errors.Is(err, shard.ErrDiskFull) {
+		return fmt.Errorf("cannot open node: %w: free some of the disk, or give a lower --disk-reserve", err)
+	}
+	return fmt.Errorf("cannot open node: %w", err)
 }
 
 // checkAlone tells of settings that would make the node one of several, if it was

@@ -29,6 +29,9 @@ func (f sizeFlag) Set(text string) error {
 // share stays as it was given until the memory is known.
 type shareFlag struct{ share *memoryShare }
 
+// errNoShare is returned for a text that is neither a share nor a size.
+var errNoShare = errors.New("want 1% to 100%, or a number of bytes such as 4GiB")
+
 // memoryShare is a bound of memory: percent of the machine's if that is not 0.
 type memoryShare struct {
 	percent uint64
@@ -48,11 +51,14 @@ func (f shareFlag) Set(text string) error {
 	number, isShare := strings.CutSuffix(text, "%")
 	if !isShare {
 		f.share.percent = 0
-		return sizeFlag{&f.share.bytes}.Set(text)
+		if err := (sizeFlag{&f.share.bytes}).Set(text); err != nil {
+			return errNoShare
+		}
+		return nil
 	}
 	percent, err := strconv.ParseUint(number, 10, 8)
 	if err != nil || percent < 1 || percent > 100 {
-		return errors.New("want 1% to 100%, or a number of bytes such as 4GiB")
+		return errNoShare
 	}
 	f.share.percent, f.share.bytes = percent, 0
 	return nil

@@ -160,6 +160,9 @@ func (c *config) fileError(line int, problem string) error {
 // it is written, the mapping of shards as NAME=N with commas.
 func flagText(setting string, value *yaml.Node) (string, error) {
 	if setting != "shards" {
+		if value.Kind == yaml.SequenceNode && (setting == "join" || setting == "id-layout") {
+			return "", fmt.Errorf("want one plain value, several with commas between: %s: \"a,b\"", setting)
+		}
 		if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
 			return "", errors.New("want one plain value")
 		}

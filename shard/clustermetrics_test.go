@@ -1,0 +1,129 @@
+package shard
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+)
+
+// What a scrape of each node says of its groups and of the others.
+func TestMetricsOfTheCluster(t *testing.T) {
+	all := openMembers(t, 3)
+	groups := len(all[0].replicas())
+	awaitMetrics(t, "every group is led by one node", func() bool {
+		led := 0.0
+		for _, n := range all {
+			led += metricOf(t, n, "countd_groups_led")
+		}
+		return led == float64(groups)
+	})
+	for _, n := range all {
+		for name, want := range map[string]float64{
+			"countd_replicas":              float64(groups),
+			"countd_groups_without_leader": 0,
+			"countd_nodes":                 3,
+			"countd_nodes_dead":            0,
+		} {
+			if got := metricOf(t, n, name); got != want {
+				t.Errorf("%s: %s is %v, want %v", n.cfg.NodeName, name, got, want)
+			}
+		}
+	}
+	alone := 0.0 // groups that nobody has placed on more nodes
+	for _, g := range all[0].replicas() {
+		if len(g.voters()) == 1 {
+			alone++
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	mustDo(t, all[2].Close(ctx))
+	mustDo(t, all[1].Close(ctx))
+	awaitMetrics(t, "no group of three voters is led with one left", func() bool {
+		return metricOf(t, all[0], "countd_groups_without_leader") == float64(groups)-alone && metricOf(t, all[0], "countd_groups_led") == alone
+	})
+}
+
+// A node that gossip does not hear of is counted, the node itself never.
+func TestMetricOfDeadNodes(t *testing.T) {
+	var silent atomic.Bool
+	n, err := Open(aliveConfig(t, func(string) bool { return !silent.Load() }))
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
+	joinMember(t, []*Node{n}, 2, 2)
+	if got := metricOf(t, n, "countd_nodes_dead"); got != 0 {
+		t.Errorf("%v nodes are dead, want 0", got)
+	}
+	silent.Store(true)
+	if got := metricOf(t, n, "countd_nodes_dead"); got != 1 {
+		t.Errorf("%v nodes are dead, want 1", got)
+	}
+}
+
+func aliveConfig(t *testing.T, alive func(string) bool) Config {
+	cfg := memberConfig(t, t.TempDir(), 1, 2)
+	cfg.Alive = alive
+	return cfg
+}
+
+// The lag is that of the voter furthest behind when the leader was asked last.
+func TestMetricOfLag(t *testing.T) {
+	all := openMembers(t, 3)
+	ks := all[0].Keyspace("posts")
+	for range 20 {
+		mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()}))
+	}
+	lag := func(progressOf uint64) uint64 { return lagOf(100, progressOf) }
+	if lag(40) != 60 || lag(100) != 0 || lag(130) != 0 {
+		t.Errorf("of 100 entries those who applied 40, 100 and 130 lag by %d, %d, %d", lag(40), lag(100), lag(130))
+	}
+	for _, n := range all {
+		n.votersLag.Store(7)
+	}
+	awaitMetrics(t, "all that is written is applied everywhere", func() bool {
+		for _, n := range all {
+			n.factsHere(t.Context())
+			if metricOf(t, n, "countd_replica_lag_entries") != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// What the bounds are and what is held against them, in bytes.
+func TestMetricsOfRoom(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 1)
+	cfg.MemoryLimit, cfg.DiskReserve = 4<<30, 1<<20
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
+	if limit, reserve := metricOf(t, n, "countd_memory_limit_bytes"), metricOf(t, n, "countd_disk_reserve_bytes"); limit != 4<<30 || reserve != 1<<20 {
+		t.Errorf("limit %v, reserve %v", limit, reserve)
+	}
+	n.headroom.look()
+	if needs := metricOf(t, n, "countd_memory_needed_bytes"); needs <= 0 || needs >= 4<<30 {
+		t.Errorf("needs %v bytes of memory", needs)
+	}
+	if needs := metricOf(t, n, "countd_disk_needed_bytes"); needs < 1<<20 {
+		t.Errorf("needs %v bytes of disk, less than the reserve", needs)
+	}
+	if free := metricOf(t, n, "countd_disk_free_bytes"); free <= 0 {
+		t.Errorf("%v bytes of disk are free", free)
+	}
+}
+
+// awaitMetrics waits until the metrics say what they should.
+func awaitMetrics(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	end := time.Now().Add(20 * time.Second)
+	for !holds() {
+		if time.Now().After(end) {
+			t.Fatalf("not so: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
