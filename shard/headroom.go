@@ -48,7 +48,11 @@ type headroom struct {
 	diskFull    atomic.Bool
 	votersFull  atomic.Int64 // groups led here of which too few voters have room
 
-<<<<<<< HEAD
+	// What look found, for the metrics: a scrape does not wait for the disk.
+	memoryNeeds atomic.Uint64 // bytes, what the collector needs included
+	diskNeeds   atomic.Uint64 // bytes: the reserve and what snapshots may take
+	diskFree    atomic.Uint64 // bytes
+
 	memoryLimit uint64                   // bytes; 0 for none
 	diskReserve uint64                   // bytes; 0 for none
 	live        func() uint64            // bytes of the heap in use when it was last collected
@@ -56,19 +60,6 @@ type headroom struct {
 	collector   func() uint64            // percent of what is in use that the collector needs besides
 	goal        func(live uint64) uint64 // collector for a heap that has grown; nil for that of now
 	snapshots   func() uint64            // bytes that the next snapshot of each group may take
-=======
-	// What look found, for the metrics: a scrape does not wait for the disk.
-	memoryNeeds atomic.Uint64 // bytes, what the collector needs included
-	diskNeeds   atomic.Uint64 // bytes: the reserve and what snapshots may take
-	diskFree    atomic.Uint64 // bytes
-
-	memoryLimit uint64        // bytes; 0 for none
-	diskReserve uint64        // bytes; 0 for none
-	live        func() uint64 // bytes of the heap in use when it was last collected
-	tables      func() uint64 // bytes of all tables now
-	collector   func() uint64 // percent of what is in use that the collector needs besides
-	snapshots   func() uint64 // bytes that the next snapshot of each group may take
->>>>>>> ops3
 	free        func() (uint64, error)
 	logger      *slog.Logger
 

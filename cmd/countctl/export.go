@@ -46,13 +46,9 @@ func (c *cli) exportCommand() *cobra.Command {
 		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and every
 column, in order of id, rows with a count only.
 
-<<<<<<< HEAD
-The file appears whole or not at all; with --skip-unreadable it has the shards that
-can be read, and the others are named on standard error. Rows that are written to meanwhile appear
-=======
 The file appears whole or not at all; one that is there already is written over
-with --yes only. Rows that are written to meanwhile appear
->>>>>>> ops3
+with --yes only. With --skip-unreadable it has the shards that can be read, and the
+others are named on standard error. Rows that are written to meanwhile appear
 as they were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
 		Args:    exactly(1, "FILE"),
@@ -60,13 +56,11 @@ as they were when they were read.`,
 			if err := checkReadOptions(cmd, f.read); err != nil {
 				return err
 			}
-<<<<<<< HEAD
 			if f.read.SkipUnreadable && f.read.Consistency != "stale" {
 				return usagef("--skip-unreadable needs --consistency stale: any other read waits for a leader")
-=======
+			}
 			if err := c.refuseExisting(args[0]); err != nil && args[0] != streamName {
 				return err
->>>>>>> ops3
 			}
 			return c.exportFile(cmd.Context(), args[0], f)
 		},
