@@ -244,6 +244,16 @@ func TestUpgrade(t *testing.T) {
 	if out := status("upgrade", "finalize"); out.Changed || !out.Final {
 		t.Errorf("final again %+v", out)
 	}
+	status("upgrade", "hold")
+	if got := i.run("upgrade", "finalize"); got.code != exitUsage || !strings.Contains(got.err, "is held no more") || !strings.Contains(got.err, "End the hold?") {
+		t.Errorf("the end of a hold without --yes: exit %d, %s", got.code, got.err)
+	}
+	if out := status("upgrade", "status"); !out.Held {
+		t.Errorf("the hold ended unasked: %+v", out)
+	}
+	if out := status("upgrade", "finalize", "--yes"); out.Held || !out.Changed {
+		t.Errorf("the hold stays %+v", out)
+	}
 }
 
 func TestVerify(t *testing.T) {
