@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine/cold"
@@ -324,14 +325,18 @@ func (n *Node) Ready() error {
 	if n.removed.Load() {
 		return ErrRemoved
 	}
-	if _, in := n.catalog.View().Nodes[n.cfg.NodeKey]; !in {
-		return fmt.Errorf("%w: the cluster has not taken this node in yet, or has removed it", ErrNoLeader)
+	view := n.catalog.View()
+	if _, in := view.Nodes[n.cfg.NodeKey]; !in {
+		if n.meta.raft.LastIndex() == 0 {
+			return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
+		}
+		return fmt.Errorf("%w: the catalog as it is known here does not have this node: it replays its log, or waits for a member to tell whether it was removed", ErrNoLeader)
 	}
 	if err := n.meta.follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)
 	}
 	if len(n.Keyspaces()) == 0 {
-		return fmt.Errorf("%w: the cluster waits for %d nodes to begin", ErrNoLeader, n.cfg.NodesWanted)
+		return fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
 	}
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
@@ -343,13 +348,25 @@ func (n *Node) Ready() error {
 	return nil
 }
 
+// waitsToBegin says why there are no keyspaces, of which every cluster has some.
+func (n *Node) waitsToBegin(nodes int) string {
+	if nodes < n.cfg.NodesWanted {
+		return fmt.Sprintf("the cluster waits for %d nodes to begin, there are %d", n.cfg.NodesWanted, nodes)
+	}
+	return "this node replays the catalog's log, or the cluster is making its first keyspaces"
+}
+
 // follows returns nil while the group has a leader that may serve, as far as is
 // known here.
 func (g *group) follows() error {
 	if leader := g.leader(); leader != "" && leader != g.cfg.NodeID {
 		return g.stop.failure()
 	}
-	return g.ready()
+	err := g.ready()
+	if err != nil && g.raft.State() == raft.Leader && g.stop.failure() == nil && g.stuck() == nil {
+		return fmt.Errorf("%w yet: this node was elected and replays the log, %d of %d entries", err, g.raft.AppliedIndex(), g.raft.LastIndex())
+	}
+	return err
 }
 
 // WaitReady returns nil once Ready does, or the context's error.

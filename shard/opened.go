@@ -45,7 +45,7 @@ func (n *Node) openHere(cfg groupConfig) (*group, error) {
 // mayBegin returns errDamaged for a replica whose log is blank and was not. It
 // removes what a crash left of a log that was just being made.
 func (n *Node) mayBegin(group uint32, path string) error {
-	const advice = "bring this node's directory back from a copy, or wipe it: then it joins again as a new node"
+	advice := n.afterLoss()
 	record := n.cfg.Opened
 	if record != nil && record.WasOpened(group) {
 		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", errDamaged, path, advice)
@@ -67,6 +67,16 @@ func (n *Node) mayBegin(group uint32, path string) error {
 		return err
 	}
 	return nil
+}
+
+// afterLoss says what to do about a log that is gone. Wiping the only node of a
+// cluster would destroy what is left.
+func (n *Node) afterLoss() string {
+	const restore = "bring this node's directory back from a copy"
+	if n.meta != nil && n.meta.soleVoter() && n.alone() {
+		return restore + ": it is the only node of its cluster, nobody else has what it held"
+	}
+	return restore + ", or, only in a larger cluster, wipe it: then it joins again as a new node"
 }
 
 // groupDirs returns the directories of the groups but the catalog's.

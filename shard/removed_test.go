@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,25 @@ func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
 	}
 	if err := n.Ready(); err == nil || errors.Is(err, ErrRemoved) {
 		t.Errorf("it is ready: %v", err)
+	} else if !strings.Contains(err.Error(), "has not taken this node in yet") {
+		t.Errorf("it waits for %v", err)
+	}
+}
+
+// What a node without keyspaces waits for is never 0 nodes, nor fewer than there are.
+func TestWaitsToBeginNamesWhatIsMissing(t *testing.T) {
+	for _, test := range []struct {
+		wanted, nodes int
+		says          string
+	}{
+		{3, 1, "waits for 3 nodes to begin, there are 1"},
+		{3, 3, "replays the catalog's log"},
+		{0, 0, "replays the catalog's log"},
+	} {
+		n := &Node{cfg: Config{NodesWanted: test.wanted}}
+		if got := n.waitsToBegin(test.nodes); !strings.Contains(got, test.says) {
+			t.Errorf("%d of %d nodes: %q", test.nodes, test.wanted, got)
+		}
 	}
 }
 

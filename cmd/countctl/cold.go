@@ -217,7 +217,7 @@ func (c *cli) awaitCold(ctx context.Context, server *client.Client, out *coldOut
 		return out.look(seen), nil
 	})
 	out.Done = err == nil
-	return err
+	return goesOn(err, "the nodes go on with it; countctl cold stop ends it")
 }
 
 // look takes over how far the nodes are, and says what is waited for.

@@ -154,7 +154,8 @@ func (c *cli) moveReplica(ctx context.Context, server *client.Client, g client.C
 	if c.noWait {
 		return changed, nil
 	}
-	return changed, c.awaitMove(ctx, server, g, wait)
+	err = c.awaitMove(ctx, server, g, wait)
+	return changed, goesOn(err, "%s moves; countctl group move %s %s %s moves it back once that is done", groupName(g), groupName(g), to, from)
 }
 
 // awaitMove waits until a group's members are its target.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -85,8 +86,35 @@ func waitFlag(cmd *cobra.Command, wait *time.Duration) {
 	cmd.Flags().DurationVar(wait, "wait", *wait, "how long to wait for the end")
 }
 
+// mayMove refuses to remove a node while so many of the others are dead that the
+// cluster moves nothing: the order would wait for ever.
+func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
+	staying, dead := 0, []string{}
+	for _, n := range nodes {
+		if n.Key == leaver.Key || n.State == "leaving" {
+			continue
+		}
+		staying++
+		if !n.Alive {
+			dead = append(dead, n.ID)
+		}
+	}
+	if len(dead) > 0 && 2*len(dead) >= staying {
+		return fmt.Errorf("%s cannot be removed: nothing can move while %d of the other %d nodes are dead (%s); start those again first",
+			leaver.ID, len(dead), staying, strings.Join(dead, ", "))
+	}
+	return nil
+}
+
 // onNode looks for the node and has act change it.
 func (c *cli) onNode(ctx context.Context, called string, act func(context.Context, *client.Client, client.ClusterNode) (nodeOutput, error)) error {
+	return c.onNodeOf(ctx, called, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+		return act(ctx, server, n)
+	})
+}
+
+// onNodeOf is onNode for what looks at the other nodes too.
+func (c *cli) onNodeOf(ctx context.Context, called string, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) error {
 	server, nodes, err := c.operate(ctx)
 	if err != nil {
 		return err
@@ -96,7 +124,7 @@ func (c *cli) onNode(ctx context.Context, called string, act func(context.Contex
 	if !there {
 		return fmt.Errorf("there is no node %s; countctl node list shows those there are", called)
 	}
-	out, err := act(ctx, server, n)
+	out, err := act(ctx, server, nodes, n)
 	if err != nil {
 		return err
 	}
@@ -118,7 +146,7 @@ func (c *cli) drain(ctx context.Context, server *client.Client, n client.Cluster
 		return out, nil
 	}
 	out.Done = true
-	return out, c.await(ctx, wait, func(ctx context.Context) (string, error) {
+	err = c.await(ctx, wait, func(ctx context.Context) (string, error) {
 		now, there, err := nodeNow(ctx, server, n.Key)
 		if err != nil || !there {
 			return "", err
@@ -128,6 +156,7 @@ func (c *cli) drain(ctx context.Context, server *client.Client, n client.Cluster
 		}
 		return "", nil
 	})
+	return out, goesOn(err, "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
 }
 
 func (c *cli) nodeUndrainCommand() *cobra.Command {
@@ -159,7 +188,10 @@ Stop the node's process once it is removed, and never start it on that data
 directory again. Until it is removed, node undrain has it stay.`,
 		Args: exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
+			return c.onNodeOf(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+				if err := mayMove(nodes, n); err != nil {
+					return nodeOutput{}, err
+				}
 				c.say("%s leaves the cluster: its %d replicas move to other nodes, then it is removed for good", n.ID, n.Replicas)
 				if err := c.confirmRisk("Remove " + n.ID + "?"); err != nil {
 					return nodeOutput{}, err
@@ -195,5 +227,5 @@ func (c *cli) remove(ctx context.Context, server *client.Client, n client.Cluste
 		out.Leads = now.Leads
 		return fmt.Sprintf("%s holds %d replicas and leads %d", n.ID, now.Replicas, now.Leads), nil
 	})
-	return out, err
+	return out, goesOn(err, "%s leaves the cluster; countctl node undrain %s has it stay, until it is removed", n.ID, n.ID)
 }

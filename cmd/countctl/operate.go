@@ -20,6 +20,20 @@ const (
 // errNotYet is returned by commands that waited for as long as they should.
 var errNotYet = errors.New("not done in time; the cluster goes on with it")
 
+// goesOnError is of a command that was interrupted while it waited for what the
+// cluster goes on with.
+type goesOnError struct{ how string } // the order goes on, and is taken back
+
+func (e *goesOnError) Error() string { return "interrupted, but the order goes on: " + e.how }
+
+// goesOn says how an order goes on if the wait for it was interrupted.
+func goesOn(err error, format string, args ...any) error {
+	if errors.Is(err, context.Canceled) {
+		return &goesOnError{fmt.Sprintf(format, args...)}
+	}
+	return err
+}
+
 // operate makes a client for work on the cluster: it begins at --addr and goes
 // on to any other node, so that a command outlives the node it began with. It
 // returns the nodes as they are.

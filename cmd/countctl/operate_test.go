@@ -71,6 +71,24 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+func TestStatusNamesTheNodesOfALostGroup(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		c.Nodes = append(c.Nodes, c.Nodes[2])
+		c.Nodes[3].ID, c.Nodes[3].Key = "n4", "n4.00000003"
+		for n := range 3 {
+			c.Nodes[n].Alive, c.Nodes[n].Answers = false, false
+		}
+		c.Groups = c.Groups[:2]
+		c.Groups[1].Leader = ""
+	})
+	s := decode[statusOutput](t, i.ok("status", "-o", "json"))
+	want := "posts/0: all its replicas are on dead nodes n1, n2, n3"
+	if !slices.ContainsFunc(s.Warnings, func(w warning) bool { return w.Code == "group_no_leader" && w.Text == want }) {
+		t.Errorf("warnings %+v, want %q", s.Warnings, want)
+	}
+}
+
 func TestStatusOfManyGroupsFitsAScreen(t *testing.T) {
 	server, i := three(t)
 	server.EditCluster(func(c *countdtest.Cluster) {
@@ -284,6 +302,16 @@ func TestUpgrade(t *testing.T) {
 	if out := status("upgrade", "finalize"); out.Changed || !out.Final {
 		t.Errorf("final again %+v", out)
 	}
+	status("upgrade", "hold")
+	if got := i.run("upgrade", "finalize"); got.code != exitUsage || !strings.Contains(got.err, "is held no more") || !strings.Contains(got.err, "End the hold?") {
+		t.Errorf("the end of a hold without --yes: exit %d, %s", got.code, got.err)
+	}
+	if out := status("upgrade", "status"); !out.Held {
+		t.Errorf("the hold ended unasked: %+v", out)
+	}
+	if out := status("upgrade", "finalize", "--yes"); out.Held || !out.Changed {
+		t.Errorf("the hold stays %+v", out)
+	}
 }
 
 func TestVerify(t *testing.T) {
@@ -407,7 +435,7 @@ func TestRollingRestartStops(t *testing.T) {
 	}{
 		"the command fails":   {func(*countdtest.Cluster) {}, "exit 7", "exit status 7", "active"},
 		"it is not restarted": {func(*countdtest.Cluster) {}, "true", "has not been restarted yet", "draining"},
-		"a node is dead":      {func(c *countdtest.Cluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead", "active"},
+		"a node is dead":      {func(c *countdtest.Cluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead: rolling-restart begins only", "active"},
 		"a group has no leader": {func(c *countdtest.Cluster) { c.Groups[4].Leader = "" }, "true",
 			"posts/3 has no leader", "active"},
 	} {

@@ -74,6 +74,11 @@ func (r *rolling) run(ctx context.Context, only []string) error {
 	}
 	defer server.Close()
 	r.server = server
+	for _, n := range nodes {
+		if !n.Alive {
+			return fmt.Errorf("%s is dead: rolling-restart begins only with a cluster that is whole", n.ID)
+		}
+	}
 	if len(only) > 0 {
 		if nodes, err = chosen(nodes, only); err != nil {
 			return err

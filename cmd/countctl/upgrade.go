@@ -118,11 +118,8 @@ func (c *cli) upgradeFinalizeCommand() *cobra.Command {
 				if err != nil {
 					return client.Changed{}, fmt.Errorf("cannot read the cluster version: %w", err)
 				}
-				if now.Version < now.Max {
-					c.say("the cluster version rises from %d to %d: programs that do not speak it cannot come back", now.Version, now.Max)
-					if err := c.confirmRisk("Raise it?"); err != nil {
-						return client.Changed{}, err
-					}
+				if err := c.confirmFinal(now); err != nil {
+					return client.Changed{}, err
 				}
 				changed, err := server.FinalizeVersion(cmd.Context())
 				if err != nil {
@@ -132,4 +129,18 @@ func (c *cli) upgradeFinalizeCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// confirmFinal says what finalize will do, and asks unless that is nothing.
+func (c *cli) confirmFinal(now client.ClusterVersion) error {
+	switch {
+	case now.Version < now.Max:
+		c.say("the cluster version rises from %d to %d: programs that do not speak it cannot come back", now.Version, now.Max)
+		return c.confirmRisk("Raise it?")
+	case now.Held:
+		c.say("the cluster version stays %d, which is all that the nodes speak, and is held no more: it rises by itself as soon as all nodes speak the next one, and programs of before cannot come back then", now.Version)
+		return c.confirmRisk("End the hold?")
+	}
+	c.say("nothing is to be done: the cluster version is %d, which is all that the nodes speak", now.Version)
+	return nil
 }

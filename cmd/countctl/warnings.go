@@ -79,10 +79,15 @@ func warnOfNode(n client.ClusterNode, warn func(code, format string, args ...any
 
 func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, warn func(code, format string, args ...any)) {
 	alive := slices.DeleteFunc(slices.Clone(g.Voters), func(name string) bool { return dead[name] })
-	if g.Leader == "" {
+	lost := allDead(g, dead)
+	switch {
+	case lost:
+		warn("group_no_leader", "%s: all its replicas are on dead nodes %s", groupName(g), strings.Join(g.Voters, ", "))
+	case g.Leader == "":
 		warn("group_no_leader", "%s has no leader; %d of its %d voters are alive", groupName(g), len(alive), len(g.Voters))
 	}
 	switch {
+	case lost: // said already
 	case len(alive) < len(g.Voters):
 		warn("group_degraded", "%s has %d of its %d voters alive", groupName(g), len(alive), len(g.Voters))
 	case len(g.Target) < wanted:
@@ -98,6 +103,12 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, warn f
 			warn("cold_damaged", "%s on %s has cold rows that cannot be read", groupName(g), r.Node)
 		}
 	}
+}
+
+// allDead reports whether no living node has a replica of a group.
+func allDead(g client.ClusterGroup, dead map[string]bool) bool {
+	members := slices.Concat(g.Voters, g.NonVoters)
+	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
 }
 
 func mixedPrograms(nodes []client.ClusterNode) bool {
