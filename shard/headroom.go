@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"runtime"
 	"runtime/metrics"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,12 @@ const (
 	// take is reserved besides.
 	headroomTick = 500 * time.Millisecond
 
-	// MemoryLimitMin is the least that Config.MemoryLimit may be. A node without a
-	// row takes half of it.
+	// collectEvery is how often the collector is run at most to find out whether memory
+	// is full: a cycle looks at the headers of segments, and takes milliseconds.
+	collectEvery = 2 * time.Second
+
+	// MemoryLimitMin is the least that Config.MemoryLimit may be. A node without a row
+	// takes up to half of it, while requests are under way.
 	MemoryLimitMin = 64 << 20
 
 	// memoryTightShare of the limit is twice what turn waits for: moving rows out of
@@ -53,13 +58,14 @@ type headroom struct {
 	diskNeeds   atomic.Uint64 // bytes: the reserve and what snapshots may take
 	diskFree    atomic.Uint64 // bytes
 
-	memoryLimit uint64                   // bytes; 0 for none
-	diskReserve uint64                   // bytes; 0 for none
-	live        func() uint64            // bytes of the heap in use when it was last collected
-	tables      func() uint64            // bytes of all tables now
-	collector   func() uint64            // percent of what is in use that the collector needs besides
-	goal        func(live uint64) uint64 // collector for a heap that has grown; nil for that of now
-	snapshots   func() uint64            // bytes that the next snapshot of each group may take
+	memoryLimit uint64        // bytes; 0 for none
+	diskReserve uint64        // bytes; 0 for none
+	live        func() uint64 // bytes of the heap in use when it was last collected
+	tables      func() uint64 // bytes of all tables now
+	collector   func() uint64 // percent of what is in use that the collector needs besides
+	collect     func()        // runs the collector; nil never does
+	collected   time.Time     // when it was run last; of look's goroutine
+	snapshots   func() uint64 // bytes that the next snapshot of each group may take
 	free        func() (uint64, error)
 	logger      *slog.Logger
 
@@ -71,8 +77,8 @@ type headroom struct {
 func (h *headroom) watch(n *Node) error {
 	cfg := &n.cfg
 	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, cfg.Logger
-	h.live, h.tables, h.collector, h.snapshots = liveHeapBytes, n.tableBytes, collectorPercent, n.snapshotBytes
-	h.goal = cfg.HeapGoal
+	h.live, h.tables, h.snapshots, h.collect = liveHeapBytes, n.tableBytes, n.snapshotBytes, runtime.GC
+	h.collector = func() uint64 { return collectorPercent(cfg.CollectorPercent) }
 	h.free = n.room.free
 	if err := h.register(cfg.Metrics); err != nil {
 		return err
@@ -109,8 +115,11 @@ func (h *headroom) close() {
 // bound, so that it does not change with every request.
 func (h *headroom) look() {
 	// The tables have grown since the last collection, and nothing else grows much.
-	used := max(h.live(), h.tables())
-	needs := used + used*h.collector()/100
+	needs := h.needs(0)
+	if h.worthCollecting(needs) {
+		h.collect()
+		needs, h.collected = h.needs(0), time.Now()
+	}
 	h.memoryNeeds.Store(needs)
 	h.turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit, "memory")
 	from := h.memoryLimit - h.memoryLimit/memoryTightShare
@@ -130,18 +139,31 @@ func (h *headroom) look() {
 	h.turn(&h.diskFull, h.diskReserve > 0, reserved, free, "disk")
 }
 
+// needs returns the memory of what is in use, and of so much more, with what the
+// collector needs besides.
+func (h *headroom) needs(more uint64) uint64 {
+	used := max(h.live(), h.tables()) + more
+	return used + used*h.collector()/100
+}
+
+// worthCollecting reports whether too much is in use, and the tables alone would not be:
+// the rest may be what requests had that were under way when the collector ran last,
+// and a node that takes none does not run it.
+func (h *headroom) worthCollecting(needs uint64) bool {
+	if h.collect == nil || h.memoryLimit == 0 || needs < h.memoryLimit || time.Since(h.collected) < collectEvery {
+		return false
+	}
+	tables := h.tables()
+	return tables+tables*h.collector()/100 < h.memoryLimit
+}
+
 // lacks returns how many bytes more than there is room for tables would need that grew by
 // so much, before rows are moved out of memory for want of it; 0 if they fit.
 func (h *headroom) lacks(bytes uint64) uint64 {
 	if h.memoryLimit == 0 {
 		return 0
 	}
-	used := max(h.live(), h.tables()) + bytes
-	percent := h.collector()
-	if h.goal != nil {
-		percent = h.goal(used)
-	}
-	needs, has := used+used*percent/100, h.memoryLimit-h.memoryLimit/memoryTightShare
+	needs, has := h.needs(bytes), h.memoryLimit-h.memoryLimit/memoryTightShare
 	return needs - min(needs, has)
 }
 
@@ -238,14 +260,18 @@ func makesRow(op *engine.Op) bool {
 
 func liveHeapBytes() uint64 { return runtimeMetric("/gc/heap/live:bytes") }
 
-// collectorPercent is the collector's goal, GOGC. A heap that is full of live data
-// would be collected without end. A collector that is turned off has no goal but
-// GOMEMLIMIT.
-func collectorPercent() uint64 {
-	if percent := runtimeMetric("/gc/gogc:percent"); percent != math.MaxUint64 {
-		return percent
+// collectorPercent is the collector's goal, GOGC, or least where it is brought down to
+// that for a heap that is not small. A heap that is full of live data would be collected
+// without end. A collector that is turned off has no goal but GOMEMLIMIT.
+func collectorPercent(least uint64) uint64 {
+	percent := runtimeMetric("/gc/gogc:percent")
+	if percent == math.MaxUint64 {
+		return 0
 	}
-	return 0
+	if least > 0 {
+		return min(percent, least)
+	}
+	return percent
 }
 
 func runtimeMetric(name string) uint64 {

@@ -93,12 +93,43 @@ func TestHeadroomWithoutBounds(t *testing.T) {
 func TestCollectorsGoal(t *testing.T) {
 	before := debug.SetGCPercent(37)
 	defer debug.SetGCPercent(before)
-	if got := collectorPercent(); got != 37 {
-		t.Errorf("%d %%, want 37", got)
+	for least, want := range map[uint64]uint64{0: 37, 25: 25, 50: 37} {
+		if got := collectorPercent(least); got != want {
+			t.Errorf("%d %%, want %d of at least %d", got, want, least)
+		}
 	}
 	debug.SetGCPercent(-1)
-	if got := collectorPercent(); got != 0 {
+	if got := collectorPercent(25); got != 0 {
 		t.Errorf("%d %% of a collector that is turned off", got)
+	}
+}
+
+// Before rows are refused, and while they are, what is no table is collected.
+func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
+	live, tables, collections := uint64(900), uint64(100), 0
+	h := &headroom{
+		memoryLimit: 1000, logger: slog.New(slog.DiscardHandler),
+		live: func() uint64 { return live }, tables: func() uint64 { return tables }, collector: func() uint64 { return 25 },
+		collect: func() { collections++; live = tables }, snapshots: func() uint64 { return 0 },
+		free: func() (uint64, error) { return 1, nil },
+	}
+	for _, step := range []struct {
+		name            string
+		live, tables    uint64
+		ago             time.Duration // since the last collection
+		wantFull        bool
+		wantCollections int
+	}{
+		{"garbage", 900, 100, time.Hour, false, 1},
+		{"again at once", 900, 100, 0, true, 1},
+		{"while it is full", 900, 100, time.Hour, false, 2},
+		{"tables", 900, 800, time.Hour, true, 2},
+		{"room", 100, 100, time.Hour, false, 2},
+	} {
+		live, tables, h.collected = step.live, step.tables, time.Now().Add(-step.ago)
+		if h.look(); h.memoryFull.Load() != step.wantFull || collections != step.wantCollections {
+			t.Errorf("%s: full %v after %d collections", step.name, h.memoryFull.Load(), collections)
+		}
 	}
 }
 
@@ -241,20 +272,15 @@ func TestFullNode(t *testing.T) {
 	}
 }
 
-// What would fit is told by the collector's goal for a heap that has grown, which is less
-// than that for a small one.
+// What would fit leaves room for the collector, and for what goes on meanwhile.
 func TestHeadroomLacks(t *testing.T) {
 	h := headroom{
 		memoryLimit: 8_000,
 		live:        func() uint64 { return 100 },
 		tables:      func() uint64 { return 50 },
-		collector:   func() uint64 { return 1600 },
+		collector:   func() uint64 { return 25 },
 	}
-	if got, want := h.lacks(900), uint64(10_000); got != want {
-		t.Errorf("by the goal of now %d are lacking, want %d", got, want)
-	}
-	h.goal = func(live uint64) uint64 { return 160_000 / live }
-	for bytes, want := range map[uint64]uint64{900: 0, 4_200: 0, 6_400: 1_060} {
+	for bytes, want := range map[uint64]uint64{900: 0, 5_500: 0, 6_400: 1_125} {
 		if got := h.lacks(bytes); got != want {
 			t.Errorf("%d bytes more: %d are lacking, want %d", bytes, got, want)
 		}

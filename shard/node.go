@@ -46,13 +46,12 @@ type Config struct {
 	Limits      Limits         // zero for LimitsDefault
 	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
-	DiskReserve uint64         // bytes of disk that writes leave free; 0 for none
-	Cold        ColdConfig     // zero for rows that stay in memory
-	FeedIdle    time.Duration  // for how long nobody asks for a feed until it leaves memory; 0 for never
-	// HeapGoal is the collector's goal, in percent, for a heap with so many bytes
-	// in use: what more would fit below MemoryLimit is told by it. nil for one that does
-	// not depend on the heap.
-	HeapGoal func(live uint64) (percent uint64)
+	// CollectorPercent is what the process brings the collector's goal down to before
+	// memory is short, whatever it is now; 0 where it stays as it is set.
+	CollectorPercent uint64
+	DiskReserve      uint64        // bytes of disk that writes leave free; 0 for none
+	Cold             ColdConfig    // zero for rows that stay in memory
+	FeedIdle         time.Duration // for how long nobody asks for a feed until it leaves memory; 0 for never
 	// Opened records the groups that this node has a replica of, so that one whose
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened

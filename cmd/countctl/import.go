@@ -52,7 +52,7 @@ counts them and names their ids, and they are rejected rows, in this run and whe
 it is run again.
 
 A bad row stops the import with its line, as a sum that does not fit does; with
---on-error skip the bad rows of NAME.csv go to NAME.rejects.csv with line and
+--on-error skip a bad row of x.csv or x.csv.gz goes to x.rejects.csv with line and
 reason. With rejected rows the exit code is 1.
 
 From redis:// it copies counts of the keys that each --pattern names: strings, or

@@ -52,7 +52,7 @@ func (f *importFlags) register(cmd *cobra.Command, idColumn string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.idColumn, "id-column", idColumn, "column of the file that holds the id")
 	flags.StringVar(&f.onError, "on-error", onErrorStop, "what a bad row does: stop or skip")
-	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default FILE with .rejects.csv for .csv)")
+	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default x.rejects.csv of x.csv)")
 	flags.StringVar(&f.state, "state", "", "file that keeps the place (default beside FILE)")
 	flags.BoolVar(&f.restart, "restart", false, "begin at the first row whatever was done before")
 	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")

@@ -16,11 +16,11 @@ import (
 
 // restoreOutput is what restore prints as JSON.
 type restoreOutput struct {
-	Dir     string       `json:"dir"`
-	Shards  int          `json:"shards"`
-	Rows    uint64       `json:"rows"`
-	Seconds float64      `json:"seconds"`
-	Verify  verifyOutput `json:"verify"`
+	Dir     string        `json:"dir"`
+	Shards  int           `json:"shards"`
+	Rows    uint64        `json:"rows"`
+	Seconds float64       `json:"seconds"`
+	Verify  *verifyOutput `json:"verify,omitempty"` // of a restore; --check compares nothing
 }
 
 func (c *cli) restoreCommand() *cobra.Command {
@@ -138,11 +138,12 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 		}
 	}
 	r.say("compare all replicas")
-	var err error
-	if out.Verify, err = verifyOnce(ctx, r.server, verifyWait); err != nil {
+	verdict, err := verifyOnce(ctx, r.server, verifyWait)
+	if err != nil {
 		return err
 	}
-	return out.Verify.verdict()
+	out.Verify = &verdict
+	return verdict.verdict()
 }
 
 // makeKeyspaces gives the cluster the keyspaces and columns of the backup, and

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime/debug"
 	"runtime/metrics"
@@ -26,19 +27,25 @@ const (
 	restTicks = 30
 )
 
-// tuneCollector sets the collector for a heap of tables, and keeps it so until
-// the process ends. The operator's GOGC stands if set, and GOMEMLIMIT is
-// honoured by the runtime itself.
-func tuneCollector() {
+// tuneCollector sets the collector for a heap of tables under a limit, 0 for none, and
+// keeps it so until the process ends. It returns what the goal comes down to as the heap
+// nears the limit. The operator's GOGC stands if set, of which it returns 0, and so does
+// GOMEMLIMIT.
+func tuneCollector(limit uint64) uint64 {
 	if os.Getenv("GOGC") != "" {
-		return
+		return 0
 	}
+	bounded := limit > 0 && os.Getenv("GOMEMLIMIT") == ""
 	percent := 0
 	var rest rest
 	follow := func() {
-		if p := percentFor(readBytes("/gc/heap/live:bytes")); p != percent {
+		live := readBytes("/gc/heap/live:bytes")
+		if p := percentFor(live, limit); p != percent {
 			percent = p
 			debug.SetGCPercent(percent)
+		}
+		if bounded {
+			debug.SetMemoryLimit(int64(runtimeLimit(live, limit)))
 		}
 		if rest.begins(readBytes("/gc/heap/allocs:bytes")) {
 			debug.FreeOSMemory()
@@ -50,25 +57,31 @@ func tuneCollector() {
 			follow()
 		}
 	}()
-}
-
-// heapGoal returns the goal that tuneCollector sets for a live heap, nil if the
-// operator's stands.
-func heapGoal() func(live uint64) (percent uint64) {
-	if os.Getenv("GOGC") != "" {
-		return nil
-	}
-	return func(live uint64) uint64 { return uint64(percentFor(live)) }
+	return gcPercent
 }
 
 // percentFor returns the goal for a live heap, in steps so that it seldom
-// changes.
-func percentFor(live uint64) int {
+// changes: one that gives a small heap room, as far as there is some below the limit.
+func percentFor(live, limit uint64) int {
 	percent := gcPercent
-	for grown := uint64(gcHeadroomBytes * 100 / gcPercent); live < grown && percent < 100*gcPercent; grown /= 2 {
+	for percent < 100*gcPercent {
+		room := live * uint64(percent) / 100
+		if room >= gcHeadroomBytes || limit > 0 && live+2*room > limit {
+			break
+		}
 		percent *= 2
 	}
 	return percent
+}
+
+// runtimeLimit returns the bytes that the runtime may have in all. The goal follows a
+// heap once a gcTick; a small one grows to several times its size meanwhile, and would be
+// let grow by the old goal. An eighth and gcHeadroomBytes are for what is no live heap:
+// the runtime's own, stacks, and spans that are not full. A heap that is over the limit
+// already, after a start with a lower one, is not collected without end.
+func runtimeLimit(live, limit uint64) uint64 {
+	heap := min(max(limit, live+live*gcPercent/100), math.MaxInt64/2)
+	return heap + heap/8 + gcHeadroomBytes
 }
 
 // rest tells when a process has come to rest after a load. The runtime alone keeps

@@ -4,7 +4,7 @@ import "testing"
 
 func TestPercentFor(t *testing.T) {
 	for _, live := range []uint64{0, 1 << 20, 10 << 20, 100 << 20, 255 << 20, 256 << 20, 1 << 30, 64 << 30} {
-		percent := percentFor(live)
+		percent := percentFor(live, 0)
 		room := live * uint64(percent) / 100
 		if percent < gcPercent || live >= 4<<20 && room < gcHeadroomBytes/2 {
 			t.Errorf("%d bytes live: %d %%, %d bytes of room", live, percent, room)
@@ -21,16 +21,19 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
-// A node tells what would fit by the goal that the collector will have, unless that is
-// the operator's.
-func TestHeapGoal(t *testing.T) {
-	t.Setenv("GOGC", "")
-	if goal := heapGoal(); goal(1<<30) != gcPercent || goal(10<<20) <= gcPercent {
-		t.Errorf("%d %% of 1 GiB, %d %% of 10 MiB", goal(1<<30), goal(10<<20))
-	}
-	t.Setenv("GOGC", "100")
-	if heapGoal() != nil {
-		t.Error("the operator's goal does not stand")
+// Under a limit the goal leaves the room that there is, and never less than the least.
+func TestPercentUnderALimit(t *testing.T) {
+	for _, limit := range []uint64{64 << 20, 100 << 20, 200 << 20, 10 << 30} {
+		for live := uint64(1 << 20); live < 2*limit; live += live / 3 {
+			percent := percentFor(live, limit)
+			goal := live + live*uint64(percent)/100
+			if percent < gcPercent || percent > gcPercent && goal > limit {
+				t.Errorf("limit %d, %d live: %d %%, a goal of %d", limit, live, percent, goal)
+			}
+			if has := runtimeLimit(live, limit); has < max(live+live*gcPercent/100, limit)+gcHeadroomBytes || has > 2*max(live, limit)+gcHeadroomBytes {
+				t.Errorf("limit %d, %d live: the runtime may have %d", limit, live, has)
+			}
+		}
 	}
 }
 

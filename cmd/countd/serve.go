@@ -61,7 +61,6 @@ func serve(c *config) error {
 	for _, name := range c.strayEnv(os.Environ()) {
 		logger.Warn("environment variable is no setting and was not looked at", "name", name)
 	}
-	tuneCollector()
 	began := time.Now()
 	type outcome struct {
 		p   *process
@@ -194,36 +193,37 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	c.Cold.Dir = p.dir.ColdDir()
+	collector := tuneCollector(memoryLimit)
 	p.node, err = shard.Open(shard.Config{
-		Dir:         p.dir.GroupsDir(),
-		NodeKey:     p.dir.Identity.Key(),
-		NodeName:    p.dir.Identity.NodeID,
-		Zone:        c.Zone,
-		ClusterID:   p.dir.Identity.ClusterID,
-		Version:     buildVersion(),
-		ClusterAddr: c.ClusterAddr,
-		Listener:    l.cluster,
-		HTTPAddr:    c.HTTPAddr,
-		GossipAddr:  c.GossipAddr,
-		Bootstrap:   p.dir.Identity.Founder,
-		NodesWanted: c.Expect,
-		LogStore:    c.LogStore,
-		Opened:      p.dir,
-		Shards:      c.Shards,
-		Limits:      c.Limits,
-		CursorIdle:  c.CursorIdle,
-		FeedIdle:    c.FeedIdle,
-		MemoryLimit: memoryLimit,
-		HeapGoal:    heapGoal(),
-		DiskReserve: c.DiskReserve,
-		Cold:        c.Cold,
-		Place:       p.place(c.Placement),
-		Alive:       p.alive,
-		LiveAddr:    p.liveAddr,
-		Handlers:    map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
-		Logger:      p.logger,
-		Metrics:     p.registry,
-		Fatal:       p.fatal,
+		Dir:              p.dir.GroupsDir(),
+		NodeKey:          p.dir.Identity.Key(),
+		NodeName:         p.dir.Identity.NodeID,
+		Zone:             c.Zone,
+		ClusterID:        p.dir.Identity.ClusterID,
+		Version:          buildVersion(),
+		ClusterAddr:      c.ClusterAddr,
+		Listener:         l.cluster,
+		HTTPAddr:         c.HTTPAddr,
+		GossipAddr:       c.GossipAddr,
+		Bootstrap:        p.dir.Identity.Founder,
+		NodesWanted:      c.Expect,
+		LogStore:         c.LogStore,
+		Opened:           p.dir,
+		Shards:           c.Shards,
+		Limits:           c.Limits,
+		CursorIdle:       c.CursorIdle,
+		FeedIdle:         c.FeedIdle,
+		MemoryLimit:      memoryLimit,
+		CollectorPercent: collector,
+		DiskReserve:      c.DiskReserve,
+		Cold:             c.Cold,
+		Place:            p.place(c.Placement),
+		Alive:            p.alive,
+		LiveAddr:         p.liveAddr,
+		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
+		Logger:           p.logger,
+		Metrics:          p.registry,
+		Fatal:            p.fatal,
 	})
 	if err != nil {
 		return openFailed(err)
