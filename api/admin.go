@@ -141,6 +141,7 @@ type AdminNode struct {
 	Replicas    int    `json:"replicas"` // groups that it is a member of, likewise
 	MemoryFull  bool   `json:"memory_full"`
 	DiskFull    bool   `json:"disk_full"`
+	JoinIgnored bool   `json:"join_ignored,omitempty"` // it is the only node, and was started to be one of several
 	HTTPAddr    string `json:"http_addr"`
 	ClusterAddr string `json:"cluster_addr"`
 	GossipAddr  string `json:"gossip_addr"`

@@ -69,6 +69,9 @@ func warnOfNode(n client.ClusterNode, warn func(code, format string, args ...any
 	case "leaving":
 		warn("node_leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
 	}
+	if n.JoinIgnored {
+		warn("join_ignored", "%s is the only node of its cluster: --join and --bootstrap-expect have it join no other, which takes a new data directory", n.ID)
+	}
 	if n.MemoryFull {
 		warn("memory_full", "%s is at its memory limit and takes no new rows", n.ID)
 	}

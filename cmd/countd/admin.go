@@ -19,6 +19,7 @@ import (
 type admin struct {
 	backend *backend
 	alive   func(key string) bool
+	several bool // the settings would make the node one of several
 }
 
 var _ api.Admin = admin{}
@@ -36,7 +37,11 @@ func (a admin) View(ctx context.Context) (*api.AdminView, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gather(n.Catalog(), n.Reports(ctx), n.Status().ClusterID, a.alive), nil
+	view := gather(n.Catalog(), n.Reports(ctx), n.Status().ClusterID, a.alive)
+	if len(view.Nodes) == 1 { // this one
+		view.Nodes[0].JoinIgnored = a.several
+	}
+	return view, nil
 }
 
 func (a admin) Plan(ctx context.Context) ([]api.AdminStep, error) {

@@ -141,7 +141,7 @@ func TestGatherWithoutLeaders(t *testing.T) {
 func TestAdminOfANodeWithoutACluster(t *testing.T) {
 	b := &backend{}
 	b.waitFor("the start")
-	a := admin{b, func(string) bool { return true }}
+	a := admin{backend: b, alive: func(string) bool { return true }}
 	_, viewed := a.View(context.Background())
 	_, planned := a.Plan(context.Background())
 	_, changed := a.Change(context.Background(), api.FinalizeChange{})

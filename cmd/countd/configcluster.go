@@ -66,6 +66,9 @@ func loopback(addr string) bool {
 	return hostOf(addr) == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// several reports whether the settings would make a new node one of several.
+func (c *config) several() bool { return len(c.Join) > 0 || c.Expect > 1 }
+
 // addrsFlag takes addresses with commas between, and adds to what it has.
 type addrsFlag struct{ addrs *[]string }
 

@@ -178,7 +178,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	server, err := api.New(api.Config{
-		Backend: p.backend, Admin: admin{p.backend, p.alive}, Listener: l.http, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: p.backend, Admin: admin{p.backend, p.alive, c.several()}, Listener: l.http, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -244,7 +244,7 @@ func openFailed(err error) error {
 // checkAlone tells of settings that would make the node one of several, if it was
 // started before as a cluster by itself.
 func (p *process) checkAlone(c *config, hadCluster bool) {
-	if hadCluster && len(p.node.Catalog().Nodes) == 1 && (len(c.Join) > 0 || c.Expect > 1) {
+	if hadCluster && len(p.node.Catalog().Nodes) == 1 && c.several() {
 		p.logger.Warn("the data directory is of a cluster of which this node is the only one: --bootstrap-expect is not looked at and --join has it join no other, which takes a new data directory",
 			"cluster_id", p.dir.Identity.ClusterID)
 	}

@@ -12,21 +12,22 @@ import (
 // Node is a node as /v1/admin/nodes shows it. Leads and Replicas are counted from
 // the groups.
 type Node struct {
-	ID         string `json:"id"`
-	Key        string `json:"key"`
-	Zone       string `json:"zone"`
-	State      string `json:"state"`
-	Alive      bool   `json:"alive"`
-	Answers    bool   `json:"answers"`
-	NotReady   string `json:"not_ready"`
-	Life       string `json:"life"`
-	Version    string `json:"version"`
-	VersionMax int    `json:"version_max"`
-	Leads      int    `json:"leads"`
-	Replicas   int    `json:"replicas"`
-	MemoryFull bool   `json:"memory_full"`
-	DiskFull   bool   `json:"disk_full"`
-	HTTPAddr   string `json:"http_addr"`
+	ID          string `json:"id"`
+	Key         string `json:"key"`
+	Zone        string `json:"zone"`
+	State       string `json:"state"`
+	Alive       bool   `json:"alive"`
+	Answers     bool   `json:"answers"`
+	NotReady    string `json:"not_ready"`
+	Life        string `json:"life"`
+	Version     string `json:"version"`
+	VersionMax  int    `json:"version_max"`
+	Leads       int    `json:"leads"`
+	Replicas    int    `json:"replicas"`
+	MemoryFull  bool   `json:"memory_full"`
+	JoinIgnored bool   `json:"join_ignored,omitempty"`
+	DiskFull    bool   `json:"disk_full"`
+	HTTPAddr    string `json:"http_addr"`
 }
 
 // Group is a group as /v1/admin/groups shows it.

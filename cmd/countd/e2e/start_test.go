@@ -153,6 +153,9 @@ func TestClusterOfOneJoinsNoOther(t *testing.T) {
 	if want := "of a cluster of which this node is the only one"; !strings.Contains(n.Log(), want) {
 		t.Errorf("log lacks %q:\n%s", want, n.Log())
 	}
+	if status := n.MustCtl("status"); !strings.Contains(status, "join_ignored") {
+		t.Errorf("status has no warning:\n%s", status)
+	}
 }
 
 // mustBeNobodys checks that a directory became no node's.
