@@ -94,7 +94,7 @@ func (n *Node) isKnown(ctx context.Context, leader string) (bool, error) {
 // then it has applied whatever put the asker in.
 func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
 	r := wireReader{rest: request}
-	node := string(r.bytes())
+	node := r.bytes()
 	if err := r.end(); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
 	if err := n.meta.ready(); err != nil {
 		return nil, err
 	}
-	_, known := n.catalog.View().Nodes[node]
+	_, known := n.catalog.View().Nodes[string(node)]
 	if err := n.proveTerm(ctx, n.meta, term); err != nil {
 		return nil, err
 	}

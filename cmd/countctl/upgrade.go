@@ -131,7 +131,7 @@ func (c *cli) upgradeFinalizeCommand() *cobra.Command {
 	}
 }
 
-// confirmFinal says what finalize will do, and asks unless that is nothing.
+// confirmFinal says what will be done, and asks unless that is nothing.
 func (c *cli) confirmFinal(now client.ClusterVersion) error {
 	switch {
 	case now.Version < now.Max:
