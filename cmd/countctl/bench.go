@@ -63,7 +63,7 @@ without --yes. The exit code is 1 when a request failed or the check does not ho
 			return c.bench(cmd.Context(), f)
 		},
 	}
-	keyspaceFlag(cmd, &f.cfg.Keyspace)
+	c.keyspaceFlag(cmd, &f.cfg.Keyspace)
 	flags := cmd.Flags()
 	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
 		"poll (one user), polls (--page users), feed (a user follows --followees and has seen their posts),\n"+

@@ -52,7 +52,7 @@ as they were when they were read.`,
 			return c.exportFile(cmd.Context(), args[0], f)
 		},
 	}
-	keyspaceFlag(cmd, &f.keyspace)
+	c.keyspaceFlag(cmd, &f.keyspace)
 	readFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
 	cmd.Flags().DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
