@@ -114,8 +114,11 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 	if err := cfg.Validate(); err != nil {
 		return usagef("%v", err)
 	}
-	if f.check && (f.idsFrom != "" || cfg.IDs.N > benchCheckIDsMax) {
-		return usagef("--check adds up ids 1 … N, at most %s of them", grouped(int64(benchCheckIDsMax)))
+	if f.check && f.idsFrom != "" {
+		return usagef("--check adds up ids 1 … N, and --ids-from chooses others: leave one out")
+	}
+	if f.check && cfg.IDs.N > benchCheckIDsMax {
+		return usagef("--check adds up ids 1 … N, at most %s of them: give fewer --ids", grouped(int64(benchCheckIDsMax)))
 	}
 	if err := c.checkBenchTarget(ctx, cfg, f.named); err != nil {
 		return err
