@@ -63,7 +63,7 @@ without --yes. The exit code is 1 when a request failed or the check does not ho
 			return c.bench(cmd.Context(), f)
 		},
 	}
-	keyspaceFlag(cmd, &f.cfg.Keyspace)
+	c.keyspaceFlag(cmd, &f.cfg.Keyspace)
 	flags := cmd.Flags()
 	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
 		"poll (one user), polls (--page users), feed (a user follows --followees and has seen their posts),\n"+
@@ -114,8 +114,11 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 	if err := cfg.Validate(); err != nil {
 		return usagef("%v", err)
 	}
-	if f.check && (f.idsFrom != "" || cfg.IDs.N > benchCheckIDsMax) {
-		return usagef("--check adds up ids 1 … N, at most %s of them", grouped(int64(benchCheckIDsMax)))
+	if f.check && f.idsFrom != "" {
+		return usagef("--check adds up ids 1 … N, and --ids-from chooses others: leave one out")
+	}
+	if f.check && cfg.IDs.N > benchCheckIDsMax {
+		return usagef("--check adds up ids 1 … N, at most %s of them: give fewer --ids", grouped(int64(benchCheckIDsMax)))
 	}
 	if err := c.checkBenchTarget(ctx, cfg, f.named); err != nil {
 		return err

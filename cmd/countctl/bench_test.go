@@ -113,6 +113,9 @@ func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 	if got.code != exitFail || !strings.Contains(got.err, "the counts grew by 0") {
 		t.Fatalf("exit %d, %q", got.code, got.err)
 	}
+	if got := i.run("bench", "--requests", "1", "--check", "--ids-from", "x.csv"); got.code != exitUsage || !strings.Contains(got.err, "--ids-from") {
+		t.Errorf("ids of a file: exit %d, %q", got.code, got.err)
+	}
 	if got := i.run("bench", "--requests", "1", "--check", "--ids", "1000001"); got.code != exitUsage {
 		t.Fatalf("exit %d", got.code)
 	}

@@ -65,7 +65,7 @@ as they were when they were read.`,
 			return c.exportFile(cmd.Context(), args[0], f)
 		},
 	}
-	keyspaceFlag(cmd, &f.keyspace)
+	c.keyspaceFlag(cmd, &f.keyspace)
 	readFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
 	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards of which no living node has a replica, name them, and exit 1")

@@ -83,7 +83,7 @@ unless Redis was restarted since.`,
 			return c.importFile(cmd.Context(), args[0], f)
 		},
 	}
-	f.register(cmd, "id")
+	f.register(c, cmd, "id")
 	r.register(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (when not given, those of the same name)")

@@ -47,8 +47,8 @@ type importFlags struct {
 }
 
 // register adds the flags that import and replay share.
-func (f *importFlags) register(cmd *cobra.Command, idColumn string) {
-	keyspaceFlag(cmd, &f.keyspace)
+func (f *importFlags) register(c *cli, cmd *cobra.Command, idColumn string) {
+	c.keyspaceFlag(cmd, &f.keyspace)
 	flags := cmd.Flags()
 	flags.StringVar(&f.idColumn, "id-column", idColumn, "column of the file that holds the id")
 	flags.StringVar(&f.onError, "on-error", onErrorStop, "what a bad row does: stop or skip")

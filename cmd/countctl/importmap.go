@@ -63,7 +63,7 @@ func findKeyspace(ctx context.Context, server *client.Client, name string) (clie
 	var names []string
 	for _, k := range list {
 		if k.Name == name {
-			return k, nil
+			return k, notCounters(k)
 		}
 		names = append(names, k.Name)
 	}

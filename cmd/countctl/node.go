@@ -70,7 +70,7 @@ It keeps the replicas that it has and answers requests. End it with node undrain
 		Args: exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
-				c.say("%s hands over the %d groups that it leads and takes no new replicas", n.ID, n.Leads)
+				c.say("%s hands over %s that it leads and takes no new replicas", n.ID, counted(n.Leads, "group"))
 				if err := c.confirm("Drain " + n.ID + "?"); err != nil {
 					return nodeOutput{}, err
 				}
@@ -152,7 +152,7 @@ func (c *cli) drain(ctx context.Context, server *client.Client, n client.Cluster
 			return "", err
 		}
 		if out.Leads = now.Leads; now.Leads > 0 {
-			return fmt.Sprintf("%s leads %d groups", n.ID, now.Leads), nil
+			return fmt.Sprintf("%s leads %s", n.ID, counted(now.Leads, "group")), nil
 		}
 		return "", nil
 	})

@@ -117,7 +117,7 @@ func TestNodeDrain(t *testing.T) {
 	})
 	got := i.run("node", "drain", "n2", "-o", "json")
 	out := decode[nodeOutput](t, got.out)
-	if got.code != exitOK || !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" || !strings.Contains(got.err, "n2 leads 1 groups") {
+	if got.code != exitOK || !out.Changed || !out.Done || out.Leads != 0 || out.State != "draining" || !strings.Contains(got.err, "n2 leads 1 group\n") {
 		t.Errorf("exit %d, %+v, %s", got.code, out, got.err)
 	}
 	if out := decode[nodeOutput](t, i.ok("node", "drain", "n2", "-o", "json")); out.Changed {

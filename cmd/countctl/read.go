@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +18,42 @@ import (
 // prints its answer whole.
 const stdinIDsMax = 1_000_000
 
-// keyspaceFlag adds --keyspace.
-func keyspaceFlag(cmd *cobra.Command, keyspace *string) {
+// keyspaceFlag adds --keyspace, one of counters, to a command that has its RunE.
+func (c *cli) keyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.tellKind(cmd.Context(), *keyspace, run(cmd, args))
+	}
+}
+
+// tellKind tells of a keyspace that a command did not find, but that is there for
+// another.
+func (c *cli) tellKind(ctx context.Context, name string, err error) error {
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
+		return err
+	}
+	other := error(nil)
+	_ = c.withServer(func(server *client.Client) error { // without an answer the first error is all there is
+		list, failed := server.Keyspaces(ctx)
+		for _, k := range list {
+			if k.Name == name {
+				other = notCounters(k)
+			}
+		}
+		return failed
+	})
+	return cmp.Or(other, err)
+}
+
+// notCounters returns nil for a keyspace of counters, and else what to use for it.
+func notCounters(k client.Keyspace) error {
+	command, ok := map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"}[k.Kind]
+	if !ok {
+		return nil
+	}
+	return fmt.Errorf("%s is not a keyspace of counters; use countctl %s", k.Name, command)
 }
 
 // readFlags adds the flags of reads.
@@ -59,7 +94,7 @@ func (c *cli) getCommand() *cobra.Command {
 			})
 		},
 	}
-	keyspaceFlag(cmd, &keyspace)
+	c.keyspaceFlag(cmd, &keyspace)
 	readFlags(cmd, &o)
 	return cmd
 }
@@ -92,7 +127,7 @@ func (c *cli) mgetCommand() *cobra.Command {
 			})
 		},
 	}
-	keyspaceFlag(cmd, &keyspace)
+	c.keyspaceFlag(cmd, &keyspace)
 	readFlags(cmd, &o)
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns to print (all when not given)")
 	return cmd

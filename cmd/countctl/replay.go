@@ -46,7 +46,7 @@ again, so there is no going on with it.`,
 			return c.addFile(cmd.Context(), args[0], f)
 		},
 	}
-	f.register(cmd, "item")
+	f.register(c, cmd, "item")
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.mapping, "map", nil, "columns that count events, EVENT=COLUMN,…")
 	flags.StringVar(&f.events.Event, "event-column", "event", "column of the file that names the event")

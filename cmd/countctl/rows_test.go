@@ -237,3 +237,22 @@ func TestTop(t *testing.T) {
 		t.Fatalf("top of views is %v, want an empty list", rows)
 	}
 }
+
+// A keyspace that is there for other commands is not said to be missing.
+func TestKeyspacesOfOtherKinds(t *testing.T) {
+	server := countdtest.New(t)
+	server.AddKind("unread", "unread")
+	server.AddKind("feed", "feed")
+	server.AddKind("board", "board")
+	i := against(t, server)
+	file := writeTemp(t, "a.csv", "id,like\n1,1\n")
+	for _, command := range []string{"get 1", "mget 1", "incr 1 like=1", "set 1 like=1", "delete 1", "export -", "top --column like", "import " + file, "import --add " + file} {
+		for keyspace, use := range map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"} {
+			got := i.run(append(strings.Fields(command), "--keyspace", keyspace)...)
+			want := keyspace + " is not a keyspace of counters; use countctl " + use
+			if got.code != exitFail || !strings.Contains(got.err, want) {
+				t.Errorf("%s: exit %d, %q, want %q", command, got.code, got.err, want)
+			}
+		}
+	}
+}

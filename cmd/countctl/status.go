@@ -233,6 +233,6 @@ func (s statusOutput) groupTable(t *table) {
 				groups++
 			}
 		}
-		t.row("sum", name, "", fmt.Sprintf("%d groups", groups), "", grouped(k.Rows), grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), grouped(k.ColdRows), grouped(k.ColdBytes), k.Digest)
+		t.row("sum", name, "", counted(groups, "group"), "", grouped(k.Rows), grouped(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), grouped(k.ColdRows), grouped(k.ColdBytes), k.Digest)
 	}
 }

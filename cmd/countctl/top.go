@@ -67,7 +67,7 @@ func (c *cli) topCommand() *cobra.Command {
 			return c.print(out, func(t *table) { t.ranked(column, out.Results) })
 		},
 	}
-	keyspaceFlag(cmd, &keyspace)
+	c.keyspaceFlag(cmd, &keyspace)
 	readFlags(cmd, &o)
 	cmd.Flags().StringVar(&column, "column", "", "column to order by")
 	cmd.Flags().IntVarP(&n, "rows", "n", 10, "rows to print")

@@ -72,7 +72,7 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 			return c.print(out, func(t *table) { t.counts([]client.Row{row}) })
 		},
 	}
-	keyspaceFlag(cmd, &keyspace)
+	c.keyspaceFlag(cmd, &keyspace)
 	keyFlag(cmd, &key)
 	return cmd
 }
@@ -226,7 +226,7 @@ On a terminal it asks first, unless --yes is given.` + onceText,
 			})
 		},
 	}
-	keyspaceFlag(cmd, &keyspace)
+	c.keyspaceFlag(cmd, &keyspace)
 	keyFlag(cmd, &key)
 	return cmd
 }

@@ -18,7 +18,7 @@ func (s *Server) answer(r *http.Request, body []byte, shards []int) (int, any) {
 	defer s.mu.Unlock()
 	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/counters/"), "/"); len(parts) == 2 && strings.HasPrefix(r.URL.Path, "/v1/counters/") {
 		k := s.find(parts[0])
-		if k == nil {
+		if k == nil || k.Kind != "counters" {
 			return 404, refuse("unknown_keyspace", "no keyspace "+parts[0], "")
 		}
 		return s.counters(r, k, parts[1], body, shards)

@@ -66,6 +66,13 @@ type keyspace struct {
 	Everywhere bool `json:"everywhere,omitempty"`
 }
 
+// AddKind adds a keyspace that is none of counters. The counter paths do not know it.
+func (s *Server) AddKind(name, kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.keyspaces = append(s.mu.keyspaces, &keyspace{Name: name, Kind: kind, Columns: []string{}})
+}
+
 // New starts a server with the built-in keyspaces, which ends with the test.
 func New(t testing.TB) *Server {
 	s := &Server{}
