@@ -308,6 +308,11 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			}
 		}
 	}
+	sealing := replicas[1]
+	sealing.snapshot()
+	sealing.crash(r)
+	restored = max(restored, sealing.fsm.State().SealedRows)
+	replay(sealing)
 	sameRows(t, plain, replicas)
 	if sealed < 10_000 || restored < 1000 {
 		t.Errorf("%d rows were sealed, and %d restored so", sealed, restored)

@@ -139,7 +139,7 @@ func (c *cli) createCSV(path string) (*csvfile.Writer, error) {
 
 // exportColumns checks --columns, or returns all columns.
 func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([]string, error) {
-	keyspace, err := findKeyspace(ctx, server, f.keyspace)
+	keyspace, err := findCounters(ctx, server, f.keyspace)
 	if err != nil {
 		return nil, err
 	}

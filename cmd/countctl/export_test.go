@@ -178,7 +178,7 @@ func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
 	if got := i.run("export", path, "--skip-unreadable"); got.code != exitUsage || !strings.Contains(got.err, "--consistency stale") {
 		t.Errorf("of reads that wait for a leader: exit %d, %q", got.code, got.err)
 	}
-	got = i.run("export", path, "--consistency", "stale", "--retry-for", "0s")
+	got = i.run("export", path, "--yes", "--consistency", "stale", "--retry-for", "0s")
 	if got.code != exitFail || !strings.Contains(got.err, "--skip-unreadable") {
 		t.Errorf("without the flag it is not named: exit %d, %q", got.code, got.err)
 	}

@@ -21,7 +21,7 @@ func (f *importFlags) columns(ctx context.Context, server *client.Client, in *cs
 
 // mapColumns reads --map and checks it against the keyspace.
 func mapColumns(ctx context.Context, server *client.Client, in *csvfile.Reader, f importFlags) ([]csvimport.Column, error) {
-	keyspace, err := findKeyspace(ctx, server, f.keyspace)
+	keyspace, err := findCounters(ctx, server, f.keyspace)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,16 @@ func mapColumns(ctx context.Context, server *client.Client, in *csvfile.Reader, 
 	return columns, nil
 }
 
-// findKeyspace returns a keyspace by name.
+// findCounters returns a keyspace of counters by name.
+func findCounters(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
+	k, err := findKeyspace(ctx, server, name)
+	if err != nil {
+		return k, err
+	}
+	return k, notCounters(k)
+}
+
+// findKeyspace returns a keyspace by name, of any kind.
 func findKeyspace(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
 	list, err := server.Keyspaces(ctx)
 	if err != nil {
@@ -63,7 +72,7 @@ func findKeyspace(ctx context.Context, server *client.Client, name string) (clie
 	var names []string
 	for _, k := range list {
 		if k.Name == name {
-			return k, notCounters(k)
+			return k, nil
 		}
 		names = append(names, k.Name)
 	}
@@ -73,7 +82,7 @@ func findKeyspace(ctx context.Context, server *client.Client, name string) (clie
 // mapEvents returns the column of each event that is counted. It is kept with
 // the session: a column that is made later counts nothing of it.
 func mapEvents(ctx context.Context, server *client.Client, f importFlags) ([]csvimport.Column, error) {
-	keyspace, err := findKeyspace(ctx, server, f.keyspace)
+	keyspace, err := findCounters(ctx, server, f.keyspace)
 	if err != nil {
 		return nil, err
 	}

@@ -176,7 +176,7 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*redisi
 	all, has := map[string]map[string]string{}, map[string][]string{}
 	var columns []string // of any keyspace
 	for _, p := range patterns {
-		keyspace, err := findKeyspace(ctx, server, p.Keyspace)
+		keyspace, err := findCounters(ctx, server, p.Keyspace)
 		if err != nil {
 			return nil, err
 		}

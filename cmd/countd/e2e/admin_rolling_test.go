@@ -76,7 +76,7 @@ func upgrades(t *testing.T, at *clustertest.Node) {
 	if s := ctl[ctlStatus](t, at, "status"); len(s.Warnings) != 1 || s.Warnings[0].Code != "version_held" {
 		t.Errorf("while it is held: %+v", s.Warnings)
 	}
-	if v := ctl[version](t, at, "upgrade", "finalize"); v.Held || !v.Changed || v.Version != now.Version {
+	if v := ctl[version](t, at, "upgrade", "finalize", "--yes"); v.Held || !v.Changed || v.Version != now.Version {
 		t.Errorf("upgrade finalize: %+v", v)
 	}
 }
