@@ -31,9 +31,9 @@ func TestWritesWhileSealing(t *testing.T) {
 func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 21))
 	tab, plain, want := newTable(t), newTable(t), model{}
-	known, steps := make([]uint64, 25_000), 20
+	known, steps := make([]uint64, 25_000), 25
 	if testing.Short() {
-		known, steps = known[:13_000], 10
+		known, steps = known[:13_000], 20
 	}
 	ops := make([]Op, len(known))
 	for i := range known {
