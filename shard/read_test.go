@@ -109,3 +109,26 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 		t.Errorf("it asks for %d now", q.keys)
 	}
 }
+
+// A scan at a node alone waits for its replica, as a get does, where that has not
+// applied all that is committed at once.
+func TestScanWaitsForABusyReplica(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks := n.Keyspace("posts")
+	mustWrite(t, n, ks, addTo(2, 0, 1), addTo(3, 0, 1))
+	groups, err := n.groupsOf(ks)
+	mustDo(t, err)
+	fresh, asked := &groups[0].replica.Load().fresh, 0
+	ask := fresh.ask
+	fresh.ask = func(ctx context.Context) (uint64, error) {
+		index, err := ask(ctx)
+		if asked++; asked == 1 {
+			index++ // that is to come
+		}
+		return index, err
+	}
+	r, err := n.Scan(ks, 0, false, 10, 4, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+	if err != nil || !slices.Equal(r.IDs, []uint64{2, 3}) || asked < 2 {
+		t.Errorf("asked %d times, %+v, %v", asked, r, err)
+	}
+}

@@ -107,17 +107,12 @@ func (s *scan) fill(r *run) error {
 	if len(r.ids) > 0 || r.ended {
 		return nil
 	}
-	rep, err := s.node.admitted(r.group, s.opt, time.Now())
+	done, err := s.fillHere(r)
+	if err == nil && !done {
+		err = s.fillElsewhere(r)
+	}
 	if err != nil {
 		return err
-	}
-	if rep != nil {
-		r.ids, r.rows, err = rep.readRun(s.table, r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
-	}
-	if rep == nil || err != nil {
-		if err := s.fillElsewhere(r); err != nil {
-			return err
-		}
 	}
 	r.ended = len(r.ids) < s.chunk
 	if !r.ended {
@@ -128,6 +123,17 @@ func (s *scan) fill(r *run) error {
 		r.ids[i] = idOf(r.group.shard, key, s.shards)
 	}
 	return nil
+}
+
+// fillHere reads from this node's replica. It returns false if that may not answer now,
+// or cannot read rows that are cold.
+func (s *scan) fillHere(r *run) (done bool, err error) {
+	rep, err := s.node.admitted(r.group, s.opt, time.Now())
+	if rep == nil || err != nil {
+		return false, err
+	}
+	r.ids, r.rows, err = rep.readRun(s.table, r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+	return err == nil, nil
 }
 
 // readRun appends up to chunk rows of a table from a key on to keys and rows. If cold
@@ -143,7 +149,8 @@ func (r *replica) readRun(of Table, from uint64, width, chunk int, keys []uint64
 	return keys, rows, r.coldFailure(table, err)
 }
 
-// fillElsewhere asks the nodes that hold the shard, until the deadline.
+// fillElsewhere asks the nodes that hold the shard, until the deadline, and this one
+// again: a replica that was busy with writes has caught up soon.
 func (s *scan) fillElsewhere(r *run) error {
 	request := appendRead(nil, &remoteRead{
 		group: r.group.number, consistency: s.opt.Consistency, staleness: s.opt.MaxStaleness,
@@ -152,6 +159,7 @@ func (s *scan) fillElsewhere(r *run) error {
 	request = binary.AppendUvarint(binary.AppendUvarint(request, r.from), uint64(s.chunk))
 	var answer []byte
 	var err error
+	here := false
 	answered := tryUntil(s.ctx, func() bool {
 		err = ErrNoLeader
 		for _, node := range s.node.readers(r.group) {
@@ -159,6 +167,10 @@ func (s *scan) fillElsewhere(r *run) error {
 			if err == nil || errors.Is(err, ErrBadToken) {
 				return true
 			}
+		}
+		if done, bad := s.fillHere(r); done || bad != nil {
+			here, err = done, bad
+			return true
 		}
 		if lost := s.node.nobodyHas(r.group, s.opt); lost != nil {
 			err = lost
@@ -169,7 +181,7 @@ func (s *scan) fillElsewhere(r *run) error {
 	switch {
 	case !answered:
 		return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, err.Error())
-	case err != nil:
+	case err != nil || here:
 		return err
 	}
 	return s.parse(r, answer)
