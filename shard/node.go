@@ -2,113 +2,18 @@ package shard
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/hashicorp/raft"
 )
-
-// Config configures Open. Every field but those that say otherwise must be set.
-type Config struct {
-	Dir         string // of this node's groups alone
-	NodeKey     string // this node's for ever, never used by another; Raft counts votes by it
-	NodeName    string // for people
-	Zone        string // may be ""
-	ClusterID   string // 32 hex digits
-	Version     string
-	ClusterAddr string // where groups listen for each other
-	// Listener is of ClusterAddr; nil has Open listen there. Close closes it, and
-	// whoever made it when Open fails.
-	Listener   net.Listener
-	HTTPAddr   string // these two are told in Status
-	GossipAddr string
-	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
-	// empty node waits until one that it has asked adds it.
-	Bootstrap bool
-	// NodesWanted is how many nodes a new cluster waits for until it makes the
-	// built-in keyspaces; 0 for 1.
-	NodesWanted int
-	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
-	LogStore    LogStore       // "" for that which the node was made with, boltdb for a new one
-	Limits      Limits         // zero for LimitsDefault
-	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
-	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
-	// CollectorPercent is what the process brings the collector's goal down to before
-	// memory is short, whatever it is now; 0 where it stays as it is set.
-	CollectorPercent uint64
-	DiskReserve      uint64        // bytes of disk that writes leave free; 0 for none
-	Cold             ColdConfig    // zero for rows that stay in memory
-	FeedIdle         time.Duration // for how long nobody asks for a feed until it leaves memory; 0 for never
-	// Opened records the groups that this node has a replica of, so that one whose
-	// files are lost is refused. nil for no record: it begins anew.
-	Opened Opened
-	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
-	Place func(view *raftfsm.CatalogView, shards int) [][]string
-	// Handlers answer further calls of other nodes, by name. nil for none.
-	Handlers map[string]Handler
-	// Alive tells whether a node seems to be there, as a hint. nil for all.
-	Alive func(nodeKey string) bool
-	// LiveAddr tells where a living node of this cluster says, by other ways than
-	// the catalog, that it listens for others; "" for one that is not heard of. A
-	// node that was started at another address is reached there before it can put
-	// that into the catalog. It must not wait. nil for none.
-	LiveAddr func(nodeKey string) string
-	Logger   *slog.Logger
-	Metrics  prometheus.Registerer
-	// Fatal is told, once, why the node may serve no more. It is called in the
-	// goroutine that failed, must not call Close, and should end the process.
-	Fatal func(error)
-}
-
-// LimitsDefault remembers a key for ten minutes, and a producer until it has
-// been idle for a day. A key takes some 90 B and a producer some 160 B, for each
-// shard that saw it, and a producer that went 50 B.
-var LimitsDefault = Limits{
-	KeyHorizon:   10 * time.Minute,
-	KeysMax:      raftfsm.KeysMaxMax,
-	ProducerIdle: 24 * time.Hour,
-	ProducersMax: 100_000,
-}
-
-// builtin are the keyspaces that every cluster begins with.
-var builtin = []raftfsm.Keyspace{
-	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
-	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
-	{Name: KeyspaceUnread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
-	{Name: KeyspaceFeed, Kind: KindFeed, Columns: []string{}, Shards: ShardsDefault},
-	{Name: KeyspaceBoard, Kind: KindBoard, Columns: []string{}, Shards: boardShards},
-}
-
-// boardShards is how many shards the board has: what it counts is everybody's.
-const boardShards = 1
-
-// CursorIdleDefault is how long cursors are kept for a user who moves none: a user
-// who returns later reads as new.
-const CursorIdleDefault = 30 * 24 * time.Hour
-
-// The bounds of Config.CursorIdle.
-const (
-	CursorIdleMin = raftfsm.CursorIdleMin
-	CursorIdleMax = raftfsm.CursorIdleMax
-)
-
-// IsBuiltin reports whether every cluster begins with a keyspace of this name.
-func IsBuiltin(name string) bool {
-	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name })
-}
 
 const (
 	catalogGroup = raftfsm.CatalogGroup // the number of the group that holds the catalog
@@ -178,42 +83,13 @@ type Node struct {
 // read its catalog when Open returns; a member of a larger one when it has found
 // the others. The groups may not be ready to serve: see WaitReady.
 func Open(cfg Config) (*Node, error) {
-	id, err := hex.DecodeString(cfg.ClusterID)
-	if err != nil || len(id) != 16 {
-		return nil, fmt.Errorf("cluster id %q is not 32 hex digits", cfg.ClusterID)
-	}
-	for name, shards := range cfg.Shards {
-		if shards < 1 || shards > ShardsMax {
-			return nil, fmt.Errorf("shards of keyspace %s: %d is not in 1…%d", name, shards, ShardsMax)
-		}
-	}
-	if shards, set := cfg.Shards[KeyspaceBoard]; set && shards != boardShards {
-		return nil, fmt.Errorf("shards of keyspace %s: it has %d, always", KeyspaceBoard, boardShards)
-	}
-	if cfg.CursorIdle == 0 {
-		cfg.CursorIdle = CursorIdleDefault
-	}
-	if cfg.CursorIdle < CursorIdleMin || cfg.CursorIdle > CursorIdleMax {
-		return nil, fmt.Errorf("cursors kept for %v: not in %v…%v", cfg.CursorIdle, CursorIdleMin, CursorIdleMax)
-	}
-	if cfg.Limits == (Limits{}) {
-		cfg.Limits = LimitsDefault
-	}
-	if err := cfg.Limits.Check(); err != nil {
+	cfg, id, err := cfg.withDefaults()
+	if err != nil {
 		return nil, err
-	}
-	if err := cfg.Cold.check(); err != nil {
-		return nil, err
-	}
-	if err := CheckFeedIdle(cfg.FeedIdle); err != nil {
-		return nil, fmt.Errorf("feeds that are idle leave memory after: %w", err)
-	}
-	if cfg.MemoryLimit > 0 && cfg.MemoryLimit < MemoryLimitMin {
-		return nil, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", cfg.MemoryLimit, uint64(MemoryLimitMin))
 	}
 	n := &Node{
 		cfg: cfg, began: time.Now(), life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
-		clusterHash:  clusterHash([16]byte(id)),
+		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
 	}
@@ -226,7 +102,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerGauges(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: [16]byte(id), NodeKey: cfg.NodeKey, Logger: cfg.Logger})
+	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,143 @@
+package shard
+
+import (
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// Config configures Open. Every field but those that say otherwise must be set.
+type Config struct {
+	Dir         string // of this node's groups alone
+	NodeKey     string // this node's for ever, never used by another; Raft counts votes by it
+	NodeName    string // for people
+	Zone        string // may be ""
+	ClusterID   string // 32 hex digits
+	Version     string
+	ClusterAddr string // where groups listen for each other
+	// Listener is of ClusterAddr; nil has Open listen there. Close closes it, and
+	// whoever made it when Open fails.
+	Listener   net.Listener
+	HTTPAddr   string // these two are told in Status
+	GossipAddr string
+	// Bootstrap makes a new cluster of this node if Dir holds none. Without it an
+	// empty node waits until one that it has asked adds it.
+	Bootstrap bool
+	// NodesWanted is how many nodes a new cluster waits for until it makes the
+	// built-in keyspaces; 0 for 1.
+	NodesWanted int
+	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
+	LogStore    LogStore       // "" for that which the node was made with, boltdb for a new one
+	Limits      Limits         // zero for LimitsDefault
+	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
+	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none
+	// CollectorPercent is what the process brings the collector's goal down to before
+	// memory is short, whatever it is now; 0 where it stays as it is set.
+	CollectorPercent uint64
+	DiskReserve      uint64        // bytes of disk that writes leave free; 0 for none
+	Cold             ColdConfig    // zero for rows that stay in memory
+	FeedIdle         time.Duration // for how long nobody asks for a feed until it leaves memory; 0 for never
+	// Opened records the groups that this node has a replica of, so that one whose
+	// files are lost is refused. nil for no record: it begins anew.
+	Opened Opened
+	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
+	Place func(view *raftfsm.CatalogView, shards int) [][]string
+	// Handlers answer further calls of other nodes, by name. nil for none.
+	Handlers map[string]Handler
+	// Alive tells whether a node seems to be there, as a hint. nil for all.
+	Alive func(nodeKey string) bool
+	// LiveAddr tells where a living node of this cluster says, by other ways than
+	// the catalog, that it listens for others; "" for one that is not heard of. A
+	// node that was started at another address is reached there before it can put
+	// that into the catalog. It must not wait. nil for none.
+	LiveAddr func(nodeKey string) string
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
+	// Fatal is told, once, why the node may serve no more. It is called in the
+	// goroutine that failed, must not call Close, and should end the process.
+	Fatal func(error)
+}
+
+// LimitsDefault remembers a key for ten minutes, and a producer until it has
+// been idle for a day. A key takes some 90 B and a producer some 160 B, for each
+// shard that saw it, and a producer that went 50 B.
+var LimitsDefault = Limits{
+	KeyHorizon:   10 * time.Minute,
+	KeysMax:      raftfsm.KeysMaxMax,
+	ProducerIdle: 24 * time.Hour,
+	ProducersMax: 100_000,
+}
+
+// builtin are the keyspaces that every cluster begins with.
+var builtin = []raftfsm.Keyspace{
+	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
+	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
+	{Name: KeyspaceUnread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
+	{Name: KeyspaceFeed, Kind: KindFeed, Columns: []string{}, Shards: ShardsDefault},
+	{Name: KeyspaceBoard, Kind: KindBoard, Columns: []string{}, Shards: boardShards},
+}
+
+// boardShards is how many shards the board has: what it counts is everybody's.
+const boardShards = 1
+
+// CursorIdleDefault is how long cursors are kept for a user who moves none: a user
+// who returns later reads as new.
+const CursorIdleDefault = 30 * 24 * time.Hour
+
+// The bounds of Config.CursorIdle.
+const (
+	CursorIdleMin = raftfsm.CursorIdleMin
+	CursorIdleMax = raftfsm.CursorIdleMax
+)
+
+// IsBuiltin reports whether every cluster begins with a keyspace of this name.
+func IsBuiltin(name string) bool {
+	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name })
+}
+
+// withDefaults returns the config with its zero values filled in and the cluster's id,
+// or what is wrong with it.
+func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
+	decoded, err := hex.DecodeString(c.ClusterID)
+	if err != nil || len(decoded) != len(id) {
+		return c, id, fmt.Errorf("cluster id %q is not 32 hex digits", c.ClusterID)
+	}
+	id = [16]byte(decoded)
+	for name, shards := range c.Shards {
+		if shards < 1 || shards > ShardsMax {
+			return c, id, fmt.Errorf("shards of keyspace %s: %d is not in 1…%d", name, shards, ShardsMax)
+		}
+	}
+	if shards, set := c.Shards[KeyspaceBoard]; set && shards != boardShards {
+		return c, id, fmt.Errorf("shards of keyspace %s: it has %d, always", KeyspaceBoard, boardShards)
+	}
+	if c.CursorIdle == 0 {
+		c.CursorIdle = CursorIdleDefault
+	}
+	if c.CursorIdle < CursorIdleMin || c.CursorIdle > CursorIdleMax {
+		return c, id, fmt.Errorf("cursors kept for %v: not in %v…%v", c.CursorIdle, CursorIdleMin, CursorIdleMax)
+	}
+	if c.Limits == (Limits{}) {
+		c.Limits = LimitsDefault
+	}
+	if err := c.Limits.Check(); err != nil {
+		return c, id, err
+	}
+	if err := c.Cold.check(); err != nil {
+		return c, id, err
+	}
+	if err := CheckFeedIdle(c.FeedIdle); err != nil {
+		return c, id, fmt.Errorf("feeds that are idle leave memory after: %w", err)
+	}
+	if c.MemoryLimit > 0 && c.MemoryLimit < MemoryLimitMin {
+		return c, id, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", c.MemoryLimit, uint64(MemoryLimitMin))
+	}
+	return c, id, nil
+}
