@@ -262,16 +262,3 @@ func TestParseShortDuration(t *testing.T) {
 		}
 	}
 }
-
-// What is done before a body is read allocates nothing.
-func TestAwaitBodyDoesNotAllocate(t *testing.T) {
-	l := startLive(t, nil)
-	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(1))
-	ctx.Request.Header.SetContentLength(100)
-	ctx.Request.Header.Set(headerTimeout, "500ms")
-	var got time.Duration
-	n := testing.AllocsPerRun(100, func() { got = l.server.awaitBody(&ctx.Request.Header).ReadTimeout })
-	if n > 0 || got != 500*time.Millisecond {
-		t.Errorf("%v allocations, timeout %v", n, got)
-	}
-}

@@ -10,9 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
-	"github.com/hashicorp/raft"
 )
 
 const (
