@@ -24,6 +24,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -107,6 +108,9 @@ func ParseAddr(addr string) (*url.URL, error) {
 
 // Addr returns the address in use, as http://host:port.
 func (c *Client) Addr() string { return c.base(c.current.Load()) }
+
+// Addrs returns all addresses, as http://host:port.
+func (c *Client) Addrs() []string { return slices.Clone(c.bases) }
 
 func (c *Client) base(current uint32) string { return c.bases[int(current)%len(c.bases)] }
 

@@ -95,7 +95,7 @@ without --yes. The exit code is 1 when a request failed or the check does not ho
 }
 
 func (c *cli) bench(ctx context.Context, f benchFlags) error {
-	addr, err := client.ParseAddr(c.addr)
+	addr, err := client.ParseAddr(c.addrs[0])
 	if err != nil {
 		return usagef("%v", err)
 	}

@@ -47,9 +47,9 @@ func (c *cli) operate(ctx context.Context) (*client.Client, []client.ClusterNode
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the nodes: %w", err)
 	}
-	addrs := []string{c.addr}
+	addrs := first.Addrs()
 	for _, n := range seen.Nodes {
-		if addr := "http://" + n.HTTPAddr; n.Answers && addr != first.Addr() && len(addrs) < client.AddrsMax {
+		if addr := "http://" + n.HTTPAddr; n.Answers && !slices.Contains(addrs, addr) && len(addrs) < client.AddrsMax {
 			if _, err := client.ParseAddr(addr); err == nil {
 				addrs = append(addrs, addr)
 			}

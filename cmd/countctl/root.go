@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,7 +40,7 @@ type terminal struct {
 // cli holds the global flags and the terminal, for every command.
 type cli struct {
 	terminal
-	addr    string
+	addrs   []string
 	output  string
 	yes     bool
 	noWait  bool
@@ -120,12 +122,9 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 }
 
 func (c *cli) globalFlags(root *cobra.Command) {
-	addr := addrDefault
-	if set := c.env(addrEnv); set != "" {
-		addr = set
-	}
+	addrs := strings.Split(cmp.Or(c.env(addrEnv), addrDefault), ",")
 	flags := root.PersistentFlags()
-	flags.StringVar(&c.addr, "addr", addr, "address of the server; "+addrEnv+" sets another default")
+	flags.StringSliceVar(&c.addrs, "addr", addrs, "addresses of a server, or of several of one cluster: the next is asked where one fails; "+addrEnv+" sets others")
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
 	flags.BoolVar(&c.yes, "yes", false, "do not ask, and do what is otherwise refused as unsafe")
 	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for the end of what the server goes on with by itself; import, replay, export and bench do their work themselves")
@@ -156,7 +155,7 @@ func (c *cli) connectFor(retry client.Retry) (*client.Client, error) {
 	if c.timeout <= 0 {
 		return nil, usagef("--timeout must be above 0, not %v", c.timeout)
 	}
-	return client.New(client.Config{Addrs: []string{c.addr}, Timeout: c.timeout, Retry: retry})
+	return client.New(client.Config{Addrs: c.addrs, Timeout: c.timeout, Retry: retry})
 }
 
 // withServer has act work on the server that the global flags name.

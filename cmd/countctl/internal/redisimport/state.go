@@ -51,7 +51,7 @@ func (s State) Begin() State {
 
 // SameImport reports whether both are of one import, wherever they stand.
 func (s State) SameImport(other State) bool {
-	return s.Redis == other.Redis && s.RunID == other.RunID && s.Addr == other.Addr && s.Cluster == other.Cluster &&
+	return s.Redis == other.Redis && s.RunID == other.RunID && s.Cluster == other.Cluster &&
 		slices.Equal(s.Patterns, other.Patterns) && slices.Equal(s.Mapping, other.Mapping)
 }
 
