@@ -106,7 +106,7 @@ func TestExportLeavesTheOldFileWhenItFails(t *testing.T) {
 		err  string
 	}{
 		{"refused", func(context.CancelFunc) *countdtest.Fault { return &countdtest.Fault{Status: 500, Code: "internal"} }, "internal"},
-		{"interrupted", func(cancel context.CancelFunc) *countdtest.Fault { cancel(); return nil }, "was interrupted"},
+		{"interrupted", func(cancel context.CancelFunc) *countdtest.Fault { cancel(); return &countdtest.Fault{Hang: true} }, "was interrupted"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
