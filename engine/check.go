@@ -111,9 +111,7 @@ func (s *segment) checkCold(first, last uint64, inMemory map[uint64]int) (digest
 		if _, hidden := inMemory[id]; hidden {
 			continue
 		}
-		for column, v := range p.Row(i) {
-			digest += cellHash(id, uint8(column)) * uint64(v)
-		}
+		digest += rowDigest(id, p.Row(i))
 		rows++
 	}
 	return digest, rows, nil
@@ -140,7 +138,6 @@ func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, zero b
 	s.load(slot, row[:s.columns()])
 	zero = true
 	for c, v := range row[:s.columns()] {
-		digest += cellHash(id, uint8(c)) * uint64(v)
 		zero = zero && v == 0
 		mark := *s.word(slot, c/wordColumns)>>(16*(c%wordColumns))&0xFFFF == inOverflow
 		if mark {
@@ -153,5 +150,5 @@ func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, zero b
 	if zero && s.cold == nil {
 		return 0, 0, false, fmt.Errorf("id %d: a row of zeros is stored", id)
 	}
-	return digest, wide, zero, nil
+	return rowDigest(id, row[:s.columns()]), wide, zero, nil
 }

@@ -8,18 +8,17 @@ import "fmt"
 func (t *Table) Load(p *Page) error {
 	t.mu.Lock()
 	defer t.unlock()
-	if p.Width < 1 || p.Width > ColumnsMax || len(p.Counts) != len(p.IDs)*p.Width {
-		return fmt.Errorf("cannot load page: %d counts for %d ids of width %d", len(p.Counts), len(p.IDs), p.Width)
+	if err := p.checkShape(); err != nil {
+		return err
 	}
 	for i, id := range p.IDs {
-		d := t.dir.Load()
-		if last := d.segs[len(d.segs)-1].Load(); last.rows > 0 && id <= last.maxID || id < d.first(len(d.segs)-1) || last.cold.mayHave(id) {
-			return fmt.Errorf("cannot load page: id %d after %d", id, last.maxID)
+		if !t.isBehindLocked(id) {
+			return fmt.Errorf("cannot load page: id %d is not behind all others", id)
 		}
 		row, old := t.mu.row[:], t.mu.old[:]
 		clear(row[copy(row, p.Row(i)):])
 		clear(old)
-		t.replaceLocked(d.find(id), -1, id, old, row)
+		t.replaceLocked(t.dir.Load().find(id), -1, id, old, row)
 	}
 	return nil
 }
@@ -42,19 +41,23 @@ func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	}
 	t.rows.Add(int64(len(p.IDs)))
 	for i, id := range p.IDs {
-		for c, v := range p.Row(i) {
-			if v != 0 {
-				t.mu.digest += cellHash(id, uint8(c)) * uint64(v)
-			}
-		}
+		t.mu.digest += rowDigest(id, p.Row(i))
+	}
+	return nil
+}
+
+// checkShape verifies that a page has as many counts as its ids and width ask for.
+func (p *Page) checkShape() error {
+	if p.Width < 1 || p.Width > ColumnsMax || len(p.Counts) != len(p.IDs)*p.Width {
+		return fmt.Errorf("cannot load page: %d counts for %d ids of width %d", len(p.Counts), len(p.IDs), p.Width)
 	}
 	return nil
 }
 
 // checkPageLocked verifies that a page's rows lie behind all others, in order.
 func (t *Table) checkPageLocked(p *Page) error {
-	if p.Width < 1 || p.Width > ColumnsMax || len(p.Counts) != len(p.IDs)*p.Width {
-		return fmt.Errorf("cannot load page: %d counts for %d ids of width %d", len(p.Counts), len(p.IDs), p.Width)
+	if err := p.checkShape(); err != nil {
+		return err
 	}
 	for i := range p.IDs {
 		if i > 0 && p.IDs[i] <= p.IDs[i-1] || i == 0 && !t.isBehindLocked(p.IDs[0]) || isZeroRow(p.Row(i)) {

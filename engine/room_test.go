@@ -197,9 +197,7 @@ func checkDigest(t *testing.T, snap *Snapshot) {
 	err := snap.Pages(func(p *Page) error {
 		for i, id := range p.IDs {
 			rows++
-			for c, v := range p.Row(i) {
-				digest += cellHash(id, uint8(c)) * uint64(v)
-			}
+			digest += rowDigest(id, p.Row(i))
 		}
 		return nil
 	})

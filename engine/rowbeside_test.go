@@ -6,15 +6,7 @@ import "testing"
 // where the row itself is the reason: it then gets a place of its own, not that of a row
 // which the smaller window cannot tell from it.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
-	tab, ids := sealedTable(t, 25_000)
-	d := tab.dir.Load()
-	from, last := d.first(1), d.last(1)
-	for _, id := range ids {
-		if id >= from && id <= last {
-			mustApply(t, tab, Op{ID: id, Kind: OpDelete})
-		}
-	}
-	sealAll(tab) // the first segment owns both ranges from here on
+	tab, ids, from, last := widerTable(t)
 	inside := ids[3]
 	beside := inside + 1<<narrowBits(bucketsMin)
 	if beside < from || beside > last {

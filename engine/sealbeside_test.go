@@ -107,12 +107,13 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 	}
 }
 
-// A deleted row beside the sealed ones leaves nothing behind once a division parts
-// them: it counts as a row when it is written to again.
-func TestRowsDeletedBesideSealedOnes(t *testing.T) {
-	tab, ids := sealedTable(t, 25_000)
+// widerTable returns a sealed table, and the ids, whose first segment owns those from …
+// last too, of which there is no row any more.
+func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
+	t.Helper()
+	tab, ids = sealedTable(t, 25_000)
 	d := tab.dir.Load()
-	from, last := d.first(1), d.last(1)
+	from, last = d.first(1), d.last(1)
 	for _, id := range ids {
 		if id >= from && id <= last {
 			mustApply(t, tab, Op{ID: id, Kind: OpDelete})
@@ -122,6 +123,13 @@ func TestRowsDeletedBesideSealedOnes(t *testing.T) {
 	if d := tab.dir.Load(); d.last(0) != last {
 		t.Fatalf("the first segment owns ids up to %d, not %d", d.last(0), last)
 	}
+	return tab, ids, from, last
+}
+
+// A deleted row beside the sealed ones leaves nothing behind once a division parts
+// them: it counts as a row when it is written to again.
+func TestRowsDeletedBesideSealedOnes(t *testing.T) {
+	tab, _, from, last := widerTable(t)
 	beside := from + (last-from)/8*7
 	add(t, tab, beside, 1)
 	mustApply(t, tab, Op{ID: beside, Kind: OpDelete})
@@ -195,15 +203,7 @@ func TestSealAtRest(t *testing.T) {
 // A segment that owns more ids than its sealed rows are of melts beside the writer too,
 // also where that deletes rows beside the sealed ones of which nothing is left.
 func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
-	tab, ids := sealedTable(t, 25_000)
-	d := tab.dir.Load()
-	from, last := d.first(1), d.last(1)
-	for _, id := range ids {
-		if id >= from && id <= last {
-			mustApply(t, tab, Op{ID: id, Kind: OpDelete})
-		}
-	}
-	sealAll(tab) // the first segment owns both ranges from here on
+	tab, ids, from, last := widerTable(t)
 	for i := range uint64(rowsMax / 3) {
 		add(t, tab, from+1+2*i, 1)
 		add(t, tab, ids[i], 1)

@@ -149,6 +149,16 @@ func cellHash(id uint64, column uint8) uint64 {
 	return x ^ x>>31
 }
 
+// rowDigest is what a row adds to the digest.
+func rowDigest(id uint64, row []int64) (digest uint64) {
+	for c, v := range row {
+		if v != 0 {
+			digest += cellHash(id, uint8(c)) * uint64(v)
+		}
+	}
+	return digest
+}
+
 // Stats is the size of a table.
 type Stats struct {
 	Rows      uint64 // cold ones too
