@@ -68,7 +68,7 @@ func BenchmarkTiers(b *testing.B) {
 		}
 		b.ReportMetric(perRow(known), "cold-index-B/row")
 		b.ReportMetric(perRow(disk), "disk-B/row")
-		b.ReportMetric(perRow(store.Stats().DiskBytes), "disk-files-B/row")
+		b.ReportMetric(perRow(store.DiskBytes()), "disk-files-B/row")
 		readTiers(b, shards, ids)
 		if err := store.Close(); err != nil {
 			b.Fatal(err)

@@ -1,55 +1,28 @@
 package shard
 
-import (
-	"fmt"
-
-	"github.com/prometheus/client_golang/prometheus"
-)
-
 // registerCluster registers what this node knows of its groups and of other nodes. It
 // is called once the catalog's group is open. Each is read when it is asked for.
 func (n *Node) registerCluster() error {
-	for _, g := range []struct {
-		name, help string
-		value      func() float64
-	}{
-		{
-			"countd_replicas",
+	return register(n.cfg.Metrics,
+		gauge("countd_replicas",
 			"Replicas of groups that this node has, the catalog's included.",
-			func() float64 { return float64(len(n.replicas())) },
-		},
-		{
-			"countd_groups_led",
+			func() float64 { return float64(len(n.replicas())) }),
+		gauge("countd_groups_led",
 			"Groups that this node leads, the catalog's included.",
-			n.groupsLed,
-		},
-		{
-			"countd_groups_without_leader",
+			n.groupsLed),
+		gauge("countd_groups_without_leader",
 			"Groups of which this node has a replica and, as far as it knows, no leader that may serve.",
-			n.groupsWithoutLeader,
-		},
-		{
-			"countd_replica_lag_entries",
+			n.groupsWithoutLeader),
+		gauge("countd_replica_lag_entries",
 			"Entries that the voter furthest behind has not applied yet of a group led here, when the leader of the catalog asked last, which it does each second. One that does not answer is not in it.",
-			func() float64 { return float64(n.votersLag.Load()) },
-		},
-		{
-			"countd_nodes",
+			func() float64 { return float64(n.votersLag.Load()) }),
+		gauge("countd_nodes",
 			"Nodes of the cluster, as the catalog here has them.",
-			func() float64 { return float64(len(n.catalog.View().Nodes)) },
-		},
-		{
-			"countd_nodes_dead",
+			func() float64 { return float64(len(n.catalog.View().Nodes)) }),
+		gauge("countd_nodes_dead",
 			"Those of the cluster's nodes that this node does not hear of.",
-			n.nodesDead,
-		},
-	} {
-		opts := prometheus.GaugeOpts{Name: g.name, Help: g.help}
-		if err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, g.value)); err != nil {
-			return fmt.Errorf("cannot register metrics: %w", err)
-		}
-	}
-	return nil
+			n.nodesDead),
+	)
 }
 
 func (n *Node) groupsLed() float64 {

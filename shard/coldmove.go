@@ -18,9 +18,9 @@ const (
 	// a snapshot is taken for that. It writes those that stay: so often that is
 	// little.
 	coldSnapshotShare = 8
-	// coldShare is the part of one core, as a share, that moving rows takes while memory
-	// is not tight: some 200,000 rows a second to disk, which is far more than a service
-	// makes, and leaves the processors to those who read.
+	// coldShare is the part of one core, as a share, that moving rows, and packing them,
+	// takes while memory is not tight: some 200,000 rows a second to disk, which is far
+	// more than a service makes, and leaves the processors to those who read.
 	coldShare = 8
 	// relieveTurns is in how many turns all that is idle would leave memory: each takes
 	// as large a part of every shard, so that the oldest of all go first.
@@ -57,35 +57,41 @@ func (n *Node) runCold() {
 // moveCold is one round of runCold. What was not written to since the round before is
 // idle.
 func (n *Node) moveCold() {
-	may := n.mayMove()
-	tight := may && n.headroom.memoryTight.Load()
-	all := n.leaving(func(*counterGroup) bool { return true })
-	due := 0
-	for _, l := range all {
-		if !may {
-			continue
-		}
-		layout, shards := n.cfg.Cold.Layouts[l.g.keyspace], n.shardsOf(l.g)
-		if tight { // whatever nobody writes to
-			if l.idle = l.fsm.Watch(anyAge); layout.Unit > 0 {
-				l.idle.PutLast(timedFrom(shards))
-			}
-		} else {
-			l.idle = l.fsm.Watch(n.coldDesk.unlessKept(l.g, shards, layout.old(time.Now(), n.cfg.Cold.After, shards)))
-		}
-		l.r.due.Store(int64(l.idle.Due()))
-		if due += l.idle.Due(); !tight {
-			_ = n.freeze(l, l.idle.Segments(), n.rest) // it is told, and tried again
-			n.keepCold(l)
-		}
-	}
-	n.coldDue.Store(int64(due))
-	if tight {
-		n.relieve(all, n.headroom.memoryTight.Load)
+	all, may, due := n.leaving(anyShard), n.mayMove(), 0
+	tight := n.headroom.memoryTight.Load()
+	if may && tight {
+		due = n.moveIdle(all)
 	}
 	for _, l := range all {
+		if may && !tight {
+			due += n.moveOld(l)
+		}
 		n.keepCold(l)
 	}
+	n.coldDue.Store(int64(due))
+}
+
+// moveOld moves what is old and idle of a shard out of memory, and returns how many rows
+// were to leave.
+func (n *Node) moveOld(l *leaving) (due int) {
+	shards := n.shardsOf(l.g)
+	old := n.cfg.Cold.Layouts[l.g.keyspace].old(time.Now(), n.cfg.Cold.After, shards)
+	due = l.watch(n.coldDesk.unlessKept(l.g, shards, old))
+	_ = n.freeze(l, l.idle.Segments(), n.rest) // it is told, and tried again
+	return due
+}
+
+// moveIdle moves whatever is idle out of memory while that is tight, and returns how
+// many rows might leave.
+func (n *Node) moveIdle(all []*leaving) (due int) {
+	for _, l := range all {
+		due += l.watch(anyAge)
+		if n.cfg.Cold.Layouts[l.g.keyspace].Unit > 0 {
+			l.idle.PutLast(timedFrom(n.shardsOf(l.g)))
+		}
+	}
+	n.relieve(all, n.headroom.memoryTight.Load)
+	return due
 }
 
 // leaving is what of one shard is on its way out of memory.
@@ -98,8 +104,18 @@ type leaving struct {
 	began time.Time
 }
 
+// watch finds what is idle of the rows that old says so of, and returns how many that are.
+func (l *leaving) watch(old func(first, last uint64) bool) int {
+	l.idle = l.fsm.Watch(old)
+	l.r.due.Store(int64(l.idle.Due()))
+	return l.idle.Due()
+}
+
 // mayMove reports whether rows are to leave memory at all.
 func (n *Node) mayMove() bool { return n.cfg.Cold.After > 0 && n.catalog.View().ColdRows() }
+
+// anyShard is of all shards.
+func anyShard(*counterGroup) bool { return true }
 
 // leaving returns the replicas here of shards that are asked for, those of counters:
 // others stay in memory.
@@ -127,6 +143,15 @@ func (n *Node) rest(took time.Duration) {
 		case <-n.stopping:
 			return
 		}
+	}
+}
+
+func (n *Node) isStopping() bool {
+	select {
+	case <-n.stopping:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -34,47 +34,64 @@ func (r *replica) get(of Table, keys []uint64, width int, rows []int64, deadline
 
 // readCold fills the rows of keys that GetMany found missing.
 func (r *replica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
+	err := eachCold(len(missing), deadline, func(ctx context.Context, m int) error {
+		i := missing[m]
+		return table.ReadCold(ctx, keys[i], rows[i*width:(i+1)*width])
+	})
+	return r.tableFailure(table, err)
+}
+
+// eachCold calls read, which may wait for the disk, with 0 to n-1, coldAtOnce at once, by
+// the deadline and within coldReadMax. It returns the first error, which ends the others.
+func eachCold(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
 	if end := time.Now().Add(coldReadMax); end.Before(deadline) {
 		deadline = end
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	next := make(chan int, len(missing))
-	for _, i := range missing {
+	next := make(chan int, n)
+	for i := range n {
 		next <- i
 	}
 	close(next)
 	var first error
 	var once sync.Once
-	read := func() {
+	work := func() {
 		for i := range next {
-			if err := table.ReadCold(ctx, keys[i], rows[i*width:(i+1)*width]); err != nil {
+			if err := read(ctx, i); err != nil {
 				once.Do(func() { first = err; cancel() })
 				return
 			}
 		}
 	}
 	var readers sync.WaitGroup
-	for range min(len(missing), coldAtOnce) - 1 {
-		readers.Go(read) // ends with the context
+	for range min(n, coldAtOnce) - 1 {
+		readers.Go(work) // ends with the context
 	}
-	read()
+	work()
 	readers.Wait()
-	return r.coldFailure(table, first)
+	return first
 }
 
-// coldFailure says what an error of reading cold rows means to who asked. A table
-// that was replaced by a snapshot meanwhile has let go of its cold rows.
-func (r *replica) coldFailure(table *engine.Table, err error) error {
+// tableFailure is coldFailure for the cold rows of a table, which are repaired if they are
+// damaged. A table that was replaced by a snapshot meanwhile has let go of its own.
+func (r *replica) tableFailure(table *engine.Table, err error) error {
+	if errors.Is(err, cold.ErrDamaged) && r.table(raftfsm.TableCounts) == table {
+		r.noteDamage(err)
+	}
+	return coldFailure(err)
+}
+
+// coldFailure says what an error of reading the disk means to who asked.
+func coldFailure(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, cold.ErrBusy):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
-	case errors.Is(err, cold.ErrDamaged) && r.table(raftfsm.TableCounts) == table:
-		r.noteDamage(err)
+	default:
+		return fmt.Errorf("%w: %w", ErrNoQuorum, err)
 	}
-	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
 }
 
 // warm reads the cold rows that a write needs, before it is proposed, so that Apply

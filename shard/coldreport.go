@@ -60,7 +60,7 @@ func (n *Node) serveColdReport(context.Context, []byte) ([]byte, error) {
 func (n *Node) coldReport() ColdReport {
 	s := n.coldStats()
 	r := ColdReport{
-		AfterSeconds: n.cfg.Cold.After.Seconds(), DiskBytes: s.DiskBytes, CacheBytes: s.CacheBytes, CacheHits: s.Hits,
+		AfterSeconds: n.cfg.Cold.After.Seconds(), DiskBytes: n.coldDiskBytes(), CacheBytes: s.CacheBytes, CacheHits: s.Hits,
 		Reads: s.Reads.Count(), ReadP50: s.Reads.Quantile(0.5).Seconds(), ReadP99: s.Reads.Quantile(0.99).Seconds(),
 		Refused: s.Refused, Damaged: s.Damaged, Scrub: n.scrub.report(), Keyspaces: n.coldKeyspaces(),
 	}
@@ -71,7 +71,7 @@ func (n *Node) coldReport() ColdReport {
 
 func (n *Node) coldKeyspaces() []ColdKeyspace {
 	byName := map[string]*ColdKeyspace{}
-	for _, l := range n.leaving(func(*counterGroup) bool { return true }) {
+	for _, l := range n.leaving(anyShard) {
 		k := byName[l.g.keyspace]
 		if k == nil {
 			k = &ColdKeyspace{Keyspace: l.g.keyspace}
@@ -93,7 +93,15 @@ func (n *Node) coldKeyspaces() []ColdKeyspace {
 	return all
 }
 
-// coldStats is what the store of cold rows tells, zero before there is one.
+// coldDiskBytes is what the store of cold rows takes on disk, 0 before there is one.
+func (n *Node) coldDiskBytes() uint64 {
+	if store := n.coldStore.Load(); store != nil {
+		return store.DiskBytes()
+	}
+	return 0
+}
+
+// coldStats is what that store tells of reads, zero before there is one.
 func (n *Node) coldStats() (s cold.Stats) {
 	if store := n.coldStore.Load(); store != nil {
 		s = store.Stats()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/countd/countd/engine/cold"
@@ -32,46 +31,11 @@ func (r *replica) warmFeeds(keys []uint64, deadline time.Time) error {
 
 // eachFeed calls read for each key, some at once, until one fails.
 func (r *replica) eachFeed(keys []uint64, deadline time.Time, read func(ctx context.Context, i int) error) error {
-	if end := time.Now().Add(coldReadMax); end.Before(deadline) {
-		deadline = end
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	next := make(chan int, len(keys))
-	for i := range keys {
-		next <- i
-	}
-	close(next)
-	var first error
-	var once sync.Once
-	work := func() {
-		for i := range next {
-			if err := read(ctx, i); err != nil {
-				once.Do(func() { first = err; cancel() })
-				return
-			}
-		}
-	}
-	var readers sync.WaitGroup
-	for range min(len(keys), coldAtOnce) - 1 {
-		readers.Go(work) // ends with the context
-	}
-	work()
-	readers.Wait()
-	return r.feedFailure(first)
-}
-
-// feedFailure says what an error of reading a feed means to who asked.
-func (r *replica) feedFailure(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, cold.ErrBusy):
-		return fmt.Errorf("%w: %w", ErrOverloaded, err)
-	case errors.Is(err, cold.ErrDamaged):
+	err := eachCold(len(keys), deadline, read)
+	if errors.Is(err, cold.ErrDamaged) {
 		r.noteDamage(err)
 	}
-	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+	return coldFailure(err)
 }
 
 // feedsFromDisk reads feeds some of which this replica has on disk, and from other nodes

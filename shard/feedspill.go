@@ -151,8 +151,8 @@ func CheckFeedIdle(idle time.Duration) error {
 	return nil
 }
 
-// registerSpill registers what became of feeds.
-func (n *Node) registerSpill() error {
+// feedMetrics are of what became of feeds.
+func (n *Node) feedMetrics() []prometheus.Collector {
 	moved := func(value func(spilled, returned uint64) uint64) func() float64 {
 		return func() float64 {
 			total := uint64(0)
@@ -162,41 +162,21 @@ func (n *Node) registerSpill() error {
 			return float64(total)
 		}
 	}
-	stored := func(value func(*cold.Stats) float64) func() float64 {
-		return func() float64 {
-			store := n.coldStore.Load()
-			if store == nil {
-				return 0
-			}
-			stats := store.Stats()
-			return value(&stats)
-		}
+	held := func(value func(engine.Stats) uint64) func() float64 {
+		return func() float64 { return n.held(raftfsm.KindFeed, value) }
 	}
-	for _, m := range []struct {
-		name, help string
-		gauge      bool
-		value      func() float64
-	}{
-		{"countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.", true,
-			func() float64 {
-				return n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })
-			}},
-		{"countd_feeds_spilled_bytes", "Bytes of these feeds on disk.", true,
-			func() float64 {
-				return n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })
-			}},
-		{"countd_feeds_spilled_total", "Feeds that went from memory to disk.", false, moved(func(spilled, _ uint64) uint64 { return spilled })},
-		{"countd_feeds_returned_total", "Feeds that came back into memory.", false, moved(func(_, returned uint64) uint64 { return returned })},
-		{"countd_feed_reads_total", "Feeds that were read from disk.", false, stored(func(s *cold.Stats) float64 { return float64(s.RecordReads) })},
-		{"countd_feed_read_seconds_total", "Time that those reads took.", false, stored(func(s *cold.Stats) float64 { return s.RecordSeconds })},
-	} {
-		var collector prometheus.Collector = prometheus.NewCounterFunc(prometheus.CounterOpts{Name: m.name, Help: m.help}, m.value)
-		if m.gauge {
-			collector = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: m.name, Help: m.help}, m.value)
-		}
-		if err := n.cfg.Metrics.Register(collector); err != nil {
-			return fmt.Errorf("cannot register metrics: %w", err)
-		}
+	return []prometheus.Collector{
+		gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.",
+			held(func(s engine.Stats) uint64 { return s.ColdRows })),
+		gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
+			held(func(s engine.Stats) uint64 { return s.ColdBytes })),
+		counter("countd_feeds_spilled_total", "Feeds that went from memory to disk.",
+			moved(func(spilled, _ uint64) uint64 { return spilled })),
+		counter("countd_feeds_returned_total", "Feeds that came back into memory.",
+			moved(func(_, returned uint64) uint64 { return returned })),
+		counter("countd_feed_reads_total", "Feeds that were read from disk.",
+			n.stored(func(s *cold.Stats) float64 { return float64(s.RecordReads) })),
+		counter("countd_feed_read_seconds_total", "Time that those reads took.",
+			n.stored(func(s *cold.Stats) float64 { return s.RecordSeconds })),
 	}
-	return nil
 }

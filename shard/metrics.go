@@ -31,10 +31,8 @@ func newStageMetrics(r prometheus.Registerer) (*stageMetrics, error) {
 		Name: "countd_keys_refused_total",
 		Help: "Requests refused because a shard remembers as many keys as it may.",
 	})
-	for _, c := range []prometheus.Collector{stages, refused, keysRefused} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("cannot register metrics: %w", err)
-		}
+	if err := register(r, stages, refused, keysRefused); err != nil {
+		return nil, err
 	}
 	return &stageMetrics{
 		queue:   stages.WithLabelValues("queue"),
@@ -42,6 +40,24 @@ func newStageMetrics(r prometheus.Registerer) (*stageMetrics, error) {
 		apply:   stages.WithLabelValues("apply"),
 		refused: refused, keysRefused: keysRefused,
 	}, nil
+}
+
+// gauge and counter are metrics without labels that are read when they are asked for.
+func gauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+}
+
+func counter(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, value)
+}
+
+func register(r prometheus.Registerer, all ...prometheus.Collector) error {
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			return fmt.Errorf("cannot register metrics: %w", err)
+		}
+	}
+	return nil
 }
 
 // applied is a state machine's answer with the moment it began to apply. The

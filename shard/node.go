@@ -100,7 +100,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.metrics, err = newStageMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
-	if err := n.registerGauges(); err != nil {
+	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
 	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, Logger: cfg.Logger})

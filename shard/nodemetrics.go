@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,86 +9,54 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// registerGauges registers what is read from the groups when it is asked for.
-func (n *Node) registerGauges() error {
-	for _, g := range []struct {
-		name, help string
-		value      func() float64
-	}{
-		{
-			"countd_log_clock_ahead_seconds",
+// registerMetrics registers what is read from the groups when it is asked for.
+func (n *Node) registerMetrics() error {
+	all := []prometheus.Collector{
+		gauge("countd_log_clock_ahead_seconds",
 			"How far the time of the log that is furthest ahead is ahead of this machine's clock.",
-			n.logAheadSeconds,
-		},
-		{
-			"countd_log_clock_behind_seconds",
+			n.logAheadSeconds),
+		gauge("countd_log_clock_behind_seconds",
 			"How far the clock that stamps the logs is behind this machine's, which was set ahead; it comes up at twice the speed.",
-			n.logBehindSeconds,
-		},
-		{
-			"countd_groups_without_room",
+			n.logBehindSeconds),
+		gauge("countd_groups_without_room",
 			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
-			func() float64 { return float64(n.headroom.votersFull.Load()) },
-		},
-		{
-			"countd_snapshots_put_off",
+			func() float64 { return float64(n.headroom.votersFull.Load()) }),
+		gauge("countd_snapshots_put_off",
 			"Groups whose snapshot is due and put off until the disk has room for it.",
-			n.snapshotsPutOff,
-		},
-		{
-			"countd_remembered_keys",
+			n.snapshotsPutOff),
+		gauge("countd_remembered_keys",
 			"Idempotency keys that the node's shards remember, one in each shard that has it.",
-			func() float64 { keys, _ := n.remembered(); return float64(keys) },
-		},
-		{
-			"countd_remembered_producers",
+			func() float64 { keys, _ := n.remembered(); return float64(keys) }),
+		gauge("countd_remembered_producers",
 			"Producers that the node's shards remember, one in each shard that has it.",
-			func() float64 { _, producers := n.remembered(); return float64(producers) },
-		},
-	} {
-		opts := prometheus.GaugeOpts{Name: g.name, Help: g.help}
-		if err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, g.value)); err != nil {
-			return fmt.Errorf("cannot register metrics: %w", err)
-		}
+			func() float64 { _, producers := n.remembered(); return float64(producers) }),
+		counter("countd_cursor_rows_dropped_total",
+			"Users whose cursors this node's replicas dropped because they were idle, since the process began.",
+			n.cursorsDropped),
 	}
-	if err := n.registerKinds(); err != nil {
-		return err
-	}
-	if err := n.registerTiers(); err != nil {
-		return err
-	}
-	if err := n.registerSpill(); err != nil {
-		return err
-	}
-	return n.registerCold()
+	all = append(all, n.kindMetrics()...)
+	all = append(all, newTierCollector(n))
+	all = append(all, n.feedMetrics()...)
+	all = append(all, n.coldMetrics()...)
+	return register(n.cfg.Metrics, all...)
 }
 
-// registerKinds registers what the replicas hold, by kind.
-func (n *Node) registerKinds() error {
+// kindMetrics are of what the replicas hold, by kind.
+func (n *Node) kindMetrics() (all []prometheus.Collector) {
 	for _, kind := range []raftfsm.Kind{raftfsm.KindCounters, raftfsm.KindUnread, raftfsm.KindFeed, raftfsm.KindBoard} {
-		for _, g := range []struct {
-			name, help string
-			value      func(engine.Stats) uint64
-		}{
-			{"countd_held_rows", "Rows that the node's replicas hold: rows of counts, with those of cursors; users with a feed; channels and dots.",
-				func(s engine.Stats) uint64 { return s.Rows }},
-			{"countd_held_bytes", "Memory of what the node's replicas hold.", func(s engine.Stats) uint64 { return s.Bytes }},
-		} {
-			opts := prometheus.GaugeOpts{Name: g.name, Help: g.help, ConstLabels: prometheus.Labels{"kind": kind.String()}}
-			err := n.cfg.Metrics.Register(prometheus.NewGaugeFunc(opts, func() float64 { return n.held(kind, g.value) }))
-			if err != nil {
-				return fmt.Errorf("cannot register metrics: %w", err)
-			}
-		}
+		labels := prometheus.Labels{"kind": kind.String()}
+		all = append(all,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "countd_held_rows", ConstLabels: labels,
+				Help: "Rows that the node's replicas hold: rows of counts, with those of cursors; users with a feed; channels and dots.",
+			}, func() float64 { return n.held(kind, func(s engine.Stats) uint64 { return s.Rows }) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "countd_held_bytes", ConstLabels: labels,
+				Help: "Memory of what the node's replicas hold.",
+			}, func() float64 { return n.held(kind, func(s engine.Stats) uint64 { return s.Bytes }) }),
+		)
 	}
-	dropped := prometheus.CounterOpts{
-		Name: "countd_cursor_rows_dropped_total",
-		Help: "Users whose cursors this node's replicas dropped because they were idle, since the process began.",
-	}
-	if err := n.cfg.Metrics.Register(prometheus.NewCounterFunc(dropped, n.cursorsDropped)); err != nil {
-		return fmt.Errorf("cannot register metrics: %w", err)
-	}
-	return nil
+	return all
 }
 
 // held sums a number over the replicas of a kind.

@@ -146,7 +146,7 @@ func (r *replica) readRun(of Table, from uint64, width, chunk int, keys []uint64
 		rows = append(rows, p.Counts[:take*width]...)
 		return len(keys) < chunk
 	})
-	return keys, rows, r.coldFailure(table, err)
+	return keys, rows, r.tableFailure(table, err)
 }
 
 // fillElsewhere asks the nodes that hold the shard, until the deadline, and this one

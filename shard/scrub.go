@@ -104,7 +104,7 @@ func (n *Node) scrubPause(began time.Time, every time.Duration) func(bytes int) 
 // never lives for a whole pass, each has its turn all the same. It returns the error of
 // pause.
 func (n *Node) scrubPass(pause func(bytes int) error) error {
-	all := n.leaving(func(g *counterGroup) bool { return true })
+	all := n.leaving(anyShard)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	of := uint64(0)
 	for _, l := range all {

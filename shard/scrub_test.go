@@ -75,8 +75,9 @@ func TestScrubPause(t *testing.T) {
 	}
 }
 
-// A damaged block keeps its own neighbours from being written anew, and no others.
-func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
+// openDamagedNode is a node with a flipped bit in one block of its cold rows.
+func openDamagedNode(t *testing.T) *Node {
+	t.Helper()
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, 0)
 	fillCold(t, n, n.Keyspace("posts"))
@@ -84,7 +85,12 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	n = openColdNode(t, dir, 1, 0) // what was in Pebble's log is in its files now
 	closeCold(t, n)
 	flipLargest(t, filepath.Join(dir, "cold", "*.sst"))
-	n = openColdNode(t, dir, 1, 0)
+	return openColdNode(t, dir, 1, 0)
+}
+
+// A damaged block keeps its own neighbours from being written anew, and no others.
+func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
+	n := openDamagedNode(t)
 	ks := n.Keyspace("posts")
 	refused := 0
 	for from := uint64(0); from < 20_000; from += 20 {
@@ -125,14 +131,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 // A damaged block keeps its own neighbours on disk, and all others come as an operator
 // says, who is told in one line.
 func TestWarmPassesDamage(t *testing.T) {
-	dir := t.TempDir()
-	n := openColdNode(t, dir, 1, 0)
-	fillCold(t, n, n.Keyspace("posts"))
-	closeCold(t, n)
-	n = openColdNode(t, dir, 1, 0) // what was in Pebble's log is in its files now
-	closeCold(t, n)
-	flipLargest(t, filepath.Join(dir, "cold", "*.sst"))
-	n = openColdNode(t, dir, 1, 0)
+	n := openDamagedNode(t)
 	_, before := coldReportOf(t, n, "posts")
 	work := order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
 	_, posts := coldReportOf(t, n, "posts")

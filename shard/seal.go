@@ -10,9 +10,6 @@ const (
 	// SealAfterDefault is when a row is packed in memory by the time in its id: those
 	// of the last day are read most, and a packed one takes longer to read.
 	SealAfterDefault = 24 * time.Hour
-	// sealShare is the part of one core, as a share, that packing takes at most while
-	// memory is not tight.
-	sealShare = 8
 	// sealRoundMax bounds a round. What it does not come to is the next one's, so that
 	// rows which are to leave memory do not wait for longer.
 	sealRoundMax = 30 * time.Second
@@ -83,8 +80,8 @@ func (n *Node) sealOld() (relieved bool) {
 // rows it packed, and false if it has not looked at all.
 func (n *Node) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
-		tight, due := n.headroom.memoryTight.Load(), old
-		if tight {
+		due := old
+		if n.headroom.memoryTight.Load() {
 			due = anyAge
 		}
 		var rows int
@@ -92,15 +89,8 @@ func (n *Node) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, en
 		rows, from, more, took = fsm.Seal(from, due)
 		n.sealed.Add(uint64(rows))
 		packed += uint64(rows)
-		if tight {
-			took = 0
-		}
-		select {
-		case <-time.After(took * (sealShare - 1)):
-		case <-n.stopping:
-			return packed, false
-		}
-		if time.Now().After(end) {
+		n.rest(took)
+		if n.isStopping() || time.Now().After(end) {
 			return packed, !more
 		}
 	}

@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
@@ -24,17 +22,13 @@ type tierCollector struct {
 	rows, bytes *prometheus.Desc
 }
 
-func (n *Node) registerTiers() error {
+func newTierCollector(n *Node) *tierCollector {
 	labels := []string{"keyspace", "tier"}
-	c := &tierCollector{
+	return &tierCollector{
 		node:  n,
 		rows:  prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
 		bytes: prometheus.NewDesc("countd_tier_bytes", "What they take: of memory, cold ones of disk. What is known of these in memory is hot.", labels, nil),
 	}
-	if err := n.cfg.Metrics.Register(c); err != nil {
-		return fmt.Errorf("cannot register metrics: %w", err)
-	}
-	return nil
 }
 
 // Describe is prometheus.Collector's.

@@ -109,7 +109,6 @@ type Stats struct {
 	// waited: for a turn, and for the disk.
 	Reads      Latencies
 	CacheBytes uint64
-	DiskBytes  uint64 // of the store's files
 
 	RecordReads   uint64  // of Records, for who asks for one
 	RecordSeconds float64 // spent in them
@@ -233,17 +232,23 @@ func (s *Store) use() (done func(), err error) {
 	return s.gate.RUnlock, nil
 }
 
-// Stats tells of the reads so far. DiskBytes is 0 once the store is closed.
-func (s *Store) Stats() Stats {
-	disk := uint64(0)
-	if done, err := s.use(); err == nil {
-		disk = s.db.Metrics().DiskSpaceUsage()
-		done()
+// DiskBytes is what the store's files take, 0 once it is closed. Pebble goes through
+// all of them to tell.
+func (s *Store) DiskBytes() uint64 {
+	done, err := s.use()
+	if err != nil {
+		return 0
 	}
+	defer done()
+	return s.db.Metrics().DiskSpaceUsage()
+}
+
+// Stats tells of the reads so far.
+func (s *Store) Stats() Stats {
 	return Stats{
 		Hits: s.stats.hits.Load(), Misses: s.stats.misses.Load(), Refused: s.stats.refused.Load(),
 		Damaged: s.stats.damaged.Load(), ReadSeconds: float64(s.stats.readNanos.Load()) / 1e9, Reads: s.stats.reads.load(),
-		CacheBytes: s.cache.WeightedSize(), DiskBytes: disk,
+		CacheBytes:  s.cache.WeightedSize(),
 		RecordReads: s.stats.records.Load(), RecordSeconds: float64(s.stats.recordNanos.Load()) / 1e9,
 	}
 }
