@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -70,12 +71,7 @@ func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdO
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		key := string(c.key())
-		bit := -1
-		for i, member := range coldMembers[verb] {
-			if member == key {
-				bit = i
-			}
-		}
+		bit := slices.Index(coldMembers[verb], key)
 		if bit < 0 {
 			c.fail(shown([]byte(key)), noSuchFld)
 			break

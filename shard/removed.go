@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -73,11 +75,7 @@ func (n *Node) catalogMembers(view *raftfsm.CatalogView) []string {
 		may[string(s.ID)] = true
 	}
 	delete(may, n.cfg.NodeKey)
-	others := make([]string, 0, len(may))
-	for key := range may {
-		others = append(others, key)
-	}
-	return others
+	return slices.Collect(maps.Keys(may))
 }
 
 // isKnown asks a node that leads the catalog whether this one is in it.
