@@ -123,6 +123,7 @@ func (r *Records) Write(records []Record) error {
 	if err := batch.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot write records: %w", err)
 	}
+	r.store.index.wrote(batch.Len(), r.store.filesBytes)
 	return nil
 }
 

@@ -42,10 +42,8 @@ const (
 	// refused.
 	waitingMax = 4096
 
-	// What Pebble may hold of its own, in bytes. Blocks are cached unpacked from
-	// Pebble's, so what it needs is room for its indexes. Generations go by its
+	// What Pebble may hold of its own besides its indexes. Generations go by its
 	// memtable, being larger than half of it, right to a file.
-	pebbleCacheBytes    = 2 << 20
 	pebbleMemtableBytes = 128 << 10
 	pebbleFilesMax      = 512
 
@@ -66,6 +64,7 @@ type Store struct {
 	cfg   Config
 	db    *pebble.DB
 	cache *otter.Cache[blockKey, []byte]
+	index *indexCache
 
 	// gate is held for reading while Pebble is used and for writing to close it. It
 	// is taken before all other locks of the store: who waits for it behind Close holds
@@ -165,14 +164,17 @@ func Open(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the cache of cold rows: %w", err)
 	}
-	s := &Store{cfg: cfg, cache: cache, readers: make(chan struct{}, readersMax), closing: make(chan struct{})}
+	s := &Store{cfg: cfg, cache: cache, index: newIndexCache(), readers: make(chan struct{}, readersMax), closing: make(chan struct{})}
 	s.mu.groups = map[uint32]*Group{}
 	if s.db, err = pebble.Open(cfg.Dir, s.options()); err != nil {
+		s.index.close()
 		return nil, fmt.Errorf("cannot open cold rows in %s: %w", cfg.Dir, err)
 	}
 	if err := s.removeRecords(); err != nil {
+		defer s.index.close()
 		return nil, errors.Join(err, s.db.Close())
 	}
+	s.index.fit(s.filesBytes())
 	s.opened.Store(true)
 	return s, nil
 }
@@ -184,7 +186,7 @@ func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
 		FS: vfs.OnDiskFull(s.cfg.FS, s.awaitRoom), Logger: pebbleLogger{s.cfg},
 		FormatMajorVersion: pebble.FormatNewest,
-		CacheSize:          pebbleCacheBytes, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: pebbleFilesMax,
+		Cache:              s.index.pebble, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: pebbleFilesMax,
 		FlushDelayDeleteRange: removedWithin,
 	}
 	o.EventListener = &pebble.EventListener{
@@ -216,6 +218,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	defer s.index.close()
 	if err := s.db.Close(); err != nil {
 		return fmt.Errorf("cannot close cold rows: %w", err)
 	}
@@ -232,16 +235,19 @@ func (s *Store) use() (done func(), err error) {
 	return s.gate.RUnlock, nil
 }
 
-// DiskBytes is what the store's files take, 0 once it is closed. Pebble goes through
-// all of them to tell.
+// DiskBytes is what the store's files take, 0 once it is closed.
 func (s *Store) DiskBytes() uint64 {
 	done, err := s.use()
 	if err != nil {
 		return 0
 	}
 	defer done()
-	return s.db.Metrics().DiskSpaceUsage()
+	return s.filesBytes()
 }
+
+// filesBytes is DiskBytes for who has the store in use. Pebble goes through all files to
+// tell.
+func (s *Store) filesBytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
 // Stats tells of the reads so far.
 func (s *Store) Stats() Stats {

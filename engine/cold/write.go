@@ -51,6 +51,7 @@ func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 	if err := batch.Commit(pebble.Sync); err != nil {
 		return nil, fmt.Errorf("cannot write cold rows: %w", err)
 	}
+	g.store.index.wrote(batch.Len(), g.store.filesBytes)
 	g.opened(made)
 	return made, nil
 }
