@@ -73,3 +73,24 @@ func TestIndexCacheIsFittedOnceMuchIsWritten(t *testing.T) {
 		t.Errorf("fitted %d times", fitted)
 	}
 }
+
+// What generations and records take counts, large batches too.
+func TestIndexCacheCountsWhatIsWritten(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	counted := func(what string, least int64, write func()) {
+		t.Helper()
+		was := s.index.written.Load()
+		write()
+		if got := s.index.written.Load() - was; got < least {
+			t.Errorf("%s: %d bytes counted, want %d or more", what, got, least)
+		}
+	}
+	page := syntheticRows(100_000)
+	counted("a generation", 2*pebbleMemtableBytes, func() { mustWrite(t, mustGroup(t, s, 1), page) })
+	records := s.Records(2)
+	counted("records", 3*pebbleMemtableBytes, func() {
+		if err := records.Write([]Record{{Key: 1, Version: 1, Body: make([]byte, 3*pebbleMemtableBytes)}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

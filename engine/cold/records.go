@@ -120,10 +120,11 @@ func (r *Records) Write(records []Record) error {
 			return fmt.Errorf("cannot write records: %w", err)
 		}
 	}
+	bytes := batch.Len() // which Commit takes from a large one
 	if err := batch.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot write records: %w", err)
 	}
-	r.store.index.wrote(batch.Len(), r.store.filesBytes)
+	r.store.index.wrote(bytes, r.store.filesBytes)
 	return nil
 }
 
