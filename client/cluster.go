@@ -120,7 +120,8 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 }
 
 // Ready asks whether the node can serve. When it says no, why holds its reason
-// and the error is nil. It asks one node, once.
+// and the error is nil. It asks one node, once; if that is not ready, the next call
+// asks the next address.
 func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	var refused *Error

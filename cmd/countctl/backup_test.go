@@ -137,6 +137,36 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	}
 }
 
+// A cluster that a restore is refused by is as it was.
+func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
+	dir, _ := backedUp(t)
+	var m manifest
+	mustDo(t, json.Unmarshal([]byte(readAll(t, filepath.Join(dir, manifestFile))), &m))
+	albums, zines := m.Keyspaces[0], m.Keyspaces[0]
+	albums.Name, zines.Name = "albums", "zines"
+	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
+	mustDo(t, m.write(dir))
+	for name, c := range map[string]struct {
+		prepare []string
+		reason  string
+	}{
+		"rows":         {[]string{"incr", "1", "like=1"}, "--force deletes them"},
+		"other shards": {[]string{"keyspace", "create", "zines", "--columns", "like", "--shards", "3"}, "--shards zines=4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := against(t, countdtest.New(t))
+			i.ok(c.prepare...)
+			before := i.ok("keyspace", "list")
+			if got := i.run("restore", dir); got.code != exitFail || !strings.Contains(got.err, c.reason) {
+				t.Errorf("exit %d, %s", got.code, got.err)
+			}
+			if after := i.ok("keyspace", "list"); after != before {
+				t.Errorf("keyspaces were\n%sand are\n%s", before, after)
+			}
+		})
+	}
+}
+
 // A snapshot that is cut off, or refused while the group changes hands, is taken
 // again.
 func TestBackupTriesAgain(t *testing.T) {

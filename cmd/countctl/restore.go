@@ -55,6 +55,7 @@ type restore struct {
 	force   bool
 	server  *client.Client
 	backup  *manifest
+	there   []client.Keyspace // of the cluster, before the restore
 	numbers map[string]uint32 // of groups, by name
 }
 
@@ -122,13 +123,11 @@ func (r *restore) begin(ctx context.Context) error {
 
 // all restores every shard, and then compares all replicas.
 func (r *restore) all(ctx context.Context, out *restoreOutput) error {
-	if err := r.makeKeyspaces(ctx); err != nil {
+	if err := r.refuse(ctx); err != nil {
 		return err
 	}
-	if !r.force {
-		if err := r.mustBeEmpty(ctx); err != nil {
-			return err
-		}
+	if err := r.makeKeyspaces(ctx); err != nil {
+		return err
 	}
 	for _, k := range r.backup.Keyspaces {
 		for _, g := range k.Groups {
@@ -146,33 +145,56 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	return verdict.verdict()
 }
 
-// makeKeyspaces gives the cluster the keyspaces and columns of the backup, and
-// refuses shards of another number.
-func (r *restore) makeKeyspaces(ctx context.Context) error {
-	there, err := r.server.Keyspaces(ctx)
-	if err != nil {
+// refuse finds what speaks against the restore before anything is changed: a keyspace
+// that was made could not be taken away again.
+func (r *restore) refuse(ctx context.Context) error {
+	var err error
+	if r.there, err = r.server.Keyspaces(ctx); err != nil {
 		return fmt.Errorf("cannot list the keyspaces: %w", err)
 	}
 	for _, k := range r.backup.Keyspaces {
-		i := slices.IndexFunc(there, func(t client.Keyspace) bool { return t.Name == k.Name })
-		if i < 0 && k.Kind != kindCounters {
+		there, found := r.keyspace(k.Name)
+		if !found && k.Kind != kindCounters {
 			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; countctl upgrade status shows what its version waits for", k.Name, k.Kind)
 		}
-		if i < 0 {
+		if found {
+			if err := fits(there, k); err != nil {
+				return err
+			}
+		}
+	}
+	if r.force {
+		return nil
+	}
+	return r.mustBeEmpty(ctx)
+}
+
+// keyspace finds one that was there before.
+func (r *restore) keyspace(name string) (client.Keyspace, bool) {
+	i := slices.IndexFunc(r.there, func(k client.Keyspace) bool { return k.Name == name })
+	if i < 0 {
+		return client.Keyspace{}, false
+	}
+	return r.there[i], true
+}
+
+// makeKeyspaces gives the cluster the keyspaces and columns of the backup.
+func (r *restore) makeKeyspaces(ctx context.Context) error {
+	for _, k := range r.backup.Keyspaces {
+		there, found := r.keyspace(k.Name)
+		if !found {
 			if _, err := r.server.CreateKeyspace(ctx, k.Name, k.Columns, k.Shards); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
 		}
-		if err := fits(there[i], k); err != nil {
-			return err
-		}
-		if more := k.Columns[min(len(there[i].Columns), len(k.Columns)):]; len(more) > 0 {
+		if more := k.Columns[min(len(there.Columns), len(k.Columns)):]; len(more) > 0 {
 			if _, err := r.server.AddColumns(ctx, k.Name, more); err != nil {
 				return fmt.Errorf("cannot add columns to keyspace %s: %w", k.Name, err)
 			}
 		}
 	}
+	var err error
 	r.numbers, err = groupNumbers(ctx, r.server)
 	return err
 }
@@ -181,7 +203,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 // cluster version.
 const kindCounters = "counters"
 
-// fits refuses a keyspace whose rows lie elsewhere or mean something else.
+// fits refuses a keyspace with shards of another number, or columns of another meaning.
 func fits(there client.Keyspace, k manifestKeyspace) error {
 	if there.Shards != k.Shards {
 		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",

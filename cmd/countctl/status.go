@@ -57,7 +57,7 @@ func (c *cli) statusCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print the cluster's nodes, groups and warnings; exit 1 when the node asked is not ready",
+		Short: "Print the cluster's nodes, groups and warnings; exit 1 when no node asked is ready",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := c.connect()
@@ -84,11 +84,11 @@ func (c *cli) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// waitReady asks until the node is ready, the wait is over or ctx ends.
+// waitReady asks until a node is ready, the wait is over or ctx ends.
 func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (ready bool, why string, err error) {
 	end := time.Now().Add(wait)
 	for {
-		ready, why, err = server.Ready(ctx)
+		ready, why, err = anyReady(ctx, server)
 		if ready || time.Now().After(end) || err != nil && !errors.Is(err, client.ErrNoAnswer) {
 			return ready, why, err
 		}
@@ -98,6 +98,17 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 		case <-time.After(readyPollEvery):
 		}
 	}
+}
+
+// anyReady asks one address after the other until one is ready. It returns what the
+// last one said.
+func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
+	for range server.Addrs() {
+		if ready, why, err = server.Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
+			break
+		}
+	}
+	return ready, why, err
 }
 
 // look gathers the state of the cluster. A node that has none yet leaves it
