@@ -12,7 +12,7 @@ func TestSeveralAddrs(t *testing.T) {
 	server := countdtest.New(t)
 	i := against(t, server)
 	i.ok("incr", "7", "like=2")
-	i.addr = "127.0.0.1:1," + server.URL
+	i.addr = "127.0.0.1:1, " + server.URL + ","
 	i.ok("incr", "7", "like=3")
 	if got := i.ok("get", "7", "--addr", "127.0.0.1:1", "--addr", server.URL); !strings.Contains(got, "5") {
 		t.Errorf("%s", got)

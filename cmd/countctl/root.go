@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -122,7 +123,7 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 }
 
 func (c *cli) globalFlags(root *cobra.Command) {
-	addrs := strings.Split(cmp.Or(c.env(addrEnv), addrDefault), ",")
+	addrs := strings.FieldsFunc(cmp.Or(c.env(addrEnv), addrDefault), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	flags := root.PersistentFlags()
 	flags.StringSliceVar(&c.addrs, "addr", addrs, "addresses of a server, or of several of one cluster: the next is asked where one fails; "+addrEnv+" sets others")
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
