@@ -118,11 +118,13 @@ func (t *Table) uncover(part *coldPart, p *Page) (uncovered []*coldPart) {
 	return uncovered
 }
 
-// coldAt returns the first segment that has a piece of the part.
+// coldAt returns the first segment that has a piece of the part. What owns the ids of
+// the part may have another part of its generation instead: a neighbour, to which the
+// range of a piece without rows went.
 func (t *Table) coldAt(part *coldPart) *segment {
 	d := t.dir.Load()
 	for i := d.find(part.first); i < len(d.segs) && d.first(i) <= part.last; i++ {
-		if s := d.segs[i].Load(); s.cold != nil && s.cold.generation == part.generation {
+		if s := d.segs[i].Load(); s.cold != nil && s.cold.generation == part.generation && part.mayHave(s.cold.first) {
 			return s
 		}
 	}

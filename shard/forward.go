@@ -15,6 +15,7 @@ type forwarded struct {
 	section []byte
 	width   int
 	clocked bool // as of a proposal
+	ops     int  // in the section
 }
 
 // forwardedSizeMin is a part of a section of one byte.
@@ -30,7 +31,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		return refusedProposal(ErrNoLeader)
 	}
 	q := &proposal{done: make(chan struct{})}
-	f := &forwarded{section: p.writer.Section(), width: w.Width, clocked: w.clocked()}
+	f := &forwarded{section: p.writer.Section(), width: w.Width, clocked: w.clocked(), ops: p.writer.Ops()}
 	deadline := w.Deadline
 	n.asking.Go(func() { // ends at the deadline
 		defer close(q.done)
@@ -61,7 +62,7 @@ func fateOf(err error) error {
 	if errors.Is(err, errNotSent) {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, errNoMethod, errCallTooLarge} {
+	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, errNoMethod} {
 		if errors.Is(err, certain) {
 			return err
 		}
@@ -101,7 +102,7 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 	}
 	g.learn(node, err)
 	if settled != nil {
-		return settled, nil
+		return settled, nil // each has its own error
 	}
 	return nil, err
 }
@@ -145,12 +146,25 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node string, part
 	if err != nil {
 		return nil, err
 	}
+	return parseAllSettled(answer, parts)
+}
+
+// parseAllSettled reads what became of parts. Of an answer that makes no sense it returns
+// nothing: what was read before the mistake may be as wrong.
+func parseAllSettled(answer []byte, parts []*forwarded) ([]*proposal, error) {
 	r := wireReader{rest: answer}
 	settled := make([]*proposal, len(parts))
 	for i, f := range parts {
-		settled[i] = parseSettled(&r, f.width)
+		q := parseSettled(&r, f.width)
+		if q.err == nil && q.ops != f.ops {
+			r.fail(fmt.Sprintf("%d rows for %d ops", q.ops, f.ops))
+		}
+		settled[i] = q
 	}
-	return settled, r.end()
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	return settled, nil
 }
 
 func appendForwarded(dst []byte, f *forwarded) []byte {

@@ -52,7 +52,6 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 type checkedPart struct {
 	*forwarded
 	replica *replica // leads here
-	ops     int
 	cold    []uint64 // keys whose rows are to be read from disk first
 	err     error    // why it is refused
 }

@@ -254,13 +254,12 @@ func (p *proposer) land(f flight) {
 	p.mu.inFlight--
 	waiting, _ := p.mu.queue.waiting()
 	p.mu.gather = waiting + len(f.proposals)*gatherShare/gatherOf
-	due := p.dueLocked()
-	if !due {
-		p.gathered.Reset(min(time.Since(f.proposed), gatherMax))
-	}
-	closed := p.mu.closed
+	// Also for an entry that is due: it is not any more if enough of those withdraw
+	// that wait, before it is made.
+	p.gathered.Reset(min(time.Since(f.proposed), gatherMax))
+	wake := p.dueLocked() || p.mu.closed
 	p.mu.Unlock()
-	if due || closed {
+	if wake {
 		p.awake()
 	}
 }

@@ -258,6 +258,32 @@ func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
 	mustBeIdle(t, p)
 }
 
+// An entry that has become due is proposed though some withdraw before it is made, so
+// that fewer wait than come back otherwise.
+func TestEntryIsDueThoughSomeWithdraw(t *testing.T) {
+	p := &proposer{wake: make(chan struct{}, 1)}
+	p.gathered = time.AfterFunc(time.Hour, p.endGather)
+	p.mu.inFlight = 1
+	stays, goes := &proposal{owner: p, ops: 1}, &proposal{owner: p, ops: 1}
+	mustDo(t, p.enqueue(stays))
+	mustDo(t, p.enqueue(goes))
+	p.land(flight{proposals: []*proposal{{owner: p, ops: 1}}, proposed: time.Now()})
+	<-p.wake
+	if !p.withdraw(goes) {
+		t.Fatal("it was not withdrawn")
+	}
+	if batch, _ := p.take(); len(batch) == 0 {
+		select {
+		case <-p.wake:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the other is not proposed")
+		}
+		if batch, _ = p.take(); len(batch) != 1 {
+			t.Errorf("%d are proposed", len(batch))
+		}
+	}
+}
+
 func TestProposerClosesEntriesAtTheirBounds(t *testing.T) {
 	p, g := newFakeProposer(t)
 	fillFlights(t, p, g)

@@ -1,0 +1,70 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// Of parts to which the answer makes no sense nothing is known: they are neither told
+// as applied nor as not applied.
+func TestForwardedPartsWithABadAnswer(t *testing.T) {
+	mustLeaveNothing(t)
+	settled := func(ops int, outcome raftfsm.Outcome) []byte {
+		q := refusedProposal(nil)
+		q.ops, q.width, q.result = ops, 4, raftfsm.NewResult(7, 4, make([]int64, 4*ops), nil, outcome)
+		return appendSettled(nil, q, nil)
+	}
+	one := settled(1, raftfsm.Applied)
+	two := append(append([]byte(nil), one...), one...)
+	var answer atomic.Pointer[[]byte]
+	var nodes callNodes
+	n := &Node{calls: nodes.node(t, "a", nil)}
+	n.cfg.NodeKey = "a"
+	nodes.node(t, "b", map[string]callHandler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }})
+	leader := "b"
+	w := sectionOf(1, 1)
+	part := &forwarded{section: w.Section(), width: 4, ops: w.Ops()}
+	for name, c := range map[string]struct {
+		answer []byte
+		whole  bool
+	}{
+		"whole":              {answer: two, whole: true},
+		"nothing":            {answer: nil},
+		"of one part":        {answer: one},
+		"cut":                {answer: two[:len(two)-1]},
+		"something behind":   {answer: append(append([]byte(nil), two...), 0)},
+		"an unknown outcome": {answer: append(append([]byte(nil), one...), settled(1, raftfsm.PartlyRefused+1)...)},
+		"fewer ops":          {answer: append(append([]byte(nil), one...), settled(0, raftfsm.Applied)...)},
+		"more ops":           {answer: append(append([]byte(nil), one...), settled(2, raftfsm.Applied)...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer.Store(&c.answer)
+			g := &counterGroup{number: 1}
+			g.hint.Store(&leader)
+			got, err := n.sendToLeader(within10s(t), g, []*forwarded{part, part})
+			for i := range got {
+				err = errors.Join(err, got[i].err)
+			}
+			if c.whole {
+				mustDo(t, err)
+				if len(got) != 2 || got[1].ops != 1 || len(got[1].result.Rows) != 4 {
+					t.Errorf("settled %+v", got)
+				}
+			} else if err == nil || !errors.Is(fateOf(err), ErrOutcomeUnknown) {
+				t.Errorf("told %v", err)
+			}
+		})
+	}
+	n.asking.Wait()
+}
+
+// A node that could not send its answer has seen the request.
+func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
+	if err := fateOf(&callError{Code: codeOf(errCallTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
+		t.Errorf("told %v", err)
+	}
+}
