@@ -57,7 +57,7 @@ func openMembers(t *testing.T, nodes int) []*Node {
 	for i := 1; i <= nodes; i++ {
 		all = append(all, joinMember(t, all, i, nodes))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for _, n := range all {
 		if err := n.WaitReady(ctx); err != nil {
@@ -74,7 +74,7 @@ func joinMember(t *testing.T, others []*Node, i, nodes int) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 		defer cancel()
 		if err := n.Close(ctx); err != nil {
 			t.Error(err)
@@ -83,7 +83,7 @@ func joinMember(t *testing.T, others []*Node, i, nodes int) *Node {
 	if len(others) == 0 {
 		return n
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	put := &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: n.self()}}
 	if err := others[0].mustChange(ctx, put); err != nil {
@@ -169,7 +169,7 @@ func digestsAgree(all []*Node) bool {
 // A node that hands over is led by others, and writes through it go on.
 func TestHandOver(t *testing.T) {
 	all := openMembers(t, 3)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	n := all[0]
 	mustDo(t, n.HandOver(ctx))
@@ -192,7 +192,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 	for _, g := range all[0].replicas() {
 		terms[g.cfg.Group] = g.stats().Term
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	handed := make(chan error)
 	for _, n := range all {
@@ -243,7 +243,7 @@ func TestReplicaMoves(t *testing.T) {
 		}
 	}()
 	moved := append(slices.DeleteFunc(slices.Clone(target), func(key string) bool { return key == from }), spare)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, all[1].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "the group's voters are the target", func() bool {
@@ -286,7 +286,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	}
 	cfg := down.cfg
 	cfg.ClusterAddr, cfg.Metrics = down.mux.Addr().String(), prometheus.NewRegistry()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, down.Close(ctx))
 

@@ -38,7 +38,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 			alone++
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, all[2].Close(ctx))
 	mustDo(t, all[1].Close(ctx))
@@ -119,7 +119,7 @@ func TestMetricsOfRoom(t *testing.T) {
 // awaitMetrics waits until the metrics say what they should.
 func awaitMetrics(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(eventuallyMax)
 	for !holds() {
 		if time.Now().After(end) {
 			t.Fatalf("not so: %s", what)
