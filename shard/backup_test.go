@@ -83,7 +83,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), false); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over rows: %v", err)
 	}
-	mustDo(t, to[2].Write(to[2].Keyspace("posts"), &Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()}))
+	mustDo(t, to[2].Write(to[2].Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()})))
 	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), true); err != nil {
 		t.Errorf("over rows, by force: %v", err)
 	}
@@ -147,7 +147,7 @@ func TestReports(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 200 {
-		mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}))
+		mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
 	}
 	lives := map[string]bool{}
 	for _, n := range all {

@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,6 +68,13 @@ func openMembers(t *testing.T, nodes int) []*Node {
 	return all
 }
 
+// once gives a write an identity, so that it is tried again when its leader is lost on
+// the way: on a busy machine one may be at any time.
+func once(w *Write) *Write {
+	w.ID = ByKey([]byte(rand.Text()))
+	return w
+}
+
 func joinMember(t *testing.T, others []*Node, i, nodes int) *Node {
 	t.Helper()
 	n, err := Open(memberConfig(t, t.TempDir(), i, nodes))
@@ -101,7 +109,7 @@ func TestAnyNodeAnswersAnything(t *testing.T) {
 	for round := range int64(5) {
 		for _, n := range all {
 			ks := n.Keyspace("posts")
-			w := &Write{Deadline: soon(), Width: 4}
+			w := once(&Write{Deadline: soon(), Width: 4})
 			for id := range uint64(10) {
 				w.Ops = append(w.Ops, addTo(id, 2, 1))
 			}
@@ -179,7 +187,7 @@ func TestHandOver(t *testing.T) {
 		}
 	}
 	ks := n.Keyspace("posts")
-	if err := n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+	if err := n.Write(ks, once(&Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
 		t.Error(err)
 	}
 }

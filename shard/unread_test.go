@@ -16,27 +16,27 @@ import (
 // mustBoard applies one op on the board and returns the row of it.
 func mustBoard(t *testing.T, n *Node, op BoardOp) *Write {
 	t.Helper()
-	w := &Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+	w := once(&Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceBoard), w))
 	return w
 }
 
 func mustMove(t *testing.T, n *Node, user uint64, number uint8, seq int64) *Write {
 	t.Helper()
-	w := &Write{
+	w := once(&Write{
 		Ops:   []engine.Op{{ID: user, Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}},
 		Table: raftfsm.TableCursors, Width: int(number) + 1, Rows: make([]int64, int(number)+1), Deadline: soon(),
-	}
+	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), w))
 	return w
 }
 
 func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followee) *Write {
 	t.Helper()
-	w := &Write{
+	w := once(&Write{
 		Ops: []engine.Op{{ID: user}}, Feeds: []FeedOp{{Kind: raftfsm.FeedFollow, User: user, Followees: followees}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
-	}
+	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
 	return w
 }
