@@ -16,7 +16,7 @@ import (
 // taken reads the snapshot of a shard from whichever node leads it.
 func taken(t *testing.T, all []*Node, number uint32) ([]byte, raftfsm.SnapshotFacts) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	var stream []byte
 	var facts raftfsm.SnapshotFacts
@@ -63,7 +63,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 		mustDo(t, from[0].Write(ks, w))
 	}
 	to := openMembers(t, 3)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for shard := range ks.Shards {
 		number := ks.firstGroup + uint32(shard)
@@ -83,7 +83,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), false); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over rows: %v", err)
 	}
-	mustDo(t, to[2].Write(to[2].Keyspace("posts"), &Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()}))
+	mustDo(t, to[2].Write(to[2].Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()})))
 	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), true); err != nil {
 		t.Errorf("over rows, by force: %v", err)
 	}
@@ -100,7 +100,7 @@ func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 	from, to := openMembers(t, 1)[0], openMembers(t, 1)[0]
 	ks := from.Keyspace("users") // has three
 	mustDo(t, from.Write(ks, &Write{Ops: []engine.Op{addTo(4, 0, 1), addTo(8, 2, -70_000)}, Deadline: soon()}))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	stream, facts := taken(t, []*Node{from}, ks.firstGroup)
 	if got, err := to.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), false); err != nil || got != facts || got.Rows != 2 {
@@ -127,7 +127,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"a shard that has rows": {ks.firstGroup + 1, whole, ErrNotEmpty},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 			defer cancel()
 			if _, err := n.RestoreShard(ctx, test.group, bytes.NewReader(test.stream), false); !errors.Is(err, test.want) {
 				t.Errorf("got %v", err)
@@ -147,7 +147,7 @@ func TestReports(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 200 {
-		mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}))
+		mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
 	}
 	lives := map[string]bool{}
 	for _, n := range all {

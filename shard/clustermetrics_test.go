@@ -38,7 +38,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 			alone++
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, all[2].Close(ctx))
 	mustDo(t, all[1].Close(ctx))
@@ -74,7 +74,7 @@ func TestMetricOfLag(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 20 {
-		mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()}))
+		mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()})))
 	}
 	lag := func(progressOf uint64) uint64 { return lagOf(100, progressOf) }
 	if lag(40) != 60 || lag(100) != 0 || lag(130) != 0 {
@@ -119,7 +119,7 @@ func TestMetricsOfRoom(t *testing.T) {
 // awaitMetrics waits until the metrics say what they should.
 func awaitMetrics(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(eventuallyMax)
 	for !holds() {
 		if time.Now().After(end) {
 			t.Fatalf("not so: %s", what)

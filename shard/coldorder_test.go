@@ -175,12 +175,11 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		}
 	}
 	order(t, n, ColdOrder{Verb: ColdMigrate, Before: 1<<64 - 1})
+	holdHeadroom(n)
 	n.headroom.diskFull.Store(true)
 	refused("a full disk", ColdOrder{Verb: ColdMigrate, Before: 9})
 	n.headroom.diskFull.Store(false)
 	all := ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
-	n.headroom.close()
-	n.headroom.stop = nil // it does not look any more
 	n.headroom.memoryLimit = MemoryLimitMin
 	n.headroom.live = func() uint64 { return MemoryLimitMin / 2 }
 	n.headroom.collector = func() uint64 { return 100 }

@@ -115,7 +115,7 @@ func openColdNode(t *testing.T, dir string, i int, after time.Duration) *Node {
 	t.Helper()
 	n := openColdNodeAt(t, dir, i, after, "")
 	if i == 1 {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 		defer cancel()
 		if err := n.WaitReady(ctx); err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func openColdNodeAt(t *testing.T, dir string, i int, after time.Duration, addr s
 
 func closeCold(t *testing.T, n *Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
 		t.Error(err)
@@ -336,7 +336,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	r := fillCold(t, n, ks)
 	dir := t.TempDir()
 	other := openColdNode(t, dir, 2, 0)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for _, command := range []*raftfsm.CatalogCommand{
 		{PutNode: &raftfsm.PutNodeEntry{Node: other.self()}},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +20,7 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	cfg := old.cfg
 	cfg.ClusterAddr, cfg.Metrics = old.mux.Addr().String(), prometheus.NewRegistry()
 	cfg.Dir, cfg.NodeKey = t.TempDir(), "n3.1"
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, old.Close(ctx))
 	again, err := Open(cfg)

@@ -28,7 +28,7 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })
 	if i == 1 {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 		defer cancel()
 		mustDo(t, n.WaitReady(ctx))
 	}
@@ -150,7 +150,7 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	first := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, first)
 	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, "")}
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	number := first.Keyspace(KeyspaceFeed).firstGroup
 	for _, other := range all[1:] {

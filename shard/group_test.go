@@ -90,10 +90,14 @@ func (s sumSnapshot) Persist(sink raft.SnapshotSink) error {
 
 func (sumSnapshot) Release() {}
 
+// eventuallyMax is for how long a test waits for what must come: on a busy machine of
+// few cores that takes many times as long as on an idle one.
+const eventuallyMax = time.Minute
+
 // eventually polls until what holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(eventuallyMax)
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -141,7 +145,7 @@ func mustOpen(t *testing.T, cfg groupConfig) *group {
 
 func mustClose(t *testing.T, g *group) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 	defer cancel()
 	if err := g.close(ctx, false); err != nil {
 		t.Error(err)
@@ -157,25 +161,24 @@ func number(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
 func mustAdd(t *testing.T, g *group, n uint64) uint64 {
 	t.Helper()
-	future := g.apply(number(n), time.Second)
+	future := g.apply(number(n), enqueueTimeoutMax)
 	if err := future.Error(); err != nil {
 		t.Fatal(err)
 	}
 	return future.Response().(uint64)
 }
 
+// timingOfAnHour is that of a group which is ready only if it waits for no timeout.
+var timingOfAnHour = groupTiming{Heartbeat: time.Hour, Election: time.Hour, Lease: time.Minute, Commit: time.Minute}
+
 func TestSoleVoterIsReadyAtOnce(t *testing.T) { eachStore(t, testSoleVoterIsReadyAtOnce) }
 
 func testSoleVoterIsReadyAtOnce(t *testing.T, store LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.LogStore = store
-	cfg.Initial, cfg.Timing = aloneIn(cfg), groupTiming{}
-	start := time.Now()
+	cfg.Initial, cfg.Timing = aloneIn(cfg), timingOfAnHour
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
-	if took := time.Since(start); took > time.Second {
-		t.Errorf("ready after %v, with an election timeout of %v", took, g.cfg.Timing.Election)
-	}
 	if !g.soleVoter() {
 		t.Error("soleVoter is false")
 	}
@@ -191,7 +194,7 @@ func TestApplyHandsAnErrorValueThrough(t *testing.T) {
 	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
-	future := g.apply([]byte("bad"), time.Second)
+	future := g.apply([]byte("bad"), enqueueTimeoutMax)
 	if err := future.Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -240,16 +243,13 @@ func testRestartKeepsState(t *testing.T, store LogStore) {
 	}
 }
 
-func TestNineGroupsAreReadyWithinTwoSeconds(t *testing.T) {
-	eachStore(t, testNineGroupsAreReadyWithinTwoSeconds)
-}
+func TestNineGroupsAreReadyAtOnce(t *testing.T) { eachStore(t, testNineGroupsAreReadyAtOnce) }
 
-func testNineGroupsAreReadyWithinTwoSeconds(t *testing.T, store LogStore) {
+func testNineGroupsAreReadyAtOnce(t *testing.T, store LogStore) {
 	mux := testMux(t)
 	base := testConfig(t, mux, "n1")
 	base.LogStore = store
-	base.Initial, base.Timing = aloneIn(base), groupTiming{}
-	start := time.Now()
+	base.Initial, base.Timing = aloneIn(base), timingOfAnHour
 	var groups []*group
 	for i := range uint32(9) {
 		cfg := base
@@ -258,9 +258,6 @@ func testNineGroupsAreReadyWithinTwoSeconds(t *testing.T, store LogStore) {
 	}
 	for _, g := range groups {
 		mustBeReady(t, g)
-	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("ready after %v", took)
 	}
 }
 

@@ -18,6 +18,13 @@ import (
 	"github.com/countd/countd/engine"
 )
 
+// holdHeadroom ends a node's own looks at its room: from here on the test says what is
+// full, and no look takes it back.
+func holdHeadroom(n *Node) {
+	n.headroom.close()
+	n.headroom.stop = nil
+}
+
 func TestHeadroomTurns(t *testing.T) {
 	type stock struct{ live, tables, collector, snapshots, free uint64 }
 	var now stock
@@ -233,7 +240,7 @@ func TestFullNode(t *testing.T) {
 	}
 	count := func(id uint64) int64 {
 		row := []int64{0}
-		if err := n.Get(ks, []uint64{id}, 1, &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(time.Second)}, row); err != nil {
+		if err := n.Get(ks, []uint64{id}, 1, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, row); err != nil {
 			t.Fatal(err)
 		}
 		return row[0]
@@ -241,6 +248,7 @@ func TestFullNode(t *testing.T) {
 	if err := add(1, 2); err != nil {
 		t.Fatal(err)
 	}
+	holdHeadroom(n)
 	n.headroom.memoryFull.Store(true)
 	if err := add(1); err != nil {
 		t.Errorf("a row that is there: %v", err)

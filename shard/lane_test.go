@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -156,10 +157,21 @@ func TestLaneBounds(t *testing.T) {
 	})
 }
 
+// By a clock that stands still while anything is to be done: a slow machine sends in
+// time too.
 func TestLaneDeadlines(t *testing.T) {
-	t.Run("while it waits", func(t *testing.T) {
-		s := newLaneSends()
-		l := testLane(t, s.config())
+	mustLeaveNothing(t)
+	run := func(name string, test func(t *testing.T, s *laneSends, l *lane[int, int])) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newLaneSends()
+				l := newLane(s.config())
+				t.Cleanup(l.close)
+				test(t, s, l)
+			})
+		})
+	}
+	run("while it waits", func(t *testing.T, s *laneSends, l *lane[int, int]) {
 		ask(t, l, within10s(t), 1)
 		<-s.began
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
@@ -178,9 +190,7 @@ func TestLaneDeadlines(t *testing.T) {
 			t.Error(got.err)
 		}
 	})
-	t.Run("over before it is taken", func(t *testing.T) {
-		s := newLaneSends()
-		l := testLane(t, s.config())
+	run("over before it is taken", func(t *testing.T, s *laneSends, l *lane[int, int]) {
 		ask(t, l, within10s(t), 1)
 		<-s.began
 		// Nobody waits for it, as if its asker had no processor.
@@ -195,9 +205,7 @@ func TestLaneDeadlines(t *testing.T) {
 			t.Error("it was sent")
 		}
 	})
-	t.Run("once it is sent", func(t *testing.T) {
-		s := newLaneSends()
-		l := testLane(t, s.config())
+	run("once it is sent", func(t *testing.T, s *laneSends, l *lane[int, int]) {
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 		defer cancel()
 		_, err := l.do(short, 1)
@@ -206,9 +214,7 @@ func TestLaneDeadlines(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
-	t.Run("given up by all", func(t *testing.T) {
-		s := newLaneSends()
-		l := testLane(t, s.config())
+	run("given up by all", func(t *testing.T, s *laneSends, l *lane[int, int]) {
 		ctx, cancel := context.WithCancel(context.Background())
 		answer := ask(t, l, ctx, 1)
 		<-s.began

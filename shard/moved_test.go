@@ -9,7 +9,6 @@ package shard
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -30,14 +29,14 @@ func TestMovedNodesAreFound(t *testing.T) {
 			moving := all[3-test.moves:]
 			for i, n := range moving {
 				heard.put(n.cfg.NodeKey, "")
-				ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 				defer cancel()
 				mustDo(t, n.Close(ctx))
 				cfg := n.cfg
 				cfg.Metrics = prometheus.NewRegistry()
 				moving[i] = mustOpenHeard(t, heard, cfg)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 			defer cancel()
 			for _, n := range moving {
 				mustDo(t, n.WaitReady(ctx))
@@ -80,7 +79,7 @@ func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
 			mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: put}))
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for _, n := range all {
 		mustDo(t, n.WaitReady(ctx))
@@ -98,7 +97,7 @@ func mustOpenHeard(t *testing.T, heard *callNodes, cfg Config) *Node {
 	mustDo(t, err)
 	heard.put(cfg.NodeKey, n.mux.Addr().String())
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 		defer cancel()
 		mustDo(t, n.Close(ctx))
 	})

@@ -23,7 +23,7 @@ func TestShardThatNobodyHasIsNamed(t *testing.T) {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: n.self()}}))
 	mustDo(t, n.WaitReady(ctx))

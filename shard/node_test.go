@@ -39,7 +39,7 @@ func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { mustStop(t, n) })
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	if err := n.WaitReady(ctx); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func counterKeyspaces(n *Node) []*Keyspace {
 // mustStop closes a node. Closing again does nothing.
 func mustStop(t *testing.T, n *Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
 		t.Error(err)
@@ -82,7 +82,8 @@ func mustStop(t *testing.T, n *Node) {
 	}
 }
 
-func soon() time.Time { return time.Now().Add(10 * time.Second) }
+// soon is a deadline that a busy machine keeps.
+func soon() time.Time { return time.Now().Add(30 * time.Second) }
 
 func addTo(id uint64, column uint8, delta int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}

@@ -17,7 +17,7 @@ func TestPartialWritesAnswerTheRest(t *testing.T) {
 	ks := keyspaces[3]
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
 	mustWrite(t, n, ks, fullRow(4))
-	w := &Write{Width: 5, Rows: make([]int64, 5*4), Deadline: time.Now().Add(100 * time.Millisecond)}
+	w := &Write{Width: 5, Rows: make([]int64, 5*4), Deadline: time.Now().Add(hinderedMax)}
 	ids := []uint64{1, 2, 4, 2}
 	for _, id := range ids {
 		w.Ops = append(w.Ops, addTo(id, 0, 3))
@@ -47,10 +47,12 @@ func TestPartialReadsHaveTheRest(t *testing.T) {
 	mustWrite(t, n, ks, addTo(2, 0, 7), addTo(3, 0, 8))
 	groups, err := n.groupsOf(ks)
 	mustDo(t, err)
+	n.changing.Lock() // the node does not open another meanwhile
+	defer n.changing.Unlock()
 	r := groups[3].replica.Swap(nil) // as if this node had none
 	defer groups[3].replica.Store(r)
 	rows := make([]int64, 3)
-	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(50 * time.Millisecond)}, rows)
+	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(time.Second)}, rows)
 	var some *ReadError
 	if !errors.As(err, &some) || !errors.Is(err, ErrNoQuorum) {
 		t.Fatalf("told %v", err)

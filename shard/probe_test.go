@@ -35,7 +35,7 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	if err != nil || index != lagging {
 		t.Errorf("before any write: index %d, %v, want %d", index, err, lagging)
 	}
-	w := &Write{Deadline: soon()}
+	w := once(&Write{Deadline: soon()})
 	w.Ops = append(w.Ops, addTo(0, 2, 1))
 	mustDo(t, leader.Write(leader.Keyspace("posts"), w))
 	index, err = leader.askFresh(t.Context(), r.group, func() uint64 { return lagging })

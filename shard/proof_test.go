@@ -93,7 +93,7 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 			t.Errorf("whether %s is a member: %v, %v", node, answer, err)
 		}
 	}
-	mustDo(t, n.Write(n.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}))
+	mustDo(t, n.Write(n.Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
 	answerTerms(n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
 	if answer, err := ask("n9.0"); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("replaced: whether n9.0 is a member: %v, %v", answer, err)

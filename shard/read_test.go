@@ -100,7 +100,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 		n.peersMu.Unlock()
 	}
 	part := &pagePart{keys: []uint64{1, 2, 3}, rows: make([]int64, 3)}
-	opt := &ReadOptions{Deadline: time.Now().Add(50 * time.Millisecond)}
+	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
 	if err := n.readElsewhere(g, part, 1, opt); !errors.Is(err, ErrNoQuorum) {
 		t.Fatal(err)
 	}

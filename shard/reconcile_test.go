@@ -40,7 +40,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("posts")
 	number := ks.firstGroup
-	w := &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()} // id 0 is on the first shard
+	w := once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}) // id 0 is on the first shard
 	mustDo(t, all[0].Write(ks, w))
 	leader, followers := roles(t, all, number)
 	n := followers[slices.IndexFunc(followers, func(n *Node) bool { return !n.LeadsCatalog() })]

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,6 +77,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 	ks := keyspaces[3]
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
 	mustWrite(t, n, ks, fullRow(0), fullRow(2))
+	var all sync.WaitGroup
 	for _, test := range []struct {
 		name    string
 		ids     []uint64
@@ -87,15 +89,14 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 		{"all of a shard", []uint64{0, 1, 6}, []uint64{6}, nil},
 		{"all", []uint64{0, 1, 2}, nil, nil},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
+		check := func(t *testing.T) {
 			id := ByKey([]byte(test.name))
 			for id.Shard(4) == 1 { // the one without a leader would judge it
 				test.name += "'"
 				id = ByKey([]byte(test.name))
 			}
 			for round := range 2 {
-				w := &Write{ID: id, Deadline: time.Now().Add(5 * time.Second)}
+				w := &Write{ID: id, Deadline: time.Now().Add(hinderedMax)}
 				for _, id := range test.ids {
 					w.Ops = append(w.Ops, addTo(id, 0, 1))
 				}
@@ -112,8 +113,10 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 					t.Errorf("round %d: applied %v, unknown %v, want %v and %v", round, partial.Applied, partial.Unknown, applied, unknown)
 				}
 			}
-		})
+		}
+		all.Go(func() { t.Run(test.name, check) }) // each only waits for its end
 	}
+	all.Wait()
 }
 
 // Every outcome of a part travels between nodes, and no other does.

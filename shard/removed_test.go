@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,7 +20,7 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	all := openMembers(t, 4)
 	gone := all[3]
 	cfg := gone.cfg
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	mustDo(t, gone.Close(ctx))
 

@@ -69,7 +69,7 @@ func coldCluster(t *testing.T) []*coldMember {
 	first := all[0]
 	eventually(t, "the first serves", func() bool { return first.Ready() == nil })
 	r := fillCold(t, first.Node, first.Keyspace("posts"))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	was, target := []string{"n1.0"}, []string{"n1.0"}
 	for _, m := range all[1:] {

@@ -35,13 +35,20 @@ func newReplicas(t *testing.T, store LogStore) *replicas {
 		r.open(t, i)
 	}
 	mustBeReady(t, r.groups[0])
-	for i, cfg := range r.cfgs[1:] {
-		future := r.groups[0].raft.AddVoter(raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String()), 0, 5*time.Second)
-		if err := future.Error(); err != nil {
-			t.Fatalf("adding n%d: %v", i+2, err)
-		}
+	for _, cfg := range r.cfgs[1:] {
+		r.addVoter(t, cfg)
 	}
 	return r
+}
+
+// addVoter adds a voter through whoever leads: on a busy machine two voters may lose
+// each other meanwhile.
+func (r *replicas) addVoter(t *testing.T, cfg groupConfig) {
+	t.Helper()
+	id, addr := raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String())
+	eventually(t, cfg.NodeID+" is a voter", func() bool {
+		return r.groups[r.leader(t, -1)].raft.AddVoter(id, addr, 0, 5*time.Second).Error() == nil
+	})
 }
 
 func (r *replicas) open(t *testing.T, i int) {
@@ -191,7 +198,7 @@ func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
 	for range 16 {
 		go func() {
 			for {
-				err := g.apply(number(1), time.Second).Error()
+				err := g.apply(number(1), enqueueTimeoutMax).Error()
 				if err != nil {
 					answers <- err
 					return
@@ -207,7 +214,7 @@ func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
 			if !errors.Is(err, errGroupClosed) {
 				t.Errorf("answer %v", err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(eventuallyMax):
 			t.Fatal("a proposal has no answer")
 		}
 	}
@@ -223,7 +230,7 @@ func testBytesStartASnapshot(t *testing.T, store LogStore) {
 	mustBeReady(t, g)
 	mustAddLarge := func() {
 		t.Helper()
-		if err := g.apply(append(number(1), make([]byte, 8<<10)...), time.Second).Error(); err != nil {
+		if err := g.apply(append(number(1), make([]byte, 8<<10)...), enqueueTimeoutMax).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -279,7 +286,7 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	mustGrow := func(bytes int64) {
 		t.Helper()
 		for from := g.log.bytes.Load(); g.log.bytes.Load() < from+bytes; {
-			mustDo(t, g.apply(append(number(1), make([]byte, 16<<10)...), time.Second).Error())
+			mustDo(t, g.apply(append(number(1), make([]byte, 16<<10)...), enqueueTimeoutMax).Error())
 		}
 	}
 	mustGrow(cfg.SnapshotBytes)
@@ -315,10 +322,10 @@ func TestCloseTakesASnapshotThatIsWorthIt(t *testing.T) {
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	mustAdd(t, g, 3)
-	if err := g.apply(append(number(1), make([]byte, 2<<10)...), time.Second).Error(); err != nil {
+	if err := g.apply(append(number(1), make([]byte, 2<<10)...), enqueueTimeoutMax).Error(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 	defer cancel()
 	if err := g.close(ctx, true); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -293,6 +294,10 @@ func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture 
 	return g.proposeGroup.apply(entry, timeout)
 }
 
+// hinderedMax is how long a write that is hindered goes on trying: what is not hindered
+// is applied within that on a busy machine too.
+const hinderedMax = 4 * time.Second
+
 // hinder puts a heldGroup between a shard and its log.
 func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
 	g := n.groups.Load().byFirst[ks.firstGroup][shard].replica.Load()
@@ -338,59 +343,88 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	hinder(n, ks, 2, heldGroup{err: raft.ErrLeadershipLost})
 	hinder(n, ks, 3, heldGroup{hold: forever})
 
-	for _, test := range []struct {
-		name             string
-		ids              []uint64
-		want             error
-		applied, unknown []uint64 // both nil for an error that is no PartialError
-	}{
+	var all sync.WaitGroup // t.Run, and not t.Parallel: most only wait for their end
+	begin := func(f fareTest, ids uint64) {
+		all.Go(func() { t.Run(f.name, func(t *testing.T) { f.movedBy(ids).run(t, n, ks) }) })
+	}
+	// It leaves shard 3 with all in flight that it may have, so that what comes is
+	// withdrawn.
+	begin(fareTest{"one shard, no answer", []uint64{3, 7}, ErrOutcomeUnknown, nil, nil}, 0)
+	third := n.groups.Load().byFirst[ks.firstGroup][3].replica.Load().proposer
+	eventually(t, "shard 3 has an entry in flight", func() bool {
+		third.mu.Lock()
+		defer third.mu.Unlock()
+		return third.mu.inFlight > 0
+	})
+	for i, f := range []fareTest{
 		{"all well", []uint64{0, 4, 0}, nil, nil, nil},
 		{"all refused", []uint64{1, 5}, ErrNoLeader, nil, nil},
 		{"one shard, unknown", []uint64{2, 6}, ErrOutcomeUnknown, nil, nil},
-		{"one shard, no answer", []uint64{3, 7}, ErrOutcomeUnknown, nil, nil},
 		{"applied and refused", []uint64{8, 1, 0, 5, 8}, ErrNoLeader, []uint64{8, 0, 8}, nil},
 		{"applied and unknown", []uint64{2, 4, 2, 0}, ErrOutcomeUnknown, []uint64{4, 0}, []uint64{2, 2}},
 		{"refused and unknown", []uint64{1, 2, 6}, ErrOutcomeUnknown, nil, []uint64{2, 6}},
-		// Shard 3 has all in flight that it may, so that what comes is withdrawn.
 		{"unknown and withdrawn", []uint64{7, 2}, ErrOutcomeUnknown, nil, []uint64{2}},
 		{"one shard, withdrawn", []uint64{7, 3}, ErrOverloaded, nil, nil},
 		{"applied and withdrawn", []uint64{7, 4, 3}, ErrOverloaded, []uint64{4}, nil},
 		{"all of it", []uint64{3, 2, 1, 0, 3}, ErrOutcomeUnknown, []uint64{0}, []uint64{2}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			before := mustGet(t, n, ks, ReadOptions{}, test.ids...)
-			w := &Write{Width: 5, Rows: make([]int64, 5*len(test.ids)), Deadline: time.Now().Add(100 * time.Millisecond)}
-			for _, id := range test.ids {
-				w.Ops = append(w.Ops, addTo(id, 0, 1))
+		begin(f, 16*uint64(i+1))
+	}
+	all.Wait()
+}
+
+// fareTest is a write to several shards, and what it is told.
+type fareTest struct {
+	name             string
+	ids              []uint64
+	want             error
+	applied, unknown []uint64 // both nil for an error that is no PartialError
+}
+
+// movedBy has other ids of the same shards.
+func (f fareTest) movedBy(ids uint64) fareTest {
+	for _, all := range []*[]uint64{&f.ids, &f.applied, &f.unknown} {
+		*all = slices.Clone(*all)
+		for i := range *all {
+			(*all)[i] += ids
+		}
+	}
+	return f
+}
+
+func (f fareTest) run(t *testing.T, n *Node, ks *Keyspace) {
+	t.Helper()
+	before := mustGet(t, n, ks, ReadOptions{}, f.ids...)
+	w := &Write{Width: 5, Rows: make([]int64, 5*len(f.ids)), Deadline: time.Now().Add(hinderedMax)}
+	for _, id := range f.ids {
+		w.Ops = append(w.Ops, addTo(id, 0, 1))
+	}
+	err := n.Write(ks, w)
+	if !errors.Is(err, f.want) || err == nil != (f.want == nil) {
+		t.Fatalf("told %v, want %v", err, f.want)
+	}
+	var partial *PartialError
+	if errors.As(err, &partial) != (f.applied != nil || f.unknown != nil) {
+		t.Fatalf("told %v", err)
+	}
+	applied := f.applied
+	if partial != nil && (!slices.Equal(partial.Applied, applied) || !slices.Equal(partial.Unknown, f.unknown)) {
+		t.Errorf("applied %v, unknown %v; want %v, %v", partial.Applied, partial.Unknown, applied, f.unknown)
+	}
+	if err == nil {
+		applied = f.ids
+	}
+	after := mustGet(t, n, ks, ReadOptions{}, f.ids...)
+	for i, id := range f.ids {
+		want := before[i*5]
+		for _, a := range applied {
+			if a == id {
+				want++
 			}
-			err := n.Write(ks, w)
-			if !errors.Is(err, test.want) || err == nil != (test.want == nil) {
-				t.Fatalf("told %v, want %v", err, test.want)
-			}
-			var partial *PartialError
-			if errors.As(err, &partial) != (test.applied != nil || test.unknown != nil) {
-				t.Fatalf("told %v", err)
-			}
-			applied := test.applied
-			if partial != nil && (!slices.Equal(partial.Applied, applied) || !slices.Equal(partial.Unknown, test.unknown)) {
-				t.Errorf("applied %v, unknown %v; want %v, %v", partial.Applied, partial.Unknown, applied, test.unknown)
-			}
-			if err == nil {
-				applied = test.ids
-			}
-			after := mustGet(t, n, ks, ReadOptions{}, test.ids...)
-			for i, id := range test.ids {
-				want := before[i*5]
-				for _, a := range applied {
-					if a == id {
-						want++
-					}
-				}
-				if after[i*5] != want {
-					t.Errorf("id %d: count %d, want %d", id, after[i*5], want)
-				}
-			}
-		})
+		}
+		if after[i*5] != want {
+			t.Errorf("id %d: count %d, want %d", id, after[i*5], want)
+		}
 	}
 }
 
@@ -414,7 +448,7 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 	for range inFlight {
 		cells := []engine.Cell{{Column: 1, Value: 1}}
 		fill(cells)
-		w.Deadline = time.Now().Add(100 * time.Millisecond)
+		w.Deadline = time.Now().Add(hinderedMax)
 		if err := n.Write(ks, w); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Fatalf("told %v", err)
 		}

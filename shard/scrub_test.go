@@ -4,6 +4,7 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/countd/countd/engine/cold"
@@ -49,30 +50,32 @@ func TestScrubFindsDamage(t *testing.T) {
 // A pass is spread over its time, never faster than the disk's share, and ends with the
 // node.
 func TestScrubPause(t *testing.T) {
-	n := &Node{stopping: make(chan struct{})}
-	const every = 50 * time.Millisecond
-	n.scrub.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 100<<10, 200<<10 })
-	began := time.Now()
-	pause := n.scrubPause(began, every)
-	mustDo(t, pause(scrubPieceBytes-1))
-	if took := time.Since(began); took >= every/2 {
-		t.Skipf("this machine took %v for nothing", took)
-	}
-	mustDo(t, pause(1))
-	if took := time.Since(began); took < every/2 {
-		t.Errorf("half of a pass of %v took %v", every, took)
-	}
-	began = time.Now()
-	mustDo(t, pause(1<<20))
-	if took := time.Since(began); took < time.Second/8 {
-		t.Errorf("1 MiB took %v", took)
-	}
-	n.scrub.tell(func(s *ColdScrub) { s.PassBytes = 200 << 10 })
-	pause = n.scrubPause(time.Now(), time.Hour)
-	close(n.stopping)
-	if err := pause(scrubPieceBytes); !errors.Is(err, ErrDraining) {
-		t.Errorf("a node that is stopping: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{stopping: make(chan struct{})}
+		const every = 50 * time.Millisecond
+		n.scrub.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 100<<10, 200<<10 })
+		began := time.Now()
+		pause := n.scrubPause(began, every)
+		mustDo(t, pause(scrubPieceBytes-1))
+		if took := time.Since(began); took > 0 {
+			t.Errorf("less than a piece took %v", took)
+		}
+		mustDo(t, pause(1))
+		if took := time.Since(began); took < every/2 {
+			t.Errorf("half of a pass of %v took %v", every, took)
+		}
+		began = time.Now()
+		mustDo(t, pause(1<<20))
+		if took := time.Since(began); took < time.Second/8 {
+			t.Errorf("1 MiB took %v", took)
+		}
+		n.scrub.tell(func(s *ColdScrub) { s.PassBytes = 200 << 10 })
+		pause = n.scrubPause(time.Now(), time.Hour)
+		close(n.stopping)
+		if err := pause(scrubPieceBytes); !errors.Is(err, ErrDraining) {
+			t.Errorf("a node that is stopping: %v", err)
+		}
+	})
 }
 
 // openDamagedNode is a node with a flipped bit in one block of its cold rows.

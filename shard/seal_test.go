@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -89,8 +90,7 @@ func TestWhatIsSealed(t *testing.T) {
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })
 	mustDo(t, n.WaitReady(t.Context()))
-	n.headroom.close() // this test says when memory is tight
-	n.headroom.stop = nil
+	holdHeadroom(n)
 	young := func(i uint64) uint64 { return LayoutWeibo.firstAt(time.Now().Add(-time.Hour)) + i<<10 }
 	write := func(keyspace string, idOf func(uint64) uint64) {
 		ops := make([]engine.Op, coldTestRows)
@@ -168,9 +168,13 @@ func TestTierMetrics(t *testing.T) {
 	}
 	mustWrite(t, n, n.Keyspace("posts"), ops...)
 	mustWrite(t, n, n.Keyspace("users"), addTo(1, 0, 1))
-	value := func(metric, keyspace, tier string) float64 {
-		families, err := registry.Gather()
+	var families []*dto.MetricFamily // of one scrape: between two, rows are packed
+	scrape := func() {
+		var err error
+		families, err = registry.Gather()
 		mustDo(t, err)
+	}
+	value := func(metric, keyspace, tier string) float64 {
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				labels := map[string]string{}
@@ -185,7 +189,10 @@ func TestTierMetrics(t *testing.T) {
 		t.Fatalf("no %s of %s, %s", metric, keyspace, tier)
 		return 0
 	}
-	eventually(t, "rows are packed", func() bool { return value("countd_tier_rows", "posts", "sealed") >= coldTestRows/2 })
+	eventually(t, "rows are packed", func() bool {
+		scrape()
+		return value("countd_tier_rows", "posts", "sealed") >= coldTestRows/2
+	})
 	hot, sealed := value("countd_tier_rows", "posts", "hot"), value("countd_tier_rows", "posts", "sealed")
 	if hot+sealed != coldTestRows || value("countd_tier_rows", "posts", "cold") != 0 || value("countd_tier_rows", "users", "hot") != 1 {
 		t.Errorf("%v rows are hot, %v packed", hot, sealed)

@@ -44,7 +44,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 	defer done()
 	select {
 	case <-superseded.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(eventuallyMax):
 		t.Error("a call to a node that does not lead goes on")
 	}
 }

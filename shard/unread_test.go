@@ -16,27 +16,27 @@ import (
 // mustBoard applies one op on the board and returns the row of it.
 func mustBoard(t *testing.T, n *Node, op BoardOp) *Write {
 	t.Helper()
-	w := &Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+	w := once(&Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceBoard), w))
 	return w
 }
 
 func mustMove(t *testing.T, n *Node, user uint64, number uint8, seq int64) *Write {
 	t.Helper()
-	w := &Write{
+	w := once(&Write{
 		Ops:   []engine.Op{{ID: user, Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}},
 		Table: raftfsm.TableCursors, Width: int(number) + 1, Rows: make([]int64, int(number)+1), Deadline: soon(),
-	}
+	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), w))
 	return w
 }
 
 func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followee) *Write {
 	t.Helper()
-	w := &Write{
+	w := once(&Write{
 		Ops: []engine.Op{{ID: user}}, Feeds: []FeedOp{{Kind: raftfsm.FeedFollow, User: user, Followees: followees}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
-	}
+	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
 	return w
 }
@@ -110,7 +110,7 @@ func TestRestoreOfKinds(t *testing.T) {
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), &Write{Ops: []engine.Op{addTo(1, 0, 5), addTo(2, 3, 70_000)}, Deadline: soon()}))
 	mustWrite(t, n, n.Keyspace("users"), addTo(1, 2, 5)) // three columns, in rows of four
 	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for _, name := range []string{"users", KeyspaceUnread, KeyspaceFeed, KeyspaceBoard} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	w.Reset(nil, &RequestID{})
 	w.TableOp(raftfsm.TableCursors, 2, &engine.Op{Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
 	entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindUnread, 0), later, LimitsDefault)
-	mustDo(t, r.group.apply(raftfsm.SealEntry(append(entry, w.Section()...)), time.Second).Error())
+	mustDo(t, r.group.apply(raftfsm.SealEntry(append(entry, w.Section()...)), enqueueTimeoutMax).Error())
 	eventually(t, "the sweep has come round", func() bool { return fsm.Sweep().Done && fsm.Sweep().Day > 0 && fsm.Dropped() == 1 })
 	if fsm.Cursors().Has(1) || !fsm.Cursors().Has(2) {
 		t.Errorf("rows of 1: %v, of 2: %v", fsm.Cursors().Has(1), fsm.Cursors().Has(2))

@@ -35,18 +35,11 @@ func TestTooFewWithRoom(t *testing.T) {
 // refuses them while both have none.
 func TestMostVotersFull(t *testing.T) {
 	all := openMembers(t, 3)
-	var leader *Node
-	var followers []*Node
 	ks := all[0].Keyspace("posts")
 	for _, n := range all {
-		n.headroom.close() // the test says what is full
-		n.headroom.stop = nil
-		if _, err := n.groups.Load().byFirst[ks.firstGroup][0].led(); err == nil {
-			leader = n
-		} else {
-			followers = append(followers, n)
-		}
+		holdHeadroom(n)
 	}
+	leader, followers := roles(t, all, ks.firstGroup)
 	shard := leader.groups.Load().byFirst[ks.firstGroup][0]
 	write := func() error {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})

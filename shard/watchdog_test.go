@@ -132,7 +132,7 @@ func mustBeTold(t *testing.T, told chan error) error {
 	select {
 	case err := <-told:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(eventuallyMax):
 		t.Fatal("Fatal was not called")
 		return nil
 	}
