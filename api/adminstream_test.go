@@ -121,14 +121,14 @@ func TestRestoreTakesLongStreams(t *testing.T) {
 	}}
 	l := startLive(t, func(c *Config) {
 		n.config(c)
-		c.BodyBytesMax, c.ReadTimeout = 1<<20, 200*time.Millisecond
+		c.BodyBytesMax, c.ReadTimeout = 1<<20, 500*time.Millisecond
 	})
 	in, out := io.Pipe()
 	go func() {
 		piece := bytes.Repeat([]byte("s"), 1<<20)
 		for range 5 {
 			_, _ = out.Write(piece)
-			time.Sleep(60 * time.Millisecond) // well within ReadTimeout, which all of them pass
+			time.Sleep(120 * time.Millisecond) // well within ReadTimeout, which all of them pass
 		}
 		out.Close()
 	}()
