@@ -52,11 +52,11 @@ func TestClusterEverywhere(t *testing.T) {
 		}
 		return true
 	})
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	last.Kill()
 	write(2)
 	last.StartReady()
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	first.MustCtl("verify")
 
 	for _, n := range c.Others(last) {
@@ -90,7 +90,7 @@ func TestClusterEverywhere(t *testing.T) {
 	if n := usersReplicas(c); n != voters*usersShards {
 		t.Errorf("users has %d replicas", n)
 	}
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 }
 
 // usersReplicas counts the replicas of users that nodes hold.

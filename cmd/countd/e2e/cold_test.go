@@ -103,7 +103,7 @@ func TestClusterColdRows(t *testing.T) {
 		}
 	}
 	load.Stop()
-	c.AwaitAgreement(agreeTimeout, nodes...)
+	c.AwaitAgreement(agreeTimeout(), nodes...)
 	load.Check(nodes...)
 	digests.Check()
 }
