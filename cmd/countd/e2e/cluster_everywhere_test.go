@@ -18,6 +18,7 @@ const usersShards = 4
 //  3. a node that was down meanwhile and what was written to it agree afterwards;
 //  4. when it is not to be any more, the voters alone hold it again.
 func TestClusterEverywhere(t *testing.T) {
+	beside(t)
 	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4})
 	first := c.Nodes()[0]
 	c.AwaitShares(placeTimeout, shardsOfAll)
