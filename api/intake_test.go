@@ -197,7 +197,7 @@ func TestTooLargeIsToldAtOnce(t *testing.T) {
 // A body that does not come whole is given up at the request's timeout, or at the
 // read timeout when that is shorter: in each case the other is an hour, or a minute.
 func TestBodiesComeWithinTheTimeout(t *testing.T) {
-	const short, long = 100 * time.Millisecond, time.Hour
+	const short, long = 500 * time.Millisecond, time.Hour
 	for _, c := range []struct {
 		name, head string
 		read       time.Duration
@@ -234,11 +234,11 @@ func TestTimeoutIsOfOneRequest(t *testing.T) {
 	l := startLive(t, nil)
 	d := l.dial(t)
 	const call = "/v1/counters/posts/incr"
-	d.post(call, manyOps(1), 0, "Countd-Timeout: 100ms")
+	d.post(call, manyOps(1), 0, "Countd-Timeout: 400ms")
 	if got := d.answer(); got.status != 200 {
 		t.Fatalf("answered %d %s", got.status, got.body)
 	}
-	time.Sleep(150 * time.Millisecond) // past it
+	time.Sleep(450 * time.Millisecond) // past it
 	for _, ops := range []int{1, 1000} {
 		d.post(call, manyOps(ops), 0)
 		if got := d.answer(); got.status != 200 {

@@ -228,7 +228,7 @@ func (e example) replayUnfinished(t *testing.T, r *http.Request) reply {
 // replayTarget is a backend that the contract is replayed against.
 type replayTarget interface {
 	// renew returns servers before a backend as good as new. The hasty one waits
-	// 50 ms for a request.
+	// half a second for a request.
 	renew(t *testing.T) (usual, hasty *live)
 	// has reports whether the trouble of x-countd-setup can be had here.
 	has(trouble string) bool
@@ -237,7 +237,7 @@ type replayTarget interface {
 // fakeTarget is a fakeNode, which can have any trouble.
 type fakeTarget struct{ usual, hasty *live }
 
-func hasty(c *Config) { c.ReadTimeout = 50 * time.Millisecond }
+func hasty(c *Config) { c.ReadTimeout = 500 * time.Millisecond }
 
 func newFakeTarget(t *testing.T) *fakeTarget {
 	return &fakeTarget{startLive(t, nil), startLive(t, hasty)}

@@ -192,7 +192,7 @@ func TestTooManyConnections(t *testing.T) {
 // TestErrorAfterWriteTimeout checks that a fault on a kept connection is
 // answered even when the write timeout of the answer before has passed.
 func TestErrorAfterWriteTimeout(t *testing.T) {
-	l := startLive(t, func(c *Config) { c.WriteTimeout = 50 * time.Millisecond })
+	l := startLive(t, func(c *Config) { c.WriteTimeout = 200 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestErrorAfterWriteTimeout(t *testing.T) {
 	if got := readReply(t, c); got.status != 200 {
 		t.Fatalf("answered %d", got.status)
 	}
-	time.Sleep(100 * time.Millisecond) // past the timeout: that is the case tested
+	time.Sleep(250 * time.Millisecond) // past the timeout: that is the case tested
 	fmt.Fprint(c, "nonsense\r\n\r\n")
 	wantFault(t, readReply(t, c), 400, "invalid_argument", "request")
 }

@@ -12,6 +12,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -29,8 +30,7 @@ type coldReplica struct {
 	t         testing.TB
 	name      string
 	fs        *vfs.MemFS
-	left      atomic.Int64 // operations on fs until its state is kept in left
-	kept      *vfs.MemFS
+	crashing  crashPoint
 	hung      atomic.Pointer[hungDisk] // nil for a disk that answers
 	store     *cold.Store
 	rows      *cold.Group
@@ -75,6 +75,41 @@ func (r *coldReplica) open() {
 	r.sweep()
 }
 
+// crashPoint is when a crash is to be. Pebble's own goroutines write too, and one of
+// them may come to it.
+type crashPoint struct {
+	mu   sync.Mutex
+	left int        // writes until the state of the disk is kept; 0 for none to come
+	kept *vfs.MemFS // nil until then
+}
+
+// begin has the state before the n-th write from now be kept.
+func (c *crashPoint) begin(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left, c.kept = n, nil
+}
+
+// write notes that there is one to fs.
+func (c *crashPoint) write(fs *vfs.MemFS, rnd *rand.Rand) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left == 0 {
+		return
+	}
+	if c.left--; c.left == 0 {
+		c.kept = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
+	}
+}
+
+// end returns what was kept, nil if there were fewer writes.
+func (c *crashPoint) end() *vfs.MemFS {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = 0
+	return c.kept
+}
+
 // hungDisk answers no read until released is closed.
 type hungDisk struct {
 	reads    atomic.Int64 // that wait
@@ -82,7 +117,7 @@ type hungDisk struct {
 }
 
 // watched is the file system, whose state as a crash would leave it is kept just
-// before the operation that left counts down to.
+// before the write at which a crash is to be.
 func (r *coldReplica) watched() vfs.FS {
 	fs, rnd := r.fs, rand.New(rand.NewPCG(7, 7))
 	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -90,8 +125,8 @@ func (r *coldReplica) watched() vfs.FS {
 			hung.reads.Add(1)
 			<-hung.released
 		}
-		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && r.left.Add(-1) == 0 {
-			r.kept = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
+		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			r.crashing.write(fs, rnd)
 		}
 		return nil
 	}))
@@ -102,17 +137,16 @@ func (r *coldReplica) watched() vfs.FS {
 // if the crash is in it, and here it is not.
 func (r *coldReplica) crashIn(n int, rnd *rand.Rand, do func()) {
 	before, newest := maps.Clone(r.snapshots), r.newest
-	r.kept = nil
-	r.left.Store(int64(n))
+	r.crashing.begin(n)
 	do()
-	r.left.Store(0)
-	if r.kept == nil {
+	kept := r.crashing.end()
+	if kept == nil {
 		r.crash(rnd)
 		return
 	}
 	r.snapshots, r.newest = before, newest
 	_ = r.store.Close()
-	r.fs = r.kept
+	r.fs = kept
 	r.open()
 }
 

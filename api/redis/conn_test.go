@@ -141,11 +141,11 @@ func TestTimeouts(t *testing.T) {
 // A client that sends without a pause has each command's time anew, though a part of
 // the next always comes along.
 func TestEndlessPipeline(t *testing.T) {
-	const arrive = 300 * time.Millisecond
+	const arrive = time.Second
 	s := serve(t, newFakeNode(), func(c *Config) { c.ArriveTimeout = arrive })
 	c := dial(t, s)
 	next := "*1\r\n$4\r\nPI"
-	for end := time.Now().Add(2 * arrive); time.Now().Before(end); next = "NG\r\n*1\r\n$4\r\nPI" {
+	for end := time.Now().Add(3 * arrive / 2); time.Now().Before(end); next = "NG\r\n*1\r\n$4\r\nPI" {
 		if _, err := io.WriteString(c.conn, next); err != nil {
 			t.Fatal(err)
 		}

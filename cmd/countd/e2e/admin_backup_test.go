@@ -115,7 +115,7 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	at, other := c.Nodes()[0], c.Nodes()[2]
 	ctl[ctlVerify](t, at, "verify")
 	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"4", map[string]int64{"like": 63}}}}, nil)
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	other.Kill()
 	forgeDelta(t, filepath.Join(other.Dir, "groups", "00001", "raft.db"), 63, 62)
 	other.Start()

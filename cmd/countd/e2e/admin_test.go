@@ -85,7 +85,7 @@ func (l *load) end(nodes ...*clustertest.Node) {
 	during := l.Between(l.began, time.Now())
 	l.Stop()
 	l.history.Stop()
-	l.cluster.AwaitAgreement(agreeTimeout, nodes...)
+	l.cluster.AwaitAgreement(agreeTimeout(), nodes...)
 	l.Check(nodes...)
 	l.history.Check()
 	l.digests.Check()

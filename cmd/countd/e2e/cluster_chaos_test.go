@@ -40,7 +40,7 @@ func TestClusterChaos(t *testing.T) {
 			c.AwaitReady(c.Nodes()...)
 			load.Stop()
 			history.Stop()
-			t.Logf("%v: all replicas alike %v after it", happened, c.AwaitAgreement(agreeTimeout, c.Nodes()...))
+			t.Logf("%v: all replicas alike %v after it", happened, c.AwaitAgreement(agreeTimeout(), c.Nodes()...))
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()

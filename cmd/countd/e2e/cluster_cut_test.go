@@ -54,7 +54,7 @@ func TestClusterCut(t *testing.T) {
 				c.AwaitReady(victim)
 				t.Logf("%s ready %v after the cut was healed", victim.Name, time.Since(healed))
 			}
-			t.Logf("all replicas alike %v after that", c.AwaitAgreement(agreeTimeout, c.Nodes()...))
+			t.Logf("all replicas alike %v after that", c.AwaitAgreement(agreeTimeout(), c.Nodes()...))
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()

@@ -18,6 +18,7 @@ const usersShards = 4
 //  3. a node that was down meanwhile and what was written to it agree afterwards;
 //  4. when it is not to be any more, the voters alone hold it again.
 func TestClusterEverywhere(t *testing.T) {
+	beside(t)
 	c := clustertest.New(t, bin, clustertest.Options{Nodes: 4})
 	first := c.Nodes()[0]
 	c.AwaitShares(placeTimeout, shardsOfAll)
@@ -52,11 +53,11 @@ func TestClusterEverywhere(t *testing.T) {
 		}
 		return true
 	})
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	last.Kill()
 	write(2)
 	last.StartReady()
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	first.MustCtl("verify")
 
 	for _, n := range c.Others(last) {
@@ -90,7 +91,7 @@ func TestClusterEverywhere(t *testing.T) {
 	if n := usersReplicas(c); n != voters*usersShards {
 		t.Errorf("users has %d replicas", n)
 	}
-	c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 }
 
 // usersReplicas counts the replicas of users that nodes hold.

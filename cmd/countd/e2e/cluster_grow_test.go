@@ -44,7 +44,7 @@ func TestClusterGrowsAndReplaces(t *testing.T) {
 			}
 			load.Stop()
 			history.Stop()
-			c.AwaitAgreement(agreeTimeout, live...)
+			c.AwaitAgreement(agreeTimeout(), live...)
 			load.Check(live...)
 			history.Check()
 			digests.Check()

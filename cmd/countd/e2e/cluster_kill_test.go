@@ -45,7 +45,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 			}
 			load.Stop()
 			history.Stop()
-			c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+			c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()

@@ -29,7 +29,7 @@ func TestClusterNodesMove(t *testing.T) {
 		c.AwaitReady(c.Nodes()...)
 		c.AwaitAddrs()
 		loads = append(loads, writes())
-		c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+		c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 		for _, load := range loads {
 			load.Check(c.Nodes()...)
 		}

@@ -51,7 +51,7 @@ func TestClusterLeaderPaused(t *testing.T) {
 			}
 			load.Stop()
 			history.Stop()
-			took := c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+			took := c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()

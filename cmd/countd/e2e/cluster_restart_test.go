@@ -38,7 +38,7 @@ func TestClusterRollingRestart(t *testing.T) {
 			ended := time.Now()
 			load.Stop()
 			history.Stop()
-			took := c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+			took := c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()
@@ -75,7 +75,7 @@ func TestClusterAllKilled(t *testing.T) {
 			}
 			load.Stop()
 			history.Stop()
-			c.AwaitAgreement(agreeTimeout, c.Nodes()...)
+			c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 			load.Check(c.Nodes()...)
 			history.Check()
 			digests.Check()

@@ -22,6 +22,7 @@ const (
 // are written to, and are written out anew. What TestKillUnderWriters holds is held
 // here for rows that are cold.
 func TestKillWhileRowsGoCold(t *testing.T) {
+	beside(t)
 	rounds := max(3, *killRounds/2)
 	if testing.Short() {
 		rounds = 2
@@ -103,7 +104,7 @@ func TestClusterColdRows(t *testing.T) {
 		}
 	}
 	load.Stop()
-	c.AwaitAgreement(agreeTimeout, nodes...)
+	c.AwaitAgreement(agreeTimeout(), nodes...)
 	load.Check(nodes...)
 	digests.Check()
 }

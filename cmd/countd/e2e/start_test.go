@@ -18,7 +18,13 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-const pollEvery = 5 * time.Millisecond
+const (
+	pollEvery = 5 * time.Millisecond
+	// exitTimeout is generous, for machines that run more than this: a process that
+	// is to end by itself, and at once, is told by its exit code from one that does
+	// so later.
+	exitTimeout = 30 * time.Second
+)
 
 // eventually polls a condition until it holds, for at most a minute.
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -76,7 +82,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	first, second := proctest.NewNode(t, bin, dir), proctest.NewNode(t, bin, dir)
 	first.StartReady()
 	second.Start()
-	if code := second.Exited(5 * time.Second); code != 1 {
+	if code := second.Exited(exitTimeout); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	if want := "held by pid " + strconv.Itoa(first.PID()); !strings.Contains(second.Log(), want) {
@@ -93,7 +99,7 @@ func TestAnotherNodeIDIsRefused(t *testing.T) {
 	n.Stop()
 	n.Args[len(n.Args)-1] = "--node-id=b"
 	n.Start()
-	if code := n.Exited(5 * time.Second); code != 1 || !strings.Contains(n.Log(), `is node "a", not "b"`) {
+	if code := n.Exited(exitTimeout); code != 1 || !strings.Contains(n.Log(), `is node "a", not "b"`) {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
 }
@@ -106,7 +112,7 @@ func TestAnotherLogStoreIsRefused(t *testing.T) {
 	whole := slices.Clone(n.Args)
 	n.Args[len(n.Args)-1] = "--log-store=boltdb"
 	n.Start()
-	if code := n.Exited(5 * time.Second); code != 1 || !strings.Contains(n.Log(), "holds logs of wal, and boltdb was asked for") {
+	if code := n.Exited(exitTimeout); code != 1 || !strings.Contains(n.Log(), "holds logs of wal, and boltdb was asked for") {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
 	n.Args = whole[:len(whole)-1] // that which it was made with
@@ -122,7 +128,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.Start()
-			code := n.Exited(5 * time.Second)
+			code := n.Exited(exitTimeout)
 			l.Close()
 			if code != 1 || !strings.Contains(n.Log(), "address already in use") || strings.Contains(n.Log(), "stopped") {
 				t.Errorf("exit code %d:\n%s", code, n.Log())
@@ -137,7 +143,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 	n := proctest.NewNode(t, bin, t.TempDir(), "--memory-limit=1")
 	n.Start()
-	if code := n.Exited(5 * time.Second); code != 2 || !strings.Contains(n.Log(), "memory-limit (flag --memory-limit)") {
+	if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), "memory-limit (flag --memory-limit)") {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
 	mustBeNobodys(t, n.Dir)
@@ -199,7 +205,7 @@ func TestWrongSettingsExitWithUsage(t *testing.T) {
 			n := proctest.NewNode(t, bin, t.TempDir())
 			n.Args, n.Env = append([]string{tc.arg}, n.Args...), []string{tc.env}
 			n.Start()
-			if code := n.Exited(5 * time.Second); code != 2 || !strings.Contains(n.Log(), tc.want) {
+			if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), tc.want) {
 				t.Errorf("exit code %d, want 2 and %q:\n%s", code, tc.want, n.Log())
 			}
 			mustBeNobodys(t, n.Dir)
@@ -212,7 +218,7 @@ func TestPrintingCommandsTouchNothing(t *testing.T) {
 		n := proctest.NewNode(t, bin, filepath.Join(t.TempDir(), "data"))
 		n.Args = []string{command, "--data-dir=" + n.Dir, "--log-level=warn"}
 		n.Start()
-		if code := n.Exited(5 * time.Second); code != 0 || !strings.Contains(n.Log(), want) {
+		if code := n.Exited(exitTimeout); code != 0 || !strings.Contains(n.Log(), want) {
 			t.Errorf("%s: exit code %d, want 0 and %q:\n%s", command, code, want, n.Log())
 		}
 		if _, err := os.Stat(n.Dir); !os.IsNotExist(err) {
@@ -261,7 +267,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	n.Signal(syscall.SIGTERM)
 	eventually(t, "the first signal is heeded", func() bool { return strings.Contains(n.Log(), "stopping") })
 	n.Signal(syscall.SIGTERM)
-	if code := n.Exited(time.Second); code != 1 {
+	if code := n.Exited(exitTimeout); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	n.StartReady()

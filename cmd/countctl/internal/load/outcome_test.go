@@ -123,7 +123,7 @@ func TestMemoryIsWatched(t *testing.T) {
 	}))
 	defer front.Close()
 	cfg := configFor(t, &countdtest.Server{Server: front})
-	cfg.Requests, cfg.Duration, cfg.Memory = 0, memoryEvery+200*time.Millisecond, true
+	cfg.Requests, cfg.Duration, cfg.Memory = 0, memoryEvery+time.Second, true
 	r, err := Run(t.Context(), cfg)
 	if err != nil || looks.Load() < 2 || *r.Memory != (Memory{15_000_000, 15_000_000}) {
 		t.Fatalf("%d looks, %+v, %v", looks.Load(), r, err)
