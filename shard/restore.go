@@ -29,7 +29,7 @@ const (
 	// restoreFolloweesMax bounds the followees of one write.
 	restoreFolloweesMax = 20_000
 	// restoreReadTimeout bounds the reads that look at what is there.
-	restoreReadTimeout = 10 * time.Second
+	restoreReadTimeout = 30 * time.Second
 )
 
 // ErrNotEmpty is returned by RestoreShard for a shard that has rows.
