@@ -32,8 +32,15 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 }
 
 // repeated reports whether the request was met before: by the shard that judges
-// its key, or, as a producer has no judge, by every shard of its ops.
+// its key, or, as a producer has no judge, by every shard of its ops; or by a shard
+// whose answer this node had lost. Its rows are those of now, of a request that was
+// sent once too.
 func (ps *parts) repeated(w *Write) bool {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.outcome() != raftfsm.Applied {
+			return true
+		}
+	}
 	if w.ID.Keyed() {
 		return ps.byShard[w.ID.Shard(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
 	}

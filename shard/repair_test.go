@@ -108,7 +108,9 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *rep
 		}
 		return true
 	})
-	if got := m.here().fsm.State().ColdRows; got < coldTestRows/3 {
+	// Each replica that the rows were carried over leaves some more in memory, and there
+	// may have been two.
+	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
 	mustDo(t, m.here().fsm.(*raftfsm.Counters).Table().Check())

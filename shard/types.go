@@ -254,7 +254,8 @@ type Write struct {
 	// Duplicate: the request came before. Of a key that is what the shard that
 	// judges it says, so that of copies sent at once one is told false and a
 	// retry that completes the rest is told true; of a producer it means that
-	// every shard had applied its part. Rows hold counts as of now.
+	// every shard had applied its part. Of either it is true too if a shard had
+	// whose answer was lost, and that was asked again. Rows hold counts as of now.
 	Duplicate bool
 	// Repeated: no op of it was applied now, as each had been, or was refused,
 	// before. Of a write to one row it tells more than Duplicate.

@@ -1,0 +1,39 @@
+package shard
+
+import (
+	"testing"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// A shard that was asked again, as its answer was lost, and had applied its part makes
+// the request a repeat: its rows are those of now. What another copy applied does not.
+func TestLostAnswersMakeARepeat(t *testing.T) {
+	const shards = 4
+	keyed := ByKey([]byte("k"))
+	other := (keyed.Shard(shards) + 1) % shards
+	for name, c := range map[string]struct {
+		lost    bool
+		outcome raftfsm.Outcome
+		want    bool
+	}{
+		"lost, and applied before": {true, raftfsm.Duplicate, true},
+		"lost, and applied now":    {true, raftfsm.Applied, false},
+		"applied by another copy":  {false, raftfsm.Duplicate, false},
+		"applied":                  {false, raftfsm.Applied, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ps := &parts{byShard: make([]part, shards)}
+			settled := func(outcome raftfsm.Outcome) *proposal {
+				q := refusedProposal(nil)
+				q.ops, q.width, q.result = 1, 1, raftfsm.NewResult(7, 1, []int64{9}, nil, outcome)
+				return q
+			}
+			ps.byShard[keyed.Shard(shards)].proposal = settled(raftfsm.Applied)
+			ps.byShard[other] = part{ops: []int{0}, unknown: c.lost, proposal: settled(c.outcome)}
+			if got := ps.repeated(&Write{ID: keyed}); got != c.want {
+				t.Errorf("repeated %v, want %v", got, c.want)
+			}
+		})
+	}
+}
