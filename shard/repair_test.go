@@ -322,6 +322,7 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	snapshot := stuck.group.snaps.newestIndex.Load()
 	m.stop()
 	m.start()
+	eventually(t, "its replica is open again", func() bool { return m.here() != nil })
 	if got := m.here().group.raft.LastIndex(); snapshot >= last || got < last {
 		t.Errorf("the log ends at %d, it ended at %d; the snapshot is of %d", got, last, snapshot)
 	}
