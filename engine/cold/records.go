@@ -120,11 +120,9 @@ func (r *Records) Write(records []Record) error {
 			return fmt.Errorf("cannot write records: %w", err)
 		}
 	}
-	bytes := batch.Len() // which Commit takes from a large one
-	if err := batch.Commit(pebble.NoSync); err != nil {
+	if err := r.store.commit(batch, pebble.NoSync); err != nil {
 		return fmt.Errorf("cannot write records: %w", err)
 	}
-	r.store.index.wrote(bytes, r.store.filesBytes)
 	return nil
 }
 

@@ -235,6 +235,16 @@ func (s *Store) use() (done func(), err error) {
 	return s.gate.RUnlock, nil
 }
 
+// commit writes what a generation or records take, for who has the store in use.
+func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
+	bytes := batch.Len() // which Commit takes from a large one
+	if err := batch.Commit(sync); err != nil {
+		return err
+	}
+	s.index.wrote(bytes, s.filesBytes)
+	return nil
+}
+
 // DiskBytes is what the store's files take, 0 once it is closed.
 func (s *Store) DiskBytes() uint64 {
 	done, err := s.use()

@@ -48,11 +48,9 @@ func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 			return nil, fmt.Errorf("cannot write cold rows: %w", err)
 		}
 	}
-	bytes := batch.Len() // which Commit takes from a large one
-	if err := batch.Commit(pebble.Sync); err != nil {
+	if err := g.store.commit(batch, pebble.Sync); err != nil {
 		return nil, fmt.Errorf("cannot write cold rows: %w", err)
 	}
-	g.store.index.wrote(bytes, g.store.filesBytes)
 	g.opened(made)
 	return made, nil
 }
