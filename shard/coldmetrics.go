@@ -13,17 +13,14 @@ import (
 
 // coldMetrics are of the rows on disk.
 func (n *Node) coldMetrics() []prometheus.Collector {
-	held := func(value func(engine.Stats) uint64) func() float64 {
-		return func() float64 { return n.held(raftfsm.KindCounters, value) }
-	}
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
 	return []prometheus.Collector{
 		gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
-			held(func(s engine.Stats) uint64 { return s.Rows })),
+			n.held(raftfsm.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
 		gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
-			held(func(s engine.Stats) uint64 { return s.ColdRows })),
+			n.held(raftfsm.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
 		gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
-			held(func(s engine.Stats) uint64 { return s.ColdBytes })),
+			n.held(raftfsm.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
 		counter("countd_sealed_total", "Rows that were packed in memory by the minute's look, each time.", count(&n.sealed)),
 		gauge("countd_cold_due_rows", "Rows that are to leave memory, as the last look found, which is once a minute; those near which somebody wrote wait.",
 			func() float64 { return float64(n.coldDue.Load()) }),

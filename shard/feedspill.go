@@ -162,14 +162,11 @@ func (n *Node) feedMetrics() []prometheus.Collector {
 			return float64(total)
 		}
 	}
-	held := func(value func(engine.Stats) uint64) func() float64 {
-		return func() float64 { return n.held(raftfsm.KindFeed, value) }
-	}
 	return []prometheus.Collector{
 		gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.",
-			held(func(s engine.Stats) uint64 { return s.ColdRows })),
+			n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })),
 		gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
-			held(func(s engine.Stats) uint64 { return s.ColdBytes })),
+			n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })),
 		counter("countd_feeds_spilled_total", "Feeds that went from memory to disk.",
 			moved(func(spilled, _ uint64) uint64 { return spilled })),
 		counter("countd_feeds_returned_total", "Feeds that came back into memory.",

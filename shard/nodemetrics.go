@@ -49,25 +49,27 @@ func (n *Node) kindMetrics() (all []prometheus.Collector) {
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "countd_held_rows", ConstLabels: labels,
 				Help: "Rows that the node's replicas hold: rows of counts, with those of cursors; users with a feed; channels and dots.",
-			}, func() float64 { return n.held(kind, func(s engine.Stats) uint64 { return s.Rows }) }),
+			}, n.held(kind, func(s engine.Stats) uint64 { return s.Rows })),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "countd_held_bytes", ConstLabels: labels,
 				Help: "Memory of what the node's replicas hold.",
-			}, func() float64 { return n.held(kind, func(s engine.Stats) uint64 { return s.Bytes }) }),
+			}, n.held(kind, func(s engine.Stats) uint64 { return s.Bytes })),
 		)
 	}
 	return all
 }
 
-// held sums a number over the replicas of a kind.
-func (n *Node) held(kind raftfsm.Kind, value func(engine.Stats) uint64) float64 {
-	total := uint64(0)
-	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && g.kind == kind {
-			total += value(r.fsm.State().Stats)
+// held returns what sums a number over the replicas of a kind.
+func (n *Node) held(kind raftfsm.Kind, value func(engine.Stats) uint64) func() float64 {
+	return func() float64 {
+		total := uint64(0)
+		for _, g := range n.groups.Load().all {
+			if r := g.replica.Load(); r != nil && g.kind == kind {
+				total += value(r.fsm.State().Stats)
+			}
 		}
+		return float64(total)
 	}
-	return float64(total)
 }
 
 func (n *Node) cursorsDropped() float64 {
