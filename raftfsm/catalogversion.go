@@ -3,7 +3,7 @@ package raftfsm
 import "math"
 
 // ClusterVersionMax is the highest cluster version that this program speaks.
-const ClusterVersionMax = 4
+const ClusterVersionMax = 5
 
 // versionOfKinds is the cluster version from which on there are keyspaces of other
 // kinds than counters, and such that are everywhere: a program before it would take
