@@ -176,8 +176,9 @@ type AdminReplica struct {
 	Lag          uint64 `json:"lag"` // entries that the leader has applied and it has not
 	ColdDamaged  bool   `json:"cold_damaged,omitempty"`
 
-	Digest string         `json:"-"` // at AppliedIndex
-	Marks  []raftfsm.Mark `json:"-"`
+	Digest  string            `json:"-"` // at AppliedIndex
+	Marks   []raftfsm.Mark    `json:"-"`
+	Entries []shard.EntryMark `json:"-"`
 }
 
 // AdminStep is one step of a plan.

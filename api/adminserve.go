@@ -55,11 +55,18 @@ type replicaDigest struct {
 	AppliedIndex uint64       `json:"applied_index"`
 	Digest       string       `json:"digest"`
 	Marks        []markDigest `json:"marks"`
+	Entries      []entryMark  `json:"entries"`
 }
 
 type markDigest struct {
 	Index  uint64 `json:"index"`
 	Digest string `json:"digest"`
+}
+
+type entryMark struct {
+	Index uint64 `json:"index"`
+	Term  uint64 `json:"term"`
+	CRC   string `json:"crc"`
 }
 
 func (s *Server) adminDigests(ctx *fasthttp.RequestCtx, r *request) error {
@@ -68,9 +75,12 @@ func (s *Server) adminDigests(ctx *fasthttp.RequestCtx, r *request) error {
 		for _, g := range v.Groups {
 			of := groupDigests{ID: g.ID, Keyspace: g.Keyspace, Shard: g.Shard, Replicas: []replicaDigest{}}
 			for _, replica := range g.Replicas {
-				d := replicaDigest{Node: replica.Node, AppliedIndex: replica.AppliedIndex, Digest: replica.Digest, Marks: []markDigest{}}
+				d := replicaDigest{Node: replica.Node, AppliedIndex: replica.AppliedIndex, Digest: replica.Digest, Marks: []markDigest{}, Entries: []entryMark{}}
 				for _, m := range replica.Marks {
 					d.Marks = append(d.Marks, markDigest{m.Index, hex16(m.Digest)})
+				}
+				for _, e := range replica.Entries {
+					d.Entries = append(d.Entries, entryMark{e.Index, e.Term, hex16(uint64(e.CRC))[8:]})
 				}
 				of.Replicas = append(of.Replicas, d)
 			}

@@ -78,12 +78,20 @@ type ReplicaDigest struct {
 	AppliedIndex uint64       `json:"applied_index"`
 	Digest       string       `json:"digest"` // 16 hex digits
 	Marks        []DigestMark `json:"marks"`
+	Entries      []EntryMark  `json:"entries"` // the newest that it applied, by index; of an older program none
 }
 
 // DigestMark is a replica's digest at an index.
 type DigestMark struct {
 	Index  uint64 `json:"index"`
 	Digest string `json:"digest"`
+}
+
+// EntryMark tells an applied entry from any other of its index.
+type EntryMark struct {
+	Index uint64 `json:"index"`
+	Term  uint64 `json:"term"`
+	CRC   string `json:"crc"` // 8 hex digits
 }
 
 // PlanStep is what the placement would do next.

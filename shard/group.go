@@ -33,6 +33,7 @@ type group struct {
 	stop   *failStop
 
 	members committedMembers
+	entries entryWindow
 	first   bool // of the voters of a group that was made just now
 	// heirless is set while no other voter would lead the group in this node's
 	// place, as far as its last shed has seen.

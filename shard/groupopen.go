@@ -126,7 +126,7 @@ func storedTerm(stable *checkedStable) (uint64, error) {
 func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	conf := g.cfg.raftConfig(g.leadership, logger)
 	log := endingLog{LogStore: newLogCache(g.log), stop: g.stop}
-	fsm := guardFSM(g.members.watch(g.cfg.FSM), g.cfg.Group, g.stop, g.noteUnreadable)
+	fsm := guardFSM(g.entries.watch(g.members.watch(g.cfg.FSM)), g.cfg.Group, g.stop, g.noteUnreadable)
 
 	// In a goroutine of its own, which the stores may end (see endingLog).
 	var err error

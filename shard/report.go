@@ -25,7 +25,8 @@ type NodeReport struct {
 // ReplicaReport is GroupStatus with what tells replicas of one group apart.
 type ReplicaReport struct {
 	GroupStatus
-	Marks []raftfsm.Mark `json:"marks,omitempty"` // rising; none of the catalog's group
+	Marks   []raftfsm.Mark `json:"marks,omitempty"`   // rising; none of the catalog's group
+	Entries []EntryMark    `json:"entries,omitempty"` // rising: see entryWindow
 }
 
 // newLife returns a word that no other life of a process has.
@@ -43,9 +44,11 @@ func (n *Node) Report() NodeReport {
 	}
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
-		if g := n.shardOf(status.ID); g != nil {
+		if status.ID == catalogGroup {
+			replica.Entries = n.meta.entries.rising()
+		} else if g := n.shardOf(status.ID); g != nil {
 			if here := g.replica.Load(); here != nil {
-				replica.Marks = here.fsm.Marks()
+				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.entries.rising()
 			}
 		}
 		r.Replicas = append(r.Replicas, replica)

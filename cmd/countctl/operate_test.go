@@ -37,21 +37,25 @@ func TestWarnings(t *testing.T) {
 		edit func(*countdtest.Cluster)
 		want []string
 	}{
-		"none":                      {func(*countdtest.Cluster) {}, nil},
-		"a dead node":               {func(c *countdtest.Cluster) { c.Nodes[2].Alive, c.Nodes[2].Answers = false, false }, []string{"group_degraded", "node_dead"}},
-		"a silent node":             {func(c *countdtest.Cluster) { c.Nodes[2].Answers = false }, []string{"node_silent"}},
-		"one not ready":             {func(c *countdtest.Cluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
-		"one drained":               {func(c *countdtest.Cluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
-		"one leaving":               {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
-		"joins nobody":              {func(c *countdtest.Cluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
-		"no memory":                 {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
-		"no disk":                   {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
-		"zones of some":             {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
-		"no leader":                 {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
-		"few voters":                {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
-		"a move":                    {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
-		"a replica behind":          {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
-		"rows that are damaged":     {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].ColdDamaged = true }, []string{"cold_damaged"}},
+		"none":                  {func(*countdtest.Cluster) {}, nil},
+		"a dead node":           {func(c *countdtest.Cluster) { c.Nodes[2].Alive, c.Nodes[2].Answers = false, false }, []string{"group_degraded", "node_dead"}},
+		"a silent node":         {func(c *countdtest.Cluster) { c.Nodes[2].Answers = false }, []string{"node_silent"}},
+		"one not ready":         {func(c *countdtest.Cluster) { c.Nodes[2].NotReady = "it starts" }, []string{"node_not_ready"}},
+		"one drained":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "draining" }, []string{"node_draining"}},
+		"one leaving":           {func(c *countdtest.Cluster) { c.Nodes[2].State = "leaving" }, []string{"node_leaving"}},
+		"joins nobody":          {func(c *countdtest.Cluster) { c.Nodes[0].JoinIgnored = true }, []string{"join_ignored"}},
+		"no memory":             {func(c *countdtest.Cluster) { c.Nodes[0].MemoryFull = true }, []string{"memory_full"}},
+		"no disk":               {func(c *countdtest.Cluster) { c.Nodes[0].DiskFull = true }, []string{"disk_full"}},
+		"zones of some":         {func(c *countdtest.Cluster) { c.Nodes[0].Zone = "a" }, []string{"zones_mixed"}},
+		"no leader":             {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, []string{"group_no_leader"}},
+		"few voters":            {func(c *countdtest.Cluster) { c.Groups[1].Target = c.Groups[1].Target[:2] }, []string{"group_few_voters"}},
+		"a move":                {func(c *countdtest.Cluster) { c.Groups[1].Voters = c.Groups[1].Voters[:2] }, []string{"group_moving"}},
+		"a replica behind":      {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Lag = 1001 }, []string{"replica_lags"}},
+		"rows that are damaged": {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].ColdDamaged = true }, []string{"cold_damaged"}},
+		"rows that differ":      {func(c *countdtest.Cluster) { c.Groups[1].Replicas[2].Digest = "ffffffffffffffff" }, []string{"replicas_differ"}},
+		"logs that differ": {func(c *countdtest.Cluster) {
+			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
+		}, []string{"replicas_differ"}},
 		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
 		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
 	} {
@@ -341,6 +345,31 @@ func TestVerify(t *testing.T) {
 			exitFail, "posts/2@n3"},
 		"nobody is heard of": {func(c *countdtest.Cluster) { c.Groups[3].Replicas, c.Groups[3].Voters = nil, nil },
 			exitFail, "posts/2@n1"},
+		"another term": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
+		}, exitFail, "posts/2 at index 90 on n1 and n2 (n1 has term 5 crc 0000005a, n2 has term 3 crc 0000005a)"},
+		"another crc": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[0].Entries, r[2].Entries = entries(90, 100, 5), entries(90, 100, 5)
+			r[2].Entries[4].CRC = "ffffffff"
+		}, exitFail, "posts/2 at index 94 on n1 and n3 (n1 has term 5 crc 0000005e, n3 has term 5 crc ffffffff)"},
+		"an entry that one replica never applied": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, slices.Delete(entries(90, 100, 5), 2, 3), entries(90, 99, 5)
+		}, exitFail, "posts/2 at index 92 on n1 and n2 (n1 has no entry, n2 has term 5 crc 0000005c)"},
+		"windows that overlap in part": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[0].Entries, r[1].Entries, r[2].Entries = entries(90, 100, 5), entries(96, 100, 5), entries(70, 93, 5)
+		}, exitOK, ""},
+		"windows that do not overlap": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[0].Entries, r[1].Entries = entries(90, 95, 5), entries(96, 100, 4)
+		}, exitOK, ""},
+		"one is stuck": {func(c *countdtest.Cluster) {
+			r := c.Groups[3].Replicas
+			r[1].AppliedIndex, r[0].Entries, r[1].Entries = 50, entries(90, 100, 5), entries(40, 50, 3)
+		}, exitFail, "1 of them apply nothing: posts/2@n2 stays at index 50, n1 is at 100"},
 		"it comes to the same index": {func(c *countdtest.Cluster) {
 			c.Groups[3].Replicas[1].AppliedIndex = 97
 			c.Looked = func(c *countdtest.Cluster, _, path string) {
@@ -363,6 +392,38 @@ func TestVerify(t *testing.T) {
 				t.Errorf("exit %d, %+v, %s", got.code, out, got.err)
 			}
 		})
+	}
+}
+
+// entries returns those of one term from an index to another.
+func entries(from, to, term uint64) []countdtest.EntryMark {
+	var all []countdtest.EntryMark
+	for i := from; i <= to; i++ {
+		all = append(all, countdtest.EntryMark{Index: i, Term: term, CRC: fmt.Sprintf("%08x", i)})
+	}
+	return all
+}
+
+// A difference names both sides in JSON and in the table, and a replica that is stuck is
+// not listed twice.
+func TestVerifyNamesBothSides(t *testing.T) {
+	server, i := three(t)
+	server.EditCluster(func(c *countdtest.Cluster) {
+		r := c.Groups[3].Replicas
+		r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
+	})
+	d := decode[verifyOutput](t, i.run("verify", "-o", "json").out).Difference[0]
+	if d.Group != "posts/2" || d.Index != 90 || d.One != "n1" || d.Other != "n2" ||
+		*d.OneEntry != (entryOutput{5, "0000005a"}) || *d.OtherEntry != (entryOutput{3, "0000005a"}) {
+		t.Errorf("%+v", d)
+	}
+	if table := i.run("verify").out; !strings.Contains(table, "different") || strings.Contains(table, "not compared") || !strings.Contains(table, "n2 has term 3 crc 0000005a") {
+		t.Errorf("the table is\n%s", table)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[3].Replicas[1].Entries = nil })
+	table := i.run("verify", "--wait", "1ms").out
+	if !strings.Contains(table, "stuck") || strings.Contains(table, "not compared") {
+		t.Errorf("the table is\n%s", table)
 	}
 }
 

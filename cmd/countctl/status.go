@@ -134,7 +134,7 @@ func look(ctx context.Context, server *client.Client) (statusOutput, error) {
 	for _, g := range groups {
 		out.Groups = append(out.Groups, groupOutput{g, leaderDigest(g, digests)})
 	}
-	out.Warnings = warningsOf(nodes.Nodes, groups, out.Version)
+	out.Warnings = warningsOf(nodes.Nodes, groups, digests, out.Version)
 	return out, out.sum()
 }
 

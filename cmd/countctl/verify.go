@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -28,19 +29,58 @@ var errDiffer = errors.New("replicas differ")
 
 // verifyOutput is what verify prints as JSON.
 type verifyOutput struct {
-	Equal      bool         `json:"equal"` // all were compared, none differs
-	Groups     int          `json:"groups"`
-	Replicas   int          `json:"replicas"` // that equal another of their group
-	Unseen     []string     `json:"unseen"`   // that could not be compared
-	Difference []difference `json:"differences"`
+	Equal    bool     `json:"equal"` // all were compared, none differs
+	Groups   int      `json:"groups"`
+	Replicas int      `json:"replicas"` // that equal another of their group, and differ from none
+	Unseen   []string `json:"unseen"`   // that could not be compared
+
+	Stuck      []stuckReplica `json:"stuck"` // of Unseen, those that apply nothing
+	Difference []difference   `json:"differences"`
 }
 
-// difference is two replicas that do not hold the same at the same index.
+// difference is two replicas of which one has applied another entry than the other at
+// an index, or holds other rows after it.
 type difference struct {
 	Group string `json:"group"`
 	Index uint64 `json:"index"`
-	One   string `json:"one"`
+	One   string `json:"one"` // node
 	Other string `json:"other"`
+	// Of a difference of entries; nil for the replica that applied none there.
+	OneEntry   *entryOutput `json:"one_entry,omitempty"`
+	OtherEntry *entryOutput `json:"other_entry,omitempty"`
+	// Of a difference of rows.
+	OneDigest   string `json:"one_digest,omitempty"`
+	OtherDigest string `json:"other_digest,omitempty"`
+}
+
+// entryOutput is an entry of a log, at the index of its difference.
+type entryOutput struct {
+	Term uint64 `json:"term"`
+	CRC  string `json:"crc"`
+}
+
+// sides describes what the two replicas have.
+func (d difference) sides() string {
+	if d.OneDigest != "" {
+		return fmt.Sprintf("%s has digest %s, %s has digest %s", d.One, d.OneDigest, d.Other, d.OtherDigest)
+	}
+	return fmt.Sprintf("%s has %s, %s has %s", d.One, d.OneEntry, d.Other, d.OtherEntry)
+}
+
+func (e *entryOutput) String() string {
+	if e == nil {
+		return "no entry"
+	}
+	return fmt.Sprintf("term %d crc %s", e.Term, e.CRC)
+}
+
+// stuckReplica is a replica that applied nothing while verify looked, though another
+// one was ahead of it.
+type stuckReplica struct {
+	Replica string `json:"replica"` // as posts/0@n1
+	Index   uint64 `json:"index"`   // the last that it applied
+	Ahead   string `json:"ahead"`   // the node that was the furthest
+	AheadAt uint64 `json:"ahead_at"`
 }
 
 func (c *cli) verifyCommand() *cobra.Command {
@@ -52,7 +92,9 @@ func (c *cli) verifyCommand() *cobra.Command {
 
 Replicas of a group are compared by the digest of all their rows at one index of
 their log. While they are written to it looks again until each was seen at an
-index that another one was seen at.`,
+index that another one was seen at. The newest entries that they have applied are
+compared too, by term and checksum. A replica that stays behind the others without
+applying anything is listed as stuck.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, _, err := c.operate(cmd.Context())
@@ -91,7 +133,7 @@ index that another one was seen at.`,
 // verifyOnce looks until all replicas are compared, two differ or the wait is
 // over.
 func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (verifyOutput, error) {
-	v := verification{seen: map[place]sighting{}, equal: map[string]bool{}}
+	v := newVerification()
 	for end := time.Now().Add(wait); ; {
 		groups, err := server.ClusterGroups(ctx)
 		if err != nil {
@@ -103,7 +145,11 @@ func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 		}
 		v.add(digests)
 		out := v.output(groups)
-		if len(out.Difference) > 0 || len(out.Unseen) == 0 || time.Now().After(end) {
+		if len(out.Difference) > 0 || len(out.Unseen) == 0 {
+			return out, nil
+		}
+		if time.Now().After(end) {
+			out.Stuck = v.stuck(digests, out.Unseen)
 			return out, nil
 		}
 		select {
@@ -117,8 +163,13 @@ func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 // verification is what was seen of replicas so far.
 type verification struct {
 	seen    map[place]sighting
-	equal   map[string]bool // replicas, as group@node, that another one equals
+	equal   map[string]bool   // replicas, as group@node, that another one equals
+	behind  map[string]uint64 // where replicas that others were ahead of stood at first, likewise
 	differs []difference
+}
+
+func newVerification() verification {
+	return verification{seen: map[place]sighting{}, equal: map[string]bool{}, behind: map[string]uint64{}}
 }
 
 // place is a point in a group's log.
@@ -130,14 +181,28 @@ type place struct {
 // sighting is what the first replica that was seen at a place held there.
 type sighting struct{ node, digest string }
 
-// add compares each digest with that which was seen at its place before.
+// add compares each digest with that which was seen at its place before, and the
+// entries of replicas with those of the others.
 func (v *verification) add(groups []client.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
 		clear(v.seen) // what is compared stays compared
 	}
 	for _, g := range groups {
-		name := groupName(client.ClusterGroup{Keyspace: g.Keyspace, Shard: g.Shard})
+		name := nameOfDigests(g)
+		for i, one := range g.Replicas {
+			for _, other := range g.Replicas[i+1:] {
+				if d := compareEntries(one, other); d != nil {
+					d.Group = name
+					v.differs = append(v.differs, *d)
+				}
+			}
+		}
+		ahead := furthest(g)
 		for _, r := range g.Replicas {
+			replica := name + "@" + r.Node
+			if _, known := v.behind[replica]; !known && r.AppliedIndex < ahead.AppliedIndex {
+				v.behind[replica] = r.AppliedIndex
+			}
 			v.note(place{g.ID, r.AppliedIndex}, name, sighting{r.Node, r.Digest})
 			for _, m := range r.Marks {
 				v.note(place{g.ID, m.Index}, name, sighting{r.Node, m.Digest})
@@ -146,20 +211,103 @@ func (v *verification) add(groups []client.GroupDigests) {
 	}
 }
 
+func nameOfDigests(g client.GroupDigests) string {
+	return groupName(client.ClusterGroup{Keyspace: g.Keyspace, Shard: g.Shard})
+}
+
+// furthest returns the replica that has applied the most.
+func furthest(g client.GroupDigests) client.ReplicaDigest {
+	var far client.ReplicaDigest
+	for _, r := range g.Replicas {
+		if far.Node == "" || r.AppliedIndex > far.AppliedIndex {
+			far = r
+		}
+	}
+	return far
+}
+
+// compareEntries returns the first index, of those that lie between the first and
+// the last entry of both replicas, at which they applied different entries, or nil.
+func compareEntries(one, other client.ReplicaDigest) *difference {
+	a, b := one.Entries, other.Entries
+	if len(a) == 0 || len(b) == 0 {
+		return nil
+	}
+	from, to := max(a[0].Index, b[0].Index), min(a[len(a)-1].Index, b[len(b)-1].Index)
+	a, b = entriesBetween(a, from, to), entriesBetween(b, from, to)
+	for i := range max(len(a), len(b)) {
+		x, y := entryAt(a, i), entryAt(b, i)
+		if x == y {
+			continue
+		}
+		d := &difference{Index: min(x.Index, y.Index), One: one.Node, Other: other.Node}
+		if x.Index == d.Index {
+			d.OneEntry = &entryOutput{x.Term, x.CRC}
+		}
+		if y.Index == d.Index {
+			d.OtherEntry = &entryOutput{y.Term, y.CRC}
+		}
+		return d
+	}
+	return nil
+}
+
+// entriesBetween returns the entries of which the index is from, to or between them.
+func entriesBetween(all []client.EntryMark, from, to uint64) []client.EntryMark {
+	first := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index >= from })
+	if first < 0 || from > to {
+		return nil
+	}
+	all = all[first:]
+	if end := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index > to }); end >= 0 {
+		all = all[:end]
+	}
+	return all
+}
+
+// entryAt returns an entry by number, and past the last one behind all others.
+func entryAt(entries []client.EntryMark, i int) client.EntryMark {
+	if i < len(entries) {
+		return entries[i]
+	}
+	return client.EntryMark{Index: math.MaxUint64}
+}
+
 func (v *verification) note(at place, name string, now sighting) {
 	switch first, known := v.seen[at]; {
 	case !known:
 		v.seen[at] = now
 	case first.digest != now.digest:
-		v.differs = append(v.differs, difference{name, at.index, first.node, now.node})
+		v.differs = append(v.differs, difference{
+			Group: name, Index: at.index, One: first.node, Other: now.node, OneDigest: first.digest, OtherDigest: now.digest,
+		})
 	case first.node != now.node:
 		v.equal[name+"@"+first.node], v.equal[name+"@"+now.node] = true, true
 	}
 }
 
+// stuck returns those of the replicas, named as group@node, that have applied nothing
+// since they were first seen behind another one, and still are.
+func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []stuckReplica {
+	found := []stuckReplica{}
+	for _, g := range groups {
+		ahead := furthest(g)
+		for _, r := range g.Replicas {
+			replica := nameOfDigests(g) + "@" + r.Node
+			stood, behind := v.behind[replica]
+			if behind && stood == r.AppliedIndex && r.AppliedIndex < ahead.AppliedIndex && slices.Contains(replicas, replica) {
+				found = append(found, stuckReplica{replica, r.AppliedIndex, ahead.Node, ahead.AppliedIndex})
+			}
+		}
+	}
+	return found
+}
+
 // output holds what was seen against the members of the groups.
 func (v *verification) output(groups []client.ClusterGroup) verifyOutput {
-	out := verifyOutput{Groups: len(groups), Unseen: []string{}, Difference: append([]difference{}, v.differs...)}
+	out := verifyOutput{
+		Groups: len(groups), Unseen: []string{}, Stuck: []stuckReplica{}, Difference: append([]difference{}, v.differs...),
+	}
 	for _, g := range groups {
 		members := slices.Concat(g.Voters, g.NonVoters)
 		if len(members) == 0 {
@@ -168,6 +316,7 @@ func (v *verification) output(groups []client.ClusterGroup) verifyOutput {
 		for _, node := range members {
 			replica := groupName(g) + "@" + node
 			switch {
+			case out.differs(groupName(g), node):
 			case v.equal[replica]:
 				out.Replicas++
 			case len(members) > 1 || len(g.Replicas) == 0:
@@ -179,12 +328,23 @@ func (v *verification) output(groups []client.ClusterGroup) verifyOutput {
 	return out
 }
 
+// differs reports whether a difference names a replica.
+func (o verifyOutput) differs(group, node string) bool {
+	return slices.ContainsFunc(o.Difference, func(d difference) bool {
+		return d.Group == group && (d.One == node || d.Other == node)
+	})
+}
+
 // verdict is the error of what was found.
 func (o verifyOutput) verdict() error {
 	switch {
 	case len(o.Difference) > 0:
 		d := o.Difference[0]
-		return fmt.Errorf("%w: %s at index %d on %s and %s; see the runbook", errDiffer, d.Group, d.Index, d.One, d.Other)
+		return fmt.Errorf("%w: %s at index %d on %s and %s (%s); see the runbook", errDiffer, d.Group, d.Index, d.One, d.Other, d.sides())
+	case len(o.Stuck) > 0:
+		s := o.Stuck[0]
+		return fmt.Errorf("%d replicas could not be compared, and %d of them apply nothing: %s stays at index %d, %s is at %d",
+			len(o.Unseen), len(o.Stuck), s.Replica, s.Index, s.Ahead, s.AheadAt)
 	case len(o.Unseen) > 0:
 		return fmt.Errorf("%d replicas could not be compared, such as %s", len(o.Unseen), o.Unseen[0])
 	}
@@ -195,9 +355,14 @@ func (o verifyOutput) table(t *table) {
 	t.row("GROUPS", "EQUAL REPLICAS", "NOT COMPARED", "DIFFERENT")
 	t.row(o.Groups, o.Replicas, len(o.Unseen), len(o.Difference))
 	for _, d := range o.Difference {
-		t.row("differ", d.Group, fmt.Sprintf("index %d", d.Index), d.One+", "+d.Other)
+		t.row("different", d.Group, fmt.Sprintf("index %d", d.Index), d.sides())
+	}
+	for _, s := range o.Stuck {
+		t.row("stuck", s.Replica, fmt.Sprintf("index %d", s.Index), fmt.Sprintf("%s is at index %d", s.Ahead, s.AheadAt))
 	}
 	for _, replica := range o.Unseen {
-		t.row("not compared", replica, "", "")
+		if !slices.ContainsFunc(o.Stuck, func(s stuckReplica) bool { return s.Replica == replica }) {
+			t.row("not compared", replica, "", "")
+		}
 	}
 }

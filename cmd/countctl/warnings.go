@@ -25,7 +25,7 @@ type warning struct {
 }
 
 // warningsOf looks through what a cluster says of itself.
-func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, version client.ClusterVersion) []warning {
+func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) []warning {
 	found := []warning{}
 	warn := func(code, format string, args ...any) {
 		found = append(found, warning{code, fmt.Sprintf(format, args...)})
@@ -45,6 +45,7 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, versio
 	for _, g := range groups {
 		warnOfGroup(g, dead, min(votersWanted, staying), warn)
 	}
+	warnOfDifferences(digests, warn)
 	switch {
 	case version.Held:
 		warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
@@ -105,6 +106,20 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, warn f
 		if r.ColdDamaged {
 			warn("cold_damaged", "%s on %s has cold rows that cannot be read", groupName(g), r.Node)
 		}
+	}
+}
+
+// warnOfDifferences warns once of each group whose replicas differ as far as one look
+// shows it: verify looks again until all are compared.
+func warnOfDifferences(digests []client.GroupDigests, warn func(code, format string, args ...any)) {
+	v := newVerification()
+	v.add(digests)
+	warned := map[string]bool{}
+	for _, d := range v.differs {
+		if !warned[d.Group] {
+			warn("replicas_differ", "%s differs at index %d: %s", d.Group, d.Index, d.sides())
+		}
+		warned[d.Group] = true
 	}
 }
 

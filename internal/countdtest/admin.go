@@ -58,6 +58,15 @@ type Replica struct {
 	ColdDamaged  bool   `json:"cold_damaged,omitempty"`
 	Digest       string `json:"digest"` // "" for that of the fake's rows
 	Marks        []Mark `json:"marks"`
+
+	Entries []EntryMark `json:"entries"`
+}
+
+// EntryMark is an applied entry of a log.
+type EntryMark struct {
+	Index uint64 `json:"index"`
+	Term  uint64 `json:"term"`
+	CRC   string `json:"crc"`
 }
 
 // Mark is a digest at an index.
@@ -106,7 +115,7 @@ func (s *Server) SetCluster(nodes ...string) {
 			Target: slices.Clone(nodes), Voters: slices.Clone(nodes), NonVoters: []string{},
 		}
 		for _, name := range nodes {
-			g.Replicas = append(g.Replicas, Replica{Node: name, Role: "follower", AppliedIndex: 100, Marks: []Mark{}})
+			g.Replicas = append(g.Replicas, Replica{Node: name, Role: "follower", AppliedIndex: 100, Marks: []Mark{}, Entries: []EntryMark{}})
 		}
 		s.mu.cluster.Groups = append(s.mu.cluster.Groups, g)
 		number++

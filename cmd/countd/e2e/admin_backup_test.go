@@ -121,7 +121,7 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	other.Start()
 	c.AwaitReady(other)
 	got := at.Ctl("verify")
-	if got.Code != 1 || !strings.Contains(got.Stderr, "replicas differ: posts/0 at index") || !strings.Contains(got.Stderr, other.Name) {
+	if got.Code != 1 || !strings.Contains(got.Stderr, "replicas differ: posts/0 at index") || !strings.Contains(got.Stderr, other.Name+" has term ") {
 		t.Errorf("exit code %d\n%s%s", got.Code, got.Stdout, got.Stderr)
 	}
 }
