@@ -50,20 +50,20 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 	case !ValidZone(r.Node.Zone):
 		return JoinAnswer{Refused: fmt.Sprintf("%q is no zone", r.Node.Zone)}, nil
 	}
-	replaced, refused, err := a.replaced(&r.Node)
-	if refused != "" || err != nil {
-		return JoinAnswer{Refused: refused}, err
+	replaced, err := a.replaced(&r.Node)
+	if err != nil {
+		return JoinAnswer{}, err
 	}
-	refused, err = a.catalog.PutNode(ctx, raftfsm.PutNodeEntry{Node: r.Node, Replaces: replaced})
+	refused, err := a.catalog.PutNode(ctx, raftfsm.PutNodeEntry{Node: r.Node, Replaces: replaced})
 	return JoinAnswer{Admitted: refused == "" && err == nil, Refused: refused}, err
 }
 
 // replaced returns the key of the dead node whose name n has, "" for none, or
-// why n cannot have it.
-func (a *Admission) replaced(n *raftfsm.Node) (key, refused string, err error) {
+// errNotSure while that node may live.
+func (a *Admission) replaced(n *raftfsm.Node) (key string, err error) {
 	nodes := a.catalog.Nodes()
 	if _, known := nodes[n.Key]; known {
-		return "", "", nil // it says anew where it is, and replaces nobody
+		return "", nil // it says anew where it is, and replaces nobody
 	}
 	for _, other := range nodes {
 		if other.Name != n.Name || other.State == raftfsm.NodeLeaving {
@@ -72,13 +72,15 @@ func (a *Admission) replaced(n *raftfsm.Node) (key, refused string, err error) {
 		alive, seen := a.seen(other.Key)
 		switch {
 		case alive:
-			return "", fmt.Sprintf("node %q has the name %q and lives", other.Key, other.Name), nil
+			// It may have died just now: the node that asks stands aside itself for a
+			// rival that it hears of.
+			return "", fmt.Errorf("node %q has the name %q and is not found dead yet: %w", other.Key, other.Name, errNotSure)
 		case !seen && time.Since(a.began) < unseenFor:
-			return "", "", fmt.Errorf("cannot tell whether node %q lives: %w", other.Key, errNotSure)
+			return "", fmt.Errorf("cannot tell whether node %q lives: %w", other.Key, errNotSure)
 		}
-		return other.Key, "", nil
+		return other.Key, nil
 	}
-	return "", "", nil
+	return "", nil
 }
 
 func (a *Admission) seen(key string) (alive, seen bool) {

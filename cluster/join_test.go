@@ -117,6 +117,36 @@ func TestRefusedJoinEndsTheStart(t *testing.T) {
 	}
 }
 
+// A node that was wiped and that hears of no living node of its name is admitted once the
+// member that it asks has found the old one dead.
+func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const old = "a.99999999"
+		seen := newFormView() // by the member
+		living := clusteredNode("a", clusterX)
+		living.Key = old
+		seen.show(living)
+		catalog := &fakeCatalog{nodes: map[string]raftfsm.Node{old: {Key: old, Name: "a", State: raftfsm.NodeActive}}}
+		admission := NewAdmission(clusterX, catalog, seen)
+		time.Sleep(unseenFor)
+		asked := 0
+		asker := scriptedAsker{join: func(_ string, r JoinRequest) (JoinAnswer, error) {
+			if asked++; asked == 5 {
+				seen.show(dead(living))
+			}
+			return admission.HandleJoin(t.Context(), r)
+		}}
+		f, _, store := formerOf(t, identityOf("a"), 0, asker, clusteredNode("b", clusterX))
+		f.cfg.Node.Zone = "z1"
+		if _, err := f.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if asked != 5 || store.id.ClusterID != clusterX || len(catalog.entries) != 1 || catalog.entries[0].Replaces != old {
+			t.Errorf("asked %d times, on disk %+v, the catalog was asked %+v", asked, store.id, catalog.entries)
+		}
+	})
+}
+
 // fakeCatalog is a catalog that keeps what it is asked to.
 type fakeCatalog struct {
 	nodes   map[string]raftfsm.Node
@@ -161,7 +191,7 @@ func TestAdmission(t *testing.T) {
 		"no key":                      {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d", Name: "d"}}, want: "no node's key"},
 		"another's key":               {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d.00000000", Name: "a"}}, want: "no node's key"},
 		"no zone":                     {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d.00000000", Name: "d", Zone: "a b"}}, want: "no zone"},
-		"a living node's name":        {ask: node("a.99999999"), seen: []Member{clusteredNode("a", clusterX)}, want: "and lives"},
+		"a living node's name":        {ask: node("a.99999999"), seen: []Member{clusteredNode("a", clusterX)}, wantErr: errNotSure},
 		"a dead node's name":          {ask: node("a.99999999"), seen: []Member{dead(clusteredNode("a", clusterX))}, asked: true, replaces: "a.00000000"},
 		"a dead draining one's":       {ask: node("b.99999999"), seen: []Member{dead(clusteredNode("b", clusterX))}, asked: true, replaces: "b.00000000"},
 		"a leaving one's":             {ask: node("c.99999999"), seen: []Member{clusteredNode("c", clusterX)}, asked: true},
