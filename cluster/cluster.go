@@ -33,6 +33,9 @@ var (
 	ErrGroupsLost = errors.New("the data directory has a " + identityFile + " but no " + openedFile)
 	// ErrBadIdentity is returned when the identity cannot be understood.
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
+	// ErrBadChecksum is returned when a small file of the directory is not what was
+	// written.
+	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
 	// ErrHasCluster is returned when a node that has a cluster is to get one.
 	ErrHasCluster = errors.New("the node has a cluster already")
 	// ErrBadNodeID is returned for an asked node id out of bounds.
@@ -54,6 +57,7 @@ type DataDir struct {
 	lock   *dirLock
 	opened *openedGroups
 	fresh  bool // Identity is not on the disk yet
+	plain  bool // a file on the disk has no checksum
 }
 
 // OpenDataDir locks the directory at path, making it if need be, and reads the
@@ -83,11 +87,11 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	return d, nil
 }
 
-// KeepIdentity writes an identity that is not on the disk yet. It is called when
-// nothing that often fails is left to do: a start that failed leaves a directory
-// that may still become any node's.
+// KeepIdentity writes an identity that is not on the disk yet, or not with a checksum.
+// It is called when nothing that often fails is left to do: a start that failed leaves
+// a directory that may still become any node's.
 func (d *DataDir) KeepIdentity() error {
-	if !d.fresh {
+	if !d.fresh && !d.plain {
 		return nil
 	}
 	if err := d.opened.write(); err != nil {
@@ -97,7 +101,7 @@ func (d *DataDir) KeepIdentity() error {
 	if err := writeIdentity(filepath.Join(d.path, identityFile), d.Identity); err != nil {
 		return err
 	}
-	d.fresh = false
+	d.fresh, d.plain = false, false
 	return nil
 }
 
@@ -170,7 +174,7 @@ func (d *DataDir) change(edit func(*Identity)) error {
 
 // load reads the identity and the record of groups, or makes both up.
 func (d *DataDir) load(nodeID string) error {
-	id, err := readIdentity(filepath.Join(d.path, identityFile))
+	id, checked, err := readIdentity(filepath.Join(d.path, identityFile))
 	d.fresh = errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err == nil && nodeID != "" && nodeID != id.NodeID:
@@ -192,6 +196,6 @@ func (d *DataDir) load(nodeID string) error {
 	if d.fresh && d.opened.count() > 0 {
 		return fmt.Errorf("%q: %w", d.path, ErrIdentityLost)
 	}
-	d.Identity = id
+	d.Identity, d.plain = id, !d.fresh && (!checked || !d.opened.checked)
 	return nil
 }

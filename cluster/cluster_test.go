@@ -159,7 +159,7 @@ func TestDamagedIdentityIsRefused(t *testing.T) {
 		"joined and joining": `{"format":2,"node_id":"a","instance":"01234567","cluster_id":"` + strings.Repeat("ab", 16) +
 			`","joining":"` + strings.Repeat("ab", 16) + `"}`,
 		"no node id": strings.Replace(string(good), `"a"`, `""`, 1),
-		"too long":   string(good) + strings.Repeat(" ", identityBytesMax),
+		"too long":   "{" + strings.Repeat(" ", identityBytesMax) + string(good[1:]),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

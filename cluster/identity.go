@@ -132,16 +132,16 @@ func strictJSON(raw []byte, bytesMax int, into any) error {
 	return nil
 }
 
-func readIdentity(path string) (Identity, error) {
-	raw, err := readBounded(path, identityBytesMax)
+// readIdentity returns the identity at path, and whether the file has a checksum.
+func readIdentity(path string) (id Identity, checked bool, err error) {
+	raw, checked, err := readChecked(path, identityBytesMax)
 	if err != nil {
-		return Identity{}, fmt.Errorf("cannot read identity: %w", err)
+		return Identity{}, false, fmt.Errorf("cannot read identity: %w", err)
 	}
-	id, err := parseIdentity(raw)
-	if err != nil {
-		return Identity{}, fmt.Errorf("cannot read identity %q: %w", path, err)
+	if id, err = parseIdentity(raw); err != nil {
+		return Identity{}, false, fmt.Errorf("cannot read identity %q: %w", path, err)
 	}
-	return id, nil
+	return id, checked, nil
 }
 
 // writeIdentity makes the file whole and durable or not at all: a node that

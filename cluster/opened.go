@@ -25,7 +25,8 @@ const (
 // of the set without a log was removed by hand: starting it empty would make the
 // node vote again on what it has voted on.
 type openedGroups struct {
-	path string
+	path    string
+	checked bool // the file had a checksum when it was read
 
 	mu struct {
 		sync.Mutex // held while the file is written
@@ -61,7 +62,9 @@ func parseOpened(raw []byte) ([]uint32, error) {
 func loadOpened(dir string, made bool) (*openedGroups, error) {
 	o := &openedGroups{path: filepath.Join(dir, openedFile)}
 	o.mu.numbers = map[uint32]struct{}{}
-	raw, err := readBounded(o.path, openedBytesMax)
+	var raw []byte
+	var err error
+	raw, o.checked, err = readChecked(o.path, openedBytesMax)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !made:
 		return o, nil

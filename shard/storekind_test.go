@@ -72,6 +72,24 @@ func TestDamagedLogStoreRecordIsRefused(t *testing.T) {
 	}
 }
 
+// The record needs no checksum: whatever one of its bytes becomes, it is refused.
+func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
+	for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+		whole := logStoreHead + string(store) + "\n"
+		for i := range whole {
+			for b := range 256 {
+				changed := []byte(whole)
+				if changed[i] = byte(b); string(changed) == whole {
+					continue
+				}
+				if got, err := parseLogStore(changed); !errors.Is(err, errDamaged) {
+					t.Errorf("%q is read as %q, %v", changed, got, err)
+				}
+			}
+		}
+	}
+}
+
 // A group is never begun anew beside a log of the other store.
 func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	eachStore(t, func(t *testing.T, store LogStore) {
