@@ -47,8 +47,7 @@ func (k *snapSink) Close() error {
 	if err != nil {
 		return k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
 	}
-	k.store.newestIndex.Store(k.index)
-	k.store.newestBytes.Store(k.bytes)
+	k.store.noteWhole(k.index, k.bytes)
 	return nil
 }
 

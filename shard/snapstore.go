@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -66,8 +67,10 @@ type snapStore struct {
 	group uint32
 	stop  *failStop
 
+	// Both are stored by noteWhole, under noting.
 	newestIndex atomic.Uint64 // log index of the newest whole snapshot, 0 for none
 	newestBytes atomic.Int64  // size of its state
+	noting      sync.Mutex
 }
 
 var _ raft.SnapshotStore = (*snapStore)(nil)
@@ -220,6 +223,17 @@ func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		return nil, nil, err // it was removed after it was listed
 	}
 	return nil, nil, s.fail(err)
+}
+
+// noteWhole notes a snapshot that is whole, unless a newer one is: a leader's, a repair's
+// and one of raft's own may be written at the same time, and end in any order.
+func (s *snapStore) noteWhole(index uint64, bytes int64) {
+	s.noting.Lock()
+	defer s.noting.Unlock()
+	if index >= s.newestIndex.Load() {
+		s.newestIndex.Store(index)
+		s.newestBytes.Store(bytes)
+	}
 }
 
 // superseded reports whether a newer snapshot than id is there.

@@ -89,6 +89,20 @@ func TestSnapshotsGiveBackWhatWasWritten(t *testing.T) {
 	}
 }
 
+// Of two snapshots that are written at the same time the later one stays the newest,
+// whichever ends last.
+func TestOlderSnapshotEndsLast(t *testing.T) {
+	s := mustOpenSnaps(t, t.TempDir())
+	trans, _ := testTransport(t)
+	older, err := s.Create(1, 10, 2, testServers, 1, trans)
+	mustDo(t, err)
+	mustSnapshot(t, s, 12, "newer")
+	mustDo(t, older.Close())
+	if index, bytes := s.newestIndex.Load(), s.newestBytes.Load(); index != 12 || bytes != 5 {
+		t.Errorf("the newest is of %d, %d bytes", index, bytes)
+	}
+}
+
 func TestUnfinishedSnapshotsAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpenSnaps(t, dir)
