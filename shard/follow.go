@@ -130,6 +130,7 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 		cfg.StateBytes = fsm.SnapshotBytes
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
+	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
 		for _, key := range initial {
 			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})

@@ -20,8 +20,8 @@ const enqueueTimeoutMax = 5 * time.Second
 
 // group is this node's replica of one Raft group, from open to close.
 //
-// Its goroutines: watchLeadership, runSnapshots and watchStalls, which
-// startGroup starts and close stops and waits for; confirm, which
+// Its goroutines: the filter of calls, watchLeadership, runSnapshots and watchStalls,
+// which startGroup starts and close stops and waits for; confirm, which
 // watchLeadership starts for each term that this node leads.
 type group struct {
 	cfg    groupConfig
@@ -54,7 +54,7 @@ type group struct {
 	closing bool
 
 	settings     sync.Mutex            // held by reload
-	snapshotting sync.Mutex            // held by snapshot
+	snapshotting sync.Mutex            // held by snapshot, and while raft installs a leader's
 	withoutRoom  atomic.Bool           // a snapshot is due and the disk has no room for it
 	unreadable   atomic.Pointer[error] // why the last snapshot could not read what it needs; nil for none
 

@@ -51,6 +51,11 @@ type groupConfig struct {
 	// one that always does.
 	Stuck func() error
 
+	// Reopen is called, once, when the replica must be closed and opened again, and must
+	// not wait for that: until then it takes no more calls of its peers. nil stops the
+	// group for good instead.
+	Reopen func()
+
 	// Cold is where this replica's cold rows are; nil for nowhere. ColdDamaged is told
 	// of those that a snapshot needs and that cannot be read.
 	Cold        *cold.Group

@@ -125,7 +125,9 @@ func storedTerm(stable *checkedStable) (uint64, error) {
 // start starts raft and the group's goroutines. After an error nothing runs.
 func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	conf := g.cfg.raftConfig(g.leadership, logger)
-	log := endingLog{LogStore: newLogCache(g.log), stop: g.stop}
+	cache := newLogCache(g.log)
+	log := endingLog{LogStore: cache, stop: g.stop}
+	g.trans.filter = newRPCFilter(g, cache)
 	fsm := guardFSM(g.entries.watch(g.members.watch(g.cfg.FSM)), g.cfg.Group, g.stop, g.noteUnreadable)
 
 	// In a goroutine of its own, which the stores may end (see endingLog).
@@ -145,6 +147,7 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	if err == nil && (g.first || g.soleVoter()) {
 		err = g.campaign()
 	}
+	g.wg.Go(g.trans.filter.run)
 	g.wg.Go(g.watchLeadership)
 	g.wg.Go(g.runSnapshots)
 	g.wg.Go(func() { watchStalls(g.cfg.DiskStallMax, g.gauges(stable), g.stop, g.done) })

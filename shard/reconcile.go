@@ -56,6 +56,10 @@ func (n *Node) reconcile() {
 	n.reconcileMembers(n.meta, view, n.members(view))
 	for _, g := range n.groups.Load().all {
 		r := g.replica.Load()
+		if r != nil && r.mustReopen.Load() {
+			_ = n.reopen(g, r) // which has ended the process if it failed
+			r = g.replica.Load()
+		}
 		if r == nil {
 			continue
 		}

@@ -200,7 +200,7 @@ func (n *Node) reopen(g *counterGroup, r *replica) error {
 	if n.draining.Load() || g.replica.Load() != r {
 		return nil // the next start finds the snapshot, or there is no replica any more
 	}
-	n.cfg.Logger.Info("a replica has a whole snapshot in place of what is damaged, and is opened again", "group", g.number)
+	n.cfg.Logger.Info("a replica is opened again, from its newest snapshot and the log behind that", "group", g.number)
 	g.replica.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -209,7 +209,7 @@ func (n *Node) reopen(g *counterGroup, r *replica) error {
 		err = n.openReplica(g, n.catalog.View())
 	}
 	if err != nil {
-		n.fatal(fmt.Errorf("cannot open the repaired replica of group %d: %w", g.number, err))
+		n.fatal(fmt.Errorf("cannot open the replica of group %d: %w", g.number, err))
 	}
 	return err
 }

@@ -45,6 +45,7 @@ type replica struct {
 	votersFull atomic.Bool
 	damaged    atomic.Bool // some of its cold rows could not be read; it stays so
 	closing    atomic.Bool
+	mustReopen atomic.Bool  // it is opened again: runReconcile's to do
 	repairAt   time.Time    // no repair begins earlier: runReconcile's
 	moved      uint64       // rows that left memory since the last snapshot for that: runCold's
 	due        atomic.Int64 // rows that the last look of runCold found were to leave memory

@@ -76,7 +76,7 @@ func TestLeaderFreezesInASnapshot(t *testing.T) {
 	args := &raft.InstallSnapshotRequest{
 		RPCHeader:       raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader.cfg.NodeID), Addr: []byte(addr)},
 		SnapshotVersion: raft.SnapshotVersionMax, Term: leader.raft.CurrentTerm(), Leader: []byte(addr),
-		LastLogIndex: leader.raft.LastIndex(), LastLogTerm: leader.raft.CurrentTerm(),
+		LastLogIndex: leader.raft.LastIndex() + 1, LastLogTerm: leader.raft.CurrentTerm(),
 		Configuration: raft.EncodeConfiguration(leader.configuration()), ConfigurationIndex: 1, Size: 1 << 30,
 	}
 	state, thaw := io.Pipe()

@@ -25,7 +25,7 @@ const (
 	poolConnsMax = 3
 )
 
-// raftTransport is raft's own network transport with three changes.
+// raftTransport is raft's own network transport with a few changes.
 //
 // It has no fast path for heartbeats: that path changes term and state in the
 // connection's goroutine, beside raft's main loop (hashicorp/raft#695). Here
@@ -40,6 +40,10 @@ const (
 // And a snapshot that it sends has the cold rows in it that the stored one names,
 // which are on this node's disk: cold, nil for none.
 //
+// And what it receives passes through filter, nil for none, which also says when raft
+// must not ask for votes; and an append that it sends tells no follower to commit what
+// the append does not compare.
+//
 // raft asks for the optional RequestPreVote and Close, which the embedded
 // transport has.
 type raftTransport struct {
@@ -48,6 +52,31 @@ type raftTransport struct {
 	reached *sync.Map // raft.ServerID → reached: the last call that succeeded
 	cold    *cold.Group
 	damaged func(index uint64, err error) // told why a snapshot with cold rows was not sent
+	filter  *rpcFilter
+}
+
+// Consumer is raft.Transport's.
+func (t raftTransport) Consumer() <-chan raft.RPC {
+	if t.filter == nil {
+		return t.NetworkTransport.Consumer()
+	}
+	return t.filter.rpcs
+}
+
+// RequestVote is raft.Transport's.
+func (t raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if err := t.filter.mayCampaign(); err != nil {
+		return err
+	}
+	return t.NetworkTransport.RequestVote(id, target, args, resp)
+}
+
+// RequestPreVote is raft.WithPreVote's.
+func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if err := t.filter.mayCampaign(); err != nil {
+		return err
+	}
+	return t.NetworkTransport.RequestPreVote(id, target, args, resp)
 }
 
 // reached is when a call of a term began that a follower took.
@@ -67,11 +96,18 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 			return nil
 		}
 	}
-	err := t.NetworkTransport.AppendEntries(id, target, args, resp)
+	bounded := *args
+	boundCommit(&bounded)
+	err := t.NetworkTransport.AppendEntries(id, target, &bounded, resp)
 	if err == nil && resp.Success && resp.Term == args.Term {
 		t.reached.Store(id, reached{began, args.Term})
 	}
 	return err
+}
+
+// AppendEntriesPipeline is raft.Transport's: there is none (see newRaftTransport).
+func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
 // InstallSnapshot is raft.Transport's.
