@@ -135,6 +135,7 @@ func (v *CatalogView) After(command *CatalogCommand) (*CatalogView, *CatalogResu
 	next.ownMaps()
 	result, changed := command.apply(&next)
 	if changed {
+		next.numberReplicas()
 		next.changed = make(chan struct{})
 		return &next, &result
 	}

@@ -19,6 +19,9 @@ type CatalogCommand struct {
 	HoldVersion  *HoldVersionEntry  `json:"hold_version,omitempty"`
 
 	SetEverywhere *SetEverywhereEntry `json:"set_everywhere,omitempty"`
+
+	Number *NumberEntry `json:"number,omitempty"`
+	Retire *RetireEntry `json:"retire,omitempty"`
 }
 
 // CatalogResult is what Apply answers. A command whose result says anything but
@@ -66,6 +69,8 @@ func (c *CatalogCommand) changes() []catalogChange {
 	add(c.SetVersion != nil, c.SetVersion)
 	add(c.HoldVersion != nil, c.HoldVersion)
 	add(c.SetEverywhere != nil, c.SetEverywhere)
+	add(c.Number != nil, c.Number)
+	add(c.Retire != nil, c.Retire)
 	return all
 }
 

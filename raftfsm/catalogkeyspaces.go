@@ -81,7 +81,7 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	k.FirstGroup = v.NextGroup
 	v.Keyspaces[k.Name] = k
 	for _, keys := range c.Replicas {
-		v.Groups[v.NextGroup] = Placement{Initial: keys, Target: keys}
+		v.Groups[v.NextGroup] = v.newPlacement(keys)
 		v.NextGroup++
 	}
 	return CatalogResult{Keyspace: k}, true
@@ -119,6 +119,12 @@ func (c *SetEverywhereEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	changed := k.Everywhere != c.Everywhere
 	k.Everywhere = c.Everywhere
 	v.Keyspaces[k.Name] = k
+	for group := k.FirstGroup; changed && k.has(group); group++ {
+		if p := v.Groups[group]; p.Numbered() {
+			p.Revision++
+			v.Groups[group] = p
+		}
+	}
 	return CatalogResult{Keyspace: k}, changed
 }
 

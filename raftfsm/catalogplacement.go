@@ -20,6 +20,18 @@ type Placement struct {
 	Initial []string `json:"initial"`
 	// Target are the keys of the nodes that are to be voters.
 	Target []string `json:"target"`
+	// Replicas has, by node key, the number of each replica that is or may become a
+	// member of the group. See ReplicaID.
+	Replicas map[string]uint64 `json:"replicas,omitempty"`
+	// NextReplica is the number that the group's next replica is given. It only
+	// rises, so no number is given twice. 0 until the group is numbered.
+	NextReplica uint64 `json:"next_replica,omitempty"`
+	// FirstReplica is the number of the first of Initial, whose others have the
+	// numbers that follow. 0 if all of them have number 0.
+	FirstReplica uint64 `json:"first_replica,omitempty"`
+	// Revision counts the changes of Target, and of Keyspace.Everywhere, since the
+	// group was numbered.
+	Revision uint64 `json:"revision,omitempty"`
 }
 
 // PlaceEntry gives a group another target. It is refused unless the target is
@@ -46,6 +58,9 @@ func (c *PlaceEntry) apply(v *CatalogView) (CatalogResult, bool) {
 		p.Initial = c.Target
 	}
 	p.Target = c.Target
+	if p.Numbered() {
+		p.Revision++
+	}
 	v.Groups[c.Group] = p
 	return CatalogResult{}, !slices.Equal(c.Target, c.Was)
 }

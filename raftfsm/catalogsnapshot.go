@@ -153,6 +153,9 @@ func (v *CatalogView) checkPlaces() error {
 		if err := v.checkReplicas(p.Target); err != nil {
 			return fmt.Errorf("group %d: %w", g, err)
 		}
+		if err := v.checkReplicaNumbers(g); err != nil {
+			return err
+		}
 	}
 	return nil
 }
