@@ -171,6 +171,7 @@ type AdminGroup struct {
 // AdminReplica is one replica that was heard of.
 type AdminReplica struct {
 	Node         string `json:"node"`
+	Replica      string `json:"replica"` // its Raft id
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
 	Lag          uint64 `json:"lag"` // entries that the leader has applied and it has not

@@ -58,6 +58,7 @@ type ClusterGroup struct {
 // Replica is a replica that was heard of.
 type Replica struct {
 	Node         string `json:"node"`
+	ID           string `json:"replica"` // its Raft id, which no other replica of the group ever had
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
 	Lag          uint64 `json:"lag"`          // entries that the leader has applied and it has not

@@ -40,6 +40,7 @@ type Node struct {
 // AppliedIndex have equal digests.
 type Group struct {
 	ID            uint32 `json:"id"`
+	Replica       string `json:"replica"` // its Raft id, which no other replica of the group ever had
 	Keyspace      string `json:"keyspace"`
 	Shard         int    `json:"shard"`
 	Role          string `json:"role"`

@@ -54,9 +54,24 @@ func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 // openMembers opens a cluster of that many nodes and waits until all serve.
 func openMembers(t *testing.T, nodes int) []*Node {
 	t.Helper()
+	return openMembersOf(t, nodes, raftfsm.ClusterVersionMax)
+}
+
+// heldBack is the key of a node that is not there, and keeps the cluster version down.
+const heldBack = "n99.0"
+
+// openMembersOf is openMembers for a cluster of a version. An older one has the node
+// heldBack besides, until raiseMembers takes it away.
+func openMembersOf(t *testing.T, nodes, version int) []*Node {
+	t.Helper()
 	var all []*Node
 	for i := 1; i <= nodes; i++ {
 		all = append(all, joinMember(t, all, i, nodes))
+		if i == 1 && version < raftfsm.ClusterVersionMax {
+			other := raftfsm.Node{Key: heldBack, Name: "n99", ClusterAddr: "127.0.0.1:1", VersionMax: version}
+			eventually(t, "the first node is in the catalog", func() bool { return len(all[0].catalog.View().Nodes) == 1 })
+			mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -66,6 +81,18 @@ func openMembers(t *testing.T, nodes int) []*Node {
 		}
 	}
 	return all
+}
+
+// raiseMembers raises the version of a cluster of openMembersOf to that of its programs.
+func raiseMembers(t *testing.T, n *Node) {
+	t.Helper()
+	for _, command := range []*raftfsm.CatalogCommand{
+		{SetNodeState: &raftfsm.SetNodeStateEntry{Key: heldBack, State: raftfsm.NodeLeaving}},
+		{RemoveNode: &raftfsm.RemoveNodeEntry{Key: heldBack}},
+		{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}},
+	} {
+		mustDo(t, n.mustChange(t.Context(), command))
+	}
 }
 
 // once gives a write an identity, so that it is tried again when its leader is lost on
@@ -215,7 +242,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 				t.Errorf("group %d changed its leader %d times", g.cfg.Group, changes)
 			}
 		}
-		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []uint32{catalogGroup}); n != all[0] && !errors.Is(err, ErrDraining) {
+		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []groupReplica{{group: catalogGroup}}); n != all[0] && !errors.Is(err, ErrDraining) {
 			t.Errorf("%s would take what is handed to it: %v", n.cfg.NodeName, err)
 		}
 	}
@@ -276,8 +303,8 @@ func TestReplicaMoves(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 	for _, n := range all {
 		if n.cfg.NodeKey == from {
-			if _, err := os.Stat(n.groupDir(number)); !os.IsNotExist(err) {
-				t.Errorf("the old replica's files: %v", err)
+			if replica, here := n.dirs.number(number); here {
+				t.Errorf("the files of replica %d are still there", replica)
 			}
 		}
 	}
@@ -303,7 +330,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
 		g := spare.replicaOf(number)
-		return g != nil && len(g.voters()) == 3 && !slices.Contains(g.voters(), raft.ServerID(down.cfg.NodeKey))
+		return g != nil && len(g.voters()) == 3 && !slices.ContainsFunc(g.voters(), func(id raft.ServerID) bool { return nodeOf(id) == down.cfg.NodeKey })
 	})
 	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
 		for _, n := range all[:2] {
@@ -323,16 +350,25 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 func FuzzCallMessages(f *testing.F) {
 	f.Add(appendRead(nil, &remoteRead{group: 7, consistency: Linearizable, staleness: time.Second, index: 9, width: 4, keys: []uint64{1, 2}}))
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
-	f.Add(appendStandingsAsked(nil, []standingAsked{{1, 7}, {64, 1 << 40}}))
+	f.Add(appendStandingsAsked(nil, []standingAsked{{group: 1, term: 7}, {group: 64, term: 1 << 40}}, false))
+	f.Add(appendStandingsAsked(nil, []standingAsked{{1, 7, 0, 3}, {64, 1 << 40, 1 << 60, 2}}, true))
+	f.Add(appendReplicas(nil, []groupReplica{{1, 7}, {64, 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := wireReader{rest: b}
-		if asked, err := parseStandingsAsked(&r); err == nil {
-			s := wireReader{rest: appendStandingsAsked(nil, asked)}
-			if again, err := parseStandingsAsked(&s); err != nil || !slices.Equal(again, asked) {
-				t.Fatalf("%+v became %+v, %v", asked, again, err)
+		for _, numbered := range []bool{false, true} {
+			r := wireReader{rest: b}
+			if asked, err := parseStandingsAsked(&r, numbered); err == nil {
+				s := wireReader{rest: appendStandingsAsked(nil, asked, numbered)}
+				if again, err := parseStandingsAsked(&s, numbered); err != nil || !slices.Equal(again, asked) {
+					t.Fatalf("%+v became %+v, %v", asked, again, err)
+				}
 			}
 		}
-		r = wireReader{rest: b}
+		if replicas, err := parseReplicas(b); err == nil {
+			if again, err := parseReplicas(appendReplicas(nil, replicas)); err != nil || !slices.Equal(again, replicas) {
+				t.Fatalf("%+v became %+v, %v", replicas, again, err)
+			}
+		}
+		r := wireReader{rest: b}
 		if q := parseRead(&r); r.end() == nil {
 			s := wireReader{rest: appendRead(nil, q)}
 			if again := parseRead(&s); s.end() != nil || !slices.Equal(again.keys, q.keys) {

@@ -40,17 +40,3 @@ func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
 	}
 	return f.BatchingFSM.ApplyBatch(entries)
 }
-
-// committedServers returns the members of the newest configuration that is known
-// here to be committed, from the log or from the newest snapshot; nil if none is.
-func (g *group) committedServers() []raft.Server {
-	at := g.members.applied.Load()
-	metas, err := g.snaps.List()
-	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.index) {
-		return metas[0].Configuration.Servers
-	}
-	if at == nil {
-		return nil
-	}
-	return at.servers
-}

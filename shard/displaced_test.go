@@ -49,7 +49,8 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 			if !slices.Contains(all[0].holders(number), cfg.NodeKey) {
 				want = raft.Nonvoter // of the catalog's group
 			}
-			return suffrageOf(servers, cfg.NodeKey) == want && suffrageOf(servers, old.cfg.NodeKey) == absent
+			gone := !slices.ContainsFunc(servers, func(s raft.Server) bool { return nodeOf(s.ID) == old.cfg.NodeKey })
+			return suffrageOf(servers, g.id()) == want && gone
 		})
 	}
 	mustDo(t, again.WaitReady(ctx))

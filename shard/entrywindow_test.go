@@ -148,7 +148,8 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 // amount, checksum and all, and returns its index.
 func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	t.Helper()
-	cfg := n.groupConfig(number, "posts", nil)
+	replica, _ := n.dirs.number(number)
+	cfg := n.groupConfig(number, replica, "posts", nil)
 	stores, err := openStores(cfg.LogStore, cfg.Dir, n.meta.cfg.raftLogger())
 	mustDo(t, err)
 	log := newCheckedLog(stores, number, cfg.Dir, 1<<30, newFailStop(n.fatal))

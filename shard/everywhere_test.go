@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -33,8 +32,8 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	}
 	// No leader knows yet that it is to have one: it stays empty.
 	view := *last.catalog.View()
-	last.changing.Lock() // the node does not open it as well, once it finds its files
-	mustDo(t, last.openReplica(g, &view))
+	last.changing.Lock()                                                     // the node does not open it as well, once it finds its files
+	mustDo(t, last.openReplica(g, view.Groups[g.number].NextReplica, &view)) // which it is given next
 	last.changing.Unlock()
 	if got := stale(last); got != 5 {
 		t.Errorf("a node that has copied nothing yet answers %d, want 5", got)
@@ -91,8 +90,8 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	mustDo(t, err)
 	eventually(t, "nobody else holds it", func() bool {
 		return !slices.ContainsFunc(all, func(n *Node) bool {
-			_, err := os.Stat(n.groupDir(number))
-			return (err == nil) != slices.Contains(target, n.cfg.NodeKey)
+			_, here := n.dirs.number(number)
+			return here != slices.Contains(target, n.cfg.NodeKey)
 		})
 	})
 	close(stop)
@@ -118,7 +117,7 @@ func votesAre(all []*Node, number uint32, target []string) bool {
 		}
 		var keys []string
 		for _, id := range g.voters() {
-			keys = append(keys, string(id))
+			keys = append(keys, nodeOf(id))
 		}
 		slices.Sort(keys)
 		if !slices.Equal(keys, slices.Sorted(slices.Values(target))) {

@@ -81,7 +81,8 @@ func (n *Node) serveFacts(ctx context.Context, _ []byte) ([]byte, error) {
 func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 	facts := []GroupFacts{}
 	last := map[uint32]uint64{} // index of each log, before anybody was asked
-	voters := map[string][]int{}
+	place := map[uint32]int{}   // of each group in facts
+	voters := map[string][]groupReplica{}
 	for _, g := range n.replicas() {
 		if g.ready() != nil {
 			continue
@@ -89,14 +90,15 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 		f := GroupFacts{Group: g.cfg.Group, Leader: n.cfg.NodeKey}
 		for _, s := range g.configuration().Servers {
 			if s.Suffrage != raft.Voter {
-				f.NonVoters = append(f.NonVoters, string(s.ID))
+				f.NonVoters = append(f.NonVoters, nodeOf(s.ID))
 				continue
 			}
-			f.Voters = append(f.Voters, string(s.ID))
-			if key := string(s.ID); key != n.cfg.NodeKey {
-				voters[key] = append(voters[key], len(facts))
+			f.Voters = append(f.Voters, nodeOf(s.ID))
+			if key, number := raftfsm.ParseReplicaID(string(s.ID)); key != n.cfg.NodeKey {
+				voters[key] = append(voters[key], groupReplica{f.Group, number})
 			}
 		}
+		place[f.Group] = len(facts)
 		last[f.Group] = g.raft.LastIndex()
 		facts = append(facts, f)
 	}
@@ -105,19 +107,16 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 	lag := uint64(0)
 	for key, led := range voters {
 		asked.Go(func() {
-			groups := make([]uint32, len(led))
-			for i, at := range led {
-				groups[i] = facts[at].Group
-			}
-			progress, err := n.progress(ctx, key, groups)
+			progress, err := n.progress(ctx, key, led)
 			if err != nil {
 				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			for i, at := range led {
-				lag = max(lag, lagOf(last[groups[i]], progress[i]))
-				if progress[i]+caughtUpEntries >= last[groups[i]] {
+			for i, r := range led {
+				at := place[r.group]
+				lag = max(lag, lagOf(last[r.group], progress[i]))
+				if progress[i]+caughtUpEntries >= last[r.group] {
 					facts[at].CaughtUp = append(facts[at].CaughtUp, key)
 				}
 			}
@@ -131,14 +130,18 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 // lagOf is how many of a leader's entries another replica has not applied.
 func lagOf(last, applied uint64) uint64 { return last - min(last, applied) }
 
-// progress returns how far another node has applied groups.
-func (n *Node) progress(ctx context.Context, node string, groups []uint32) ([]uint64, error) {
-	answer, err := n.calls.call(ctx, node, methodProgress, appendGroups(nil, groups))
+// progress returns how far another node has applied the logs of its replicas.
+func (n *Node) progress(ctx context.Context, node string, replicas []groupReplica) ([]uint64, error) {
+	method, request := methodReplicas, appendReplicas(nil, replicas)
+	if allZero(replicas) { // as programs of before replicas had numbers understand it
+		method, request = methodProgress, appendGroups(nil, groupsOfReplicas(replicas))
+	}
+	answer, err := n.calls.call(ctx, node, method, request)
 	if err != nil {
 		return nil, err
 	}
 	r := wireReader{rest: answer}
-	applied := make([]uint64, len(groups))
+	applied := make([]uint64, len(replicas))
 	for i := range applied {
 		applied[i] = r.uint()
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
@@ -72,28 +72,46 @@ func (n *Node) hold(all []*counterGroup, view *raftfsm.CatalogView) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, g := range all {
-		if g.replica.Load() == nil && n.isHere(g.number, view) {
-			wg.Go(func() { errs[i] = n.openReplica(g, view) })
+		if g.replica.Load() != nil {
+			continue
+		}
+		if number, ok := n.replicaToHold(g.number, view); ok {
+			wg.Go(func() { errs[i] = n.openReplica(g, number, view) })
 		}
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// isHere reports whether this node holds a replica of a group: it is to, or it
-// does and has not been told that it is no member any more. Its vote may be
-// needed until then.
-func (n *Node) isHere(number uint32, view *raftfsm.CatalogView) bool {
-	_, in := view.Nodes[n.cfg.NodeKey]
-	if in && view.EveryNode(number) || slices.Contains(view.Groups[number].Target, n.cfg.NodeKey) {
-		return true
+// replicaToHold returns the number of the replica of a group that this node is to
+// have open, and false for none. That is the replica whose files are here until it is
+// deleted: its vote may be needed. If there is none, it is the one that the catalog
+// wants here, or one of the group's first voters that is not retired: the others may
+// need its vote to move it elsewhere.
+//
+// A replica of this number that was deleted is not begun again: it would have
+// forgotten how it voted. The catalog here is behind then, or the group was made
+// before replicas had numbers, and the node waits until the catalog gives it a new one.
+func (n *Node) replicaToHold(group uint32, view *raftfsm.CatalogView) (number uint64, ok bool) {
+	if number, here := n.dirs.number(group); here {
+		return number, true
 	}
-	_, err := os.Stat(n.groupDir(number))
-	return err == nil
-}
-
-func (n *Node) groupDir(number uint32) string {
-	return filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number))
+	placement := view.Groups[group]
+	if placement.Numbered() {
+		if number, ok = placement.Number(n.cfg.NodeKey); !ok {
+			return 0, false
+		}
+	}
+	initial := placement.Numbered() && initialMembers(view, group, raftID(n.cfg.NodeKey, number)) != nil
+	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
+		return 0, false
+	}
+	mayBegin, first := n.dirs.mayBegin(group, number)
+	if first {
+		n.cfg.Logger.Warn("this node is to have a replica of a group and deleted the one with this Raft id before: it waits until the catalog gives it another",
+			"group", group, "replica", raftID(n.cfg.NodeKey, number))
+	}
+	return number, mayBegin
 }
 
 // newReplica returns a replica before its first entry, and where its rows may be
@@ -115,27 +133,23 @@ func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
 	return &replica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.oldToSeal(g)})}, rows, nil
 }
 
-// openReplica opens this node's replica of a group. One that is new begins with
-// the group's first voters if it is among them, and waits to be added otherwise:
-// also if it was among them, and its first replica was given up.
-func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
+// openReplica opens this node's replica of a group. A new one begins with the group's
+// first voters if it is among them, and otherwise waits until the leader adds it.
+// Another replica that was here before may have been among them: this one is not.
+func (n *Node) openReplica(g *counterGroup, number uint64, view *raftfsm.CatalogView) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
 		return err
 	}
 	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
-	cfg := n.groupConfig(g.number, g.keyspace, timedFSM{r.fsm, n.metrics})
+	cfg := n.groupConfig(g.number, number, g.keyspace, timedFSM{r.fsm, n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
 	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
 		cfg.StateBytes = fsm.SnapshotBytes
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
-	if initial := view.Groups[g.number].Initial; slices.Contains(initial, n.cfg.NodeKey) && !n.wasGivenUp(g.number) {
-		for _, key := range initial {
-			cfg.Initial = append(cfg.Initial, member{key, view.Nodes[key].ClusterAddr})
-		}
-	}
+	cfg.Initial = initialMembers(view, g.number, cfg.id())
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
 	if r.group, err = n.openHere(cfg); err != nil {
@@ -147,11 +161,24 @@ func (n *Node) openReplica(g *counterGroup, view *raftfsm.CatalogView) error {
 	return nil
 }
 
-// dropReplica closes this node's replica of a group and deletes it, unless the
-// group has it as a member again or none says that it has not: then the replica is
-// opened once more. What its caller heard may be long ago, as it waited for the
-// lock; and until it was closed the replica may have been given a vote and
-// acknowledged writes.
+// initialMembers returns the voters that a group begins with if a replica is one of
+// them, nil otherwise.
+func initialMembers(view *raftfsm.CatalogView, group uint32, id raft.ServerID) []member {
+	placement := view.Groups[group]
+	var members []member
+	for i, key := range placement.Initial {
+		members = append(members, member{raft.ServerID(placement.InitialID(i)), view.Nodes[key].ClusterAddr})
+	}
+	if !slices.ContainsFunc(members, func(m member) bool { return m.id == id }) {
+		return nil
+	}
+	return members
+}
+
+// dropReplica closes this node's replica of a group and deletes it. If the group's
+// leader has it as a member after all, or no leader answers, the replica is opened once
+// more: the caller's answer may be old, as it waited for the lock. Until it was closed
+// the replica may have acknowledged writes.
 func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
@@ -165,12 +192,13 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 	if err := r.close(ctx, false); err != nil {
 		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
 	}
-	if view := n.catalog.View(); !n.wasRemoved(g, leader, view) {
-		n.cfg.Logger.Info("this node's replica is in its group again, or may be, and is kept", "group", g.number)
-		return n.openReplica(g, view)
+	id, number := r.group.id(), r.group.cfg.Replica
+	if view := n.catalog.View(); !n.wasRemoved(g, number, leader, view) {
+		n.cfg.Logger.Info("this node's replica may be in its group still, and is kept", "group", g.number, "replica", id)
+		return n.openReplica(g, number, view)
 	}
-	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number)
-	if err := n.giveUp(g.number); err != nil {
+	n.cfg.Logger.Info("this node's replica was removed from its group and is deleted", "group", g.number, "replica", id)
+	if err := n.giveUp(g.number, number); err != nil {
 		return fmt.Errorf("cannot delete the replica of group %d: %w", g.number, err)
 	}
 	return nil

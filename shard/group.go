@@ -174,7 +174,7 @@ func (g *group) soleVoter() bool {
 	for _, s := range future.Configuration().Servers {
 		if s.Suffrage == raft.Voter {
 			voters++
-			self = self || s.ID == raft.ServerID(g.cfg.NodeID)
+			self = self || s.ID == g.id()
 		}
 	}
 	return voters == 1 && self
@@ -183,7 +183,7 @@ func (g *group) soleVoter() bool {
 // groupStats is what raft knows of a group.
 type groupStats struct {
 	Role     string // leader, follower, candidate, shutdown
-	Leader   string // node id, "" when not known
+	Leader   string // node key, "" when not known
 	Term     uint64
 	Applied  uint64 // raft's own; the FSM may be a moment behind it or ahead
 	Commit   uint64
@@ -194,7 +194,7 @@ func (g *group) stats() groupStats {
 	_, leader := g.raft.LeaderWithID()
 	return groupStats{
 		Role:     strings.ToLower(g.raft.State().String()),
-		Leader:   string(leader),
+		Leader:   nodeOf(leader),
 		Term:     g.raft.CurrentTerm(),
 		Applied:  g.raft.AppliedIndex(),
 		Commit:   g.raft.CommitIndex(),

@@ -262,4 +262,4 @@ func testNineGroupsAreReadyAtOnce(t *testing.T, store LogStore) {
 }
 
 // aloneIn makes the replica the only voter of a new group.
-func aloneIn(cfg groupConfig) []member { return []member{{cfg.NodeID, cfg.Mux.Addr().String()}} }
+func aloneIn(cfg groupConfig) []member { return []member{{cfg.id(), cfg.Mux.Addr().String()}} }

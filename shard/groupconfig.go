@@ -19,10 +19,12 @@ const snapshotBytesDefault = 64 << 20
 type groupConfig struct {
 	Dir    string // of this replica alone: its log and snapshots/
 	Group  uint32 // its number in the cluster
-	NodeID string // of this node, never used by another
-	FSM    raft.FSM
-	Mux    *Mux // the caller's; must outlive the group
-	Logger *slog.Logger
+	NodeID string // the key of this node, never used by another
+	// Replica is the number of this replica, which with NodeID makes its Raft id.
+	Replica uint64
+	FSM     raft.FSM
+	Mux     *Mux // the caller's; must outlive the group
+	Logger  *slog.Logger
 	// Fatal is told, once, why this group has stopped for good. It is called
 	// in the goroutine that failed and must not wait for the group. The
 	// process should end: the group serves no more.
@@ -130,6 +132,9 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 	return c, nil
 }
 
+// id returns the replica's Raft id.
+func (c *groupConfig) id() raft.ServerID { return raftID(c.NodeID, c.Replica) }
+
 func (c groupConfig) raftLogger() *raftLogger {
 	return &raftLogger{slog: c.Logger.With("group", c.Group), failures: &c.Mux.failures}
 }
@@ -137,7 +142,7 @@ func (c groupConfig) raftLogger() *raftLogger {
 // raftConfig returns what raft is started with. leadership is raft's NotifyCh.
 func (c groupConfig) raftConfig(leadership chan<- bool, logger *raftLogger) *raft.Config {
 	conf := raft.DefaultConfig()
-	conf.LocalID = raft.ServerID(c.NodeID)
+	conf.LocalID = c.id()
 	conf.HeartbeatTimeout = c.Timing.Heartbeat
 	conf.ElectionTimeout = c.Timing.Election
 	conf.LeaderLeaseTimeout = c.Timing.Lease

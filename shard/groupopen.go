@@ -75,7 +75,7 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 			return nil, err
 		}
 	}
-	layer, err := cfg.Mux.Layer(cfg.Group)
+	layer, err := cfg.Mux.Layer(cfg.Group, cfg.id())
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +106,10 @@ func (g *group) bootstrap(stable *checkedStable) error {
 	var first raft.Configuration
 	for _, m := range g.cfg.Initial {
 		first.Servers = append(first.Servers, raft.Server{
-			Suffrage: raft.Voter, ID: raft.ServerID(m.key), Address: raft.ServerAddress(m.addr),
+			Suffrage: raft.Voter, ID: m.id, Address: raft.ServerAddress(m.addr),
 		})
 	}
-	g.first = g.cfg.Initial[0].key == g.cfg.NodeID
+	g.first = g.cfg.Initial[0].id == g.id()
 	return g.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
 }
 

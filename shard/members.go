@@ -28,7 +28,7 @@ const (
 // The order keeps as many voters as there were: what joins is a non-voter until
 // it has caught up, and nobody leaves before all that join are voters: only he
 // whose address one that joins has, as he is lost already.
-func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, string) (uint64, error)) (string, error) {
+func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	servers := g.configuration().Servers
 	if step, err := g.moveStep(servers, slices.Concat(target, others)); step != "" || err != nil {
 		return step, err
@@ -37,7 +37,7 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 		return step, err
 	}
 	for _, m := range target { // all are voters, or the group waits for them
-		if suffrageOf(servers, m.key) != raft.Voter {
+		if suffrageOf(servers, m.id) != raft.Voter {
 			return "", nil
 		}
 	}
@@ -47,9 +47,9 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 	}
 	var there []member // of the target, those that could go on without the rest
 	for _, m := range target {
-		if m.key == g.cfg.NodeID {
+		if m.id == g.id() {
 			there = append(there, m)
-		} else if lag, err := behind(ctx, m.key); err == nil && lag <= caughtUpEntries {
+		} else if lag, err := behind(ctx, m.id); err == nil && lag <= caughtUpEntries {
 			there = append(there, m)
 		}
 	}
@@ -59,14 +59,17 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 	return g.dismissStep(surplus, others, there)
 }
 
-// member is a node that is to be in a group.
-type member struct{ key, addr string }
+// member is a replica that is to be in a group, and the address of its node.
+type member struct {
+	id   raft.ServerID
+	addr string
+}
 
 const absent = raft.ServerSuffrage(-1)
 
-func suffrageOf(servers []raft.Server, key string) raft.ServerSuffrage {
+func suffrageOf(servers []raft.Server, id raft.ServerID) raft.ServerSuffrage {
 	for _, s := range servers {
-		if string(s.ID) == key {
+		if s.ID == id {
 			return s.Suffrage
 		}
 	}
@@ -78,12 +81,12 @@ func suffrageOf(servers []raft.Server, key string) raft.ServerSuffrage {
 func (g *group) moveStep(servers []raft.Server, all []member) (string, error) {
 	for _, m := range all {
 		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
-		if taken || m.addr == "" || suffrageOf(servers, m.key) == absent {
+		if taken || m.addr == "" || suffrageOf(servers, m.id) == absent {
 			continue
 		}
 		// Of one that has a vote this changes the address alone.
-		err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
-		return "moved " + m.key + " to " + m.addr, err
+		err := g.changed(g.raft.AddNonvoter(m.id, raft.ServerAddress(m.addr), 0, memberTimeout))
+		return "moved " + string(m.id) + " to " + m.addr, err
 	}
 	return "", nil
 }
@@ -92,32 +95,32 @@ func (g *group) moveStep(servers []raft.Server, all []member) (string, error) {
 // has, or makes the first voter of
 // those that have caught up.
 func (g *group) admitStep(ctx context.Context, servers []raft.Server, target, others []member,
-	behind func(context.Context, string) (uint64, error)) (string, error) {
+	behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	all := slices.Concat(target, others)
 	for _, m := range all {
-		if suffrageOf(servers, m.key) != absent {
+		if suffrageOf(servers, m.id) != absent {
 			continue
 		}
 		at := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
 		if at < 0 {
-			err := g.changed(g.raft.AddNonvoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
-			return "added " + m.key, err
+			err := g.changed(g.raft.AddNonvoter(m.id, raft.ServerAddress(m.addr), 0, memberTimeout))
+			return "added " + string(m.id), err
 		}
 		old := servers[at].ID // raft takes no address twice
-		if !slices.ContainsFunc(all, func(m member) bool { return m.key == string(old) }) {
-			return "removed " + string(old) + ", whose address " + m.key + " has", g.changed(g.raft.RemoveServer(old, 0, memberTimeout))
+		if !slices.ContainsFunc(all, func(m member) bool { return m.id == old }) {
+			return "removed " + string(old) + ", whose address " + string(m.id) + " has", g.changed(g.raft.RemoveServer(old, 0, memberTimeout))
 		}
 	}
 	for _, m := range target {
-		if suffrageOf(servers, m.key) == raft.Voter {
+		if suffrageOf(servers, m.id) == raft.Voter {
 			continue
 		}
-		lag, err := behind(ctx, m.key)
+		lag, err := behind(ctx, m.id)
 		if err != nil || lag > caughtUpEntries {
 			continue // it is asked again in the next step
 		}
-		err = g.changed(g.raft.AddVoter(raft.ServerID(m.key), raft.ServerAddress(m.addr), 0, memberTimeout))
-		return "gave a vote to " + m.key, err
+		err = g.changed(g.raft.AddVoter(m.id, raft.ServerAddress(m.addr), 0, memberTimeout))
+		return "gave a vote to " + string(m.id), err
 	}
 	return "", nil
 }
@@ -134,7 +137,7 @@ func surplusOf(servers []raft.Server, target, others []member) []raft.Server {
 }
 
 func isIn(list []member, s raft.Server) bool {
-	return slices.ContainsFunc(list, func(m member) bool { return m.key == string(s.ID) })
+	return slices.ContainsFunc(list, func(m member) bool { return m.id == s.ID })
 }
 
 // dismissStep takes out, or the vote from, the first of those that should not have
@@ -143,14 +146,14 @@ func isIn(list []member, s raft.Server) bool {
 func (g *group) dismissStep(surplus []raft.Server, others, there []member) (string, error) {
 	for _, s := range surplus {
 		switch {
-		case string(s.ID) == g.cfg.NodeID:
+		case s.ID == g.id():
 		case isIn(others, s):
 			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
 		default:
 			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
 		}
 	}
-	return "handed over to " + there[0].key, g.transfer(there[0])
+	return "handed over to " + string(there[0].id), g.transfer(there[0])
 }
 
 // changed waits for a change of members.
@@ -169,9 +172,9 @@ var errTransferStuck = errors.New("a handover of leadership does not end")
 // beginning to its end, for an election timeout at most, or, when the other
 // takes the call and does not answer, for rpcTimeout.
 func (g *group) transfer(to member) error {
-	err := g.await(g.raft.LeadershipTransferToServer(raft.ServerID(to.key), raft.ServerAddress(to.addr)))
+	err := g.await(g.raft.LeadershipTransferToServer(to.id, raft.ServerAddress(to.addr)))
 	if err != nil {
-		return fmt.Errorf("cannot hand the leadership to %s: %w", to.key, err)
+		return fmt.Errorf("cannot hand the leadership to %s: %w", to.id, err)
 	}
 	return nil
 }

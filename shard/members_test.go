@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"testing"
+
+	"github.com/hashicorp/raft"
 )
 
 // A leader asks the others how far they are only when one of them is to go: asked
@@ -12,10 +14,10 @@ func TestSettledMembersAreNotAsked(t *testing.T) {
 	leader := r.groups[r.leader(t, -1)]
 	var all []member
 	for _, cfg := range r.cfgs {
-		all = append(all, member{cfg.NodeID, cfg.Mux.Addr().String()})
+		all = append(all, member{cfg.id(), cfg.Mux.Addr().String()})
 	}
 	asked := 0
-	behind := func(context.Context, string) (uint64, error) { asked++; return 1 << 40, nil }
+	behind := func(context.Context, raft.ServerID) (uint64, error) { asked++; return 1 << 40, nil }
 	for _, settled := range []struct {
 		name           string
 		target, others []member

@@ -103,10 +103,11 @@ func (a dialledAddr) String() string { return string(a) }
 // Addr returns the address that peers dial.
 func (m *Mux) Addr() net.Addr { return m.addr }
 
-// Layer returns the stream layer of a group: its part of this port. The group
-// owns it, and its Close makes room for another layer of the same group. It is
-// an error to ask for a group that has one, or after Close.
-func (m *Mux) Layer(group uint32) (raft.StreamLayer, error) {
+// Layer returns the stream layer of a group's replica: its part of this port, which
+// takes connections that are meant for this Raft id alone. The group owns it, and its
+// Close makes room for another layer of the same group. It is an error to ask for a
+// group that has one, or after Close.
+func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mu.closed {
@@ -115,7 +116,7 @@ func (m *Mux) Layer(group uint32) (raft.StreamLayer, error) {
 	if m.mu.layers[group] != nil {
 		return nil, fmt.Errorf("cannot attach group %d to the cluster port: it is attached", group)
 	}
-	layer := newMuxLayer(m, group)
+	layer := newMuxLayer(m, group, id)
 	m.mu.layers[group] = layer
 	return layer, nil
 }
@@ -231,10 +232,15 @@ func (m *Mux) finish(conn net.Conn, p preface, err error) (receiver, error) {
 		return nil, net.ErrClosed
 	case p.kind == kindCall:
 		return m.calls, nil
-	case m.mu.layers[p.group] == nil:
-		return nil, fmt.Errorf("%w: group %d is not here", errEarly, p.group)
 	}
-	return m.mu.layers[p.group], nil
+	layer := m.mu.layers[p.group]
+	switch {
+	case layer == nil:
+		return nil, fmt.Errorf("%w: group %d is not here", errEarly, p.group)
+	case p.to != 0 && p.to != addressee(string(layer.id)):
+		return nil, layer.refuseOther()
+	}
+	return layer, nil
 }
 
 func (m *Mux) readPreface(conn net.Conn) (preface, error) {
@@ -261,7 +267,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	default:
 		return preface{}, fmt.Errorf("it is of cluster %x, this is %x", p.cluster, m.cfg.ClusterID)
 	}
-	if own := addressee(m.cfg.NodeKey); p.to != 0 && own != 0 && p.to != own {
+	if own := addressee(m.cfg.NodeKey); p.kind == kindCall && p.to != 0 && own != 0 && p.to != own {
 		return preface{}, fmt.Errorf("%w: it is for another node, which was here or is to be", errEarly)
 	}
 	return p, conn.SetReadDeadline(time.Time{})
@@ -281,16 +287,16 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 	m.cfg.Logger.Log(context.Background(), level, "refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
-// dial connects to another node's cluster port and says what the connection is
-// for, and for which node, "" for whoever is there. ctx bounds both, and nothing
-// after them.
-func (m *Mux) dial(ctx context.Context, address, node string, kind uint8, group uint32) (net.Conn, error) {
+// dial connects to another node's cluster port and says what the connection is for,
+// and who is meant: the Raft id of a replica or, for calls, the key of a node; "" for
+// whoever is there. ctx bounds both, and nothing after them.
+func (m *Mux) dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.sendPreface(ctx, conn, preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: addressee(node)}); err != nil {
+	if err := m.sendPreface(ctx, conn, preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: addressee(to)}); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot send the preface to %s: %w", address, err), conn.Close())
 	}
 	return conn, nil

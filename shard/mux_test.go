@@ -18,7 +18,7 @@ import (
 
 func mustLayer(t *testing.T, m *Mux, group uint32) raft.StreamLayer {
 	t.Helper()
-	l, err := m.Layer(group)
+	l, err := m.Layer(group, "n1.0")
 	mustDo(t, err)
 	return l
 }
@@ -45,13 +45,13 @@ func TestMuxHandsConnectionsToTheirGroups(t *testing.T) {
 func TestMuxRefusesAGroupTwice(t *testing.T) {
 	m := testMux(t)
 	l := mustLayer(t, m, 1)
-	if _, err := m.Layer(1); err == nil {
+	if _, err := m.Layer(1, "n1.0"); err == nil {
 		t.Error("attached twice")
 	}
 	mustDo(t, l.Close())
 	mustDo(t, mustLayer(t, m, 1).Close())
 	mustDo(t, m.Close())
-	if _, err := m.Layer(1); !errors.Is(err, net.ErrClosed) {
+	if _, err := m.Layer(1, "n1.0"); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -99,7 +99,8 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"no cluster", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, group: 1})},
 		{"group of a call", "kind", appendPreface(nil, preface{kind: kindCall, cluster: cluster, group: 1})},
 		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
-		{"another node", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: addressee("n2.0")})},
+		{"another node", "it is for another replica of the group", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: addressee("n2.0")})},
+		{"another replica", "it is for another replica of the group", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: addressee("n1.0#3")})},
 		{"a call to another node", "it is for another node", appendPreface(nil, preface{kind: kindCall, cluster: cluster, to: addressee("n2.0")})},
 		{"group", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
@@ -320,13 +321,15 @@ func TestRaftLogger(t *testing.T) {
 	}
 }
 
-// What is sent to a node does not reach another that has its address now: raft
-// would take the answer for that node's.
-func TestAnotherNodeAtTheAddressIsNotReached(t *testing.T) {
+// What is sent to a replica does not reach another that has its address now, on another
+// node or on the same: raft would take the answer for that replica's.
+func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
 	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}, NodeKey: "n2.0"})
 	mustDo(t, err)
 	defer m.Close()
-	to := newRaftTransport(mustLayer(t, m, 7), nil, 0, hclog.NewNullLogger())
+	layer, err := m.Layer(7, "n2.0#4")
+	mustDo(t, err)
+	to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
 	defer to.Close()
 	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(string) (string, bool) { return m.Addr().String(), true }, 0, hclog.NewNullLogger())
 	defer from.Close()
@@ -342,7 +345,7 @@ func TestAnotherNodeAtTheAddressIsNotReached(t *testing.T) {
 			}
 		}
 	}()
-	for node, reached := range map[raft.ServerID]bool{"n1.0": false, "n2.0": true} {
+	for node, reached := range map[raft.ServerID]bool{"n1.0": false, "n1.0#4": false, "n2.0": false, "n2.0#3": false, "n2.0#4": true} {
 		request := raft.RequestVoteRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n3.0")}, Term: 4}
 		var response raft.RequestVoteResponse
 		if err := from.RequestVote(node, "127.0.0.1:1", &request, &response); (err == nil) != reached || response.Granted != reached {

@@ -13,12 +13,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// refusalLogEvery is how often a layer logs that it refused connections that were
+// meant for another replica of its group. Whoever makes them tries again every second.
+const refusalLogEvery = 10 * time.Second
+
+// errOtherReplica is why a connection is refused that is meant for a replica of this
+// group that was here before, or that is to be.
+var errOtherReplica = errors.New("it is for another replica of the group, not for this one")
+
 // muxLayer is one group's part of a Mux. It remembers every connection of the
 // group that is open, because raft's transport leaves both those it accepted
 // and those in its pool open when it is closed.
 type muxLayer struct {
 	mux     *Mux
 	group   uint32
+	id      raft.ServerID // of the replica; connections for another are refused
 	accepts chan net.Conn // handed over by the mux; at most acceptQueueMax
 	ctx     context.Context
 	cancel  context.CancelFunc // by Close
@@ -27,12 +36,13 @@ type muxLayer struct {
 		sync.Mutex
 		conns map[*muxConn]struct{}
 	}
+	refusalLogged time.Time // guarded by the Mux's lock
 }
 
 var _ raft.StreamLayer = (*muxLayer)(nil)
 
-func newMuxLayer(mux *Mux, group uint32) *muxLayer {
-	l := &muxLayer{mux: mux, group: group, accepts: make(chan net.Conn, acceptQueueMax)}
+func newMuxLayer(mux *Mux, group uint32, id raft.ServerID) *muxLayer {
+	l := &muxLayer{mux: mux, group: group, id: id, accepts: make(chan net.Conn, acceptQueueMax)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.mu.conns = make(map[*muxConn]struct{})
 	return l
@@ -119,20 +129,35 @@ func (l *muxLayer) Close() error {
 	return nil
 }
 
-// nodeAt is an address as the layer dials it: for one node alone. No key of a node
+// refuseOther returns the error for a connection that is meant for another replica of
+// the group. It is a warning once in refusalLogEvery: a replica that was deleted is
+// still called by members that were cut off when it left. The caller holds the Mux's
+// lock.
+func (l *muxLayer) refuseOther() error {
+	err := fmt.Errorf("group %d: %w, which is %s", l.group, errOtherReplica, l.id)
+	if time.Since(l.refusalLogged) < refusalLogEvery {
+		return fmt.Errorf("%w: %w", errEarly, err)
+	}
+	l.refusalLogged = time.Now()
+	return err
+}
+
+// replicaAt returns an address that the layer dials for one replica alone. No Raft id
 // has an @ in it.
-func nodeAt(node, addr string) raft.ServerAddress { return raft.ServerAddress(node + "@" + addr) }
+func replicaAt(id raft.ServerID, addr string) raft.ServerAddress {
+	return raft.ServerAddress(string(id) + "@" + addr)
+}
 
 // Dial is raft.StreamLayer's: it connects to the same group on another node. An
-// address of nodeAt leads to that node or nowhere, any other to whoever is there.
+// address of replicaAt leads to that replica or nowhere, any other to whoever is there.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
-	node, addr, named := strings.Cut(string(address), "@")
+	id, addr, named := strings.Cut(string(address), "@")
 	if !named {
-		node, addr = "", node
+		id, addr = "", id
 	}
-	conn, err := l.mux.dial(ctx, addr, node, kindRaft, l.group)
+	conn, err := l.mux.dial(ctx, addr, id, kindRaft, l.group)
 	if err != nil {
 		return nil, fmt.Errorf("cannot dial group %d: %w", l.group, err)
 	}

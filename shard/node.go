@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +56,8 @@ type Node struct {
 
 	clusterHash uint32 // of tokens
 
+	dirs replicaDirs
+
 	headroom  headroom
 	room      diskRoom
 	votersLag atomic.Uint64 // of the groups led here, in entries, the most that factsHere last found
@@ -94,6 +95,7 @@ func Open(cfg Config) (*Node, error) {
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
 	}
+	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}, byNumber: map[uint32]*counterGroup{}})
@@ -134,9 +136,9 @@ func Open(cfg Config) (*Node, error) {
 // start opens the catalog and the groups that it names, as far as it is known
 // here, and starts what follows it from then on.
 func (n *Node) start() error {
-	cfg := n.groupConfig(catalogGroup, catalogName, n.catalog)
+	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
 	if n.cfg.Bootstrap {
-		cfg.Initial = []member{{n.cfg.NodeKey, n.mux.Addr().String()}}
+		cfg.Initial = []member{{cfg.id(), n.mux.Addr().String()}}
 	}
 	var err error
 	if err = n.finishGivenUp(); err != nil {
@@ -175,11 +177,12 @@ func (n *Node) start() error {
 	return nil
 }
 
-func (n *Node) groupConfig(number uint32, keyspace string, fsm groupFSM) groupConfig {
+func (n *Node) groupConfig(number uint32, replica uint64, keyspace string, fsm groupFSM) groupConfig {
 	return groupConfig{
-		Dir:      filepath.Join(n.cfg.Dir, fmt.Sprintf("%05d", number)),
+		Dir:      n.dirs.dir(number, replica),
 		Group:    number,
 		NodeID:   n.cfg.NodeKey,
+		Replica:  replica,
 		FSM:      fsm,
 		Mux:      n.mux,
 		Logger:   n.cfg.Logger.With("keyspace", keyspace),

@@ -6,19 +6,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 )
 
 // Opened is the durable record of the groups that this node has a replica of. It
-// lies outside of their directories, so that a replica whose files are lost is
-// told from one that is to begin: begun anew it would serve zeros for what it
-// acknowledged, and vote again on what it has voted on.
+// lies outside of their directories, so that a replica whose files are lost differs
+// from one that is to begin. Begun anew, the lost one would serve zeros for what it
+// acknowledged, and would vote again in terms in which it has voted.
 //
 // A group is recorded once its log is on disk and before this node votes or
-// acknowledges anything in it, and taken out once its directory is given up. So
-// one in the record has a log, and one that is not has promised nothing.
+// acknowledges anything in it. It is taken out once the directory of its replica has
+// been moved aside to be deleted. So a group in the record has a log. One that is not
+// either never had a replica here, or its replica was deleted: that one's number is
+// retired, and the next replica has another Raft id (see replicaDirs).
 type Opened interface {
 	WasOpened(group uint32) bool
 	GroupOpened(group uint32) error
@@ -36,6 +35,7 @@ func (n *Node) openHere(cfg groupConfig) (*group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
+	n.dirs.noteBegun(cfg.Group, cfg.Replica)
 	if record := n.cfg.Opened; record != nil {
 		cfg.Begun = func() error { return record.GroupOpened(cfg.Group) }
 	}
@@ -51,13 +51,9 @@ func (n *Node) mayBegin(group uint32, path string) error {
 		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", errDamaged, path, advice)
 	}
 	if group == catalogGroup {
-		others, err := n.groupDirs()
-		if err != nil {
-			return err
-		}
-		if len(others) > 0 {
+		if other := n.dirs.anyShard(); other != "" {
 			return fmt.Errorf("%w: %s is missing or empty, and groups that only the catalog knows are there (%s); %s",
-				errDamaged, path, others[0], advice)
+				errDamaged, path, other, advice)
 		}
 	}
 	if record == nil {
@@ -77,21 +73,6 @@ func (n *Node) afterLoss() string {
 		return restore + ": it is the only node of its cluster, nobody else has what it held"
 	}
 	return restore + ", or, only in a larger cluster, wipe it: then it joins again as a new node"
-}
-
-// groupDirs returns the directories of the groups but the catalog's.
-func (n *Node) groupDirs() ([]string, error) {
-	entries, err := os.ReadDir(n.cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
-	var dirs []string
-	for _, e := range entries {
-		if number, err := strconv.ParseUint(e.Name(), 10, 32); err == nil && number != catalogGroup {
-			dirs = append(dirs, filepath.Join(n.cfg.Dir, e.Name()))
-		}
-	}
-	return dirs, nil
 }
 
 // isBlank reports whether a file is not there, empty, or nothing but zeros, as a
@@ -120,26 +101,18 @@ func isBlank(path string) (bool, error) {
 	}
 }
 
-// removedSuffix marks what is left of a replica that was given up: an empty
-// directory, which stays. Its group began long ago, so this node does not begin
-// it with its first members again when it is to hold it once more, but waits for
-// the leader.
-const removedSuffix = ".removed"
-
-// giveUp deletes a closed replica's directory. A crash leaves all of it or, under
-// another name, what finishGivingUp deletes.
-func (n *Node) giveUp(group uint32) error {
-	dir := n.groupDir(group)
-	dead := dir + removedSuffix
-	if err := errors.Join(os.RemoveAll(dead), os.Rename(dir, dead), syncDir(n.cfg.Dir)); err != nil {
+// giveUp deletes a closed replica's files. A crash leaves all of them or what
+// finishGivenUp deletes.
+func (n *Node) giveUp(group uint32, number uint64) error {
+	if err := n.dirs.moveAside(group, number); err != nil {
 		return err
 	}
-	return n.finishGivingUp(group)
+	return n.finishGivingUp(group, number)
 }
 
-// finishGivingUp deletes what giveUp moved aside, and takes the group out of the
-// record.
-func (n *Node) finishGivingUp(group uint32) error {
+// finishGivingUp takes the group out of the record, and deletes what giveUp moved
+// aside.
+func (n *Node) finishGivingUp(group uint32, number uint64) error {
 	if n.cfg.Opened != nil {
 		if err := n.cfg.Opened.GroupRemoved(group); err != nil {
 			return err
@@ -150,38 +123,19 @@ func (n *Node) finishGivingUp(group uint32) error {
 			return err
 		}
 	}
-	dead := n.groupDir(group) + removedSuffix
-	entries, err := os.ReadDir(dead)
-	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dead, e.Name())))
-	}
-	return err
+	return n.dirs.clear(group, number)
 }
 
-// wasGivenUp reports whether this node once had a replica of the group that it
-// gave up.
-func (n *Node) wasGivenUp(group uint32) bool {
-	_, err := os.Stat(n.groupDir(group) + removedSuffix)
-	return err == nil
-}
-
-// finishGivenUp ends what a crash cut short of giveUp.
+// finishGivenUp finds the replicas that are here, and ends what a crash cut short of
+// giveUp.
 func (n *Node) finishGivenUp() error {
-	dirs, err := filepath.Glob(filepath.Join(n.cfg.Dir, "[0-9]*"+removedSuffix))
+	unfinished, err := n.dirs.load()
 	if err != nil {
 		return err
 	}
-	for _, dir := range dirs {
-		number, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(dir), removedSuffix), 10, 32)
-		if err != nil {
-			continue // none of ours
-		}
-		rest, err := os.ReadDir(dir)
-		if err == nil && len(rest) == 0 {
-			continue // it was finished, and the node may have a replica again
-		}
-		if err := errors.Join(err, n.finishGivingUp(uint32(number))); err != nil {
-			return fmt.Errorf("cannot delete the replica of group %d: %w", number, err)
+	for _, r := range unfinished {
+		if err := n.finishGivingUp(r.group, r.number); err != nil {
+			return fmt.Errorf("cannot delete replica %d of group %d: %w", r.number, r.group, err)
 		}
 	}
 	return nil

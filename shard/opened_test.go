@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -157,65 +158,101 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A replica that was given up leaves no files and no record, wherever a crash
-// comes; and its node never begins the group with its first members again.
-func TestGivenUpReplica(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		crash bool
-	}{{"whole", false}, {"crash between", true}} {
-		t.Run(test.name, func(t *testing.T) {
-			record := newMemoryRecord()
-			mustDo(t, record.GroupOpened(5))
-			n := &Node{cfg: Config{Dir: t.TempDir(), Opened: record}}
-			dir := n.groupDir(5)
-			mustDo(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
-			mustDo(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
-			if test.crash {
-				mustDo(t, os.Rename(dir, dir+removedSuffix))
+// The files of a deleted replica are gone, wherever a crash comes, and its number is
+// remembered: the node never begins it again.
+func TestDeletedReplica(t *testing.T) {
+	for _, number := range []uint64{0, 7} {
+		for name, crash := range map[string]bool{"whole": false, "crash between": true} {
+			t.Run(fmt.Sprintf("%d, %s", number, name), func(t *testing.T) {
+				record := newMemoryRecord()
+				mustDo(t, record.GroupOpened(5))
+				n := &Node{cfg: Config{Dir: t.TempDir(), Opened: record}}
+				n.dirs.path = n.cfg.Dir
 				mustDo(t, n.finishGivenUp())
-			} else {
-				mustDo(t, n.giveUp(5))
+				dir := n.dirs.dir(5, number)
+				mustDo(t, os.MkdirAll(filepath.Join(dir, "snapshots"), 0o750))
+				mustDo(t, os.WriteFile(filepath.Join(dir, "raft.db"), []byte("x"), 0o600))
+				if crash {
+					mustDo(t, n.dirs.moveAside(5, number))
+					mustDo(t, n.finishGivenUp())
+				} else {
+					mustDo(t, n.giveUp(5, number))
+				}
+				left, err := filepath.Glob(filepath.Join(n.cfg.Dir, "*", "*"))
+				if err != nil || len(left) > 0 || record.WasOpened(5) {
+					t.Errorf("left %v, %v; recorded %v", left, err, record.WasOpened(5))
+				}
+				mayBegin := func(group uint32, number uint64) bool { may, _ := n.dirs.mayBegin(group, number); return may }
+				if mayBegin(5, number) || !mayBegin(5, number+1) || !mayBegin(50, 0) {
+					t.Error("a number that was deleted may begin again, or another may not")
+				}
+				// The next replica's files are lost: these are not what giveUp left.
+				mustDo(t, record.GroupOpened(5))
+				if err := n.finishGivenUp(); err != nil || !record.WasOpened(5) {
+					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
+				}
+				mustDo(t, os.Mkdir(n.dirs.dir(5, number+3), 0o750))
+				mustDo(t, n.giveUp(5, number+3))
+				mustDo(t, n.finishGivenUp())
+				if record.WasOpened(5) || mayBegin(5, number+3) || !mayBegin(5, number+4) {
+					t.Errorf("deleted again: recorded %v", record.WasOpened(5))
+				}
+				if left, err := os.ReadDir(n.cfg.Dir); err != nil || len(left) != 1 {
+					t.Errorf("left %v, %v, want the mark of the last one", left, err)
+				}
+			})
+		}
+	}
+}
+
+// Directories that no node leaves are refused: a copy of an older one was put back.
+func TestReplicaDirsThatContradict(t *testing.T) {
+	for name, dirs := range map[string][]string{
+		"two replicas":      {"00005", "00005.3"},
+		"deleted and there": {"00005.3", "00005.3.removed"},
+		"older than it":     {"00005", "00005.3.removed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := replicaDirs{path: t.TempDir()}
+			for _, dir := range dirs {
+				mustDo(t, os.Mkdir(filepath.Join(d.path, dir), 0o750))
 			}
-			left, err := filepath.Glob(filepath.Join(n.cfg.Dir, "*", "*"))
-			if err != nil || len(left) > 0 || record.WasOpened(5) || !n.wasGivenUp(5) {
-				t.Errorf("left %v, %v; recorded %v, given up %v", left, err, record.WasOpened(5), n.wasGivenUp(5))
-			}
-			// Held again, its files are lost: that is none of what giveUp left.
-			mustDo(t, record.GroupOpened(5))
-			if err := n.finishGivenUp(); err != nil || !record.WasOpened(5) {
-				t.Errorf("recorded %v, %v", record.WasOpened(5), err)
-			}
-			mustDo(t, os.Mkdir(dir, 0o750))
-			mustDo(t, n.giveUp(5))
-			if record.WasOpened(5) || !n.wasGivenUp(5) {
-				t.Errorf("given up again: recorded %v, given up %v", record.WasOpened(5), n.wasGivenUp(5))
+			if _, err := d.load(); !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), "00005") {
+				t.Errorf("loaded with %v", err)
 			}
 		})
 	}
 }
 
-// A node that held a group before, and is one of its first members, does not
-// begin it anew: the group has gone on without it.
-func TestReplicaThatComesBackWaitsForItsLeader(t *testing.T) {
+// A replica that comes back to a node is another one: it has another Raft id, begins
+// without the group's first members, and waits until the leader adds it.
+func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	all := openMembers(t, 4)
-	var n *Node
-	var g *counterGroup
-	for _, n = range all {
-		shards := n.groups.Load().all
-		i := slices.IndexFunc(shards, func(g *counterGroup) bool { return g.kind == raftfsm.KindCounters && g.replica.Load() != nil })
-		if i >= 0 {
-			g = shards[i]
-			break
+	number := all[0].Keyspace("posts").firstGroup
+	was := all[0].holders(number)
+	var back *Node
+	var away string
+	for _, n := range all {
+		if n.cfg.NodeKey == was[0] {
+			back = n
+		}
+		if !slices.Contains(was, n.cfg.NodeKey) {
+			away = n.cfg.NodeKey
 		}
 	}
-	n.changing.Lock()
-	old := g.replica.Swap(nil)
-	mustDo(t, errors.Join(old.close(t.Context(), false), n.giveUp(g.number)))
-	n.changing.Unlock()
-	mustDo(t, n.follow())
-	r := g.replica.Load()
-	if r.group.first || len(r.group.cfg.Initial) > 0 {
-		t.Errorf("it begins with %v", r.group.cfg.Initial)
+	first := back.replicaOf(number).id()
+	place := func(from, to []string) {
+		t.Helper()
+		mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: from, Target: to}}))
+		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, to) })
 	}
+	elsewhere := []string{away, was[1], was[2]}
+	place(was, elsewhere)
+	eventually(t, "its replica is deleted", func() bool { return back.replicaOf(number) == nil })
+	place(elsewhere, was)
+	g := back.replicaOf(number)
+	if g.id() == first || nodeOf(g.id()) != nodeOf(first) || g.first || len(g.cfg.Initial) > 0 {
+		t.Errorf("it is %s and was %s, and begins with %v", g.id(), first, g.cfg.Initial)
+	}
+	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }

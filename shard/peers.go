@@ -3,17 +3,24 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
 )
 
 // The methods of calls between nodes.
 const (
 	methodStanding   = "standing"   // groups → the place of each replica, at once
+	methodProbe      = "probe"      // groups and numbers → the same, of these replicas alone
 	methodConfirm    = "confirm"    // groups led there → how far they are, proved by a majority
 	methodRead       = "read"       // parts of reads → rows
 	methodScan       = "scan"       // one shard's next rows
 	methodPropose    = "propose"    // parts of writes for one group → what became of each
 	methodProgress   = "progress"   // groups → the index that each replica has applied
+	methodReplicas   = "replicas"   // groups and numbers → the same, of these replicas alone
 	methodChange     = "change"     // a command for the catalog → its result
 	methodKnow       = "know"       // an index of the catalog's log → that the node knows it
 	methodTransfer   = "transfer"   // a group and a node → its leadership handed over
@@ -103,11 +110,13 @@ func (n *Node) serveCalls() {
 		n.calls.handle(method, handle)
 	}
 	n.calls.handle(methodStanding, n.serveStandings)
+	n.calls.handle(methodProbe, n.serveProbes)
 	n.calls.handle(methodConfirm, n.serveConfirm)
 	n.calls.handle(methodRead, n.serveReads)
 	n.calls.handle(methodScan, n.serveScan)
 	n.calls.handle(methodPropose, n.serveParts)
 	n.calls.handle(methodProgress, n.serveProgress)
+	n.calls.handle(methodReplicas, n.serveReplicaProgress)
 	n.calls.handle(methodChange, n.serveChange)
 	n.calls.handle(methodTransfer, n.serveTransfer)
 	n.calls.handle(methodKnow, n.serveKnow)
@@ -123,33 +132,61 @@ func (n *Node) serveCalls() {
 	n.calls.serve()
 }
 
-// behind returns how many entries another node's replica of a group lacks of
-// what this node's log had before the call.
-func (n *Node) behind(ctx context.Context, g *group, node string) (uint64, error) {
+// behind returns how many entries another replica of a group lacks of what this
+// node's log had before the call.
+func (n *Node) behind(ctx context.Context, g *group, id raft.ServerID) (uint64, error) {
 	last := g.raft.LastIndex()
-	theirs, err := n.progress(ctx, node, []uint32{g.cfg.Group})
+	node, number := raftfsm.ParseReplicaID(string(id))
+	theirs, err := n.progress(ctx, node, []groupReplica{{g.cfg.Group, number}})
 	if err != nil {
 		return 0, err
+	}
+	if theirs[0] == 0 {
+		return 0, fmt.Errorf("%w: replica %s of group %d", errNotMember, id, g.cfg.Group)
 	}
 	return last - min(last, theirs[0]), nil
 }
 
-// serveProgress answers the index up to which each replica has applied its log,
-// 0 for a group that is not here or has cold rows that cannot be read. The log may reach further; a voter should be
-// able to lead at once. A node that is stopping answers ErrDraining: nothing is
-// to be handed to it.
+// errNotMember is returned for a replica that is not there, or that does not know yet
+// that it is a member. A short log may not be far ahead of it, but it can neither lead
+// nor vote.
+var errNotMember = errors.New("it is not there, or does not know that it is a member")
+
+// serveProgress answers serveReplicaProgress for replicas of number 0.
 func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) {
-	if n.handingOver.Load() {
-		return nil, ErrDraining
-	}
 	groups, err := parseGroups(request)
 	if err != nil {
 		return nil, err
 	}
+	replicas := make([]groupReplica, len(groups))
+	for i, number := range groups {
+		replicas[i].group = number
+	}
+	return n.answerProgress(replicas)
+}
+
+// serveReplicaProgress answers the index up to which each replica has applied its log.
+// It answers 0 for a replica that is not here, has cold rows that cannot be read, or is
+// not in its own configuration. The log may reach further; a voter should be able to
+// lead at once. A node that is stopping answers ErrDraining: nothing is to be handed to
+// it.
+func (n *Node) serveReplicaProgress(_ context.Context, request []byte) ([]byte, error) {
+	replicas, err := parseReplicas(request)
+	if err != nil {
+		return nil, err
+	}
+	return n.answerProgress(replicas)
+}
+
+func (n *Node) answerProgress(replicas []groupReplica) ([]byte, error) {
+	if n.handingOver.Load() {
+		return nil, ErrDraining
+	}
 	var answer []byte
-	for _, number := range groups {
+	for _, r := range replicas {
 		var index uint64
-		if g := n.replicaOf(number); g != nil && !n.isDamaged(number) {
+		g := n.replicaOf(r.group)
+		if g != nil && g.cfg.Replica == r.number && !n.isDamaged(r.group) && contains(g.configuration().Servers, g.id()) {
 			index = g.raft.AppliedIndex()
 		}
 		answer = binary.AppendUvarint(answer, index)
@@ -157,12 +194,12 @@ func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) 
 	return answer, nil
 }
 
-// serveMember answers whether a node is, or may become again, a member of a group
-// that this node leads. Who hears that it is not deletes its replica, so this node
-// must lead the group now, and what it goes by must be committed.
+// serveMember answers whether a replica is, or may become again, a member of a group
+// that this node leads. A node that is told that its replica is not may delete it, so
+// this node must lead the group now, and its answer must be committed.
 func (n *Node) serveMember(ctx context.Context, request []byte) ([]byte, error) {
 	r := wireReader{rest: request}
-	number, node := uint32(r.uintTo(1<<32-1)), string(r.bytes())
+	number, id := uint32(r.uintTo(1<<32-1)), raft.ServerID(r.bytes())
 	if err := r.end(); err != nil {
 		return nil, err
 	}
@@ -170,18 +207,25 @@ func (n *Node) serveMember(ctx context.Context, request []byte) ([]byte, error) 
 	if g == nil {
 		return nil, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
-	if err := g.ready(); err != nil {
-		return nil, err
-	}
-	term := g.readyTerm.Load()
-	committed, latest := g.committedServers(), g.configuration().Servers
-	if err := n.proveTerm(ctx, g, term); err != nil {
-		return nil, err
-	}
-	if committed != nil && suffrageOf(committed, node) == absent && suffrageOf(latest, node) == absent {
-		return []byte{0}, nil
+	if gone, err := n.provedGone(ctx, g, id); err != nil || gone {
+		return []byte{0}, err
 	}
 	return []byte{1}, nil
+}
+
+// provedGone reports whether a replica is in no configuration, committed or not, of a
+// group that this node leads. It proves that this node led the group at a moment after
+// the call.
+func (n *Node) provedGone(ctx context.Context, g *group, id raft.ServerID) (bool, error) {
+	term := g.readyTerm.Load()
+	if err := g.ready(); err != nil {
+		return false, err
+	}
+	committed, latest := g.committedServers(), g.configuration().Servers
+	if committed == nil || contains(committed, id) || contains(latest, id) {
+		return false, nil
+	}
+	return true, n.proveTerm(ctx, g, term)
 }
 
 // serveTransfer hands the leadership of a group from this node to another.

@@ -16,9 +16,10 @@ import (
 //	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 4 bytes │
 //	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴─────────┘
 //
-// crc32c covers the 34 bytes before it. to is of the node that is meant, the first 8
-// bytes of its key's SHA-256, or 0 for whoever is there: a node may have an address
-// that was another's, and what it answers must not count as the other's answer.
+// crc32c covers the 34 bytes before it. to names the replica that is meant, or the
+// node if the kind is a call: the first 8 bytes of the SHA-256 of its Raft id or key,
+// or 0 for whoever is there. A node may have an address that was another's, and a
+// replica the place of one that was deleted. Its answer must not count as theirs.
 const (
 	prefaceVersion = 1
 	prefaceBytes   = 38
@@ -41,15 +42,15 @@ type preface struct {
 	kind    uint8
 	cluster [16]byte
 	group   uint32
-	to      uint64 // addressee of the node that is meant, 0 for whoever is there
+	to      uint64 // addressee of the replica or node that is meant, 0 for whoever is there
 }
 
-// addressee is a node's key in a preface, 0 for none.
-func addressee(nodeKey string) uint64 {
-	if nodeKey == "" {
+// addressee returns what stands in a preface for a Raft id or a node's key, 0 for "".
+func addressee(name string) uint64 {
+	if name == "" {
 		return 0
 	}
-	sum := sha256.Sum256([]byte(nodeKey))
+	sum := sha256.Sum256([]byte(name))
 	return binary.BigEndian.Uint64(sum[:])
 }
 

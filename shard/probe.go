@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
 )
 
 // A leader proves that it leads by the terms of the other voters. A voter that is
@@ -48,12 +50,13 @@ func committedIndex(g *group, applied func() uint64) uint64 {
 // In a group of three the term of this node proves with the leader's own that it
 // leads; where more are needed the leader is asked for a round of its own.
 func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error) {
-	leader := g.leader()
+	_, id := g.raft.LeaderWithID()
+	leader, number := raftfsm.ParseReplicaID(string(id))
 	if leader == "" || leader == n.cfg.NodeKey {
 		return 0, ErrNoLeader
 	}
 	p := n.peer(leader)
-	theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, g.raft.CurrentTerm()})
+	theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, g.raft.CurrentTerm(), g.cfg.Replica, number})
 	if err != nil || theirs.index > 0 {
 		return theirs.index, err
 	}
@@ -70,7 +73,7 @@ func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error
 func (n *Node) proveTerm(ctx context.Context, g *group, term uint64) error {
 	others := g.voters()
 	need := len(others)/2 + 1
-	if self := slices.Index(others, raft.ServerID(n.cfg.NodeKey)); self >= 0 {
+	if self := slices.Index(others, g.id()); self >= 0 {
 		others = slices.Delete(others, self, self+1)
 		need--
 	}
@@ -93,9 +96,10 @@ func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raf
 	first, asked := int(g.askFirst.Load()), 0
 	askUpTo := func(count int) {
 		for ; asked < count; asked++ {
-			p := n.peer(string(voters[(first+asked)%len(voters)]))
+			node, number := raftfsm.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
+			p := n.peer(node)
 			n.asking.Go(func() { // ends with ctx
-				theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, term})
+				theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, term, g.cfg.Replica, number})
 				answers <- err == nil && theirs.term <= term
 			})
 		}

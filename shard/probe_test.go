@@ -56,27 +56,34 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		}
 	}
 	number, term := r.group.cfg.Group, r.group.raft.CurrentTerm()
-	self, other := raft.ServerID(leader.cfg.NodeKey), raft.ServerID(follower.cfg.NodeKey)
+	self, other := r.group.id(), follower.replicaOf(number).id()
+	const counted, proves = true, true
 	for name, c := range map[string]struct {
-		asked  *Node
-		asker  raft.ServerID
-		term   uint64
-		proves bool
+		asked           *Node
+		asker           raft.ServerID
+		term            uint64
+		counted, proves bool
 	}{
-		"another voter":                {leader, other, term, true},
-		"another voter, behind":        {leader, other, term - 1, true},
-		"another voter, in later term": {leader, other, term + 1, false},
-		"the leader itself":            {leader, self, term, false},
-		"no voter":                     {leader, "n9.00000000", term, false},
-		"a follower is asked":          {follower, self, term, false},
+		"another voter":                {leader, other, term, counted, proves},
+		"another voter, behind":        {leader, other, term - 1, counted, proves},
+		"another voter, in later term": {leader, other, term + 1, counted, false},
+		"the leader itself":            {leader, self, term, counted, false},
+		"no member":                    {leader, "n9.00000000", term, false, false},
+		"a replica that was there":     {leader, raftID(follower.cfg.NodeKey, 999), term, false, false},
+		"a follower is asked":          {follower, self, term, counted, false},
 	} {
-		s := c.asked.standing(standingAsked{number, c.term}, c.asker)
-		if s.term != term || (s.index > 0) != c.proves {
+		s := c.asked.standing(standingAsked{group: number, term: c.term, asked: c.asked.replicaOf(number).cfg.Replica}, c.asker)
+		if (s.term == term) != c.counted || (s.term == disagrees) == c.counted || (s.index > 0) != c.proves {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
-	if s := leader.standing(standingAsked{9999, 0}, other); s.term != ^uint64(0) || s.index != 0 {
-		t.Errorf("a group that is not here: %+v", s)
+	for name, asked := range map[string]standingAsked{
+		"a group that is not here":          {group: 9999},
+		"another replica of the asked node": {group: number, term: term, asked: 999},
+	} {
+		if s := leader.standing(asked, other); s.term != disagrees || s.index != 0 {
+			t.Errorf("%s: %+v", name, s)
+		}
 	}
 }
 
@@ -107,10 +114,11 @@ func TestLeaderAsksAnotherVoter(t *testing.T) {
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)
 	term := r.group.raft.CurrentTerm()
-	there := raft.ServerID(all[0].cfg.NodeKey)
-	if all[0] == leader {
-		there = raft.ServerID(all[1].cfg.NodeKey)
+	other := all[0]
+	if other == leader {
+		other = all[1]
 	}
+	there := other.replicaOf(r.group.cfg.Group).id()
 	others := []raft.ServerID{"n9.00000000", there} // the first is not known, and cannot be asked
 	for round := range 3 {
 		if agreed := leader.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {

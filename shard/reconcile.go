@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -53,7 +54,8 @@ func (n *Node) reconcile() {
 		return
 	}
 	view := n.catalog.View()
-	n.reconcileMembers(n.meta, view, n.members(view))
+	n.reconcileMembers(n.meta, view)
+	tellCatalog := true // until it does not answer: the other groups are not to wait for it
 	for _, g := range n.groups.Load().all {
 		r := g.replica.Load()
 		if r != nil && r.mustReopen.Load() {
@@ -63,53 +65,61 @@ func (n *Node) reconcile() {
 		if r == nil {
 			continue
 		}
-		var others []member
-		if view.EveryNode(g.number) {
-			others = n.members(view)
-		}
-		if !n.reconcileMembers(r.group, view, others) {
+		if !n.reconcileMembers(r.group, view) {
 			n.dropIfRemoved(g, r, view)
+		} else if tellCatalog {
+			if err := n.reconcileNumbers(r.group, view); err != nil {
+				tellCatalog = false
+				n.cfg.Logger.Debug("the catalog was not told of a group's replicas", "group", g.number, "err", err)
+			}
 		}
 		n.repairIfDamaged(g, r)
 	}
 }
 
-// members returns all nodes, as members of the catalog's group, but for those that
-// others have taken the place of.
-func (n *Node) members(view *raftfsm.CatalogView) []member {
-	all := make([]member, 0, len(view.Nodes))
+// wantedMembers returns the replicas that the catalog wants to be voters of a group,
+// and those of all nodes if each node is to have one. It reports false while the
+// catalog here does not name the nodes or the numbers of all voters.
+func wantedMembers(view *raftfsm.CatalogView, group uint32) (target, others []member, known bool) {
+	placement := view.Groups[group]
+	for _, key := range placement.Target {
+		node, there := view.Nodes[key]
+		id, numbered := memberID(&placement, key)
+		if !there || !numbered {
+			return nil, nil, false
+		}
+		target = append(target, member{id, node.ClusterAddr})
+	}
+	if !view.EveryNode(group) {
+		return target, nil, true
+	}
 	for key, node := range view.Nodes {
-		if !displaced(view, key) {
-			all = append(all, member{key, node.ClusterAddr})
+		if id, numbered := memberID(&placement, key); numbered && !displaced(view, key) {
+			others = append(others, member{id, node.ClusterAddr})
 		}
 	}
-	return all
+	return target, others, true
 }
 
 // reconcileMembers changes the members of a group that this node leads by one
 // step, and hands the group over if this node is draining. It returns whether
 // this node leads it.
-func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView, others []member) bool {
+func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
 	if g.ready() != nil {
 		n.shedStuck(g, view)
 		return false
 	}
-	placement, placed := view.Groups[g.cfg.Group]
-	if !placed {
+	if _, placed := view.Groups[g.cfg.Group]; !placed {
 		return true // the catalog's own group, before the first node is in it
 	}
-	target := make([]member, 0, len(placement.Target))
-	for _, key := range placement.Target {
-		node, known := view.Nodes[key]
-		if !known {
-			return true
-		}
-		target = append(target, member{key, node.ClusterAddr})
+	target, others, known := wantedMembers(view, g.cfg.Group)
+	if !known {
+		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	step, err := g.membersStep(ctx, target, others, func(ctx context.Context, node string) (uint64, error) {
-		return n.behind(ctx, g, node)
+	step, err := g.membersStep(ctx, target, others, func(ctx context.Context, id raft.ServerID) (uint64, error) {
+		return n.behind(ctx, g, id)
 	})
 	if err == nil && step == "" {
 		step, err = n.shed(ctx, g, view)
@@ -136,10 +146,10 @@ func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (s
 	}
 	to, hope := n.successor(ctx, g, view)
 	g.heirless.Store(!hope)
-	if to.key == "" {
+	if to.id == "" {
 		return "", nil
 	}
-	return "handed over to " + to.key, g.transfer(to)
+	return "handed over to " + string(to.id), g.transfer(to)
 }
 
 // shedStuck hands a group over that this node leads and whose entries it does not
@@ -163,12 +173,12 @@ func (n *Node) shedStuck(g *group, view *raftfsm.CatalogView) {
 func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogView) (best member, hope bool) {
 	bestLed, unwilling := 0, false
 	for _, id := range g.voters() {
-		key := string(id)
+		key := nodeOf(id)
 		node, known := view.Nodes[key]
 		if key == n.cfg.NodeKey || !known {
 			continue
 		}
-		lag, err := n.behind(ctx, g, key)
+		lag, err := n.behind(ctx, g, id)
 		switch {
 		case node.State != raftfsm.NodeActive || errors.Is(err, ErrDraining):
 			unwilling = true
@@ -180,8 +190,8 @@ func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogVie
 			continue
 		}
 		hope = true
-		if led := n.ledBy(key); best.key == "" || led < bestLed {
-			best, bestLed = member{key, node.ClusterAddr}, led
+		if led := n.ledBy(key); best.id == "" || led < bestLed {
+			best, bestLed = member{id, node.ClusterAddr}, led
 		}
 	}
 	return best, hope || !unwilling
@@ -208,18 +218,18 @@ func (n *Node) handOver(number uint32, node string) error {
 		return err
 	}
 	for _, s := range g.configuration().Servers {
-		if string(s.ID) == node && s.Suffrage == raft.Voter {
-			return g.transfer(member{node, string(s.Address)})
+		if nodeOf(s.ID) == node && s.Suffrage == raft.Voter {
+			return g.transfer(member{s.ID, string(s.Address)})
 		}
 	}
 	return &ArgumentError{"to", fmt.Sprintf("node %s has no vote in group %d", node, number)}
 }
 
-// dropIfRemoved closes and deletes a replica that the catalog has nowhere near
-// this node once the group's leader says that it is in no configuration. A
-// replica that merely missed a message is not.
+// dropIfRemoved closes and deletes a replica that will never be a member of its group
+// again: the catalog has retired its number, and the group's leader says that it is in
+// no configuration. A replica that merely missed a message is not.
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
-	if !n.wasRemoved(g, g.leader(), view) {
+	if !n.wasRemoved(g, r.group.cfg.Replica, g.leader(), view) {
 		return
 	}
 	if err := n.dropReplica(g, r); err != nil {
@@ -227,23 +237,27 @@ func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogV
 	}
 }
 
-// wasRemoved asks a group's leader whether this node is in no configuration of it,
-// if the catalog has it in none.
-// A replica that was removed while it was down, or whose leader died in that
-// moment, hears of no leader again: all that are to hold the group are asked, of
-// whom only the leader answers.
-func (n *Node) wasRemoved(g *counterGroup, leader string, view *raftfsm.CatalogView) bool {
-	placement, placed := view.Groups[g.number]
-	if !placed || view.EveryNode(g.number) || slices.Contains(placement.Target, n.cfg.NodeKey) {
+// wasRemoved reports whether the catalog has retired a replica's number, and asks the
+// group's leader whether the replica is in a configuration.
+//
+// A replica that was removed while it was down, or whose leader died in that moment,
+// hears of no leader again. So it asks all nodes that have a replica of the group, of
+// which only the leader answers. The leader may be about to leave, and not be in the
+// target any more: it waits for the next replica on this node, which begins once this
+// one is deleted.
+func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *raftfsm.CatalogView) bool {
+	placement := view.Groups[g.number]
+	if !placement.Retired(n.cfg.NodeKey, number) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	for _, node := range append([]string{leader}, without(placement.Target, leader)...) {
+	holders := slices.Sorted(maps.Keys(placement.Replicas))
+	for _, node := range append([]string{leader}, without(holders, leader)...) {
 		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
 			continue
 		}
-		if in, err := n.isMember(ctx, node, g.number); err == nil {
+		if in, err := n.isMember(ctx, node, g.number, raftID(n.cfg.NodeKey, number)); err == nil {
 			return !in
 		}
 	}
@@ -262,10 +276,10 @@ func (n *Node) wakeReconcile() {
 	}
 }
 
-// isMember asks a group's leader whether this node is in its configuration.
-func (n *Node) isMember(ctx context.Context, leader string, number uint32) (bool, error) {
+// isMember asks a group's leader whether a replica is in its configuration.
+func (n *Node) isMember(ctx context.Context, leader string, number uint32, id raft.ServerID) (bool, error) {
 	request := binary.AppendUvarint(nil, uint64(number))
-	answer, err := n.calls.call(ctx, leader, methodMember, appendBytes(request, []byte(n.cfg.NodeKey)))
+	answer, err := n.calls.call(ctx, leader, methodMember, appendBytes(request, []byte(id)))
 	if err != nil {
 		return false, err
 	}

@@ -76,7 +76,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	mustDrop("the leader says that it is a member")
 	eventually(t, "it follows again", func() bool {
 		g := n.replicaOf(number)
-		return g.leader() != "" && suffrageOf(g.configuration().Servers, n.cfg.NodeKey) == raft.Voter
+		return g.leader() != "" && suffrageOf(g.configuration().Servers, g.id()) == raft.Voter
 	})
 	for _, other := range append(followers, leader) {
 		if other != n {

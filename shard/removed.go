@@ -72,7 +72,7 @@ func (n *Node) catalogMembers(view *raftfsm.CatalogView) []string {
 		may[key] = true
 	}
 	for _, s := range n.meta.configuration().Servers {
-		may[string(s.ID)] = true
+		may[nodeOf(s.ID)] = true
 	}
 	delete(may, n.cfg.NodeKey)
 	return slices.Collect(maps.Keys(may))

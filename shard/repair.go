@@ -206,7 +206,7 @@ func (n *Node) reopen(g *counterGroup, r *replica) error {
 	defer cancel()
 	err := r.close(ctx, false)
 	if err == nil {
-		err = n.openReplica(g, n.catalog.View())
+		err = n.openReplica(g, r.group.cfg.Replica, n.catalog.View())
 	}
 	if err != nil {
 		n.fatal(fmt.Errorf("cannot open the replica of group %d: %w", g.number, err))

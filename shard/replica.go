@@ -95,13 +95,13 @@ func (g *counterGroup) leader() string {
 // before is no better, and one that is asked may be the one that was lost.
 func (g *group) inTouch() bool {
 	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
-		suffrageOf(g.configuration().Servers, g.cfg.NodeID) != absent
+		contains(g.configuration().Servers, g.id())
 }
 
 // leader returns the key of the group's leader as raft knows it here, or "".
 func (g *group) leader() string {
 	_, id := g.raft.LeaderWithID()
-	return string(id)
+	return nodeOf(id)
 }
 
 // voters returns the voters of the latest configuration.

@@ -19,7 +19,7 @@ import (
 func TestRequestThatStopsOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
-		layer := newMuxLayer(nil, 7)
+		layer := newMuxLayer(nil, 7, "n1.0")
 		kept, err := layer.keep(here)
 		mustDo(t, err)
 		c := &servedConn{muxConn: kept}
@@ -68,7 +68,7 @@ func TestLeaderFreezesInASnapshot(t *testing.T) {
 	leader, follower := r.groups[old], r.groups[(old+1)%3]
 
 	// The frozen leader's connection is of a Mux of its own, which stays open.
-	layer, err := testMux(t).Layer(leader.cfg.Group)
+	layer, err := testMux(t).Layer(leader.cfg.Group, "n9.0")
 	mustDo(t, err)
 	trans := newRaftTransport(layer, nil, 0, leader.cfg.raftLogger())
 	t.Cleanup(func() { mustDo(t, trans.Close()) })

@@ -42,7 +42,7 @@ func mustSnapshot(t *testing.T, s *snapStore, index uint64, state string) string
 
 func testTransport(t *testing.T) (raftTransport, *muxLayer) {
 	t.Helper()
-	layer, err := testMux(t).Layer(7)
+	layer, err := testMux(t).Layer(7, "known")
 	if err != nil {
 		t.Fatal(err)
 	}

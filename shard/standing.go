@@ -12,22 +12,35 @@ import (
 type standingAsked struct {
 	group uint32
 	term  uint64 // no later one was known to the asker
+	// asker and asked are the numbers of the two replicas. Another replica that is on
+	// the asked node by now does not answer for this one, and a leader does not count
+	// another replica of the asker's node.
+	asker, asked uint64
 }
 
 // standing is a replica's place in its group.
 type standing struct {
-	term uint64 // ^0, which agrees with nobody, for a group that is not here
+	term uint64 // disagrees, for a replica that cannot be counted
 	// index is how far the group is, if that is proved: the replica leads, and it
 	// and the asker are a majority in no later term. 0 otherwise.
 	index uint64
 }
 
+// disagrees is a term that is later than any.
+const disagrees = ^uint64(0)
+
 // sendStandings asks a node for its places in groups. It is answered at once:
 // nobody waits there for a third node.
 func (n *Node) sendStandings(node string) func(context.Context, []standingAsked) ([]standing, error) {
 	return func(ctx context.Context, asked []standingAsked) ([]standing, error) {
+		method, numbered := methodStanding, false
+		for _, q := range asked {
+			if q.asker != 0 || q.asked != 0 { // not before all programs know the other method
+				method, numbered = methodProbe, true
+			}
+		}
 		request := appendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
-		answer, err := n.calls.call(ctx, node, methodStanding, appendStandingsAsked(request, asked))
+		answer, err := n.calls.call(ctx, node, method, appendStandingsAsked(request, asked, numbered))
 		if err != nil {
 			return nil, err
 		}
@@ -40,71 +53,95 @@ func (n *Node) sendStandings(node string) func(context.Context, []standingAsked)
 	}
 }
 
+// serveStandings answers for replicas of number 0, serveProbes for any.
 func (n *Node) serveStandings(_ context.Context, request []byte) ([]byte, error) {
+	return n.answerStandings(request, false)
+}
+
+func (n *Node) serveProbes(_ context.Context, request []byte) ([]byte, error) {
+	return n.answerStandings(request, true)
+}
+
+func (n *Node) answerStandings(request []byte, numbered bool) ([]byte, error) {
 	r := wireReader{rest: request}
-	asker := raft.ServerID(r.bytes())
-	asked, err := parseStandingsAsked(&r)
+	asker := string(r.bytes())
+	asked, err := parseStandingsAsked(&r, numbered)
 	if err != nil {
 		return nil, err
 	}
 	answer := make([]byte, 0, 12*len(asked))
 	for _, q := range asked {
-		s := n.standing(q, asker)
+		s := n.standing(q, raftID(asker, q.asker))
 		answer = binary.AppendUvarint(answer, s.term)
 		answer = binary.AppendUvarint(answer, s.index)
 	}
 	return answer, nil
 }
 
+// standing answers for the replica that is asked for, if it is here and its
+// configuration has both itself and the asker. The term of a replica that is in no
+// configuration proves nothing: it may vote for nobody and acknowledge nothing now, but
+// it is not known what it is to be.
 func (n *Node) standing(q standingAsked, asker raft.ServerID) standing {
+	g, applied := n.meta, n.catalog.Applied
+	if q.group != catalogGroup {
+		shard := n.shardOf(q.group)
+		if shard == nil {
+			return standing{term: disagrees}
+		}
+		r := shard.replica.Load()
+		if r == nil {
+			return standing{term: disagrees}
+		}
+		g, applied = r.group, r.fsm.Applied
+	}
+	servers := g.configuration().Servers
+	if g.cfg.Replica != q.asked || !contains(servers, g.id()) || !contains(servers, asker) {
+		return standing{term: disagrees}
+	}
 	if q.group == catalogGroup {
-		return standing{term: n.meta.raft.CurrentTerm()}
+		return standing{term: g.raft.CurrentTerm()} // its followers ask for a round of the leader's own
 	}
-	g := n.shardOf(q.group)
-	if g == nil {
-		return standing{term: ^uint64(0)}
-	}
-	r := g.replica.Load()
-	if r == nil {
-		return standing{term: ^uint64(0)}
-	}
-	return standing{r.group.raft.CurrentTerm(), n.indexWith(r, asker, q.term)}
+	return standing{g.raft.CurrentTerm(), g.indexWith(applied, asker, q.term)}
 }
 
-// indexWith returns how far a group is, if this node leads it and is with the asker
+// indexWith returns how far the group is, if this node leads it and is with the asker
 // a majority of its voters: the asker was in that term, and then this node was. It
 // returns 0 otherwise.
-func (n *Node) indexWith(r *replica, asker raft.ServerID, askersTerm uint64) uint64 {
-	g := r.group
+func (g *group) indexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
 	term := g.readyTerm.Load()
 	if askersTerm > term || g.ready() != nil {
 		return 0
 	}
-	if !twoSuffice(g.voters(), asker, raft.ServerID(n.cfg.NodeKey)) {
+	if !twoSuffice(g.voters(), asker, g.id()) {
 		return 0
 	}
-	index := committedIndex(g, r.fsm.Applied)
+	index := committedIndex(g, applied)
 	if g.readyTerm.Load() != term || g.ready() != nil {
 		return 0
 	}
 	return index
 }
 
-// twoSuffice reports whether two nodes are a majority of the voters.
+// twoSuffice reports whether two replicas are a majority of the voters.
 func twoSuffice(voters []raft.ServerID, a, b raft.ServerID) bool {
 	return len(voters)/2+1 <= 2 && a != b && slices.Contains(voters, a) && slices.Contains(voters, b)
 }
 
-func appendStandingsAsked(dst []byte, asked []standingAsked) []byte {
+func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(asked)))
 	for _, q := range asked {
 		dst = binary.AppendUvarint(dst, uint64(q.group))
 		dst = binary.AppendUvarint(dst, q.term)
+		if numbered {
+			dst = binary.AppendUvarint(dst, q.asker)
+			dst = binary.AppendUvarint(dst, q.asked)
+		}
 	}
 	return dst
 }
 
-func parseStandingsAsked(r *wireReader) ([]standingAsked, error) {
+func parseStandingsAsked(r *wireReader, numbered bool) ([]standingAsked, error) {
 	n := r.count(2)
 	if n > groupsMax {
 		r.fail("too many groups")
@@ -112,7 +149,10 @@ func parseStandingsAsked(r *wireReader) ([]standingAsked, error) {
 	}
 	asked := make([]standingAsked, n)
 	for i := range asked {
-		asked[i] = standingAsked{uint32(r.uintTo(1<<32 - 1)), r.uint()}
+		asked[i] = standingAsked{group: uint32(r.uintTo(1<<32 - 1)), term: r.uint()}
+		if numbered {
+			asked[i].asker, asked[i].asked = r.uint(), r.uint()
+		}
 	}
 	return asked, r.end()
 }

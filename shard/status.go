@@ -68,14 +68,16 @@ func (n *Node) stateOf(node raftfsm.Node) string {
 func (n *Node) groupStatus(g *group, keyspace string, shard int, view *raftfsm.CatalogView) GroupStatus {
 	r := g.stats()
 	status := GroupStatus{
-		ID: g.cfg.Group, Keyspace: keyspace, Shard: shard,
+		ID: g.cfg.Group, Keyspace: keyspace, Shard: shard, Replica: string(g.id()),
 		Role: r.Role, Leader: view.Nodes[r.Leader].Name, Term: r.Term,
 		CommitIndex: r.Commit, SnapshotIndex: r.Snapshot,
 		Digest: fmt.Sprintf("%016x", 0), Members: []MemberStatus{},
 	}
 	for _, s := range g.configuration().Servers {
-		key := string(s.ID)
-		status.Members = append(status.Members, MemberStatus{Node: view.Nodes[key].Name, Key: key, Voter: s.Suffrage == raft.Voter})
+		key := nodeOf(s.ID)
+		status.Members = append(status.Members, MemberStatus{
+			Node: view.Nodes[key].Name, Key: key, Replica: string(s.ID), Voter: s.Suffrage == raft.Voter,
+		})
 	}
 	return status
 }

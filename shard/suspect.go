@@ -68,7 +68,7 @@ func (g *group) patience(leader string, silence time.Duration) time.Duration {
 	if silence < after {
 		return after - silence
 	}
-	rank := slices.Index(g.heirs(leader), raft.ServerID(g.cfg.NodeID))
+	rank := slices.Index(g.heirs(leader), g.id())
 	if rank < 0 {
 		return after // it has no vote
 	}
@@ -82,7 +82,7 @@ func (t groupTiming) suspectAfter() time.Duration { return t.Heartbeat * 5 / 4 }
 // heirs returns the voters other than the leader, in an order that all of them
 // agree on.
 func (g *group) heirs(leader string) []raft.ServerID {
-	heirs := slices.DeleteFunc(g.voters(), func(id raft.ServerID) bool { return string(id) == leader })
+	heirs := slices.DeleteFunc(g.voters(), func(id raft.ServerID) bool { return nodeOf(id) == leader })
 	slices.Sort(heirs)
 	return heirs
 }

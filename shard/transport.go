@@ -141,18 +141,18 @@ var (
 // SetHeartbeatHandler does nothing, which raft.Transport allows.
 func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
 
-// addressBook gives raft the address that a node has now, by the node's key. Of
-// one that is not known raft takes the address in the group's configuration.
+// addressBook gives raft the address of a replica, from that of its node. Of a node
+// that is not known raft takes the address in the group's configuration.
 type addressBook func(node string) (addr string, known bool)
 
 var _ raft.ServerAddressProvider = addressBook(nil)
 
 func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	addr, known := a(string(id))
+	addr, known := a(nodeOf(id))
 	if !known {
-		return "", fmt.Errorf("no address of node %s is known", id)
+		return "", fmt.Errorf("no address of node %s is known", nodeOf(id))
 	}
-	return nodeAt(string(id), addr), nil
+	return replicaAt(id, addr), nil
 }
 
 // newRaftTransport makes the transport of a group, which dials nodes where addrs

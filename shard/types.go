@@ -296,6 +296,7 @@ type NodeStatus struct {
 // at AppliedIndex: two replicas of equal AppliedIndex have equal digests.
 type GroupStatus struct {
 	ID            uint32         `json:"id"`
+	Replica       string         `json:"replica"`  // the Raft id of this node's replica
 	Keyspace      string         `json:"keyspace"` // "meta" for the group of the catalog
 	Shard         int            `json:"shard"`
 	Role          string         `json:"role"`   // leader, follower, candidate
@@ -317,7 +318,8 @@ type GroupStatus struct {
 
 // MemberStatus is one member of a group's latest configuration.
 type MemberStatus struct {
-	Node  string `json:"node"`
-	Key   string `json:"key"`
-	Voter bool   `json:"voter"`
+	Node    string `json:"node"`
+	Key     string `json:"key"`
+	Replica string `json:"replica"` // the Raft id: the key, and a number that no other replica of the group had
+	Voter   bool   `json:"voter"`
 }

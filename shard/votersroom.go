@@ -43,7 +43,7 @@ func (n *Node) lookAtVoters() {
 		}
 		led[r] = r.group.voters()
 		for _, id := range led[r] {
-			others[string(id)] = true
+			others[nodeOf(id)] = true
 		}
 	}
 	full := n.disksFull(others)
@@ -61,7 +61,7 @@ func (n *Node) lookAtVoters() {
 func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 	without, with := 0, 0
 	for _, id := range voters {
-		switch isFull, answered := full[string(id)]; {
+		switch isFull, answered := full[nodeOf(id)]; {
 		case isFull:
 			without++
 		case answered:

@@ -43,9 +43,20 @@ func (t *table) groups(groups []client.ClusterGroup) {
 		if !sameNames(g.Voters, g.Target) {
 			target = strings.Join(g.Target, ",")
 		}
-		t.row(g.ID, groupName(g), orNone(g.Leader), g.Term, strings.Join(g.Voters, ","), orNone(strings.Join(g.NonVoters, ",")),
+		t.row(g.ID, groupName(g), orNone(g.Leader), g.Term, numbered(g, g.Voters), orNone(numbered(g, g.NonVoters)),
 			target, lagOf(g), grouped(g.Rows), grouped(g.Bytes))
 	}
+}
+
+// numbered joins the names of members, each with the number of its replica.
+func numbered(g client.ClusterGroup, nodes []string) string {
+	names := slices.Clone(nodes)
+	for _, r := range g.Replicas {
+		if _, number, has := strings.Cut(r.ID, "#"); has && slices.Contains(nodes, r.Node) {
+			names[slices.Index(nodes, r.Node)] += "#" + number
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 func sameNames(a, b []string) bool {

@@ -117,7 +117,7 @@ func (g *groupView) show() api.AdminGroup {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		r := all[key]
 		replica := api.AdminReplica{
-			Node: g.name[key], Role: r.Role, AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: r.Marks, Entries: r.Entries,
+			Node: g.name[key], Replica: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: r.Marks, Entries: r.Entries,
 			ColdDamaged: r.ColdDamaged,
 		}
 		if leader != nil {

@@ -1,0 +1,168 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// replicaDirs keeps the directories of a node's replicas, one for each group that the
+// node has a replica of:
+//
+//	00012            the replica of group 12 with number 0
+//	00012.5          the replica with number 5, which came after it
+//	00012.5.removed  the replica with number 5 was deleted
+//
+// The last one stays, empty, until a replica with a higher number is deleted. It
+// outlives what the catalog here says: a catalog that was restored from an older
+// snapshot may still name a replica whose votes this node has forgotten. So a number
+// that was deleted is never begun again.
+type replicaDirs struct {
+	path string
+
+	mu struct {
+		sync.Mutex
+		here    map[uint32]uint64 // by group: the number of the replica
+		deleted map[uint32]uint64 // by group: the highest number of those deleted
+		refused map[uint32]bool   // by group: whether mayBegin reported false last
+	}
+}
+
+// removedSuffix marks the directory of a replica that was deleted, or is to be.
+const removedSuffix = ".removed"
+
+// load reads which directories are there. It returns those that a crash left
+// half deleted.
+func (d *replicaDirs) load() (unfinished []groupReplica, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.here, d.mu.deleted, d.mu.refused = map[uint32]uint64{}, map[uint32]uint64{}, map[uint32]bool{}
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name, removed := strings.CutSuffix(e.Name(), removedSuffix)
+		r, ok := parseReplicaDir(name)
+		if !ok || !e.IsDir() {
+			continue
+		}
+		if removed {
+			if number, has := d.mu.deleted[r.group]; !has || r.number > number {
+				d.mu.deleted[r.group] = r.number
+			}
+			if left, err := os.ReadDir(filepath.Join(d.path, e.Name())); err != nil || len(left) > 0 {
+				unfinished = append(unfinished, r)
+			}
+			continue
+		}
+		if other, has := d.mu.here[r.group]; has {
+			return nil, fmt.Errorf("%w: %s and %s both hold a replica of group %d, and a node has one; bring the directory back as it was",
+				errDamaged, d.dir(r.group, other), d.dir(r.group, r.number), r.group)
+		}
+		d.mu.here[r.group] = r.number
+	}
+	for group, number := range d.mu.here {
+		if deleted, has := d.mu.deleted[group]; has && number <= deleted {
+			return nil, fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
+				errDamaged, number, group, d.dir(group, number))
+		}
+	}
+	return unfinished, nil
+}
+
+// dir returns the directory of a replica.
+func (d *replicaDirs) dir(group uint32, number uint64) string {
+	name := fmt.Sprintf("%05d", group)
+	if number > 0 {
+		name += "." + strconv.FormatUint(number, 10)
+	}
+	return filepath.Join(d.path, name)
+}
+
+// parseReplicaDir reads the name of a directory that dir returned.
+func parseReplicaDir(name string) (r groupReplica, ok bool) {
+	group, number, numbered := strings.Cut(name, ".")
+	g, err := strconv.ParseUint(group, 10, 32)
+	if err == nil && numbered {
+		r.number, err = strconv.ParseUint(number, 10, 64)
+	}
+	r.group = uint32(g)
+	return r, err == nil
+}
+
+// number returns the number of the group's replica, and whether there is one.
+func (d *replicaDirs) number(group uint32) (number uint64, here bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	number, here = d.mu.here[group]
+	return number, here
+}
+
+// anyShard returns the directory of a replica of any group but the catalog's, "" for
+// none.
+func (d *replicaDirs) anyShard() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for group, number := range d.mu.here {
+		if group != catalogGroup {
+			return d.dir(group, number)
+		}
+	}
+	return ""
+}
+
+// mayBegin reports whether no replica of the group with this or a higher number was
+// deleted. firstNo is set for the first call for a group that reports false.
+func (d *replicaDirs) mayBegin(group uint32, number uint64) (may, firstNo bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	deleted, has := d.mu.deleted[group]
+	may = !has || number > deleted
+	firstNo = !may && !d.mu.refused[group]
+	d.mu.refused[group] = !may
+	return may, firstNo
+}
+
+// noteBegun notes a replica whose directory is being made.
+func (d *replicaDirs) noteBegun(group uint32, number uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.here[group] = number
+}
+
+// moveAside gives the directory of a closed replica its other name, durably. After a
+// crash either all of it is there or it is among the unfinished of load.
+func (d *replicaDirs) moveAside(group uint32, number uint64) error {
+	dir := d.dir(group, number)
+	if err := errors.Join(os.RemoveAll(dir+removedSuffix), os.Rename(dir, dir+removedSuffix), syncDir(d.path)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.mu.here, group)
+	d.mu.deleted[group] = number
+	return nil
+}
+
+// clear deletes what moveAside moved, and leaves the empty directory.
+func (d *replicaDirs) clear(group uint32, number uint64) error {
+	dir := d.dir(group, number) + removedSuffix
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	older, globErr := filepath.Glob(d.dir(group, 0) + "*" + removedSuffix)
+	err = errors.Join(err, globErr, syncDir(dir))
+	for _, name := range older {
+		r, ok := parseReplicaDir(strings.TrimSuffix(filepath.Base(name), removedSuffix))
+		if ok && r.group == group && r.number < number {
+			err = errors.Join(err, os.Remove(name)) // empty: it was finished before
+		}
+	}
+	return err
+}

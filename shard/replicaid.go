@@ -1,0 +1,85 @@
+package shard
+
+import (
+	"encoding/binary"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// raftID returns the Raft id of one lifetime of a node's replica (see
+// raftfsm.ReplicaID).
+func raftID(node string, number uint64) raft.ServerID {
+	return raft.ServerID(raftfsm.ReplicaID(node, number))
+}
+
+// nodeOf returns the key of the node that a Raft id names.
+func nodeOf(id raft.ServerID) string {
+	node, _ := raftfsm.ParseReplicaID(string(id))
+	return node
+}
+
+// memberID returns the Raft id under which a node is, or is to become, a member of a
+// group. It returns false while the catalog has given the node no number.
+func memberID(p *raftfsm.Placement, node string) (raft.ServerID, bool) {
+	if !p.Numbered() {
+		return raftID(node, 0), true
+	}
+	number, has := p.Number(node)
+	return raftID(node, number), has
+}
+
+// contains reports whether a configuration has a replica, with a vote or without.
+func contains(servers []raft.Server, id raft.ServerID) bool { return suffrageOf(servers, id) != absent }
+
+// id returns the Raft id of this node's replica.
+func (g *group) id() raft.ServerID { return g.cfg.id() }
+
+// groupReplica names a node's replica of a group in a call to that node.
+type groupReplica struct {
+	group  uint32
+	number uint64
+}
+
+// allZero reports whether all numbers are 0, as they are until the cluster version has
+// groups be numbered.
+func allZero(replicas []groupReplica) bool {
+	for _, r := range replicas {
+		if r.number != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func groupsOfReplicas(replicas []groupReplica) []uint32 {
+	groups := make([]uint32, len(replicas))
+	for i, r := range replicas {
+		groups[i] = r.group
+	}
+	return groups
+}
+
+func appendReplicas(dst []byte, replicas []groupReplica) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(replicas)))
+	for _, r := range replicas {
+		dst = binary.AppendUvarint(dst, uint64(r.group))
+		dst = binary.AppendUvarint(dst, r.number)
+	}
+	return dst
+}
+
+func parseReplicas(b []byte) ([]groupReplica, error) {
+	r := wireReader{rest: b}
+	n := r.count(2)
+	if n > groupsMax {
+		r.fail("too many groups")
+		n = 0
+	}
+	replicas := make([]groupReplica, n)
+	for i := range replicas {
+		replicas[i] = groupReplica{uint32(r.uintTo(1<<32 - 1)), r.uint()}
+	}
+	return replicas, r.end()
+}

@@ -1,0 +1,101 @@
+package shard
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// The catalog learns from a group's leader what only it knows: which replicas will
+// never be members again, and when a group of an older cluster can be numbered.
+
+// reconcileNumbers tells the catalog what it should know of the replicas of a group
+// that this node leads. An error means that the catalog could not be told now.
+func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
+	placement, placed := view.Groups[g.cfg.Group]
+	if !placed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	if !placement.Numbered() {
+		if !view.NumbersReplicas() {
+			return nil
+		}
+		members, all := n.caughtUpMembers(ctx, g, &placement)
+		if !all {
+			return nil
+		}
+		return n.mustChange(ctx, &raftfsm.CatalogCommand{Number: &raftfsm.NumberEntry{Group: g.cfg.Group, Members: members}})
+	}
+	for node, number := range placement.Replicas {
+		if view.MayHold(g.cfg.Group, node) {
+			continue
+		}
+		// The view was read before the proof: see RetireEntry.
+		if gone, err := n.provedGone(ctx, g, raftID(node, number)); err != nil || !gone {
+			continue
+		}
+		retire := &raftfsm.RetireEntry{Group: g.cfg.Group, Node: node, Number: number, Revision: placement.Revision}
+		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{Retire: retire}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// caughtUpMembers returns the nodes whose replicas have applied the configuration that
+// is in force in a group that this node leads, and whether they are all that need to
+// have. The others are no members any more once the group is numbered, and their nodes
+// begin new replicas. That must be no voter that may come back, so each voter is waited
+// for, but for one that does not answer and that the catalog has elsewhere. A non-voter
+// is waited for if it is on its way.
+//
+// It waits for the change of members that is under way, if there is one.
+func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *raftfsm.Placement) (nodes []string, all bool) {
+	term := g.readyTerm.Load()
+	at, latest := g.committedConfiguration(), g.configuration().Servers
+	if at == nil || !slices.Equal(at.servers, latest) {
+		return nil, false
+	}
+	for _, s := range latest {
+		node := nodeOf(s.ID)
+		if node == n.cfg.NodeKey {
+			nodes = append(nodes, node)
+			continue
+		}
+		applied, err := n.progress(ctx, node, []groupReplica{{group: g.cfg.Group}})
+		voter, answered := s.Suffrage == raft.Voter, err == nil
+		switch {
+		case answered && applied[0] >= at.index:
+			nodes = append(nodes, node)
+		case voter && (answered || slices.Contains(placement.Target, node)):
+			return nil, false
+		case !voter && answered && applied[0] > 0:
+			return nil, false
+		}
+	}
+	return nodes, n.proveTerm(ctx, g, term) == nil
+}
+
+// committedConfiguration returns the newest configuration that is known here to be
+// committed, from the log or from the newest snapshot; nil if none is.
+func (g *group) committedConfiguration() *configurationAt {
+	at := g.members.applied.Load()
+	metas, err := g.snaps.List()
+	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.index) {
+		return &configurationAt{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}
+	}
+	return at
+}
+
+// committedServers returns the members of committedConfiguration.
+func (g *group) committedServers() []raft.Server {
+	if at := g.committedConfiguration(); at != nil {
+		return at.servers
+	}
+	return nil
+}
