@@ -149,7 +149,9 @@ func (n *Node) openReplica(g *counterGroup, number uint64, view *raftfsm.Catalog
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
-	cfg.Initial = initialMembers(view, g.number, cfg.id())
+	if mayBegin, _ := n.dirs.mayBegin(g.number, number); mayBegin {
+		cfg.Initial = initialMembers(view, g.number, cfg.id())
+	}
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
 	if r.group, err = n.openHere(cfg); err != nil {

@@ -208,9 +208,10 @@ func TestDeletedReplica(t *testing.T) {
 // Directories that no node leaves are refused: a copy of an older one was put back.
 func TestReplicaDirsThatContradict(t *testing.T) {
 	for name, dirs := range map[string][]string{
-		"two replicas":      {"00005", "00005.3"},
-		"deleted and there": {"00005.3", "00005.3.removed"},
-		"older than it":     {"00005", "00005.3.removed"},
+		"two replicas":                    {"00005", "00005.3"},
+		"deleted and there":               {"00005.3", "00005.3.removed"},
+		"older than it":                   {"00005", "00005.3.removed"},
+		"both, beside others that do not": {"00004", "00004.removed", "00005", "00005.3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := replicaDirs{path: t.TempDir()}
@@ -221,6 +222,25 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 				t.Errorf("loaded with %v", err)
 			}
 		})
+	}
+}
+
+// An older program began a replica again where it had deleted one. That one is opened,
+// and is the last of its number.
+func TestReplicaDirsOfAnOlderProgram(t *testing.T) {
+	d := replicaDirs{path: t.TempDir()}
+	mustDo(t, errors.Join(os.Mkdir(filepath.Join(d.path, "00005"), 0o750), os.Mkdir(filepath.Join(d.path, "00005.removed"), 0o750)))
+	unfinished, err := d.load()
+	number, here := d.number(5)
+	if err != nil || len(unfinished) > 0 || !here || number != 0 {
+		t.Fatalf("replica %d, %v, unfinished %v, %v", number, here, unfinished, err)
+	}
+	if may, _ := d.mayBegin(5, 0); may {
+		t.Error("its number may begin once more")
+	}
+	mustDo(t, errors.Join(d.moveAside(5, 0), d.clear(5, 0)))
+	if _, err := d.load(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -141,16 +142,17 @@ func (n *Node) behind(ctx context.Context, g *group, id raft.ServerID) (uint64, 
 	if err != nil {
 		return 0, err
 	}
-	if theirs[0] == 0 {
+	inForce := g.committedConfiguration()
+	if inForce == nil || !slices.Equal(inForce.servers, g.configuration().Servers) || theirs[0] < inForce.index {
 		return 0, fmt.Errorf("%w: replica %s of group %d", errNotMember, id, g.cfg.Group)
 	}
 	return last - min(last, theirs[0]), nil
 }
 
-// errNotMember is returned for a replica that is not there, or that does not know yet
-// that it is a member. A short log may not be far ahead of it, but it can neither lead
-// nor vote.
-var errNotMember = errors.New("it is not there, or does not know that it is a member")
+// errNotMember is returned for a replica that has not applied the configuration that is
+// in force, or is not there. It may lack only a few entries, but if it does not know
+// that it is a member it can neither lead nor vote.
+var errNotMember = errors.New("it has not applied the configuration that is in force")
 
 // serveProgress answers serveReplicaProgress for replicas of number 0.
 func (n *Node) serveProgress(_ context.Context, request []byte) ([]byte, error) {

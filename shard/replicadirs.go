@@ -20,7 +20,8 @@ import (
 // The last one stays, empty, until a replica with a higher number is deleted. It
 // outlives what the catalog here says: a catalog that was restored from an older
 // snapshot may still name a replica whose votes this node has forgotten. So a number
-// that was deleted is never begun again.
+// that was deleted is never begun again. Programs of before replicas had numbers did
+// that, and left 00012 beside 00012.removed.
 type replicaDirs struct {
 	path string
 
@@ -67,7 +68,11 @@ func (d *replicaDirs) load() (unfinished []groupReplica, err error) {
 		d.mu.here[r.group] = r.number
 	}
 	for group, number := range d.mu.here {
-		if deleted, has := d.mu.deleted[group]; has && number <= deleted {
+		deleted, has := d.mu.deleted[group]
+		if number == 0 && deleted == 0 {
+			continue // programs of before replicas had numbers began one again
+		}
+		if has && number <= deleted {
 			return nil, fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
 				errDamaged, number, group, d.dir(group, number))
 		}
