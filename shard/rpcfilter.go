@@ -17,7 +17,7 @@ import (
 // check below what raft alone does not have: while a check runs, no other call changes
 // the term, the log behind the commit index, or what is applied.
 //
-// raft has five gaps that peers, or bytes that arrive late, can lead it into:
+// raft has six gaps that peers, or bytes that arrive late, can lead it into:
 //
 //  1. raft compares only the term of a snapshot. One that is behind what is applied
 //     rolls the state back and deletes the log, and with it entries that this replica
@@ -45,6 +45,9 @@ import (
 //     took that entry's place, raft refuses the call for ever, or, if the call begins at
 //     entry 1, stores it in front of a gap. What is applied is the leader's too, by Raft's
 //     leader completeness, so raft is given only what comes behind (skipApplied).
+//  6. raft votes for any candidate while it has no configuration. A replica that has none
+//     knows nothing of its group, and nobody counts on its vote: it gets one only once it
+//     has applied a configuration that it is in. So it votes only then (checkVote).
 //
 // A check of one call is one function, which handle calls; an error refuses the call.
 type rpcFilter struct {
@@ -66,6 +69,8 @@ var (
 	// errLastIndex is returned for requests for votes while raft's last index may be
 	// wrong, and stops a group that nobody opens again.
 	errLastIndex = errors.New("the replica must be opened again: raft's last index is not that of its log")
+	// errNotInGroup is returned for a request for a vote that this replica has not got.
+	errNotInGroup = errors.New("this replica is not in its own configuration")
 	// errNotLeadersCall is returned for a call that only the leader makes.
 	errNotLeadersCall = errors.New("the caller is not this replica's leader")
 )
@@ -102,6 +107,8 @@ func (f *rpcFilter) handle(rpc raft.RPC) {
 		}
 	case *raft.TimeoutNowRequest:
 		err = f.checkTimeoutNow(call)
+	case *raft.RequestVoteRequest, *raft.RequestPreVoteRequest:
+		err = f.checkVote()
 	}
 	if err != nil {
 		f.respond(rpc, raft.RPCResponse{Error: err})
@@ -297,6 +304,15 @@ func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) er
 		f.g.cfg.Group, errContradicted, index, ours, theirs, from.ID, from.Addr, leads)
 	f.g.cfg.Logger.Error("the replicas of a group have lost each other: this one stops", "group", f.g.cfg.Group, "err", err)
 	return f.g.stop.fail(err)
+}
+
+// checkVote refuses a vote, or to say how it would vote, while this replica's own
+// configuration does not have it.
+func (f *rpcFilter) checkVote() error {
+	if !contains(f.g.configuration().Servers, f.g.id()) {
+		return fmt.Errorf("%w: %s votes for nobody in group %d", errNotInGroup, f.g.id(), f.g.cfg.Group)
+	}
+	return nil
 }
 
 // checkTimeoutNow refuses a call to stand for election at once unless it is the leader's:

@@ -411,3 +411,44 @@ func TestTimeoutNowIsTheLeaders(t *testing.T) {
 		t.Error("a candidate is told again")
 	}
 }
+
+// A replica that begins blank votes for nobody, whatever the candidate's log, until it
+// knows by its own log that it is a member.
+func TestNoVoteBeforeItIsAMember(t *testing.T) {
+	p := playLeaderOf(t, LogStoreBoltDB, func(*groupConfig) {})
+	asks := func(term uint64) (granted, would bool) {
+		t.Helper()
+		var pre raft.RequestPreVoteResponse
+		preErr := p.trans.RequestPreVote("n1", p.to(), &raft.RequestPreVoteRequest{
+			RPCHeader: headerOf("n3"), Term: term, LastLogIndex: 100, LastLogTerm: term - 1,
+		}, &pre)
+		var resp raft.RequestVoteResponse
+		err := p.trans.RequestVote("n1", p.to(), &raft.RequestVoteRequest{
+			RPCHeader: headerOf("n3"), Term: term, LastLogIndex: 100, LastLogTerm: term - 1, LeadershipTransfer: true,
+		}, &resp)
+		if (err == nil) != (preErr == nil) {
+			t.Fatalf("vote: %v, pre-vote: %v", err, preErr)
+		}
+		return resp.Granted, pre.Granted
+	}
+	configured := func(term, index uint64, ids ...raft.ServerID) {
+		t.Helper()
+		var c raft.Configuration
+		for _, id := range ids {
+			c.Servers = append(c.Servers, raft.Server{ID: id, Address: raft.ServerAddress("a" + id[1:])})
+		}
+		p.mustAppend(term, index-1, min(term, index-1), index,
+			&raft.Log{Index: index, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)})
+	}
+	if granted, would := asks(5); granted || would || p.raft.CurrentTerm() != 0 {
+		t.Errorf("blank: granted %v, would %v, in term %d", granted, would, p.raft.CurrentTerm())
+	}
+	configured(1, 1, "n2", "n3", "n4")
+	if granted, would := asks(5); granted || would {
+		t.Errorf("in a group of others: granted %v, would %v", granted, would)
+	}
+	configured(1, 2, "n2", "n3", "n1")
+	if granted, _ := asks(5); !granted {
+		t.Error("a member refuses its vote")
+	}
+}
