@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
@@ -124,7 +125,7 @@ func (s seen) need(c *cursor, bit int, path string) {
 
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
-// decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…}},…],"want":"none"?}
+// decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…},"floor":n?},…],"want":"none"?}
 // into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
 func (r *request) decodeOps(body []byte, ch change) error {
 	c := r.objectIn(body)
@@ -197,7 +198,8 @@ func (r *request) decodeOp(i int, ch change) {
 		c.fail(opPath(i, ""), notObject)
 	}
 	op := engine.Op{Kind: ch.kind}
-	hasID, hasCells := false, false
+	hasID, hasCells, floor := false, false, opFloor{}
+	first := len(r.cells)
 	for n := 0; c.next(n, '}'); n++ {
 		key := c.key()
 		switch {
@@ -210,7 +212,9 @@ func (r *request) decodeOp(i int, ch change) {
 		case string(key) == ch.member && !hasCells:
 			hasCells = true
 			r.decodeCells(i, ch.member)
-		case string(key) == r.rowMember() || string(key) == ch.member:
+		case string(key) == "floor" && ch.kind == engine.OpAdd && !floor.given:
+			floor.read(c, opPath(i, "floor"))
+		case string(key) == r.rowMember() || string(key) == ch.member || floor.given && string(key) == "floor":
 			c.fail(opPath(i, string(key)), givenTwice)
 		default:
 			c.fail(opPath(i, shown(key)), noSuchFld)
@@ -222,7 +226,34 @@ func (r *request) decodeOp(i int, ch change) {
 	if c.err == nil && !hasCells {
 		c.fail(opPath(i, ch.member), missing)
 	}
+	if floor.given {
+		r.floorCells(first, floor.value)
+	}
 	r.addOp(op)
+}
+
+// opFloor is the floor of an op, if it was given.
+type opFloor struct {
+	value int64
+	given bool
+}
+
+func (f *opFloor) read(c *cursor, path string) {
+	f.given = true
+	var ok bool
+	if f.value, ok = c.int64(); !ok {
+		c.fail(path, notInt64)
+	}
+}
+
+// floorCells gives the cells of an op, which begin at first, a floor: those that it can
+// stop.
+func (r *request) floorCells(first int, floor int64) {
+	for i := len(r.cells) - 1; i >= first; i-- {
+		if c := r.cells[i]; c.Value < 0 {
+			r.cells = slices.Insert(r.cells, i, engine.Cell{Column: engine.FloorMark | c.Column, Value: floor})
+		}
+	}
 }
 
 // decodeCells reads {column:value,…}, the member of the ith op.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/countd/countd/engine"
@@ -154,7 +155,8 @@ func (c *cursor) countIn(path string, most int64) int {
 const shardsMax = shard.ShardsMax
 
 // decodeKeyspace reads {"name":…,"columns":[…],"shards":n?}; Shards is 0 when it
-// is not told. Whether names are good is for the backend to say.
+// is not told. A column is its name or {"name":…,"floor":n?}. Whether names are good is
+// for the backend to say.
 func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	c := r.objectIn(body)
 	ks := shard.Keyspace{Kind: shard.KindCounters}
@@ -166,7 +168,9 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 			ks.Name = c.name("name")
 		case "columns":
 			s.once(c, 1, "columns")
-			ks.Columns = c.names("columns")
+			var floors map[string]*int64
+			ks.Columns, floors = c.columnList("columns")
+			ks.Floors = given(floors)
 		case "shards":
 			s.once(c, 2, "shards")
 			ks.Shards = c.countIn("shards", shardsMax)
@@ -179,22 +183,36 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	return ks, r.decoded()
 }
 
-// decodeNewColumns reads {"columns":[…]}.
-func (r *request) decodeNewColumns(body []byte) ([]string, error) {
+// given returns the floors that are no null, nil for none.
+func given(floors map[string]*int64) map[string]int64 {
+	var all map[string]int64
+	for column, floor := range floors {
+		if floor != nil {
+			if all == nil {
+				all = map[string]int64{}
+			}
+			all[column] = *floor
+		}
+	}
+	return all
+}
+
+// decodeNewColumns reads {"columns":[…]}, as decodeKeyspace does. floors has those
+// columns of which a floor is told, with nil for null.
+func (r *request) decodeNewColumns(body []byte) (columns []string, floors map[string]*int64, err error) {
 	c := r.objectIn(body)
-	var columns []string
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
 		case "columns":
 			s.once(c, 0, "columns")
-			columns = c.names("columns")
+			columns, floors = c.columnList("columns")
 		default:
 			c.fail(shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, "columns")
-	return columns, r.decoded()
+	return columns, floors, r.decoded()
 }
 
 // name reads a string that outlives the request.
@@ -206,21 +224,70 @@ func (c *cursor) name(path string) string {
 	return string(c.str())
 }
 
-// names reads the names of columns, which outlive the request.
-func (c *cursor) names(path string) []string {
+// columnList reads columns, whose names outlive the request: each a name, or an object
+// with a name and a floor. floors has those of which a floor is told, nil for null.
+func (c *cursor) columnList(path string) (names []string, floors map[string]*int64) {
 	if !c.begin('[') {
 		c.fail(path, notArray)
 	}
-	var names []string
 	for n := 0; c.next(n, ']'); n++ {
 		if n == engine.ColumnsMax {
 			c.fail(path, fmt.Sprintf("more than %d", engine.ColumnsMax))
-			return nil
+			return nil, nil
 		}
-		names = append(names, c.name(fmt.Sprintf("%s[%d]", path, n)))
+		at := fmt.Sprintf("%s[%d]", path, n)
+		if c.peek() != '{' {
+			names = append(names, c.name(at))
+			continue
+		}
+		name, floor, told := c.columnWithFloor(at)
+		names = append(names, name)
+		if told && floors == nil {
+			floors = map[string]*int64{}
+		}
+		if told {
+			floors[name] = floor
+		}
 	}
 	if len(names) == 0 {
 		c.fail(path, oneColumn)
 	}
-	return names
+	return names, floors
+}
+
+// columnWithFloor reads {"name":…,"floor":n or null}; told says whether there is a floor.
+func (c *cursor) columnWithFloor(path string) (name string, floor *int64, told bool) {
+	c.begin('{')
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "name":
+			s.once(c, 0, path+".name")
+			name = c.name(path + ".name")
+		case "floor":
+			s.once(c, 1, path+".floor")
+			if c.null() {
+				break
+			}
+			value, ok := c.int64()
+			if !ok {
+				c.fail(path+".floor", notInt64)
+			}
+			floor = &value
+		default:
+			c.fail(path+"."+shown(key), noSuchFld)
+		}
+	}
+	s.need(c, 0, path+".name")
+	return name, floor, s.has(1)
+}
+
+// null reads null, if that is next, and reports whether it was.
+func (c *cursor) null() bool {
+	c.peek()
+	is := bytes.HasPrefix(c.data[c.at:], []byte("null"))
+	if is {
+		c.at += len("null")
+	}
+	return is
 }

@@ -49,12 +49,20 @@ func TestCounters(t *testing.T) {
 		{"one op overflows, no results wanted", "POST", posts + "incr", `{"want":"none","ops":[{"id":6,"add":{"like":1}},{"id":5,"add":{"comment":1}}]}`, 200,
 			`{"applied":1,"failed":1,"errors":[{"id":"5","error":{"code":"overflow","message":"ops[1].add.comment: the sum is not a signed 64-bit integer","field":"ops[1].add.comment"}}],` +
 				`"duplicate":false,"token":"AgAAAAABBA"}`},
+		{"floors", "POST", posts + "incr", `{"ops":[{"id":9,"add":{"like":2,"view":-1}},{"floor":0,"id":9,"add":{"like":-3,"view":-1,"repost":-1,"comment":4}},{"id":9,"add":{"repost":-9,"like":3},"floor":-5}]}`, 200,
+			`{"results":[{"id":"9","counts":{"repost":0,"comment":0,"like":2,"view":-1}},` +
+				`{"id":"9","counts":{"repost":0,"comment":4,"like":0,"view":-1},"added":{"like":-2,"view":0,"repost":0}},` +
+				`{"id":"9","counts":{"repost":-5,"comment":4,"like":3,"view":-1},"added":{"repost":-5}}],"duplicate":false,"token":"AgAAAAABBQ"}`},
+		{"floors, no results wanted", "POST", posts + "incr", `{"want":"none","ops":[{"id":9,"add":{"like":-5},"floor":0}]}`, 200,
+			`{"applied":1,"duplicate":false,"token":"AgAAAAABBg"}`},
+		{"the floored row goes", "DELETE", posts + "9", "", 200,
+			`{"id":"9","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABBw"}`},
 		{"all ops overflow", "POST", posts + "incr", `{"ops":[{"id":5,"add":{"comment":1}},{"id":5,"add":{"comment":2}}]}`, 409,
 			`{"error":{"code":"overflow","message":"ops[0].add.comment: the sum is not a signed 64-bit integer","field":"ops[0].add.comment"}}`},
 		{"no results wanted", "POST", posts + "set", `{"ops":[{"id":"7","set":{"like":3}},{"id":"8","set":{"like":-0}}],"want":"none"}`, 200,
-			`{"applied":2,"duplicate":false,"token":"AgAAAAABBg"}`},
+			`{"applied":2,"duplicate":false,"token":"AgAAAAABCQ"}`},
 		{"set", "POST", posts + "set", `{"ops":[{"id":"7","set":{"view":1}}]}`, 200,
-			`{"results":[{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}],"duplicate":false,"token":"AgAAAAABBw"}`},
+			`{"results":[{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}],"duplicate":false,"token":"AgAAAAABCg"}`},
 		{"scan, first page", "POST", posts + "scan", `{"limit":2,"columns":["like"]}`, 200,
 			`{"results":[{"id":"5","counts":{"like":-5}},{"id":"6","counts":{"like":2}}],"next":"6"}`},
 		{"scan, last page", "POST", posts + "scan", `{"limit":2,"after":"6","columns":["like"]}`, 200,
@@ -63,9 +71,9 @@ func TestCounters(t *testing.T) {
 			`{"results":[{"id":"18446744073709551615","counts":{"like":0}}],"unreadable_shards":[1,3],"next":null}`},
 		{"scan behind the end", "POST", posts + "scan", `{"after":18446744073709551615}`, 200, `{"results":[],"next":null}`},
 		{"delete", "DELETE", posts + "5", "", 200,
-			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABCA"}`},
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABCw"}`},
 		{"delete of an absent row", "DELETE", posts + "5", "", 200,
-			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABCQ"}`},
+			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0},"duplicate":false,"token":"AgAAAAABDA"}`},
 		{"encoded names", "GET", "/v1/counters/p%6Fsts/%37", "", 200,
 			`{"id":"7","counts":{"repost":0,"comment":0,"like":3,"view":1}}`},
 	})
@@ -82,18 +90,25 @@ func TestKeyspaces(t *testing.T) {
 		{"create it again without", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"]}`, 200,
 			`{"name":"songs","kind":"counters","columns":["play"],"shards":2}`},
 		{"create another of that name", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":2}`, 409,
-			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns or shards"}}`},
+			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors or shards"}}`},
+		{"create one with floors", "POST", "/v1/keyspaces", `{"name":"badges","columns":["a",{"name":"b","floor":0},{"floor":null,"name":"c"},{"name":"d"}],"shards":2}`, 200,
+			`{"name":"badges","kind":"counters","columns":["a","b","c","d"],"shards":2,"floors":{"b":0}}`},
+		{"create it again with others", "POST", "/v1/keyspaces", `{"name":"badges","columns":["a","b","c","d"],"shards":2}`, 409,
+			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors or shards"}}`},
+		{"change floors", "POST", "/v1/keyspaces/badges/columns", `{"columns":[{"name":"b","floor":null},{"name":"e","floor":-9223372036854775808},"a"]}`, 200,
+			`{"name":"badges","kind":"counters","columns":["a","b","c","d","e"],"shards":2,"floors":{"e":-9223372036854775808}}`},
 		{"add columns", "POST", "/v1/keyspaces/clips/columns", `{"columns":["play","skip"]}`, 200,
 			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4}`},
 		{"use", "POST", "/v1/counters/clips/incr", `{"ops":[{"id":"1","add":{"skip":1}}],"want":"none"}`, 200,
 			`{"applied":1,"duplicate":false,"token":"AgAAAAABAQ"}`},
 		{"list", "GET", "/v1/keyspaces", "", 200,
-			`{"keyspaces":[{"name":"board","kind":"board","columns":[],"shards":1},` +
+			`{"keyspaces":[{"name":"badges","kind":"counters","columns":["a","b","c","d","e"],"shards":2,"floors":{"e":-9223372036854775808}},` +
+				`{"name":"board","kind":"board","columns":[],"shards":1},` +
 				`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
 				`{"name":"feed","kind":"feed","columns":[],"shards":4},` +
 				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":4},` +
 				`{"name":"songs","kind":"counters","columns":["play"],"shards":2},` +
-				`{"name":"unread","kind":"unread","columns":["at","comment","like","dm"],"shards":4},` +
+				`{"name":"unread","kind":"unread","columns":["at","comment","like","dm"],"shards":4,"floors":{"at":0,"comment":0,"dm":0,"like":0}},` +
 				`{"name":"users","kind":"counters","columns":["posts","followers","following"],"shards":4}]}`},
 	})
 }

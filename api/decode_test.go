@@ -268,13 +268,21 @@ func oracleOp(v any, ks *shard.Keyspace) (engine.Op, error) {
 	if !ok {
 		return engine.Op{}, errOracle
 	}
-	m, err := o.members("id", "add")
+	m, err := o.members("id", "add", "floor")
 	if err != nil {
 		return engine.Op{}, err
 	}
 	op := engine.Op{Kind: engine.OpAdd}
 	if op.ID, err = oracleID(m["id"]); err != nil {
 		return op, err
+	}
+	told, hasFloor := m["floor"]
+	floor := int64(0)
+	if hasFloor {
+		n, ok := told.(json.Number)
+		if floor, err = strconv.ParseInt(string(n), 10, 64); !ok || err != nil {
+			return op, errOracle
+		}
 	}
 	add, ok := m["add"].(object)
 	if !ok || len(add) == 0 {
@@ -289,7 +297,11 @@ func oracleOp(v any, ks *shard.Keyspace) (engine.Op, error) {
 		if !ok || err != nil {
 			return op, errOracle
 		}
-		op.Cells = append(op.Cells, engine.Cell{Column: uint8(ks.Column(cell.key)), Value: value})
+		column := uint8(ks.Column(cell.key))
+		if hasFloor && value < 0 {
+			op.Cells = append(op.Cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
+		}
+		op.Cells = append(op.Cells, engine.Cell{Column: column, Value: value})
 	}
 	return op, nil
 }
@@ -306,6 +318,8 @@ func FuzzDecodeOps(f *testing.F) {
 		"{\"ops\":[{\"id\":\"\xff\",\"add\":{\"\\ud800\":1}}]} x",
 		"\t{ \"ops\" :\r\n[ { \"id\" : 1 , \"add\" : { \"like\" : 1 } } ] } ",
 		`{"ops":[{"id":"\uD83D\uDE00","add":{"\/\b\f\n\r\t\"\\":1}}]}`,
+		`{"ops":[{"id":1,"floor":-9223372036854775808,"add":{"like":-1,"view":2,"repost":-3}},{"id":2,"add":{"like":0},"floor":5}]}`,
+		`{"ops":[{"id":1,"floor":0,"floor":0,"add":{"like":-1}}]}`, `{"ops":[{"id":1,"floor":null,"add":{"like":-1}}]}`,
 		`[[[[`, `{"a":`, `{"ops":[,]}`, `{"ops":[{"id":1,}]}`, `nul`, `"`, `"\`, `"\u12`,
 	} {
 		f.Add([]byte(seed))
@@ -346,6 +360,7 @@ func FuzzDecodeLists(f *testing.F) {
 	f.Add([]byte(`{"after":"7","limit":10,"columns":["view","like"]}`))
 	f.Add([]byte(`{"name":"clips","columns":["play"],"shards":4}`))
 	f.Add([]byte(`{"columns":["a","b"]}`))
+	f.Add([]byte(`{"columns":[{"name":"a","floor":-1},"b",{"floor":null,"name":"c"}],"name":"k"}`))
 	f.Add([]byte(`{"set":{"like":1}}`))
 	f.Add([]byte(`{"keyspace":"posts","before":"9","older_than_seconds":60,"dry_run":true}`))
 	f.Add([]byte(`{"keyspace":"posts","from":5,"to":"6","keep_seconds":60}`))
@@ -355,7 +370,7 @@ func FuzzDecodeLists(f *testing.F) {
 			"get":      func() error { return r.decodeGet(body) },
 			"scan":     func() error { _, err := r.decodeScan(body); return err },
 			"keyspace": func() error { _, err := r.decodeKeyspace(body); return err },
-			"columns":  func() error { _, err := r.decodeNewColumns(body); return err },
+			"columns":  func() error { _, _, err := r.decodeNewColumns(body); return err },
 			"row":      func() error { return r.decodeRowSet(body, 1) },
 			"migrate":  func() error { _, err := r.decodeColdOrder(body, shard.ColdMigrate); return err },
 			"warm":     func() error { _, err := r.decodeColdOrder(body, shard.ColdWarm); return err },

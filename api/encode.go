@@ -72,7 +72,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 // appendResults appends the answer of a write that wants each row.
 func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
-	refused := w.Overflows
+	refused, cuts := w.Overflows, w.Cuts
 	for i := range w.Ops {
 		if i > 0 {
 			dst = append(dst, ',')
@@ -83,6 +83,7 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 			continue
 		}
 		dst = appendRow(dst, w.Ops[i].ID, ks, columns, w.Rows[i*w.Width:(i+1)*w.Width])
+		dst, cuts = appendAdded(dst, ks, i, cuts)
 		dst = append(dst, '}')
 	}
 	dst = append(dst, ']')
@@ -90,6 +91,21 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 		dst = appendFailed(dst, len(w.Overflows))
 	}
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
+}
+
+// appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors cut
+// short, if there are any. cuts are of this op and later ones; it returns the later
+// ones.
+func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
+	if len(cuts) == 0 || cuts[0].Op != op {
+		return dst, cuts
+	}
+	dst = append(dst, `,"added":{`...)
+	for n := 0; len(cuts) > 0 && cuts[0].Op == op; n++ {
+		dst = appendNumber(comma(dst, n), ks.Columns[cuts[0].Column], cuts[0].Added)
+		cuts = cuts[1:]
+	}
+	return append(dst, '}'), cuts
 }
 
 // appendApplied appends the answer of a write that wants no rows. Ops that were

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -52,7 +53,7 @@ func (n *fakeNode) reset() {
 	for _, ks := range []shard.Keyspace{
 		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
 		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 4},
-		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 4},
+		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 4, Floors: map[string]int64{"at": 0, "comment": 0, "like": 0, "dm": 0}},
 		{Name: "feed", Kind: shard.KindFeed, Columns: []string{}, Shards: 4},
 		{Name: "board", Kind: shard.KindBoard, Columns: []string{}, Shards: 1},
 	} {
@@ -174,7 +175,7 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 		return nil, &shard.ArgumentError{Field: "name", Problem: "not a lower-case name"}
 	}
 	if old, ok := n.mu.keyspaces[k.Name]; ok {
-		if !slices.Equal(old.Columns, k.Columns) || k.Shards != 0 && old.Shards != k.Shards {
+		if !slices.Equal(old.Columns, k.Columns) || !maps.Equal(old.Floors, k.Floors) || k.Shards != 0 && old.Shards != k.Shards {
 			return nil, shard.ErrKeyspaceExists
 		}
 		return old, nil
@@ -203,7 +204,7 @@ func (n *fakeNode) SetEverywhere(_ context.Context, name string, everywhere bool
 	return &spread, nil
 }
 
-func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string) (*shard.Keyspace, error) {
+func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.troubleLocked(); err != nil {
@@ -218,6 +219,15 @@ func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string) 
 	for _, column := range columns {
 		if wider.Column(column) < 0 {
 			wider.Columns = append(wider.Columns, column)
+		}
+	}
+	wider.Floors = maps.Clone(old.Floors)
+	for column, floor := range floors {
+		if delete(wider.Floors, column); floor != nil {
+			if wider.Floors == nil {
+				wider.Floors = map[string]int64{}
+			}
+			wider.Floors[column] = *floor
 		}
 	}
 	n.mu.keyspaces[name] = &wider
@@ -269,6 +279,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		copy(row, rows[op.ID])
 		if column, ok := applied(row, op); ok {
 			rows[op.ID] = row
+			w.Cuts = append(w.Cuts, cutShort(row, op, i)...)
 		} else {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
 		}
@@ -286,6 +297,9 @@ func applied(row []int64, op engine.Op) (uint8, bool) {
 		clear(row)
 	}
 	for _, cell := range op.Cells {
+		if cell.Column&engine.FloorMark != 0 {
+			continue
+		}
 		old := row[cell.Column]
 		switch {
 		case op.Kind == engine.OpSet:
@@ -297,6 +311,21 @@ func applied(row []int64, op engine.Op) (uint8, bool) {
 		}
 	}
 	return 0, true
+}
+
+// cutShort brings the sums of an op back to its floors.
+func cutShort(row []int64, op engine.Op, number int) (cuts []engine.Cut) {
+	for i, cell := range op.Cells {
+		if i == 0 || op.Cells[i-1].Column&engine.FloorMark == 0 {
+			continue
+		}
+		was, floor := row[cell.Column]-cell.Value, op.Cells[i-1].Value
+		if stays := min(was, floor); row[cell.Column] < floor && cell.Value < 0 {
+			row[cell.Column] = stays
+			cuts = append(cuts, engine.Cut{Op: number, Column: cell.Column, Added: stays - was})
+		}
+	}
+	return cuts
 }
 
 func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error) {

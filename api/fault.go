@@ -87,6 +87,8 @@ var backendFaults = []struct {
 	{shard.ErrKeyAhead, fasthttp.StatusGone, codeExpired},
 	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
+	{shard.ErrNoFloors, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrVersion, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace},
 	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
 }

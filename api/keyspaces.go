@@ -43,13 +43,13 @@ func (s *Server) createKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) addColumns(ctx *fasthttp.RequestCtx, r *request) error {
-	columns, err := r.decodeNewColumns(ctx.Request.Body())
+	columns, floors, err := r.decodeNewColumns(ctx.Request.Body())
 	if err != nil {
 		return err
 	}
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	changed, err := s.cfg.Backend.AddColumns(until, string(r.name), columns)
+	changed, err := s.cfg.Backend.AddColumns(until, string(r.name), columns, floors)
 	if err != nil {
 		return fmt.Errorf("cannot add columns: %w", err)
 	}

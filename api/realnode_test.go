@@ -223,6 +223,21 @@ func TestRealKeyspaces(t *testing.T) {
 	}
 }
 
+// Floors of ops and of columns over HTTP, on counters and unread numbers.
+func TestRealFloors(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	l.want(200, `{"name":"badges","kind":"counters","columns":["a","b"],"shards":2,"floors":{"b":0}}`,
+		"POST", "/v1/keyspaces", `{"name":"badges","columns":["a",{"name":"b","floor":0}],"shards":2}`)
+	const body = `{"ops":[{"id":"1","add":{"a":2,"b":2}},{"id":"2","add":{"b":-1}},{"id":"1","add":{"a":-3,"b":-3},"floor":-1},{"id":"1","add":{"a":-1},"floor":0}]}`
+	l.want(200, `{"results":[{"id":"1","counts":{"a":2,"b":2}},{"id":"2","counts":{"a":0,"b":0},"added":{"b":0}},{"id":"1","counts":{"a":-1,"b":0},"added":{"b":-2}},`+
+		`{"id":"1","counts":{"a":-1,"b":0},"added":{"a":0}}],"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/counters/badges/incr", body, "Idempotency-Key", "k")
+	l.want(200, `{"results":[{"id":"1","counts":{"a":-1,"b":0}},{"id":"2","counts":{"a":0,"b":0}},{"id":"1","counts":{"a":-1,"b":0}},{"id":"1","counts":{"a":-1,"b":0}}],"duplicate":true,"token":"TOKEN"}`,
+		"POST", "/v1/counters/badges/incr", body, "Idempotency-Key", "k")
+	l.want(200, `{"results":[{"user":"7","counts":{"at":0,"comment":0,"like":0,"dm":0},"added":{"comment":0}}],"duplicate":false,"token":"TOKEN"}`,
+		"POST", "/v1/unread/incr", `{"ops":[{"user":"7","add":{"comment":-1}}]}`)
+	l.want(200, `{"user":"7","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/7?consistency=linearizable", "")
+}
+
 // A token that no write of this cluster was answered with is a fault of the
 // request, which no repeat cures.
 func TestRealBadTokens(t *testing.T) {

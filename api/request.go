@@ -75,6 +75,7 @@ func (r *request) reset() {
 			Ops:       r.write.Ops[:0],
 			Rows:      r.write.Rows[:0],
 			Overflows: r.write.Overflows[:0],
+			Cuts:      r.write.Cuts[:0],
 			Unknown:   r.write.Unknown[:0],
 			Token:     shard.Token{At: r.write.Token.At[:0]},
 		},

@@ -41,7 +41,7 @@ type Backend interface {
 	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
 	CatchUp(ctx context.Context) error
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
-	AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error)
+	AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error)
 	SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error)
 	// Get fills rows, len(ids)*width values, with the first width columns of
 	// each id's row.

@@ -75,7 +75,7 @@ func TestWritesAreRepeatedUnderOneKey(t *testing.T) {
 				header = "Countd-Producer"
 			}
 			seen := inTurn(server, header, lost, unknown, busy, partial)
-			result, err := c.Incr(t.Context(), "posts", ops, tc.o)
+			result, err := c.IncrMany(t.Context(), "posts", ops, tc.o)
 			if err != nil || !result.Duplicate || tc.o.Quiet != (result.Results == nil) {
 				t.Fatalf("%+v, %v", result, err)
 			}
@@ -126,7 +126,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			server := countdtest.New(t)
 			seen := inTurn(server, "", tc.fault)
-			_, err := clientOf(t, server.URL).Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, tc.o)
+			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, tc.o)
 			if err == nil || errors.Is(err, client.ErrUnknown) != tc.maybe || len(seen()) != 1 {
 				t.Fatalf("%d tries, %v", len(seen()), err)
 			}
@@ -136,7 +136,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 		server := countdtest.New(t)
 		seen := inTurn(server, "")
 		for _, o := range []client.WriteOptions{{Key: "k", Producer: "p", Seq: 1}, {Producer: "p"}, {Seq: 1}, {Key: "k", Unkeyed: true}} {
-			if _, err := clientOf(t, server.URL).Incr(t.Context(), "posts", nil, o); err == nil || len(seen()) != 0 {
+			if _, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", nil, o); err == nil || len(seen()) != 0 {
 				t.Fatalf("%+v passed", o)
 			}
 		}
@@ -148,7 +148,7 @@ func TestWhatIsNotRepeated(t *testing.T) {
 func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	server := countdtest.New(t)
 	inTurn(server, "", lost, &countdtest.Fault{Status: 410, Code: "idempotency_expired"})
-	_, err := clientOf(t, server.URL).Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+	_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 	var refused *client.Error
 	if !errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Status != 410 {
 		t.Fatalf("the error is %v", err)
@@ -163,7 +163,7 @@ func TestOverflowIsNotUnknown(t *testing.T) {
 			server := countdtest.New(t)
 			server.Put(1, 0, 0, math.MaxInt64, 0)
 			seen := inTurn(server, "", fault)
-			_, err := clientOf(t, server.URL).Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+			_, err := clientOf(t, server.URL).IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 			var refused *client.Error
 			if errors.Is(err, client.ErrUnknown) || !errors.As(err, &refused) || refused.Code != "overflow" || len(seen()) != 2 {
 				t.Fatalf("%d tries, %v", len(seen()), err)
@@ -177,7 +177,7 @@ func TestNobodyThereIsNotUnknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
+	_, err = c.IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{})
 	if !errors.Is(err, client.ErrNoAnswer) || errors.Is(err, client.ErrUnknown) {
 		t.Fatalf("the error is %v: nothing was sent", err)
 	}
@@ -189,7 +189,7 @@ func TestCallsGoToAServerThatAnswers(t *testing.T) {
 	c := clientOf(t, "127.0.0.1:1", draining.URL, good.URL)
 	began := time.Now()
 	for range 3 {
-		if _, err := c.Incr(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{}); err != nil {
+		if _, err := c.IncrMany(t.Context(), "posts", []client.Op{{ID: 1, Cells: client.Counts{like(1)}}}, client.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

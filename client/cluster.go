@@ -17,6 +17,27 @@ type Keyspace struct {
 	// Everywhere: every node holds a replica of each shard, and not those alone that
 	// have a vote.
 	Everywhere bool `json:"everywhere,omitempty"`
+	// Floors holds the floors of those columns that have one: no increment takes such a
+	// count below it.
+	Floors map[string]int64 `json:"floors,omitempty"`
+}
+
+// Column is a column of a keyspace that is made or changed.
+type Column struct {
+	Name    string
+	Floor   *int64 // nil leaves the floor as it is
+	NoFloor bool   // takes the floor away, in place of Floor
+}
+
+// MarshalJSON writes the name alone where nothing is said of a floor.
+func (c Column) MarshalJSON() ([]byte, error) {
+	if c.Floor == nil && !c.NoFloor {
+		return json.Marshal(c.Name)
+	}
+	return json.Marshal(struct {
+		Name  string `json:"name"`
+		Floor *int64 `json:"floor"`
+	}{c.Name, c.Floor})
 }
 
 // Cluster is what a node knows of itself and its groups.
@@ -71,17 +92,36 @@ func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
 // CreateKeyspace creates a keyspace of counters, or returns the one that is
 // there when it has this shape. shards 0 leaves the number to the server.
 func (c *Client) CreateKeyspace(ctx context.Context, name string, columns []string, shards int) (Keyspace, error) {
+	return c.CreateKeyspaceOf(ctx, name, columnsOf(columns), shards)
+}
+
+// CreateKeyspaceOf is CreateKeyspace for columns with floors.
+func (c *Client) CreateKeyspaceOf(ctx context.Context, name string, columns []Column, shards int) (Keyspace, error) {
 	return c.changeKeyspace(ctx, "/v1/keyspaces", struct {
 		Name    string   `json:"name"`
-		Columns []string `json:"columns"`
+		Columns []Column `json:"columns"`
 		Shards  int      `json:"shards,omitempty"`
 	}{name, columns, shards})
 }
 
+func columnsOf(names []string) []Column {
+	columns := make([]Column, len(names))
+	for i, name := range names {
+		columns[i].Name = name
+	}
+	return columns
+}
+
 // AddColumns adds columns to a keyspace; those that are there stay as they are.
 func (c *Client) AddColumns(ctx context.Context, keyspace string, columns []string) (Keyspace, error) {
+	return c.ChangeColumns(ctx, keyspace, columnsOf(columns))
+}
+
+// ChangeColumns adds those columns that a keyspace does not have, and changes the floors
+// of those that say so.
+func (c *Client) ChangeColumns(ctx context.Context, keyspace string, columns []Column) (Keyspace, error) {
 	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", struct {
-		Columns []string `json:"columns"`
+		Columns []Column `json:"columns"`
 	}{columns})
 }
 

@@ -32,6 +32,7 @@ type UserCounts struct {
 // it alone was refused.
 type UserResult struct {
 	UserCounts
+	Added Counts   `json:"added,omitempty"` // as in OpResult
 	Error *OpError `json:"error,omitempty"`
 }
 
@@ -59,19 +60,20 @@ func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts
 	return answer, err
 }
 
-// IncrUnread adds to one-to-one numbers of users, which the ops' IDs are, as Incr
-// does to rows.
+// IncrUnread adds to one-to-one numbers of users, which the ops' IDs are, as
+// IncrMany does to rows.
 func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (UnreadResult, error) {
 	type op struct {
-		User ID     `json:"user"`
-		Add  Counts `json:"add"`
+		User  ID     `json:"user"`
+		Add   Counts `json:"add"`
+		Floor *int64 `json:"floor,omitempty"`
 	}
 	body := struct {
 		Ops  []op   `json:"ops"`
 		Want string `json:"want,omitempty"`
 	}{Ops: make([]op, len(ops))}
 	for i := range ops {
-		body.Ops[i] = op{ops[i].ID, ops[i].Cells}
+		body.Ops[i] = op{ops[i].ID, ops[i].Cells, ops[i].Floor}
 	}
 	if o.Quiet {
 		body.Want = "none"

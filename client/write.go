@@ -14,14 +14,26 @@ import (
 type Op struct {
 	ID    ID
 	Cells Counts
+	// Floor, unless nil, is what no sum of an IncrMany drops below. A column that is
+	// below it already stays.
+	Floor *int64
 }
+
+// Floor returns a floor for Op.Floor.
+func Floor(n int64) *int64 { return &n }
+
+// Delta is what Incr adds to a column.
+func Delta(column string, n int64) Count { return Count{Column: column, Value: n} }
 
 // OpResult is what one op came to: the row right after it, or why it alone was
 // refused.
 type OpResult struct {
-	ID     ID       `json:"id"`
-	Counts Counts   `json:"counts,omitempty"`
-	Error  *OpError `json:"error,omitempty"`
+	ID     ID     `json:"id"`
+	Counts Counts `json:"counts,omitempty"`
+	// Added is what was added to those columns whose delta a floor cut short. A repeat
+	// has none.
+	Added Counts   `json:"added,omitempty"`
+	Error *OpError `json:"error,omitempty"`
 }
 
 // OpError says why one op of a request was refused.
@@ -100,10 +112,25 @@ func NewKey() (string, error) {
 	return key.String(), nil
 }
 
-// Incr adds to columns, exactly once unless o says otherwise: up to WriteOpsMax
+// Incr adds to columns of one row, exactly once, and returns the row right after it:
+//
+//	row, err := c.Incr(ctx, "posts", id, client.Delta("like", 1))
+func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Count) (WrittenRow, error) {
+	result, err := c.IncrMany(ctx, keyspace, []Op{{ID: id, Cells: deltas}}, WriteOptions{})
+	if err != nil {
+		return WrittenRow{}, err
+	}
+	if len(result.Results) != 1 {
+		return WrittenRow{}, fmt.Errorf("the server answered with %d results for one op", len(result.Results))
+	}
+	one := result.Results[0]
+	return WrittenRow{Row: Row{ID: one.ID, Counts: one.Counts}, Duplicate: result.Duplicate, Token: result.Token}, nil
+}
+
+// IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax
 // ops. An op whose sum does not fit int64 is refused alone and named in the
 // result, but see WriteResult.Unknown where an earlier try was not answered.
-func (c *Client) Incr(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
+func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
 
@@ -160,6 +187,9 @@ func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
 		dst = append(dst, verb...)
 		dst = append(dst, `":`...)
 		dst = op.Cells.appendJSON(dst)
+		if op.Floor != nil && verb == "add" {
+			dst = strconv.AppendInt(append(dst, `,"floor":`...), *op.Floor, 10)
+		}
 		dst = append(dst, '}')
 	}
 	return append(dst, "]}"...)

@@ -14,9 +14,12 @@ import "sync/atomic"
 //
 // Rows of ops that are cold are brought into memory first. An error says that one
 // could not be read; nothing is applied then.
+//
+// Cuts returns the deltas that floors cut short.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) ([]Overflow, error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
+	t.cuts = t.cuts[:0]
 	if t.coldParts.Load() > 0 {
 		if err := t.warmOps(ops); err != nil {
 			return overflows, err
@@ -33,6 +36,10 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 	return overflows, nil
 }
 
+// Cuts returns the deltas of the last Apply that floors cut short, by op. The slice is
+// the table's until the next Apply; only the goroutine that calls Apply may ask.
+func (t *Table) Cuts() []Cut { return t.cuts }
+
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
 	at := t.locate(op.ID)
 	at.s.prefetch(at.p) // the locked instruction in Lock would wait for a plain load
@@ -41,7 +48,7 @@ func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
 	if !at.standsIn(t.dir.Load()) {
 		at = t.locate(op.ID)
 	}
-	if column, ok := t.applyLocked(op, &at, dst); !ok {
+	if column, ok := t.applyLocked(op, 0, &at, dst); !ok {
 		overflows = append(overflows, Overflow{Column: column})
 	}
 	return overflows
@@ -62,7 +69,7 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 			spots[i] = t.locate(page[i].ID)
 		}
 		dst := rows[(from+i)*width : (from+i+1)*width]
-		if column, ok := t.applyLocked(&page[i], &spots[i], dst); !ok {
+		if column, ok := t.applyLocked(&page[i], from+i, &spots[i], dst); !ok {
 			overflows = append(overflows, Overflow{Op: from + i, Column: column})
 		}
 	}
@@ -93,9 +100,9 @@ func (t *Table) locate(id uint64) spot {
 // standsIn says whether the spot is still right, d being the table's directory.
 func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
 
-// applyLocked applies one op and fills dst with its row. It returns the column
-// whose sum does not fit, and false, when it refused the op.
-func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
+// applyLocked applies one op, of that number, and fills dst with its row. It returns
+// the column whose sum does not fit, and false, when it refused the op.
+func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, bool) {
 	slot := -1
 	if at.s.covers(op.ID) {
 		slot = at.s.find(at.p)
@@ -115,10 +122,12 @@ func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
 		clear(old)
 	}
 	copy(row, old)
-	if column, ok := op.change(row); !ok {
+	cuts, column, ok := op.change(row, number, t.cuts)
+	if !ok {
 		copy(dst, old)
 		return column, false
 	}
+	t.cuts = cuts
 	if copy(dst, row); op.Kind == OpTake {
 		for c := range dst {
 			dst[c] = old[c] - row[c]
@@ -128,29 +137,40 @@ func (t *Table) applyLocked(op *Op, at *spot, dst []int64) (uint8, bool) {
 	return 0, true
 }
 
-// change applies the op's cells to row. It returns the column whose sum does
-// not fit an int64, and false; row is then half changed.
-func (op *Op) change(row []int64) (uint8, bool) {
+// change applies the op's cells to row and appends to cuts what their floors cut short
+// of the op, which has that number. It returns the column whose sum does not fit an
+// int64, and false; row and cuts are then half changed.
+func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
 	if op.Kind == OpDelete {
 		clear(row)
-		return 0, true
+		return cuts, 0, true
 	}
-	for _, c := range op.Cells {
-		switch op.Kind {
-		case OpSet:
+	var floor *int64 // of the next cell
+	for i := range op.Cells {
+		c := &op.Cells[i]
+		switch {
+		case c.Column&FloorMark != 0:
+			floor = &c.Value
+			continue
+		case op.Kind == OpSet:
 			row[c.Column] = c.Value
 			continue
-		case OpTake:
+		case op.Kind == OpTake:
 			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
 			continue
 		}
-		sum, ok := addInt64(row[c.Column], c.Value)
-		if !ok {
-			return c.Column, false
+		was := row[c.Column]
+		sum, ok := addInt64(was, c.Value)
+		if floor != nil && c.Value < 0 && (!ok || sum < *floor) {
+			sum, ok = min(was, *floor), true
+			cuts = append(cuts, Cut{Op: number, Column: c.Column, Added: sum - was})
+		}
+		if floor = nil; !ok {
+			return cuts, c.Column, false
 		}
 		row[c.Column] = sum
 	}
-	return 0, true
+	return cuts, 0, true
 }
 
 // applyWordLocked applies an op to the row in slot, if before and after it the

@@ -27,8 +27,21 @@ const (
 // Cell is one column of an Op and its delta (OpAdd), value (OpSet) or the most to
 // take (OpTake).
 type Cell struct {
-	Column uint8 // below ColumnsMax
+	Column uint8 // below ColumnsMax, or FloorMark plus the column of the next cell
 	Value  int64
+}
+
+// FloorMark, in the Column of a cell of an OpAdd, makes that cell the floor of the
+// next cell, which is of the same column: the sum never drops below it. A column
+// that is below its floor already stays where it is. Nothing rises to a floor, so a
+// floor changes only negative deltas.
+const FloorMark = 0x80
+
+// Cut is a delta that a floor cut short.
+type Cut struct {
+	Op     int // index into the ops given to Apply
+	Column uint8
+	Added  int64 // what was added instead of the delta
 }
 
 // Op is one change of one row. It applies whole or not at all. Cells of one

@@ -26,6 +26,7 @@ type Table struct {
 	// it has used them, and by whoever moves rows out. It is taken before mu, and
 	// held while the disk is read.
 	writing sync.Mutex
+	cuts    []Cut // of the last Apply; under writing
 
 	mu struct {
 		sync.Mutex

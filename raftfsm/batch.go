@@ -89,15 +89,25 @@ func (b *batch) tableOp(p []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: op kind %d with %d cells", errEntry, op.Kind, cells)
 	}
 	for range cells {
-		if len(p) < 2 || p[0] >= engine.ColumnsMax {
+		floored := len(p) > 0 && p[0]&engine.FloorMark != 0
+		if len(p) < 2 || p[0]&^engine.FloorMark >= engine.ColumnsMax || floored && op.Kind != engine.OpAdd {
 			return nil, fmt.Errorf("%w: cell % x", errEntry, p[:min(len(p), 2)])
 		}
 		v, n := binary.Varint(p[1:])
 		if n <= 0 || op.Kind == engine.OpTake && v < 0 {
 			return nil, fmt.Errorf("%w: value of column %d", errEntry, p[0])
 		}
-		b.cells = append(b.cells, engine.Cell{Column: p[0], Value: v})
+		column := p[0] &^ engine.FloorMark
 		p = p[1+n:]
+		if floored {
+			floor, n := binary.Varint(p)
+			if n <= 0 || v >= 0 {
+				return nil, fmt.Errorf("%w: floor of column %d", errEntry, column)
+			}
+			b.cells = append(b.cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
+			p = p[n:]
+		}
+		b.cells = append(b.cells, engine.Cell{Column: column, Value: v})
 	}
 	b.ops = append(b.ops, op)
 	b.ends = append(b.ends, len(b.cells))

@@ -1,6 +1,8 @@
 package raftfsm
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/countd/countd/engine"
@@ -26,6 +28,8 @@ type Keyspace struct {
 	// Everywhere has all nodes be members of its groups, and not those alone that
 	// are to vote.
 	Everywhere bool `json:"everywhere,omitempty"`
+	// Floors holds the floors of those columns that have one, by name.
+	Floors map[string]int64 `json:"floors,omitempty"`
 }
 
 func (k *Keyspace) has(group uint32) bool { return group-k.FirstGroup < uint32(k.Shards) }
@@ -43,10 +47,12 @@ type SetEverywhereEntry struct {
 	Everywhere bool   `json:"everywhere"`
 }
 
-// AddColumnsEntry adds those columns that the keyspace does not have.
+// AddColumnsEntry adds those columns that the keyspace does not have, and sets the
+// floors of some columns of those that it has by then: null takes a floor away.
 type AddColumnsEntry struct {
-	Keyspace string   `json:"keyspace"`
-	Columns  []string `json:"columns"`
+	Keyspace string            `json:"keyspace"`
+	Columns  []string          `json:"columns"`
+	Floors   map[string]*int64 `json:"floors,omitempty"`
 }
 
 func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
@@ -61,6 +67,9 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	}
 	if !v.Takes(c.Kind) {
 		return refused("a keyspace of kind %q in a cluster of version %d", c.Kind, v.ClusterVersion)
+	}
+	if err := v.checkFloors(&c.Keyspace); err != nil {
+		return refused("keyspace %q: %v", c.Name, err)
 	}
 	if len(v.Keyspaces) >= KeyspacesMax {
 		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
@@ -102,8 +111,43 @@ func (c *AddColumnsEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	if len(k.Columns) > engine.ColumnsMax {
 		return CatalogResult{Keyspace: was, Full: true}, false
 	}
+	k.Floors = floorsAfter(k.Floors, c.Floors)
+	if err := v.checkFloors(&k); err != nil {
+		return refused("keyspace %q: %v", k.Name, err)
+	}
 	v.Keyspaces[k.Name] = k
-	return CatalogResult{Keyspace: k}, len(k.Columns) > len(was.Columns)
+	return CatalogResult{Keyspace: k}, len(k.Columns) > len(was.Columns) || !maps.Equal(k.Floors, was.Floors)
+}
+
+// floorsAfter returns floors by column with some of them changed, nil for none.
+func floorsAfter(was map[string]int64, changes map[string]*int64) map[string]int64 {
+	if len(changes) == 0 {
+		return was
+	}
+	floors := owned(was)
+	for column, floor := range changes {
+		if delete(floors, column); floor != nil {
+			floors[column] = *floor
+		}
+	}
+	if len(floors) == 0 {
+		return nil
+	}
+	return floors
+}
+
+// checkFloors refuses floors of columns that a keyspace does not have, and any that the
+// cluster version does not allow.
+func (v *CatalogView) checkFloors(k *Keyspace) error {
+	if len(k.Floors) > 0 && !v.TakesFloors() {
+		return fmt.Errorf("floors in a cluster of version %d", v.ClusterVersion)
+	}
+	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
+		if !slices.Contains(k.Columns, column) {
+			return fmt.Errorf("a floor of column %q, which is not there", column)
+		}
+	}
+	return nil
 }
 
 func (c *SetEverywhereEntry) apply(v *CatalogView) (CatalogResult, bool) {

@@ -134,6 +134,9 @@ func (v *CatalogView) checkGroups() error {
 		if k.Everywhere && (!v.TakesEverywhere() || k.Kind == KindBoard.String()) {
 			return fmt.Errorf("keyspace %q, of kind %s, everywhere in a cluster of version %d", k.Name, k.Kind, v.ClusterVersion)
 		}
+		if err := v.checkFloors(&k); err != nil {
+			return fmt.Errorf("keyspace %q: %w", k.Name, err)
+		}
 		groups += k.Shards
 	}
 	if _, placed := v.Groups[CatalogGroup]; placed {

@@ -19,6 +19,10 @@ const versionOfColdRows = 3
 // without a notice or a firing: a program before it fails at the ops that do so.
 const versionOfMaking = 4
 
+// VersionOfFloors is the cluster version from which on ops and columns have floors: a
+// program before it fails at entries and commands with one.
+const VersionOfFloors = 5
+
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
 // catalog speaks, and does not move while it is held.
@@ -66,6 +70,9 @@ func (v *CatalogView) TakesBoardOp(kind BoardOpKind) bool {
 	making := kind == BoardMakeChannel || kind == BoardMakeDot
 	return !making || v.ClusterVersion >= versionOfMaking
 }
+
+// TakesFloors reports whether the cluster version allows floors of ops and columns.
+func (v *CatalogView) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
 
 // TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
 // program before it fails when it reads one, so below it none may be proposed.

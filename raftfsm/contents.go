@@ -18,6 +18,9 @@ type contents interface {
 	// applied.
 	apply(now int64, width int, rows []int64) ([]engine.Overflow, error)
 
+	// cuts returns the deltas that the last apply cut short for their floors, by op.
+	cuts() []engine.Cut
+
 	digest() uint64
 	stats() engine.Stats // from any goroutine
 	capture() captured
@@ -49,5 +52,6 @@ type inMemory struct{}
 
 func (inMemory) loaded(streamTotals) error { return nil }
 func (inMemory) dispose()                  {}
+func (inMemory) cuts() []engine.Cut        { return nil }
 func (inMemory) carried() int64            { return -1 }
 func (inMemory) keep(string) error         { return nil }

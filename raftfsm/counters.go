@@ -103,6 +103,8 @@ func (c *counts) apply(_ int64, width int, rows []int64) ([]engine.Overflow, err
 	return c.table.Apply(c.batch.ops, width, rows, nil)
 }
 
+func (c *counts) cuts() []engine.Cut { return c.table.Cuts() }
+
 func (c *counts) digest() uint64      { return c.table.Digest() }
 func (c *counts) stats() engine.Stats { return c.table.Stats() }
 

@@ -27,6 +27,8 @@ import (
 //	op:       head (1) | key (8) | cell …
 //	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
 //	cell:     column (1) | delta or value (varint)
+//	          or, of an add on counts in cluster version 5 and up, with a floor:
+//	          column + 128 (1) | delta (varint) | floor (varint)
 //	catalog:  one JSON command
 //
 // Unknown versions, kinds and set zero bytes are refused: what they would mean

@@ -161,6 +161,9 @@ func FuzzEntry(f *testing.F) {
 		w.Op(7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}})
 		f.Add(uint8(2), append(AppendClock(nil, time.UnixMilli(minutes(1)), testLimits), w.Section()...))
 	}
+	for _, ops := range flooredOps() {
+		f.Add(uint8(8), appendRequest(nil, ops))
+	}
 	f.Add(uint8(64), []byte("\x01\x04\x00\x00\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
 		frame := append([]byte{entryVersion, byte(KindCounters), width, 0}, sections...)
@@ -169,7 +172,7 @@ func FuzzEntry(f *testing.F) {
 		c = newCounters(t)
 		refused := applyError(c, command(1, SealEntry(frame)))
 		ops, cells := c.held.(*counts).batch.ops, c.held.(*counts).batch.cells
-		if len(ops) > len(sections)/opSizeMin || len(cells) > len(sections)/2 {
+		if len(ops) > len(sections)/opSizeMin || len(cells) > len(sections)*2/3 {
 			t.Fatalf("%d ops and %d cells of %d bytes", len(ops), len(cells), len(sections))
 		}
 		if refused != nil {

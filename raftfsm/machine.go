@@ -100,6 +100,7 @@ type Result struct {
 	Width     int               // columns of a row
 	Rows      []int64           // of all ops of the entry in their order, each right after its op
 	Overflows []engine.Overflow // refused ops, by op of the entry, rising
+	Cuts      []engine.Cut      // deltas that floors cut short, by op of the entry
 	outcomes  []Outcome         // by request of the entry; nil if all were applied
 }
 
@@ -245,6 +246,9 @@ func (m *machine) apply(entry *raft.Log) any {
 		m.whole.Unlock()
 		m.stickAt(entry.Index, err)
 		return m.Stuck()
+	}
+	if cuts := m.held.cuts(); len(cuts) > 0 {
+		r.Cuts = slices.Clone(cuts)
 	}
 	m.advance(entry.Index)
 	m.marks.note(entry.Index, m.held.digest)

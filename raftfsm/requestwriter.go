@@ -10,9 +10,11 @@ import (
 // RequestWriter appends one request section to a buffer that it owns until
 // Section hands it out.
 type RequestWriter struct {
-	buf   []byte
-	opsAt int // where the number of ops stands
-	ops   uint32
+	buf     []byte
+	opsAt   int // where the number of ops stands
+	ops     uint32
+	floors  *Floors
+	floored bool
 }
 
 // Reset starts a section in buf, whose contents are overwritten. Like Op it
@@ -21,7 +23,16 @@ func (w *RequestWriter) Reset(buf []byte, id *RequestID) {
 	w.buf = id.appendTo(append(buf[:0], id.section(), 0, 0, 0, 0))
 	w.opsAt, w.ops = len(w.buf), 0
 	w.buf = append(w.buf, 0, 0, 0, 0)
+	w.floors, w.floored = nil, false
 }
+
+// SetFloors gives the floors of the columns, which the ops that follow may not pass.
+// nil is for none.
+func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
+
+// Floored reports whether an op has a floor, which cluster version VersionOfFloors
+// allows. One that no delta can pass is left out.
+func (w *RequestWriter) Floored() bool { return w.floored }
 
 // Op appends an op under key, which stands in place of the op's id. It panics
 // on an op that the format has no form for: an entry that cannot be applied must
@@ -45,14 +56,48 @@ func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
 
 func (w *RequestWriter) op(key uint64, op *engine.Op) {
 	head := byte(op.Kind) & opKindBits
-	if len(op.Cells) > 0 {
-		head |= byte(len(op.Cells)-1) << 2
+	if n := cellsOf(op.Cells); n > 0 {
+		head |= byte(n-1) << 2
 	}
 	w.buf = binary.LittleEndian.AppendUint64(append(w.buf, head), key)
-	for _, c := range op.Cells {
-		w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
+	for i := range op.Cells {
+		switch c := &op.Cells[i]; {
+		case c.Column&engine.FloorMark != 0:
+		case c.Value < 0 && op.Kind == engine.OpAdd:
+			w.decrement(op.Cells, i)
+		default:
+			w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
+		}
 	}
 	w.ops++
+}
+
+// decrement appends a cell that adds less than 0, with the higher of its own floor,
+// which is the cell before it, and the column's.
+func (w *RequestWriter) decrement(cells []engine.Cell, i int) {
+	c := &cells[i]
+	floor, has := w.floors.Of(c.Column)
+	if i > 0 && cells[i-1].Column&engine.FloorMark != 0 && (!has || cells[i-1].Value > floor) {
+		floor, has = cells[i-1].Value, true
+	}
+	if !has {
+		w.buf = binary.AppendVarint(append(w.buf, c.Column), c.Value)
+		return
+	}
+	w.buf = binary.AppendVarint(append(w.buf, engine.FloorMark|c.Column), c.Value)
+	w.buf = binary.AppendVarint(w.buf, floor)
+	w.floored = true
+}
+
+// cellsOf counts the cells that are no floors.
+func cellsOf(cells []engine.Cell) int {
+	n := len(cells)
+	for i := range cells {
+		if cells[i].Column&engine.FloorMark != 0 {
+			n--
+		}
+	}
+	return n
 }
 
 // Feed appends an op on a feed under key, which stands in place of the op's user.
@@ -77,13 +122,19 @@ func (w *RequestWriter) Board(op *BoardOp) {
 // writable reports whether tableOp takes the op back.
 func writable(op *engine.Op) bool {
 	for i := range op.Cells {
-		if c := &op.Cells[i]; c.Column >= engine.ColumnsMax || op.Kind == engine.OpTake && c.Value < 0 {
+		c := &op.Cells[i]
+		if c.Column&engine.FloorMark != 0 {
+			if op.Kind != engine.OpAdd || i+1 == len(op.Cells) || op.Cells[i+1].Column != c.Column&^engine.FloorMark {
+				return false
+			}
+		} else if c.Column >= engine.ColumnsMax || op.Kind == engine.OpTake && c.Value < 0 {
 			return false
 		}
 	}
 	switch op.Kind {
 	case engine.OpAdd, engine.OpSet, engine.OpTake:
-		return len(op.Cells) >= 1 && len(op.Cells) <= opCellsMax
+		n := cellsOf(op.Cells)
+		return n >= 1 && n <= opCellsMax
 	case engine.OpDelete:
 		return len(op.Cells) == 0
 	}

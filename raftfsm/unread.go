@@ -65,6 +65,7 @@ type unread struct {
 	sweeps []sweepStep // of the ops for tableSweep
 	page   engine.Page // of load
 	set    []engine.Cell
+	cut    []engine.Cut // of the last apply
 }
 
 // Table says which table of a shard an op is for.
@@ -131,7 +132,7 @@ func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 // those that are moved are numbered from 1 and stand at 1 or more.
 func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
 	for _, c := range cells {
-		if c.Value < 0 || (kind == CursorRaise || kind == CursorBegin) && (c.Column == CursorDay || c.Value == 0) {
+		if c.Value < 0 || c.Column&engine.FloorMark != 0 || (kind == CursorRaise || kind == CursorBegin) && (c.Column == CursorDay || c.Value == 0) {
 			return false
 		}
 	}
@@ -150,6 +151,7 @@ func (u *unread) void(ops int) {
 // apply applies ops table by table as far as they follow each other.
 func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
 	u.batch.link()
+	u.cut = u.cut[:0]
 	ops, sweeps := u.batch.ops, u.sweeps
 	for from := 0; from < len(ops); {
 		to := from + 1
@@ -165,6 +167,10 @@ func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.O
 			}
 			for i := first; i < len(overflows); i++ {
 				overflows[i].Op += from
+			}
+			for _, c := range u.counts.Cuts() {
+				c.Op += from
+				u.cut = append(u.cut, c)
 			}
 		case TableCursors:
 			for i := range ops[from:to] {
@@ -184,6 +190,8 @@ func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.O
 	}
 	return overflows, nil
 }
+
+func (u *unread) cuts() []engine.Cut { return u.cut }
 
 // move applies an op on cursors and fills dst with its row. One that was voided
 // has no cells.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 
@@ -48,12 +49,15 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if err := checkKeyspace(&k); err != nil {
 		return nil, err
 	}
+	if err := n.checkFloors(&k); err != nil {
+		return nil, err
+	}
 	anyShards := k.Shards == 0
 	if anyShards {
 		k.Shards = ShardsDefault
 	}
 	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
-		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards,
+		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors),
 	}}})
 	switch {
 	case err != nil:
@@ -66,31 +70,75 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}
 	sameShards := anyShards || r.Keyspace.Shards == k.Shards
-	if r.Exists && (r.Keyspace.Kind != KindCounters || !sameShards || !slices.Equal(r.Keyspace.Columns, k.Columns)) {
+	sameColumns := slices.Equal(r.Keyspace.Columns, k.Columns) && maps.Equal(r.Keyspace.Floors, k.Floors)
+	if r.Exists && (r.Keyspace.Kind != KindCounters || !sameShards || !sameColumns) {
 		return nil, ErrKeyspaceExists
 	}
 	return n.served(ctx, k.Name, index)
 }
 
-// AddColumns adds those columns that the keyspace does not have, at its end,
-// and returns it. Counts of a new column are 0.
-func (n *Node) AddColumns(ctx context.Context, name string, columns []string) (*Keyspace, error) {
+// AddColumns adds those columns that the keyspace does not have, at its end, and returns
+// it. Counts of a new column are 0. floors, by name, gives columns a floor, those that
+// are there too, or with nil takes it away; others keep theirs. Where the cluster
+// version has floors, a new column of unread numbers that is not among them has the
+// floor 0.
+func (n *Node) AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*Keyspace, error) {
 	if err := checkColumns(columns); err != nil {
 		return nil, err
 	}
-	if k := n.Keyspace(name); k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
+	k := n.Keyspace(name)
+	if k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
 		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns}})
+	if err := n.checkTakesFloors(len(floors)); err != nil {
+		return nil, err
+	}
+	if k != nil && k.Kind == KindUnread && n.catalog.View().TakesFloors() {
+		floors = withDefaultFloors(floors, columns, k)
+	}
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Missing:
 		return nil, ErrUnknownKeyspace
+	case r.Refused != "":
+		return nil, &ArgumentError{"columns", r.Refused}
 	case r.Full:
 		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns", engine.ColumnsMax)}
 	}
 	return n.served(ctx, name, index)
+}
+
+// withDefaultFloors returns floors with 0 for the columns that are new to a keyspace and
+// of which it says nothing.
+func withDefaultFloors(floors map[string]*int64, columns []string, k *Keyspace) map[string]*int64 {
+	all := make(map[string]*int64, len(columns))
+	for _, column := range columns {
+		if k.Column(column) < 0 {
+			all[column] = new(int64)
+		}
+	}
+	maps.Copy(all, floors)
+	return all
+}
+
+// checkFloors refuses floors of a keyspace that is to be made.
+func (n *Node) checkFloors(k *Keyspace) error {
+	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
+		if !slices.Contains(k.Columns, column) {
+			return &ArgumentError{"columns", fmt.Sprintf("a floor of column %q, which is not there", column)}
+		}
+	}
+	return n.checkTakesFloors(len(k.Floors))
+}
+
+// checkTakesFloors refuses floors that the cluster version does not allow.
+func (n *Node) checkTakesFloors(floors int) error {
+	if v := n.catalog.View(); floors > 0 && !v.TakesFloors() {
+		return &ArgumentError{"columns", fmt.Sprintf("the cluster version, %d, is too low for floors", v.ClusterVersion)}
+	}
+	return nil
 }
 
 // SetEverywhere has every node hold a replica of each shard of a keyspace, or only

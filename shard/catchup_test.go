@@ -18,7 +18,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 	mustDo(t, err)
 	for i, told := 0, 0; told < 9; i++ {
 		began := time.Now()
-		made, err := all[i%3].AddColumns(t.Context(), "likes", []string{fmt.Sprintf("c%d", i)})
+		made, err := all[i%3].AddColumns(t.Context(), "likes", []string{fmt.Sprintf("c%d", i)}, nil)
 		mustDo(t, err) // of one column too many, if all were late
 		took := time.Since(began)
 		if took >= tellMax {

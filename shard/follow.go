@@ -47,6 +47,7 @@ func (n *Node) follow() error {
 		groups.all = append(groups.all, shards...)
 		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup}
 		known.Everywhere = k.Everywhere
+		known.Floors, known.floors = k.Floors, raftfsm.FloorsOf(k.Columns, k.Floors)
 		keyspaces.byName[k.Name] = known
 		keyspaces.sorted = append(keyspaces.sorted, known)
 	}

@@ -200,7 +200,11 @@ func parseSettled(r *wireReader, width int) *proposal {
 	q := refusedProposal(nil)
 	q.width = width
 	index := r.uint()
-	outcome := raftfsm.Outcome(r.uintTo(uint64(raftfsm.PartlyRefused)))
+	flagged := r.uint()
+	outcome := raftfsm.Outcome(flagged &^ settledCuts)
+	if flagged&^settledCuts > uint64(raftfsm.PartlyRefused) {
+		r.fail(fmt.Sprintf("outcome %d", flagged))
+	}
 	q.ops = int(r.uintTo(queueOpsMax))
 	if q.ops*width > len(r.rest) {
 		r.fail(fmt.Sprintf("%d rows", q.ops))
@@ -215,7 +219,24 @@ func parseSettled(r *wireReader, width int) *proposal {
 		refused = append(refused, engine.Overflow{Op: int(r.uintTo(uint64(q.ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1))})
 	}
 	q.result = raftfsm.NewResult(index, width, rows, refused, outcome)
+	if flagged&settledCuts != 0 {
+		q.result.Cuts = parseCuts(r, q.ops)
+	}
 	return q
+}
+
+// parseCuts reads the cuts of a part of some ops. They rise by op.
+func parseCuts(r *wireReader, ops int) []engine.Cut {
+	var cuts []engine.Cut
+	for range r.count(3) {
+		c := engine.Cut{Op: int(r.uintTo(uint64(ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1)), Added: r.int()}
+		if c.Op == ops || len(cuts) > 0 && c.Op < cuts[len(cuts)-1].Op {
+			r.fail(fmt.Sprintf("a cut of op %d", c.Op))
+			return nil
+		}
+		cuts = append(cuts, c)
+	}
+	return cuts
 }
 
 // mayTryAgain reports whether a part that failed so may be proposed again: it

@@ -95,14 +95,22 @@ func refusedProposal(err error) *proposal {
 	return q
 }
 
-// appendSettled appends what became of a part: the error, or index, outcome, rows
-// and refused ops.
+// settledCuts, in the number of an outcome, says that cuts follow the refused ops. Only
+// sections with floors have any, which every node that sends them knows.
+const settledCuts = 1 << 3
+
+// appendSettled appends what became of a part: the error, or index, outcome, rows,
+// refused ops and cuts.
 func appendSettled(dst []byte, q *proposal, err error) []byte {
 	if dst = appendCallError(dst, err); err != nil {
 		return dst
 	}
 	dst = binary.AppendUvarint(dst, q.result.Index)
-	dst = binary.AppendUvarint(dst, uint64(q.outcome()))
+	outcome, cuts := uint64(q.outcome()), q.cuts()
+	if len(cuts) > 0 {
+		outcome |= settledCuts
+	}
+	dst = binary.AppendUvarint(dst, outcome)
 	dst = binary.AppendUvarint(dst, uint64(q.ops))
 	if q.width > 0 {
 		for i := range q.ops {
@@ -116,6 +124,15 @@ func appendSettled(dst []byte, q *proposal, err error) []byte {
 	for _, o := range refused {
 		dst = binary.AppendUvarint(dst, uint64(o.Op-q.first))
 		dst = binary.AppendUvarint(dst, uint64(o.Column))
+	}
+	if len(cuts) == 0 {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(cuts)))
+	for _, c := range cuts {
+		dst = binary.AppendUvarint(dst, uint64(c.Op-q.first))
+		dst = binary.AppendUvarint(dst, uint64(c.Column))
+		dst = binary.AppendVarint(dst, c.Added)
 	}
 	return dst
 }

@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -27,7 +29,12 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.row(i, w.Width))
 			}
 		}
+		for _, c := range p.proposal.cuts() {
+			c.Op = p.ops[c.Op-p.proposal.first]
+			w.Cuts = append(w.Cuts, c)
+		}
 	}
+	slices.SortStableFunc(w.Cuts, func(a, b engine.Cut) int { return cmp.Compare(a.Op, b.Op) })
 	return err
 }
 
@@ -97,8 +104,13 @@ func (w *Write) refusable(op int) (column uint8, could bool) {
 	if w.Feeds != nil || w.Board != nil {
 		return 0, true
 	}
-	if cells := w.Ops[op].Cells; len(cells) > 0 {
-		return cells[0].Column, true
+	if w.Ops[op].Kind != engine.OpAdd {
+		return 0, false
+	}
+	for _, c := range w.Ops[op].Cells {
+		if c.Value != 0 && c.Column&engine.FloorMark == 0 {
+			return c.Column, true
+		}
 	}
 	return 0, false
 }

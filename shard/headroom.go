@@ -251,7 +251,7 @@ func (h *headroom) check(r *replica) raftfsm.SectionVisitor {
 // makesRow reports whether the op would leave a row where there is none.
 func makesRow(op *engine.Op) bool {
 	for _, c := range op.Cells {
-		if c.Value != 0 {
+		if c.Value != 0 && c.Column&engine.FloorMark == 0 {
 			return true
 		}
 	}

@@ -271,7 +271,7 @@ func TestFullNode(t *testing.T) {
 	} else if full := (&DiskFullError{}); !errors.As(err, &full) || full.FreeBytes == 0 || full.NeededBytes < full.ReserveBytes {
 		t.Errorf("a write to a full disk does not tell of what: %v", err)
 	}
-	if _, err := n.AddColumns(t.Context(), "posts", []string{"c"}); !errors.Is(err, ErrDiskFull) {
+	if _, err := n.AddColumns(t.Context(), "posts", []string{"c"}, nil); !errors.Is(err, ErrDiskFull) {
 		t.Errorf("a column on a full disk: %v", err)
 	}
 	n.headroom.diskFull.Store(false)

@@ -111,6 +111,12 @@ func (n *Node) createBuiltin(ctx context.Context) error {
 		if _, there := view.Keyspaces[k.Name]; there || !view.Takes(k.Kind) {
 			continue
 		}
+		if k.Name == KeyspaceUnread && view.TakesFloors() {
+			k.Floors = map[string]int64{} // a badge never shows less than nothing
+			for _, column := range k.Columns {
+				k.Floors[column] = 0
+			}
+		}
 		if shards, ok := n.cfg.Shards[k.Name]; ok {
 			k.Shards = shards
 		}

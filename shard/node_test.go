@@ -130,7 +130,7 @@ func TestNodeKeepsEverything(t *testing.T) {
 			n := openNode(t, dir, map[string]int{"posts": 2, "users": 1})
 			mine, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "mine", Columns: []string{"a"}, Shards: 3})
 			mustDo(t, err)
-			_, err = n.AddColumns(t.Context(), "mine", []string{"b"})
+			_, err = n.AddColumns(t.Context(), "mine", []string{"b"}, nil)
 			mustDo(t, err)
 			r := rand.New(rand.NewPCG(7, 7))
 			for round := range 3 {
@@ -250,7 +250,7 @@ func TestCreateKeyspace(t *testing.T) {
 	if len(n.Keyspaces()) != 6 {
 		t.Errorf("%d keyspaces", len(n.Keyspaces()))
 	}
-	if _, err := n.AddColumns(ctx, "x1", []string{"id"}); err == nil {
+	if _, err := n.AddColumns(ctx, "x1", []string{"id"}, nil); err == nil {
 		t.Error("a column has the name of the id")
 	}
 	if got, err := n.CreateKeyspace(ctx, Keyspace{Name: "x1", Columns: []string{"a", "b"}}); err != nil || got.Shards != 3 {
@@ -259,7 +259,7 @@ func TestCreateKeyspace(t *testing.T) {
 	if got, err := n.CreateKeyspace(ctx, Keyspace{Name: "x2", Columns: []string{"a"}}); err != nil || got.Shards != ShardsDefault {
 		t.Errorf("of the usual number of shards: %+v, %v", got, err)
 	}
-	if _, err := n.AddColumns(ctx, "nobody", []string{"a"}); !errors.Is(err, ErrUnknownKeyspace) {
+	if _, err := n.AddColumns(ctx, "nobody", []string{"a"}, nil); !errors.Is(err, ErrUnknownKeyspace) {
 		t.Errorf("columns of nothing: %v", err)
 	}
 	var argument *ArgumentError
@@ -267,7 +267,7 @@ func TestCreateKeyspace(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprintf("more%d", i)
 	}
-	if _, err := n.AddColumns(ctx, "x1", many); !errors.As(err, &argument) || argument.Field != "columns" {
+	if _, err := n.AddColumns(ctx, "x1", many, nil); !errors.As(err, &argument) || argument.Field != "columns" {
 		t.Errorf("66 columns: %v", err)
 	}
 }
@@ -323,7 +323,7 @@ func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 	for i := range 8 {
 		at := written.Load()
 		eventually(t, "writes go on", func() bool { return written.Load() > at })
-		ks, err := n.AddColumns(t.Context(), "users", []string{"posts", fmt.Sprintf("more%d", i)})
+		ks, err := n.AddColumns(t.Context(), "users", []string{"posts", fmt.Sprintf("more%d", i)}, nil)
 		if err != nil || len(ks.Columns) != 4+i || ks.Column(fmt.Sprintf("more%d", i)) != 3+i {
 			t.Fatalf("columns %+v, %v", ks, err)
 		}

@@ -82,8 +82,16 @@ func (q *proposal) row(i, width int) []int64 {
 
 // refused returns the refusals of the proposal's ops, by number in the entry.
 func (q *proposal) refused() []engine.Overflow {
-	all := q.result.Overflows
-	byOp := func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) }
+	return ofOps(q, q.result.Overflows, func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) })
+}
+
+// cuts is refused for the deltas that floors cut short.
+func (q *proposal) cuts() []engine.Cut {
+	return ofOps(q, q.result.Cuts, func(c engine.Cut, op int) int { return cmp.Compare(c.Op, op) })
+}
+
+// ofOps returns those of an entry's notes that are of the proposal's ops.
+func ofOps[T any](q *proposal, all []T, byOp func(T, int) int) []T {
 	from, _ := slices.BinarySearchFunc(all, q.first, byOp)
 	to, _ := slices.BinarySearchFunc(all, q.first+q.ops, byOp)
 	return all[from:to]

@@ -54,7 +54,7 @@ const sectionSizeHint = 64
 // one that does until the deadline. See the errors of this package; a
 // PartialError tells the shards apart when they did not fare alike.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
-	w.Overflows, w.Unknown, w.Duplicate = w.Overflows[:0], w.Unknown[:0], false
+	w.Overflows, w.Cuts, w.Unknown, w.Duplicate = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false
 	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
 	groups, err := n.groupsOf(ks)
 	if err != nil {
@@ -71,7 +71,10 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
-	ps.split(w, groups[0].kind, len(groups))
+	ps.split(w, ks, groups)
+	if ps.floored() && !n.catalog.View().TakesFloors() {
+		return ErrNoFloors
+	}
 	ps.timer.Reset(time.Until(w.Deadline))
 	defer ps.timer.Stop()
 	if w.ID.Keyed() {
@@ -238,7 +241,8 @@ func (ps *parts) release() {
 
 // split writes each shard's section of the request. The sections are given to
 // the proposers, so their memory is new; the rest is used again.
-func (ps *parts) split(w *Write, kind raftfsm.Kind, shards int) {
+func (ps *parts) split(w *Write, ks *Keyspace, groups []*counterGroup) {
+	kind, shards := groups[0].kind, len(groups)
 	if cap(ps.byShard) < shards {
 		ps.byShard = make([]part, shards)
 	}
@@ -251,11 +255,22 @@ func (ps *parts) split(w *Write, kind raftfsm.Kind, shards int) {
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
+			p.writer.SetFloors(ks.floors)
 			p.used = true
 		}
 		p.op(key, i, w, kind)
 		p.ops = append(p.ops, i)
 	}
+}
+
+// floored reports whether an op has a floor.
+func (ps *parts) floored() bool {
+	for s := range ps.byShard {
+		if ps.byShard[s].writer.Floored() {
+			return true
+		}
+	}
+	return false
 }
 
 // op writes one op in the form of its keyspace's kind.

@@ -50,10 +50,12 @@ var (
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
-	ErrKeyspaceExists = errors.New("the keyspace exists with other columns or shards")
-	// ErrVersion is returned for an op on the board that the cluster version does
-	// not allow yet: a node of the cluster could not apply it.
+	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors or shards")
+	// ErrVersion is returned for an op on the board, or one with a floor, that the
+	// cluster version does not allow yet: a node of the cluster could not apply it.
 	ErrVersion = errors.New("the cluster version is too low for this write")
+	// ErrNoFloors is returned, as an ErrVersion, for an op with a floor.
+	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, raftfsm.VersionOfFloors)
 	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there.
 	ErrUnknownKeyspace = errors.New("no such keyspace")
 )
@@ -160,8 +162,12 @@ type Keyspace struct {
 	// Everywhere says that every node holds a replica of each shard, those that are
 	// not to vote without a vote.
 	Everywhere bool `json:"everywhere,omitempty"`
+	// Floors holds the floors of those columns that have one, by name: no increment
+	// takes such a count below its floor.
+	Floors map[string]int64 `json:"floors,omitempty"`
 
-	firstGroup uint32 // groups firstGroup … firstGroup+Shards-1 hold its shards
+	floors     *raftfsm.Floors // by number
+	firstGroup uint32          // groups firstGroup … firstGroup+Shards-1 hold its shards
 }
 
 // Column returns the number of a column by name, or -1.
@@ -250,6 +256,7 @@ type Write struct {
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
+	Cuts      []engine.Cut      // deltas that floors cut short, by index of the op, rising; a repeat has none
 	Unknown   []int             // of a repeat: ops that were applied or refused before, which of both is no longer known; by index, rising
 	// Duplicate: the request came before. Of a key that is what the shard that
 	// judges it says, so that of copies sent at once one is told false and a

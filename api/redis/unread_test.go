@@ -29,7 +29,7 @@ func TestUnreadCommands(t *testing.T) {
 	}{
 		{"one-to-one", []string{
 			"COUNTD.UNREAD.GET 7", `["at" 0 "comment" 0 "like" 0 "dm" 0]`,
-			"COUNTD.UNREAD.INCR 7 comment 2 7 like 1 8 at -3", "[2 1 -3]", "countd.unread.get 007", `["at" 0 "comment" 2 "like" 1 "dm" 0]`,
+			"COUNTD.UNREAD.INCR 7 comment 2 7 like 1 8 at -3", "[2 1 0]", "countd.unread.get 007", `["at" 0 "comment" 2 "like" 1 "dm" 0]`,
 			"COUNTD.UNREAD.INCR 7 comment 1 key k1", "[3]", "COUNTD.UNREAD.INCR 7 comment 1 KEY k1", "[3]",
 			"COUNTD.UNREAD.RESET 7 SEEN 1 comment 2", `["counts" ["at" 0 "comment" 1 "like" 1 "dm" 0] "cleared" ["comment" 2]]`,
 			"COUNTD.UNREAD.RESET 7 seen 2 comment 50 like 0 KEY k2", `["counts" ["at" 0 "comment" 0 "like" 1 "dm" 0] "cleared" ["comment" 1 "like" 0]]`,

@@ -115,7 +115,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 		return nil, err
 	}
 	for _, k := range keyspaces {
-		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards}
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Floors: k.Floors}
 		for shard := range k.Shards {
 			g, err := b.shard(ctx, k.Name, shard, numbers)
 			if err != nil {

@@ -73,6 +73,35 @@ func TestDigestsSumModulo64Bits(t *testing.T) {
 	}
 }
 
+func TestFloors(t *testing.T) {
+	i := against(t, countdtest.New(t))
+	made := decode[client.Keyspace](t, i.ok("keyspace", "create", "badges", "--columns", "a,b", "--floor", "b=-2", "-o", "json"))
+	if len(made.Floors) != 1 || made.Floors["b"] != -2 {
+		t.Fatalf("created %+v", made)
+	}
+	if table := i.ok("keyspace", "list"); !strings.Contains(table, "a,b>=-2") {
+		t.Errorf("the table is\n%s", table)
+	}
+	i.ok("incr", "7", "a=-1", "b=-5", "--floor", "-1", "--keyspace", "badges")
+	if row := decode[client.Row](t, i.ok("get", "7", "--keyspace", "badges", "-o", "json")); row.Counts[0].Value != -1 || row.Counts[1].Value != -1 {
+		t.Errorf("the row is %+v", row)
+	}
+	changed := decode[client.Keyspace](t, i.ok("keyspace", "add-columns", "badges", "b", "c", "--floor", "c=0", "--no-floor", "b", "-o", "json"))
+	if len(changed.Floors) != 1 || changed.Floors["c"] != 0 || len(changed.Columns) != 3 {
+		t.Errorf("changed %+v", changed)
+	}
+	for _, bad := range [][]string{
+		{"incr", "7", "a=-1", "--floor", "x"},
+		{"keyspace", "create", "more", "--columns", "a", "--floor", "b=0"},
+		{"keyspace", "create", "more", "--columns", "a", "--floor", "a=x"},
+		{"keyspace", "add-columns", "badges", "b", "--floor", "b=0", "--no-floor", "b"},
+	} {
+		if got := i.run(bad...); got.code != exitUsage {
+			t.Errorf("countctl %v: exit %d, %s", bad, got.code, got.err)
+		}
+	}
+}
+
 func TestKeyspaces(t *testing.T) {
 	i := against(t, countdtest.New(t))
 	made := decode[client.Keyspace](t, i.ok("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,10 +38,11 @@ func listKeyspaces(ctx context.Context, server *client.Client) (any, func(*table
 func (c *cli) keyspaceCreateCommand() *cobra.Command {
 	var columns []string
 	var shards int
+	var floors columnFloors
 	cmd := &cobra.Command{
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters; one of this shape may be there already",
-		Example: "  countctl keyspace create songs --columns plays,likes --shards 8",
+		Example: "  countctl keyspace create songs --columns plays,likes --floor likes=0",
 		Args:    exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(columns) == 0 {
@@ -48,8 +51,12 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 			if cmd.Flags().Changed("shards") && shards < 1 {
 				return usagef("--shards is 1 to 64, not %d", shards)
 			}
+			all, err := floors.of(columns)
+			if err != nil {
+				return err
+			}
 			return c.withServer(func(server *client.Client) error {
-				made, err := server.CreateKeyspace(cmd.Context(), args[0], columns, shards)
+				made, err := server.CreateKeyspaceOf(cmd.Context(), args[0], all, shards)
 				if err != nil {
 					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
 				}
@@ -58,19 +65,26 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
+	floors.add(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when not given the server chooses, and one that is there may have any)")
 	return cmd
 }
 
 func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "add-columns NAME COLUMN…",
-		Short:   "Add columns to a keyspace; those that are there stay",
-		Example: "  countctl keyspace add-columns songs shares",
-		Args:    atLeast(2, "NAME and one COLUMN or more"),
+	var floors columnFloors
+	cmd := &cobra.Command{
+		Use:   "add-columns NAME COLUMN…",
+		Short: "Add columns to a keyspace; those that are there stay, and may be given floors",
+		Example: "  countctl keyspace add-columns songs shares\n" +
+			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
+		Args: atLeast(2, "NAME and one COLUMN or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := floors.of(splitColumns(args[1:]))
+			if err != nil {
+				return err
+			}
 			return c.withServer(func(server *client.Client) error {
-				changed, err := server.AddColumns(cmd.Context(), args[0], splitColumns(args[1:]))
+				changed, err := server.ChangeColumns(cmd.Context(), args[0], all)
 				if err != nil {
 					return fmt.Errorf("cannot add columns to keyspace %s: %w", args[0], err)
 				}
@@ -78,6 +92,39 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 			})
 		},
 	}
+	floors.add(cmd)
+	cmd.Flags().StringSliceVar(&floors.none, "no-floor", nil, "columns that are to have no floor any more")
+	return cmd
+}
+
+// columnFloors are the floors that a command line gives to its columns.
+type columnFloors struct {
+	at   map[string]int64
+	none []string
+}
+
+func (f *columnFloors) add(cmd *cobra.Command) {
+	cmd.Flags().StringToInt64Var(&f.at, "floor", nil, "floors of columns, such as like=0: no increment takes a count below its column's")
+}
+
+// of returns columns with their floors.
+func (f *columnFloors) of(names []string) ([]client.Column, error) {
+	columns := make([]client.Column, len(names))
+	for i, name := range names {
+		columns[i] = client.Column{Name: name, NoFloor: slices.Contains(f.none, name)}
+		if floor, has := f.at[name]; has {
+			columns[i].Floor = &floor
+		}
+		if columns[i].Floor != nil && columns[i].NoFloor {
+			return nil, usagef("column %s is given a floor by --floor and none by --no-floor", name)
+		}
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(f.at)), f.none...) {
+		if !slices.Contains(names, name) {
+			return nil, usagef("a floor is given for %s, which is none of the columns named", name)
+		}
+	}
+	return columns, nil
 }
 
 func (c *cli) keyspaceEverywhereCommand() *cobra.Command {
@@ -118,6 +165,12 @@ func (t *table) keyspaces(list []client.Keyspace) {
 		if k.Everywhere || k.Kind == "board" {
 			replicas = "everywhere"
 		}
-		t.row(k.Name, k.Kind, k.Shards, replicas, strings.Join(k.Columns, ","))
+		columns := slices.Clone(k.Columns)
+		for i, column := range columns {
+			if floor, has := k.Floors[column]; has {
+				columns[i] = fmt.Sprintf("%s>=%d", column, floor)
+			}
+		}
+		t.row(k.Name, k.Kind, k.Shards, replicas, strings.Join(columns, ","))
 	}
 }

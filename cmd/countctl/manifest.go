@@ -35,11 +35,13 @@ type manifest struct {
 }
 
 type manifestKeyspace struct {
-	Name    string          `json:"name"`
-	Kind    string          `json:"kind"`
-	Columns []string        `json:"columns"`
-	Shards  int             `json:"shards"`
-	Groups  []manifestGroup `json:"groups"` // by shard
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Columns []string `json:"columns"`
+	Shards  int      `json:"shards"`
+	// Floors holds the floors of those columns that had one.
+	Floors map[string]int64 `json:"floors,omitempty"`
+	Groups []manifestGroup  `json:"groups"` // by shard
 }
 
 // manifestGroup is one shard's snapshot, a file beside the manifest.

@@ -183,13 +183,13 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
 		if !found {
-			if _, err := r.server.CreateKeyspace(ctx, k.Name, k.Columns, k.Shards); err != nil {
+			if _, err := r.server.CreateKeyspaceOf(ctx, k.Name, withFloors(k.Columns, k.Floors), k.Shards); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
 		}
 		if more := k.Columns[min(len(there.Columns), len(k.Columns)):]; len(more) > 0 {
-			if _, err := r.server.AddColumns(ctx, k.Name, more); err != nil {
+			if _, err := r.server.ChangeColumns(ctx, k.Name, withFloors(more, k.Floors)); err != nil {
 				return fmt.Errorf("cannot add columns to keyspace %s: %w", k.Name, err)
 			}
 		}
@@ -197,6 +197,18 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	var err error
 	r.numbers, err = groupNumbers(ctx, r.server)
 	return err
+}
+
+// withFloors returns columns with those floors that they have by name.
+func withFloors(names []string, floors map[string]int64) []client.Column {
+	columns := make([]client.Column, len(names))
+	for i, name := range names {
+		columns[i].Name = name
+		if floor, has := floors[name]; has {
+			columns[i].Floor = &floor
+		}
+	}
+	return columns
 }
 
 // kindCounters is the kind of keyspaces that can be made; others come with the

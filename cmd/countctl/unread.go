@@ -142,13 +142,15 @@ func (c *cli) unreadGetCommand() *cobra.Command {
 }
 
 func (c *cli) unreadIncrCommand() *cobra.Command {
-	return c.unreadWrite("incr USER COLUMN=+N…", "Add to a user's numbers and print them", "the user's numbers were incremented",
+	var floor floorFlag
+	cmd := c.unreadWrite("incr USER COLUMN=+N…", "Add to a user's numbers and print them", "the user's numbers were incremented",
 		atLeast(2, "USER and one COLUMN=N or more"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			op, err := parseOp(args)
 			if err != nil {
 				return nil, nil, err
 			}
+			op.Floor = floor.value
 			answer, err := server.IncrUnread(ctx, []client.Op{op}, o)
 			if err == nil && len(answer.Results) != 1 {
 				err = fmt.Errorf("the server answered with %d results for one op", len(answer.Results))
@@ -158,10 +160,13 @@ func (c *cli) unreadIncrCommand() *cobra.Command {
 			}
 			out := struct {
 				client.UserCounts
+				Added client.Counts `json:"added,omitempty"`
 				client.Written
-			}{answer.Results[0].UserCounts, answer.Written}
+			}{answer.Results[0].UserCounts, answer.Results[0].Added, answer.Written}
 			return out, func(t *table) { t.users(out.UserCounts) }, nil
 		})
+	floor.add(cmd)
+	return cmd
 }
 
 func (c *cli) unreadResetCommand() *cobra.Command {

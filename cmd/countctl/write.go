@@ -21,12 +21,43 @@ When no answer tells whether it happened, the error names the key: run the same
 command again with that --key.`
 
 func (c *cli) incrCommand() *cobra.Command {
-	cmd := c.writeCommand("incremented", (*client.Client).Incr)
+	var floor floorFlag
+	cmd := c.writeCommand("incremented", func(server *client.Client, ctx context.Context, keyspace string, ops []client.Op, o client.WriteOptions) (client.WriteResult, error) {
+		ops[0].Floor = floor.value
+		return server.IncrMany(ctx, keyspace, ops, o)
+	})
 	cmd.Use = "incr ID COLUMN=+N…"
+	cmd.Aliases = []string{"add"}
 	cmd.Short = "Add to columns of one row and print it"
 	cmd.Long = cmd.Short + "." + onceText
-	cmd.Example = "  countctl incr 4467107636950632 like=+1 repost=-1"
+	cmd.Example = "  countctl incr 4467107636950632 like=+1 repost=-1\n  countctl incr 4467107636950632 like=-1 --floor 0"
+	floor.add(cmd)
 	return cmd
+}
+
+// floorFlag is --floor, nil while it is not given.
+type floorFlag struct{ value *int64 }
+
+func (f *floorFlag) add(cmd *cobra.Command) {
+	cmd.Flags().Var(f, "floor", "what no sum drops below; a count that is below it already stays")
+}
+
+func (f *floorFlag) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return errors.New("not a signed 64-bit integer")
+	}
+	f.value = &n
+	return nil
+}
+
+func (f *floorFlag) Type() string { return "N" }
+
+func (f *floorFlag) String() string {
+	if f.value == nil {
+		return ""
+	}
+	return strconv.FormatInt(*f.value, 10)
 }
 
 func (c *cli) setCommand() *cobra.Command {
@@ -68,7 +99,10 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 				return fmt.Errorf("row %d was not %s: %w", op.ID, done, withKeyRemedy(ofCommandLine(err)))
 			}
 			row := client.Row{ID: answer.Results[0].ID, Counts: answer.Results[0].Counts}
-			out := client.WrittenRow{Row: row, Duplicate: answer.Duplicate, Token: answer.Token}
+			out := struct {
+				client.WrittenRow
+				Added client.Counts `json:"added,omitempty"`
+			}{client.WrittenRow{Row: row, Duplicate: answer.Duplicate, Token: answer.Token}, answer.Results[0].Added}
 			return c.print(out, func(t *table) { t.counts([]client.Row{row}) })
 		},
 	}

@@ -68,9 +68,9 @@ func (b *backend) CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.
 	return nil, b.notYet()
 }
 
-func (b *backend) AddColumns(ctx context.Context, name string, columns []string) (*shard.Keyspace, error) {
+func (b *backend) AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error) {
 	if n := b.node.Load(); n != nil {
-		return n.AddColumns(ctx, name, columns)
+		return n.AddColumns(ctx, name, columns, floors)
 	}
 	return nil, b.notYet()
 }

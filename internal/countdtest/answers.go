@@ -68,14 +68,54 @@ func (s *Server) cluster() any {
 	}
 }
 
+// column is a column in a request: its name, or an object.
+type column struct {
+	Name  string
+	Floor *int64
+	told  bool
+}
+
+func (c *column) UnmarshalJSON(text []byte) error {
+	if json.Unmarshal(text, &c.Name) == nil {
+		return nil
+	}
+	type object column
+	c.told = bytes.Contains(text, []byte(`"floor"`))
+	return strict(text, (*object)(c))
+}
+
+// take adds columns that are not there, and changes floors.
+func (k *keyspace) take(columns []column) {
+	for _, c := range columns {
+		if !slices.Contains(k.Columns, c.Name) {
+			k.Columns = append(k.Columns, c.Name)
+		}
+		if k.Floors == nil {
+			k.Floors = map[string]int64{}
+		}
+		if c.told {
+			delete(k.Floors, c.Name)
+		}
+		if c.Floor != nil {
+			k.Floors[c.Name] = *c.Floor
+		}
+	}
+}
+
 func (s *Server) create(body []byte) (int, any) {
-	made := keyspace{Kind: "counters", rows: map[uint64][]int64{}}
-	if err := strict(body, &made); err != nil {
+	var request struct {
+		Name    string
+		Columns []column
+		Shards  int
+	}
+	if err := strict(body, &request); err != nil {
 		return 400, refuse("invalid_argument", err.Error(), "")
 	}
+	made := keyspace{Name: request.Name, Kind: "counters", Shards: request.Shards, rows: map[uint64][]int64{}}
+	made.take(request.Columns)
 	if k := s.find(made.Name); k != nil {
-		if !slices.Equal(k.Columns, made.Columns) || made.Shards != 0 && k.Shards != made.Shards {
-			return 409, refuse("keyspace_exists", "the keyspace exists with other columns or shards", "")
+		if !slices.Equal(k.Columns, made.Columns) || !maps.Equal(k.Floors, made.Floors) || made.Shards != 0 && k.Shards != made.Shards {
+			return 409, refuse("keyspace_exists", "the keyspace exists with other columns, floors or shards", "")
 		}
 		return 200, k
 	}
@@ -87,7 +127,7 @@ func (s *Server) create(body []byte) (int, any) {
 }
 
 func (s *Server) addColumns(name string, body []byte) (int, any) {
-	var request struct{ Columns []string }
+	var request struct{ Columns []column }
 	k := s.find(name)
 	if k == nil {
 		return 404, refuse("unknown_keyspace", "no keyspace "+name, "")
@@ -95,11 +135,7 @@ func (s *Server) addColumns(name string, body []byte) (int, any) {
 	if err := strict(body, &request); err != nil {
 		return 400, refuse("invalid_argument", err.Error(), "")
 	}
-	for _, c := range request.Columns {
-		if !slices.Contains(k.Columns, c) {
-			k.Columns = append(k.Columns, c)
-		}
-	}
+	k.take(request.Columns)
 	return 200, k
 }
 

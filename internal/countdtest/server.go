@@ -63,7 +63,8 @@ type keyspace struct {
 	rows    map[uint64][]int64
 	lost    []int // shards that no node has
 
-	Everywhere bool `json:"everywhere,omitempty"`
+	Everywhere bool             `json:"everywhere,omitempty"`
+	Floors     map[string]int64 `json:"floors,omitempty"`
 }
 
 // AddKind adds a keyspace that is none of counters. The counter paths do not know it.

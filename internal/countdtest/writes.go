@@ -13,9 +13,10 @@ import (
 type ops struct {
 	Want string
 	Ops  []struct {
-		ID  string
-		Add map[string]int64
-		Set map[string]int64
+		ID    string
+		Add   map[string]int64
+		Set   map[string]int64
+		Floor *int64
 	}
 }
 
@@ -136,7 +137,7 @@ func (k *keyspace) apply(request ops, o *once) *written {
 		shard := k.shardOf(id)
 		f, judged := o.fates[shard]
 		if f == fresh && judged {
-			if done[shard]++; !k.change(id, op.Add, op.Set) {
+			if done[shard]++; !k.change(id, k.floored(id, op.Add, op.Floor), op.Set) {
 				fails[shard]++
 				f = refused
 			}
@@ -164,6 +165,22 @@ func (k *keyspace) apply(request ops, o *once) *written {
 		o.mark(shard, f)
 	}
 	return w
+}
+
+// floored returns deltas that take no count of a row below a floor, or its column's.
+func (k *keyspace) floored(id uint64, add map[string]int64, floor *int64) map[string]int64 {
+	add = maps.Clone(add)
+	row := k.get(id)
+	for i, column := range k.Columns {
+		limit, has := k.Floors[column]
+		if floor != nil && (!has || *floor > limit) {
+			limit, has = *floor, true
+		}
+		if has && add[column] < 0 && row[i]+add[column] < limit {
+			add[column] = min(0, limit-row[i])
+		}
+	}
+	return add
 }
 
 // change does one op, unless a sum would not fit.

@@ -208,7 +208,7 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 	if c.sums.Len() > 0 {
 		var err error
 		o := client.WriteOptions{Quiet: true, Producer: r.cfg.From.Session.Producer, Seq: c.seq}
-		result, err = r.cfg.Client.Incr(ctx, r.cfg.From.Keyspace, c.sums.Ops(), o)
+		result, err = r.cfg.Client.IncrMany(ctx, r.cfg.From.Keyspace, c.sums.Ops(), o)
 		if noneFits(err) {
 			result.Refused, err = c.refuseAll(), nil
 		}

@@ -1,0 +1,59 @@
+package client_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/countd/countd/client"
+)
+
+// What a call sends, and what it makes of an answer with floors.
+func TestFloorsInRequests(t *testing.T) {
+	var sent, answer string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		sent = r.Method + " " + r.URL.Path + " " + string(body)
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer server.Close()
+	c := clientOf(t, server.URL)
+	must := func(want string, err error) {
+		t.Helper()
+		if err != nil || sent != want {
+			t.Errorf("sent %s, want %s: %v", sent, want, err)
+		}
+	}
+
+	answer = `{"results":[{"id":"7","counts":{"like":0},"added":{"like":-1}}],"duplicate":false,"token":"T"}`
+	ops := []client.Op{{ID: 7, Cells: client.Counts{client.Delta("like", -3)}, Floor: client.Floor(0)}}
+	result, err := c.IncrMany(t.Context(), "posts", ops, client.WriteOptions{})
+	must(`POST /v1/counters/posts/incr {"ops":[{"id":"7","add":{"like":-3},"floor":0}]}`, err)
+	if added, _ := result.Results[0].Added.Get("like"); added != -1 {
+		t.Errorf("added %v", result.Results[0].Added)
+	}
+	row, err := c.Incr(t.Context(), "posts", 7, client.Delta("like", 1), client.Delta("view", 2))
+	must(`POST /v1/counters/posts/incr {"ops":[{"id":"7","add":{"like":1,"view":2}}]}`, err)
+	if like, _ := row.Counts.Get("like"); row.ID != 7 || like != 0 || row.Token != "T" {
+		t.Errorf("the row is %+v", row)
+	}
+	answer = `{"results":[{"user":"9","counts":{"like":0},"added":{"like":0}}],"duplicate":false,"token":"T"}`
+	users, err := c.IncrUnread(t.Context(), []client.Op{{ID: 9, Cells: client.Counts{client.Delta("like", -1)}, Floor: client.Floor(-5)}}, client.WriteOptions{})
+	must(`POST /v1/unread/incr {"ops":[{"user":"9","add":{"like":-1},"floor":-5}]}`, err)
+	if len(users.Results[0].Added) != 1 {
+		t.Errorf("added %v", users.Results[0].Added)
+	}
+	answer = `{"name":"badges","kind":"counters","columns":["a","b","c"],"shards":2,"floors":{"b":0}}`
+	columns := []client.Column{{Name: "a"}, {Name: "b", Floor: client.Floor(0)}, {Name: "c", NoFloor: true}}
+	ks, err := c.CreateKeyspaceOf(t.Context(), "badges", columns, 2)
+	must(`POST /v1/keyspaces {"name":"badges","columns":["a",{"name":"b","floor":0},{"name":"c","floor":null}],"shards":2}`, err)
+	if floor, has := ks.Floors["b"]; !has || floor != 0 {
+		t.Errorf("made %+v", ks)
+	}
+	_, err = c.ChangeColumns(t.Context(), "badges", columns[1:2])
+	must(`POST /v1/keyspaces/badges/columns {"columns":[{"name":"b","floor":0}]}`, err)
+}

@@ -1,0 +1,33 @@
+package raftfsm
+
+import "github.com/countd/countd/engine"
+
+// Floors are the floors of a keyspace's columns, by number. A nil *Floors has none.
+type Floors struct {
+	has uint64 // bit n: column n has one
+	at  [engine.ColumnsMax]int64
+}
+
+// FloorsOf returns the floors of columns by name, nil if none has one. The position of
+// a column is its number.
+func FloorsOf(columns []string, byName map[string]int64) *Floors {
+	if len(byName) == 0 {
+		return nil
+	}
+	f := &Floors{}
+	for i, name := range columns {
+		if floor, has := byName[name]; has {
+			f.has |= 1 << i
+			f.at[i] = floor
+		}
+	}
+	return f
+}
+
+// Of returns the floor of a column, and whether it has one.
+func (f *Floors) Of(column uint8) (int64, bool) {
+	if f == nil || f.has&(1<<column) == 0 {
+		return 0, false
+	}
+	return f.at[column], true
+}

@@ -1,0 +1,161 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+func floored(id uint64, column uint8, delta, floor int64) engine.Op {
+	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.FloorMark | column, Value: floor}, {Column: column, Value: delta}}}
+}
+
+// Through whichever node a write comes: 1. a count stops at the floor of its op or of its
+// column, the higher; 2. the cuts name their ops in the request's order, over shards;
+// 3. a repeat has the counts of now and no cuts.
+func TestFloorsThroughAnyNode(t *testing.T) {
+	all := openMembers(t, 3)
+	ks, err := all[0].CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a", "b"}, Shards: 3, Floors: map[string]int64{"b": 0}})
+	mustDo(t, err)
+	if ks.Floors["b"] != 0 || len(ks.Floors) != 1 {
+		t.Fatalf("made %+v", ks)
+	}
+	exact := 0
+	for i, n := range all {
+		eventually(t, "the node knows the keyspace", func() bool { return n.Keyspace("badges") != nil })
+		at := n.Keyspace("badges")
+		base := uint64(100 * i)
+		write := func() *Write {
+			w := &Write{ID: ByKey([]byte{byte('k' + i)}, []byte("body")), Width: 2, Deadline: soon(), Ops: []engine.Op{
+				addTo(base+5, 1, 3), floored(base+4, 0, -1, 0), addTo(base+5, 1, -7), addTo(base+6, 0, -2), floored(base+6, 1, 1, 0), floored(base+4, 0, 2, 9),
+			}}
+			w.Rows = make([]int64, 2*len(w.Ops))
+			mustDo(t, n.Write(at, w))
+			return w
+		}
+		w := write()
+		if w.Duplicate { // a part was asked for again, as its answer was lost
+			continue
+		}
+		exact++
+		if want := []int64{0, 3, 0, 0, 0, 0, -2, 0, -2, 1, 2, 0}; !slices.Equal(w.Rows, want) {
+			t.Errorf("node %d: rows %v, want %v", i, w.Rows, want)
+		}
+		if want := []engine.Cut{{Op: 1, Column: 0, Added: 0}, {Op: 2, Column: 1, Added: -3}}; !slices.Equal(w.Cuts, want) {
+			t.Errorf("node %d: cuts %v, want %v", i, w.Cuts, want)
+		}
+		if w = write(); !w.Duplicate || len(w.Cuts) > 0 || w.Rows[2] != 2 || w.Rows[1] != 0 {
+			t.Errorf("node %d: a repeat has %v, cuts %v, duplicate %v", i, w.Rows, w.Cuts, w.Duplicate)
+		}
+	}
+	if exact == 0 {
+		t.Error("every write was told as a repeat")
+	}
+	eventually(t, "replicas hold the same", func() bool { return digestsAgree(all) })
+}
+
+// A new cluster's unread numbers have the floor 0, columns that are added too.
+func TestUnreadHasFloors(t *testing.T) {
+	n := openNode(t, t.TempDir(), nil)
+	ks := n.Keyspace(KeyspaceUnread)
+	for _, column := range ks.Columns {
+		if floor, has := ks.Floors[column]; !has || floor != 0 {
+			t.Fatalf("floors %v of columns %v", ks.Floors, ks.Columns)
+		}
+	}
+	three := int64(3)
+	ks, err := n.AddColumns(t.Context(), KeyspaceUnread, []string{"gift", "call", "ring"}, map[string]*int64{"call": nil, "ring": &three})
+	mustDo(t, err)
+	_, call := ks.Floors["call"]
+	if gift, has := ks.Floors["gift"]; !has || gift != 0 || call || ks.Floors["ring"] != 3 {
+		t.Fatalf("floors %v", ks.Floors)
+	}
+	// The badge that was cleared before its comment went.
+	comment := uint8(ks.Column("comment"))
+	mustWrite(t, n, ks, addTo(7, comment, 1), engine.Op{ID: 7, Kind: engine.OpTake, Cells: []engine.Cell{{Column: comment, Value: 1}}})
+	mustWrite(t, n, ks, addTo(7, comment, -1))
+	mustWrite(t, n, ks, addTo(7, comment, 1))
+	if rows := mustGet(t, n, ks, ReadOptions{}, 7); rows[comment] != 1 {
+		t.Errorf("the badge shows %d", rows[comment])
+	}
+}
+
+// Floors are taken once all nodes can apply them. Below, nothing of them is in a log; and
+// unread numbers that were there get theirs when they are told.
+func TestFloorsComeWithTheClusterVersion(t *testing.T) {
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
+	cfg.Place = nil
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: raftfsm.VersionOfFloors - 1}
+	put := func() {
+		t.Helper()
+		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+	}
+	put()
+	eventually(t, "there are keyspaces", func() bool { return n.Keyspace(KeyspaceBoard) != nil && n.Keyspace(KeyspaceUnread) != nil })
+	mustDo(t, n.WaitReady(t.Context()))
+	ks := n.Keyspace(KeyspaceUnread)
+	if len(ks.Floors) > 0 {
+		t.Fatalf("floors %v in a cluster of version %d", ks.Floors, n.Catalog().ClusterVersion)
+	}
+	w := &Write{Ops: []engine.Op{floored(7, 1, -1, 0)}, Deadline: soon()}
+	if err := n.Write(ks, w); !errors.Is(err, ErrNoFloors) || !errors.Is(err, ErrVersion) {
+		t.Errorf("told %v", err)
+	}
+	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{floored(7, 1, 1, 0)}, Deadline: soon()})) // no floor stops it
+	zero := int64(0)
+	var argument *ArgumentError
+	if _, err := n.AddColumns(t.Context(), KeyspaceUnread, []string{"comment"}, map[string]*int64{"comment": &zero}); !errors.As(err, &argument) {
+		t.Errorf("told %v", err)
+	}
+	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a"}, Floors: map[string]int64{"a": 0}}); !errors.As(err, &argument) {
+		t.Errorf("told %v", err)
+	}
+	other.VersionMax = raftfsm.ClusterVersionMax
+	put()
+	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	mustWrite(t, n, ks, addTo(7, 1, -3)) // it had none yet: 1 - 3
+	ks, err = n.AddColumns(context.Background(), KeyspaceUnread, []string{"comment"}, map[string]*int64{"comment": &zero})
+	mustDo(t, err)
+	mustWrite(t, n, ks, addTo(7, 1, -3))
+	if rows := mustGet(t, n, ks, ReadOptions{}, 7); rows[1] != -2 {
+		t.Errorf("it holds %v", rows)
+	}
+}
+
+func FuzzParseSettled(f *testing.F) {
+	settled := func(cuts ...engine.Cut) []byte {
+		q := refusedProposal(nil)
+		q.ops, q.width, q.result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -4}, []engine.Overflow{{Op: 1, Column: 2}}, raftfsm.Applied)
+		q.result.Cuts = cuts
+		return appendSettled(nil, q, nil)
+	}
+	f.Add(settled())
+	f.Add(settled(engine.Cut{Op: 0, Column: 3, Added: -1}, engine.Cut{Op: 0, Column: 4}))
+	f.Add(settled(engine.Cut{Op: 1, Column: 63, Added: -1 << 63}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := wireReader{rest: b}
+		q := parseSettled(&r, 1)
+		if r.end() != nil || q.err != nil {
+			return
+		}
+		for i, c := range q.result.Cuts {
+			if c.Op < 0 || c.Op >= q.ops || c.Column >= engine.ColumnsMax || i > 0 && c.Op < q.result.Cuts[i-1].Op {
+				t.Fatalf("cuts %v of %d ops", q.result.Cuts, q.ops)
+			}
+		}
+		if q.outcome() > raftfsm.PartlyRefused {
+			t.Fatalf("outcome %d", q.outcome())
+		}
+		s := wireReader{rest: appendSettled(nil, q, nil)}
+		if again := parseSettled(&s, 1); s.end() != nil || !slices.Equal(again.result.Cuts, q.result.Cuts) || !slices.Equal(again.result.Rows, q.result.Rows) {
+			t.Fatalf("%+v became %+v, %v", q.result, again.result, s.err)
+		}
+	})
+}
