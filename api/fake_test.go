@@ -363,7 +363,7 @@ func (n *fakeNode) Status() shard.Status {
 		}},
 		Groups: []shard.GroupStatus{{
 			Members: []shard.MemberStatus{{Node: "n1", Key: "n1.5f3a9c01", Replica: "n1.5f3a9c01#1", Voter: true}},
-			ID:      1, Keyspace: "posts", Role: "leader", Leader: "n1", Term: 2, AppliedIndex: 40,
+			ID:      1, Replica: "n1.5f3a9c01#1", Keyspace: "posts", Role: "leader", Leader: "n1", Term: 2, AppliedIndex: 40,
 			CommitIndex: 40, SnapshotIndex: 12, Digest: "00c0ffee00c0ffee", Rows: 3, Bytes: 8192,
 		}},
 	}

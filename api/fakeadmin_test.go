@@ -39,9 +39,9 @@ func (n *fakeNode) View(context.Context) (*AdminView, error) {
 		Groups: []AdminGroup{{
 			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
 			Rows: 3, Bytes: 8192, Replicas: []AdminReplica{
-				{Node: "n1", Role: "leader", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}, {Index: 128, Digest: 0xc0ffee00c0ffee}},
+				{Node: "n1", Replica: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}, {Index: 128, Digest: 0xc0ffee00c0ffee}},
 					Entries: []shard.EntryMark{{Index: 127, Term: 2, CRC: 0xc0ffee}, {Index: 128, Term: 2, CRC: 0x1234abcd}}},
-				{Node: "n2", Role: "follower", AppliedIndex: 100, Lag: 28, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
+				{Node: "n2", Replica: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
 			},
 		}},
 		Version: AdminVersion{Version: 1, Max: 2, Held: true},
