@@ -36,9 +36,9 @@ func (n *Node) groupsLed() float64 {
 }
 
 func (n *Node) groupsWithoutLeader() float64 {
-	without := 0
+	without, view := 0, n.catalog.View()
 	for _, g := range n.replicas() {
-		if g.follows() != nil {
+		if wanted := g == n.meta || view.MayHold(g.cfg.Group, n.cfg.NodeKey); wanted && g.follows() != nil {
 			without++
 		}
 	}

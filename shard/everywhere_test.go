@@ -64,7 +64,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				return
 			default:
 			}
-			if err := all[n%4].Write(ks, &Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+			if err := all[n%4].Write(ks, once(&Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
 				t.Error(err)
 			}
 			n++

@@ -103,7 +103,7 @@ func (n *Node) replicaToHold(group uint32, view *raftfsm.CatalogView) (number ui
 			return 0, false
 		}
 	}
-	initial := placement.Numbered() && initialMembers(view, group, raftID(n.cfg.NodeKey, number)) != nil
+	initial := initialMembers(view, group, raftID(n.cfg.NodeKey, number)) != nil
 	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
 		return 0, false
 	}

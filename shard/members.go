@@ -25,9 +25,9 @@ const (
 // It returns what it did, "" when nothing is left to be done now. raft takes one
 // change at a time, and none of a node that no longer leads.
 //
-// The order keeps as many voters as there were: what joins is a non-voter until
-// it has caught up, and nobody leaves before all that join are voters: only he
-// whose address one that joins has, as he is lost already.
+// The order keeps as many voters as there were. A replica that joins is a non-voter until
+// it has caught up, and nobody leaves before all that join are voters. Only a member whose
+// address a joining replica has leaves before: its node is lost already.
 func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	servers := g.configuration().Servers
 	if step, err := g.moveStep(servers, slices.Concat(target, others)); step != "" || err != nil {
@@ -45,18 +45,41 @@ func (g *group) membersStep(ctx context.Context, target, others []member, behind
 	if len(surplus) == 0 {
 		return "", nil
 	}
-	var there []member // of the target, those that could go on without the rest
-	for _, m := range target {
-		if m.id == g.id() {
-			there = append(there, m)
-		} else if lag, err := behind(ctx, m.id); err == nil && lag <= caughtUpEntries {
-			there = append(there, m)
+	up := map[raft.ServerID]bool{g.id(): true} // voters that answer and know the members
+	var there []member                         // of the target, those that could go on without the rest
+	for _, s := range servers {
+		if s.Suffrage != raft.Voter || s.ID == g.id() {
+			continue
 		}
+		lag, err := behind(ctx, s.ID)
+		up[s.ID] = err == nil
+		if i := slices.IndexFunc(target, func(m member) bool { return m.id == s.ID }); i >= 0 && err == nil && lag <= caughtUpEntries {
+			there = append(there, target[i])
+		}
+	}
+	if i := slices.IndexFunc(target, func(m member) bool { return m.id == g.id() }); i >= 0 {
+		there = append(there, target[i])
 	}
 	if 2*len(there) <= len(target) {
 		return "", nil // whoever is left over may be needed
 	}
-	return g.dismissStep(surplus, others, there)
+	return g.dismissStep(servers, surplus, others, there, up)
+}
+
+// canLose reports whether a majority of the voters that are left without one of them is
+// up. A leader that cannot reach a majority of the new configuration does not commit it,
+// and if it fails meanwhile, those that have it and those that do not refuse each other.
+func canLose(servers []raft.Server, lost raft.ServerID, up map[raft.ServerID]bool) bool {
+	voters, there := 0, 0
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter && s.ID != lost {
+			voters++
+			if up[s.ID] {
+				there++
+			}
+		}
+	}
+	return 2*there > voters
 }
 
 // member is a replica that is to be in a group, and the address of its node.
@@ -140,18 +163,27 @@ func isIn(list []member, s raft.Server) bool {
 	return slices.ContainsFunc(list, func(m member) bool { return m.id == s.ID })
 }
 
-// dismissStep takes out, or the vote from, the first of those that should not have
-// it. The leader itself goes last, and leads no longer by then: it hands over to
-// one of those that are there.
-func (g *group) dismissStep(surplus []raft.Server, others, there []member) (string, error) {
-	for _, s := range surplus {
-		switch {
-		case s.ID == g.id():
-		case isIn(others, s):
-			return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
-		default:
-			return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
+// dismissStep takes out, or the vote from, the first of those that should not have it and
+// that the others can do without; the first of those that do not answer, if there is one.
+// The leader itself goes last, and leads no longer by then: it hands over to one of those
+// that are there.
+func (g *group) dismissStep(servers, surplus []raft.Server, others, there []member, up map[raft.ServerID]bool) (string, error) {
+	leads := false
+	for _, silent := range []bool{true, false} {
+		for _, s := range surplus {
+			switch {
+			case s.ID == g.id():
+				leads = true
+			case silent && up[s.ID], s.Suffrage == raft.Voter && !canLose(servers, s.ID, up):
+			case isIn(others, s):
+				return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
+			default:
+				return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
+			}
 		}
+	}
+	if !leads || len(surplus) > 1 {
+		return "", nil
 	}
 	return "handed over to " + string(there[0].id), g.transfer(there[0])
 }

@@ -37,3 +37,28 @@ func TestSettledMembersAreNotAsked(t *testing.T) {
 		}
 	}
 }
+
+// The voters that are left must have a majority that is up, or nobody leaves: and one that
+// does not answer leaves before one that does.
+func TestCanLose(t *testing.T) {
+	for name, c := range map[string]struct {
+		up   string
+		lost raft.ServerID
+		want bool
+	}{
+		"all are up":                     {"abcd", "d", true},
+		"the one to go is down":          {"abc", "d", true},
+		"two of the three that are left": {"abd", "d", true},
+		"one of the three that are left": {"ad", "d", false},
+		"a non-voter does not count":     {"ade", "d", false},
+	} {
+		servers := []raft.Server{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}, {ID: "e", Suffrage: raft.Nonvoter}}
+		up := map[raft.ServerID]bool{}
+		for _, id := range c.up {
+			up[raft.ServerID(id)] = true
+		}
+		if got := canLose(servers, c.lost, up); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -218,6 +218,9 @@ func (n *Node) Ready() error {
 		return fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
 	}
 	for _, g := range n.groups.Load().all {
+		if !view.MayHold(g.number, n.cfg.NodeKey) {
+			continue // a replica that is to be deleted may hear of no leader any more
+		}
 		if r := g.replica.Load(); r != nil {
 			if err := r.group.follows(); err != nil {
 				return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)

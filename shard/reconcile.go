@@ -113,7 +113,7 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
 		return true // the catalog's own group, before the first node is in it
 	}
 	target, others, known := wantedMembers(view, g.cfg.Group)
-	if !known {
+	if !known || n.catalogIsBehind(g, view) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
@@ -266,6 +266,17 @@ func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *r
 
 func without(keys []string, key string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
+}
+
+// catalogIsBehind reports whether the group has a member whose number the catalog here
+// has not given yet. A node that was just started may know an older catalog than the one
+// by which the members were chosen, and would undo that.
+func (n *Node) catalogIsBehind(g *group, view *raftfsm.CatalogView) bool {
+	placement := view.Groups[g.cfg.Group]
+	return slices.ContainsFunc(g.configuration().Servers, func(s raft.Server) bool {
+		_, number := raftfsm.ParseReplicaID(string(s.ID))
+		return number > 0 && number >= placement.NextReplica
+	})
 }
 
 // wakeReconcile has runReconcile look again at once.

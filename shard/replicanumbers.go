@@ -16,7 +16,7 @@ import (
 // that this node leads. An error means that the catalog could not be told now.
 func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
 	placement, placed := view.Groups[g.cfg.Group]
-	if !placed {
+	if !placed || n.catalogIsBehind(g, view) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
