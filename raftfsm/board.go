@@ -44,7 +44,8 @@ type board struct {
 }
 
 // boardAnswer is what a request with an identity was answered: whoever repeats it
-// learns the number of its own notice, not that of another's behind it.
+// learns the number of its own notice, not that of another's behind it, or why it was
+// refused (refusedValue).
 type boardAnswer struct {
 	id    answerID
 	value int64
@@ -155,13 +156,17 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 		next, ok = (&BoardView{}).clone(), true
 	}
 	if !ok {
+		b.remember(op, refusedValue(why))
 		return why, false
 	}
 	b.view.Store(next)
 	if b.sum += next.part(op) - was.part(op); op.Kind == BoardClear {
 		b.sum = 0
 	}
-	b.remember(op)
+	if op.Kind == BoardPublish || op.Kind == BoardFire {
+		_, value := b.answer(op)
+		b.remember(op, value)
+	}
 	return 0, true
 }
 
@@ -176,12 +181,11 @@ func (v *BoardView) part(op *BoardOp) uint64 {
 	return 0
 }
 
-// remember keeps the answer of an op that makes a number.
-func (b *board) remember(op *BoardOp) {
-	if op.id == (answerID{}) || op.Kind != BoardPublish && op.Kind != BoardFire {
+// remember keeps the answer of an op, if its request has an identity.
+func (b *board) remember(op *BoardOp, value int64) {
+	if op.id == (answerID{}) {
 		return
 	}
-	_, value := b.answer(op)
 	if len(b.answers) == answersMax {
 		b.answers = b.answers[1:]
 	}

@@ -13,7 +13,7 @@ type BoardOpKind uint8
 // The kinds of ops on the board. Result rows hold the number of the channel or dot,
 // and its last notice or how often it was fired; of a publish or fire that is
 // repeated soon, what it was answered first. An op is refused with a Refusal as
-// the column of its engine.Overflow.
+// the column of its engine.Overflow; RepeatedRefusal returns that of a repeat.
 const (
 	BoardPublish BoardOpKind = 1 // one more notice; makes the channel
 	BoardRetract BoardOpKind = 2 // takes back the notice Seq
@@ -39,6 +39,23 @@ const (
 	RefusedMissing Refusal = 0 // there is no such notice
 	RefusedFull    Refusal = 1 // there are CursorsMax channels and dots, or RetractedMax retracted notices
 )
+
+// RepeatedRefusal returns why an op was refused when it came first. value is the one
+// in the repeat's row. A refusal that is no longer remembered is told by the notices
+// that are there now.
+func (op *BoardOp) RepeatedRefusal(value int64) Refusal {
+	switch {
+	case value < 0:
+		return Refusal(refusedValue(0) - value)
+	case op.Kind == BoardRetract && (op.Seq < 1 || op.Seq > value):
+		return RefusedMissing
+	}
+	return RefusedFull
+}
+
+// refusedValue is what stands for a refusal among the answers: no number of a notice
+// is below 0.
+func refusedValue(why Refusal) int64 { return -1 - int64(why) }
 
 // BoardOp is one change of the board. In an entry:
 //

@@ -281,6 +281,45 @@ func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	}
 }
 
+// A retract that is repeated is told why it was refused, also when the board has
+// changed since, and after a restart. One that is no longer remembered is told by
+// what is there.
+func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
+	full := &Channel{Number: 1, Latest: 4*RetractedMax + 10}
+	for seq := int64(2); len(full.Retracted) < RetractedMax; seq += 2 {
+		full.Retracted = append(full.Retracted, seq)
+	}
+	b, _ := boardOf(t, BoardOp{Kind: BoardPutChannel, Name: "n", Channel: full})
+	ops := map[Refusal]*BoardOp{
+		RefusedFull:    {Kind: BoardRetract, Name: "n", Seq: full.Latest},
+		RefusedMissing: {Kind: BoardRetract, Name: "n", Seq: full.Latest + 1},
+	}
+	first := func(why Refusal) RequestID { return ByKey([]byte{'k', why}) }
+	for why, op := range ops {
+		if r := applyBoard(b, first(why), op); len(r.Overflows) != 1 || r.Overflows[0].Column != why {
+			t.Fatalf("first: %+v, want %d", r.Overflows, why)
+		}
+	}
+	applyBoard(b, RequestID{}, &BoardOp{Kind: BoardPublish, Name: "n"})         // now it is there
+	applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}) // now it is not full
+	restored := NewBoard()
+	if err := restore(restored, persisted(t, b)); err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*Board{"as it was": b, "restored": restored} {
+		for why, op := range ops {
+			if r := applyBoard(b, first(why), op); r.Outcome(0) != Refused || op.RepeatedRefusal(r.Rows[1]) != why {
+				t.Errorf("%s: refused for %d, repeated: outcome %d, value %d", name, why, r.Outcome(0), r.Rows[1])
+			}
+		}
+	}
+	for value, want := range map[int64]Refusal{full.Latest: RefusedMissing, full.Latest + 1: RefusedFull} {
+		if got := ops[RefusedMissing].RepeatedRefusal(value); got != want {
+			t.Errorf("forgotten, with %d notices: %d, want %d", value, got, want)
+		}
+	}
+}
+
 // Retracted notices are counted by search; when all at the front are, they are no
 // longer kept.
 func TestRetractedNotices(t *testing.T) {

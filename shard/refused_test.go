@@ -70,6 +70,48 @@ func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	}
 }
 
+// Of a repeated write that was refused in part, only ops that add something are
+// unknown: a read, a set, a take and a delete cannot have overflowed.
+func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	ks := n.Keyspace("posts")
+	mustWrite(t, n, ks, fullRow(0))
+	of := func(kind engine.OpKind, id uint64, cells ...engine.Cell) engine.Op {
+		return engine.Op{ID: id, Kind: kind, Cells: cells}
+	}
+	for name, id := range map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 1)} {
+		for round := range 3 {
+			w := &Write{ID: id, Width: 4, Rows: make([]int64, 4*6), Deadline: soon(), Ops: []engine.Op{
+				addTo(0, 0, 1),
+				of(engine.OpAdd, 0, engine.Cell{}, engine.Cell{Column: 2}),
+				of(engine.OpSet, 1, engine.Cell{Value: 9}),
+				of(engine.OpDelete, 2),
+				addTo(3, 0, 1),
+				of(engine.OpAdd, 0, engine.Cell{Column: 1}, engine.Cell{Value: 1}),
+			}}
+			mustDo(t, n.Write(ks, w))
+			unknown := []int(nil)
+			if round > 0 {
+				unknown = []int{0, 4, 5}
+			}
+			if w.Duplicate != (round > 0) || !slices.Equal(w.Unknown, unknown) {
+				t.Errorf("%s, round %d: duplicate %v, unknown %v, want %v", name, round, w.Duplicate, w.Unknown, unknown)
+			}
+		}
+	}
+	// A part that was refused whole is repeated with other ops.
+	send := func(ops ...engine.Op) *Write {
+		w := &Write{Ops: ops, ID: ByProducer([]byte("q"), 1), Deadline: soon()}
+		mustDo(t, n.Write(ks, w))
+		return w
+	}
+	send(addTo(0, 0, 1))
+	w := send(of(engine.OpAdd, 0, engine.Cell{Column: 1}), of(engine.OpAdd, 0, engine.Cell{Column: 1}, engine.Cell{Value: 1}))
+	if len(w.Overflows) != 1 || w.Overflows[0] != (engine.Overflow{Op: 1}) {
+		t.Errorf("refused: %+v", w.Overflows)
+	}
+}
+
 // An error that names what was applied does not name ops that overflowed, the
 // first time and when the write is repeated.
 func TestRefusedOpsAreNotNamedApplied(t *testing.T) {

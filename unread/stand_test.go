@@ -1,6 +1,7 @@
 package unread
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/countd/countd/raftfsm"
@@ -61,6 +62,31 @@ func TestReadsBeforeTheFirstNotice(t *testing.T) {
 			n.mustStand(t, "two notices later", name, 1, Notices{Unread: 2, Seen: true, Latest: 2})
 			n.mustStand(t, "two notices later", name, 2, Notices{Latest: 2})
 		})
+	}
+}
+
+// A retract that was refused because too many notices are retracted is told so again
+// when it is repeated, and not that there is no such notice.
+func TestRepeatedRetractNamesItsReason(t *testing.T) {
+	node := openNode(t)
+	n := New(node)
+	full := &raftfsm.Channel{Number: 1, Latest: 3 * raftfsm.RetractedMax}
+	for seq := int64(2); len(full.Retracted) < raftfsm.RetractedMax; seq += 2 {
+		full.Retracted = append(full.Retracted, seq)
+	}
+	w := &shard.Write{Deadline: soon()}
+	if _, err := n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardPutChannel, Name: "news", Channel: full}); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		w := &shard.Write{ID: shard.ByKey([]byte("full")), Deadline: soon()}
+		if _, full := errors.AsType[*shard.ArgumentError](n.Retract("news", 3*raftfsm.RetractedMax, w)); !full {
+			t.Errorf("round %d: it is not told that too many are retracted", round)
+		}
+		w = &shard.Write{ID: shard.ByKey([]byte("missing")), Deadline: soon()}
+		if err := n.Retract("news", 3*raftfsm.RetractedMax+1, w); !errors.Is(err, ErrNoNotice) {
+			t.Errorf("round %d: of a notice that there is not: %v", round, err)
+		}
 	}
 }
 

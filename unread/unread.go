@@ -121,7 +121,11 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 		return 0, err
 	}
 	if len(w.Overflows) > 0 {
-		return 0, refusal(op, w.Overflows[0].Column)
+		why := w.Overflows[0].Column
+		if w.Repeated {
+			why = op.RepeatedRefusal(w.Rows[1])
+		}
+		return 0, refusal(op, why)
 	}
 	return w.Rows[1], nil
 }
