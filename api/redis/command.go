@@ -104,7 +104,7 @@ func (c *conn) command(args [][]byte) {
 	case cmd == nil && isHTTP(args[0]):
 		c.closing = true
 	case cmd == nil:
-		c.multi.broken = true
+		c.multi.broken, c.once.unsure = true, true
 		c.batch.fail(unknownCommand(args))
 	case !cmd.takes(len(args)) && cmd.name == "exec":
 		c.closeMulti()
@@ -136,9 +136,9 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.writes = cmd.traits&writes != 0
 	b.id = shard.RequestID{}
 	if b.writes && c.once.open() {
-		if c.once.full() {
+		if why := c.once.refusal(); why != "" {
 			c.closeMulti() // it may be EXEC
-			b.fail(errSessionFull)
+			b.fail(why)
 			return
 		}
 		b.id = c.once.next()

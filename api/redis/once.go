@@ -37,6 +37,10 @@ type session struct {
 	stream []byte // of the block that was begun last; a new one for each
 	seq    uint64
 	writes uint64
+	// unsure is set once a command came that this program does not know. Another node's
+	// program may know it and give it a number, so those of the writes behind it are not
+	// the same on every node.
+	unsure bool
 }
 
 // open reports whether there is a session.
@@ -53,8 +57,18 @@ func (s *session) next() shard.RequestID {
 	return shard.ByProducer(s.stream, s.seq*sessionBlock+n%sessionBlock)
 }
 
-// full reports whether a session has no number for another write.
-func (s *session) full() bool { return s.writes >= sessionWritesMax }
+// refusal returns why the session has no number for another write, or "".
+func (s *session) refusal() string {
+	switch {
+	case s.unsure:
+		return errSessionUnsure
+	case s.writes >= sessionWritesMax:
+		return errSessionFull
+	}
+	return ""
+}
+
+const errSessionUnsure = "ERR a command of this session is unknown, so the writes behind it have no certain number; begin another with COUNTD.SESSION"
 
 var errSessionFull = fmt.Sprintf("ERR a session has at most %d writes; begin another with COUNTD.SESSION", sessionWritesMax)
 

@@ -117,6 +117,19 @@ func TestFullSession(t *testing.T) {
 	}
 }
 
+// Behind a command that this program does not know, and another node's may, a
+// session has no number for a write: 1. it is refused, also in a transaction; 2. reads
+// go on; 3. what came before counted; 4. the next session writes.
+func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
+	c := dial(t, serve(t, openNode(t), nil))
+	unknown := "-" + unknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})
+	c.want("COUNTD.LATER posts:1", unknown, "COUNTD.SESSION p 1", "+OK", "INCR posts:1:like", "1",
+		"COUNTD.LATER posts:1", unknown, "INCR posts:1:like", "-"+errSessionUnsure, "GET posts:1:like", `"1"`,
+		"MULTI", "+OK", "INCR posts:1:like", "+QUEUED", "EXEC", "-"+errSessionUnsure,
+		"COUNTD.SESSION p 2", "+OK", "INCR posts:1:like", "2",
+		"COUNTD.LATER posts:1", unknown, "COUNTD.SESSION END", "+OK", "INCR posts:1:like", "3")
+}
+
 // Writes that count once and have a row in common go one after the other, in
 // order; the others side by side.
 func TestWaves(t *testing.T) {
