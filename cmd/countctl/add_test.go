@@ -290,6 +290,51 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 	}
 }
 
+// A session that was begun at full speed counts rows without a time, and goes on to
+// when it is resumed at a speed; one that was begun at a speed rejects them, and goes
+// on to at full speed. Each run cuts the file alike, so each event counts once.
+func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
+	const text = "item,t,event\n1,1,like\n2,soon,like\n3,1,like\n4,NaN,like\n5,1,like\n6,1,like\n7,,like\n8,1,like\n"
+	cases := []struct {
+		name, first, then string
+		rejected          []uint64
+	}{
+		{"begun at full speed", "max", "1e9", nil},
+		{"begun at a speed", "1e9", "max", []uint64{2, 4, 7}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+				if !strings.HasSuffix(r.URL.Path, "/incr") {
+					return nil
+				}
+				return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true}
+			})
+			i := against(t, server)
+			path := writeTemp(t, "e.csv", text)
+			args := []string{"replay", path, "--batch", "2", "--in-flight", "1", "--on-error", "skip", "-o", "json", "--speed"}
+			if got := i.run(append(args, c.first, "--retry-for", "1ms")...); got.code != exitFail || !strings.Contains(got.err, "run it again") {
+				t.Fatalf("the first run: exit %d, %q", got.code, got.err)
+			}
+			server.SetFail(nil)
+			out := decode[importOutput](t, i.run(append(args, c.then)...).out)
+			if out.Rows != int64(8-len(c.rejected)) || out.Rejected != int64(len(c.rejected)) {
+				t.Errorf("it came to %+v", out)
+			}
+			for id := range uint64(8) {
+				want := int64(1)
+				if slices.Contains(c.rejected, id+1) {
+					want = 0
+				}
+				if got := server.Row(id + 1)[2]; got != want {
+					t.Errorf("event %d counted %d times, want %d", id+1, got, want)
+				}
+			}
+		})
+	}
+}
+
 func TestReplayRefusesABadRow(t *testing.T) {
 	for name, row := range map[string]string{"event": "1,2,frob", "item": "x,2,like", "leading zeros": "02,2,like", "time": "1,soon,like", "fields": "1,2"} {
 		t.Run(name, func(t *testing.T) {

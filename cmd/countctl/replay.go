@@ -35,7 +35,11 @@ Each event counts once, however often the command or the server is killed and
 the command is run again. Its place is in FILE.replay-progress, which stays
 there: it is what keeps a file that is done from being added twice. --restart
 adds all events again, and so does another --state. Standard input cannot be read
-again, so there is no going on with it.`,
+again, so there is no going on with it.
+
+At full speed a row needs no time; at a speed, one without a time is a bad row. A
+run that goes on may have another --speed, but which of the two holds is decided by
+the first one.`,
 		Example: "  countctl replay events.csv.gz --speed 60 --map retweet=repost,mention=comment,reply=comment",
 		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

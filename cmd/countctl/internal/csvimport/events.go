@@ -14,7 +14,7 @@ import (
 type increment struct {
 	id     client.ID
 	deltas client.Counts // none when the record counts for nothing
-	at     float64       // seconds on the file's own clock; 0 when it has none
+	at     float64       // seconds on the file's own clock; 0 when it has none, NaN when it is no time
 }
 
 // incrementParser makes increments of records. It keeps nothing of the record.
@@ -42,13 +42,17 @@ type EventColumns struct {
 type eventParser struct {
 	name            string
 	id, time, event int               // fields
-	timed           bool              // the time is looked at
+	timed           bool              // a row without a time is a bad one
+	paced           bool              // the time is read
 	counters        map[string]string // event → column; "" counts for nothing
 }
 
-// newEventParser finds the columns in the file's header.
-func newEventParser(in *csvfile.Reader, about State, timed bool) (*eventParser, error) {
-	p := &eventParser{name: in.Name(), timed: timed, counters: map[string]string{}}
+// newEventParser finds the columns in the file's header. The session, and not the
+// speed of this run, decides whether a row without a time is a bad one: bad rows are
+// in no cut, and each run must cut the file alike.
+func newEventParser(in *csvfile.Reader, about State, speed float64) (*eventParser, error) {
+	timed := about.Session.timed()
+	p := &eventParser{name: in.Name(), timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter
 	}
@@ -59,7 +63,7 @@ func newEventParser(in *csvfile.Reader, about State, timed bool) (*eventParser, 
 	if p.event, err = findColumn(in, about.Events.Event); err != nil {
 		return nil, err
 	}
-	if timed {
+	if p.paced {
 		p.time, err = findColumn(in, about.Events.Time)
 	}
 	return p, err
@@ -71,8 +75,12 @@ func (p *eventParser) increment(record []string, line int64) (increment, error) 
 		return increment{}, &RowError{p.name, line, "id: " + err.Error()}
 	}
 	inc := increment{id: id}
-	if p.timed {
-		if inc.at, err = strconv.ParseFloat(record[p.time], 64); err != nil || math.IsNaN(inc.at) || math.IsInf(inc.at, 0) {
+	if p.paced {
+		inc.at, err = strconv.ParseFloat(record[p.time], 64)
+		if err != nil || math.IsInf(inc.at, 0) {
+			inc.at = math.NaN()
+		}
+		if p.timed && math.IsNaN(inc.at) {
 			return increment{}, &RowError{p.name, line, fmt.Sprintf("%q is not a time in seconds", record[p.time])}
 		}
 	}

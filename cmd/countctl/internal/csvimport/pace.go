@@ -2,6 +2,7 @@ package csvimport
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -16,9 +17,9 @@ type pace struct {
 }
 
 // wait returns when an event of a time is due, counted from the first one that
-// it was asked for, or when ctx ends.
+// it was asked for, or when ctx ends. An event without a time, NaN, is due at once.
 func (p *pace) wait(ctx context.Context, at float64) error {
-	if p.speed == 0 {
+	if p.speed == 0 || math.IsNaN(at) {
 		return nil
 	}
 	if p.began.IsZero() {

@@ -55,8 +55,7 @@ func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
 	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position.Line}, pace: pace{speed: cfg.Speed}}
 	var err error
 	if cfg.From.Kind == KindEvents {
-		timed := cfg.Speed > 0 || cfg.From.Session.TickSeconds > 0
-		r.parser, err = newEventParser(in, cfg.From, timed)
+		r.parser, err = newEventParser(in, cfg.From, cfg.Speed)
 	} else {
 		var p rowParser
 		p, err = newRowParser(in, cfg.From.IDColumn, cfg.From.Columns)

@@ -48,12 +48,19 @@ type State struct {
 // added once however often it is sent. It stays as it was begun until the file
 // is done, whatever the flags of a later run say.
 type Session struct {
-	Producer    string  `json:"producer"`
-	Seq         uint64  `json:"seq"`                    // of the batch that begins after Position; those below are added
-	BatchRows   int     `json:"batch_rows"`             // rows of one batch at most
-	TickSeconds float64 `json:"tick_seconds,omitempty"` // of the file's clock, which a batch does not cross; 0 for none
+	Producer  string `json:"producer"`
+	Seq       uint64 `json:"seq"`        // of the batch that begins after Position; those below are added
+	BatchRows int    `json:"batch_rows"` // rows of one batch at most
+	// TickSeconds is of the file's clock, and a batch does not cross it; 0 in a session
+	// that was begun at full speed, where rows need no time. Both decide what is in a
+	// batch, so a later run at another speed keeps them.
+	TickSeconds float64 `json:"tick_seconds,omitempty"`
 	Done        bool    `json:"done,omitempty"`
 }
+
+// timed reports whether a row without a time is a bad one: in a session that was begun
+// at a speed.
+func (s *Session) timed() bool { return s.TickSeconds > 0 }
 
 // Begin describes an import that has not begun: s without a place.
 func (s State) Begin() State {
