@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,62 @@ func TestImportAdd(t *testing.T) {
 	}
 	if i.ok("import", path, "--add"); server.Row(2)[2] != -3 {
 		t.Errorf("row 2 is %v: it was added again", server.Row(2))
+	}
+}
+
+// Of two runs that add one file at once, the second adds nothing and says why; when the
+// first has ended, all is added. A run whose progress file another session has taken,
+// as where files cannot be locked, stops.
+func TestTwoRunsAtOnceAddOnce(t *testing.T) {
+	for command, args := range map[string][]string{"replay": {"replay"}, "import --add": {"import", "--add"}} {
+		t.Run(command, func(t *testing.T) {
+			server := countdtest.New(t)
+			writing, goOn := make(chan struct{}), make(chan struct{})
+			var requests atomic.Int32
+			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+				if strings.HasSuffix(r.URL.Path, "/incr") && requests.Add(1) == 1 {
+					close(writing)
+					<-goOn
+				}
+				return nil
+			})
+			path, suffix := writeTemp(t, "e.csv", "item,t,event\n1,1,like\n1,2,like\n"), ".replay-progress"
+			if command != "replay" {
+				path, suffix = writeTemp(t, "e.csv", "id,like\n1,1\n1,1\n"), ".add-progress"
+			}
+			args := append(args, path, "--batch", "1", "--in-flight", "1")
+			first := make(chan ran, 1)
+			go func() { first <- against(t, server).run(args...) }()
+			<-writing
+			second := against(t, server).run(args...)
+			if second.code != exitFail || !strings.Contains(second.err, "another run") {
+				t.Errorf("the second run: exit %d, %q", second.code, second.err)
+			}
+			close(goOn)
+			if got := <-first; got.code != exitOK {
+				t.Fatalf("the first run: exit %d, %q", got.code, got.err)
+			}
+			if got := server.Row(1)[2]; got != 2 {
+				t.Errorf("two rows counted %d times", got)
+			}
+			// Another session's file stands where this run's was.
+			against(t, server).ok(append(args, "--restart")...)
+			other := readAll(t, path+suffix)
+			server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+				if strings.HasSuffix(r.URL.Path, "/incr") {
+					if err := errors.Join(os.WriteFile(path+".other", []byte(other), 0o600), os.Rename(path+".other", path+suffix)); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil
+			})
+			if got := against(t, server).run(append(args, "--restart")...); got.code != exitFail || !strings.Contains(got.err, "another session") {
+				t.Errorf("over another session's file: exit %d, %q", got.code, got.err)
+			}
+			if readAll(t, path+suffix) != other {
+				t.Error("another session's file was replaced")
+			}
+		})
 	}
 }
 

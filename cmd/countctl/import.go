@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
+	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
 // importOutput is what import prints as JSON.
@@ -187,6 +188,16 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 		return err
 	}
 	defer s.Close()
+	if f.state != "" {
+		unlock, err := progressfile.Lock(f.state)
+		if errors.Is(err, progressfile.ErrLocked) {
+			return fmt.Errorf("%s is being added by another run: %w; nothing was added now, run it again when that has ended", path, err)
+		}
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
 	from, err := c.findSession(ctx, s, f)
 	if err != nil {
 		return err
@@ -199,7 +210,7 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 		return c.importDone(out, f)
 	}
 	run, err := csvimport.NewReplay(csvimport.ReplayConfig{
-		Client: s.server, InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from,
+		Client: s.server, InFlight: f.inFlight, Speed: f.speed, Rejects: f.rejects, State: f.state, From: from, Restart: f.restart,
 	}, s.in)
 	if err != nil {
 		return err

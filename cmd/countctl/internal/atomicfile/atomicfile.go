@@ -59,7 +59,28 @@ func (f *File) Write(p []byte) (int, error) { return f.f.Write(p) }
 
 // Commit makes the bytes durable and gives the file its name. After an error
 // the temporary file is gone.
-func (f *File) Commit() error {
+func (f *File) Commit() error { return f.commit(os.Rename) }
+
+// CommitNew is Commit for a target that must not be there: if it is, it stays as it is
+// and the error is an fs.ErrExist.
+func (f *File) CommitNew() error {
+	return f.commit(func(temp, target string) error {
+		err := os.Link(temp, target)
+		if err == nil {
+			return os.Remove(temp)
+		}
+		if errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		// The file system has no links, so the name is only looked for.
+		if _, err := os.Lstat(target); err == nil {
+			return fs.ErrExist
+		}
+		return os.Rename(temp, target)
+	})
+}
+
+func (f *File) commit(name func(temp, target string) error) error {
 	if f.target == "" {
 		return f.f.Close()
 	}
@@ -68,7 +89,7 @@ func (f *File) Commit() error {
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(f.f.Name(), f.target)
+		err = name(f.f.Name(), f.target)
 	}
 	if err != nil {
 		os.Remove(f.f.Name())

@@ -49,6 +49,30 @@ func TestTwoAtATime(t *testing.T) {
 	}
 }
 
+// CommitNew makes a file, and leaves one that is there as it is.
+func TestCommitNew(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	for i, text := range []string{"first", "second"} {
+		f, err := atomicfile.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.CommitNew(); errors.Is(err, os.ErrExist) != (i > 0) || i == 0 && err != nil {
+			t.Fatalf("the %s: %v", text, err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "first" {
+		t.Fatalf("the file holds %q, %v", got, err)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Fatalf("temporary files are left: %v", entries)
+	}
+}
+
 func TestAFailedCommitLeavesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "dir")
 	if err := os.Mkdir(dir, 0o700); err != nil {

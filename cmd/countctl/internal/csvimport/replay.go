@@ -23,6 +23,7 @@ type ReplayConfig struct {
 	Rejects  string         // file for bad rows; "" stops at the first one, and at a sum that does not fit
 	State    string         // progress file; "" keeps none
 	From     State          // of KindAdd or KindEvents, begun by BeginSession
+	Restart  bool           // the first write of the progress file replaces whatever is there
 }
 
 // Replay is one run that adds the rows of a file, each exactly once over all
@@ -278,7 +279,11 @@ func (r *Replay) save(done bool) error {
 	session.Done = done
 	state.Session = &session
 	state.Rejects = cmp.Or(r.cfg.Rejects, state.Rejects)
-	if err := state.write(r.cfg.State); err != nil {
+	write := state.writeOwn
+	if r.cfg.Restart && !r.begun.Load() {
+		write = state.write
+	}
+	if err := write(r.cfg.State); err != nil {
 		return err
 	}
 	r.cuts.saved(session.Seq)

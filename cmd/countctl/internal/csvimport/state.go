@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -156,3 +157,29 @@ func (s *Session) valid() bool {
 
 // write replaces the progress file.
 func (s State) write(path string) error { return progressfile.Write(path, s) }
+
+// ErrTaken is returned for a progress file that another session has taken meanwhile.
+var ErrTaken = errors.New("the progress file is another session's by now")
+
+// writeOwn replaces the progress file of the session, or makes it if it is not there.
+func (s State) writeOwn(path string) error {
+	there, found, err := ReadState(path)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return s.create(path)
+	case there.Session == nil || there.Session.Producer != s.Session.Producer:
+		return fmt.Errorf("%w: %s", ErrTaken, path)
+	}
+	return s.write(path)
+}
+
+// create makes the progress file of a session that has none.
+func (s State) create(path string) error {
+	err := progressfile.Create(path, s)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w: %s", ErrTaken, path)
+	}
+	return err
+}

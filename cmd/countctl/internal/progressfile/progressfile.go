@@ -1,7 +1,7 @@
 // Package progressfile reads and writes the files that tell how far a run has come,
-// so that it can go on after it was cut off. It owns their encoding, JSON, and the
-// bound of their size. It never knows what a run is. Its invariant: a file that is
-// there was written whole.
+// so that it can go on after it was cut off. It owns their encoding, JSON, the bound of
+// their size, and their locks. It never knows what a run is. Its invariant: a file that
+// is there was written whole.
 package progressfile
 
 import (
@@ -41,12 +41,25 @@ func Read[S any](path string, decode func(text []byte) (S, error)) (s S, found b
 }
 
 // Write replaces a progress file by one of state.
-func Write(path string, state any) error {
+func Write(path string, state any) error { return write(path, state, (*atomicfile.File).Commit) }
+
+// Create writes a progress file that must not be there yet: if one is, it is left as
+// it is and the error is an fs.ErrExist.
+func Create(path string, state any) error { return write(path, state, (*atomicfile.File).CommitNew) }
+
+func write(path string, state any, commit func(*atomicfile.File) error) error {
 	text, err := json.MarshalIndent(state, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.WriteFile(path, append(text, '\n')); err != nil {
+	f, err := atomicfile.Create(path)
+	if err == nil {
+		defer f.Abort() // nothing after commit
+		if _, err = f.Write(append(text, '\n')); err == nil {
+			err = commit(f)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("cannot write the progress file: %w", err)
 	}
 	return nil

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/countd/countd/cmd/countctl/internal/progressfile"
@@ -44,5 +47,69 @@ func TestWhatCannotBeReadNamesTheFile(t *testing.T) {
 	_, found, err := progressfile.Read(path, decodeRun)
 	if found || !errors.As(err, &bad) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("found %t, %v", found, err)
+	}
+}
+
+// One run at a time holds a progress file, by whatever link; the next one may once it
+// has let go, and the lock leaves no file behind.
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "run.progress"), filepath.Join(dir, "link")
+	if err := errors.Join(progressfile.Write(path, run{}), os.Symlink(path, link)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		unlock, err := progressfile.Lock(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{path, link} {
+			if _, err := progressfile.Lock(name); !errors.Is(err, progressfile.ErrLocked) {
+				t.Errorf("%s is locked a second time: %v", name, err)
+			}
+		}
+		unlock()
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 2 {
+		t.Errorf("the lock leaves files: %v", entries)
+	}
+}
+
+// Of many runs that come and go, no two hold the lock at a time.
+func TestLocksExclude(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.progress")
+	var holders, locked atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for locked.Load() < 200 && !t.Failed() {
+				unlock, err := progressfile.Lock(path)
+				if errors.Is(err, progressfile.ErrLocked) {
+					runtime.Gosched()
+					continue
+				}
+				if err != nil || holders.Add(1) != 1 {
+					t.Errorf("%d hold the lock, %v", holders.Load(), err)
+					return
+				}
+				locked.Add(1)
+				holders.Add(-1)
+				unlock()
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestCreateReplacesNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run.progress")
+	if err := progressfile.Create(path, run{Line: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := progressfile.Create(path, run{Line: 2}); !errors.Is(err, os.ErrExist) {
+		t.Errorf("one that is there is created: %v", err)
+	}
+	if got, _, err := progressfile.Read(path, decodeRun); err != nil || got.Line != 1 {
+		t.Errorf("it holds %+v, %v", got, err)
 	}
 }
