@@ -110,7 +110,9 @@ func (s *Server) restoreGroup(ctx *fasthttp.RequestCtx, r *request) error {
 		Group  uint32 `json:"group"`
 		Rows   uint64 `json:"rows"`
 		Digest string `json:"digest"`
-	}{group, facts.Rows, hex16(facts.Digest)})
+
+		CursorsSetBack uint64 `json:"cursors_set_back,omitempty"`
+	}{group, facts.Rows, hex16(facts.Digest), facts.CursorsSetBack})
 }
 
 // incoming is a request's body that may take ReadTimeout for each piece rather

@@ -25,6 +25,9 @@ type Restored struct {
 	Group  uint32 `json:"group"`
 	Rows   uint64 `json:"rows"`
 	Digest string `json:"digest"`
+	// CursorsSetBack is how many cursors were beyond the board, and stand at its end now.
+	// Rows and Digest are then not those of the snapshot.
+	CursorsSetBack uint64 `json:"cursors_set_back"`
 }
 
 // Snapshot takes a snapshot of a shard, by the number of its group. It is sent

@@ -150,6 +150,10 @@ func cellHash(id uint64, column uint8) uint64 {
 	return x ^ x>>31
 }
 
+// RowDigest returns what a row of counts, all its columns from 0 on, adds to the digest
+// of its table.
+func RowDigest(id uint64, row []int64) uint64 { return rowDigest(id, row) }
+
 // rowDigest is what a row adds to the digest.
 func rowDigest(id uint64, row []int64) (digest uint64) {
 	for c, v := range row {

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
+
+	"github.com/countd/countd/engine"
 )
 
 const (
@@ -178,6 +181,20 @@ func (c *Channel) check(name string) error {
 		last = seq
 	}
 	return nil
+}
+
+// CursorsEnd returns, by column of a row of cursors, the most that a cursor can be: the
+// channel's last notice or the dot's last firing, each plus one as cursors are; 0 where
+// no channel or dot has the number. The day is not bounded.
+func (v *BoardView) CursorsEnd() (end [engine.ColumnsMax]int64) {
+	end[CursorDay] = math.MaxInt64
+	for _, c := range v.Channels {
+		end[c.Number] = c.Latest + 1
+	}
+	for _, d := range v.Dots {
+		end[d.Number] = d.Fired + 1
+	}
+	return end
 }
 
 // LastRead returns the notice up to which a user has read, from the row of the

@@ -81,7 +81,7 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
 			}
 			facts, err := VisitSnapshot(bytes.NewReader(snapshot), kind, SnapshotVisitor{})
-			if s := m.State(); err != nil || facts != (SnapshotFacts{s.Index, s.Rows, s.Digest}) {
+			if s := m.State(); err != nil || facts != (SnapshotFacts{Index: s.Index, Rows: s.Rows, Digest: s.Digest}) {
 				t.Errorf("visited %+v, %v; state %+v", facts, err, s)
 			}
 		})

@@ -216,6 +216,11 @@ func (u *unread) move(op *engine.Op, now int64, dst []int64) error {
 // cursorsWeight keeps a count and an equal cursor of one user apart in the digest.
 const cursorsWeight = 0x9e3779b97f4a7c15
 
+// CursorsDigest returns what a row of cursors adds to the digest of its shard.
+func CursorsDigest(key uint64, row []int64) uint64 {
+	return unreadDigest(0, engine.RowDigest(key, row))
+}
+
 func unreadDigest(counts, cursors uint64) uint64 { return counts + cursors*cursorsWeight }
 
 func (u *unread) digest() uint64 { return unreadDigest(u.counts.Digest(), u.cursors.Digest()) }

@@ -12,6 +12,9 @@ type SnapshotFacts struct {
 	Index  uint64 // of the last entry in it
 	Rows   uint64
 	Digest uint64 // of what it holds; a shard that holds that has it
+	// CursorsSetBack is, of a restore, how many cursors were beyond the board, and stand
+	// at its end now. Rows and Digest are those of the shard then.
+	CursorsSetBack uint64
 }
 
 // SnapshotVisitor is called with what a snapshot holds. Nothing that it is given

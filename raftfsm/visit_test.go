@@ -24,7 +24,7 @@ func TestVisitedRowsMakeTheTable(t *testing.T) {
 				t.Fatal(err)
 			}
 			state := c.State()
-			if want := (SnapshotFacts{state.Index, state.Rows, state.Digest}); facts != want || table.Digest() != want.Digest {
+			if want := (SnapshotFacts{Index: state.Index, Rows: state.Rows, Digest: state.Digest}); facts != want || table.Digest() != want.Digest {
 				t.Errorf("facts %+v, want %+v; the rows make digest %016x", facts, want, table.Digest())
 			}
 		})
@@ -73,7 +73,7 @@ func FuzzVisitSnapshot(f *testing.F) {
 			if restore(c, stream) != nil {
 				continue
 			}
-			if state := c.State(); err != nil || facts != (SnapshotFacts{state.Index, state.Rows, state.Digest}) || table.Digest() != state.Digest {
+			if state := c.State(); err != nil || facts != (SnapshotFacts{Index: state.Index, Rows: state.Rows, Digest: state.Digest}) || table.Digest() != state.Digest {
 				t.Fatalf("%+v, %v, restored %+v", facts, err, state)
 			}
 		}

@@ -48,7 +48,8 @@ var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 // gave, through the log, as any write: replicas and crashes need nothing of their
 // own, and a second run, with force, ends what a first one left. The shard must
 // be empty, or force deletes its rows first. It waits for leaders until ctx ends.
-// What the shard remembers of requests is not restored.
+// What the shard remembers of requests is not restored. The board is restored before
+// the shards of unread numbers, whose cursors are bounded by it.
 //
 // raft's own Restore is not used: it gives the leader the new state before any
 // other has agreed. A leader that dies then comes back with entries that the
@@ -63,7 +64,7 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 	}
 	facts, err := raftfsm.VisitSnapshot(stream, r.group.kind, raftfsm.SnapshotVisitor{
 		Rows:    func(p *engine.Page) error { return r.page(raftfsm.TableCounts, p) },
-		Cursors: func(p *engine.Page) error { return r.page(raftfsm.TableCursors, p) },
+		Cursors: r.cursors,
 		Feed:    r.feed,
 		Board:   r.board,
 	})
@@ -73,6 +74,9 @@ func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader
 	if err != nil {
 		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}
+	facts.Rows += r.changed.Rows
+	facts.Digest += r.changed.Digest
+	facts.CursorsSetBack = r.changed.CursorsSetBack
 	return facts, r.check(facts)
 }
 
@@ -84,6 +88,9 @@ type restore struct {
 	keyspace *Keyspace
 	group    *counterGroup
 	shards   int
+
+	end     *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
+	changed raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
 
 	next    restoreWrite
 	slots   chan struct{} // a token for each write in flight
@@ -130,6 +137,9 @@ func (r *restore) page(table Table, p *engine.Page) error {
 			}
 		}
 		cells := r.next.cells[first:len(r.next.cells):len(r.next.cells)]
+		if len(cells) == 0 {
+			continue // its cursors were all left out
+		}
 		if err := r.add(table, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
 			return err
 		}

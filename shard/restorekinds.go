@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -28,6 +29,57 @@ func (r *restore) clear(force bool) error {
 	r.next.ops = []engine.Op{{ID: idOf(r.group.shard, 0, r.shards)}}
 	r.next.feeds = []FeedOp{{Kind: raftfsm.FeedClear}}
 	return r.flush()
+}
+
+// cursors adds rows of cursors to the next writes. One that is beyond the board is set
+// back to its end: a backup that took the board first, as countctl did, has such, and
+// they would hide the notices and firings to come. One of a channel or dot that the
+// board does not have is left out, as another may get its number.
+func (r *restore) cursors(p *engine.Page) error {
+	if r.end == nil {
+		end, err := r.boardEnd()
+		if err != nil {
+			return err
+		}
+		r.end = end
+	}
+	for i, key := range p.IDs {
+		r.setBack(key, p.Row(i))
+	}
+	return r.page(raftfsm.TableCursors, p)
+}
+
+// boardEnd returns the most that cursors can be.
+func (r *restore) boardEnd() (*[engine.ColumnsMax]int64, error) {
+	ks := r.node.Keyspace(KeyspaceBoard)
+	if ks == nil {
+		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, KeyspaceBoard)
+	}
+	view, err := r.node.Board(ks, &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)})
+	if err != nil {
+		return nil, err
+	}
+	end := view.CursorsEnd()
+	return &end, nil
+}
+
+// setBack bounds a row of cursors by the board, and what the shard is to hold then.
+func (r *restore) setBack(key uint64, row []int64) {
+	was, moved := raftfsm.CursorsDigest(key, row), uint64(0)
+	for column, at := range row {
+		if at > r.end[column] {
+			row[column] = r.end[column]
+			moved++
+		}
+	}
+	if moved == 0 {
+		return
+	}
+	r.changed.CursorsSetBack += moved
+	r.changed.Digest += raftfsm.CursorsDigest(key, row) - was
+	if !slices.ContainsFunc(row, func(at int64) bool { return at != 0 }) {
+		r.changed.Rows--
+	}
 }
 
 // feed adds one user's feed to the next writes.

@@ -104,7 +104,7 @@ func TestRestoreOfKinds(t *testing.T) {
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardRetract, Name: "c1", Seq: 1})
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardDot, Name: "d1"})
 	for user := range uint64(300) {
-		mustMove(t, n, user, uint8(1+user%6), int64(user))
+		mustMove(t, n, user, uint8(1+user%6), int64(user%2))
 		mustFollow(t, n, user*3, raftfsm.Followee{ID: user, Posts: int64(user) - 5}, raftfsm.Followee{ID: user + 1<<40, Posts: 1 << 50})
 	}
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), &Write{Ops: []engine.Op{addTo(1, 0, 5), addTo(2, 3, 70_000)}, Deadline: soon()}))
@@ -112,7 +112,7 @@ func TestRestoreOfKinds(t *testing.T) {
 	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	for _, name := range []string{"users", KeyspaceUnread, KeyspaceFeed, KeyspaceBoard} {
+	for _, name := range []string{"users", KeyspaceBoard, KeyspaceUnread, KeyspaceFeed} {
 		t.Run(name, func(t *testing.T) {
 			number := n.Keyspace(name).firstGroup
 			stream, facts := taken(t, from, number)
@@ -133,6 +133,60 @@ func TestRestoreOfKinds(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A restore sets cursors that are beyond the board back to its end, and leaves out those
+// of channels and dots that the board does not have: what is published and fired next
+// is new to everybody.
+func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
+	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
+	n := from[0]
+	publish, fire := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}, BoardOp{Kind: raftfsm.BoardFire, Name: "shop"}
+	late := BoardOp{Kind: raftfsm.BoardPublish, Name: "late"}
+	mustBoard(t, n, publish)
+	mustBoard(t, n, fire)
+	mustMove(t, n, 1, 1, 1)
+	mustMove(t, n, 4, 1, 0)
+	number := n.Keyspace(KeyspaceBoard).firstGroup
+	board, boardFacts := taken(t, from, number)
+	for _, op := range []BoardOp{publish, publish, publish, fire, late} { // while the backup goes on
+		mustBoard(t, n, op)
+	}
+	for column, seq := range map[uint8]int64{1: 4, 2: 2, 3: 1} {
+		mustMove(t, n, 1, column, seq)
+		mustMove(t, n, 2, column, seq)
+	}
+	mustMove(t, n, 3, 3, 1)
+	unread, unreadFacts := taken(t, from, n.Keyspace(KeyspaceUnread).firstGroup)
+
+	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	if got, err := to.RestoreShard(ctx, number, bytes.NewReader(board), false); err != nil || got != boardFacts {
+		t.Fatalf("the board: %+v, %v, want %+v", got, err, boardFacts)
+	}
+	for _, force := range []bool{false, true} {
+		got, err := to.RestoreShard(ctx, n.Keyspace(KeyspaceUnread).firstGroup, bytes.NewReader(unread), force)
+		if err != nil || got.CursorsSetBack != 7 || got.Rows != unreadFacts.Rows || got.Digest == unreadFacts.Digest {
+			t.Fatalf("unread: %+v, %v, was %+v", got, err, unreadFacts)
+		}
+	}
+	rows := make([]int64, 4*4)
+	mustDo(t, to.Cursors(to.Keyspace(KeyspaceUnread), []uint64{1, 2, 3, 4}, 4, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, rows))
+	for i, want := range [][]int64{{2, 2, 0}, {2, 2, 0}, {0, 0, 0}, {1, 0, 0}} {
+		if got := rows[4*i+1 : 4*i+4]; rows[4*i] == 0 || !slices.Equal(got, want) {
+			t.Errorf("user %d stands at %v, want %v", i+1, rows[4*i:4*i+4], want)
+		}
+	}
+	for range 3 {
+		mustBoard(t, to, publish)
+	}
+	view, err := to.Board(to.Keyspace(KeyspaceBoard), &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+	mustDo(t, err)
+	news := view.Channels["news"]
+	if at, _ := news.LastRead(rows[:4]); news.Unread(at) != 3 {
+		t.Errorf("three notices later user 1 has %d unread", news.Unread(at))
 	}
 }
 

@@ -37,7 +37,8 @@ func (c *cli) backupCommand() *cobra.Command {
 		Long: `Write all rows of all keyspaces to a new directory.
 
 Each shard is as it was at one moment, with all that was acknowledged before the
-backup began; two shards may be of different moments. Writes go on meanwhile. The
+backup began; two shards may be of different moments. Users' cursors and feeds are
+taken before the notices and posts that they stand at. Writes go on meanwhile. The
 files have checksums and restore checks them all. What the shards remember of
 requests is in the files, but not restored.`,
 		Args: exactly(1, "a DIR"),
@@ -114,6 +115,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
 	for _, k := range keyspaces {
 		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Floors: k.Floors}
 		for shard := range k.Shards {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,40 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 	if got := against(t, from).run("backup", dir); got.code != exitFail || !strings.Contains(got.err, "is not empty") {
 		t.Errorf("a backup over a backup: exit %d, %s", got.code, got.err)
+	}
+}
+
+// A backup takes what refers to another keyspace before that one, and a restore brings
+// it back behind it, also from a backup that was made in another order.
+func TestBackupOrder(t *testing.T) {
+	server := countdtest.New(t)
+	for _, name := range []string{"board", "feed", "unread"} {
+		server.AddKind(name, name)
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server).ok("backup", dir)
+	m, err := readManifest(dir)
+	mustDo(t, err)
+	var names []string
+	for _, k := range m.Keyspaces {
+		names = append(names, k.Name)
+	}
+	if len(names) != 5 {
+		t.Fatalf("backed up %v", names)
+	}
+	for _, r := range backupRefers {
+		from, to := slices.Index(names, r.from), slices.Index(names, r.to)
+		if from < 0 || to < 0 || from > to {
+			t.Errorf("%s was taken after %s, which it refers to: %v", r.from, r.to, names)
+		}
+	}
+	for _, names := range [][]string{{"board", "feed", "posts", "unread", "users"}, {"users", "unread", "posts", "feed", "board"}} {
+		inBackupOrder(names, func(name string) string { return name })
+		for _, r := range backupRefers {
+			if slices.Index(names, r.from) > slices.Index(names, r.to) {
+				t.Errorf("%s stands behind %s: %v", r.from, r.to, names)
+			}
+		}
 	}
 }
 
