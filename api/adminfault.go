@@ -21,6 +21,7 @@ var adminFaults = []struct {
 	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
 	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
+	{shard.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
 }
 
 // adminFault tells an error of an Admin to the client, or returns nil for one

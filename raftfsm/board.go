@@ -70,7 +70,7 @@ func (b *board) decode(id *RequestID, p []byte, _ bool) (int, error) {
 	answer := answerIDOf(id)
 	return parseOps(p, boardOpSizeMin, func(p []byte) ([]byte, error) {
 		op, rest, err := parseBoardOp(p)
-		op.id = answer
+		op.id, op.forget = answer, id.kind == byRestore
 		b.ops = append(b.ops, op)
 		return rest, err
 	})
@@ -116,8 +116,11 @@ func (b *board) answer(op *BoardOp) (number, value int64) {
 		number, value = int64(d.Number), d.Fired
 	}
 	if op.void && op.id != (answerID{}) {
-		if at := slices.IndexFunc(b.answers, func(a boardAnswer) bool { return a.id == op.id }); at >= 0 {
-			value = b.answers[at].value
+		for _, a := range slices.Backward(b.answers) { // a key that came anew is there twice
+			if a.id == op.id {
+				value = a.value
+				break
+			}
 		}
 	}
 	return number, value
@@ -162,6 +165,9 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 	b.view.Store(next)
 	if b.sum += next.part(op) - was.part(op); op.Kind == BoardClear {
 		b.sum = 0
+	}
+	if op.forget {
+		b.answers = nil // as the requests
 	}
 	if op.Kind == BoardPublish || op.Kind == BoardFire {
 		_, value := b.answer(op)

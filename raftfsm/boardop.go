@@ -68,8 +68,9 @@ type BoardOp struct {
 	Channel  *Channel // of BoardPutChannel
 	Dot      *Dot     // of BoardPutDot
 
-	void bool
-	id   answerID // zero for none
+	void   bool
+	forget bool     // its request makes the shard forget those of clients
+	id     answerID // zero for none
 }
 
 const boardOpSizeMin = 15

@@ -23,6 +23,10 @@ const versionOfMaking = 4
 // program before it fails at entries and commands with one.
 const VersionOfFloors = 5
 
+// versionOfRestores is the cluster version from which on a restore makes a shard forget
+// the requests of clients: a program before it does not know that section of an entry.
+const versionOfRestores = 5
+
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
 // catalog speaks, and does not move while it is held.
@@ -73,6 +77,9 @@ func (v *CatalogView) TakesBoardOp(kind BoardOpKind) bool {
 
 // TakesFloors reports whether the cluster version allows floors of ops and columns.
 func (v *CatalogView) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
+
+// ForgetsClients reports whether the cluster version allows ByRestore with first.
+func (v *CatalogView) ForgetsClients() bool { return v.ClusterVersion >= versionOfRestores }
 
 // TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
 // program before it fails when it reads one, so below it none may be proposed.

@@ -24,6 +24,7 @@ import (
 //	          times in milliseconds; before the first request with an identity
 //	producer: length of name (1) | name | number (8) | as request
 //	keyed:    key (16) | body (16) | made at (8) | as request
+//	restore:  number (8) | as request          the first write of a restore: forgets the requests of clients
 //	op:       head (1) | key (8) | cell …
 //	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
 //	cell:     column (1) | delta or value (varint)
@@ -47,9 +48,11 @@ const (
 	sectionClock    = 3
 	sectionProducer = 16
 	sectionKeyed    = 17
+	sectionRestore  = 18
 
-	clockSize = 32
-	keyedSize = 40
+	clockSize   = 32
+	keyedSize   = 40
+	restoreSize = 8
 )
 
 // EntryOverhead is how many bytes BeginEntry, AppendClock and SealEntry add to

@@ -108,8 +108,25 @@ func (o *once) judge(id *RequestID) Outcome {
 		return o.judgeProducer(id)
 	case byKey:
 		return o.judgeKey(id)
+	case byRestore:
+		outcome := o.judgeProducer(id)
+		if outcome == Applied {
+			o.forgetClients()
+		}
+		return outcome
 	}
 	return Applied
+}
+
+// forgetClients forgets all requests but those of restores: what they did is to be
+// replaced. Times and their floors stay, so that a key that says when it was made is
+// refused as before.
+func (o *once) forgetClients() {
+	kept := *o.producers.at(o.producers.slot[restoreProducer])
+	fresh := newOnce()
+	fresh.now, fresh.limits, fresh.keyFloor, fresh.idleFloor = o.now, o.limits, o.keyFloor, o.idleFloor
+	fresh.producers.add(kept)
+	*o = *fresh
 }
 
 func (o *once) judgeKey(id *RequestID) Outcome {
@@ -178,7 +195,7 @@ func (o *once) newProducer(id *RequestID) Outcome {
 // are told: Refused or PartlyRefused.
 func (o *once) refuse(id *RequestID, again Outcome) {
 	switch id.kind {
-	case byProducer:
+	case byProducer, byRestore:
 		// By what followed in its entry it may be behind the window, or gone; or gone
 		// and back, with a window that it is not in.
 		slot, ok := o.producers.slot[string(id.producer)]

@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -279,4 +280,70 @@ func (h *history) reopen(t rapid.TB) {
 		t.Fatalf("index %d: %v", index, err)
 	}
 	h.c.once = once
+}
+
+// The first write of a restore makes the memory forget the requests of clients and
+// nothing else: 1. time and what is too old stay; 2. its number and those of earlier
+// restores are remembered, also when it comes late; 3. it forgets once; 4. a snapshot
+// holds what is left.
+func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
+	o := newOnce()
+	o.tick(10_000_000, testLimits)
+	judge := func(id RequestID, want Outcome) {
+		t.Helper()
+		if got := o.judge(&id); got != want {
+			t.Errorf("%+v: outcome %d, want %d", id, got, want)
+		}
+	}
+	clients := []RequestID{keyed("k", ""), seq("p", 7)}
+	for _, id := range clients {
+		judge(id, Applied)
+	}
+	judge(ByRestore(100, false), Applied)
+	keyFloor, idleFloor := o.keyFloor, o.idleFloor
+	judge(ByRestore(1000, true), Applied)
+	if o.now != 10_000_000 || o.keyFloor != keyFloor || o.idleFloor != idleFloor || o.keyRecords() != 0 || o.producers.len != 1 {
+		t.Errorf("left are %d keys and %d producers at %d", o.keyRecords(), o.producers.len, o.now)
+	}
+	for _, id := range clients {
+		judge(id, Applied)
+	}
+	for _, id := range []RequestID{ByRestore(1000, true), ByRestore(1000, false)} {
+		judge(id, Duplicate)
+	}
+	for _, id := range []RequestID{ByRestore(100, false), ByRestore(101, true)} {
+		judge(id, Expired)
+	}
+	again := newOnce()
+	v := o.capture()
+	if err := errors.Join(again.restoreProducers(v.appendProducers(nil)), again.restoreGone(v.appendGone(nil)), again.restoreKeys(v.appendKeys(nil))); err != nil {
+		t.Fatal(err)
+	}
+	again.limits, o = o.limits, again
+	judge(ByRestore(1000, true), Duplicate)
+	for _, id := range clients {
+		judge(id, Duplicate)
+	}
+}
+
+// An entry has the first write of a restore in a form of its own, and no other bytes
+// have that form.
+func TestSectionOfARestore(t *testing.T) {
+	id := ByRestore(1<<60, true)
+	var w RequestWriter
+	w.Reset(nil, &id)
+	w.Op(0, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{}}})
+	kind, payload, _, err := nextSection(w.Section())
+	if err != nil || kind != sectionRestore {
+		t.Fatalf("section %d, %v", kind, err)
+	}
+	if got, _, err := parseIdentity(kind, payload); err != nil || got.kind != byRestore || got.seq != id.seq || string(got.producer) != restoreProducer {
+		t.Errorf("read %+v, %v", got, err)
+	}
+	if _, _, err := parseIdentity(kind, payload[:restoreSize-1]); !errors.Is(err, errEntry) {
+		t.Errorf("a number that is cut: %v", err)
+	}
+	if ops, err := CheckSection(KindCounters, w.Section(), SectionVisitor{}); err != nil || ops != 1 {
+		t.Errorf("%d ops, %v", ops, err)
+	}
 }

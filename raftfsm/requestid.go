@@ -32,12 +32,29 @@ const (
 	byNothing idKind = iota
 	byProducer
 	byKey
+	byRestore // a producer's, of restoreProducer
 )
+
+// restoreProducer is the stream of the writes that restore a shard. No client has such a
+// name: neither a header of HTTP nor the name of a Redis session has a zero byte.
+const restoreProducer = "\x00restore"
 
 // ByProducer names the request of number seq, any number, of a stream. The name
 // is not copied.
 func ByProducer(name []byte, seq uint64) RequestID {
 	return RequestID{kind: byProducer, producer: name, seq: seq}
+}
+
+// ByRestore names write number seq of the restores of a shard, so that neither a repeat
+// that comes late nor a write of an earlier restore, whose numbers are lower, changes
+// anything. The first write of a restore makes the shard forget all requests of clients,
+// which the rows to come know nothing of. It needs versionOfRestores.
+func ByRestore(seq uint64, first bool) RequestID {
+	id := ByProducer([]byte(restoreProducer), seq)
+	if first {
+		id.kind = byRestore
+	}
+	return id
 }
 
 // ByKey names a request by a key that the client chose. asked is what a repeat
@@ -112,7 +129,7 @@ func bornAt(key []byte) int64 {
 
 // section returns the kind of section that a request of this identity is.
 func (id *RequestID) section() byte {
-	return [...]byte{byNothing: sectionRequest, byProducer: sectionProducer, byKey: sectionKeyed}[id.kind]
+	return [...]byte{byNothing: sectionRequest, byProducer: sectionProducer, byKey: sectionKeyed, byRestore: sectionRestore}[id.kind]
 }
 
 // appendTo appends the identity as it stands before a request's ops. It panics
@@ -129,6 +146,8 @@ func (id *RequestID) appendTo(dst []byte) []byte {
 	case byKey:
 		dst = append(append(dst, id.key[:]...), id.body[:]...)
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.born))
+	case byRestore:
+		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
 	}
 	return dst
 }
@@ -145,6 +164,8 @@ func parseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 	case kind == sectionKeyed && len(p) >= keyedSize:
 		id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
 		return id, p[keyedSize:], nil
+	case kind == sectionRestore && len(p) >= restoreSize:
+		return ByRestore(binary.LittleEndian.Uint64(p), true), p[restoreSize:], nil
 	}
 	return id, nil, fmt.Errorf("%w: section kind %d of %d bytes", errEntry, kind, len(p))
 }

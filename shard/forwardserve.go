@@ -35,9 +35,9 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
 		if p := n.check(g, f); len(p.cold) == 0 {
-			proposals[i] = p.propose(deadline)
+			proposals[i] = p.propose(ctx, deadline)
 		} else {
-			reading.Go(func() { proposals[i] = p.propose(deadline) })
+			reading.Go(func() { proposals[i] = p.propose(ctx, deadline) })
 		}
 	}
 	reading.Wait()
@@ -72,11 +72,15 @@ func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
 }
 
 // propose submits the part, once the cold rows that it needs are in the cache. What
-// comes back is settled already if it was refused.
-func (p *checkedPart) propose(deadline time.Time) *proposal {
+// comes back is settled already if it was refused: also for a caller who has gone, to
+// whom its outcome would be unknown, and who may have had it applied elsewhere.
+func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *proposal {
 	err := p.err
 	if err == nil && len(p.cold) > 0 {
 		err = p.replica.warm(p.cold, deadline)
+	}
+	if err == nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w: %w", ErrOverloaded, ErrTooLate, ctx.Err())
 	}
 	if err != nil {
 		return refusedProposal(err)

@@ -98,8 +98,9 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// refusable reports whether an op can have been refused, and the first column of one
-// whose sum can have overflowed.
+// refusable reports whether an op can have been refused, and the first column whose
+// sum can have overflowed. Only a sum overflows, and not one that adds 0, as the op
+// of a read does.
 func (w *Write) refusable(op int) (column uint8, could bool) {
 	if w.Feeds != nil || w.Board != nil {
 		return 0, true

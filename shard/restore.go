@@ -20,9 +20,16 @@ const (
 	// restoreInFlightMax keeps the group's log busy while the next rows are read,
 	// and leaves most of the queue to others.
 	restoreInFlightMax = 4
-	// restoreTryTimeout bounds one try of a write of a restore. It sets values, so
-	// it may be repeated whatever became of it.
+	// restoreTryTimeout bounds one try of a write of a restore. Its repeats have its
+	// number, so it may be repeated whatever became of it.
 	restoreTryTimeout = 10 * time.Second
+	// restoreWindow is how many numbers may be in flight: as many as the window in
+	// which a shard remembers the requests of a producer. Behind a window of them the
+	// next one waits for all.
+	restoreWindow = 64
+	// restoreAheadMax bounds how far the clock of the node of an earlier restore can
+	// have been ahead.
+	restoreAheadMax = 100 * 365 * 24 * time.Hour
 	// restoreScanRows is how many rows are looked at together, of all their columns:
 	// some megabytes.
 	restoreScanRows = 4096
@@ -44,12 +51,22 @@ var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
 // snapshot's: something else wrote to it meanwhile.
 var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 
+// ErrOtherRestore is returned by RestoreShard when another restore of the shard began
+// later: from then on the shard takes none of this one's writes.
+var ErrOtherRestore = errors.New("another restore of the shard has begun")
+
 // RestoreShard sets the rows of a shard to those of a snapshot that OpenSnapshot
 // gave, through the log, as any write: replicas and crashes need nothing of their
 // own, and a second run, with force, ends what a first one left. The shard must
 // be empty, or force deletes its rows first. It waits for leaders until ctx ends.
-// What the shard remembers of requests is not restored. The board is restored before
+// What the shard remembered of requests is forgotten first and not restored: the rows
+// know nothing of them. The board is restored before
 // the shards of unread numbers, whose cursors are bounded by it.
+//
+// Each write has a number (raftfsm.ByRestore) that its repeats share, so a copy that
+// comes late, from this restore or one before it, changes nothing. The numbers are the
+// time in nanoseconds when the restore began and what follows it: a restore has higher
+// ones than all before it.
 //
 // raft's own Restore is not used: it gives the leader the new state before any
 // other has agreed. A leader that dies then comes back with entries that the
@@ -92,6 +109,8 @@ type restore struct {
 	end     *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
 	changed raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
 
+	seq     uint64 // of the last write
+	sent    int    // writes
 	next    restoreWrite
 	slots   chan struct{} // a token for each write in flight
 	writing sync.WaitGroup
@@ -112,7 +131,8 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace)
 	}
 	return &restore{
-		node: n, ctx: ctx, keyspace: ks, group: g, shards: ks.Shards, slots: make(chan struct{}, restoreInFlightMax),
+		node: n, ctx: ctx, keyspace: ks, group: g, shards: ks.Shards,
+		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
 	}, nil
 }
 
@@ -158,6 +178,7 @@ func (r *restore) idOf(key uint64) (uint64, error) {
 
 // restoreWrite is the next write of a restore.
 type restoreWrite struct {
+	id        RequestID
 	table     Table
 	ops       []engine.Op // their cells are in one array
 	cells     []engine.Cell
@@ -188,6 +209,11 @@ func (r *restore) send() error {
 	case <-r.ctx.Done():
 		return r.ctx.Err()
 	}
+	if r.sent++; r.sent%restoreWindow == 0 {
+		r.writing.Wait()
+	}
+	r.seq++
+	r.next.id = raftfsm.ByRestore(r.seq, false)
 	next := r.next
 	r.next = restoreWrite{} // it is the write's, from now on
 	r.writing.Go(func() {
@@ -209,15 +235,35 @@ func (r *restore) failed() error {
 	return r.mu.failed
 }
 
-// write repeats a write until it is done. Setting a row twice is setting it.
+// begin has the shard forget the requests of clients, and refuse the writes of all
+// restores before this one. op changes nothing of a shard that is empty. If its number
+// is not above theirs, the clock of a node was ahead, and it begins further ahead.
+func (r *restore) begin(op restoreWrite) error {
+	for step := time.Minute; ; step *= 2 {
+		op.id = raftfsm.ByRestore(r.seq, r.node.catalog.View().ForgetsClients())
+		err := r.write(op)
+		if !errors.Is(err, ErrOtherRestore) || step > restoreAheadMax {
+			return err
+		}
+		r.seq += uint64(step)
+	}
+}
+
+// write repeats a write, under its number, until it is done.
 func (r *restore) write(next restoreWrite) error {
 	var err error
 	tryUntil(r.ctx, func() bool {
-		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, Deadline: time.Now().Add(restoreTryTimeout)}
+		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
+		defer cancel()
+		w := &Write{Ops: next.ops, Table: next.table, Feeds: next.feeds, Board: next.board, ID: next.id}
+		w.Deadline, _ = ctx.Deadline()
 		err = r.node.Write(r.keyspace, w)
 		if err == nil && len(w.Overflows) > 0 {
 			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
 			return true
+		}
+		if errors.Is(err, ErrExpired) {
+			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
 		}
 		return err == nil || !mayTryAgain(err, true) && !errors.Is(err, ErrOverloaded) || r.node.draining.Load()
 	})
@@ -234,29 +280,46 @@ func (r *restore) flush() error {
 	return errors.Join(r.failed(), err)
 }
 
-// empty sees to it that the shard has no rows.
+// empty sees to it that the shard has no rows, and begins.
 func (r *restore) empty(force bool) error {
-	switch r.group.kind {
-	case raftfsm.KindUnread:
-		if err := r.emptyTable(raftfsm.TableCursors, force); err != nil {
-			return err
-		}
-	case raftfsm.KindFeed, raftfsm.KindBoard:
+	if r.group.kind == raftfsm.KindFeed || r.group.kind == raftfsm.KindBoard {
 		return r.clear(force)
 	}
-	return r.emptyTable(raftfsm.TableCounts, force)
+	tables := []Table{raftfsm.TableCounts}
+	if r.group.kind == raftfsm.KindUnread {
+		tables = append(tables, raftfsm.TableCursors)
+	}
+	for _, table := range tables {
+		if ids, err := r.rowsFrom(table, 0); err != nil {
+			return err
+		} else if len(ids) > 0 && !force {
+			return r.notEmpty()
+		}
+	}
+	first := engine.Op{ID: idOf(r.group.shard, 0, r.shards), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
+	if err := r.begin(restoreWrite{ops: []engine.Op{first}}); err != nil {
+		return err
+	}
+	for _, table := range tables {
+		if err := r.emptyTable(table); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (r *restore) emptyTable(table Table, force bool) error {
+func (r *restore) notEmpty() error {
+	return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
+}
+
+func (r *restore) emptyTable(table Table) error {
 	for from := uint64(0); ; {
 		ids, err := r.rowsFrom(table, from)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case len(ids) == 0:
+		}
+		if len(ids) == 0 {
 			return r.flush()
-		case !force:
-			return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
 		}
 		for _, id := range ids {
 			if err := r.add(table, engine.Op{ID: id, Kind: engine.OpDelete}); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // This file is what a restore does for shards that are no tables of rows.
 
-// clear sees to it that a shard of feeds, or the board, is empty.
+// clear sees to it that a shard of feeds, or the board, is empty, and begins.
 func (r *restore) clear(force bool) error {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
@@ -21,14 +21,12 @@ func (r *restore) clear(force bool) error {
 		return err
 	}
 	if rows > 0 && !force {
-		return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.group.shard, r.keyspace.Name)
+		return r.notEmpty()
 	}
 	if r.group.kind == raftfsm.KindBoard {
-		return r.putBoard(&BoardOp{Kind: raftfsm.BoardClear})
+		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &BoardOp{Kind: raftfsm.BoardClear}})
 	}
-	r.next.ops = []engine.Op{{ID: idOf(r.group.shard, 0, r.shards)}}
-	r.next.feeds = []FeedOp{{Kind: raftfsm.FeedClear}}
-	return r.flush()
+	return r.begin(restoreWrite{ops: []engine.Op{{ID: idOf(r.group.shard, 0, r.shards)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})
 }
 
 // cursors adds rows of cursors to the next writes. One that is beyond the board is set

@@ -38,8 +38,8 @@ deleted first; that is also how a restore that was cut short is ended.
 Cursors that stand beyond the board of the backup, as in one that an earlier countctl
 made, are set back to its end, so that no notice to come is hidden from anybody.
 
-What was remembered of requests is not restored: a request from before the backup
-that is sent again, under whatever key or number, counts again.`,
+What shards remember of requests is forgotten, and not restored: a request that is
+sent again, under whatever key or number, counts, also one from before the backup.`,
 		Args: exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := restore{cli: c, dir: args[0], force: force}

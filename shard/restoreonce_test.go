@@ -1,0 +1,240 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// copyingGroup keeps a copy of each entry, as the network may, and has the first try of
+// each end with an outcome that is not known, whether the entry is in the log or, where
+// lose says so, is not.
+type copyingGroup struct {
+	proposeGroup
+	lose func(entry int) bool
+	well atomic.Bool // from now on it only hands entries on
+
+	mu struct {
+		sync.Mutex
+		entries [][]byte
+	}
+}
+
+func (g *copyingGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
+	if g.well.Load() {
+		return g.proposeGroup.apply(entry, timeout)
+	}
+	g.mu.Lock()
+	number := len(g.mu.entries)
+	g.mu.entries = append(g.mu.entries, slices.Clone(entry))
+	g.mu.Unlock()
+	if g.lose != nil && g.lose(number) {
+		return refusedFuture{raft.ErrLeadershipLost}
+	}
+	future := g.proposeGroup.apply(entry, timeout)
+	if number%2 == 0 && future.Error() == nil {
+		return refusedFuture{raft.ErrLeadershipLost}
+	}
+	return future
+}
+
+// copies has a shard propose through a copyingGroup.
+func copies(n *Node, number uint32, lose func(entry int) bool) *copyingGroup {
+	g := n.shardOf(number)
+	r := g.replica.Load()
+	r.proposer.close()
+	between := &copyingGroup{proposeGroup: r.group, lose: lose}
+	r.proposer = newProposer(between, g.kind, newLogClock(r.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+	return between
+}
+
+// late proposes the copies.
+func (g *copyingGroup) late(t *testing.T) {
+	t.Helper()
+	if len(g.mu.entries) == 0 {
+		t.Error("nothing was proposed")
+	}
+	for _, entry := range g.mu.entries {
+		mustDo(t, g.proposeGroup.apply(entry, eventuallyMax).Error())
+	}
+}
+
+// filledNode has shards of all kinds, each with what some clients wrote.
+func filledNode(t *testing.T) *Node {
+	t.Helper()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	for user := range uint64(20) {
+		mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+		mustMove(t, n, user, 1, int64(user/2))
+		mustFollow(t, n, user, raftfsm.Followee{ID: user + 1, Posts: 3})
+		mustWrite(t, n, n.Keyspace("posts"), addTo(user, 0, 1), addTo(user, 3, 70_000))
+	}
+	return n
+}
+
+// Copies of a restore's writes that come late, after increments that were acknowledged
+// since, change nothing. Nor do those of a restore that was given up, once another has
+// begun, though they were never applied before.
+func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
+	from := filledNode(t)
+	for _, name := range []string{"posts", KeyspaceBoard, KeyspaceUnread, KeyspaceFeed} {
+		t.Run(name, func(t *testing.T) {
+			number := from.Keyspace(name).firstGroup
+			stream, _ := taken(t, []*Node{from}, number)
+			to := filledNode(t) // also deletes come late
+			change := func() {
+				mustBoard(t, to, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+				mustMove(t, to, 3, 1, 15)
+				mustFollow(t, to, 3, raftfsm.Followee{ID: 900, Posts: 3})
+				mustWrite(t, to, to.Keyspace("posts"), addTo(0, 0, 5), addTo(3, 0, 5), addTo(70, 0, 5))
+			}
+			restore := func(ctx context.Context) error {
+				_, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), true)
+				return err
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+			defer cancel()
+			short, cancelShort := context.WithTimeout(ctx, 500*time.Millisecond)
+			defer cancelShort()
+			other := copies(to, number, func(entry int) bool { return entry >= 2 }) // behind its first write and the repeat of that
+			if err := restore(short); err == nil {
+				t.Fatal("a restore whose entries were lost has ended")
+			}
+			own := copies(to, number, nil)
+			mustDo(t, restore(ctx))
+			own.well.Store(true)
+			change()
+			was := reportedBy(to, number)
+			own.late(t)
+			other.late(t)
+			if is := reportedBy(to, number); is.Digest != was.Digest || is.Rows != was.Rows || is.AppliedIndex == was.AppliedIndex {
+				t.Errorf("copies came late, and the shard has %d rows of digest %s at %d, had %d of %s at %d",
+					is.Rows, is.Digest, is.AppliedIndex, was.Rows, was.Digest, was.AppliedIndex)
+			}
+		})
+	}
+}
+
+// A restore whose shard has taken one with a clock that was ahead begins ahead of that.
+func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	ks := n.Keyspace("posts")
+	mustWrite(t, n, ks, addTo(1, 0, 1))
+	stream, facts := taken(t, []*Node{n}, ks.firstGroup)
+	ahead := uint64(time.Now().Add(10 * time.Hour).UnixNano())
+	other := &Write{Ops: []engine.Op{addTo(2, 0, 1)}, ID: raftfsm.ByRestore(ahead, false), Deadline: soon()}
+	mustDo(t, n.Write(ks, other))
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	if got, err := n.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), true); err != nil || got != facts {
+		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
+	}
+	if err := n.Write(ks, other); !errors.Is(err, ErrExpired) {
+		t.Errorf("the other one goes on: %v", err)
+	}
+}
+
+// nodeAtVersion opens a node in a cluster of a version, whose keyspaces have one shard.
+func nodeAtVersion(t *testing.T, version int) *Node {
+	t.Helper()
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // waits for a second node
+	cfg.Place, cfg.Shards = nil, fewShards(map[string]int{"posts": 1, "users": 1})
+	n, err := Open(cfg)
+	mustDo(t, err)
+	t.Cleanup(func() { mustStop(t, n) })
+	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: version}
+	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+	eventually(t, "the keyspaces are there", func() bool {
+		return n.Catalog().ClusterVersion == version && n.Keyspace("posts") != nil && n.Keyspace(KeyspaceBoard) != nil
+	})
+	return n
+}
+
+// A restore makes a shard forget the requests of clients, so that a write made after the
+// backup, which is gone, counts when it is repeated. Below its cluster version it keeps
+// them: an older program could not read the entry.
+func TestRestoreForgetsRequests(t *testing.T) {
+	for _, version := range []int{4, raftfsm.ClusterVersionMax} {
+		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
+			n := nodeAtVersion(t, version)
+			ks, board := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
+			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+			defer cancel()
+			ids := map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 7)}
+			posts, _ := taken(t, []*Node{n}, ks.firstGroup)
+			boards, _ := taken(t, []*Node{n}, board.firstGroup)
+			add := func(id RequestID) *Write {
+				w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
+				mustDo(t, n.Write(ks, w))
+				return w
+			}
+			publish := func(id RequestID) *Write {
+				op := BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}
+				w := &Write{Ops: []engine.Op{{}}, Board: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+				mustDo(t, n.Write(board, w))
+				return w
+			}
+			publish(RequestID{})
+			for _, id := range ids {
+				add(id)
+				publish(id)
+			}
+			for number, stream := range map[uint32][]byte{ks.firstGroup: posts, board.firstGroup: boards} {
+				if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kept := version < raftfsm.ClusterVersionMax
+			count := int64(0)
+			for name, id := range ids {
+				if !kept {
+					count++
+				}
+				for round := range 2 {
+					again := kept || round > 0
+					if w := add(id); w.Duplicate != again || w.Rows[0] != count {
+						t.Errorf("by %s, round %d: duplicate %v, count %d, want %d", name, round, w.Duplicate, w.Rows[0], count)
+					}
+					if w := publish(id); w.Duplicate != again || !kept && w.Rows[1] != count {
+						t.Errorf("by %s, round %d: duplicate %v, notice %d, want %d", name, round, w.Duplicate, w.Rows[1], count)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A node proposes nothing for a caller who has gone.
+func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	ks := n.Keyspace("posts")
+	var writer raftfsm.RequestWriter
+	op := addTo(1, 0, 1)
+	writer.Reset(nil, &RequestID{})
+	writer.Op(1, &op)
+	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.firstGroup)), 1)
+	request = appendForwarded(request, &forwarded{section: writer.Section()})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	answer, err := n.serveParts(gone, request)
+	mustDo(t, err)
+	r := wireReader{rest: answer}
+	if q := parseSettled(&r, 0); !errors.Is(q.err, ErrOverloaded) || r.end() != nil {
+		t.Errorf("told %v", q.err)
+	}
+	if got := mustGet(t, n, ks, ReadOptions{}, 1); got[0] != 0 {
+		t.Errorf("it counted: %v", got)
+	}
+}
