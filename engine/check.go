@@ -76,6 +76,9 @@ func (s *segment) check(first, last uint64) (digest uint64, rows int, err error)
 	if fault != nil {
 		return 0, 0, fault
 	}
+	if s.rows > SegmentRowsMax {
+		return 0, 0, fmt.Errorf("%d rows", s.rows)
+	}
 	if len(seen) != s.rows {
 		return 0, 0, fmt.Errorf("%d rows stored, %d counted", len(seen), s.rows)
 	}

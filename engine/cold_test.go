@@ -135,7 +135,7 @@ func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table 
 	t.Helper()
 	snap := tab.Snapshot()
 	defer snap.Close()
-	n, with := New(), new(Sealer)
+	n, with := newTableOf(testSecret), new(Sealer)
 	err := snap.Parts(func(p *Part) error {
 		if p.Cold == nil {
 			if ids := p.Page.IDs; old != nil && old(ids[0], ids[len(ids)-1]) {
@@ -169,7 +169,7 @@ func TestColdRowsCount(t *testing.T) {
 
 func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 11))
-	tab, plain, want, cold := New(), newTable(t), model{}, &memCold{}
+	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
 	known := make([]uint64, 25_000) // some segments of rows to begin with
 	for i := range known {
 		known[i] = idOf(r, i)

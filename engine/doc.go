@@ -31,6 +31,7 @@
 // # Invariant
 //
 // Table.Check verifies the whole structure; tests run it last. The package
-// reads no clock, no random numbers and no files: equal ops in equal order
-// make equal answers and equal digests.
+// reads no clock and no files, and one random number a table, which decides the
+// shapes of arrays alone (see salts): equal ops in equal order make equal answers,
+// equal digests and equal snapshots.
 package engine

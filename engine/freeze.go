@@ -162,7 +162,7 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
 	if d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold {
 		return made, false
 	}
-	n := t.mustRebuild(now, f.s.changed(now, made != nil), now.words(), f.first, f.last)
+	n := t.mustRebuild(now, f.s.changed(now, made != nil), 1, f.first, f.last)
 	n.cold = made
 	t.coldParts.Add(-now.cold.parts())
 	if made != nil {

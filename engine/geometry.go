@@ -21,6 +21,10 @@ const (
 	bucketsStep = 128
 	bucketsMax  = 2048
 
+	// bucketsLimit is what no segment exceeds: rowsMax rows with wide tags fill five
+	// eighths of it.
+	bucketsLimit = 2 * bucketsMax
+
 	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at
 	// best (Dietzfelbinger and Weidling); short searches find room up to here.
 	loadNumerator, loadDenominator = 98, 100
@@ -28,6 +32,9 @@ const (
 
 	narrowRemainderBits = 30
 )
+
+// SegmentRowsMax bounds the rows of a segment, without those of its cold part.
+const SegmentRowsMax = rowsMax
 
 // geometry maps the ids of a segment's window one to one to places.
 //
@@ -42,13 +49,18 @@ const (
 //	wide:   every id, 8 B a tag
 //
 // A stored tag is never 0; 0 is an empty slot.
+//
+// A salt decides the mix: x → factor · (x + addend), of which any two ids have results
+// that are as good as independent, though their number of equal low bits stays, and then
+// a fixed bijection. So where one id stands says nothing of where another does to whom
+// does not know the salt, and no set of ids collides under more than a few salts.
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
-	addend uint64 // salt - base; the salt is chosen anew when a set of ids finds no room
-	mask   uint64 // of the mixed bits, which are the upper ones of a word
+	addend uint64 // a number drawn with the salt, less base
+	factor uint64 // the other; odd
 
-	unused    uint8 // low bits of a word that are not mixed
+	unused    uint8 // low bits of a word that are not mixed: the upper ones are
 	fold      uint8 // at least half the mixed bits, so that x ^ x>>fold undoes itself
 	truncated uint8 // bits of the fraction that the remainder leaves out
 	wide      bool
@@ -57,10 +69,8 @@ type geometry struct {
 const (
 	mixA = 0x9e3779b97f4a7c15
 	mixB = 0xd6e8feb86659fd93
-	// The inverses of the two, mod 2^64.
-	mixAInverse = 0xf1de83e19937733d
+	// The inverse of mixB, mod 2^64.
 	mixBInverse = 0xcfee444d8b59a89b
-	mixSalt     = 0xbf58476d1ce4e5b9
 )
 
 // Of a stored tag.
@@ -81,9 +91,9 @@ func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
 
 // geometryOf returns one for a window of 2^n ids from base on.
 func geometryOf(n, buckets int, base, salt uint64) geometry {
-	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2), mask: ^uint64(0) << (64 - n)}
-	g.span = min(g.mask>>g.unused, 1<<64-1-g.base)
-	g.addend = salt*mixSalt - g.base
+	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
+	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
+	g.addend, g.factor = finalize(salt)-g.base, finalize(salt+mixA)|1
 	// Two mixed values of one bucket differ by buckets<<unused or more behind
 	// the point, so that many bits can go and the values still differ.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
@@ -92,6 +102,9 @@ func geometryOf(n, buckets int, base, salt uint64) geometry {
 
 // narrowBits returns how many bits of id a narrow segment can tell apart.
 func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRemainderBits }
+
+// mask is of the mixed bits.
+func (g *geometry) mask() uint64 { return ^uint64(0) << (g.unused & 63) }
 
 // covers says whether the window holds id.
 func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
@@ -104,16 +117,26 @@ type place struct{ first, second, tag uint64 }
 // keep the processor from starting on the next row.
 func (g *geometry) place(id, buckets uint64) place {
 	x := (id + g.addend) << (g.unused & 63)
-	x *= mixA
-	x ^= x >> (g.fold & 63) & g.mask
+	x *= g.factor
+	x ^= x >> (g.fold & 63) & g.mask()
 	x *= mixB
 	first, fraction := bits.Mul64(x, buckets)
 	remainder := fraction >> (g.truncated & 63)
 	return place{first, otherBucket(remainder, first, buckets), remainder<<tagShift | tagUsed}
 }
 
-// idAt is the inverse of place, for a tag that stands in a bucket.
-func (g *geometry) idAt(bucket, tag, buckets uint64) uint64 {
+// divisor returns the inverse of factor mod 2^64, by Newton's method: a number of which
+// n low bits are right yields one of which 2n are.
+func (g *geometry) divisor() uint64 {
+	d := g.factor // right in three bits, as the square of an odd number is 1 mod 8
+	for range 5 {
+		d *= 2 - g.factor*d
+	}
+	return d
+}
+
+// idAt is the inverse of place, for a tag that stands in a bucket. divisor is g's.
+func (g *geometry) idAt(bucket, tag, buckets, divisor uint64) uint64 {
 	if tag&tagSecond != 0 {
 		bucket = otherBucket(tag>>tagShift, bucket, buckets)
 	}
@@ -126,9 +149,9 @@ func (g *geometry) idAt(bucket, tag, buckets uint64) uint64 {
 	}
 	x <<= g.unused
 	x *= mixBInverse
-	x ^= x >> (g.fold & 63) & g.mask
-	x *= mixAInverse
-	return (x>>g.unused-g.addend-g.base)&(g.mask>>g.unused) + g.base
+	x ^= x >> (g.fold & 63) & g.mask()
+	x *= divisor
+	return (x>>g.unused-g.addend-g.base)&(g.mask()>>g.unused) + g.base
 }
 
 // otherBucket is its own inverse for a fixed remainder.

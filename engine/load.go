@@ -8,6 +8,10 @@ import "fmt"
 func (t *Table) Load(p *Page) error {
 	t.mu.Lock()
 	defer t.unlock()
+	return t.loadLocked(p)
+}
+
+func (t *Table) loadLocked(p *Page) error {
 	if err := p.checkShape(); err != nil {
 		return err
 	}
@@ -24,7 +28,7 @@ func (t *Table) Load(p *Page) error {
 }
 
 // LoadSealed is Load for rows that are sealed from the start, without ever standing in
-// segments of their own. Few rows are loaded as others.
+// segments of their own. Few rows are loaded as others, and those that cannot be sealed.
 func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	if len(p.IDs) < sealRowsMin {
 		return t.Load(p)
@@ -37,11 +41,19 @@ func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	pieces := (len(p.IDs) + rowsMax - 1) / rowsMax
 	for i := range pieces {
 		from, to := len(p.IDs)*i/pieces, len(p.IDs)*(i+1)/pieces
-		t.appendSealedLocked(with.seal(&Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}))
-	}
-	t.rows.Add(int64(len(p.IDs)))
-	for i, id := range p.IDs {
-		t.mu.digest += rowDigest(id, p.Row(i))
+		piece := &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
+		packed := with.seal(piece, &t.salts)
+		if packed == nil {
+			if err := t.loadLocked(piece); err != nil {
+				return err
+			}
+			continue
+		}
+		t.appendSealedLocked(packed)
+		t.rows.Add(int64(len(piece.IDs)))
+		for i, id := range piece.IDs {
+			t.mu.digest += rowDigest(id, piece.Row(i))
+		}
 	}
 	return nil
 }
@@ -89,7 +101,7 @@ func (t *Table) appendSealedLocked(packed *sealed) {
 // that come next.
 func (t *Table) appendPartLocked(part *coldPart) *segment {
 	empty := func(first uint64) *segment {
-		return newSegment(newGeometry(bucketsMin, false, first, 0), bucketsMin, 1, t.mu.epoch)
+		return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
 	}
 	d := t.dir.Load()
 	end := len(d.segs) - 1

@@ -6,7 +6,7 @@ package engine
 // two if they are too many for one. It leaves the segment as it is if that has
 // another shape meanwhile, or was written to in a way that needs one.
 func (t *Table) melt(f *frozen, p *Page) {
-	pieces, start := melted(f, p)
+	pieces, start := t.salts.melted(f, p)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
@@ -32,15 +32,14 @@ func (t *Table) melt(f *frozen, p *Page) {
 
 // melted returns segments of the rows of p, and where the second of them begins, if
 // there are two: sealed rows were of one segment, so two take them with all others.
-func melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
-	n := segmentOf(p, f.first, f.last)
-	if len(n.buckets) <= bucketsMax {
-		return []*segment{n}, 0
+func (s *salts) melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
+	if p.shape(f.first, f.last).buckets <= bucketsMax {
+		return []*segment{s.segmentOf(p, f.first, f.last)}, 0
 	}
 	half := len(p.IDs) / 2
 	start = p.IDs[half]
-	left := segmentOf(&Page{p.IDs[:half], p.Width, p.Counts[:half*p.Width]}, f.first, start-1)
-	right := segmentOf(&Page{p.IDs[half:], p.Width, p.Counts[half*p.Width:]}, start, f.last)
+	left := s.segmentOf(&Page{p.IDs[:half], p.Width, p.Counts[:half*p.Width]}, f.first, start-1)
+	right := s.segmentOf(&Page{p.IDs[half:], p.Width, p.Counts[half*p.Width:]}, start, f.last)
 	return []*segment{left, right}, start
 }
 
@@ -81,7 +80,7 @@ func (s *segment) set(id uint64, row []int64) bool {
 	case slot < 0 && zero:
 		return true
 	case slot < 0:
-		return s.rows < rowsFor(len(s.buckets), s.wide) && s.insert(id, row[:s.columns()])
+		return !s.full() && s.insert(id, row[:s.columns()])
 	case zero:
 		s.remove(slot)
 	default:

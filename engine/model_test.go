@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // model is the naive table that the engine is held to.
@@ -49,9 +51,13 @@ func (m model) ids() []uint64 {
 	return ids
 }
 
+// testSecret is what the tables of tests draw their salts from, so that a test has the
+// same shapes each time.
+const testSecret = 20121122
+
 // newTable returns a table that is verified whole when the test ends.
 func newTable(t testing.TB) *Table {
-	tab := New()
+	tab := newTableOf(testSecret)
 	t.Cleanup(func() {
 		if err := tab.Check(); err != nil {
 			t.Error(err)
@@ -61,7 +67,7 @@ func newTable(t testing.TB) *Table {
 }
 
 // equal holds every way to read the table to the model.
-func (m model) equal(t testing.TB, tab *Table) {
+func (m model) equal(t rapid.TB, tab *Table) {
 	t.Helper()
 	ids := m.ids()
 	if got := tab.Stats().Rows; got != uint64(len(ids)) {

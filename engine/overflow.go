@@ -17,6 +17,9 @@ type overflow struct {
 
 const overflowCellsMin = 8
 
+// Compile-time check that the key of the last column of the last slot fits.
+const _ = uint32(bucketsLimit * lineWords * ColumnsMax)
+
 func overflowKey(slot, column int) uint32 { return uint32(slot*ColumnsMax+column) + 1 }
 
 // home is the first cell to probe. The number of cells is a power of two.

@@ -3,7 +3,7 @@ package engine
 import "slices"
 
 // This file decides the shape of segments: when one grows, widens, splits,
-// shrinks or goes. All of it depends on the ops alone.
+// shrinks or goes. All of it depends on the ops and the table's salts alone.
 
 // appendRowsMin is how full the last segment must be for an id beyond it to
 // open a new one. Ids in order fill a segment to the brim and then leave it
@@ -20,23 +20,23 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 			t.reshapeLocked(i, words)
 			continue
 		}
-		if s.covers(id) && s.rows < rowsFor(len(s.buckets), s.wide) {
+		if s.covers(id) && !s.full() {
 			s = t.ownedLocked(d, i)
 			if s.insert(id, row[:s.columns()]) {
 				return
 			}
 		}
-		t.makeRoomLocked(d, i, id)
+		t.makeRoomLocked(d, i, id, words)
 	}
 }
 
-// makeRoomLocked changes segment i so that id can be stored, or is nearer to
-// that: the caller tries again.
-func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
+// makeRoomLocked changes segment i so that id can be stored in that many words, or is
+// nearer to that: the caller tries again.
+func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID says nothing of cold rows
 	if inOrder && s.rows >= appendRowsMin {
-		right := newSegment(newGeometry(bucketsMax, false, id, 0), bucketsMax, s.words(), t.mu.epoch)
+		right := newSegment(newGeometry(bucketsMax, false, id, t.salts.next()), bucketsMax, words, t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
 		return
 	}
@@ -49,7 +49,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	}
 	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
-		if n := t.rebuilt(s, slots, sh, s.words()); n != nil {
+		if n := t.rebuilt(s, slots, sh, words); n != nil {
 			n.cold, n.seal = s.cold, s.seal
 			d.segs[i].Store(n)
 			return
@@ -57,6 +57,9 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64) {
 	}
 	t.splitLocked(d, i, slots, id)
 }
+
+// full reports whether a segment has as many rows as its array takes, or any may have.
+func (s *segment) full() bool { return s.rows >= min(rowsFor(len(s.buckets), s.wide), rowsMax) }
 
 // shrinkShare is how full a segment must be, 1/shrinkShare, to keep its size when
 // a row goes. Else it is rebuilt to the size of its rows, of which three quarters
@@ -75,15 +78,17 @@ func (t *Table) removeLocked(d *directory, i, slot int) {
 	s := t.ownedLocked(d, i)
 	s.remove(slot)
 	if len(s.buckets) > bucketsMin && s.rows*shrinkShare < rowsFor(len(s.buckets), s.wide) {
-		d.segs[i].Store(t.mustRebuild(s, s.occupied(), s.words(), d.first(i), d.last(i)))
+		d.segs[i].Store(t.mustRebuild(s, s.occupied(), 1, d.first(i), d.last(i)))
 	}
 }
 
-// slotID is an occupied slot and the id of its row.
+// slotID is an occupied slot and the id of its row, or noSlot and the id of one of zeros.
 type slotID struct {
 	id   uint64
 	slot int32
 }
+
+const noSlot = -1
 
 // occupied returns the slots of a segment but those of rows of zeros beside its cold
 // part, which hide nothing: a division may leave them in a segment without one, where
@@ -122,8 +127,8 @@ func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 		at = high
 	}
 	start := slots[at].id
-	left := t.mustRebuild(s, slots[:at], s.words(), d.first(i), start-1)
-	right := t.mustRebuild(s, slots[at:], s.words(), start, d.last(i))
+	left := t.mustRebuild(s, slots[:at], 1, d.first(i), start-1)
+	right := t.mustRebuild(s, slots[at:], 1, start, d.last(i))
 	if left.cold, right.cold = s.cold.split(start); left.cold != nil && right.cold != nil {
 		t.coldParts.Add(s.cold.parts())
 	}
@@ -139,45 +144,33 @@ func (t *Table) reshapeLocked(i, words int) {
 	d.segs[i].Store(n)
 }
 
-// mustRebuild returns a segment of those rows, without a cold part, in the smallest
-// size that takes them. It tries larger sizes when the ids collide, which only ids
-// made for that purpose do.
+// mustRebuild returns a segment of those rows of s, rowsMax at most, without a cold
+// part, in the smallest size that takes them: with as many words as they need, or so
+// many where that is more.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
-	id := first
-	if len(slots) > 0 {
-		id = slots[0].id
-	}
-	for sh := shapeFor(len(slots), slots, id, first, last); ; sh.buckets *= 2 {
-		if n := t.rebuilt(s, slots, sh, words); n != nil {
-			return n
-		}
-	}
+	sh := shapeOf(slots, first, last)
+	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 
-// saltsMax is how many mixes of the ids are tried before a size is given up.
-const saltsMax = 8
-
-// rebuilt returns a new segment with the rows at slots of s, nil when they find
-// no room.
+// rebuilt is mustRebuild in one shape, and nil when the rows find no room there.
 func (t *Table) rebuilt(s *segment, slots []slotID, sh shape, words int) *segment {
-	var row [ColumnsMax]int64
-	for salt := range uint64(saltsMax) {
-		n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, salt), sh.buckets, words, t.mu.epoch)
-		if n.fill(s, slots, row[:words*wordColumns]) {
-			return n
-		}
-	}
-	return nil
+	return t.salts.build(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 
-func (s *segment) fill(from *segment, slots []slotID, row []int64) bool {
-	for _, r := range slots {
-		from.load(int(r.slot), row)
-		if !s.insert(r.id, row) {
-			return false
+// copier returns what stores the rows at slots of s in another segment.
+func (s *segment) copier(slots []slotID) func(*segment) bool {
+	return func(n *segment) bool {
+		var row [ColumnsMax]int64
+		for _, r := range slots {
+			if clear(row[:]); r.slot != noSlot {
+				s.load(int(r.slot), row[:n.columns()])
+			}
+			if !n.insert(r.id, row[:n.columns()]) {
+				return false
+			}
 		}
+		return true
 	}
-	return true
 }
 
 // shape is the size of a segment and the ids it can hold.
@@ -185,6 +178,15 @@ type shape struct {
 	buckets int
 	wide    bool
 	base    uint64 // of the window, when narrow
+}
+
+// shapeOf is shapeFor of the rows at slots.
+func shapeOf(slots []slotID, first, last uint64) shape {
+	id := first
+	if len(slots) > 0 {
+		id = slots[0].id
+	}
+	return shapeFor(len(slots), slots, id, first, last)
 }
 
 // shapeFor returns the smallest shape that takes that many rows, among them

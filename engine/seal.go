@@ -63,7 +63,7 @@ func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, 
 		}
 		bytes += before.bytes()
 	}
-	if packed := new(Sealer).seal(p); packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
+	if packed := new(Sealer).seal(p, &t.salts); packed != nil && packed.bytes() < bytes-bytes/sealGainShare && t.replaceSealed(f, p, packed) {
 		return packed.rows, next, more
 	}
 	t.putOff(f)
@@ -128,7 +128,7 @@ func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
 		if len(over.IDs) > packed.rows/(2*meltShare) {
 			return false
 		}
-		n := segmentOf(over, f.first, f.last)
+		n := t.salts.segmentOf(over, f.first, f.last)
 		n.cold = &coldPart{generation: packed, first: f.first, last: f.last}
 		n.seal = sealState{again: now.seal.again}
 		var ok bool
@@ -186,30 +186,27 @@ func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
 	return over
 }
 
-// segmentOf returns a segment of a page's rows, in any order, that owns ids first … last,
-// and has no epoch yet.
-func segmentOf(p *Page, first, last uint64) *segment {
-	words, slots := 1, make([]slotID, len(p.IDs))
-	for i, id := range p.IDs {
-		slots[i] = slotID{id, int32(i)}
+// segmentOf returns a segment of a page's rows, rowsMax at most and in any order, that
+// owns ids first … last, and has no epoch yet.
+func (s *salts) segmentOf(p *Page, first, last uint64) *segment {
+	words := 1
+	for i := range p.IDs {
 		for c, v := range p.Row(i) {
 			if v != 0 {
 				words = max(words, c/wordColumns+1)
 			}
 		}
 	}
-	id := first
-	if len(slots) > 0 {
-		id = slots[0].id
+	return s.mustBuild(p.shape(first, last), words, 0, func(n *segment) bool { return n.insertAll(p) })
+}
+
+// shape is that of a segment of a page's rows.
+func (p *Page) shape(first, last uint64) shape {
+	slots := make([]slotID, len(p.IDs))
+	for i, id := range p.IDs {
+		slots[i].id = id
 	}
-	for sh := shapeFor(len(slots), slots, id, first, last); ; sh.buckets *= 2 {
-		for salt := range uint64(saltsMax) {
-			n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, salt), sh.buckets, words, 0)
-			if n.insertAll(p) {
-				return n
-			}
-		}
-	}
+	return shapeOf(slots, first, last)
 }
 
 func (s *segment) insertAll(p *Page) bool {

@@ -84,7 +84,7 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 			what = "melted"
 			tab.melt(f, p)
 		} else if len(p.IDs) >= sealRowsMin {
-			tab.replaceSealed(f, p, new(Sealer).seal(p))
+			tab.replaceSealed(f, p, new(Sealer).seal(p, &tab.salts))
 		}
 		if after := tab.dir.Load().segs[tab.dir.Load().find(f.first)].Load(); after == before {
 			what = "not " + what
@@ -168,7 +168,7 @@ func TestMeltsWhileHalfIsDeleted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			pieces, start := melted(f, p)
+			pieces, start := tab.salts.melted(f, p)
 			if len(pieces) != 2 {
 				t.Fatalf("%d segments of %d rows", len(pieces), len(p.IDs))
 			}
@@ -267,7 +267,7 @@ func TestStatsOfDividedSealedRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !tab.replaceSealed(f, p, new(Sealer).seal(p)) {
+	if !tab.replaceSealed(f, p, new(Sealer).seal(p, &tab.salts)) {
 		t.Fatal("it was not sealed")
 	}
 	checkStats(t, tab)

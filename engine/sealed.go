@@ -189,14 +189,14 @@ func (s *sealed) Load(first, last uint64, p *Page) error {
 		id uint64
 		at uint // of its counts
 	}
-	rows := make([]found, 0, s.rows)
+	rows, divisor := make([]found, 0, s.rows), s.divisor()
 	for bucket := range s.buckets {
 		at, end := s.begins(bucket), s.begins(bucket+1)
 		for remainder, more := ^uint64(0), false; ; at = s.skip(at) {
 			if remainder, at, more = s.nextRow(remainder, at, end); !more {
 				break
 			}
-			id := s.idAt(bucket, remainder<<tagShift|tagUsed, s.buckets)
+			id := s.idAt(bucket, remainder<<tagShift|tagUsed, s.buckets, divisor)
 			if id >= first && id <= last {
 				rows = append(rows, found{id, at})
 			}

@@ -13,6 +13,10 @@ import (
 // of the 2 bytes for where it begins, fewer have a lookup decode less.
 const bucketRows = 8
 
+// bucketRowsMax bounds the rows of a bucket, which a lookup may have to decode. With a
+// salt that is as good as random a bucket beyond it is less likely than a flipped bit.
+const bucketRowsMax = 6 * bucketRows
+
 // mixedRow is a row in its bucket.
 type mixedRow struct {
 	remainder uint64
@@ -27,13 +31,20 @@ type Sealer struct {
 }
 
 // seal returns the rows of a page packed. They are in ascending order of ids, none is
-// all zero, and they are bucketRows at least.
-func (x *Sealer) seal(p *Page) *sealed {
+// all zero, and they are bucketRows at least. It returns nil when some bucket would have
+// more than bucketRowsMax under each of saltsMax salts.
+func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	first, last := p.IDs[0], p.IDs[len(p.IDs)-1]
 	buckets := len(p.IDs) / bucketRows
-	s := &sealed{
-		geometry: geometryOf(bits.Len64(last-first), buckets, first, 0),
-		buckets:  uint64(buckets), rows: len(p.IDs), minID: first, maxID: last,
+	s := &sealed{buckets: uint64(buckets), rows: len(p.IDs), minID: first, maxID: last}
+	for tries := 1; ; tries++ {
+		s.geometry = geometryOf(bits.Len64(last-first), buckets, first, salts.next())
+		if x.count(s, p.IDs) <= bucketRowsMax {
+			break
+		}
+		if tries == saltsMax {
+			return nil
+		}
 	}
 	x.mix(s, p.IDs)
 	s.chooseCodes(p)
@@ -43,12 +54,19 @@ func (x *Sealer) seal(p *Page) *sealed {
 	return s
 }
 
-// mix puts the rows in the order of their buckets and remainders.
-func (x *Sealer) mix(s *sealed, ids []uint64) {
+// count counts the rows of each bucket in ends, and returns the most that one has.
+func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 	x.ends = append(x.ends[:0], make([]int32, s.buckets)...)
 	for _, id := range ids {
-		x.ends[s.place(id).first]++
+		at := &x.ends[s.place(id).first]
+		*at++
+		most = max(most, *at)
 	}
+	return most
+}
+
+// mix puts the rows, which count has counted, in the order of their buckets and remainders.
+func (x *Sealer) mix(s *sealed, ids []uint64) {
 	end := int32(0)
 	for i, n := range x.ends { // where it begins, for now
 		x.ends[i] = end

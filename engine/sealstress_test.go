@@ -13,7 +13,7 @@ import (
 // table has what was written.
 func TestTiersBesideTheWriter(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 44))
-	tab, plain, want, cold := New(), newTable(t), model{}, &memCold{}
+	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
 	known := make([]uint64, 25_000)
 	ops := make([]Op, len(known))
 	for i := range known {

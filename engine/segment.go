@@ -82,6 +82,26 @@ func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
 	return s
 }
 
+// reset empties a segment that nobody reads, and gives it another geometry.
+func (s *segment) reset(g geometry) {
+	clear(s.buckets)
+	clear(s.more)
+	s.over.Store(nil)
+	s.geometry, s.rows, s.maxID = g, 0, 0
+}
+
+// wordsUsed returns how many words the rows at slots need.
+func (s *segment) wordsUsed(slots []slotID) int {
+	for w := s.words() - 1; w > 0; w-- {
+		for _, r := range slots {
+			if r.slot >= 0 && *s.word(int(r.slot), w) != 0 {
+				return w + 1
+			}
+		}
+	}
+	return 1
+}
+
 // clone returns a copy that the writer may change.
 func (s *segment) clone(epoch uint64) *segment {
 	c := &segment{geometry: s.geometry, rowWords: s.rowWords, epoch: epoch, rows: s.rows, maxID: s.maxID, cold: s.cold, seal: s.seal,
@@ -193,11 +213,11 @@ func hasOverflow(word uint64) bool {
 
 // each calls fn with every row's slot and id. Nobody may change the segment.
 func (s *segment) each(fn func(slot int, id uint64)) {
-	buckets := uint64(len(s.buckets))
+	buckets, divisor := uint64(len(s.buckets)), s.divisor()
 	for i := range s.buckets {
 		for j := firstSlot(s.wide); j < lineWords; j++ {
 			if tag := s.buckets[i].tag(j, s.wide); tag != 0 {
-				fn(i*lineWords+j, s.idAt(uint64(i), tag, buckets))
+				fn(i*lineWords+j, s.idAt(uint64(i), tag, buckets, divisor))
 			}
 		}
 	}

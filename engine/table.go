@@ -28,6 +28,8 @@ type Table struct {
 	writing sync.Mutex
 	cuts    []Cut // of the last Apply; under writing
 
+	salts salts
+
 	mu struct {
 		sync.Mutex
 		digest   uint64
@@ -38,11 +40,15 @@ type Table struct {
 }
 
 // New returns an empty table.
-func New() *Table {
+func New() *Table { return newTableOf(newSecret()) }
+
+// newTableOf is New with the secret of its salts.
+func newTableOf(secret uint64) *Table {
 	t := &Table{}
+	t.salts.secret = secret
 	t.mu.epoch = 1
 	d := newDirectory(1)
-	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, 0), bucketsMin, 1, t.mu.epoch))
+	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, t.salts.next()), bucketsMin, 1, t.mu.epoch))
 	t.dir.Store(d)
 	return t
 }
@@ -144,8 +150,12 @@ func (t *Table) Digest() uint64 { return t.digest.Load() }
 // cellHash is the digest's weight of one count: the finalizer of splitmix64
 // (Steele, Lea and Flood, 2014) over id and column.
 func cellHash(id uint64, column uint8) uint64 {
-	x := id + (uint64(column)+1)*mixA
-	x = (x ^ x>>30) * mixSalt
+	return finalize(id + (uint64(column)+1)*mixA)
+}
+
+// finalize is the finalizer of splitmix64, a bijection.
+func finalize(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }

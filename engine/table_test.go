@@ -51,7 +51,7 @@ func TestAgainstModel(t *testing.T) {
 			ids[i] = shape(r, i)
 		}
 		columns := rapid.SampledFrom([]int{1, 3, 4, 5, ColumnsMax}).Draw(rt, "columns")
-		tab, m := New(), model{}
+		tab, m := newTableOf(testSecret), model{}
 		for range rapid.IntRange(1, 30).Draw(rt, "batches") {
 			applyBatch(rt, r, tab, m, ids, columns)
 		}
@@ -196,24 +196,6 @@ func TestPagesStopsAtTheFirstError(t *testing.T) {
 	if err := snap.Pages(func(*Page) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("got %v", err)
 	}
-}
-
-// Ids made so that they all have the same two buckets must cost space, not
-// correctness or an endless search.
-func TestCollidingIDs(t *testing.T) {
-	tab, m := newTable(t), model{}
-	g := newGeometry(bucketsMax, true, 0, 0)
-	for i, n := uint64(0), 0; n < 3000; i++ {
-		id := g.idAt(5, i<<tagShift|tagUsed, bucketsMax)
-		if g.place(id, bucketsMax).second != 9 {
-			continue
-		}
-		n++
-		op := Op{ID: id, Kind: OpAdd, Cells: []Cell{{0, 1}}}
-		m.apply(op)
-		tab.Apply([]Op{op}, 0, nil, nil)
-	}
-	m.equal(t, tab)
 }
 
 func TestLoadWantsRisingIDs(t *testing.T) {

@@ -149,12 +149,20 @@ type tableSnapshot struct {
 func (s tableSnapshot) carried() int64 { return carriedBytes(s.Snapshot) }
 
 func (s tableSnapshot) write(w *streamWriter) error {
-	return s.Parts(func(p *engine.Part) error {
-		if p.Cold != nil {
-			return w.section(streamCold, func(b []byte) []byte { return appendCold(b, p) })
+	rows := rowSections{s: w, kind: streamRows}
+	err := s.Parts(func(p *engine.Part) error {
+		if p.Cold == nil {
+			return rows.add(p.Page)
 		}
-		return writePage(w, streamRows, p.Page)
+		if err := rows.flush(); err != nil {
+			return err
+		}
+		return w.section(streamCold, func(b []byte) []byte { return appendCold(b, p) })
 	})
+	if err != nil {
+		return err
+	}
+	return rows.flush()
 }
 
 func (s tableSnapshot) keep(snapshot string) error {

@@ -132,15 +132,9 @@ func writeShard(w io.Writer, kind Kind, index uint64, held captured, once *onceV
 
 // writeRows writes the rows of a table as sections of a kind. None is cold.
 func writeRows(s *streamWriter, kind byte, table *engine.Snapshot) error {
-	return table.Pages(func(p *engine.Page) error { return writePage(s, kind, p) })
-}
-
-func writePage(s *streamWriter, kind byte, p *engine.Page) error {
-	for from := 0; from < len(p.IDs); from += sectionRowsMax {
-		to := min(from+sectionRowsMax, len(p.IDs))
-		if err := s.section(kind, func(b []byte) []byte { return appendRows(b, p, from, to) }); err != nil {
-			return err
-		}
+	rows := rowSections{s: s, kind: kind}
+	if err := table.Pages(rows.add); err != nil {
+		return err
 	}
-	return nil
+	return rows.flush()
 }

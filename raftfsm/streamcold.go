@@ -149,8 +149,8 @@ func (l *loading) loadRows(payload []byte) error {
 	return l.loadPage()
 }
 
-// loadPage adds the rows of page, packed if they are old: a section is nearly always
-// one segment.
+// loadPage adds the rows of page, packed if they are old: a section is about as many as
+// a segment has.
 func (l *loading) loadPage() error {
 	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
 		return loadPage(l.table, &l.page)

@@ -14,31 +14,88 @@ import (
 //	row:      key - key of the row before, 0 for the first of the section (uvarint)
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
 
-// sectionRowsMax bounds the rows of a section, and with it what a reader of
-// rows allocates: 17 MB at the most columns. It is above a usual segment's
-// rows, so that nearly always a section is one segment.
-const sectionRowsMax = 1 << 15
+const (
+	// sectionRowsMax bounds the rows of a section, and with it what a reader of
+	// rows allocates: 17 MB at the most columns.
+	sectionRowsMax = 1 << 15
+
+	// sectionRows is how many rows a section has but for the last before cold ones, and
+	// the last. It is near the rows of a full segment, since a reader that packs rows
+	// makes one of each section.
+	sectionRows = 10_000
+)
+
+// Compile-time checks that a section takes the rows of any segment, those over cold ones.
+const (
+	_ = uint(sectionRowsMax - engine.SegmentRowsMax)
+	_ = uint(engine.SegmentRowsMax - sectionRows)
+)
+
+// rowSections writes rows as sections of sectionRows. It does not matter which of them
+// came in one page, as that is a segment: equal rows make equal bytes.
+type rowSections struct {
+	s    *streamWriter
+	kind byte
+
+	rows  int    // that wait to be written
+	last  uint64 // key of the last of them
+	width int    // columns that they need
+	buf   []byte
+}
+
+func (r *rowSections) add(p *engine.Page) error {
+	for i, id := range p.IDs {
+		if r.rows == sectionRows {
+			if err := r.flush(); err != nil {
+				return err
+			}
+		}
+		r.buf, r.width = appendRow(r.buf, id-r.last, p.Row(i), r.width)
+		r.rows, r.last = r.rows+1, id
+	}
+	return nil
+}
+
+// flush writes the rows that wait.
+func (r *rowSections) flush() error {
+	if r.rows == 0 {
+		return nil
+	}
+	err := r.s.section(r.kind, func(b []byte) []byte {
+		width := max(4, (r.width+3)&^3) // as it always was, for equal bytes: words of four counts
+		b = binary.LittleEndian.AppendUint32(append(b, byte(width)), uint32(r.rows))
+		return append(b, r.buf...)
+	})
+	r.rows, r.last, r.width, r.buf = 0, 0, 0, r.buf[:0]
+	return err
+}
 
 // appendRows appends rows from … to-1 of a page.
 func appendRows(b []byte, p *engine.Page, from, to int) []byte {
 	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(to-from))
 	last := uint64(0)
 	for i := from; i < to; i++ {
-		id := p.IDs[i]
-		b = binary.AppendUvarint(b, id-last)
-		last = id
-		row, set := p.Row(i), uint64(0)
-		for c, v := range row {
-			if v != 0 {
-				set |= 1 << c
-			}
-		}
-		b = binary.AppendUvarint(b, set)
-		for ; set != 0; set &= set - 1 {
-			b = binary.AppendVarint(b, row[bits.TrailingZeros64(set)])
-		}
+		b, _ = appendRow(b, p.IDs[i]-last, p.Row(i), 0)
+		last = p.IDs[i]
 	}
 	return b
+}
+
+// appendRow appends a row whose key is above that of the row before by a step. It returns
+// the columns that it needs, or width if that is more.
+func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
+	set := uint64(0)
+	for c, v := range row {
+		if v != 0 {
+			set |= 1 << c
+		}
+	}
+	width = max(width, bits.Len64(set))
+	b = binary.AppendUvarint(binary.AppendUvarint(b, step), set)
+	for ; set != 0; set &= set - 1 {
+		b = binary.AppendVarint(b, row[bits.TrailingZeros64(set)])
+	}
+	return b, width
 }
 
 // parseRows fills page, whose memory it uses again. Over cold rows there may be none,

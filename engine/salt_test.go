@@ -1,0 +1,250 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// craftedIDs returns ids that have no room in a segment of buckets·2^i wide buckets,
+// i < doublings, under any of the salts: of each, nine that have the same two buckets.
+func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
+	for i := range doublings {
+		size := buckets << i
+		for _, salt := range salts {
+			g := newGeometry(size, true, 0, salt)
+			found, divisor := 0, g.divisor()
+			for remainder := uint64(0); found < 2*slotsWide+1; remainder++ {
+				want := place{5, 9, remainder<<tagShift | tagUsed}
+				id := g.idAt(want.first, want.tag, uint64(size), divisor)
+				if g.place(id, uint64(size)) == want { // some remainders are of no id
+					ids = append(ids, id)
+					found++
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// saltsOf returns the first salts that a table draws from a secret.
+func saltsOf(secret uint64, n int) []uint64 {
+	from, list := salts{secret: secret}, make([]uint64, n)
+	for i := range list {
+		list[i] = from.next()
+	}
+	return list
+}
+
+// allocated returns how many bytes fn allocated.
+func allocated(fn func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	fn()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// attack has a table take some rows of which most were crafted for some salts, deletes
+// the others, and gives one row a second word, so that all are stored anew at once. It
+// may allocate a few times what the rows take, in the end and each time that they grow.
+func attack(t rapid.TB, tab *Table, crafted []uint64) {
+	t.Helper()
+	const rows, temporary = 2500, 500
+	r := rand.New(rand.NewPCG(1, 2))
+	ids := make([]uint64, rows+temporary-len(crafted))
+	for i := range ids {
+		ids[i] = r.Uint64()
+	}
+	var ops []Op
+	ids = append(ids, crafted...)
+	for _, id := range ids {
+		ops = append(ops, Op{ID: id, Kind: OpAdd, Cells: []Cell{{0, 1}}})
+	}
+	for _, id := range ids[:temporary] {
+		ops = append(ops, Op{ID: id, Kind: OpDelete})
+	}
+	ops = append(ops, Op{ID: ids[temporary], Kind: OpAdd, Cells: []Cell{{wordColumns, 1}}})
+	m := model{}
+	for _, op := range ops {
+		m.apply(op)
+	}
+	all := allocated(func() { tab.Apply(ops[:len(ops)-1], 0, nil, nil) })
+	last := allocated(func() { tab.Apply(ops[len(ops)-1:], 0, nil, nil) })
+	if all > 8<<20 || last > 1<<20 {
+		t.Errorf("%d bytes were allocated, and %d in the last op", all, last)
+	}
+	if st := tab.Stats(); st.Bytes > 512<<10 {
+		t.Errorf("%d rows take %d bytes", st.Rows, st.Bytes)
+	}
+	m.equal(t, tab)
+}
+
+// Ids that are crafted for the salts 0 to 7 cost no more memory than others, neither
+// while they come, nor when an op has the whole segment stored anew. The same is true
+// of ids for the salts that the table uses first: more are drawn.
+func TestCraftedIDsTakeNoMoreMemory(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		salts []uint64
+	}{
+		{"salts 0 to 7", []uint64{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"the table's first salts", saltsOf(testSecret, 8)},
+		{"none", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			attack(t, newTable(t), craftedIDs(bucketsFor(2500, true), 8, c.salts))
+		})
+	}
+}
+
+// Whoever knows how ids are mixed, but not the secret, finds no ids that cost more.
+func TestCraftedIDsOfAnySalts(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		guessed := rapid.SliceOfN(rapid.Uint64(), 8, 8).Draw(rt, "guessed salts")
+		secret := rapid.Uint64().Draw(rt, "secret")
+		tab := newTableOf(secret)
+		attack(rt, tab, craftedIDs(bucketsFor(2500, true), 3, guessed))
+		if err := tab.Check(); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+// Ids that follow a rule, of which the mix might keep some, find room like random ones,
+// with the first salt: twice as much as they need has some for each set.
+func TestIDsOfARuleFindRoom(t *testing.T) {
+	for name, step := range map[string]func(*rand.Rand) uint64{
+		"dense":               func(*rand.Rand) uint64 { return 1 },
+		"any step":            (*rand.Rand).Uint64,
+		"a step with zeros":   func(r *rand.Rand) uint64 { return r.Uint64() << r.IntN(50) },
+		"upper bits":          func(*rand.Rand) uint64 { return 1 << 50 },
+		"the inverse of mixB": func(*rand.Rand) uint64 { return mixBInverse },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(7, 8))
+			for range 100 {
+				from := salts{secret: r.Uint64()}
+				for _, rows := range []int{30, 300, 3000} {
+					first, by := r.Uint64(), step(r)
+					buckets := bucketsFor(2*rows, true)
+					n := newSegment(newGeometry(buckets, true, 0, from.next()), buckets, 1, 0)
+					for i := range uint64(rows) {
+						if !n.insert(first+i*by, []int64{1, 0, 0, 0}) {
+							t.Fatalf("%d rows from %d by %d find no room", rows, first, by)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// Tables with other salts have arrays of other shapes, and give the same answers, refuse
+// the same ops and have the same digest and rows.
+func TestSaltsDecideNoAnswer(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	tables := []*Table{newTableOf(1), newTableOf(2), newTableOf(3)}
+	ids := make([]uint64, 25_000)
+	for i := range ids {
+		ids[i] = r.Uint64() >> r.IntN(20)
+	}
+	for range 60 {
+		ops := make([]Op, 1000)
+		for i := range ops {
+			ops[i] = randomOp(r, ids[r.IntN(len(ids))])
+		}
+		var want []int64
+		var wantRefused []Overflow
+		for i, tab := range tables {
+			rows := make([]int64, len(ops)*8)
+			refused, err := tab.Apply(ops, 8, rows, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				want, wantRefused = rows, refused
+			}
+			if !slices.Equal(rows, want) || !slices.Equal(refused, wantRefused) || tab.Digest() != tables[0].Digest() || tab.Stats().Rows != tables[0].Stats().Rows {
+				t.Fatal("two tables answer otherwise")
+			}
+		}
+	}
+	shapes := map[uint64]bool{}
+	for _, tab := range tables {
+		shapes[tab.Stats().Bytes] = true
+		if err := tab.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(shapes) == 1 {
+		t.Error("all tables have one shape: the test shows nothing")
+	}
+}
+
+// pageInOneBucket returns a page of which, under each of the salts, some rows share a
+// bucket when they are sealed.
+func pageInOneBucket(salts []uint64, each int) *Page {
+	const rows, bits = 2048, 45
+	ids := []uint64{0, 1<<bits - 1} // which decide the geometry
+	for _, salt := range salts {
+		g := geometryOf(bits, rows/bucketRows, 0, salt)
+		divisor := g.divisor()
+		for i := range uint64(each) {
+			ids = append(ids, g.idAt(5, i<<tagShift|tagUsed, rows/bucketRows, divisor))
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for len(ids) < rows {
+		ids = append(ids, r.Uint64N(1<<bits))
+	}
+	slices.Sort(ids)
+	p := &Page{Width: 1}
+	for i, id := range ids {
+		p.add(id, []int64{int64(i + 1)})
+	}
+	return p
+}
+
+// Rows that are crafted to share a sealed bucket are no more of a bucket than others, and
+// where no salt is found that divides them they are not sealed.
+func TestCraftedIDsShareNoSealedBucket(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		page   *Page
+		sealed bool
+	}{
+		{"salt 0", pageInOneBucket([]uint64{0}, 1500), true},
+		{"the first salt", pageInOneBucket(saltsOf(testSecret, 2)[1:], 1500), true},
+		{"all salts that are tried", pageInOneBucket(saltsOf(testSecret, 1+saltsMax)[1:], bucketRowsMax+1), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tab, m := newTable(t), model{}
+			if err := tab.LoadSealed(c.page, new(Sealer)); err != nil {
+				t.Fatal(err)
+			}
+			for i, id := range c.page.IDs {
+				m.apply(Op{ID: id, Kind: OpSet, Cells: []Cell{{0, c.page.Row(i)[0]}}})
+			}
+			m.equal(t, tab)
+			packed := tab.dir.Load().segs[0].Load().cold.sealed()
+			if (packed != nil) != c.sealed {
+				t.Fatalf("sealed: %v", packed != nil)
+			}
+			if packed == nil {
+				return
+			}
+			in := map[uint64]int{}
+			for _, id := range c.page.IDs {
+				if b := packed.place(id).first; in[b] == bucketRowsMax {
+					t.Fatalf("bucket %d has more than %d rows", b, bucketRowsMax)
+				} else {
+					in[b]++
+				}
+			}
+		})
+	}
+}

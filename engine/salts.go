@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync/atomic"
+)
+
+// salts draws the salts of a table's hash arrays (see geometry), for its writer and for
+// who builds beside it. They come from a secret that each table draws when it is made, so
+// that nobody can choose ids that find no room. They decide where rows stand and how large
+// arrays are, so replicas differ in that; they decide no answer, no digest, no byte of a
+// snapshot, and not which op is refused.
+type salts struct {
+	secret uint64
+	drawn  atomic.Uint64
+}
+
+// newSecret returns a random number. It never fails: rand.Read ends the process instead.
+func newSecret() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// next returns another salt.
+func (s *salts) next() uint64 { return finalize(s.secret + s.drawn.Add(1)*mixA) }
+
+// saltsMax is how many salts are tried before a size is given up. Rows that fill an array
+// to its bound may need several; one that is half empty takes nearly any rows with any
+// salt.
+const saltsMax = 8
+
+// build returns a new segment of a shape once fill has stored its rows there, or nil when
+// they find no room under saltsMax salts.
+func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
+	n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, s.next()), sh.buckets, words, epoch)
+	for range saltsMax - 1 {
+		if fill(n) {
+			return n
+		}
+		n.reset(newGeometry(sh.buckets, sh.wide, sh.base, s.next()))
+	}
+	if fill(n) {
+		return n
+	}
+	return nil
+}
+
+// mustBuild is build in a larger shape where need be, up to bucketsLimit. There it goes
+// on with further salts: rowsMax rows are five eighths of the slots at most, and that such
+// a segment has no room for them is a chance in millions for each salt, whatever the ids
+// are, as nobody knows the salt.
+func (s *salts) mustBuild(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
+	for {
+		if n := s.build(sh, words, epoch, fill); n != nil {
+			return n
+		}
+		sh.buckets = max(sh.buckets, min(2*sh.buckets, bucketsLimit))
+	}
+}
