@@ -144,9 +144,10 @@ func (t *Table) leaving(firsts []uint64) []*frozen {
 }
 
 // replaceFrozen puts a segment in the place of one whose rows are cold now, with
-// only those in memory that were written since it was captured. It returns false
-// if the segment was divided, joined or frozen meanwhile; and the part, nil for
-// none, that is the caller's to release.
+// only those in memory that were written since it was captured, and rows of zeros for
+// those that were deleted. Readers see it once it has all of them. It returns false
+// if the segment was divided, joined or frozen meanwhile, or too much of it written; and
+// the part, nil for none, that is the caller's to release.
 func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
 	t.writing.Lock() // Apply has rows in memory that it is about to use
 	defer t.writing.Unlock()
@@ -162,31 +163,28 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
 	if d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold {
 		return made, false
 	}
-	n := t.mustRebuild(now, f.s.changed(now, made != nil), 1, f.first, f.last)
+	rows := f.s.changed(now, made != nil)
+	if made != nil {
+		// Where there was a cold part these are there already, unless a part of the
+		// segment was one of its own for a time.
+		for _, id := range now.gone(f.s) {
+			rows = append(rows, slotID{id, noSlot})
+		}
+	}
+	if len(rows) > rowsMax {
+		return made, false
+	}
+	n := t.mustRebuild(now, rows, 1, f.first, f.last)
 	n.cold = made
 	t.coldParts.Add(-now.cold.parts())
 	if made != nil {
 		t.addColdLocked(f.last)
 	}
 	d.segs[i].Store(n)
-	t.hideGoneLocked(f, now)
 	if n.rows == 0 && made == nil && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
 	}
 	return now.cold, true
-}
-
-// hideGoneLocked stores rows of zeros for those that are cold now and were deleted
-// from the segment since it was captured. Where it had a cold part such rows are
-// there already, unless a part of it was a segment of its own for a time.
-func (t *Table) hideGoneLocked(f *frozen, now *segment) {
-	if f.generation == nil {
-		return
-	}
-	var zeros [ColumnsMax]int64
-	for _, id := range now.gone(f.s) {
-		t.insertLocked(id, zeros[:], 1)
-	}
 }
 
 // changed returns the slots of now, a later state of the segment, whose rows s
