@@ -176,7 +176,11 @@ func (r *request) withOps(err error) error {
 		}
 		f, _ := faultOf(err)
 		f.field = opPath(op, r.rowMember())
-		f.message = f.field + ": it has no row yet, and " + f.message
+		why := "it has no row yet"
+		if newRow.Wider {
+			why = "it counts in a column that no row near it has yet"
+		}
+		f.message = f.field + ": " + why + ", and " + f.message
 		return f
 	}
 	var partial *shard.PartialError

@@ -74,9 +74,17 @@ func (o *overflow) put(key uint32, value int64) *overflow {
 
 func (o *overflow) grown() *overflow {
 	if o == nil {
-		return &overflow{keys: make([]uint32, overflowCellsMin), vals: make([]int64, overflowCellsMin)}
+		return o.sized(overflowCellsMin)
 	}
-	g := &overflow{keys: make([]uint32, 2*len(o.keys)), vals: make([]int64, 2*len(o.keys))}
+	return o.sized(2 * len(o.keys))
+}
+
+// sized returns a copy of that many cells.
+func (o *overflow) sized(cells int) *overflow {
+	g := &overflow{keys: make([]uint32, cells), vals: make([]int64, cells)}
+	if o == nil {
+		return g
+	}
 	for i, key := range o.keys {
 		if key != 0 {
 			g.put(key, o.vals[i])
@@ -102,9 +110,17 @@ func (o *overflow) remove(key uint32) {
 	o.used--
 }
 
+// clone returns a copy, in as many cells as what is in use needs.
 func (o *overflow) clone() *overflow {
 	if o == nil || o.used == 0 {
 		return nil
+	}
+	cells := len(o.keys)
+	for cells > overflowCellsMin && (o.used+1)*4 <= cells/2*3 {
+		cells /= 2
+	}
+	if cells < len(o.keys) {
+		return o.sized(cells)
 	}
 	return &overflow{
 		keys: append([]uint32(nil), o.keys...),

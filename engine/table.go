@@ -72,6 +72,19 @@ func (t *Table) Has(id uint64) bool {
 	return !t.Get(id, row[:]) || row != [ColumnsMax]int64{}
 }
 
+// Widens reports whether an op may need more words of counts in each row of its segment
+// than those rows have: memory, though it makes no row.
+func (t *Table) Widens(op *Op) bool {
+	d := t.dir.Load()
+	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
+	for _, c := range op.Cells {
+		if c.Value != 0 && op.Kind != OpTake && int(c.Column) >= words*wordColumns {
+			return true
+		}
+	}
+	return false
+}
+
 // pageRows is how many rows GetMany and Apply have in flight to memory at once:
 // above the outstanding misses of today's cores, and small enough for a stack.
 const pageRows = 32

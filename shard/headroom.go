@@ -203,8 +203,14 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		if r.votersFull.Load() {
 			return ErrDiskFull
 		}
-		if memoryFull && (w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i])) {
+		if !memoryFull {
+			continue
+		}
+		if w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i]) {
 			return &NewRowError{Op: i}
+		}
+		if r.widensTable(w.Table, key, &w.Ops[i]) {
+			return &NewRowError{Op: i, Wider: true}
 		}
 	}
 	return nil
@@ -213,6 +219,14 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 // growsTable reports whether an op makes a row where there is none.
 func (r *replica) growsTable(t Table, key uint64, op *engine.Op) bool {
 	return r.table(t) != nil && makesRow(op) && !r.has(t, key)
+}
+
+// widensTable reports whether an op counts in a column that takes memory in all rows
+// near its own.
+func (r *replica) widensTable(t Table, key uint64, op *engine.Op) bool {
+	keyed := *op
+	keyed.ID = key
+	return r.table(t) != nil && r.table(t).Widens(&keyed)
 }
 
 // growsFeed reports whether an op may give a user more followees than there are: no
@@ -234,7 +248,7 @@ func (h *headroom) check(r *replica) raftfsm.SectionVisitor {
 	}
 	return raftfsm.SectionVisitor{
 		Op: func(table Table, key uint64, op *engine.Op) error {
-			if r.growsTable(table, key, op) {
+			if r.growsTable(table, key, op) || r.widensTable(table, key, op) {
 				return ErrMemoryFull
 			}
 			return nil

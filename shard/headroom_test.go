@@ -260,6 +260,17 @@ func TestFullNode(t *testing.T) {
 	if count(1) != 2 || count(3) != 0 {
 		t.Errorf("counts %d and %d after a refusal", count(1), count(3))
 	}
+	for column, wider := range map[uint8]bool{2: false, 4: true} {
+		w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: []engine.Op{
+			{ID: 1, Kind: engine.OpDelete},
+			{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: 0}}},
+			{ID: 2, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: 1}}},
+		}}
+		err := n.Write(ks, w)
+		if !wider && err != nil || wider && (!errors.As(err, &newRow) || newRow.Op != 2 || !newRow.Wider) {
+			t.Errorf("a count in column %d of rows that have some in the first: %v", column, err)
+		}
+	}
 	w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: []engine.Op{{ID: 9, Kind: engine.OpDelete}}}
 	if err := n.Write(ks, w); err != nil {
 		t.Errorf("a delete: %v", err)

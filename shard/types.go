@@ -112,11 +112,17 @@ func (e *ReadError) Of(id uint64) error {
 	return e.ByShard[s]
 }
 
-// NewRowError is returned for a write that needs a row that there is no memory
-// for. None of the write is applied. It is an ErrMemoryFull.
-type NewRowError struct{ Op int } // the first op that makes a row, by number
+// NewRowError is returned for a write that needs a new row, or wider rows, while there is
+// no memory for them. None of the write is applied. It is an ErrMemoryFull.
+type NewRowError struct {
+	Op    int  // the first op that does, by number
+	Wider bool // it makes no row, but counts in a column that no row near its has
+}
 
 func (e *NewRowError) Error() string {
+	if e.Wider {
+		return fmt.Sprintf("%v: op %d widens the rows near its own", ErrMemoryFull, e.Op)
+	}
 	return fmt.Sprintf("%v: op %d makes a row", ErrMemoryFull, e.Op)
 }
 
