@@ -93,7 +93,7 @@ func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
 func geometryOf(n, buckets int, base, salt uint64) geometry {
 	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
 	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
-	g.addend, g.factor = finalize(salt)-g.base, finalize(salt+mixA)|1
+	g.addend, g.factor = splitmix(salt)-g.base, splitmix(salt+mixA)|1
 	// Two mixed values of one bucket differ by buckets<<unused or more behind
 	// the point, so that many bits can go and the values still differ.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)

@@ -24,7 +24,7 @@ func newSecret() uint64 {
 }
 
 // next returns another salt.
-func (s *salts) next() uint64 { return finalize(s.secret + s.drawn.Add(1)*mixA) }
+func (s *salts) next() uint64 { return splitmix(s.secret + s.drawn.Add(1)*mixA) }
 
 // saltsMax is how many salts are tried before a size is given up. Rows that fill an array
 // to its bound may need several; one that is half empty takes nearly any rows with any

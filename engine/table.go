@@ -163,11 +163,11 @@ func (t *Table) Digest() uint64 { return t.digest.Load() }
 // cellHash is the digest's weight of one count: the finalizer of splitmix64
 // (Steele, Lea and Flood, 2014) over id and column.
 func cellHash(id uint64, column uint8) uint64 {
-	return finalize(id + (uint64(column)+1)*mixA)
+	return splitmix(id + (uint64(column)+1)*mixA)
 }
 
-// finalize is the finalizer of splitmix64, a bijection.
-func finalize(x uint64) uint64 {
+// splitmix is the finalizer of splitmix64, a bijection.
+func splitmix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
