@@ -27,6 +27,24 @@ func (t *Table) loadLocked(p *Page) error {
 	return nil
 }
 
+// Cut has rows from an id on, which is behind all rows, share no segment with those.
+func (t *Table) Cut(at uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dir.Load()
+	end := len(d.segs) - 1
+	last := d.segs[end].Load()
+	if at == d.first(end) || last.rows == 0 && last.cold == nil || !t.isBehindLocked(at) {
+		return
+	}
+	t.dir.Store(d.with(end, nil, at, t.emptyLocked(at)))
+}
+
+// emptyLocked returns a segment for few rows from an id on.
+func (t *Table) emptyLocked(first uint64) *segment {
+	return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
+}
+
 // LoadSealed is Load for rows that are sealed from the start, without ever standing in
 // segments of their own. Few rows are loaded as others, and those that cannot be sealed.
 func (t *Table) LoadSealed(p *Page, with *Sealer) error {
@@ -100,13 +118,10 @@ func (t *Table) appendSealedLocked(packed *sealed) {
 // appendPartLocked adds a part as a segment behind all rows, and one behind it for those
 // that come next.
 func (t *Table) appendPartLocked(part *coldPart) *segment {
-	empty := func(first uint64) *segment {
-		return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
-	}
 	d := t.dir.Load()
 	end := len(d.segs) - 1
 	last := d.segs[end].Load()
-	n := empty(part.first)
+	n := t.emptyLocked(part.first)
 	n.cold = part
 	if last.rows == 0 && last.cold == nil {
 		d.segs[end].Store(n)
@@ -115,7 +130,7 @@ func (t *Table) appendPartLocked(part *coldPart) *segment {
 		end++
 	}
 	if part.last < 1<<64-1 {
-		d = d.with(end, nil, part.last+1, empty(part.last+1))
+		d = d.with(end, nil, part.last+1, t.emptyLocked(part.last+1))
 	}
 	t.dir.Store(d)
 	return n

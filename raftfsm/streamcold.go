@@ -217,26 +217,30 @@ func (l *loading) loadCarried(s *streamReader, payload []byte) error {
 	if l.cold == nil {
 		return l.loadPage()
 	}
+	if !l.carried {
+		l.carried, l.above = true, l.part.first
+		l.table.Cut(l.above) // from hot rows
+	}
 	if err := loadPage(l.table, &l.page); err != nil {
 		return err
 	}
-	if l.below = l.part.last; !l.carried {
-		l.carried, l.above = true, l.part.first
-	}
+	l.below = l.part.last
 	if l.loose++; l.loose < looseMax {
 		return nil
 	}
 	return l.settle()
 }
 
-// settle freezes what was carried and is in memory, but for rows that share a segment
-// with hot ones. On a full disk they stay there until there is room: a node that opens
+// settle freezes what was carried and is in memory. On a full disk they stay there until there is room: a node that opens
 // its own snapshot has no other place for them.
 func (l *loading) settle() error {
 	if l.loose == 0 {
 		return nil
 	}
 	l.loose = 0
+	if l.below < 1<<64-1 {
+		l.table.Cut(l.below + 1) // from what comes next; the last segment does not freeze
+	}
 	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
 	l.table.Watch(carried)
 	idle, _ := l.table.Watch(carried)
