@@ -85,6 +85,13 @@ func (v *CatalogView) ForgetsClients() bool { return v.ClusterVersion >= version
 // program before it fails when it reads one, so below it none may be proposed.
 func (v *CatalogView) TakesEverywhere() bool { return v.ClusterVersion >= versionOfKinds }
 
+// versionOfRelay is the cluster version from which on nodes relay writes: a program
+// before it knows no such call.
+const versionOfRelay = 5
+
+// Relays reports whether the cluster version has nodes relay the writes of others.
+func (v *CatalogView) Relays() bool { return v.ClusterVersion >= versionOfRelay }
+
 // VersionMax returns the highest cluster version that all nodes speak, which is
 // ClusterVersion when there is no node.
 func (v *CatalogView) VersionMax() int {

@@ -104,7 +104,12 @@ func once(w *Write) *Write {
 
 func joinMember(t *testing.T, others []*Node, i, nodes int) *Node {
 	t.Helper()
-	n, err := Open(memberConfig(t, t.TempDir(), i, nodes))
+	return joinAs(t, others, memberConfig(t, t.TempDir(), i, nodes))
+}
+
+func joinAs(t *testing.T, others []*Node, cfg Config) *Node {
+	t.Helper()
+	n, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,9 +94,7 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 	if node == "" || node == n.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}
-	led, done := n.whileLed(ctx, g, node)
-	defer done()
-	settled, err := n.sendParts(led, g, node, parts)
+	settled, err := n.sendTo(ctx, g, node, parts)
 	if err == nil && len(settled) > 0 {
 		err = settled[0].err // of the group, if it is one of those that learn looks at
 	}
@@ -105,6 +103,24 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 		return settled, nil // each has its own error
 	}
 	return nil, err
+}
+
+// sendTo sends parts to a node that seems to lead the group, for as long as that is of
+// use. If they certainly were not sent it has another node relay them.
+func (n *Node) sendTo(ctx context.Context, g *counterGroup, leader string, parts []*forwarded) ([]*proposal, error) {
+	led, done := n.whileLed(ctx, g, leader)
+	settled, err := n.sendParts(led, g, leader, methodPropose, parts)
+	done()
+	if !errors.Is(err, errNotSent) || ctx.Err() != nil {
+		return settled, err
+	}
+	via := n.relayFor(g, leader)
+	if via == "" {
+		return nil, err
+	}
+	answers, done := n.whileAnswers(ctx, via)
+	defer done()
+	return n.sendParts(answers, g, via, methodRelay, parts)
 }
 
 // guess returns another node that is to hold the group, each in its turn.
@@ -129,9 +145,9 @@ func (g *counterGroup) learn(node string, err error) {
 	}
 }
 
-// sendParts hands what waits for one group to the node that leads it. All of it
-// lands in the same proposer there, so that it is settled together.
-func (n *Node) sendParts(ctx context.Context, g *counterGroup, node string, parts []*forwarded) ([]*proposal, error) {
+// sendParts hands what waits for one group to the node that leads it, or relays it. All
+// of it lands in the same proposer there, so that it is settled together.
+func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method string, parts []*forwarded) ([]*proposal, error) {
 	size := 16
 	for _, f := range parts {
 		size += len(f.section) + 8
@@ -142,7 +158,7 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node string, part
 	for _, f := range parts {
 		request = appendForwarded(request, f)
 	}
-	answer, err := n.calls.call(ctx, node, methodPropose, request)
+	answer, err := n.calls.call(ctx, node, method, request)
 	if err != nil {
 		return nil, err
 	}

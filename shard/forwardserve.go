@@ -59,7 +59,11 @@ type checkedPart struct {
 // check looks at a forwarded part.
 func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
 	p := &checkedPart{forwarded: f}
-	p.replica, p.err = g.led()
+	if p.replica, p.err = g.led(); p.err != nil {
+		if leader := g.leader(); leader != "" && leader != n.cfg.NodeKey {
+			p.err = errLedBy(leader)
+		}
+	}
 	if p.err == nil && (n.headroom.diskFull.Load() || p.replica.votersFull.Load()) {
 		p.err = ErrDiskFull
 	}

@@ -20,6 +20,8 @@ const (
 	methodRead       = "read"       // parts of reads → rows
 	methodScan       = "scan"       // one shard's next rows
 	methodPropose    = "propose"    // parts of writes for one group → what became of each
+	methodRelay      = "relay"      // the same, to be handed to the node that leads the group
+	methodRelayRead  = "relayread"  // a node and parts of reads for it → rows
 	methodProgress   = "progress"   // groups → the index that each replica has applied
 	methodReplicas   = "replicas"   // groups and numbers → the same, of these replicas alone
 	methodChange     = "change"     // a command for the catalog → its result
@@ -116,6 +118,8 @@ func (n *Node) serveCalls() {
 	n.calls.handle(methodRead, n.serveReads)
 	n.calls.handle(methodScan, n.serveScan)
 	n.calls.handle(methodPropose, n.serveParts)
+	n.calls.handle(methodRelay, n.serveRelay)
+	n.calls.handle(methodRelayRead, n.serveRelayRead)
 	n.calls.handle(methodProgress, n.serveProgress)
 	n.calls.handle(methodReplicas, n.serveReplicaProgress)
 	n.calls.handle(methodChange, n.serveChange)

@@ -157,6 +157,9 @@ func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]re
 			request = appendRead(request, q)
 		}
 		raw, err := n.calls.call(ctx, node, methodRead, request)
+		if errors.Is(err, errNotSent) && ctx.Err() == nil {
+			raw, err = n.sendReadsBy(ctx, node, reads, request, err)
+		}
 		if err != nil {
 			return nil, err
 		}

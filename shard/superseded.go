@@ -19,10 +19,23 @@ const (
 // the group, or not been heard of, for a while. One that is paused or cut off does not answer; what waits
 // in line behind the call would wait until its connection is given up, which takes
 // far longer than to elect another leader.
+func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (context.Context, context.CancelFunc) {
+	return n.while(ctx, func(ctx context.Context) bool {
+		return !n.calls.doubtful(node) && n.leaderBy(ctx, g, node) == node
+	})
+}
+
+// whileAnswers returns a context that ends when the node that is called has not been
+// heard of for a while.
+func (n *Node) whileAnswers(ctx context.Context, node string) (context.Context, context.CancelFunc) {
+	return n.while(ctx, func(context.Context) bool { return !n.calls.doubtful(node) })
+}
+
+// while returns a context that ends when a condition has not held for a while.
 //
 // Its goroutine ends with the context, which the caller ends; closing waits for
 // it as for all that asks.
-func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (context.Context, context.CancelFunc) {
+func (n *Node) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	n.asking.Go(func() {
 		look := time.NewTicker(supersededLookEvery)
@@ -33,10 +46,10 @@ func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (cont
 				return
 			case <-look.C:
 			}
-			if n.calls.doubtful(node) || n.leaderBy(ctx, g, node) != node {
-				seen++
-			} else {
+			if holds(ctx) {
 				seen = 0
+			} else {
+				seen++
 			}
 		}
 		cancel()
