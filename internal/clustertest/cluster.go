@@ -9,6 +9,7 @@ package clustertest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -142,7 +143,9 @@ func (c *Cluster) AwaitReady(nodes ...*Node) {
 	c.t.Helper()
 	for _, n := range nodes {
 		if ready, code := n.WaitReady(settleTimeout); !ready {
-			c.t.Fatalf("%s is not ready (exit code %d, if it ended):\n%s", n.Name, code, n.Log())
+			var why json.RawMessage
+			_, err := n.Call(http.MethodGet, "/readyz", nil, &why)
+			c.t.Fatalf("%s is not ready (exit code %d, if it ended): %s %v\n%s", n.Name, code, why, err, n.Log())
 		}
 	}
 }

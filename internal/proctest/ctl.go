@@ -26,7 +26,7 @@ func (n *Node) StartCtl(args ...string) *Ctl {
 	c.cmd.Dir = n.Cwd
 	c.cmd.Env = append(os.Environ(), "COUNTCTL_ADDR=")
 	dieWithParent(c.cmd)
-	if err := c.cmd.Start(); err != nil {
+	if err := n.site.enter(c.cmd.Start); err != nil {
 		n.t.Fatalf("cannot run countctl: %v", err)
 	}
 	n.t.Cleanup(c.Kill)

@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const (
+	returnNodes  = 5
+	addsBefore   = 10 // that the stale node knows
+	addsAfter    = 23 // that it does not
+	aloneTimeout = time.Second
+	// aloneTries is how often a replica that must not lead is asked to: for several
+	// election timeouts.
+	aloneTries = 5
+)
+
+// TestClusterReplicaReturnsKilled has a replica leave a node and come back to it
+// while another voter is down, by kill -9 alone:
+//
+//  1. A group has the voters stale, keeper and returning. Stale is killed.
+//  2. The replica of returning moves to relay. Keeper and relay acknowledge writes.
+//  3. Returning is killed, and the replica of relay ordered back to it.
+//  4. Keeper and relay are killed. Stale and returning start.
+//
+// Stale has a configuration and a log that lack what followed, and returning a
+// replica that begins anew. They must not elect a leader: no acknowledged increment
+// is lost, no linearizable read misses one, and verify then finds all replicas equal.
+func TestClusterReplicaReturnsKilled(t *testing.T) {
+	beside(t)
+	for _, store := range stores("boltdb") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{Nodes: returnNodes, LogStore: store})
+			for round := range short(1, 10) {
+				r := newReturn(t, c, round%postsShards)
+				r.killed()
+				r.verifies()
+			}
+		})
+	}
+}
+
+// TestClusterReplicaReturnsCut is TestClusterReplicaReturnsKilled where nodes are cut
+// off and none is killed. Keeper and relay go on meanwhile, so stale and returning
+// would be a second majority.
+func TestClusterReplicaReturnsCut(t *testing.T) {
+	beside(t)
+	for _, store := range stores("wal") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
+			for round := range short(1, 10) {
+				r := newReturn(t, c, round%postsShards)
+				r.cut()
+				r.verifies()
+			}
+		})
+	}
+}
+
+// replicaReturn is one return of a replica to its node. The roles are those of
+// TestClusterReplicaReturnsKilled.
+type replicaReturn struct {
+	t     *testing.T
+	c     *clustertest.Cluster
+	group uint32
+	tally *clustertest.Tally
+
+	stale, keeper, returning *clustertest.Node // voters of the group
+	relay                    *clustertest.Node
+	// witness is in none of the group's configurations. It and one of either side
+	// are the voters of the catalog, so both sides have one.
+	witness *clustertest.Node
+	// keeps is set where a node does not delete the replica that leaves it, or does
+	// not begin another.
+	keeps bool
+}
+
+// newReturn chooses the roles for a shard of posts and brings the catalog's voters to
+// where they must be.
+func newReturn(t *testing.T, c *clustertest.Cluster, shard int) *replicaReturn {
+	t.Helper()
+	r := &replicaReturn{t: t, c: c, tally: c.NewTally(shard)}
+	c.AwaitReady(c.Nodes()...)
+	at := c.Nodes()[0]
+	placed := at.Placed()
+	i := slices.IndexFunc(placed, func(p clustertest.Placed) bool { return p.Keyspace == "posts" && p.Shard == shard })
+	if i < 0 {
+		t.Fatalf("no shard %d of posts in %+v", shard, placed)
+	}
+	r.group = placed[i].ID
+	catalog := r.nodes(c.AwaitSettled(at, 0, voters).Voters)
+	in := r.nodes(c.AwaitSettled(at, r.group, voters).Voters)
+	out := c.Others(in...)
+	r.relay, r.witness = out[0], out[1]
+	if !slices.Contains(catalog, r.witness) {
+		r.relay, r.witness = r.witness, r.relay
+	}
+	if !slices.Contains(catalog, r.witness) {
+		c.Move(at, 0, catalog[0], r.witness)
+		catalog[0] = r.witness
+	}
+	// Those of the group that vote in the catalog come last.
+	slices.SortStableFunc(in, func(a, b *clustertest.Node) int {
+		return strings.Compare(fmt.Sprint(slices.Contains(catalog, a)), fmt.Sprint(slices.Contains(catalog, b)))
+	})
+	r.keeper, r.returning, r.stale = in[0], in[1], in[2]
+	if !slices.Contains(catalog, r.relay) {
+		r.keeper, r.returning = in[1], in[0]
+	}
+	t.Logf("group %d: stale %s, keeper %s, returning %s, relay %s, witness %s; the catalog is on %v", r.group,
+		r.stale.Name, r.keeper.Name, r.returning.Name, r.relay.Name, r.witness.Name, catalogNames(catalog))
+	r.tally.AddAll(addsBefore, in...)
+	return r
+}
+
+func (r *replicaReturn) nodes(names []string) (nodes []*clustertest.Node) {
+	for _, n := range r.c.Nodes() {
+		if slices.Contains(names, n.Name) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+func catalogNames(nodes []*clustertest.Node) (names []string) {
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+func (r *replicaReturn) killed() {
+	r.t.Helper()
+	r.stale.Kill()
+	r.moveAway()
+	r.comeBack()
+	r.check()
+}
+
+// comeBack orders the replica back to returning, which is killed, and has it and
+// stale start while keeper and relay are down.
+func (r *replicaReturn) comeBack() {
+	r.t.Helper()
+	for r.returning.Kill(); !r.orderBack(); r.returning.Kill() {
+		r.returning.Start()
+		r.c.AwaitReady(r.returning)
+	}
+	r.keeper.Kill()
+	r.relay.Kill()
+	r.returning.Start()
+	r.stale.Start()
+	r.mustNotLead(func() {})
+	r.keeper.Start()
+	r.relay.Start()
+}
+
+func (r *replicaReturn) cut() {
+	r.t.Helper()
+	r.c.Cut([]*clustertest.Node{r.stale})
+	r.moveAway()
+	stale, returning := []*clustertest.Node{r.stale}, []*clustertest.Node{r.returning}
+	for r.c.Cut(stale, returning); !r.orderBack(); r.c.Cut(stale, returning) {
+		r.c.Cut(stale)
+	}
+	r.c.Cut([]*clustertest.Node{r.keeper, r.relay})
+	before := r.tally.AcknowledgedBy(r.stale, r.returning, r.witness)
+	r.mustNotLead(func() {
+		r.tally.AddAll(1, r.keeper, r.relay)
+		r.tally.Read(r.keeper, aloneTimeout)
+	})
+	if after := r.tally.AcknowledgedBy(r.stale, r.returning, r.witness); after > before {
+		r.t.Errorf("%d increments were acknowledged beside the leader on the other side of the cut", after-before)
+	}
+	r.c.Heal()
+	r.check()
+}
+
+// moveAway moves the replica of returning to relay and has the rest acknowledge
+// writes.
+func (r *replicaReturn) moveAway() {
+	r.t.Helper()
+	r.c.Move(r.witness, r.group, r.returning, r.relay)
+	if !r.keeps {
+		r.c.AwaitReplica(r.returning, r.group, false)
+	}
+	r.tally.AddAll(addsAfter, r.keeper, r.relay, r.witness)
+}
+
+// orderBack orders the replica of relay to returning, which nobody reaches, before
+// gossip misses it. It reports whether the order was taken.
+func (r *replicaReturn) orderBack() (taken bool) {
+	r.t.Helper()
+	eventually(r.t, "the replica is ordered back or returning is dead", func() bool {
+		refused := r.witness.OrderMove(r.group, r.relay, r.returning)
+		p := r.witness.PlacedAt(r.group)
+		taken = p != nil && slices.Contains(p.Target, r.returning.Name)
+		return taken || strings.Contains(refused, "is dead")
+	})
+	return taken
+}
+
+// mustNotLead has stale, returning and witness, which reach no other node, asked to
+// write and read. What they answer is held to what was acknowledged.
+func (r *replicaReturn) mustNotLead(beside func()) {
+	r.t.Helper()
+	r.t.Logf("returning knows of the order after %v", r.c.AwaitOrdered(r.returning, r.group))
+	if !r.keeps {
+		r.c.AwaitReplica(r.returning, r.group, true)
+	}
+	var answered atomic.Int32
+	for range aloneTries {
+		var asked sync.WaitGroup
+		for _, n := range []*clustertest.Node{r.stale, r.returning, r.witness} {
+			for _, ask := range []func(*clustertest.Node, time.Duration) bool{r.tally.Read, r.tally.Add} {
+				asked.Go(func() { // ends with its one request
+					if ask(n, aloneTimeout) {
+						answered.Add(1)
+					}
+				})
+			}
+		}
+		beside()
+		asked.Wait()
+	}
+	r.t.Logf("%d requests were answered without keeper and relay", answered.Load())
+}
+
+// check waits until the cluster is whole and holds it to its promises.
+func (r *replicaReturn) check() {
+	r.t.Helper()
+	r.c.AwaitReady(r.c.Nodes()...)
+	r.tally.Check(r.c.Nodes()...)
+}
+
+// verifies waits until no replica moves and has all compared.
+func (r *replicaReturn) verifies() {
+	r.t.Helper()
+	r.c.AwaitVoters(voters)
+	if run := r.witness.Ctl("verify"); run.Code != 0 {
+		r.t.Errorf("verify exits %d\n%s%s", run.Code, run.Stdout, run.Stderr)
+	}
+	if r.t.Failed() {
+		r.t.FailNow() // the next return would begin with a broken cluster
+	}
+}

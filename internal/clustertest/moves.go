@@ -1,0 +1,129 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/internal/proctest"
+)
+
+// adminTimeout is longer than a node takes to ask all others, and to have its order
+// applied.
+const adminTimeout = 5 * time.Second
+
+// Placed is where the replicas of a group are, as the cluster says.
+type Placed struct {
+	ID       uint32
+	Keyspace string
+	Shard    int
+	Leader   string // "" for none that answers
+	Target   []string
+	Voters   []string
+}
+
+// Settled reports whether the group has the voters that it is to have.
+func (p Placed) Settled() bool {
+	return slices.Equal(slices.Sorted(slices.Values(p.Voters)), slices.Sorted(slices.Values(p.Target)))
+}
+
+// Placed asks a node where the replicas of all groups are. A node that does not
+// answer knows of none.
+func (n *Node) Placed() []Placed {
+	var answer struct{ Groups []Placed }
+	if status, err := n.admin(http.MethodGet, "groups", nil, &answer); err != nil || status != http.StatusOK {
+		return nil
+	}
+	return answer.Groups
+}
+
+func (n *Node) admin(method, what string, body, answer any) (status int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	return n.Send(ctx, method, "/v1/admin/"+what, nil, body, answer)
+}
+
+// PlacedAt is Placed for one group, nil for one that is not known.
+func (n *Node) PlacedAt(group uint32) *Placed {
+	all := n.Placed()
+	if i := slices.IndexFunc(all, func(p Placed) bool { return p.ID == group }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// OrderMove has a node order the move of a replica. It returns why it was refused,
+// "" for an order that was taken.
+func (n *Node) OrderMove(group uint32, from, to *Node) (refused string) {
+	var a answer
+	body := map[string]string{"from": from.Name, "to": to.Name}
+	status, err := n.admin(http.MethodPost, fmt.Sprintf("groups/%d/move", group), body, &a)
+	switch {
+	case err != nil:
+		return err.Error()
+	case status != http.StatusOK:
+		return fmt.Sprintf("status %d: %s", status, a.Error.Message)
+	}
+	return ""
+}
+
+// Move moves a replica, as ordered through a node, and waits until the group has
+// the voters that it is to have.
+func (c *Cluster) Move(at *Node, group uint32, from, to *Node) {
+	c.t.Helper()
+	c.await(settleTimeout, func() string {
+		p := at.PlacedAt(group)
+		switch {
+		case p == nil:
+			return fmt.Sprintf("%s does not know group %d", at.Name, group)
+		case slices.Contains(p.Target, from.Name):
+			if refused := at.OrderMove(group, from, to); refused != "" {
+				return fmt.Sprintf("the move of group %d from %s to %s is refused: %s", group, from.Name, to.Name, refused)
+			}
+			return "the move has just begun"
+		case !p.Settled():
+			return fmt.Sprintf("group %d has voters %v and is to have %v", group, p.Voters, p.Target)
+		}
+		return ""
+	})
+}
+
+// AwaitReplica waits until a node holds a replica of a group, or none.
+func (c *Cluster) AwaitReplica(n *Node, group uint32, held bool) time.Duration {
+	c.t.Helper()
+	return c.await(settleTimeout, func() string {
+		s, err := n.status(c.t.Context())
+		if err != nil {
+			return fmt.Sprintf("%s does not answer: %v", n.Name, err)
+		}
+		if slices.ContainsFunc(s.Groups, func(g proctest.Group) bool { return g.ID == group }) != held {
+			return fmt.Sprintf("that %s holds a replica of group %d is %v", n.Name, group, !held)
+		}
+		return ""
+	})
+}
+
+// AwaitOrdered waits until a node knows that it is to have a replica of a group.
+func (c *Cluster) AwaitOrdered(n *Node, group uint32) time.Duration {
+	c.t.Helper()
+	return c.await(settleTimeout, func() string {
+		if p := n.PlacedAt(group); p == nil || !slices.Contains(p.Target, n.Name) {
+			return fmt.Sprintf("%s knows group %d as %+v", n.Name, group, p)
+		}
+		return ""
+	})
+}
+
+// AwaitSettled waits until a group has so many voters, and is to have these.
+func (c *Cluster) AwaitSettled(at *Node, group uint32, voters int) (p *Placed) {
+	c.t.Helper()
+	c.await(settleTimeout, func() string {
+		if p = at.PlacedAt(group); p == nil || !p.Settled() || len(p.Voters) != voters {
+			return fmt.Sprintf("group %d is not settled with %d voters: %+v", group, voters, p)
+		}
+		return ""
+	})
+	return p
+}

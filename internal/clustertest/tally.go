@@ -1,0 +1,154 @@
+package clustertest
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	tallyColumn   = "repost"
+	tallyWrongMax = 10 // are reported, of those that a test finds
+)
+
+// Tally is one count that a test increments and reads through nodes of its choice.
+// Each increment adds one and is sent once, so the count is never less than the
+// acknowledged increments, and never more than those and the ones of unknown
+// outcome. Every answer is held to that. Its methods may be called concurrently.
+type Tally struct {
+	t  testing.TB
+	id string
+
+	mu struct {
+		sync.Mutex
+		sent         int64
+		refused      int64
+		acknowledged int64
+		by           map[*Node]int64 // acknowledged, by the node that was asked
+		wrong        []string
+	}
+}
+
+// NewTally returns a tally of a new id in a shard of posts.
+func (c *Cluster) NewTally(shard int) *Tally {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	id := binary.BigEndian.Uint64(random[:])>>4/historyShards*historyShards + uint64(shard)
+	y := &Tally{t: c.t, id: strconv.FormatUint(id, 10)}
+	y.mu.by = map[*Node]int64{}
+	return y
+}
+
+// Add sends an increment through a node and reports whether it was acknowledged.
+func (y *Tally) Add(n *Node, timeout time.Duration) bool {
+	y.mu.Lock()
+	before := y.mu.acknowledged
+	y.mu.sent++
+	y.mu.Unlock()
+	r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{
+		"ops": []op{{y.id, map[string]int64{tallyColumn: 1}}},
+	}}
+	var a answer
+	try := n.try(y.t.Context(), r, timeout, &a)
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	switch try.fate {
+	case refused:
+		y.mu.refused++
+	case wrong:
+		y.noteLocked("%s answered a good increment with %s", n.Name, try.why)
+	case done:
+		y.mu.acknowledged++
+		y.mu.by[n]++
+		if got := a.Results[0].Counts[tallyColumn]; got <= before {
+			y.noteLocked("%s acknowledged an increment with %d, when %d were acknowledged before it was sent", n.Name, got, before)
+		}
+	}
+	return try.fate == done
+}
+
+// AddAll sends increments through nodes, in turn, until so many are acknowledged.
+func (y *Tally) AddAll(count int, nodes ...*Node) {
+	y.t.Helper()
+	end := time.Now().Add(settleTimeout)
+	for i := 0; count > 0; i++ {
+		if y.Add(nodes[i%len(nodes)], tryTimeout) {
+			count--
+			continue
+		}
+		if time.Now().After(end) {
+			y.t.Fatalf("%d increments are not acknowledged after %v", count, settleTimeout)
+		}
+		time.Sleep(tryPause)
+	}
+}
+
+// Read sends a linearizable read through a node and reports whether it was
+// answered.
+func (y *Tally) Read(n *Node, timeout time.Duration) bool {
+	y.mu.Lock()
+	before := y.mu.acknowledged
+	y.mu.Unlock()
+	r := &request{method: http.MethodGet, path: "/v1/counters/posts/" + y.id + "?consistency=linearizable"}
+	var a answer
+	try := n.try(y.t.Context(), r, timeout, &a)
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	switch try.fate {
+	case wrong:
+		y.noteLocked("%s answered a good read with %s", n.Name, try.why)
+	case done:
+		got, most := a.Counts[tallyColumn], y.mu.sent-y.mu.refused
+		if got < before {
+			y.noteLocked("a linearizable read at %s returned %d, when %d increments were acknowledged", n.Name, got, before)
+		}
+		if got > most {
+			y.noteLocked("a linearizable read at %s returned %d, of %d increments", n.Name, got, most)
+		}
+	}
+	return try.fate == done
+}
+
+func (y *Tally) noteLocked(format string, args ...any) {
+	y.mu.wrong = append(y.mu.wrong, fmt.Sprintf(format, args...))
+}
+
+// AcknowledgedBy returns how many increments nodes acknowledged.
+func (y *Tally) AcknowledgedBy(nodes ...*Node) (sum int64) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, n := range nodes {
+		sum += y.mu.by[n]
+	}
+	return sum
+}
+
+// Check reads the count at each of the nodes, and fails the test if it or any answer
+// before was not what it may be. Nothing may be sent meanwhile.
+func (y *Tally) Check(nodes ...*Node) {
+	y.t.Helper()
+	for _, n := range nodes {
+		for end := time.Now().Add(settleTimeout); !y.Read(n, tryTimeout); time.Sleep(tryPause) {
+			if time.Now().After(end) {
+				y.t.Errorf("%s does not answer a linearizable read after %v", n.Name, settleTimeout)
+				break
+			}
+		}
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	wrong := slices.Clone(y.mu.wrong)
+	if len(wrong) > tallyWrongMax {
+		wrong = append(wrong[:tallyWrongMax], fmt.Sprintf("and %d more", len(wrong)-tallyWrongMax))
+	}
+	for _, w := range wrong {
+		y.t.Error(w)
+	}
+	y.mu.wrong = nil
+}
