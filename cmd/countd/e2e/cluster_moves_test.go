@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+const (
+	movesMin = 200             // with either log store
+	movesFor = 8 * time.Minute // until they are made
+)
+
+// TestClusterChaosMoves moves replicas of all shards of posts back and forth while
+// nodes are killed and cut off, some in the order in which a replica that comes back
+// to its node meets a voter that does not know that it was gone. When it is over,
+// each count is what the answered writes add up to, one order explains all other
+// answers, and replicas are alike and never differed at one index.
+func TestClusterChaosMoves(t *testing.T) {
+	if !*chaos {
+		t.Skip("in the long form only, -chaos")
+	}
+	for _, store := range stores("") {
+		t.Run(store, func(t *testing.T) {
+			c := clustertest.New(t, bin, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
+			load, history, digests := c.StartLoad(clustertest.LoadConfig{Writers: 4}), c.StartHistory(4), c.WatchDigests()
+			mover := c.StartMoves()
+			rng := rand.New(rand.NewPCG(chaosSeed, uint64(len(store))))
+			happened := map[string]int{}
+			moved, back := mover.Moved()
+			for end := time.Now().Add(movesFor); moved < movesMin && time.Now().Before(end); moved, back = mover.Moved() {
+				shard := rng.IntN(postsShards)
+				switch which := rng.IntN(len(faults) + 2); which {
+				case len(faults):
+					happened["replica returns, killed"]++
+					mover.Without(shard, func() { newReturn(t, c, shard).killed() })
+				case len(faults) + 1:
+					happened["replica returns, cut"]++
+					mover.Without(shard, func() { newReturn(t, c, shard).cut() })
+				default:
+					happened[faults[which].name]++
+					nodes := c.Nodes()
+					rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+					faults[which].does(c, nodes, time.Duration(rng.Int64N(int64(faultMax))))
+				}
+				time.Sleep(time.Duration(rng.Int64N(int64(calmMax))))
+			}
+			mover.Stop()
+			t.Logf("%v; %d replicas were moved, %d of them back", happened, moved, back)
+			if moved < movesMin {
+				t.Errorf("%d replicas were moved in %v, want %d", moved, movesFor, movesMin)
+			}
+			c.AwaitReady(c.Nodes()...)
+			load.Stop()
+			history.Stop()
+			c.AwaitVoters(voters)
+			t.Logf("all replicas alike %v after it", c.AwaitAgreement(agreeTimeout(), c.Nodes()...))
+			load.Check(c.Nodes()...)
+			history.Check()
+			digests.Check()
+			c.Nodes()[0].MustCtl("verify")
+			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
+		})
+	}
+}
