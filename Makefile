@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long chaos failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,9 +54,19 @@ e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as roo
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \
 	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
 
-chaos: ## a cluster's fault tests at length, with either log store; 25 minutes; as root, cuts
+chaos: ## a cluster's fault tests at length, with either log store; 50 minutes; as root, cuts
 	@mkdir -p bin
 	$(GO) test -count=1 -v -timeout 90m -run '^TestCluster' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
+
+# The tests are those of this checkout: OLD only says what program the cluster begins with.
+upgrade: ## rolling upgrades under load from the program of OLD=<git ref>, with kills and moves; 5 minutes
+	@test -n '$(OLD)' || { echo 'name what to upgrade from: make upgrade OLD=<git ref>'; exit 1; }
+	@git rev-parse -q --verify '$(OLD)^{commit}' >/dev/null || { \
+	  echo 'there is no commit $(OLD) here; a shallow clone has it after git fetch --unshallow'; exit 1; }
+	@set -e; old=$$(mktemp -d); trap 'git worktree remove --force "$$old/src"; rm -rf "$$old"' EXIT; trap 'exit 1' INT TERM; \
+	git worktree add --quiet --detach "$$old/src" '$(OLD)'; \
+	(cd "$$old/src" && CGO_ENABLED=0 $(GO) build -o "$$old/countd" ./cmd/countd); \
+	$(GO) test -count=1 -v -timeout 60m -run '^TestUpgrade' ./cmd/countd/e2e -old-countd "$$old/countd"
 
 failover: ## 20 kills of a leader, a pause of 60 s, drains and rolling restarts, timed; 10 minutes
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(ClusterLeader(Killed|Paused)|ClusterRollingRestart|AdminNodes|AdminRollingRestart)$$' ./cmd/countd/e2e -chaos

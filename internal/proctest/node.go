@@ -130,6 +130,9 @@ func (n *Node) Move(site Site) {
 	})
 }
 
+// Use has the node run other programs from its next start on.
+func (n *Node) Use(bin Binaries) { n.bin = bin }
+
 // Start runs the process and returns at once.
 func (n *Node) Start() {
 	n.t.Helper()

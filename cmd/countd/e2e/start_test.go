@@ -29,10 +29,15 @@ const (
 // eventually polls a condition until it holds, for at most a minute.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	eventuallyIn(t, time.Minute, what, holds)
+}
+
+func eventuallyIn(t *testing.T, timeout time.Duration, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("not within %v: %s", timeout, what)
 		}
 		time.Sleep(pollEvery)
 	}

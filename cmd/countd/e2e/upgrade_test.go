@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+const (
+	movesOfPhase  = 12
+	movesDeadline = 2 * time.Minute
+)
+
+var oldCountd = flag.String("old-countd", "", "the countd that the tests of upgrades begin with (make upgrade OLD=<git ref>)")
+
+// upgrading is a cluster that begins with the program of before, under load.
+type upgrading struct {
+	t *testing.T
+	*load
+	c     *clustertest.Cluster
+	at    *clustertest.Node
+	older proctest.Binaries
+}
+
+func startUpgrading(t *testing.T) *upgrading {
+	t.Helper()
+	if *oldCountd == "" {
+		t.Skip("needs the program of before: make upgrade OLD=<git ref>")
+	}
+	older := proctest.Binaries{Countd: *oldCountd, Countctl: bin.Countctl}
+	c := clustertest.New(t, older, clustertest.Options{Nodes: returnNodes})
+	l := &load{t, c, time.Now(), c.StartLoad(clustertest.LoadConfig{Writers: 4}), c.StartHistory(4), c.WatchDigests()}
+	return &upgrading{t: t, load: l, c: c, at: c.Nodes()[0], older: older}
+}
+
+// TestUpgradeUnderLoad upgrades a cluster node by node while replicas move, and then
+// raises the cluster version. Nodes end by stops and by kills. Then
+//
+//  1. every move that was ordered before the version rose has ended;
+//  2. a replica that leaves its node can come back, as in
+//     TestClusterReplicaReturnsKilled;
+//  3. each count is what the answered writes add up to, one order explains all other
+//     answers, and replicas are alike and never differed at one index.
+func TestUpgradeUnderLoad(t *testing.T) {
+	u := startUpgrading(t)
+	u.at.MustCtl("keyspace", "everywhere", "users")
+	u.whileMoving("with the program of before", movesOfPhase, func() {
+		for _, n := range u.c.Nodes() {
+			u.restart(n, u.older, true)
+		}
+	})
+	u.at.MustCtl("upgrade", "hold")
+	u.whileMoving("while the program is replaced", 0, u.replace)
+	u.raiseVersion()
+	for _, p := range u.at.Placed() {
+		u.c.AwaitSettled(u.at, p.ID, voters)
+	}
+	u.whileMoving("with the new version", movesOfPhase, func() {
+		for _, n := range u.c.Nodes() {
+			u.restart(n, bin, true)
+		}
+	})
+	u.at.MustCtl("keyspace", "everywhere", "users", "--off")
+	u.returns(false)
+	u.end()
+}
+
+// TestUpgradeHeld upgrades a cluster node by node while its version is held, takes one
+// node back to the program of before and forth again, and then raises the version. A
+// replica leaves its node and comes back, as in TestClusterReplicaReturnsKilled, before
+// and after that.
+func TestUpgradeHeld(t *testing.T) {
+	u := startUpgrading(t)
+	u.at.MustCtl("upgrade", "hold")
+	u.replace()
+	u.restart(u.at, u.older, false)
+	u.restart(u.at, bin, true)
+	u.returns(true)
+	u.raiseVersion()
+	u.c.AwaitVoters(voters) // what was kept is deleted
+	u.returns(false)
+	u.end()
+}
+
+// TestUpgradeWhileReplicaIsAway upgrades a cluster while a replica is away from its
+// node, which the program of before deleted it from, and while a voter is down that
+// does not know so. That voter comes back with the program of before.
+func TestUpgradeWhileReplicaIsAway(t *testing.T) {
+	u := startUpgrading(t)
+	r := newReturn(t, u.c, 0)
+	r.stale.Kill()
+	r.moveAway()
+	for i, n := range u.c.Others(r.stale) {
+		u.restart(n, bin, i%2 == 0)
+	}
+	r.keeps = true
+	r.comeBack()
+	r.stale.Kill()
+	r.stale.Use(bin)
+	r.stale.Start()
+	r.check()
+	eventually(t, "the cluster version rises", func() bool { now := u.version(r.witness); return now.Version == now.Max })
+	u.returns(false)
+	u.end()
+}
+
+// restart ends a node, by kill -9 or not, starts it with a program and waits until it
+// can serve.
+func (u *upgrading) restart(n *clustertest.Node, with proctest.Binaries, kill bool) {
+	u.t.Helper()
+	if kill {
+		n.Kill()
+	} else {
+		n.Stop()
+	}
+	n.Use(with)
+	n.Start()
+	u.c.AwaitReady(n)
+}
+
+// replace has each node run the new program, while the version is held.
+func (u *upgrading) replace() {
+	u.t.Helper()
+	before := u.version(u.at)
+	for i, n := range u.c.Nodes() {
+		u.restart(n, bin, i%2 == 0)
+	}
+	if now := u.version(u.at); now.Version != before.Version || !now.Held {
+		u.t.Errorf("the cluster version was held at %d and is %+v", before.Version, now)
+	}
+}
+
+func (u *upgrading) version(at *clustertest.Node) client.ClusterVersion {
+	u.t.Helper()
+	return ctl[client.ClusterVersion](u.t, at, "upgrade", "status")
+}
+
+// raiseVersion raises the cluster version to what the new program speaks.
+func (u *upgrading) raiseVersion() {
+	u.t.Helper()
+	before := u.version(u.at)
+	u.at.MustCtl("upgrade", "finalize", "--yes")
+	now := u.version(u.at)
+	u.t.Logf("the cluster version was %d and is %d", before.Version, now.Version)
+	if now.Version != now.Max || now.Held {
+		u.t.Errorf("the cluster version after finalize: %+v", now)
+	}
+}
+
+// whileMoving moves replicas until f has returned and so many were moved.
+func (u *upgrading) whileMoving(phase string, count int64, f func()) {
+	u.t.Helper()
+	mover := u.c.StartMoves()
+	f()
+	eventuallyIn(u.t, movesDeadline, "replicas move "+phase, func() bool { moved, _ := mover.Moved(); return moved >= count })
+	mover.Stop()
+	moved, back := mover.Moved()
+	u.t.Logf("%s: %d replicas were moved, %d of them back", phase, moved, back)
+}
+
+// returns has a replica of two shards return to its node.
+func (u *upgrading) returns(keeps bool) {
+	u.t.Helper()
+	for shard := range 2 {
+		r := newReturn(u.t, u.c, shard)
+		r.keeps = keeps
+		r.killed()
+	}
+}
+
+// end holds the cluster to what its clients were answered.
+func (u *upgrading) end() {
+	u.t.Helper()
+	u.c.AwaitReady(u.c.Nodes()...)
+	u.Stop()
+	u.history.Stop()
+	u.c.AwaitVoters(voters)
+	u.c.AwaitAgreement(agreeTimeout(), u.c.Nodes()...)
+	u.Check(u.c.Nodes()...)
+	u.history.Check()
+	u.digests.Check()
+	u.at.MustCtl("verify")
+	u.t.Logf("load: %v", u.Between(u.began, time.Now()))
+}
