@@ -200,7 +200,10 @@ func (o *operation) move(ctx context.Context, c api.MoveChange) (*api.Changed, e
 	if err := o.takes(to); err != nil {
 		return nil, err
 	}
-	if voters := slices.Clone(facts.Voters); !slices.Equal(slices.Sorted(slices.Values(voters)), slices.Sorted(slices.Values(target))) {
+	// A replica that is still to join may go elsewhere: it has no vote, and its node may
+	// be dead.
+	joins := !slices.Contains(facts.Voters, from.Key)
+	if !joins && !slices.Equal(slices.Sorted(slices.Values(facts.Voters)), slices.Sorted(slices.Values(target))) {
 		return nil, refusedf("the members of group %d are being changed; wait until its voters are its target", c.Group)
 	}
 	next := slices.Clone(target)

@@ -1,0 +1,37 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/countd/countd/internal/clustertest"
+)
+
+// TestAdminMoveIsTakenBack orders the move of a replica to a node that was just
+// killed, which gossip does not know yet, and takes the order back. The group then has
+// the voters that it had, without the dead node.
+func TestAdminMoveIsTakenBack(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{Nodes: voters + 1})
+	const group = 1
+	before := c.AwaitSettled(c.Nodes()[0], group, voters)
+	nodeOf := func(in bool) *clustertest.Node {
+		nodes := c.Nodes()
+		return nodes[slices.IndexFunc(nodes, func(n *clustertest.Node) bool { return slices.Contains(before.Voters, n.Name) == in })]
+	}
+	from, to := nodeOf(true), nodeOf(false)
+	eventually(t, "the move is ordered", func() bool {
+		to.Kill()
+		if refused := from.OrderMove(group, from, to); refused == "" {
+			return true
+		}
+		to.StartReady()
+		return false
+	})
+	from.MustCtl("group", "move", fmt.Sprint(group), to.Name, from.Name)
+	after := c.AwaitSettled(from, group, voters)
+	if !slices.Equal(slices.Sorted(slices.Values(after.Voters)), slices.Sorted(slices.Values(before.Voters))) {
+		t.Errorf("group %d had voters %v and has %v", group, before.Voters, after.Voters)
+	}
+}
