@@ -13,20 +13,21 @@ type SectionVisitor struct {
 	Feed func(key uint64, op *FeedOp) error
 }
 
-// CheckSection returns how many ops a request's section has, for a shard of a kind.
+// CheckSection returns how many ops a request's section has, for a shard of a kind, and
+// whether the leader's time must come before the section in an entry.
 // It fails for what no RequestWriter makes, which in an entry would end every
 // replica, and with the visitor's error.
-func CheckSection(kind Kind, section []byte, see SectionVisitor) (ops int, err error) {
+func CheckSection(kind Kind, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := nextSection(section)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if len(rest) > 0 {
-		return 0, fmt.Errorf("%w: %d bytes behind the section", errEntry, len(rest))
+		return 0, false, fmt.Errorf("%w: %d bytes behind the section", errEntry, len(rest))
 	}
 	id, payload, err := parseIdentity(form, payload)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	switch kind {
 	case KindCounters:
@@ -50,7 +51,7 @@ func CheckSection(kind Kind, section []byte, see SectionVisitor) (ops int, err e
 	default:
 		err = fmt.Errorf("%w: a section for %s", errEntry, kind)
 	}
-	return ops, err
+	return ops, id.Exists() || kind == KindUnread, err
 }
 
 func (b *batch) visit(see func(Table, uint64, *engine.Op) error, table func(op int) Table) error {

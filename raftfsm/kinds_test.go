@@ -117,17 +117,22 @@ func TestCheckSectionOfKinds(t *testing.T) {
 		w.Reset(nil, &id)
 		goldenRequest(kind, &w)
 		seen := 0
-		ops, err := CheckSection(kind, w.Section(), SectionVisitor{
+		ops, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{
 			Op:   func(Table, uint64, *engine.Op) error { seen++; return nil },
 			Feed: func(uint64, *FeedOp) error { seen++; return nil },
 		})
-		if err != nil || ops != w.Ops() || kind != KindBoard && seen != ops {
+		if err != nil || !clocked || ops != w.Ops() || kind != KindBoard && seen != ops {
 			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), seen, err)
 		}
 		for _, other := range append(shardKinds, KindCounters) {
-			if _, err := CheckSection(other, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, errEntry) {
+			if _, _, err := CheckSection(other, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, errEntry) {
 				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
 			}
+		}
+		w.Reset(nil, &RequestID{})
+		goldenRequest(kind, &w)
+		if _, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{}); err != nil || clocked != (kind == KindUnread) {
+			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
 		}
 	}
 }

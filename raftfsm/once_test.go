@@ -343,7 +343,7 @@ func TestSectionOfARestore(t *testing.T) {
 	if _, _, err := parseIdentity(kind, payload[:restoreSize-1]); !errors.Is(err, errEntry) {
 		t.Errorf("a number that is cut: %v", err)
 	}
-	if ops, err := CheckSection(KindCounters, w.Section(), SectionVisitor{}); err != nil || ops != 1 {
+	if ops, _, err := CheckSection(KindCounters, w.Section(), SectionVisitor{}); err != nil || ops != 1 {
 		t.Errorf("%d ops, %v", ops, err)
 	}
 }

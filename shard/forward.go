@@ -14,7 +14,7 @@ import (
 type forwarded struct {
 	section []byte
 	width   int
-	clocked bool // as of a proposal
+	clocked bool // as of a proposal; a leader of today's program finds it out by itself
 	ops     int  // in the section
 }
 

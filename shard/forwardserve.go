@@ -71,7 +71,9 @@ func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
 		return p
 	}
 	visitor := n.headroom.check(p.replica)
-	p.ops, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
+	// What the peer says of the clock is not trusted: an entry without the time that its
+	// sections need would end every replica.
+	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
 	return p
 }
 
@@ -89,7 +91,7 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *proposal
 	if err != nil {
 		return refusedProposal(err)
 	}
-	q, err := p.replica.proposer.submit(p.section, p.ops, p.clocked || p.replica.proposer.kind == raftfsm.KindUnread, p.width)
+	q, err := p.replica.proposer.submit(p.section, p.ops, p.clocked, p.width)
 	if err != nil {
 		return refusedProposal(err)
 	}

@@ -1,0 +1,35 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// A peer that says of a part with an identity that it needs no time is not believed: an
+// entry without it would end every replica.
+func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	groups, err := n.groupsOf(n.Keyspace("posts"))
+	mustDo(t, err)
+	eventually(t, "the shard is led", func() bool { _, err := groups[0].led(); return err == nil })
+	ctx, cancel := context.WithDeadline(t.Context(), soon())
+	defer cancel()
+	for number, clocked := range []bool{false, true, false} {
+		var w raftfsm.RequestWriter
+		id := ByProducer([]byte("p"), uint64(number+1))
+		w.Reset(nil, &id)
+		w.Op(1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
+		answer, err := n.serveParts(ctx, appendForwarded(request, &forwarded{section: w.Section(), width: 1, clocked: clocked}))
+		mustDo(t, err)
+		r := wireReader{rest: answer}
+		q := parseSettled(&r, 1)
+		if err := r.end(); err != nil || q.err != nil || q.row(0, 1)[0] != int64(number+1) {
+			t.Fatalf("part %d: %+v, %v", number, q, err)
+		}
+	}
+}
