@@ -452,3 +452,91 @@ func TestNoVoteBeforeItIsAMember(t *testing.T) {
 		t.Error("a member refuses its vote")
 	}
 }
+
+// A leader that was deposed comes back with a longer log, of which nothing is committed,
+// to one that began from a snapshot and has nothing else to send: it is opened again
+// once, and all agree.
+func TestDeposedLeaderWithALongerLog(t *testing.T) { eachStore(t, testDeposedLeaderWithALongerLog) }
+
+func testDeposedLeaderWithALongerLog(t *testing.T, store LogStore) {
+	r := newReplicas(t, store)
+	r.add(t, 7, -1)
+	r.mustAgree(t, -1)
+	old := r.leader(t, -1)
+	for _, g := range r.groups {
+		mustClose(t, g)
+	}
+	withLog := func(i int, change func(l *checkedLog, last *raft.Log)) {
+		stores := mustOpenStores(t, store, r.cfgs[i].Dir)
+		l := newCheckedLog(stores, r.cfgs[i].Group, "log", 1<<40, noFatal(t))
+		var last raft.Log
+		index, err := l.LastIndex()
+		mustDo(t, err)
+		mustDo(t, l.GetLog(index, &last))
+		change(l, &last)
+		mustDo(t, stores.close())
+	}
+	var longer uint64
+	withLog(old, func(l *checkedLog, last *raft.Log) {
+		longer = last.Index + 100
+		for i := last.Index + 1; i <= longer; i++ {
+			mustDo(t, l.StoreLog(&raft.Log{Index: i, Term: last.Term, Type: raft.LogCommand, Data: number(1000)}))
+		}
+	})
+	for i := range r.groups {
+		if i != old {
+			r.open(t, i)
+		}
+	}
+	r.add(t, 3, old)
+	r.mustAgree(t, old)
+	for i, g := range r.groups {
+		if i == old {
+			continue
+		}
+		mustDo(t, g.snapshot())
+		mustClose(t, g)
+		withLog(i, func(l *checkedLog, last *raft.Log) {
+			first, err := l.FirstIndex()
+			mustDo(t, err)
+			mustDo(t, l.DeleteRange(first, g.snaps.newestIndex.Load()))
+			if last.Index >= longer {
+				t.Fatalf("the log ends at %d", last.Index)
+			}
+		})
+		r.open(t, i)
+	}
+	reopened := make(chan struct{}, 1)
+	r.cfgs[old].Reopen = func() { reopened <- struct{}{} }
+	r.open(t, old)
+	select {
+	case <-reopened:
+	case <-time.After(eventuallyMax):
+		t.Fatal("it is not opened again")
+	}
+	mustClose(t, r.groups[old])
+	r.open(t, old)
+	r.add(t, 5, -1)
+	r.mustAgree(t, -1)
+	if len(reopened) > 0 {
+		t.Error("it is opened again twice")
+	}
+}
+
+// A node opens a replica again that asks for it, with all that it had.
+func TestNodeOpensAReplicaAgain(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	ks := n.Keyspace("posts")
+	mustWrite(t, n, ks, addTo(5, 0, 3))
+	groups, err := n.groupsOf(ks)
+	mustDo(t, err)
+	before := groups[0].replica.Load()
+	before.group.cfg.Reopen()
+	eventually(t, "another replica serves", func() bool {
+		r, err := groups[0].led()
+		return err == nil && r != before
+	})
+	if row := mustGet(t, n, ks, ReadOptions{Consistency: Linearizable}, 5); row[0] != 3 {
+		t.Errorf("the row reads %v", row)
+	}
+}
