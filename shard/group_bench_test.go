@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,4 +61,70 @@ func BenchmarkApply(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkReplicas commits entries on one group of three voters in this process, over
+// its loopback, with a number of them in flight.
+func BenchmarkReplicas(b *testing.B) {
+	for _, inFlight := range []int{1, 64} {
+		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {
+			groups := benchReplicas(b)
+			leader := groups[0]
+			for leader.ready() != nil || len(leader.voters()) < len(groups) {
+				time.Sleep(time.Millisecond)
+			}
+			entry := make([]byte, 100)
+			flight := make(chan raft.ApplyFuture, inFlight-1)
+			failed := make(chan error, 1)
+			go func() {
+				var first error
+				for f := range flight {
+					if err := f.Error(); err != nil && first == nil {
+						first = err
+					}
+				}
+				failed <- first
+			}()
+			cpu := cpuTime(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				flight <- leader.apply(entry, time.Second)
+			}
+			close(flight)
+			if err := <-failed; err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// benchReplicas opens a group on three nodes, of which the first leads.
+func benchReplicas(b *testing.B) []*group {
+	groups := make([]*group, 3)
+	var initial []member
+	var muxes []*Mux
+	for i := range 3 {
+		mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { mux.Close() })
+		muxes = append(muxes, mux)
+		initial = append(initial, member{raft.ServerID(fmt.Sprintf("n%d", i+1)), mux.Addr().String()})
+	}
+	for i, mux := range slices.Backward(muxes) { // the first stands for election once the others are there
+		timing := groupTimingDefault
+		timing.Heartbeat, timing.Election, timing.Lease = time.Minute, time.Minute, 30*time.Second // no elections on a busy machine
+		g, err := openGroup(groupConfig{
+			Dir: b.TempDir(), NodeID: string(initial[i].id), FSM: &sumFSM{}, Mux: mux, Initial: initial, LogStore: LogStoreWAL, Timing: timing,
+			Fatal: func(err error) { b.Error(err) },
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { g.close(context.Background(), false) })
+		groups[i] = g
+	}
+	return groups
 }
