@@ -175,7 +175,11 @@ func (r *request) withOps(err error) error {
 			op = bodyOp
 		}
 		f, _ := faultOf(err)
-		f.field = opPath(op, r.rowMember())
+		ks := r.keyspace
+		if r.takes&takesOps != 0 {
+			ks = keyspaceOf(w, nil, op)
+		}
+		f.field = opPath(op, rowMember(ks))
 		why := "it has no row yet"
 		if newRow.Wider {
 			why = "it counts in a column that no row near it has yet"
@@ -193,7 +197,7 @@ func (r *request) withOps(err error) error {
 		return partial
 	}
 	for i := range w.Ops {
-		partial.Unknown = append(partial.Unknown, w.Ops[i].ID)
+		partial.Unknown, partial.UnknownOps = append(partial.Unknown, w.Ops[i].ID), append(partial.UnknownOps, i)
 	}
 	return partial
 }

@@ -362,6 +362,9 @@ func FuzzDecodeLists(f *testing.F) {
 	f.Add([]byte(`{"columns":["a","b"]}`))
 	f.Add([]byte(`{"columns":[{"name":"a","floor":-1},"b",{"floor":null,"name":"c"}],"name":"k"}`))
 	f.Add([]byte(`{"set":{"like":1}}`))
+	f.Add([]byte(`{"ops":[{"keyspace":"posts","id":"1","add":{"like":-1},"floor":0},{"add":{"like":1},"user":9},{"set":{"posts":1},"id":2,"keyspace":"users"}],"want":"none"}`))
+	f.Add([]byte(`{"ops":[{"add":{"like":{}},"user":9},{"user":1,"keyspace":"posts","add":{}},{"keyspace":"feed"}]}`))
+	node := newFakeNode()
 	f.Add([]byte(`{"keyspace":"posts","before":"9","older_than_seconds":60,"dry_run":true}`))
 	f.Add([]byte(`{"keyspace":"posts","from":5,"to":"6","keep_seconds":60}`))
 	ks, r := postsKeyspace(), &request{}
@@ -372,6 +375,7 @@ func FuzzDecodeLists(f *testing.F) {
 			"keyspace": func() error { _, err := r.decodeKeyspace(body); return err },
 			"columns":  func() error { _, _, err := r.decodeNewColumns(body); return err },
 			"row":      func() error { return r.decodeRowSet(body, 1) },
+			"ops":      func() error { r.backend = node; return r.decodeMixedOps(body) },
 			"migrate":  func() error { _, err := r.decodeColdOrder(body, shard.ColdMigrate); return err },
 			"warm":     func() error { _, err := r.decodeColdOrder(body, shard.ColdWarm); return err },
 		}

@@ -54,6 +54,15 @@ func appendColumns(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64)
 	return append(dst, '}')
 }
 
+// appendWholeRow appends {"column":count,…} of all columns.
+func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
+	dst = append(dst, '{')
+	for i, name := range ks.Columns {
+		dst = appendNumber(comma(dst, i), name, row[i])
+	}
+	return append(dst, '}')
+}
+
 // appendRows appends {"results":[…] with a row for each id, the outer brace left
 // open.
 func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64) []byte {
@@ -69,7 +78,8 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	return append(dst, ']')
 }
 
-// appendResults appends the answer of a write that wants each row.
+// appendResults appends the answer of a write that wants each row. Without a keyspace it
+// is one over several, and shows all columns.
 func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
 	refused, cuts := w.Overflows, w.Cuts
@@ -82,8 +92,14 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 			refused = refused[1:]
 			continue
 		}
-		dst = appendRow(dst, w.Ops[i].ID, ks, columns, w.Rows[i*w.Width:(i+1)*w.Width])
-		dst, cuts = appendAdded(dst, ks, i, cuts)
+		of, row := keyspaceOf(w, ks, i), w.Rows[i*w.Width:(i+1)*w.Width]
+		if ks == nil {
+			dst = append(appendMember(dst, of, w.Ops[i].ID), `,"counts":`...)
+			dst = appendWholeRow(dst, of, row)
+		} else {
+			dst = appendRow(dst, w.Ops[i].ID, of, columns, row)
+		}
+		dst, cuts = appendAdded(dst, of, i, cuts)
 		dst = append(dst, '}')
 	}
 	dst = append(dst, ']')
@@ -161,6 +177,7 @@ func appendOutcome(dst []byte, w *shard.Write) []byte {
 
 // appendRefused appends {"id":"…","error":{…}} for an op that overflowed.
 func appendRefused(dst []byte, w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) []byte {
+	ks = keyspaceOf(w, ks, overflow.Op)
 	f := overflowFault(ks, overflow)
 	dst = appendMember(dst, ks, w.Ops[overflow.Op].ID)
 	dst = append(dst, `,"error":`...)

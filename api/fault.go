@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,6 +54,9 @@ type fault struct {
 	// and unknown name the ids, and are shown even when they are empty.
 	outcomes         bool
 	applied, unknown []uint64
+	// byNumber says that they are told by number too, as of ops over several keyspaces.
+	byNumber               bool
+	appliedOps, unknownOps []int
 }
 
 func (f *fault) Error() string { return f.code + ": " + f.message }
@@ -156,6 +160,7 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 		f.status = fasthttp.StatusServiceUnavailable
 	}
 	f.outcomes, f.applied, f.unknown = true, partial.Applied, partial.Unknown
+	f.appliedOps, f.unknownOps = partial.AppliedOps, partial.UnknownOps
 	return f, foreseen
 }
 
@@ -165,8 +170,11 @@ const retryAfter = "1"
 
 // ofWrite has the fault of a write of rows tell what became of the ops, where the
 // caller is to send them again: nothing yet, unless it says otherwise.
-func (f *fault) ofWrite() {
+func (f *fault) ofWrite(byNumber bool) {
 	f.outcomes = f.outcomes || f.status == fasthttp.StatusServiceUnavailable || f.status == fasthttp.StatusGatewayTimeout
+	if f.outcomes && byNumber {
+		f.byNumber = true
+	}
 }
 
 func (f *fault) retryable() bool {
@@ -206,6 +214,10 @@ func (f *fault) appendJSON(dst []byte) []byte {
 		dst = append(dst, `,"unknown":`...)
 		dst = appendIDs(dst, f.unknown)
 	}
+	if f.outcomes && f.byNumber {
+		dst = appendInts(append(dst, `,"applied_ops":`...), f.appliedOps)
+		dst = appendInts(append(dst, `,"unknown_ops":`...), f.unknownOps)
+	}
 	return append(dst, '}')
 }
 
@@ -229,6 +241,14 @@ func appendText(dst []byte, text string) []byte {
 		panic("a string has no JSON form: " + err.Error())
 	}
 	return append(dst, quoted...)
+}
+
+func appendInts(dst []byte, values []int) []byte {
+	dst = append(dst, '[')
+	for i, v := range values {
+		dst = strconv.AppendInt(comma(dst, i), int64(v), 10)
+	}
+	return append(dst, ']')
 }
 
 func appendIDs(dst []byte, ids []uint64) []byte {

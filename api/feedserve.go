@@ -44,6 +44,26 @@ func appendDetail(dst []byte, detail []unread.FolloweeUnread) []byte {
 	return append(dst, '}')
 }
 
+// followees answers a page of those that a user follows.
+func (s *Server) followees(ctx *fasthttp.RequestCtx, r *request) error {
+	limit := r.asked.limit
+	if limit == 0 {
+		limit = followeesPageDefault
+	}
+	page, more, err := s.unread.Followees(r.id, r.asked.after, r.asked.hasAfter, limit, &r.read)
+	if err != nil {
+		return fmt.Errorf("cannot read feed: %w", err)
+	}
+	answerLong(ctx, 32+16*len(page), func(dst []byte) []byte {
+		dst = appendIDs(append(dst, `{"followees":`...), page)
+		if more {
+			dst = appendID(append(dst, `,"cursor":`...), page[len(page)-1])
+		}
+		return append(dst, '}')
+	})
+	return nil
+}
+
 func (s *Server) resetFeed(ctx *fasthttp.RequestCtx, r *request) error {
 	told, err := r.decodeFollowees(ctx.Request.Body(), false)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/docs"
 	"github.com/countd/countd/shard"
 )
 
@@ -31,6 +32,30 @@ func (s *Server) readyz(ctx *fasthttp.RequestCtx, _ *request) error {
 		}
 	}
 	return f
+}
+
+// root answers what is here, for whoever looks with a browser or curl.
+func (s *Server) root(ctx *fasthttp.RequestCtx, _ *request) error {
+	type links struct {
+		OpenAPI   string `json:"openapi"`
+		Keyspaces string `json:"keyspaces"`
+		Cluster   string `json:"cluster"`
+		Health    string `json:"health"`
+		Ready     string `json:"ready"`
+		Metrics   string `json:"metrics"`
+	}
+	return answerJSON(ctx, struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+		Links   links  `json:"links"`
+	}{"countd", s.cfg.Version, links{"/openapi.yaml", "/v1/keyspaces", "/v1/cluster", "/healthz", "/readyz", "/metrics"}})
+}
+
+// openAPI answers the contract of the public API.
+func (s *Server) openAPI(ctx *fasthttp.RequestCtx, _ *request) error {
+	answerLong(ctx, len(docs.OpenAPI), func(dst []byte) []byte { return append(dst, docs.OpenAPI...) })
+	ctx.SetContentType("application/yaml")
+	return nil
 }
 
 func (s *Server) version(ctx *fasthttp.RequestCtx, _ *request) error {

@@ -238,6 +238,25 @@ func TestRealFloors(t *testing.T) {
 	l.want(200, `{"user":"7","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/7?consistency=linearizable", "")
 }
 
+// Ops on several keyspaces over HTTP: their members in any order, one key, one token.
+func TestRealOps(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	const body = `{"ops":[{"keyspace":"posts","id":"1","add":{"like":2}},{"add":{"comment":1,"like":-1},"user":"7"},{"set":{"posts":5},"keyspace":"users","id":1},` +
+		`{"floor":0,"add":{"like":-3},"id":1,"keyspace":"posts"},{"keyspace":"unread","user":7,"add":{"comment":1}}]}`
+	results := `{"results":[{"id":"1","counts":{"repost":0,"comment":0,"like":2,"view":0}},{"user":"7","counts":{"at":0,"comment":1,"like":0,"dm":0},"added":{"like":0}},` +
+		`{"id":"1","counts":{"posts":5,"followers":0,"following":0}},{"id":"1","counts":{"repost":0,"comment":0,"like":0,"view":0},"added":{"like":-2}},` +
+		`{"user":"7","counts":{"at":0,"comment":2,"like":0,"dm":0}}],"duplicate":false,"token":"TOKEN"}`
+	token := l.want(200, results, "POST", "/v1/ops", body, "Idempotency-Key", "k")
+	l.want(200, `{"user":"7","counts":{"at":0,"comment":2,"like":0,"dm":0}}`, "GET", "/v1/unread/7", "", "Countd-Token", token)
+	l.want(200, `{"id":"1","counts":{"posts":5,"followers":0,"following":0}}`, "GET", "/v1/counters/users/1", "", "Countd-Token", token)
+	none := strings.Replace(body, `{"ops"`, `{"want":"none","ops"`, 1)
+	l.want(200, `{"applied":5,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/ops", none, "Countd-Producer", "p", "Countd-Seq", "1")
+	l.want(200, `{"applied":5,"duplicate":true,"token":"TOKEN"}`, "POST", "/v1/ops", none, "Countd-Producer", "p", "Countd-Seq", "1")
+	l.refused(409, "idempotency_conflict", "", "POST", "/v1/ops", `{"ops":[{"user":"70","add":{"like":1}}]}`, "Idempotency-Key", "k")
+	l.want(200, `{"user":"7","counts":{"at":0,"comment":4,"like":0,"dm":0}}`, "GET", "/v1/unread/7?consistency=linearizable", "")
+	l.want(200, `{"user":"70","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/70?consistency=linearizable", "")
+}
+
 // A token that no write of this cluster was answered with is a fault of the
 // request, which no repeat cures.
 func TestRealBadTokens(t *testing.T) {

@@ -69,6 +69,8 @@ func (p *requestPool) release(r *request) {
 // reset forgets the call and keeps the buffers.
 func (r *request) reset() {
 	r.poll.Channels, r.poll.Dots = r.poll.Channels[:0], r.poll.Dots[:0]
+	spaces := r.write.Spaces
+	clear(spaces)      // a keyspace may be gone
 	clear(r.write.Ops) // they point at cells of an array that may be gone
 	*r = request{
 		write: shard.Write{
@@ -78,6 +80,8 @@ func (r *request) reset() {
 			Cuts:      r.write.Cuts[:0],
 			Unknown:   r.write.Unknown[:0],
 			Token:     shard.Token{At: r.write.Token.At[:0]},
+			Spaces:    spaces[:0],
+			In:        r.write.In[:0],
 		},
 		body:     r.body[:0],
 		cursor:   cursor{text: r.cursor.text[:0]},

@@ -20,7 +20,7 @@ type endpoint struct {
 
 // writesRows reports whether the endpoint writes counts, not the catalog.
 func (e *endpoint) writesRows() bool {
-	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace
+	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0
 }
 
 // takes is a set of what an endpoint has to do with.
@@ -42,6 +42,8 @@ const (
 	takesSince                      // these of the query
 	takesDetail
 	takesNames
+	takesOps    // ops on any keyspaces
+	takesCursor // limit and cursor of the query
 )
 
 // takesUser is what a call about one user has: {user} of the path.
@@ -96,11 +98,14 @@ func newRoutes(m *metrics) *routes {
 	}
 	return &routes{
 		fixed: map[string]*resource{
-			"/healthz":    get("healthz", exempt|takesAnything, (*Server).healthz),
-			"/readyz":     get("readyz", exempt|takesAnything, (*Server).readyz),
-			"/metrics":    get("metrics", exempt|takesAnything, (*Server).gather),
-			"/v1/version": get("version", exempt, (*Server).version),
-			"/v1/cluster": get("cluster", exempt, (*Server).cluster),
+			"/healthz":      get("healthz", exempt|takesAnything, (*Server).healthz),
+			"/readyz":       get("readyz", exempt|takesAnything, (*Server).readyz),
+			"/metrics":      get("metrics", exempt|takesAnything, (*Server).gather),
+			"/":             get("root", exempt, (*Server).root),
+			"/openapi.yaml": get("openapi", exempt, (*Server).openAPI),
+			"/v1/ops":       post("ops", takesWrite|takesOps, (*Server).ops),
+			"/v1/version":   get("version", exempt, (*Server).version),
+			"/v1/cluster":   get("cluster", exempt, (*Server).cluster),
 			"/v1/keyspaces": resourceOf(map[string]*endpoint{
 				"GET":  {name: "keyspaces_list", takes: takesRead, call: (*Server).listKeyspaces},
 				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite, call: (*Server).createKeyspace},

@@ -246,7 +246,7 @@ var errPanicked = errors.New("request handler panicked")
 func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	f, foreseen := faultOf(err)
 	if e.writesRows() {
-		f.ofWrite()
+		f.ofWrite(e.takes&takesOps != 0)
 	}
 	if !foreseen && !errors.Is(err, errPanicked) {
 		s.cfg.Logger.Error("request failed",

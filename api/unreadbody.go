@@ -18,9 +18,18 @@ const (
 
 // asked is what the query of a read of unread numbers says.
 type asked struct {
-	since  unread.Stand
-	detail bool
+	since    unread.Stand
+	detail   bool
+	limit    int    // of a page; 0 for not told
+	after    uint64 // the last of the page before
+	hasAfter bool
 }
+
+// The bounds of a page of followees.
+const (
+	followeesPageDefault = 1_000
+	followeesPageMax     = unread.FolloweesMax
+)
 
 // idName is what the number in the path is called.
 func (r *request) idName() string {
@@ -78,6 +87,20 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 	if is, err := known(takesNames, "dots", 5); is {
 		if err == nil {
 			r.poll.Dots, err = namesIn(r.poll.Dots, "dots", value)
+		}
+		return err
+	}
+	if is, err := known(takesCursor, "limit", 6); is {
+		v, ok := parseUint64(value)
+		if err == nil && (!ok || v < 1 || v > followeesPageMax) {
+			err = invalid("limit", fmt.Sprintf("not an integer from 1 to %d", followeesPageMax))
+		}
+		r.asked.limit = int(v)
+		return err
+	}
+	if is, err := known(takesCursor, "cursor", 7); is {
+		if r.asked.after, r.asked.hasAfter = parseUint64(value); err == nil && !r.asked.hasAfter {
+			err = invalid("cursor", "not a cursor of this call")
 		}
 		return err
 	}

@@ -43,6 +43,8 @@ func newUnreadPaths(resourceOf func(map[string]*endpoint) *resource) unreadPaths
 			"unfollow": post("feed_unfollow", takesUser, (*Server).unfollow),
 			"read":     post("feed_read", takesUser, (*Server).readFeed),
 			"unread":   get("feed_unread", takesUser|takesDetail, (*Server).feedUnread),
+
+			"followees": get("feed_followees", takesUser|takesCursor, (*Server).followees),
 		},
 		channel:  post("notices_publish", takesUnread|takesName, (*Server).publish),
 		notice:   one("DELETE", "notices_retract", takesWrite|takesUnread|takesName|takesNotice, (*Server).retract),

@@ -29,6 +29,8 @@ type Error struct {
 	RetryAfter time.Duration // what the server asked to wait; 0 when it did not
 	Applied    []ID          // of a write over several shards: ids that were applied
 	Unknown    []ID          // of a write over several shards: ids whose fate is not known
+	// Of Ops, the numbers of the same ops, as an id may be of several keyspaces.
+	AppliedOps, UnknownOps []int
 }
 
 func (e *Error) Error() string {
@@ -77,10 +79,14 @@ func decodeError(status int, header http.Header, body []byte) *Error {
 		} `json:"error"`
 		Applied []ID `json:"applied"`
 		Unknown []ID `json:"unknown"`
+
+		AppliedOps []int `json:"applied_ops"`
+		UnknownOps []int `json:"unknown_ops"`
 	}
 	if err := json.Unmarshal(body, &answer); err == nil && answer.Error.Code != "" {
 		e.Code, e.Message, e.Field = answer.Error.Code, oneLine(answer.Error.Message), answer.Error.Field
 		e.Applied, e.Unknown = answer.Applied, answer.Unknown
+		e.AppliedOps, e.UnknownOps = answer.AppliedOps, answer.UnknownOps
 		return e
 	}
 	e.Message = oneLine(string(body))

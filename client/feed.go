@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 )
 
 // Feed is how many posts a user has not seen.
@@ -27,6 +28,25 @@ func (c *Client) Feed(ctx context.Context, user ID, detail bool, o ReadOptions) 
 	var answer Feed
 	err := c.readUnread(ctx, feedPath(user, "unread"), query, o, &answer)
 	return answer, err
+}
+
+// Followees lists up to limit of those that a user follows, ascending; 0 leaves the limit
+// to the server. cursor is "" for the first page, and what the page before returned for
+// others; the last returns "".
+func (c *Client) Followees(ctx context.Context, user ID, cursor string, limit int, o ReadOptions) (followees []ID, next string, err error) {
+	query := url.Values{}
+	if cursor != "" {
+		query.Set("cursor", cursor)
+	}
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	var answer struct {
+		Followees []ID   `json:"followees"`
+		Cursor    string `json:"cursor"`
+	}
+	err = c.readUnread(ctx, feedPath(user, "followees"), query, o, &answer)
+	return answer.Followees, answer.Cursor, err
 }
 
 // ResetFeed has a user have seen all posts of these followees, up to FolloweesMax,

@@ -56,4 +56,20 @@ func TestFloorsInRequests(t *testing.T) {
 	}
 	_, err = c.ChangeColumns(t.Context(), "badges", columns[1:2])
 	must(`POST /v1/keyspaces/badges/columns {"columns":[{"name":"b","floor":0}]}`, err)
+
+	answer = `{"results":[{"id":"1","counts":{"like":1}},{"user":"9","counts":{"like":0},"added":{"like":0}}],"duplicate":false,"token":"T"}`
+	result, err = c.Ops(t.Context(), []client.KeyspaceOp{
+		{Keyspace: "posts", ID: 1, Add: client.Counts{client.Delta("like", 1)}},
+		{Keyspace: "unread", ID: 9, Add: client.Counts{client.Delta("like", -1)}, Floor: client.Floor(0)},
+	}, client.WriteOptions{})
+	must(`POST /v1/ops {"ops":[{"keyspace":"posts","id":"1","add":{"like":1}},{"user":"9","add":{"like":-1},"floor":0}]}`, err)
+	if len(result.Results) != 2 || result.Results[0].ID != 1 || result.Results[1].ID != 9 || len(result.Results[1].Added) != 1 {
+		t.Errorf("results %+v", result.Results)
+	}
+	answer = `{"followees":["2","3"],"cursor":"3"}`
+	followees, next, err := c.Followees(t.Context(), 7, "", 2, client.ReadOptions{})
+	must("GET /v1/feed/7/followees ", err)
+	if len(followees) != 2 || followees[1] != 3 || next != "3" {
+		t.Errorf("followees %v, then %q", followees, next)
+	}
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -132,6 +133,61 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 // result, but see WriteResult.Unknown where an earlier try was not answered.
 func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
+}
+
+// KeyspaceOp is one op of Ops.
+type KeyspaceOp struct {
+	Keyspace string `json:"keyspace"` // "unread" for unread numbers, whose users IDs are
+	ID       ID     `json:"id"`
+	Add      Counts `json:"add,omitempty"` // this or Set
+	Set      Counts `json:"set,omitempty"` // of counters only
+	Floor    *int64 `json:"floor,omitempty"`
+}
+
+// MarshalJSON names a user by its own member.
+func (o KeyspaceOp) MarshalJSON() ([]byte, error) {
+	type plain KeyspaceOp
+	if o.Keyspace != unreadKeyspace {
+		return json.Marshal(plain(o))
+	}
+	return json.Marshal(struct {
+		User  ID     `json:"user"`
+		Add   Counts `json:"add,omitempty"`
+		Set   Counts `json:"set,omitempty"`
+		Floor *int64 `json:"floor,omitempty"`
+	}{o.ID, o.Add, o.Set, o.Floor})
+}
+
+const unreadKeyspace = "unread"
+
+// UnmarshalJSON reads a result of a row, or of a user, whose ID that is then.
+func (r *OpResult) UnmarshalJSON(text []byte) error {
+	type plain OpResult
+	var read struct {
+		plain
+		User *ID `json:"user"`
+	}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	if *r = OpResult(read.plain); read.User != nil {
+		r.ID = *read.User
+	}
+	return nil
+}
+
+// Ops writes to rows of any keyspaces, exactly once unless o says otherwise: up to
+// WriteOpsMax ops under one key, with results in their order. The ops of one shard apply
+// together; of an Error of several keyspaces AppliedOps and UnknownOps name the ops.
+func (c *Client) Ops(ctx context.Context, ops []KeyspaceOp, o WriteOptions) (WriteResult, error) {
+	body, err := json.Marshal(struct {
+		Ops  []KeyspaceOp `json:"ops"`
+		Want string       `json:"want,omitempty"`
+	}{ops, map[bool]string{true: "none"}[o.Quiet]})
+	if err != nil {
+		return WriteResult{}, err
+	}
+	return c.write(ctx, c.retry, "/v1/ops", body, o)
 }
 
 // Set makes columns equal to values; others stay. Up to WriteOpsMax ops.

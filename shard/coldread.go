@@ -98,12 +98,15 @@ func coldFailure(err error) error {
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: this node could not apply it.
 func (n *Node) warm(w *Write, groups []*counterGroup) error {
-	if kind := groups[0].kind; kind != raftfsm.KindCounters && kind != raftfsm.KindFeed { // others have no cold rows
+	if len(w.Spaces) == 0 && !hasCold(groups[0].kind) {
 		return nil
 	}
 	var byShard [][]uint64
 	for i := range w.Ops {
-		s, key := keyOf(w.Ops[i].ID, len(groups))
+		s, key := w.slot(i, len(groups))
+		if !hasCold(groups[s].kind) {
+			continue
+		}
 		r := groups[s].replica.Load()
 		if r == nil || !r.mayBeCold(key) {
 			continue
@@ -125,6 +128,9 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 	}
 	return nil
 }
+
+// hasCold reports whether shards of a kind have rows outside of memory.
+func hasCold(kind raftfsm.Kind) bool { return kind == raftfsm.KindCounters || kind == raftfsm.KindFeed }
 
 // mayBeCold reports whether a write to a key may need the disk.
 func (r *replica) mayBeCold(key uint64) bool {

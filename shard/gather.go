@@ -49,7 +49,7 @@ func (ps *parts) repeated(w *Write) bool {
 		}
 	}
 	if w.ID.Keyed() {
-		return ps.byShard[w.ID.Shard(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
+		return ps.byShard[w.judgeSlot(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
 	}
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.outcome() == raftfsm.Applied {
@@ -81,7 +81,7 @@ func (ps *parts) overflows(w *Write) {
 	}
 	at := make([]int, len(ps.byShard))
 	for i := range w.Ops {
-		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		s, _ := w.slot(i, len(ps.byShard))
 		p := &ps.byShard[s]
 		if !p.answered() {
 			continue
@@ -148,18 +148,18 @@ func (ps *parts) partial(w *Write, worst error) *PartialError {
 		e.ByShard = append(e.ByShard, ps.byShard[s].err)
 	}
 	for i := range w.Ops {
-		s, _ := keyOf(w.Ops[i].ID, len(ps.byShard))
+		s, _ := w.slot(i, len(ps.byShard))
 		p := &ps.byShard[s]
 		switch {
 		case len(refused) > 0 && refused[0].Op == i:
 			refused = refused[1:]
 		case len(unknown) > 0 && unknown[0] == i:
 			unknown = unknown[1:]
-			e.Unknown = append(e.Unknown, w.Ops[i].ID)
+			e.Unknown, e.UnknownOps = append(e.Unknown, w.Ops[i].ID), append(e.UnknownOps, i)
 		case p.err == nil && !p.wasRefused():
-			e.Applied = append(e.Applied, w.Ops[i].ID)
+			e.Applied, e.AppliedOps = append(e.Applied, w.Ops[i].ID), append(e.AppliedOps, i)
 		case errors.Is(p.err, ErrOutcomeUnknown):
-			e.Unknown = append(e.Unknown, w.Ops[i].ID)
+			e.Unknown, e.UnknownOps = append(e.Unknown, w.Ops[i].ID), append(e.UnknownOps, i)
 		}
 	}
 	return e

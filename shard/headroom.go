@@ -195,7 +195,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		return nil
 	}
 	for i := range w.Ops {
-		s, key := keyOf(w.Ops[i].ID, len(groups))
+		s, key := w.slot(i, len(groups))
 		r, err := groups[s].led()
 		if err != nil {
 			continue

@@ -33,6 +33,45 @@ type part struct {
 	from     int // overflows of the entry seen so far
 }
 
+// slot returns the place of an op's shard among those of the write's groups, and its
+// key there.
+func (w *Write) slot(op, groups int) (slot int, key uint64) {
+	id := w.Ops[op].ID
+	if len(w.Spaces) == 0 {
+		return keyOf(id, groups)
+	}
+	k := w.In[op]
+	s, key := keyOf(id, w.Spaces[k].Shards)
+	return w.first[k] + s, key
+}
+
+// judgeSlot returns the place of the shard that judges the write's key.
+func (w *Write) judgeSlot(groups int) int {
+	if len(w.Spaces) > 0 {
+		groups = w.Spaces[0].Shards
+	}
+	return w.ID.Shard(groups)
+}
+
+// groupsOfWrite returns the groups that a write may touch: those of its keyspace, or of
+// each of its keyspaces.
+func (n *Node) groupsOfWrite(ks *Keyspace, w *Write) ([]*counterGroup, error) {
+	if len(w.Spaces) == 0 {
+		return n.groupsOf(ks)
+	}
+	var all []*counterGroup
+	w.first = w.first[:0]
+	for _, space := range w.Spaces {
+		groups, err := n.groupsOf(space)
+		if err != nil {
+			return nil, err
+		}
+		w.first = append(w.first, len(all))
+		all = append(all, groups...)
+	}
+	return all, nil
+}
+
 // parts is the scratch memory of a write.
 type parts struct {
 	byShard []part
@@ -56,7 +95,7 @@ const sectionSizeHint = 64
 func (n *Node) Write(ks *Keyspace, w *Write) error {
 	w.Overflows, w.Cuts, w.Unknown, w.Duplicate = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false
 	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
-	groups, err := n.groupsOf(ks)
+	groups, err := n.groupsOfWrite(ks, w)
 	if err != nil {
 		return err
 	}
@@ -104,7 +143,7 @@ func explained(err error, w *Write) error {
 // judge gives the shard that judges the key something to propose, with ops or
 // without.
 func (ps *parts) judge(w *Write, shards int) {
-	p := &ps.byShard[w.ID.Shard(shards)]
+	p := &ps.byShard[w.judgeSlot(shards)]
 	if !p.used {
 		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
 		p.used = true
@@ -153,7 +192,7 @@ func (ps *parts) cancel() {
 // used for another body: other bodies have their ops on other shards, which
 // would know nothing of each other. Nothing else is proposed before it agrees.
 func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
-	s := w.ID.Shard(len(groups))
+	s := w.judgeSlot(len(groups))
 	n.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
 	if ps.byShard[s].err != nil {
 		ps.cancel()
@@ -242,7 +281,7 @@ func (ps *parts) release() {
 // split writes each shard's section of the request. The sections are given to
 // the proposers, so their memory is new; the rest is used again.
 func (ps *parts) split(w *Write, ks *Keyspace, groups []*counterGroup) {
-	kind, shards := groups[0].kind, len(groups)
+	shards := len(groups)
 	if cap(ps.byShard) < shards {
 		ps.byShard = make([]part, shards)
 	}
@@ -251,14 +290,18 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*counterGroup) {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
 	for i := range w.Ops {
-		s, key := keyOf(w.Ops[i].ID, shards)
+		s, key := w.slot(i, shards)
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
-			p.writer.SetFloors(ks.floors)
+			if len(w.Spaces) == 0 {
+				p.writer.SetFloors(ks.floors)
+			} else {
+				p.writer.SetFloors(w.Spaces[w.In[i]].floors)
+			}
 			p.used = true
 		}
-		p.op(key, i, w, kind)
+		p.op(key, i, w, groups[s].kind)
 		p.ops = append(p.ops, i)
 	}
 }

@@ -76,11 +76,14 @@ type PartialError struct {
 	Err     error // the worst of the shards' errors; Unwrap returns it
 	Applied []uint64
 	Unknown []uint64
-	ByShard []error // nil for those that answered or had no op
+	// AppliedOps and UnknownOps are the same ops by number: over several keyspaces an id
+	// does not name one.
+	AppliedOps, UnknownOps []int
+	ByShard                []error // nil for those that answered or had no op
 }
 
-// Of returns the error of the shard of an id that the write had an op for, or nil
-// where that shard answered.
+// Of returns the error of the shard of an id that the write, to one keyspace, had an op
+// for, or nil where that shard answered.
 func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
@@ -252,13 +255,19 @@ const (
 // The caller owns it and everything in it again once Write has returned; with
 // ErrOutcomeUnknown too, because the node keeps no reference to it.
 type Write struct {
-	Ops      []engine.Op // ids as the client knows them
-	Table    Table       // of an unread keyspace: which one all ops are for
-	Feeds    []FeedOp    // of a feed keyspace: in place of the ops, of which only the ids are looked at
-	Board    *BoardOp    // of a board keyspace: in place of the one op, likewise; its id is 0
-	ID       RequestID   // applies the request once; zero for no such promise
-	Width    int         // columns of each result row; 0 for no results
-	Deadline time.Time   // always set
+	Ops   []engine.Op // ids as the client knows them
+	Table Table       // of an unread keyspace: which one all ops are for
+	Feeds []FeedOp    // of a feed keyspace: in place of the ops, of which only the ids are looked at
+	Board *BoardOp    // of a board keyspace: in place of the one op, likewise; its id is 0
+	ID    RequestID   // applies the request once; zero for no such promise
+	// Spaces are the keyspaces of a write over several, of counters and of unread
+	// counts, each once, and In the number there of each op's. The first is the one that
+	// Write is called with, and judges keys: it must be the same whatever the ops are.
+	// Both are empty for a write to one keyspace.
+	Spaces   []*Keyspace
+	In       []uint8
+	Width    int       // columns of each result row; 0 for no results
+	Deadline time.Time // always set
 
 	Rows      []int64           // len(Ops)*Width: each row right after its own op
 	Overflows []engine.Overflow // ops refused, by index, rising; their rows hold what is unchanged
@@ -274,6 +283,8 @@ type Write struct {
 	// before. Of a write to one row it tells more than Duplicate.
 	Repeated bool
 	Token    Token
+
+	first []int // by keyspace of Spaces: the place of its first shard among all
 }
 
 // ScanResult is one page of Node.Scan in ascending id order.

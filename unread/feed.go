@@ -66,6 +66,24 @@ func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Fee
 	return f, nil
 }
 
+// Followees returns up to limit of those that a user follows, ascending, behind an id if
+// there is one, and whether there are more.
+func (n *Numbers) Followees(user, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (page []uint64, more bool, err error) {
+	followees, err := n.followees(user, opt)
+	if err != nil {
+		return nil, false, err
+	}
+	page = ids(followees)
+	if hasAfter {
+		from, found := slices.BinarySearch(page, after)
+		if found {
+			from++
+		}
+		page = page[from:]
+	}
+	return page[:min(limit, len(page))], len(page) > limit, nil
+}
+
 func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]raftfsm.Followee, error) {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {

@@ -20,8 +20,10 @@ const rule = `
 	shard: raftfsm engine engine/cold
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
+	# Documents that the server hands out.
+	docs:
 	# Neighbours that do not know each other.
-	api: unread shard raftfsm engine
+	api: docs unread shard raftfsm engine
 	api/redis: unread shard raftfsm engine
 	cluster: shard raftfsm engine
 	# The program joins them.

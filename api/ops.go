@@ -1,0 +1,246 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard"
+)
+
+// judgeKeyspace judges the keys of writes over several keyspaces: every cluster has it,
+// and it is never dropped, so it is the same whatever the ops are.
+const judgeKeyspace = "posts"
+
+// ops serves a batch of ops on any keyspaces.
+func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
+	if err := r.decodeMixedOps(ctx.Request.Body()); err != nil {
+		return err
+	}
+	w := &r.write
+	if !r.wantNone {
+		for _, ks := range w.Spaces {
+			w.Width = max(w.Width, len(ks.Columns))
+		}
+	}
+	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
+	if err := s.cfg.Backend.Write(w.Spaces[0], w); err != nil {
+		return fmt.Errorf("cannot write: %w", r.withOps(err))
+	}
+	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
+		return overflowFault(keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])
+	}
+	if r.wantNone {
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, nil) })
+		return nil
+	}
+	answerLong(ctx, rowsBytes(len(w.Ops), w.Width), func(dst []byte) []byte { return appendResults(dst, w, nil, nil) })
+	return nil
+}
+
+// keyspaceOf returns the keyspace of an op of a write to ks, or, if that is nil, to
+// several.
+func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
+	if ks != nil {
+		return ks
+	}
+	return w.Spaces[w.In[op]]
+}
+
+// decodeMixedOps reads {"ops":[{"keyspace":…,"id":…,"add" or "set":{…},"floor":n?},…],
+// "want":"none"?} into r.write. An op with a user is of the keyspace of unread numbers.
+func (r *request) decodeMixedOps(body []byte) error {
+	judge := r.backend.Keyspace(judgeKeyspace)
+	if judge == nil {
+		return errNoCluster
+	}
+	r.write.Spaces = append(r.write.Spaces, judge)
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "ops":
+			s.once(c, 0, "ops")
+			r.decodeMixedList()
+		case "want":
+			s.once(c, 1, "want")
+			r.decodeWant()
+		default:
+			c.fail(shown(key), noSuchFld)
+		}
+	}
+	s.need(c, 0, "ops")
+	r.linkCells()
+	return r.decoded()
+}
+
+func (r *request) decodeMixedList() {
+	c := &r.cursor
+	if !c.begin('[') {
+		c.fail("ops", notArray)
+	}
+	for n := 0; c.next(n, ']'); n++ {
+		if n == opsMax {
+			c.fail("ops", fmt.Sprintf("more than %d", opsMax))
+			return
+		}
+		r.decodeMixedOp(n)
+	}
+	if len(r.write.Ops) == 0 {
+		c.fail("ops", "at least one is needed")
+	}
+}
+
+// mixedOp is an op of decodeMixedOps while it is read.
+type mixedOp struct {
+	op     engine.Op
+	member string // id or user, the one that was given
+	verb   string // add or set, the one that was given
+	cells  int    // where the object under verb begins, while the keyspace is not known; else 0
+	floor  opFloor
+}
+
+// decodeMixedOp reads the ith op. What an op adds can only be read once its keyspace is
+// known, which may come behind it.
+func (r *request) decodeMixedOp(i int) {
+	c := &r.cursor
+	if !c.begin('{') {
+		c.fail(opPath(i, ""), notObject)
+	}
+	r.keyspace = nil
+	var o mixedOp
+	var s seen
+	first := len(r.cells)
+	for n := 0; c.next(n, '}'); n++ {
+		switch key := c.key(); string(key) {
+		case "keyspace":
+			s.once(c, 0, opPath(i, "keyspace"))
+			r.enterKeyspace(opPath(i, "keyspace"))
+		case "id", "user":
+			o.member = string(key)
+			s.once(c, 1, opPath(i, o.member))
+			var ok bool
+			if o.op.ID, ok = c.id(); !ok {
+				c.fail(opPath(i, o.member), notUint64)
+			}
+		case changeAdd.member, changeSet.member:
+			o.verb = string(key)
+			s.once(c, 2, opPath(i, o.verb))
+			if o.cells = c.at; r.keyspace != nil {
+				r.decodeCells(i, o.verb)
+				o.cells = 0
+			} else {
+				c.skipCounts(opPath(i, o.verb))
+			}
+		case "floor":
+			s.once(c, 3, opPath(i, "floor"))
+			o.floor.read(c, opPath(i, "floor"))
+		default:
+			c.fail(opPath(i, shown(key)), noSuchFld)
+		}
+	}
+	if r.finishMixedOp(i, &o, s); c.err == nil && o.cells > 0 {
+		end := c.at
+		c.at = o.cells
+		r.decodeCells(i, o.verb)
+		c.at = end
+	}
+	if o.floor.given {
+		r.floorCells(first, o.floor.value)
+	}
+	r.addOp(o.op)
+	if c.err == nil {
+		r.write.In = append(r.write.In, r.spaceOf(r.keyspace))
+	}
+}
+
+// finishMixedOp settles the keyspace of the ith op, and refuses an op that is not whole.
+func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
+	c := &r.cursor
+	if c.err != nil {
+		return
+	}
+	if !s.has(0) && o.member == "user" {
+		r.name = append(r.name[:0:0], shard.KeyspaceUnread...) // for catchUp
+		if err := r.findUnread(); err != nil {
+			c.err, _ = faultOf(err)
+			return
+		}
+	}
+	switch {
+	case r.keyspace == nil:
+		c.fail(opPath(i, "keyspace"), missing)
+	case !s.has(1):
+		c.fail(opPath(i, r.rowMember()), missing)
+	case o.member != r.rowMember():
+		c.fail(opPath(i, o.member), fmt.Sprintf("rows of keyspace %s are named by %s", r.keyspace.Name, r.rowMember()))
+	case !s.has(2):
+		c.fail(opPath(i, changeAdd.member), missing)
+	case o.verb == changeSet.member && r.keyspace.Kind != shard.KindCounters:
+		c.fail(opPath(i, o.verb), "counts of unread numbers are not set")
+	case o.verb == changeSet.member && o.floor.given:
+		c.fail(opPath(i, "floor"), "of an add only")
+	}
+	o.op.Kind = changeAdd.kind
+	if o.verb == changeSet.member {
+		o.op.Kind = changeSet.kind
+	}
+}
+
+// enterKeyspace makes the keyspace that the cursor names the request's.
+func (r *request) enterKeyspace(path string) {
+	c := &r.cursor
+	if c.peek() != '"' {
+		c.fail(path, notString)
+		return
+	}
+	name := c.str()
+	if c.err != nil {
+		return
+	}
+	r.name = append(r.name[:0:0], name...) // for catchUp, after the cursor's text is gone
+	r.keyspace = r.backend.Keyspace(string(name))
+	if r.keyspace == nil && !r.caughtUp {
+		if err := r.catchUp(); err != nil {
+			c.err, _ = faultOf(err)
+			return
+		}
+	}
+	switch {
+	case r.keyspace == nil:
+		c.fail(path, "no such keyspace")
+		c.err.status, c.err.code = fasthttp.StatusNotFound, codeUnknownKeyspace
+	case r.keyspace.Kind != shard.KindCounters && r.keyspace.Kind != shard.KindUnread:
+		c.fail(path, "neither of counters nor of unread numbers")
+	}
+}
+
+// spaceOf returns the number of a keyspace among those of the write.
+func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
+	same := func(other *shard.Keyspace) bool { return other.Name == ks.Name }
+	at := slices.IndexFunc(r.write.Spaces, same)
+	if at < 0 {
+		at = len(r.write.Spaces)
+		r.write.Spaces = append(r.write.Spaces, ks)
+	}
+	r.write.Spaces[at] = ks // the newest: it may have columns that the one before has not
+	return uint8(at)
+}
+
+// skipCounts passes over an object of column to integer.
+func (c *cursor) skipCounts(path string) {
+	if !c.begin('{') {
+		c.fail(path, notObject)
+	}
+	for n := 0; c.next(n, '}'); n++ {
+		key := c.key()
+		if c.err != nil {
+			return
+		}
+		if _, ok := c.int64(); !ok {
+			c.fail(path+"."+shown(key), notInt64)
+		}
+	}
+}
