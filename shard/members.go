@@ -29,41 +29,80 @@ const (
 // it has caught up, and nobody leaves before all that join are voters. Only a member whose
 // address a joining replica has leaves before: its node is lost already.
 func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
-	servers := g.configuration().Servers
-	if step, err := g.moveStep(servers, slices.Concat(target, others)); step != "" || err != nil {
-		return step, err
+	step := nextStep(g.id(), g.configuration().Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
+	id, addr := step.member.id, raft.ServerAddress(step.member.addr)
+	switch step.do {
+	case stepAdd:
+		return step.what, g.changed(g.raft.AddNonvoter(id, addr, 0, memberTimeout))
+	case stepPromote:
+		return step.what, g.changed(g.raft.AddVoter(id, addr, 0, memberTimeout))
+	case stepDemote:
+		return step.what, g.changed(g.raft.DemoteVoter(id, 0, memberTimeout))
+	case stepRemove:
+		return step.what, g.changed(g.raft.RemoveServer(id, 0, memberTimeout))
+	case stepHandOver:
+		return step.what, g.transfer(step.member)
 	}
-	if step, err := g.admitStep(ctx, servers, target, others, behind); step != "" || err != nil {
-		return step, err
+	return "", nil
+}
+
+// memberStep is one change of a group's members, or a handover, with what it is for
+// people. The zero value does nothing.
+type memberStep struct {
+	do     stepKind
+	member member
+	what   string
+}
+
+type stepKind uint8
+
+const (
+	stepNone    stepKind = iota
+	stepAdd              // as a non-voter, or with a new address and the suffrage that it has
+	stepPromote          // to a voter
+	stepDemote           // to a non-voter
+	stepRemove
+	stepHandOver
+)
+
+// nextStep decides for a leader what membersStep does. behind returns how far a member is
+// behind its log, and an error unless it answers and has applied the configuration in
+// force.
+func nextStep(self raft.ServerID, servers []raft.Server, target, others []member, behind func(raft.ServerID) (uint64, error)) memberStep {
+	if step := moveStep(servers, slices.Concat(target, others)); step.do != stepNone {
+		return step
+	}
+	if step := admitStep(servers, target, others, behind); step.do != stepNone {
+		return step
 	}
 	for _, m := range target { // all are voters, or the group waits for them
 		if suffrageOf(servers, m.id) != raft.Voter {
-			return "", nil
+			return memberStep{}
 		}
 	}
 	surplus := surplusOf(servers, target, others)
 	if len(surplus) == 0 {
-		return "", nil
+		return memberStep{}
 	}
-	up := map[raft.ServerID]bool{g.id(): true} // voters that answer and know the members
-	var there []member                         // of the target, those that could go on without the rest
+	up := map[raft.ServerID]bool{self: true} // voters that answer and know the members
+	var there []member                       // of the target, those that could go on without the rest
 	for _, s := range servers {
-		if s.Suffrage != raft.Voter || s.ID == g.id() {
+		if s.Suffrage != raft.Voter || s.ID == self {
 			continue
 		}
-		lag, err := behind(ctx, s.ID)
+		lag, err := behind(s.ID)
 		up[s.ID] = err == nil
 		if i := slices.IndexFunc(target, func(m member) bool { return m.id == s.ID }); i >= 0 && err == nil && lag <= caughtUpEntries {
 			there = append(there, target[i])
 		}
 	}
-	if i := slices.IndexFunc(target, func(m member) bool { return m.id == g.id() }); i >= 0 {
+	if i := slices.IndexFunc(target, func(m member) bool { return m.id == self }); i >= 0 {
 		there = append(there, target[i])
 	}
 	if 2*len(there) <= len(target) {
-		return "", nil // whoever is left over may be needed
+		return memberStep{} // whoever is left over may be needed
 	}
-	return g.dismissStep(servers, surplus, others, there, up)
+	return dismissStep(self, servers, surplus, others, there, up)
 }
 
 // canLose reports whether a majority of the voters that are left without one of them is
@@ -100,25 +139,21 @@ func suffrageOf(servers []raft.Server, id raft.ServerID) raft.ServerSuffrage {
 }
 
 // moveStep gives the first member that has moved its new address: raft takes no
-// address twice, so the old one would keep out whoever has it next.
-func (g *group) moveStep(servers []raft.Server, all []member) (string, error) {
+// address twice, so the old one would keep out the next node that has it.
+func moveStep(servers []raft.Server, all []member) memberStep {
 	for _, m := range all {
 		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
 		if taken || m.addr == "" || suffrageOf(servers, m.id) == absent {
 			continue
 		}
-		// Of one that has a vote this changes the address alone.
-		err := g.changed(g.raft.AddNonvoter(m.id, raft.ServerAddress(m.addr), 0, memberTimeout))
-		return "moved " + string(m.id) + " to " + m.addr, err
+		return memberStep{stepAdd, m, "moved " + string(m.id) + " to " + m.addr}
 	}
-	return "", nil
+	return memberStep{}
 }
 
-// admitStep adds the first node that is missing, or takes out whose address it
-// has, or makes the first voter of
-// those that have caught up.
-func (g *group) admitStep(ctx context.Context, servers []raft.Server, target, others []member,
-	behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
+// admitStep adds the first replica that is missing, or removes the member that has its
+// address; then it gives a vote to the first of those that have caught up.
+func admitStep(servers []raft.Server, target, others []member, behind func(raft.ServerID) (uint64, error)) memberStep {
 	all := slices.Concat(target, others)
 	for _, m := range all {
 		if suffrageOf(servers, m.id) != absent {
@@ -126,26 +161,24 @@ func (g *group) admitStep(ctx context.Context, servers []raft.Server, target, ot
 		}
 		at := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.addr })
 		if at < 0 {
-			err := g.changed(g.raft.AddNonvoter(m.id, raft.ServerAddress(m.addr), 0, memberTimeout))
-			return "added " + string(m.id), err
+			return memberStep{stepAdd, m, "added " + string(m.id)}
 		}
 		old := servers[at].ID // raft takes no address twice
 		if !slices.ContainsFunc(all, func(m member) bool { return m.id == old }) {
-			return "removed " + string(old) + ", whose address " + string(m.id) + " has", g.changed(g.raft.RemoveServer(old, 0, memberTimeout))
+			return memberStep{stepRemove, member{id: old}, "removed " + string(old) + ", whose address " + string(m.id) + " has"}
 		}
 	}
 	for _, m := range target {
 		if suffrageOf(servers, m.id) == raft.Voter {
 			continue
 		}
-		lag, err := behind(ctx, m.id)
+		lag, err := behind(m.id)
 		if err != nil || lag > caughtUpEntries {
 			continue // it is asked again in the next step
 		}
-		err = g.changed(g.raft.AddVoter(m.id, raft.ServerAddress(m.addr), 0, memberTimeout))
-		return "gave a vote to " + string(m.id), err
+		return memberStep{stepPromote, m, "gave a vote to " + string(m.id)}
 	}
-	return "", nil
+	return memberStep{}
 }
 
 // surplusOf returns the members that are there, or have a vote, and should not.
@@ -167,25 +200,25 @@ func isIn(list []member, s raft.Server) bool {
 // that the others can do without; the first of those that do not answer, if there is one.
 // The leader itself goes last, and leads no longer by then: it hands over to one of those
 // that are there.
-func (g *group) dismissStep(servers, surplus []raft.Server, others, there []member, up map[raft.ServerID]bool) (string, error) {
+func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, there []member, up map[raft.ServerID]bool) memberStep {
 	leads := false
 	for _, silent := range []bool{true, false} {
 		for _, s := range surplus {
 			switch {
-			case s.ID == g.id():
+			case s.ID == self:
 				leads = true
 			case silent && up[s.ID], s.Suffrage == raft.Voter && !canLose(servers, s.ID, up):
 			case isIn(others, s):
-				return "took the vote from " + string(s.ID), g.changed(g.raft.DemoteVoter(s.ID, 0, memberTimeout))
+				return memberStep{stepDemote, member{id: s.ID}, "took the vote from " + string(s.ID)}
 			default:
-				return "removed " + string(s.ID), g.changed(g.raft.RemoveServer(s.ID, 0, memberTimeout))
+				return memberStep{stepRemove, member{id: s.ID}, "removed " + string(s.ID)}
 			}
 		}
 	}
 	if !leads || len(surplus) > 1 {
-		return "", nil
+		return memberStep{}
 	}
-	return "handed over to " + string(there[0].id), g.transfer(there[0])
+	return memberStep{stepHandOver, there[0], "handed over to " + string(there[0].id)}
 }
 
 // changed waits for a change of members.

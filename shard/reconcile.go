@@ -241,10 +241,9 @@ func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogV
 // group's leader whether the replica is in a configuration.
 //
 // A replica that was removed while it was down, or whose leader died in that moment,
-// hears of no leader again. So it asks all nodes that have a replica of the group, of
-// which only the leader answers. The leader may be about to leave, and not be in the
-// target any more: it waits for the next replica on this node, which begins once this
-// one is deleted.
+// hears of no leader again. So it asks all nodes, of which only the leader answers. The
+// leader may be about to leave, and not be in the target any more, or be retired itself:
+// it waits for the next replica on this node, which begins once this one is deleted.
 func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *raftfsm.CatalogView) bool {
 	placement := view.Groups[g.number]
 	if !placement.Retired(n.cfg.NodeKey, number) {
@@ -252,8 +251,8 @@ func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *r
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	holders := slices.Sorted(maps.Keys(placement.Replicas))
-	for _, node := range append([]string{leader}, without(holders, leader)...) {
+	all := slices.Sorted(maps.Keys(view.Nodes))
+	for _, node := range append([]string{leader}, without(all, leader)...) {
 		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
 			continue
 		}
