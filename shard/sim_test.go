@@ -1,0 +1,152 @@
+package shard
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+var (
+	simSteps = flag.Int("sim-steps", 400_000, "steps of each kind of simulated world")
+	simSeed  = flag.Uint64("sim-seed", 0, "simulate this seed alone and print what happens")
+)
+
+const (
+	// simWorldSteps is how long a world has faults: a voter moves away and back in a
+	// few hundred steps.
+	simWorldSteps = 2000
+	// simFindWorlds bounds the worlds in which a fault is to be found. The rarest takes
+	// about a tenth of them.
+	simFindWorlds = 6000
+)
+
+// simAll are the rules of the product, and simOld those of before the catalog numbered
+// replicas.
+var (
+	simAll = simRules{
+		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
+		retireProves: true, neverTwice: true, inForce: true, initialBegins: true, numberVoters: true,
+		mindsNumbers: true, filter: true,
+	}
+	simOld = simRules{filter: true}
+	// simBefore are the rules of a node of version 4 in a world that is about the
+	// upgrade: without the faults that such a node has by itself.
+	simBefore = simRules{inForce: true, filter: true}
+)
+
+// TestSimulated checks, in worlds of all kinds, after each step:
+//
+//  1. A term has one leader at most.
+//  2. A leader has all entries that were committed in earlier terms.
+//  3. No two replicas commit or apply different entries at one index, and none cuts off
+//     what it has applied.
+//  4. A linearizable read, the leader's and a follower's, returns no less than was
+//     acknowledged before it began.
+//  5. A Raft id has one lifetime: so no majority counts two of one replica.
+//  6. A log is whole.
+//
+// And once all is well: the group has one leader, the members that the catalog wants,
+// each with all that was acknowledged, and no replica is left that nobody needs.
+func TestSimulated(t *testing.T) {
+	for name, shape := range map[string]simShape{
+		"moves":          {},
+		"one voter":      {single: true},
+		"three voters":   {small: true},
+		"restarts":       {restarts: true},
+		"late snapshots": {lateSnapshots: true},
+		"lost nodes":     {wipes: true, lateSnapshots: true},
+		"upgrade from 4": {from4: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if *simSeed > 0 {
+				w := newSimWorld(*simSeed, simAll, shape)
+				w.tracing = true
+				w.run(simWorldSteps)
+				t.Log(strings.Join(w.trace, "\n"))
+				return
+			}
+			steps := *simSteps
+			if testing.Short() {
+				steps /= 8
+			}
+			var stats simStats
+			for seed := uint64(1); stats.steps < steps; seed++ {
+				w := newSimWorld(seed, simAll, shape)
+				w.run(simWorldSteps)
+				if w.failure != nil {
+					t.Fatalf("seed %d (see -sim-seed): step %d: %s: %s", seed, w.failure.step, w.failure.fault, w.failure.text)
+				}
+				stats.add(w.stats)
+			}
+			t.Logf("%+v", stats)
+		})
+	}
+}
+
+// Without a rule the simulation finds what the rule prevents: this is what shows that
+// TestSimulated can fail.
+func TestSimulatedWithout(t *testing.T) {
+	without := func(change func(*simRules)) simRules {
+		rules := simAll
+		change(&rules)
+		return rules
+	}
+	for name, c := range map[string]struct {
+		rules simRules
+		shape simShape
+		fault simFault
+		long  bool // it is too rare for a short run
+	}{
+		"numbers: an incomplete leader":  {rules: simOld, shape: simShape{small: true}, fault: simIncomplete},
+		"numbers: a stale read":          {rules: simOld, shape: simShape{small: true}, fault: simStaleRead},
+		"numbers: a lost entry":          {rules: simOld, shape: simShape{small: true}, fault: simDiverged},
+		"numbers: two leaders of a term": {rules: simOld, fault: simTwoLeaders},
+		"numbers: two lifetimes":         {rules: simOld, fault: simTwoLives},
+		"the filter: an incomplete leader": {
+			rules: without(func(r *simRules) { r.filter = false }), fault: simIncomplete, long: true,
+		},
+		"the filter: a damaged log": {
+			rules: without(func(r *simRules) { r.filter = false }), fault: simDamage,
+		},
+		"names of replicas in calls": {
+			rules: without(func(r *simRules) { r.named, r.refuseUnnamed, r.probesNamed = false, false, false }), fault: simIncomplete, long: true,
+		},
+		"a memory of deleted numbers": {
+			rules: without(func(r *simRules) { r.neverTwice = false }), fault: simTwoLives, long: true,
+		},
+		"voters that know the configuration": {
+			rules: without(func(r *simRules) { r.inForce = false }), fault: simWedged,
+		},
+		"a leader that is asked wherever it is": {
+			rules: without(func(r *simRules) { r.asksAll = false }), fault: simWedged,
+		},
+		"first voters that begin late": {
+			rules: without(func(r *simRules) { r.initialBegins = false }), fault: simWedged, long: true,
+		},
+		"voters alone count before a group is numbered": {
+			rules: without(func(r *simRules) { r.numberVoters = false }), shape: simShape{from4: true}, fault: simWedged,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			worlds := simFindWorlds
+			if c.long {
+				if worlds = *simSteps / simWorldSteps; worlds < simFindWorlds {
+					return
+				}
+			}
+			for seed := uint64(1); seed <= uint64(worlds); seed++ {
+				w := newSimWorld(seed, c.rules, c.shape)
+				w.only = c.fault
+				w.run(simWorldSteps)
+				if w.failure != nil {
+					t.Logf("seed %d, step %d: %s: %s", seed, w.failure.step, w.failure.fault, w.failure.text)
+					return
+				}
+			}
+			t.Errorf("no %s in %d worlds", fmt.Sprint(c.fault), worlds)
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package shard
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+func (w *simWorld) reconcile(at int) {
+	n := &w.nodes[at]
+	if !n.up {
+		return
+	}
+	w.follow(at)
+	r := n.replica
+	if r == nil || !r.ready() {
+		w.startDrop(at)
+		return
+	}
+	if r.lead.change != nil || r.lead.transferTo != "" {
+		return
+	}
+	view := w.viewOf(n)
+	p := view.Groups[simGroup]
+	target, others, known := wanted(view)
+	if !known || w.rulesOf(n).mindsNumbers && w.isBehind(r, &p) {
+		return
+	}
+	step := nextStep(r.disk.id, r.latest, target, others, func(id raft.ServerID) (uint64, error) { return w.behind(r, id) })
+	switch step.do {
+	case stepNone:
+		if w.numbered(n) {
+			w.numbers(n, r, view, &p)
+		}
+	case stepHandOver:
+		w.transfer(r, step.member.id)
+	default:
+		command := map[stepKind]raft.ConfigurationChangeCommand{
+			stepAdd: raft.AddNonvoter, stepPromote: raft.AddVoter, stepDemote: raft.DemoteVoter, stepRemove: raft.RemoveServer,
+		}[step.do]
+		r.lead.change = &simChange{command, step.member.id, raft.ServerAddress(step.member.addr)}
+		r.changeMembers()
+	}
+}
+
+// isBehind reports whether the catalog here is older than the members of the group.
+func (w *simWorld) isBehind(r *simRaft, p *raftfsm.Placement) bool {
+	return slices.ContainsFunc(r.latest, func(s raft.Server) bool {
+		number := w.nameOf(s.ID).number
+		return number > 0 && number >= p.NextReplica
+	})
+}
+
+func (w *simWorld) transfer(r *simRaft, to raft.ServerID) {
+	if slices.ContainsFunc(r.lead.repl, func(f *simRepl) bool { return f.id == to }) {
+		w.note("%s hands over to %s", r.disk.id, to)
+		r.lead.transferTo = to
+	}
+}
+
+// wanted is wantedMembers in an order that the seed alone determines.
+func wanted(view *raftfsm.CatalogView) (target, others []member, known bool) {
+	target, others, known = wantedMembers(view, simGroup)
+	slices.SortFunc(others, func(a, b member) int { return cmp.Compare(a.id, b.id) })
+	return target, others, known
+}
+
+// progress returns a member that answers now, or nil if its node does and does not
+// have it.
+func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answered bool) {
+	at := w.nameOf(id).node
+	n := &w.nodes[at]
+	if !n.up || !w.reaches(r.disk.node, at) || !w.reaches(at, r.disk.node) {
+		return nil, false
+	}
+	if n.replica != nil && (!w.rulesOf(n).named || n.replica.is(id)) {
+		member = n.replica
+	}
+	return member, true
+}
+
+// behind is Node.behind. A world may take less than caughtUpEntries for caught up: its
+// logs are short.
+func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
+	applied := uint64(0)
+	switch member, answered := w.progress(r, id); {
+	case !answered:
+		return 0, errNotMember
+	case member != nil:
+		applied = member.applied
+	}
+	if r.rules().inForce && (r.accAt != r.latestAt || applied < r.latestAt) {
+		return 0, errNotMember
+	}
+	last := max(r.lastLog, r.disk.snap.index)
+	lag := last - min(last, applied)
+	if lag > w.caughtUp {
+		lag = caughtUpEntries + 1
+	}
+	return lag, nil
+}
+
+// numbers tells the catalog about replicas: see reconcileNumbers.
+func (w *simWorld) numbers(n *simNode, r *simRaft, view *raftfsm.CatalogView, p *raftfsm.Placement) {
+	if !p.Numbered() {
+		if !view.NumbersReplicas() || r.accAt != r.latestAt {
+			return
+		}
+		var members []string
+		for _, s := range r.latest {
+			key := w.nodes[w.nameOf(s.ID).node].key
+			member, answered := w.progress(r, s.ID)
+			switch {
+			case answered && member != nil && member.applied >= r.latestAt:
+				members = append(members, key)
+			case r.rules().numberVoters && s.Suffrage != raft.Voter && (member == nil || member.applied == 0):
+			case answered || slices.Contains(p.Target, key):
+				return
+			}
+		}
+		w.prove(&simOp{r: r, done: func() {
+			w.sent = append(w.sent, &raftfsm.CatalogCommand{Number: &raftfsm.NumberEntry{Group: simGroup, Members: members}})
+		}})
+		return
+	}
+	for i := range w.nodes {
+		key := w.nodes[i].key
+		number, has := p.Number(key)
+		id := raftID(key, number)
+		if !has || view.MayHold(simGroup, key) || contains(r.accepted, id) || contains(r.latest, id) {
+			continue
+		}
+		retire := &raftfsm.CatalogCommand{Retire: &raftfsm.RetireEntry{Group: simGroup, Node: key, Number: number, Revision: p.Revision}}
+		if !r.rules().retireProves {
+			w.sent = append(w.sent, retire)
+			continue
+		}
+		w.prove(&simOp{r: r, done: func() { w.sent = append(w.sent, retire) }})
+	}
+}
+
+func (w *simWorld) change(c *raftfsm.CatalogCommand) {
+	next, result := w.views[len(w.views)-1].After(c)
+	if result.Refused != "" || result.Missing {
+		return
+	}
+	w.views = append(w.views, next)
+	if c.Retire != nil {
+		w.stats.retired++
+	}
+	if w.tracing {
+		p := next.Groups[simGroup]
+		w.note("view %d: target %v, replicas %v, next %d, revision %d, version %d", len(w.views)-1, p.Target, p.Replicas, p.NextReplica, p.Revision, next.ClusterVersion)
+	}
+}

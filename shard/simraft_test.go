@@ -1,0 +1,836 @@
+package shard
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hashicorp/raft"
+)
+
+// This file is a simulated Raft: one replica as a plain value, moved by calls, with
+// the rules of hashicorp/raft v1.8.0, whose functions the names here repeat. Where that
+// library does less than the theory of Raft asks for, so does this:
+//
+//   - A replica whose configuration is empty grants votes and pre-votes to anybody.
+//   - The newest configuration of the log is in force, committed or not; one that is
+//     appended makes the one before it the committed one, also at a restart.
+//   - InstallSnapshot compares no index with what the log has. It deletes the whole log
+//     (the store is a raft.MonotonicLogStore), and leaves the last entry's index and term
+//     as they were in memory.
+//   - A repeated vote of one term is granted by the candidate's address, without a look
+//     at its log.
+//   - A candidate counts answers against the quorum that it knew when it began.
+//   - The replication to a member that was removed goes on for a moment, and what it
+//     answers counts for a member of the same id that was added meanwhile.
+//   - A leader that starts a handover, or gets TimeoutNow at any time, skips pre-votes.
+//
+// The term and vote are durable, one record each, as checkedStable makes them; the
+// log is, and the newest snapshot. Commit index, applied index and leader are not.
+
+// simEntry is one entry of a log. Two entries are the same only if their idents are.
+type simEntry struct {
+	term  uint64
+	ident uint64
+	conf  []raft.Server // of a configuration entry
+}
+
+// simSnap is a snapshot: ident is that of the entry at index.
+type simSnap struct {
+	index, term, ident uint64
+	conf               []raft.Server
+	confIndex          uint64
+}
+
+// simDisk is what a crash leaves of a replica.
+type simDisk struct {
+	life     uint64 // this blank start, counted over a world
+	node     int
+	number   int // simBare, or of the replica's id
+	id       raft.ServerID
+	term     uint64
+	voteTerm uint64
+	voteFor  string
+	snap     simSnap
+	first    uint64 // index of log[0]
+	log      []simEntry
+}
+
+func (d *simDisk) entry(index uint64) *simEntry {
+	if len(d.log) == 0 || index < d.first || index >= d.first+uint64(len(d.log)) {
+		return nil
+	}
+	return &d.log[index-d.first]
+}
+
+func (d *simDisk) lastIndex() uint64 {
+	if len(d.log) == 0 {
+		return 0
+	}
+	return d.first + uint64(len(d.log)) - 1
+}
+
+type simState uint8
+
+const (
+	simFollower simState = iota
+	simCandidate
+	simLeader
+)
+
+// simRaft is a running replica.
+type simRaft struct {
+	w    *simWorld
+	disk *simDisk
+
+	state            simState
+	leader           string // address, "" for none
+	leaderID         raft.ServerID
+	lastLog, lastT   uint64 // raftState's lastLogIndex and lastLogTerm
+	commit, applied  uint64
+	latest, accepted []raft.Server // raft's configurations.latest and .committed
+	latestAt, accAt  uint64
+	fromTransfer     bool
+
+	campaign  uint64 // counts candidacies: late answers are told apart
+	preVoting bool
+	campTerm  uint64
+	needed    int
+	granted   int
+	voters    []uint64 // the lives that granted
+
+	lead *simLead
+}
+
+// simLead is leaderState.
+type simLead struct {
+	term       uint64
+	start      uint64
+	commit     uint64
+	match      []simMatch
+	repl       []*simRepl
+	departing  []*simRepl
+	barrier    uint64
+	ready      bool
+	stepDown   bool
+	transferTo raft.ServerID // "" for no transfer in progress
+	change     *simChange    // waits in configurationChangeCh
+	silent     int           // ticks without a majority, in calm times
+}
+
+type simMatch struct {
+	id    raft.ServerID
+	index uint64
+}
+
+// simRepl is followerReplication. It has one call under way at a time.
+type simRepl struct {
+	lead    *simLead
+	id      raft.ServerID
+	next    uint64
+	upTo    uint64 // of one that departs: 0 for none
+	calling uint64 // the call under way, 0 for none
+	heard   bool
+}
+
+// simChange is configurationChangeRequest.
+type simChange struct {
+	command raft.ConfigurationChangeCommand
+	id      raft.ServerID
+	addr    raft.ServerAddress
+}
+
+func simQuorum(conf []raft.Server) int {
+	voters := 0
+	for i := range conf {
+		if conf[i].Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	return voters/2 + 1
+}
+
+func simHasVote(conf []raft.Server, id raft.ServerID) bool {
+	return suffrageOf(conf, id) == raft.Voter
+}
+
+// startRaft is groupopen.go's bootstrap, grouprecover.go's recoverLog and raft.NewRaft.
+func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
+	r := &simRaft{w: w, disk: d}
+	r.dropSuperseded()
+	if len(initial) > 0 && len(d.log) == 0 && d.snap.index == 0 && d.term <= 1 {
+		d.term = 1
+		d.first = 1
+		d.log = []simEntry{{term: 1, ident: 1, conf: initial}} // all of them write the same
+	}
+	r.lastLog = d.lastIndex()
+	if e := d.entry(r.lastLog); e != nil {
+		r.lastT = e.term
+	}
+	if d.snap.index > 0 {
+		if len(d.log) > 0 && d.first > d.snap.index+1 {
+			w.fail(simDamage, "life %d of %s: the log begins at %d, its snapshot ends at %d", d.life, d.id, d.first, d.snap.index)
+		}
+		r.applied = d.snap.index
+		w.restored(r, d.snap)
+		r.latest, r.latestAt = d.snap.conf, d.snap.confIndex
+		r.accepted, r.accAt = r.latest, r.latestAt
+	}
+	for i := r.applied + 1; i <= r.lastLog; i++ {
+		if e := d.entry(i); e == nil {
+			w.fail(simDamage, "life %d of %s: entry %d is missing", d.life, d.id, i)
+			break
+		} else if e.conf != nil {
+			r.sawConfiguration(e, i)
+		}
+	}
+	return r
+}
+
+// dropSuperseded is grouprecover.go's.
+func (r *simRaft) dropSuperseded() {
+	d := r.disk
+	if d.snap.index == 0 || len(d.log) == 0 {
+		return
+	}
+	if last := d.lastIndex(); last >= d.snap.index {
+		if d.first > d.snap.index {
+			return
+		}
+		if d.entry(d.snap.index).term == d.snap.term {
+			return
+		}
+	}
+	d.log = nil
+}
+
+func (r *simRaft) sawConfiguration(e *simEntry, index uint64) {
+	r.accepted, r.accAt = r.latest, r.latestAt
+	r.latest, r.latestAt = e.conf, index
+}
+
+func (r *simRaft) lastEntry() (index, term uint64) {
+	if r.lastLog >= r.disk.snap.index {
+		return r.lastLog, r.lastT
+	}
+	return r.disk.snap.index, r.disk.snap.term
+}
+
+func (r *simRaft) setState(s simState) {
+	r.leader, r.leaderID = "", ""
+	if r.state == simLeader && s != simLeader {
+		r.lead = nil
+	}
+	if s != simCandidate {
+		r.campaign++
+		r.fromTransfer = false
+	}
+	r.state = s
+}
+
+func (r *simRaft) setTerm(term uint64) { r.disk.term = term }
+
+// rules returns those of the program that the node runs.
+func (r *simRaft) rules() *simRules { return r.w.rulesOf(&r.w.nodes[r.disk.node]) }
+
+func (r *simRaft) is(id raft.ServerID) bool { return r.disk.id == id }
+
+// heartbeatTimeout is the branch of runFollower's timer that heard of no leader.
+func (r *simRaft) heartbeatTimeout() {
+	r.leader, r.leaderID = "", ""
+	if r.latestAt == 0 || !simHasVote(r.latest, r.disk.id) {
+		return
+	}
+	r.setState(simCandidate)
+	r.runCandidate()
+}
+
+// runCandidate begins a candidacy.
+func (r *simRaft) runCandidate() {
+	r.campaign++
+	r.campTerm = r.disk.term + 1
+	r.needed = simQuorum(r.latest)
+	r.granted, r.voters = 0, r.voters[:0]
+	if r.fromTransfer {
+		r.electSelf(true)
+		return
+	}
+	r.preVoting = true
+	lastIndex, lastTerm := r.lastEntry()
+	for _, s := range r.latest {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		if r.is(s.ID) {
+			r.granted++
+			continue
+		}
+		r.w.send(r, s, simMsg{kind: simPreVote, term: r.campTerm, index: lastIndex, indexTerm: lastTerm, call: r.campaign})
+	}
+	if r.granted >= r.needed {
+		r.electSelf(false)
+	}
+}
+
+func (r *simRaft) electSelf(transfer bool) {
+	r.preVoting = false
+	r.granted, r.voters = 0, r.voters[:0]
+	r.setTerm(r.disk.term + 1)
+	lastIndex, lastTerm := r.lastEntry()
+	for _, s := range r.latest {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		if r.is(s.ID) {
+			r.disk.voteTerm, r.disk.voteFor = r.disk.term, r.w.addrOf(r.disk)
+			r.granted++
+			r.voters = append(r.voters, r.disk.life)
+			continue
+		}
+		r.w.send(r, s, simMsg{kind: simVote, term: r.disk.term, index: lastIndex, indexTerm: lastTerm, call: r.campaign, transfer: transfer})
+	}
+	if r.granted >= r.needed {
+		r.becomeLeader()
+	}
+}
+
+// refuses reports whether a replica votes for nobody yet.
+func (r *simRaft) refuses() bool {
+	rules := r.rules()
+	return rules.refuseUnnamed && !contains(r.latest, r.disk.id)
+}
+
+// requestPreVote returns the answer's term, and whether it is granted.
+func (r *simRaft) requestPreVote(m *simMsg) (uint64, bool) {
+	term := r.disk.term
+	if r.refuses() {
+		return term, false
+	}
+	if len(r.latest) > 0 && !contains(r.latest, m.fromID) {
+		return term, false
+	}
+	if r.leader != "" && r.leader != m.fromAddr || m.term < term {
+		return term, false
+	}
+	if m.term > term {
+		term = m.term
+	}
+	if len(r.latest) > 0 && !simHasVote(r.latest, m.fromID) {
+		return term, false
+	}
+	lastIndex, lastTerm := r.lastEntry()
+	return term, lastTerm < m.indexTerm || lastTerm == m.indexTerm && lastIndex <= m.index
+}
+
+func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
+	if r.refuses() {
+		return r.disk.term, false
+	}
+	if len(r.latest) > 0 && !contains(r.latest, m.fromID) {
+		return r.disk.term, false
+	}
+	if r.leader != "" && r.leader != m.fromAddr && !m.transfer || m.term < r.disk.term {
+		return r.disk.term, false
+	}
+	if m.term > r.disk.term {
+		r.setState(simFollower)
+		r.setTerm(m.term)
+	}
+	if len(r.latest) > 0 && !simHasVote(r.latest, m.fromID) {
+		return r.disk.term, false
+	}
+	if r.disk.voteTerm == m.term && r.disk.voteFor != "" {
+		return r.disk.term, r.disk.voteFor == m.fromAddr
+	}
+	lastIndex, lastTerm := r.lastEntry()
+	if lastTerm > m.indexTerm || lastTerm == m.indexTerm && lastIndex > m.index {
+		return r.disk.term, false
+	}
+	r.disk.voteTerm, r.disk.voteFor = m.term, m.fromAddr
+	return r.disk.term, true
+}
+
+func (r *simRaft) preVoteAnswered(m *simMsg) {
+	if r.state != simCandidate || m.call != r.campaign || !r.preVoting {
+		return
+	}
+	if m.term > r.campTerm {
+		r.setState(simFollower)
+		r.setTerm(m.term)
+		return
+	}
+	if m.ok {
+		r.granted++
+	}
+	if r.granted >= r.needed {
+		r.electSelf(false)
+	}
+}
+
+func (r *simRaft) voteAnswered(m *simMsg) {
+	if r.state != simCandidate || m.call != r.campaign || r.preVoting {
+		return
+	}
+	if m.term > r.disk.term {
+		r.setState(simFollower)
+		r.setTerm(m.term)
+		return
+	}
+	if m.ok {
+		r.granted++
+		r.voters = append(r.voters, m.life)
+	}
+	if r.granted >= r.needed {
+		r.becomeLeader()
+	}
+}
+
+// becomeLeader is setupLeaderState and the beginning of runLeader, with the barrier
+// that grouplead.go's confirm proposes.
+func (r *simRaft) becomeLeader() {
+	r.setState(simLeader)
+	r.campaign++
+	r.leader, r.leaderID = r.w.addrOf(r.disk), r.disk.id
+	last, _ := r.lastEntry()
+	r.lead = &simLead{term: r.disk.term, start: last + 1}
+	r.setCommitment()
+	r.w.elected(r)
+	r.startStop()
+	r.dispatch(simEntry{})
+	if r.state == simLeader { // a noop alone may end it
+		r.lead.barrier = r.dispatch(simEntry{})
+		r.applyUpTo(r.commit)
+	}
+}
+
+// setCommitment is commitment.setConfiguration without its recalculate.
+func (r *simRaft) setCommitment() {
+	old := r.lead.match
+	r.lead.match = nil
+	for _, s := range r.latest {
+		if s.Suffrage == raft.Voter {
+			index := uint64(0)
+			for _, m := range old {
+				if m.id == s.ID {
+					index = m.index
+				}
+			}
+			r.lead.match = append(r.lead.match, simMatch{s.ID, index})
+		}
+	}
+}
+
+func (r *simRaft) startStop() {
+	last, _ := r.lastEntry()
+	last = max(last, r.disk.snap.index)
+	for _, s := range r.latest {
+		if !r.is(s.ID) && !slices.ContainsFunc(r.lead.repl, func(f *simRepl) bool { return f.id == s.ID }) {
+			r.lead.repl = append(r.lead.repl, &simRepl{lead: r.lead, id: s.ID, next: last + 1})
+		}
+	}
+	r.lead.repl = slices.DeleteFunc(r.lead.repl, func(f *simRepl) bool {
+		gone := !contains(r.latest, f.id)
+		if gone {
+			f.upTo = last
+			r.lead.departing = append(r.lead.departing, f)
+		}
+		return gone
+	})
+}
+
+// dispatch appends an entry as leader and returns its index.
+func (r *simRaft) dispatch(e simEntry) uint64 {
+	d := r.disk
+	index := max(r.lastLog, d.snap.index) + 1
+	e.term, e.ident = d.term, r.w.ident()
+	r.store(index, e)
+	r.lastLog, r.lastT = index, e.term
+	if e.conf != nil {
+		r.latest, r.latestAt = e.conf, index
+	}
+	lead := r.lead
+	r.match(lead, d.id, index)
+	return index
+}
+
+// store is StoreLogs: an append.
+func (r *simRaft) store(index uint64, e simEntry) {
+	d := r.disk
+	if len(d.log) == 0 {
+		d.first = index
+	} else if index != d.lastIndex()+1 {
+		r.w.fail(simDamage, "life %d of %s stores entry %d behind %d", d.life, d.id, index, d.lastIndex())
+		return
+	}
+	d.log = append(d.log, e)
+}
+
+// match is commitment.match, recalculate and leaderLoop's branch of commitCh.
+func (r *simRaft) match(lead *simLead, id raft.ServerID, index uint64) {
+	for i := range lead.match {
+		if m := &lead.match[i]; m.id == id && index > m.index {
+			m.index = index
+			r.recalculate(lead)
+		}
+	}
+}
+
+func (r *simRaft) recalculate(lead *simLead) {
+	if len(lead.match) == 0 {
+		return
+	}
+	var room [8]uint64
+	matched := room[:0]
+	for _, m := range lead.match {
+		matched = append(matched, m.index)
+	}
+	slices.Sort(matched)
+	quorum := matched[(len(matched)-1)/2]
+	if quorum <= lead.commit || quorum < lead.start || r.lead != lead {
+		return
+	}
+	lead.commit = quorum
+	was := r.commit
+	r.commit = quorum
+	if r.latestAt > was && r.latestAt <= quorum {
+		r.accepted, r.accAt = r.latest, r.latestAt
+		lead.stepDown = lead.stepDown || !simHasVote(r.accepted, r.disk.id)
+	}
+	r.w.committed(r)
+	r.applyUpTo(quorum)
+	if lead.stepDown {
+		r.setState(simFollower)
+	}
+}
+
+// applyUpTo is processLogs.
+func (r *simRaft) applyUpTo(index uint64) {
+	for r.applied < index {
+		e := r.disk.entry(r.applied + 1)
+		if e == nil {
+			r.w.fail(simDamage, "life %d of %s has no entry %d to apply", r.disk.life, r.disk.id, r.applied+1)
+			return
+		}
+		r.applied++
+		r.w.appliedEntry(r, r.applied, e)
+	}
+	if l := r.lead; l != nil && l.barrier > 0 && r.applied >= l.barrier {
+		l.ready = true
+	}
+}
+
+func (r *simRaft) ready() bool {
+	return r.state == simLeader && r.lead.ready && r.lead.term == r.disk.term
+}
+
+// committedFor is probe.go's committedIndex.
+func (r *simRaft) committedFor() uint64 {
+	if r.commit > r.lead.barrier {
+		return r.commit
+	}
+	return r.applied
+}
+
+// changeMembers is leaderLoop's branch of configurationChangeChIfStable.
+func (r *simRaft) changeMembers() {
+	l := r.lead
+	if l.change == nil || l.transferTo != "" || r.latestAt != r.accAt || r.commit < l.start {
+		return
+	}
+	conf := nextSimConfiguration(r.latest, *l.change)
+	l.change = nil
+	if conf == nil {
+		return
+	}
+	r.w.note("%s is the configuration of %s in term %d", simConf(conf), r.disk.id, r.disk.term)
+	lead := r.lead
+	r.dispatch(simEntry{conf: conf})
+	if r.lead != lead {
+		return
+	}
+	r.setCommitment()
+	r.recalculate(lead)
+	if r.lead == lead {
+		r.startStop()
+	}
+}
+
+// nextSimConfiguration is nextConfiguration and checkConfiguration, nil for refused.
+func nextSimConfiguration(current []raft.Server, c simChange) []raft.Server {
+	next := slices.Clone(current)
+	at := slices.IndexFunc(next, func(s raft.Server) bool { return s.ID == c.id })
+	switch c.command {
+	case raft.AddVoter:
+		if at < 0 {
+			next = append(next, raft.Server{Suffrage: raft.Voter, ID: c.id, Address: c.addr})
+		} else {
+			next[at].Suffrage, next[at].Address = raft.Voter, c.addr
+		}
+	case raft.AddNonvoter:
+		if at < 0 {
+			next = append(next, raft.Server{Suffrage: raft.Nonvoter, ID: c.id, Address: c.addr})
+		} else {
+			next[at].Address = c.addr
+		}
+	case raft.DemoteVoter:
+		if at >= 0 {
+			next[at].Suffrage = raft.Nonvoter
+		}
+	case raft.RemoveServer:
+		if at >= 0 {
+			next = slices.Delete(next, at, at+1)
+		}
+	}
+	voters := 0
+	for i, s := range next {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+		if slices.ContainsFunc(next[:i], func(o raft.Server) bool { return o.ID == s.ID || o.Address == s.Address }) {
+			return nil
+		}
+	}
+	if voters == 0 {
+		return nil
+	}
+	return next
+}
+
+// replicate is replicateTo's START: it sends what a member lacks.
+func (r *simRaft) replicate(f *simRepl, s raft.Server) {
+	upTo := max(r.lastLog, r.disk.snap.index)
+	if f.upTo > 0 {
+		upTo = min(upTo, f.upTo)
+	}
+	m := simMsg{kind: simAppend, term: r.lead.term, commit: r.commit, repl: f}
+	switch {
+	case f.next == 1:
+	case f.next-1 == r.disk.snap.index:
+		m.index, m.indexTerm = r.disk.snap.index, r.disk.snap.term
+	default:
+		e := r.disk.entry(f.next - 1)
+		if e == nil {
+			r.sendSnapshot(f, s)
+			return
+		}
+		m.index, m.indexTerm = f.next-1, e.term
+	}
+	m.first = f.next
+	for i := f.next; i <= min(upTo, f.next+simEntriesMax-1); i++ {
+		e := r.disk.entry(i)
+		if e == nil {
+			r.sendSnapshot(f, s)
+			return
+		}
+		m.entries = append(m.entries, *e)
+	}
+	f.calling = r.w.nextCall()
+	m.call = f.calling
+	r.w.send(r, s, m)
+}
+
+func (r *simRaft) sendSnapshot(f *simRepl, s raft.Server) {
+	if r.disk.snap.index == 0 {
+		return
+	}
+	f.calling = r.w.nextCall()
+	r.w.send(r, s, simMsg{kind: simInstall, term: r.lead.term, snap: r.disk.snap, repl: f, call: f.calling})
+}
+
+// appendEntries returns whether it succeeded, and LastLog.
+func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
+	d := r.disk
+	lastLog = max(r.lastLog, d.snap.index)
+	if r.rules().filter {
+		r.filterAppend(m)
+	}
+	if m.term < d.term {
+		return false, lastLog
+	}
+	if m.term > d.term || r.state != simFollower && !r.fromTransfer {
+		r.setState(simFollower)
+		r.setTerm(m.term)
+	}
+	r.leader, r.leaderID = m.fromAddr, m.fromID
+	if m.index > 0 {
+		lastIndex, prevTerm := r.lastEntry()
+		if m.index != lastIndex {
+			e := d.entry(m.index)
+			if e == nil {
+				return false, lastLog
+			}
+			prevTerm = e.term
+		}
+		if prevTerm != m.indexTerm {
+			return false, lastLog
+		}
+	}
+	for i := range m.entries {
+		index := m.first + uint64(i)
+		if index <= r.lastLog {
+			have := d.entry(index)
+			if have == nil {
+				return false, lastLog
+			}
+			if have.term == m.entries[i].term {
+				continue
+			}
+			if index <= r.applied {
+				r.w.fail(simDiverged, "life %d of %s cuts its log at %d, which it has applied", d.life, d.id, index)
+			}
+			d.log = d.log[: index-d.first : index-d.first]
+			if index <= r.latestAt {
+				r.latest, r.latestAt = r.accepted, r.accAt
+			}
+		}
+		for j := i; j < len(m.entries); j++ {
+			e := m.entries[j]
+			index := m.first + uint64(j)
+			r.store(index, e)
+			if e.conf != nil {
+				r.sawConfiguration(&e, index)
+			}
+			r.lastLog, r.lastT = index, e.term
+		}
+		break
+	}
+	if m.commit > r.commit {
+		index := min(m.commit, max(r.lastLog, d.snap.index))
+		r.commit = index
+		if r.latestAt <= index {
+			r.accepted, r.accAt = r.latest, r.latestAt
+		}
+		r.applyUpTo(index)
+	}
+	return true, lastLog
+}
+
+// filterAppend is rpcFilter's boundCommit and skipApplied.
+func (r *simRaft) filterAppend(m *simMsg) {
+	m.commit = min(m.commit, m.index+uint64(len(m.entries)))
+	heartbeat := m.index == 0 && len(m.entries) == 0
+	if heartbeat || m.index > r.applied || m.index == max(r.lastLog, r.disk.snap.index) || r.disk.entry(max(m.index, 1)) != nil {
+		return
+	}
+	for len(m.entries) > 0 && m.first <= r.applied {
+		m.entries = m.entries[1:]
+		m.first++
+	}
+	m.index, m.indexTerm = 0, 0
+	if len(m.entries) == 0 {
+		m.commit = 0
+	}
+}
+
+// installSnapshot returns whether it succeeded, and whether the replica must be opened
+// again. The filter is rpcFilter's install.
+func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
+	d := r.disk
+	filter := r.rules().filter
+	if filter {
+		e := d.entry(m.snap.index)
+		if m.snap.index <= r.applied || e != nil && e.term == m.snap.term {
+			ok, _ := r.appendEntries(&simMsg{term: m.term, fromID: m.fromID, fromAddr: m.fromAddr})
+			return ok, false
+		}
+	}
+	if m.term < d.term {
+		return false, false
+	}
+	if m.term > d.term {
+		r.setState(simFollower)
+		r.setTerm(m.term)
+	}
+	r.leader, r.leaderID = m.fromAddr, m.fromID
+	d.snap = m.snap
+	r.applied = m.snap.index
+	r.w.restored(r, m.snap)
+	r.latest, r.latestAt = m.snap.conf, m.snap.confIndex
+	r.accepted, r.accAt = r.latest, r.latestAt
+	d.log = nil
+	return true, filter && r.lastLog >= m.snap.index
+}
+
+// takeSnapshot is raft's, which leaves keep entries before it in the log.
+func (r *simRaft) takeSnapshot(keep uint64) {
+	d := r.disk
+	if r.applied <= d.snap.index || r.applied < r.accAt {
+		return
+	}
+	e := d.entry(r.applied)
+	if e == nil {
+		return
+	}
+	d.snap = simSnap{index: r.applied, term: e.term, ident: e.ident, conf: r.accepted, confIndex: r.accAt}
+	if r.lastLog <= keep || len(d.log) == 0 {
+		return
+	}
+	if cut := min(d.snap.index, r.lastLog-keep); cut >= d.first {
+		d.log = slices.Clone(d.log[cut-d.first+1:])
+		d.first = cut + 1
+	}
+}
+
+func (r *simRaft) appendAnswered(m *simMsg) {
+	f := m.repl
+	if r.lead == nil || f.lead != r.lead || f.calling != m.call {
+		return
+	}
+	f.calling = 0
+	if m.term > r.lead.term {
+		r.setState(simFollower) // by handleStaleTerm; the term itself comes with the next call
+		return
+	}
+	f.heard = true
+	if m.ok {
+		if m.index > 0 {
+			f.next = m.index + 1
+			r.match(r.lead, f.id, m.index)
+		}
+		return
+	}
+	f.next = max(min(f.next-1, m.lastLog+1), 1)
+}
+
+func (r *simRaft) installAnswered(m *simMsg) {
+	f := m.repl
+	if r.lead == nil || f.lead != r.lead || f.calling != m.call {
+		return
+	}
+	f.calling = 0
+	if m.term > r.lead.term {
+		r.setState(simFollower)
+		return
+	}
+	f.heard = true
+	if m.ok {
+		f.next = m.index + 1
+		r.match(r.lead, f.id, m.index)
+	}
+}
+
+// timeoutNow is raft's, which compares no term. The filter is rpcFilter's.
+func (r *simRaft) timeoutNow(m *simMsg) {
+	if r.rules().filter && (r.state != simFollower || r.leaderID != m.fromID) {
+		return
+	}
+	r.w.note("%s is told to lead by %s", r.disk.id, m.fromID)
+	r.setState(simCandidate)
+	r.fromTransfer = true
+	r.runCandidate()
+}
+
+func simConf(conf []raft.Server) string {
+	conf = slices.Clone(conf)
+	slices.SortFunc(conf, func(a, b raft.Server) int { return cmp.Compare(a.ID, b.ID) })
+	out := "{"
+	for i, s := range conf {
+		if i > 0 {
+			out += " "
+		}
+		out += string(s.ID)
+		if s.Suffrage != raft.Voter {
+			out += "?"
+		}
+	}
+	return out + "}"
+}

@@ -1,0 +1,530 @@
+package shard
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// newSimWorld makes a world from a seed.
+func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
+	w := &simWorld{
+		rng: rand.New(rand.NewPCG(seed, 0)), rules: rules, shape: shape,
+		names: map[raft.ServerID]simName{}, leaders: map[uint64]uint64{}, began: map[raft.ServerID]uint64{},
+	}
+	w.idents = 1 // that of the first configuration
+	w.trailing = uint64(w.rng.IntN(4))
+	w.caughtUp = []uint64{0, 2, caughtUpEntries}[w.rng.IntN(3)]
+	catalog := raftfsm.NewCatalog().View()
+	must := func(c *raftfsm.CatalogCommand) {
+		next, result := catalog.After(c)
+		if result.Refused != "" {
+			panic(result.Refused)
+		}
+		catalog = next
+	}
+	program := 5
+	if shape.from4 || !rules.numbers {
+		program = 4
+	}
+	if !rules.numbers {
+		program = 5 // its rules are the old ones
+	}
+	count := 4 + w.rng.IntN(2)
+	if shape.small {
+		count = 4
+	}
+	for i := range count {
+		n := simNode{key: string(rune('A' + i)), addr: fmt.Sprint("host", i), up: true, program: program, deleted: -1}
+		w.nodes = append(w.nodes, n)
+		must(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: w.catalogNode(&n)}})
+	}
+	version := 4
+	if rules.numbers && !shape.from4 {
+		version = 5
+	}
+	must(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: version}})
+	sizes := []int{1, 2, 3, 3, 3, 3}
+	size := sizes[w.rng.IntN(len(sizes))]
+	switch {
+	case shape.wipes || shape.small:
+		size = 3
+	case shape.single:
+		size = 1
+	}
+	must(&raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{
+		Keyspace: raftfsm.Keyspace{Name: "k", Kind: raftfsm.KindCounters.String(), Columns: []string{"c"}, Shards: 1},
+		Replicas: [][]string{w.someKeys(catalog, size)},
+	}})
+	w.views = []*raftfsm.CatalogView{catalog}
+	w.note("%d nodes, target %v, caught up within %d", count, catalog.Groups[simGroup].Target, w.caughtUp)
+	return w
+}
+
+func (w *simWorld) catalogNode(n *simNode) raftfsm.Node {
+	return raftfsm.Node{Key: n.key, Name: n.key, ClusterAddr: n.addr, VersionMax: n.program, State: raftfsm.NodeActive}
+}
+
+func (w *simWorld) someKeys(view *raftfsm.CatalogView, count int) []string {
+	var keys []string
+	for _, i := range w.rng.Perm(len(w.nodes)) {
+		if node, in := view.Nodes[w.nodes[i].key]; in && node.State == raftfsm.NodeActive && len(keys) < count {
+			keys = append(keys, w.nodes[i].key)
+		}
+	}
+	return keys
+}
+
+// run makes steps in all, then lets all be well and waits for the group to recover.
+func (w *simWorld) run(steps int) {
+	for ; w.step < steps && w.failure == nil; w.step++ {
+		w.oneStep()
+	}
+	w.stats.steps += w.step
+	if w.failure == nil {
+		w.recover()
+	}
+}
+
+func (w *simWorld) anyNode() int { return w.rng.IntN(len(w.nodes)) }
+
+func (w *simWorld) anyLeader() *simRaft {
+	from := w.anyNode()
+	for i := range w.nodes {
+		if r := w.nodes[(from+i)%len(w.nodes)].replica; r != nil && r.state == simLeader {
+			return r
+		}
+	}
+	return nil
+}
+
+// simCalls is how many messages on their way make their arrival likelier than anything
+// else.
+const simCalls = 6
+
+func (w *simWorld) oneStep() {
+	if len(w.bag) > simCalls && w.rng.IntN(4) > 0 {
+		w.deliver(w.take(w.rng.IntN(len(w.bag))))
+		return
+	}
+	switch x := w.rng.IntN(1000); {
+	case x < 400:
+		if len(w.bag) > 0 {
+			w.deliver(w.take(w.rng.IntN(len(w.bag))))
+		}
+	case x < 640:
+		if r := w.anyLeader(); r != nil {
+			w.leaderTick(r)
+		} else {
+			w.clock(w.anyNode())
+		}
+	case x < 680:
+		if r := w.anyLeader(); r != nil {
+			w.write(r)
+		}
+	case x < 692:
+		w.clock(w.anyNode())
+	case x < 720:
+		if r := w.nodes[w.anyNode()].replica; r != nil {
+			w.startRead(r)
+		}
+	case x < 770:
+		w.reconcile(w.anyNode())
+	case x < 840:
+		if r := w.anyLeader(); r != nil {
+			w.reconcile(r.disk.node)
+		}
+	case x < 910:
+		w.learn(w.anyNode())
+	case x < 940:
+		if len(w.sent) > 0 {
+			i := w.rng.IntN(len(w.sent))
+			c := w.sent[i]
+			w.sent = slices.Delete(w.sent, i, i+1)
+			w.change(c)
+		}
+	case x < 946:
+		w.place()
+	case x < 954:
+		if r := w.nodes[w.anyNode()].replica; r != nil {
+			w.stats.snapshots++
+			r.takeSnapshot(w.trailing)
+		}
+	case x < 960:
+		w.network()
+	case x < 967:
+		w.power(w.anyNode())
+	case x < 968:
+		if r := w.anyLeader(); r != nil && r.ready() && r.lead.transferTo == "" && len(r.lead.repl) > 0 {
+			if f := r.lead.repl[w.rng.IntN(len(r.lead.repl))]; simHasVote(r.latest, f.id) {
+				w.transfer(r, f.id)
+			}
+		}
+	case x < 969:
+		w.reopen(w.anyNode(), w.anyNode())
+	case x < 970:
+		if r := w.anyLeader(); r != nil { // a lease that ran out
+			r.setState(simFollower)
+		}
+	case x < 972:
+		w.administer()
+	}
+}
+
+// clock lets an election timeout pass at a node.
+func (w *simWorld) clock(at int) {
+	r := w.nodes[at].replica
+	switch {
+	case r == nil:
+	case r.state == simFollower:
+		r.heartbeatTimeout()
+	case r.state == simCandidate:
+		r.fromTransfer = false
+		r.runCandidate()
+	}
+}
+
+// leaderTick has a leader do one of the things that its goroutines do.
+func (w *simWorld) leaderTick(r *simRaft) {
+	l := r.lead
+	r.changeMembers()
+	if r.lead != l {
+		return
+	}
+	if len(l.departing) > 0 && w.rng.IntN(4) == 0 {
+		f := l.departing[0]
+		switch {
+		case f.calling == 0 && f.next <= f.upTo && w.rng.IntN(4) > 0:
+			r.replicate(f, raft.Server{ID: f.id})
+		default:
+			l.departing = l.departing[1:]
+		}
+		return
+	}
+	if len(l.repl) == 0 {
+		return
+	}
+	f := l.repl[w.rng.IntN(len(l.repl))]
+	if w.rng.IntN(10) == 0 {
+		w.send(r, raft.Server{ID: f.id}, simMsg{kind: simHeartbeat, term: l.term})
+		return
+	}
+	if f.calling != 0 {
+		if w.rng.IntN(12) == 0 {
+			f.calling = 0 // the call timed out; it may arrive all the same
+		}
+		return
+	}
+	if l.transferTo != "" && w.rng.IntN(6) == 0 {
+		l.transferTo = "" // no longer waited for
+	}
+	if f.id == l.transferTo && f.next > max(r.lastLog, r.disk.snap.index) {
+		w.send(r, raft.Server{ID: f.id}, simMsg{kind: simTimeoutNow})
+		return
+	}
+	r.replicate(f, raft.Server{ID: f.id})
+}
+
+func (w *simWorld) write(r *simRaft) {
+	if r.lead.transferTo == "" && !r.lead.stepDown {
+		r.dispatch(simEntry{})
+	}
+}
+
+// learn has a node hear of newer views of the catalog.
+func (w *simWorld) learn(at int) {
+	n := &w.nodes[at]
+	if !n.up || n.view == len(w.views)-1 {
+		return
+	}
+	n.view += 1 + w.rng.IntN(len(w.views)-1-n.view)
+	if w.rng.IntN(3) == 0 && !w.shape.restarts {
+		n.kept = n.view
+	}
+	w.follow(at)
+}
+
+// place gives the group another target: mostly one voter goes, and another comes; often
+// it is the one that went last.
+func (w *simWorld) place() {
+	view := w.views[len(w.views)-1]
+	target := view.Groups[simGroup].Target
+	next := slices.Clone(target)
+	for _, key := range w.someKeys(view, len(w.nodes)) {
+		if !slices.Contains(next, key) {
+			next[w.rng.IntN(len(next))] = key
+			break
+		}
+	}
+	least := 1
+	if w.shape.wipes || w.shape.small {
+		least = 3
+	}
+	switch x := w.rng.IntN(16); {
+	case x == 0:
+		if len(next) > least {
+			next = next[:len(next)-1]
+		}
+	case x < 3:
+		for _, key := range w.someKeys(view, len(w.nodes)) {
+			if len(next) < 3 && !slices.Contains(next, key) && !w.shape.single {
+				next = append(next, key)
+				break
+			}
+		}
+	case x < 10 && w.placed != nil && !slices.ContainsFunc(w.placed, func(key string) bool { return view.Nodes[key].State != raftfsm.NodeActive }):
+		next = w.placed
+	}
+	if !slices.Equal(next, target) {
+		w.stats.moves++
+		w.placed = target
+		w.change(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: simGroup, Target: next, Was: target}})
+	}
+}
+
+func (w *simWorld) network() {
+	a, b := w.anyNode(), w.anyNode()
+	if r := w.anyLeader(); r != nil && w.rng.IntN(2) == 0 {
+		a = r.disk.node
+	}
+	switch w.rng.IntN(8) {
+	case 0, 1: // a node alone
+		w.note("%s is cut off", w.nodes[a].key)
+		for i := range w.nodes {
+			w.cut[a][i], w.cut[i][a] = i != a, i != a
+		}
+	case 2:
+		w.note("%s and %s are cut", w.nodes[a].key, w.nodes[b].key)
+		w.cut[a][b], w.cut[b][a] = a != b, a != b
+	case 3:
+		w.note("all cuts heal")
+		w.cut = [simNodesMax][simNodesMax]bool{}
+	default:
+		w.note("%s is connected", w.nodes[a].key)
+		for i := range w.nodes {
+			w.cut[a][i], w.cut[i][a] = false, false
+		}
+	}
+}
+
+func (w *simWorld) power(at int) {
+	n := &w.nodes[at]
+	switch {
+	case n.lost:
+	case n.up && (w.rng.IntN(5) == 0 || w.shape.restarts):
+		w.crash(at)
+	case !n.up:
+		if n.program < 5 && w.rng.IntN(2) == 0 && w.rules.numbers && w.step > 300 {
+			w.upgrade(at)
+		}
+		w.restart(at)
+	}
+}
+
+func (w *simWorld) upgrade(at int) {
+	n := &w.nodes[at]
+	n.program = 5
+	w.note("%s has the program of version 5", n.key)
+	w.change(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: w.catalogNode(n)}})
+	w.change(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: 5}})
+}
+
+func (w *simWorld) administer() {
+	view := w.views[len(w.views)-1]
+	switch x := w.rng.IntN(4); {
+	case x == 0 && !w.shape.small:
+		everywhere := view.EveryNode(simGroup)
+		w.change(&raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: "k", Everywhere: !everywhere}})
+	case x == 1 && w.shape.wipes && !w.wiped && len(view.Groups[simGroup].Target) >= 3:
+		w.wipe(w.anyNode())
+	case x == 2 && w.shape.from4 && w.step > 300:
+		if at := w.anyNode(); w.nodes[at].program < 5 && !w.nodes[at].lost {
+			if w.nodes[at].up {
+				w.crash(at)
+			}
+			w.upgrade(at)
+			w.restart(at)
+		}
+	}
+}
+
+// wipe loses a node for good: a new one has its address, and follows it in targets.
+func (w *simWorld) wipe(at int) {
+	n := &w.nodes[at]
+	if len(w.nodes) == simNodesMax {
+		return
+	}
+	w.wiped = true
+	if n.up {
+		w.crash(at)
+	}
+	n.lost, n.disk = true, nil
+	next := simNode{key: string(rune('A' + len(w.nodes))), addr: n.addr, up: true, program: n.program, deleted: -1, view: len(w.views) - 1}
+	next.kept = next.view
+	w.note("%s is lost, %s has its address", n.key, next.key)
+	old := n.key
+	w.nodes = append(w.nodes, next)
+	node := w.catalogNode(&next)
+	node.Name = old
+	w.change(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: node, Replaces: old}})
+	view := w.views[len(w.views)-1]
+	target := view.Groups[simGroup].Target
+	if i := slices.Index(target, old); i >= 0 {
+		to := slices.Clone(target)
+		to[i] = next.key
+		w.change(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: simGroup, Target: to, Was: target}})
+	}
+}
+
+// simRoundsMax bounds how long a group may take to recover once all is well.
+const simRoundsMax = 1500
+
+// recover heals everything and has all take turns, until the group is as the catalog
+// wants it and has committed another entry at all its members.
+func (w *simWorld) recover() {
+	w.calm = true
+	w.note("all is well from here on")
+	w.cut = [simNodesMax][simNodesMax]bool{}
+	for i := range w.nodes {
+		if !w.nodes[i].up && !w.nodes[i].lost {
+			w.restart(i)
+		}
+		if w.nodes[i].program < 5 && !w.nodes[i].lost {
+			w.crash(i)
+			w.upgrade(i)
+			w.restart(i)
+		}
+	}
+	for round := range simRoundsMax {
+		w.step++
+		if w.failure != nil {
+			return
+		}
+		for range 60 {
+			if len(w.bag) == 0 {
+				break
+			}
+			w.deliver(w.take(w.rng.IntN(len(w.bag))))
+		}
+		for len(w.sent) > 0 {
+			c := w.sent[0]
+			w.sent = w.sent[1:]
+			w.change(c)
+		}
+		led := false
+		for i := range w.nodes {
+			n := &w.nodes[i]
+			if n.up && n.view < len(w.views)-1 {
+				n.view = len(w.views) - 1
+			}
+			w.follow(i)
+			w.reconcile(i)
+			if r := n.replica; r != nil && r.state == simLeader {
+				led = w.leadCalmly(r) || led
+			}
+		}
+		if at := w.anyNode(); round%8 == 7 && (!led || w.nodes[at].replica != nil && w.nodes[at].replica.state == simCandidate) {
+			w.clock(at)
+		}
+		if round%16 == 15 && w.recovered() {
+			return
+		}
+	}
+	if w.wiped {
+		return // a voter that lags refuses a candidate that it does not know as a voter yet
+	}
+	w.fail(simWedged, "after %d rounds without faults:\n%s", simRoundsMax, w.describe())
+}
+
+// leadCalmly ticks a leader, and reports whether it reaches a majority.
+func (w *simWorld) leadCalmly(r *simRaft) bool {
+	l := r.lead
+	heard := 0
+	if simHasVote(r.latest, r.disk.id) {
+		heard++
+	}
+	for range 3 * len(l.repl) {
+		if r.lead != l {
+			return false
+		}
+		w.leaderTick(r)
+	}
+	if r.lead != l {
+		return false
+	}
+	r.changeMembers()
+	if r.lead != l {
+		return false
+	}
+	for _, f := range l.repl {
+		if f.heard && simHasVote(r.latest, f.id) {
+			heard++
+		}
+	}
+	l.silent++
+	if heard >= simQuorum(r.latest) {
+		l.silent = 0
+		for _, f := range l.repl {
+			f.heard = false
+		}
+	} else if l.silent > 20 {
+		r.setState(simFollower)
+		return false
+	}
+	return true
+}
+
+// recovered reports whether the group is as the catalog wants it.
+func (w *simWorld) recovered() bool {
+	view := w.views[len(w.views)-1]
+	p := view.Groups[simGroup]
+	var lead *simRaft
+	for i := range w.nodes {
+		if r := w.nodes[i].replica; r != nil && r.ready() {
+			if lead != nil {
+				return false
+			}
+			lead = r
+		}
+	}
+	if lead == nil || w.rules.numbers && !p.Numbered() || len(w.sent) > 0 {
+		return false
+	}
+	target, others, known := wanted(view)
+	if !known || lead.latestAt != lead.accAt {
+		return false
+	}
+	for _, s := range lead.latest {
+		wish := member{s.ID, string(s.Address)}
+		if s.Suffrage == raft.Voter && !slices.Contains(target, wish) || s.Suffrage != raft.Voter && !slices.Contains(others, wish) {
+			return false
+		}
+	}
+	for _, m := range slices.Concat(target, others) {
+		n := &w.nodes[w.nameOf(m.id).node]
+		if n.lost {
+			continue
+		}
+		if n.replica == nil || !n.replica.is(m.id) || n.replica.applied < w.acked || !contains(lead.latest, m.id) {
+			return false
+		}
+	}
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		if n.disk != nil && !slices.ContainsFunc(slices.Concat(target, others), func(m member) bool { return m.id == n.disk.id }) {
+			return false // what nobody needs is to be deleted
+		}
+	}
+	if lead.lead.silent > 0 {
+		return false
+	}
+	was := w.acked
+	if lead.commit < was {
+		w.fail(simIncomplete, "life %d leads a recovered group and has committed %d entries, %d were acknowledged", lead.disk.life, lead.commit, was)
+	}
+	return true
+}

@@ -1,0 +1,550 @@
+package shard
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// The files sim*_test.go simulate a cluster: nodes that hold replicas of one group, the
+// catalog that places it, calls between them, and what goes wrong. Everything that happens
+// comes from a seed. simraft_test.go is Raft as hashicorp/raft has it, simnode_test.go what
+// a node does about its replica, simlead_test.go what a leader does about its group,
+// simrun_test.go what goes on and how all ends well, and sim_test.go has the tests.
+//
+// Product code that is called: raftfsm's catalog commands, Number, Retired, MayHold;
+// nextStep with what it calls, wantedMembers, initialMembers, memberID, displaced,
+// contains, suffrageOf, twoSuffice. What stands for code that waits for disks, raft or the network:
+//
+//	simWorld.follow       Node.replicaToHold, openReplica, replicaDirs.mayBegin
+//	simWorld.startDrop    Node.dropIfRemoved, dropReplica, wasRemoved
+//	simWorld.serveMember  Node.serveMember
+//	simWorld.reopen       Node.fetchSnapshot and reopen, of a repair
+//	simWorld.reconcile    Node.reconcileMembers, catalogIsBehind
+//	simWorld.behind       Node.behind, progress
+//	simWorld.numbers      Node.reconcileNumbers, caughtUpMembers, provedGone
+//	simWorld.prove        Node.proveTerm, agreeing
+//	simWorld.standing     Node.standing, group.indexWith
+//	simRaft.refuses, filterAppend, installSnapshot, timeoutNow    rpcFilter
+//
+// The catalog's own group is taken to be linearizable: it is a list of views, of which
+// each node knows one. That may be old, and older after a restart. Commands reach the
+// catalog late. A node whose program is of version 4 does as the code of before replicas
+// had numbers did.
+
+const (
+	simGroup      = 1
+	simNodesMax   = 8
+	simEntriesMax = 3   // in one call
+	simBagMax     = 160 // messages on their way
+)
+
+// simRules are the rules of a product, one for each thing that it does about replicas
+// that return. TestSimulatedWithout takes them away one by one.
+type simRules struct {
+	// numbers: the catalog numbers replicas, and their Raft ids have the number.
+	numbers bool
+	// named: a call names the replica that it is for (muxLayer).
+	named bool
+	// refuseUnnamed: a replica votes for nobody before its own configuration has it.
+	refuseUnnamed bool
+	// probesNamed: a probe counts replicas that the other side's configuration has.
+	probesNamed bool
+	// deleteAsks: a retired replica is deleted once its leader says that it is no member.
+	deleteAsks bool
+	// asksAll: all nodes are asked that, not the target alone.
+	asksAll bool
+	// retireProves: a leader proves that it leads before it retires a number.
+	retireProves bool
+	// neverTwice: a node remembers the numbers that it deleted (replicaDirs).
+	neverTwice bool
+	// inForce: only a member that has applied the configuration in force counts when
+	// members change.
+	inForce bool
+	// initialBegins: one of the first voters begins until it is retired, whatever the target.
+	initialBegins bool
+	// numberVoters: a group is numbered once its voters are caught up, whatever non-voters do.
+	numberVoters bool
+	// mindsNumbers: a leader whose catalog is older than its members changes none of them.
+	mindsNumbers bool
+	// filter: rpcFilter stands before raft.
+	filter bool
+}
+
+// simShape is what kind of world a seed makes, beside its rules.
+type simShape struct {
+	from4         bool // the group begins in a cluster of version 4, which is upgraded
+	returns4      bool // before that, a node may return to the group that it left
+	lateSnapshots bool // a snapshot may arrive after its sender has given up on it
+	small         bool // four nodes, three voters
+	single        bool // one voter
+	restarts      bool // nodes restart often, and know the first catalog again then
+	wipes         bool // a node is lost, and a new one has its address
+}
+
+type simFault string
+
+const (
+	simTwoLeaders simFault = "two leaders of one term"
+	simIncomplete simFault = "a leader without a committed entry"
+	simDiverged   simFault = "two entries at one index"
+	simStaleRead  simFault = "a stale read"
+	simTwoLives   simFault = "two lifetimes under one id"
+	simDamage     simFault = "a damaged log"
+	simWedged     simFault = "a wedged group"
+)
+
+type simFailure struct {
+	fault simFault
+	text  string
+	step  int
+}
+
+type simKind uint8
+
+const (
+	simPreVote simKind = iota
+	simPreVoteAnswer
+	simVote
+	simVoteAnswer
+	simAppend
+	simAppendAnswer
+	simInstall
+	simInstallAnswer
+	simHeartbeat
+	simTimeoutNow
+	simProbe
+	simProbeAnswer
+	simIndex
+	simIndexAnswer
+	simMember
+	simMemberAnswer
+)
+
+// simMsg is a call on its way, or its answer. asker is who made the call, and gets the
+// answer if it still runs.
+type simMsg struct {
+	kind      simKind
+	ok        bool
+	transfer  bool
+	from, to  int // nodes
+	toID      raft.ServerID
+	fromID    raft.ServerID
+	fromAddr  string
+	life      uint64
+	call      uint64
+	term      uint64
+	index     uint64
+	indexTerm uint64
+	lastLog   uint64
+	commit    uint64
+	entries   []simEntry
+	first     uint64 // index of entries[0]
+	snap      simSnap
+	repl      *simRepl
+	asker     *simRaft
+	op        *simOp
+}
+
+// simOp is a read, or another question that needs a proof of leadership.
+type simOp struct {
+	r       *simRaft
+	term    uint64
+	need    int
+	floor   uint64 // the highest index that was acknowledged before the read began; of a read
+	done    func()
+	read    bool
+	counted []uint64 // the lives that agreed
+}
+
+// simDrop is a replica that its node is about to delete.
+type simDrop struct {
+	closed bool
+	call   uint64
+}
+
+type simNode struct {
+	key     string
+	addr    string
+	up      bool
+	lost    bool
+	program int // 4 or 5
+
+	view, kept int // of simWorld.views: what it knows, and what it would after a restart
+
+	disk    *simDisk
+	replica *simRaft
+	deleted int64 // the highest number that was deleted here, -1 for none
+	drop    *simDrop
+}
+
+type simName struct {
+	node   int
+	number uint64
+}
+
+type simWorld struct {
+	rng      *rand.Rand
+	rules    simRules
+	shape    simShape
+	trailing uint64 // entries that a snapshot leaves in front of it
+	caughtUp uint64 // caughtUpEntries
+
+	nodes []simNode
+	cut   [simNodesMax][simNodesMax]bool // from, to
+	bag   []simMsg                       // on their way
+	views []*raftfsm.CatalogView         // the catalog after each command
+	sent  []*raftfsm.CatalogCommand      // on their way to the catalog
+	names map[raft.ServerID]simName
+
+	step  int
+	calm  bool // nothing fails any more
+	wiped bool
+	// placed is the target before the last move.
+	placed               []string
+	lives, calls, idents uint64 // that were given out
+
+	// What is checked. acked is the highest index that a leader has acknowledged. history
+	// has the ident of each entry that was committed, by index, and historyAt the term in
+	// which it was; leaders the life that led a term, began the one that began as an id.
+	acked     uint64
+	history   []uint64
+	historyAt []uint64
+	leaders   map[uint64]uint64
+	began     map[raft.ServerID]uint64
+	only      simFault // what is checked, "" for everything
+	failure   *simFailure
+
+	stats   simStats
+	tracing bool
+	trace   []string
+}
+
+type simStats struct {
+	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes int
+}
+
+func (s *simStats) add(o simStats) {
+	s.steps += o.steps
+	s.elections += o.elections
+	s.commits += o.commits
+	s.reads += o.reads
+	s.moves += o.moves
+	s.deletions += o.deletions
+	s.retired += o.retired
+	s.blanks += o.blanks
+	s.snapshots += o.snapshots
+	s.installs += o.installs
+	s.crashes += o.crashes
+}
+
+func (w *simWorld) fail(fault simFault, format string, args ...any) {
+	if w.failure != nil || w.only != "" && w.only != fault {
+		return
+	}
+	w.failure = &simFailure{fault, fmt.Sprintf(format, args...), w.step}
+	w.note("FAILED: %s: %s", fault, w.failure.text)
+}
+
+func (w *simWorld) note(format string, args ...any) {
+	if w.tracing {
+		w.trace = append(w.trace, fmt.Sprintf("%5d ", w.step)+fmt.Sprintf(format, args...))
+	}
+}
+
+func (w *simWorld) ident() uint64    { w.idents++; return w.idents }
+func (w *simWorld) nextCall() uint64 { w.calls++; return w.calls }
+
+func (w *simWorld) addrOf(d *simDisk) string { return string(d.id) + "@" + w.nodes[d.node].addr }
+
+func (w *simWorld) nameOf(id raft.ServerID) simName {
+	if name, known := w.names[id]; known {
+		return name
+	}
+	key, number := raftfsm.ParseReplicaID(string(id))
+	name := simName{slices.IndexFunc(w.nodes, func(n simNode) bool { return n.key == key }), number}
+	w.names[id] = name
+	return name
+}
+
+// send puts a call to a member on its way.
+func (w *simWorld) send(r *simRaft, to raft.Server, m simMsg) {
+	m.from, m.to, m.toID = r.disk.node, w.nameOf(to.ID).node, to.ID
+	m.fromID, m.fromAddr, m.asker = r.disk.id, w.addrOf(r.disk), r
+	w.post(m)
+}
+
+func (w *simWorld) post(m simMsg) {
+	if len(w.bag) >= simBagMax {
+		w.take(w.rng.IntN(len(w.bag)))
+	}
+	w.bag = append(w.bag, m)
+}
+
+func (w *simWorld) take(i int) simMsg {
+	m := w.bag[i]
+	last := len(w.bag) - 1
+	w.bag[i] = w.bag[last]
+	w.bag[last] = simMsg{}
+	w.bag = w.bag[:last]
+	return m
+}
+
+func (w *simWorld) answer(m *simMsg, r *simRaft, kind simKind, answer simMsg) {
+	answer.kind, answer.from, answer.to, answer.call, answer.asker, answer.repl, answer.op = kind, m.to, m.from, m.call, m.asker, m.repl, m.op
+	if r != nil {
+		answer.life, answer.fromID = r.disk.life, r.disk.id
+	}
+	w.post(answer)
+}
+
+func (w *simWorld) reaches(from, to int) bool { return from == to || !w.cut[from][to] }
+
+// deliver hands over one message, or loses it.
+func (w *simWorld) deliver(m simMsg) {
+	if !w.reaches(m.from, m.to) || !w.nodes[m.to].up {
+		return
+	}
+	n := &w.nodes[m.to]
+	r := n.replica
+	if m.asker != nil && m.kind&1 == 1 && m.kind != simTimeoutNow { // an answer
+		if r == nil || r != m.asker {
+			return
+		}
+	}
+	switch m.kind {
+	case simPreVoteAnswer:
+		r.preVoteAnswered(&m)
+		return
+	case simVoteAnswer:
+		r.voteAnswered(&m)
+		return
+	case simAppendAnswer:
+		r.appendAnswered(&m)
+		return
+	case simInstallAnswer:
+		r.installAnswered(&m)
+		return
+	case simProbeAnswer:
+		w.proved(&m)
+		return
+	case simIndexAnswer:
+		if m.index > 0 {
+			w.readDone(m.op, m.index, "of a follower")
+		}
+		return
+	case simMemberAnswer:
+		w.dropAnswered(m.to, &m)
+		return
+	case simMember:
+		w.serveMember(r, &m)
+		return
+	}
+	if r == nil || w.rulesOf(n).named && !r.is(m.toID) {
+		return
+	}
+	switch m.kind {
+	case simPreVote:
+		term, ok := r.requestPreVote(&m)
+		w.answer(&m, r, simPreVoteAnswer, simMsg{term: term, ok: ok})
+	case simVote:
+		term, ok := r.requestVote(&m)
+		w.answer(&m, r, simVoteAnswer, simMsg{term: term, ok: ok})
+	case simAppend:
+		last := uint64(0) // that the sender counts
+		if len(m.entries) > 0 {
+			last = m.first + uint64(len(m.entries)) - 1
+		}
+		ok, lastLog := r.appendEntries(&m)
+		a := simMsg{term: r.disk.term, ok: ok, lastLog: lastLog, index: last}
+		if w.tracing && w.calm {
+			w.note("append of %s to %s: prev %d.%d, %d entries, commit %d: %v, last %d", m.fromID, m.toID, m.index, m.indexTerm, len(m.entries), m.commit, ok, lastLog)
+		}
+		w.answer(&m, r, simAppendAnswer, a)
+	case simHeartbeat:
+		r.appendEntries(&m)
+	case simInstall:
+		if !w.shape.lateSnapshots && m.call != m.repl.calling {
+			return
+		}
+		w.stats.installs++
+		ok, reopen := r.installSnapshot(&m)
+		if w.tracing {
+			w.note("%s (life %d) is sent a snapshot of entry %d by %s: %v", r.disk.id, r.disk.life, m.snap.index, m.fromID, ok)
+		}
+		w.answer(&m, r, simInstallAnswer, simMsg{term: r.disk.term, ok: ok, index: m.snap.index})
+		if reopen {
+			w.open(n, nil)
+		}
+	case simTimeoutNow:
+		r.timeoutNow(&m)
+	case simProbe, simIndex:
+		term, index := w.standing(r, &m)
+		w.answer(&m, r, m.kind+1, simMsg{term: term, index: index})
+	}
+}
+
+// standing answers a probe: see Node.standing.
+func (w *simWorld) standing(r *simRaft, m *simMsg) (term, index uint64) {
+	if r.rules().probesNamed && (!contains(r.latest, r.disk.id) || !contains(r.latest, m.fromID)) {
+		return ^uint64(0), 0
+	}
+	if m.kind == simIndex && r.ready() && m.term <= r.lead.term && twoSuffice(simVoters(r.latest), m.fromID, r.disk.id) {
+		index = r.committedFor()
+	}
+	return r.disk.term, index
+}
+
+func simVoters(conf []raft.Server) []raft.ServerID {
+	var voters []raft.ServerID
+	for _, s := range conf {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, s.ID)
+		}
+	}
+	return voters
+}
+
+// prove begins proveTerm: op.done is called if it succeeds.
+func (w *simWorld) prove(op *simOp) {
+	r := op.r
+	op.term = r.disk.term
+	voters := simVoters(r.latest)
+	op.need = len(voters)/2 + 1
+	if slices.Contains(voters, r.disk.id) {
+		op.need--
+		op.counted = append(op.counted, r.disk.life)
+	}
+	if op.need == 0 {
+		op.done()
+		return
+	}
+	for _, id := range voters {
+		if id != r.disk.id {
+			w.send(r, raft.Server{ID: id}, simMsg{kind: simProbe, term: op.term, op: op})
+		}
+	}
+}
+
+func (w *simWorld) proved(m *simMsg) {
+	op := m.op
+	if op.need == 0 || m.term > op.term {
+		return
+	}
+	op.counted = append(op.counted, m.life)
+	if op.need--; op.need == 0 && op.r.ready() && op.r.lead.term == op.term {
+		op.done()
+	}
+}
+
+func (w *simWorld) readDone(op *simOp, index uint64, form string) {
+	w.stats.reads++
+	if index < op.floor {
+		w.fail(simStaleRead, "a read %s at %s (life %d, term %d) returned what was there at entry %d, entry %d was acknowledged before (lives that agreed: %v)",
+			form, op.r.disk.id, op.r.disk.life, op.r.disk.term, index, op.floor, op.counted)
+	}
+}
+
+// startRead begins a linearizable read at a replica: see askFresh and askLeader.
+func (w *simWorld) startRead(r *simRaft) {
+	op := &simOp{r: r, floor: w.acked, read: true}
+	if r.ready() {
+		op.done = func() { w.readDone(op, r.committedFor(), "of the leader") }
+		w.prove(op)
+	} else if r.leader != "" && r.leaderID != r.disk.id {
+		w.send(r, raft.Server{ID: r.leaderID}, simMsg{kind: simIndex, term: r.disk.term, op: op})
+	}
+}
+
+// elected is called by a replica that has won an election, before it does anything.
+func (w *simWorld) elected(r *simRaft) {
+	w.stats.elections++
+	d := r.disk
+	if w.tracing {
+		w.note("%s (life %d) leads term %d by the votes of lives %v, its last entry is %d, configuration %s", d.id, d.life, d.term, r.voters, r.lastLog, simConf(r.latest))
+	}
+	if other, led := w.leaders[d.term]; led && other != d.life {
+		w.fail(simTwoLeaders, "lives %d and %d of term %d", other, d.life, d.term)
+	}
+	w.leaders[d.term] = d.life
+	for i := uint64(len(w.history)); i > 0; i-- {
+		ident, at := w.history[i-1], w.historyAt[i-1]
+		if ident == 0 || at >= d.term {
+			continue
+		}
+		if e := d.entry(i); e == nil && i > d.snap.index || e != nil && e.ident != ident {
+			w.fail(simIncomplete, "life %d of %s leads term %d by the votes of lives %v; entry %d, committed in term %d, is not in its log",
+				d.life, d.id, d.term, r.voters, i, at)
+		}
+		break // the entries before it are in the same log
+	}
+}
+
+func (w *simWorld) record(index, ident, term uint64) bool {
+	for uint64(len(w.history)) < index {
+		w.history, w.historyAt = append(w.history, 0), append(w.historyAt, 0)
+	}
+	have := &w.history[index-1]
+	if *have == 0 {
+		*have, w.historyAt[index-1] = ident, term
+	}
+	return *have == ident
+}
+
+// committed is called by a leader whose commit index rose.
+func (w *simWorld) committed(r *simRaft) {
+	w.stats.commits++
+	for i := r.commit; i > 0; i-- {
+		e := r.disk.entry(i)
+		if e == nil {
+			break
+		}
+		known := i <= uint64(len(w.history)) && w.history[i-1] == e.ident
+		if !w.record(i, e.ident, r.disk.term) {
+			w.fail(simDiverged, "life %d of %s commits another entry %d in term %d than was committed in term %d",
+				r.disk.life, r.disk.id, i, r.disk.term, w.historyAt[i-1])
+		}
+		if known {
+			break
+		}
+	}
+	w.acked = max(w.acked, r.commit)
+}
+
+func (w *simWorld) appliedEntry(r *simRaft, index uint64, e *simEntry) {
+	if !w.record(index, e.ident, e.term) {
+		w.fail(simDiverged, "life %d of %s applies another entry %d", r.disk.life, r.disk.id, index)
+	}
+}
+
+func (w *simWorld) restored(r *simRaft, s simSnap) {
+	if !w.record(s.index, s.ident, s.term) {
+		w.fail(simDiverged, "life %d of %s restores a snapshot of another entry %d", r.disk.life, r.disk.id, s.index)
+	}
+}
+
+func (w *simWorld) describe() string {
+	var b strings.Builder
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		fmt.Fprintf(&b, "%s up=%v program=%d view=%d/%d deleted=%d", n.key, n.up, n.program, n.view, len(w.views)-1, n.deleted)
+		if d := n.disk; d != nil {
+			fmt.Fprintf(&b, " life %d as %s term %d vote %d:%s log %d..%d snapshot %d", d.life, d.id, d.term, d.voteTerm, d.voteFor, d.first, d.lastIndex(), d.snap.index)
+		}
+		if r := n.replica; r != nil {
+			fmt.Fprintf(&b, " state %d leader %s commit %d applied %d last %d latest %s@%d committed @%d", r.state, r.leaderID, r.commit, r.applied, r.lastLog, simConf(r.latest), r.latestAt, r.accAt)
+			if r.lead != nil {
+				fmt.Fprintf(&b, " ready %v transfer %q change %v", r.lead.ready, r.lead.transferTo, r.lead.change)
+			}
+		}
+		b.WriteString("\n")
+	}
+	p := w.views[len(w.views)-1].Groups[simGroup]
+	fmt.Fprintf(&b, "target %v replicas %v next %d revision %d\n", p.Target, p.Replicas, p.NextReplica, p.Revision)
+	return b.String()
+}
