@@ -13,6 +13,9 @@ func (n *Node) registerCluster() error {
 		gauge("countd_groups_without_leader",
 			"Groups of which this node has a replica and, as far as it knows, no leader that may serve.",
 			n.groupsWithoutLeader),
+		gauge("countd_groups_unnumbered",
+			"Groups of an older cluster whose replicas the catalog has not numbered yet, as the catalog here has them. It falls to 0 after an upgrade.",
+			func() float64 { return float64(n.groupsUnnumbered()) }),
 		gauge("countd_replica_lag_entries",
 			"Entries that the voter furthest behind has not applied yet of a group led here, when the leader of the catalog asked last, which it does each second. One that does not answer is not in it.",
 			func() float64 { return float64(n.votersLag.Load()) }),
@@ -33,6 +36,15 @@ func (n *Node) groupsLed() float64 {
 		}
 	}
 	return float64(led)
+}
+
+func (n *Node) groupsUnnumbered() (unnumbered int) {
+	for number, placement := range n.catalog.View().Groups {
+		if number != catalogGroup && !placement.Numbered() {
+			unnumbered++
+		}
+	}
+	return unnumbered
 }
 
 func (n *Node) groupsWithoutLeader() float64 {

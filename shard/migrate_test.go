@@ -65,14 +65,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	}
 
 	raiseMembers(t, all[0])
-	eventually(t, "all groups have numbers", func() bool {
-		for number, placement := range all[0].catalog.View().Groups {
-			if number != catalogGroup && !placement.Numbered() {
-				return false
-			}
-		}
-		return true
-	})
+	eventually(t, "all groups have numbers", func() bool { return all[0].groupsUnnumbered() == 0 })
 	eventually(t, "those vote that are to", func() bool { return votesAre(all, number, was) })
 	if id := back.replicaOf(number).id(); id == raft.ServerID(was[0]) {
 		t.Errorf("it is %s again", id)
