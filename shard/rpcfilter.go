@@ -152,7 +152,7 @@ func (f *rpcFilter) respond(rpc raft.RPC, answer raft.RPCResponse) {
 // of it.
 func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 	if f.holds(call) {
-		answer, ok := f.ask(&raft.AppendEntriesRequest{RPCHeader: call.RPCHeader, Term: call.Term, Leader: call.Leader}, nil)
+		answer, ok := f.ask(&raft.AppendEntriesRequest{RPCHeader: call.RPCHeader, Term: call.Term}, nil)
 		if !ok {
 			return
 		}
