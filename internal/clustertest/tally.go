@@ -1,9 +1,8 @@
 package clustertest
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -37,9 +36,7 @@ type Tally struct {
 
 // NewTally returns a tally of a new id in a shard of posts.
 func (c *Cluster) NewTally(shard int) *Tally {
-	var random [8]byte
-	_, _ = rand.Read(random[:]) // never fails
-	id := binary.BigEndian.Uint64(random[:])>>4/historyShards*historyShards + uint64(shard)
+	id := rand.Uint64N(1<<60)/historyShards*historyShards + uint64(shard)
 	y := &Tally{t: c.t, id: strconv.FormatUint(id, 10)}
 	y.mu.by = map[*Node]int64{}
 	return y
@@ -56,6 +53,17 @@ func (y *Tally) Add(n *Node, timeout time.Duration) bool {
 	}}
 	var a answer
 	try := n.try(y.t.Context(), r, timeout, &a)
+	count := int64(0)
+	if len(a.Results) > 0 {
+		count = a.Results[0].Counts[tallyColumn]
+	}
+	y.added(n, before, try, count)
+	return try.fate == done
+}
+
+// added notes the answer to an increment: the count that it left, and what was
+// acknowledged before it was sent.
+func (y *Tally) added(n *Node, before int64, try outcome, count int64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	switch try.fate {
@@ -66,11 +74,10 @@ func (y *Tally) Add(n *Node, timeout time.Duration) bool {
 	case done:
 		y.mu.acknowledged++
 		y.mu.by[n]++
-		if got := a.Results[0].Counts[tallyColumn]; got <= before {
-			y.noteLocked("%s acknowledged an increment with %d, when %d were acknowledged before it was sent", n.Name, got, before)
+		if count <= before {
+			y.noteLocked("%s acknowledged an increment with %d, when %d were acknowledged before it was sent", n.Name, count, before)
 		}
 	}
-	return try.fate == done
 }
 
 // AddAll sends increments through nodes, in turn, until so many are acknowledged.
@@ -98,21 +105,24 @@ func (y *Tally) Read(n *Node, timeout time.Duration) bool {
 	r := &request{method: http.MethodGet, path: "/v1/counters/posts/" + y.id + "?consistency=linearizable"}
 	var a answer
 	try := n.try(y.t.Context(), r, timeout, &a)
+	y.read(n, before, try, a.Counts[tallyColumn])
+	return try.fate == done
+}
+
+// read notes the answer to a linearizable read, and what was acknowledged before it
+// was sent.
+func (y *Tally) read(n *Node, before int64, try outcome, count int64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	switch try.fate {
-	case wrong:
+	switch most := y.mu.sent - y.mu.refused; {
+	case try.fate == wrong:
 		y.noteLocked("%s answered a good read with %s", n.Name, try.why)
-	case done:
-		got, most := a.Counts[tallyColumn], y.mu.sent-y.mu.refused
-		if got < before {
-			y.noteLocked("a linearizable read at %s returned %d, when %d increments were acknowledged", n.Name, got, before)
-		}
-		if got > most {
-			y.noteLocked("a linearizable read at %s returned %d, of %d increments", n.Name, got, most)
-		}
+	case try.fate != done:
+	case count < before:
+		y.noteLocked("a linearizable read at %s returned %d, when %d increments were acknowledged", n.Name, count, before)
+	case count > most:
+		y.noteLocked("a linearizable read at %s returned %d, of %d increments", n.Name, count, most)
 	}
-	return try.fate == done
 }
 
 func (y *Tally) noteLocked(format string, args ...any) {

@@ -75,6 +75,43 @@ func TestDigestsAreCompared(t *testing.T) {
 	}
 }
 
+// TestTallyHoldsAnswersToWhatWasAcknowledged shows a tally the answers to increments,
+// and then one to a read that was sent after them.
+func TestTallyHoldsAnswersToWhatWasAcknowledged(t *testing.T) {
+	type added struct {
+		fate          fate
+		before, count int64
+	}
+	for _, tc := range []struct {
+		name  string
+		added []added
+		read  int64
+		wrong int
+	}{
+		{"each counts", []added{{done, 0, 1}, {done, 1, 2}}, 2, 0},
+		{"one is lost before a read", []added{{done, 0, 1}, {done, 1, 2}}, 1, 1},
+		{"one is lost before the next", []added{{done, 0, 1}, {done, 1, 1}}, 2, 1},
+		{"one counts twice", []added{{done, 0, 1}}, 2, 1},
+		{"a refused one counts", []added{{done, 0, 1}, {refused, 1, 0}}, 2, 1},
+		{"an unknown one counts", []added{{done, 0, 1}, {unknown, 1, 0}}, 2, 0},
+		{"an unknown one does not", []added{{done, 0, 1}, {unknown, 1, 0}}, 1, 0},
+		{"a good one is not understood", []added{{wrong, 0, 0}}, 0, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n, y := &Node{Name: "n1"}, &Tally{}
+			y.mu.by = map[*Node]int64{}
+			for _, a := range tc.added {
+				y.mu.sent++
+				y.added(n, a.before, outcome{fate: a.fate}, a.count)
+			}
+			y.read(n, y.AcknowledgedBy(n), outcome{fate: done}, tc.read)
+			if len(y.mu.wrong) != tc.wrong {
+				t.Errorf("wrong %q, want %d", y.mu.wrong, tc.wrong)
+			}
+		})
+	}
+}
+
 func TestStatsOfAStretchOfTime(t *testing.T) {
 	began := time.Now()
 	l := &Load{}
