@@ -156,7 +156,7 @@ func (c *Client) writeUnread(ctx context.Context, method, path string, body any,
 	if err != nil {
 		return err
 	}
-	req := call{method: method, path: path, write: true, once: o.Unkeyed, header: header}
+	req := call{method: method, path: path, write: true, once: o.Unkeyed || o.Once, header: header}
 	if body != nil {
 		if req.body, err = json.Marshal(body); err != nil {
 			return fmt.Errorf("cannot encode the request: %w", err)

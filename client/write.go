@@ -71,6 +71,9 @@ type WriteOptions struct {
 	// as none is 64 or more below the highest.
 	Producer string // 1–64 bytes; "" for none
 	Seq      uint64 // from 1
+	// Once has the client send it once, and repeating is the caller's own affair, with
+	// the same Key, or Producer and Seq.
+	Once bool
 	// Unkeyed sends neither, and sends it once. It is meant for absolute values
 	// that no one else changes, where repeating is the caller's own affair.
 	Unkeyed bool
@@ -200,7 +203,7 @@ func (c *Client) write(ctx context.Context, retry Retry, path string, body []byt
 	if err != nil {
 		return WriteResult{}, err
 	}
-	req := call{method: http.MethodPost, path: path, body: body, write: true, once: o.Unkeyed, header: header}
+	req := call{method: http.MethodPost, path: path, body: body, write: true, once: o.Unkeyed || o.Once, header: header}
 	var result WriteResult
 	err = c.doFor(ctx, retry, req, &result)
 	return result, err
@@ -219,7 +222,7 @@ func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOpti
 	if err != nil {
 		return WrittenRow{}, err
 	}
-	req := call{method: http.MethodDelete, path: rowPath(keyspace, id), write: true, once: o.Unkeyed, header: header}
+	req := call{method: http.MethodDelete, path: rowPath(keyspace, id), write: true, once: o.Unkeyed || o.Once, header: header}
 	var answer WrittenRow
 	err = c.do(ctx, req, &answer)
 	return answer, err

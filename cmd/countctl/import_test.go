@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -117,6 +118,50 @@ func TestImportSetsZeros(t *testing.T) {
 	against(t, server).ok("import", writeTemp(t, "a.csv", "id,like,comment\n1,0,0\n"))
 	if got, want := server.Row(1), []int64{5, 0, 0, 8}; !slices.Equal(got, want) {
 		t.Fatalf("row is %v, want %v", got, want)
+	}
+}
+
+// A copy of a request of an import that comes late, after what was counted since,
+// changes nothing: the request's tries share an identity.
+func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
+	server := countdtest.New(t)
+	var mu sync.Mutex
+	var copies []*http.Request
+	server.SetFail(func(r *http.Request, body []byte) *countdtest.Fault {
+		if !strings.HasSuffix(r.URL.Path, "/set") {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		late, err := http.NewRequest(r.Method, server.URL+r.URL.Path, bytes.NewReader(bytes.Clone(body)))
+		if err != nil {
+			t.Error(err)
+		}
+		late.Header = r.Header.Clone()
+		if copies = append(copies, late); len(copies) == 1 {
+			return &countdtest.Fault{Status: 504, Code: "outcome_unknown", After: true}
+		}
+		return nil
+	})
+	i := against(t, server)
+	i.ok("import", writeTemp(t, "a.csv", "id,like\n1,10\n2,20\n3,30\n"), "--batch", "1", "--in-flight", "2")
+	server.SetFail(nil)
+	i.ok("incr", "1", "like=1")
+	i.ok("incr", "2", "like=1")
+	if len(copies) != 4 {
+		t.Errorf("%d requests, want one for each row and a repeat", len(copies))
+	}
+	for _, late := range copies {
+		resp, err := http.DefaultClient.Do(late)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	for id, want := range map[uint64]int64{1: 11, 2: 21, 3: 30} {
+		if got := server.Row(id)[2]; got != want {
+			t.Errorf("row %d is %d, want %d", id, got, want)
+		}
 	}
 }
 

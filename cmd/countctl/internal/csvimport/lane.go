@@ -20,16 +20,20 @@ type batch struct {
 	lines []int64 // of the file, one an op
 }
 
-// lane sends the rows of its ids in order, one request at a time.
+// lane sends the rows of its ids in order, one request at a time. Each request has a
+// number of the lane's producer: a copy of one that comes late must not overwrite what
+// was counted after it.
 type lane struct {
-	im      *Import
-	number  int
-	filling *batch      // owned by the reader
-	queue   chan *batch // closed by finish
+	im       *Import
+	number   int
+	producer string
+	seq      uint64      // of the request that was sent last
+	filling  *batch      // owned by the reader
+	queue    chan *batch // closed by finish
 }
 
 func newLane(im *Import, number int) *lane {
-	return &lane{im: im, number: number, filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)}
+	return &lane{im: im, number: number, producer: client.NewProducer(), filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)}
 }
 
 func (im *Import) newBatch() *batch {
@@ -93,8 +97,10 @@ func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 
 func (l *lane) send(ctx context.Context, b *batch) error {
 	cfg := &l.im.cfg
+	l.seq++
+	o := client.WriteOptions{Quiet: true, Producer: l.producer, Seq: l.seq, Once: true}
 	err := cfg.Retry.Do(ctx, func() error {
-		result, err := cfg.Client.Set(context.WithoutCancel(ctx), cfg.Keyspace, b.ops, client.WriteOptions{Quiet: true, Unkeyed: true})
+		result, err := cfg.Client.Set(context.WithoutCancel(ctx), cfg.Keyspace, b.ops, o)
 		if err == nil && result.Applied != len(b.ops) {
 			return fmt.Errorf("the server applied %d of %d rows and did not say why", result.Applied, len(b.ops))
 		}
