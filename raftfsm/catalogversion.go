@@ -27,6 +27,10 @@ const VersionOfFloors = 5
 // the requests of clients: a program before it does not know that section of an entry.
 const versionOfRestores = 5
 
+// versionOfArrivals is the cluster version from which on the shard that judges a key says
+// when it came first: a program before it does not know that bit of a call.
+const versionOfArrivals = 5
+
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
 // catalog speaks, and does not move while it is held.
@@ -77,6 +81,10 @@ func (v *CatalogView) TakesBoardOp(kind BoardOpKind) bool {
 
 // TakesFloors reports whether the cluster version allows floors of ops and columns.
 func (v *CatalogView) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
+
+// CarriesArrivals reports whether the cluster version allows a node to ask another when
+// a request came first.
+func (v *CatalogView) CarriesArrivals() bool { return v.ClusterVersion >= versionOfArrivals }
 
 // ForgetsClients reports whether the cluster version allows ByRestore with first.
 func (v *CatalogView) ForgetsClients() bool { return v.ClusterVersion >= versionOfRestores }

@@ -102,6 +102,7 @@ type Result struct {
 	Overflows []engine.Overflow // refused ops, by op of the entry, rising
 	Cuts      []engine.Cut      // deltas that floors cut short, by op of the entry
 	outcomes  []Outcome         // by request of the entry; nil if all were applied
+	arrived   []int64           // by request, as Arrived; nil if all were applied
 }
 
 // NewResult returns the result of an entry of one request, as another node told
@@ -121,6 +122,18 @@ func (r *Result) Outcome(request int) Outcome {
 	}
 	return r.outcomes[request]
 }
+
+// Arrived returns when the entry's request of that number came first, by the log's time
+// in Unix milliseconds, if it has a key and came before; else 0.
+func (r *Result) Arrived(request int) int64 {
+	if r.arrived == nil {
+		return 0
+	}
+	return r.arrived[request]
+}
+
+// SetArrived sets what Arrived returns of a NewResult.
+func (r *Result) SetArrived(ms int64) { r.arrived = []int64{ms} }
 
 // Applied is Machine's.
 func (m *machine) Applied() uint64 { return m.applied.Load() }
@@ -257,7 +270,7 @@ func (m *machine) apply(entry *raft.Log) any {
 		m.requests.noteRefused(m.once, r.Overflows)
 	}
 	if slices.ContainsFunc(m.requests.outcomes, func(o Outcome) bool { return o != Applied }) {
-		r.outcomes = slices.Clone(m.requests.outcomes)
+		r.outcomes, r.arrived = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.arrived)
 	}
 	return r
 }

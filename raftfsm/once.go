@@ -150,6 +150,17 @@ func (o *once) judgeKey(id *RequestID) Outcome {
 	return Applied
 }
 
+// arrived returns when a request by a key came first, if it was judged to have come
+// before, or 0. Of a key that was made ahead of the log it is when it was made.
+func (o *once) arrived(id *RequestID, outcome Outcome) int64 {
+	if id.kind == byKey && outcome != Applied {
+		if known := o.key(id.key); known != nil {
+			return known.last
+		}
+	}
+	return 0
+}
+
 func (o *once) judgeProducer(id *RequestID) Outcome {
 	slot, ok := o.producers.slot[string(id.producer)]
 	if ok && o.producers.at(slot).used < o.idleFloor {

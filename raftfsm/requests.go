@@ -11,6 +11,7 @@ import (
 type requests struct {
 	all      []request
 	outcomes []Outcome // by request
+	arrived  []int64   // by request, as Result.Arrived
 }
 
 // request is one of an entry's requests, until the next entry is decoded.
@@ -30,7 +31,7 @@ func (b *requests) ops() int {
 // decode gives held all ops of an entry, in order, and has the memory of requests
 // judge each request. Ops that are not to be applied are voided.
 func (b *requests) decode(sections []byte, once *once, held contents) error {
-	b.all, b.outcomes = b.all[:0], b.outcomes[:0]
+	b.all, b.outcomes, b.arrived = b.all[:0], b.outcomes[:0], b.arrived[:0]
 	held.begin()
 	clocked := false
 	for len(sections) > 0 {
@@ -73,6 +74,7 @@ func (b *requests) request(kind byte, p []byte, once *once, held contents, clock
 	outcome := once.judge(&id)
 	b.all = append(b.all, request{id, b.ops() + ops})
 	b.outcomes = append(b.outcomes, outcome)
+	b.arrived = append(b.arrived, once.arrived(&id, outcome))
 	if outcome != Applied {
 		held.void(ops)
 	}

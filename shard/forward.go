@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -15,8 +16,15 @@ type forwarded struct {
 	section []byte
 	width   int
 	clocked bool // as of a proposal; a leader of today's program finds it out by itself
+	arrival bool // the answer has when the request came first
 	ops     int  // in the section
 }
+
+// The flags of a part on its way. The second is sent only from versionOfArrivals on.
+const (
+	forwardedClocked = 1
+	forwardedArrival = 2
+)
 
 // forwardedSizeMin is a part of a section of one byte.
 const forwardedSizeMin = 4
@@ -31,7 +39,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		return refusedProposal(ErrNoLeader)
 	}
 	q := &proposal{done: make(chan struct{})}
-	f := &forwarded{section: p.writer.Section(), width: w.Width, clocked: w.clocked(), ops: p.writer.Ops()}
+	f := &forwarded{section: p.writer.Section(), width: w.Width, clocked: w.clocked(), arrival: p.judges && n.catalog.View().CarriesArrivals(), ops: p.writer.Ops()}
 	deadline := w.Deadline
 	n.asking.Go(func() { // ends at the deadline
 		defer close(q.done)
@@ -172,6 +180,9 @@ func parseAllSettled(answer []byte, parts []*forwarded) ([]*proposal, error) {
 	settled := make([]*proposal, len(parts))
 	for i, f := range parts {
 		q := parseSettled(&r, f.width)
+		if f.arrival && q.err == nil {
+			q.result.SetArrived(int64(r.uintTo(math.MaxInt64)))
+		}
 		if q.err == nil && q.ops != f.ops {
 			r.fail(fmt.Sprintf("%d rows for %d ops", q.ops, f.ops))
 		}
@@ -184,17 +195,21 @@ func parseAllSettled(answer []byte, parts []*forwarded) ([]*proposal, error) {
 }
 
 func appendForwarded(dst []byte, f *forwarded) []byte {
-	clocked := uint64(0)
+	flags := uint64(0)
 	if f.clocked {
-		clocked = 1
+		flags |= forwardedClocked
 	}
-	dst = binary.AppendUvarint(dst, clocked)
+	if f.arrival {
+		flags |= forwardedArrival
+	}
+	dst = binary.AppendUvarint(dst, flags)
 	dst = binary.AppendUvarint(dst, uint64(f.width))
 	return appendBytes(dst, f.section)
 }
 
 func parseForwarded(r *wireReader) *forwarded {
-	f := &forwarded{clocked: r.uintTo(1) == 1, width: int(r.uintTo(engine.ColumnsMax))}
+	flags := r.uintTo(forwardedClocked | forwardedArrival)
+	f := &forwarded{clocked: flags&forwardedClocked != 0, arrival: flags&forwardedArrival != 0, width: int(r.uintTo(engine.ColumnsMax))}
 	f.section = r.bytes()
 	return f
 }

@@ -42,8 +42,11 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	}
 	reading.Wait()
 	var answer []byte
-	for _, q := range proposals {
-		answer = appendSettled(answer, q, q.wait(timer))
+	for i, q := range proposals {
+		err := q.wait(timer)
+		if answer = appendSettled(answer, q, err); err == nil && parts[i].arrival {
+			answer = binary.AppendUvarint(answer, uint64(q.arrived()))
+		}
 	}
 	return answer, nil
 }

@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 )
 
 // A producer that writes all the time, but to one shard only, is not refused
@@ -82,6 +85,65 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A retry of a keyed batch, which the shard that judges it still remembers, does not count
+// again on a shard whose log is ahead and has forgotten the key. A first try counts there.
+func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
+	ks := n.Keyspace("posts")
+	key := ByKey([]byte("k"))
+	for tries := 0; key.Shard(2) != 0; tries++ {
+		key = ByKey(fmt.Append(nil, "k", tries))
+	}
+	ahead := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
+	stamp := func(by time.Duration) {
+		entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindCounters, 0), time.Now().Add(by), LimitsDefault)
+		mustDo(t, ahead.group.apply(raftfsm.SealEntry(entry), eventuallyMax).Error())
+	}
+	write := func() error {
+		return n.Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: key, Deadline: soon()})
+	}
+	stamp(LimitsDefault.KeyHorizon * 2)
+	mustDo(t, write())
+	mustDo(t, write())
+	stamp(LimitsDefault.KeyHorizon * 4)
+	if err := write(); !errors.Is(err, ErrExpired) {
+		t.Errorf("the retry is told %v", err)
+	}
+	if got := mustGet(t, n, ks, ReadOptions{}, 0, 1); got[0] != 1 || got[4] != 1 {
+		t.Errorf("three tries counted %v", got)
+	}
+}
+
+// When the request came first travels to a node that asks for it, and only then: a node
+// of an earlier version knows neither the question nor the answer.
+func TestArrivalsTravel(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	g := n.shardOf(n.Keyspace("posts").firstGroup)
+	id := ByKey([]byte("k"))
+	op := addTo(1, 0, 1)
+	began := time.Now().UnixMilli()
+	for round, asks := range []bool{true, true, false} {
+		var writer raftfsm.RequestWriter
+		writer.Reset(nil, &id)
+		writer.Op(1, &op)
+		f := &forwarded{section: writer.Section(), clocked: true, arrival: asks, ops: 1}
+		if flags := appendForwarded(nil, f)[0]; (flags > forwardedClocked) != asks {
+			t.Errorf("round %d: flags %d", round, flags)
+		}
+		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), 1)
+		ctx, cancel := context.WithDeadline(t.Context(), soon())
+		answer, err := n.serveParts(ctx, appendForwarded(request, f))
+		cancel()
+		mustDo(t, err)
+		settled, err := parseAllSettled(answer, []*forwarded{f})
+		mustDo(t, err)
+		arrived := settled[0].arrived()
+		if told := round == 1; (arrived != 0) != told || told && (arrived < began || arrived > time.Now().UnixMilli()) {
+			t.Errorf("round %d: it came at %d, began at %d", round, arrived, began)
+		}
 	}
 }
 

@@ -74,6 +74,10 @@ func (q *proposal) answer() error {
 
 func (q *proposal) outcome() raftfsm.Outcome { return q.result.Outcome(q.number) }
 
+// arrived returns when a request by a key came first, if it came before, by the log's
+// time in Unix milliseconds; else 0.
+func (q *proposal) arrived() int64 { return q.result.Arrived(q.number) }
+
 // row returns the first width counts of the row of the proposal's op i.
 func (q *proposal) row(i, width int) []int64 {
 	at := (q.first + i) * q.result.Width

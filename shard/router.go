@@ -24,6 +24,7 @@ func idOf(shard int, key uint64, shards int) uint64 { return key*uint64(shards) 
 type part struct {
 	writer   raftfsm.RequestWriter
 	used     bool      // there is something to propose
+	judges   bool      // it is of the shard that judges the request's key
 	ops      []int     // the request's ops for this shard, by number, rising
 	proposal *proposal // room is taken for it here; nil if another node leads the shard
 	proposed bool
@@ -144,6 +145,7 @@ func explained(err error, w *Write) error {
 // without.
 func (ps *parts) judge(w *Write, shards int) {
 	p := &ps.byShard[w.judgeSlot(shards)]
+	p.judges = true
 	if !p.used {
 		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
 		p.used = true
@@ -196,8 +198,26 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 	n.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
 	if ps.byShard[s].err != nil {
 		ps.cancel()
+		return ps.byShard[s].err
 	}
-	return ps.byShard[s].err
+	n.carryArrival(ps, w, ps.byShard[s].proposal.arrived())
+	return nil
+}
+
+// carryArrival has the parts of a repeat that are not proposed yet tell when the shard
+// that judges its key met it first, unless the key tells when it was made. A shard whose
+// log is ahead of the judge's may have forgotten the key while the judge still knows it:
+// it refuses then what it would take for new. A time far ahead of this node's clock is
+// not carried, as other shards would refuse it for that.
+func (n *Node) carryArrival(ps *parts, w *Write, arrived int64) {
+	if _, told := w.ID.Born(); told || arrived <= 0 || time.Until(time.UnixMilli(arrived)) > n.cfg.Limits.KeyHorizon/2 {
+		return
+	}
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.used && !p.settled {
+			p.writer.SetMade(arrived)
+		}
+	}
 }
 
 // settle proposes the parts that are not settled, all at once, and waits until
