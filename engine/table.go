@@ -78,7 +78,7 @@ func (t *Table) Widens(op *Op) bool {
 	d := t.dir.Load()
 	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
 	for _, c := range op.Cells {
-		if c.Value != 0 && op.Kind != OpTake && int(c.Column) >= words*wordColumns {
+		if c.Value != 0 && c.Column&FloorMark == 0 && op.Kind != OpTake && int(c.Column) >= words*wordColumns {
 			return true
 		}
 	}

@@ -73,6 +73,26 @@ func TestDigestsSumModulo64Bits(t *testing.T) {
 	}
 }
 
+func TestOps(t *testing.T) {
+	server := countdtest.New(t)
+	var sent string
+	server.Fail = func(r *http.Request, body []byte) *countdtest.Fault {
+		sent = r.URL.Path + " " + string(body)
+		return &countdtest.Fault{Status: 409, Code: "overflow", Message: "as the test says"}
+	}
+	i := against(t, server)
+	i.stdin = `{"keyspace":"posts","id":1,"add":{"like":1}} {"user":"9","add":{"like":-1},"floor":0}` + "\n"
+	got := i.run("ops")
+	if want := `/v1/ops {"ops":[{"keyspace":"posts","id":"1","add":{"like":1}},{"user":"9","add":{"like":-1},"floor":0}]}`; sent != want || got.code != exitFail {
+		t.Errorf("sent %s, exit %d: %s", sent, got.code, got.err)
+	}
+	for _, bad := range []string{"", "{", `{"id":1,"add":{"like":1}}`, `{"keyspace":"posts","user":1}`, `{"user":1,"id":2}`, `{"keyspace":"posts","id":1,"sub":{}}`} {
+		if i.stdin = bad; i.run("ops").code != exitUsage {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
 func TestFloors(t *testing.T) {
 	i := against(t, countdtest.New(t))
 	made := decode[client.Keyspace](t, i.ok("keyspace", "create", "badges", "--columns", "a,b", "--floor", "b=-2", "-o", "json"))

@@ -110,7 +110,7 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 	root.AddCommand(
 		c.statusCommand(),
 		c.getCommand(), c.mgetCommand(), c.topCommand(),
-		c.incrCommand(), c.setCommand(), c.deleteCommand(),
+		c.incrCommand(), c.opsCommand(), c.setCommand(), c.deleteCommand(),
 		c.importCommand(), c.replayCommand(), c.exportCommand(),
 		c.unreadCommand(), c.noticeCommand(), c.dotCommand(), c.feedCommand(), c.pollCommand(),
 		c.keyspaceCommand(), c.benchCommand(), c.versionCommand(),

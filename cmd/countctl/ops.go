@@ -1,0 +1,96 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+// opsBytesMax bounds what is read: 10,000 ops of a few columns take some 2 MB.
+const opsBytesMax = 64 << 20
+
+func (c *cli) opsCommand() *cobra.Command {
+	var key string
+	cmd := &cobra.Command{
+		Use:   "ops",
+		Short: "Write to rows of any keyspaces, by ops read from standard input",
+		Long: `Write to rows of any keyspaces: standard input has JSON objects one after the other, each
+an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or {"user":"9","add":{"like":1}},
+up to 10,000.` + onceText,
+		Example: `  echo '{"keyspace":"posts","id":"1","add":{"like":1}} {"user":"9","add":{"like":1}}' | countctl ops`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ops, err := readOps(c.in)
+			if err != nil {
+				return err
+			}
+			key, err := writeKey(cmd, key, client.KeyBytesMax)
+			if err != nil {
+				return err
+			}
+			return c.withServer(func(server *client.Client) error {
+				answer, err := server.Ops(cmd.Context(), ops, client.WriteOptions{Key: key})
+				if errors.Is(err, client.ErrUnknown) {
+					return &unknownError{"the ops were applied", key, err}
+				}
+				if err != nil {
+					return fmt.Errorf("the ops were not applied: %w", withKeyRemedy(err))
+				}
+				err = c.print(answer, func(t *table) {
+					t.row("ID", "COUNTS")
+					for _, one := range answer.Results {
+						if one.Error != nil {
+							t.row(one.ID, one.Error.Message)
+							continue
+						}
+						text, _ := one.Counts.MarshalJSON() // it has no error
+						t.row(one.ID, string(text))
+					}
+				})
+				if err == nil && answer.Failed > 0 {
+					err = fmt.Errorf("%d of %d ops were refused", answer.Failed, len(ops))
+				}
+				return err
+			})
+		},
+	}
+	keyFlag(cmd, &key)
+	return cmd
+}
+
+// readOps reads objects one after the other. An op without a keyspace is of unread
+// numbers, and has a user.
+func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
+	d := json.NewDecoder(io.LimitReader(in, opsBytesMax))
+	d.DisallowUnknownFields()
+	var ops []client.KeyspaceOp
+	for {
+		var op struct {
+			client.KeyspaceOp
+			User *client.ID `json:"user"`
+		}
+		if err := d.Decode(&op); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, usagef("op %d: %v", len(ops)+1, err)
+		}
+		if op.User != nil {
+			if op.Keyspace != "" && op.Keyspace != "unread" || op.ID != 0 {
+				return nil, usagef("op %d has a user and is of keyspace %q, or has an id too", len(ops)+1, op.Keyspace)
+			}
+			op.Keyspace, op.ID = "unread", *op.User
+		} else if op.Keyspace == "" {
+			return nil, usagef("op %d has neither a keyspace nor a user", len(ops)+1)
+		}
+		ops = append(ops, op.KeyspaceOp)
+	}
+	if len(ops) == 0 || len(ops) > client.WriteOpsMax {
+		return nil, usagef("%d ops are not 1 to %d", len(ops), client.WriteOpsMax)
+	}
+	return ops, nil
+}
