@@ -30,6 +30,9 @@ func adminFault(err error) *fault {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
 	}
+	if silent, ok := errors.AsType[*shard.ColdSilentError](err); ok {
+		return &fault{status: fasthttp.StatusServiceUnavailable, code: codeNoQuorum, message: silent.Error()}
+	}
 	for _, a := range adminFaults {
 		if errors.Is(err, a.err) {
 			f := &fault{status: a.status, code: a.code, message: a.err.Error()}

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -69,11 +70,31 @@ type ColdRefusedError struct{ Node, Reason string }
 
 func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
 
+// ColdSilentError is returned for an order whose deadline passed before all nodes had
+// said what it comes to. Nothing was begun on any.
+type ColdSilentError struct{ Nodes []string } // by name, those without an answer
+
+func (e *ColdSilentError) Error() string {
+	return fmt.Sprintf("the deadline passed before these nodes answered, for which %v are allowed: %s; nothing was begun", factsTimeout, strings.Join(e.Nodes, ", "))
+}
+
+// unanswered returns a ColdSilentError of the nodes that have no answer.
+func (n *Node) unanswered(answers map[string]ColdAnswer) error {
+	e := &ColdSilentError{}
+	for key, node := range n.catalog.View().Nodes {
+		if _, answered := answers[key]; !answered {
+			e.Nodes = append(e.Nodes, node.Name)
+		}
+	}
+	slices.Sort(e.Nodes)
+	return e
+}
+
 // OrderCold has all nodes follow an order, if all that answer can. It returns what each
 // says, by node key, and does not wait for the end. A node that is at this order goes on
 // with it, so that it may be repeated. An order for what cannot be meant is an
-// ArgumentError, as is a ctx that ends while the nodes are asked what it comes to: nothing
-// has begun then. Once all are told to begin it may take factsTimeout longer than ctx, so
+// ArgumentError. A ctx that ends while the nodes are asked what it comes to is a
+// ColdSilentError: nothing has begun then. Once all are told to begin it may take factsTimeout longer than ctx, so
 // that no short one has some begin and others not.
 func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers map[string]ColdAnswer, err error) {
 	if err := n.checkCold(&o); err != nil {
@@ -85,7 +106,7 @@ func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers m
 		look.DryRun = true
 		answers = n.askCold(ctx, look)
 		if ctx.Err() != nil {
-			return "", nil, &ArgumentError{"Countd-Timeout", fmt.Sprintf("it passed before all nodes were asked, which takes up to %v where one is silent; nothing was begun", factsTimeout)}
+			return "", nil, n.unanswered(answers)
 		}
 		for _, key := range slices.Sorted(maps.Keys(answers)) {
 			if why := answers[key].Refused; why != "" {

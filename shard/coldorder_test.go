@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -216,10 +217,13 @@ func TestColdOrderDeadline(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
+	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: raftfsm.Node{
+		Key: "n7.0", Name: "n7", State: raftfsm.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: raftfsm.ClusterVersionMax,
+	}}}))
 	for _, verb := range []ColdVerb{ColdMigrate, ColdWarm} {
 		_, _, err := n.OrderCold(over, ColdOrder{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
-		var argument *ArgumentError
-		if !errors.As(err, &argument) || argument.Field != "Countd-Timeout" {
+		var silent *ColdSilentError
+		if !errors.As(err, &silent) || !slices.Equal(silent.Nodes, []string{"n7"}) {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
