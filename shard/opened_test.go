@@ -75,15 +75,15 @@ func TestLostLogIsRefused(t *testing.T) {
 		harm     func(dir, log string) error
 		refused  bool
 	}{
-		{"log emptied", "00001", true, func(_, log string) error { return empty(log) }, true},
-		{"log removed", "00001", true, func(_, log string) error { return os.Remove(log) }, true},
-		{"log of zeros", "00001", true, func(_, log string) error { return zero(log) }, true},
-		{"directory removed", "00001", true, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
+		{"log emptied", "00001.1", true, func(_, log string) error { return empty(log) }, true},
+		{"log removed", "00001.1", true, func(_, log string) error { return os.Remove(log) }, true},
+		{"log of zeros", "00001.1", true, func(_, log string) error { return zero(log) }, true},
+		{"directory removed", "00001.1", true, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
 		{"catalog emptied", "00000", true, func(_, log string) error { return empty(log) }, true},
 		{"catalog removed", "00000", true, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
 		{"catalog emptied, no record", "00000", false, func(_, log string) error { return empty(log) }, true},
 		{"catalog removed, no record", "00000", false, func(dir, _ string) error { return os.RemoveAll(dir) }, true},
-		{"nothing", "00001", true, func(string, string) error { return nil }, false},
+		{"nothing", "00001.1", true, func(string, string) error { return nil }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			eachStore(t, func(t *testing.T, store LogStore) {
@@ -132,7 +132,7 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 				n, err := openRecordedNode(t, dir, store, record)
 				mustDo(t, err)
 				mustStop(t, n)
-				group := filepath.Join(dir, "00001")
+				group := filepath.Join(dir, "00001.1")
 				mustDo(t, os.RemoveAll(group))
 				mustDo(t, record.GroupRemoved(1))
 				log := store.votePath(group)

@@ -117,7 +117,7 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"4", map[string]int64{"like": 63}}}}, nil)
 	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	other.Kill()
-	forgeDelta(t, filepath.Join(other.Dir, "groups", "00001", "raft.db"), 63, 62)
+	forgeDelta(t, filepath.Join(other.Dir, "groups", "00001.1", "raft.db"), 63, 62)
 	other.Start()
 	c.AwaitReady(other)
 	got := at.Ctl("verify")
