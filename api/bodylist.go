@@ -154,8 +154,8 @@ func (c *cursor) countIn(path string, most int64) int {
 // replica.
 const shardsMax = shard.ShardsMax
 
-// decodeKeyspace reads {"name":…,"columns":[…],"shards":n?}; Shards is 0 when it
-// is not told. A column is its name or {"name":…,"floor":n?}. Whether names are good is
+// decodeKeyspace reads {"name":…,"columns":[…],"shards":n?,"sharding":…?}; Shards
+// is 0 and Sharding "" when it is not told. A column is its name or {"name":…,"floor":n?}. Whether names are good is
 // for the backend to say.
 func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	c := r.objectIn(body)
@@ -174,6 +174,12 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 		case "shards":
 			s.once(c, 2, "shards")
 			ks.Shards = c.countIn("shards", shardsMax)
+		case "sharding":
+			s.once(c, 3, "sharding")
+			ks.Sharding = c.name("sharding")
+			if ks.Sharding == "" {
+				c.fail("sharding", "neither modulo nor hash")
+			}
 		default:
 			c.fail(shown(key), noSuchFld)
 		}

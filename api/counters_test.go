@@ -82,34 +82,38 @@ func TestCounters(t *testing.T) {
 func TestKeyspaces(t *testing.T) {
 	runSteps(t, startLive(t, nil), []step{
 		{"create", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"]}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play"],"shards":4}`},
-		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":4}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play"],"shards":4}`},
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
+		{"create again", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":7}`, 200,
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
 		{"create one with shards", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"],"shards":2}`, 200,
 			`{"name":"songs","kind":"counters","columns":["play"],"shards":2}`},
 		{"create it again without", "POST", "/v1/keyspaces", `{"name":"songs","columns":["play"]}`, 200,
 			`{"name":"songs","kind":"counters","columns":["play"],"shards":2}`},
 		{"create another of that name", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"shards":2}`, 409,
-			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors or shards"}}`},
+			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors, shards or sharding"}}`},
 		{"create one with floors", "POST", "/v1/keyspaces", `{"name":"badges","columns":["a",{"name":"b","floor":0},{"floor":null,"name":"c"},{"name":"d"}],"shards":2}`, 200,
 			`{"name":"badges","kind":"counters","columns":["a","b","c","d"],"shards":2,"floors":{"b":0}}`},
 		{"create it again with others", "POST", "/v1/keyspaces", `{"name":"badges","columns":["a","b","c","d"],"shards":2}`, 409,
-			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors or shards"}}`},
+			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors, shards or sharding"}}`},
 		{"change floors", "POST", "/v1/keyspaces/badges/columns", `{"columns":[{"name":"b","floor":null},{"name":"e","floor":-9223372036854775808},"a"]}`, 200,
 			`{"name":"badges","kind":"counters","columns":["a","b","c","d","e"],"shards":2,"floors":{"e":-9223372036854775808}}`},
+		{"create it again as it is spread", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"sharding":"modulo"}`, 200,
+			`{"name":"clips","kind":"counters","columns":["play"],"shards":7}`},
+		{"create it spread otherwise", "POST", "/v1/keyspaces", `{"name":"clips","columns":["play"],"sharding":"hash"}`, 409,
+			`{"error":{"code":"keyspace_exists","message":"the keyspace exists with other columns, floors, shards or sharding"}}`},
 		{"add columns", "POST", "/v1/keyspaces/clips/columns", `{"columns":["play","skip"]}`, 200,
-			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4}`},
+			`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":7}`},
 		{"use", "POST", "/v1/counters/clips/incr", `{"ops":[{"id":"1","add":{"skip":1}}],"want":"none"}`, 200,
 			`{"applied":1,"duplicate":false,"token":"AgAAAAABAQ"}`},
 		{"list", "GET", "/v1/keyspaces", "", 200,
 			`{"keyspaces":[{"name":"badges","kind":"counters","columns":["a","b","c","d","e"],"shards":2,"floors":{"e":-9223372036854775808}},` +
 				`{"name":"board","kind":"board","columns":[],"shards":1},` +
-				`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":4},` +
-				`{"name":"feed","kind":"feed","columns":[],"shards":4},` +
-				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":4},` +
+				`{"name":"clips","kind":"counters","columns":["play","skip"],"shards":7},` +
+				`{"name":"feed","kind":"feed","columns":[],"shards":7},` +
+				`{"name":"posts","kind":"counters","columns":["repost","comment","like","view"],"shards":7},` +
 				`{"name":"songs","kind":"counters","columns":["play"],"shards":2},` +
-				`{"name":"unread","kind":"unread","columns":["at","comment","like","dm"],"shards":4,"floors":{"at":0,"comment":0,"dm":0,"like":0}},` +
-				`{"name":"users","kind":"counters","columns":["posts","followers","following"],"shards":4}]}`},
+				`{"name":"unread","kind":"unread","columns":["at","comment","like","dm"],"shards":7,"floors":{"at":0,"comment":0,"dm":0,"like":0}},` +
+				`{"name":"users","kind":"counters","columns":["posts","followers","following"],"shards":7}]}`},
 	})
 }
 

@@ -51,10 +51,10 @@ func (n *fakeNode) reset() {
 	n.mu.rows = map[string]map[uint64][]int64{}
 	n.mu.shards = newFakeShards()
 	for _, ks := range []shard.Keyspace{
-		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
-		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 4},
-		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 4, Floors: map[string]int64{"at": 0, "comment": 0, "like": 0, "dm": 0}},
-		{Name: "feed", Kind: shard.KindFeed, Columns: []string{}, Shards: 4},
+		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 7},
+		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 7},
+		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 7, Floors: map[string]int64{"at": 0, "comment": 0, "like": 0, "dm": 0}},
+		{Name: "feed", Kind: shard.KindFeed, Columns: []string{}, Shards: 7},
 		{Name: "board", Kind: shard.KindBoard, Columns: []string{}, Shards: 1},
 	} {
 		n.mu.keyspaces[ks.Name] = &ks
@@ -174,8 +174,16 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	if k.Name == "" || k.Name[0] < 'a' || k.Name[0] > 'z' {
 		return nil, &shard.ArgumentError{Field: "name", Problem: "not a lower-case name"}
 	}
+	spread := k.Sharding
+	switch spread {
+	case "", shard.ShardingHash:
+	case shard.ShardingModulo:
+		k.Sharding = ""
+	default:
+		return nil, &shard.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither modulo nor hash", spread)}
+	}
 	if old, ok := n.mu.keyspaces[k.Name]; ok {
-		if !slices.Equal(old.Columns, k.Columns) || !maps.Equal(old.Floors, k.Floors) || k.Shards != 0 && old.Shards != k.Shards {
+		if !slices.Equal(old.Columns, k.Columns) || !maps.Equal(old.Floors, k.Floors) || k.Shards != 0 && old.Shards != k.Shards || spread != "" && old.Sharding != k.Sharding {
 			return nil, shard.ErrKeyspaceExists
 		}
 		return old, nil

@@ -332,8 +332,8 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 		field := fmt.Sprintf("ops[%d].add.like", op)
 		return fmt.Sprintf(`{"id":"%s","error":{"code":"overflow","message":"%s: the sum is not a signed 64-bit integer","field":"%s"}}`, id, field, field)
 	}
-	// In places, wholly, not at all: 9 and 73 share a shard whatever their number.
-	const ops = `"ops":[{"id":"9","add":{"like":1}},{"id":"10","add":{"like":1}},{"id":"73","add":{"like":1}},{"id":"11","add":{"like":1}}]`
+	// In places, wholly, not at all: 9 and 457 share a shard whatever their number.
+	const ops = `"ops":[{"id":"9","add":{"like":1}},{"id":"10","add":{"like":1}},{"id":"457","add":{"like":1}},{"id":"11","add":{"like":1}}]`
 	for _, who := range [][]string{{"Idempotency-Key", "k"}, {"Countd-Producer", "p", "Countd-Seq", "1"}} {
 		l.want(200, `{"applied":2,"failed":2,"errors":[`+refused(0, "9")+","+refused(1, "10")+`],"duplicate":false,"token":"TOKEN"}`,
 			"POST", posts+"/incr", `{`+ops+`,"want":"none"}`, who...)
@@ -341,13 +341,13 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 	again := func() {
 		t.Helper()
 		for _, who := range [][]string{{"Idempotency-Key", "k"}, {"Countd-Producer", "p", "Countd-Seq", "1"}} {
-			l.want(200, `{"applied":1,"failed":1,"errors":[`+refused(1, "10")+`],"unknown":["9","73"],"duplicate":true,"token":"TOKEN"}`,
+			l.want(200, `{"applied":1,"failed":1,"errors":[`+refused(1, "10")+`],"unknown":["9","457"],"duplicate":true,"token":"TOKEN"}`,
 				"POST", posts+"/incr", `{`+ops+`,"want":"none"}`, who...)
 		}
 		row := func(id, like string) string {
 			return `{"id":"` + id + `","counts":{"repost":0,"comment":0,"like":` + like + `,"view":0}}`
 		}
-		l.want(200, `{"results":[`+row("9", full)+","+refused(1, "10")+","+row("73", "2")+","+row("11", "2")+`],"failed":1,"unknown":["9","73"],"duplicate":true,"token":"TOKEN"}`,
+		l.want(200, `{"results":[`+row("9", full)+","+refused(1, "10")+","+row("457", "2")+","+row("11", "2")+`],"failed":1,"unknown":["9","457"],"duplicate":true,"token":"TOKEN"}`,
 			"POST", posts+"/incr", `{`+ops+`}`, "Countd-Producer", "p", "Countd-Seq", "1")
 	}
 	again()

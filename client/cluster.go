@@ -14,6 +14,10 @@ type Keyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"` // in the order of a row
 	Shards  int      `json:"shards"`
+	// Sharding is "hash", or "" for "modulo".
+	Sharding string `json:"sharding,omitempty"`
+	// Warning is what the server says of the shape that a keyspace was created with.
+	Warning string `json:"warning,omitempty"`
 	// Everywhere: every node holds a replica of each shard, and not those alone that
 	// have a vote.
 	Everywhere bool `json:"everywhere,omitempty"`
@@ -97,11 +101,21 @@ func (c *Client) CreateKeyspace(ctx context.Context, name string, columns []stri
 
 // CreateKeyspaceOf is CreateKeyspace for columns with floors.
 func (c *Client) CreateKeyspaceOf(ctx context.Context, name string, columns []Column, shards int) (Keyspace, error) {
-	return c.changeKeyspace(ctx, "/v1/keyspaces", struct {
-		Name    string   `json:"name"`
-		Columns []Column `json:"columns"`
-		Shards  int      `json:"shards,omitempty"`
-	}{name, columns, shards})
+	return c.CreateKeyspaceWith(ctx, NewKeyspace{Name: name, Columns: columns, Shards: shards})
+}
+
+// NewKeyspace is a keyspace of counters to be created. What is zero is left to the
+// server.
+type NewKeyspace struct {
+	Name     string   `json:"name"`
+	Columns  []Column `json:"columns"`
+	Shards   int      `json:"shards,omitempty"`
+	Sharding string   `json:"sharding,omitempty"` // modulo or hash
+}
+
+// CreateKeyspaceWith is CreateKeyspace for all that a keyspace can be created with.
+func (c *Client) CreateKeyspaceWith(ctx context.Context, k NewKeyspace) (Keyspace, error) {
+	return c.changeKeyspace(ctx, "/v1/keyspaces", k)
 }
 
 func columnsOf(names []string) []Column {

@@ -20,11 +20,13 @@ const (
 
 // Keyspace is one named table of the catalog.
 type Keyspace struct {
-	Name       string   `json:"name"`
-	Kind       string   `json:"kind"`
-	Columns    []string `json:"columns"`
-	Shards     int      `json:"shards"`
-	FirstGroup uint32   `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Columns []string `json:"columns"`
+	Shards  int      `json:"shards"`
+	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
+	Sharding   string `json:"sharding,omitempty"`
+	FirstGroup uint32 `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
 	// Everywhere has all nodes be members of its groups, and not those alone that
 	// are to vote.
 	Everywhere bool `json:"everywhere,omitempty"`
@@ -61,6 +63,9 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	}
 	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
 		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
+	}
+	if c.Sharding != "" && (c.Sharding != "hash" || c.Kind != KindCounters.String() || !v.TakesSharding()) {
+		return refused("a keyspace of kind %q with sharding %q in a cluster of version %d", c.Kind, c.Sharding, v.ClusterVersion)
 	}
 	if c.Everywhere {
 		return refused("keyspace %q everywhere at once: that is said of one that is there", c.Name)

@@ -31,6 +31,10 @@ const versionOfRestores = 5
 // when it came first: a program before it does not know that bit of a call.
 const versionOfArrivals = 5
 
+// versionOfSharding is the cluster version from which on a keyspace may say how its ids
+// are spread over its shards: a program before it fails at such a keyspace.
+const versionOfSharding = 5
+
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
 // catalog speaks, and does not move while it is held.
@@ -88,6 +92,10 @@ func (v *CatalogView) CarriesArrivals() bool { return v.ClusterVersion >= versio
 
 // ForgetsClients reports whether the cluster version allows ByRestore with first.
 func (v *CatalogView) ForgetsClients() bool { return v.ClusterVersion >= versionOfRestores }
+
+// TakesSharding reports whether the cluster version allows Keyspace.Sharding. A program
+// before it fails when it reads one, so below it none may be proposed.
+func (v *CatalogView) TakesSharding() bool { return v.ClusterVersion >= versionOfSharding }
 
 // TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
 // program before it fails when it reads one, so below it none may be proposed.

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// ShardsDefault is the number of shards of a keyspace that does not say.
-	ShardsDefault = 4
+	// ShardsDefault is the number of shards of a keyspace that does not say. It is odd,
+	// as ids that carry a time often end in zeros: of 4 shards one would have them all.
+	ShardsDefault = 7
 	// ShardsMax bounds the shards of a keyspace. All of them may be on one node,
 	// and 16 to 64 Raft groups are what a node carries well.
 	ShardsMax = 64
@@ -43,8 +44,8 @@ func (n *Node) Keyspace(name string) *Keyspace { return n.keyspaces.Load().byNam
 
 // CreateKeyspace makes a counter keyspace of k's name, columns and shards, and
 // returns it when this node can serve it. One that is there and has the same
-// columns and shards is returned as it is. Shards 0 asks for ShardsDefault, and
-// for no number of one that is there.
+// columns, shards and sharding is returned as it is. Shards 0 asks for ShardsDefault
+// and Sharding "" for ShardingModulo, and both for any of one that is there.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
 	if err := checkKeyspace(&k); err != nil {
 		return nil, err
@@ -56,9 +57,14 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if anyShards {
 		k.Shards = ShardsDefault
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
-		Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors),
-	}}})
+	want := raftfsm.Keyspace{Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors)}
+	if k.Sharding == ShardingHash {
+		if v := n.catalog.View(); !v.TakesSharding() {
+			return nil, &ArgumentError{"sharding", fmt.Sprintf("the cluster version, %d, is too low for %s", v.ClusterVersion, ShardingHash)}
+		}
+		want.Sharding = ShardingHash
+	}
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: want}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -69,12 +75,28 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	case r.Refused != "":
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}
-	sameShards := anyShards || r.Keyspace.Shards == k.Shards
+	sameShards := (anyShards || r.Keyspace.Shards == k.Shards) && (k.Sharding == "" || r.Keyspace.Sharding == want.Sharding)
 	sameColumns := slices.Equal(r.Keyspace.Columns, k.Columns) && maps.Equal(r.Keyspace.Floors, k.Floors)
 	if r.Exists && (r.Keyspace.Kind != KindCounters || !sameShards || !sameColumns) {
 		return nil, ErrKeyspaceExists
 	}
-	return n.served(ctx, k.Name, index)
+	made, err := n.served(ctx, k.Name, index)
+	if err != nil {
+		return nil, err
+	}
+	warned := *made
+	warned.Warning = n.SkewWarning(made)
+	return &warned, nil
+}
+
+// SkewWarning says that ids of a keyspace will crowd in some of its shards, or "".
+func (n *Node) SkewWarning(k *Keyspace) string {
+	layout := n.cfg.Cold.Layouts[k.Name]
+	if k.Kind != KindCounters || k.Sharding == ShardingHash || k.Shards%2 != 0 || layout.Shift == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d shards by modulo spread ids of layout %s by their lowest bits, which are often zeros: "+
+		"an odd number, or sharding %s, spreads them evenly", k.Shards, layout, ShardingHash)
 }
 
 // AddColumns adds those columns that the keyspace does not have, at its end, and returns
@@ -177,6 +199,9 @@ func checkKeyspace(k *Keyspace) error {
 	}
 	if k.Shards < 0 || k.Shards > ShardsMax {
 		return &ArgumentError{"shards", fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
+	}
+	if k.Sharding != "" && k.Sharding != ShardingModulo && k.Sharding != ShardingHash {
+		return &ArgumentError{"sharding", fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
 	}
 	return checkColumns(k.Columns)
 }

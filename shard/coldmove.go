@@ -74,9 +74,8 @@ func (n *Node) moveCold() {
 // moveOld moves what is old and idle of a shard out of memory, and returns how many rows
 // were to leave.
 func (n *Node) moveOld(l *leaving) (due int) {
-	shards := n.shardsOf(l.g)
-	old := n.cfg.Cold.Layouts[l.g.keyspace].old(time.Now(), n.cfg.Cold.After, shards)
-	due = l.watch(n.coldDesk.unlessKept(l.g, shards, old))
+	old := n.cfg.Cold.Layouts[l.g.keyspace].old(time.Now(), n.cfg.Cold.After, l.g.route)
+	due = l.watch(n.coldDesk.unlessKept(l.g, old))
 	_ = n.freeze(l, l.idle.Segments(), n.rest) // it is told, and tried again
 	return due
 }
@@ -87,7 +86,7 @@ func (n *Node) moveIdle(all []*leaving) (due int) {
 	for _, l := range all {
 		due += l.watch(anyAge)
 		if n.cfg.Cold.Layouts[l.g.keyspace].Unit > 0 {
-			l.idle.PutLast(timedFrom(n.shardsOf(l.g)))
+			l.idle.PutLast(timedFrom(l.g.route))
 		}
 	}
 	n.relieve(all, n.headroom.memoryTight.Load)

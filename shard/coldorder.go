@@ -235,7 +235,7 @@ func (n *Node) costOf(o *ColdOrder) (a ColdAnswer) {
 		}
 	case ColdWarm:
 		for _, l := range n.leaving(o.isFor) {
-			from, to := o.keys(n.shardsOf(l.g))
+			from, to := o.keys(l.g.route)
 			rows, bytes := l.fsm.WarmCost(from, to)
 			a.Rows, a.Bytes = a.Rows+uint64(rows), a.Bytes+bytes
 		}
@@ -270,22 +270,21 @@ func (n *Node) cannotFollow(o *ColdOrder, bytes uint64) string {
 func (o *ColdOrder) isFor(g *counterGroup) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
 
 // keys returns the range of keys that ids From … To have in a shard.
-func (o *ColdOrder) keys(shards int) (from, to uint64) {
-	return o.From / uint64(shards), o.To / uint64(shards)
+func (o *ColdOrder) keys(r route) (from, to uint64) {
+	return o.From / r.perKey(), o.To / r.perKey()
 }
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
 func (n *Node) agedBy(o *ColdOrder, g *counterGroup) func(first, last uint64) bool {
-	shards := n.shardsOf(g)
 	after := n.cfg.Cold.After
 	switch {
 	case o.Before > 0:
-		below := o.Before / uint64(shards)
+		below := o.Before / g.route.perKey()
 		return func(_, last uint64) bool { return last < below }
 	case o.OlderThan > 0:
 		after = o.OlderThan
 	case after == 0:
 		return func(uint64, uint64) bool { return false }
 	}
-	return n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), after, shards)
+	return n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), after, g.route)
 }

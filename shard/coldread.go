@@ -103,7 +103,7 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 	}
 	var byShard [][]uint64
 	for i := range w.Ops {
-		s, key := w.slot(i, len(groups))
+		s, key := w.slot(i, groups[0].route)
 		if !hasCold(groups[s].kind) {
 			continue
 		}

@@ -101,16 +101,16 @@ func (l IDLayout) firstAt(t time.Time) uint64 {
 }
 
 // timedFrom is the least key of a shard all of whose ids a layout tells the time of.
-func timedFrom(shards int) uint64 { return (timedIDMin + uint64(shards) - 1) / uint64(shards) }
+func timedFrom(r route) uint64 { return (timedIDMin + r.perKey() - 1) / r.perKey() }
 
 // old returns which ranges of keys of a shard hold ids of before the age only, or
 // such as are of another form. Ids below timedIDMin are never old.
-func (l IDLayout) old(now time.Time, age time.Duration, shards int) func(first, last uint64) bool {
+func (l IDLayout) old(now time.Time, age time.Duration, r route) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
 	}
-	young, ahead := l.firstAt(now.Add(-age))/uint64(shards), l.firstAt(now.Add(coldAhead))/uint64(shards)+1
-	timed := timedFrom(shards)
+	young, ahead := l.firstAt(now.Add(-age))/r.perKey(), l.firstAt(now.Add(coldAhead))/r.perKey()+1
+	timed := timedFrom(r)
 	return func(first, last uint64) bool { return first >= timed && (last < young || first > ahead) }
 }
 

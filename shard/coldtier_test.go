@@ -49,13 +49,13 @@ func TestIDLayouts(t *testing.T) {
 		}
 		for _, shards := range []int{1, 4, 64} {
 			key := c.id / uint64(shards)
-			if got := l.old(now, 24*time.Hour, shards)(key, key); got != c.want {
+			if got := l.old(now, 24*time.Hour, newRoute(shards, ""))(key, key); got != c.want {
 				t.Errorf("%s: id %d of %d shards is old: %v", c.layout, c.id, shards, got)
 			}
 		}
 	}
-	old := LayoutWeibo.old(now, 24*time.Hour, 3)
-	timed := timedFrom(3)
+	old := LayoutWeibo.old(now, 24*time.Hour, newRoute(3, ""))
+	timed := timedFrom(newRoute(3, ""))
 	for _, c := range []struct {
 		first, last uint64
 		want        bool
@@ -313,7 +313,7 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	write(func(i uint64) uint64 { return coldID(coldTestRows + i) })
 	fsm.Watch(anyAge)
 	idle := fsm.Watch(anyAge)
-	idle.PutLast(timedFrom(1))
+	idle.PutLast(timedFrom(newRoute(1, "")))
 	_, err = fsm.FreezeSome(idle, 1)
 	mustDo(t, err)
 	if inMemory(coldID(coldTestRows)) || !inMemory(1) {

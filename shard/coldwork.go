@@ -115,13 +115,13 @@ func (d *coldDesk) keptLocked() (kept []ColdKept) {
 }
 
 // unlessKept is old but for rows that are kept.
-func (d *coldDesk) unlessKept(g *counterGroup, shards int, old func(first, last uint64) bool) func(first, last uint64) bool {
+func (d *coldDesk) unlessKept(g *counterGroup, old func(first, last uint64) bool) func(first, last uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	kept := d.keptLocked()
 	return func(first, last uint64) bool {
 		for _, k := range kept {
-			if k.Keyspace == g.keyspace && first <= k.To/uint64(shards) && last >= k.From/uint64(shards) {
+			if k.Keyspace == g.keyspace && first <= k.To/g.route.perKey() && last >= k.From/g.route.perKey() {
 				return false
 			}
 		}
@@ -255,7 +255,7 @@ func (n *Node) warmRows(o *ColdOrder) error {
 
 func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
 	var damaged error
-	next, to := o.keys(n.shardsOf(l.g))
+	next, to := o.keys(l.g.route)
 	for more := true; more; {
 		switch {
 		case n.coldDesk.toEnd():

@@ -227,7 +227,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 		"by a read": func(r *replica) {
 			var feeds Feeds
 			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
-			user := idOf(1, 2, 2)
+			user := newRoute(2, "").idOf(1, 2)
 			err := n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{user}, opt, &feeds)
 			if err == nil && feeds.Of(0)[0].Posts != int64(user) || err != nil && !errors.Is(err, ErrNoQuorum) {
 				t.Errorf("a lost feed reads %v, %v", feeds, err)

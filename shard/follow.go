@@ -45,7 +45,7 @@ func (n *Node) follow() error {
 		}
 		groups.byFirst[k.FirstGroup] = shards
 		groups.all = append(groups.all, shards...)
-		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, firstGroup: k.FirstGroup}
+		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Sharding: k.Sharding, firstGroup: k.FirstGroup}
 		known.Everywhere = k.Everywhere
 		known.Floors, known.floors = k.Floors, raftfsm.FloorsOf(k.Columns, k.Floors)
 		keyspaces.byName[k.Name] = known
@@ -62,7 +62,7 @@ func (n *Node) follow() error {
 
 func (n *Node) newCounterGroup(k *raftfsm.Keyspace, shard int) *counterGroup {
 	kind, _ := raftfsm.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
-	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind}
+	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: newRoute(k.Shards, k.Sharding)}
 	g.forward = n.newForwardLane(g)
 	return g
 }

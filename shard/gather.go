@@ -81,7 +81,7 @@ func (ps *parts) overflows(w *Write) {
 	}
 	at := make([]int, len(ps.byShard))
 	for i := range w.Ops {
-		s, _ := w.slot(i, len(ps.byShard))
+		s, _ := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		if !p.answered() {
 			continue
@@ -143,12 +143,12 @@ func (ps *parts) failure(w *Write) error {
 
 // partial names the ops that were applied and those of which it is not known.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	e, refused, unknown := &PartialError{Err: worst}, w.Overflows, w.Unknown
+	e, refused, unknown := &PartialError{Err: worst, hash: ps.route.hash}, w.Overflows, w.Unknown
 	for s := range ps.byShard {
 		e.ByShard = append(e.ByShard, ps.byShard[s].err)
 	}
 	for i := range w.Ops {
-		s, _ := w.slot(i, len(ps.byShard))
+		s, _ := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		switch {
 		case len(refused) > 0 && refused[0].Op == i:

@@ -195,7 +195,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		return nil
 	}
 	for i := range w.Ops {
-		s, key := w.slot(i, len(groups))
+		s, key := w.slot(i, groups[0].route)
 		r, err := groups[s].led()
 		if err != nil {
 			continue

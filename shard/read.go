@@ -68,7 +68,7 @@ func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOp
 	}
 	arrived := time.Now()
 	if len(ids) == 1 {
-		s, key := keyOf(ids[0], len(groups))
+		s, key := groups[0].route.keyOf(ids[0])
 		r, err := n.admitted(groups[s], opt, arrived)
 		if err != nil {
 			return err
@@ -81,7 +81,7 @@ func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOp
 	}
 	pg := pagePool.Get().(*page)
 	defer pagePool.Put(pg)
-	pg.split(of, ids, len(groups))
+	pg.split(of, ids, groups[0].route)
 	failed := n.getShards(pg, groups, width, opt, arrived)
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
@@ -127,7 +127,7 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		return nil
 	}
-	return &ReadError{errs}
+	return &ReadError{ByShard: errs, hash: groups[0].route.hash}
 }
 
 // readPart reads a part of which some rows are cold at this node's replica r, or that
@@ -145,7 +145,8 @@ func (n *Node) readPart(g *counterGroup, r *replica, p *pagePart, width int, opt
 	return n.readElsewhere(g, p, width, opt)
 }
 
-func (pg *page) split(of readOf, ids []uint64, shards int) {
+func (pg *page) split(of readOf, ids []uint64, route route) {
+	shards := int(route.shards)
 	if cap(pg.byShard) < shards {
 		pg.byShard = make([]pagePart, shards)
 	}
@@ -155,7 +156,7 @@ func (pg *page) split(of readOf, ids []uint64, shards int) {
 		p.of, p.keys, p.at = of, p.keys[:0], p.at[:0]
 	}
 	for i, id := range ids {
-		s, key := keyOf(id, shards)
+		s, key := route.keyOf(id)
 		p := &pg.byShard[s]
 		p.keys = append(p.keys, key)
 		p.at = append(p.at, i)

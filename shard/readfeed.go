@@ -57,14 +57,14 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 	if len(users) == 1 {
 		return n.oneFeed(groups, users[0], opt, arrived, into)
 	}
-	parts := into.split(users, len(groups))
+	parts := into.split(users, groups[0].route)
 	defer into.letGo()
 	away, err := n.feedShards(parts, groups, opt, arrived)
 	if err != nil {
 		return err
 	}
 	for i, user := range users {
-		s, key := keyOf(user, len(groups))
+		s, key := groups[0].route.keyOf(user)
 		if r := parts[s].r; r == nil {
 			into.Followees = append(into.Followees, away[i]...)
 		} else if err := n.appendFeed(groups[s], r, key, opt, into); err != nil {
@@ -90,7 +90,7 @@ func (n *Node) appendFeed(g *counterGroup, r *replica, key uint64, opt *ReadOpti
 
 // oneFeed is Feeds for one user, without memory of its own.
 func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, arrived time.Time, into *Feeds) error {
-	s, key := keyOf(user, len(groups))
+	s, key := groups[0].route.keyOf(user)
 	r, err := n.admitted(groups[s], opt, arrived)
 	if err != nil {
 		return err
@@ -119,14 +119,15 @@ type feedPart struct {
 }
 
 // split says what each shard is asked for.
-func (f *Feeds) split(users []uint64, shards int) []feedPart {
+func (f *Feeds) split(users []uint64, route route) []feedPart {
+	shards := int(route.shards)
 	f.parts = slices.Grow(f.parts[:0], shards)[:shards]
 	for s := range f.parts {
 		p := &f.parts[s]
 		p.keys, p.at, p.r, p.disk = p.keys[:0], p.at[:0], nil, nil
 	}
 	for i, user := range users {
-		s, key := keyOf(user, shards)
+		s, key := route.keyOf(user)
 		p := &f.parts[s]
 		p.keys, p.at = append(p.keys, key), append(p.at, i)
 	}

@@ -23,6 +23,7 @@ type counterGroup struct {
 	shard    int
 	keyspace string
 	kind     raftfsm.Kind
+	route    route                        // of its keyspace
 	forward  *lane[*forwarded, *proposal] // to whichever node leads it
 
 	replica atomic.Pointer[replica] // this node's; nil for none

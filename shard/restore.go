@@ -104,7 +104,7 @@ type restore struct {
 	ctx      context.Context
 	keyspace *Keyspace
 	group    *counterGroup
-	shards   int
+	route    route
 
 	end     *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
 	changed raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
@@ -131,7 +131,7 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace)
 	}
 	return &restore{
-		node: n, ctx: ctx, keyspace: ks, group: g, shards: ks.Shards,
+		node: n, ctx: ctx, keyspace: ks, group: g, route: ks.route(),
 		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
 	}, nil
 }
@@ -169,8 +169,8 @@ func (r *restore) page(table Table, p *engine.Page) error {
 
 // idOf returns the id of a key of this shard.
 func (r *restore) idOf(key uint64) (uint64, error) {
-	id := idOf(r.group.shard, key, r.shards)
-	if shard, back := keyOf(id, r.shards); shard != r.group.shard || back != key {
+	id := r.route.idOf(r.group.shard, key)
+	if shard, back := r.route.keyOf(id); shard != r.group.shard || back != key {
 		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
 	}
 	return id, nil
@@ -296,7 +296,7 @@ func (r *restore) empty(force bool) error {
 			return r.notEmpty()
 		}
 	}
-	first := engine.Op{ID: idOf(r.group.shard, 0, r.shards), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
+	first := engine.Op{ID: r.route.leastID(r.group.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
 	if err := r.begin(restoreWrite{ops: []engine.Op{first}}); err != nil {
 		return err
 	}
@@ -326,7 +326,7 @@ func (r *restore) emptyTable(table Table) error {
 				return errors.Join(err, r.flush())
 			}
 		}
-		_, last := keyOf(slices.Max(ids), r.shards)
+		_, last := r.route.keyOf(slices.Max(ids))
 		from = last + 1
 	}
 }
@@ -336,7 +336,7 @@ func (r *restore) rowsFrom(table Table, key uint64) ([]uint64, error) {
 	opt := &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)}
 	ctx, cancel := context.WithDeadline(r.ctx, opt.Deadline)
 	defer cancel()
-	s := scan{node: r.node, ctx: ctx, opt: opt, width: engine.ColumnsMax, shards: r.shards, chunk: restoreScanRows, table: table}
+	s := scan{node: r.node, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.route, chunk: restoreScanRows, table: table}
 	next := run{group: r.group, from: key}
 	err := s.fill(&next)
 	return next.ids, err

@@ -26,7 +26,7 @@ func (r *restore) clear(force bool) error {
 	if r.group.kind == raftfsm.KindBoard {
 		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &BoardOp{Kind: raftfsm.BoardClear}})
 	}
-	return r.begin(restoreWrite{ops: []engine.Op{{ID: idOf(r.group.shard, 0, r.shards)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})
+	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.leastID(r.group.shard)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})
 }
 
 // cursors adds rows of cursors to the next writes. One that is beyond the board is set

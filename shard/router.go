@@ -9,17 +9,6 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// An id's shard is id mod shards, and inside of it the row stands under the key
-// id div shards: what all ids of a shard share is not stored, and ids in order
-// stay in order.
-
-func keyOf(id uint64, shards int) (shard int, key uint64) {
-	n := uint64(shards)
-	return int(id % n), id / n
-}
-
-func idOf(shard int, key uint64, shards int) uint64 { return key*uint64(shards) + uint64(shard) }
-
 // part is what one write has for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
@@ -35,14 +24,14 @@ type part struct {
 }
 
 // slot returns the place of an op's shard among those of the write's groups, and its
-// key there.
-func (w *Write) slot(op, groups int) (slot int, key uint64) {
+// key there. r is of the keyspace of a write to one.
+func (w *Write) slot(op int, r route) (slot int, key uint64) {
 	id := w.Ops[op].ID
 	if len(w.Spaces) == 0 {
-		return keyOf(id, groups)
+		return r.keyOf(id)
 	}
 	k := w.In[op]
-	s, key := keyOf(id, w.Spaces[k].Shards)
+	s, key := w.Spaces[k].route().keyOf(id)
 	return w.first[k] + s, key
 }
 
@@ -76,6 +65,7 @@ func (n *Node) groupsOfWrite(ks *Keyspace, w *Write) ([]*counterGroup, error) {
 // parts is the scratch memory of a write.
 type parts struct {
 	byShard []part
+	route   route
 	timer   *time.Timer
 }
 
@@ -301,6 +291,7 @@ func (ps *parts) release() {
 // split writes each shard's section of the request. The sections are given to
 // the proposers, so their memory is new; the rest is used again.
 func (ps *parts) split(w *Write, ks *Keyspace, groups []*counterGroup) {
+	ps.route = groups[0].route
 	shards := len(groups)
 	if cap(ps.byShard) < shards {
 		ps.byShard = make([]part, shards)
@@ -310,7 +301,7 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*counterGroup) {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
 	for i := range w.Ops {
-		s, key := w.slot(i, shards)
+		s, key := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)

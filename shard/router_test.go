@@ -89,7 +89,8 @@ func randomOps(r *rand.Rand, n, columns int) []engine.Op {
 	return ops
 }
 
-// shardedNode has keyspaces s1 … s7 of as many shards and five columns.
+// shardedNode has keyspaces s1 … s7 of as many shards and five columns, and one more of
+// as many as the last that is spread by hash.
 func shardedNode(t *testing.T, most int) (*Node, []*Keyspace) {
 	t.Helper()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -101,18 +102,11 @@ func shardedNode(t *testing.T, most int) (*Node, []*Keyspace) {
 		mustDo(t, err)
 		all = append(all, ks)
 	}
-	return n, all
-}
-
-func TestKeysAndIDs(t *testing.T) {
-	for shards := 1; shards <= ShardsMax; shards++ {
-		for _, id := range []uint64{0, 1, uint64(shards) - 1, uint64(shards), 1 << 63, 1<<64 - 2, 1<<64 - 1} {
-			shard, key := keyOf(id, shards)
-			if shard < 0 || shard >= shards || idOf(shard, key, shards) != id {
-				t.Errorf("id %d of %d shards: shard %d key %d", id, shards, shard, key)
-			}
-		}
-	}
+	ks, err := n.CreateKeyspace(t.Context(), Keyspace{
+		Name: "hash", Columns: []string{"a", "b", "c", "d", "e"}, Shards: most, Sharding: ShardingHash,
+	})
+	mustDo(t, err)
+	return n, append(all, ks)
 }
 
 // Over any number of shards a keyspace is the naive model: 1. each op's row is
@@ -122,7 +116,7 @@ func TestKeysAndIDs(t *testing.T) {
 func TestNodeIsTheModel(t *testing.T) {
 	n, keyspaces := shardedNode(t, 7)
 	for _, ks := range keyspaces {
-		t.Run(fmt.Sprintf("%d shards", ks.Shards), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d shards %s", ks.Shards, ks.Sharding), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(11, uint64(ks.Shards)))
 			want := model{}
 			w := &Write{}
@@ -153,7 +147,7 @@ func checkWrite(t *testing.T, w *Write, ks *Keyspace, want model) {
 		if got, row := w.Rows[i*w.Width:(i+1)*w.Width], want.row(w.Ops[i].ID, w.Width); !slices.Equal(got, row) {
 			t.Fatalf("op %d of id %d: row %v, want %v", i, w.Ops[i].ID, got, row)
 		}
-		touched[ks.firstGroup+uint32(w.Ops[i].ID%uint64(ks.Shards))] = true
+		touched[ks.firstGroup+uint32(ks.ShardOf(w.Ops[i].ID))] = true
 	}
 	if !slices.Equal(w.Overflows, refused) {
 		t.Fatalf("refused %v, want %v", w.Overflows, refused)

@@ -21,11 +21,11 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	s := scan{node: n, ctx: ctx, opt: opt, width: width, shards: len(groups),
+	s := scan{node: n, ctx: ctx, opt: opt, width: width, route: groups[0].route,
 		chunk: min(limit, limit/len(groups)+scanSlack)}
 	runs := make([]run, len(groups))
 	for i, g := range groups {
-		from, found := firstKey(after, hasAfter, i, len(groups))
+		from, found := firstKey(groups[0].route, after, hasAfter, i)
 		runs[i] = run{group: g, from: from, ended: !found}
 	}
 	r := &ScanResult{}
@@ -68,27 +68,22 @@ const (
 
 // firstKey returns the least key of a shard whose id lies above after, and
 // false when there is none.
-func firstKey(after uint64, hasAfter bool, shard, shards int) (uint64, bool) {
+func firstKey(r route, after uint64, hasAfter bool, shard int) (uint64, bool) {
 	if !hasAfter {
 		return 0, true
 	}
-	s, key := keyOf(after, shards)
-	if shard > s {
-		return key, idOf(shard, key, shards) > after // false past 2^64-1
-	}
-	next := idOf(shard, key+1, shards)
-	return key + 1, next > after
+	return r.firstAbove(after, shard)
 }
 
 // scan is what all shards of one scan are asked alike.
 type scan struct {
-	node   *Node
-	ctx    context.Context
-	opt    *ReadOptions
-	width  int
-	shards int
-	chunk  int
-	table  Table
+	node  *Node
+	ctx   context.Context
+	opt   *ReadOptions
+	width int
+	route route
+	chunk int
+	table Table
 }
 
 // run is the next rows of one shard, those that are read and those behind.
@@ -120,7 +115,7 @@ func (s *scan) fill(r *run) error {
 		r.from, r.ended = last+1, last == 1<<64-1
 	}
 	for i, key := range r.ids {
-		r.ids[i] = idOf(r.group.shard, key, s.shards)
+		r.ids[i] = s.route.idOf(r.group.shard, key)
 	}
 	return nil
 }

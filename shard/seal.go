@@ -28,15 +28,9 @@ func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
 	if g.kind != raftfsm.KindCounters || layout.Unit == 0 || after == 0 {
 		return nil
 	}
-	shards := n.shardsOf(g)
 	return func(first, last uint64) bool {
-		return n.headroom.memoryTight.Load() || layout.old(time.Now(), after, shards)(first, last)
+		return n.headroom.memoryTight.Load() || layout.old(time.Now(), after, g.route)(first, last)
 	}
-}
-
-// shardsOf returns how many shards the keyspace of a group has.
-func (n *Node) shardsOf(g *counterGroup) int {
-	return len(n.groups.Load().byFirst[g.number-uint32(g.shard)])
 }
 
 // dueToSeal is oldToSeal for a table that is there, without what is about to go to disk.
@@ -45,8 +39,7 @@ func (n *Node) dueToSeal(g *counterGroup) func(first, last uint64) bool {
 	if old == nil || !n.mayMove() || !n.mayFreeze() {
 		return old
 	}
-	shards := n.shardsOf(g)
-	leaves := n.coldDesk.unlessKept(g, shards, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, shards))
+	leaves := n.coldDesk.unlessKept(g, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, g.route))
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 

@@ -50,7 +50,7 @@ var (
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
-	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors or shards")
+	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors, shards or sharding")
 	// ErrVersion is returned for an op on the board, or one with a floor, that the
 	// cluster version does not allow yet: a node of the cluster could not apply it.
 	ErrVersion = errors.New("the cluster version is too low for this write")
@@ -80,6 +80,8 @@ type PartialError struct {
 	// does not name one.
 	AppliedOps, UnknownOps []int
 	ByShard                []error // nil for those that answered or had no op
+
+	hash bool // of the keyspace's route
 }
 
 // Of returns the error of the shard of an id that the write, to one keyspace, had an op
@@ -88,7 +90,7 @@ func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
 	}
-	s, _ := keyOf(id, len(e.ByShard))
+	s, _ := route{uint64(len(e.ByShard)), e.hash}.keyOf(id)
 	return e.ByShard[s]
 }
 
@@ -100,7 +102,11 @@ func (e *PartialError) Unwrap() error { return e.Err }
 
 // ReadError is returned by Get when some of the shards could not be read. Rows of
 // ids for which Of returns nil were.
-type ReadError struct{ ByShard []error } // nil for those that were read or not asked
+type ReadError struct {
+	ByShard []error // nil for those that were read or not asked
+
+	hash bool // of the keyspace's route
+}
 
 func (e *ReadError) Error() string { return errors.Join(e.ByShard...).Error() }
 
@@ -111,7 +117,7 @@ func (e *ReadError) Unwrap() []error {
 // Of returns the error of the shard of an id that was asked for, or nil where
 // that shard was read.
 func (e *ReadError) Of(id uint64) error {
-	s, _ := keyOf(id, len(e.ByShard))
+	s, _ := route{uint64(len(e.ByShard)), e.hash}.keyOf(id)
 	return e.ByShard[s]
 }
 
@@ -168,12 +174,17 @@ type Keyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"` // position is the column's number for ever
 	Shards  int      `json:"shards"`  // fixed when the keyspace is created
+	// Sharding is ShardingHash, or "" for ShardingModulo; fixed likewise.
+	Sharding string `json:"sharding,omitempty"`
 	// Everywhere says that every node holds a replica of each shard, those that are
 	// not to vote without a vote.
 	Everywhere bool `json:"everywhere,omitempty"`
 	// Floors holds the floors of those columns that have one, by name: no increment
 	// takes such a count below its floor.
 	Floors map[string]int64 `json:"floors,omitempty"`
+	// Warning is of CreateKeyspace alone: what its caller should know of the shape that
+	// it chose.
+	Warning string `json:"warning,omitempty"`
 
 	floors     *raftfsm.Floors // by number
 	firstGroup uint32          // groups firstGroup … firstGroup+Shards-1 hold its shards

@@ -187,10 +187,10 @@ func (m *mark) of(table int) tableMark {
 // onOneShard reports whether all ops since a mark are of one shard.
 func (b *batch) onOneShard(m mark) bool {
 	var owner *table
-	var shard uint64
+	shard := 0
 	for i, t := range b.tables {
 		for _, op := range t.ops[m.of(i).ops:] {
-			at := op.ID % uint64(t.ks.Shards)
+			at := t.ks.ShardOf(op.ID)
 			if owner != nil && (owner != t || shard != at) {
 				return false
 			}

@@ -117,7 +117,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	}
 	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
 	for _, k := range keyspaces {
-		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Floors: k.Floors}
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Floors: k.Floors, Sharding: k.Sharding}
 		for shard := range k.Shards {
 			g, err := b.shard(ctx, k.Name, shard, numbers)
 			if err != nil {

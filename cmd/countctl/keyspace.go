@@ -39,6 +39,7 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 	var columns []string
 	var shards int
 	var floors columnFloors
+	var sharding string
 	cmd := &cobra.Command{
 		Use:     "create NAME --columns A,B…",
 		Short:   "Create a keyspace of counters; one of this shape may be there already",
@@ -56,14 +57,18 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 				return err
 			}
 			return c.withServer(func(server *client.Client) error {
-				made, err := server.CreateKeyspaceOf(cmd.Context(), args[0], all, shards)
+				made, err := server.CreateKeyspaceWith(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding})
 				if err != nil {
 					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
+				}
+				if made.Warning != "" {
+					fmt.Fprintf(c.err, "warning: %s\n", made.Warning)
 				}
 				return c.print(made, func(t *table) { t.keyspaces([]client.Keyspace{made}) })
 			})
 		},
 	}
+	cmd.Flags().StringVar(&sharding, "sharding", "", "how ids are spread over the shards, fixed for ever: modulo, or hash for ids that share their low bits (when not given modulo, and one that is there may have any)")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
 	floors.add(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when not given the server chooses, and one that is there may have any)")
@@ -159,7 +164,7 @@ func splitColumns(args []string) []string {
 }
 
 func (t *table) keyspaces(list []client.Keyspace) {
-	t.row("NAME", "KIND", "SHARDS", "REPLICAS", "COLUMNS")
+	t.row("NAME", "KIND", "SHARDS", "SHARDING", "REPLICAS", "COLUMNS")
 	for _, k := range list {
 		replicas := "voters"
 		if k.Everywhere || k.Kind == "board" {
@@ -171,6 +176,10 @@ func (t *table) keyspaces(list []client.Keyspace) {
 				columns[i] = fmt.Sprintf("%s>=%d", column, floor)
 			}
 		}
-		t.row(k.Name, k.Kind, k.Shards, replicas, strings.Join(columns, ","))
+		sharding := k.Sharding
+		if sharding == "" {
+			sharding = "modulo"
+		}
+		t.row(k.Name, k.Kind, k.Shards, sharding, replicas, strings.Join(columns, ","))
 	}
 }

@@ -41,7 +41,9 @@ type manifestKeyspace struct {
 	Shards  int      `json:"shards"`
 	// Floors holds the floors of those columns that had one.
 	Floors map[string]int64 `json:"floors,omitempty"`
-	Groups []manifestGroup  `json:"groups"` // by shard
+	// Sharding is "" for modulo. A program that does not know it refuses the manifest.
+	Sharding string          `json:"sharding,omitempty"`
+	Groups   []manifestGroup `json:"groups"` // by shard
 }
 
 // manifestGroup is one shard's snapshot, a file beside the manifest.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,58 @@ func TestWarnings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A shard of many rows that has over twice its share is warned of, once a keyspace.
+func TestUnevenShardsAreWarnedOf(t *testing.T) {
+	groups := func(rows ...uint64) (all []client.ClusterGroup) {
+		for s, n := range rows {
+			all = append(all, client.ClusterGroup{Keyspace: "posts", Shard: s, Rows: n}, client.ClusterGroup{Keyspace: "users", Shard: s, Rows: 10})
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		groups []client.ClusterGroup
+		want   string
+	}{
+		"all in one":           {groups(60_000, 0, 0, 0), "posts/0 holds 60,000 of the 60,000 rows of posts, more than twice its share of 4 shards"},
+		"a little over double": {groups(0, 10_001, 5_000, 4_998), "posts/1 holds 10,001 of the 19,999 rows of posts, more than twice its share of 4 shards"},
+		"double":               {groups(0, 10_000, 5_000, 5_000), ""},
+		"few rows":             {groups(9_999, 0, 0, 0), ""},
+		"one shard":            {groups(60_000), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			warnOfSkew(test.groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
+			if strings.Join(got, "; ") != test.want {
+				t.Errorf("warned %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// The sharding of a keyspace is asked for, shown, backed up and restored, and what the
+// server says of its shape is printed.
+func TestKeyspaceSharding(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	i.ok("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
+	server.SetCluster("n1") // with its groups
+	if list := i.ok("keyspace", "list"); !regexp.MustCompile(`x +counters +2 +hash`).MatchString(list) {
+		t.Errorf("listed\n%s", list)
+	}
+	dir := filepath.Join(t.TempDir(), "b")
+	i.ok("backup", dir)
+	to := countdtest.New(t)
+	other := against(t, to)
+	other.ok("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
+	to.SetCluster("n1")
+	other.ok("restore", dir)
+	plain := against(t, countdtest.New(t))
+	plain.ok("keyspace", "create", "x", "--columns", "a", "--shards", "2")
+	if got := plain.run("restore", dir); got.code != exitFail || !strings.Contains(got.err, "has sharding modulo, the backup hash") {
+		t.Errorf("exit %d, %s", got.code, got.err)
 	}
 }
 

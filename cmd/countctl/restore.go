@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -187,7 +188,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
 		if !found {
-			if _, err := r.server.CreateKeyspaceOf(ctx, k.Name, withFloors(k.Columns, k.Floors), k.Shards); err != nil {
+			if _, err := r.server.CreateKeyspaceWith(ctx, client.NewKeyspace{Name: k.Name, Columns: withFloors(k.Columns, k.Floors), Shards: k.Shards, Sharding: k.Sharding}); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
@@ -224,6 +225,10 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 	if there.Shards != k.Shards {
 		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
 			k.Name, there.Shards, k.Shards, k.Name, k.Shards)
+	}
+	if there.Sharding != k.Sharding {
+		return fmt.Errorf("keyspace %s has sharding %s, the backup %s; restore it into a cluster without that keyspace",
+			k.Name, cmp.Or(there.Sharding, "modulo"), cmp.Or(k.Sharding, "modulo"))
 	}
 	n := min(len(there.Columns), len(k.Columns))
 	if there.Kind != k.Kind || !slices.Equal(there.Columns[:n], k.Columns[:n]) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,9 @@ const (
 	// lagWarned is how many entries behind its leader a replica is warned of: a
 	// follower that only waits for its disk is some tens behind.
 	lagWarned = 1000
+	// unevenRowsMin is from how many rows on a shard is warned of that holds more than
+	// twice its share: among fewer that is chance.
+	unevenRowsMin = 10_000
 	// votersWanted is how many voters a group is to have as far as there are
 	// nodes: the least that outlive one of them.
 	votersWanted = 3
@@ -46,6 +50,7 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 		warnOfGroup(g, dead, min(votersWanted, staying), warn)
 	}
 	warnOfDifferences(digests, warn)
+	warnOfSkew(groups, warn)
 	switch {
 	case version.Held:
 		warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
@@ -120,6 +125,26 @@ func warnOfDifferences(digests []client.GroupDigests, warn func(code, format str
 			warn("replicas_differ", "%s differs at index %d: %s", d.Group, d.Index, d.sides())
 		}
 		warned[d.Group] = true
+	}
+}
+
+// warnOfSkew finds keyspaces whose ids crowd in one shard: its group has the load of
+// several, which no further node takes from it.
+func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
+	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]client.ClusterGroup{}
+	for _, g := range groups {
+		rows[g.Keyspace] += g.Rows
+		shards[g.Keyspace]++
+		if g.Rows > fullest[g.Keyspace].Rows {
+			fullest[g.Keyspace] = g
+		}
+	}
+	for _, keyspace := range slices.Sorted(maps.Keys(fullest)) {
+		g := fullest[keyspace]
+		if g.Rows >= unevenRowsMin && g.Rows*shards[keyspace] > 2*rows[keyspace] {
+			warn("shards_uneven", "%s holds %s of the %s rows of %s, more than twice its share of %d shards",
+				groupName(g), grouped(g.Rows), grouped(rows[keyspace]), keyspace, shards[keyspace])
+		}
 	}
 }
 

@@ -76,7 +76,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
 	c.flags.DurationVar(&c.Placement.ReplaceAfter, "replace-after", c.Placement.ReplaceAfter, "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, boltdb or wal; a node keeps what it was made with (default: that, boltdb for a new one)")
-	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64; may be repeated")
+	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64, 7 without it; may be repeated")
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
 	c.flags.DurationVar(&c.Cold.After, "cold-after", c.Cold.After, "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")

@@ -250,11 +250,17 @@ func (p *process) checkAlone(c *config, hadCluster bool) {
 	}
 }
 
-// checkShards tells of a keyspace that cannot have what --shards says.
+// checkShards tells of a keyspace that cannot have what --shards says, and of one that
+// has shards which its ids do not fill.
 func (p *process) checkShards(c *config) {
 	for name, shards := range c.Shards {
 		if keyspace := p.node.Keyspace(name); keyspace != nil && keyspace.Shards != shards {
 			p.logger.Warn("a keyspace keeps the shards that it was made with", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
+		}
+	}
+	for _, keyspace := range p.node.Keyspaces() {
+		if warning := p.node.SkewWarning(keyspace); warning != "" {
+			p.logger.Warn("the ids of a keyspace may crowd in some of its shards", "keyspace", keyspace.Name, "why", warning)
 		}
 	}
 }

@@ -107,15 +107,20 @@ func (s *Server) create(body []byte) (int, any) {
 		Name    string
 		Columns []column
 		Shards  int
+
+		Sharding string
 	}
 	if err := strict(body, &request); err != nil {
 		return 400, refuse("invalid_argument", err.Error(), "")
 	}
-	made := keyspace{Name: request.Name, Kind: "counters", Shards: request.Shards, rows: map[uint64][]int64{}}
+	made := keyspace{Name: request.Name, Kind: "counters", Shards: request.Shards, Sharding: request.Sharding, rows: map[uint64][]int64{}}
 	made.take(request.Columns)
+	if made.Sharding == "modulo" {
+		made.Sharding = ""
+	}
 	if k := s.find(made.Name); k != nil {
-		if !slices.Equal(k.Columns, made.Columns) || !maps.Equal(k.Floors, made.Floors) || made.Shards != 0 && k.Shards != made.Shards {
-			return 409, refuse("keyspace_exists", "the keyspace exists with other columns, floors or shards", "")
+		if !slices.Equal(k.Columns, made.Columns) || !maps.Equal(k.Floors, made.Floors) || made.Shards != 0 && k.Shards != made.Shards || request.Sharding != "" && k.Sharding != made.Sharding {
+			return 409, refuse("keyspace_exists", "the keyspace exists with other columns, floors, shards or sharding", "")
 		}
 		return 200, k
 	}

@@ -60,11 +60,13 @@ type keyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
+	Warning string   `json:"warning,omitempty"` // of every answer to its creation
 	rows    map[uint64][]int64
 	lost    []int // shards that no node has
 
 	Everywhere bool             `json:"everywhere,omitempty"`
 	Floors     map[string]int64 `json:"floors,omitempty"`
+	Sharding   string           `json:"sharding,omitempty"` // shardOf does not look at it
 }
 
 // AddKind adds a keyspace that is none of counters. The counter paths do not know it.
