@@ -166,6 +166,8 @@ type AdminGroup struct {
 	SealedRows  uint64         `json:"sealed_rows"`
 	SealedBytes uint64         `json:"sealed_bytes"` // of its memory, among Bytes
 	Replicas    []AdminReplica `json:"replicas"`
+	// Misfit is a row at the leader whose id the layout there cannot have given.
+	Misfit *shard.Misfit `json:"id_layout_misfit,omitempty"`
 }
 
 // AdminReplica is one replica that was heard of.

@@ -32,3 +32,31 @@ func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
 	}
 	return rows
 }
+
+// InMemory returns the id of a row in memory from first to last, the least or near it,
+// and false if there is none. A packed row that was deleted counts until it is packed
+// anew.
+func (t *Table) InMemory(first, last uint64) (id uint64, found bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dir.Load()
+	for i := d.find(first); i < len(d.segs) && (i == 0 || d.first(i) <= last); i++ {
+		s := d.segs[i].Load()
+		see := func(row uint64) {
+			if row >= first && row <= last && (!found || row < id) {
+				id, found = row, true
+			}
+		}
+		if packed := s.cold.sealed(); packed != nil && s.cold.mayHave(packed.minID) {
+			see(packed.minID)
+		}
+		if packed := s.cold.sealed(); packed != nil && s.cold.mayHave(packed.maxID) {
+			see(packed.maxID)
+		}
+		s.each(func(_ int, row uint64) { see(row) })
+		if found {
+			return id, true
+		}
+	}
+	return 0, false
+}

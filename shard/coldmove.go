@@ -85,8 +85,8 @@ func (n *Node) moveOld(l *leaving) (due int) {
 func (n *Node) moveIdle(all []*leaving) (due int) {
 	for _, l := range all {
 		due += l.watch(anyAge)
-		if n.cfg.Cold.Layouts[l.g.keyspace].Unit > 0 {
-			l.idle.PutLast(timedFrom(l.g.route))
+		if layout := n.cfg.Cold.Layouts[l.g.keyspace]; layout.Unit > 0 {
+			l.idle.PutLast(layout.firstKey(l.g.route))
 		}
 	}
 	n.relieve(all, n.headroom.memoryTight.Load)

@@ -8,18 +8,24 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
 )
 
 const (
-	// coldAhead is how far in the future an id's time may lie. What lies further
-	// carries no time of this layout, and is old.
-	coldAhead = 24 * time.Hour
+	// layoutAhead is how far in the future the time of an id of a layout may lie, as
+	// clocks differ.
+	layoutAhead = 24 * time.Hour
 	// timedIDMin is the least id that a layout says anything of. Lesser ones, of fewer
-	// than ten digits, were numbered from 1 on by who has no layout: by its formula
-	// all would date from the days of its epoch, and go to disk while they are new.
-	// The old forms of ids that carry time have ten digits or more.
+	// than ten digits, are numbered from 1 on under any layout.
 	timedIDMin = 1_000_000_000
+	// layoutBegins is the age of a layout, from its epoch on, at its first id. Numbers
+	// from 1 on, and ids that count larger units of time, fall before that.
+	layoutBegins = 30 * 24 * time.Hour
 )
+
+// weiboBegins is the month in which the service of LayoutWeibo opened, 23 years after its
+// epoch.
+var weiboBegins = time.Date(2009, time.August, 1, 0, 0, 0, 0, time.UTC)
 
 // ColdAfterDefault is when a row is cold by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
@@ -100,18 +106,71 @@ func (l IDLayout) firstAt(t time.Time) uint64 {
 	return uint64(units) << l.Shift
 }
 
-// timedFrom is the least key of a shard all of whose ids a layout tells the time of.
-func timedFrom(r route) uint64 { return (timedIDMin + r.perKey() - 1) / r.perKey() }
+// first returns the least id that a layout can have given.
+func (l IDLayout) first() (first uint64) {
+	if l == LayoutWeibo {
+		first = l.firstAt(weiboBegins)
+	} else if units := uint64(layoutBegins / l.Unit); units <= math.MaxUint64>>l.Shift {
+		first = units << l.Shift
+	} else {
+		first = math.MaxUint64
+	}
+	return max(first, timedIDMin)
+}
 
-// old returns which ranges of keys of a shard hold ids of before the age only, or
-// such as are of another form. Ids below timedIDMin are never old.
+// last returns the greatest id, or a little more, that a layout can have given until now.
+func (l IDLayout) last(now time.Time) uint64 { return l.firstAt(now.Add(layoutAhead)) }
+
+// firstKey returns the least key of a shard all of whose ids the layout can have given.
+func (l IDLayout) firstKey(r route) uint64 {
+	return (l.first()-1)/r.perKey() + 1
+}
+
+// old returns which ranges of keys of a shard hold ids of before the age only. An id that
+// the layout cannot have given is never old.
 func (l IDLayout) old(now time.Time, age time.Duration, r route) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
 	}
-	young, ahead := l.firstAt(now.Add(-age))/r.perKey(), l.firstAt(now.Add(coldAhead))/r.perKey()+1
-	timed := timedFrom(r)
-	return func(first, last uint64) bool { return first >= timed && (last < young || first > ahead) }
+	begins, young := l.firstKey(r), l.firstAt(now.Add(-age))/r.perKey()
+	return func(first, last uint64) bool { return first >= begins && last < young }
+}
+
+// Misfit is a row whose id the layout of its keyspace cannot have given.
+type Misfit struct {
+	ID     uint64 `json:"id,string"`
+	Layout string `json:"layout"`
+	Fits   string `json:"fits"` // a layout that can have given it
+}
+
+// misfit returns a row in memory of a replica of which the layout of its keyspace has
+// nothing to say, nil for none. Ids below timedIDMin have no time under any layout.
+func (n *Node) misfit(g *counterGroup, r *replica) *Misfit {
+	layout := n.cfg.Cold.Layouts[g.keyspace]
+	fsm, counters := r.fsm.(*raftfsm.Counters)
+	if !counters || layout.Unit == 0 {
+		return nil
+	}
+	now := time.Now()
+	key, found := fsm.Table().InMemory(timedIDMin/g.route.perKey()+1, layout.firstKey(g.route)-1)
+	if end := layout.last(now)/g.route.perKey() + 1; !found && end <= math.MaxUint64/g.route.perKey() {
+		key, found = fsm.Table().InMemory(end, math.MaxUint64)
+	}
+	if !found {
+		return nil
+	}
+	id := g.route.idOf(g.shard, key)
+	return &Misfit{id, layout.String(), layoutOf(id, now)}
+}
+
+// layoutOf returns the layout with a name that can have given an id.
+func layoutOf(id uint64, now time.Time) string {
+	for _, l := range []IDLayout{LayoutWeibo, LayoutTwitter} {
+		if l.first() <= id && id <= l.last(now) {
+			return l.String()
+		}
+	}
+	return IDLayout{}.String()
 }
 
 // ColdConfig says which rows leave memory, and what reading them may take.

@@ -24,14 +24,18 @@ func TestIDLayouts(t *testing.T) {
 		{"weibo", at(LayoutWeibo, 25*time.Hour), true},
 		{"weibo", at(LayoutWeibo, 23*time.Hour), false},
 		{"weibo", at(LayoutWeibo, 0), false},
-		{"weibo", 4356289951672851, true},    // of 2019, which is yet to come
-		{"weibo", 109091785468, true},        // of an older form
-		{"weibo", 5624750572560875869, true}, // of another
+		{"weibo", 4356289951672851, false},    // of 2019, which is yet to come
+		{"weibo", 109091785468, false},        // of an older form
+		{"weibo", 5624750572560875869, false}, // of another
+		{"weibo", 404279823394832384, false},  // of Twitter, 2013
+		{"weibo", 1385856000000000, false},    // microseconds since 1970
 		{"weibo", 1, false},
 		{"weibo", 999_999_999, false},
-		{"weibo", 1_000_000_000, true},
+		{"weibo", 1_000_000_000, false},
 		{"twitter", 1000, false},
-		{"twitter", 9_999_999_999, true},
+		{"twitter", 9_999_999_999, false},
+		{"twitter", 3342819171543700, false}, // of Weibo, 2011
+		{"twitter", 29700859247, false},      // of before there was a layout
 		{"20:0:1s", 1, false},
 		{"twitter", at(LayoutTwitter, 25*time.Hour), true},
 		{"twitter", at(LayoutTwitter, 23*time.Hour), false},
@@ -55,7 +59,7 @@ func TestIDLayouts(t *testing.T) {
 		}
 	}
 	old := LayoutWeibo.old(now, 24*time.Hour, newRoute(3, ""))
-	timed := timedFrom(newRoute(3, ""))
+	timed := LayoutWeibo.firstKey(newRoute(3, ""))
 	for _, c := range []struct {
 		first, last uint64
 		want        bool
@@ -107,6 +111,40 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// A row whose id its keyspace's layout cannot have given is reported, with a layout that
+// can have; other rows are not, nor such as are numbered from 1 on.
+func TestMisfitIsReported(t *testing.T) {
+	now := time.Now()
+	recent := func(l IDLayout) uint64 { return l.firstAt(now.Add(-time.Hour)) + 3 }
+	for _, c := range []struct {
+		layout IDLayout
+		id     uint64
+		fits   string // "" for an id of the layout
+	}{
+		{LayoutWeibo, recent(LayoutWeibo), ""},
+		{LayoutWeibo, recent(LayoutTwitter), "twitter"},
+		{LayoutTwitter, recent(LayoutTwitter), ""},
+		{LayoutTwitter, recent(LayoutWeibo), "weibo"},
+		{LayoutWeibo, uint64(now.UnixMilli()), "none"},
+		{LayoutWeibo, 1<<64 - 1, "none"},
+		{LayoutWeibo, 12, ""},
+		{IDLayout{}, 1<<64 - 1, ""},
+	} {
+		for _, route := range []route{newRoute(1, ""), newRoute(7, ""), newRoute(7, ShardingHash)} {
+			n := &Node{}
+			n.cfg.Cold.Layouts = map[string]IDLayout{"posts": c.layout}
+			shard, key := route.keyOf(c.id)
+			fsm := raftfsm.NewCounters()
+			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
+			mustDo(t, err)
+			got := n.misfit(&counterGroup{keyspace: "posts", shard: shard, route: route}, &replica{fsm: fsm})
+			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != Misfit{c.id, c.layout.String(), c.fits}) {
+				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
+			}
+		}
+	}
 }
 
 func coldID(i uint64) uint64 { return 3342819171543700 + i<<22 }
@@ -313,7 +351,7 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	write(func(i uint64) uint64 { return coldID(coldTestRows + i) })
 	fsm.Watch(anyAge)
 	idle := fsm.Watch(anyAge)
-	idle.PutLast(timedFrom(newRoute(1, "")))
+	idle.PutLast(timedIDMin)
 	_, err = fsm.FreezeSome(idle, 1)
 	mustDo(t, err)
 	if inMemory(coldID(coldTestRows)) || !inMemory(1) {

@@ -27,6 +27,7 @@ type ReplicaReport struct {
 	GroupStatus
 	Marks   []raftfsm.Mark `json:"marks,omitempty"`   // rising; none of the catalog's group
 	Entries []EntryMark    `json:"entries,omitempty"` // rising: see entryWindow
+	Misfit  *Misfit        `json:"misfit,omitempty"`  // one of them; nil for none
 }
 
 // newLife returns a word that no other life of a process has.
@@ -49,6 +50,7 @@ func (n *Node) Report() NodeReport {
 		} else if g := n.shardOf(status.ID); g != nil {
 			if here := g.replica.Load(); here != nil {
 				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.entries.rising()
+				replica.Misfit = n.misfit(g, here)
 			}
 		}
 		r.Replicas = append(r.Replicas, replica)

@@ -193,7 +193,14 @@ func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config, named bool)
 	if changed == "" {
 		return nil
 	}
-	if rows := rowsOf(ctx, server, changed); rows > 0 && !named && !c.yes {
+	if named || c.yes {
+		return benchColumn(&cfg, keyspace)
+	}
+	rows, err := rowsOf(ctx, server, changed)
+	if err != nil {
+		return fmt.Errorf("%w; name the keyspace by --keyspace, or give --yes, to change it all the same", err)
+	}
+	if rows > 0 {
 		if !isTerminal(c.in) || !isTerminal(c.err) {
 			return usagef("keyspace %s holds %s rows, which this bench would change; name one by --keyspace, or give --yes", changed, grouped(rows))
 		}
@@ -201,6 +208,11 @@ func (c *cli) checkBenchTarget(ctx context.Context, cfg load.Config, named bool)
 			return err
 		}
 	}
+	return benchColumn(&cfg, keyspace)
+}
+
+// benchColumn refuses a column that the keyspace does not have.
+func benchColumn(cfg *load.Config, keyspace client.Keyspace) error {
 	if !cfg.Op.OfUsers() && !slices.Contains(keyspace.Columns, cfg.Column) {
 		return usagef("keyspace %s has no column %q; choose one of %s by --column", keyspace.Name, cfg.Column, strings.Join(keyspace.Columns, ", "))
 	}

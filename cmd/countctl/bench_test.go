@@ -73,6 +73,34 @@ func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 	}
 }
 
+// Rows count wherever they are: on a node that has no replica of the keyspace, and does
+// not know of them, a bench asks as well. It does not begin if a shard cannot be counted.
+func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
+	server := countdtest.New(t)
+	server.Put(7, 0, 0, 5, 0)
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if r.URL.Path == "/v1/cluster" { // is of the node's own replicas
+			return &countdtest.Fault{Status: 500, Code: "internal"}
+		}
+		return nil
+	}
+	i := against(t, server)
+	if got := i.run("bench", "--requests", "1"); got.code != exitUsage || !strings.Contains(got.err, "posts holds 1 rows") {
+		t.Errorf("exit %d, %q", got.code, got.err)
+	}
+	server.EditCluster(func(c *countdtest.Cluster) { c.Groups[2].Leader = "" })
+	if got := i.run("bench", "--requests", "1"); got.code != exitFail || !strings.Contains(got.err, "no leader of posts/1 answers") {
+		t.Errorf("exit %d, %q", got.code, got.err)
+	}
+	if got := server.Row(7)[2]; got != 5 {
+		t.Errorf("row 7 has %d likes", got)
+	}
+	out := i.run("top", "--column", "like", "-o", "json")
+	if !strings.Contains(out.err, "progress is without a total") || !strings.Contains(out.out, `"id": "7"`) && !strings.Contains(out.out, `"id":"7"`) {
+		t.Errorf("top: %q, %q", out.err, out.out)
+	}
+}
+
 func TestBenchFailsWhenRequestsDo(t *testing.T) {
 	server := countdtest.New(t)
 	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {

@@ -165,7 +165,7 @@ func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfil
 	}
 	var missing []int
 	var written atomic.Int64
-	total := rowsOf(ctx, server, f.keyspace)
+	total := c.progressTotal(ctx, server, f.keyspace)
 	m := c.startMeter(func() sample { return sample{written.Load(), written.Load(), total} })
 	*shown = m
 	values := make([]int64, len(columns))

@@ -57,6 +57,10 @@ func TestWarnings(t *testing.T) {
 		"logs that differ": {func(c *countdtest.Cluster) {
 			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
 		}, []string{"replicas_differ"}},
+		"ids of another layout": {func(c *countdtest.Cluster) {
+			c.Groups[1].Misfit = map[string]string{"id": "1850000000000000000", "layout": "weibo", "fits": "twitter"}
+			c.Groups[2].Misfit = c.Groups[1].Misfit
+		}, []string{"id_layout_misfit"}},
 		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
 		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
 	} {

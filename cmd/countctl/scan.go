@@ -50,18 +50,36 @@ func checkOrder(after *client.ID, page client.Page) error {
 	return nil
 }
 
-// rowsOf returns about how many rows a keyspace has, for a measure of
-// progress; 0 when that is not known.
-func rowsOf(ctx context.Context, server *client.Client, keyspace string) int64 {
-	cluster, err := server.Cluster(ctx)
+// rowsOf returns about how many rows a keyspace has, as the leaders of its shards count
+// them, on whatever nodes they are. It fails if there is one that does not answer.
+func rowsOf(ctx context.Context, server *client.Client, keyspace string) (int64, error) {
+	groups, err := server.ClusterGroups(ctx)
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("cannot count the rows of %s: %w", keyspace, err)
 	}
-	var rows uint64
-	for _, g := range cluster.Groups {
-		if g.Keyspace == keyspace {
-			rows += g.Rows
+	rows, shards := uint64(0), 0
+	for _, g := range groups {
+		if g.Keyspace != keyspace {
+			continue
 		}
+		if g.Leader == "" {
+			return 0, fmt.Errorf("cannot count the rows of %s: no leader of %s answers", keyspace, groupName(g))
+		}
+		rows += g.Rows
+		shards++
 	}
-	return int64(rows)
+	if shards == 0 {
+		return 0, fmt.Errorf("cannot count the rows of %s: the cluster has no shard of it", keyspace)
+	}
+	return int64(rows), nil
+}
+
+// progressTotal is rowsOf for a measure of progress: 0, with a line that says why, when
+// that is not known.
+func (c *cli) progressTotal(ctx context.Context, server *client.Client, keyspace string) int64 {
+	rows, err := rowsOf(ctx, server, keyspace)
+	if err != nil {
+		fmt.Fprintf(c.err, "progress is without a total: %v\n", err)
+	}
+	return rows
 }

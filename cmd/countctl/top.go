@@ -44,7 +44,7 @@ func (c *cli) topCommand() *cobra.Command {
 			}
 			largest := topRows{column: column, max: n}
 			var read atomic.Int64
-			total := rowsOf(cmd.Context(), server, keyspace)
+			total := c.progressTotal(cmd.Context(), server, keyspace)
 			var m *meter
 			patient, err := c.connectWaiting(retryForDefault, &m)
 			if err != nil {

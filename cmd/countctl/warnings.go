@@ -51,6 +51,7 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 	}
 	warnOfDifferences(digests, warn)
 	warnOfSkew(groups, warn)
+	warnOfMisfits(groups, warn)
 	switch {
 	case version.Held:
 		warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
@@ -125,6 +126,19 @@ func warnOfDifferences(digests []client.GroupDigests, warn func(code, format str
 			warn("replicas_differ", "%s differs at index %d: %s", d.Group, d.Index, d.sides())
 		}
 		warned[d.Group] = true
+	}
+}
+
+// warnOfMisfits names one id of each keyspace whose ids are not of its layout: its rows
+// are never old, so they stay in memory.
+func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
+	told := map[string]bool{}
+	for _, g := range groups {
+		if m := g.Misfit; m != nil && !told[g.Keyspace] {
+			told[g.Keyspace] = true
+			warn("id_layout_misfit", "%s has id %s, which is not of layout %s; start the nodes with --id-layout %s=%s",
+				g.Keyspace, m.ID, m.Layout, g.Keyspace, m.Fits)
+		}
 	}
 }
 

@@ -112,6 +112,7 @@ func (g *groupView) show() api.AdminGroup {
 		shown.Leader, shown.Term = g.name[g.leader()], leader.Term
 		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
 		shown.ColdRows, shown.ColdBytes = leader.ColdRows, leader.ColdBytes
+		shown.Misfit = leader.Misfit
 		shown.SealedRows, shown.SealedBytes = leader.SealedRows, leader.SealedBytes
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {

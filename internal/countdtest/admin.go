@@ -47,6 +47,8 @@ type Group struct {
 	SealedRows  uint64    `json:"sealed_rows"`
 	SealedBytes uint64    `json:"sealed_bytes"`
 	Replicas    []Replica `json:"replicas"`
+
+	Misfit map[string]string `json:"id_layout_misfit,omitempty"`
 }
 
 // Replica is a replica of a group in /v1/admin/groups and /v1/admin/digests.
