@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +11,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/countdtest"
@@ -554,6 +558,7 @@ func TestRollingRestartStops(t *testing.T) {
 	}{
 		"the command fails":   {func(*countdtest.Cluster) {}, "exit 7", "exit status 7", "active"},
 		"it is not restarted": {func(*countdtest.Cluster) {}, "true", "has not been restarted yet", "draining"},
+		"it says what to do":  {func(*countdtest.Cluster) {}, "true", "countctl node undrain n1", "draining"},
 		"a node is dead":      {func(c *countdtest.Cluster) { c.Nodes[2].Alive = false }, "true", "n3 is dead: rolling-restart begins only", "active"},
 		"a group has no leader": {func(c *countdtest.Cluster) { c.Groups[4].Leader = "" }, "true",
 			"posts/3 has no leader", "active"},
@@ -572,6 +577,49 @@ func TestRollingRestartStops(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A rolling restart that is interrupted 1. waits for the command that it began, which
+// the signal of a terminal does not reach; 2. undrains the node; 3. says which node is in
+// which state and how to go on.
+func TestRollingRestartIsInterrupted(t *testing.T) {
+	server, i := three(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	i.ctx = ctx
+	dir := t.TempDir()
+	group, goOn, ended := filepath.Join(dir, "group"), filepath.Join(dir, "go-on"), filepath.Join(dir, "ended")
+	exec := fmt.Sprintf("cut -d ' ' -f 5 /proc/$$/stat >%[1]s.tmp; mv %[1]s.tmp %[1]s; while [ ! -e %[2]s ]; do sleep 0.05; done; echo >%[3]s", group, goOn, ended)
+	go func() {
+		for {
+			if _, err := os.Stat(group); err == nil || t.Context().Err() != nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		interrupt()
+		_ = os.WriteFile(goOn, nil, 0o600)
+	}()
+	got := i.run("rolling-restart", "--yes", "--nodes", "n2,n3", "--exec", exec)
+	if got.code != exitFail {
+		t.Errorf("exit %d", got.code)
+	}
+	if _, err := os.Stat(ended); err != nil {
+		t.Errorf("the command did not end: %v", err)
+	}
+	if text := strings.TrimSpace(readAll(t, group)); text == strconv.Itoa(syscall.Getpgrp()) {
+		t.Error("the command is in the process group of countctl")
+	}
+	for _, want := range []string{"it was interrupted", "n1 is alive", "n2 is alive", "rolling-restart --nodes n2,n3 --exec"} {
+		if !strings.Contains(got.err, want) {
+			t.Errorf("it does not say %q:\n%s", want, got.err)
+		}
+	}
+	server.EditCluster(func(c *countdtest.Cluster) {
+		if c.Nodes[1].State != "active" {
+			t.Errorf("n2 is left %s", c.Nodes[1].State)
+		}
+	})
 }
 
 // What would be lost is asked for first, as with a backup.

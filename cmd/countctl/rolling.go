@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,8 @@ const (
 	// caughtUpLag is how far behind a replica may be that counts as caught up
 	// while the cluster is written to.
 	caughtUpLag = 100
+	// rollingCleanup is how long an interrupted restart tries to undrain its node.
+	rollingCleanup = 15 * time.Second
 )
 
 // rollingOutput is what rolling-restart prints as JSON.
@@ -50,8 +53,10 @@ func (c *cli) rollingRestartCommand() *cobra.Command {
 For each node: drain it, run COMMAND by sh with {id}, {key} and {http} (its HTTP
 address) replaced, wait until the node has come back in a new process, is ready
 and has caught up, undrain it. It begins only with a cluster that is whole, and
-stops at the first node that does not come back, which stays drained. Run it
-again to go on.`,
+stops at the first node that does not come back, which stays drained. COMMAND has a
+process group of its own and cannot ask on the terminal. Ctrl-C waits for its end and
+undrains the node. Where it stops it prints the state of each node, and what to run
+to go on.`,
 		Example: `  countctl rolling-restart --exec 'ssh {id} systemctl restart countd'`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -93,9 +98,13 @@ func (r *rolling) run(ctx context.Context, only []string) error {
 		return err
 	}
 	out := rollingOutput{Restarted: []restartedNode{}}
-	for _, n := range nodes {
+	for i, n := range nodes {
 		began := time.Now()
 		if err := r.one(ctx, n); err != nil {
+			r.sayWhatIsLeft(ctx, nodes[i:])
+			if ctx.Err() != nil {
+				err = errors.New("it was interrupted")
+			}
 			return fmt.Errorf("cannot restart %s (%d of %d nodes are): %w", n.ID, len(out.Restarted), len(nodes), err)
 		}
 		out.Restarted = append(out.Restarted, restartedNode{n.ID, time.Since(began).Seconds()})
@@ -133,14 +142,19 @@ func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
 	waiting := *r.cli
 	waiting.noWait = false
 	if _, err := waiting.drain(ctx, r.server, n, r.wait); err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(err, r.undrain(ctx, n))
+		}
 		return err
 	}
 	r.say("%s: restart", n.ID)
-	if err := r.restart(ctx, n); err != nil {
-		_, undrained := r.server.Undrain(ctx, n.Key)
-		return errors.Join(err, undrained)
+	if err := r.restart(ctx, n); err != nil || ctx.Err() != nil {
+		return errors.Join(err, r.undrain(ctx, n), ctx.Err())
 	}
 	if err := r.await(ctx, r.wait, func(ctx context.Context) (string, error) { return r.away(ctx, n, before.Life) }); err != nil {
+		if ctx.Err() != nil {
+			return errors.Join(err, r.undrain(ctx, n))
+		}
 		return fmt.Errorf("%w; it stays drained", err)
 	}
 	r.say("%s: undrain", n.ID)
@@ -151,15 +165,76 @@ func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
 }
 
 // restart runs the command for a node. Names of nodes hold nothing that a shell
-// looks at.
+// looks at. The command has a process group of its own, so that Ctrl-C does not end it
+// in the middle of a restart; restart waits for it whatever becomes of ctx.
 func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
 	line := strings.NewReplacer("{id}", n.ID, "{key}", n.Key, "{http}", n.HTTPAddr).Replace(r.exec)
-	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd := exec.Command("sh", "-c", line)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdout, cmd.Stderr = r.err, r.err
-	if err := cmd.Run(); err != nil {
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%q: %w", line, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // which restart waits for
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		r.say("interrupted; waiting for the restart of %s to end (a second signal leaves it as it is)", n.ID)
+		err = <-ended
+	}
+	if err != nil {
 		return fmt.Errorf("%q: %w", line, err)
 	}
 	return nil
+}
+
+// afterwards returns a context for what is left to do once ctx may be cancelled.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), rollingCleanup)
+}
+
+func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	err := r.await(ctx, rollingCleanup, func(ctx context.Context) (string, error) {
+		_, err := r.server.Undrain(ctx, n.Key)
+		return "", err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot undrain it: %w", err)
+	}
+	return nil
+}
+
+// sayWhatIsLeft prints the state of each node, and the commands that lead from there to
+// a cluster of which all of left are restarted.
+func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) {
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
+	seen, err := r.server.ClusterNodes(ctx)
+	if err != nil {
+		r.say("the state of the nodes is not known (%v); look with: countctl status", err)
+		return
+	}
+	for _, n := range seen.Nodes {
+		what := condition(n)
+		switch {
+		case !n.Alive || !n.Answers:
+			r.say("%s is %s; start countd on it", n.ID, what)
+		default:
+			r.say("%s is %s", n.ID, what)
+		}
+		if n.State == "draining" {
+			r.say("%s is drained; end that with: countctl node undrain %s", n.ID, n.ID)
+		}
+	}
+	names := make([]string, len(left))
+	for i, n := range left {
+		names[i] = n.ID
+	}
+	r.say("go on with: countctl rolling-restart --nodes %s --exec '%s'", strings.Join(names, ","), r.exec)
 }
 
 // away says what a node that was restarted still lacks.
