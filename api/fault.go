@@ -36,6 +36,8 @@ const (
 	codeConflict         = "idempotency_conflict"
 	codeExpired          = "idempotency_expired"
 	codeRefused          = "refused"
+	codeUnreadable       = "unreadable"
+	codePermissionDenied = "permission_denied"
 )
 
 // fault is an error as the client sees it.
@@ -83,6 +85,7 @@ var backendFaults = []struct {
 	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
+	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
 	{shard.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
@@ -123,6 +126,10 @@ func faultOf(err error) (*fault, bool) {
 			var full *shard.DiskFullError
 			if errors.As(err, &full) {
 				f.message = full.Error() // numbers alone
+			}
+			var damaged *shard.UnreadableError
+			if errors.As(err, &damaged) {
+				f.message = damaged.Error() // a keyspace and a number
 			}
 			if errors.Is(b.err, shard.ErrTooLate) {
 				f.message += nothingApplied

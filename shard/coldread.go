@@ -94,6 +94,14 @@ func coldFailure(err error) error {
 	}
 }
 
+// failedAlone is err, of rows that this node could not read and no other node has.
+func (g *counterGroup) failedAlone(err error) error {
+	if errors.Is(err, cold.ErrDamaged) {
+		return &UnreadableError{Keyspace: g.keyspace, Shard: g.shard, Err: err}
+	}
+	return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
+}
+
 // warm reads the cold rows that a write needs, before it is proposed, so that Apply
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: this node could not apply it.
@@ -121,7 +129,9 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 			continue
 		}
 		if r, err := groups[s].led(); err == nil { // others are warm at their leader
-			if err := r.warm(keys, w.Deadline); err != nil {
+			if err := r.warm(keys, w.Deadline); err != nil && n.alone() && errors.Is(err, cold.ErrDamaged) {
+				return groups[s].failedAlone(err)
+			} else if err != nil {
 				return err
 			}
 		}

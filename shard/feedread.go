@@ -46,7 +46,7 @@ func (n *Node) feedsFromDisk(g *counterGroup, r *replica, keys []uint64, opt *Re
 		return feeds, err
 	}
 	if n.alone() {
-		return nil, fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
+		return nil, g.failedAlone(err)
 	}
 	return n.feedsElsewhere(g, keys, opt)
 }

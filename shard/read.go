@@ -139,7 +139,7 @@ func (n *Node) readPart(g *counterGroup, r *replica, p *pagePart, width int, opt
 			return err
 		}
 		if n.alone() {
-			return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
+			return g.failedAlone(err)
 		}
 	}
 	return n.readElsewhere(g, p, width, opt)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 )
 
 // Scan returns up to limit rows, width counts each, of ids above after (from
@@ -34,7 +35,7 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 		for i := range runs {
 			err := s.fill(&runs[i])
 			switch {
-			case errors.Is(err, errNobodyHas) && opt.SkipUnreadable:
+			case (errors.Is(err, errNobodyHas) || errors.Is(err, ErrUnreadable)) && opt.SkipUnreadable:
 				runs[i].ended = true
 				r.Unreadable = append(r.Unreadable, i)
 			case err != nil:
@@ -128,6 +129,9 @@ func (s *scan) fillHere(r *run) (done bool, err error) {
 		return false, err
 	}
 	r.ids, r.rows, err = rep.readRun(s.table, r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+	if errors.Is(err, cold.ErrDamaged) && s.node.alone() {
+		return false, r.group.failedAlone(err)
+	}
 	return err == nil, nil
 }
 

@@ -27,6 +27,9 @@ var (
 	// ErrNoQuorum is returned when a read could not be confirmed, or did not
 	// see its token's index, by the deadline.
 	ErrNoQuorum = errors.New("the shard could not confirm the read in time")
+	// ErrUnreadable is returned, as an UnreadableError, for rows that are damaged on the
+	// disk of the only node that has them. It is beside ErrNoQuorum.
+	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errors.New("the node is stopping")
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
@@ -120,6 +123,19 @@ func (e *ReadError) Of(id uint64) error {
 	s, _ := route{uint64(len(e.ByShard)), e.hash}.keyOf(id)
 	return e.ByShard[s]
 }
+
+// UnreadableError names the shard of an ErrUnreadable.
+type UnreadableError struct {
+	Keyspace string
+	Shard    int
+	Err      error // the ErrNoQuorum that it is, with what the disk said
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("%v: shard %d of keyspace %s", ErrUnreadable, e.Shard, e.Keyspace)
+}
+
+func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
 // NewRowError is returned for a write that needs a new row, or wider rows, while there is
 // no memory for them. None of the write is applied. It is an ErrMemoryFull.

@@ -252,7 +252,12 @@ func (f levelFlag) Set(text string) error {
 
 // logger returns the logger that the settings ask for, on standard error.
 func (c *config) logger() *slog.Logger {
-	opts := &slog.HandlerOptions{Level: c.LogLevel}
+	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if err, is := a.Value.Any().(error); is {
+			a.Value = slog.StringValue(err.Error()) // its other forms may have a stack
+		}
+		return a
+	}}
 	if c.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
 	}

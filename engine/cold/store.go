@@ -80,6 +80,10 @@ type Store struct {
 	waiting atomic.Int64
 	stats   storeStats
 	sets    atomic.Uint32 // how many Records there were
+	damage  struct {
+		found, told atomic.Uint64 // how often Pebble found a file damaged, and of how many the log tells
+		toldAt      atomic.Int64  // when it did last, nanoseconds since 1970; 0 for never
+	}
 
 	mu struct {
 		sync.Mutex
@@ -193,7 +197,7 @@ func (s *Store) options() *pebble.Options {
 		// Pebble's own answer to a damaged file is to end the process. Whoever reads it
 		// has an error, which is enough.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			s.cfg.Logger.Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details)
+			s.tellDamage(info.Path, info.Details)
 		},
 		// And to a file that cannot be written, to try again without end or pause.
 		FlushEnd: func(info pebble.FlushInfo) {
@@ -207,6 +211,21 @@ func (s *Store) options() *pebble.Options {
 	// nothing.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	return o
+}
+
+// damageTold is how often, at most, damage is logged: a block that many ask for is found
+// damaged by each of them.
+const damageTold = time.Minute
+
+// tellDamage logs that a file of Pebble's is damaged, with how often that was found since
+// the line before. Errors of Pebble print their stack but for their Error.
+func (s *Store) tellDamage(file string, err error) {
+	found := s.damage.found.Add(1)
+	now, last := time.Now().UnixNano(), s.damage.toldAt.Load()
+	if last != 0 && now-last < int64(damageTold) || !s.damage.toldAt.CompareAndSwap(last, now) {
+		return
+	}
+	s.cfg.Logger.Error("cold rows are damaged on disk", "file", file, "err", err.Error(), "times", found-s.damage.told.Swap(found))
 }
 
 // Close closes the store. Whoever uses it later gets ErrClosed.
@@ -278,6 +297,11 @@ func (l pebbleLogger) Infof(format string, args ...any) {
 }
 
 func (l pebbleLogger) Errorf(format string, args ...any) {
+	for i, arg := range args {
+		if err, is := arg.(error); is { // whose other forms have a stack
+			args[i] = err.Error()
+		}
+	}
 	l.cfg.Logger.Warn("pebble: " + fmt.Sprintf(format, args...))
 }
 
