@@ -20,6 +20,10 @@ type Config struct {
 	Listener net.Listener
 	Addr     string
 
+	// AllowedHosts are the names, with or without a port, that a request's Host may have
+	// besides IP literals and localhost; AnyHost allows all, and so does nil.
+	AllowedHosts []string
+
 	// ReadTimeout is how long a request may take to arrive, from its first byte to
 	// the end of its headers and from there to that of its body. A body may have
 	// less: its request's timeout.

@@ -80,6 +80,8 @@ func (n *fakeNode) troubleLocked() error {
 		return fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate)
 	case "no_leader":
 		return shard.ErrNoLeader
+	case "unreadable":
+		return &shard.UnreadableError{Keyspace: "posts", Shard: 3, Err: shard.ErrNoQuorum}
 	case "no_quorum":
 		return shard.ErrNoQuorum
 	case "draining":

@@ -84,8 +84,8 @@ var backendFaults = []struct {
 	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
+	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // beside the two below
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
-	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
 	{shard.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,8 @@ type Server struct {
 	overloads overloads
 	admission *admission
 	bodies    bodies
+	hosts     []string // that checkHost allows
+	anyHost   bool
 	inFlight  atomic.Int64 // requests whose body has come, those of exempt endpoints too
 }
 
@@ -95,6 +98,10 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, unread: unread.New(cfg.Backend), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
+	for _, host := range cfg.AllowedHosts {
+		s.hosts = append(s.hosts, hostName(host))
+	}
+	s.anyHost = cfg.AllowedHosts == nil || slices.Contains(cfg.AllowedHosts, AnyHost)
 	s.http = &fasthttp.Server{
 		Handler:        s.serve,
 		ErrorHandler:   s.refuse,
@@ -158,6 +165,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.requests.acquire()
 	r.received = ctx.Time()
 	e, err := s.routes.none, checkFraming(ctx)
+	if err == nil {
+		err = s.checkHost(ctx)
+	}
 	if err == nil {
 		var to target
 		if e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal()); err == nil {

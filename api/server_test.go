@@ -68,6 +68,7 @@ func TestBackendFaults(t *testing.T) {
 		{"overloaded", 429, "overloaded", "1", `"}}`},
 		{"no_leader", 503, "no_leader", "1", `,"applied":[],"unknown":[]}`},
 		{"no_quorum", 503, "no_quorum", "1", `,"applied":[],"unknown":[]}`},
+		{"unreadable", 503, "unreadable", "1", `,"applied":[],"unknown":[]}`},
 		{"draining", 503, "draining", "1", `,"applied":[],"unknown":[]}`},
 		{"outcome_unknown", 504, "outcome_unknown", "", `,"applied":[],"unknown":["1","2"]}`},
 		{"partial_unknown", 504, "outcome_unknown", "", `,"applied":["1"],"unknown":["2"]}`},

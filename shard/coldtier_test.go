@@ -409,6 +409,15 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	checkCold(t, other, other.Keyspace("posts"), 1)
 }
 
+// mustBeUnreadable holds an error to name the shard that the only node cannot read.
+func mustBeUnreadable(t *testing.T, err error, r *replica) {
+	t.Helper()
+	var damaged *UnreadableError
+	if !errors.Is(err, ErrUnreadable) || !errors.As(err, &damaged) || damaged.Keyspace != "posts" || damaged.Shard != 0 {
+		t.Errorf("of damaged rows of group %d: %v", r.group.cfg.Group, err)
+	}
+}
+
 // A node whose cold rows are damaged says so and answers none of them wrongly; the
 // rest it serves.
 func TestDamagedColdRows(t *testing.T) {
@@ -421,16 +430,15 @@ func TestDamagedColdRows(t *testing.T) {
 	}
 	row := make([]int64, 4)
 	err := n.Get(ks, []uint64{coldID(5)}, 4, &ReadOptions{Deadline: soon()}, row)
-	if !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("read: %v, %v", row, err)
-	}
-	if _, err := n.Scan(ks, 0, false, 10, 4, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}); !errors.Is(err, ErrNoQuorum) {
-		t.Errorf("scan: %v", err)
+	mustBeUnreadable(t, err, r)
+	_, err = n.Scan(ks, 0, false, 10, 4, &ReadOptions{Deadline: soon()})
+	mustBeUnreadable(t, err, r)
+	skipped, err := n.Scan(ks, 0, false, 10, 4, &ReadOptions{Consistency: Stale, SkipUnreadable: true, Deadline: soon()})
+	if err != nil || len(skipped.Unreadable) != 1 {
+		t.Errorf("a scan that skips: %+v, %v", skipped, err)
 	}
 	w := &Write{Ops: []engine.Op{addTo(coldID(5), 0, 1)}, Deadline: soon()}
-	if err := n.Write(ks, w); !errors.Is(err, ErrNoLeader) {
-		t.Errorf("write: %v", err)
-	}
+	mustBeUnreadable(t, n.Write(ks, w), r)
 	if got := mustGet(t, n, ks, ReadOptions{}, coldID(coldTestRows-1)); got[0] != 1 {
 		t.Errorf("a row in memory reads %v", got)
 	}

@@ -40,6 +40,7 @@ type config struct {
 	Join        []string
 	Expect      int
 	Zone        string
+	Hosts       []string
 	GossipKeys  string
 	Placement   cluster.PlanSettings
 	LogStore    shard.LogStore
@@ -72,24 +73,25 @@ func newConfig() *config {
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
 	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "make a new cluster with --join once that many new nodes see each other, each started with the same number, 1 to 32")
+	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "names that a request's Host may have besides IP literals, localhost and this node's own, with commas between; * for any")
 	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
-	c.flags.DurationVar(&c.Placement.ReplaceAfter, "replace-after", c.Placement.ReplaceAfter, "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
+	c.flags.Var(durationFlag{&c.Placement.ReplaceAfter}, "replace-after", "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, boltdb or wal; a node keeps what it was made with (default: that, boltdb for a new one)")
 	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64, 7 without it; may be repeated")
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
-	c.flags.DurationVar(&c.Cold.After, "cold-after", c.Cold.After, "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
-	c.flags.DurationVar(&c.Cold.SealAfter, "seal-after", c.Cold.SealAfter, "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
-	c.flags.DurationVar(&c.Cold.ScrubEvery, "scrub-every", c.Cold.ScrubEvery, "how often all rows on disk are read to find damage; 0 for never")
+	c.flags.Var(durationFlag{&c.Cold.After}, "cold-after", "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
+	c.flags.Var(durationFlag{&c.Cold.SealAfter}, "seal-after", "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
+	c.flags.Var(durationFlag{&c.Cold.ScrubEvery}, "scrub-every", "how often all rows on disk are read to find damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for cold rows that were read, 1MiB or more")
-	c.flags.DurationVar(&c.FeedIdle, "feed-idle", c.FeedIdle, "how long nobody has asked for a user's feed until it leaves memory for disk; 0 for never")
+	c.flags.Var(durationFlag{&c.FeedIdle}, "feed-idle", "how long nobody has asked for a user's feed until it leaves memory for disk; 0 for never")
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace carry time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
-	c.flags.DurationVar(&c.Limits.KeyHorizon, "key-horizon", c.Limits.KeyHorizon, "how long an Idempotency-Key is sure to be remembered")
+	c.flags.Var(durationFlag{&c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is sure to be remembered")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
-	c.flags.DurationVar(&c.Limits.ProducerIdle, "producer-idle", c.Limits.ProducerIdle, "how long an idle Countd-Producer is remembered")
+	c.flags.Var(durationFlag{&c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("how many producers a shard remembers, 1 to %d; the one idle for longest makes room", shard.ProducersMaxMax))
-	c.flags.DurationVar(&c.CursorIdle, "cursor-idle", c.CursorIdle, "how long the cursors of a user who moves none are kept, 48h to 87600h; who returns later reads as new")
+	c.flags.Var(durationFlag{&c.CursorIdle}, "cursor-idle", "how long the cursors of a user who moves none are kept, 48h to 87600h; who returns later reads as new")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
 	return c
@@ -262,6 +264,61 @@ func (c *config) logger() *slog.Logger {
 		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
+}
+
+// durationFlag takes a duration, in days too: 180d, 1d12h.
+type durationFlag struct{ d *time.Duration }
+
+func (f durationFlag) Type() string   { return "duration" }
+func (f durationFlag) String() string { return f.d.String() }
+
+func (f durationFlag) Set(text string) error {
+	days, rest, has := strings.Cut(text, "d")
+	if !has {
+		days, rest = "0", text
+	}
+	n, err := strconv.ParseUint(days, 10, 16) // 65,535 days fit a Duration
+	if err != nil {
+		return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
+	}
+	d := time.Duration(0)
+	if rest != "" || !has {
+		if d, err = time.ParseDuration(rest); err != nil || has && d < 0 {
+			return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
+		}
+	}
+	*f.d = time.Duration(n)*24*time.Hour + d
+	return nil
+}
+
+// allowedHosts returns what a request's Host may be: the names of this node's addresses
+// and machine, and those of --allowed-hosts.
+func (c *config) allowedHosts() []string {
+	hosts := append([]string{c.HTTPAddr, c.ClusterAddr, c.GossipAddr}, c.Hosts...)
+	if name, err := os.Hostname(); err == nil {
+		hosts = append(hosts, name)
+	}
+	return hosts
+}
+
+// hostsFlag takes names of hosts, with commas between.
+type hostsFlag struct{ hosts *[]string }
+
+func (f hostsFlag) Type() string   { return "HOST,…" }
+func (f hostsFlag) String() string { return strings.Join(*f.hosts, ",") }
+
+func (f hostsFlag) Set(text string) error {
+	*f.hosts = nil
+	for host := range strings.SplitSeq(text, ",") {
+		if host = strings.TrimSpace(host); host == "" {
+			continue
+		}
+		if strings.ContainsAny(host, "/ ") {
+			return fmt.Errorf("%q is no name of a host", host)
+		}
+		*f.hosts = append(*f.hosts, host)
+	}
+	return nil
 }
 
 // logStoreFlag takes the name of a log store.

@@ -32,6 +32,10 @@ const (
 	lateTimeout = 500 * time.Millisecond
 )
 
+// signalApart is how long after the signal to stop another one is the same: process
+// managers and terminals send it to the process and to its group.
+const signalApart = time.Second
+
 // errServerEnded is returned when a server ended without being asked to.
 var errServerEnded = errors.New("a server ended by itself")
 
@@ -39,6 +43,7 @@ var errServerEnded = errors.New("a server ended by itself")
 // ends them from the top down.
 type process struct {
 	logger     *slog.Logger
+	notifier   *notifier // nil without NOTIFY_SOCKET
 	registry   *prometheus.Registry
 	dir        *cluster.DataDir
 	backend    *backend
@@ -83,6 +88,7 @@ func serve(c *config) error {
 		p = o.p
 	}
 	go p.announce(began)
+	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
 	return p.run(signals)
 }
 
@@ -91,12 +97,14 @@ func (p *process) run(signals <-chan os.Signal) error {
 	var failed error
 	select {
 	case s := <-signals:
+		p.notifier.tell("STOPPING=1" + status("stopping"))
 		p.logger.Info("stopping", "signal", s.String())
 	case err := <-p.served:
 		failed = errors.Join(errServerEnded, err)
 	}
+	asked := time.Now()
 	go func() { // lives as long as the process; it ends it or ends with it
-		s := <-signals
+		s := awaitAnother(signals, asked, signalApart)
 		p.logger.Warn("exiting at once; the next start replays more of the log", "signal", s.String())
 		os.Exit(exitFailed)
 	}()
@@ -104,6 +112,16 @@ func (p *process) run(signals <-chan os.Signal) error {
 	err := errors.Join(failed, p.stop())
 	p.logger.Info("stopped", "after", time.Since(began).Round(time.Millisecond).String())
 	return err
+}
+
+// awaitAnother returns the first signal that comes apart from the one at asked.
+func awaitAnother(signals <-chan os.Signal, asked time.Time, apart time.Duration) os.Signal {
+	for s := range signals {
+		if time.Since(asked) >= apart {
+			return s
+		}
+	}
+	return nil // a channel of signals is never closed
 }
 
 // ports are the listeners of a node; redis may be nil. What is made of one closes
@@ -142,7 +160,7 @@ func (l ports) close() {
 // start brings the node up to where it accepts requests. Whether it can serve
 // them yet is for /readyz to say.
 func start(c *config, logger *slog.Logger) (*process, error) {
-	p := &process{logger: logger, registry: prometheus.NewRegistry(), served: make(chan error, 2), backend: &backend{}}
+	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2), backend: &backend{}}
 	p.backend.waitFor("the start")
 	memoryLimit, err := c.memoryLimit()
 	if err != nil {
@@ -178,7 +196,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	server, err := api.New(api.Config{
-		Backend: p.backend, Admin: admin{p.backend, p.alive, c.several()}, Listener: l.http, Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: p.backend, Admin: admin{p.backend, p.alive, c.several()}, Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -277,6 +295,7 @@ func (p *process) fatal(err error) {
 // node's readiness or its close.
 func (p *process) announce(began time.Time) {
 	if err := p.node.WaitReady(context.Background()); err == nil {
+		p.notifier.tell("READY=1" + status("serving"))
 		p.logger.Info("ready", "after", time.Since(began).Round(time.Millisecond).String())
 	}
 }

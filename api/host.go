@@ -1,0 +1,45 @@
+package api
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+)
+
+// AnyHost among Config.AllowedHosts allows every Host.
+const AnyHost = "*"
+
+// errHost refuses a request whose Host is none of this node's: a page of the web that has
+// its own name lead to this node's address (DNS rebinding) sends its own.
+var errHost = &fault{
+	status:  fasthttp.StatusForbidden,
+	code:    codePermissionDenied,
+	message: "Host: it is not an address or name of this node; --allowed-hosts allows others",
+	field:   "Host",
+}
+
+// checkHost refuses a Host that is no IP literal, not localhost and not allowed. A web
+// page cannot send an IP literal of its own, and HTTP/1.0 may have none.
+func (s *Server) checkHost(ctx *fasthttp.RequestCtx) error {
+	name := hostName(string(ctx.Request.Header.Host()))
+	if name == "" || name == "localhost" || s.anyHost || slices.Contains(s.hosts, name) {
+		return nil
+	}
+	if _, err := netip.ParseAddr(name); err == nil {
+		return nil
+	}
+	return errHost
+}
+
+// hostName returns the name or address in a Host or an address, without its port, in
+// lower case.
+func hostName(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// What systemd is told arrives as sd_notify(3) has it; without a socket nobody is.
+func TestNotifier(t *testing.T) {
+	logger := slog.New(slog.DiscardHandler)
+	t.Setenv("NOTIFY_SOCKET", "")
+	newNotifier(logger).tell("READY=1")
+
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("NOTIFY_SOCKET", path)
+	n := newNotifier(logger)
+	n.tell("READY=1" + status("serving"))
+	alive := make(chan struct{}, 1)
+	go n.watch(time.Millisecond, func() {
+		select {
+		case alive <- struct{}{}:
+		default:
+		}
+	})
+	for _, want := range []string{"READY=1\nSTATUS=serving", "WATCHDOG=1"} {
+		got := make([]byte, 100)
+		size, err := conn.Read(got)
+		if err != nil || string(got[:size]) != want {
+			t.Errorf("told %q, %v, want %q", got[:size], err, want)
+		}
+	}
+	<-alive
+}
+
+func TestWatchdogEvery(t *testing.T) {
+	for _, c := range []struct {
+		usec, pid string
+		want      time.Duration
+	}{
+		{"", "", 0}, {"x", "", 0}, {"-1", "", 0}, {"30000000", "", 15 * time.Second}, {"30000000", "1", 0},
+		{"30000000", strconv.Itoa(os.Getpid()), 15 * time.Second},
+	} {
+		t.Setenv("WATCHDOG_USEC", c.usec)
+		t.Setenv("WATCHDOG_PID", c.pid)
+		if got := watchdogEvery(); got != c.want {
+			t.Errorf("WATCHDOG_USEC %q, WATCHDOG_PID %q: %v, want %v", c.usec, c.pid, got, c.want)
+		}
+	}
+}
+
+// A signal to stop that comes again at once is the same stop.
+func TestSignalsTogetherAreOne(t *testing.T) {
+	signals, got := make(chan os.Signal), make(chan os.Signal, 1)
+	go func() { got <- awaitAnother(signals, time.Now(), time.Hour) }()
+	for range 3 {
+		signals <- os.Interrupt // each is taken, and none returned
+	}
+	close(signals)
+	if s := <-got; s != nil {
+		t.Errorf("%v counts as another", s)
+	}
+	late := make(chan os.Signal, 1)
+	late <- os.Interrupt
+	if s := awaitAnother(late, time.Now().Add(-time.Minute), time.Second); s != os.Interrupt {
+		t.Errorf("a minute later came %v", s)
+	}
+}
+
+func TestDurationsHaveDays(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"180d": 180 * 24 * time.Hour, "1d12h": 36 * time.Hour, "90m": 90 * time.Minute, "0": 0, "0d": 0,
+		"-1d": -1, "d": -1, "1d-1h": -1, "99999d": -1, "1w": -1, "": -1, "1h2d": -1,
+	} {
+		var d time.Duration
+		err := durationFlag{&d}.Set(text)
+		if (err != nil) != (want == -1) || err == nil && d != want {
+			t.Errorf("%q: %v, %v, want %v", text, d, err, want)
+		}
+	}
+}
