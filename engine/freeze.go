@@ -69,7 +69,11 @@ type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
 	page        Page // its rows, cold ones too
-	generation  Generation
+	// Generations of pieces of page, rowsMax rows each at most: new ids that come to a
+	// cold segment would else make it ever larger, as only rows in memory divide one.
+	// A piece begins at its first row, but for the first one.
+	pieces      []*Page
+	generations []Generation
 }
 
 // Freeze writes the rows of segments that Watch returned to cold, all together,
@@ -91,9 +95,8 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 			return 0, fmt.Errorf("cannot read the rows of segment %d: %w", f.first, err)
 		}
 		f.page = Page{slices.Clone(p.IDs), p.Width, slices.Clone(p.Counts)}
-		if len(f.page.IDs) > 0 {
-			pages = append(pages, &f.page)
-		}
+		f.pieces = f.page.pieces()
+		pages = append(pages, f.pieces...)
 	}
 	if len(pages) > 0 {
 		made, err := cold.Write(pages)
@@ -101,14 +104,15 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 			return 0, err
 		}
 		for _, f := range leaving {
-			if len(f.page.IDs) > 0 {
-				f.generation, made = made[0], made[1:]
-			}
+			n := len(f.pieces)
+			f.generations, made = made[:n], made[n:]
 		}
 	}
 	for _, f := range leaving {
 		unneeded, replaced := t.replaceFrozen(f)
-		unneeded.release() // which may wait for the disk, and so holds up nobody here
+		for _, part := range unneeded {
+			part.release() // which may wait for the disk, and so holds up nobody here
+		}
 		if replaced {
 			rows += len(f.page.IDs)
 		}
@@ -143,28 +147,38 @@ func (t *Table) leaving(firsts []uint64) []*frozen {
 	return leaving
 }
 
-// replaceFrozen puts a segment in the place of one whose rows are cold now, with
-// only those in memory that were written since it was captured, and rows of zeros for
-// those that were deleted. Readers see it once it has all of them. It returns false
-// if the segment was divided, joined or frozen meanwhile, or too much of it written; and
-// the part, nil for none, that is the caller's to release.
-func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
+// parts returns a part for each generation.
+func (f *frozen) parts() []*coldPart {
+	parts := make([]*coldPart, len(f.generations))
+	for i, g := range f.generations {
+		parts[i] = &coldPart{generation: g, first: f.first, last: f.last}
+		if i > 0 {
+			parts[i].first = f.pieces[i].IDs[0]
+			parts[i-1].last = parts[i].first - 1
+		}
+	}
+	return parts
+}
+
+// replaceFrozen puts segments, one for each generation, in the place of one whose rows are
+// cold now, with only those in memory that were written since it was captured, and rows of
+// zeros for those that were deleted. Readers see them once they have all of these. It
+// returns false if the segment was divided, joined or frozen meanwhile, or too much of it
+// written; and the parts, some nil, that are the caller's to release.
+func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
 	t.writing.Lock() // Apply has rows in memory that it is about to use
 	defer t.writing.Unlock()
 	t.mu.Lock()
 	defer t.unlock()
-	var made *coldPart
-	if f.generation != nil {
-		made = &coldPart{generation: f.generation, first: f.first, last: f.last}
-	}
+	made := f.parts()
 	d := t.dir.Load()
 	i := d.find(f.first)
 	now := d.segs[i].Load()
 	if d.first(i) != f.first || d.last(i) != f.last || now.cold != f.s.cold {
 		return made, false
 	}
-	rows := f.s.changed(now, made != nil)
-	if made != nil {
+	rows := f.s.changed(now, len(made) > 0)
+	if len(made) > 0 {
 		// Where there was a cold part these are there already, unless a part of the
 		// segment was one of its own for a time.
 		for _, id := range now.gone(f.s) {
@@ -174,17 +188,37 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded *coldPart, replaced bool) {
 	if len(rows) > rowsMax {
 		return made, false
 	}
-	n := t.mustRebuild(now, rows, 1, f.first, f.last)
-	n.cold = made
 	t.coldParts.Add(-now.cold.parts())
-	if made != nil {
-		t.addColdLocked(f.last)
+	if len(made) == 0 {
+		n := t.mustRebuild(now, rows, 1, f.first, f.last)
+		d.segs[i].Store(n)
+		if n.rows == 0 && i < len(d.segs)-1 {
+			t.dir.Store(d.without(i))
+		}
+		return []*coldPart{now.cold}, true
 	}
-	d.segs[i].Store(n)
-	if n.rows == 0 && made == nil && i < len(d.segs)-1 {
-		t.dir.Store(d.without(i))
+	sortByID(rows)
+	segs := make([]*segment, len(made))
+	for j, part := range made {
+		n := 0
+		for n < len(rows) && rows[n].id <= part.last {
+			n++
+		}
+		segs[j] = t.mustRebuild(now, rows[:n], 1, part.first, part.last)
+		segs[j].cold = part
+		t.addColdLocked(part.last)
+		rows = rows[n:]
 	}
-	return now.cold, true
+	if len(segs) == 1 {
+		d.segs[i].Store(segs[0])
+		return []*coldPart{now.cold}, true
+	}
+	divided := d.with(i, segs[0], made[1].first, segs[1])
+	for j := 2; j < len(segs); j++ {
+		divided = divided.with(i+j-1, nil, made[j].first, segs[j])
+	}
+	t.dir.Store(divided)
+	return []*coldPart{now.cold}, true
 }
 
 // changed returns the slots of now, a later state of the segment, whose rows s

@@ -56,10 +56,7 @@ func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	if err := t.checkPageLocked(p); err != nil {
 		return err
 	}
-	pieces := (len(p.IDs) + rowsMax - 1) / rowsMax
-	for i := range pieces {
-		from, to := len(p.IDs)*i/pieces, len(p.IDs)*(i+1)/pieces
-		piece := &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
+	for _, piece := range p.pieces() {
 		packed := with.seal(piece, &t.salts)
 		if packed == nil {
 			if err := t.loadLocked(piece); err != nil {

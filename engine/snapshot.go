@@ -64,6 +64,17 @@ type Page struct {
 // Row returns the counts of row i.
 func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
 
+// pieces returns the page as the fewest pages, of about as many rows each, that have
+// rowsMax rows at most: none for an empty one.
+func (p *Page) pieces() []*Page {
+	pieces := make([]*Page, (len(p.IDs)+rowsMax-1)/rowsMax)
+	for i := range pieces {
+		from, to := len(p.IDs)*i/len(pieces), len(p.IDs)*(i+1)/len(pieces)
+		pieces[i] = &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
+	}
+	return pieces
+}
+
 func (p *Page) clear(width int) {
 	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]
 }

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// New ids come to cold segments, a few before each fold, so that no array is ever full.
+// No generation has more rows than a segment in memory, and rows that are written while
+// their segment is divided on its way to disk are where their ids belong.
+func TestFoldsDivideColdSegments(t *testing.T) {
+	tab, ids := filled(t, 30_000)
+	want := model{}
+	for _, id := range ids {
+		want.apply(Op{ID: id, Kind: OpAdd, Cells: []Cell{{0, 1}}})
+	}
+	cold, r := &memCold{}, rand.New(rand.NewPCG(1, 2))
+	freeze(t, tab, cold, 100)
+	last := tab.dir.Load().last(0)
+	write := func(rows int) {
+		for i := range rows {
+			op := Op{ID: r.Uint64N(last + 1), Kind: OpAdd, Cells: []Cell{{uint8(r.IntN(5)), r.Int64N(1 << 20)}}}
+			if i%8 == 0 {
+				op = Op{ID: ids[r.IntN(10_000)], Kind: OpDelete}
+			}
+			mustApply(t, tab, op)
+			want.apply(op)
+		}
+	}
+	for range 12 {
+		write(4000)
+		cold.writing = func() { write(100) }
+		freeze(t, tab, cold, 100)
+		cold.writing = nil
+	}
+	for i, g := range cold.made {
+		if g.needed.Load() > 0 && g.Rows() > rowsMax {
+			t.Errorf("generation %d has %d rows, more than the %d of a segment", i, g.Rows(), rowsMax)
+		}
+	}
+	want.equalCold(t, tab)
+	if needed, parts := cold.needed(), int(tab.coldParts.Load()); needed != parts {
+		t.Errorf("%d generations are needed, by %d parts", needed, parts)
+	}
+}
