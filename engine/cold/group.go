@@ -255,6 +255,8 @@ func (s *Store) Drop(number uint32) error {
 	if g := s.mu.groups[number]; g != nil {
 		g.mu.Lock() // who looks whether a generation is there is told that it has gone
 		clear(g.mu.stored)
+		clear(g.mu.pins) // a late Sweep would remove those of a group of its number
+		clear(g.mu.pinned)
 		g.mu.Unlock()
 	}
 	delete(s.mu.groups, number)

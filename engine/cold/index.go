@@ -52,7 +52,7 @@ func indexCRC(key, body []byte) uint32 {
 
 func parseIndex(key, b []byte) (x index, err error) {
 	n := (len(b) - indexHeadBytes - entryCRCBytes) / indexItemBytes
-	if n < 1 || n > indexItemsMax || len(b) != indexHeadBytes+n*indexItemBytes+entryCRCBytes || b[0] != indexVersion {
+	if n < 1 || len(b) != indexHeadBytes+n*indexItemBytes+entryCRCBytes || b[0] != indexVersion {
 		return x, fmt.Errorf("%w: the index of a generation has %d bytes", ErrDamaged, len(b))
 	}
 	body := b[:len(b)-entryCRCBytes]
@@ -62,8 +62,8 @@ func parseIndex(key, b []byte) (x index, err error) {
 	}
 	rows := binary.LittleEndian.Uint64(b[2:])
 	x.width, x.rows, x.last = int(b[1]), int(rows), binary.LittleEndian.Uint64(b[10:])
-	if x.width < 1 || x.width > engine.ColumnsMax || rows > uint64(n)*blockRowsMax {
-		return x, fmt.Errorf("%w: the index of a generation tells of %d columns and %d rows", ErrDamaged, x.width, rows)
+	if err := checkIndex(n, x.width, rows); err != nil {
+		return x, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	x.firsts, x.sizes, x.sums = make([]uint64, n), make([]uint16, n), make([]uint32, n)
 	for i := range n {
@@ -72,6 +72,16 @@ func parseIndex(key, b []byte) (x index, err error) {
 		x.sizes[i], x.sums[i] = binary.LittleEndian.Uint16(item[8:]), binary.LittleEndian.Uint32(item[10:])
 	}
 	return x, nil
+}
+
+// checkIndex returns an error for an index of so many blocks, columns and rows that
+// parseIndex does not take. Who writes one calls it too: a generation that could not be
+// opened again would be found out at the next start.
+func checkIndex(blocks, width int, rows uint64) error {
+	if blocks > indexItemsMax || width < 1 || width > engine.ColumnsMax || rows > uint64(blocks)*blockRowsMax {
+		return fmt.Errorf("the index of a generation has %d blocks, %d columns and %d rows", blocks, width, rows)
+	}
+	return nil
 }
 
 // find returns the number of the only block that may have id, -1 for none.

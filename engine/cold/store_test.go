@@ -574,3 +574,49 @@ func FuzzParseIndex(f *testing.F) {
 		}
 	})
 }
+
+// Whoever sweeps a group late that was dropped takes no pin from the one that has its
+// number now.
+func TestSweepOfADroppedGroup(t *testing.T) {
+	s := openStore(t, vfs.NewMem())
+	defer s.Close()
+	before := mustGroup(t, s, 1)
+	page := &engine.Page{IDs: []uint64{1}, Width: 1, Counts: []int64{3}}
+	pin := func(g *Group) {
+		made := mustWrite(t, g, page)[0]
+		if err := g.Pin("one", []uint64{made.Number()}); err != nil {
+			t.Fatal(err)
+		}
+		made.Release()
+	}
+	pin(before)
+	if err := s.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	after := mustGroup(t, s, 1)
+	pin(after)
+	if err := before.Sweep(names()); err != nil {
+		t.Fatal(err)
+	}
+	pins := 0
+	if err := after.each(keyPin, func(_, _ []byte) error { pins++; return nil }); err != nil || pins != 1 {
+		t.Errorf("%d pins are on disk, want 1: %v", pins, err)
+	}
+}
+
+// An index that could not be read at the next start is not written.
+func TestIndexesThatCannotBeRead(t *testing.T) {
+	for name, x := range map[string]index{
+		"too many blocks": {width: 1, rows: 1, firsts: make([]uint64, indexItemsMax+1)},
+		"no column":       {rows: 1, firsts: make([]uint64, 1)},
+		"too many rows":   {width: 1, rows: blockRowsMax + 1, firsts: make([]uint64, 1)},
+	} {
+		x.sizes, x.sums = make([]uint16, len(x.firsts)), make([]uint32, len(x.firsts))
+		if _, err := parseIndex(testName, x.appendTo(nil, testName)); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: read with %v", name, err)
+		}
+		if err := checkIndex(len(x.firsts), x.width, uint64(x.rows)); err == nil {
+			t.Errorf("%s: may be written", name)
+		}
+	}
+}

@@ -70,6 +70,9 @@ func (n *Generation) addTo(batch *pebble.Batch, p *engine.Page) error {
 			return err
 		}
 	}
+	if err := checkIndex(len(x.firsts), x.width, uint64(x.rows)); err != nil {
+		return err
+	}
 	x.firsts, x.sizes, x.sums = slices.Clip(x.firsts), slices.Clip(x.sizes), slices.Clip(x.sums)
 	key := generationKey(keyGeneration, n.group.number, n.number)
 	value := x.appendTo(nil, key)
