@@ -160,28 +160,53 @@ func (t *table) fail(op int, err error) {
 	}
 }
 
-// applyWithoutNewRows writes again what was refused because other ops beside it make
-// rows, for which there is no memory: of some units, all but those that do. Only what
+// applyWithoutNewRows writes again what was refused because other ops beside it take
+// memory, which there is none of: of some units, all but those that make rows. Only what
 // was refused is written again: the shards of the other ops have applied them.
 func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
-	again, err := t.refusedForMemory(c, from, to, deadline)
-	if err != nil || len(again) == 0 {
+	units, err := t.refusedForMemory(c, from, to, deadline)
+	if err == nil {
+		t.applyAgain(c, units, deadline)
+	}
+}
+
+// applyAgain writes ops of some units again. If some are refused for want of memory
+// again, it writes either half of them: which widen the rows near their own, only the
+// nodes that hold these know.
+func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
+	again := slices.Concat(units...)
+	if len(again) == 0 {
 		return
 	}
 	w := shard.Write{Ops: make([]engine.Op, len(again)), Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline}
 	for i, op := range again {
 		w.Ops[i], t.failed[op] = t.ops[op], nil
 	}
-	err = c.server.cfg.Backend.Write(t.ks, &w)
+	err := c.server.cfg.Backend.Write(t.ks, &w)
 	for i, op := range again {
 		copy(t.counts[op*t.width():(op+1)*t.width()], w.Rows[i*t.width():(i+1)*t.width()])
 	}
 	t.settle(&w, err, func(op int) int { return again[op] })
+	if len(units) < 2 || !errors.Is(err, shard.ErrMemoryFull) {
+		return
+	}
+	var refused [][]int
+	for _, ops := range units {
+		if ops = slices.DeleteFunc(ops, func(op int) bool { return !t.lacksMemory(op) }); len(ops) > 0 {
+			refused = append(refused, ops)
+		}
+	}
+	half := len(refused) / 2
+	t.applyAgain(c, refused[:half], deadline)
+	t.applyAgain(c, refused[half:], deadline)
 }
 
-// refusedForMemory returns the ops of some units that were refused for want of
+// lacksMemory reports whether an op was refused for want of memory.
+func (t *table) lacksMemory(op int) bool { return errors.Is(t.failed[op], shard.ErrMemoryFull) }
+
+// refusedForMemory returns the ops of each of some units that were refused for want of
 // memory, without the units of which such an op makes a row.
-func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (ops []int, err error) {
+func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (units [][]int, err error) {
 	var ids []uint64
 	for i := t.units[from].first; i < t.end(to-1); i++ {
 		ids = append(ids, t.ops[i].ID)
@@ -193,18 +218,19 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (ops
 		return nil, err
 	}
 	for number := from; number < to; number++ {
-		kept, makes := len(ops), false
+		var ops []int
+		makes := false
 		for i := t.units[number].first; i < t.end(number); i++ {
-			if t.failed[i] != nil && errors.Is(t.failed[i], shard.ErrMemoryFull) {
+			if t.lacksMemory(i) {
 				row := (i - t.units[from].first) * width
 				ops, makes = append(ops, i), makes || makesRow(&t.ops[i], rows[row:row+width])
 			}
 		}
-		if makes {
-			ops = ops[:kept]
+		if !makes && len(ops) > 0 {
+			units = append(units, ops)
 		}
 	}
-	return ops, nil
+	return units, nil
 }
 
 // makesRow reports whether an op leaves a row where there is none.

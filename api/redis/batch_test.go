@@ -211,6 +211,35 @@ func TestMemoryFull(t *testing.T) {
 		"6", oom, "null", oom, `"6"`, "1", "+OK")
 }
 
+// Without memory, a command that widens rows is refused alone: those beside it, which
+// make no row and widen none, are done once each.
+func TestMemoryFullBesideWideningCommands(t *testing.T) {
+	n := newFakeNode()
+	c := dial(t, serve(t, n, nil))
+	c.do("MSET posts:1:like 5 posts:2:like 6 posts:3:like 7")
+	writes := 0
+	n.failWrites(func(w *shard.Write) error {
+		writes++
+		for i, op := range w.Ops {
+			for _, cell := range op.Cells {
+				if cell.Column == 3 && cell.Value != 0 { // view
+					return &shard.NewRowError{Op: i, Wider: true}
+				}
+			}
+		}
+		return nil
+	})
+	const oom = "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"
+	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:1:view", "INCR posts:2:like", "INCR posts:3:like", "INCR posts:2:view", "INCR posts:1:like"),
+		"6", oom, "7", "8", oom, "7")
+	equalReplies(t, c.do("MGET posts:1:like posts:2:like posts:3:like posts:1:view posts:2:view"), `["7" "7" "8" null null]`)
+	writes = 0
+	equalReplies(t, c.do("INCR posts:1:view"), oom)
+	if writes > 2 {
+		t.Errorf("one command that widens rows is written %d times", writes)
+	}
+}
+
 // Where only one shard lacks memory, what the others applied is not written again.
 func TestMemoryFullOnOneShard(t *testing.T) {
 	n := newFakeNode()
