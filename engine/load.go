@@ -27,17 +27,22 @@ func (t *Table) loadLocked(p *Page) error {
 	return nil
 }
 
-// Cut has rows from an id on, which is behind all rows, share no segment with those.
-func (t *Table) Cut(at uint64) {
+// Cut has rows from an id on, which is behind all rows, share no segment with those. It
+// returns the first id that their segment owns, which is a lesser one where that is empty.
+func (t *Table) Cut(at uint64) (first uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	end := len(d.segs) - 1
 	last := d.segs[end].Load()
-	if at == d.first(end) || last.rows == 0 && last.cold == nil || !t.isBehindLocked(at) {
-		return
+	switch {
+	case !t.isBehindLocked(at):
+		return at
+	case at == d.first(end) || last.rows == 0 && last.cold == nil:
+		return d.first(end)
 	}
 	t.dir.Store(d.with(end, nil, at, t.emptyLocked(at)))
+	return at
 }
 
 // emptyLocked returns a segment for few rows from an id on.

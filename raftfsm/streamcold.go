@@ -131,8 +131,8 @@ type loading struct {
 	part   coldPart
 	loose  int // carried parts that are in memory
 	moved  int // rows of carried parts that are on this node's disk
-	// carried is set from a carried part on until hot rows come. The parts had ids
-	// above … below.
+	// carried is set from a carried part on until hot rows come. The segments of the parts
+	// own ids above … below.
 	carried      bool
 	above, below uint64
 }
@@ -218,8 +218,7 @@ func (l *loading) loadCarried(s *streamReader, payload []byte) error {
 		return l.loadPage()
 	}
 	if !l.carried {
-		l.carried, l.above = true, l.part.first
-		l.table.Cut(l.above) // from hot rows
+		l.carried, l.above = true, l.table.Cut(l.part.first) // from hot rows
 	}
 	if err := loadPage(l.table, &l.page); err != nil {
 		return err
