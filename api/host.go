@@ -24,14 +24,17 @@ var errHost = &fault{
 // checkHost refuses a Host that is no IP literal, not localhost and not allowed. A web
 // page cannot send an IP literal of its own, and HTTP/1.0 may have none.
 func (s *Server) checkHost(ctx *fasthttp.RequestCtx) error {
-	name := hostName(string(ctx.Request.Header.Host()))
-	if name == "" || name == "localhost" || s.anyHost || slices.Contains(s.hosts, name) {
+	host := ctx.Request.Header.Host()
+	if last := s.lastHost.Load(); s.anyHost || last != nil && *last == string(host) {
 		return nil
 	}
-	if _, err := netip.ParseAddr(name); err == nil {
-		return nil
+	text := string(host)
+	name := hostName(text)
+	if _, err := netip.ParseAddr(name); err != nil && name != "" && name != "localhost" && !slices.Contains(s.hosts, name) {
+		return errHost
 	}
-	return errHost
+	s.lastHost.Store(&text)
+	return nil
 }
 
 // hostName returns the name or address in a Host or an address, without its port, in

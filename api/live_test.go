@@ -35,6 +35,8 @@ func startLive(t testing.TB, change func(*Config)) *live {
 		Version:  "1.2.3",
 		Registry: prometheus.NewRegistry(),
 		Logger:   slog.New(slog.NewTextHandler(l.log, nil)),
+
+		AllowedHosts: []string{"a", "x"},
 	}
 	if change != nil {
 		change(&cfg)
@@ -81,6 +83,9 @@ func (l *live) try(method, path string, body io.Reader, headers ...string) (repl
 	}
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" { // which is no header to net/http
+			request.Host = headers[i+1]
+		}
 	}
 	transport := &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Second}
 	response, err := transport.RoundTrip(request)

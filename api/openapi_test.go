@@ -183,6 +183,9 @@ func (e example) request(t *testing.T, server string) (*http.Request, map[string
 	}
 	for name, value := range e.send.Headers {
 		r.Header.Set(name, value)
+		if name == "Host" { // which is no header to net/http
+			r.Host = value
+		}
 	}
 	if e.send.HeaderBytes > 0 {
 		r.Header.Set("X-Filler", strings.Repeat("x", e.send.HeaderBytes))

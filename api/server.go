@@ -75,7 +75,10 @@ type Server struct {
 	bodies    bodies
 	hosts     []string // that checkHost allows
 	anyHost   bool
-	inFlight  atomic.Int64 // requests whose body has come, those of exempt endpoints too
+	// lastHost is one that checkHost allowed: most requests have that of the one before,
+	// and no memory is taken for it.
+	lastHost atomic.Pointer[string]
+	inFlight atomic.Int64 // requests whose body has come, those of exempt endpoints too
 }
 
 // New checks the config, registers the metrics and listens. Connections wait
