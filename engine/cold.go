@@ -83,7 +83,9 @@ func (t *Table) warmOps(ops []Op) error {
 	t.mu.Lock()
 	defer t.unlock()
 	for i := range missing {
-		t.warmLocked(missing[i].id, missing[i].row[:])
+		if row := missing[i].row[:]; !isZeroRow(row) { // else there is none, as an op finds it
+			t.warmLocked(missing[i].id, row)
+		}
 	}
 	return nil
 }
@@ -114,8 +116,7 @@ func (t *Table) missing(ops []Op) []coldRow {
 }
 
 // warmLocked stores a cold row in its segment, which changes neither the table's
-// rows nor its digest. One of zeros, which an absent row is, is stored too: it
-// says that there is nothing to read.
+// rows nor its digest. One of zeros is stored too: it hides a row of the cold part.
 func (t *Table) warmLocked(id uint64, row []int64) {
 	last := 0
 	for c, v := range row {
