@@ -43,3 +43,40 @@ func TestFoldsDivideColdSegments(t *testing.T) {
 		t.Errorf("%d generations are needed, by %d parts", needed, parts)
 	}
 }
+
+// A generation that an earlier version let grow is divided once as many of its rows were
+// written to as of one with a segment's rows.
+func TestLargeGenerationsAreDivided(t *testing.T) {
+	cold, p := &memCold{}, &Page{Width: 1}
+	for id := range uint64(40_000) {
+		p.add(id<<20, []int64{1})
+	}
+	made, err := cold.Write([]*Page{p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, want := newTable(t), model{}
+	if err := tab.LoadCold(&Part{Page: &Page{Width: 1}, Cold: made[0], First: 0, Last: p.IDs[len(p.IDs)-1]}); err != nil {
+		t.Fatal(err)
+	}
+	digest := uint64(0)
+	for i, id := range p.IDs {
+		want.apply(Op{ID: id, Kind: OpSet, Cells: []Cell{{0, 1}}})
+		digest += rowDigest(id, p.Row(i))
+	}
+	tab.Adopt(int64(len(p.IDs)), digest)
+	for i := range rowsMax/foldShare + 1 {
+		op := Op{ID: p.IDs[i*100], Kind: OpAdd, Cells: []Cell{{0, 1}}}
+		mustApply(t, tab, op)
+		want.apply(op)
+	}
+	if rows := freeze(t, tab, cold, 100); rows != len(p.IDs) {
+		t.Errorf("%d rows were written anew, want %d", rows, len(p.IDs))
+	}
+	for i, g := range cold.made {
+		if g.needed.Load() > 0 && g.Rows() > rowsMax {
+			t.Errorf("generation %d has %d rows, more than the %d of a segment", i, g.Rows(), rowsMax)
+		}
+	}
+	want.equalCold(t, tab)
+}

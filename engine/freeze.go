@@ -61,7 +61,9 @@ func (s *segment) highest() uint64 {
 }
 
 func (s *segment) worthFolding(share int) bool {
-	return s.rows >= max(foldRowsMin, s.cold.generation.Rows()/share)
+	// One of more rows than a segment has is of an earlier version, and to be divided. A
+	// share of all of them may be more than a segment ever has in memory.
+	return s.rows >= max(foldRowsMin, min(s.cold.generation.Rows(), rowsMax)/share)
 }
 
 // frozen is a segment on its way out of memory.
