@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -128,6 +129,9 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	cache := newLogCache(g.log)
 	log := endingLog{LogStore: cache, stop: g.stop}
 	g.trans.filter = newRPCFilter(g, cache)
+	if g.first {
+		g.trans.beginsUntil = time.Now().Add(beginMax)
+	}
 	fsm := guardFSM(g.entries.watch(g.members.watch(g.cfg.FSM)), g.cfg.Group, g.stop, g.noteUnreadable)
 
 	// In a goroutine of its own, which the stores may end (see endingLog).

@@ -20,6 +20,12 @@ const (
 	// snapshotBytesPerTimeout scales the time for sending a snapshot, its
 	// restore included: another rpcTimeout for each so many bytes.
 	snapshotBytesPerTimeout = 16 << 20
+	// The first voter of a new group stands for election at once, and the others open
+	// their replicas at about the same time. If none is open yet, raft waits for an
+	// election timeout until it asks again; this asks after beginAgainAfter, for
+	// beginMax. A pre-vote changes nothing where it is asked for.
+	beginAgainAfter = 5 * time.Millisecond
+	beginMax        = 500 * time.Millisecond
 	// poolConnsMax bounds the idle connections to one peer: raft's replicator,
 	// its heartbeat and its votes use one each.
 	poolConnsMax = 3
@@ -53,6 +59,9 @@ type raftTransport struct {
 	cold    *cold.Group
 	damaged func(index uint64, err error) // told why a snapshot with cold rows was not sent
 	filter  *rpcFilter
+	// beginsUntil is, for the first voter of a group that is made now, until when it asks
+	// again for a pre-vote that has no answer. Zero for any other replica.
+	beginsUntil time.Time
 }
 
 // Consumer is raft.Transport's.
@@ -76,7 +85,12 @@ func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddres
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
 	}
-	return t.NetworkTransport.RequestPreVote(id, target, args, resp)
+	err := t.NetworkTransport.RequestPreVote(id, target, args, resp)
+	for err != nil && time.Now().Before(t.beginsUntil) && !t.IsShutdown() {
+		time.Sleep(beginAgainAfter)
+		err = t.NetworkTransport.RequestPreVote(id, target, args, resp)
+	}
+	return err
 }
 
 // reached is when a call of a term began that a follower took.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -22,5 +23,44 @@ func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 	copy(resp.Addr[:cap(resp.Addr)], "a2")
 	if string(args.ID) != "n1" || string(args.Addr) != "a1" {
 		t.Errorf("the next heartbeat would come from %s at %s", args.ID, args.Addr)
+	}
+}
+
+// The first voter of a new group gets the pre-vote of one that opens its replica a
+// moment later; any other replica is refused at once.
+func TestFirstVoterAsksAgain(t *testing.T) {
+	for name, first := range map[string]bool{"the first voter": true, "another": false} {
+		t.Run(name, func(t *testing.T) {
+			there := testMux(t)
+			from := newRaftTransport(mustLayer(t, testMux(t), 7), nil, 0, hclog.NewNullLogger())
+			t.Cleanup(func() { mustDo(t, from.Close()) })
+			if first {
+				from.beginsUntil = time.Now().Add(eventuallyMax)
+			}
+			request := &raft.RequestPreVoteRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
+			var response raft.RequestPreVoteResponse
+			answer := make(chan error, 1)
+			ask := func() {
+				answer <- from.RequestPreVote("n2.0", raft.ServerAddress(there.Addr().String()), request, &response)
+			}
+			if !first {
+				if ask(); <-answer == nil {
+					t.Fatal("a replica that is not there answered")
+				}
+				return
+			}
+			go ask()
+			layer, err := there.Layer(7, "n2.0")
+			mustDo(t, err)
+			to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
+			t.Cleanup(func() { mustDo(t, to.Close()) })
+			go func() {
+				rpc := <-to.Consumer()
+				rpc.Respond(&raft.RequestPreVoteResponse{Term: 4, Granted: true}, nil)
+			}()
+			if err := <-answer; err != nil || !response.Granted {
+				t.Errorf("%+v, %v", response, err)
+			}
+		})
 	}
 }
