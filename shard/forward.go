@@ -39,7 +39,11 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 		return refusedProposal(ErrNoLeader)
 	}
 	q := &proposal{done: make(chan struct{})}
-	f := &forwarded{section: p.writer.Section(), width: w.Width, clocked: w.clocked(), arrival: p.judges && n.catalog.View().CarriesArrivals(), ops: p.writer.Ops()}
+	_, told := w.ID.Born()
+	f := &forwarded{
+		section: p.writer.Section(), width: w.Width, clocked: w.clocked(), ops: p.writer.Ops(),
+		arrival: w.ID.Keyed() && !told && n.catalog.View().CarriesArrivals(),
+	}
 	deadline := w.Deadline
 	n.asking.Go(func() { // ends at the deadline
 		defer close(q.done)
@@ -271,10 +275,10 @@ func parseCuts(r *wireReader, ops int) []engine.Cut {
 }
 
 // mayTryAgain reports whether a part that failed so may be proposed again: it
-// was certainly not proposed, or it will be applied once however often it is.
+// was certainly not proposed or changed nothing, or it will be applied once however often it is.
 func mayTryAgain(err error, once bool) bool {
 	if errors.Is(err, ErrOutcomeUnknown) {
 		return once
 	}
-	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
+	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining) || errors.Is(err, errKeyStands)
 }

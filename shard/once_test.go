@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -114,6 +115,50 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	}
 	if got := mustGet(t, n, ks, ReadOptions{}, 0, 1); got[0] != 1 || got[4] != 1 {
 		t.Errorf("three tries counted %v", got)
+	}
+}
+
+// A key that its judge has forgotten, and that a shard whose log is behind still remembers,
+// counts there once that has forgotten it too; until then it is not told as counted.
+func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
+	ks := n.Keyspace("posts")
+	key := ByKey([]byte("k"))
+	for tries := 0; key.Shard(2) != 0; tries++ {
+		key = ByKey(fmt.Append(nil, "k", tries))
+	}
+	behind := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
+	stamp := func(by time.Duration, section []byte) {
+		entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindCounters, 0), time.Now().Add(by), LimitsDefault)
+		mustDo(t, behind.group.apply(raftfsm.SealEntry(append(entry, section...)), eventuallyMax).Error())
+	}
+	var earlier raftfsm.RequestWriter
+	earlier.Reset(nil, &key)
+	op := addTo(1, 0, 1)
+	earlier.Op(0, &op)
+	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
+
+	w := &Write{Ops: []engine.Op{addTo(0, 0, 1), op}, ID: key}
+	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had time enough
+		w.Deadline = time.Now().Add(try)
+		err, partial := n.Write(ks, w), (*PartialError)(nil)
+		if err == nil {
+			t.Fatalf("it is told as counted, and the shard behind has %v", mustGet(t, n, ks, ReadOptions{}, 1))
+		}
+		if errors.As(err, &partial) && errors.Is(err, ErrOverloaded) && slices.Equal(partial.Applied, []uint64{0}) {
+			break
+		}
+		if try > 10*time.Second {
+			t.Fatalf("it is told %v", err)
+		}
+	}
+	stamp(LimitsDefault.KeyHorizon/4, nil)
+	for range 2 {
+		w.Deadline = soon()
+		mustDo(t, n.Write(ks, w))
+	}
+	if got := mustGet(t, n, ks, ReadOptions{}, 0, 1); got[0] != 1 || got[4] != 2 {
+		t.Errorf("a use on one shard, and one on both, counted %v", got)
 	}
 }
 

@@ -71,6 +71,27 @@ func (g *copyingGroup) late(t *testing.T) {
 	}
 }
 
+// givenUp begins restores of a shard and gives them up, until one has proposed more than
+// its first write and the repeat of that. All behind those two is lost.
+func givenUp(t *testing.T, n *Node, number uint32, restore func(context.Context) error) *copyingGroup {
+	t.Helper()
+	for timeout := 500 * time.Millisecond; ; timeout *= 2 {
+		g := copies(n, number, func(entry int) bool { return entry >= 2 })
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		err := restore(ctx)
+		cancel()
+		if err == nil {
+			t.Fatal("a restore whose entries were lost has ended")
+		}
+		if len(g.mu.entries) > 2 {
+			return g
+		}
+		if timeout > eventuallyMax {
+			t.Fatalf("a restore proposed %d entries in %v: %v", len(g.mu.entries), timeout, err)
+		}
+	}
+}
+
 // filledNode has shards of all kinds, each with what some clients wrote.
 func filledNode(t *testing.T) *Node {
 	t.Helper()
@@ -106,12 +127,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 			defer cancel()
-			short, cancelShort := context.WithTimeout(ctx, 500*time.Millisecond)
-			defer cancelShort()
-			other := copies(to, number, func(entry int) bool { return entry >= 2 }) // behind its first write and the repeat of that
-			if err := restore(short); err == nil {
-				t.Fatal("a restore whose entries were lost has ended")
-			}
+			other := givenUp(t, to, number, restore)
 			own := copies(to, number, nil)
 			mustDo(t, restore(ctx))
 			own.well.Store(true)

@@ -84,7 +84,7 @@ const sectionSizeHint = 64
 // one that does until the deadline. See the errors of this package; a
 // PartialError tells the shards apart when they did not fare alike.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
-	w.Overflows, w.Cuts, w.Unknown, w.Duplicate = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false
+	w.Overflows, w.Cuts, w.Unknown, w.Duplicate, w.met = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false, 0
 	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
 	groups, err := n.groupsOfWrite(ks, w)
 	if err != nil {
@@ -190,28 +190,60 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 		ps.cancel()
 		return ps.byShard[s].err
 	}
-	n.carryArrival(ps, w, ps.byShard[s].proposal.arrived())
+	n.noteMet(w, ps.byShard[s].proposal)
+	if ps.byShard[s].proposal.outcome() != raftfsm.Applied {
+		ps.carryArrival(w)
+	}
 	return nil
 }
 
-// carryArrival has the parts of a repeat that are not proposed yet tell when the shard
-// that judges its key met it first, unless the key tells when it was made. A shard whose
-// log is ahead of the judge's may have forgotten the key while the judge still knows it:
-// it refuses then what it would take for new. A time far ahead of this node's clock is
-// not carried, as other shards would refuse it for that.
-func (n *Node) carryArrival(ps *parts, w *Write, arrived int64) {
-	if _, told := w.ID.Born(); told || arrived <= 0 || time.Until(time.UnixMilli(arrived)) > n.cfg.Limits.KeyHorizon/2 {
-		return
+// noteMet notes when the shard that judges the write's key met it first: now, if the key
+// is new to it. A key that tells when it was made needs no note. A time far ahead of this
+// node's clock is not noted, as other shards would refuse it for that.
+func (n *Node) noteMet(w *Write, judged *proposal) {
+	now := time.Now()
+	w.met = now.UnixMilli()
+	if judged.outcome() != raftfsm.Applied {
+		w.met = judged.arrived()
 	}
+	if _, told := w.ID.Born(); told || w.met > now.Add(n.cfg.Limits.KeyHorizon/2).UnixMilli() {
+		w.met = 0
+	}
+}
+
+// carryArrival has the parts of a repeat that are not proposed yet tell when the shard
+// that judges its key met it first. A shard whose log is ahead of the judge's may have
+// forgotten the key while the judge still knows it: it refuses then what it would take
+// for new.
+func (ps *parts) carryArrival(w *Write) {
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.used && !p.settled {
-			p.writer.SetMade(arrived)
+		if p := &ps.byShard[s]; w.met > 0 && p.used && !p.settled {
+			p.writer.SetMade(w.met)
 		}
 	}
 }
 
+// errKeyStands is what keeps a part whose shard has yet to forget an earlier use of the
+// key, which the shard that judges the key has forgotten.
+var errKeyStands = fmt.Errorf("%w: a shard still remembers an earlier use of the key", ErrOverloaded)
+
+// outlived returns errKeyStands if the part was answered as a duplicate of an earlier use
+// of the key, by a shard whose log is behind the judge's. All parts of one use come after
+// the judge met the key, and an earlier use is a horizon older: half of one tells them
+// apart, whatever lies between the clocks.
+func (n *Node) outlived(p *part, w *Write) error {
+	if w.met == 0 || p.judges || p.proposal.outcome() == raftfsm.Applied {
+		return nil
+	}
+	if last := p.proposal.arrived(); last > 0 && last < w.met-n.cfg.Limits.KeyHorizon.Milliseconds()/2 {
+		return errKeyStands
+	}
+	return nil
+}
+
 // settle proposes the parts that are not settled, all at once, and waits until
-// they are. What found no leader is proposed again until the deadline.
+// they are. What found no leader, or a shard that has yet to forget the key, is proposed
+// again until the deadline.
 func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *time.Timer) {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for s := range ps {
@@ -223,6 +255,9 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				err := p.proposal.wait(deadline)
+				if err == nil {
+					err = n.outlived(p, w)
+				}
 				p.settled = n.draining.Load() || !mayTryAgain(err, w.ID.Exists())
 				p.err = p.fate(err)
 				again = again || !p.settled

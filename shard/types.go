@@ -312,6 +312,7 @@ type Write struct {
 	Token    Token
 
 	first []int // by keyspace of Spaces: the place of its first shard among all
+	met   int64 // when the judge of the key met it first, Unix milliseconds; 0 if not known
 }
 
 // ScanResult is one page of Node.Scan in ascending id order.
