@@ -68,6 +68,9 @@ type Import struct {
 	state State
 	keys  atomic.Int64 // read in this run
 	rows  atomic.Int64 // acknowledged in this run
+
+	producer string
+	seq      uint64 // of the write that was sent last
 }
 
 // New makes a run.
@@ -75,7 +78,7 @@ func New(cfg Config) (*Import, error) {
 	if cfg.Batch < 1 || cfg.Batch > BatchMax {
 		return nil, fmt.Errorf("a step of %d keys: 1 to %d can be", cfg.Batch, BatchMax)
 	}
-	return &Import{cfg: cfg, state: cfg.From}, nil
+	return &Import{cfg: cfg, state: cfg.From, producer: client.NewProducer()}, nil
 }
 
 // Keys and Rows return how far this run has come. Any goroutine may ask.
@@ -142,12 +145,14 @@ func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *p
 	return nil
 }
 
-// write sets the rows of a page.
+// write sets the rows of a page. Each write has a number of the run's producer, so that
+// its tries count as one: a shard keeps one record of a producer, and one of each key.
 func (i *Import) write(ctx context.Context, p *page) error {
 	for from := 0; from < len(p.ops); from += client.WriteOpsMax {
 		ops := p.ops[from:min(len(p.ops), from+client.WriteOpsMax)]
-		// A key of its own lets the client try again.
-		if _, err := i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, client.WriteOptions{Quiet: true}); err != nil {
+		i.seq++
+		o := client.WriteOptions{Quiet: true, Producer: i.producer, Seq: i.seq}
+		if _, err := i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, o); err != nil {
 			return fmt.Errorf("cannot write rows of keyspace %s: %w", p.pattern.Keyspace, err)
 		}
 	}

@@ -1,0 +1,46 @@
+package redisimport
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/countdtest"
+)
+
+// All writes of a run are of one producer, whose numbers rise, and the tries of one share
+// its number: keys would fill the memory that shards have for those of other clients.
+func TestWritesAreOfOneProducer(t *testing.T) {
+	server := countdtest.New(t)
+	var producers, seqs []string
+	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		producers = append(producers, r.Header.Get("Countd-Producer"))
+		if seqs = append(seqs, r.Header.Get("Countd-Seq")); len(seqs) == 1 {
+			return &countdtest.Fault{Status: 503, Code: "no_leader"}
+		}
+		return nil
+	})
+	c, err := client.New(client.Config{Addrs: []string{server.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	i, err := New(Config{Client: c, Batch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range client.ID(2) {
+		p := &page{pattern: &Pattern{Keyspace: "posts"}, ops: []client.Op{{ID: id, Cells: client.Counts{{Column: "like", Value: 7}}}}}
+		if err := i.write(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seqs) != 3 || seqs[0] != "1" || seqs[1] != "1" || seqs[2] != "2" {
+		t.Errorf("numbers %q", seqs)
+	}
+	for _, producer := range producers {
+		if producer == "" || producer != producers[0] {
+			t.Errorf("producers %q", producers)
+		}
+	}
+}
