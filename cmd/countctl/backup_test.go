@@ -62,6 +62,19 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 }
 
+// Columns that a new cluster has already get the floors of the backup too.
+func TestFloorsAreRestored(t *testing.T) {
+	from, to := countdtest.New(t), countdtest.New(t)
+	against(t, from).ok("keyspace", "add-columns", "posts", "like", "extra", "--floor", "like=-2", "--floor", "extra=0")
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from).ok("backup", dir)
+	against(t, to).ok("restore", dir)
+	want := against(t, from).ok("keyspace", "list", "-o", "json")
+	if got := against(t, to).ok("keyspace", "list", "-o", "json"); got != want || !strings.Contains(got, `"like":-2`) {
+		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
 // A backup takes what refers to another keyspace before that one, and a restore brings
 // it back behind it, also from a backup that was made in another order.
 func TestBackupOrder(t *testing.T) {

@@ -32,7 +32,8 @@ func (c *cli) restoreCommand() *cobra.Command {
 		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
 
 All files are checked before anything is changed. Keyspaces that are not there
-are made; those that are must have as many shards. Keep others from writing until
+are made; those that are must have as many shards, and get the columns and floors of
+the backup. Keep others from writing until
 it is done. Then all replicas are compared. With --force, rows that are there are
 deleted first; that is also how a restore that was cut short is ended.
 
@@ -193,15 +194,29 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 			}
 			continue
 		}
-		if more := k.Columns[min(len(there.Columns), len(k.Columns)):]; len(more) > 0 {
-			if _, err := r.server.ChangeColumns(ctx, k.Name, withFloors(more, k.Floors)); err != nil {
-				return fmt.Errorf("cannot add columns to keyspace %s: %w", k.Name, err)
+		if changed := columnsToChange(there, k); len(changed) > 0 {
+			if _, err := r.server.ChangeColumns(ctx, k.Name, withFloors(changed, k.Floors)); err != nil {
+				return fmt.Errorf("cannot give keyspace %s the columns and floors of the backup: %w", k.Name, err)
 			}
 		}
 	}
 	var err error
 	r.numbers, err = groupNumbers(ctx, r.server)
 	return err
+}
+
+// columnsToChange returns the columns of a backup that a keyspace does not have, or has with
+// another floor. A floor that the backup does not have stays: it may be older than floors.
+func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
+	var changed []string
+	for _, column := range k.Columns {
+		want, floored := k.Floors[column]
+		is, has := there.Floors[column]
+		if !slices.Contains(there.Columns, column) || floored && (!has || is != want) {
+			changed = append(changed, column)
+		}
+	}
+	return changed
 }
 
 // withFloors returns columns with those floors that they have by name.
