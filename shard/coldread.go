@@ -185,10 +185,10 @@ func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm
 	return other
 }
 
-// has reports whether there is a row other than zeros, or it cannot be told.
-func (r *replica) has(of Table, key uint64) bool {
+// has reports whether there is a row other than zeros, or it cannot be told by the deadline.
+func (r *replica) has(of Table, key uint64, deadline time.Time) bool {
 	var row [engine.ColumnsMax]int64
-	if !r.table(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], time.Now().Add(coldReadMax)) != nil {
+	if !r.table(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], deadline) != nil {
 		return true
 	}
 	return row != [engine.ColumnsMax]int64{}

@@ -236,12 +236,16 @@ func TestColdRowsOfANode(t *testing.T) {
 	n := openColdNode(t, dir, 1, 0)
 	ks := n.Keyspace("posts")
 	r := fillCold(t, n, ks)
+	late := addTo(coldID(555)+1, 0, 1)
+	if before := n.cold.Stats(); r.growsTable(raftfsm.TableCounts, late.ID, &late, time.Now()) || n.cold.Stats().Misses != before.Misses {
+		t.Error("whether there is a row is read from disk for who has no time left")
+	}
 	checkCold(t, n, ks, 1)
 	if rows := countRows(t, n, ks); rows != coldTestRows {
 		t.Errorf("a scan gives %d rows", rows)
 	}
 	absent, there := addTo(coldID(777)+1, 0, 1), addTo(coldID(778), 0, 1)
-	if !r.growsTable(raftfsm.TableCounts, absent.ID, &absent) || r.growsTable(raftfsm.TableCounts, there.ID, &there) {
+	if !r.growsTable(raftfsm.TableCounts, absent.ID, &absent, soon()) || r.growsTable(raftfsm.TableCounts, there.ID, &there, soon()) {
 		t.Error("a new row among cold ones is taken for one of them")
 	}
 	snapshot, err := n.OpenSnapshot(t.Context(), r.group.cfg.Group)

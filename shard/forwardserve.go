@@ -34,7 +34,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	proposals := make([]*proposal, len(parts))
 	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
-		if p := n.check(g, f); len(p.cold) == 0 {
+		if p := n.check(g, f, deadline); len(p.cold) == 0 {
 			proposals[i] = p.propose(ctx, deadline)
 		} else {
 			reading.Go(func() { proposals[i] = p.propose(ctx, deadline) })
@@ -59,8 +59,8 @@ type checkedPart struct {
 	err     error    // why it is refused
 }
 
-// check looks at a forwarded part.
-func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
+// check looks at a forwarded part, by a deadline.
+func (n *Node) check(g *counterGroup, f *forwarded, deadline time.Time) *checkedPart {
 	p := &checkedPart{forwarded: f}
 	if p.replica, p.err = g.led(); p.err != nil {
 		if leader := g.leader(); leader != "" && leader != n.cfg.NodeKey {
@@ -73,7 +73,7 @@ func (n *Node) check(g *counterGroup, f *forwarded) *checkedPart {
 	if p.err != nil {
 		return p
 	}
-	visitor := n.headroom.check(p.replica)
+	visitor := n.headroom.check(p.replica, deadline)
 	// What the peer says of the clock is not trusted: an entry without the time that its
 	// sections need would end every replica.
 	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))

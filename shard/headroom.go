@@ -206,7 +206,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 		if !memoryFull {
 			continue
 		}
-		if w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i]) {
+		if w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i], w.Deadline) {
 			return &NewRowError{Op: i}
 		}
 		if r.widensTable(w.Table, key, &w.Ops[i]) {
@@ -216,9 +216,10 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 	return nil
 }
 
-// growsTable reports whether an op makes a row where there is none.
-func (r *replica) growsTable(t Table, key uint64, op *engine.Op) bool {
-	return r.table(t) != nil && makesRow(op) && !r.has(t, key)
+// growsTable reports whether an op makes a row where there is none. Whether there is one
+// may take the disk to tell, as long as there is time.
+func (r *replica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
+	return r.table(t) != nil && makesRow(op) && !r.has(t, key, deadline)
 }
 
 // widensTable reports whether an op counts in a column that takes memory in all rows
@@ -240,15 +241,15 @@ func (r *replica) growsFeed(key uint64, op *FeedOp) bool {
 	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
 }
 
-// check returns what looks at each op of a forwarded section, at none while there is room
-// for anything.
-func (h *headroom) check(r *replica) raftfsm.SectionVisitor {
+// check returns what looks at each op of a forwarded section by its deadline, at none
+// while there is room for anything.
+func (h *headroom) check(r *replica, deadline time.Time) raftfsm.SectionVisitor {
 	if !h.memoryFull.Load() {
 		return raftfsm.SectionVisitor{}
 	}
 	return raftfsm.SectionVisitor{
 		Op: func(table Table, key uint64, op *engine.Op) error {
-			if r.growsTable(table, key, op) || r.widensTable(table, key, op) {
+			if r.growsTable(table, key, op, deadline) || r.widensTable(table, key, op) {
 				return ErrMemoryFull
 			}
 			return nil
