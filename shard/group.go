@@ -54,7 +54,7 @@ type group struct {
 	closing bool
 
 	settings     sync.Mutex            // held by reload
-	snapshotting sync.Mutex            // held by snapshot, and while raft installs a leader's
+	snapshotting sync.Mutex            // held by snapshot, while raft installs a leader's, and by a repair; at the end by shutdown
 	withoutRoom  atomic.Bool           // a snapshot is due and the disk has no room for it
 	unreadable   atomic.Pointer[error] // why the last snapshot could not read what it needs; nil for none
 

@@ -61,11 +61,25 @@ func (g *group) shutdown(ctx context.Context) error {
 		errs := []error{g.trans.Close(), stopped.Error()}
 		close(g.done)
 		g.wg.Wait()
+		// A repair may be writing a snapshot. The caller may delete the directory, or open
+		// the replica again.
+		g.snapshotting.Lock()
+		defer g.snapshotting.Unlock()
 		if g.stores != nil {
 			errs = append(errs, g.stores.close())
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// isClosed reports whether raft has stopped.
+func (g *group) isClosed() bool {
+	select {
+	case <-g.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // within runs f and returns its error, or ctx's when that comes first.

@@ -27,7 +27,7 @@ const (
 //
 // The order keeps as many voters as there were. A replica that joins is a non-voter until
 // it has caught up, and nobody leaves before all that join are voters. Only a member whose
-// address a joining replica has leaves before: its node is lost already.
+// address a joining replica has leaves before: its node is lost, or has another replica now.
 func (g *group) membersStep(ctx context.Context, target, others []member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	step := nextStep(g.id(), g.configuration().Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
 	id, addr := step.member.id, raft.ServerAddress(step.member.addr)
@@ -72,7 +72,7 @@ func nextStep(self raft.ServerID, servers []raft.Server, target, others []member
 	if step := moveStep(servers, slices.Concat(target, others)); step.do != stepNone {
 		return step
 	}
-	if step := admitStep(servers, target, others, behind); step.do != stepNone {
+	if step := admitStep(self, servers, target, others, behind); step.do != stepNone {
 		return step
 	}
 	for _, m := range target { // all are voters, or the group waits for them
@@ -103,6 +103,18 @@ func nextStep(self raft.ServerID, servers []raft.Server, target, others []member
 		return memberStep{} // whoever is left over may be needed
 	}
 	return dismissStep(self, servers, surplus, others, there, up)
+}
+
+// upOf returns the voters that answer and know the members, the leader among them.
+func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]bool {
+	up := map[raft.ServerID]bool{self: true}
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter && s.ID != self {
+			_, err := behind(s.ID)
+			up[s.ID] = err == nil
+		}
+	}
+	return up
 }
 
 // canLose reports whether a majority of the voters that are left without one of them is
@@ -153,7 +165,7 @@ func moveStep(servers []raft.Server, all []member) memberStep {
 
 // admitStep adds the first replica that is missing, or removes the member that has its
 // address; then it gives a vote to the first of those that have caught up.
-func admitStep(servers []raft.Server, target, others []member, behind func(raft.ServerID) (uint64, error)) memberStep {
+func admitStep(self raft.ServerID, servers []raft.Server, target, others []member, behind func(raft.ServerID) (uint64, error)) memberStep {
 	all := slices.Concat(target, others)
 	for _, m := range all {
 		if suffrageOf(servers, m.id) != absent {
@@ -164,7 +176,8 @@ func admitStep(servers []raft.Server, target, others []member, behind func(raft.
 			return memberStep{stepAdd, m, "added " + string(m.id)}
 		}
 		old := servers[at].ID // raft takes no address twice
-		if !slices.ContainsFunc(all, func(m member) bool { return m.id == old }) {
+		wanted := slices.ContainsFunc(all, func(m member) bool { return m.id == old })
+		if !wanted && (servers[at].Suffrage != raft.Voter || canLose(servers, old, upOf(self, servers, behind))) {
 			return memberStep{stepRemove, member{id: old}, "removed " + string(old) + ", whose address " + string(m.id) + " has"}
 		}
 	}

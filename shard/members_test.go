@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -59,6 +60,36 @@ func TestCanLose(t *testing.T) {
 		}
 		if got := canLose(servers, c.lost, up); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A voter whose address a joining replica has makes room for it only if the others can do
+// without it: it may be there, as the replica before on the same node.
+func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
+	at := func(id raft.ServerID, suffrage raft.ServerSuffrage) raft.Server {
+		return raft.Server{ID: id, Address: raft.ServerAddress(nodeOf(id)), Suffrage: suffrage}
+	}
+	target := []member{{"a#1", "a"}, {"b#2", "b"}, {"c#9", "c"}}
+	for name, c := range map[string]struct {
+		suffrage raft.ServerSuffrage
+		up       []raft.ServerID
+		want     stepKind
+	}{
+		"the other voter answers":      {raft.Voter, []raft.ServerID{"b#2"}, stepRemove},
+		"it does not":                  {raft.Voter, nil, stepNone},
+		"only the one to go does":      {raft.Voter, []raft.ServerID{"c#3"}, stepNone},
+		"the one to go does not count": {raft.Nonvoter, nil, stepRemove},
+	} {
+		servers := []raft.Server{at("a#1", raft.Voter), at("b#2", raft.Voter), at("c#3", c.suffrage)}
+		step := nextStep("a#1", servers, target, nil, func(id raft.ServerID) (uint64, error) {
+			if slices.Contains(c.up, id) {
+				return 0, nil
+			}
+			return 0, errNotMember
+		})
+		if step.do != c.want || c.want == stepRemove && step.member.id != "c#3" {
+			t.Errorf("%s: %+v", name, step)
 		}
 	}
 }

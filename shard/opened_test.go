@@ -276,3 +276,19 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }
+
+// A data directory of any name is a directory, not a pattern.
+func TestDeletedReplicaInAnyDirectory(t *testing.T) {
+	d := replicaDirs{path: filepath.Join(t.TempDir(), "a[*")}
+	for _, number := range []uint64{3, 4} {
+		mustDo(t, os.MkdirAll(filepath.Join(d.dir(5, number), "snapshots"), 0o750))
+		if _, err := d.load(); err != nil {
+			t.Fatal(err)
+		}
+		mustDo(t, d.moveAside(5, number))
+		mustDo(t, d.clear(5, number))
+	}
+	if left, err := os.ReadDir(d.path); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v, want the mark of the last one", left, err)
+	}
+}

@@ -76,13 +76,15 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 		return
 	}
 	r.repairAt = time.Now().Add(repairAgainAfter)
-	n.running.Go(func() { // ends with the repair, or once the node is stopping
+	n.running.Go(func() { // ends with the repair, or once the node or the replica is stopping
 		defer n.repairing.Store(false)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go func() { // ends with the repair
 			select {
 			case <-n.stopping:
+				cancel()
+			case <-r.group.done: // whoever closes it waits
 				cancel()
 			case <-ctx.Done():
 			}
@@ -123,6 +125,9 @@ func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
 func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, node string) error {
 	own.snapshotting.Lock() // by none of its own, which would be of an earlier moment
 	defer own.snapshotting.Unlock()
+	if own.isClosed() { // its directory may be deleted, and raft's store would make it again
+		return errGroupClosed
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(repairSilenceMax, cancel)

@@ -364,3 +364,22 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 		}
 	}
 }
+
+// A repair that goes on once its replica was closed writes nothing: the directory may be
+// deleted by then, and would be there again at the next start, which is refused.
+func TestRepairEndsWithTheReplica(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
+	groups, err := n.groupsOf(n.Keyspace("posts"))
+	mustDo(t, err)
+	from, deleted := groups[0], groups[1]
+	r := deleted.replica.Swap(nil)
+	mustDo(t, r.close(t.Context(), false))
+	mustDo(t, n.giveUp(deleted.number, r.group.cfg.Replica))
+	// The shards of a test are alike, so that one sends what the other asks for.
+	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errGroupClosed) {
+		t.Errorf("the repair ended with %v", err)
+	}
+	if unfinished, err := n.dirs.load(); err != nil || len(unfinished) > 0 {
+		t.Errorf("the next start finds %v, %v", unfinished, err)
+	}
+}

@@ -161,12 +161,13 @@ func (d *replicaDirs) clear(group uint32, number uint64) error {
 	for _, e := range entries {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
-	older, globErr := filepath.Glob(d.dir(group, 0) + "*" + removedSuffix)
-	err = errors.Join(err, globErr, syncDir(dir))
-	for _, name := range older {
-		r, ok := parseReplicaDir(strings.TrimSuffix(filepath.Base(name), removedSuffix))
-		if ok && r.group == group && r.number < number {
-			err = errors.Join(err, os.Remove(name)) // empty: it was finished before
+	all, readErr := os.ReadDir(d.path)
+	err = errors.Join(err, readErr, syncDir(dir))
+	for _, e := range all {
+		name, removed := strings.CutSuffix(e.Name(), removedSuffix)
+		r, ok := parseReplicaDir(name)
+		if removed && ok && r.group == group && r.number < number {
+			err = errors.Join(err, os.Remove(filepath.Join(d.path, e.Name()))) // empty: it was finished before
 		}
 	}
 	return err

@@ -141,6 +141,14 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	return err
 }
 
+// EncodePeer is raft.Transport's. raft asks for this replica's own address alone, which it
+// sends with each call. A voter remembers the candidate that it voted for by these bytes,
+// and gives the vote again to whoever sends them in the same term. So they name the
+// replica: another may have its address by then.
+func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
+	return []byte(replicaAt(id, string(addr)))
+}
+
 // isHeartbeat tells a call that says no more than that the leader is there.
 func isHeartbeat(args *raft.AppendEntriesRequest) bool {
 	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0

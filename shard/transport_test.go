@@ -64,3 +64,31 @@ func TestFirstVoterAsksAgain(t *testing.T) {
 		})
 	}
 }
+
+// A voter remembers whom it voted for by the bytes of the candidate's address. Another
+// replica that has the address later, or the next on the same node, has other bytes,
+// whether or not the catalog here knows its node.
+func TestAddressesNameTheReplica(t *testing.T) {
+	for name, book := range map[string]addressBook{
+		"without addresses":      nil,
+		"of a node not known":    func(string) (string, bool) { return "", false },
+		"of a node that is gone": func(string) (string, bool) { return "", true },
+		"of a node that has one": func(string) (string, bool) { return "127.0.0.1:7401", true },
+	} {
+		m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
+		mustDo(t, err)
+		layer, err := m.Layer(1, "n1.0#2")
+		mustDo(t, err)
+		trans := newRaftTransport(layer, book, time.Second, hclog.NewNullLogger())
+		seen := map[string]raft.ServerID{}
+		for _, id := range []raft.ServerID{"n1.0", "n1.0#2", "n1.0#3", "n2.0#2"} {
+			sent := string(trans.EncodePeer(id, "127.0.0.1:7401"))
+			if other, twice := seen[sent]; twice {
+				t.Errorf("%s: %s and %s both have the address %s", name, id, other, sent)
+			}
+			seen[sent] = id
+		}
+		mustDo(t, trans.Close())
+		mustDo(t, m.Close())
+	}
+}
