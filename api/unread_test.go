@@ -55,7 +55,7 @@ func TestUnreadCounts(t *testing.T) {
 		l.ok(`{"user":"7","counts":{"at":0,"comment":0,"like":1,"dm":0},"cleared":{"comment":1}`+written,
 			"POST", "/v1/unread/7/reset", `{"seen":{"comment":100}}`)
 		l.ok(`{"applied":1`+written, "POST", "/v1/unread/incr", `{"ops":[{"user":"7","add":{"dm":-3}}],"want":"none"}`)
-		l.ok(`{"user":"7","counts":{"at":0,"comment":0,"like":1,"dm":-3},"cleared":{"dm":0}`+written,
+		l.ok(`{"user":"7","counts":{"at":0,"comment":0,"like":1,"dm":0},"cleared":{"dm":0}`+written,
 			"POST", "/v1/unread/7/reset", `{"seen":{"dm":2}}`)
 		l.ok(`{"user":"7","counts":{"at":0,"comment":0,"like":1,"dm":0},"cleared":{"dm":0}`+written,
 			"POST", "/v1/unread/7/reset", `{"columns":["dm"]}`)
@@ -69,7 +69,7 @@ func TestUnreadCounts(t *testing.T) {
 		l.refused(409, "idempotency_conflict", "", "POST", "/v1/unread/70/reset", `{"columns":["like"]}`, key...)
 	})
 	t.Run("columns that operators add", func(*testing.T) {
-		l.ok(`{"name":"unread","kind":"unread","columns":["at","comment","like","dm","gift"],"shards":7}`, "POST", "/v1/keyspaces/unread/columns", `{"columns":["gift"]}`)
+		l.ok(`{"name":"unread","kind":"unread","columns":["at","comment","like","dm","gift"],"shards":7,"floors":{"at":0,"comment":0,"dm":0,"gift":0,"like":0}}`, "POST", "/v1/keyspaces/unread/columns", `{"columns":["gift"]}`)
 		l.ok(`{"applied":1`+written, "POST", "/v1/unread/incr", `{"ops":[{"user":"9","add":{"gift":2}}],"want":"none"}`)
 		l.ok(`{"user":"9","counts":{"at":0,"comment":0,"like":0,"dm":0,"gift":1},"cleared":{"gift":1}`+written, "POST", "/v1/unread/9/reset", `{"seen":{"gift":1}}`)
 	})
