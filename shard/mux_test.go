@@ -244,22 +244,22 @@ func TestMuxAdvertises(t *testing.T) {
 func TestTransportDialsWhereANodeIs(t *testing.T) {
 	to, layer := testTransport(t)
 	here, nowhere := raft.ServerAddress(layer.Addr().String()), raft.ServerAddress("127.0.0.1:1")
-	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(node string) (string, bool) {
-		return string(here), node == "known"
-	}, 0, hclog.NewNullLogger())
+	known := true
+	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(string) (string, bool) { return string(here), known }, 0, hclog.NewNullLogger())
 	t.Cleanup(func() { from.Close() })
 	for _, test := range []struct {
-		node       raft.ServerID
+		known      bool
 		configured raft.ServerAddress
-	}{{"known", nowhere}, {"unknown", here}} {
+	}{{true, nowhere}, {false, here}} {
+		known = test.known
 		go func() {
 			rpc := <-to.Consumer()
 			rpc.Respond(&raft.AppendEntriesResponse{Term: 4}, nil)
 		}()
 		request := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
 		var response raft.AppendEntriesResponse
-		if err := from.AppendEntries(test.node, test.configured, &request, &response); err != nil || response.Term != 4 {
-			t.Errorf("a node that is %s: %+v, %v", test.node, response, err)
+		if err := from.AppendEntries("known", test.configured, &request, &response); err != nil || response.Term != 4 {
+			t.Errorf("a node that is known, %v: %+v, %v", test.known, response, err)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func TestTransportHasNoHeartbeatPath(t *testing.T) {
 	}()
 	heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
 	var response raft.AppendEntriesResponse
-	mustDo(t, from.AppendEntries("n2", raft.ServerAddress(layer.Addr().String()), &heartbeat, &response))
+	mustDo(t, from.AppendEntries("known", raft.ServerAddress(layer.Addr().String()), &heartbeat, &response))
 	if response.Term != 4 {
 		t.Errorf("response %+v", response)
 	}

@@ -249,7 +249,7 @@ func TestTransportBoundsTheCommitIndex(t *testing.T) {
 		rpc.Respond(&raft.AppendEntriesResponse{Term: 4, Success: true}, nil)
 	}()
 	args := &raft.AppendEntriesRequest{RPCHeader: headerOf("n1"), Term: 4, PrevLogEntry: 10, Entries: entriesOf(4, 11, 12), LeaderCommitIndex: 20}
-	mustDo(t, from.AppendEntries("n2", raft.ServerAddress(layer.Addr().String()), args, &raft.AppendEntriesResponse{}))
+	mustDo(t, from.AppendEntries("known", raft.ServerAddress(layer.Addr().String()), args, &raft.AppendEntriesResponse{}))
 	if got := <-received; got != 12 || args.LeaderCommitIndex != 20 {
 		t.Errorf("commit index %d is sent, raft's is %d", got, args.LeaderCommitIndex)
 	}

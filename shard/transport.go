@@ -77,7 +77,7 @@ func (t raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, 
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
 	}
-	return t.NetworkTransport.RequestVote(id, target, args, resp)
+	return t.NetworkTransport.RequestVote(id, named(id, target), args, resp)
 }
 
 // RequestPreVote is raft.WithPreVote's.
@@ -85,10 +85,10 @@ func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddres
 	if err := t.filter.mayCampaign(); err != nil {
 		return err
 	}
-	err := t.NetworkTransport.RequestPreVote(id, target, args, resp)
+	err := t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
 	for err != nil && time.Now().Before(t.beginsUntil) && !t.IsShutdown() {
 		time.Sleep(beginAgainAfter)
-		err = t.NetworkTransport.RequestPreVote(id, target, args, resp)
+		err = t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
 	}
 	return err
 }
@@ -112,7 +112,7 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	}
 	bounded := *args
 	boundCommit(&bounded)
-	err := t.NetworkTransport.AppendEntries(id, target, &bounded, resp)
+	err := t.NetworkTransport.AppendEntries(id, named(id, target), &bounded, resp)
 	if err == nil && resp.Success && resp.Term == args.Term {
 		t.reached.Store(id, reached{began, args.Term})
 	}
@@ -127,7 +127,7 @@ func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (r
 // InstallSnapshot is raft.Transport's.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	if t.cold == nil {
-		return t.NetworkTransport.InstallSnapshot(id, target, args, resp, data)
+		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 	}
 	carried, err := raftfsm.CarryBlocks(data, t.cold)
 	if err != nil {
@@ -136,7 +136,7 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	defer carried.Close()
 	larger := *args
 	larger.Size += carried.Added()
-	err = t.NetworkTransport.InstallSnapshot(id, target, &larger, resp, carried)
+	err = t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, carried)
 	t.damaged(args.LastLogIndex, err)
 	return err
 }
@@ -147,6 +147,17 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 // replica: another may have its address by then.
 func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
 	return []byte(replicaAt(id, string(addr)))
+}
+
+// TimeoutNow is raft.Transport's.
+func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
+}
+
+// named returns an address of the group's configuration that leads to one replica alone.
+// It is dialled if the address book does not know the replica's node.
+func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
+	return replicaAt(id, string(addr))
 }
 
 // isHeartbeat tells a call that says no more than that the leader is there.

@@ -1,6 +1,9 @@
 package shard
 
 import (
+	"errors"
+	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -90,5 +93,61 @@ func TestAddressesNameTheReplica(t *testing.T) {
 		}
 		mustDo(t, trans.Close())
 		mustDo(t, m.Close())
+	}
+}
+
+// Each call reaches the replica that is meant or none, also at the address that the
+// group's configuration has, where another replica may be by now.
+func TestCallsNameTheReplica(t *testing.T) {
+	there := testMux(t)
+	at := raft.ServerAddress(there.Addr().String())
+	layer, err := there.Layer(7, "n2.0#6")
+	mustDo(t, err)
+	to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
+	t.Cleanup(func() { mustDo(t, to.Close()) })
+	go func() {
+		for {
+			select {
+			case rpc := <-to.Consumer():
+				if rpc.Reader != nil {
+					_, _ = io.Copy(io.Discard, rpc.Reader)
+				}
+				rpc.Respond(nil, errors.New("it was reached"))
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	for known, book := range map[string]addressBook{
+		"known":     func(string) (string, bool) { return string(at), true },
+		"not known": func(string) (string, bool) { return "", false },
+	} {
+		from := newRaftTransport(mustLayer(t, testMux(t), 7), book, 0, hclog.NewNullLogger())
+		t.Cleanup(func() { mustDo(t, from.Close()) })
+		for name, call := range map[string]func(raft.ServerID) error{
+			"vote": func(id raft.ServerID) error {
+				return from.RequestVote(id, at, &raft.RequestVoteRequest{}, &raft.RequestVoteResponse{})
+			},
+			"pre-vote": func(id raft.ServerID) error {
+				return from.RequestPreVote(id, at, &raft.RequestPreVoteRequest{}, &raft.RequestPreVoteResponse{})
+			},
+			"append": func(id raft.ServerID) error {
+				return from.AppendEntries(id, at, &raft.AppendEntriesRequest{}, &raft.AppendEntriesResponse{})
+			},
+			"snapshot": func(id raft.ServerID) error {
+				return from.InstallSnapshot(id, at, &raft.InstallSnapshotRequest{}, &raft.InstallSnapshotResponse{}, strings.NewReader(""))
+			},
+			"handover": func(id raft.ServerID) error {
+				return from.TimeoutNow(id, at, &raft.TimeoutNowRequest{}, &raft.TimeoutNowResponse{})
+			},
+		} {
+			reached := func(err error) bool { return err != nil && strings.Contains(err.Error(), "it was reached") }
+			if err := call("n2.0#6"); !reached(err) {
+				t.Errorf("%s, the node is %s: the replica that is meant answered %v", name, known, err)
+			}
+			if err := call("n2.0#5"); err == nil || reached(err) {
+				t.Errorf("%s, the node is %s: another replica answered", name, known)
+			}
+		}
 	}
 }
