@@ -173,6 +173,32 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 	h.want(0, seq("p", 78), Applied, math.MaxInt64)
 }
 
+// A repeat that carries when its key was met, as the first had no need to, is told that
+// its ops overflowed, in the same entry as in a later one.
+func TestRefusedRepeatThatTellsWhenItWasMade(t *testing.T) {
+	h := newHistory(t)
+	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
+	section := func(made int64) []byte {
+		var w RequestWriter
+		id := keyed("k", "body")
+		w.Reset(nil, &id)
+		w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}})
+		w.SetMade(made)
+		return w.Section()
+	}
+	for round, want := range [][]Outcome{{Applied, Refused, Refused}, {Refused, Refused, Refused}} {
+		e := AppendClock(BeginEntry(nil, KindCounters, 1), time.UnixMilli(0), testLimits)
+		e = append(append(append(e, section(0)...), section(1)...), section(2)...)
+		h.index++
+		r := h.c.Apply(&raft.Log{Index: h.index, Type: raft.LogCommand, Data: SealEntry(e)}).(*Result)
+		for request, outcome := range want {
+			if got := r.Outcome(request); got != outcome {
+				t.Errorf("round %d, request %d: outcome %d, want %d", round, request, got, outcome)
+			}
+		}
+	}
+}
+
 // A producer whose request overflowed is forgotten and comes back in the same entry:
 // what is remembered of it is that it is back.
 func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {

@@ -152,6 +152,15 @@ func (id *RequestID) appendTo(dst []byte) []byte {
 	return dst
 }
 
+// appendName appends what a request shares with its repeats and with no other: its
+// identity, but for when its key was made. A repeat may carry that where the first did
+// not.
+func (id *RequestID) appendName(dst []byte) []byte {
+	named := *id
+	named.born = 0
+	return named.appendTo(append(dst, id.section()))
+}
+
 // parseIdentity splits a request's identity off. Its name is the payload's.
 func parseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 	switch {

@@ -84,14 +84,14 @@ func (b *requests) request(kind byte, p []byte, once *once, held contents, clock
 // noteRefused has the memory know which requests of the entry had ops refused,
 // each or some, and tells their repeats inside the entry.
 func (b *requests) noteRefused(once *once, overflows []engine.Overflow) {
-	again, name := map[string]Outcome{}, []byte(nil) // by identity as an entry has it
+	again, name := map[string]Outcome{}, []byte(nil) // by appendName
 	first := 0
 	for i := range b.all {
 		r, n := &b.all[i], 0
 		for ; len(overflows) > 0 && overflows[0].Op < r.end; overflows = overflows[1:] {
 			n++
 		}
-		name = r.id.appendTo(append(name[:0], r.id.section()))
+		name = r.id.appendName(name[:0])
 		switch told, refused := again[string(name)]; {
 		case b.outcomes[i] == Applied && n > 0:
 			told = PartlyRefused

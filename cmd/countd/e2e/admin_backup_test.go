@@ -117,7 +117,11 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"4", map[string]int64{"like": 63}}}}, nil)
 	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	other.Kill()
-	forgeDelta(t, filepath.Join(other.Dir, "groups", "00001.1", "raft.db"), 63, 62)
+	logs, err := filepath.Glob(filepath.Join(other.Dir, "groups", "00001.*", "raft.db"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("the logs of group 1: %v, %v", logs, err)
+	}
+	forgeDelta(t, logs[0], 63, 62)
 	other.Start()
 	c.AwaitReady(other)
 	got := at.Ctl("verify")

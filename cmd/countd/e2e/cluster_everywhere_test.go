@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-const usersShards = 4
+const usersShards = 7
 
 // TestClusterEverywhere: of a keyspace that is to be everywhere
 //

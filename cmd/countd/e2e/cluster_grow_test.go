@@ -10,7 +10,7 @@ import (
 const (
 	// placeTimeout bounds what the cluster does by itself, a step a second.
 	placeTimeout = 90 * time.Second
-	shardsOfAll  = 16 // of posts, users, unread and feed
+	shardsOfAll  = 28 // of posts, users, unread and feed
 	voters       = 3
 )
 

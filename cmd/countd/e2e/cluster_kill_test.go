@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-const postsShards = 4
+const postsShards = 7
 
 // TestClusterLeaderKilled kills the node that leads most shards, again and again,
 // under writers and readers. Each time, for every shard that it led:

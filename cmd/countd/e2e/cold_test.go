@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	coldRows    = 60_000 // of 4 shards, so that most are not in a shard's last segment
-	coldIDs     = 3_000  // of which the writers know
+	coldRows    = 100_000 // of 7 shards, so that most are not in a shard's last segment
+	coldIDs     = 3_000   // of which the writers know
 	coldWaitMax = 30 * time.Second
 )
 
