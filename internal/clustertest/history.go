@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	historyShards   = 4 // of posts
+	historyShards   = 7 // of posts
 	historyColumn   = "view"
 	clientsDefault  = 8
 	opsOfIDMax      = 200 // then another takes its place: what is checked grows faster than the history

@@ -114,7 +114,7 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	c := clustertest.New(t, bin, clustertest.Options{LogStore: "boltdb"})
 	at, other := c.Nodes()[0], c.Nodes()[2]
 	ctl[ctlVerify](t, at, "verify")
-	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"4", map[string]int64{"like": 63}}}}, nil)
+	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"7", map[string]int64{"like": 63}}}}, nil)
 	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 	other.Kill()
 	logs, err := filepath.Glob(filepath.Join(other.Dir, "groups", "00001.*", "raft.db"))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,7 @@ func upgrades(t *testing.T, at *clustertest.Node) {
 	if v := ctl[version](t, at, "upgrade", "hold"); !v.Held || !v.Changed {
 		t.Errorf("upgrade hold: %+v", v)
 	}
-	if s := ctl[ctlStatus](t, at, "status"); len(s.Warnings) != 1 || s.Warnings[0].Code != "version_held" {
+	if s := ctl[ctlStatus](t, at, "status"); !slices.Equal(s.warnings(), []string{"version_held"}) {
 		t.Errorf("while it is held: %+v", s.Warnings)
 	}
 	if v := ctl[version](t, at, "upgrade", "finalize", "--yes"); v.Held || !v.Changed || v.Version != now.Version {

@@ -73,8 +73,8 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 }
 
 // TestClusterColdRows kills the nodes of a cluster in turn under writers, of which two
-// move old rows to disk and one does not. Ids have any 64 bits: nearly all carry a time
-// that has not been, and are old. What is held is:
+// move old rows to disk and one does not. Ids carry any time of ten years that have passed.
+// What is held is:
 //
 //  1. each count is what the answered writes add up to, rows that were cold included;
 //  2. replicas never differed at one index, whatever of them is cold.
@@ -88,7 +88,7 @@ func TestClusterColdRows(t *testing.T) {
 	for range coldRows / 5_000 {
 		ops := make([]op, 10_000)
 		for i := range ops {
-			ops[i] = op{strconv.FormatUint(rng.Uint64(), 10), map[string]int64{"comment": 1 + rng.Int64N(1000)}}
+			ops[i] = op{strconv.FormatUint(3_340_000_000_000_000+rng.Uint64N(1_300_000_000_000_000), 10), map[string]int64{"comment": 1 + rng.Int64N(1000)}}
 		}
 		nodes[2].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
 	}
