@@ -63,7 +63,7 @@ func (g *generator) anyNumber() string {
 func (g *generator) command(id int) []string {
 	field := func() string { return pick(g, "repost", "comment", "like", "view") }
 	count := func() string { return fmt.Sprintf("posts:%d:%s", id, field()) }
-	row := fmt.Sprintf("posts:%d", id+100)
+	row := fmt.Sprintf("posts:%d", id+105) // of the same of 7 shards
 	either := func() string { return pick(g, count(), row) }
 	several := func(of func() string) (words []string) {
 		for range 1 + g.rand.IntN(4) {
