@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -146,8 +145,7 @@ func (n *Node) behind(ctx context.Context, g *group, id raft.ServerID) (uint64, 
 	if err != nil {
 		return 0, err
 	}
-	inForce := g.committedConfiguration()
-	if inForce == nil || !slices.Equal(inForce.servers, g.configuration().Servers) || theirs[0] < inForce.index {
+	if inForce := g.configurationInForce(); inForce == nil || theirs[0] < inForce.index {
 		return 0, fmt.Errorf("%w: replica %s of group %d", errNotMember, id, g.cfg.Group)
 	}
 	return last - min(last, theirs[0]), nil

@@ -57,11 +57,11 @@ func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
 // It waits for the change of members that is under way, if there is one.
 func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *raftfsm.Placement) (nodes []string, all bool) {
 	term := g.readyTerm.Load()
-	at, latest := g.committedConfiguration(), g.configuration().Servers
-	if at == nil || !slices.Equal(at.servers, latest) {
+	at := g.configurationInForce()
+	if at == nil {
 		return nil, false
 	}
-	for _, s := range latest {
+	for _, s := range at.servers {
 		node := nodeOf(s.ID)
 		if node == n.cfg.NodeKey {
 			nodes = append(nodes, node)
@@ -88,6 +88,16 @@ func (g *group) committedConfiguration() *configurationAt {
 	metas, err := g.snaps.List()
 	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.index) {
 		return &configurationAt{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}
+	}
+	return at
+}
+
+// configurationInForce returns the committed configuration, nil while none is known here
+// or a change of it is under way.
+func (g *group) configurationInForce() *configurationAt {
+	at := g.committedConfiguration()
+	if at == nil || !slices.Equal(at.servers, g.configuration().Servers) {
+		return nil
 	}
 	return at
 }
