@@ -246,8 +246,8 @@ func (f *opFloor) read(c *cursor, path string) {
 	}
 }
 
-// floorCells gives the cells of an op, which begin at first, a floor: those that it can
-// stop.
+// floorCells puts a floor before each cell of an op that subtracts, which are all that a
+// floor can stop. The op's cells begin at first.
 func (r *request) floorCells(first int, floor int64) {
 	for i := len(r.cells) - 1; i >= first; i-- {
 		if c := r.cells[i]; c.Value < 0 {

@@ -203,8 +203,8 @@ func given(floors map[string]*int64) map[string]int64 {
 	return all
 }
 
-// decodeNewColumns reads {"columns":[…]}, as decodeKeyspace does. floors has those
-// columns of which a floor is told, with nil for null.
+// decodeNewColumns reads {"columns":[…]}, as decodeKeyspace does. floors has the columns
+// that the body gives a floor, with nil for null.
 func (r *request) decodeNewColumns(body []byte) (columns []string, floors map[string]*int64, err error) {
 	c := r.objectIn(body)
 	var s seen
@@ -231,7 +231,8 @@ func (c *cursor) name(path string) string {
 }
 
 // columnList reads columns, whose names outlive the request: each a name, or an object
-// with a name and a floor. floors has those of which a floor is told, nil for null.
+// with a name and a floor. floors has the columns that the body gives a floor, nil for
+// null.
 func (c *cursor) columnList(path string) (names []string, floors map[string]*int64) {
 	if !c.begin('[') {
 		c.fail(path, notArray)

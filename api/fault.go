@@ -56,7 +56,8 @@ type fault struct {
 	// and unknown name the ids, and are shown even when they are empty.
 	outcomes         bool
 	applied, unknown []uint64
-	// byNumber says that they are told by number too, as of ops over several keyspaces.
+	// byNumber adds the numbers of the ops to the answer. Ids do not tell the ops of
+	// several keyspaces apart.
 	byNumber               bool
 	appliedOps, unknownOps []int
 }

@@ -44,7 +44,7 @@ func appendDetail(dst []byte, detail []unread.FolloweeUnread) []byte {
 	return append(dst, '}')
 }
 
-// followees answers a page of those that a user follows.
+// followees answers a page of the users that a user follows.
 func (s *Server) followees(ctx *fasthttp.RequestCtx, r *request) error {
 	limit := r.asked.limit
 	if limit == 0 {

@@ -34,7 +34,7 @@ func (s *Server) readyz(ctx *fasthttp.RequestCtx, _ *request) error {
 	return f
 }
 
-// root answers what is here, for whoever looks with a browser or curl.
+// root answers links to the API, for a person with a browser or curl.
 func (s *Server) root(ctx *fasthttp.RequestCtx, _ *request) error {
 	type links struct {
 		OpenAPI   string `json:"openapi"`

@@ -131,8 +131,8 @@ func (c *Client) AddColumns(ctx context.Context, keyspace string, columns []stri
 	return c.ChangeColumns(ctx, keyspace, columnsOf(columns))
 }
 
-// ChangeColumns adds those columns that a keyspace does not have, and changes the floors
-// of those that say so.
+// ChangeColumns adds the columns that a keyspace does not have, and sets the floors that
+// columns give.
 func (c *Client) ChangeColumns(ctx context.Context, keyspace string, columns []Column) (Keyspace, error) {
 	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", struct {
 		Columns []Column `json:"columns"`

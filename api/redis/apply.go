@@ -160,9 +160,9 @@ func (t *table) fail(op int, err error) {
 	}
 }
 
-// applyWithoutNewRows writes again what was refused because other ops beside it take
-// memory, which there is none of: of some units, all but those that make rows. Only what
-// was refused is written again: the shards of the other ops have applied them.
+// applyWithoutNewRows writes refused units again, without those that make rows. There is
+// no memory for new rows, and a shard refuses all ops of a request if one of them needs
+// some. The shards that did not refuse theirs have applied them already.
 func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	units, err := t.refusedForMemory(c, from, to, deadline)
 	if err == nil {
