@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/countd/countd/internal/countdtest"
@@ -17,6 +18,25 @@ import (
 type ran struct {
 	code     int
 	out, err string
+}
+
+// screen is what a command line and the programs that it starts write to at once, as
+// they do to a terminal.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
 }
 
 // invocation runs command lines against one server.
@@ -32,7 +52,7 @@ func against(t *testing.T, s *countdtest.Server) *invocation {
 }
 
 func (i *invocation) run(args ...string) ran {
-	var out, err bytes.Buffer
+	var out, err screen
 	env := func(name string) string {
 		if name == addrEnv {
 			return i.addr
