@@ -71,7 +71,7 @@ func (r *realTarget) renew(t *testing.T) (usual, slow *live) {
 		r.node = openReal(t, t.TempDir())
 		r.shape = shapes(r.node)
 		r.usual = startLive(t, before(r.node))
-		r.hasty = startLive(t, func(c *Config) { c.Backend = r.node; hasty(c) })
+		r.hasty = startLive(t, func(c *Config) { c.Backend = r.node; unfinished(c) })
 	}
 	for _, ks := range r.node.Keyspaces() {
 		deleteRows(t, r.node, ks)

@@ -21,6 +21,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	m.mustNameCold()
 	m.stop()
 	m.start() // what was in Pebble's log is in its files now
+	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	mustDo(t, m.scrubPass(noPause))
 	if s := m.scrub.report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.damagedShards() != 0 {
 		t.Fatalf("a pass over what is whole: %+v", s)

@@ -88,9 +88,7 @@ func TestClusterEverywhere(t *testing.T) {
 	}
 	last.MustCtl("keyspace", "everywhere", "users", "--off")
 	c.AwaitVoters(voters)
-	if n := usersReplicas(c); n != voters*usersShards {
-		t.Errorf("users has %d replicas", n)
-	}
+	eventually(t, "users has the replicas of its voters alone", func() bool { return usersReplicas(c) == voters*usersShards })
 	c.AwaitAgreement(agreeTimeout(), c.Nodes()...)
 }
 

@@ -29,7 +29,10 @@ const (
 //  1. every acknowledged increment is in the count;
 //  2. nothing is in it beyond the acknowledged and those of unknown outcome;
 //  3. what a later life reads is what the one before it read, plus its own.
-func TestKillUnderWriters(t *testing.T) { eachLogStore(t, killUnderWriters) }
+func TestKillUnderWriters(t *testing.T) {
+	t.Parallel()
+	eachLogStore(t, killUnderWriters)
+}
 
 func killUnderWriters(t *testing.T, logStore string) {
 	rounds := *killRounds

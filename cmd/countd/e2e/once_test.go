@@ -36,6 +36,7 @@ const (
 //  4. a request of which every op overflows was refused each time;
 //  5. a number behind the window, and a key with another body, are refused.
 func TestOnceUnderKills(t *testing.T) {
+	t.Parallel()
 	span := *onceFor
 	if testing.Short() {
 		span = onceForDefault / 2

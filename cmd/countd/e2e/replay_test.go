@@ -69,6 +69,7 @@ func (r *fileRun) done(t *testing.T) {
 // three times and the client twice, once both together. Each item's totals are
 // then those of the file, and stay so when the command is run once more.
 func TestReplayThroughKills(t *testing.T) {
+	t.Parallel()
 	s := higgs(t, *replayAll)
 	want := exportOf(t, s.counts)
 	after := func(fifths int) uint64 { return s.seen[s.events*fifths/5] }
@@ -97,6 +98,7 @@ func TestReplayThroughKills(t *testing.T) {
 // the client is killed: each row counts once. It counts once more when, and only
 // when, that is asked for.
 func TestImportAddThroughKills(t *testing.T) {
+	t.Parallel()
 	packed, err := os.ReadFile(sampleSet)
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ const removed = "removed"
 // Either it serves every count as it was acknowledged, or it refuses to start
 // and names what is wrong. It never serves another count, and never hangs.
 func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
 	eachLogStore(t, func(t *testing.T, logStore string) {
 		logs := []string{"raft.db"}
 		if strings.HasSuffix(logStore, "wal") {
@@ -125,7 +126,10 @@ func lostFiles(t *testing.T, logStore string) {
 
 // TestFlippedBits is TestDamagedFiles for single bits anywhere in a log that
 // alone holds all counts.
-func TestFlippedBits(t *testing.T) { eachLogStore(t, flippedBits) }
+func TestFlippedBits(t *testing.T) {
+	t.Parallel()
+	eachLogStore(t, flippedBits)
+}
 
 func flippedBits(t *testing.T, logStore string) {
 	flips := bitFlips
