@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/internal/lograte"
 )
 
 const (
@@ -54,7 +56,7 @@ func newListener(ln net.Listener, cfg *Config, m *metrics) *listener {
 			"Retry-After: %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 			serverName, contentTypeJSON, retryAfter, len(body), body),
 		metrics: m,
-		logger:  cfg.Logger,
+		logger:  new(lograte.Limiter).Logger(cfg.Logger),
 		done:    make(chan struct{}),
 	}
 	l.mu.conns = make(map[*conn]struct{})

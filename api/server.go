@@ -21,6 +21,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -63,6 +64,7 @@ type Backend interface {
 // end it with Shutdown.
 type Server struct {
 	cfg      Config
+	limited  *slog.Logger // for what each of many requests meets
 	unread   *unread.Numbers
 	metrics  *metrics
 	routes   *routes
@@ -98,7 +100,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
 		}
 	}
-	s := &Server{cfg: cfg, unread: unread.New(cfg.Backend), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
+	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), unread: unread.New(cfg.Backend), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
 	for _, host := range cfg.AllowedHosts {
@@ -208,7 +210,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.Inc()
-			s.cfg.Logger.Error("request handler panicked",
+			s.limited.Error("request handler panicked",
 				"endpoint", e.name, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			err = errPanicked
 		}
@@ -262,7 +264,7 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 		f.ofWrite(e.takes&takesOps != 0)
 	}
 	if !foreseen && !errors.Is(err, errPanicked) {
-		s.cfg.Logger.Error("request failed",
+		s.limited.Error("request failed",
 			"method", string(ctx.Method()), "path", string(ctx.URI().PathOriginal()), "err", err)
 	}
 	if f.refused != nil {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -47,6 +48,7 @@ type Controller struct {
 	view     Members
 	settings PlanSettings
 	logger   *slog.Logger
+	limit    lograte.Limiter
 	cancel   context.CancelFunc
 	done     chan struct{}
 	lost     atomic.Uint64
@@ -125,7 +127,7 @@ func (c *Controller) once(ctx context.Context) {
 	for _, step := range Plan(c.Look(ctx)) {
 		c.logger.Info("placement", "step", step.String())
 		if err := c.carryOut(ctx, step); err != nil {
-			c.logger.Warn("a step of the placement failed and is planned again", "step", step.String(), "err", err)
+			c.limit.Logger(c.logger).Warn("a step of the placement failed and is planned again", "step", step.String(), "err", err)
 			continue
 		}
 		c.noteLost(step)

@@ -358,6 +358,18 @@ func TestForeignMembersAreNotShown(t *testing.T) {
 	}
 }
 
+// Whoever sends packets that are none of gossip gets one line, not one a packet.
+func TestGossipLogRepeatsNothing(t *testing.T) {
+	var out logBuffer
+	l := newGossipLog(out.logger())
+	for port := range 400 {
+		l.Printf("[ERR] memberlist: msg type (%d) not supported from=127.0.0.1:%d", port%100, 30_000+port)
+	}
+	if !out.has("not supported") || out.has("127.0.0.1:30001") {
+		t.Error("the first line is missing, or the second is there")
+	}
+}
+
 func TestGossipLogLevels(t *testing.T) {
 	var out logBuffer
 	l := newGossipLog(out.logger())

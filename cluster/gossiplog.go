@@ -5,6 +5,8 @@ import (
 	"context"
 	"log"
 	"log/slog"
+
+	"github.com/countd/countd/internal/lograte"
 )
 
 // gossipLog gives memberlist's lines to slog, one step quieter than memberlist
@@ -12,7 +14,9 @@ import (
 // every suspicion. What an operator must act on, this package says itself.
 type gossipLog struct{ logger *slog.Logger }
 
-func newGossipLog(logger *slog.Logger) *log.Logger { return log.New(&gossipLog{logger}, "", 0) }
+func newGossipLog(logger *slog.Logger) *log.Logger {
+	return log.New(&gossipLog{new(lograte.Limiter).Logger(logger)}, "", 0)
+}
 
 var gossipLevels = []struct {
 	prefix []byte

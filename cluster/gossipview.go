@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/countd/countd/internal/lograte"
 )
 
 const (
@@ -25,7 +27,8 @@ const (
 // It answers memberlist's questions, which come under memberlist's lock: nothing
 // here calls memberlist or waits.
 type gossipView struct {
-	logger *slog.Logger
+	logger  *slog.Logger
+	limited *slog.Logger // for what gossip repeats
 
 	mu struct {
 		sync.Mutex
@@ -46,7 +49,7 @@ var (
 )
 
 func newGossipView(self Member, logger *slog.Logger) *gossipView {
-	v := &gossipView{logger: logger}
+	v := &gossipView{logger: logger, limited: new(lograte.Limiter).Logger(logger)}
 	v.mu.self = self
 	v.mu.members = map[string]Member{}
 	v.mu.changed = make(chan struct{})
@@ -174,7 +177,7 @@ func (v *gossipView) NotifyUpdate(n *memberlist.Node) { v.set(n, true) }
 // NotifyConflict implements memberlist.ConflictDelegate. Both may be one node
 // that has moved, until its old address is found dead.
 func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
-	v.logger.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
+	v.limited.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())
 }
 

@@ -136,7 +136,7 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 func (c *groupConfig) id() raft.ServerID { return raftID(c.NodeID, c.Replica) }
 
 func (c groupConfig) raftLogger() *raftLogger {
-	return &raftLogger{slog: c.Logger.With("group", c.Group), failures: &c.Mux.failures}
+	return &raftLogger{slog: c.Mux.limit.Logger(c.Logger).With("group", c.Group), failures: &c.Mux.failures}
 }
 
 // raftConfig returns what raft is started with. leadership is raft's NotifyCh.

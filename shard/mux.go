@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/lograte"
 )
 
 const (
@@ -53,6 +55,7 @@ type Mux struct {
 	wg       sync.WaitGroup // serve, and receive for each connection in its preface
 	done     chan struct{}
 	failures peerFailures // of raft's connections to peers
+	limit    lograte.Limiter
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -99,6 +102,9 @@ type dialledAddr string
 
 func (dialledAddr) Network() string  { return "tcp" }
 func (a dialledAddr) String() string { return string(a) }
+
+// limited logs what each of many groups or connections meets.
+func (m *Mux) limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
 
 // Addr returns the address that peers dial.
 func (m *Mux) Addr() net.Addr { return m.addr }
@@ -167,7 +173,7 @@ func (m *Mux) serve() {
 			return
 		}
 		if err != nil {
-			m.cfg.Logger.Warn("cannot accept a cluster connection", "err", err)
+			m.limited().Warn("cannot accept a cluster connection", "err", err)
 			select {
 			case <-time.After(acceptRetryDelay):
 			case <-m.done:
@@ -284,7 +290,7 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 	if errors.Is(err, errEarly) {
 		level = slog.LevelDebug
 	}
-	m.cfg.Logger.Log(context.Background(), level, "refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
+	m.limited().Log(context.Background(), level, "refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
 // dial connects to another node's cluster port and says what the connection is for,

@@ -37,6 +37,19 @@ func TestFailuresOfAPeerAreToldOnceAMinute(t *testing.T) {
 	}
 }
 
+// An event that hits all groups of a node is one line of raft's, not one a group.
+func TestRaftLoggersOfGroupsShareTheirLimit(t *testing.T) {
+	logged := &lockedBuffer{}
+	mux := &Mux{}
+	for group := range uint32(24) {
+		c := groupConfig{Group: group, Mux: mux, Logger: slog.New(slog.NewTextHandler(logged, nil))}
+		c.raftLogger().Warn("failed to contact", "server-id", raft.ServerID("n2"), "time", time.Second)
+	}
+	if got := logged.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "group=0") {
+		t.Errorf("logged %q", got)
+	}
+}
+
 func TestFailingPeersAreBounded(t *testing.T) {
 	var p peerFailures
 	for i := range 3 * failingPeersMax {

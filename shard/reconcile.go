@@ -126,7 +126,7 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
 	}
 	switch {
 	case err != nil:
-		n.cfg.Logger.Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
+		n.mux.limited().Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
 	case step != "":
 		level := slog.LevelInfo
 		if n.handingOver.Load() {

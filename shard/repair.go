@@ -90,7 +90,7 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 			}
 		}()
 		if err := n.repair(ctx, g, r); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
+			n.mux.limited().Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
 		}
 	})
 }

@@ -215,7 +215,7 @@ func (e *partly) Unwrap() error { return e.err }
 func (b *batch) appendFailure(dst []byte, err error) []byte {
 	text, foreseen := errorText(err)
 	if !foreseen {
-		b.conn.server.cfg.Logger.Error("a Redis command failed", "err", err)
+		b.conn.server.limited.Error("a Redis command failed", "err", err)
 	}
 	b.conn.server.metrics.failed(text)
 	return appendError(dst, text)

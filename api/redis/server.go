@@ -13,12 +13,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/internal/lograte"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -51,6 +53,7 @@ type Backend interface {
 // and end it with Shutdown.
 type Server struct {
 	cfg      Config
+	limited  *slog.Logger // for what each of many commands meets
 	unread   *unread.Numbers
 	metrics  *metrics
 	commands commandTable
@@ -79,7 +82,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, unread: unread.New(cfg.Backend), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
+		cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), unread: unread.New(cfg.Backend), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
 		large: budget{max: int64(cfg.LargeBytesMax)}, lanes: budget{max: lanesMax}, stopped: make(chan struct{}),
 	}
 	s.batches.New = func() any { return &batch{} }
@@ -110,7 +113,7 @@ func (s *Server) Serve() error {
 			return nil
 		default:
 			wait = min(max(2*wait, 5*time.Millisecond), acceptRetryMax)
-			s.cfg.Logger.Error("cannot accept a connection", "err", err, "retry_in", wait)
+			s.limited.Error("cannot accept a connection", "err", err, "retry_in", wait)
 			select {
 			case <-time.After(wait):
 			case <-s.stopped:
@@ -145,7 +148,7 @@ func (s *Server) serve(c *conn) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			s.metrics.panics.Inc()
-			s.cfg.Logger.Error("a Redis command panicked", "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			s.limited.Error("a Redis command panicked", "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 		}
 		c.close()
 		c.release()

@@ -201,7 +201,7 @@ func (g *Group) unneeded(n *Generation) {
 	}
 	delete(g.mu.open, n.number)
 	if err := g.removeLocked(n.number); err != nil {
-		g.store.cfg.Logger.Warn("cold rows that nobody needs could not be removed", "group", g.number, "generation", n.number, "err", err)
+		g.store.limited().Warn("cold rows that nobody needs could not be removed", "group", g.number, "generation", n.number, "err", err)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/maypok86/otter/v2"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/countd/countd/internal/lograte"
 )
 
 // Config configures Open.
@@ -80,10 +82,7 @@ type Store struct {
 	waiting atomic.Int64
 	stats   storeStats
 	sets    atomic.Uint32 // how many Records there were
-	damage  struct {
-		found, told atomic.Uint64 // how often Pebble found a file damaged, and of how many the log tells
-		toldAt      atomic.Int64  // when it did last, nanoseconds since 1970; 0 for never
-	}
+	limit   lograte.Limiter
 
 	mu struct {
 		sync.Mutex
@@ -188,7 +187,7 @@ const blockOverhead = 200
 
 func (s *Store) options() *pebble.Options {
 	o := &pebble.Options{
-		FS: vfs.OnDiskFull(s.cfg.FS, s.awaitRoom), Logger: pebbleLogger{s.cfg},
+		FS: vfs.OnDiskFull(s.cfg.FS, s.awaitRoom), Logger: pebbleLogger{s},
 		FormatMajorVersion: pebble.FormatNewest,
 		Cache:              s.index.pebble, MemTableSize: pebbleMemtableBytes, MaxOpenFiles: pebbleFilesMax,
 		FlushDelayDeleteRange: removedWithin,
@@ -213,19 +212,13 @@ func (s *Store) options() *pebble.Options {
 	return o
 }
 
-// damageTold is how often, at most, damage is logged: a block that many ask for is found
-// damaged by each of them.
-const damageTold = time.Minute
+// limited logs what each of many readers or writers meets.
+func (s *Store) limited() *slog.Logger { return s.limit.Logger(s.cfg.Logger) }
 
-// tellDamage logs that a file of Pebble's is damaged, with how often that was found since
-// the line before. Errors of Pebble print their stack but for their Error.
+// tellDamage logs that a file of Pebble's is damaged. Errors of Pebble print their stack
+// but for their Error.
 func (s *Store) tellDamage(file string, err error) {
-	found := s.damage.found.Add(1)
-	now, last := time.Now().UnixNano(), s.damage.toldAt.Load()
-	if last != 0 && now-last < int64(damageTold) || !s.damage.toldAt.CompareAndSwap(last, now) {
-		return
-	}
-	s.cfg.Logger.Error("cold rows are damaged on disk", "file", file, "err", err.Error(), "times", found-s.damage.told.Swap(found))
+	s.limited().Error("cold rows are damaged on disk", "file", file, "err", err.Error())
 }
 
 // Close closes the store. Whoever uses it later gets ErrClosed.
@@ -290,10 +283,10 @@ func (s *Store) Stats() Stats {
 
 // pebbleLogger hands Pebble's words on. What Pebble cannot live on with ends the
 // process: its caller must not go on.
-type pebbleLogger struct{ cfg Config }
+type pebbleLogger struct{ store *Store }
 
 func (l pebbleLogger) Infof(format string, args ...any) {
-	l.cfg.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
+	l.store.cfg.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
 }
 
 func (l pebbleLogger) Errorf(format string, args ...any) {
@@ -302,10 +295,10 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 			args[i] = err.Error()
 		}
 	}
-	l.cfg.Logger.Warn("pebble: " + fmt.Sprintf(format, args...))
+	l.store.limited().Warn("pebble: " + fmt.Sprintf(format, args...))
 }
 
 func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %s", l.cfg.Dir, fmt.Sprintf(format, args...)))
+	l.store.cfg.Fatal(fmt.Errorf("cannot write cold rows in %s: %s", l.store.cfg.Dir, fmt.Sprintf(format, args...)))
 	runtime.Goexit()
 }

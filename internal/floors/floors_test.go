@@ -12,20 +12,22 @@ const rule = `
 	engine: engine/golomb
 	# Numbers in few bits.
 	engine/golomb:
+	# How often a message that repeats is logged.
+	internal/lograte:
 	# Old rows on disk, which the engine knows by interfaces of its own.
-	engine/cold: engine engine/golomb
+	engine/cold: engine engine/golomb internal/lograte
 	# What a log entry means.
 	raftfsm: engine engine/cold
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm engine engine/cold
+	shard: raftfsm engine engine/cold internal/lograte
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.
 	docs:
 	# Neighbours that do not know each other.
-	api: docs unread shard raftfsm engine
-	api/redis: unread shard raftfsm engine
-	cluster: shard raftfsm engine
+	api: docs unread shard raftfsm engine internal/lograte
+	api/redis: unread shard raftfsm engine internal/lograte
+	cluster: shard raftfsm engine internal/lograte
 	# The program joins them.
 	cmd/countd: api api/redis cluster shard raftfsm engine
 	# What services import: the public HTTP API alone, and nothing of ours.
