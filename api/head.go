@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"time"
@@ -190,7 +191,8 @@ func parseShortDuration(text []byte) (time.Duration, bool) {
 
 // readIdentity reads what tells a write from all others. A key stands for one
 // call with one body: the endpoint, what its path names and the body are
-// hashed, the same however a client spells its path.
+// hashed, the same however a client spells its path, and the body once more by what it
+// means.
 func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	h := &ctx.Request.Header
 	key, err := header(h, headerKey)
@@ -211,8 +213,9 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 		if len(key) < 1 || len(key) > shard.KeyBytesMax {
 			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", shard.KeyBytesMax))
 		}
-		var id [20]byte
-		r.write.ID = shard.ByKey(key, e.hashed, r.name, strconv.AppendUint(id[:0], r.id, 10), ctx.Request.Body())
+		id, body := strconv.AppendUint(nil, r.id, 10), ctx.Request.Body()
+		r.write.ID = shard.ByKey(key, e.hashed, r.name, id, body)
+		r.write.ID.SetMeaning(e.hashed, r.name, id, binary.LittleEndian.AppendUint64(nil, r.meaningOf(body)))
 	case producer != nil || sequence != nil:
 		if len(producer) < 1 || len(producer) > shard.ProducerBytesMax {
 			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", shard.ProducerBytesMax))

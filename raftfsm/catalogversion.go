@@ -35,6 +35,10 @@ const versionOfArrivals = 5
 // are spread over its shards: a program before it fails at such a keyspace.
 const versionOfSharding = 5
 
+// versionOfMeaning is the cluster version from which on a key is compared by what its
+// request means: a program before it compares other bytes than were hashed.
+const versionOfMeaning = 5
+
 // SetVersionEntry raises the cluster version, which says what commands and
 // formats nodes may use. It never goes down, stays at what each node of the
 // catalog speaks, and does not move while it is held.
@@ -89,6 +93,9 @@ func (v *CatalogView) TakesFloors() bool { return v.ClusterVersion >= VersionOfF
 // CarriesArrivals reports whether the cluster version allows a node to ask another when
 // a request came first.
 func (v *CatalogView) CarriesArrivals() bool { return v.ClusterVersion >= versionOfArrivals }
+
+// ComparesMeaning reports whether the cluster version allows RequestID.CompareMeaning.
+func (v *CatalogView) ComparesMeaning() bool { return v.ClusterVersion >= versionOfMeaning }
 
 // ForgetsClients reports whether the cluster version allows ByRestore with first.
 func (v *CatalogView) ForgetsClients() bool { return v.ClusterVersion >= versionOfRestores }

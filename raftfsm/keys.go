@@ -5,7 +5,7 @@ package raftfsm
 // refused by that time from then on, one that does not is taken for a new one.
 type keyRecord struct {
 	key   [16]byte
-	body  [16]byte
+	body  askedHash
 	last  int64   // when it came or, if that is later, when it says that it was made
 	again Outcome // what a repeat is told: Duplicate, Refused or PartlyRefused
 }

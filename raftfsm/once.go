@@ -131,7 +131,7 @@ func (o *once) forgetClients() {
 
 func (o *once) judgeKey(id *RequestID) Outcome {
 	if known := o.key(id.key); known != nil {
-		if known.body != id.body {
+		if !known.body.same(id.body) {
 			return Conflict
 		}
 		return known.again

@@ -199,6 +199,24 @@ func TestRefusedRepeatThatTellsWhenItWasMade(t *testing.T) {
 	}
 }
 
+// A repeat that is spelled otherwise is told that its ops overflowed, in the same entry
+// too.
+func TestRefusedRepeatInOtherWords(t *testing.T) {
+	h := newHistory(t)
+	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
+	in := func(bytes string) sums {
+		id := ByKey([]byte("k"), []byte(bytes))
+		id.SetMeaning([]byte("meaning"))
+		id.CompareMeaning()
+		return summed(id, 1)
+	}
+	for round, want := range [][]Outcome{{Applied, Refused}, {Refused, Refused}} {
+		if got := h.entry(0, in("{}"), in("{ }")); !slices.Equal(got, want) {
+			t.Errorf("round %d: outcomes %d, want %d", round, got, want)
+		}
+	}
+}
+
 // A producer whose request overflowed is forgotten and comes back in the same entry:
 // what is remembered of it is that it is back.
 func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {

@@ -165,7 +165,7 @@ func (o *once) restoreKeys(p []byte) error {
 	for last, behind := int64(0), byte(0); len(p) > 0; p = p[keyRecordSize:] {
 		flags := p[40]
 		r := keyRecord{
-			key: [16]byte(p), body: [16]byte(p[16:]),
+			key: [16]byte(p), body: askedHash(p[16:]),
 			last: int64(binary.LittleEndian.Uint64(p[32:])),
 		}
 		var known bool

@@ -22,8 +22,21 @@ type RequestID struct {
 	producer []byte // 1…ProducerBytesMax bytes, the caller's
 	seq      uint64
 	key      [16]byte // SHA-256 of the key, cut
-	body     [16]byte // SHA-256 of what was asked, cut
-	born     int64    // when the key was made, Unix milliseconds; 0 if it does not say
+	body     askedHash
+	meaning  [8]byte // of what was asked; not in a log entry
+	means    bool    // SetMeaning gave one
+	born     int64   // when the key was made, Unix milliseconds; 0 if it does not say
+}
+
+// askedHash tells what a key was used for. It is SHA-256 of what was asked, byte by byte,
+// cut to 16 bytes; or, by CompareMeaning, 8 bytes of that and 8 of its meaning.
+type askedHash [16]byte
+
+// same reports whether two requests ask for the same: if their bytes are equal, or what
+// they mean. In both forms the first half is of the bytes. The second half of one form
+// equals that of the other only by chance.
+func (h askedHash) same(other askedHash) bool {
+	return [8]byte(h[:8]) == [8]byte(other[:8]) || [8]byte(h[8:]) == [8]byte(other[8:])
 }
 
 type idKind uint8
@@ -63,6 +76,12 @@ func ByKey(key []byte, asked ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
 	copy(id.key[:], sum[:])
+	copy(id.body[:], hashAsked(sum[:0], asked))
+	return id
+}
+
+// hashAsked appends SHA-256 of the parts, each with its length, to dst.
+func hashAsked(dst []byte, asked [][]byte) []byte {
 	h := sha256.New()
 	for _, part := range asked {
 		var n [8]byte
@@ -70,8 +89,22 @@ func ByKey(key []byte, asked ...[]byte) RequestID {
 		h.Write(n[:])
 		h.Write(part)
 	}
-	copy(id.body[:], h.Sum(sum[:0]))
-	return id
+	return h.Sum(dst)
+}
+
+// SetMeaning adds to a request by key what its asked means, the same for every spelling.
+// It changes nothing until CompareMeaning.
+func (id *RequestID) SetMeaning(asked ...[]byte) {
+	id.means = true
+	copy(id.meaning[:], hashAsked(nil, asked))
+}
+
+// CompareMeaning makes a repeat whose bytes differ and whose meaning is the same a
+// duplicate. It needs versionOfMeaning.
+func (id *RequestID) CompareMeaning() {
+	if id.means {
+		copy(id.body[8:], id.meaning[:])
+	}
 }
 
 // Exists reports whether the request has an identity.
@@ -152,13 +185,15 @@ func (id *RequestID) appendTo(dst []byte) []byte {
 	return dst
 }
 
-// appendName appends what a request shares with its repeats and with no other: its
-// identity, but for when its key was made. A repeat may carry that where the first did
-// not.
+// appendName appends what a request shares with its repeats: its kind and its key, or
+// its producer and number. What a repeat by key asks may be spelled otherwise, and it may
+// tell when the key was made where the first did not.
 func (id *RequestID) appendName(dst []byte) []byte {
-	named := *id
-	named.born = 0
-	return named.appendTo(append(dst, id.section()))
+	dst = append(dst, id.section())
+	if id.kind == byKey {
+		return append(dst, id.key[:]...)
+	}
+	return id.appendTo(dst)
 }
 
 // parseIdentity splits a request's identity off. Its name is the payload's.
@@ -171,7 +206,7 @@ func parseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 		id = ByProducer(p[1:n], binary.LittleEndian.Uint64(p[n:]))
 		return id, p[n+8:], nil
 	case kind == sectionKeyed && len(p) >= keyedSize:
-		id = RequestID{kind: byKey, key: [16]byte(p), body: [16]byte(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
+		id = RequestID{kind: byKey, key: [16]byte(p), body: askedHash(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
 		return id, p[keyedSize:], nil
 	case kind == sectionRestore && len(p) >= restoreSize:
 		return ByRestore(binary.LittleEndian.Uint64(p), true), p[restoreSize:], nil

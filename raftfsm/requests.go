@@ -100,6 +100,8 @@ func (b *requests) noteRefused(once *once, overflows []engine.Overflow) {
 			}
 			once.refuse(&r.id, told)
 			again[string(name)] = told
+		case b.outcomes[i] == Applied: // also anew, once a restore in the entry forgot it
+			delete(again, string(name))
 		case b.outcomes[i] == Duplicate && refused:
 			b.outcomes[i] = told
 		}

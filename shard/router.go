@@ -93,6 +93,9 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	if w.Board != nil && !n.catalog.View().TakesBoardOp(w.Board.Kind) {
 		return ErrVersion
 	}
+	if n.catalog.View().ComparesMeaning() {
+		w.ID.CompareMeaning()
+	}
 	if err := n.headroom.admit(w, groups); err != nil {
 		return err
 	}

@@ -1,0 +1,91 @@
+package api
+
+import "math/bits"
+
+// meaningDepthMax bounds how deep meaningOf follows a body. No call takes a deeper one.
+const meaningDepthMax = 8
+
+// meaningOf returns a hash of what a body says. White space, the order of an object's
+// members, escapes, and whether an id is a string or an integer do not change it; the
+// order of an array does. An empty body stands for {}. Keys are remembered with these
+// hashes, so meaningOf never changes. A body that is not valid has some hash: its decoder
+// refuses it.
+func (r *request) meaningOf(body []byte) uint64 {
+	c := &r.cursor
+	c.reset(optional(body))
+	sum := c.meaning(meaningDepthMax)
+	c.end()
+	return sum
+}
+
+// meaning reads a value of at most depth levels and returns its hash.
+func (c *cursor) meaning(depth int) uint64 {
+	if depth == 0 {
+		c.fail("body", "nested too deep")
+		return 0
+	}
+	switch c.peek() {
+	case '{':
+		sum := uint64(0) // a sum has no order
+		c.at++
+		for n := 0; c.next(n, '}'); n++ {
+			key := textHash('"', c.key())
+			sum += pairHash(key, c.meaning(depth-1))
+		}
+		return pairHash('{', sum)
+	case '[':
+		sum := uint64('[')
+		c.at++
+		for n := 0; c.next(n, ']'); n++ {
+			sum = pairHash(sum, c.meaning(depth-1))
+		}
+		return sum
+	case '"':
+		text := c.str()
+		if _, isID := parseUint64(text); isID {
+			return textHash('0', text)
+		}
+		return textHash('"', text)
+	default:
+		return c.meaningOfScalar()
+	}
+}
+
+// meaningOfScalar reads a number, true, false or null.
+func (c *cursor) meaningOfScalar() uint64 {
+	start := c.at
+	for c.at < len(c.data) && (c.data[c.at] == '-' || c.data[c.at] == '+' || c.data[c.at] == '.' || isAlphanumeric(c.data[c.at])) {
+		c.at++
+	}
+	text := c.data[start:c.at]
+	switch {
+	case len(text) == 0:
+		c.broken("expected a value")
+	case string(text) == "-0":
+		text = text[1:]
+	}
+	return textHash('0', text)
+}
+
+func isAlphanumeric(b byte) bool {
+	return b >= '0' && b <= '9' || b|0x20 >= 'a' && b|0x20 <= 'z'
+}
+
+// textHash is FNV-1a of a text of some kind.
+func textHash(kind byte, text []byte) uint64 {
+	const prime = 1099511628211
+	h := (14695981039346656037 ^ uint64(kind)) * prime
+	for _, b := range text {
+		h = (h ^ uint64(b)) * prime
+	}
+	return h
+}
+
+// pairHash hashes two values in their order: the finalizer of splitmix64, twice.
+func pairHash(a, b uint64) uint64 { return mix64(mix64(a) + bits.RotateLeft64(b, 32)) }
+
+func mix64(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

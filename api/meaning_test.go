@@ -1,0 +1,101 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestMeaningOf(t *testing.T) {
+	same := [][]string{
+		{`{"ops":[{"id":"1","add":{"like":1,"view":-2}},{"id":2,"add":{"like":0}}],"want":"none"}`,
+			` { "want" : "none", "ops" : [ {"add":{"view":-2,"like":1},"id":1} , {"id":"2","add":{"\u006cike":-0}} ] } `,
+			"{\"ops\":[{\"id\":1,\n\t\"add\":{\"view\":-2,\"like\":1}},{\"add\":{\"like\":0},\"id\":2}],\r\n\"want\":\"none\"}"},
+		{``, `{}`, ` { } `},
+		{`{"columns":["a","b"]}`, `{"columns": ["a", "b"]}`},
+		{`{"a":true,"b":null}`, `{"b":null , "a":true}`},
+	}
+	different := []string{
+		`{"ops":[{"id":1,"add":{"like":1}},{"id":2,"add":{"like":1}}]}`,
+		`{"ops":[{"id":2,"add":{"like":1}},{"id":1,"add":{"like":1}}]}`,
+		`{"ops":[{"id":1,"add":{"like":1}}]}`,
+		`{"ops":[{"id":1,"add":{"like":2}}]}`,
+		`{"ops":[{"id":1,"add":{"like":-1}}]}`,
+		`{"ops":[{"id":1,"add":{"view":1}}]}`,
+		`{"ops":[{"id":1,"set":{"like":1}}]}`,
+		`{"ops":[{"id":1,"add":{"like":1}}],"want":"none"}`,
+		`{"ops":[{"id":1,"add":{"like":1,"view":1}}]}`,
+		`{"ops":[{"id":1,"add":{"like":1},"floor":0}]}`,
+		`{"columns":["b","a"]}`, `{"columns":["ab"]}`, `{"columns":[["a","b"]]}`, `{"columns":[]}`,
+		`{"a":"01"}`, `{"a":1}`, `{"a":"true"}`, `{"a":true}`, `{"a":{"b":{}}}`, `{"b":{"a":{}}}`, `{"b":{},"a":{}}`,
+	}
+	r := new(request)
+	seen := map[uint64]string{}
+	for _, group := range same {
+		want := r.meaningOf([]byte(group[0]))
+		seen[want] = group[0]
+		for _, body := range group {
+			if got := r.meaningOf([]byte(body)); got != want || r.cursor.err != nil {
+				t.Errorf("%s is not %s: %v", body, group[0], r.cursor.err)
+			}
+		}
+	}
+	for _, body := range different {
+		sum := r.meaningOf([]byte(body))
+		if other, ok := seen[sum]; ok {
+			t.Errorf("%s means %s", body, other)
+		}
+		seen[sum] = body
+	}
+}
+
+// Keys are remembered with these hashes: a program that hashes otherwise would take
+// retries of requests that its predecessor applied for other requests.
+func TestMeaningNeverChanges(t *testing.T) {
+	body := `{"ops":[{"id":"1","add":{"like":1,"view":-2},"floor":0}],"want":"none","b":[true,null]}`
+	if got, want := new(request).meaningOf([]byte(body)), uint64(0xc6c723938d411d46); got != want {
+		t.Errorf("%#x, want %#x", got, want)
+	}
+}
+
+// TestKeyIsOfTheMeaning: a key covers what a body means, in whatever way it is written.
+func TestKeyIsOfTheMeaning(t *testing.T) {
+	l := startLive(t, before(openReal(t, t.TempDir())))
+	path, first := "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1,"view":2}},{"id":"2","add":{"like":1}}]}`
+	for n, body := range []string{
+		first, first,
+		`{"ops": [{"add": {"view": 2, "like": 1}, "id": 1}, {"id": 2, "add": {"like": 1}}]}`,
+	} {
+		got := l.do("POST", path, body, "Idempotency-Key", "k")
+		if again := strings.Contains(got.body, `"duplicate":true`); got.status != 200 || again != (n > 0) {
+			t.Errorf("%s is answered %d %s", body, got.status, got.body)
+		}
+	}
+	turned := `{"ops":[{"id":"2","add":{"like":1}},{"id":"1","add":{"like":1,"view":2}}]}`
+	wantFault(t, l.do("POST", path, turned, "Idempotency-Key", "k"), 409, "idempotency_conflict", "")
+	for n, body := range []string{``, `{}`, ` {} `} {
+		got := l.do("POST", "/v1/notices/news", body, "Idempotency-Key", "notice")
+		if again := strings.Contains(got.body, `"duplicate":true`); got.status != 200 || again != (n > 0) {
+			t.Errorf("%q is answered %d %s", body, got.status, got.body)
+		}
+	}
+}
+
+// A JSON text means what it means when it is written anew.
+func FuzzMeaning(f *testing.F) {
+	f.Add([]byte(`{"ops":[{"id":"1","add":{"like":1}}],"want":"none"}`))
+	f.Add([]byte(`[[[[[[[[[[`))
+	f.Add([]byte(`{"a":[1,{"b":"\ud83d\ude00"}],"c":-0}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r := new(request)
+		sum := r.meaningOf(body)
+		var out bytes.Buffer
+		if r.cursor.err != nil || json.Indent(&out, body, " ", "\t") != nil {
+			return
+		}
+		if again := r.meaningOf(out.Bytes()); again != sum || r.cursor.err != nil {
+			t.Fatalf("%q means %x, and %q %x, %v", body, sum, out.Bytes(), again, r.cursor.err)
+		}
+	})
+}
