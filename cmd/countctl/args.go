@@ -4,11 +4,13 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/days"
 )
 
 // exactly takes n arguments, which names says what they are.
@@ -38,6 +40,15 @@ func atMost(n int, names string) cobra.PositionalArgs {
 			return usagef("%s takes %s, not %d arguments", cmd.Name(), names, len(args))
 		}
 		return nil
+	}
+}
+
+// durationFlag defines a flag that takes a duration, in days too.
+func durationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	flags.Var(days.Flag{D: d}, name, usage)
+	if value == 0 {
+		flags.Lookup(name).DefValue = "" // help shows no default
 	}
 }
 

@@ -79,7 +79,7 @@ has kept in memory go too. Interrupted, the nodes go on; cold stop ends it.`,
 		},
 	}
 	cmd.Flags().StringVar(&before, "before", "", "move rows of ids below this one")
-	cmd.Flags().DurationVar(&m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
+	durationFlag(cmd.Flags(), &m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
 	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "tell how many rows are old and in memory, and move none")
 	waitFlag(cmd, &wait)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
@@ -126,7 +126,7 @@ memory, a node moves them out earlier. To keep rows for good raise --cold-after.
 	}
 	cmd.Flags().StringVar(&from, "from", "", "the first id (the least there is)")
 	cmd.Flags().StringVar(&to, "to", "", "the last id (the largest there is)")
-	cmd.Flags().DurationVar(&w.Keep, "keep", w.Keep, "for how long they stay in memory however old, 1s to 8760h, in whole seconds")
+	durationFlag(cmd.Flags(), &w.Keep, "keep", w.Keep, "for how long they stay in memory however old, 1s to 8760h, in whole seconds")
 	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "tell how many rows would come and what they take, and move none")
 	waitFlag(cmd, &wait)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return wholeSeconds(cmd, "keep", w.Keep) }

@@ -41,7 +41,7 @@ func TestColdStatus(t *testing.T) {
 
 func TestColdMigrate(t *testing.T) {
 	server, i := threeWithRows(t)
-	if out := decode[coldOutput](t, i.ok("cold", "migrate", "posts", "--older-than", "24h", "--dry-run", "-o", "json")); out.ID != "" || out.Rows != 12 || out.Done {
+	if out := decode[coldOutput](t, i.ok("cold", "migrate", "posts", "--older-than", "1d", "--dry-run", "-o", "json")); out.ID != "" || out.Rows != 12 || out.Done {
 		t.Errorf("a dry run: %+v", out)
 	}
 	got := i.run("cold", "migrate", "posts", "--before", "3342819171543700", "-o", "json")

@@ -69,7 +69,7 @@ as they were when they were read.`,
 	readFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
 	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards of which no living node has a replica, name them, and exit 1")
-	cmd.Flags().DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
+	durationFlag(cmd.Flags(), &f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
 	return cmd
 }
 

@@ -57,7 +57,7 @@ func (f *importFlags) register(c *cli, cmd *cobra.Command, idColumn string) {
 	flags.BoolVar(&f.restart, "restart", false, "begin at the first row whatever was done before")
 	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")
 	flags.IntVar(&f.inFlight, "in-flight", importLanesDefault, "requests in flight, at most 64")
-	flags.DurationVar(&f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
+	durationFlag(flags, &f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
 }
 
 // stateSuffix makes the default name of a progress file, one for each kind: what

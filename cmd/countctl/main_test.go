@@ -11,6 +11,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/countd/countd/internal/countdtest"
 )
 
@@ -98,6 +101,47 @@ func readAll(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// TestEveryDurationHasDays: all flags that take a duration take days, as countd's do.
+func TestEveryDurationHasDays(t *testing.T) {
+	c := &cli{terminal: terminal{env: func(string) string { return "" }}}
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() != "duration" {
+				return
+			}
+			if err := f.Value.Set("1d12h"); err != nil || f.Value.String() != "36h0m0s" {
+				t.Errorf("%s --%s 1d12h is %s, %v", cmd.CommandPath(), f.Name, f.Value, err)
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(c.rootCommand())
+}
+
+func TestUsageErrorsNameTheCommand(t *testing.T) {
+	server := countdtest.New(t)
+	for args, want := range map[string]string{
+		"frobnicate":               "see countctl --help",
+		"get":                      "see countctl get --help",
+		"get 1 --frob":             "see countctl get --help",
+		"get 1 -o yaml":            "see countctl get --help",
+		"keyspace":                 "see countctl keyspace --help",
+		"keyspace frob":            "see countctl keyspace --help",
+		"keyspace create x":        "see countctl keyspace create --help",
+		"cold migrate --before 1x": "see countctl cold migrate --help",
+		"incr 1 frob=1":            "see countctl incr --help", // only the server knows
+		"help nope":                "see countctl help --help",
+	} {
+		got := against(t, server).run(strings.Fields(args)...)
+		if got.code != exitUsage || !strings.HasSuffix(strings.TrimSpace(got.err), want) {
+			t.Errorf("%s: exit %d, %q, want %q at its end", args, got.code, got.err, want)
+		}
+	}
 }
 
 func TestExitCodes(t *testing.T) {

@@ -83,7 +83,7 @@ It keeps the replicas that it has and answers requests. End it with node undrain
 }
 
 func waitFlag(cmd *cobra.Command, wait *time.Duration) {
-	cmd.Flags().DurationVar(wait, "wait", *wait, "how long to wait for the end")
+	durationFlag(cmd.Flags(), wait, "wait", *wait, "how long to wait for the end")
 }
 
 // mayMove refuses to remove a node while so many of the others are dead that the

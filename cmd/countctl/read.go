@@ -59,7 +59,7 @@ func notCounters(k client.Keyspace) error {
 // readFlags adds the flags of reads.
 func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
-	cmd.Flags().DurationVar(&o.MaxStaleness, "max-staleness", 0, "how old a bounded read may be (the server's default is 1s)")
+	durationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "how old a bounded read may be (the server's default is 1s)")
 	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
 }
 

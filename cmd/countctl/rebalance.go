@@ -52,7 +52,7 @@ JSON. With --wait it looks until that is so, and exits 1 if it was not in time.`
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for the cluster to be as it should be")
+	durationFlag(cmd.Flags(), &wait, "wait", 0, "wait so long for the cluster to be as it should be")
 	return cmd
 }
 

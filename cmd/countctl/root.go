@@ -65,13 +65,13 @@ func run(ctx context.Context, args []string, t terminal) int {
 	c := &cli{terminal: t}
 	root := c.rootCommand()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var usage *usageError
 	switch {
 	case err == nil:
 		return exitOK
 	case !c.understood || errors.As(err, &usage) || isUsage(err):
-		fmt.Fprintf(t.err, "countctl: %v; see countctl --help\n", err)
+		fmt.Fprintf(t.err, "countctl: %v; see %s --help\n", err, cmd.CommandPath())
 		return exitUsage
 	default:
 		fmt.Fprintf(t.err, "countctl: %s\n", c.explain(err))
@@ -129,7 +129,7 @@ func (c *cli) globalFlags(root *cobra.Command) {
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
 	flags.BoolVar(&c.yes, "yes", false, "do not ask, and do what is otherwise refused as unsafe")
 	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for the end of what the server goes on with by itself; import, replay, export and bench do their work themselves")
-	flags.DurationVar(&c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
+	durationFlag(flags, &c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
 }
 
 // checkGlobals ends the part of a run whose errors are of usage.

@@ -80,7 +80,7 @@ func (c *cli) statusCommand() *cobra.Command {
 			return fmt.Errorf("the node is not ready: %s", why)
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait so long for the node to be ready")
+	durationFlag(cmd.Flags(), &wait, "wait", 0, "wait so long for the node to be ready")
 	return cmd
 }
 

@@ -124,9 +124,9 @@ applying anything is listed as stuck.`,
 			}
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", wait, "how long to look for an index that replicas have in common")
+	durationFlag(cmd.Flags(), &wait, "wait", wait, "how long to look for an index that replicas have in common")
 	cmd.Flags().BoolVar(&watch, "watch", false, "go on until two differ or you interrupt it")
-	cmd.Flags().DurationVar(&every, "every", every, "with --watch, the pause between two comparisons")
+	durationFlag(cmd.Flags(), &every, "every", every, "with --watch, the pause between two comparisons")
 	return cmd
 }
 

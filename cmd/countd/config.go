@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/internal/days"
 	"github.com/countd/countd/shard"
 )
 
@@ -76,22 +77,22 @@ func newConfig() *config {
 	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "names that a request's Host may have besides IP literals, localhost and this node's own, with commas between; * for any")
 	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
-	c.flags.Var(durationFlag{&c.Placement.ReplaceAfter}, "replace-after", "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
+	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, boltdb or wal; a node keeps what it was made with (default: that, boltdb for a new one)")
 	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64, 7 without it; may be repeated")
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
-	c.flags.Var(durationFlag{&c.Cold.After}, "cold-after", "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
-	c.flags.Var(durationFlag{&c.Cold.SealAfter}, "seal-after", "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
-	c.flags.Var(durationFlag{&c.Cold.ScrubEvery}, "scrub-every", "how often all rows on disk are read to find damage; 0 for never")
+	c.flags.Var(days.Flag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
+	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
+	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "how often all rows on disk are read to find damage; 0 for never")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for cold rows that were read, 1MiB or more")
-	c.flags.Var(durationFlag{&c.FeedIdle}, "feed-idle", "how long nobody has asked for a user's feed until it leaves memory for disk; 0 for never")
+	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long nobody has asked for a user's feed until it leaves memory for disk; 0 for never")
 	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace carry time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
-	c.flags.Var(durationFlag{&c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is sure to be remembered")
+	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is sure to be remembered")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
-	c.flags.Var(durationFlag{&c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
+	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("how many producers a shard remembers, 1 to %d; the one idle for longest makes room", shard.ProducersMaxMax))
-	c.flags.Var(durationFlag{&c.CursorIdle}, "cursor-idle", "how long the cursors of a user who moves none are kept, 48h to 87600h; who returns later reads as new")
+	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who moves none are kept, 48h to 87600h; who returns later reads as new")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
 	return c
@@ -159,9 +160,9 @@ func (c *config) validate() error {
 
 // memoryLimit returns the bound of memory in bytes, 0 for none.
 func (c *config) memoryLimit() (uint64, error) {
-	limit, err := c.MemoryLimit.limit()
+	limit, err := c.MemoryLimit.limit(machineMemory)
 	if err != nil {
-		return 0, err
+		return 0, c.bad("memory-limit", err.Error())
 	}
 	if limit > 0 && limit < shard.MemoryLimitMin {
 		return 0, c.bad("memory-limit", fmt.Sprintf("%s is %d bytes; at least %d are needed, or 0 for none",
@@ -264,31 +265,6 @@ func (c *config) logger() *slog.Logger {
 		return slog.New(slog.NewJSONHandler(os.Stderr, opts))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
-}
-
-// durationFlag takes a duration, in days too: 180d, 1d12h.
-type durationFlag struct{ d *time.Duration }
-
-func (f durationFlag) Type() string   { return "duration" }
-func (f durationFlag) String() string { return f.d.String() }
-
-func (f durationFlag) Set(text string) error {
-	days, rest, has := strings.Cut(text, "d")
-	if !has {
-		days, rest = "0", text
-	}
-	n, err := strconv.ParseUint(days, 10, 16) // 65,535 days fit a Duration
-	if err != nil {
-		return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
-	}
-	d := time.Duration(0)
-	if rest != "" || !has {
-		if d, err = time.ParseDuration(rest); err != nil || has && d < 0 {
-			return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
-		}
-	}
-	*f.d = time.Duration(n)*24*time.Hour + d
-	return nil
 }
 
 // allowedHosts returns what a request's Host may be: the names of this node's addresses

@@ -148,6 +148,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"shards key twice", nil, nil, "shards: {posts: 4, posts: 5}\n", ":1: shards: want a mapping"},
 		{"shards out of bounds in file", nil, nil, "\n\nshards: {posts: 65}\n", "countd.yaml:3): \"posts=65\": want 1 to 64 shards"},
 		{"memory over the machine's", []string{"--memory-limit=101%"}, nil, "", "1% to 100%"},
+		{"memory that no machine has", []string{"--memory-limit=1000PiB"}, nil, "", "memory-limit (flag --memory-limit): 1125899906842624000 bytes are more than this machine has, or its control group may use, "},
 		{"memory of words", []string{"--memory-limit=abc"}, nil, "", "want 1% to 100%, or a number of bytes such as 4GiB"},
 		{"memory for no node", []string{"--memory-limit=1"}, nil, "", "memory-limit (flag --memory-limit): 1B is 1 bytes; at least 67108864 are needed, or 0 for none"},
 		{"reserve of words", []string{"--disk-reserve=much"}, nil, "", "number of bytes"},

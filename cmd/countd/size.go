@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -64,15 +65,38 @@ func (f shareFlag) Set(text string) error {
 	return nil
 }
 
-// limit returns the bound in bytes, 0 for none. The machine's memory is that of
-// its control group, where that has a limit.
-func (s memoryShare) limit() (uint64, error) {
-	if s.percent == 0 {
-		return s.bytes, nil
-	}
-	machine, err := memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)()
-	if err != nil {
+// limit returns the bound in bytes, 0 for none. machine returns the machine's memory; a
+// bound in bytes stands unchecked where that cannot be told.
+func (s memoryShare) limit(machine memlimit.Provider) (uint64, error) {
+	most, err := machine()
+	switch {
+	case s.percent > 0 && err != nil:
 		return 0, fmt.Errorf("cannot tell the machine's memory, give --memory-limit in bytes: %w", err)
+	case s.percent > 0:
+		return most / 100 * s.percent, nil
+	case err == nil && s.bytes > most:
+		return 0, fmt.Errorf("%d bytes are more than this machine has, or its control group may use, %d (%s); give less, or a share such as 80%%",
+			s.bytes, most, units.BytesSize(float64(most)))
 	}
-	return machine / 100 * s.percent, nil
+	return s.bytes, nil
+}
+
+// machineMemory returns the bytes of memory that the process may use: the machine's, or
+// its control group's where that has a lower limit.
+func machineMemory() (uint64, error) { return leastOf(memlimit.FromSystem, memlimit.FromCgroup) }
+
+// leastOf returns the least of the limits that can be told.
+func leastOf(limits ...memlimit.Provider) (uint64, error) {
+	least, problem := uint64(math.MaxUint64), error(nil)
+	for _, limit := range limits {
+		if n, err := limit(); err != nil {
+			problem = err
+		} else {
+			least = min(least, n)
+		}
+	}
+	if least < math.MaxUint64 {
+		return least, nil
+	}
+	return 0, problem
 }

@@ -29,11 +29,13 @@ const rule = `
 	api/redis: unread shard raftfsm engine internal/lograte
 	cluster: shard raftfsm engine internal/lograte
 	# The program joins them.
-	cmd/countd: api api/redis cluster shard raftfsm engine
+	cmd/countd: api api/redis cluster shard raftfsm engine internal/days
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.
-	cmd/countctl/...: client
+	cmd/countctl/...: client internal/days
+	# How both read durations.
+	internal/days:
 
 	# What tests use: the built programs, a fake server; no package beneath them.
 	internal/proctest:

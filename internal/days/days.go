@@ -1,0 +1,39 @@
+// Package days reads durations that may have days, for the flags of both programs.
+package days
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Flag is a flag's duration: what time.ParseDuration takes, and days before it, as in
+// 180d and 1d12h.
+type Flag struct{ D *time.Duration }
+
+// Type names the kind of value in a program's help.
+func (f Flag) Type() string { return "duration" }
+
+// String returns the duration as it is now.
+func (f Flag) String() string { return f.D.String() }
+
+// Set reads a duration.
+func (f Flag) Set(text string) error {
+	days, rest, has := strings.Cut(text, "d")
+	if !has {
+		days, rest = "0", text
+	}
+	n, err := strconv.ParseUint(days, 10, 16) // 65,535 days fit a Duration
+	if err != nil {
+		return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
+	}
+	d := time.Duration(0)
+	if rest != "" || !has {
+		if d, err = time.ParseDuration(rest); err != nil || has && d < 0 {
+			return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
+		}
+	}
+	*f.D = time.Duration(n)*24*time.Hour + d
+	return nil
+}
