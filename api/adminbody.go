@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// decodeNothing reads {}.
+// decodeNothing reads {}, or nothing.
 func (r *request) decodeNothing(body []byte) error {
 	_, err := r.decodeNames(body)
 	return err
@@ -14,7 +14,7 @@ func (r *request) decodeNothing(body []byte) error {
 // decodeNames reads an object of strings, one for each of these members, and
 // returns them in this order. They outlive the request.
 func (r *request) decodeNames(body []byte, members ...string) ([]string, error) {
-	c := r.objectIn(body)
+	c := r.objectIn(optional(body))
 	values := make([]string, len(members))
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
@@ -40,7 +40,7 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 
 // decodeVersionChange reads the one member of a change of the cluster version.
 func (r *request) decodeVersionChange(body []byte) (AdminChange, error) {
-	c := r.objectIn(body)
+	c := r.objectIn(optional(body))
 	var change AdminChange
 	for n := 0; c.next(n, '}'); n++ {
 		if n > 0 {

@@ -67,7 +67,7 @@ var coldMembers = map[shard.ColdVerb][]string{
 // decodeColdOrder reads what an order says besides its verb.
 func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdOrder, error) {
 	o := shard.ColdOrder{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
-	c := r.objectIn(body)
+	c := r.objectIn(optional(body))
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		key := string(c.key())

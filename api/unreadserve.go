@@ -59,7 +59,7 @@ func appendBool(dst []byte, name string, value bool) []byte {
 }
 
 func (s *Server) publish(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(optional(ctx.Request.Body())); err != nil {
+	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
 	seq, err := s.unread.Publish(string(r.name), &r.write)
@@ -121,7 +121,7 @@ func (s *Server) readNotices(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) fire(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(optional(ctx.Request.Body())); err != nil {
+	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
 	fired, err := s.unread.Fire(string(r.name), &r.write)
@@ -157,7 +157,7 @@ func (s *Server) showDot(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
-	if err := r.decodeNothing(optional(ctx.Request.Body())); err != nil {
+	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
 	shows, err := s.unread.ClearDot(string(r.name), r.id, &r.write)

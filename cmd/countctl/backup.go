@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,7 +41,8 @@ func (c *cli) backupCommand() *cobra.Command {
 Each shard is as it was at one moment, with all that was acknowledged before the
 backup began; two shards may be of different moments. Users' cursors and feeds are
 taken before the notices and posts that they stand at. Writes go on meanwhile. The
-files have checksums and restore checks them all. What the shards remember of
+files have checksums and restore checks them all. A backup that is interrupted or
+fails removes what it wrote. What the shards remember of
 requests is in the files, but not restored.`,
 		Args: exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.backup(cmd.Context(), args[0]) },
@@ -52,17 +55,21 @@ func (c *cli) backup(ctx context.Context, dir string) error {
 		return err
 	}
 	defer server.Close()
-	if err := makeEmptyDir(dir); err != nil {
+	made, err := makeEmptyDir(dir)
+	if err != nil {
 		return err
 	}
-	b := backup{cli: c, server: server, dir: dir}
+	b := backup{cli: c, server: server, dir: dir, files: []string{manifestFile}}
 	began := time.Now()
 	m, err := b.all(ctx)
-	if err != nil {
-		return fmt.Errorf("%s holds no whole backup: %w", dir, err)
+	if err == nil {
+		if err = m.write(dir); err != nil {
+			err = fmt.Errorf("cannot write the manifest: %w", err)
+		}
 	}
-	if err := m.write(dir); err != nil {
-		return fmt.Errorf("cannot write the manifest of the backup: %w", err)
+	if err != nil {
+		b.remove(made)
+		return fmt.Errorf("cannot back up to %s: %w", dir, err)
 	}
 	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
 	for _, k := range m.Keyspaces {
@@ -78,19 +85,31 @@ func (c *cli) backup(ctx context.Context, dir string) error {
 	})
 }
 
-// makeEmptyDir makes a directory, or takes an empty one.
-func makeEmptyDir(dir string) error {
+// makeEmptyDir makes a directory, or takes an empty one, and reports whether it made it.
+func makeEmptyDir(dir string) (made bool, err error) {
+	_, err = os.Lstat(dir)
+	made = errors.Is(err, os.ErrNotExist)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return fmt.Errorf("cannot make the directory of the backup: %w", err)
+		return false, fmt.Errorf("cannot make the directory of the backup: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return fmt.Errorf("cannot look into the directory of the backup: %w", err)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("cannot look into the directory of the backup: %w", err)
+	case len(entries) > 0 && isUnfinished(entries):
+		return false, fmt.Errorf("%s is not empty: it holds a backup that never ended; remove it, or give a new directory", dir)
+	case len(entries) > 0:
+		return false, fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
 	}
-	if len(entries) > 0 {
-		return fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
-	}
-	return nil
+	return made, nil
+}
+
+// isUnfinished reports whether a directory holds what a backup wrote that was killed:
+// snapshots, whole or begun, and no manifest.
+func isUnfinished(entries []os.DirEntry) bool {
+	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return !strings.Contains(e.Name(), groupFileSuffix)
+	})
 }
 
 // backup is a backup under way.
@@ -98,6 +117,26 @@ type backup struct {
 	*cli
 	server *client.Client
 	dir    string
+	files  []string // what may be there of it
+}
+
+// remove removes what a backup has written that does not end, and its directory if the
+// backup made it. A later one takes all shards anew, so none of it is of use.
+func (b *backup) remove(made bool) {
+	left := error(nil)
+	for _, file := range b.files {
+		if err := os.Remove(filepath.Join(b.dir, file)); !errors.Is(err, os.ErrNotExist) {
+			left = errors.Join(left, err)
+		}
+	}
+	if made {
+		left = errors.Join(left, os.Remove(b.dir))
+	}
+	if left != nil {
+		b.say("the backup did not end, and not all of it could be removed; remove %s: %v", b.dir, left)
+		return
+	}
+	b.say("the backup did not end; what it wrote to %s is removed; run it again", b.dir)
 }
 
 func (b *backup) all(ctx context.Context) (*manifest, error) {
@@ -183,6 +222,7 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 	}
 	g.Bytes, g.Index, g.Rows, g.Digest = n, in.Index, in.Rows, in.Digest
 	g.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	b.files = append(b.files, g.File)
 	return out.Commit()
 }
 

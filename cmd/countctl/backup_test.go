@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -240,6 +241,62 @@ func TestBackupTriesAgain(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 9 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// A backup that is interrupted leaves nothing behind and says what to do.
+func TestInterruptedBackupLeavesNothing(t *testing.T) {
+	for name, made := range map[string]bool{"a new directory": true, "an empty directory": false} {
+		t.Run(name, func(t *testing.T) {
+			server := countdtest.New(t)
+			server.Put(1, 1, 1, 1, 1)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+				if strings.HasSuffix(r.URL.Path, "/groups/3/snapshot") {
+					interrupt()
+					return &countdtest.Fault{Hang: true}
+				}
+				return nil
+			}
+			dir := filepath.Join(t.TempDir(), "backup")
+			if !made {
+				mustDo(t, os.Mkdir(dir, 0o700))
+			}
+			i := against(t, server)
+			i.ctx = ctx
+			got := i.run("backup", dir)
+			if got.code != exitFail || !strings.Contains(got.err, "what it wrote to "+dir+" is removed; run it again") || !strings.Contains(got.err, "1 rows") {
+				t.Errorf("exit %d, %s", got.code, got.err)
+			}
+			entries, err := os.ReadDir(dir)
+			if made != errors.Is(err, os.ErrNotExist) || len(entries) > 0 {
+				t.Errorf("left %v, %v", entries, err)
+			}
+			server.Fail = nil
+			against(t, server).ok("backup", dir)
+		})
+	}
+}
+
+// What a backup left that was killed is called so, and no other directory is.
+func TestBackupOverAnUnfinishedOne(t *testing.T) {
+	server := countdtest.New(t)
+	for file, want := range map[string]string{
+		"posts-00.snapshot":           "it holds a backup that never ended; remove it",
+		".posts-00.snapshot.77.0.tmp": "it holds a backup that never ended; remove it",
+		"manifest.json":               "is not empty; give a new directory",
+		"thesis.txt":                  "is not empty; give a new directory",
+	} {
+		dir := t.TempDir()
+		mustDo(t, os.WriteFile(filepath.Join(dir, "posts-01.snapshot"), nil, 0o600))
+		mustDo(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+		if got := against(t, server).run("backup", dir); got.code != exitFail || !strings.Contains(got.err, want) {
+			t.Errorf("%s: exit %d, %s", file, got.code, got.err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+			t.Errorf("%s: %v, %v", file, entries, err)
+		}
 	}
 }
 

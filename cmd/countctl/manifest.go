@@ -63,8 +63,11 @@ var errBackup = errors.New("not a whole backup")
 // plainName is what a backup may call its files: none lies elsewhere.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
+// groupFileSuffix ends the names of groups' files.
+const groupFileSuffix = ".snapshot"
+
 func groupFile(keyspace string, shard int) string {
-	return fmt.Sprintf("%s-%02d.snapshot", keyspace, shard)
+	return fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)
 }
 
 // write makes the manifest durable.

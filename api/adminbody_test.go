@@ -1,0 +1,20 @@
+package api
+
+import "testing"
+
+// TestAdminCallsNeedNoBody: where a body need not say anything it may be left out, and
+// where it must, the error names what is missing.
+func TestAdminCallsNeedNoBody(t *testing.T) {
+	l := startLive(t, nil)
+	for _, path := range []string{"nodes/n2/drain", "nodes/n2/undrain", "nodes/n2/remove", "cold/migrate", "cold/stop"} {
+		without, with := l.do("POST", "/v1/admin/"+path, ""), l.do("POST", "/v1/admin/"+path, "{}")
+		if without.status != 200 || without.body != with.body {
+			t.Errorf("%s is answered %d %s, with {} %s", path, without.status, without.body, with.body)
+		}
+	}
+	for path, field := range map[string]string{"groups/1/transfer": "to", "groups/1/move": "from", "cold/warm": "keyspace", "version": "body"} {
+		wantFault(t, l.do("POST", "/v1/admin/"+path, ""), 400, "invalid_argument", field)
+	}
+	// A page of another site can have a browser send this without asking first.
+	wantFault(t, l.do("POST", "/v1/admin/nodes/n2/drain", "", "Origin", "https://example.com"), 400, "invalid_argument", "Content-Type")
+}
