@@ -83,14 +83,23 @@ func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes }
 type counts struct {
 	table   *engine.Table
 	tiers   Tiers
-	batch   batch
+	batch   *batch   // of batches, from begin to apply
 	loading *loading // nil but from the first section of rows to the end
 	moved   uint64   // rows that loading has moved out of memory
 }
 
 func newCounts(tiers Tiers) *counts { return &counts{table: engine.New(), tiers: tiers} }
 
-func (c *counts) begin() { c.batch.begin() }
+// batches is shared by the shards of a process: a large entry leaves its room to the
+// next shard's, and to the collector once none comes.
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+func (c *counts) begin() {
+	if c.batch == nil {
+		c.batch = batches.Get().(*batch)
+	}
+	c.batch.begin()
+}
 
 func (c *counts) decode(_ *RequestID, p []byte, _ bool) (int, error) {
 	return parseOps(p, opSizeMin, c.batch.op)
@@ -99,8 +108,12 @@ func (c *counts) decode(_ *RequestID, p []byte, _ bool) (int, error) {
 func (c *counts) void(ops int) { c.batch.void(ops) }
 
 func (c *counts) apply(_ int64, width int, rows []int64) ([]engine.Overflow, error) {
-	c.batch.link()
-	return c.table.Apply(c.batch.ops, width, rows, nil)
+	b := c.batch
+	c.batch = nil
+	b.link()
+	overflows, err := c.table.Apply(b.ops, width, rows, nil)
+	batches.Put(b)
+	return overflows, err
 }
 
 func (c *counts) cuts() []engine.Cut { return c.table.Cuts() }

@@ -171,13 +171,16 @@ func FuzzEntry(f *testing.F) {
 		applyError(c, command(1, frame)) // its last bytes are no checksum
 		c = newCounters(t)
 		refused := applyError(c, command(1, SealEntry(frame)))
-		ops, cells := c.held.(*counts).batch.ops, c.held.(*counts).batch.cells
+		var held counts
+		_ = new(requests).decode(sections, newOnce(), &held)
+		ops, cells := held.batch.ops, held.batch.cells
 		if len(ops) > len(sections)/opSizeMin || len(cells) > len(sections)*2/3 {
 			t.Fatalf("%d ops and %d cells of %d bytes", len(ops), len(cells), len(sections))
 		}
 		if refused != nil {
 			return
 		}
+		held.batch.link()
 		again := reencoded(t, sections)
 		// A varint can be longer than need be, so only sections of the same
 		// length must be the same.

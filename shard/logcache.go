@@ -2,6 +2,7 @@ package shard
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -13,6 +14,9 @@ import (
 const (
 	logCacheEntriesMax = 512
 	logCacheBytesMax   = 4 << 20
+	// An entry leaves once it has been here for one to two logCacheAges: who needs it
+	// later is far behind, and reads it from the log.
+	logCacheAge = 10 * time.Second
 )
 
 // logCache keeps the newest entries of a log in memory, in front of store.
@@ -25,7 +29,9 @@ type logCache struct {
 		ring  []raft.Log // entry i at i % len; data shared with raft, never changed
 		first uint64     // [first, next) is cached; equal when nothing is
 		next  uint64
-		bytes int // of [first, next), at most logCacheBytesMax
+		bytes int    // of [first, next), at most logCacheBytesMax
+		aged  uint64 // entries below it have been here for a logCacheAge
+		aging bool   // age is to be called
 	}
 }
 
@@ -62,7 +68,25 @@ func (c *logCache) StoreLogs(entries []*raft.Log) error {
 	for _, e := range entries {
 		c.addLocked(e)
 	}
+	if !c.mu.aging {
+		c.mu.aging, c.mu.aged = true, c.mu.first
+		time.AfterFunc(logCacheAge, c.age)
+	}
 	return nil
+}
+
+// age forgets what was here when it was last called. It calls itself again until
+// nothing is left, and touches nothing but memory, so a log that is closed needs not
+// wait for it.
+func (c *logCache) age() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.evictLocked(min(c.mu.aged, c.mu.next))
+	c.mu.aged = c.mu.next
+	c.mu.aging = c.mu.first < c.mu.next
+	if c.mu.aging {
+		time.AfterFunc(logCacheAge, c.age)
+	}
 }
 
 // DeleteRange is raft.LogStore's. Nothing that is deleted is served from the

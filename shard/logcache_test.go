@@ -3,6 +3,8 @@ package shard
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -71,4 +73,37 @@ func testLogCache(t *testing.T, kind LogStore) {
 	}
 	store(2033, 1, string(make([]byte, 5<<20)))
 	check("an entry larger than the cache")
+}
+
+// A log that rests keeps no entries in memory, and reads what it had there from below.
+func TestLogCacheAges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		under := raft.NewInmemStore()
+		c := newLogCache(under)
+		held := func() uint64 {
+			c.mu.RLock()
+			defer c.mu.RUnlock()
+			return c.mu.next - c.mu.first
+		}
+		for i := range uint64(30) { // one a second
+			mustDo(t, c.StoreLog(testEntry(i+1, "data")))
+			time.Sleep(time.Second)
+			if n := held(); n == 0 || n > 20 {
+				t.Fatalf("after %d entries, one a second, %d are held", i+1, n)
+			}
+		}
+		time.Sleep(2*logCacheAge + time.Second)
+		if n := held(); n != 0 || c.mu.bytes != 0 {
+			t.Errorf("a log that rests holds %d entries, %d bytes", n, c.mu.bytes)
+		}
+		var e raft.Log
+		if err := c.GetLog(30, &e); err != nil || string(e.Data) != "data" {
+			t.Errorf("%q, %v", e.Data, err)
+		}
+		mustDo(t, c.StoreLog(testEntry(31, "data")))
+		if n := held(); n != 1 {
+			t.Errorf("%d entries are held, want the new one", n)
+		}
+		time.Sleep(3 * logCacheAge) // the bubble ends with its timers
+	})
 }
