@@ -26,7 +26,7 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 		return resourceOf(map[string]*endpoint{"GET": {name: "admin_" + name, takes: exempt, call: call}})
 	}
 	post := func(name string, call handler) *resource {
-		return resourceOf(map[string]*endpoint{"POST": {name: "admin_" + name, takes: exempt | takesBody | takesChange, call: call}})
+		return resourceOf(map[string]*endpoint{"POST": {name: "admin_" + name, takes: exempt | takesBody | takesChange | audited, call: call}})
 	}
 	nodeVerb := func(verb string, state raftfsm.NodeState) *resource {
 		return post("node_"+verb, func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.changeNode(ctx, r, state) })
@@ -48,7 +48,7 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 
 			"/v1/admin/version": resourceOf(map[string]*endpoint{
 				"GET":  {name: "admin_version", takes: exempt, call: (*Server).adminVersion},
-				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange, call: (*Server).changeVersion},
+				"POST": {name: "admin_version_change", takes: exempt | takesBody | takesChange | audited, call: (*Server).changeVersion},
 			}),
 		},
 		nodes: map[string]*resource{
@@ -61,7 +61,7 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			"move":     post("group_move", (*Server).moveGroup),
 			"snapshot": get("group_snapshot", (*Server).snapshotGroup),
 			"restore": resourceOf(map[string]*endpoint{
-				"POST": {name: "admin_group_restore", takes: exempt | takesStream, call: (*Server).restoreGroup},
+				"POST": {name: "admin_group_restore", takes: exempt | takesStream | audited, call: (*Server).restoreGroup},
 			}),
 		},
 	}

@@ -44,6 +44,7 @@ const (
 	takesNames
 	takesOps    // ops on any keyspaces
 	takesCursor // limit and cursor of the query
+	audited     // logged with its caller: it changes the cluster or a keyspace
 )
 
 // takesUser is what a call about one user has: {user} of the path.
@@ -108,7 +109,7 @@ func newRoutes(m *metrics) *routes {
 			"/v1/cluster":   get("cluster", exempt, (*Server).cluster),
 			"/v1/keyspaces": resourceOf(map[string]*endpoint{
 				"GET":  {name: "keyspaces_list", takes: takesRead, call: (*Server).listKeyspaces},
-				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite, call: (*Server).createKeyspace},
+				"POST": {name: "keyspaces_create", takes: takesBody | takesWrite | audited, call: (*Server).createKeyspace},
 			}),
 		},
 		actions: map[string]*resource{
@@ -122,8 +123,8 @@ func newRoutes(m *metrics) *routes {
 			"PUT":    {name: "counters_put", takes: takesBody | takesWrite | takesKeyspace | takesID, call: (*Server).putRow},
 			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
 		}),
-		columns: post("keyspaces_columns", takesWrite, (*Server).addColumns),
-		spread:  post("keyspaces_everywhere", takesWrite, (*Server).setEverywhere),
+		columns: post("keyspaces_columns", takesWrite|audited, (*Server).addColumns),
+		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
 		unread:  newUnreadPaths(resourceOf),
 		admin:   newAdminPaths(resourceOf),
 		none:    &endpoint{name: "none", observers: m.observersOf("none")},

@@ -186,6 +186,9 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		s.fail(ctx, e, err)
 		s.discard(ctx)
 	}
+	if e.takes&audited != 0 {
+		s.audit(ctx, e, err)
+	}
 	e.observers.observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // it is r's
 	s.bodies.give(r.held)

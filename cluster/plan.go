@@ -101,15 +101,31 @@ func (p *plan) mostDead() bool {
 // are enough to hold all replicas. With fewer, a group would only lose a voter
 // that may come back.
 func (p *plan) declareLost() {
-	takers := len(p.takers())
 	for _, key := range p.keys {
 		dead := p.view.Dead[key]
-		if p.alive(key) || p.nodes[key].State == raftfsm.NodeLeaving || dead < p.settings.ReplaceAfter || takers < p.settings.Replicas {
+		if p.alive(key) || dead < p.settings.ReplaceAfter || p.kept(key) != "" {
 			continue
 		}
 		p.add(SetNodeState{Node: key, State: raftfsm.NodeLeaving, Reason: reason("it has been dead for %s", dead.Round(time.Second))})
 	}
 }
+
+// kept returns why a dead node is not given up however long it is dead, or "".
+func (p *plan) kept(key string) string {
+	switch takers := len(p.takers()); {
+	case p.nodes[key].State == raftfsm.NodeLeaving:
+		return "it is leaving"
+	case p.mostDead():
+		return "half of the nodes or more are dead"
+	case takers < p.settings.Replicas:
+		return fmt.Sprintf("%d other nodes take replicas, a group has %d", takers, p.settings.Replicas)
+	}
+	return ""
+}
+
+// Kept returns why Plan does not give a dead node up, however long it is dead, as long as
+// the view stays so; "" if it does after ReplaceAfter.
+func Kept(view View, key string) string { return newPlan(&view).kept(key) }
 
 // removeEmpty removes nodes that leave and are in no group. A group that nobody
 // speaks for may still count one of them, so all are waited for.

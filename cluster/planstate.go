@@ -35,7 +35,7 @@ type plan struct {
 func newPlan(view *View) *plan {
 	c := view.Catalog
 	p := &plan{
-		view: view, settings: view.Settings, nodes: c.Nodes, names: groupNames(c),
+		view: view, settings: view.Settings, nodes: c.Nodes, names: GroupNames(c),
 		keys: slices.Sorted(maps.Keys(c.Nodes)), groups: slices.Sorted(maps.Keys(c.Groups)),
 		targets: map[uint32][]string{}, leaders: map[uint32]string{},
 		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{},
@@ -56,7 +56,8 @@ func newPlan(view *View) *plan {
 	return p
 }
 
-func groupNames(c *raftfsm.CatalogView) map[uint32]string {
+// GroupNames returns what groups are called, by number, such as posts/3.
+func GroupNames(c *raftfsm.CatalogView) map[uint32]string {
 	names := map[uint32]string{raftfsm.CatalogGroup: "meta"}
 	for _, k := range c.Keyspaces {
 		for shard := range k.Shards {

@@ -35,7 +35,7 @@ join=127.0.0.1:$((base + 2)),127.0.0.1:$((base + 12)),127.0.0.1:$((base + 22))
 set -m # a process group for each: Ctrl-C reaches this script, which then stops them
 for ((i = 1; i <= nodes; i++)); do
   p=$((base + 10 * (i - 1)))
-  bin/countd --data-dir "$dir/n$i" --node-id "n$i" --zone "z$i" --log-level warn \
+  bin/countd --data-dir "$dir/n$i" --node-id "n$i" --zone "z$i" \
     --http-addr "127.0.0.1:$p" --cluster-addr "127.0.0.1:$((p + 1))" --gossip-addr "127.0.0.1:$((p + 2))" \
     --join "$join" --bootstrap-expect $nodes 2>"$dir/log$i" &
   pids+=($!)

@@ -76,7 +76,7 @@ type headroom struct {
 // process's memory.
 func (h *headroom) watch(n *Node) error {
 	cfg := &n.cfg
-	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, cfg.Logger
+	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, n.mux.limited()
 	h.live, h.tables, h.snapshots, h.collect = liveHeapBytes, n.tableBytes, n.snapshotBytes, runtime.GC
 	h.collector = func() uint64 { return collectorPercent(cfg.CollectorPercent) }
 	h.free = n.room.free
@@ -121,7 +121,7 @@ func (h *headroom) look() {
 		needs, h.collected = h.needs(0), time.Now()
 	}
 	h.memoryNeeds.Store(needs)
-	h.turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit, "memory")
+	turn(&h.memoryFull, h.memoryLimit > 0, needs, h.memoryLimit)
 	from := h.memoryLimit - h.memoryLimit/memoryTightShare
 	tight := h.memoryLimit > 0 && needs >= from
 	if tight {
@@ -136,7 +136,7 @@ func (h *headroom) look() {
 	reserved := h.diskReserve + h.snapshots()
 	h.diskNeeds.Store(reserved)
 	h.diskFree.Store(free)
-	h.turn(&h.diskFull, h.diskReserve > 0, reserved, free, "disk")
+	turn(&h.diskFull, h.diskReserve > 0, reserved, free)
 }
 
 // needs returns the memory of what is in use, and of so much more, with what the
@@ -168,12 +168,8 @@ func (h *headroom) lacks(bytes uint64) uint64 {
 }
 
 // turn sets full while used is not below limit, and until it is by a sixteenth.
-func (h *headroom) turn(full *atomic.Bool, bounded bool, used, limit uint64, what string) {
-	was := full.Load()
-	now := bounded && (used >= limit || was && used >= limit-limit/16)
-	if full.Store(now); now != was {
-		h.logger.Warn("room for writes", "of", what, "full", now, "needs_bytes", used, "has_bytes", limit)
-	}
+func turn(full *atomic.Bool, bounded bool, used, limit uint64) {
+	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/16))
 }
 
 // diskError returns a *DiskFullError while the disk is full.

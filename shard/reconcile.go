@@ -121,7 +121,8 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
 	step, err := g.membersStep(ctx, target, others, func(ctx context.Context, id raft.ServerID) (uint64, error) {
 		return n.behind(ctx, g, id)
 	})
-	if err == nil && step == "" {
+	shedding := err == nil && step == ""
+	if shedding {
 		step, err = n.shed(ctx, g, view)
 	}
 	switch {
@@ -129,8 +130,8 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
 		n.mux.limited().Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
 	case step != "":
 		level := slog.LevelInfo
-		if n.handingOver.Load() {
-			level = slog.LevelDebug // HandOver tells how many
+		if shedding {
+			level = slog.LevelDebug // a drained node hands over many: see Health
 		}
 		n.cfg.Logger.Log(ctx, level, "members", "group", g.cfg.Group, "step", step)
 		n.wakeReconcile()

@@ -49,7 +49,8 @@ func (n *Node) lookAtVoters() {
 	full := n.disksFull(others)
 	short := 0
 	for r, voters := range led {
-		if n.tellVotersFull(r, tooFewWithRoom(voters, full)) {
+		tooFew := tooFewWithRoom(voters, full)
+		if r.votersFull.Store(tooFew); tooFew {
 			short++
 		}
 	}
@@ -69,13 +70,6 @@ func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 		}
 	}
 	return without > 0 && 2*with <= len(voters)
-}
-
-func (n *Node) tellVotersFull(r *replica, full bool) bool {
-	if r.votersFull.Swap(full) != full {
-		n.cfg.Logger.Warn("room for writes on the disks of most voters", "group", r.group.cfg.Group, "full", full)
-	}
-	return full
 }
 
 // disksFull asks nodes whether their disks are at their reserve. Those that do not

@@ -99,6 +99,7 @@ func (p *process) take(c *config) error {
 		return err
 	}
 	p.controller.Store(controller)
+	p.watcher = watch(p.node, p.gossip, p.dir.Identity.Key(), c.Placement, p.logger)
 	lost := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "countd_nodes_lost_total",
 		Help: "Nodes that this one, as leader of the catalog, has had removed because they were gone for longer than --replace-after.",

@@ -54,6 +54,7 @@ type process struct {
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
 	admission  atomic.Pointer[cluster.Admission]  // nil until the node can admit others
+	watcher    *watcher                           // nil until the node serves
 }
 
 // serve runs a node until a signal asks it to stop.
@@ -305,6 +306,9 @@ func (p *process) announce(began time.Time) {
 // of its time is logged, not returned.
 func (p *process) stop() error {
 	var errs []error
+	if p.watcher != nil { // what follows is no event
+		p.watcher.close()
+	}
 	if c := p.controller.Load(); c != nil {
 		c.Close()
 	}

@@ -29,7 +29,9 @@ const rule = `
 	api/redis: unread shard raftfsm engine internal/lograte
 	cluster: shard raftfsm engine internal/lograte
 	# The program joins them.
-	cmd/countd: api api/redis cluster shard raftfsm engine internal/days
+	cmd/countd: api api/redis cluster shard raftfsm engine internal/days cmd/countd/internal/events
+	# Lines of the log about what changed.
+	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.

@@ -1,0 +1,86 @@
+package api
+
+import (
+	"strings"
+	"testing"
+)
+
+// Each endpoint that changes the cluster or a keyspace is logged with its caller.
+func TestEveryAdminChangeIsAudited(t *testing.T) {
+	r := newRoutes(startLive(t, nil).server.metrics)
+	check := func(path string, to *resource) {
+		for method, e := range to.methods {
+			if method != "GET" && method != "HEAD" && e.takes&audited == 0 {
+				t.Errorf("%s %s is not audited", method, path)
+			}
+		}
+	}
+	for path, to := range r.fixed {
+		if strings.HasPrefix(path, "/v1/keyspaces") {
+			check(path, to)
+		}
+	}
+	for _, path := range []string{"/v1/keyspaces/posts", "/v1/keyspaces/posts/columns", "/v1/keyspaces/posts/everywhere"} {
+		if to := r.match([]byte(path)).resource; to != nil {
+			check(path, to)
+		}
+	}
+	for _, paths := range []map[string]*resource{r.admin.fixed, r.admin.nodes, r.admin.groups} {
+		for path, to := range paths {
+			check(path, to)
+		}
+	}
+}
+
+// A line has who asked for what and what was answered. Calls that were refused are
+// limited, as anybody can send many.
+func TestAdminActionsAreLogged(t *testing.T) {
+	l := startLive(t, nil)
+	l.do("POST", "/v1/keyspaces", `{"name":"shop","columns":["buy"]}`)
+	l.do("POST", "/v1/keyspaces/shop/columns", `{"columns":["look"]}`)
+	l.do("POST", "/v1/admin/nodes/n2/drain", `{}`)
+	l.do("POST", "/v1/admin/nodes/n2/drain", `{}`)
+	l.do("POST", "/v1/admin/groups/1/restore?force=true", fakeSnapshot, "Content-Type", contentTypeStream)
+	for range 100 {
+		l.do("POST", "/v1/admin/nodes/n9/drain", `{}`)
+	}
+	l.do("GET", "/v1/admin/nodes", "")
+	l.do("POST", "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1}}]}`)
+	var lines []string
+	for line := range strings.Lines(l.log.String()) {
+		if strings.Contains(line, "admin action") {
+			if !strings.Contains(line, "caller=127.0.0.1:") {
+				t.Errorf("no caller in %s", line)
+			}
+			lines = append(lines, line)
+		}
+	}
+	for i, want := range [][]string{
+		{"level=INFO", "action=keyspaces_create", "path=/v1/keyspaces", "status=200", `body="{\"name\":\"shop\",\"columns\":[\"buy\"]}"`},
+		{"action=keyspaces_columns", "path=/v1/keyspaces/shop/columns", `look`},
+		{"action=admin_node_drain", "path=/v1/admin/nodes/n2/drain", "status=200"},
+		{"action=admin_node_drain", "path=/v1/admin/nodes/n2/drain", "status=200"},
+		{"action=admin_group_restore", "path=/v1/admin/groups/1/restore", "query=\"force=true\""},
+		{`msg="admin action failed"`, "path=/v1/admin/nodes/n9/drain", "status=404", `err="no such node: \"n9\""`},
+	} {
+		if i >= len(lines) {
+			t.Fatalf("no line of %q in\n%s", want, l.log.String())
+		}
+		for _, text := range want {
+			if !strings.Contains(lines[i], text) {
+				t.Errorf("no %s in %s", text, lines[i])
+			}
+		}
+	}
+	if len(lines) != 6 {
+		t.Errorf("%d lines, want 6:\n%s", len(lines), strings.Join(lines, ""))
+	}
+}
+
+func TestAuditedTextIsBounded(t *testing.T) {
+	l := startLive(t, nil)
+	l.do("POST", "/v1/admin/nodes/"+strings.Repeat("n", 3000)+"/drain", `{"`+strings.Repeat("x", 100_000)+`":1}`)
+	if n := len(l.log.String()); n > 2000 {
+		t.Errorf("%d bytes are logged", n)
+	}
+}

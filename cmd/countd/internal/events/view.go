@@ -1,0 +1,138 @@
+// Package events owns the lines of the log that tell an operator what happened to the
+// cluster: a node died or came back, groups lost or regained their leader, writes stopped
+// or resumed, and why. It compares what a node knows at one moment with what it knew
+// before. It never asks anybody and reads no clock.
+//
+// Invariant: an event that hits many groups is one line, with their number and the names
+// of a few; a view that stays the same writes nothing.
+package events
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// View is what a node knows at one moment.
+type View struct {
+	At     time.Time
+	Nodes  []Node  // of the catalog, in the order to name them in
+	Groups []Group // likewise
+	Disk   Room    // of this node; a full one stops writes
+	Memory Room    // likewise; full memory stops new rows
+	// VotersFull are the names of the groups led here that take no writes because most
+	// of their voters have a full disk.
+	VotersFull []string
+	// Replaced returns when the cluster gives a dead node up, or why it never does.
+	Replaced func(key string) (at time.Time, never string)
+}
+
+// Node is a node of the catalog.
+type Node struct {
+	Key       string
+	Name      string // unique among the nodes
+	State     string // that the catalog gives it
+	DeadSince time.Time
+	Stopped   bool // it is dead because it was stopped
+}
+
+func (n *Node) dead() bool { return !n.DeadSince.IsZero() }
+
+// Group is a Raft group.
+type Group struct {
+	Name   string
+	Here   bool     // this node has a replica, so it knows the leader
+	Leader string   // key of the node whose replica may serve; "" for none
+	Voters []string // keys of the nodes that are to have a vote
+}
+
+// Room is how much of something is needed and there is.
+type Room struct {
+	Full                  bool
+	NeededBytes, HasBytes uint64
+}
+
+// nameOf returns the name of a node, or its key once it is in the catalog no more.
+func (v *View) nameOf(key string) string {
+	if i := slices.IndexFunc(v.Nodes, func(n Node) bool { return n.Key == key }); i >= 0 {
+		return v.Nodes[i].Name
+	}
+	return key
+}
+
+func (v *View) deadKeys() map[string]bool {
+	dead := map[string]bool{}
+	for i := range v.Nodes {
+		if v.Nodes[i].dead() {
+			dead[v.Nodes[i].Key] = true
+		}
+	}
+	return dead
+}
+
+// degraded returns the names of the groups that are to have a vote on a dead node, and
+// how many of them have no majority alive.
+func (v *View) degraded() (names []string, stopped int) {
+	dead := v.deadKeys()
+	for _, g := range v.Groups {
+		lost := 0
+		for _, key := range g.Voters {
+			if dead[key] {
+				lost++
+			}
+		}
+		if lost > 0 {
+			names = append(names, g.Name)
+		}
+		if 2*lost >= len(g.Voters) && lost > 0 {
+			stopped++
+		}
+	}
+	return names, stopped
+}
+
+// namesMax is how many names of groups a line has.
+const namesMax = 3
+
+// few writes names for a line.
+func few(names []string) string {
+	if len(names) <= namesMax+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
+}
+
+// tally writes how many groups each node has, most first.
+func (v *View) tally(of map[string]int) string {
+	type share struct {
+		name   string
+		groups int
+	}
+	var shares []share
+	for key, groups := range of {
+		if key != "" {
+			shares = append(shares, share{v.nameOf(key), groups})
+		}
+	}
+	slices.SortFunc(shares, func(a, b share) int {
+		if a.groups != b.groups {
+			return b.groups - a.groups
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	var texts []string
+	for _, s := range shares {
+		texts = append(texts, fmt.Sprintf("%s %d", s.name, s.groups))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func stamp(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+
+func length(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

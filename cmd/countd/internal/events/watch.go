@@ -1,0 +1,259 @@
+package events
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// settle is how long groups are gathered for one line. A group whose leader is elected
+// within it had another leader, and was never without one for long.
+const settle = 3 * time.Second
+
+// Watch logs what changes between two views. Its methods are for one goroutine.
+type Watch struct {
+	logger *slog.Logger
+	begun  bool            // there was a view
+	nodes  map[string]Node // by key, of the last view
+	groups map[string]*group
+
+	moved, regained batch
+	disk, memory    refusal
+	voters          refusal
+	votersWere      []string // VotersFull of the last view
+}
+
+// group is what the watch remembers of a Group.
+type group struct {
+	leader  string    // last one known, "" for none yet
+	missing time.Time // since when it has none; zero while it has one
+	logged  bool      // that it is missing
+}
+
+// batch gathers groups for one line.
+type batch struct {
+	names    []string
+	since    time.Time      // when the first came
+	from, to map[string]int // groups, by leader
+	longest  time.Duration  // without a leader
+}
+
+// refusal is something that this node refuses.
+type refusal struct{ since time.Time } // zero while it does not
+
+// NewWatch returns a watch that writes to logger.
+func NewWatch(logger *slog.Logger) *Watch {
+	return &Watch{logger: logger, nodes: map[string]Node{}, groups: map[string]*group{}}
+}
+
+// Update compares a view with the last one and logs what changed. Of the first view it
+// logs what is amiss.
+func (w *Watch) Update(v View) {
+	w.checkNodes(&v)
+	w.checkGroups(&v)
+	w.checkRoom(&v)
+	w.begun = true
+}
+
+func (w *Watch) checkNodes(v *View) {
+	now := map[string]Node{}
+	for _, n := range v.Nodes {
+		now[n.Key] = n
+		was, known := w.nodes[n.Key]
+		if w.begun && !known {
+			w.logger.Info("node joined the cluster", "node", n.Name, "key", n.Key)
+		}
+		if known && was.State != n.State {
+			w.logger.Info("node changed its state", "node", n.Name, "state", n.State, "was", was.State)
+		}
+		switch {
+		case n.dead() && !was.dead():
+			w.logDeath(v, n)
+		case !n.dead() && was.dead():
+			names, _ := v.degraded()
+			w.logger.Info("node is back", "node", n.Name, "gone_for", length(v.At.Sub(was.DeadSince)), "degraded_groups", len(names))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(w.nodes)) {
+		if _, in := now[key]; !in {
+			w.logger.Info("node was removed from the cluster", "node", w.nodes[key].Name, "key", key)
+		}
+	}
+	w.nodes = now
+}
+
+func (w *Watch) logDeath(v *View, n Node) {
+	names, stopped := v.degraded()
+	args := []any{"node", n.Name, "since", stamp(n.DeadSince), "degraded_groups", len(names), "groups", few(names)}
+	if stopped > 0 {
+		args = append(args, "without_majority", stopped)
+	}
+	if at, never := v.Replaced(n.Key); never != "" {
+		args = append(args, "replaced", "no: "+never)
+	} else {
+		args = append(args, "replaced_at", stamp(at))
+	}
+	if n.Stopped {
+		w.logger.Info("node was stopped", args...)
+		return
+	}
+	w.logger.Warn("node is dead", args...)
+}
+
+func (w *Watch) checkGroups(v *View) {
+	here := map[string]bool{}
+	for _, g := range v.Groups {
+		if g.Here {
+			here[g.Name] = true
+			w.checkGroup(v, g)
+		}
+	}
+	for name := range w.groups {
+		if !here[name] {
+			delete(w.groups, name)
+		}
+	}
+	w.logMissing(v)
+	w.logRegained(v)
+	w.logMoved(v)
+}
+
+func (w *Watch) checkGroup(v *View, g Group) {
+	s := w.groups[g.Name]
+	if s == nil {
+		s = &group{}
+		w.groups[g.Name] = s
+	}
+	if g.Leader == "" {
+		if s.missing.IsZero() {
+			s.missing = v.At
+		}
+		return
+	}
+	switch {
+	case s.logged:
+		w.regained.add(v.At, g.Name, s.leader, g.Leader)
+		w.regained.longest = max(w.regained.longest, v.At.Sub(s.missing))
+	case s.leader != "" && s.leader != g.Leader:
+		w.moved.add(v.At, g.Name, s.leader, g.Leader)
+	}
+	*s = group{leader: g.Leader}
+}
+
+// logMissing logs the groups that have no leader, once the first has had none for long.
+func (w *Watch) logMissing(v *View) {
+	var lost batch
+	dead, votersDead := v.deadKeys(), map[string]bool{}
+	for _, g := range v.Groups {
+		s := w.groups[g.Name]
+		if s == nil || s.missing.IsZero() || s.logged {
+			continue
+		}
+		lost.add(s.missing, g.Name, s.leader, "")
+		for _, key := range g.Voters {
+			if dead[key] {
+				votersDead[v.nameOf(key)] = true
+			}
+		}
+	}
+	if len(lost.names) == 0 || v.At.Sub(lost.since) < settle {
+		return
+	}
+	for _, name := range lost.names {
+		w.groups[name].logged = true
+	}
+	args := []any{"count", len(lost.names), "groups", few(lost.names), "since", stamp(lost.since), "last_leaders", v.tally(lost.from)}
+	if len(votersDead) > 0 {
+		args = append(args, "dead_voters", strings.Join(slices.Sorted(maps.Keys(votersDead)), ", "))
+	}
+	w.logger.Warn("groups lost their leader and take no writes", args...)
+}
+
+func (w *Watch) logRegained(v *View) {
+	still := 0
+	for _, s := range w.groups {
+		if s.logged {
+			still++
+		}
+	}
+	b := &w.regained
+	if len(b.names) == 0 || still > 0 && v.At.Sub(b.since) < settle {
+		return
+	}
+	w.logger.Info("groups have a leader again", "count", len(b.names), "groups", few(b.names),
+		"leaders", v.tally(b.to), "after", length(b.longest), "without_leader", still)
+	*b = batch{}
+}
+
+func (w *Watch) logMoved(v *View) {
+	b := &w.moved
+	if len(b.names) == 0 || v.At.Sub(b.since) < settle {
+		return
+	}
+	w.logger.Info("groups changed their leader", "count", len(b.names), "groups", few(b.names), "from", v.tally(b.from), "to", v.tally(b.to))
+	*b = batch{}
+}
+
+// add gathers a group. One that is there already counts once.
+func (b *batch) add(at time.Time, name, from, to string) {
+	if len(b.names) == 0 {
+		*b = batch{since: at, from: map[string]int{}, to: map[string]int{}}
+	}
+	if at.Before(b.since) {
+		b.since = at
+	}
+	if slices.Contains(b.names, name) {
+		return
+	}
+	b.names = append(b.names, name)
+	b.from[from]++
+	b.to[to]++
+}
+
+func (w *Watch) checkRoom(v *View) {
+	disk := w.disk.check(v.At, v.Disk.Full)
+	disk.log(w.logger, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args()...)
+	memory := w.memory.check(v.At, v.Memory.Full)
+	memory.log(w.logger, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args()...)
+	// The node checks its groups one after the other: wait until it has.
+	if slices.Equal(v.VotersFull, w.votersWere) {
+		voters := w.voters.check(v.At, len(v.VotersFull) > 0)
+		var args []any
+		if voters.stopped {
+			args = []any{"count", len(v.VotersFull), "groups", few(v.VotersFull)}
+		}
+		voters.log(w.logger, "writes to groups led here", "the disks of most voters are full", "the disks of most voters have room", args...)
+	}
+	w.votersWere = v.VotersFull
+}
+
+func (r Room) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
+
+// change is what became of a refusal.
+type change struct {
+	stopped, resumed bool
+	after            time.Duration // from stopped to resumed
+}
+
+func (r *refusal) check(at time.Time, full bool) change {
+	switch was := r.since; {
+	case full && was.IsZero():
+		r.since = at
+		return change{stopped: true}
+	case !full && !was.IsZero():
+		r.since = time.Time{}
+		return change{resumed: true, after: at.Sub(was)}
+	}
+	return change{}
+}
+
+func (c change) log(logger *slog.Logger, what, whyStopped, whyResumed string, args ...any) {
+	switch {
+	case c.stopped:
+		logger.Warn(what+" stopped", append([]any{"why", whyStopped}, args...)...)
+	case c.resumed:
+		logger.Info(what+" resumed", append([]any{"why", whyResumed, "stopped_for", length(c.after)}, args...)...)
+	}
+}

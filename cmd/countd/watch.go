@@ -1,0 +1,118 @@
+package main
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/cmd/countd/internal/events"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+const (
+	// watchEvery is how often a node's view is compared with the last one. An election
+	// takes longer.
+	watchEvery = 500 * time.Millisecond
+	// unheardMax is how long gossip may take to name a node after this one started.
+	unheardMax = 10 * time.Second
+)
+
+// watchedNode is what a watcher needs of its node; *shard.Node is one.
+type watchedNode interface {
+	Catalog() *raftfsm.CatalogView
+	Health() shard.Health
+}
+
+// watchedGossip is what a watcher needs of gossip; *cluster.Gossip is one.
+type watchedGossip interface {
+	Member(key string) (cluster.Member, bool)
+}
+
+// watcher gathers what its node knows and has the changes logged. Its goroutine is
+// started by watch and stopped by close, which waits.
+type watcher struct {
+	node     watchedNode
+	gossip   watchedGossip
+	self     string // key
+	settings cluster.PlanSettings
+	log      *events.Watch
+	unheard  map[string]time.Time // nodes that gossip has never named, since when
+
+	stop, stopped chan struct{}
+}
+
+func watch(node watchedNode, gossip watchedGossip, self string, settings cluster.PlanSettings, logger *slog.Logger) *watcher {
+	w := &watcher{
+		node: node, gossip: gossip, self: self, settings: settings, log: events.NewWatch(logger),
+		unheard: map[string]time.Time{}, stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	go w.run()
+	return w
+}
+
+func (w *watcher) close() {
+	close(w.stop)
+	<-w.stopped
+}
+
+func (w *watcher) run() {
+	defer close(w.stopped)
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.log.Update(w.view(time.Now()))
+		case <-w.stop:
+			return
+		}
+	}
+}
+
+// view returns what the node knows.
+func (w *watcher) view(now time.Time) events.View {
+	catalog, health := w.node.Catalog(), w.node.Health()
+	name := names(catalog)
+	v := events.View{At: now, Disk: events.Room(health.Disk), Memory: events.Room(health.Memory)}
+	dead := map[string]time.Duration{}
+	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
+		n := events.Node{Key: key, Name: name[key], State: string(catalog.Nodes[key].State)}
+		if n.DeadSince, n.Stopped = w.deadSince(key, now); !n.DeadSince.IsZero() {
+			dead[key] = now.Sub(n.DeadSince)
+		}
+		v.Nodes = append(v.Nodes, n)
+	}
+	groups := cluster.GroupNames(catalog)
+	for _, number := range slices.Sorted(maps.Keys(catalog.Groups)) {
+		leader, here := health.Leaders[number]
+		v.Groups = append(v.Groups, events.Group{Name: groups[number], Here: here, Leader: leader, Voters: catalog.Groups[number].Target})
+	}
+	for _, number := range health.VotersFull {
+		v.VotersFull = append(v.VotersFull, groups[number])
+	}
+	v.Replaced = func(key string) (time.Time, string) {
+		view := cluster.View{Catalog: catalog, Dead: dead, Settings: w.settings}
+		return now.Add(w.settings.ReplaceAfter - dead[key]), cluster.Kept(view, key)
+	}
+	return v
+}
+
+// deadSince returns since when a node is dead, the zero time while it lives, and whether
+// it was stopped.
+func (w *watcher) deadSince(key string, now time.Time) (since time.Time, stopped bool) {
+	m, heard := w.gossip.Member(key)
+	switch {
+	case key == w.self || m.Alive:
+	case heard:
+		delete(w.unheard, key)
+		return m.Since, m.State == cluster.MemberStopping
+	case w.unheard[key].IsZero():
+		w.unheard[key] = now
+	case now.Sub(w.unheard[key]) >= unheardMax:
+		return w.unheard[key], false
+	}
+	return time.Time{}, false
+}

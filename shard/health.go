@@ -1,0 +1,51 @@
+package shard
+
+import "slices"
+
+// Health is what an operator should hear of when it changes.
+type Health struct {
+	// Leaders has the groups of which this node has, and is to have, a replica, by number:
+	// the key of the node whose replica may serve as far as this node knows, "" for none.
+	Leaders map[uint32]string
+	Disk    Room // a full one stops writes
+	Memory  Room // full memory stops new rows
+	// VotersFull are the groups led here that take no writes because too few of their
+	// voters have room on their disks, ascending.
+	VotersFull []uint32
+}
+
+// Room is how much of something this node needs and has.
+type Room struct {
+	Full                  bool
+	NeededBytes, HasBytes uint64
+}
+
+// Health returns what this node knows now. It asks no other node.
+func (n *Node) Health() Health {
+	view := n.catalog.View()
+	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.disk(), Memory: n.headroom.memory()}
+	for _, g := range n.replicas() {
+		switch {
+		case g != n.meta && !view.MayHold(g.cfg.Group, n.cfg.NodeKey): // it may hear of no leader any more
+		case g.follows() != nil:
+			h.Leaders[g.cfg.Group] = ""
+		default:
+			h.Leaders[g.cfg.Group] = g.leader()
+		}
+	}
+	for _, g := range n.groups.Load().all {
+		if r := g.replica.Load(); r != nil && r.votersFull.Load() {
+			h.VotersFull = append(h.VotersFull, g.number)
+		}
+	}
+	slices.Sort(h.VotersFull)
+	return h
+}
+
+func (h *headroom) disk() Room {
+	return Room{Full: h.diskFull.Load(), NeededBytes: h.diskNeeds.Load(), HasBytes: h.diskFree.Load()}
+}
+
+func (h *headroom) memory() Room {
+	return Room{Full: h.memoryFull.Load(), NeededBytes: h.memoryNeeds.Load(), HasBytes: h.memoryLimit}
+}

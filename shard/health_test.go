@@ -1,0 +1,52 @@
+package shard
+
+import (
+	"context"
+	"testing"
+)
+
+// Health has the leader of each group here, what is full, and loses the leaders with the
+// majority.
+func TestHealth(t *testing.T) {
+	all := openMembers(t, 3)
+	n := all[0]
+	for _, m := range all {
+		holdHeadroom(m)
+	}
+	eventually(t, "all groups have a leader", func() bool {
+		h := n.Health()
+		for _, leader := range h.Leaders {
+			if leader == "" {
+				return false
+			}
+		}
+		return len(h.Leaders) == len(n.replicas())
+	})
+	ks := n.Keyspace("posts")
+	leader, followers := roles(t, all, ks.firstGroup)
+	if got := followers[0].Health().Leaders[ks.firstGroup]; got != leader.cfg.NodeKey {
+		t.Errorf("a follower's leader is %q, want %q", got, leader.cfg.NodeKey)
+	}
+	leader.headroom.memoryFull.Store(true)
+	leader.headroom.diskFull.Store(true)
+	eventually(t, "the leader tells what is full", func() bool {
+		leader.shardOf(ks.firstGroup).replica.Load().votersFull.Store(true) // until the voters are asked again
+		h := leader.Health()
+		return h.Memory.Full && h.Disk.Full && len(h.VotersFull) > 0 && h.VotersFull[0] == ks.firstGroup
+	})
+	if h := followers[0].Health(); h.Memory.Full || h.Disk.Full || len(h.VotersFull) > 0 {
+		t.Errorf("a follower's health %+v", h)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	mustDo(t, all[2].Close(ctx))
+	mustDo(t, all[1].Close(ctx))
+	eventually(t, "no group of three voters has a leader with one left", func() bool {
+		for _, g := range n.replicas() {
+			if leader := n.Health().Leaders[g.cfg.Group]; leader != "" && len(g.voters()) > 1 {
+				return false
+			}
+		}
+		return true
+	})
+}
