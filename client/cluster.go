@@ -46,9 +46,10 @@ func (c Column) MarshalJSON() ([]byte, error) {
 
 // Cluster is what a node knows of itself and its groups.
 type Cluster struct {
-	ClusterID string  `json:"cluster_id"`
-	Nodes     []Node  `json:"nodes"`
-	Groups    []Group `json:"groups"`
+	ClusterID   string  `json:"cluster_id"`
+	ClusterName string  `json:"cluster_name"` // "" if the node that answers was told none
+	Nodes       []Node  `json:"nodes"`
+	Groups      []Group `json:"groups"`
 }
 
 // Node describes one node.

@@ -28,15 +28,17 @@ type NodeCatalog interface {
 // catalog decides; Admission adds whom a node of a known name stands in for,
 // which only gossip can say.
 type Admission struct {
-	clusterID string
-	catalog   NodeCatalog
-	view      MemberView
-	began     time.Time
+	clusterID   string
+	clusterName string
+	catalog     NodeCatalog
+	view        MemberView
+	began       time.Time
 }
 
-// NewAdmission returns an Admission of a member of the cluster.
-func NewAdmission(clusterID string, catalog NodeCatalog, view MemberView) *Admission {
-	return &Admission{clusterID: clusterID, catalog: catalog, view: view, began: time.Now()}
+// NewAdmission returns an Admission of a member of the cluster, which has the name or, if
+// that is "", none that this member was told.
+func NewAdmission(clusterID, clusterName string, catalog NodeCatalog, view MemberView) *Admission {
+	return &Admission{clusterID: clusterID, clusterName: clusterName, catalog: catalog, view: view, began: time.Now()}
 }
 
 // HandleJoin answers a request. It is safe for concurrent use. After an error
@@ -45,6 +47,9 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 	switch {
 	case r.ClusterID != a.clusterID:
 		return JoinAnswer{Refused: fmt.Sprintf("this is a node of cluster %s, not %s", a.clusterID, r.ClusterID)}, nil
+	case !namesAgree(a.clusterName, r.ClusterName, false):
+		return JoinAnswer{Refused: fmt.Sprintf("the node asks for %s, this is a node of %s",
+			describeCluster(r.ClusterID, r.ClusterName), describeCluster(a.clusterID, a.clusterName))}, nil
 	case nodeOfKey(r.Node.Key) == "" || r.Node.Name != nodeOfKey(r.Node.Key):
 		return JoinAnswer{Refused: fmt.Sprintf("%q with the name %q is no node's key", r.Node.Key, r.Node.Name)}, nil
 	case !ValidZone(r.Node.Zone):

@@ -84,10 +84,12 @@ type FormConfig struct {
 	// false, the node forms a cluster of itself at once.
 	Expect int
 	Join   bool // --join was given
-	View   MemberView
-	Asker  Asker
-	Store  FormStore
-	Logger *slog.Logger
+	// ClusterName is the name that the cluster must have; "" for none.
+	ClusterName string
+	View        MemberView
+	Asker       Asker
+	Store       FormStore
+	Logger      *slog.Logger
 }
 
 func (c *FormConfig) alone() bool { return c.Expect == 1 || c.Expect == 0 && !c.Join }

@@ -128,6 +128,14 @@ func describeClusters(clusters map[string]string) string {
 // keySet returns the keys of a set as Identity.Promised has them.
 func keySet(set []Member) string { return strings.Join(keysOf(set), ",") }
 
+// splitSet returns the keys of what keySet returned.
+func splitSet(set string) []string {
+	if set == "" {
+		return nil
+	}
+	return strings.Split(set, ",")
+}
+
 func keysOf(set []Member) []string {
 	keys := make([]string, len(set))
 	for i, m := range set {

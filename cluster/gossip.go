@@ -64,6 +64,9 @@ type GossipConfig struct {
 	// Join are gossip addresses, HOST:PORT, to look for other nodes at. A host's
 	// name is resolved each time, to all its addresses.
 	Join []string
+	// Joining and Promised are as Identity has them, for a node without a cluster: it
+	// joins that cluster, or the one that these nodes have formed.
+	Joining, Promised string
 	// Keys encrypt gossip (ReadGossipKeys); none: it is neither encrypted nor
 	// are other nodes' packets proved to be theirs.
 	Keys   [][]byte
@@ -96,7 +99,7 @@ func StartGossip(cfg GossipConfig) (*Gossip, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot start gossip at %q: %w", cfg.Addr, err)
 	}
-	g := &Gossip{cfg: cfg, view: newGossipView(cfg.Self, cfg.Logger)}
+	g := &Gossip{cfg: cfg, view: newGossipView(cfg.Self, newContacts(cfg.Joining, splitSet(cfg.Promised)), cfg.Logger)}
 	conf, err := g.listConfig(at)
 	if err != nil {
 		return nil, err
@@ -198,6 +201,25 @@ func (g *Gossip) Member(key string) (Member, bool) {
 		return Member{}, false
 	}
 	return members[at], true
+}
+
+// Trust lets a node without a cluster join those of the nodes of a set, as
+// Identity.Promised has it.
+func (g *Gossip) Trust(set string) { g.view.trust(splitSet(set)) }
+
+// ReadsNames reports whether a connection to a node's cluster address may carry the name
+// of the cluster. Programs of cluster version 4 refuse it.
+func (g *Gossip) ReadsNames(clusterAddr string) bool {
+	reads := true
+	for _, m := range g.Members() {
+		if m.ClusterAddr != clusterAddr {
+			continue
+		}
+		if reads = m.VersionMax >= versionOfClusterNames; m.Alive {
+			break // others there are gone
+		}
+	}
+	return reads
 }
 
 // Changed returns a channel that is closed when Members changes. Whoever waits

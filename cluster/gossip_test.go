@@ -54,6 +54,12 @@ func (b *logBuffer) has(text string) bool {
 	return strings.Contains(b.buf.String(), text)
 }
 
+func (b *logBuffer) count(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Count(b.buf.String(), text)
+}
+
 func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 // gossiper configures a member by name.
@@ -215,7 +221,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 		if !logA.has(line) || !logB.has(line) || !logA.has(cfgB.Self.ClusterID) {
 			return "both log a refusal"
 		}
-		return all(sees(a, "a", "c"), sees(b, "b", "c"), sees(bare, "a", "b", "c"))
+		return all(sees(a, "a"), sees(b, "b"), sees(bare, "a", "b", "c"))
 	})
 }
 
@@ -303,7 +309,7 @@ func numbered(i int) Member {
 // TestMembersAreBounded: past the bound the longest dead member goes, and while
 // none is dead no other comes.
 func TestMembersAreBounded(t *testing.T) {
-	v := newGossipView(numbered(0), slog.New(slog.DiscardHandler))
+	v := newGossipView(numbered(0), newContacts("", nil), slog.New(slog.DiscardHandler))
 	for i := range membersMax {
 		if err := v.NotifyAlive(node(numbered(i), true)); err != nil {
 			t.Fatal(err)
@@ -331,7 +337,7 @@ func TestForeignMembersAreNotShown(t *testing.T) {
 	x, y := strings.Repeat("0a", clusterIDBytes), strings.Repeat("0b", clusterIDBytes)
 	self, mine, foreign := numbered(0), numbered(1), numbered(2)
 	mine.ClusterID, foreign.ClusterID = x, y
-	v := newGossipView(self, slog.New(slog.DiscardHandler))
+	v := newGossipView(self, newContacts(x, []string{foreign.Key}), slog.New(slog.DiscardHandler))
 	for _, m := range []Member{self, mine, foreign} {
 		if err := v.NotifyAlive(node(m, true)); err != nil {
 			t.Fatal(err)
@@ -353,8 +359,11 @@ func TestForeignMembersAreNotShown(t *testing.T) {
 	if err := v.NotifyMerge([]*memberlist.Node{node(mine, true), node(foreign, false)}); err != nil {
 		t.Errorf("a dead member of another cluster kept a join from being: %v", err)
 	}
-	if err := v.NotifyMerge([]*memberlist.Node{node(mine, true), node(foreign, true)}); err == nil {
+	if err := v.NotifyMerge([]*memberlist.Node{node(foreign, true)}); err == nil {
 		t.Error("a member of another cluster was let in by a join")
+	}
+	if err := v.NotifyMerge([]*memberlist.Node{node(mine, true), node(foreign, true)}); err != nil || v.NotifyAlive(node(foreign, true)) == nil {
+		t.Errorf("among members of this cluster one of another is let in, or keeps them out: %v", err)
 	}
 }
 
@@ -377,8 +386,10 @@ func TestGossipLogLevels(t *testing.T) {
 	l.Printf("[WARN] memberlist: of another")
 	l.Printf("[INFO] memberlist: not shown")
 	l.Printf("no level")
+	l.Printf("[WARN] memberlist: ignoring alive message for 'a': whom NotifyAlive refused")
+	l.Printf("[ERR] memberlist: Failed push/pull merge: that NotifyMerge refused")
 	for text, want := range map[string]bool{
-		`level=WARN msg="of one kind"`: true, `level=INFO msg="of another"`: true, "not shown": false, `level=INFO msg="no level"`: true,
+		`level=WARN msg="of one kind"`: true, `level=INFO msg="of another"`: true, "not shown": false, "refused": false, `level=INFO msg="no level"`: true,
 	} {
 		if out.has(text) != want {
 			t.Errorf("%q in the log: %v", text, !want)

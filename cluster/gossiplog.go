@@ -5,6 +5,7 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"slices"
 
 	"github.com/countd/countd/internal/lograte"
 )
@@ -29,14 +30,25 @@ var gossipLevels = []struct {
 	{[]byte("[DEBUG] "), slog.LevelDebug - 4},
 }
 
+// gossipRefusals begin the lines about a member that gossipView refuses, which says so
+// itself.
+var gossipRefusals = [][]byte{
+	[]byte("[WARN] memberlist: ignoring alive message for"),
+	[]byte("[ERR] memberlist: Failed push/pull merge"),
+}
+
 // Write takes one line, as log.Logger promises.
 func (g *gossipLog) Write(line []byte) (int, error) {
 	level, text := slog.LevelInfo, bytes.TrimSpace(line)
+	refusal := slices.ContainsFunc(gossipRefusals, func(begin []byte) bool { return bytes.HasPrefix(text, begin) })
 	for _, l := range gossipLevels {
 		if rest, ok := bytes.CutPrefix(text, l.prefix); ok {
 			level, text = l.level, rest
 			break
 		}
+	}
+	if refusal {
+		level = slog.LevelDebug
 	}
 	if g.logger.Enabled(context.Background(), level) {
 		g.logger.Log(context.Background(), level, string(bytes.TrimPrefix(text, []byte("memberlist: "))), "of", "gossip")

@@ -37,6 +37,13 @@ type search struct {
 	}
 }
 
+// isSeed reports whether the node was told the address.
+func (s *search) isSeed(addr string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.mu.seeds, addr)
+}
+
 // startSearch starts the goroutine that searches until stopSearch.
 func (g *Gossip) startSearch() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -128,7 +135,7 @@ func (g *Gossip) searchOnce(ctx context.Context) (problem string) {
 		if ctx.Err() != nil {
 			return ""
 		}
-		if err := g.meet(ctx, addr); err != nil {
+		if err := g.meet(ctx, addr, g.search.isSeed(addr)); err != nil {
 			problem = fmt.Sprintf("%s: %v", addr, err)
 		} else {
 			reached = true
@@ -148,10 +155,8 @@ func (g *Gossip) targets() []string {
 	targets := slices.Clone(g.search.mu.seeds)
 	g.search.mu.Unlock()
 	live := g.live()
-	for _, m := range g.Members() {
-		if !m.Alive {
-			targets = append(targets, m.GossipAddr)
-		}
+	for _, m := range g.view.peers(false) {
+		targets = append(targets, m.GossipAddr)
 	}
 	slices.Sort(targets)
 	targets = slices.DeleteFunc(slices.Compact(targets), func(a string) bool { return live[a] })
@@ -159,9 +164,9 @@ func (g *Gossip) targets() []string {
 	return targets
 }
 
-// meet exchanges what is known with one node at addr. That all its nodes are
-// known to live, or are this one, is no error.
-func (g *Gossip) meet(ctx context.Context, addr string) error {
+// meet exchanges what is known with one node at addr, which is of the seeds or not. That
+// all its nodes are known to live, or are this one, is no error.
+func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 	lookup, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	all, err := resolve(lookup, addr)
@@ -173,7 +178,7 @@ func (g *Gossip) meet(ctx context.Context, addr string) error {
 		if live[at.String()] || ctx.Err() != nil {
 			continue
 		}
-		if _, err = g.list.Join([]string{at.String()}); err == nil {
+		if err = g.exchange(at.String(), seed); err == nil {
 			return nil
 		}
 	}
@@ -183,13 +188,25 @@ func (g *Gossip) meet(ctx context.Context, addr string) error {
 	return err
 }
 
-// live returns the gossip addresses of living members, this node's among them.
+// exchange exchanges what is known with the node at one address. If this node has no
+// cluster and was told the address, it may then join the cluster that it finds there.
+func (g *Gossip) exchange(addr string, seed bool) error {
+	if !seed || !g.view.dial() {
+		_, err := g.list.Join([]string{addr})
+		return err
+	}
+	_, err := g.list.Join([]string{addr})
+	if g.view.dialled(addr, err == nil) {
+		_, err = g.list.Join([]string{addr}) // lets those in that were refused before
+	}
+	return err
+}
+
+// live returns the gossip addresses of living peers, and this node's.
 func (g *Gossip) live() map[string]bool {
 	live := map[string]bool{g.addr: true}
-	for _, m := range g.Members() {
-		if m.Alive {
-			live[m.GossipAddr] = true
-		}
+	for _, m := range g.view.peers(true) {
+		live[m.GossipAddr] = true
 	}
 	return live
 }

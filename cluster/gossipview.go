@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,9 +19,11 @@ const (
 	// membersMax bounds the members known, the dead among them. A cluster has
 	// tens; more are a mistake or an attack.
 	membersMax = 1024
-	// refusedMax bounds the members whose refusal was logged; past it all are
+	// refusedMax bounds the clusters whose refusal was logged; past it all are
 	// logged once more.
 	refusedMax = 64
+	// refusalLogEvery is how often the refusal of one cluster's nodes is logged.
+	refusalLogEvery = 10 * time.Minute
 )
 
 // gossipView is what this node knows of the others, and what it says of itself.
@@ -32,11 +35,12 @@ type gossipView struct {
 
 	mu struct {
 		sync.Mutex
-		self     Member            // what this node says of itself
-		members  map[string]Member // by key, this node among them
-		snapshot []Member          // of members; replaced whole, never changed
-		changed  chan struct{}     // closed when snapshot is replaced
-		refused  map[string]bool   // by key: its refusal was logged
+		self     Member               // what this node says of itself
+		members  map[string]Member    // by key, this node among them
+		snapshot []Member             // of members; replaced whole, never changed
+		changed  chan struct{}        // closed when snapshot is replaced
+		refused  map[string]time.Time // by whose it was: a refusal was logged
+		contacts contacts             // empty maps for a node that has a cluster
 	}
 }
 
@@ -48,12 +52,22 @@ var (
 	_ memberlist.ConflictDelegate = (*gossipView)(nil)
 )
 
-func newGossipView(self Member, logger *slog.Logger) *gossipView {
+// The reasons for which a member is kept out of gossip, and yet may be talked to.
+var (
+	// errBare is returned for a member without a cluster, by one that has a cluster.
+	errBare = errors.New("it has no cluster, and joins one by asking, not by gossip")
+	// errStranger is returned for a member of a cluster, by a node that has none and
+	// that none of the addresses it was told has led there.
+	errStranger = errors.New("no address of --join has led this node, which has no cluster yet, to that cluster")
+)
+
+func newGossipView(self Member, contacts contacts, logger *slog.Logger) *gossipView {
 	v := &gossipView{logger: logger, limited: new(lograte.Limiter).Logger(logger)}
 	v.mu.self = self
 	v.mu.members = map[string]Member{}
 	v.mu.changed = make(chan struct{})
-	v.mu.refused = map[string]bool{}
+	v.mu.refused = map[string]time.Time{}
+	v.mu.contacts = contacts
 	return v
 }
 
@@ -65,16 +79,47 @@ func (v *gossipView) state() ([]Member, <-chan struct{}) {
 	return v.mu.snapshot, v.mu.changed
 }
 
-// alone tells whether no other member is alive.
-func (v *gossipView) alone() bool {
-	members, _ := v.state()
-	alive := 0
-	for _, m := range members {
-		if m.Alive {
-			alive++
+// peers returns the other members, either the living or the dead. Those of a node without
+// a cluster are its contacts: that another has dialled it makes no search needless.
+func (v *gossipView) peers(alive bool) []Member {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var peers []Member
+	for _, m := range v.mu.snapshot {
+		if m.Alive == alive && m.Key != v.mu.self.Key && (v.mu.self.ClusterID != "" || v.mu.contacts.has(&m)) {
+			peers = append(peers, m)
 		}
 	}
-	return alive <= 1
+	return peers
+}
+
+// alone reports whether no peer is alive.
+func (v *gossipView) alone() bool { return len(v.peers(true)) == 0 }
+
+// trust lets a node without a cluster join those of these nodes.
+func (v *gossipView) trust(keys []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mu.contacts.add(keys)
+}
+
+// dial precedes an exchange with an address that the node was told. It reports whether
+// the node has no cluster yet, so that dialled must follow.
+func (v *gossipView) dial() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mu.self.ClusterID == "" {
+		v.mu.contacts.dial()
+		return true
+	}
+	return false
+}
+
+// dialled follows the exchange, and reports whether it has led to another cluster.
+func (v *gossipView) dialled(addr string, answered bool) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mu.contacts.dialled(addr, answered)
 }
 
 // edit changes what this node says of itself. memberlist is yet to be told.
@@ -111,41 +156,81 @@ func (v *gossipView) MergeRemoteState([]byte, bool) {}
 
 // NotifyAlive implements memberlist.AliveDelegate: an error keeps the peer out.
 func (v *gossipView) NotifyAlive(peer *memberlist.Node) error {
-	m, err := parseMember(peer.Name, peer.Address(), peer.Meta)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if err == nil {
-		err = v.refusalLocked(&m)
-	}
-	if err != nil {
-		v.logRefusalLocked(peer, err)
-	}
+	_, err := v.checkLocked(peer)
 	return err
 }
 
+// checkLocked returns the peer, and why it may not be a member here, or nil. It logs a
+// refusal that an operator should know of.
+func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
+	m, err := parseMember(peer.Name, peer.Address(), peer.Meta)
+	if err == nil {
+		err = v.refusalLocked(&m)
+	}
+	if err == nil {
+		if v.mu.self.ClusterID == "" && m.ClusterID != "" {
+			v.mu.contacts.clusters[m.ClusterID] = true // of a contact that had none before
+		}
+		return m, nil
+	}
+	if !errors.Is(err, errBare) && !(errors.Is(err, errStranger) && v.mu.contacts.dialling) {
+		v.logRefusalLocked(peer, &m, err)
+	}
+	// A node never loses its cluster, so the data without one are the older.
+	if known, ok := v.mu.members[m.Key]; ok && known.ClusterID == "" && m.ClusterID != "" {
+		delete(v.mu.members, m.Key)
+		v.publishLocked()
+	}
+	return m, err
+}
+
 // NotifyMerge implements memberlist.MergeDelegate: an error ends a join, of the
-// peer to this node or of this node to the peer.
+// peer to this node or of this node to the peer. It returns one if all are refused;
+// NotifyAlive keeps those out that are refused among others.
 func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var answer []Member
+	var refused error
+	some := false
 	for _, peer := range peers {
-		if peer.State != memberlist.StateAlive {
+		if peer.State != memberlist.StateAlive || peer.Name == v.mu.self.Key {
 			continue
 		}
-		if err := v.NotifyAlive(peer); err != nil {
-			return err
+		m, err := v.checkLocked(peer)
+		switch {
+		case err == nil, errors.Is(err, errStranger):
+			answer, some = append(answer, m), true
+		case errors.Is(err, errBare):
+			some = true
+		default:
+			refused = err
 		}
 	}
+	if refused != nil && !some {
+		return refused
+	}
+	v.mu.contacts.heard(answer)
 	return nil
 }
 
-// refusalLocked returns why m may not be a member here, or nil. A node without
-// a cluster lets members of any in: that it sees two is for it to refuse.
+// refusalLocked returns why m may not be a member here, or nil.
 func (v *gossipView) refusalLocked(m *Member) error {
 	self := &v.mu.self
 	if m.Key == self.Key {
 		return nil
 	}
-	if self.ClusterID != "" && m.ClusterID != "" && m.ClusterID != self.ClusterID {
-		return fmt.Errorf("it is of cluster %s, this node of %s", m.ClusterID, self.ClusterID)
+	member := self.ClusterID != "" && self.ClusterID == m.ClusterID
+	foreign := self.ClusterID != "" && m.ClusterID != "" && !member
+	switch {
+	case foreign || !namesAgree(self.ClusterName, m.ClusterName, member):
+		return fmt.Errorf("it is of %s, this node of %s", describeCluster(m.ClusterID, m.ClusterName), describeCluster(self.ClusterID, self.ClusterName))
+	case self.ClusterID != "" && m.ClusterID == "":
+		return errBare
+	case self.ClusterID == "" && m.ClusterID != "" && !v.mu.contacts.has(m):
+		return fmt.Errorf("it is of %s: %w", describeCluster(m.ClusterID, m.ClusterName), errStranger)
 	}
 	if _, known := v.mu.members[m.Key]; !known && len(v.mu.members) >= membersMax && v.oldestDeadLocked() == "" {
 		return fmt.Errorf("%d members are known, which is the bound", membersMax)
@@ -153,15 +238,20 @@ func (v *gossipView) refusalLocked(m *Member) error {
 	return nil
 }
 
-// logRefusalLocked logs a refusal once a member: gossip repeats itself.
-func (v *gossipView) logRefusalLocked(peer *memberlist.Node, err error) {
-	if v.mu.refused[peer.Name] {
+// logRefusalLocked logs a refusal once in refusalLogEvery for all nodes of a cluster:
+// gossip repeats itself.
+func (v *gossipView) logRefusalLocked(peer *memberlist.Node, m *Member, err error) {
+	of := m.ClusterID + "/" + m.ClusterName
+	if of == "/" {
+		of = peer.Name // it has neither, or cannot be read
+	}
+	if logged, ok := v.mu.refused[of]; ok && time.Since(logged) < refusalLogEvery {
 		return
 	}
 	if len(v.mu.refused) >= refusedMax {
 		clear(v.mu.refused)
 	}
-	v.mu.refused[peer.Name] = true
+	v.mu.refused[of] = time.Now()
 	v.logger.Warn("refused a node in gossip", "node", peer.Name, "gossip_addr", peer.Address(), "why", err)
 }
 

@@ -12,8 +12,10 @@ import (
 // JoinRequest asks a member of a cluster to put a node into the catalog, or to
 // change what that says of it. It may be repeated.
 type JoinRequest struct {
-	ClusterID string       `json:"cluster_id"` // of the member asked
-	Node      raftfsm.Node `json:"node"`       // State is not looked at
+	ClusterID string `json:"cluster_id"` // of the member asked
+	// ClusterName is what the node was told that the cluster is named; "" for none.
+	ClusterName string       `json:"cluster_name,omitempty"`
+	Node        raftfsm.Node `json:"node"` // State is not looked at
 }
 
 // JoinAnswer answers a JoinRequest: the node is in the catalog as it asked to
@@ -57,7 +59,7 @@ func (r *formRun) join(ctx context.Context, cluster string, members []Member) (I
 	if err := r.setJoining(cluster); err != nil {
 		return Identity{}, err
 	}
-	err := Join(ctx, r.cfg.Asker, members, JoinRequest{ClusterID: cluster, Node: r.cfg.Node})
+	err := Join(ctx, r.cfg.Asker, members, JoinRequest{ClusterID: cluster, ClusterName: r.cfg.ClusterName, Node: r.cfg.Node})
 	switch {
 	case errors.Is(err, ErrNobodyAnswered):
 		r.later(err.Error())

@@ -127,7 +127,7 @@ func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 		living.Key = old
 		seen.show(living)
 		catalog := &fakeCatalog{nodes: map[string]raftfsm.Node{old: {Key: old, Name: "a", State: raftfsm.NodeActive}}}
-		admission := NewAdmission(clusterX, catalog, seen)
+		admission := NewAdmission(clusterX, "", catalog, seen)
 		time.Sleep(unseenFor)
 		asked := 0
 		asker := scriptedAsker{join: func(_ string, r JoinRequest) (JoinAnswer, error) {
@@ -174,6 +174,7 @@ func TestAdmission(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		ask      JoinRequest
+		name     string // of the cluster
 		seen     []Member
 		after    time.Duration
 		refused  string // by the catalog
@@ -187,6 +188,9 @@ func TestAdmission(t *testing.T) {
 		"one that is there":           {ask: node("a.00000000"), asked: true},
 		"the catalog refuses":         {ask: node("d.00000000"), asked: true, refused: "full", want: "full"},
 		"the catalog does not answer": {ask: node("d.00000000"), asked: true, err: lost, wantErr: lost},
+		"an unnamed cluster's":        {ask: JoinRequest{ClusterID: clusterX, Node: node("d.00000000").Node}, name: "prod", want: "--cluster-name prod"},
+		"a named cluster's":           {ask: JoinRequest{ClusterID: clusterX, ClusterName: "test", Node: node("d.00000000").Node}, want: "--cluster-name test"},
+		"one of the name":             {ask: JoinRequest{ClusterID: clusterX, ClusterName: "prod", Node: node("d.00000000").Node}, name: "prod", asked: true},
 		"another cluster's":           {ask: JoinRequest{ClusterID: clusterY, Node: node("d.00000000").Node}, want: "this is a node of cluster " + clusterX},
 		"no key":                      {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d", Name: "d"}}, want: "no node's key"},
 		"another's key":               {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d.00000000", Name: "a"}}, want: "no node's key"},
@@ -204,7 +208,7 @@ func TestAdmission(t *testing.T) {
 				for _, m := range tc.seen {
 					view.show(m)
 				}
-				a := NewAdmission(clusterX, catalog, view)
+				a := NewAdmission(clusterX, tc.name, catalog, view)
 				time.Sleep(tc.after)
 				answer, err := a.HandleJoin(t.Context(), tc.ask)
 				if !errors.Is(err, tc.wantErr) || tc.wantErr == nil && err != nil {

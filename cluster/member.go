@@ -50,6 +50,7 @@ type Member struct {
 	Name string // its node id
 	// ClusterID is empty for a member that has no cluster yet.
 	ClusterID   string
+	ClusterName string // --cluster-name; empty for none, and from a program of cluster version 4
 	Zone        string // empty for none
 	HTTPAddr    string // HOST:PORT as the node says
 	ClusterAddr string // HOST:PORT as the node says
@@ -77,6 +78,8 @@ func (m *Member) check() error {
 		return fmt.Errorf("%w: name %q of key %q", errBadMember, m.Name, m.Key)
 	case m.ClusterID != "" && !validHex(m.ClusterID, clusterIDBytes):
 		return fmt.Errorf("%w: cluster id %q", errBadMember, m.ClusterID)
+	case !ValidClusterName(m.ClusterName):
+		return fmt.Errorf("%w: cluster name %q", errBadMember, m.ClusterName)
 	case !ValidZone(m.Zone):
 		return fmt.Errorf("%w: zone %q", errBadMember, m.Zone)
 	case len(m.HTTPAddr) > AddrBytesMax || len(m.ClusterAddr) > AddrBytesMax:
@@ -89,14 +92,15 @@ func (m *Member) check() error {
 
 // A member's metadata, in gossip beside its key and its gossip address:
 //
-//	┌───────────┬───────┬────────┬─────────────┬────────────┬─────────────────────────────┐
+//	┌───────────┬───────┬────────┬─────────────┬────────────┬──────────────────────────────┐
 //	│ version 1 │ state │ expect │ version max │ cluster id │ zone, program, HTTP address, │
-//	│  1 byte   │   1   │   1    │ 2, big end. │  16, or 0s │ cluster address              │
-//	└───────────┴───────┴────────┴─────────────┴────────────┴─────────────────────────────┘
+//	│  1 byte   │   1   │   1    │ 2, big end. │  16, or 0s │ cluster address, its name    │
+//	└───────────┴───────┴────────┴─────────────┴────────────┴──────────────────────────────┘
 //
-// Each of the last four is its length in one byte and its bytes. What comes after
-// them is of a later version and is not looked at: these are hints, and nodes of
-// two versions must see each other while a cluster is upgraded.
+// Each of the last five is its length in one byte and its bytes. Programs of cluster
+// version 4 send no name of the cluster. What comes after it is of a later version and
+// is skipped: these are hints, and nodes of two versions must see each other while a
+// cluster is upgraded.
 const metaHeadBytes = 5 + clusterIDBytes
 
 // appendMeta appends the metadata of m, which passes check, to dst.
@@ -107,7 +111,7 @@ func appendMeta(dst []byte, m *Member) []byte {
 	_, _ = hex.Decode(id[:], []byte(m.ClusterID)) // checked; an empty one leaves zeros
 	dst = append(dst, id[:]...)
 	program := m.Version[:min(len(m.Version), programBytesMax)]
-	for _, s := range []string{m.Zone, program, m.HTTPAddr, m.ClusterAddr} {
+	for _, s := range []string{m.Zone, program, m.HTTPAddr, m.ClusterAddr, m.ClusterName} {
 		dst = append(append(dst, byte(len(s))), s...)
 	}
 	return dst
@@ -126,7 +130,10 @@ func parseMember(key, gossipAddr string, meta []byte) (Member, error) {
 		m.ClusterID = hex.EncodeToString(id[:])
 	}
 	rest := meta[metaHeadBytes:]
-	for _, field := range []*string{&m.Zone, &m.Version, &m.HTTPAddr, &m.ClusterAddr} {
+	for _, field := range []*string{&m.Zone, &m.Version, &m.HTTPAddr, &m.ClusterAddr, &m.ClusterName} {
+		if len(rest) == 0 && field == &m.ClusterName {
+			break // a program of cluster version 4
+		}
 		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
 			return Member{}, fmt.Errorf("%w: metadata ends early", errBadMember)
 		}

@@ -20,6 +20,7 @@ type Config struct {
 	NodeName    string // for people
 	Zone        string // may be ""
 	ClusterID   string // 32 hex digits
+	ClusterName string // told in Status and to other nodes, which refuse another one; "" for none
 	Version     string
 	ClusterAddr string // where groups listen for each other
 	// Listener is of ClusterAddr; nil has Open listen there. Close closes it, and
@@ -58,8 +59,12 @@ type Config struct {
 	// node that was started at another address is reached there before it can put
 	// that into the catalog. It must not wait. nil for none.
 	LiveAddr func(nodeKey string) string
-	Logger   *slog.Logger
-	Metrics  prometheus.Registerer
+	// ReadsNames reports whether the node at a cluster address reads the name of a cluster:
+	// programs of cluster version 4 refuse connections with one. It must not wait. nil if
+	// all do.
+	ReadsNames func(clusterAddr string) bool
+	Logger     *slog.Logger
+	Metrics    prometheus.Registerer
 	// Fatal is told, once, why the node may serve no more. It is called in the
 	// goroutine that failed, must not call Close, and should end the process.
 	Fatal func(error)
@@ -110,6 +115,9 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 		return c, id, fmt.Errorf("cluster id %q is not 32 hex digits", c.ClusterID)
 	}
 	id = [16]byte(decoded)
+	if len(c.ClusterName) > clusterNameBytesMax {
+		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, clusterNameBytesMax)
+	}
 	for name, shards := range c.Shards {
 		if shards < 1 || shards > ShardsMax {
 			return c, id, fmt.Errorf("shards of keyspace %s: %d is not in 1…%d", name, shards, ShardsMax)

@@ -11,6 +11,7 @@ import (
 // Lobby is the cluster port of a node that has no cluster yet: it answers the
 // calls of others that have none, and calls nodes by their addresses.
 type Lobby struct {
+	name   string // of the cluster that the node may join or form, "" for none
 	mux    *Mux
 	calls  *calls
 	logger *slog.Logger
@@ -21,9 +22,10 @@ type Lobby struct {
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
 // OpenLobby answers calls by name at the listener, which Close closes. It is to be
-// closed before the node's own port is opened.
-func OpenLobby(listener net.Listener, handlers map[string]Handler, logger *slog.Logger) (*Lobby, error) {
-	mux, err := ListenMux(MuxConfig{Listener: listener, Logger: logger})
+// closed before the node's own port is opened. Nodes that were told another clusterName
+// are refused.
+func OpenLobby(listener net.Listener, clusterName string, handlers map[string]Handler, logger *slog.Logger) (*Lobby, error) {
+	mux, err := ListenMux(MuxConfig{Listener: listener, ClusterName: clusterName, Logger: logger})
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +38,7 @@ func OpenLobby(listener net.Listener, handlers map[string]Handler, logger *slog.
 		c.handle(name, handle)
 	}
 	c.serve()
-	return &Lobby{mux: mux, calls: c, logger: logger}, nil
+	return &Lobby{name: clusterName, mux: mux, calls: c, logger: logger}, nil
 }
 
 // byAddress is for calls to nodes of which only the address is known.
@@ -54,7 +56,7 @@ func (l *Lobby) Call(ctx context.Context, clusterID, addr, name string, request 
 	}
 	// A Mux that only dials: it names the other cluster.
 	c, err := newCalls(callsConfig{
-		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
+		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), ClusterName: l.name, Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
 	})
 	if err != nil {
 		return nil, err

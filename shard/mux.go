@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// prefaceTimeout is how long a peer may take for the 38 bytes that it
+	// prefaceTimeout is how long a peer may take for the preface that it
 	// sends first: many round trips, and soon over for one that sends none.
 	prefaceTimeout = 5 * time.Second
 	// prefaceConnsMax bounds the connections that have not said yet whose
@@ -38,8 +38,14 @@ type MuxConfig struct {
 	Listener  net.Listener // served in place of Addr when given, and closed by Close
 	Advertise string       // what peers dial, host:port; "" for the address listened on
 	ClusterID [16]byte
-	NodeKey   string       // connections that are meant for another node are refused; "" takes all
-	Logger    *slog.Logger // nil discards
+	NodeKey   string // connections that are meant for another node are refused; "" takes all
+	// ClusterName is what this node was told that its cluster is named, "" for none.
+	// Connections from nodes of another name are refused.
+	ClusterName string
+	// ReadsNames reports whether the node at an address reads prefaces with a name. nil if
+	// all do.
+	ReadsNames func(address string) bool
+	Logger     *slog.Logger // nil discards
 }
 
 // Mux is a node's cluster port: one TCP listener for all its groups, and for
@@ -253,25 +259,28 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return preface{}, err
 	}
-	var b [prefaceBytes]byte
-	if _, err := io.ReadFull(conn, b[:]); err != nil {
+	var room [prefaceBytes + 1 + clusterNameBytesMax]byte
+	b := room[:prefaceBytes]
+	if _, err := io.ReadFull(conn, b); err != nil {
 		return preface{}, fmt.Errorf("cannot read its preface: %w", err)
 	}
-	p, err := parsePreface(b[:])
+	n, err := prefaceLen(b)
+	if err != nil {
+		return preface{}, err
+	}
+	b = room[:n]
+	if _, err := io.ReadFull(conn, b[prefaceBytes:]); err != nil {
+		return preface{}, fmt.Errorf("cannot read its preface: %w", err)
+	}
+	p, err := parsePreface(b)
 	if err != nil {
 		return preface{}, err
 	}
 	if p.kind != kindRaft && (p.kind != kindCall || p.group != 0) {
 		return preface{}, fmt.Errorf("unknown kind %d of group %d", p.kind, p.group)
 	}
-	switch own, none := m.cfg.ClusterID, [16]byte{}; {
-	case p.cluster == own:
-	case own == none:
-		return preface{}, fmt.Errorf("%w: it is of cluster %x, this node has none yet", errEarly, p.cluster)
-	case p.cluster == none:
-		return preface{}, fmt.Errorf("%w: it is of a node that has no cluster yet", errEarly)
-	default:
-		return preface{}, fmt.Errorf("it is of cluster %x, this is %x", p.cluster, m.cfg.ClusterID)
+	if err := m.cfg.checkCluster(&p); err != nil {
+		return preface{}, err
 	}
 	if own := addressee(m.cfg.NodeKey); p.kind == kindCall && p.to != 0 && own != 0 && p.to != own {
 		return preface{}, fmt.Errorf("%w: it is for another node, which was here or is to be", errEarly)
@@ -286,11 +295,14 @@ var errEarly = errors.New("nobody is here for it")
 
 func (m *Mux) refuse(conn net.Conn, err error) {
 	conn.Close()
-	level := slog.LevelWarn
-	if errors.Is(err, errEarly) {
+	level, text := slog.LevelWarn, "refused a cluster connection"
+	switch {
+	case errors.Is(err, errEarly):
 		level = slog.LevelDebug
+	case errors.Is(err, errOtherCluster):
+		text = "refused a connection from a node of another cluster" // with a limit of its own
 	}
-	m.limited().Log(context.Background(), level, "refused a cluster connection", "from", conn.RemoteAddr().String(), "reason", err.Error())
+	m.limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
 // dial connects to another node's cluster port and says what the connection is for,
@@ -302,7 +314,11 @@ func (m *Mux) dial(ctx context.Context, address, to string, kind uint8, group ui
 	if err != nil {
 		return nil, err
 	}
-	if err := m.sendPreface(ctx, conn, preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: addressee(to)}); err != nil {
+	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: addressee(to)}
+	if m.cfg.ReadsNames == nil || m.cfg.ReadsNames(address) {
+		p.name = m.cfg.ClusterName
+	}
+	if err := m.sendPreface(ctx, conn, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot send the preface to %s: %w", address, err), conn.Close())
 	}
 	return conn, nil

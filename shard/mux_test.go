@@ -95,7 +95,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"checksum", "checksum", changed(good, prefaceBytes-1)},
 		{"version", "version", changed(good, 4)},
 		{"kind", "kind", appendPreface(nil, preface{kind: 9, cluster: cluster, group: 1})},
-		{"cluster", "level=WARN msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{9}, group: 1})},
+		{"cluster", "level=WARN msg=\"refused a connection from a node of another cluster\"", appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{9}, group: 1})},
 		{"no cluster", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, group: 1})},
 		{"group of a call", "kind", appendPreface(nil, preface{kind: kindCall, cluster: cluster, group: 1})},
 		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
@@ -285,6 +285,7 @@ func TestTransportHasNoHeartbeatPath(t *testing.T) {
 
 func FuzzParsePreface(f *testing.F) {
 	f.Add(appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{1}, group: 7}))
+	f.Add(appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{1}, group: 7, name: "prod"}))
 	f.Add([]byte("CNTD\x01\x01"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := parsePreface(b)
@@ -350,6 +351,114 @@ func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
 		var response raft.RequestVoteResponse
 		if err := from.RequestVote(node, "127.0.0.1:1", &request, &response); (err == nil) != reached || response.Granted != reached {
 			t.Errorf("%s: %+v, %v", node, response, err)
+		}
+	}
+}
+
+func TestPrefaceWithNameComesBack(t *testing.T) {
+	for _, name := range []string{"", "p", strings.Repeat("n", clusterNameBytesMax)} {
+		want := preface{kind: kindCall, cluster: [16]byte{1}, group: 7, to: 9, name: name}
+		b := appendPreface([]byte("before"), want)[len("before"):]
+		if got, err := parsePreface(b); err != nil || got != want {
+			t.Errorf("%+v, %v came back of %+v", got, err, want)
+		}
+		for n := range len(b) {
+			if _, err := parsePreface(b[:n]); !errors.Is(err, errBadPreface) {
+				t.Errorf("of %d of %d bytes: error %v, want errBadPreface", n, len(b), err)
+			}
+		}
+		for n := range len(b) {
+			if _, err := parsePreface(changed(b, n)); !errors.Is(err, errBadPreface) {
+				t.Errorf("byte %d of %d changed: error %v, want errBadPreface", n, len(b), err)
+			}
+		}
+	}
+}
+
+// TestMuxRefusesOtherNames: each connects to the other, and is refused unless their names
+// agree, with one line that names both clusters.
+func TestMuxRefusesOtherNames(t *testing.T) {
+	x, y, none := [16]byte{1}, [16]byte{2}, [16]byte{}
+	for name, tc := range map[string]struct {
+		idA, idB     [16]byte
+		nameA, nameB string
+		taken        bool
+	}{
+		"one name":                {idA: x, idB: x, nameA: "red", nameB: "red", taken: true},
+		"no name":                 {idA: x, idB: x, taken: true},
+		"a name by restarts":      {idA: x, idB: x, nameA: "red", taken: true},
+		"a copy of a cluster":     {idA: x, idB: x, nameA: "red", nameB: "blue"},
+		"two clusters":            {idA: x, idB: y, nameA: "red", nameB: "blue"},
+		"two clusters, one name":  {idA: x, idB: y, nameA: "red", nameB: "red"},
+		"two clusters, no name":   {idA: x, idB: y},
+		"new nodes, one name":     {idA: none, idB: none, nameA: "red", nameB: "red", taken: true},
+		"new nodes":               {idA: none, idB: none, nameA: "red", nameB: "blue"},
+		"new nodes, one has none": {idA: none, idB: none, nameA: "red"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listen := func(id [16]byte, name string) (*Mux, *lockedBuffer) {
+				logged := &lockedBuffer{}
+				m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: id, ClusterName: name, Logger: slog.New(slog.NewTextHandler(logged, nil))})
+				mustDo(t, err)
+				t.Cleanup(func() { _ = m.Close() })
+				return m, logged
+			}
+			a, logA := listen(tc.idA, tc.nameA)
+			b, logB := listen(tc.idB, tc.nameB)
+			for _, way := range []struct {
+				from, to *Mux
+				log      *lockedBuffer
+			}{{a, b, logB}, {b, a, logA}} {
+				for range 3 {
+					conn, err := way.from.dial(t.Context(), way.to.Addr().String(), "", kindCall, 0)
+					mustDo(t, err)
+					defer conn.Close()
+					if !tc.taken {
+						mustBeClosed(t, conn)
+						continue
+					}
+					in, err := way.to.Calls().Accept()
+					mustDo(t, err)
+					defer in.Close()
+				}
+				if tc.taken {
+					continue
+				}
+				eventually(t, "both clusters are logged", func() bool {
+					text := way.log.String()
+					return strings.Contains(text, clusterText(tc.idA, tc.nameA)) && strings.Contains(text, clusterText(tc.idB, tc.nameB))
+				})
+				if n := strings.Count(way.log.String(), "refused a connection from a node of another cluster"); n != 1 {
+					t.Errorf("%d lines of three connections:\n%s", n, way.log.String())
+				}
+			}
+		})
+	}
+}
+
+// TestMuxTellsNoNameToThoseWhoCannotRead: a program of cluster version 4 gets the preface
+// that it knows.
+func TestMuxTellsNoNameToThoseWhoCannotRead(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	mustDo(t, err)
+	defer listener.Close()
+	for name, reads := range map[string]bool{"": false, "red": true} {
+		m, err := ListenMux(MuxConfig{
+			Addr: "127.0.0.1:0", ClusterID: [16]byte{1}, ClusterName: "red",
+			ReadsNames: func(addr string) bool { return reads && addr == listener.Addr().String() },
+		})
+		mustDo(t, err)
+		defer m.Close()
+		out, err := m.dial(t.Context(), listener.Addr().String(), "", kindCall, 0)
+		mustDo(t, err)
+		in, err := listener.Accept()
+		mustDo(t, err)
+		mustDo(t, out.Close())
+		sent, err := io.ReadAll(in)
+		mustDo(t, err)
+		mustDo(t, in.Close())
+		if p, err := parsePreface(sent); err != nil || p.name != name || name == "" && len(sent) != prefaceBytes {
+			t.Errorf("sent %+v, %v, want the name %q", p, err, name)
 		}
 	}
 }

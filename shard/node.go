@@ -105,7 +105,7 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, Logger: cfg.Logger})
+	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

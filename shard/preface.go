@@ -16,13 +16,19 @@ import (
 //	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 4 bytes │
 //	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴─────────┘
 //
-// crc32c covers the 34 bytes before it. to names the replica that is meant, or the
+// Of a node with a cluster name it has version 2, and the length of the name (1 byte) and
+// the name stand before the crc32c. Programs of cluster version 4 close connections of
+// that version.
+//
+// crc32c covers all bytes before it. to names the replica that is meant, or the
 // node if the kind is a call: the first 8 bytes of the SHA-256 of its Raft id or key,
 // or 0 for whoever is there. A node may have an address that was another's, and a
 // replica the place of one that was deleted. Its answer must not count as theirs.
 const (
-	prefaceVersion = 1
-	prefaceBytes   = 38
+	prefaceVersion      = 1
+	prefaceVersionNamed = 2
+	prefaceHeadBytes    = 34 // before the crc32c, or the name
+	prefaceBytes        = prefaceHeadBytes + crc32.Size
 )
 
 var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
@@ -43,6 +49,7 @@ type preface struct {
 	cluster [16]byte
 	group   uint32
 	to      uint64 // addressee of the replica or node that is meant, 0 for whoever is there
+	name    string // of the cluster, as the node was told; at most clusterNameBytesMax, "" for none
 }
 
 // addressee returns what stands in a preface for a Raft id or a node's key, 0 for "".
@@ -57,27 +64,57 @@ func addressee(name string) uint64 {
 // appendPreface appends p's bytes to dst.
 func appendPreface(dst []byte, p preface) []byte {
 	start := len(dst)
+	version := byte(prefaceVersion)
+	if p.name != "" {
+		version = prefaceVersionNamed
+	}
 	dst = append(dst, prefaceMagic[:]...)
-	dst = append(dst, prefaceVersion, p.kind)
+	dst = append(dst, version, p.kind)
 	dst = append(dst, p.cluster[:]...)
 	dst = binary.BigEndian.AppendUint32(dst, p.group)
 	dst = binary.BigEndian.AppendUint64(dst, p.to)
+	if p.name != "" {
+		dst = append(append(dst, byte(len(p.name))), p.name...)
+	}
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+}
+
+// prefaceLen returns how many bytes the preface has that begins with these prefaceBytes.
+func prefaceLen(b []byte) (int, error) {
+	switch {
+	case [4]byte(b) != prefaceMagic:
+		return 0, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
+	case b[4] == prefaceVersion:
+		return prefaceBytes, nil
+	case b[4] != prefaceVersionNamed:
+		return 0, fmt.Errorf("%w: version %d", errBadPreface, b[4])
+	case b[prefaceHeadBytes] == 0 || b[prefaceHeadBytes] > clusterNameBytesMax:
+		return 0, fmt.Errorf("%w: a cluster name of %d bytes", errBadPreface, b[prefaceHeadBytes])
+	}
+	return prefaceBytes + 1 + int(b[prefaceHeadBytes]), nil
 }
 
 // parsePreface reads exactly one preface.
 func parsePreface(b []byte) (preface, error) {
-	switch {
-	case len(b) != prefaceBytes:
+	if len(b) < prefaceBytes {
 		return preface{}, fmt.Errorf("%w: %d bytes", errBadPreface, len(b))
-	case [4]byte(b) != prefaceMagic:
-		return preface{}, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
-	case b[4] != prefaceVersion:
-		return preface{}, fmt.Errorf("%w: version %d", errBadPreface, b[4])
-	case binary.BigEndian.Uint32(b[34:]) != crc32.Checksum(b[:34], castagnoli):
+	}
+	n, err := prefaceLen(b)
+	if err != nil {
+		return preface{}, err
+	}
+	if len(b) != n {
+		return preface{}, fmt.Errorf("%w: %d bytes", errBadPreface, len(b))
+	}
+	end := n - crc32.Size
+	if binary.BigEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], castagnoli) {
 		return preface{}, fmt.Errorf("%w: wrong checksum", errBadPreface)
 	}
-	return preface{
+	p := preface{
 		kind: b[5], cluster: [16]byte(b[6:22]), group: binary.BigEndian.Uint32(b[22:]), to: binary.BigEndian.Uint64(b[26:]),
-	}, nil
+	}
+	if end > prefaceHeadBytes {
+		p.name = string(b[prefaceHeadBytes+1 : end])
+	}
+	return p, nil
 }

@@ -15,7 +15,7 @@ import (
 // replicas.
 func (n *Node) Status() Status {
 	view := n.catalog.View()
-	s := Status{ClusterID: n.cfg.ClusterID, Node: n.cfg.NodeName, Nodes: n.nodeStatus(view)}
+	s := Status{ClusterID: n.cfg.ClusterID, ClusterName: n.cfg.ClusterName, Node: n.cfg.NodeName, Nodes: n.nodeStatus(view)}
 	meta := n.groupStatus(n.meta, catalogName, 0, view)
 	meta.AppliedIndex = view.Applied
 	meta.Digest = fmt.Sprintf("%016x", view.Digest())

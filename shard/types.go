@@ -326,10 +326,11 @@ type ScanResult struct {
 
 // Status is what a node knows of itself and its groups.
 type Status struct {
-	ClusterID string        `json:"cluster_id"`
-	Node      string        `json:"node"` // which of the nodes answers
-	Nodes     []NodeStatus  `json:"nodes"`
-	Groups    []GroupStatus `json:"groups"`
+	ClusterID   string        `json:"cluster_id"`
+	ClusterName string        `json:"cluster_name,omitempty"` // "" for none
+	Node        string        `json:"node"`                   // which of the nodes answers
+	Nodes       []NodeStatus  `json:"nodes"`
+	Groups      []GroupStatus `json:"groups"`
 }
 
 // NodeStatus describes one node of the cluster.

@@ -40,6 +40,7 @@ type config struct {
 	FeedIdle    time.Duration
 	Join        []string
 	Expect      int
+	ClusterName string
 	Zone        string
 	Hosts       []string
 	GossipKeys  string
@@ -74,6 +75,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
 	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "make a new cluster with --join once that many new nodes see each other, each started with the same number, 1 to 32")
+	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes of another name are refused (default: none)")
 	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "names that a request's Host may have besides IP literals, localhost and this node's own, with commas between; * for any")
 	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")

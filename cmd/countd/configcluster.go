@@ -29,6 +29,9 @@ func (c *config) validateCluster() error {
 	if c.Expect < 0 || c.Expect > cluster.ExpectMax {
 		return c.bad("bootstrap-expect", fmt.Sprintf("%d is not in 1…%d", c.Expect, cluster.ExpectMax))
 	}
+	if !cluster.ValidClusterName(c.ClusterName) {
+		return c.bad("cluster-name", fmt.Sprintf("%q: want 1 to 32 of A-Z a-z 0-9 . _ -", c.ClusterName))
+	}
 	if !cluster.ValidZone(c.Zone) {
 		return c.bad("zone", fmt.Sprintf("%q: want 1 to 64 of A-Z a-z 0-9 . _ -", c.Zone))
 	}

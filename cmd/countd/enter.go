@@ -27,11 +27,11 @@ func (p *process) startGossip(c *config) error {
 	var err error
 	p.gossip, err = cluster.StartGossip(cluster.GossipConfig{
 		Self: cluster.Member{
-			Key: id.Key(), Name: id.NodeID, ClusterID: id.ClusterID, Zone: c.Zone,
+			Key: id.Key(), Name: id.NodeID, ClusterID: id.ClusterID, ClusterName: c.ClusterName, Zone: c.Zone,
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr,
 			Version: buildVersion(), VersionMax: raftfsm.ClusterVersionMax, Expect: uint8(c.Expect),
 		},
-		Addr: c.GossipAddr, Join: c.Join, Keys: keys, Logger: p.logger,
+		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: keys, Logger: p.logger,
 	})
 	return err
 }
@@ -71,8 +71,8 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr, GossipAddr: c.GossipAddr,
 			Version: buildVersion(), VersionMax: raftfsm.ClusterVersionMax,
 		},
-		Expect: c.Expect, Join: len(c.Join) > 0,
-		View: p.gossip, Store: p.dir, Logger: p.logger,
+		Expect: c.Expect, Join: len(c.Join) > 0, ClusterName: c.ClusterName,
+		View: p.gossip, Store: promises{p.dir, p.gossip}, Logger: p.logger,
 		Asker: cluster.CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 			return lobby.Call(ctx, clusterID, addr, name, request)
 		}},
@@ -82,16 +82,31 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.
 		return former, nil, err
 	}
 	p.backend.waitForWhat(former.Waiting)
-	lobby, err = shard.OpenLobby(port, map[string]shard.Handler{
+	lobby, err = shard.OpenLobby(port, c.ClusterName, map[string]shard.Handler{
 		cluster.FormCall: cluster.CallHandler(former.HandleForm),
 	}, p.logger)
 	return former, lobby, err
 }
 
+// promises keeps in the data directory what a node without a cluster must not forget, and
+// lets it join the cluster of the nodes that it has promised to form one with.
+type promises struct {
+	*cluster.DataDir
+	gossip *cluster.Gossip
+}
+
+func (p promises) SetPromised(set string) error {
+	if err := p.DataDir.SetPromised(set); err != nil {
+		return err
+	}
+	p.gossip.Trust(set)
+	return nil
+}
+
 // take lets the node serve: it answers requests, admits others, and speaks for
 // the cluster when it leads its catalog.
 func (p *process) take(c *config) error {
-	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, nodeCatalog{p.node}, p.gossip))
+	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.backend.node.Store(p.node)
 	p.say(cluster.MemberServing)
 	controller, err := cluster.StartController(p.node, p.gossip, c.Placement, p.logger)

@@ -182,7 +182,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	}
 	logger.Info("countd started",
 		"version", buildVersion(), "go", runtime.Version(), "pid", os.Getpid(),
-		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "data_dir", p.dir.Path(),
+		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "cluster_name", c.ClusterName, "data_dir", p.dir.Path(),
 		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr, "redis_addr", c.RedisAddr)
 	return p, nil
 }
@@ -219,6 +219,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		NodeName:         p.dir.Identity.NodeID,
 		Zone:             c.Zone,
 		ClusterID:        p.dir.Identity.ClusterID,
+		ClusterName:      c.ClusterName,
 		Version:          buildVersion(),
 		ClusterAddr:      c.ClusterAddr,
 		Listener:         l.cluster,
@@ -239,6 +240,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Place:            p.place(c.Placement),
 		Alive:            p.alive,
 		LiveAddr:         p.liveAddr,
+		ReadsNames:       p.gossip.ReadsNames,
 		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
 		Logger:           p.logger,
 		Metrics:          p.registry,

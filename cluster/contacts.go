@@ -1,0 +1,73 @@
+package cluster
+
+import "slices"
+
+// contacts are the clusters that a node without one may join, and the nodes whose cluster
+// it may join once they have one. Gossip alone adds none: a cluster may still look for a
+// former member at this node's address, and no gossip of a stranger makes it join that.
+//
+// Invariant: each cluster and each node was in the answer of an address that this node was
+// told and that it dialled itself, or is one that it has promised itself to before.
+type contacts struct {
+	clusters map[string]bool // by id
+	nodes    map[string]bool // by key; at most membersMax
+	// answers are the members in each answer that came while this node dialled. One of
+	// them is that of the address dialled; the others are of nodes that dialled this one.
+	answers  [][]Member
+	dialling bool
+}
+
+// newContacts returns the contacts of a node by its identity: what it has promised itself
+// to, it may join after a restart too.
+func newContacts(joining string, promised []string) contacts {
+	c := contacts{clusters: map[string]bool{}, nodes: map[string]bool{}}
+	if joining != "" {
+		c.clusters[joining] = true
+	}
+	c.add(promised)
+	return c
+}
+
+// add lets the node join the clusters of these nodes.
+func (c *contacts) add(keys []string) {
+	for _, key := range keys {
+		if len(c.nodes) < membersMax {
+			c.nodes[key] = true
+		}
+	}
+}
+
+// has reports whether the node may join m's cluster, now or once m has one.
+func (c *contacts) has(m *Member) bool { return c.nodes[m.Key] || c.clusters[m.ClusterID] }
+
+// heard keeps an answer that came while this node dials.
+func (c *contacts) heard(answer []Member) {
+	if c.dialling {
+		c.answers = append(c.answers, answer)
+	}
+}
+
+// dial begins to dial an address that the node was told.
+func (c *contacts) dial() { c.dialling, c.answers = true, nil }
+
+// dialled ends what dial began, and reports whether it added a cluster. It adds what all
+// answers have in common: one of them is that of the node dialled.
+func (c *contacts) dialled(addr string, answered bool) (added bool) {
+	answers := c.answers
+	c.dialling, c.answers = false, nil
+	if !answered || len(answers) == 0 {
+		return false
+	}
+	inAll := func(same func(Member) bool) bool {
+		return !slices.ContainsFunc(answers, func(answer []Member) bool { return !slices.ContainsFunc(answer, same) })
+	}
+	for _, m := range answers[0] {
+		switch {
+		case m.ClusterID == "" && m.GossipAddr == addr && inAll(func(o Member) bool { return o.Key == m.Key }):
+			c.add([]string{m.Key})
+		case m.ClusterID != "" && !c.clusters[m.ClusterID] && inAll(func(o Member) bool { return o.ClusterID == m.ClusterID }):
+			c.clusters[m.ClusterID], added = true, true
+		}
+	}
+	return added
+}

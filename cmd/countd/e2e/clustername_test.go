@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
+)
+
+// contact makes a node that has the gossip address of another one, which is gone, and
+// that was told to join nothing that is there.
+func contact(t *testing.T, gone *clustertest.Node, args ...string) *proctest.Node {
+	t.Helper()
+	site := proctest.FreeSite(t)
+	site.Gossip = gone.Site().Gossip
+	return proctest.NewNodeAt(t, bin, filepath.Join(t.TempDir(), "stray"), site, append([]string{"--node-id", "stray"}, args...)...)
+}
+
+// mustHaveNoCluster checks that a node waits, has asked nobody to admit it, and that no
+// other node counts it.
+func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*clustertest.Node) {
+	t.Helper()
+	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("the stray node's readiness is %d, %v", status, err)
+	}
+	identity, err := os.ReadFile(filepath.Join(stray.Dir, "node.json"))
+	if err != nil || !strings.Contains(string(identity), `"cluster_id": ""`) || strings.Contains(string(identity), "joining") {
+		t.Errorf("the stray node's identity, %v:\n%s", err, identity)
+	}
+	for _, n := range others {
+		for _, of := range n.Cluster().Nodes {
+			if of.ID == "stray" {
+				t.Errorf("%s counts the stray node: %+v", n.Name, of)
+			}
+		}
+	}
+}
+
+// nameAt returns what a node says that its cluster is named.
+func nameAt(n *proctest.Node) string {
+	var status struct {
+		ClusterName string `json:"cluster_name"`
+	}
+	n.MustCall(http.MethodGet, "/v1/cluster", nil, &status)
+	return status.ClusterName
+}
+
+// TestStrayNodeJoinsNothing: a cluster still looks for one of its nodes at an address
+// that another node has now, which was told to join nothing that is there. Then
+//
+//  1. that node stays alone, says in its log which cluster it refused, and is no node of
+//     that cluster;
+//  2. nor is one that was told another cluster's name, though it was told the address
+//     of a member;
+//  3. told the address alone, it joins;
+//  4. restarts of one node after the other give the cluster a name, after which only nodes
+//     of that name join, and a member of another name is kept out until it has the right one.
+func TestStrayNodeJoinsNothing(t *testing.T) {
+	beside(t)
+	c := clustertest.New(t, bin, clustertest.Options{LogStore: "wal"})
+	gone, rest := c.Nodes()[2], c.Nodes()[:2]
+	gone.Stop()
+	stray := contact(t, gone, "--join", proctest.FreePorts(t, 1)[0])
+	stray.Start()
+	eventually(t, "the stray node refuses the cluster", func() bool {
+		return strings.Contains(stray.Log(), "no address of --join has led this node") && strings.Contains(stray.Log(), rest[0].Cluster().ClusterID)
+	})
+	eventually(t, "the stray node finds nobody", func() bool { return strings.Contains(stray.Log(), "found no other node yet") })
+	mustHaveNoCluster(t, stray, rest...)
+
+	restart := func(n *proctest.Node, args []string) {
+		n.Stop()
+		n.Args = args
+		n.Start()
+	}
+	base := stray.Args[:len(stray.Args)-1]
+	told := append(base[:len(base):len(base)], rest[0].Site().Gossip)
+	restart(stray, append(told[:len(told):len(told)], "--cluster-name", "other"))
+	for _, n := range []*proctest.Node{stray, rest[0].Node} {
+		eventually(t, "both log both clusters", func() bool {
+			return strings.Contains(n.Log(), "--cluster-name other") && strings.Contains(n.Log(), rest[0].Cluster().ClusterID+" (no --cluster-name)")
+		})
+	}
+	mustHaveNoCluster(t, stray, rest...)
+
+	restart(stray, told)
+	if ready, code := stray.WaitReady(agreeTimeout()); !ready {
+		t.Fatalf("the stray node did not join the cluster that it was told, exit code %d:\n%s", code, stray.Log())
+	}
+	stray.Stop()
+
+	gone.StartReady()
+	for _, n := range c.Nodes() {
+		restart(n.Node, append(n.Args, "--cluster-name", "prod"))
+		c.AwaitReady(n)
+		if name := nameAt(n.Node); name != "prod" {
+			t.Errorf("%s says that its cluster is named %q", n.Name, name)
+		}
+	}
+	c.AwaitReady(c.Nodes()...)
+	for _, name := range []string{"", "test", "prod"} {
+		n := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "new", "--join", rest[0].Site().Gossip, "--cluster-name", name)
+		n.Start()
+		if name == "prod" {
+			if ready, code := n.WaitReady(agreeTimeout()); !ready {
+				t.Fatalf("a node of the right name did not join, exit code %d:\n%s", code, n.Log())
+			}
+			break
+		}
+		eventually(t, "a node of another name is refused", func() bool { return strings.Contains(n.Log(), "(--cluster-name prod)") })
+		n.Stop()
+	}
+
+	wrong := c.Nodes()[1].Node
+	right := wrong.Args
+	restart(wrong, append(right[:len(right)-1:len(right)-1], "test"))
+	for _, n := range []*proctest.Node{wrong, rest[0].Node} {
+		eventually(t, "a member of another name is refused", func() bool { return strings.Contains(n.Log(), "(--cluster-name test)") })
+	}
+	restart(wrong, right)
+	c.AwaitReady(c.Nodes()...)
+}
+
+// TestTwoClustersStayTwo: the nodes of two clusters are told of each other by mistake.
+func TestTwoClustersStayTwo(t *testing.T) {
+	t.Parallel()
+	red := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "n1", "--cluster-name", "red")
+	blue := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "n2", "--cluster-name", "blue")
+	for _, n := range []*proctest.Node{red, blue} {
+		n.StartReady()
+	}
+	blue.Stop()
+	blue.Args = append(blue.Args, "--join", red.Site().Gossip)
+	blue.StartReady()
+	for _, n := range []*proctest.Node{red, blue} {
+		eventually(t, "both log both names", func() bool {
+			return strings.Contains(n.Log(), "(--cluster-name red)") && strings.Contains(n.Log(), "(--cluster-name blue)")
+		})
+		if nodes := n.Cluster().Nodes; len(nodes) != 1 {
+			t.Errorf("a cluster of one has %+v", nodes)
+		}
+	}
+}
+
+func TestWrongClusterNameExitsWithUsage(t *testing.T) {
+	n := proctest.NewNode(t, bin, t.TempDir(), "--cluster-name", strings.Repeat("n", 33))
+	n.Start()
+	if code := n.Exited(exitTimeout); code != 2 || !strings.Contains(n.Log(), "cluster-name (flag --cluster-name)") {
+		t.Errorf("exit code %d:\n%s", code, n.Log())
+	}
+	mustBeNobodys(t, n.Dir)
+}

@@ -1,0 +1,42 @@
+package shard
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// clusterNameBytesMax bounds the name of a cluster: it has one byte for its length, and a
+// node reads it from whoever connects.
+const clusterNameBytesMax = 32
+
+// errOtherCluster is why a connection from a node of another cluster is refused.
+var errOtherCluster = errors.New("the cluster port is not for other clusters")
+
+// checkCluster returns why a connection with this preface is not of this node's cluster,
+// or nil. Members may differ in whether they have a name, so that a cluster gets one by
+// restarts of one node after the other; nodes without a cluster may not.
+func (c *MuxConfig) checkCluster(p *preface) error {
+	none := [16]byte{}
+	switch {
+	case p.cluster == c.ClusterID && (p.name == c.ClusterName || c.ClusterID != none && (p.name == "" || c.ClusterName == "")):
+		return nil
+	case p.cluster != c.ClusterID && c.ClusterID == none:
+		return fmt.Errorf("%w: it is of %s, this node has none yet", errEarly, clusterText(p.cluster, p.name))
+	case p.cluster != c.ClusterID && p.cluster == none:
+		return fmt.Errorf("%w: it is of a node that has no cluster yet", errEarly)
+	}
+	return fmt.Errorf("%w: it is of %s, this node of %s", errOtherCluster, clusterText(p.cluster, p.name), clusterText(c.ClusterID, c.ClusterName))
+}
+
+// clusterText returns a cluster as errors name it.
+func clusterText(id [16]byte, name string) string {
+	text := "no cluster yet"
+	if id != [16]byte{} {
+		text = "cluster " + hex.EncodeToString(id[:])
+	}
+	if name != "" {
+		return fmt.Sprintf("%s (--cluster-name %s)", text, name)
+	}
+	return text + " (no --cluster-name)"
+}
