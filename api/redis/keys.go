@@ -8,7 +8,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/unread"
 )
 
 func keyCommands() []command {
@@ -78,7 +77,8 @@ const (
 // scanCall is what a SCAN asks for.
 type scanCall struct {
 	from     uint64 // the least id
-	match    string // "" for any
+	matches  bool   // there is a pattern
+	match    string
 	count    int
 	kind     string // "hash" for rows, "string" for counts
 	keyspace string // that the pattern begins with, or ""
@@ -97,7 +97,7 @@ func parseScan(args [][]byte) (q scanCall, fault string) {
 		}
 		switch value := args[i+1]; strings.ToLower(string(args[i])) {
 		case "match":
-			q.match = string(value)
+			q.match, q.matches = string(value), true
 			if strings.Count(q.match, ":") > 1 {
 				q.kind = "string"
 			}
@@ -130,8 +130,7 @@ func (c *conn) scan(args [][]byte) {
 		c.refuse(fault)
 		return
 	}
-	if err := c.knowScanned(q.keyspace); err != nil {
-		c.out.buf = c.batch.appendFailure(c.out.buf, err)
+	if c.refusedMatch(&q) {
 		return
 	}
 	next, pages, err := c.scanPages(&q)
@@ -147,19 +146,6 @@ func (c *conn) scan(args [][]byte) {
 	out := appendArray(c.out.buf, 2)
 	out = appendBulk(out, formatUint(next))
 	c.out.buf = append(appendArray(out, n), keys...)
-}
-
-// knowScanned has the node look for the keyspace that a pattern begins with, "" for
-// none, if it does not know it. It returns why that failed.
-func (c *conn) knowScanned(keyspace string) error {
-	b := c.batch
-	if !unread.ValidName([]byte(keyspace)) || c.server.cfg.Backend.Keyspace(keyspace) != nil {
-		return nil
-	}
-	if !b.looked {
-		b.lookUp()
-	}
-	return b.lookErr
 }
 
 // scanPage is the rows of one keyspace in one page.
@@ -213,13 +199,13 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 		name = appendRowKey(name[:0], p.ks, id)
 		switch q.kind {
 		case "hash":
-			if q.match == "" || matchGlob(q.match, name) {
+			if !q.matches || matchGlob(q.match, name) {
 				dst, n = appendBulk(dst, name), n+1
 			}
 		case "string":
 			for column, count := range p.rows[i*width : (i+1)*width] {
 				one := append(append(bytes.Clone(name), ':'), p.ks.Columns[column]...)
-				if count != 0 && (q.match == "" || matchGlob(q.match, one)) {
+				if count != 0 && (!q.matches || matchGlob(q.match, one)) {
 					dst, n = appendBulk(dst, one), n+1
 				}
 			}

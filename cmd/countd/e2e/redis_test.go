@@ -37,6 +37,7 @@ func TestRedisClients(t *testing.T) {
 	})
 	t.Run("redis-cli", func(t *testing.T) { useRedisCLI(t, c.Nodes()[1].Redis) })
 	t.Run("redis-benchmark", func(t *testing.T) { useRedisBenchmark(t, c.Nodes()[2].Redis) })
+	t.Run("redis-py", func(t *testing.T) { useRedisPy(t, c.Nodes()[1].Redis) })
 	t.Run("Node.js", func(t *testing.T) { useNodeClients(t, c.Nodes()[0].Redis) })
 }
 
@@ -156,6 +157,9 @@ func useRedisCLI(t *testing.T, addr string) {
 	if out := program(t, "", "redis-cli", "-h", host, "-p", port, "--scan", "--pattern", "posts:3*"); out != "posts:3\n" {
 		t.Errorf("redis-cli --scan says %q", out)
 	}
+	if out, err := exec.CommandContext(t.Context(), "redis-cli", "-h", host, "-p", port, "--scan", "--pattern", "post:*").CombinedOutput(); err == nil || !strings.Contains(string(out), "no counter keyspace 'post'") {
+		t.Errorf("redis-cli --scan of what cannot be says %q, %v", out, err)
+	}
 	if out := program(t, "", "redis-cli", "-h", host, "-p", port, "INFO"); !strings.Contains(out, "countd_version") {
 		t.Errorf("redis-cli INFO says %q", out)
 	}
@@ -210,6 +214,53 @@ func useNodeClients(t *testing.T, addr string) {
 	if out := program(t, "", "node", filepath.Join(dir, "clients.js"), host, port, "77"); !strings.HasSuffix(out, "ok\n") {
 		t.Errorf("node says %s", out)
 	}
+}
+
+// useRedisPy runs the example of docs/REDIS.md, and then what it says of transactions.
+func useRedisPy(t *testing.T, addr string) {
+	doc, err := os.ReadFile("../../../docs/REDIS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(doc), "\nPython, redis-py:\n\n")
+	example, _, found := strings.Cut(example, "\n`")
+	if !found {
+		t.Fatal("docs/REDIS.md has no example for redis-py")
+	}
+	host, port := hostPort(t, addr)
+	example = strings.NewReplacer("\n    ", "\n", "127.0.0.1", host, "7403", port).Replace("\n" + example)
+	example += `
+try:
+    with client.pipeline() as p:
+        p.incr("posts:51:like").incr("posts:52:like").execute()
+except redis.ResponseError as e:
+    print(e)
+with client.pipeline() as p:
+    print(p.incr("posts:51:like").hget("posts:51", "like").execute())
+try:
+    list(client.scan_iter("post:*"))
+except redis.ResponseError as e:
+    print(e)
+print([key.decode() for key in client.scan_iter("posts:51*", count=1000)])
+`
+	out := program(t, example, pythonWithRedis(t), "-")
+	for _, want := range []string{"1 [[b'1', None], [None, None], [None, None]]", "CROSSSLOT", "[1, b'1']", "no counter keyspace 'post'", "['posts:51']"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("redis-py says %s, want %s in it", out, want)
+		}
+	}
+}
+
+// pythonWithRedis returns a Python that has redis-py.
+func pythonWithRedis(t *testing.T) string {
+	t.Helper()
+	for _, python := range []string{"python3", "/usr/bin/python3"} { // another than Debian's has no packages of it
+		if exec.CommandContext(t.Context(), python, "-c", "import redis").Run() == nil {
+			return python
+		}
+	}
+	t.Skip("redis-py is not installed; .ci/run installs python3-redis")
+	return ""
 }
 
 // A producer that sends each session again until it is answered, through whatever
