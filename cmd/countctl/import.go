@@ -56,12 +56,12 @@ A bad row stops the import with its line, as a sum that does not fit does; with
 --on-error skip a bad row of x.csv or x.csv.gz goes to x.rejects.csv with line and
 reason. With rejected rows the exit code is 1.
 
-From redis:// it copies counts of the keys that each --pattern names: strings, or
-columns of hashes. --map says what they are called there, NAME=COLUMN; NAME= is not
-copied. Fields that are of no column are counted and named; a pattern or a name of
---map by which no value came makes the exit code 1. When it is done it reads all keys
-again and compares them. It goes on where it stopped, by redis-HOST-PORT-DB.progress,
-unless Redis was restarted since.`,
+From redis:// it copies counts of the keys that each --pattern names: strings, sets
+and sorted sets by how many members they have, or columns of hashes. --map says what
+they are called there, NAME=COLUMN; NAME= is not copied. Fields that are of no column
+are counted and named; a pattern or a name of --map by which no value came makes the
+exit code 1. When it is done it reads all keys again and compares them. It goes on
+where it stopped, by redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
   countctl import yesterday.csv --add
   countctl import redis://127.0.0.1:6379/0 --pattern 'like:{id}=posts:like' --pattern 'post:{id}=posts' --map reposts=repost`,

@@ -90,6 +90,48 @@ func TestImportRedis(t *testing.T) {
 	}
 }
 
+// Sets and sorted sets are counts of their members, and keys of other types are none.
+func TestImportRedisCountsMembers(t *testing.T) {
+	addr := proctest.StartRedis(t)
+	peer := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { peer.Close() })
+	_, err := peer.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		ctx := t.Context()
+		for id := 1; id <= 300; id++ {
+			for member := range id % 5 {
+				p.SAdd(ctx, fmt.Sprintf("likers:%d", id), member)
+			}
+			for member := range id % 3 {
+				p.ZAdd(ctx, fmt.Sprintf("post:%d:views", id), redis.Z{Score: float64(member), Member: member})
+			}
+			p.Set(ctx, fmt.Sprintf("post:%d:comment", id), id, 0)
+		}
+		p.LPush(ctx, "likers:1000", "a")
+		p.HSet(ctx, "likers:1001", "like", 7)
+		p.XAdd(ctx, &redis.XAddArgs{Stream: "post:1002:views", Values: []string{"a", "b"}})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := countdtest.New(t)
+	out := decode[redisOutput](t, against(t, server).ok("import", "redis://"+addr+"/0", "-o", "json", "--state", filepath.Join(t.TempDir(), "p"), "--batch", "50",
+		"--pattern", "likers:{id}=posts:like", "--pattern", "post:{id}:{column}=posts", "--map", "views=view"))
+	if out.Values != 300*4/5+300*2/3+300 || out.Ignored != 0 || out.Rejected != 0 || out.Verified.Values != out.Values || out.Verified.Differ != 0 {
+		t.Errorf("import answered %+v, %+v", out, out.Verified)
+	}
+	for id := range int64(301) {
+		if got, want := server.Row(uint64(id)), []int64{0, id, id % 5, id % 3}; id > 0 && !slices.Equal(got, want) {
+			t.Fatalf("row %d is %v, want %v", id, got, want)
+		}
+	}
+	for id := uint64(1000); id <= 1002; id++ {
+		if got := server.Row(id); slices.Max(got) != 0 {
+			t.Errorf("row %d is %v", id, got)
+		}
+	}
+}
+
 // The comparison tells what differs, and by exit code that something does.
 func TestImportRedisTellsDifferences(t *testing.T) {
 	from := newSource(t, 100)
@@ -221,7 +263,7 @@ func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 		{"a field left out", "--pattern post:{id}=posts --map reposts=repost,likes=", exitOK, 1, 2, "", "likes"},
 		{"all copied", "--pattern post:{id}=posts --map reposts=repost,likes=like", exitOK, 3, 0, "", "not copied"},
 		{"nothing by the pattern", "--pattern post:{id}=posts", exitFail, 0, 3, `no value was copied by --pattern "post:{id}=posts"`, "--map repost"},
-		{"strings for hashes", "--pattern post:{id}=posts:like", exitFail, 0, 0, "no string of that form has a count", ""},
+		{"strings for hashes", "--pattern post:{id}=posts:like", exitFail, 0, 0, "no string, set or sorted set of that form has a count", ""},
 		{"one pattern of two", "--pattern none:{id}=posts --pattern post:{id}=posts --map likes=like", exitFail, 2, 1, `"none:{id}=posts": no hash`, `"post:{id}=posts"`},
 		{"a name never seen", "--pattern post:{id}=posts --map likes=like,repost=repost,rposts=repost", exitFail, 2, 1, `by --map rposts=repost: no key or field is called "rposts"`, "--pattern"},
 		{"many fields", "--pattern big:{id}=posts", exitOK, 1, 1500, "", "no value"},

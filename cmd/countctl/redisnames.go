@@ -45,7 +45,7 @@ func missingOf(state redisimport.State, patterns []*redisimport.Pattern, mapping
 	var missing []string
 	for n, p := range patterns {
 		if n >= len(state.Given) || state.Given[n] == 0 {
-			missing = append(missing, fmt.Sprintf("no value was copied by --pattern %q: no %s of that form has a count", p.Text, p.Type()))
+			missing = append(missing, fmt.Sprintf("no value was copied by --pattern %q: no %s of that form has a count", p.Text, p.Types()))
 		}
 	}
 	for _, pair := range mapping {

@@ -208,7 +208,7 @@ func (i *Import) walk(ctx context.Context, pages chan<- *page) error {
 // read reads one page.
 func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, error) {
 	p := &page{number: number, pattern: i.cfg.Patterns[number], came: Names{}, left: Names{}}
-	keys, next, err := i.cfg.Redis.ScanType(ctx, cursor, p.pattern.glob, int64(i.cfg.Batch), p.pattern.Type()).Result()
+	keys, next, err := i.scan(ctx, p.pattern, cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -217,30 +217,104 @@ func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, er
 	if p.pattern.hashes() {
 		return p, i.readHashes(ctx, keys, &rows)
 	}
-	return p, i.readStrings(ctx, keys, &rows)
+	return p, i.readCounts(ctx, keys, &rows)
 }
 
-func (i *Import) readStrings(ctx context.Context, keys []string, rows *rowsOf) error {
-	var wanted []string
-	var cells []cell
-	for _, key := range keys {
-		if c, ok := rows.cellOf(key); ok {
-			wanted, cells = append(wanted, key), append(cells, c)
+// scan returns the next keys that a pattern may name. Those of counts have one of three
+// types, of which SCAN would take one.
+func (i *Import) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string, uint64, error) {
+	if p.hashes() {
+		return i.cfg.Redis.ScanType(ctx, cursor, p.glob, int64(i.cfg.Batch), "hash").Result()
+	}
+	return i.cfg.Redis.Scan(ctx, cursor, p.glob, int64(i.cfg.Batch)).Result()
+}
+
+// readCounts reads the keys that are counts: strings, and sets and sorted sets, which
+// count their members. Keys of other types are none of the pattern's.
+func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) error {
+	types := make([]*redis.StatusCmd, len(keys))
+	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for n, key := range keys {
+			types[n] = pipe.Type(ctx, key)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var wanted, sets, sorted counted
+	for n, key := range keys {
+		switch types[n].Val() {
+		case "string":
+			wanted.add(key, rows)
+		case "set":
+			sets.add(key, rows)
+		case "zset":
+			sorted.add(key, rows)
 		}
 	}
-	if len(wanted) == 0 {
+	if err := i.readStrings(ctx, &wanted, rows); err != nil {
+		return err
+	}
+	return i.readSizes(ctx, &sets, &sorted, rows)
+}
+
+// counted is keys of one type, and what they count.
+type counted struct {
+	keys  []string
+	cells []cell
+}
+
+func (c *counted) add(key string, rows *rowsOf) {
+	if cell, ok := rows.cellOf(key); ok {
+		c.keys, c.cells = append(c.keys, key), append(c.cells, cell)
+	}
+}
+
+func (i *Import) readStrings(ctx context.Context, wanted *counted, rows *rowsOf) error {
+	if len(wanted.keys) == 0 {
 		return nil
 	}
-	values, err := i.cfg.Redis.MGet(ctx, wanted...).Result()
+	values, err := i.cfg.Redis.MGet(ctx, wanted.keys...).Result()
 	if err != nil {
 		return err
 	}
 	for n, value := range values {
 		if text, ok := value.(string); ok { // else it has gone since
-			rows.put(wanted[n], "", cells[n], text)
+			rows.put(wanted.keys[n], "", wanted.cells[n], text)
 		}
 	}
 	return nil
+}
+
+// readSizes reads how many members sets and sorted sets have.
+func (i *Import) readSizes(ctx context.Context, sets, sorted *counted, rows *rowsOf) error {
+	if len(sets.keys)+len(sorted.keys) == 0 {
+		return nil
+	}
+	sizes, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, key := range sets.keys {
+			pipe.SCard(ctx, key)
+		}
+		for _, key := range sorted.keys {
+			pipe.ZCard(ctx, key)
+		}
+		return nil
+	})
+	cells := slices.Concat(sets.cells, sorted.cells)
+	for n, size := range sizes {
+		switch one := size.Err(); {
+		case redis.HasErrorPrefix(one, "WRONGTYPE"): // it has gone since, and another is there
+		case one != nil:
+			return one
+		default:
+			rows.set(cells[n], size.(*redis.IntCmd).Val())
+		}
+	}
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil
+	}
+	return err
 }
 
 // hash is one of a page, and what was asked of it.

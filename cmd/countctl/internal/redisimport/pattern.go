@@ -12,13 +12,13 @@ import (
 
 // Pattern says which keys of Redis are counts, and of what:
 //
-//	like:{id}=posts:like        a string a post, in column like
-//	post:{id}:{column}=posts    a string a count; the key names the column
+//	like:{id}=posts:like        a string a post, in column like; or a set, by its size
+//	post:{id}:{column}=posts    a string or set a count; the key names the column
 //	post:{id}=posts             a hash a post; its fields name the columns
 type Pattern struct {
 	Text     string
 	Keyspace string
-	Column   string // of a string whose key does not name it; else ""
+	Column   string // of a count whose key does not name it; else ""
 
 	glob   string // as SCAN takes it
 	keys   *regexp.Regexp
@@ -97,15 +97,15 @@ func quoteGlob(text string) string {
 // hashes reports whether the keys are hashes.
 func (p *Pattern) hashes() bool { return p.Column == "" && p.column == 0 }
 
-// Type is what Redis calls the type of the keys.
-func (p *Pattern) Type() string {
+// Types names the types of the keys.
+func (p *Pattern) Types() string {
 	if p.hashes() {
 		return "hash"
 	}
-	return "string"
+	return "string, set or sorted set"
 }
 
-// match returns the id and, of a string, the column's name that a key is about.
+// match returns the id and, of a count, the column's name that a key is about.
 // ok is false for one that is not of the pattern.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
 	m := p.keys.FindStringSubmatch(key)

@@ -25,7 +25,7 @@ type cell struct {
 // names returns what hashes call the columns, in order.
 func (r *rowsOf) names() []string { return slices.Sorted(maps.Keys(r.columns)) }
 
-// cellOf returns what a string's key is about, and false when it is not to be
+// cellOf returns what the key of a count is about, and false when it is not to be
 // copied.
 func (r *rowsOf) cellOf(key string) (cell, bool) {
 	r.page.keys++
@@ -61,13 +61,18 @@ func (r *rowsOf) idOf(key string) (client.ID, bool) {
 	return id, ok && err == nil
 }
 
-// put adds a value to its row. A key that Redis tells twice has its last value.
+// put adds a value to its row, as set does.
 func (r *rowsOf) put(key, field string, c cell, text string) {
 	value, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		r.page.bad = append(r.page.bad, &BadValueError{Key: key, Field: field, Value: text, Reason: "the value is not a signed 64-bit integer"})
 		return
 	}
+	r.set(c, value)
+}
+
+// set adds a count to its row. A key that Redis tells twice has its last value.
+func (r *rowsOf) set(c cell, value int64) {
 	r.page.came.add(c.name, 1)
 	at, ok := r.at[c.id]
 	if !ok {
