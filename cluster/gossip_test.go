@@ -60,6 +60,12 @@ func (b *logBuffer) count(text string) int {
 	return strings.Count(b.buf.String(), text)
 }
 
+func (b *logBuffer) lines() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Split(strings.TrimSpace(b.buf.String()), "\n")
+}
+
 func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 // gossiper configures a member by name.
@@ -376,6 +382,41 @@ func TestGossipLogRepeatsNothing(t *testing.T) {
 	}
 	if !out.has("not supported") || out.has("127.0.0.1:30001") {
 		t.Error("the first line is missing, or the second is there")
+	}
+}
+
+// Nor does it matter how the packets differ, though most lines repeat bytes of theirs.
+func TestGossipLogOfMalformedPackets(t *testing.T) {
+	var out logBuffer
+	l := newGossipLog(out.logger())
+	for n := range 400 {
+		from := fmt.Sprintf("from=127.0.0.1:%d", 30_000+n)
+		noise := fmt.Sprintf("%c%x", 'a'+n%26, n*0x9e3779b1)
+		switch n % 10 {
+		case 0:
+			l.Printf("[ERR] memberlist: discarding packet with unacceptable label %q: %s", noise, from)
+		case 1:
+			l.Printf("[WARN] memberlist: Got invalid checksum for UDP packet: %s, %s", noise, noise)
+		case 2:
+			l.Printf("[ERR] memberlist: Decrypt packet failed: %s %s", noise, from)
+		case 3:
+			l.Printf("[ERR] memberlist: msg type (%d) not supported %s", n, from)
+		case 4:
+			l.Printf("[ERR] memberlist: Failed to decode compound request: %s %s", noise, from)
+		case 5:
+			l.Printf("[WARN] memberlist: Compound request had %d truncated messages %s", n, from)
+		case 6:
+			l.Printf("[ERR] memberlist: Received invalid msgType (%d) %s", n, from)
+		case 7:
+			l.Printf("[ERR] memberlist: Failed to decompress payload: %s %s", noise, from)
+		case 8:
+			l.Printf("[ERR] memberlist: failed to receive and remove the stream label header: %s %s", noise, from)
+		case 9:
+			l.Printf("[ERR] memberlist: missing message type byte %s", from)
+		}
+	}
+	if got := out.lines(); len(got) != 1 || !strings.Contains(got[0], "level=WARN") || !strings.Contains(got[0], "unacceptable label") {
+		t.Errorf("%d lines: %q", len(got), got)
 	}
 }
 

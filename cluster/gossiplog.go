@@ -6,6 +6,7 @@ import (
 	"log"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/countd/countd/internal/lograte"
 )
@@ -37,6 +38,13 @@ var gossipRefusals = [][]byte{
 	[]byte("[ERR] memberlist: Failed push/pull merge"),
 }
 
+// malformed are the words of memberlist about packets and streams that are none of its
+// own. Most of these lines repeat bytes of the sender, so no two need be equal.
+var malformed = []string{
+	"label", "invalid checksum", "missing message type", "ot supported", "Failed to decode", "Failed to decompress",
+	"truncated messages", "Decrypt packet failed", "invalid msgType", "ailed to receive",
+}
+
 // Write takes one line, as log.Logger promises.
 func (g *gossipLog) Write(line []byte) (int, error) {
 	level, text := slog.LevelInfo, bytes.TrimSpace(line)
@@ -50,8 +58,14 @@ func (g *gossipLog) Write(line []byte) (int, error) {
 	if refusal {
 		level = slog.LevelDebug
 	}
-	if g.logger.Enabled(context.Background(), level) {
-		g.logger.Log(context.Background(), level, string(bytes.TrimPrefix(text, []byte("memberlist: "))), "of", "gossip")
+	if !g.logger.Enabled(context.Background(), level) {
+		return len(line), nil
 	}
+	message, attrs := string(bytes.TrimPrefix(text, []byte("memberlist: "))), []any{"of", "gossip"}
+	if slices.ContainsFunc(malformed, func(words string) bool { return strings.Contains(message, words) }) {
+		level, attrs = slog.LevelWarn, append(attrs, "latest", message)
+		message = "what came to the gossip port is not understood: another program, or a node with another gossip key"
+	}
+	g.logger.Log(context.Background(), level, message, attrs...)
 	return len(line), nil
 }
