@@ -26,7 +26,7 @@ func TestStatus(t *testing.T) {
 	if k := slices.IndexFunc(s.Keyspaces, func(k sizeOutput) bool { return k.Keyspace == "posts" }); k < 0 || s.Keyspaces[k].Rows != 2 {
 		t.Fatalf("keyspaces are %+v", s.Keyspaces)
 	}
-	table := i.ok("status")
+	table := i.ok("status", "--groups")
 	for _, want := range []string{"n1", "posts/1", "LEADER", "20.0", "COLD", "DISK", "10", "0000000000000002", "total"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)

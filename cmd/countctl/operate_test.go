@@ -75,12 +75,16 @@ func TestWarnings(t *testing.T) {
 			if got := codes(s.Warnings); !slices.Equal(got, test.want) {
 				t.Errorf("warnings %+v, want %q", s.Warnings, test.want)
 			}
-			table := i.ok("status")
+			table, screen := i.ok("status", "--groups"), i.ok("status")
 			for _, w := range s.Warnings {
 				if !strings.Contains(table, w.Text) {
 					t.Errorf("the table lacks %q:\n%s", w.Text, table)
 				}
+				if !strings.Contains(screen, "\n"+w.Code+" ") {
+					t.Errorf("the screen lacks %q:\n%s", w.Code, screen)
+				}
 			}
+			fitsScreen(t, screen)
 		})
 	}
 }
@@ -164,8 +168,9 @@ func TestStatusOfManyGroupsFitsAScreen(t *testing.T) {
 			c.Groups = append(c.Groups, g)
 		}
 	})
-	if lines := strings.Count(i.ok("status"), "\n"); lines > 24 {
-		t.Errorf("%d lines", lines)
+	fitsScreen(t, i.ok("status"))
+	if table := i.ok("status", "--groups"); !strings.Contains(table, "posts/199") {
+		t.Errorf("a group is missing in\n%s", table)
 	}
 }
 

@@ -49,6 +49,9 @@ func (t *table) row(cells ...any) {
 	fmt.Fprintln(t.w)
 }
 
+// line adds one that is in no column.
+func (t *table) line(text string) { fmt.Fprintln(t.w, text) }
+
 // gap begins another table below.
 func (t *table) gap() {
 	t.w.Flush() // its error comes back from flush

@@ -28,7 +28,7 @@ func TestRunbookHasEveryWarning(t *testing.T) {
 	_, section, _ := strings.Cut(runbook(t), "### What each warning of status means")
 	section, _, _ = strings.Cut(section, "\n## ")
 	given, told := map[string]bool{}, map[string]bool{}
-	for _, m := range regexp.MustCompile(`warn\("([a-z_]+)"`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`(?:warn\(|node\(|group\(|Code: )"([a-z_]+)"`).FindAllStringSubmatch(string(source), -1) {
 		given[m[1]] = true
 	}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(section, -1) {

@@ -14,12 +14,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-const (
-	// readyPollEvery is how often status --wait asks.
-	readyPollEvery = 100 * time.Millisecond
-	// groupsShownMax is how many groups a screen has room for beside the rest.
-	groupsShownMax = 30
-)
+// readyPollEvery is how often status --wait asks.
+const readyPollEvery = 100 * time.Millisecond
 
 // statusOutput is what status prints as JSON.
 type statusOutput struct {
@@ -55,9 +51,10 @@ type sizeOutput struct {
 
 func (c *cli) statusCommand() *cobra.Command {
 	var wait time.Duration
+	var groups bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print the cluster's nodes, groups and warnings; exit 1 when no node asked is ready",
+		Short: "Print the cluster's state and warnings on one screen; exit 1 when no node asked is ready",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, err := c.connect()
@@ -74,12 +71,17 @@ func (c *cli) statusCommand() *cobra.Command {
 				return fmt.Errorf("cannot read the cluster's state: %w", err)
 			}
 			out.Ready, out.Why = ready, why
-			if err := c.print(out, out.table); err != nil || ready {
+			show := out.screen
+			if groups {
+				show = out.table
+			}
+			if err := c.print(out, show); err != nil || ready {
 				return err
 			}
 			return fmt.Errorf("the node is not ready: %s", why)
 		},
 	}
+	cmd.Flags().BoolVar(&groups, "groups", false, "print each group and each warning")
 	durationFlag(cmd.Flags(), &wait, "wait", 0, "wait so long for the node to be ready")
 	return cmd
 }
@@ -127,15 +129,21 @@ func look(ctx context.Context, server *client.Client) (statusOutput, error) {
 	if err != nil {
 		return out, err
 	}
-	if out.Version, err = server.ClusterVersion(ctx); err != nil {
+	version, err := server.ClusterVersion(ctx)
+	if err != nil {
 		return out, err
 	}
-	out.ClusterID, out.Nodes = nodes.ClusterID, append(out.Nodes, nodes.Nodes...)
+	return out, out.fill(nodes, groups, digests, version)
+}
+
+// fill sets the state of the cluster to what it says of itself.
+func (s *statusOutput) fill(nodes client.ClusterNodes, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) error {
+	s.ClusterID, s.Nodes, s.Version = nodes.ClusterID, append(s.Nodes, nodes.Nodes...), version
 	for _, g := range groups {
-		out.Groups = append(out.Groups, groupOutput{g, leaderDigest(g, digests)})
+		s.Groups = append(s.Groups, groupOutput{g, leaderDigest(g, digests)})
 	}
-	out.Warnings = warningsOf(nodes.Nodes, groups, digests, out.Version)
-	return out, out.sum()
+	s.Warnings = warningsOf(nodes.Nodes, groups, digests, version)
+	return s.sum()
 }
 
 func leaderDigest(g client.ClusterGroup, digests []client.GroupDigests) string {
@@ -204,6 +212,7 @@ func perRow(bytes, rows uint64) float64 {
 	return float64(bytes) / float64(rows)
 }
 
+// table prints all there is, however long.
 func (s statusOutput) table(t *table) {
 	t.row("CLUSTER", "VERSION", "READY", "WARNINGS")
 	t.row(orNone(s.ClusterID), s.Version.Version, s.Ready, len(s.Warnings))
@@ -224,13 +233,10 @@ func (s statusOutput) table(t *table) {
 	}
 }
 
-// groupTable shows the groups, if they are few enough, and their sums.
+// groupTable shows the groups and their sums.
 func (s statusOutput) groupTable(t *table) {
 	t.row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "COLD", "DISK", "DIGEST")
 	for _, g := range s.Groups {
-		if len(s.Groups) > groupsShownMax {
-			break
-		}
 		t.row(g.ID, groupName(g.ClusterGroup), orNone(g.Leader), strings.Join(g.Voters, ","), lagOf(g.ClusterGroup),
 			grouped(g.Rows), grouped(g.Bytes), fmt.Sprintf("%.1f", perRow(g.Bytes, g.Rows)), grouped(g.ColdRows), grouped(g.ColdBytes), orNone(g.Digest))
 	}

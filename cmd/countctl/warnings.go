@@ -26,14 +26,31 @@ const (
 type warning struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
+
+	node, group string // that it is about, if others may have the same
+	many        string // what a line says of several: "are dead"
+}
+
+// findings gathers warnings.
+type findings []warning
+
+func (f *findings) warn(code, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
+}
+
+// node warns of one of the nodes of which the screen says many.
+func (f *findings) node(code, id, many, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, many: many})
+}
+
+// group warns of one of the groups of which the screen says many.
+func (f *findings) group(code string, g client.ClusterGroup, many, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: groupName(g) + fmt.Sprintf(format, args...), group: groupName(g), many: many})
 }
 
 // warningsOf looks through what a cluster says of itself.
 func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) []warning {
-	found := []warning{}
-	warn := func(code, format string, args ...any) {
-		found = append(found, warning{code, fmt.Sprintf(format, args...)})
-	}
+	found := findings{}
 	dead := map[string]bool{}
 	staying := 0
 	for _, n := range nodes {
@@ -41,89 +58,97 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 		if n.State != "leaving" {
 			staying++
 		}
-		warnOfNode(n, warn)
+		warnOfNode(n, &found)
 	}
 	if bare := slices.DeleteFunc(slices.Clone(nodes), func(n client.ClusterNode) bool { return n.Zone != "" }); len(bare) > 0 && len(bare) < len(nodes) {
-		warn("zones_mixed", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
+		found.warn("zones_mixed", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
 	}
 	for _, g := range groups {
-		warnOfGroup(g, dead, min(votersWanted, staying), warn)
+		warnOfGroup(g, dead, min(votersWanted, staying), &found)
 	}
-	warnOfDifferences(digests, warn)
-	warnOfSkew(groups, warn)
-	warnOfMisfits(groups, warn)
+	warnOfDifferences(digests, &found)
+	warnOfSkew(groups, found.warn)
+	warnOfMisfits(groups, found.warn)
 	switch {
 	case version.Held:
-		warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
+		found.warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
 	case mixedPrograms(nodes):
-		warn("versions_differ", "the nodes run programs of different versions")
+		found.warn("versions_differ", "the nodes run programs of different versions")
 	}
 	return found
 }
 
-func warnOfNode(n client.ClusterNode, warn func(code, format string, args ...any)) {
+func warnOfNode(n client.ClusterNode, found *findings) {
 	switch condition(n) {
 	case "dead":
-		warn("node_dead", "%s is dead: no other node hears of it; it holds %d replicas", n.ID, n.Replicas)
+		found.node("node_dead", n.ID, "are dead: no other node hears of them", "%s is dead: no other node hears of it; it holds %d replicas", n.ID, n.Replicas)
 	case "silent":
-		warn("node_silent", "%s did not answer within a second, though it is not known to be dead", n.ID)
+		found.node("node_silent", n.ID, "did not answer within a second, though they are not known to be dead", "%s did not answer within a second, though it is not known to be dead", n.ID)
 	case "not ready":
-		warn("node_not_ready", "%s is not ready: %s", n.ID, n.NotReady)
+		found.node("node_not_ready", n.ID, "are not ready: "+n.NotReady, "%s is not ready: %s", n.ID, n.NotReady)
 	}
 	switch n.State {
 	case "draining":
-		warn("node_draining", "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
+		found.node("node_draining", n.ID, "are drained; countctl node undrain ends that", "%s is drained; countctl node undrain %s ends that", n.ID, n.ID)
 	case "leaving":
-		warn("node_leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
+		found.node("node_leaving", n.ID, "are leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
 	}
 	if n.JoinIgnored {
-		warn("join_ignored", "%s is the only node of its cluster: --join and --bootstrap-expect have it join no other, which takes a new data directory", n.ID)
+		found.warn("join_ignored", "%s is the only node of its cluster: --join and --bootstrap-expect have it join no other, which takes a new data directory", n.ID)
 	}
 	if n.MemoryFull {
-		warn("memory_full", "%s is at its memory limit and takes no new rows", n.ID)
+		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
 	}
 	if n.DiskFull {
-		warn("disk_full", "the disk of %s is at its reserve and takes no writes", n.ID)
+		found.node("disk_full", n.ID, "have disks at their reserve and take no writes", "the disk of %s is at its reserve and takes no writes", n.ID)
 	}
 }
 
-func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, warn func(code, format string, args ...any)) {
+func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found *findings) {
 	alive := slices.DeleteFunc(slices.Clone(g.Voters), func(name string) bool { return dead[name] })
+	gone := slices.DeleteFunc(slices.Sorted(slices.Values(g.Voters)), func(name string) bool { return !dead[name] })
 	lost := allDead(g, dead)
 	switch {
 	case lost:
-		warn("group_no_leader", "%s: all its replicas are on dead nodes %s", groupName(g), strings.Join(g.Voters, ", "))
+		found.group("group_no_leader", g, "have all replicas on dead nodes "+strings.Join(gone, ", "), ": all its replicas are on dead nodes %s", strings.Join(g.Voters, ", "))
 	case g.Leader == "":
-		warn("group_no_leader", "%s has no leader; %d of its %d voters are alive", groupName(g), len(alive), len(g.Voters))
+		found.group("group_no_leader", g, fmt.Sprintf("have no leader; %d of %d voters are alive", len(alive), len(g.Voters)),
+			" has no leader; %d of its %d voters are alive", len(alive), len(g.Voters))
 	}
 	switch {
 	case lost: // said already
 	case len(alive) < len(g.Voters):
-		warn("group_degraded", "%s has %d of its %d voters alive", groupName(g), len(alive), len(g.Voters))
+		found.group("group_degraded", g, fmt.Sprintf("have %d of %d voters alive: %s", len(alive), len(g.Voters), areDead(gone)),
+			" has %d of its %d voters alive", len(alive), len(g.Voters))
 	case len(g.Target) < wanted:
-		warn("group_few_voters", "%s is to have %d voters, there are nodes for %d", groupName(g), len(g.Target), wanted)
+		found.group("group_few_voters", g, fmt.Sprintf("are to have %d voters, there are nodes for %d", len(g.Target), wanted),
+			" is to have %d voters, there are nodes for %d", len(g.Target), wanted)
 	case !sameNames(g.Voters, g.Target):
-		warn("group_moving", "%s has voters %s and is to have %s", groupName(g), strings.Join(g.Voters, ","), strings.Join(g.Target, ","))
+		found.group("group_moving", g, "are being moved", " has voters %s and is to have %s", strings.Join(g.Voters, ","), strings.Join(g.Target, ","))
 	}
 	for _, r := range g.Replicas {
 		if r.Lag > lagWarned {
-			warn("replica_lags", "%s on %s is %s entries behind", groupName(g), r.Node, grouped(r.Lag))
+			found.group("replica_lags", g, fmt.Sprintf("are more than %s entries behind on %s", grouped(lagWarned), r.Node),
+				" on %s is %s entries behind", r.Node, grouped(r.Lag))
 		}
 		if r.ColdDamaged {
-			warn("cold_damaged", "%s on %s has cold rows that cannot be read", groupName(g), r.Node)
+			found.group("cold_damaged", g, "have cold rows on "+r.Node+" that cannot be read", " on %s has cold rows that cannot be read", r.Node)
 		}
 	}
 }
 
 // warnOfDifferences warns once of each group whose replicas differ as far as one look
 // shows it: verify looks again until all are compared.
-func warnOfDifferences(digests []client.GroupDigests, warn func(code, format string, args ...any)) {
+func warnOfDifferences(digests []client.GroupDigests, found *findings) {
 	v := newVerification()
 	v.add(digests)
 	warned := map[string]bool{}
 	for _, d := range v.differs {
 		if !warned[d.Group] {
-			warn("replicas_differ", "%s differs at index %d: %s", d.Group, d.Index, d.sides())
+			*found = append(*found, warning{
+				Code: "replicas_differ", Text: fmt.Sprintf("%s differs at index %d: %s", d.Group, d.Index, d.sides()),
+				group: d.Group, many: "have replicas that differ; countctl verify shows where",
+			})
 		}
 		warned[d.Group] = true
 	}
@@ -160,6 +185,14 @@ func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, arg
 				groupName(g), grouped(g.Rows), grouped(rows[keyspace]), keyspace, shards[keyspace])
 		}
 	}
+}
+
+// areDead says that nodes are dead.
+func areDead(nodes []string) string {
+	if len(nodes) == 1 {
+		return nodes[0] + " is dead"
+	}
+	return few(nodes) + " are dead"
 }
 
 // allDead reports whether no living node has a replica of a group.

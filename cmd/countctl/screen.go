@@ -1,0 +1,236 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/docker/go-units"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// screenWidth and screenLines are a terminal's. Of its lines one is for the prompt.
+	screenWidth = 80
+	screenLines = 24 - 1
+	// What lists are not cut below, where there is room for no more. Together with the
+	// rest of the screen they fit: see screen.
+	warningLinesMin = 6
+	nodeLinesMin    = 4
+	keyspaceMin     = 3
+	// namesMax is how many nodes a line names.
+	namesMax = 3
+)
+
+// screen prints what fits on one: a summary, the warnings, the nodes and the keyspaces.
+func (s statusOutput) screen(t *table) {
+	if s.ClusterID == "" { // nothing is known
+		for _, line := range wrapped("The node is not ready: "+s.Why, "") {
+			t.line(line)
+		}
+		return
+	}
+	summary := s.summary()
+	warnings, nodes, keyspaces := s.warningLines(), s.nodeRows(), s.keyspaceRows()
+	// Three gaps, the headers of two tables and the total.
+	over := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
+	keyspaces, over = cut(keyspaces, keyspaceMin, over, func(n int) []any {
+		return []any{fmt.Sprintf("%d more", n), "", "", "", "", "", ""}
+	})
+	nodes, over = cut(nodes, nodeLinesMin, over, func(n int) []any {
+		return []any{fmt.Sprintf("%d more", n), "", "", "", "", ""}
+	})
+	warnings, _ = cut(warnings, warningLinesMin, over, func(n int) string {
+		return counted(n, "more line") + ": countctl status --groups"
+	})
+	for _, line := range slices.Concat(summary, []string{""}, warnings) {
+		t.line(line)
+	}
+	t.gap()
+	t.row("NODE", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS")
+	for _, row := range nodes {
+		t.row(row...)
+	}
+	t.gap()
+	t.row("KEYSPACE", "SHARDS", "ROWS", "MEMORY", "BYTES/ROW", "COLD", "DISK")
+	for _, row := range keyspaces {
+		t.row(row...)
+	}
+	t.row(sizeRow("total", s.shards(), s.Total)...)
+}
+
+// cut leaves away the end of a list that has over lines too many, but not below a number
+// of lines, the last of which says how many are not shown. It returns how many lines are
+// still too many.
+func cut[L any](lines []L, least, over int, more func(n int) L) ([]L, int) {
+	if over <= 0 || len(lines) <= least {
+		return lines, over
+	}
+	keep := max(least, len(lines)-over)
+	over -= len(lines) - keep
+	return append(lines[:keep-1:keep-1], more(len(lines)-keep+1)), over
+}
+
+// summary is the state in a sentence or two.
+func (s statusOutput) summary() []string {
+	state := "is ready"
+	if !s.Ready {
+		state = "is not ready: " + s.Why
+	}
+	lines := wrapped(fmt.Sprintf("Cluster %s, version %d, %s", s.ClusterID, s.Version.Version, state), "")
+	if len(lines) > 2 {
+		lines = append(lines[:1:1], clip(lines[1], screenWidth-1)+"…")
+	}
+	alive, led := 0, 0
+	for _, n := range s.Nodes {
+		if n.Alive {
+			alive++
+		}
+	}
+	for _, g := range s.Groups {
+		if g.Leader != "" {
+			led++
+		}
+	}
+	return append(lines, fmt.Sprintf("%d of %s alive, %d of %s with a leader, %s",
+		alive, counted(len(s.Nodes), "node"), led, counted(len(s.Groups), "group"), counted(s.Total.Rows, "row")))
+}
+
+// warningLines has one warning for all that differ in their node or group alone.
+func (s statusOutput) warningLines() []string {
+	if len(s.Warnings) == 0 {
+		return []string{"no warnings"}
+	}
+	width := 0
+	for _, w := range s.Warnings {
+		width = max(width, len(w.Code))
+	}
+	var lines []string
+	for _, alike := range alikes(s.Warnings) {
+		lines = append(lines, wrapped(textOf(alike), fmt.Sprintf("%-*s", width+2, alike[0].Code))...)
+	}
+	return lines
+}
+
+// alikes puts warnings together that a line tells of, in the order of the first of each.
+func alikes(warnings []warning) (all [][]warning) {
+	type kind struct{ code, many string }
+	at := map[kind]int{}
+	for _, w := range warnings {
+		k := kind{w.Code, w.many}
+		if i, known := at[k]; known && w.many != "" {
+			all[i] = append(all[i], w)
+			continue
+		}
+		at[k] = len(all)
+		all = append(all, []warning{w})
+	}
+	return all
+}
+
+func textOf(alike []warning) string {
+	w := alike[0]
+	if len(alike) == 1 {
+		return w.Text
+	}
+	if w.group != "" {
+		return counted(len(alike), "group") + " " + w.many
+	}
+	var nodes []string
+	for _, w := range alike {
+		nodes = append(nodes, w.node)
+	}
+	return few(nodes) + " " + w.many
+}
+
+// few lists nodes by name, if they are not many.
+func few(nodes []string) string {
+	if len(nodes) <= namesMax+1 {
+		return strings.Join(nodes, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:namesMax], ", "), len(nodes)-namesMax)
+}
+
+// nodeRows has the nodes, and those first that are not as they should be if there are many.
+func (s statusOutput) nodeRows() [][]any {
+	nodes := slices.Clone(s.Nodes)
+	if len(nodes) > nodeLinesMin {
+		rank := func(n client.ClusterNode) int {
+			if condition(n) == "alive" {
+				return 1
+			}
+			return 0
+		}
+		slices.SortStableFunc(nodes, func(a, b client.ClusterNode) int { return cmp.Compare(rank(a), rank(b)) })
+	}
+	var rows [][]any
+	for _, n := range nodes {
+		rows = append(rows, []any{clip(n.ID, 18), clip(orNone(n.Zone), 12), condition(n), clip(n.Version, 18), n.Leads, n.Replicas})
+	}
+	return rows
+}
+
+// keyspaceRows has the keyspaces, without the group of the catalog, the largest first.
+func (s statusOutput) keyspaceRows() (rows [][]any) {
+	shards := map[string]int{}
+	for _, g := range s.Groups {
+		shards[g.Keyspace]++
+	}
+	keyspaces := slices.Clone(s.Keyspaces)
+	slices.SortStableFunc(keyspaces, func(a, b sizeOutput) int { return cmp.Compare(b.Rows, a.Rows) })
+	for _, k := range keyspaces {
+		if k.Keyspace != metaKeyspace {
+			rows = append(rows, sizeRow(clip(k.Keyspace, 18), shards[k.Keyspace], k))
+		}
+	}
+	return rows
+}
+
+// shards counts the groups but for that of the catalog.
+func (s statusOutput) shards() (n int) {
+	for _, g := range s.Groups {
+		if g.Keyspace != metaKeyspace {
+			n++
+		}
+	}
+	return n
+}
+
+func sizeRow(name string, shards int, k sizeOutput) []any {
+	cold := "-"
+	if k.ColdRows > 0 {
+		cold = fmt.Sprintf("%.0f %%", 100*float64(k.ColdRows)/float64(k.Rows))
+	}
+	return []any{name, shards, grouped(k.Rows), size(k.Bytes), fmt.Sprintf("%.1f", k.BytesPerRow), cold, size(k.ColdBytes)}
+}
+
+func size(bytes uint64) string { return units.HumanSizeWithPrecision(float64(bytes), 3) }
+
+// clip cuts a text to so many characters.
+func clip(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// wrapped breaks a text between words into lines of the screen. The first begins with
+// head, the others with as many spaces.
+func wrapped(text, head string) (lines []string) {
+	line := head
+	room := func() int { return screenWidth - utf8.RuneCountInString(line) }
+	begun := false // the line has a word
+	for _, word := range strings.Fields(text) {
+		if begun && room() < 1+utf8.RuneCountInString(word) {
+			lines, line, begun = append(lines, line), strings.Repeat(" ", len(head)), false
+		}
+		if begun {
+			line += " "
+		}
+		line, begun = line+clip(word, screenWidth-len(head)), true
+	}
+	return append(lines, line)
+}
