@@ -115,6 +115,14 @@ const versionOfRelay = 5
 // Relays reports whether the cluster version has nodes relay the writes of others.
 func (v *CatalogView) Relays() bool { return v.ClusterVersion >= versionOfRelay }
 
+// versionOfStreams is the cluster version from which on nodes send the appends of all
+// groups on one connection: a program before it closes such a connection.
+const versionOfStreams = 5
+
+// SharesAppends reports whether the cluster version lets a node send the appends of its
+// groups on one connection.
+func (v *CatalogView) SharesAppends() bool { return v.ClusterVersion >= versionOfStreams }
+
 // VersionMax returns the highest cluster version that all nodes speak, which is
 // ClusterVersion when there is no node.
 func (v *CatalogView) VersionMax() int {

@@ -120,11 +120,27 @@ func testMux(t *testing.T) *Mux {
 	return m
 }
 
+// testAppends returns the appends of a Mux, made if need be.
+func testAppends(t *testing.T, mux *Mux) *appends {
+	t.Helper()
+	mux.mu.Lock()
+	served, made := mux.mu.appends.(*appendServer)
+	mux.mu.Unlock()
+	if made {
+		return served.appends
+	}
+	a := newAppends(appendsConfig{
+		Mux: mux, Lookup: func(string) (string, bool) { return "", false }, Allowed: func() bool { return true },
+	})
+	t.Cleanup(a.close)
+	return a
+}
+
 // testConfig is that of a group which must not fail.
 func testConfig(t *testing.T, mux *Mux, id string) groupConfig {
 	t.Helper()
 	return groupConfig{
-		Dir: t.TempDir(), Group: 7, NodeID: id, FSM: &sumFSM{}, Mux: mux,
+		Dir: t.TempDir(), Group: 7, NodeID: id, FSM: &sumFSM{}, Mux: mux, Appends: testAppends(t, mux),
 		Fatal: func(err error) { t.Errorf("%s: %v", id, err) },
 		Timing: groupTiming{
 			Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond,

@@ -24,6 +24,8 @@ type groupConfig struct {
 	Replica uint64
 	FSM     raft.FSM
 	Mux     *Mux // the caller's; must outlive the group
+	// Appends carries calls together with those of other groups. nil for none.
+	Appends *appends // the caller's; must outlive the group
 	Logger  *slog.Logger
 	// Fatal is told, once, why this group has stopped for good. It is called
 	// in the goroutine that failed and must not wait for the group. The
@@ -81,11 +83,12 @@ type groupTiming struct {
 
 // groupTimingDefault keeps many idle groups cheap: a follower has a heartbeat each
 // 0.4–0.6 s (see raftTransport), and a leader that fails is replaced in 1–1.6 s
-// (see runSuspect).
+// (see runSuspect). The lease has room for a heartbeat that waits for a beat and 0.55 s
+// until its answer.
 var groupTimingDefault = groupTiming{
 	Heartbeat: time.Second,
 	Election:  time.Second,
-	Lease:     750 * time.Millisecond,
+	Lease:     950 * time.Millisecond,
 	Commit:    500 * time.Millisecond,
 }
 

@@ -82,6 +82,7 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
 	g.trans.cold, g.trans.damaged = cfg.Cold, g.noteColdDamage
+	g.trans.appends, g.trans.group = cfg.Appends, cfg.Group
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}
@@ -150,6 +151,9 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	}
 	if err == nil && (g.first || g.soleVoter()) {
 		err = g.campaign()
+	}
+	if g.cfg.Appends != nil {
+		g.trans.filter.served = g.cfg.Appends.served.open(g.cfg.Group, g.id())
 	}
 	g.wg.Go(g.trans.filter.run)
 	g.wg.Go(g.watchLeadership)

@@ -66,6 +66,7 @@ type Mux struct {
 	mu struct { // never held during I/O
 		sync.Mutex
 		layers  map[uint32]*muxLayer
+		appends receiver              // of streams of appends; nil for none
 		waiting map[net.Conn]struct{} // in their preface
 		closed  bool
 	}
@@ -136,6 +137,13 @@ func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 // Calls returns the listener of the connections on which other nodes call this
 // one, the same each time. Connections that it has handed over are its user's.
 func (m *Mux) Calls() net.Listener { return m.calls }
+
+// serveAppends hands streams of appends to r.
+func (m *Mux) serveAppends(r receiver) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.appends = r
+}
 
 // Close stops listening, closes every connection and layer, and waits until
 // no goroutine of the Mux is left. The groups and the server of calls are to be
@@ -244,6 +252,10 @@ func (m *Mux) finish(conn net.Conn, p preface, err error) (receiver, error) {
 		return nil, net.ErrClosed
 	case p.kind == kindCall:
 		return m.calls, nil
+	case p.kind == kindAppend && m.mu.appends == nil:
+		return nil, fmt.Errorf("%w: streams of appends are not taken yet", errEarly)
+	case p.kind == kindAppend:
+		return m.mu.appends, nil
 	}
 	layer := m.mu.layers[p.group]
 	switch {
@@ -276,13 +288,13 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err != nil {
 		return preface{}, err
 	}
-	if p.kind != kindRaft && (p.kind != kindCall || p.group != 0) {
+	if p.kind != kindRaft && (p.kind != kindCall && p.kind != kindAppend || p.group != 0) {
 		return preface{}, fmt.Errorf("unknown kind %d of group %d", p.kind, p.group)
 	}
 	if err := m.cfg.checkCluster(&p); err != nil {
 		return preface{}, err
 	}
-	if own := addressee(m.cfg.NodeKey); p.kind == kindCall && p.to != 0 && own != 0 && p.to != own {
+	if own := addressee(m.cfg.NodeKey); p.kind != kindRaft && p.to != 0 && own != 0 && p.to != own {
 		return preface{}, fmt.Errorf("%w: it is for another node, which was here or is to be", errEarly)
 	}
 	return p, conn.SetReadDeadline(time.Time{})
@@ -306,7 +318,7 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 }
 
 // dial connects to another node's cluster port and says what the connection is for,
-// and who is meant: the Raft id of a replica or, for calls, the key of a node; "" for
+// and who is meant: the Raft id of a replica or, of the other kinds, the key of a node; "" for
 // whoever is there. ctx bounds both, and nothing after them.
 func (m *Mux) dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
 	var dialer net.Dialer

@@ -39,6 +39,7 @@ type Node struct {
 	life      string    // tells this life of the node from others
 	mux       *Mux
 	calls     *calls
+	appends   *appends
 	meta      *group
 	metaFresh freshness
 	catalog   *raftfsm.Catalog
@@ -125,6 +126,7 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.close()
 		return nil, errors.Join(err, n.mux.Close())
 	}
+	n.appends = newAppends(appendsConfig{Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() }})
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
@@ -185,6 +187,7 @@ func (n *Node) groupConfig(number uint32, replica uint64, keyspace string, fsm g
 		Replica:  replica,
 		FSM:      fsm,
 		Mux:      n.mux,
+		Appends:  n.appends,
 		Logger:   n.cfg.Logger.With("keyspace", keyspace),
 		Fatal:    n.fatal,
 		Addrs:    n.addrOf,
@@ -350,6 +353,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.closePeers()
 	n.calls.close()
 	n.asking.Wait()
+	n.appends.close()
 	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
 		errs = append(errs, n.cold.Close())
 	}

@@ -21,7 +21,7 @@ import (
 // that version.
 //
 // crc32c covers all bytes before it. to names the replica that is meant, or the
-// node if the kind is a call: the first 8 bytes of the SHA-256 of its Raft id or key,
+// node unless the kind is kindRaft: the first 8 bytes of the SHA-256 of its Raft id or key,
 // or 0 for whoever is there. A node may have an address that was another's, and a
 // replica the place of one that was deleted. Its answer must not count as theirs.
 const (
@@ -35,8 +35,9 @@ var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
 
 // The kinds of connections.
 const (
-	kindRaft = 1 // between two replicas of one group
-	kindCall = 2 // from a node that calls another; the group is 0
+	kindRaft   = 1 // between two replicas of one group
+	kindCall   = 2 // from a node that calls another; the group is 0
+	kindAppend = 3 // of the appends of all groups from one node to another; the group is 0
 )
 
 // errBadPreface is returned for a connection that is not one of this cluster

@@ -54,6 +54,10 @@ type rpcFilter struct {
 	g    *group
 	log  raft.LogStore // as raft reads it
 	rpcs chan raft.RPC // unbuffered, from run to raft
+	// served is where appends come from that travel with those of other groups, nil for
+	// nowhere; run closes it. answered has the answer to the one that run handles.
+	served   *servedReplica
+	answered chan raft.RPCResponse
 	// answer is raft's to the call that it was given last.
 	answer chan raft.RPCResponse
 	entry  raft.Log // termAt's
@@ -76,17 +80,30 @@ var (
 )
 
 func newRPCFilter(g *group, log raft.LogStore) *rpcFilter {
-	return &rpcFilter{g: g, log: log, rpcs: make(chan raft.RPC), answer: make(chan raft.RPCResponse, 1)}
+	return &rpcFilter{g: g, log: log, rpcs: make(chan raft.RPC), answer: make(chan raft.RPCResponse, 1), answered: make(chan raft.RPCResponse, 1)}
 }
 
 // run passes calls on until the group is closed. The group's start starts it, shutdown
 // waits for it.
 func (f *rpcFilter) run() {
 	calls := f.g.trans.NetworkTransport.Consumer()
+	var appends <-chan *servedAppend
+	if f.served != nil {
+		defer f.served.close()
+		appends = f.served.calls
+	}
 	for {
 		select {
 		case rpc := <-calls:
 			f.handle(rpc)
+		case call := <-appends:
+			f.handle(raft.RPC{Command: call.args, RespChan: f.answered})
+			select {
+			case answer := <-f.answered:
+				f.served.respond(call, answer, true)
+			default: // the group is closed
+				f.served.respond(call, raft.RPCResponse{}, false)
+			}
 		case <-f.g.done:
 			return
 		}

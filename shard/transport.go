@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -37,11 +38,14 @@ const (
 // connection's goroutine, beside raft's main loop (hashicorp/raft#695). Here
 // heartbeats go through the main loop like any other call.
 //
-// And it sends fewer of them: raft sends one to each follower ten times in a
-// heartbeat timeout, which is what an idle group costs. One that comes sooner than
-// pause after another call has succeeded is answered here as that one was. A
-// leader that is cut off may find out later by as much; nothing else rests on its
-// lease (see proveTerm).
+// And it sends fewer of them (see contact): one that comes sooner than pause after
+// another call has begun that succeeded is answered here as that one was. A leader that
+// is cut off may find out later by as much; nothing else rests on its lease (see
+// proveTerm). The others wait for the next beat (see heartbeats).
+//
+// And appends of a follower that keeps up travel with those of other groups (see
+// appends); larger ones, and all while a node of the cluster does not take them, on
+// connections of the group.
 //
 // And a snapshot that it sends has the cold rows in it that the stored one names,
 // which are on this node's disk: cold, nil for none.
@@ -54,11 +58,14 @@ const (
 // transport has.
 type raftTransport struct {
 	*raft.NetworkTransport
-	pause   time.Duration
-	reached *sync.Map // raft.ServerID → reached: the last call that succeeded
-	cold    *cold.Group
-	damaged func(index uint64, err error) // told why a snapshot with cold rows was not sent
-	filter  *rpcFilter
+	pause    time.Duration
+	contacts *sync.Map // raft.ServerID → *contact
+	appends  *appends  // nil for none: each call travels by itself
+	group    uint32
+	closed   *closedOnce
+	cold     *cold.Group
+	damaged  func(index uint64, err error) // told why a snapshot with cold rows was not sent
+	filter   *rpcFilter
 	// beginsUntil is, for the first voter of a group that is made now, until when it asks
 	// again for a pre-vote that has no answer. Zero for any other replica.
 	beginsUntil time.Time
@@ -93,31 +100,90 @@ func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddres
 	return err
 }
 
-// reached is when a call of a term began that a follower took.
-type reached struct {
-	at   time.Time
-	term uint64
-}
-
 // AppendEntries is raft.Transport's.
 func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	began := time.Now()
-	if isHeartbeat(args) {
-		if last, ok := t.reached.Load(id); ok && last.(reached).term == args.Term && began.Sub(last.(reached).at) < t.pause {
-			// Without a header: the next answer is decoded into resp, and would be
-			// written over the name of the sender if that were in it.
-			*resp = raft.AppendEntriesResponse{Term: args.Term, Success: true}
-			return nil
-		}
-	}
+	c := t.contact(id)
 	bounded := *args
 	boundCommit(&bounded)
+	together := t.appends != nil && t.appends.cfg.Allowed()
+	if t.spares(c, &bounded, together) {
+		// Without a header: the next answer is decoded into resp, and would be
+		// written over the name of the sender if that were in it.
+		*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}
+		return nil
+	}
+	if together && appendsBytes(&bounded) <= appendBytesMax {
+		err := t.appendTogether(c, id, target, &bounded, resp)
+		if !errors.Is(err, errNoStream) {
+			return err
+		}
+	}
+	began := time.Now()
 	err := t.NetworkTransport.AppendEntries(id, named(id, target), &bounded, resp)
 	if err == nil && resp.Success && resp.Term == args.Term {
-		t.reached.Store(id, reached{began, args.Term})
+		c.took(began, args, nil, 0)
 	}
 	return err
 }
+
+// appendTogether sends an append with those of other groups to the same node.
+func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	conn, err := t.appends.peer(nodeOf(id)).connected(string(target), t.closed.done)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	answer, err := conn.call(t.group, c.to, args, t.closed.done)
+	if err != nil {
+		return err
+	}
+	if answer.success && answer.term == args.Term {
+		c.took(began, args, conn, answer.opening)
+	}
+	*resp = raft.AppendEntriesResponse{Term: answer.term, LastLog: answer.last, Success: answer.success, NoRetryBackoff: answer.noPause}
+	return nil
+}
+
+// spares reports whether a call need not be sent, because the follower took one a moment
+// ago and this one says nothing else. A heartbeat of a follower that was heard of waits
+// for the next beat first.
+func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, together bool) bool {
+	now, pause := time.Now(), t.pause
+	switch {
+	case !isHeartbeat(args):
+		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
+	case together && c.waits(now, args.Term, pause, t.appends.beat.next(now)):
+		t.appends.beat.wait(t.closed.done)
+		pause /= 2 // else the next would come late
+	}
+	return c.recent(time.Now(), args.Term, pause)
+}
+
+// contact returns what is known of a follower.
+func (t raftTransport) contact(id raft.ServerID) *contact {
+	if c, known := t.contacts.Load(id); known {
+		return c.(*contact)
+	}
+	c, _ := t.contacts.LoadOrStore(id, &contact{to: addressee(string(id))})
+	return c.(*contact)
+}
+
+// CloseStreams is raft.NetworkTransport's. It also ends the calls that travel with those
+// of other groups.
+func (t raftTransport) CloseStreams() {
+	t.closed.close()
+	t.NetworkTransport.CloseStreams()
+}
+
+// closedOnce is a channel that may be closed again.
+type closedOnce struct {
+	once sync.Once
+	done chan struct{}
+}
+
+func newClosedOnce() *closedOnce { return &closedOnce{done: make(chan struct{})} }
+
+func (c *closedOnce) close() { c.once.Do(func() { close(c.done) }) }
 
 // AppendEntriesPipeline is raft.Transport's: there is none (see newRaftTransport).
 func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
@@ -206,5 +272,5 @@ func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.
 	}
 	t := raft.NewNetworkTransportWithConfig(config)
 	t.TimeoutScale = snapshotBytesPerTimeout
-	return raftTransport{NetworkTransport: t, pause: heartbeat * 2 / 5, reached: &sync.Map{}}
+	return raftTransport{NetworkTransport: t, pause: heartbeat * 2 / 5, contacts: &sync.Map{}, closed: newClosedOnce()}
 }

@@ -15,9 +15,9 @@ import (
 // A heartbeat that is answered on the spot shares no memory with its answer:
 // raft sends the one and decodes into the other again and again.
 func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
-	trans := raftTransport{pause: time.Hour, reached: &sync.Map{}}
-	trans.reached.Store(raft.ServerID("n2"), reached{time.Now(), 7})
+	trans := raftTransport{pause: time.Hour, contacts: &sync.Map{}}
 	args := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("n1"), Addr: []byte("a1")}, Term: 7}
+	trans.contact("n2").took(time.Now(), args, nil, 0)
 	var resp raft.AppendEntriesResponse
 	if err := trans.AppendEntries("n2", "a2", args, &resp); err != nil || !resp.Success || resp.Term != 7 {
 		t.Fatalf("answered %+v, %v", resp, err)

@@ -1,0 +1,241 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// servedAppendsMax bounds the appends that wait for one replica. A leader has two
+	// under way, one of them a heartbeat; others are of leaders before it, or were given
+	// up.
+	servedAppendsMax = 8
+	// answersWait bounds how long the answer to a heartbeat waits for those of the
+	// groups whose heartbeats came with it. A replica whose disk hangs keeps no other
+	// answer for longer.
+	answersWait = 2 * time.Millisecond
+	// answersBytesMax bounds the answers that wait for a node to read them. One that
+	// does not read has its connection closed.
+	answersBytesMax = 1 << 20
+)
+
+var (
+	// errReplicaAbsent is returned for a call for a replica that is not open here.
+	errReplicaAbsent = errors.New("the replica is not open here")
+	// errReplicaBusy is returned for a call beyond servedAppendsMax.
+	errReplicaBusy = errors.New("too many appends wait for the replica")
+)
+
+// appendServer hands the appends of other nodes to this node's replicas, and their
+// answers back. It never waits for a replica.
+type appendServer struct {
+	appends  *appends
+	openings atomic.Uint64
+
+	mu struct { // a call is handed over under it, so that close sees each
+		sync.RWMutex
+		replicas map[uint32]*servedReplica // by group
+	}
+}
+
+func (s *appendServer) init(a *appends) {
+	s.appends = a
+	s.mu.replicas = make(map[uint32]*servedReplica)
+}
+
+// servedReplica is where the appends for one replica wait for its filter.
+type servedReplica struct {
+	server  *appendServer
+	group   uint32
+	to      uint64 // addressee of its Raft id
+	opening uint64
+	calls   chan *servedAppend
+}
+
+// servedAppend is an append of another node that has no answer yet.
+type servedAppend struct {
+	args   *raft.AppendEntriesRequest
+	stream *servedStream
+	id     uint64
+}
+
+// open makes a replica known. It takes the place of one of the same group, which is
+// closing.
+func (s *appendServer) open(group uint32, id raft.ServerID) *servedReplica {
+	r := &servedReplica{
+		server: s, group: group, to: addressee(string(id)), opening: s.openings.Add(1),
+		calls: make(chan *servedAppend, servedAppendsMax),
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.replicas[group] = r
+	return r
+}
+
+// close refuses the calls that wait and all that come. The filter takes none any more.
+func (r *servedReplica) close() {
+	r.server.mu.Lock()
+	if r.server.mu.replicas[r.group] == r {
+		delete(r.server.mu.replicas, r.group)
+	}
+	r.server.mu.Unlock()
+	for {
+		select {
+		case call := <-r.calls:
+			call.stream.answer(&appendAnswer{id: call.id, err: errReplicaAbsent}, true)
+		default:
+			return
+		}
+	}
+}
+
+// deliver hands a call to the replica that it names, or returns why it does not.
+func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r := s.mu.replicas[group]
+	if r == nil {
+		return fmt.Errorf("%w: group %d", errReplicaAbsent, group)
+	}
+	if r.to != to {
+		return fmt.Errorf("group %d: %w", group, errOtherReplica)
+	}
+	select {
+	case r.calls <- call:
+		return nil
+	default:
+		return errReplicaBusy
+	}
+}
+
+// offer is receiver's: it serves a connection of another node.
+func (s *appendServer) offer(conn net.Conn) error {
+	t := &servedStream{conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	if !s.appends.start(func() { s.serve(t) }) {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// serve reads calls until the connection ends.
+func (s *appendServer) serve(t *servedStream) {
+	var writing sync.WaitGroup
+	writing.Go(func() { _ = writeStream(t.conn, t.wake, t.ended, t.take); t.conn.Close() })
+	stop := context.AfterFunc(s.appends.ctx, func() { t.conn.Close() })
+	err := readStream(t.conn, func(message []byte, more bool) error {
+		id, group, to, args, err := parseAppend(message)
+		if err != nil {
+			return err
+		}
+		t.owe(more)
+		if err := s.deliver(group, to, &servedAppend{args: args, stream: t, id: id}); err != nil {
+			t.answer(&appendAnswer{id: id, err: err}, false)
+		}
+		return nil
+	})
+	stop()
+	t.end()
+	writing.Wait()
+	if errors.Is(err, errBadCall) {
+		s.appends.cfg.Mux.cfg.Logger.Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
+	}
+}
+
+// servedStream is a connection on which another node's groups send appends.
+type servedStream struct {
+	conn  net.Conn
+	wake  chan struct{} // one token: answers are to be written
+	ended chan struct{} // closed by end
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		out   []byte // answers to be written
+		owed  int    // calls that were read and have no answer
+		more  bool   // the next call has arrived
+		timer *time.Timer
+		timed bool // the timer runs
+		ended bool
+	}
+}
+
+// owe counts a call that was read; more tells whether another has arrived behind it.
+func (t *servedStream) owe(more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.owed++
+	t.mu.more = more
+}
+
+// answer has an answer written: at once if somebody waits for it, else together with
+// those to the calls that came with it, or after answersWait.
+func (t *servedStream) answer(a *appendAnswer, waited bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.owed--
+	if t.mu.ended {
+		return
+	}
+	t.mu.out = appendMessage(t.mu.out, func(dst []byte) []byte { return appendAnswerOf(dst, a) })
+	switch {
+	case len(t.mu.out) > answersBytesMax:
+		t.conn.Close()
+	case waited || t.mu.owed == 0 && !t.mu.more:
+		wake(t.wake)
+	case t.mu.timed:
+	case t.mu.timer == nil:
+		t.mu.timer, t.mu.timed = time.AfterFunc(answersWait, t.waited), true
+	default:
+		t.mu.timer.Reset(answersWait)
+		t.mu.timed = true
+	}
+}
+
+// waited has the answers written that wait for others.
+func (t *servedStream) waited() {
+	t.mu.Lock()
+	t.mu.timed = false
+	t.mu.Unlock()
+	wake(t.wake)
+}
+
+// take is writeStream's.
+func (t *servedStream) take(spare []byte) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := t.mu.out
+	t.mu.out = spare
+	return out
+}
+
+// end closes the connection. Answers to come are nobody's.
+func (t *servedStream) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.ended = true
+	if t.mu.timer != nil {
+		t.mu.timer.Stop()
+	}
+	t.conn.Close()
+	close(t.ended)
+}
+
+// respond answers a call with what raft or its filter made of it; none if ok is false,
+// because the group was closed.
+func (r *servedReplica) respond(call *servedAppend, answer raft.RPCResponse, ok bool) {
+	a := appendAnswer{id: call.id, err: answer.Error, opening: r.opening}
+	resp, judged := answer.Response.(*raft.AppendEntriesResponse)
+	switch {
+	case !ok || !judged && a.err == nil:
+		a.err = errReplicaAbsent
+	case a.err == nil:
+		a.term, a.last, a.success, a.noPause = resp.Term, resp.LastLog, resp.Success, resp.NoRetryBackoff
+	}
+	call.stream.answer(&a, len(call.args.Entries) > 0)
+}

@@ -1,0 +1,415 @@
+package shard
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// appendBacklogMax bounds the bytes of calls that wait to be written to one node.
+	// What is beyond travels on a connection of its own group.
+	appendBacklogMax = 4 << 20
+	// streamBufferBytes is read at once, of one node.
+	streamBufferBytes = 64 << 10
+)
+
+var (
+	// errNoStream is returned for a call that a stream does not take. Nothing of it was
+	// sent.
+	errNoStream = errors.New("the call is to travel by itself")
+	// errStreamLost is returned for calls whose connection ended before their answers
+	// came. Raft asks again, by another call.
+	errStreamLost = errors.New("the connection to the node was lost")
+	// errAppendTimeout is returned for a call that had no answer within rpcTimeout.
+	errAppendTimeout = errors.New("the replica has not answered in time")
+	// errDialPaused is returned for calls to a node that was not reached a moment ago.
+	// Nothing of them was sent.
+	errDialPaused = errors.New("the node is not dialled again yet")
+	// errTransportClosed is returned for calls of a group that is closing.
+	errTransportClosed = errors.New("the group's transport is closed")
+)
+
+// appendsConfig configures newAppends.
+type appendsConfig struct {
+	Mux *Mux // the caller's; must outlive the appends
+	// Lookup returns the cluster address of a node now, as for calls.
+	Lookup func(nodeKey string) (addr string, ok bool)
+	// Allowed reports whether all nodes of the cluster take streams of appends.
+	Allowed func() bool
+}
+
+// appends carries the AppendEntries calls of all groups of a node: one connection each
+// way between two nodes. Calls that come while one write is under way travel in the next
+// one together, and so do their answers. No call waits for another's answer.
+//
+// It sends no call twice. If a connection ends, the calls on it fail, and raft, which
+// does not know either what became of them, makes others. Calls of one group to one
+// replica may therefore be judged in another order than they were sent; see
+// ARCHITECTURE.md for why Raft allows that.
+//
+// Its goroutines: two for each connection, which end with it, and one for each dial.
+// close ends and waits for all of them.
+type appends struct {
+	cfg    appendsConfig
+	beat   *heartbeats
+	ctx    context.Context
+	cancel context.CancelFunc // by close
+	wg     sync.WaitGroup
+	served appendServer
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		peers  map[string]*appendPeer // by node key
+		closed bool
+	}
+}
+
+func newAppends(cfg appendsConfig) *appends {
+	a := &appends{cfg: cfg, beat: newHeartbeats()}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	a.mu.peers = make(map[string]*appendPeer)
+	a.served.init(a)
+	cfg.Mux.serveAppends(&a.served)
+	return a
+}
+
+// close ends every connection and waits until no goroutine is left. Calls under way fail.
+func (a *appends) close() {
+	a.mu.Lock()
+	a.mu.closed = true
+	a.mu.Unlock()
+	a.cancel()
+	a.wg.Wait()
+}
+
+// start runs f in a goroutine that close waits for; it returns false after close.
+func (a *appends) start(f func()) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.closed {
+		return false
+	}
+	a.wg.Go(f)
+	return true
+}
+
+// peer returns what is known of a node, made if need be. Nodes that leave are few, so
+// that nothing forgets them.
+func (a *appends) peer(node string) *appendPeer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.mu.peers[node]
+	if p == nil {
+		p = &appendPeer{appends: a, node: node}
+		a.mu.peers[node] = p
+	}
+	return p
+}
+
+// appendPeer is another node that this one's groups send their appends to.
+type appendPeer struct {
+	appends *appends
+	node    string
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		conn    *appendConn // nil for none
+		dial    *appendDial // under way; nil for none
+		retryAt time.Time   // no dial begins earlier: the last has failed
+		backoff time.Duration
+		failure error // of the last dial
+	}
+}
+
+// appendDial is a dial that several calls wait for.
+type appendDial struct {
+	done chan struct{} // closed when the rest is set
+	conn *appendConn
+	err  error
+}
+
+// connected returns a connection to the node, which it dials if need be: at fallback if
+// its address is not known. Calls that come while a node is not dialled again, because
+// it was not reached a moment ago, fail at once.
+func (p *appendPeer) connected(fallback string, stop <-chan struct{}) (*appendConn, error) {
+	p.mu.Lock()
+	if c := p.mu.conn; c != nil {
+		p.mu.Unlock()
+		return c, nil
+	}
+	d := p.mu.dial
+	if d == nil {
+		if time.Now().Before(p.mu.retryAt) {
+			defer p.mu.Unlock()
+			return nil, fmt.Errorf("%w: %w", errDialPaused, p.mu.failure)
+		}
+		d = &appendDial{done: make(chan struct{})}
+		p.mu.dial = d
+		if !p.appends.start(func() { p.connect(d, fallback) }) {
+			p.mu.dial = nil
+			p.mu.Unlock()
+			return nil, errTransportClosed
+		}
+	}
+	p.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.conn, d.err
+	case <-stop:
+		return nil, errTransportClosed
+	}
+}
+
+// connect dials the node and ends the dial d.
+func (p *appendPeer) connect(d *appendDial, fallback string) {
+	addr, known := p.appends.cfg.Lookup(p.node)
+	if !known {
+		addr = fallback
+	}
+	ctx, cancel := context.WithTimeout(p.appends.ctx, connectTimeout)
+	defer cancel()
+	conn, err := p.appends.cfg.Mux.dial(ctx, addr, p.node, kindAppend, 0)
+	if err != nil {
+		d.err = fmt.Errorf("cannot dial node %s: %w", p.node, err)
+	} else {
+		d.conn = newAppendConn(p, conn)
+	}
+	p.mu.Lock()
+	p.mu.dial = nil
+	if p.mu.conn = d.conn; err != nil {
+		p.pauseLocked(d.err)
+	}
+	p.mu.Unlock()
+	if c := d.conn; c != nil {
+		context.AfterFunc(p.appends.ctx, func() { c.fail(net.ErrClosed) })
+		if !p.appends.start(c.writeCalls) || !p.appends.start(c.readAnswers) {
+			c.fail(net.ErrClosed)
+		}
+	}
+	close(d.done)
+}
+
+// pauseLocked has the next dial wait, for longer each time.
+func (p *appendPeer) pauseLocked(failure error) {
+	p.mu.backoff = min(max(2*p.mu.backoff, connectBackoffMin), connectBackoffMax)
+	p.mu.retryAt, p.mu.failure = time.Now().Add(p.mu.backoff), failure
+}
+
+// forget removes a connection that has ended. One on which nothing was ever answered
+// counts as a dial that failed: the node refuses it.
+func (p *appendPeer) forget(c *appendConn, why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.conn == c {
+		p.mu.conn = nil
+	}
+	if c.heard.Load() == 0 {
+		p.pauseLocked(why)
+	} else {
+		p.mu.backoff = 0
+	}
+}
+
+// appendConn is a connection on which this node's groups send appends to another node.
+type appendConn struct {
+	peer  *appendPeer
+	conn  net.Conn
+	heard atomic.Int64  // when an answer came last, Unix nanoseconds; 0 for never
+	wake  chan struct{} // one token: there is something to write
+	ended chan struct{} // closed by fail
+
+	mu struct { // never held during I/O
+		sync.Mutex
+		out    []byte                 // calls to be written
+		calls  map[uint64]*appendCall // without an answer, by id
+		lastID uint64
+		err    error // why it has ended; nil while it has not
+	}
+}
+
+// appendCall is a call without an answer yet.
+type appendCall struct {
+	done   chan struct{} // closed when the rest is set
+	answer appendAnswer
+	err    error // there is none, for this reason
+}
+
+func newAppendConn(p *appendPeer, conn net.Conn) *appendConn {
+	c := &appendConn{peer: p, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	c.mu.calls = make(map[uint64]*appendCall)
+	return c
+}
+
+// call sends an append and waits for its answer, for rpcTimeout at most. The request is
+// read before it returns and not after. errNoStream means that it was not sent and has
+// no room here.
+func (c *appendConn) call(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (appendAnswer, error) {
+	began := time.Now()
+	id, call, err := c.enqueue(group, to, args)
+	if err != nil {
+		return appendAnswer{}, err
+	}
+	timeout := time.NewTimer(rpcTimeout)
+	defer timeout.Stop()
+	select {
+	case <-call.done:
+		if call.err != nil {
+			return appendAnswer{}, call.err
+		}
+		return call.answer, call.answer.err
+	case <-stop:
+		err = errTransportClosed
+	case <-timeout.C:
+		err = errAppendTimeout
+	}
+	c.mu.Lock()
+	delete(c.mu.calls, id) // what answers it from here on is nobody's
+	c.mu.Unlock()
+	if errors.Is(err, errAppendTimeout) && c.heard.Load() < began.UnixNano() {
+		c.fail(err) // nothing came for any group
+	}
+	return appendAnswer{}, err
+}
+
+func (c *appendConn) enqueue(group uint32, to uint64, args *raft.AppendEntriesRequest) (uint64, *appendCall, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.err != nil {
+		return 0, nil, c.mu.err
+	}
+	if len(c.mu.out) > appendBacklogMax {
+		return 0, nil, errNoStream
+	}
+	c.mu.lastID++
+	id, call := c.mu.lastID, &appendCall{done: make(chan struct{})}
+	c.mu.out = appendMessage(c.mu.out, func(dst []byte) []byte { return appendAppend(dst, id, group, to, args) })
+	c.mu.calls[id] = call
+	wake(c.wake)
+	return id, call, nil
+}
+
+// wake leaves a token that a goroutine waits for, unless there is one.
+func wake(token chan struct{}) {
+	select {
+	case token <- struct{}{}:
+	default:
+	}
+}
+
+// writeCalls writes calls until the connection ends.
+func (c *appendConn) writeCalls() {
+	err := writeStream(c.conn, c.wake, c.ended, func(spare []byte) []byte {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		out := c.mu.out
+		c.mu.out = spare
+		return out
+	})
+	c.fail(err)
+}
+
+// writeStream writes what take returns each time that wake has a token, until ended is
+// closed or a write fails. It gives take the buffer that was written before.
+func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) []byte) error {
+	var spare []byte
+	for {
+		select {
+		case <-wake:
+		case <-ended:
+			return nil
+		}
+		runtime.Gosched() // whoever runs already adds to this write
+		out := take(spare[:0])
+		if len(out) == 0 {
+			spare = out
+			continue
+		}
+		if err := conn.SetWriteDeadline(time.Now().Add(rpcTimeout)); err != nil {
+			return err
+		}
+		if _, err := conn.Write(out); err != nil {
+			return err
+		}
+		if spare = out; cap(spare) > streamMessageMax {
+			spare = nil // of a burst
+		}
+	}
+}
+
+// readAnswers hands answers to their calls until the connection ends.
+func (c *appendConn) readAnswers() {
+	err := readStream(c.conn, func(message []byte, _ bool) error {
+		answer, err := parseAppendAnswer(message)
+		if err != nil {
+			return err
+		}
+		c.heard.Store(time.Now().UnixNano())
+		c.mu.Lock()
+		call := c.mu.calls[answer.id]
+		delete(c.mu.calls, answer.id)
+		c.mu.Unlock()
+		if call != nil {
+			call.answer = answer
+			close(call.done)
+		}
+		return nil
+	})
+	c.fail(err)
+}
+
+// readStream calls handle with each message, which is handle's, and whether more has
+// arrived already. It ends with the connection or an error of handle.
+func readStream(conn io.Reader, handle func(message []byte, more bool) error) error {
+	r := bufio.NewReaderSize(conn, streamBufferBytes)
+	var head [messageHeadBytes]byte
+	for {
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return err
+		}
+		n, err := messageBytes(head[:])
+		if err != nil {
+			return err
+		}
+		message := make([]byte, n)
+		if _, err := io.ReadFull(r, message); err != nil {
+			return err
+		}
+		if err := handle(message, r.Buffered() > 0); err != nil {
+			return err
+		}
+	}
+}
+
+// fail ends the connection and every call on it.
+func (c *appendConn) fail(why error) {
+	c.mu.Lock()
+	if c.mu.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	if why == nil {
+		why = io.EOF
+	}
+	lost := fmt.Errorf("%w: %s: %w", errStreamLost, c.peer.node, why)
+	c.mu.err = lost
+	calls := c.mu.calls
+	c.mu.calls, c.mu.out = nil, nil
+	c.mu.Unlock()
+	c.conn.Close()
+	c.peer.forget(c, lost)
+	close(c.ended)
+	for _, call := range calls {
+		call.err = lost
+		close(call.done)
+	}
+}

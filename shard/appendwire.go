@@ -1,0 +1,177 @@
+package shard
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A stream of appends carries calls one way and answers the other. Each is a message
+// behind its length (4 bytes, big endian). Numbers are uvarints unless noted, and byte
+// strings stand behind their length.
+//
+//	call:    id | group | to (8 bytes, little endian) | protocol version | term
+//	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
+//	entry:   index | term | type | seconds (zigzag) | nanoseconds | data | extensions
+//	answer:  id | flags | opening | term | last index
+//	         or, with flag 4, id | flags | text of the error
+//
+// to is the addressee of the replica that is meant, as in a preface. The id is the
+// call's on its connection. opening counts how often the answering process has opened a
+// replica: it tells an answer of a replica that was opened again meanwhile. A call's field
+// Leader is not sent: raft reads it only of senders without an address.
+const (
+	answerSuccess = 1
+	answerNoPause = 2 // raft's NoRetryBackoff
+	answerError   = 4
+
+	answerFlagsMax = answerSuccess | answerNoPause
+
+	// appendBytesMax bounds the entries of a call that travels with those of other
+	// groups: those of a follower that keeps up. What is larger has a connection of its
+	// own, so that it delays no other group.
+	appendBytesMax = 256 << 10
+	// streamMessageMax bounds a message: entries of appendBytesMax with their overhead.
+	streamMessageMax = 1 << 20
+	messageHeadBytes = 4
+	entryBytesMin    = 7 // one byte each for its fields
+)
+
+// appendAnswer is what becomes of a call.
+type appendAnswer struct {
+	id      uint64
+	err     error  // the replica's, or why it was not asked; the rest is zero then
+	opening uint64 // of the replica
+	term    uint64
+	last    uint64
+	success bool
+	noPause bool
+}
+
+// appendsBytes returns about how long a call is without its names.
+func appendsBytes(args *raft.AppendEntriesRequest) int {
+	n := 0
+	for _, e := range args.Entries {
+		n += entryBytes(e)
+	}
+	return n
+}
+
+// appendMessage appends what write appends to dst, behind its length.
+func appendMessage(dst []byte, write func(dst []byte) []byte) []byte {
+	start := len(dst)
+	dst = write(append(dst, 0, 0, 0, 0))
+	binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-messageHeadBytes))
+	return dst
+}
+
+// appendAppend appends a call without its length.
+func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest) []byte {
+	dst = binary.AppendUvarint(dst, id)
+	dst = binary.AppendUvarint(dst, uint64(group))
+	dst = binary.LittleEndian.AppendUint64(dst, to)
+	dst = binary.AppendUvarint(dst, uint64(args.ProtocolVersion))
+	dst = binary.AppendUvarint(dst, args.Term)
+	dst = appendBytes(dst, args.ID)
+	dst = appendBytes(dst, args.Addr)
+	dst = binary.AppendUvarint(dst, args.PrevLogEntry)
+	dst = binary.AppendUvarint(dst, args.PrevLogTerm)
+	dst = binary.AppendUvarint(dst, args.LeaderCommitIndex)
+	dst = binary.AppendUvarint(dst, uint64(len(args.Entries)))
+	for _, e := range args.Entries {
+		dst = binary.AppendUvarint(dst, e.Index)
+		dst = binary.AppendUvarint(dst, e.Term)
+		dst = binary.AppendUvarint(dst, uint64(e.Type))
+		dst = binary.AppendVarint(dst, e.AppendedAt.Unix())
+		dst = binary.AppendUvarint(dst, uint64(e.AppendedAt.Nanosecond()))
+		dst = appendBytes(dst, e.Data)
+		dst = appendBytes(dst, e.Extensions)
+	}
+	return dst
+}
+
+// parseAppend reads a call. What it returns shares b's memory.
+func parseAppend(b []byte) (id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest, err error) {
+	r := wireReader{rest: b}
+	id = r.uint()
+	group = uint32(r.uintTo(1<<32 - 1))
+	to = r.fixed64()
+	args = &raft.AppendEntriesRequest{}
+	args.ProtocolVersion = raft.ProtocolVersion(r.uintTo(1 << 16))
+	args.Term = r.uint()
+	args.ID, args.Addr = r.bytes(), r.bytes()
+	args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex = r.uint(), r.uint(), r.uint()
+	n := r.count(entryBytesMin)
+	if n > 0 {
+		args.Entries = make([]*raft.Log, n)
+		entries := make([]raft.Log, n)
+		for i := range entries {
+			parseEntry(&r, &entries[i])
+			args.Entries[i] = &entries[i]
+		}
+	}
+	return id, group, to, args, r.end()
+}
+
+func parseEntry(r *wireReader, e *raft.Log) {
+	e.Index, e.Term, e.Type = r.uint(), r.uint(), raft.LogType(r.uintTo(255))
+	seconds, nanoseconds := r.int(), r.uintTo(uint64(time.Second-1))
+	e.AppendedAt = time.Unix(seconds, int64(nanoseconds)).UTC()
+	e.Data, e.Extensions = r.bytes(), r.bytes()
+	if len(e.Data) == 0 {
+		e.Data = nil
+	}
+	if len(e.Extensions) == 0 {
+		e.Extensions = nil
+	}
+}
+
+// appendAnswerOf appends an answer without its length.
+func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
+	dst = binary.AppendUvarint(dst, a.id)
+	if a.err != nil {
+		return appendText(append(dst, answerError), a.err.Error(), errorTextMax)
+	}
+	flags := byte(0)
+	if a.success {
+		flags |= answerSuccess
+	}
+	if a.noPause {
+		flags |= answerNoPause
+	}
+	dst = binary.AppendUvarint(append(dst, flags), a.opening)
+	dst = binary.AppendUvarint(dst, a.term)
+	return binary.AppendUvarint(dst, a.last)
+}
+
+// parseAppendAnswer reads an answer.
+func parseAppendAnswer(b []byte) (appendAnswer, error) {
+	r := wireReader{rest: b}
+	a := appendAnswer{id: r.uint()}
+	switch flags := r.uintTo(answerError); {
+	case flags == answerError:
+		text := r.bytes()
+		if len(text) > errorTextMax {
+			r.fail("a long error")
+		}
+		a.err = errors.New(string(text))
+	case flags > answerFlagsMax:
+		r.fail("unknown flags")
+	default:
+		a.success, a.noPause = flags&answerSuccess != 0, flags&answerNoPause != 0
+		a.opening, a.term, a.last = r.uint(), r.uint(), r.uint()
+	}
+	return a, r.end()
+}
+
+// messageBytes returns the length that a message's head has, if a stream allows it.
+func messageBytes(head []byte) (int, error) {
+	n := binary.BigEndian.Uint32(head)
+	if n > streamMessageMax {
+		return 0, fmt.Errorf("%w: %d bytes", errBadCall, n)
+	}
+	return int(n), nil
+}

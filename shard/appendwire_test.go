@@ -1,0 +1,94 @@
+package shard
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// testAppend is a call with everything in it.
+func testAppend() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("n1.0#4@127.0.0.1:1")},
+		Term:      1 << 40, PrevLogEntry: 300, PrevLogTerm: 1<<40 - 1, LeaderCommitIndex: 299,
+		Entries: []*raft.Log{
+			{Index: 301, Term: 1 << 40, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: time.Unix(1, 999_999_999).UTC()},
+			{Index: 302, Term: 1 << 40, Type: raft.LogConfiguration, Data: []byte{0}, Extensions: []byte("more"), AppendedAt: time.Unix(-1, 0).UTC()},
+			{Index: 303, Term: 1 << 40, Type: raft.LogNoop},
+		},
+	}
+}
+
+func testHeartbeat() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
+}
+
+func TestAppendArrivesAsItWasSent(t *testing.T) {
+	for name, args := range map[string]*raft.AppendEntriesRequest{
+		"entries": testAppend(), "heartbeat": testHeartbeat(), "nothing": {RPCHeader: raft.RPCHeader{ID: []byte{}, Addr: []byte{}}},
+	} {
+		sent := appendAppend(nil, 1<<63, 1<<32-1, 1<<63+7, args)
+		id, group, to, got, err := parseAppend(sent)
+		if err != nil || id != 1<<63 || group != 1<<32-1 || to != 1<<63+7 {
+			t.Fatalf("%s: %d, %d, %d, %v", name, id, group, to, err)
+		}
+		if !reflect.DeepEqual(got, args) {
+			t.Errorf("%s: got %+v, want %+v", name, got, args)
+		}
+		for n := range sent {
+			if _, _, _, _, err := parseAppend(sent[:n]); !errors.Is(err, errBadCall) {
+				t.Fatalf("%s: its first %d bytes were taken: %v", name, n, err)
+			}
+		}
+		if _, _, _, _, err := parseAppend(append(sent, 0)); !errors.Is(err, errBadCall) {
+			t.Errorf("%s: a byte behind it was taken: %v", name, err)
+		}
+	}
+}
+
+func TestAppendAnswerArrivesAsItWasSent(t *testing.T) {
+	for _, want := range []appendAnswer{
+		{}, {id: 7, opening: 3, term: 1 << 50, last: 12, success: true}, {id: 1 << 63, term: 2, noPause: true},
+	} {
+		if got, err := parseAppendAnswer(appendAnswerOf(nil, &want)); err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	long := strings.Repeat("x", 2*errorTextMax)
+	got, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{id: 3, err: errors.New(long), success: true}))
+	if err != nil || got.id != 3 || got.success || got.err == nil || got.err.Error() != long[:errorTextMax] {
+		t.Errorf("an error: %+v, %v", got, err)
+	}
+	for _, bad := range [][]byte{nil, {1}, {1, 3}, {1, 8}, {1, 5, 0}, {1, 0, 0, 0, 0, 0}, {1, 4, 9}} {
+		if _, err := parseAppendAnswer(bad); !errors.Is(err, errBadCall) {
+			t.Errorf("%v was taken: %v", bad, err)
+		}
+	}
+}
+
+func FuzzParseAppend(f *testing.F) {
+	f.Add(appendAppend(nil, 1, 2, 3, testAppend()))
+	f.Add(appendAppend(nil, 1, 2, 3, testHeartbeat()))
+	f.Add(appendAnswerOf(nil, &appendAnswer{id: 7, term: 3, success: true}))
+	f.Add(appendAnswerOf(nil, &appendAnswer{id: 7, err: errReplicaBusy}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if id, group, to, args, err := parseAppend(b); err == nil {
+			sent := appendAppend(nil, id, group, to, args)
+			_, _, _, again, err := parseAppend(sent)
+			if err != nil || !bytes.Equal(sent, appendAppend(nil, id, group, to, again)) {
+				t.Fatalf("%x: %+v was read back as %+v, %v", b, args, again, err)
+			}
+		}
+		if a, err := parseAppendAnswer(b); err == nil {
+			again, err := parseAppendAnswer(appendAnswerOf(nil, &a))
+			if err != nil || again.id != a.id || again.term != a.term || again.success != a.success || (again.err == nil) != (a.err == nil) {
+				t.Fatalf("%x: %+v was read back as %+v, %v", b, a, again, err)
+			}
+		}
+	})
+}
