@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,8 +57,7 @@ func nameAt(n *proctest.Node) string {
 //     that cluster;
 //  2. nor is one that was told another cluster's name, though it was told the address
 //     of a member;
-//  3. told the address alone, it joins;
-//  4. restarts of one node after the other give the cluster a name, after which only nodes
+//  3. restarts of one node after the other give the cluster a name, after which only nodes
 //     of that name join, and a member of another name is kept out until it has the right one.
 func TestStrayNodeJoinsNothing(t *testing.T) {
 	beside(t)
@@ -77,9 +77,9 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 		n.Args = args
 		n.Start()
 	}
-	base := stray.Args[:len(stray.Args)-1]
-	told := append(base[:len(base):len(base)], rest[0].Site().Gossip)
-	restart(stray, append(told[:len(told):len(told)], "--cluster-name", "other"))
+	told := slices.Clone(stray.Args)
+	told[len(told)-1] = rest[0].Site().Gossip
+	restart(stray, append(told, "--cluster-name", "other"))
 	for _, n := range []*proctest.Node{stray, rest[0].Node} {
 		eventually(t, "both log both clusters", func() bool {
 			return strings.Contains(n.Log(), "--cluster-name other") && strings.Contains(n.Log(), rest[0].Cluster().ClusterID+" (no --cluster-name)")
@@ -87,10 +87,6 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 	}
 	mustHaveNoCluster(t, stray, rest...)
 
-	restart(stray, told)
-	if ready, code := stray.WaitReady(agreeTimeout()); !ready {
-		t.Fatalf("the stray node did not join the cluster that it was told, exit code %d:\n%s", code, stray.Log())
-	}
 	stray.Stop()
 
 	gone.StartReady()
@@ -116,8 +112,9 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 	}
 
 	wrong := c.Nodes()[1].Node
-	right := wrong.Args
-	restart(wrong, append(right[:len(right)-1:len(right)-1], "test"))
+	right := slices.Clone(wrong.Args)
+	wrong.Args[len(right)-1] = "test"
+	restart(wrong, wrong.Args)
 	for _, n := range []*proctest.Node{wrong, rest[0].Node} {
 		eventually(t, "a member of another name is refused", func() bool { return strings.Contains(n.Log(), "(--cluster-name test)") })
 	}
@@ -153,4 +150,27 @@ func TestWrongClusterNameExitsWithUsage(t *testing.T) {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
 	mustBeNobodys(t, n.Dir)
+}
+
+// TestNodeWithoutJoinIsFound: of three nodes that form a cluster, the one that the others
+// were told of was told of nobody, and another one founds the cluster. It joins what it
+// has promised to form.
+func TestNodeWithoutJoinIsFound(t *testing.T) {
+	t.Parallel()
+	known := proctest.NewNode(t, bin, t.TempDir(), "--node-id", "c", "--bootstrap-expect", "3") // the lowest key founds
+	nodes := []*proctest.Node{known}
+	for _, id := range []string{"a", "b"} {
+		nodes = append(nodes, proctest.NewNode(t, bin, t.TempDir(), "--node-id", id, "--bootstrap-expect", "3", "--join", known.Site().Gossip))
+	}
+	for _, n := range nodes {
+		n.Start()
+	}
+	for _, n := range nodes {
+		if ready, code := n.WaitReady(agreeTimeout()); !ready {
+			t.Fatalf("a node is not ready, exit code %d:\n%s", code, n.Log())
+		}
+		if status := n.Cluster(); status.ClusterID != known.Cluster().ClusterID || len(status.Nodes) != 3 {
+			t.Errorf("its cluster is %+v", status)
+		}
+	}
 }
