@@ -119,10 +119,11 @@ type AdminVersion struct {
 // AdminView is the cluster as its nodes tell it. Nodes are called by name, those
 // that share it with another one by key.
 type AdminView struct {
-	ClusterID string
-	Nodes     []AdminNode
-	Groups    []AdminGroup
-	Version   AdminVersion
+	ClusterID   string
+	ClusterName string // as the node that answers was told; "" for none
+	Nodes       []AdminNode
+	Groups      []AdminGroup
+	Version     AdminVersion
 }
 
 // AdminNode is one node of the catalog.

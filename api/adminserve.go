@@ -28,9 +28,10 @@ func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*Admi
 func (s *Server) adminNodes(ctx *fasthttp.RequestCtx, r *request) error {
 	return s.adminView(ctx, r, func(v *AdminView) any {
 		return struct {
-			ClusterID string      `json:"cluster_id"`
-			Nodes     []AdminNode `json:"nodes"`
-		}{v.ClusterID, append([]AdminNode{}, v.Nodes...)}
+			ClusterID   string      `json:"cluster_id"`
+			ClusterName string      `json:"cluster_name,omitempty"`
+			Nodes       []AdminNode `json:"nodes"`
+		}{v.ClusterID, v.ClusterName, append([]AdminNode{}, v.Nodes...)}
 	})
 }
 

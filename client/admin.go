@@ -32,8 +32,9 @@ type ClusterNode struct {
 
 // ClusterNodes are the nodes of a cluster, by key.
 type ClusterNodes struct {
-	ClusterID string        `json:"cluster_id"`
-	Nodes     []ClusterNode `json:"nodes"`
+	ClusterID   string        `json:"cluster_id"`
+	ClusterName string        `json:"cluster_name,omitempty"` // "" if the node that answers was told none
+	Nodes       []ClusterNode `json:"nodes"`
 }
 
 // ClusterGroup is one Raft group with its replicas.

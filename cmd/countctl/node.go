@@ -20,8 +20,9 @@ const (
 
 // nodesOutput is what node list prints as JSON.
 type nodesOutput struct {
-	ClusterID string               `json:"cluster_id"`
-	Nodes     []client.ClusterNode `json:"nodes"`
+	ClusterID   string               `json:"cluster_id"`
+	ClusterName string               `json:"cluster_name,omitempty"`
+	Nodes       []client.ClusterNode `json:"nodes"`
 }
 
 // nodeOutput is what node drain, undrain and remove print as JSON.

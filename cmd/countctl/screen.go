@@ -80,7 +80,7 @@ func (s statusOutput) summary() []string {
 	if !s.Ready {
 		state = "is not ready: " + s.Why
 	}
-	lines := wrapped(fmt.Sprintf("Cluster %s, version %d, %s", s.ClusterID, s.Version.Version, state), "")
+	lines := wrapped(fmt.Sprintf("Cluster %s, version %d, %s", s.clusterText(), s.Version.Version, state), "")
 	if len(lines) > 2 {
 		lines = append(lines[:1:1], clip(lines[1], screenWidth-1)+"…")
 	}

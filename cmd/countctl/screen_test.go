@@ -30,11 +30,12 @@ func fitsScreen(t *testing.T, text string) {
 
 // state is what a cluster says of itself.
 type state struct {
-	nodes   []client.ClusterNode
-	groups  []client.ClusterGroup
-	version client.ClusterVersion
-	why     string // it is not ready
-	id      string
+	clusterName string
+	nodes       []client.ClusterNode
+	groups      []client.ClusterGroup
+	version     client.ClusterVersion
+	why         string // it is not ready
+	id          string
 }
 
 // healthy is a cluster of some nodes and 24 groups that the first three of them hold and
@@ -105,7 +106,7 @@ func (s *state) kill(n int) {
 func (s *state) screen(t *testing.T) string {
 	t.Helper()
 	out := statusOutput{Ready: s.why == "", Why: s.why}
-	if err := out.fill(client.ClusterNodes{ClusterID: s.id, Nodes: s.nodes}, s.groups, nil, s.version); err != nil {
+	if err := out.fill(client.ClusterNodes{ClusterID: s.id, ClusterName: s.clusterName, Nodes: s.nodes}, s.groups, nil, s.version); err != nil {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
@@ -124,6 +125,7 @@ func TestStatusScreens(t *testing.T) {
 		change func(s *state)
 	}{
 		"healthy":  {3, func(*state) {}},
+		"named":    {3, func(s *state) { s.clusterName = "prod" }},
 		"one-dead": {3, func(s *state) { s.kill(1) }},
 		"most-dead": {3, func(s *state) {
 			s.kill(1)

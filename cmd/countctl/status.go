@@ -19,15 +19,16 @@ const readyPollEvery = 100 * time.Millisecond
 
 // statusOutput is what status prints as JSON.
 type statusOutput struct {
-	Ready     bool                  `json:"ready"`
-	Why       string                `json:"why,omitempty"` // it is not ready
-	ClusterID string                `json:"cluster_id"`
-	Version   client.ClusterVersion `json:"version"`
-	Nodes     []client.ClusterNode  `json:"nodes"`
-	Groups    []groupOutput         `json:"groups"`
-	Keyspaces []sizeOutput          `json:"keyspaces"` // sums over their groups
-	Total     sizeOutput            `json:"total"`     // sum over all groups
-	Warnings  []warning             `json:"warnings"`
+	Ready       bool                  `json:"ready"`
+	Why         string                `json:"why,omitempty"` // it is not ready
+	ClusterID   string                `json:"cluster_id"`
+	ClusterName string                `json:"cluster_name,omitempty"` // "" if the node asked was told none
+	Version     client.ClusterVersion `json:"version"`
+	Nodes       []client.ClusterNode  `json:"nodes"`
+	Groups      []groupOutput         `json:"groups"`
+	Keyspaces   []sizeOutput          `json:"keyspaces"` // sums over their groups
+	Total       sizeOutput            `json:"total"`     // sum over all groups
+	Warnings    []warning             `json:"warnings"`
 }
 
 // groupOutput is a group with its leader's digest.
@@ -138,7 +139,8 @@ func look(ctx context.Context, server *client.Client) (statusOutput, error) {
 
 // fill sets the state of the cluster to what it says of itself.
 func (s *statusOutput) fill(nodes client.ClusterNodes, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) error {
-	s.ClusterID, s.Nodes, s.Version = nodes.ClusterID, append(s.Nodes, nodes.Nodes...), version
+	s.ClusterID, s.ClusterName = nodes.ClusterID, nodes.ClusterName
+	s.Nodes, s.Version = append(s.Nodes, nodes.Nodes...), version
 	for _, g := range groups {
 		s.Groups = append(s.Groups, groupOutput{g, leaderDigest(g, digests)})
 	}
@@ -212,10 +214,18 @@ func perRow(bytes, rows uint64) float64 {
 	return float64(bytes) / float64(rows)
 }
 
+// clusterText returns the cluster's name, if it has one, and its id.
+func (s statusOutput) clusterText() string {
+	if s.ClusterName == "" {
+		return s.ClusterID
+	}
+	return s.ClusterName + " (" + s.ClusterID + ")"
+}
+
 // table prints all there is, however long.
 func (s statusOutput) table(t *table) {
 	t.row("CLUSTER", "VERSION", "READY", "WARNINGS")
-	t.row(orNone(s.ClusterID), s.Version.Version, s.Ready, len(s.Warnings))
+	t.row(orNone(s.clusterText()), s.Version.Version, s.Ready, len(s.Warnings))
 	t.gap()
 	t.row("NODE", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS", "HTTP")
 	for _, n := range s.Nodes {

@@ -37,7 +37,9 @@ func (a admin) View(ctx context.Context) (*api.AdminView, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := gather(n.Catalog(), n.Reports(ctx), n.Status().ClusterID, a.alive)
+	status := n.Status()
+	view := gather(n.Catalog(), n.Reports(ctx), status.ClusterID, a.alive)
+	view.ClusterName = status.ClusterName
 	if len(view.Nodes) == 1 { // this one
 		view.Nodes[0].JoinIgnored = a.several
 	}

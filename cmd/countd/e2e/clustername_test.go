@@ -96,6 +96,9 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 		if name := nameAt(n.Node); name != "prod" {
 			t.Errorf("%s says that its cluster is named %q", n.Name, name)
 		}
+		if status := n.MustCtl("status"); !strings.Contains(status, "Cluster prod (") {
+			t.Errorf("the name is not in the status:\n%s", status)
+		}
 	}
 	c.AwaitReady(c.Nodes()...)
 	for _, name := range []string{"", "test", "prod"} {
