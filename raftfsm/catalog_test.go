@@ -135,7 +135,7 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 		"nothing":        sealed(`{}`),
 		"two things":     sealed(`{"create":{"name":"a"},"add_columns":{"keyspace":"a"}}`),
 		"two of nodes":   sealed(`{"remove_node":{"key":"a"},"set_node_state":{"key":"a","state":"leaving"}}`),
-		"unknown member": sealed(`{"drop":"a"}`),
+		"unknown member": sealed(`{"rename":"a"}`),
 		"no JSON":        sealed(`{`),
 		"more behind":    sealed(`{"create":{"name":"a"}}{}`),
 		"counter ops":    entryOf(0, []engine.Op{add(1, 0, 1)}),

@@ -22,14 +22,17 @@ type CatalogCommand struct {
 
 	Number *NumberEntry `json:"number,omitempty"`
 	Retire *RetireEntry `json:"retire,omitempty"`
+
+	Drop       *DropEntry       `json:"drop,omitempty"`
+	DropColumn *DropColumnEntry `json:"drop_column,omitempty"`
 }
 
 // CatalogResult is what Apply answers. A command whose result says anything but
 // Keyspace has changed nothing.
 type CatalogResult struct {
-	Keyspace Keyspace // of Create and AddColumns: as it now is
+	Keyspace Keyspace // of Create, AddColumns and DropColumn: as it now is; of Drop: as it was
 	Exists   bool     // Create: there is a keyspace of the name
-	Missing  bool     // there is no keyspace, or no node, to change
+	Missing  bool     // there is no keyspace, column or node to change
 	Full     bool     // AddColumns: they would be more than engine.ColumnsMax
 	Refused  string   // why the command does not fit the catalog, for people; "" if it does
 	Bound    Bound    // Create: the bound that it would pass, with Refused set; "" for none
@@ -71,6 +74,8 @@ func (c *CatalogCommand) changes() []catalogChange {
 	add(c.SetEverywhere != nil, c.SetEverywhere)
 	add(c.Number != nil, c.Number)
 	add(c.Retire != nil, c.Retire)
+	add(c.Drop != nil, c.Drop)
+	add(c.DropColumn != nil, c.DropColumn)
 	return all
 }
 

@@ -20,8 +20,9 @@ const (
 
 // Keyspace is one named table of the catalog.
 type Keyspace struct {
-	Name    string   `json:"name"`
-	Kind    string   `json:"kind"`
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+	// Columns has the name of each column at its number, "" for one that was dropped.
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
@@ -79,9 +80,11 @@ func (c *CreateEntry) apply(v *CatalogView) (CatalogResult, bool) {
 	if len(v.Keyspaces) >= KeyspacesMax {
 		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
 	}
-	// NextGroup only rises, and no group goes: it counts them.
-	if made := int(v.NextGroup) - 1; c.Shards > GroupsMax-made {
-		return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", made, GroupsMax)
+	if placed := v.shardsPlaced(); c.Shards > GroupsMax-placed {
+		return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", placed, GroupsMax)
+	}
+	if slices.Contains(c.Columns, "") {
+		return refused("keyspace %q has a column without a name", c.Name)
 	}
 	if len(c.Replicas) != c.Shards {
 		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Shards)

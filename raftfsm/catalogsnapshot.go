@@ -137,6 +137,9 @@ func (v *CatalogView) checkGroups() error {
 		if err := v.checkFloors(&k); err != nil {
 			return fmt.Errorf("keyspace %q: %w", k.Name, err)
 		}
+		if len(k.Names()) < len(k.Columns) && (!v.TakesDrops() || len(k.Names()) == 0) {
+			return fmt.Errorf("keyspace %q has columns %q in a cluster of version %d", k.Name, k.Columns, v.ClusterVersion)
+		}
 		groups += k.Shards
 	}
 	if _, placed := v.Groups[CatalogGroup]; placed {
