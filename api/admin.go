@@ -30,7 +30,7 @@ type Admin interface {
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error)
 	// RestoreShard sets the rows of a shard to those of a snapshot.
-	RestoreShard(ctx context.Context, group uint32, stream io.Reader, force bool) (raftfsm.SnapshotFacts, error)
+	RestoreShard(ctx context.Context, group uint32, stream io.Reader, o shard.RestoreOptions) (raftfsm.SnapshotFacts, error)
 }
 
 // The errors of an Admin besides those of package shard.

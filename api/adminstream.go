@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/shard"
 )
 
 // The headers of a snapshot, and what it is.
@@ -20,6 +22,7 @@ const (
 
 	contentTypeStream = "application/octet-stream"
 	parameterForce    = "force"
+	parameterColumns  = "columns"
 )
 
 // restoreIdleMax bounds how long a restore waits for its client's next bytes or
@@ -27,8 +30,8 @@ const (
 const restoreIdleMax = time.Minute
 
 // readStreamHead reads what comes with a stream: it says that it is one, so that
-// no page of another site can have a browser send it unasked, and force in the
-// query.
+// no page of another site can have a browser send it unasked, and force and columns in
+// the query.
 func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	typ, _, _ := strings.Cut(string(ctx.Request.Header.ContentType()), ";")
 	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
@@ -36,6 +39,7 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	}
 	for name, value := range ctx.QueryArgs().All() {
 		switch {
+		case string(name) == parameterColumns: // what is wrong with them is for the backend to say
 		case string(name) != parameterForce:
 			return invalid(shown(name), "no such parameter of the query")
 		case string(value) != "true" && string(value) != "false":
@@ -102,7 +106,12 @@ func (s *Server) restoreGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	defer cancel()
 	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, idle: time.AfterFunc(restoreIdleMax, cancel)}
 	defer in.idle.Stop()
-	facts, err := s.cfg.Admin.RestoreShard(until, group, in, ctx.QueryArgs().GetBool(parameterForce))
+	query := ctx.QueryArgs()
+	o := shard.RestoreOptions{Force: query.GetBool(parameterForce)}
+	if query.Has(parameterColumns) {
+		o.Columns = strings.Split(string(query.Peek(parameterColumns)), ",")
+	}
+	facts, err := s.cfg.Admin.RestoreShard(until, group, in, o)
 	if err != nil {
 		return err
 	}

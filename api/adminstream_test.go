@@ -27,7 +27,7 @@ func (w *withSnapshots) OpenSnapshot(context.Context, uint32) (*shard.Snapshot, 
 	return w.open()
 }
 
-func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ bool) (raftfsm.SnapshotFacts, error) {
+func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	return w.restore(stream)
 }
 

@@ -295,7 +295,12 @@ func (r *request) column(name []byte) int {
 	if column >= 0 || r.cursor.err != nil || r.caughtUp {
 		return column
 	}
-	if err := r.catchUp(); err != nil {
+	was := r.keyspace
+	err := r.catchUp()
+	if err == nil && !was.Same(r.keyspace) {
+		err = shard.ErrUnknownKeyspace // the numbers of columns that were read are of the one before
+	}
+	if err != nil {
 		r.cursor.err, _ = faultOf(err)
 		return -1
 	}
@@ -305,7 +310,7 @@ func (r *request) column(name []byte) int {
 // columnOf is ks.Column for a name that is still in the request.
 func columnOf(ks *shard.Keyspace, name []byte) int {
 	for i, column := range ks.Columns {
-		if column == string(name) {
+		if column == string(name) && column != "" {
 			return i
 		}
 	}

@@ -90,10 +90,12 @@ func (r *request) decodeColumns() {
 	}
 }
 
-// allColumns asks for every column of the keyspace.
+// allColumns asks for every column of the keyspace that was not dropped.
 func (r *request) allColumns() {
-	for i := range r.keyspace.Columns {
-		r.columns = append(r.columns, uint8(i))
+	for i, name := range r.keyspace.Columns {
+		if name != "" {
+			r.columns = append(r.columns, uint8(i))
+		}
 	}
 }
 

@@ -54,11 +54,15 @@ func appendColumns(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64)
 	return append(dst, '}')
 }
 
-// appendWholeRow appends {"column":count,…} of all columns.
+// appendWholeRow appends {"column":count,…} of all columns that were not dropped.
 func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
 	dst = append(dst, '{')
+	n := 0
 	for i, name := range ks.Columns {
-		dst = appendNumber(comma(dst, i), name, row[i])
+		if name != "" {
+			dst = appendNumber(comma(dst, n), name, row[i])
+			n++
+		}
 	}
 	return append(dst, '}')
 }

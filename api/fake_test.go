@@ -214,6 +214,51 @@ func (n *fakeNode) SetEverywhere(_ context.Context, name string, everywhere bool
 	return &spread, nil
 }
 
+func (n *fakeNode) DropKeyspace(_ context.Context, name string) (*shard.Keyspace, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	old, ok := n.mu.keyspaces[name]
+	if !ok {
+		return nil, shard.ErrUnknownKeyspace
+	}
+	if shard.IsBuiltin(name) {
+		return nil, &shard.DropRefusedError{Reason: "keyspace " + name + " is built in"}
+	}
+	delete(n.mu.keyspaces, name)
+	delete(n.mu.rows, name)
+	return old, nil
+}
+
+func (n *fakeNode) DropColumn(_ context.Context, name, column string) (*shard.Keyspace, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.troubleLocked(); err != nil {
+		return nil, err
+	}
+	old, ok := n.mu.keyspaces[name]
+	if !ok {
+		return nil, shard.ErrUnknownKeyspace
+	}
+	if name == "posts" && column == "view" {
+		return nil, &shard.DropRefusedError{Reason: "column view of keyspace posts is built in"}
+	}
+	number := old.Column(column)
+	if number < 0 {
+		return nil, shard.ErrUnknownColumn
+	}
+	if len(old.Names()) == 1 {
+		return nil, &shard.DropRefusedError{Reason: fmt.Sprintf("%s is the last column of keyspace %s", column, name)}
+	}
+	changed := *old
+	changed.Columns, changed.Dropped = slices.Clone(old.Columns), append(slices.Clone(old.Dropped), number)
+	changed.Columns[number] = ""
+	n.mu.keyspaces[name] = &changed
+	return &changed, nil
+}
+
 func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

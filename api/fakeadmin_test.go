@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -154,7 +155,7 @@ func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*shard.Snapsho
 	}, nil
 }
 
-func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, force bool) (raftfsm.SnapshotFacts, error) {
+func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, o shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	if err := n.trouble(); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
@@ -164,8 +165,10 @@ func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reade
 		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
 	case group == 0:
 		return raftfsm.SnapshotFacts{}, shard.ErrNotBackedUp
-	case group == 2 && !force:
+	case group == 2 && !o.Force:
 		return raftfsm.SnapshotFacts{}, shard.ErrNotEmpty
+	case slices.Contains(o.Columns, "nope"):
+		return raftfsm.SnapshotFacts{}, &shard.ArgumentError{Field: "columns", Problem: `keyspace posts has no column "nope"`}
 	case len(bytes.ReplaceAll(text, []byte(fakeSnapshot), nil)) > 0:
 		return raftfsm.SnapshotFacts{}, shard.ErrBadSnapshot
 	}

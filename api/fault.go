@@ -82,6 +82,7 @@ var backendFaults = []struct {
 	status int
 	code   string
 }{
+	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // beside any other, of a keyspace that was dropped
 	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
@@ -97,7 +98,7 @@ var backendFaults = []struct {
 	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
 	{shard.ErrNoFloors, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrVersion, fasthttp.StatusConflict, codeRefused},
-	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace},
+	{shard.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},
 	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
 }
 
@@ -109,6 +110,9 @@ func faultOf(err error) (*fault, bool) {
 	}
 	if f := adminFault(err); f != nil {
 		return f, true
+	}
+	if refused, ok := errors.AsType[*shard.DropRefusedError](err); ok {
+		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}, true
 	}
 	var argument *shard.ArgumentError
 	if errors.As(err, &argument) {

@@ -36,7 +36,7 @@ const (
 // readHead reads path, headers and parameters, once the body has come, of which
 // a key covers a hash.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
-	r.backend, r.name, r.takes = b, to.keyspace, e.takes
+	r.backend, r.name, r.dropped, r.takes = b, to.keyspace, to.column, e.takes
 	r.deadline = r.received.Add(r.timeout)
 	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
 	if r.takes&takesKeyspace != 0 {

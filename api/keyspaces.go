@@ -70,6 +70,26 @@ func (s *Server) setEverywhere(ctx *fasthttp.RequestCtx, r *request) error {
 	return answerJSON(ctx, changed)
 }
 
+func (s *Server) dropKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
+	defer cancel()
+	dropped, err := s.cfg.Backend.DropKeyspace(until, string(r.name))
+	if err != nil {
+		return fmt.Errorf("cannot drop keyspace: %w", err)
+	}
+	return answerJSON(ctx, dropped)
+}
+
+func (s *Server) dropColumn(ctx *fasthttp.RequestCtx, r *request) error {
+	until, cancel := context.WithDeadline(context.Background(), r.deadline)
+	defer cancel()
+	changed, err := s.cfg.Backend.DropColumn(until, string(r.name), string(r.dropped))
+	if err != nil {
+		return fmt.Errorf("cannot drop column: %w", err)
+	}
+	return answerJSON(ctx, changed)
+}
+
 // answerJSON answers a call that is too rare for an encoder of its own.
 func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
 	text, err := json.Marshal(v)

@@ -332,6 +332,10 @@ func (l *live) setUp(trouble string) (end func()) {
 		l.server.inFlight.Add(full)
 		return func() { l.server.inFlight.Add(-full) }
 	}
+	if trouble == "songs" {
+		l.do("POST", "/v1/keyspaces", `{"name":"songs","columns":["play","like"],"shards":1}`)
+		return func() {}
+	}
 	l.node.setFault(trouble)
 	return func() { l.node.setFault("") }
 }
@@ -531,9 +535,11 @@ func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
 	routes := startLive(t, nil).server.routes
 	resources := map[string]*resource{
-		"/v1/counters/{keyspace}/{id}":        routes.row,
-		"/v1/keyspaces/{keyspace}/columns":    routes.columns,
-		"/v1/keyspaces/{keyspace}/everywhere": routes.spread,
+		"/v1/counters/{keyspace}/{id}":              routes.row,
+		"/v1/keyspaces/{keyspace}":                  routes.table,
+		"/v1/keyspaces/{keyspace}/columns/{column}": routes.column,
+		"/v1/keyspaces/{keyspace}/columns":          routes.columns,
+		"/v1/keyspaces/{keyspace}/everywhere":       routes.spread,
 	}
 	maps.Copy(resources, routes.fixed)
 	maps.Copy(resources, routes.unread.all())

@@ -225,6 +225,9 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 		at = len(r.write.Spaces)
 		r.write.Spaces = append(r.write.Spaces, ks)
 	}
+	if !r.write.Spaces[at].Same(ks) { // the numbers of columns that were read are of the one before
+		r.cursor.err, _ = faultOf(shard.ErrUnknownKeyspace)
+	}
 	r.write.Spaces[at] = ks // the newest: it may have columns that the one before has not
 	return uint8(at)
 }

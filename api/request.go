@@ -17,6 +17,7 @@ type request struct {
 	keyspace *shard.Keyspace // when the endpoint takes one
 	caughtUp bool            // keyspace is no older than the request
 	name     []byte          // {keyspace} of the path
+	dropped  []byte          // {column} of the path
 	takes    takes           // what the endpoint has to do with
 	id       uint64          // when the endpoint takes one
 	asked    asked           // parameters of reads of unread numbers

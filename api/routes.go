@@ -63,7 +63,9 @@ type routes struct {
 	fixed   map[string]*resource // by path
 	actions map[string]*resource // /v1/counters/{keyspace}/<action>
 	row     *resource            // /v1/counters/{keyspace}/{id}
+	table   *resource            // /v1/keyspaces/{keyspace}
 	columns *resource            // /v1/keyspaces/{keyspace}/columns
+	column  *resource            // /v1/keyspaces/{keyspace}/columns/{column}
 	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
 	unread  unreadPaths          // of unread numbers
 	admin   adminPaths           // /v1/admin/…
@@ -74,6 +76,7 @@ type routes struct {
 type target struct {
 	resource     *resource
 	keyspace, id []byte
+	column       []byte
 }
 
 func newRoutes(m *metrics) *routes {
@@ -96,6 +99,9 @@ func newRoutes(m *metrics) *routes {
 	}
 	get := func(name string, takes takes, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
 		return resourceOf(map[string]*endpoint{"GET": {name: name, takes: takes, call: call}})
+	}
+	remove := func(name string, call func(*Server, *fasthttp.RequestCtx, *request) error) *resource {
+		return resourceOf(map[string]*endpoint{"DELETE": {name: name, takes: takesWrite | audited, call: call}})
 	}
 	return &routes{
 		fixed: map[string]*resource{
@@ -123,6 +129,8 @@ func newRoutes(m *metrics) *routes {
 			"PUT":    {name: "counters_put", takes: takesBody | takesWrite | takesKeyspace | takesID, call: (*Server).putRow},
 			"DELETE": {name: "counters_delete", takes: takesWrite | takesKeyspace | takesID, call: (*Server).deleteRow},
 		}),
+		table:   remove("keyspaces_drop", (*Server).dropKeyspace),
+		column:  remove("keyspaces_drop_column", (*Server).dropColumn),
 		columns: post("keyspaces_columns", takesWrite|audited, (*Server).addColumns),
 		spread:  post("keyspaces_everywhere", takesWrite|audited, (*Server).setEverywhere),
 		unread:  newUnreadPaths(resourceOf),
@@ -168,8 +176,13 @@ func (t *routes) match(path []byte) target {
 		return target{resource: t.row, keyspace: keyspace, id: last}
 	}
 	if rest, ok := bytes.CutPrefix(path, []byte("/v1/keyspaces/")); ok {
-		keyspace, last, _ := bytes.Cut(rest, []byte("/"))
+		keyspace, last, deeper := bytes.Cut(rest, []byte("/"))
+		column, isColumn := bytes.CutPrefix(last, []byte("columns/"))
 		switch {
+		case len(keyspace) > 0 && !deeper:
+			return target{resource: t.table, keyspace: keyspace}
+		case len(keyspace) > 0 && isColumn && len(column) > 0 && bytes.IndexByte(column, '/') < 0:
+			return target{resource: t.column, keyspace: keyspace, column: column}
 		case len(keyspace) > 0 && string(last) == "columns":
 			return target{resource: t.columns, keyspace: keyspace}
 		case len(keyspace) > 0 && string(last) == "everywhere":

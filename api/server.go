@@ -45,6 +45,8 @@ type Backend interface {
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
 	AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error)
 	SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error)
+	DropKeyspace(ctx context.Context, name string) (*shard.Keyspace, error)
+	DropColumn(ctx context.Context, name, column string) (*shard.Keyspace, error)
 	// Get fills rows, len(ids)*width values, with the first width columns of
 	// each id's row.
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error

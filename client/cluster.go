@@ -21,6 +21,9 @@ type Keyspace struct {
 	// Everywhere: every node holds a replica of each shard, and not those alone that
 	// have a vote.
 	Everywhere bool `json:"everywhere,omitempty"`
+	// DroppedColumns are the numbers of the columns that were dropped, counted in the order
+	// in which columns were added. No other column has them.
+	DroppedColumns []int `json:"dropped_columns,omitempty"`
 	// Floors holds the floors of those columns that have one: no increment takes such a
 	// count below it.
 	Floors map[string]int64 `json:"floors,omitempty"`
@@ -147,6 +150,25 @@ func (c *Client) SetEverywhere(ctx context.Context, keyspace string, everywhere 
 	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/everywhere", struct {
 		Everywhere bool `json:"everywhere"`
 	}{everywhere})
+}
+
+// DropKeyspace drops a keyspace with all its rows, and returns what it was. It is never
+// sent twice: a copy would drop a keyspace that was created under the name meanwhile. If
+// the error is ErrUnknown, Keyspaces tells whether it happened.
+func (c *Client) DropKeyspace(ctx context.Context, name string) (Keyspace, error) {
+	return c.drop(ctx, "/v1/keyspaces/"+url.PathEscape(name))
+}
+
+// DropColumn drops a column of a keyspace with all its counts, and returns the keyspace as
+// it is then. As DropKeyspace, it is never sent twice.
+func (c *Client) DropColumn(ctx context.Context, keyspace, column string) (Keyspace, error) {
+	return c.drop(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns/"+url.PathEscape(column))
+}
+
+func (c *Client) drop(ctx context.Context, path string) (Keyspace, error) {
+	var answer Keyspace
+	err := c.do(ctx, call{method: http.MethodDelete, path: path, write: true, once: true}, &answer)
+	return answer, err
 }
 
 func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -60,7 +62,19 @@ var errNoHead = errors.New("its index, rows, digest or length is not told")
 // is refused where the shard has rows, unless force deletes them first. It is
 // sent once; a restore that was cut short is repeated with force.
 func (c *Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
-	r, err := c.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+"?force="+strconv.FormatBool(force), snapshot)
+	return c.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
+}
+
+// RestoreColumns is Restore for a snapshot whose columns are not those of the keyspace.
+// columns has their names by number, "" for one that was dropped before the snapshot was
+// taken. Counts go to the columns of these names. The digest of the answer is that of the
+// shard, and not the snapshot's.
+func (c *Client) RestoreColumns(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
+	query := "?force=" + strconv.FormatBool(force)
+	if columns != nil {
+		query += "&columns=" + url.QueryEscape(strings.Join(columns, ","))
+	}
+	r, err := c.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+query, snapshot)
 	if err != nil {
 		return Restored{}, err
 	}

@@ -71,7 +71,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 		if was := reportedBy(from[0], number); facts.Rows != was.Rows || fmt.Sprintf("%016x", facts.Digest) != was.Digest || facts.Index != was.AppliedIndex {
 			t.Fatalf("the snapshot is %+v, the replica %+v", facts, was)
 		}
-		got, err := to[shard%3].RestoreShard(ctx, number, bytes.NewReader(stream), false)
+		got, err := to[shard%3].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{})
 		if err != nil || got != facts {
 			t.Fatalf("restored %+v, %v, want %+v", got, err, facts)
 		}
@@ -80,11 +80,11 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 
 	number := ks.firstGroup
 	stream, facts := taken(t, from, number)
-	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), false); !errors.Is(err, ErrNotEmpty) {
+	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over rows: %v", err)
 	}
 	mustDo(t, to[2].Write(to[2].Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()})))
-	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), true); err != nil {
+	if _, err := to[1].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
 		t.Errorf("over rows, by force: %v", err)
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
@@ -103,7 +103,7 @@ func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	stream, facts := taken(t, []*Node{from}, ks.firstGroup)
-	if got, err := to.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), false); err != nil || got != facts || got.Rows != 2 {
+	if got, err := to.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), RestoreOptions{}); err != nil || got != facts || got.Rows != 2 {
 		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
 	}
 }
@@ -129,7 +129,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 			defer cancel()
-			if _, err := n.RestoreShard(ctx, test.group, bytes.NewReader(test.stream), false); !errors.Is(err, test.want) {
+			if _, err := n.RestoreShard(ctx, test.group, bytes.NewReader(test.stream), RestoreOptions{}); !errors.Is(err, test.want) {
 				t.Errorf("got %v", err)
 			}
 		})

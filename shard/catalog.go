@@ -76,7 +76,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}
 	sameShards := (anyShards || r.Keyspace.Shards == k.Shards) && (k.Sharding == "" || r.Keyspace.Sharding == want.Sharding)
-	sameColumns := slices.Equal(r.Keyspace.Columns, k.Columns) && maps.Equal(r.Keyspace.Floors, k.Floors)
+	sameColumns := slices.Equal(r.Keyspace.Names(), k.Columns) && maps.Equal(r.Keyspace.Floors, k.Floors)
 	if r.Exists && (r.Keyspace.Kind != KindCounters || !sameShards || !sameColumns) {
 		return nil, ErrKeyspaceExists
 	}
@@ -127,7 +127,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	case r.Refused != "":
 		return nil, &ArgumentError{"columns", r.Refused}
 	case r.Full:
-		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns", engine.ColumnsMax)}
+		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns, those that were dropped included", engine.ColumnsMax)}
 	}
 	return n.served(ctx, name, index)
 }
@@ -243,6 +243,9 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 		return nil, err
 	}
 	k := n.Keyspace(name)
+	if k == nil {
+		return nil, ErrUnknownKeyspace // it was dropped meanwhile
+	}
 	err = n.waitUntil(ctx, func() error {
 		groups, err := n.groupsOf(k)
 		for _, g := range groups {
@@ -250,10 +253,16 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 				err = errors.Join(err, r.group.follows())
 			}
 		}
+		if errors.Is(err, ErrUnknownKeyspace) {
+			return nil // it will never serve
+		}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	if n.catalog.View().Dropped(k.firstGroup) {
+		return nil, ErrUnknownKeyspace
 	}
 	n.tell(ctx, index)
 	return k, nil

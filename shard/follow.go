@@ -25,6 +25,9 @@ type groupTable struct {
 	all      []*counterGroup
 	byNumber map[uint32]*counterGroup
 	byFirst  map[uint32][]*counterGroup // of one keyspace, by its first group; position is the shard
+	// dropped are shards of keyspaces that were dropped, until removeDropped has removed
+	// what is here of them.
+	dropped []*counterGroup
 }
 
 // follow makes the node's keyspaces and groups those of the catalog: it knows
@@ -46,6 +49,11 @@ func (n *Node) follow() error {
 		groups.byFirst[k.FirstGroup] = shards
 		groups.all = append(groups.all, shards...)
 		known := &Keyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Sharding: k.Sharding, firstGroup: k.FirstGroup}
+		for number, column := range k.Columns {
+			if column == "" {
+				known.Dropped = append(known.Dropped, number)
+			}
+		}
 		known.Everywhere = k.Everywhere
 		known.Floors, known.floors = k.Floors, raftfsm.FloorsOf(k.Columns, k.Floors)
 		keyspaces.byName[k.Name] = known
@@ -53,6 +61,11 @@ func (n *Node) follow() error {
 	}
 	for _, g := range groups.all {
 		groups.byNumber[g.number] = g
+	}
+	for _, g := range slices.Concat(before.all, before.dropped) {
+		if view.Dropped(g.number) && !g.removed.Load() {
+			groups.dropped = append(groups.dropped, g)
+		}
 	}
 	n.groups.Store(groups) // first: a keyspace that is seen has its groups
 	err := n.hold(groups.all, view)
@@ -232,7 +245,7 @@ func (n *Node) groupsOf(ks *Keyspace) ([]*counterGroup, error) {
 	}
 	groups := n.groups.Load().byFirst[ks.firstGroup]
 	if groups == nil {
-		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name)
+		return nil, orDropped(n.catalog.View(), ks.firstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
 	}
 	return groups, nil
 }

@@ -23,7 +23,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	}
 	g := n.shardOf(number)
 	if g == nil {
-		return nil, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number)
+		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number))
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -43,7 +43,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	reading.Wait()
 	var answer []byte
 	for i, q := range proposals {
-		err := q.wait(timer)
+		err := orDropped(n.catalog.View(), number, q.wait(timer))
 		if answer = appendSettled(answer, q, err); err == nil && parts[i].arrival {
 			answer = binary.AppendUvarint(answer, uint64(q.arrived()))
 		}

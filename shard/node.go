@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,8 @@ const (
 //
 // Its goroutines: runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold,
 // runSpill and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
-// starts and Close likewise stops; those of asking, which end at the deadline of what
+// starts and Close likewise stops; removals of replicas that were dropped, which runReconcile starts and
+// Close waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
 	cfg       Config
@@ -74,9 +76,10 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs
+	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs, removals
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
+	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
 	removed      atomic.Bool    // a member has proved that this node is in the catalog no more
 	draining     atomic.Bool
 	fatalOnce    sync.Once
@@ -147,6 +150,9 @@ func (n *Node) start() error {
 		return err
 	}
 	if n.meta, err = n.openHere(cfg); err != nil {
+		return err
+	}
+	if err := n.dirs.forget(n.catalog.View().Dropped); err != nil { // as the catalog's snapshot on disk has it
 		return err
 	}
 	if err := n.registerCluster(); err != nil {
@@ -336,7 +342,8 @@ func (n *Node) close(ctx context.Context) error {
 	n.running.Wait()
 	n.changing.Lock()
 	defer n.changing.Unlock()
-	groups := n.groups.Load().all
+	table := n.groups.Load()
+	groups := slices.Concat(table.all, table.dropped)
 	errs := make([]error, len(groups))
 	var wg sync.WaitGroup
 	for i, g := range groups {

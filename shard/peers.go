@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -101,7 +102,8 @@ func (n *Node) closePeers() {
 		p.reads.close()
 		p.coldReads.close()
 	}
-	for _, g := range n.groups.Load().all {
+	table := n.groups.Load()
+	for _, g := range slices.Concat(table.all, table.dropped) {
 		g.forward.close()
 	}
 }

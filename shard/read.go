@@ -62,6 +62,10 @@ func (n *Node) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*counterGroup, er
 }
 
 func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	return n.orUnknown(ks, n.getRows(ks, of, ids, width, opt, rows))
+}
+
+func (n *Node) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
 	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return err

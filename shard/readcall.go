@@ -85,7 +85,7 @@ func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]i
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for _, node := range n.readers(g) {
 			rows, err := n.readAt(ctx, node, q)
-			if err == nil || errors.Is(err, ErrBadToken) {
+			if err == nil || errors.Is(err, ErrBadToken) || errors.Is(err, ErrUnknownKeyspace) {
 				return rows, err
 			}
 			last = err
@@ -106,6 +106,9 @@ func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]i
 		}
 		if lost := n.nobodyHas(g, opt); lost != nil {
 			return nil, lost
+		}
+		if n.catalog.View().Dropped(g.number) {
+			return nil, ErrUnknownKeyspace
 		}
 		if !sleep(pause, deadline) {
 			return nil, fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())

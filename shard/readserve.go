@@ -95,7 +95,7 @@ func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
 func (n *Node) admittedFor(q *remoteRead, deadline time.Time) (*replica, error) {
 	g := n.shardOf(q.group)
 	if g == nil || g.replica.Load() == nil {
-		return nil, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group)
+		return nil, orDropped(n.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))
 	}
 	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
 	if q.index > 0 {

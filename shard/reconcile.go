@@ -29,7 +29,7 @@ const (
 
 // runReconcile keeps the groups of this node as the catalog has them: it holds
 // replicas of those that it is a target of, drops those that it was removed
-// from, changes the members of those that it leads, and hands over what it
+// from or whose keyspace was dropped, changes the members of those that it leads, and hands over what it
 // should not lead. It keeps no state but theirs. Open starts it, Close stops and
 // waits for it.
 func (n *Node) runReconcile() {
@@ -54,6 +54,7 @@ func (n *Node) reconcile() {
 		return
 	}
 	view := n.catalog.View()
+	n.removeDropped(view)
 	n.reconcileMembers(n.meta, view)
 	tellCatalog := true // until it does not answer: the other groups are not to wait for it
 	for _, g := range n.groups.Load().all {

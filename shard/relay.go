@@ -30,12 +30,13 @@ func (n *Node) relayFor(g *counterGroup, leader string) string {
 // serveRelay hands parts of a node's writes to the node that leads their group.
 func (n *Node) serveRelay(ctx context.Context, request []byte) ([]byte, error) {
 	r := wireReader{rest: request}
-	g := n.shardOf(uint32(r.uintTo(1<<32 - 1)))
+	number := uint32(r.uintTo(1<<32 - 1))
+	g := n.shardOf(number)
 	switch {
 	case r.err != nil:
 		return nil, r.err
 	case g == nil:
-		return nil, fmt.Errorf("%w: the group is not known here", ErrNoLeader)
+		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: the group is not known here", ErrNoLeader))
 	}
 	leader := g.leader()
 	switch leader {

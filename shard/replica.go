@@ -32,6 +32,8 @@ type counterGroup struct {
 	// there is no replica here that would know.
 	hint    atomic.Pointer[string]
 	guesses atomic.Uint32 // counts them
+
+	removed atomic.Bool // its keyspace was dropped, and nothing is left of it here
 }
 
 // replica is this node's copy of one shard.

@@ -108,6 +108,35 @@ func (d *replicaDirs) number(group uint32) (number uint64, here bool) {
 	return number, here
 }
 
+// replicas returns the replicas here of the groups for which of returns true.
+func (d *replicaDirs) replicas(of func(group uint32) bool) (all []groupReplica) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for group, number := range d.mu.here {
+		if of(group) {
+			all = append(all, groupReplica{group: group, number: number})
+		}
+	}
+	return all
+}
+
+// forget removes the empty directories that tell of deleted replicas of some groups. It is
+// for groups that no catalog of this node can name any more.
+func (d *replicaDirs) forget(of func(group uint32) bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for group, number := range d.mu.deleted {
+		if _, here := d.mu.here[group]; here || !of(group) {
+			continue
+		}
+		if err := os.Remove(d.dir(group, number) + removedSuffix); err != nil {
+			return fmt.Errorf("cannot forget a deleted replica of group %d: %w", group, err)
+		}
+		delete(d.mu.deleted, group)
+	}
+	return nil
+}
+
 // anyShard returns the directory of a replica of any group but the catalog's, "" for
 // none.
 func (d *replicaDirs) anyShard() string {

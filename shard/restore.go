@@ -55,6 +55,15 @@ var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 // later: from then on the shard takes none of this one's writes.
 var ErrOtherRestore = errors.New("another restore of the shard has begun")
 
+// RestoreOptions says how a shard is restored.
+type RestoreOptions struct {
+	Force bool // deletes the rows that are there first
+	// Columns has the names of the snapshot's columns at their numbers, "" for a column that
+	// was dropped, whose counts are left out. Counts go to the columns of these names. nil
+	// says that the columns of the snapshot are those of the keyspace.
+	Columns []string
+}
+
 // RestoreShard sets the rows of a shard to those of a snapshot that OpenSnapshot
 // gave, through the log, as any write: replicas and crashes need nothing of their
 // own, and a second run, with force, ends what a first one left. The shard must
@@ -71,16 +80,19 @@ var ErrOtherRestore = errors.New("another restore of the shard has begun")
 // raft's own Restore is not used: it gives the leader the new state before any
 // other has agreed. A leader that dies then comes back with entries that the
 // others do not have and that raft does not take from it.
-func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader, force bool) (raftfsm.SnapshotFacts, error) {
+func (n *Node) RestoreShard(ctx context.Context, number uint32, stream io.Reader, o RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	r, err := n.newRestore(ctx, number)
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	if err := r.empty(force); err != nil {
+	if r.places, err = placesOf(r.keyspace, o.Columns); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	if err := r.empty(o.Force); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
 	facts, err := raftfsm.VisitSnapshot(stream, r.group.kind, raftfsm.SnapshotVisitor{
-		Rows:    func(p *engine.Page) error { return r.page(raftfsm.TableCounts, p) },
+		Rows:    r.counts,
 		Cursors: r.cursors,
 		Feed:    r.feed,
 		Board:   r.board,
@@ -106,6 +118,7 @@ type restore struct {
 	group    *counterGroup
 	route    route
 
+	places  []int                     // of each column of the snapshot: its number here, or leftOut
 	end     *[engine.ColumnsMax]int64 // of the cursors; nil until the first row of them
 	changed raftfsm.SnapshotFacts     // what the shard is to hold less what the snapshot does
 
@@ -128,7 +141,10 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 	}
 	ks := n.Keyspace(g.keyspace)
 	if ks == nil {
-		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace)
+		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, g.keyspace))
+	}
+	if number-ks.firstGroup >= uint32(ks.Shards) {
+		return nil, ErrUnknownKeyspace // of the group; that of its name came later
 	}
 	return &restore{
 		node: n, ctx: ctx, keyspace: ks, group: g, route: ks.route(),
@@ -136,27 +152,115 @@ func (n *Node) newRestore(ctx context.Context, number uint32) (*restore, error) 
 	}, nil
 }
 
-// page adds rows to the next writes. The page is read only until it returns.
+// leftOut is the place of a column of a snapshot that was dropped before it was taken.
+const leftOut = -1
+
+// placesOf returns the numbers that columns of a snapshot, by number, have in a keyspace.
+func placesOf(k *Keyspace, names []string) ([]int, error) {
+	if len(names) > engine.ColumnsMax {
+		return nil, &ArgumentError{"columns", fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
+	}
+	if names == nil {
+		names = k.Columns
+		if i := slices.Index(names, ""); i >= 0 {
+			names = names[:i] // what a snapshot has from there on may be of another meaning
+		}
+	}
+	places := make([]int, len(names))
+	for i, name := range names {
+		places[i] = leftOut
+		if name == "" {
+			continue
+		}
+		if places[i] = k.Column(name); places[i] < 0 {
+			return nil, &ArgumentError{"columns", fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
+		}
+		if slices.Contains(names[:i], name) {
+			return nil, &ArgumentError{"columns", fmt.Sprintf("%q is there twice", name)}
+		}
+	}
+	return places, nil
+}
+
+// movesColumns reports whether a column has another number here than in the snapshot.
+func movesColumns(places []int) bool {
+	for column, place := range places {
+		if place != column {
+			return true
+		}
+	}
+	return false
+}
+
+// counts adds rows of counts to the next writes.
+func (r *restore) counts(p *engine.Page) error {
+	if !movesColumns(r.places) {
+		return r.page(raftfsm.TableCounts, p)
+	}
+	for i, key := range p.IDs {
+		row := p.Row(i)
+		var moved [engine.ColumnsMax]int64
+		for column, count := range row {
+			switch {
+			case count == 0:
+			case column >= len(r.places):
+				return r.hasColumn(key, column)
+			case r.places[column] != leftOut:
+				moved[r.places[column]] = count
+			}
+		}
+		r.changed.Digest += engine.RowDigest(key, moved[:]) - engine.RowDigest(key, row)
+		cells := r.cellsOf(moved[:])
+		if len(cells) == 0 {
+			r.changed.Rows--
+			continue
+		}
+		id, err := r.idOf(key)
+		if err == nil {
+			err = r.add(raftfsm.TableCounts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cellsOf returns the counts of a row that are not 0, in memory of the next write.
+func (r *restore) cellsOf(row []int64) []engine.Cell {
+	first := len(r.next.cells)
+	for column, count := range row {
+		if count != 0 {
+			r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
+		}
+	}
+	return r.next.cells[first:len(r.next.cells):len(r.next.cells)]
+}
+
+// hasColumn is the error of a row with a column that has no place.
+func (r *restore) hasColumn(key uint64, column int) error {
+	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.idOf(r.group.shard, key), column, len(r.places), r.keyspace.Name)
+}
+
+// page adds rows to the next writes, each count to the column of its number. The page is
+// read only until it returns.
 func (r *restore) page(table Table, p *engine.Page) error {
 	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
 	if table == raftfsm.TableCounts {
-		columns = len(r.keyspace.Columns)
+		columns = len(r.places)
 	}
 	for i, key := range p.IDs {
 		id, err := r.idOf(key)
 		if err != nil {
 			return err
 		}
-		first := len(r.next.cells)
-		for column, count := range p.Row(i) {
-			switch {
-			case count != 0 && column >= columns:
-				return fmt.Errorf("row %d has column %d, keyspace %s has %d columns", id, column, r.keyspace.Name, columns)
-			case count != 0:
-				r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
+		row := p.Row(i)
+		for column := columns; column < len(row); column++ {
+			if row[column] != 0 {
+				return r.hasColumn(key, column)
 			}
 		}
-		cells := r.next.cells[first:len(r.next.cells):len(r.next.cells)]
+		cells := r.cellsOf(row)
 		if len(cells) == 0 {
 			continue // its cursors were all left out
 		}

@@ -129,7 +129,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 				mustWrite(t, to, to.Keyspace("posts"), addTo(0, 0, 5), addTo(3, 0, 5), addTo(70, 0, 5))
 			}
 			restore := func(ctx context.Context) error {
-				_, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), true)
+				_, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true})
 				return err
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -161,7 +161,7 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	mustDo(t, n.Write(ks, other))
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	if got, err := n.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), true); err != nil || got != facts {
+	if got, err := n.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil || got != facts {
 		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
 	}
 	if err := n.Write(ks, other); !errors.Is(err, ErrExpired) {
@@ -215,7 +215,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 				publish(id)
 			}
 			for number, stream := range map[uint32][]byte{ks.firstGroup: posts, board.firstGroup: boards} {
-				if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), true); err != nil {
+				if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
 					t.Fatal(err)
 				}
 			}

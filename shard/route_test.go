@@ -168,7 +168,7 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 	}
 	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(ids[3], 0, 70), addTo(5, 0, 1)}, Deadline: soon()}))
 	for shard, stream := range streams {
-		if _, err := n.RestoreShard(ctx, ks.firstGroup+uint32(shard), bytes.NewReader(stream), true); err != nil {
+		if _, err := n.RestoreShard(ctx, ks.firstGroup+uint32(shard), bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
 			t.Fatalf("shard %d: %v", shard, err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 			t.Errorf("id %d has %d, want %d", i, count, want)
 		}
 	}
-	if _, err := n.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(streams[1]), true); !errors.Is(err, ErrBadSnapshot) {
+	if _, err := n.RestoreShard(ctx, ks.firstGroup, bytes.NewReader(streams[1]), RestoreOptions{Force: true}); !errors.Is(err, ErrBadSnapshot) {
 		t.Errorf("a shard from another one's snapshot: %v", err)
 	}
 }

@@ -82,8 +82,17 @@ const sectionSizeHint = 64
 // Write applies a request, each shard's part of it whole or not at all, and
 // fills the answer in w. It goes to whatever node leads a shard, and waits for
 // one that does until the deadline. See the errors of this package; a
-// PartialError tells the shards apart when they did not fare alike.
+// PartialError tells the shards apart when they did not fare alike. If the keyspace of a
+// write to one was dropped, the error is ErrUnknownKeyspace, whatever its shards answered.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
+	err := n.write(ks, w)
+	if err != nil && len(w.Spaces) == 0 {
+		return n.orUnknown(ks, err)
+	}
+	return err
+}
+
+func (n *Node) write(ks *Keyspace, w *Write) error {
 	w.Overflows, w.Cuts, w.Unknown, w.Duplicate, w.met = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false, 0
 	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
 	groups, err := n.groupsOfWrite(ks, w)
@@ -260,6 +269,10 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 				err := p.proposal.wait(deadline)
 				if err == nil {
 					err = n.outlived(p, w)
+				}
+				if err = orDropped(n.catalog.View(), groups[s].number, err); errors.Is(err, ErrUnknownKeyspace) {
+					p.settled, p.err = true, err
+					continue
 				}
 				p.settled = n.draining.Load() || !mayTryAgain(err, w.ID.Exists())
 				p.err = p.fate(err)

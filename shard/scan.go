@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -13,16 +14,21 @@ import (
 
 // Scan returns up to limit rows, width counts each, of ids above after (from
 // the first id on if hasAfter is false) in ascending order, those with a count
-// in these columns only. Rows that are written meanwhile may be of different
+// in these columns only, dropped ones aside. Rows that are written meanwhile may be of different
 // moments. With opt.SkipUnreadable it may leave out shards, which it names.
 func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
+	r, err := n.scan(ks, after, hasAfter, limit, width, opt)
+	return r, n.orUnknown(ks, err)
+}
+
+func (n *Node) scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	groups, err := n.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	s := scan{node: n, ctx: ctx, opt: opt, width: width, route: groups[0].route,
+	s := scan{node: n, ctx: ctx, opt: opt, width: width, route: groups[0].route, dropped: ks.Dropped,
 		chunk: min(limit, limit/len(groups)+scanSlack)}
 	runs := make([]run, len(groups))
 	for i, g := range groups {
@@ -85,6 +91,8 @@ type scan struct {
 	route route
 	chunk int
 	table Table
+
+	dropped []int // columns, by number, whose counts make no row
 }
 
 // run is the next rows of one shard, those that are read and those behind.
@@ -100,9 +108,15 @@ type run struct {
 // fill reads up to a chunk of rows when there are none at hand: here, or where
 // the shard is.
 func (s *scan) fill(r *run) error {
-	if len(r.ids) > 0 || r.ended {
-		return nil
+	for len(r.ids) == 0 && !r.ended {
+		if err := s.fillOnce(r); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+func (s *scan) fillOnce(r *run) error {
 	done, err := s.fillHere(r)
 	if err == nil && !done {
 		err = s.fillElsewhere(r)
@@ -118,7 +132,29 @@ func (s *scan) fill(r *run) error {
 	for i, key := range r.ids {
 		r.ids[i] = s.route.idOf(r.group.shard, key)
 	}
+	if len(s.dropped) > 0 {
+		s.hideDropped(r)
+	}
 	return nil
+}
+
+// hideDropped removes the rows that have counts in dropped columns alone.
+func (s *scan) hideDropped(r *run) {
+	shown := 0
+	for i := range r.ids {
+		row := r.rows[i*s.width : (i+1)*s.width]
+		for _, column := range s.dropped {
+			if column < s.width {
+				row[column] = 0
+			}
+		}
+		if slices.ContainsFunc(row, func(count int64) bool { return count != 0 }) {
+			r.ids[shown] = r.ids[i]
+			copy(r.rows[shown*s.width:], row)
+			shown++
+		}
+	}
+	r.ids, r.rows = r.ids[:shown], r.rows[:shown*s.width]
 }
 
 // fillHere reads from this node's replica. It returns false if that may not answer now,
@@ -163,7 +199,7 @@ func (s *scan) fillElsewhere(r *run) error {
 		err = ErrNoLeader
 		for _, node := range s.node.readers(r.group) {
 			answer, err = s.node.calls.call(s.ctx, node, methodScan, request)
-			if err == nil || errors.Is(err, ErrBadToken) {
+			if err == nil || errors.Is(err, ErrBadToken) || errors.Is(err, ErrUnknownKeyspace) {
 				return true
 			}
 		}
@@ -173,6 +209,10 @@ func (s *scan) fillElsewhere(r *run) error {
 		}
 		if lost := s.node.nobodyHas(r.group, s.opt); lost != nil {
 			err = lost
+			return true
+		}
+		if s.node.catalog.View().Dropped(r.group.number) {
+			err = ErrUnknownKeyspace
 			return true
 		}
 		return false

@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,7 +60,8 @@ var (
 	ErrVersion = errors.New("the cluster version is too low for this write")
 	// ErrNoFloors is returned, as an ErrVersion, for an op with a floor.
 	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, raftfsm.VersionOfFloors)
-	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there.
+	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there, or was
+	// dropped before the call has ended.
 	ErrUnknownKeyspace = errors.New("no such keyspace")
 )
 
@@ -184,12 +186,14 @@ const (
 )
 
 // Keyspace describes one named table. A value handed out is never changed:
-// AddColumns and SetEverywhere make a new one.
+// AddColumns, DropColumn and SetEverywhere make a new one.
 type Keyspace struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`
-	Columns []string `json:"columns"` // position is the column's number for ever
+	Columns []string `json:"columns"` // position is the column's number for ever; "" was dropped, and is not in the JSON
 	Shards  int      `json:"shards"`  // fixed when the keyspace is created
+	// Dropped are the numbers of the columns that were dropped, ascending.
+	Dropped []int `json:"dropped_columns,omitempty"`
 	// Sharding is ShardingHash, or "" for ShardingModulo; fixed likewise.
 	Sharding string `json:"sharding,omitempty"`
 	// Everywhere says that every node holds a replica of each shard, those that are
@@ -206,10 +210,32 @@ type Keyspace struct {
 	firstGroup uint32          // groups firstGroup … firstGroup+Shards-1 hold its shards
 }
 
+// Names returns the columns that were not dropped, in the order of their numbers.
+func (k *Keyspace) Names() []string {
+	if len(k.Dropped) == 0 {
+		return k.Columns
+	}
+	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
+}
+
+// Same reports whether other is this keyspace, and no other that was made under its name
+// after this one was dropped. Either may have columns that the other has not.
+func (k *Keyspace) Same(other *Keyspace) bool {
+	return other != nil && k.Name == other.Name && k.firstGroup == other.firstGroup
+}
+
+// MarshalJSON shows the columns that were not dropped.
+func (k *Keyspace) MarshalJSON() ([]byte, error) {
+	type plain Keyspace
+	shown := plain(*k)
+	shown.Columns = k.Names()
+	return json.Marshal(&shown)
+}
+
 // Column returns the number of a column by name, or -1.
 func (k *Keyspace) Column(name string) int {
 	for i, c := range k.Columns {
-		if c == name {
+		if c == name && c != "" {
 			return i
 		}
 	}

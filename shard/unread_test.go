@@ -120,15 +120,15 @@ func TestRestoreOfKinds(t *testing.T) {
 				t.Fatalf("%+v shows too little", facts)
 			}
 			for _, force := range []bool{false, true} {
-				if got, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), force); err != nil || got != facts {
+				if got, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: force}); err != nil || got != facts {
 					t.Fatalf("restored %+v, %v, want %+v", got, err, facts)
 				}
 			}
-			if _, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), false); !errors.Is(err, ErrNotEmpty) {
+			if _, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
 				t.Errorf("over something: %v", err)
 			}
 			if other := n.Keyspace("posts").firstGroup; name == KeyspaceFeed || name == KeyspaceBoard {
-				if _, err := to.RestoreShard(ctx, other, bytes.NewReader(stream), true); !errors.Is(err, ErrBadSnapshot) {
+				if _, err := to.RestoreShard(ctx, other, bytes.NewReader(stream), RestoreOptions{Force: true}); !errors.Is(err, ErrBadSnapshot) {
 					t.Errorf("into a shard of another kind: %v", err)
 				}
 			}
@@ -163,11 +163,11 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	if got, err := to.RestoreShard(ctx, number, bytes.NewReader(board), false); err != nil || got != boardFacts {
+	if got, err := to.RestoreShard(ctx, number, bytes.NewReader(board), RestoreOptions{}); err != nil || got != boardFacts {
 		t.Fatalf("the board: %+v, %v, want %+v", got, err, boardFacts)
 	}
 	for _, force := range []bool{false, true} {
-		got, err := to.RestoreShard(ctx, n.Keyspace(KeyspaceUnread).firstGroup, bytes.NewReader(unread), force)
+		got, err := to.RestoreShard(ctx, n.Keyspace(KeyspaceUnread).firstGroup, bytes.NewReader(unread), RestoreOptions{Force: force})
 		if err != nil || got.CursorsSetBack != 7 || got.Rows != unreadFacts.Rows || got.Digest == unreadFacts.Digest {
 			t.Fatalf("unread: %+v, %v, was %+v", got, err, unreadFacts)
 		}

@@ -71,9 +71,27 @@ func (n *Numbers) pollCounts(p *Poll, opt *shard.ReadOptions) error {
 	if err != nil {
 		return err
 	}
-	p.Columns = ks.Columns
+	p.Columns = ks.Names()
 	p.Counts = resized(p.Counts, len(p.Users)*len(ks.Columns))
-	return n.node.Get(ks, p.Users, len(ks.Columns), opt, p.Counts)
+	if err := n.node.Get(ks, p.Users, len(ks.Columns), opt, p.Counts); err != nil {
+		return err
+	}
+	if len(ks.Dropped) > 0 {
+		p.Counts = withoutDropped(p.Counts, ks.Columns)
+	}
+	return nil
+}
+
+// withoutDropped returns rows of counts, in place, without those of columns that have no
+// name any more.
+func withoutDropped(counts []int64, columns []string) []int64 {
+	kept := counts[:0]
+	for i, count := range counts {
+		if columns[i%len(columns)] != "" {
+			kept = append(kept, count)
+		}
+	}
+	return kept
 }
 
 // resized returns a slice of n values of any content, in the same array if it is

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/countd/countd/shard"
@@ -92,16 +93,19 @@ func (b *batch) newTable(name, kind string) *table {
 	return t
 }
 
-// refresh makes a batch ready that is empty: keyspaces may have got columns.
+// refresh makes a batch ready that is empty: keyspaces may have got columns, or be gone.
 func (b *batch) refresh() {
 	if len(b.tables) > tablesKept {
 		b.tables = nil
 	}
-	for _, t := range b.tables {
-		if ks := b.conn.server.cfg.Backend.Keyspace(t.ks.Name); ks != nil && ks.Kind == t.ks.Kind {
-			t.ks = ks
+	b.tables = slices.DeleteFunc(b.tables, func(t *table) bool {
+		ks := b.conn.server.cfg.Backend.Keyspace(t.ks.Name)
+		if ks == nil || ks.Kind != t.ks.Kind {
+			return true
 		}
-	}
+		t.ks = ks
+		return false
+	})
 }
 
 // known plans a reply that is known already. append gives it.

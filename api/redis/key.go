@@ -131,7 +131,7 @@ func (t *table) noColumn(name []byte) error {
 // columnOf returns the number of a column, or -1.
 func (t *table) columnOf(name []byte) int {
 	for i, column := range t.ks.Columns {
-		if string(name) == column {
+		if string(name) == column && column != "" {
 			return i
 		}
 	}

@@ -143,9 +143,11 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 // appendWholeRow appends all columns of a row.
 func appendWholeRow(dst []byte, c *cell, resp3 bool) []byte {
 	row, _ := c.rowOf()
-	dst = appendMap(dst, len(row), resp3)
+	dst = appendMap(dst, len(row)-len(c.table.ks.Dropped), resp3)
 	for column, count := range row {
-		dst = appendInt(appendBulk(dst, c.table.ks.Columns[column]), count)
+		if name := c.table.ks.Columns[column]; name != "" {
+			dst = appendInt(appendBulk(dst, name), count)
+		}
 	}
 	return dst
 }

@@ -122,7 +122,7 @@ func (c *cell) value() (int64, error) {
 	return row[max(c.column, 0)], nil
 }
 
-// rowOf returns the row of a cell.
+// rowOf returns the row of a cell, with zeros in columns that were dropped.
 func (c *cell) rowOf() ([]int64, error) {
 	t, width, at := c.table, c.table.width(), int(c.row)
 	rows, errs := t.rows, t.unread
@@ -132,7 +132,11 @@ func (c *cell) rowOf() ([]int64, error) {
 	if errs != nil && errs[at] != nil {
 		return nil, errs[at]
 	}
-	return rows[at*width : (at+1)*width], nil
+	row := rows[at*width : (at+1)*width]
+	for _, dropped := range t.ks.Dropped {
+		row[dropped] = 0
+	}
+	return row, nil
 }
 
 // exists reports whether a key is there: a count that is 0 is not.

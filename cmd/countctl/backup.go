@@ -157,6 +157,9 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
 	for _, k := range keyspaces {
 		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Floors: k.Floors, Sharding: k.Sharding}
+		if len(k.DroppedColumns) > 0 {
+			in.Numbered = numberedColumns(k)
+		}
 		for shard := range k.Shards {
 			g, err := b.shard(ctx, k.Name, shard, numbers)
 			if err != nil {
@@ -168,6 +171,20 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	}
 	m.Ended = time.Now().UTC()
 	return m, nil
+}
+
+// numberedColumns returns the columns of a keyspace at their numbers, with "" for those
+// that were dropped.
+func numberedColumns(k client.Keyspace) []string {
+	numbered, names := make([]string, 0, len(k.Columns)+len(k.DroppedColumns)), k.Columns
+	for number := range cap(numbered) {
+		if slices.Contains(k.DroppedColumns, number) || len(names) == 0 {
+			numbered = append(numbered, "")
+			continue
+		}
+		numbered, names = append(numbered, names[0]), names[1:]
+	}
+	return numbered
 }
 
 // groupNumbers returns the numbers of the groups by name.

@@ -122,6 +122,75 @@ func TestFloors(t *testing.T) {
 	}
 }
 
+// What is dropped for good is dropped with --yes alone where nobody can be asked, and the
+// refusal says how many rows there are.
+func TestDrop(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	i.ok("keyspace", "create", "songs", "--columns", "plays,likes,skips")
+	server.SetCluster("n1") // with its groups
+	i.ok("incr", "7", "plays=1", "skips=2", "--keyspace", "songs")
+	for _, args := range [][]string{{"keyspace", "drop", "songs"}, {"keyspace", "drop-column", "songs", "skips"}} {
+		if got := i.run(args...); got.code != exitUsage || !strings.Contains(got.err, "1 rows") || !strings.Contains(got.err, "Give --yes") {
+			t.Errorf("countctl %v: exit %d, %s", args, got.code, got.err)
+		}
+	}
+	changed := decode[client.Keyspace](t, i.ok("keyspace", "drop-column", "songs", "skips", "--yes", "-o", "json"))
+	if !slices.Equal(changed.Columns, []string{"plays", "likes"}) {
+		t.Errorf("columns are %v", changed.Columns)
+	}
+	if out := i.ok("keyspace", "drop", "songs", "--yes"); !strings.Contains(out, "songs") {
+		t.Errorf("it prints %q", out)
+	}
+	if table := i.ok("keyspace", "list"); strings.Contains(table, "songs") {
+		t.Errorf("the table is\n%s", table)
+	}
+	for what, args := range map[string][]string{
+		"no keyspace songs": {"keyspace", "drop", "songs", "--yes"},
+		"no column none":    {"keyspace", "drop-column", "posts", "none", "--yes"},
+		"built in":          {"keyspace", "drop", "posts", "--yes"},
+	} {
+		if got := i.run(args...); got.code != exitFail || !strings.Contains(got.err, what) {
+			t.Errorf("countctl %v: exit %d, %s", args, got.code, got.err)
+		}
+	}
+}
+
+// A drop whose answer is lost is not sent again: it could drop what was created since.
+func TestDropIsSentOnce(t *testing.T) {
+	server := countdtest.New(t)
+	i := against(t, server)
+	i.ok("keyspace", "create", "songs", "--columns", "plays")
+	sent := 0
+	server.Fail = func(r *http.Request, _ []byte) *countdtest.Fault {
+		if r.Method != http.MethodDelete {
+			return nil
+		}
+		sent++
+		return &countdtest.Fault{Status: 504, Code: "outcome_unknown"}
+	}
+	if got := i.run("keyspace", "drop", "songs", "--yes"); got.code != exitFail || !strings.Contains(got.err, "outcome_unknown") || sent != 1 {
+		t.Errorf("exit %d after %d calls, %s", got.code, sent, got.err)
+	}
+}
+
+func TestNumberedColumns(t *testing.T) {
+	for _, c := range []struct {
+		columns []string
+		dropped []int
+		want    []string
+	}{
+		{[]string{"a", "b"}, nil, []string{"a", "b"}},
+		{[]string{"b"}, []int{0}, []string{"", "b"}},
+		{[]string{"a", "d"}, []int{1, 2}, []string{"a", "", "", "d"}},
+		{[]string{"a"}, []int{1}, []string{"a", ""}},
+	} {
+		if got := numberedColumns(client.Keyspace{Columns: c.columns, DroppedColumns: c.dropped}); !slices.Equal(got, c.want) {
+			t.Errorf("%q without %v: %q, want %q", c.columns, c.dropped, got, c.want)
+		}
+	}
+}
+
 func TestKeyspaces(t *testing.T) {
 	i := against(t, countdtest.New(t))
 	made := decode[client.Keyspace](t, i.ok("keyspace", "create", "songs", "--columns", "plays,likes", "--shards", "8", "-o", "json"))

@@ -11,7 +11,7 @@ import (
 )
 
 func (c *cli) feedCommand() *cobra.Command {
-	return commandGroup("feed", "New posts of those that a user follows", c.feedGetCommand(), c.feedResetCommand(),
+	return commandGroup("feed", "New posts of those that a user follows", c.feedGetCommand(), c.feedFolloweesCommand(), c.feedResetCommand(),
 		c.feedChangeCommand("follow", "Add followees, of whom nothing is unread yet", "the user follows them", (*client.Client).Follow),
 		c.feedChangeCommand("unfollow", "Take followees away with what is unread of them", "the user does not follow them any more", (*client.Client).Unfollow),
 		c.feedChangeCommand("read", "Have a user seen all posts of some followees", "the user has seen them", (*client.Client).ReadFeed))
@@ -39,6 +39,39 @@ func (c *cli) feedGetCommand() *cobra.Command {
 		})
 	cmd.Flags().BoolVar(&detail, "detail", false, "of each followee too")
 	return cmd
+}
+
+// followeesOutput is what feed followees prints as JSON.
+type followeesOutput struct {
+	User      client.ID   `json:"user"`
+	Followees []client.ID `json:"followees"`
+}
+
+func (c *cli) feedFolloweesCommand() *cobra.Command {
+	return c.unreadRead("followees USER", "List those that a user follows", exactly(1, "one USER"),
+		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*table), error) {
+			user, err := parseUser(args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			out := followeesOutput{user, []client.ID{}}
+			for cursor := ""; ; {
+				page, next, err := server.Followees(ctx, user, cursor, 0, o)
+				if err != nil {
+					return nil, nil, err
+				}
+				out.Followees = append(out.Followees, page...)
+				if cursor = next; cursor == "" {
+					break
+				}
+			}
+			return out, func(t *table) {
+				t.row("FOLLOWEE")
+				for _, id := range out.Followees {
+					t.row(id)
+				}
+			}, nil
+		})
 }
 
 func (t *table) feed(user client.ID, unread int64) {

@@ -20,13 +20,14 @@ type keyspacesOutput struct {
 func (c *cli) keyspaceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keyspace",
-		Short: "List, create, widen and spread keyspaces",
+		Short: "List, create, widen, spread and drop keyspaces",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("keyspace needs list, create, add-columns or everywhere")
+			return usagef("keyspace needs list, create, add-columns, everywhere, drop or drop-column")
 		},
 	}
-	cmd.AddCommand(c.listCommand("keyspaces", listKeyspaces), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand(), c.keyspaceEverywhereCommand())
+	cmd.AddCommand(c.listCommand("keyspaces", listKeyspaces), c.keyspaceCreateCommand(), c.keyspaceAddColumnsCommand(), c.keyspaceEverywhereCommand(),
+		c.keyspaceDropCommand(), c.keyspaceDropColumnCommand())
 	return cmd
 }
 

@@ -39,6 +39,10 @@ type manifestKeyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
+	// Numbered has the columns at their numbers in the files, with "" for those that were
+	// dropped. It is left out if none was: Columns is that then. A program that does not
+	// know it refuses the manifest.
+	Numbered []string `json:"numbered_columns,omitempty"`
 	// Floors holds the floors of those columns that had one.
 	Floors map[string]int64 `json:"floors,omitempty"`
 	// Sharding is "" for modulo. A program that does not know it refuses the manifest.

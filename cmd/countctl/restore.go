@@ -62,6 +62,9 @@ type restore struct {
 	backup  *manifest
 	there   []client.Keyspace // of the cluster, before the restore
 	numbers map[string]uint32 // of groups, by name
+	// moved has, by name, the columns of those keyspaces whose files have other columns, or
+	// in other places, than the cluster: as manifestKeyspace.Numbered.
+	moved map[string][]string
 }
 
 func (r *restore) run(ctx context.Context, check bool) error {
@@ -200,9 +203,33 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 			}
 		}
 	}
-	var err error
+	now, err := r.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	r.moved = map[string][]string{}
+	for _, k := range r.backup.Keyspaces {
+		i := slices.IndexFunc(now, func(there client.Keyspace) bool { return there.Name == k.Name })
+		if i >= 0 && !k.lieAs(numberedColumns(now[i])) {
+			r.moved[k.Name] = k.inFiles()
+		}
+	}
 	r.numbers, err = groupNumbers(ctx, r.server)
 	return err
+}
+
+// inFiles returns the columns at their numbers in the files.
+func (k *manifestKeyspace) inFiles() []string {
+	if k.Numbered != nil {
+		return k.Numbered
+	}
+	return k.Columns
+}
+
+// lieAs reports whether each column of the files has its number in the cluster.
+func (k *manifestKeyspace) lieAs(there []string) bool {
+	columns := k.inFiles()
+	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
 }
 
 // columnsToChange returns the columns of a backup that a keyspace does not have, or has with
@@ -235,7 +262,7 @@ func withFloors(names []string, floors map[string]int64) []client.Column {
 // cluster version.
 const kindCounters = "counters"
 
-// fits refuses a keyspace with shards of another number, or columns of another meaning.
+// fits refuses a keyspace with shards of another number, or of another kind.
 func fits(there client.Keyspace, k manifestKeyspace) error {
 	if there.Shards != k.Shards {
 		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
@@ -245,9 +272,8 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 		return fmt.Errorf("keyspace %s has sharding %s, the backup %s; restore it into a cluster without that keyspace",
 			k.Name, cmp.Or(there.Sharding, "modulo"), cmp.Or(k.Sharding, "modulo"))
 	}
-	n := min(len(there.Columns), len(k.Columns))
-	if there.Kind != k.Kind || !slices.Equal(there.Columns[:n], k.Columns[:n]) {
-		return fmt.Errorf("keyspace %s has columns %s, the backup %s", k.Name, strings.Join(there.Columns, ","), strings.Join(k.Columns, ","))
+	if there.Kind != k.Kind {
+		return fmt.Errorf("keyspace %s is of kind %s, the backup's of %s", k.Name, there.Kind, k.Kind)
 	}
 	return nil
 }
@@ -278,7 +304,9 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 		return err
 	}
 	defer f.Close()
-	done, err := r.server.Restore(ctx, number, f, g.Bytes, r.force)
+	keyspace, _, _ := strings.Cut(name, "/")
+	moved := r.moved[keyspace]
+	done, err := r.server.RestoreColumns(ctx, number, f, g.Bytes, r.force, moved)
 	if err != nil {
 		return err
 	}
@@ -287,7 +315,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 			grouped(done.Rows), done.Digest, grouped(done.CursorsSetBack))
 		return nil
 	}
-	if done.Rows != g.Rows || done.Digest != g.Digest {
+	if moved == nil && (done.Rows != g.Rows || done.Digest != g.Digest) {
 		return fmt.Errorf("%d rows of digest %s, want %d of %s", done.Rows, done.Digest, g.Rows, g.Digest)
 	}
 	r.say("%s: %s rows, digest %s", name, grouped(done.Rows), done.Digest)

@@ -97,12 +97,12 @@ func dialledHTTP(n raftfsm.Node) string {
 	return n.HTTPAddr
 }
 
-func (a admin) RestoreShard(ctx context.Context, group uint32, stream io.Reader, force bool) (raftfsm.SnapshotFacts, error) {
+func (a admin) RestoreShard(ctx context.Context, group uint32, stream io.Reader, o shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	n, err := a.node()
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	return n.RestoreShard(ctx, group, stream, force)
+	return n.RestoreShard(ctx, group, stream, o)
 }
 
 func (a admin) Change(ctx context.Context, change api.AdminChange) (*api.Changed, error) {

@@ -146,7 +146,7 @@ func TestAdminOfANodeWithoutACluster(t *testing.T) {
 	_, planned := a.Plan(context.Background())
 	_, changed := a.Change(context.Background(), api.FinalizeChange{})
 	_, opened := a.OpenSnapshot(context.Background(), 1)
-	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), false)
+	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), shard.RestoreOptions{})
 	for what, err := range map[string]error{"view": viewed, "plan": planned, "change": changed, "open": opened, "restore": restored} {
 		if !errors.Is(err, shard.ErrNoLeader) {
 			t.Errorf("%s: %v", what, err)

@@ -82,6 +82,20 @@ func (b *backend) SetEverywhere(ctx context.Context, name string, everywhere boo
 	return nil, b.notYet()
 }
 
+func (b *backend) DropKeyspace(ctx context.Context, name string) (*shard.Keyspace, error) {
+	if n := b.node.Load(); n != nil {
+		return n.DropKeyspace(ctx, name)
+	}
+	return nil, b.notYet()
+}
+
+func (b *backend) DropColumn(ctx context.Context, name, column string) (*shard.Keyspace, error) {
+	if n := b.node.Load(); n != nil {
+		return n.DropColumn(ctx, name, column)
+	}
+	return nil, b.notYet()
+}
+
 // The calls below have a keyspace, so there is a node.
 
 func (b *backend) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {

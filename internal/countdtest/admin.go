@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -270,7 +271,7 @@ func (s *Server) groupCallLocked(r *http.Request, number, verb string, body []by
 	case "snapshot":
 		return s.snapshotLocked(g)
 	case "restore":
-		return s.restoreLocked(g, body, r.URL.Query().Get("force") == "true")
+		return s.restoreLocked(g, body, r.URL.Query())
 	}
 	if err := strict(body, &request); err != nil || s.mu.cluster.Node(request.To) == nil {
 		return 400, refuse("invalid_argument", "to: no such node", "to")
@@ -305,20 +306,34 @@ func (s *Server) snapshotLocked(g *Group) (int, any) {
 	}}
 }
 
-func (s *Server) restoreLocked(g *Group, body []byte, force bool) (int, any) {
+func (s *Server) restoreLocked(g *Group, body []byte, query url.Values) (int, any) {
 	var rows map[uint64][]int64
 	if err := json.Unmarshal(body, &rows); err != nil {
 		return 400, refuse("invalid_argument", "not a snapshot that this shard can take", "")
 	}
 	was, k := s.shardLocked(g), s.find(g.Keyspace)
-	if len(was) > 0 && !force {
+	if len(was) > 0 && query.Get("force") != "true" {
 		return 409, refuse("refused", "the shard has rows", "")
 	}
 	for id := range was {
 		delete(k.rows, id)
 	}
 	for id, row := range rows {
+		if query.Has("columns") {
+			row = k.placed(row, strings.Split(query.Get("columns"), ","))
+		}
 		k.put(id, row)
 	}
 	return 200, map[string]any{"group": g.ID, "rows": len(rows), "digest": fmt.Sprintf("%016x", len(rows))}
+}
+
+// placed returns a row of columns of these names as one of k.
+func (k *keyspace) placed(row []int64, names []string) []int64 {
+	all := make([]int64, len(k.Columns))
+	for i, count := range row {
+		if at := slices.Index(k.Columns, names[i]); at >= 0 {
+			all[at] = count
+		}
+	}
+	return all
 }

@@ -48,6 +48,8 @@ func (s *Server) operations(r *http.Request, body []byte) (int, any) {
 		return s.addColumns(strings.Split(r.URL.Path, "/")[3], body)
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/everywhere"):
 		return s.setEverywhere(strings.Split(r.URL.Path, "/")[3], body)
+	case r.Method == http.MethodDelete && strings.HasPrefix(r.URL.Path, "/v1/keyspaces/"):
+		return s.drop(strings.Split(r.URL.Path, "/")[3:])
 	}
 	return 404, refuse("not_found", "no such path", "")
 }
@@ -141,6 +143,31 @@ func (s *Server) addColumns(name string, body []byte) (int, any) {
 		return 400, refuse("invalid_argument", err.Error(), "")
 	}
 	k.take(request.Columns)
+	return 200, k
+}
+
+// drop drops a keyspace, or a column of one: path is NAME or NAME/columns/COLUMN.
+func (s *Server) drop(path []string) (int, any) {
+	k := s.find(path[0])
+	switch {
+	case k == nil:
+		return 404, refuse("unknown_keyspace", "no such keyspace", "")
+	case len(path) == 1 && (k.Name == "posts" || k.Name == "users"):
+		return 409, refuse("refused", "keyspace "+k.Name+" is built in", "")
+	case len(path) == 1:
+		s.mu.keyspaces = slices.DeleteFunc(s.mu.keyspaces, func(other *keyspace) bool { return other == k })
+		return 200, k
+	}
+	column := slices.Index(k.Columns, path[2])
+	if column < 0 {
+		return 404, refuse("not_found", "no such column", "")
+	}
+	k.Columns = slices.Delete(slices.Clone(k.Columns), column, column+1)
+	for id, row := range k.rows {
+		if column < len(row) {
+			k.rows[id] = slices.Delete(slices.Clone(row), column, column+1)
+		}
+	}
 	return 200, k
 }
 

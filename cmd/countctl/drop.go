@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+)
+
+func (c *cli) keyspaceDropCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "drop NAME",
+		Short: "Drop a keyspace, with all its rows",
+		Long: `Drop a keyspace, with all its rows.
+
+There is no way back but a backup: countctl restore creates the keyspace again. On a
+terminal it shows how many rows go and asks for the name; elsewhere it takes --yes. The
+name is free then.`,
+		Example: "  countctl keyspace drop songs",
+		Args:    exactly(1, "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withServer(func(server *client.Client) error {
+				keyspace, rows, err := c.toDrop(cmd.Context(), server, args[0])
+				if err != nil {
+					return err
+				}
+				what := fmt.Sprintf("Keyspace %s goes, with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
+				if err := c.confirmByName(what, keyspace.Name); err != nil {
+					return err
+				}
+				dropped, err := server.DropKeyspace(cmd.Context(), keyspace.Name)
+				if err != nil {
+					return fmt.Errorf("cannot drop keyspace %s: %w", keyspace.Name, err)
+				}
+				return c.print(dropped, func(t *table) {
+					t.row("DROPPED")
+					t.row(dropped.Name)
+				})
+			})
+		},
+	}
+}
+
+func (c *cli) keyspaceDropColumnCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "drop-column NAME COLUMN",
+		Short: "Drop a column of a keyspace, with all its counts",
+		Long: `Drop a column of a keyspace, with all its counts.
+
+There is no way back but a backup. On a terminal it asks for the name of the column;
+elsewhere it takes --yes. The name is free then: a column that is added under it counts
+from zero. A dropped column still counts against the 64 of a keyspace.`,
+		Example: "  countctl keyspace drop-column songs skips",
+		Args:    exactly(2, "NAME and COLUMN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withServer(func(server *client.Client) error {
+				keyspace, rows, err := c.toDrop(cmd.Context(), server, args[0])
+				if err != nil {
+					return err
+				}
+				column := args[1]
+				if !slices.Contains(keyspace.Columns, column) {
+					return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
+				}
+				what := fmt.Sprintf("Column %s of keyspace %s goes, with its counts in any of %s.", column, keyspace.Name, rows)
+				if err := c.confirmByName(what, column); err != nil {
+					return err
+				}
+				changed, err := server.DropColumn(cmd.Context(), keyspace.Name, column)
+				if err != nil {
+					return fmt.Errorf("cannot drop column %s of keyspace %s: %w", column, keyspace.Name, err)
+				}
+				return c.print(changed, func(t *table) { t.keyspaces([]client.Keyspace{changed}) })
+			})
+		},
+	}
+}
+
+// toDrop returns a keyspace and says how many rows it has.
+func (c *cli) toDrop(ctx context.Context, server *client.Client, name string) (client.Keyspace, string, error) {
+	all, err := server.Keyspaces(ctx)
+	if err != nil {
+		return client.Keyspace{}, "", fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	i := slices.IndexFunc(all, func(k client.Keyspace) bool { return k.Name == name })
+	if i < 0 {
+		return client.Keyspace{}, "", fmt.Errorf("the cluster has no keyspace %s", name)
+	}
+	rows, err := rowsOf(ctx, server, name)
+	if err != nil {
+		return all[i], fmt.Sprintf("rows that are not counted (%v)", err), nil
+	}
+	return all[i], fmt.Sprintf("%s rows", grouped(rows)), nil
+}
+
+// confirmByName has a name typed on a terminal before something is lost for good. Without
+// a terminal it takes --yes.
+func (c *cli) confirmByName(what, name string) error {
+	if c.yes {
+		return nil
+	}
+	if !isTerminal(c.in) || !isTerminal(c.err) {
+		return usagef("%s Give --yes", what)
+	}
+	fmt.Fprintf(c.err, "%s Type %s to go on: ", what, name)
+	answer, err := bufio.NewReader(c.in).ReadString('\n')
+	if err != nil || strings.TrimSpace(answer) != name {
+		return fmt.Errorf("nothing was done; type %s, or give --yes", name)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+// ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have.
+var ErrUnknownColumn = errors.New("no such column")
+
+// DropRefusedError is returned for a drop of what a cluster cannot be without, or that the
+// cluster version does not allow yet. Nothing was changed.
+type DropRefusedError struct{ Reason string }
+
+func (e *DropRefusedError) Error() string { return e.Reason }
+
+// DropKeyspace drops a keyspace, with all its rows, and returns what it was. Its name is
+// free when DropKeyspace returns, and the nodes that answer know it. Each node deletes its
+// replicas after that.
+func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error) {
+	if name == catalogName || IsBuiltin(name) {
+		return nil, &DropRefusedError{fmt.Sprintf("keyspace %s is built in", name)}
+	}
+	k, err := n.toDrop(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Drop: &raftfsm.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Refused != "":
+		return nil, &DropRefusedError{r.Refused}
+	case r.Missing:
+		return nil, ErrUnknownKeyspace
+	}
+	if err := n.follow(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	n.tell(ctx, index)
+	n.cfg.Logger.Info("a keyspace was dropped", "keyspace", name, "first_group", k.firstGroup, "shards", k.Shards)
+	return k, nil
+}
+
+// DropColumn drops a column of a keyspace and returns the keyspace without it. The counts
+// of the column are not shown any more, and no other column gets its number.
+func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, error) {
+	for _, k := range builtin {
+		if k.Name == name && slices.Contains(k.Columns, column) {
+			return nil, &DropRefusedError{fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
+		}
+	}
+	k, err := n.toDrop(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	number := k.Column(column)
+	if number < 0 {
+		return nil, ErrUnknownColumn
+	}
+	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{DropColumn: &raftfsm.DropColumnEntry{
+		Keyspace: name, FirstGroup: k.firstGroup, Column: column, Number: number,
+	}})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Refused != "":
+		return nil, &DropRefusedError{r.Refused}
+	case r.Missing && n.catalog.View().Dropped(k.firstGroup):
+		return nil, ErrUnknownKeyspace
+	case r.Missing:
+		return nil, ErrUnknownColumn
+	}
+	n.cfg.Logger.Info("a column was dropped", "keyspace", name, "column", column, "number", number)
+	return n.served(ctx, name, index)
+}
+
+// toDrop returns a keyspace of which something is to be dropped, as it is now: another
+// node may have made it, or dropped and made it again.
+func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
+	if err := n.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	if v := n.catalog.View(); !v.TakesDrops() {
+		return nil, &DropRefusedError{fmt.Sprintf("the cluster version, %d, is too low to drop keyspaces and columns", v.ClusterVersion)}
+	}
+	if k := n.Keyspace(name); k != nil {
+		return k, nil
+	}
+	return nil, ErrUnknownKeyspace
+}
+
+// orDropped returns ErrUnknownKeyspace if the keyspace of a group was dropped, as far as
+// view has it, else err. Once it was, nothing of the group is there: not what was written
+// before either, whatever err says of that.
+func orDropped(view *raftfsm.CatalogView, group uint32, err error) error {
+	if err != nil && view.Dropped(group) {
+		return ErrUnknownKeyspace
+	}
+	return err
+}
+
+// orUnknown is orDropped for a call about one keyspace, of which another node may know
+// more than this one does.
+func (n *Node) orUnknown(ks *Keyspace, err error) error {
+	if errors.Is(err, ErrUnknownKeyspace) {
+		return ErrUnknownKeyspace
+	}
+	return orDropped(n.catalog.View(), ks.firstGroup, err)
+}
+
+// removeDropped begins to delete what this node has of groups whose keyspaces were
+// dropped, unless it is under way. runReconcile calls it after follow, so that no replica
+// of them is opened any more. It needs no proof of their leaders, as for a replica that
+// was removed: all that a group has promised goes with it.
+func (n *Node) removeDropped(view *raftfsm.CatalogView) {
+	dropped, left := n.groups.Load().dropped, n.dirs.replicas(view.Dropped)
+	if len(dropped)+len(left) == 0 || n.removing.Swap(true) {
+		return
+	}
+	n.running.Go(func() { // ends with the replicas
+		defer n.wakeReconcile()
+		defer n.removing.Store(false)
+		errs := make([]error, len(dropped))
+		var wg sync.WaitGroup
+		for i, g := range dropped {
+			wg.Go(func() { errs[i] = n.closeDropped(g) })
+		}
+		wg.Wait()
+		err := errors.Join(errs...)
+		for _, r := range left {
+			if err == nil {
+				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.group, "replica", raftID(n.cfg.NodeKey, r.number))
+				err = n.giveUp(r.group, r.number)
+			}
+		}
+		if err != nil {
+			n.fatal(fmt.Errorf("cannot delete the replicas of a keyspace that was dropped: %w", err))
+			return
+		}
+		for _, g := range dropped {
+			g.removed.Store(true)
+		}
+	})
+}
+
+// closeDropped ends what waits for a group that was dropped, and closes this node's
+// replica of it.
+func (n *Node) closeDropped(g *counterGroup) error {
+	g.forward.close()
+	n.changing.Lock() // whoever opens it again has done so, or finds none
+	r := g.replica.Swap(nil)
+	n.changing.Unlock()
+	if r == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	if err := r.close(ctx, false); err != nil {
+		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
+	}
+	return nil
+}
