@@ -154,7 +154,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"no command", "", exitUsage, "a command is missing"},
 		{"unknown command", "frobnicate", exitUsage, "unknown command"},
-		{"unknown sub-command", "keyspace drop", exitUsage, "unknown command"},
+		{"unknown sub-command", "keyspace rename", exitUsage, "unknown command"},
 		{"no sub-command", "keyspace", exitUsage, "keyspace needs"},
 		{"unknown flag", "get 1 --frob", exitUsage, "unknown flag"},
 		{"no id", "get", exitUsage, "get takes one ID, not 0 arguments"},
