@@ -12,6 +12,10 @@ import (
 // within it had another leader, and was never without one for long.
 const settle = 3 * time.Second
 
+// startMax is how long a group may be without its first leader: its nodes start, or
+// replay its log.
+const startMax = 30 * time.Second
+
 // Watch logs what changes between two views. Its methods are for one goroutine.
 type Watch struct {
 	logger *slog.Logger
@@ -144,11 +148,16 @@ func (w *Watch) checkGroup(v *View, g Group) {
 
 // logMissing logs the groups that have no leader, once the first has had none for long.
 func (w *Watch) logMissing(v *View) {
+	w.logWithout(v, "groups lost their leader and take no writes", settle, func(s *group) bool { return s.leader != "" })
+	w.logWithout(v, "groups have no leader yet and take no writes", startMax, func(s *group) bool { return s.leader == "" })
+}
+
+func (w *Watch) logWithout(v *View, msg string, after time.Duration, of func(*group) bool) {
 	var lost batch
 	dead, votersDead := v.deadKeys(), map[string]bool{}
 	for _, g := range v.Groups {
 		s := w.groups[g.Name]
-		if s == nil || s.missing.IsZero() || s.logged {
+		if s == nil || s.missing.IsZero() || s.logged || !of(s) {
 			continue
 		}
 		lost.add(s.missing, g.Name, s.leader, "")
@@ -158,17 +167,20 @@ func (w *Watch) logMissing(v *View) {
 			}
 		}
 	}
-	if len(lost.names) == 0 || v.At.Sub(lost.since) < settle {
+	if len(lost.names) == 0 || v.At.Sub(lost.since) < after {
 		return
 	}
 	for _, name := range lost.names {
 		w.groups[name].logged = true
 	}
-	args := []any{"count", len(lost.names), "groups", few(lost.names), "since", stamp(lost.since), "last_leaders", v.tally(lost.from)}
+	args := []any{"count", len(lost.names), "groups", few(lost.names), "since", stamp(lost.since)}
+	if leaders := v.tally(lost.from); leaders != "" {
+		args = append(args, "last_leaders", leaders)
+	}
 	if len(votersDead) > 0 {
 		args = append(args, "dead_voters", strings.Join(slices.Sorted(maps.Keys(votersDead)), ", "))
 	}
-	w.logger.Warn("groups lost their leader and take no writes", args...)
+	w.logger.Warn(msg, args...)
 }
 
 func (w *Watch) logRegained(v *View) {

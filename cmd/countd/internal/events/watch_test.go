@@ -147,6 +147,25 @@ func TestHandoverIsNoLoss(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
+// A start may take its time. Groups that have no leader after it are told of.
+func TestGroupsWithoutAFirstLeader(t *testing.T) {
+	w := newWatched(t, 0)
+	for g := range 24 {
+		w.Groups = append(w.Groups, Group{Name: fmt.Sprintf("posts/%d", g), Here: true, Voters: []string{"k1", "k2", "k3"}})
+	}
+	w.quiet(29 * time.Second)
+	for g := range w.Groups[:20] {
+		w.Groups[g].Leader = "k1"
+	}
+	w.quiet(time.Second)
+	w.wants(`level=WARN msg="groups have no leader yet and take no writes" count=4 groups="posts/20, posts/21, posts/22, posts/23" since=2026-11-22T18:00:01Z`)
+	for g := range w.Groups {
+		w.Groups[g].Leader = "k1"
+	}
+	w.wants(`level=INFO msg="groups have a leader again" count=4 groups="posts/20, posts/21, posts/22, posts/23" leaders="n1 4" after=31s without_leader=0`)
+	w.quiet(time.Minute)
+}
+
 // Groups that come and go, or whose replicas are elsewhere, have lost nothing.
 func TestGroupsComeAndGo(t *testing.T) {
 	w := newWatched(t, 3)
