@@ -18,8 +18,10 @@ const rule = `
 	engine/cold: engine engine/golomb internal/lograte
 	# What a log entry means.
 	raftfsm: engine engine/cold
+	# What Raft groups must not lose, and nothing of what it means.
+	shard/raftstore:
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: raftfsm engine engine/cold internal/lograte
+	shard: shard/raftstore raftfsm engine engine/cold internal/lograte
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.
@@ -49,10 +51,10 @@ const rule = `
 	tests: internal/proctest internal/clustertest internal/countdtest client
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
-	only raftfsm shard cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only raftfsm shard shard/raftstore cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard cmd/countd/e2e: go.etcd.io/bbolt
 	only shard: github.com/hashicorp/raft-wal/...
-	only engine/cold raftfsm: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

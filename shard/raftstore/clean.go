@@ -1,0 +1,184 @@
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+)
+
+const (
+	// moveBytesMax bounds what the cleaner writes at once, which other writes wait for.
+	moveBytesMax = 256 << 10
+
+	// The cleaner moves entries once what is not needed takes more than cleanSegments
+	// segments and than half of what is needed. So a log takes at most half more than it
+	// needs, and cleaning writes at most two bytes for each one that was written.
+	cleanSegments = 2
+	cleanShare    = 2
+)
+
+// errMovedMeanwhile is returned for a move of entries that were deleted meanwhile.
+var errMovedMeanwhile = errors.New("the entries are not there any more")
+
+func (l *Log) wakeCleaner() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// runCleaner removes segments in which nothing is needed. So that a few entries of one
+// replica do not keep what all others have deleted, it writes them again where the log is
+// written now.
+func (l *Log) runCleaner() {
+	for {
+		select {
+		case <-l.wake:
+		case <-l.stop:
+			return
+		}
+		for more := true; more; {
+			var err error
+			if more, err = l.clean(); errors.Is(err, ErrClosed) {
+				return
+			} else if err != nil {
+				_ = l.fail(fmt.Errorf("cannot clean the log: %w", err))
+				return
+			}
+			select {
+			case <-l.stop:
+				return
+			default:
+			}
+		}
+	}
+}
+
+// clean removes one segment, and reports whether it did.
+func (l *Log) clean() (bool, error) {
+	s := l.toClean()
+	if s == nil {
+		return false, nil
+	}
+	if err := l.moveEntries(s); err != nil {
+		return false, err
+	}
+	return true, l.remove(s)
+}
+
+// toClean returns the segment that needs the least, if it is to go; nil for none.
+func (l *Log) toClean() *segment {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var least *segment
+	var dead, live int64
+	for number, s := range l.mu.segments {
+		if number == l.mu.active {
+			continue
+		}
+		if s.live == 0 {
+			return s
+		}
+		live += s.liveBytes()
+		dead += int64(s.sectors)*sectorBytes - s.liveBytes()
+		if least == nil || s.live*least.entries < least.live*s.entries {
+			least = s
+		}
+	}
+	if dead <= max(live/cleanShare, cleanSegments*int64(l.sectors)*sectorBytes) {
+		return nil
+	}
+	return least
+}
+
+// moveEntries writes the needed entries of a segment again.
+func (l *Log) moveEntries(s *segment) error {
+	if !l.isLive(s) {
+		return nil
+	}
+	raw := make([]byte, s.end*sectorBytes)
+	if _, err := s.file.ReadAt(raw, 0); err != nil {
+		return s.fail(fmt.Errorf("cannot read: %w", err))
+	}
+	var m mover
+	_, err := scanSegment(raw, s.number, func(batch []byte, at uint32) error {
+		r := itemReader{rest: batch}
+		var it item
+		for {
+			start := len(batch) - len(r.rest)
+			if !r.next(&it) {
+				return r.err
+			}
+			if it.kind != itemEntry && it.kind != itemMove {
+				continue
+			}
+			m.add(moving{it.id, it.first, position{s.number, at + uint32(start)}}, batch[start:len(batch)-len(r.rest)])
+			if m.bytes >= moveBytesMax {
+				if err := m.move(l); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	if err == nil {
+		err = m.move(l)
+	}
+	return s.fail(err)
+}
+
+func (l *Log) isLive(s *segment) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return s.live > 0
+}
+
+// mover gathers items that may have to be written again.
+type mover struct {
+	moves []moving
+	items [][]byte
+	bytes int
+}
+
+func (m *mover) add(entry moving, raw []byte) {
+	m.moves = append(m.moves, entry)
+	m.items = append(m.items, raw)
+	m.bytes += len(raw)
+}
+
+// move writes those that are needed. What is deleted before that is left out.
+func (m *mover) move(l *Log) error {
+	for {
+		r := &request{kind: itemMove}
+		l.mu.RLock()
+		for i, entry := range m.moves {
+			if !l.mu.at(entry.id, entry.index, entry.from) {
+				continue
+			}
+			r.moves = append(r.moves, entry)
+			r.offsets = append(r.offsets, uint32(len(r.items)))
+			r.items = append(append(r.items, itemMove), m.items[i][1:]...)
+		}
+		l.mu.RUnlock()
+		var err error
+		if len(r.moves) > 0 {
+			err = l.submit(r)
+		}
+		if !errors.Is(err, errMovedMeanwhile) {
+			*m = mover{moves: m.moves[:0], items: m.items[:0]}
+			return err
+		}
+	}
+}
+
+// remove takes a segment off the log, and then gives its file to a later segment or
+// deletes it. Reads that are under way end first.
+func (l *Log) remove(s *segment) error {
+	if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, s.number), segment: s.number}); err != nil {
+		return err
+	}
+	s.release()
+	<-s.unused
+	if s.sectors == l.sectors && l.spares.put(s) {
+		return nil
+	}
+	return errors.Join(s.file.Close(), l.fs.Remove(s.path))
+}

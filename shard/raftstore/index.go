@@ -1,0 +1,208 @@
+package raftstore
+
+import (
+	"bytes"
+	"slices"
+)
+
+// position is where an entry's item begins: a segment, and an address in the data of all
+// its sectors in a row. Segment 0 is none.
+type position struct {
+	segment uint32
+	address uint32
+}
+
+// replicaIndex is what the log holds of one replica: entries first to
+// first+len(positions)-1 without a gap, and values by key.
+type replicaIndex struct {
+	first     uint64 // 0 while there are no entries
+	positions []position
+	values    map[string][]byte
+}
+
+func (r *replicaIndex) last() uint64 {
+	if len(r.positions) == 0 {
+		return 0
+	}
+	return r.first + uint64(len(r.positions)) - 1
+}
+
+func (r *replicaIndex) has(index uint64) bool {
+	return len(r.positions) > 0 && index >= r.first && index <= r.last()
+}
+
+// index is all that the log holds. It counts per segment the entries that are needed.
+// Changes that contradict it are refused with ErrDamaged: on disk none are.
+type index struct {
+	replicas map[ReplicaID]*replicaIndex
+	segments map[uint32]*segment
+}
+
+func newIndex() *index {
+	return &index{replicas: map[ReplicaID]*replicaIndex{}, segments: map[uint32]*segment{}}
+}
+
+// live adds to the needed entries of a segment.
+func (x *index) live(segment uint32, entries int) {
+	if s := x.segments[segment]; s != nil {
+		s.live += entries
+	}
+}
+
+func (x *index) replica(id ReplicaID) (*replicaIndex, error) {
+	r := x.replicas[id]
+	if r == nil {
+		return nil, damage("%s is changed, and is not there", id)
+	}
+	return r, nil
+}
+
+// create notes a replica whose entries are at positions that are not known yet.
+func (x *index) create(id ReplicaID, first, last uint64) error {
+	if x.replicas[id] != nil || first > last || (first == 0) != (last == 0) || last-first > entriesMax {
+		return damage("%s is created with entries %d to %d", id, first, last)
+	}
+	r := &replicaIndex{first: first, values: map[string][]byte{}}
+	if first > 0 {
+		r.positions = make([]position, last-first+1)
+	}
+	x.replicas[id] = r
+	return nil
+}
+
+// entriesMax bounds the entries of a replica: 16 GiB of memory are for no log.
+const entriesMax = 1 << 31
+
+func (x *index) drop(id ReplicaID) error {
+	r, err := x.replica(id)
+	if err != nil {
+		return err
+	}
+	for _, p := range r.positions {
+		x.live(p.segment, -1)
+	}
+	delete(x.replicas, id)
+	return nil
+}
+
+// add notes an entry at the end of a replica's log.
+func (x *index) add(id ReplicaID, entry uint64, at position) error {
+	r, err := x.replica(id)
+	if err != nil {
+		return err
+	}
+	if entry == 0 || len(r.positions) > 0 && entry != r.last()+1 {
+		return damage("%s: entry %d follows entry %d", id, entry, r.last())
+	}
+	if len(r.positions) == 0 {
+		r.first = entry
+	}
+	r.positions = append(r.positions, at)
+	x.live(at.segment, 1)
+	return nil
+}
+
+// move notes where an entry is from now on. An entry that was deleted meanwhile has no
+// place any more.
+func (x *index) move(id ReplicaID, entry uint64, at position) {
+	r := x.replicas[id]
+	if r == nil || !r.has(entry) {
+		return
+	}
+	p := &r.positions[entry-r.first]
+	x.live(p.segment, -1)
+	x.live(at.segment, 1)
+	*p = at
+}
+
+// cuts reports whether entries first to last are none, or all that a log has up to the
+// last or from the first: what is left has no gap.
+func (r *replicaIndex) cuts(first, last uint64) bool {
+	return len(r.positions) == 0 || last < r.first || first > r.last() || first <= r.first || last >= r.last()
+}
+
+// cut deletes entries.
+func (x *index) cut(id ReplicaID, first, last uint64) error {
+	r, err := x.replica(id)
+	if err != nil {
+		return err
+	}
+	if first > last || !r.cuts(first, last) {
+		return damage("%s: entries %d to %d are deleted out of %d to %d", id, first, last, r.first, r.last())
+	}
+	if len(r.positions) == 0 || last < r.first || first > r.last() {
+		return nil
+	}
+	from, to := max(first, r.first)-r.first, min(last, r.last())-r.first+1
+	for _, p := range r.positions[from:to] {
+		x.live(p.segment, -1)
+	}
+	deleted := to - from
+	if to < uint64(len(r.positions)) {
+		r.positions = r.positions[to:]
+		r.first += to
+	} else {
+		r.positions = r.positions[:from]
+	}
+	if len(r.positions) == 0 {
+		r.first = 0
+	}
+	// Give the memory of a large deletion back. Small ones leave it to the next growth.
+	if deleted > 1024 && deleted > uint64(len(r.positions)) {
+		r.positions = slices.Clone(r.positions)
+	}
+	return nil
+}
+
+func (x *index) set(id ReplicaID, key, value []byte) error {
+	r, err := x.replica(id)
+	if err != nil {
+		return err
+	}
+	r.values[string(key)] = bytes.Clone(value)
+	return nil
+}
+
+// appendTo appends all of the index but the positions, as create and set.
+func (x *index) appendTo(dst []byte) []byte {
+	for _, id := range x.ids() {
+		r := x.replicas[id]
+		dst = appendRange(dst, itemCreate, id, r.first, r.last())
+		keys := make([]string, 0, len(r.values))
+		for key := range r.values {
+			keys = append(keys, key)
+		}
+		slices.Sort(keys)
+		for _, key := range keys {
+			dst = appendSet(dst, id, []byte(key), r.values[key])
+		}
+	}
+	return dst
+}
+
+func (x *index) ids() []ReplicaID {
+	ids := make([]ReplicaID, 0, len(x.replicas))
+	for id := range x.replicas {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b ReplicaID) int {
+		if a.Group != b.Group {
+			return int(int64(a.Group) - int64(b.Group))
+		}
+		if a.Number < b.Number {
+			return -1
+		}
+		return 1
+	})
+	return ids
+}
+
+// numbers returns the numbers of all segments, in order.
+func (x *index) numbers() []uint32 {
+	numbers := make([]uint32, 0, len(x.segments))
+	for n := range x.segments {
+		numbers = append(numbers, n)
+	}
+	slices.Sort(numbers)
+	return numbers
+}

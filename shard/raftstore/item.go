@@ -1,0 +1,235 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// An item is one change of the log. All but begin, remove and end name a replica first:
+// the number of its group and its own number, both uvarints. Other integers are uvarints
+// too unless their size is given.
+//
+//	entry   1  replica, index, term, type (1), appended at (varint), bytes of extensions,
+//	           bytes of data, extensions, data
+//	move    2  the same: an entry that is stored already, and is here from now on
+//	cut     3  replica, first, last: these entries are deleted
+//	set     4  replica, bytes of key, bytes of value, key, value
+//	create  5  replica, first, last: it is there and has these entries, which are in
+//	           segments before this one; 0, 0 for none
+//	drop    6  replica: it and all that it has is deleted
+//	begin   7  version, sectors, n, n segments: the first item of a segment. What is
+//	           there follows in its batch, as create and set
+//	remove  8  segment: nothing in it is needed any more
+//	end     9  the last item of a segment
+const (
+	itemEntry = iota + 1
+	itemMove
+	itemCut
+	itemSet
+	itemCreate
+	itemDrop
+	itemBegin
+	itemRemove
+	itemEnd
+)
+
+// formatVersion is the version of segments and items.
+const formatVersion = 1
+
+// ReplicaID names one replica of this node: the number of its group and its own number,
+// which tells it from the replicas of the group that were here before.
+type ReplicaID struct {
+	Group  uint32
+	Number uint64
+}
+
+func (id ReplicaID) String() string {
+	return fmt.Sprintf("replica %d of group %d", id.Number, id.Group)
+}
+
+// item is any item, decoded. Its slices are the caller's bytes.
+type item struct {
+	kind        byte
+	id          ReplicaID
+	first, last uint64 // cut, create; first is the index of an entry too
+	term        uint64
+	entryType   raft.LogType
+	appendedAt  int64    // in nanoseconds of Unix time, 0 for the zero time
+	key, value  []byte   // set; of an entry its extensions and its data
+	sectors     uint64   // begin
+	segments    []uint32 // begin; remove has one
+}
+
+func appendReplica(dst []byte, kind byte, id ReplicaID) []byte {
+	dst = append(dst, kind)
+	dst = binary.AppendUvarint(dst, uint64(id.Group))
+	return binary.AppendUvarint(dst, id.Number)
+}
+
+func appendEntry(dst []byte, id ReplicaID, e *raft.Log) []byte {
+	dst = appendReplica(dst, itemEntry, id)
+	dst = binary.AppendUvarint(dst, e.Index)
+	dst = binary.AppendUvarint(dst, e.Term)
+	dst = append(dst, byte(e.Type))
+	nanos := int64(0)
+	if !e.AppendedAt.IsZero() {
+		nanos = e.AppendedAt.UnixNano()
+	}
+	dst = binary.AppendVarint(dst, nanos)
+	dst = binary.AppendUvarint(dst, uint64(len(e.Extensions)))
+	dst = binary.AppendUvarint(dst, uint64(len(e.Data)))
+	dst = append(dst, e.Extensions...)
+	return append(dst, e.Data...)
+}
+
+// entryHeadMax is no less than what an entry takes before its extensions.
+const entryHeadMax = 1 + 5 + 10 + 10 + 10 + 1 + 10 + 10 + 10
+
+func appendRange(dst []byte, kind byte, id ReplicaID, first, last uint64) []byte {
+	dst = appendReplica(dst, kind, id)
+	dst = binary.AppendUvarint(dst, first)
+	return binary.AppendUvarint(dst, last)
+}
+
+func appendSet(dst []byte, id ReplicaID, key, value []byte) []byte {
+	dst = appendReplica(dst, itemSet, id)
+	dst = binary.AppendUvarint(dst, uint64(len(key)))
+	dst = binary.AppendUvarint(dst, uint64(len(value)))
+	dst = append(dst, key...)
+	return append(dst, value...)
+}
+
+func appendBegin(dst []byte, sectors int, segments []uint32) []byte {
+	dst = append(dst, itemBegin)
+	dst = binary.AppendUvarint(dst, formatVersion)
+	dst = binary.AppendUvarint(dst, uint64(sectors))
+	dst = binary.AppendUvarint(dst, uint64(len(segments)))
+	for _, s := range segments {
+		dst = binary.AppendUvarint(dst, uint64(s))
+	}
+	return dst
+}
+
+func appendRemove(dst []byte, segment uint32) []byte {
+	return binary.AppendUvarint(append(dst, itemRemove), uint64(segment))
+}
+
+// itemReader reads items out of a batch. The first fault ends it.
+type itemReader struct {
+	rest []byte
+	err  error
+}
+
+func (r *itemReader) fail(what string) {
+	if r.err == nil {
+		r.err = damage("an item has %s", what)
+	}
+	r.rest = nil
+}
+
+func (r *itemReader) uintTo(limit uint64) uint64 {
+	v, n := binary.Uvarint(r.rest)
+	if n <= 0 || v > limit {
+		r.fail("a number that is cut short or too large")
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+func (r *itemReader) uint() uint64 { return r.uintTo(1<<64 - 1) }
+
+func (r *itemReader) varint() int64 {
+	v, n := binary.Varint(r.rest)
+	if n <= 0 {
+		r.fail("a number that is cut short or too large")
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+func (r *itemReader) byte() byte {
+	if len(r.rest) == 0 {
+		r.fail("no end")
+		return 0
+	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return b
+}
+
+func (r *itemReader) bytes(n uint64) []byte {
+	if n > uint64(len(r.rest)) {
+		r.fail("no end")
+		return nil
+	}
+	b := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+// next reads one item. It returns false at the end and after a fault.
+func (r *itemReader) next(it *item) bool {
+	if len(r.rest) == 0 || r.err != nil {
+		return false
+	}
+	*it = item{kind: r.byte()}
+	switch it.kind {
+	case itemEntry, itemMove, itemCut, itemSet, itemCreate, itemDrop:
+		it.id.Group = uint32(r.uintTo(1<<32 - 1))
+		it.id.Number = r.uint()
+	}
+	switch it.kind {
+	case itemEntry, itemMove:
+		extensions, data := r.entryHead(it)
+		it.key, it.value = r.bytes(extensions), r.bytes(data)
+	case itemCut, itemCreate:
+		it.first, it.last = r.uint(), r.uint()
+	case itemSet:
+		key, value := r.uint(), r.uint()
+		it.key, it.value = r.bytes(key), r.bytes(value)
+	case itemBegin:
+		r.begin(it)
+	case itemRemove:
+		it.segments = []uint32{uint32(r.uintTo(1<<32 - 1))}
+	case itemDrop, itemEnd:
+	default:
+		r.fail(fmt.Sprintf("the unknown kind %d", it.kind))
+	}
+	return r.err == nil
+}
+
+// entryHead reads what stands between an entry's replica and its extensions.
+func (r *itemReader) entryHead(it *item) (extensions, data uint64) {
+	it.first, it.term = r.uint(), r.uint()
+	it.entryType = raft.LogType(r.byte())
+	it.appendedAt = r.varint()
+	return r.uint(), r.uint()
+}
+
+func (r *itemReader) begin(it *item) {
+	if version := r.uint(); r.err == nil && version != formatVersion {
+		r.fail(fmt.Sprintf("format version %d, this program knows %d", version, formatVersion))
+	}
+	it.sectors = r.uintTo(1 << 32)
+	n := r.uintTo(uint64(len(r.rest)))
+	for range n {
+		it.segments = append(it.segments, uint32(r.uintTo(1<<32-1)))
+	}
+}
+
+// entry returns the log entry that an item holds, with bytes of its own.
+func (it *item) entry() raft.Log {
+	e := raft.Log{Index: it.first, Term: it.term, Type: it.entryType, Data: append([]byte{}, it.value...)}
+	if len(it.key) > 0 {
+		e.Extensions = append([]byte{}, it.key...)
+	}
+	if it.appendedAt != 0 {
+		e.AppendedAt = time.Unix(0, it.appendedAt)
+	}
+	return e
+}

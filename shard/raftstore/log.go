@@ -1,0 +1,216 @@
+// Package raftstore stores what the Raft groups of one node must not lose. It owns the
+// node's log: the entries, terms and votes of all replicas of the node in one sequence of
+// files, written by one goroutine that makes everything that waits durable with one sync.
+//
+// It knows nothing of what entries mean, of other nodes, or of snapshots, and it never
+// repairs: bytes that are not as they were written are refused with ErrDamaged.
+//
+// Invariant: what a call returned nil for is on disk, and is there after a crash at any
+// moment. After a write or a sync that failed the log takes nothing more, because nobody
+// can tell what of it is on disk.
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+var (
+	// ErrClosed is returned for a write to a log that is closed.
+	ErrClosed = errors.New("the log is closed")
+	// ErrGap is returned for entries that do not follow the last one, and for a deletion
+	// that would leave a gap.
+	ErrGap = errors.New("the entries would have a gap")
+)
+
+const (
+	// SegmentBytesDefault is the size of a segment. A change of segments is two syncs and a
+	// list of all replicas, which is little beside what fits into one.
+	SegmentBytesDefault = 16 << 20
+	segmentBytesMin     = 16 << 10
+
+	// batchBytesMax bounds what is written at once, and so for how long others wait. One
+	// entry that is larger is a batch of its own.
+	batchBytesMax = 4 << 20
+)
+
+// Options configures Open.
+type Options struct {
+	FS           vfs.FS // nil for the system's
+	SegmentBytes int    // 0 for SegmentBytesDefault
+}
+
+// Log is the log of one node. Its goroutines: run and runCleaner, which Open starts and
+// Close stops and waits for; prepare, which is started for each segment and which Close
+// waits for.
+type Log struct {
+	fs      vfs.FS
+	dir     string
+	sectors int // of a segment, unless a batch needs more
+	lock    io.Closer
+
+	mu struct {
+		// Held for writing while a batch that is durable is added to the index, and not
+		// while anything is read or written.
+		sync.RWMutex
+		*index
+		active uint32 // the segment that is written
+	}
+
+	queue struct {
+		sync.Mutex
+		changed *sync.Cond
+		moves   []*request // go first in a batch, see takeLocked
+		waiting []*request
+		busy    bool // somebody writes
+		closing bool
+		err     error // the first failure; nothing is written after it
+	}
+
+	// Of whoever writes, see writeLocked.
+	writing *segment // the segment mu.active
+	framer  framer
+	batch   []*request
+	taken   map[ReplicaID]struct{}
+
+	next   chan prepared // the segment after the one that is written
+	spares spares
+	wake   chan struct{} // capacity 1: the cleaner may have something to do
+	stop   chan struct{} // ends the cleaner
+	wg     sync.WaitGroup
+	closed sync.Once
+}
+
+// Open opens the log in dir, or makes a new one where there is none. It reads all of it.
+// A log that is not whole is refused with ErrDamaged and left as it is.
+func Open(dir string, opts Options) (*Log, error) {
+	l, err := open(dir, opts)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open log %s: %w", dir, err)
+	}
+	return l, nil
+}
+
+func open(dir string, opts Options) (*Log, error) {
+	l := &Log{
+		fs: opts.FS, dir: dir, taken: map[ReplicaID]struct{}{}, next: make(chan prepared, 1),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	l.mu.index = newIndex()
+	l.queue.changed = sync.NewCond(&l.queue.Mutex)
+	if l.fs == nil {
+		l.fs = vfs.Default
+	}
+	size := opts.SegmentBytes
+	if size == 0 {
+		size = SegmentBytesDefault
+	}
+	l.sectors = max(size, segmentBytesMin) / sectorBytes
+	if err := l.fs.MkdirAll(dir, 0o750); err != nil {
+		return nil, err
+	}
+	if err := l.syncDirs(); err != nil {
+		return nil, err
+	}
+	var err error
+	if l.lock, err = l.fs.Lock(l.fs.PathJoin(dir, "LOCK")); err != nil {
+		return nil, fmt.Errorf("another process has it open: %w", err)
+	}
+	if err := l.recover(); err != nil {
+		return nil, errors.Join(err, l.closeFiles())
+	}
+	l.startPrepare(l.writing.number + 1)
+	l.wg.Go(l.run)
+	l.wg.Go(l.runCleaner)
+	l.wakeCleaner()
+	return l, nil
+}
+
+// syncDirs makes the log's directory and the names in it durable.
+func (l *Log) syncDirs() error { return errors.Join(l.syncDir(l.fs.PathDir(l.dir)), l.syncDir(l.dir)) }
+
+func (l *Log) syncDir(dir string) error {
+	d, err := l.fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Close writes what waits, and closes the log. Nothing may be read from then on.
+func (l *Log) Close() (err error) {
+	l.closed.Do(func() {
+		close(l.stop)
+		l.queue.Lock()
+		l.queue.closing = true
+		l.queue.changed.Broadcast()
+		l.queue.Unlock()
+		l.wg.Wait()
+		err = l.closeFiles()
+	})
+	return err
+}
+
+func (l *Log) closeFiles() error {
+	var errs []error
+	for _, s := range l.mu.segments {
+		errs = append(errs, s.file.Close())
+	}
+	select {
+	case p := <-l.next:
+		if p.segment != nil {
+			errs = append(errs, p.segment.file.Close())
+		}
+	default:
+	}
+	for s := l.spares.take(); s != nil; s = l.spares.take() {
+		errs = append(errs, s.file.Close())
+	}
+	return errors.Join(append(errs, l.lock.Close())...)
+}
+
+// Has reports whether a replica is in the log.
+func (l *Log) Has(id ReplicaID) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.mu.replicas[id] != nil
+}
+
+// Replicas returns the replicas in the log, by group and number.
+func (l *Log) Replicas() []ReplicaID {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.mu.ids()
+}
+
+// Usage is what a log takes on disk.
+type Usage struct {
+	Bytes     int64 // of all segments, with those that are prepared
+	LiveBytes int64 // about those that are needed
+	Segments  int
+}
+
+// Usage returns what the log takes now.
+func (l *Log) Usage() Usage {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	u := Usage{Segments: len(l.mu.segments)}
+	for _, s := range l.mu.segments {
+		u.Bytes += int64(s.sectors) * sectorBytes
+		u.LiveBytes += s.liveBytes()
+	}
+	u.Bytes += int64(len(l.next)+l.spares.count()) * int64(l.sectors) * sectorBytes
+	return u
+}
+
+// liveBytes is about what the needed entries of a segment take.
+func (s *segment) liveBytes() int64 {
+	if s.entries == 0 {
+		return 0
+	}
+	return int64(s.end) * sectorBytes * int64(s.live) / int64(s.entries)
+}

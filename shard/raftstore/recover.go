@@ -1,0 +1,340 @@
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const vfsCategory = vfs.WriteCategoryUnspecified
+
+func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
+
+// recover reads the log. The newest segment that has begun holds all but the positions of
+// entries in the segments before it: its first batch, and the changes since. Those earlier
+// segments are read for entries alone; of several with one index the newest counts.
+//
+// Only once everything is found whole are files changed.
+func (l *Log) recover() error {
+	files, err := l.segmentFiles()
+	if err != nil {
+		return err
+	}
+	newest, unbegun, err := l.newestBegun(files)
+	if err != nil {
+		return err
+	}
+	if newest == 0 {
+		return l.startNew()
+	}
+	f := fold{index: l.mu.index}
+	s, raw, found, err := l.readSegment(newest, f.change)
+	if err != nil {
+		return err
+	}
+	// What cannot be opened now is closed by open.
+	l.mu.segments[newest], l.mu.active, l.writing = s, newest, s
+	if f.ended {
+		return s.fail(damage("it has ended, and the segment after it is missing"))
+	}
+	open, err := l.readEarlier(&f, newest, found.last == 0)
+	if err != nil {
+		return err
+	}
+	if err := l.countLive(); err != nil {
+		return err
+	}
+	if open != nil { // the crash came before its end was written
+		if err := open.settle(l); err != nil {
+			return err
+		}
+	}
+	if err := s.settle(raw, found); err != nil {
+		return err
+	}
+	for _, number := range files {
+		if number == unbegun || l.mu.segments[number] == nil {
+			if err := l.fs.Remove(l.fs.PathJoin(l.dir, segmentName(number))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// segmentFiles returns the numbers of the segments that have files, in order.
+func (l *Log) segmentFiles() ([]uint32, error) {
+	names, err := l.fs.List(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []uint32
+	for _, name := range names {
+		if number, ok := parseSegmentName(name); ok {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// newestBegun returns the newest segment whose first batch is there, 0 for a log that was
+// never begun; and the segment after it, which was prepared, 0 for none.
+func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
+	if len(files) == 0 {
+		return 0, 0, nil
+	}
+	last := files[len(files)-1]
+	begun, err := l.hasBegun(last)
+	if err != nil || begun {
+		return last, 0, err
+	}
+	var path string
+	if len(files) > 1 && files[len(files)-2] == last-1 {
+		// readSegment refuses the one before it if that has ended.
+		if begun, err = l.hasBegun(last - 1); err == nil && !begun {
+			path = l.fs.PathJoin(l.dir, segmentName(last-1))
+			err = fmt.Errorf("segment %s: %w", path, damage("it does not begin as it was written, nor does the one after it"))
+		}
+		return last - 1, last, err
+	}
+	if last > 1 {
+		path = l.fs.PathJoin(l.dir, segmentName(last-1))
+		return 0, 0, fmt.Errorf("segment %s: %w", path, damage("it is missing, and the one after it does not begin as it was written"))
+	}
+	// A crash came while the log was made, or all of it is lost. Who uses the log knows
+	// whether anything was in it.
+	s, _, _, err := l.readSegment(1, func(*item, position) error { return nil })
+	if err != nil {
+		return 0, 0, err
+	}
+	return 0, 0, s.file.Close()
+}
+
+func (l *Log) hasBegun(number uint32) (bool, error) {
+	s, raw, err := l.openSegment(number)
+	if err != nil {
+		return false, err
+	}
+	_, whole, err := readBatch(raw, number, 0)
+	return whole, errors.Join(s.fail(err), s.file.Close())
+}
+
+// startNew begins a log.
+func (l *Log) startNew() error {
+	s, err := l.make(1, l.sectors)
+	if err != nil {
+		return err
+	}
+	l.mu.segments[1], l.mu.active, l.writing = s, 1, s
+	return l.begin(s, appendBegin(nil, s.sectors, []uint32{1}))
+}
+
+// openSegment opens the file of a segment and reads it.
+func (l *Log) openSegment(number uint32) (s *segment, raw []byte, err error) {
+	path := l.fs.PathJoin(l.dir, segmentName(number))
+	if _, err := l.fs.Stat(path); err != nil {
+		if isNotExist(err) {
+			err = damage("it is missing")
+		}
+		return nil, nil, fmt.Errorf("segment %s: %w", path, err)
+	}
+	file, err := l.fs.OpenReadWrite(path, vfsCategory)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := file.Stat()
+	if err == nil {
+		raw = make([]byte, info.Size())
+		var n int
+		if n, err = file.ReadAt(raw, 0); n == len(raw) && errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close())
+	}
+	return newSegment(number, path, file, len(raw)/sectorBytes), raw, nil
+}
+
+// readSegment reads a segment and calls visit with all items in it.
+func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *segment, raw []byte, found scanned, err error) {
+	s, raw, err = l.openSegment(number)
+	if err != nil {
+		return nil, nil, found, err
+	}
+	found, err = scanSegment(raw, number, func(batch []byte, at uint32) error {
+		r := itemReader{rest: batch}
+		var it item
+		for {
+			address := at + uint32(len(batch)-len(r.rest))
+			first := address == batchHeadBytes
+			if !r.next(&it) {
+				return r.err
+			}
+			if first != (it.kind == itemBegin) || first && it.sectors*sectorBytes != uint64(len(raw)) {
+				return damage("it has %d bytes and does not begin so", len(raw))
+			}
+			if it.kind == itemEntry || it.kind == itemMove {
+				s.entries++
+			}
+			if err := visit(&it, position{number, address}); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return nil, nil, found, errors.Join(s.fail(err), s.file.Close())
+	}
+	s.end = found.end
+	return s, raw, found, nil
+}
+
+// fold makes the index of the newest segment's items.
+type fold struct {
+	*index
+	listed map[uint32]bool // the segments that are needed
+	ended  bool
+}
+
+func (f *fold) change(it *item, at position) error {
+	switch it.kind {
+	case itemBegin:
+		f.listed = map[uint32]bool{}
+		for _, s := range it.segments {
+			f.listed[s] = true
+		}
+		if !f.listed[at.segment] {
+			return damage("its list of segments lacks it")
+		}
+		return nil
+	case itemEntry:
+		return f.add(it.id, it.first, at)
+	case itemMove:
+		if r := f.replicas[it.id]; r == nil || !r.has(it.first) {
+			return damage("entry %d of %s is moved, and is not there", it.first, it.id)
+		}
+		f.move(it.id, it.first, at)
+		return nil
+	case itemCut:
+		return f.cut(it.id, it.first, it.last)
+	case itemSet:
+		return f.set(it.id, it.key, it.value)
+	case itemCreate:
+		return f.create(it.id, it.first, it.last)
+	case itemDrop:
+		return f.drop(it.id)
+	case itemRemove:
+		if s := it.segments[0]; !f.listed[s] || s == at.segment {
+			return damage("segment %d is removed, and is not there", s)
+		}
+		delete(f.listed, it.segments[0])
+		return nil
+	case itemEnd:
+		f.ended = true
+		return nil
+	}
+	return damage("an item of the unknown kind %d", it.kind)
+}
+
+// unfinished is the segment before the newest, whose end was not written.
+type unfinished struct {
+	*segment
+	raw   []byte
+	found scanned
+}
+
+// settle writes the end.
+func (u *unfinished) settle(l *Log) error {
+	if err := u.segment.settle(u.raw, u.found); err != nil {
+		return err
+	}
+	return l.end(u.segment)
+}
+
+// readEarlier finds the entries that are in segments before the newest. The one right
+// before it may lack its end if the newest has only its first batch.
+func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*unfinished, error) {
+	numbers := make([]uint32, 0, len(f.listed))
+	for number := range f.listed {
+		numbers = append(numbers, number)
+	}
+	slices.Sort(numbers)
+	var open *unfinished
+	for _, number := range numbers {
+		if number == newest {
+			continue
+		}
+		ended := false
+		s, raw, found, err := l.readSegment(number, func(it *item, at position) error {
+			if ended {
+				return damage("it goes on behind its end")
+			}
+			ended = it.kind == itemEnd
+			if it.kind == itemEntry || it.kind == itemMove {
+				f.locate(it.id, it.first, at)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		l.mu.segments[number] = s
+		if ended && len(found.torn) == 0 {
+			continue
+		}
+		if ended || number != newest-1 || !onlyBegun {
+			return nil, s.fail(damage("it ends at sector %d, and not as it was written", found.end))
+		}
+		open = &unfinished{s, raw, found}
+	}
+	return open, nil
+}
+
+// locate notes where an entry is, unless the replica does not need it or has a newer one.
+func (x *index) locate(id ReplicaID, entry uint64, at position) {
+	r := x.replicas[id]
+	if r == nil || !r.has(entry) {
+		return
+	}
+	if p := &r.positions[entry-r.first]; p.segment <= at.segment {
+		*p = at
+	}
+}
+
+// countLive counts the entries of each segment that are needed. It returns ErrDamaged if
+// one of them is in no segment.
+func (l *Log) countLive() error {
+	for _, s := range l.mu.segments {
+		s.live = 0
+	}
+	for id, r := range l.mu.replicas {
+		for i, p := range r.positions {
+			s := l.mu.segments[p.segment]
+			if s == nil {
+				return damage("entry %d of %s is in no segment; its log is %d to %d", r.first+uint64(i), id, r.first, r.last())
+			}
+			s.live++
+		}
+	}
+	return nil
+}
+
+// settle makes durable what a segment holds, and clears what a crash left of a batch.
+//
+// A process that was killed may have left its last batch in the system's memory alone,
+// and after a sync that failed the system may take it for written. So the batch is
+// written again. Nothing of a torn batch may stay: sectors of the next one could be taken
+// for parts of it.
+func (s *segment) settle(raw []byte, found scanned) error {
+	for _, i := range found.torn {
+		if _, err := s.file.WriteAt(make([]byte, sectorBytes), int64(i)*sectorBytes); err != nil {
+			return s.fail(fmt.Errorf("cannot clear sector %d: %w", i, err))
+		}
+	}
+	return s.write(raw[found.last*sectorBytes:found.end*sectorBytes], found.last)
+}

@@ -1,0 +1,169 @@
+package raftstore
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// ErrNoValue is returned by Get for a key that was never set.
+var ErrNoValue = errors.New("there is no value")
+
+// Replica is what one replica keeps in the log: its entries, and a few values by key. It
+// holds nothing that would have to be closed.
+type Replica struct {
+	log *Log
+	id  ReplicaID
+
+	requests sync.Pool // of *request
+}
+
+var (
+	_ raft.LogStore          = (*Replica)(nil)
+	_ raft.MonotonicLogStore = (*Replica)(nil)
+)
+
+// Replica returns a replica's part of the log, and makes it if it is not there.
+func (l *Log) Replica(id ReplicaID) (*Replica, error) {
+	if !l.Has(id) {
+		if err := l.submit(&request{id: id, kind: itemCreate, items: appendRange(nil, itemCreate, id, 0, 0)}); err != nil {
+			return nil, err
+		}
+	}
+	return &Replica{log: l, id: id}, nil
+}
+
+// Drop deletes all that the log has of a replica. Its number may be used again.
+func (l *Log) Drop(id ReplicaID) error {
+	if !l.Has(id) {
+		return nil
+	}
+	return l.submit(&request{id: id, kind: itemDrop, items: appendReplica(nil, itemDrop, id)})
+}
+
+// IsMonotonic makes raft delete all entries when a snapshot takes their place: the log
+// has no gaps.
+func (r *Replica) IsMonotonic() bool { return true }
+
+// FirstIndex is raft.LogStore's.
+func (r *Replica) FirstIndex() (uint64, error) {
+	first, _ := r.bounds()
+	return first, nil
+}
+
+// LastIndex is raft.LogStore's.
+func (r *Replica) LastIndex() (uint64, error) {
+	_, last := r.bounds()
+	return last, nil
+}
+
+func (r *Replica) bounds() (first, last uint64) {
+	r.log.mu.RLock()
+	defer r.log.mu.RUnlock()
+	if x := r.log.mu.replicas[r.id]; x != nil {
+		return x.first, x.last()
+	}
+	return 0, 0
+}
+
+// GetLog is raft.LogStore's.
+func (r *Replica) GetLog(index uint64, entry *raft.Log) error {
+	at, s := r.find(index)
+	if s == nil {
+		return raft.ErrLogNotFound
+	}
+	defer s.release()
+	it, err := s.readEntry(at.address)
+	if err == nil && (it.id != r.id || it.first != index || it.kind != itemEntry && it.kind != itemMove) {
+		err = s.fail(damage("entry %d of %s is entry %d of %s", index, r.id, it.first, it.id))
+	}
+	if err == nil {
+		*entry = it.entry()
+	}
+	return err
+}
+
+// find returns where an entry is, with a reference to its segment; nil for none.
+func (r *Replica) find(index uint64) (position, *segment) {
+	r.log.mu.RLock()
+	defer r.log.mu.RUnlock()
+	x := r.log.mu.replicas[r.id]
+	if x == nil || !x.has(index) {
+		return position{}, nil
+	}
+	at := x.positions[index-x.first]
+	s := r.log.mu.segments[at.segment]
+	s.refs.Add(1)
+	return at, s
+}
+
+// StoreLog is raft.LogStore's.
+func (r *Replica) StoreLog(entry *raft.Log) error { return r.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs is raft.LogStore's. It keeps no reference to the entries. After an error some
+// of them may be stored, the first ones.
+func (r *Replica) StoreLogs(entries []*raft.Log) error {
+	for len(entries) > 0 {
+		q := r.request()
+		q.kind, q.first = itemEntry, entries[0].Index
+		n := 0
+		for ; n < len(entries) && (n == 0 || len(q.items)+entryHeadMax+len(entries[n].Data)+len(entries[n].Extensions) <= batchBytesMax); n++ {
+			if entries[n].Index != q.first+uint64(n) {
+				return ErrGap
+			}
+			q.offsets = append(q.offsets, uint32(len(q.items)))
+			q.items = appendEntry(q.items, r.id, entries[n])
+		}
+		if err := r.log.submit(q); err != nil {
+			return err
+		}
+		r.giveBack(q)
+		entries = entries[n:]
+	}
+	return nil
+}
+
+// DeleteRange is raft.LogStore's.
+func (r *Replica) DeleteRange(first, last uint64) error {
+	return r.log.submit(&request{
+		id: r.id, kind: itemCut, first: first, last: last, items: appendRange(nil, itemCut, r.id, first, last),
+	})
+}
+
+// Set stores a value.
+func (r *Replica) Set(key, value []byte) error {
+	return r.log.submit(&request{
+		id: r.id, kind: itemSet, key: key, value: value, items: appendSet(nil, r.id, key, value),
+	})
+}
+
+// Get returns a value, which must not be changed, and ErrNoValue if there is none.
+func (r *Replica) Get(key []byte) ([]byte, error) {
+	r.log.mu.RLock()
+	defer r.log.mu.RUnlock()
+	if x := r.log.mu.replicas[r.id]; x != nil {
+		if value, ok := x.values[string(key)]; ok {
+			return value, nil
+		}
+	}
+	return nil, ErrNoValue
+}
+
+// requestBytesKept bounds the memory that a request keeps for the next one.
+const requestBytesKept = 64 << 10
+
+func (r *Replica) request() *request {
+	if q, ok := r.requests.Get().(*request); ok {
+		return q
+	}
+	return &request{id: r.id, done: make(chan error, 1)}
+}
+
+// giveBack keeps a request, which was answered, to be used again.
+func (r *Replica) giveBack(q *request) {
+	if cap(q.items) <= requestBytesKept {
+		q.items, q.offsets = q.items[:0], q.offsets[:0]
+		r.requests.Put(q)
+	}
+}

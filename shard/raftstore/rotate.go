@@ -1,0 +1,183 @@
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// endSectors is what each segment keeps free for the batch that ends it.
+const endSectors = 1
+
+// zeroBytes is how much of a new file is written and synced at a time. Syncs of the log
+// that come meanwhile wait for no more.
+const zeroBytes = 1 << 20
+
+// sparesMax bounds the files of removed segments that are kept to be used again.
+const sparesMax = 4
+
+// prepared is a segment that nothing was written to, or why there is none.
+type prepared struct {
+	segment *segment
+	err     error
+}
+
+// rotate goes on in the next segment, which has room for a batch of so many sectors.
+//
+// The next segment begins with all that the index has but the entries' positions, so the
+// values in earlier segments are not needed any more. Only then does an end close the
+// segment before, and only then is anything else written to the next. So a segment behind
+// one that has ended has a beginning, and if it has none it was lost.
+func (l *Log) rotate(need int) error {
+	old, number := l.writing, l.writing.number+1
+	next, err := l.takeNext(number)
+	if err != nil {
+		return err
+	}
+	first := l.beginning(number, next.sectors)
+	if enough := sectorsFor(len(first)+batchHeadBytes) + need + endSectors; enough > next.sectors {
+		if err := errors.Join(next.file.Close(), l.fs.Remove(next.path)); err != nil {
+			return err
+		}
+		if next, err = l.make(number, enough); err != nil {
+			return err
+		}
+		first = l.beginning(number, next.sectors)
+	}
+	if err := l.begin(next, first); err != nil {
+		return err
+	}
+	if err := l.end(old); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.segments[number] = next
+	l.mu.active, l.writing = number, next
+	l.startPrepare(number + 1)
+	l.wakeCleaner()
+	return nil
+}
+
+// beginning returns the items of the first batch of a segment.
+func (l *Log) beginning(number uint32, sectors int) []byte {
+	x := l.mu.index // whoever writes alone changes it
+	return x.appendTo(appendBegin(nil, sectors, append(x.numbers(), number)))
+}
+
+// begin writes the first batch of a segment.
+func (l *Log) begin(s *segment, items []byte) error {
+	l.framer.begin(batchHeadBytes + len(items))
+	l.framer.write(items)
+	sectors := l.framer.finish(s.number, 0)
+	if err := s.write(sectors, 0); err != nil {
+		return err
+	}
+	s.end = len(sectors) / sectorBytes
+	return nil
+}
+
+// end writes the last batch of a segment.
+func (l *Log) end(s *segment) error {
+	l.framer.begin(batchHeadBytes + 1)
+	l.framer.write([]byte{itemEnd})
+	return s.write(l.framer.finish(s.number, s.end), s.end)
+}
+
+// startPrepare prepares a segment in a goroutine of its own.
+func (l *Log) startPrepare(number uint32) {
+	l.wg.Go(func() {
+		s, err := l.prepare(number)
+		l.next <- prepared{s, err}
+	})
+}
+
+// takeNext returns the segment that was prepared. If that failed, as on a disk that was
+// full for a while, it is tried once more: nothing was ever written to it.
+func (l *Log) takeNext(number uint32) (*segment, error) {
+	next := <-l.next
+	if next.err == nil {
+		return next.segment, nil
+	}
+	s, err := l.prepare(number)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the next segment: %w", err)
+	}
+	return s, nil
+}
+
+// prepare makes a segment ready to be written, its file durable: that of a segment that was
+// removed, or a new one. A file that is written over syncs faster than one that grows.
+func (l *Log) prepare(number uint32) (*segment, error) {
+	path := l.fs.PathJoin(l.dir, segmentName(number))
+	if spare := l.spares.take(); spare != nil {
+		err := l.fs.Rename(spare.path, path)
+		if err == nil {
+			err = l.syncDir(l.dir)
+		}
+		if err != nil {
+			return nil, errors.Join(err, spare.file.Close())
+		}
+		return newSegment(number, path, spare.file, spare.sectors), nil
+	}
+	return l.make(number, l.sectors)
+}
+
+// make makes the file of a segment, full of zeros.
+func (l *Log) make(number uint32, sectors int) (*segment, error) {
+	path := l.fs.PathJoin(l.dir, segmentName(number))
+	if err := l.fs.Remove(path); err != nil && !isNotExist(err) {
+		return nil, err
+	}
+	file, err := l.fs.OpenReadWrite(path, vfsCategory)
+	if err != nil {
+		return nil, err
+	}
+	zeros := make([]byte, zeroBytes)
+	for at, size := 0, sectors*sectorBytes; at < size && err == nil; at += zeroBytes {
+		if _, err = file.WriteAt(zeros[:min(zeroBytes, size-at)], int64(at)); err == nil {
+			err = file.SyncData()
+		}
+	}
+	if err == nil {
+		err = errors.Join(file.Sync(), l.syncDir(l.dir))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close())
+	}
+	return newSegment(number, path, file, sectors), nil
+}
+
+// spares are the files of removed segments that the next ones will have.
+type spares struct {
+	mu    sync.Mutex
+	files []*segment
+}
+
+// put keeps a file, and reports false if there are enough.
+func (p *spares) put(s *segment) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.files) >= sparesMax {
+		return false
+	}
+	p.files = append(p.files, s)
+	return true
+}
+
+func (p *spares) take() *segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.files) == 0 {
+		return nil
+	}
+	s := p.files[len(p.files)-1]
+	p.files = p.files[:len(p.files)-1]
+	return s
+}
+
+func (p *spares) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.files)
+}

@@ -1,0 +1,197 @@
+package raftstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// ErrDamaged is returned for bytes on disk that are not what was written.
+var ErrDamaged = errors.New("the stored bytes are damaged")
+
+func damage(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
+}
+
+// castagnoli is read only.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A segment is a file of sectors. A disk writes a sector whole or not at all, so each
+// sector proves by itself what it is: written in this life of the file, left from an
+// earlier life, or damaged. All integers are little endian.
+//
+//	0        4         8        12       16                          512
+//	┌────────┬─────────┬────────┬────────┬──────────────────────────────┐
+//	│ crc32c │ segment │ sector │ batch  │ data                         │
+//	└────────┴─────────┴────────┴────────┴──────────────────────────────┘
+//
+// crc32c covers the rest of the sector. segment is the number of the file's life, sector
+// the place of the sector in the file, batch the place of the first sector of its batch.
+//
+// A batch is what one sync makes durable. It fills whole sectors; its data, read across
+// them, is its length (4 bytes, itself included), then items, then zeros.
+const (
+	sectorBytes     = 512
+	sectorHeadBytes = 16
+	sectorDataBytes = sectorBytes - sectorHeadBytes
+	batchHeadBytes  = 4
+)
+
+// sectorsFor returns how many sectors a batch of so many bytes takes, its head included.
+func sectorsFor(batchBytes int) int { return (batchBytes + sectorDataBytes - 1) / sectorDataBytes }
+
+// sectorState says what a sector of a segment is.
+type sectorState int
+
+const (
+	sectorStale   sectorState = iota // zeros, or of an earlier life of the file
+	sectorCurrent                    // written in this life of the file
+	sectorDamaged
+)
+
+// classify returns the state of the sector at a place of a segment and, of a current one,
+// where its batch begins.
+func classify(sector []byte, segment uint32, place int) (state sectorState, batch int) {
+	if binary.LittleEndian.Uint32(sector) != crc32.Checksum(sector[4:sectorBytes], castagnoli) {
+		for _, b := range sector[:sectorBytes] {
+			if b != 0 {
+				return sectorDamaged, 0
+			}
+		}
+		return sectorStale, 0
+	}
+	life := binary.LittleEndian.Uint32(sector[4:])
+	batch = int(binary.LittleEndian.Uint32(sector[12:]))
+	switch {
+	case binary.LittleEndian.Uint32(sector[8:]) != uint32(place), life > segment, batch > place:
+		return sectorDamaged, 0
+	case life < segment:
+		return sectorStale, 0
+	}
+	return sectorCurrent, batch
+}
+
+// framer lays out one batch in sectors.
+type framer struct {
+	sectors []byte // whole sectors, reused by the next batch
+	used    int    // bytes of batch data so far
+}
+
+// begin starts a batch of so many bytes, its head included.
+func (f *framer) begin(batchBytes int) {
+	size := sectorsFor(batchBytes) * sectorBytes
+	if cap(f.sectors) < size {
+		f.sectors = make([]byte, size)
+	}
+	f.sectors = f.sectors[:size]
+	f.used = 0
+	f.write(binary.LittleEndian.AppendUint32(make([]byte, 0, batchHeadBytes), uint32(batchBytes)))
+}
+
+// write appends to the batch's data.
+func (f *framer) write(p []byte) {
+	for len(p) > 0 {
+		sector, at := f.used/sectorDataBytes, f.used%sectorDataBytes
+		start := sector*sectorBytes + sectorHeadBytes
+		n := copy(f.sectors[start+at:start+sectorDataBytes], p)
+		f.used += n
+		p = p[n:]
+	}
+}
+
+// finish completes the batch as it is stored at a place of a segment. The sectors belong
+// to the framer.
+func (f *framer) finish(segment uint32, place int) []byte {
+	if at := f.used % sectorDataBytes; at > 0 {
+		clear(f.sectors[len(f.sectors)-sectorDataBytes+at:])
+	}
+	for i := 0; i < len(f.sectors)/sectorBytes; i++ {
+		s := f.sectors[i*sectorBytes : (i+1)*sectorBytes]
+		binary.LittleEndian.PutUint32(s[4:], segment)
+		binary.LittleEndian.PutUint32(s[8:], uint32(place+i))
+		binary.LittleEndian.PutUint32(s[12:], uint32(place))
+		putChecksum(s)
+	}
+	return f.sectors
+}
+
+func putChecksum(sector []byte) {
+	binary.LittleEndian.PutUint32(sector, crc32.Checksum(sector[4:sectorBytes], castagnoli))
+}
+
+// scanned is what a segment holds.
+type scanned struct {
+	end  int   // the sector behind the last whole batch
+	last int   // the first sector of the last whole batch
+	torn []int // sectors behind end that a crash left of a batch that was never acknowledged
+}
+
+// scanSegment reads a whole segment and calls visit with the data of each whole batch, and
+// the address of that data (see position). It returns ErrDamaged unless what lies behind
+// the whole batches is what a crash can leave of one batch:
+//
+//   - each sector is stale or current, because a disk writes a sector whole or not at all;
+//   - the current ones are of the batch that begins right there, because a batch is
+//     written when the one before it is synced;
+//   - one of its sectors is stale. A whole batch counts as stored, acknowledged or not.
+func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32) error) (scanned, error) {
+	s := scanned{}
+	sectors := len(raw) / sectorBytes
+	for s.end < sectors {
+		batch, whole, err := readBatch(raw, segment, s.end)
+		if err != nil {
+			return s, err
+		}
+		if !whole {
+			break
+		}
+		if err := visit(batch[batchHeadBytes:], uint32(s.end*sectorDataBytes+batchHeadBytes)); err != nil {
+			return s, fmt.Errorf("sector %d: %w", s.end, err)
+		}
+		s.last = s.end
+		s.end += sectorsFor(len(batch))
+	}
+	for i := s.end; i < sectors; i++ {
+		switch state, batch := classify(raw[i*sectorBytes:], segment, i); {
+		case state == sectorDamaged:
+			return s, damage("sector %d is neither as it was written nor as it was before", i)
+		case state == sectorCurrent && batch != s.end:
+			return s, damage("sector %d is of the batch at sector %d, but the batches end at sector %d", i, batch, s.end)
+		case state == sectorCurrent:
+			s.torn = append(s.torn, i)
+		}
+	}
+	return s, nil
+}
+
+// readBatch returns the data of the batch at a sector, with its head, and whether all of
+// its sectors are there.
+func readBatch(raw []byte, segment uint32, first int) (batch []byte, whole bool, err error) {
+	size := sectorDataBytes
+	for i := first; len(batch) < size; i++ {
+		if (i+1)*sectorBytes > len(raw) {
+			if i == first {
+				return nil, false, nil
+			}
+			return nil, false, damage("the batch at sector %d is longer than the segment", first)
+		}
+		sector := raw[i*sectorBytes : (i+1)*sectorBytes]
+		if state, of := classify(sector, segment, i); state != sectorCurrent || of != first {
+			return nil, false, nil // scanSegment judges what it is instead
+		}
+		batch = append(batch, sector[sectorHeadBytes:]...)
+		if i == first {
+			size = int(binary.LittleEndian.Uint32(batch))
+			if size <= batchHeadBytes {
+				return nil, false, damage("the batch at sector %d has a length of %d", first, size)
+			}
+		}
+	}
+	for _, b := range batch[size:] {
+		if b != 0 {
+			return nil, false, damage("the batch at sector %d has something behind its end", first)
+		}
+	}
+	return batch[:size], true, nil
+}

@@ -1,0 +1,139 @@
+package raftstore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// segmentSuffix ends the name of each segment's file. Its number comes first.
+const segmentSuffix = ".log"
+
+func segmentName(number uint32) string { return fmt.Sprintf("%010d%s", number, segmentSuffix) }
+
+// parseSegmentName reads a name that segmentName returned.
+func parseSegmentName(name string) (number uint32, ok bool) {
+	digits, ok := strings.CutSuffix(name, segmentSuffix)
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return uint32(n), ok && err == nil && n > 0 && segmentName(uint32(n)) == name
+}
+
+// segment is one life of a file of sectors. Its number is never used again.
+type segment struct {
+	number  uint32
+	path    string
+	file    vfs.File
+	sectors int
+
+	// Under Log.mu. end is the sector behind the last batch. entries counts those that were
+	// written here, live those of them that are needed.
+	end, entries, live int
+
+	// refs counts the log's own use and the reads that are under way. Reads begin under
+	// Log.mu while the segment is in the index, so the count never rises again from 0.
+	refs   atomic.Int32
+	unused chan struct{} // closed when refs comes to 0
+}
+
+func newSegment(number uint32, path string, file vfs.File, sectors int) *segment {
+	s := &segment{number: number, path: path, file: file, sectors: sectors, unused: make(chan struct{})}
+	s.refs.Store(1)
+	return s
+}
+
+func (s *segment) release() {
+	if s.refs.Add(-1) == 0 {
+		close(s.unused)
+	}
+}
+
+// fail names the segment in an error.
+func (s *segment) fail(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("segment %s: %w", s.path, err)
+}
+
+// readSectorsFirst is how many sectors a read of an entry begins with: one page of the
+// system's cache.
+const readSectorsFirst = 8
+
+// readEntry returns the item of the entry at an address, in bytes of its own.
+func (s *segment) readEntry(address uint32) (it item, err error) {
+	data, err := s.readData(address, readSectorsFirst*sectorDataBytes)
+	if err != nil {
+		return item{}, err
+	}
+	for {
+		r := itemReader{rest: data}
+		if r.next(&it) {
+			return it, nil
+		}
+		need, err := entryItemBytes(data)
+		if err != nil || need <= len(data) {
+			return item{}, s.fail(errors.Join(err, r.err))
+		}
+		if data, err = s.readData(address, need); err != nil {
+			return item{}, err
+		}
+		if len(data) < need {
+			return item{}, s.fail(damage("the entry at sector %d goes on behind its batch", address/sectorDataBytes))
+		}
+	}
+}
+
+// entryItemBytes returns the size of the entry's item that begins with data.
+func entryItemBytes(data []byte) (int, error) {
+	r := itemReader{rest: data}
+	if kind := r.byte(); kind != itemEntry && kind != itemMove {
+		return 0, damage("an item of kind %d is not an entry", kind)
+	}
+	r.uint()
+	r.uint()
+	extensions, value := r.entryHead(&item{})
+	if r.err != nil {
+		return 0, r.err
+	}
+	if extensions > 1<<32 || value > 1<<32 {
+		return 0, damage("an entry of %d bytes", value)
+	}
+	return len(data) - len(r.rest) + int(extensions) + int(value), nil
+}
+
+// readData returns the data of one batch from an address on: so many bytes, or fewer where
+// the batch ends.
+func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
+	first, skip := int(address/sectorDataBytes), int(address%sectorDataBytes)
+	sectors := min((skip+bytes+sectorDataBytes-1)/sectorDataBytes, s.sectors-first)
+	raw := make([]byte, max(sectors, 0)*sectorBytes)
+	if n, err := s.file.ReadAt(raw, int64(first)*sectorBytes); err != nil && !(errors.Is(err, io.EOF) && n == len(raw)) {
+		if errors.Is(err, io.EOF) {
+			err = damage("it ends before sector %d", first+sectors)
+		}
+		return nil, s.fail(fmt.Errorf("cannot read sector %d: %w", first, err))
+	}
+	// Sectors are put together in place: each moves to the front.
+	data, batch := raw[:0], 0
+	for i := range sectors {
+		sector := raw[i*sectorBytes : (i+1)*sectorBytes]
+		state, of := classify(sector, s.number, first+i)
+		if state == sectorCurrent && i > 0 && of != batch || state == sectorStale && i > 0 {
+			break // the batch ends before it
+		}
+		if state != sectorCurrent {
+			return nil, s.fail(damage("sector %d is not as it was written", first+i))
+		}
+		batch = of
+		data = append(data, sector[sectorHeadBytes:]...)
+	}
+	if skip > len(data) {
+		return nil, s.fail(damage("sector %d is not there", first))
+	}
+	return data[skip:min(len(data), skip+bytes)], nil
+}

@@ -1,0 +1,282 @@
+package raftstore
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// request is one change of the log on its way to the disk. Whoever made it waits for done.
+type request struct {
+	id    ReplicaID
+	kind  byte
+	items []byte // as they are stored
+
+	first, last uint64   // entries: the first; cut
+	offsets     []uint32 // entries and moves: where each item begins in items
+	key, value  []byte   // set
+	moves       []moving // move
+	segment     uint32   // remove
+
+	done chan error // capacity 1
+}
+
+// moving is an entry whose item is written again.
+type moving struct {
+	id    ReplicaID
+	index uint64
+	from  position
+}
+
+// submit waits until the log has made a request durable.
+//
+// A caller that finds nobody writing and nothing waiting writes by itself, which saves it
+// two switches between goroutines. What comes meanwhile is left to run.
+func (l *Log) submit(r *request) error {
+	if r.done == nil {
+		r.done = make(chan error, 1)
+	}
+	q := &l.queue
+	q.Lock()
+	err := q.err
+	if err == nil && q.closing {
+		err = ErrClosed
+	}
+	if err != nil {
+		q.Unlock()
+		return err
+	}
+	alone := !q.busy && len(q.moves)+len(q.waiting) == 0
+	if r.kind == itemMove {
+		q.moves = append(q.moves, r)
+	} else {
+		q.waiting = append(q.waiting, r)
+	}
+	if alone {
+		l.writeLocked()
+	}
+	if !q.busy && (len(q.moves)+len(q.waiting) > 0 || q.closing) {
+		q.changed.Signal()
+	}
+	q.Unlock()
+	return <-r.done
+}
+
+// run writes what callers leave to it, until the log is closed.
+func (l *Log) run() {
+	q := &l.queue
+	q.Lock()
+	defer q.Unlock()
+	for {
+		switch {
+		case q.busy:
+			q.changed.Wait()
+		case len(q.moves)+len(q.waiting) > 0:
+			// Those who were answered just now may be about to write again: with a turn
+			// before the next batch they are in it, and not in the one after.
+			q.busy = true
+			q.Unlock()
+			runtime.Gosched()
+			q.Lock()
+			l.writeLocked()
+		case q.closing:
+			return
+		default:
+			q.changed.Wait()
+		}
+	}
+}
+
+// writeLocked writes everything that waits as one batch, with one sync, and answers it.
+// The caller holds the queue's lock, which is not held meanwhile: busy is set instead, and
+// whoever set it alone changes the index. The next batch is not begun before this one is
+// synced, so at most one batch is in doubt after a crash.
+func (l *Log) writeLocked() {
+	q := &l.queue
+	batch, bytes := l.takeLocked()
+	if len(batch) == 0 {
+		q.busy = false
+		return
+	}
+	q.busy = true
+	q.Unlock()
+	err := l.write(batch, bytes)
+	if err != nil {
+		err = l.fail(err)
+	}
+	for _, r := range batch {
+		r.done <- err
+	}
+	clear(batch)
+	q.Lock()
+	q.busy = false
+}
+
+// fail records the first failure, answers all that waits with it, and returns it. No sync
+// is tried again: the system may have dropped what it could not write.
+func (l *Log) fail(err error) error {
+	q := &l.queue
+	q.Lock()
+	defer q.Unlock()
+	if q.err == nil {
+		q.err = err
+	}
+	for _, r := range q.moves {
+		r.done <- q.err
+	}
+	for _, r := range q.waiting {
+		r.done <- q.err
+	}
+	q.moves, q.waiting = nil, nil
+	return q.err
+}
+
+// takeLocked returns the requests of the next batch, and what they take.
+//
+// Each of them is checked against the index, which has all batches before this one. So of
+// one replica there is one in a batch. Moves go first: what they move is there still when
+// they are applied.
+func (l *Log) takeLocked() (batch []*request, bytes int) {
+	q := &l.queue
+	clear(l.taken)
+	batch, bytes = l.batch[:0], batchHeadBytes
+	for _, line := range []*[]*request{&q.moves, &q.waiting} {
+		n := 0
+		for ; n < len(*line) && (len(batch) == 0 || bytes < batchBytesMax); n++ {
+			r := (*line)[n]
+			ofReplica := r.kind != itemMove && r.kind != itemRemove
+			if _, again := l.taken[r.id]; again && ofReplica {
+				break
+			}
+			if err := l.check(r); err != nil {
+				r.done <- err
+				continue
+			}
+			if ofReplica {
+				l.taken[r.id] = struct{}{}
+			}
+			batch = append(batch, r)
+			bytes += len(r.items)
+		}
+		rest := copy(*line, (*line)[n:])
+		clear((*line)[rest:])
+		*line = (*line)[:rest]
+	}
+	l.batch = batch
+	return batch, bytes
+}
+
+// check returns an error for a request that contradicts the index, which
+// whoever writes alone changes.
+func (l *Log) check(r *request) error {
+	x := l.mu.index
+	switch r.kind {
+	case itemMove:
+		for _, m := range r.moves {
+			if !x.at(m.id, m.index, m.from) {
+				return errMovedMeanwhile
+			}
+		}
+		return nil
+	case itemRemove:
+		return nil
+	}
+	replica := x.replicas[r.id]
+	if r.kind == itemCreate {
+		if replica != nil {
+			return fmt.Errorf("%s is in the log already", r.id)
+		}
+		return nil
+	}
+	if replica == nil {
+		return fmt.Errorf("%s is not in the log", r.id)
+	}
+	switch {
+	case r.kind == itemEntry && (r.first == 0 || len(replica.positions) > 0 && r.first != replica.last()+1):
+		return fmt.Errorf("%w: entry %d would follow entry %d of %s", ErrGap, r.first, replica.last(), r.id)
+	case r.kind == itemCut && (r.first > r.last || !replica.cuts(r.first, r.last)):
+		return fmt.Errorf("%w: entries %d to %d would go out of %d to %d of %s",
+			ErrGap, r.first, r.last, replica.first, replica.last(), r.id)
+	}
+	return nil
+}
+
+// at reports whether an entry is at a position.
+func (x *index) at(id ReplicaID, entry uint64, at position) bool {
+	r := x.replicas[id]
+	return r != nil && r.has(entry) && r.positions[entry-r.first] == at
+}
+
+// write makes a batch durable, and then adds it to the index.
+func (l *Log) write(batch []*request, bytes int) error {
+	need := sectorsFor(bytes)
+	if l.writing.end+need+endSectors > l.writing.sectors {
+		if err := l.rotate(need); err != nil {
+			return err
+		}
+	}
+	s := l.writing
+	l.framer.begin(bytes)
+	for _, r := range batch {
+		l.framer.write(r.items)
+	}
+	if err := s.write(l.framer.finish(s.number, s.end), s.end); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	address := uint32(s.end*sectorDataBytes + batchHeadBytes)
+	s.end += need
+	for _, r := range batch {
+		if err := l.applyLocked(r, s, address); err != nil {
+			return err
+		}
+		address += uint32(len(r.items))
+	}
+	return nil
+}
+
+// write writes sectors and syncs them.
+func (s *segment) write(sectors []byte, place int) error {
+	if _, err := s.file.WriteAt(sectors, int64(place)*sectorBytes); err != nil {
+		return s.fail(fmt.Errorf("cannot write: %w", err))
+	}
+	if err := s.file.SyncData(); err != nil {
+		return s.fail(fmt.Errorf("cannot sync: %w", err))
+	}
+	return nil
+}
+
+// applyLocked adds a request that is durable to the index.
+func (l *Log) applyLocked(r *request, s *segment, address uint32) error {
+	x := l.mu.index
+	switch r.kind {
+	case itemEntry:
+		s.entries += len(r.offsets)
+		for i, offset := range r.offsets {
+			if err := x.add(r.id, r.first+uint64(i), position{s.number, address + offset}); err != nil {
+				return err
+			}
+		}
+		return nil
+	case itemMove:
+		s.entries += len(r.moves)
+		for i, m := range r.moves {
+			x.move(m.id, m.index, position{s.number, address + r.offsets[i]})
+		}
+		return nil
+	case itemCut:
+		defer l.wakeCleaner()
+		return x.cut(r.id, r.first, r.last)
+	case itemSet:
+		return x.set(r.id, r.key, r.value)
+	case itemCreate:
+		return x.create(r.id, 0, 0)
+	case itemDrop:
+		defer l.wakeCleaner()
+		return x.drop(r.id)
+	case itemRemove:
+		delete(x.segments, r.segment)
+		return nil
+	}
+	return fmt.Errorf("a request of the unknown kind %d", r.kind)
+}
