@@ -9,7 +9,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint bench e2e-wal e2e-long chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint bench e2e-boltdb e2e-long chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,8 +47,8 @@ $(LINTER):
 bench: ## Go benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 
-e2e-wal: ## the tests of the real binaries over the other log store, raft-wal
-	COUNTD_LOG_STORE=wal $(GO) test -count=1 -timeout 10m ./cmd/countd/e2e
+e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
+	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 10m ./cmd/countd/e2e
 
 e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
 	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|ImportAdd|.*Disk)' ./cmd/countd/e2e \

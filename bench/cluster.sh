@@ -3,7 +3,7 @@
 # machine and in one run, each load RUNS times in turn, and prints Markdown.
 # Needs the built binaries (make build) and Go for the peer.
 #
-#   bench/cluster.sh > out.md         RUNS=3 SECONDS_EACH=5 LOG_STORE=boltdb by default
+#   bench/cluster.sh > out.md         RUNS=3 SECONDS_EACH=5 LOG_STORE=shared by default
 #
 # etcd increments by compare-and-swap, as its users must. Both are asked through
 # all three nodes. A figure is the median of the runs with the least and the
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 RUNS=${RUNS:-3}
 SECONDS_EACH=${SECONDS_EACH:-5}
-LOG_STORE=${LOG_STORE:-boltdb}
+LOG_STORE=${LOG_STORE:-shared}
 dir=$(mktemp -d)
 pids=()
 trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$dir"' EXIT

@@ -4,7 +4,7 @@
 # nodes beside Redis with replicas by bench/respload. Needs redis-server and
 # redis-tools (Debian), Go and the built binaries (make build).
 #
-#   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=wal by default
+#   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=shared by default
 #   SETS="one reads three" chooses parts: one node's writes, reads, three nodes
 #
 # Redis holds a post's like as a string and its four counts as a hash, countd both
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 RUNS=${RUNS:-3}
 SECONDS_EACH=${SECONDS_EACH:-4}
 ROWS=${ROWS:-5000000}
-STORE=${STORE:-wal}
+STORE=${STORE:-shared}
 SHARDS=${SHARDS:-4}
 SETS=${SETS:-one reads three}
 CONNS=50

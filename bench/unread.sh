@@ -11,7 +11,7 @@
 #   FOLLOWEES=90        of a feed on average, of AUTHORS=1000000; 2,000 at the most
 #   SECONDS_EACH=10 RUNS=3   of each load of polls; a figure is the median of the
 #                       runs with the least and the largest
-#   STORE=boltdb        countd's log
+#   STORE=shared        countd's log
 #   REST=40             seconds before memory is looked at: the server gives back to
 #                       the system what it collected in once it has been at rest
 #   PROFILE=            a file for what the server does in polls, by perf as root
@@ -30,7 +30,7 @@ FOLLOWEES=${FOLLOWEES:-90}
 AUTHORS=${AUTHORS:-1000000}
 SECONDS_EACH=${SECONDS_EACH:-10}
 RUNS=${RUNS:-3}
-STORE=${STORE:-boltdb}
+STORE=${STORE:-shared}
 REST=${REST:-40}
 PROFILE=${PROFILE:-}
 http=17800 redis_always=17879 redis_none=17880

@@ -274,9 +274,9 @@ func visitEntries() boltVisit {
 	}
 }
 
-// visitStable refuses keys that checkedStable and walMeta do not write.
+// visitStable refuses keys that checkedStable does not write.
 func visitStable(key, _ []byte, flags uint32) error {
-	if flags != 0 || !bytes.Equal(key, keyTerm) && !bytes.Equal(key, keyVote) && !bytes.Equal(key, keySegments) {
+	if flags != 0 || !bytes.Equal(key, keyTerm) && !bytes.Equal(key, keyVote) {
 		return boltDamage("unknown key %q", key)
 	}
 	return nil

@@ -35,7 +35,7 @@ type Config struct {
 	// built-in keyspaces; 0 for 1.
 	NodesWanted int
 	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
-	LogStore    LogStore       // "" for that which the node was made with, boltdb for a new one
+	LogStore    LogStore       // "" for that which the node was made with, logStoreDefault for a new one
 	Limits      Limits         // zero for LimitsDefault
 	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+
+	"github.com/countd/countd/shard/raftstore"
 )
 
 func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
@@ -150,7 +152,13 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	t.Helper()
 	replica, _ := n.dirs.number(number)
 	cfg := n.groupConfig(number, replica, "posts", nil)
-	stores, err := openStores(cfg.LogStore, cfg.Dir, n.meta.cfg.raftLogger())
+	var err error
+	if cfg.NodeLog != nil {
+		cfg.NodeLog, err = raftstore.Open(cfg.logPath(), raftstore.Options{})
+		mustDo(t, err)
+		defer cfg.NodeLog.Close()
+	}
+	stores, err := openStores(&cfg)
 	mustDo(t, err)
 	log := newCheckedLog(stores, number, cfg.Dir, 1<<30, newFailStop(n.fatal))
 	index, err := log.LastIndex()
@@ -165,6 +173,7 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	}
 	copy(body[len(body)-1:], binary.AppendVarint(nil, 62))
 	binary.LittleEndian.PutUint32(entry.Data[len(body):], crc32.Checksum(body, castagnoli))
+	mustDo(t, log.DeleteRange(entry.Index, entry.Index))
 	mustDo(t, log.StoreLog(&entry))
 	mustDo(t, stores.close())
 	return entry.Index

@@ -18,7 +18,7 @@ func BenchmarkApply(b *testing.B) {
 		bytes, inFlight int
 	}{
 		{LogStoreBoltDB, 100, 1}, {LogStoreBoltDB, 100, 64}, {LogStoreBoltDB, 4096, 64}, {LogStoreBoltDB, 65536, 16},
-		{LogStoreWAL, 100, 1}, {LogStoreWAL, 100, 64}, {LogStoreWAL, 4096, 64}, {LogStoreWAL, 65536, 16},
+		{LogStoreShared, 100, 1}, {LogStoreShared, 100, 64}, {LogStoreShared, 4096, 64}, {LogStoreShared, 65536, 16},
 	} {
 		b.Run(fmt.Sprintf("log=%s/bytes=%d/inflight=%d", test.store, test.bytes, test.inFlight), func(b *testing.B) {
 			mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
@@ -117,7 +117,7 @@ func benchReplicas(b *testing.B) []*group {
 		timing := groupTimingDefault
 		timing.Heartbeat, timing.Election, timing.Lease = time.Minute, time.Minute, 30*time.Second // no elections on a busy machine
 		g, err := openGroup(groupConfig{
-			Dir: b.TempDir(), NodeID: string(initial[i].id), FSM: &sumFSM{}, Mux: mux, Initial: initial, LogStore: LogStoreWAL, Timing: timing,
+			Dir: b.TempDir(), NodeID: string(initial[i].id), FSM: &sumFSM{}, Mux: mux, Initial: initial, LogStore: LogStoreShared, Timing: timing,
 			Fatal: func(err error) { b.Error(err) },
 		})
 		if err != nil {

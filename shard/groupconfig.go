@@ -4,11 +4,13 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // snapshotBytesDefault is the least log since the last snapshot that starts a new
@@ -65,10 +67,11 @@ type groupConfig struct {
 	Cold        *cold.Group
 	ColdDamaged func(error)
 
-	LogStore      LogStore      // "" for LogStoreBoltDB
-	SnapshotBytes int64         // 0 for snapshotBytesDefault
-	DiskStallMax  time.Duration // 0 for diskStallMax
-	Timing        groupTiming   // zero for groupTimingDefault
+	LogStore      LogStore       // "" for logStoreDefault
+	NodeLog       *raftstore.Log // of LogStoreShared, the caller's, must outlive the group; nil for a log of the replica alone
+	SnapshotBytes int64          // 0 for snapshotBytesDefault
+	DiskStallMax  time.Duration  // 0 for diskStallMax
+	Timing        groupTiming    // zero for groupTimingDefault
 }
 
 // groupTiming holds raft's timeouts. They are the same for a group of one
@@ -118,7 +121,7 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.LogStore == "" {
-		c.LogStore = LogStoreBoltDB
+		c.LogStore = logStoreDefault
 	}
 	if err := c.LogStore.Check(); err != nil {
 		return c, err
@@ -133,6 +136,19 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 		c.Timing = groupTimingDefault
 	}
 	return c, nil
+}
+
+// logID names the replica in the node's log.
+func (c *groupConfig) logID() raftstore.ReplicaID {
+	return raftstore.ReplicaID{Group: c.Group, Number: c.Replica}
+}
+
+// logPath is where the replica's log is.
+func (c *groupConfig) logPath() string {
+	if c.NodeLog != nil {
+		return filepath.Join(filepath.Dir(c.Dir), nodeLogDir)
+	}
+	return c.LogStore.path(c.Dir)
 }
 
 // id returns the replica's Raft id.

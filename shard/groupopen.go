@@ -24,7 +24,7 @@ func openGroup(cfg groupConfig) (*group, error) {
 	if err := makeGroupDir(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
-	stores, err := openStores(cfg.LogStore, cfg.Dir, cfg.raftLogger())
+	stores, err := openStores(&cfg)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
@@ -47,7 +47,7 @@ func makeGroupDir(dir string) error {
 // startGroup starts raft over the stores, which stay the caller's when it
 // fails.
 func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
-	path := cfg.LogStore.path(cfg.Dir)
+	path := cfg.logPath()
 	logger := cfg.raftLogger()
 	g := &group{
 		cfg:        cfg,

@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // errDamaged is returned for bytes on disk that are not what was written.
-var errDamaged = errors.New("the stored bytes are damaged")
+var errDamaged = raftstore.ErrDamaged
 
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
 )
@@ -46,7 +45,7 @@ func mustOpenBolt(t *testing.T, path string) *boltFile {
 
 // eachStore runs a test over both log stores.
 func eachStore(t *testing.T, test func(t *testing.T, store LogStore)) {
-	for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+	for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {
 		t.Run(string(store), func(t *testing.T) { test(t, store) })
 	}
 }
@@ -54,7 +53,7 @@ func eachStore(t *testing.T, test func(t *testing.T, store LogStore)) {
 // mustOpenStores opens the stores of a group in dir.
 func mustOpenStores(t *testing.T, store LogStore, dir string) groupStores {
 	t.Helper()
-	s, err := openStores(store, dir, hclog.NewNullLogger())
+	s, err := openStores(&groupConfig{Dir: dir, LogStore: store})
 	if err != nil {
 		t.Fatal(err)
 	}

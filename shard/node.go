@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/raftstore"
 )
 
 const (
@@ -46,6 +48,8 @@ type Node struct {
 	metaFresh freshness
 	catalog   *raftfsm.Catalog
 	metrics   *stageMetrics
+
+	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
 	cold       *cold.Store
 	coldStore  atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
@@ -122,12 +126,17 @@ func Open(cfg Config) (*Node, error) {
 	if n.cfg.LogStore, err = chooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
+	if n.cfg.LogStore == LogStoreShared {
+		if n.log, err = raftstore.Open(filepath.Join(cfg.Dir, nodeLogDir), raftstore.Options{}); err != nil {
+			return nil, errors.Join(err, n.mux.Close())
+		}
+	}
 	if err := n.headroom.watch(n); err != nil {
-		return nil, errors.Join(err, n.mux.Close())
+		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
 	if err := n.openCold(); err != nil {
 		n.headroom.close()
-		return nil, errors.Join(err, n.mux.Close())
+		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
 	n.appends = newAppends(appendsConfig{Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() }})
 	if err := n.start(); err != nil {
@@ -198,6 +207,7 @@ func (n *Node) groupConfig(number uint32, replica uint64, keyspace string, fsm g
 		Fatal:    n.fatal,
 		Addrs:    n.addrOf,
 		LogStore: n.cfg.LogStore,
+		NodeLog:  n.log,
 		Room:     n.room.take,
 	}
 }
@@ -362,7 +372,14 @@ func (n *Node) close(ctx context.Context) error {
 	n.asking.Wait()
 	n.appends.close()
 	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
-		errs = append(errs, n.cold.Close())
+		errs = append(errs, n.cold.Close(), n.closeLog())
 	}
 	return errors.Join(append(errs, n.mux.Close())...)
+}
+
+func (n *Node) closeLog() error {
+	if n.log == nil {
+		return nil
+	}
+	return n.log.Close()
 }

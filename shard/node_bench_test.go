@@ -23,7 +23,7 @@ func BenchmarkNodeWrite(b *testing.B) {
 	for _, c := range []struct{ callers, ops, shards int }{
 		{1, 1, 4}, {64, 1, 4}, {1024, 1, 4}, {64, 1, 1}, {1024, 1, 1}, {16, 100, 4},
 	} {
-		for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+		for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {
 			b.Run(fmt.Sprintf("callers=%d/ops=%d/shards=%d/log=%s", c.callers, c.ops, c.shards, store), func(b *testing.B) {
 				benchWrites(b, benchNode(b, c.shards, store), c.callers, c.ops, "none")
 			})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // Opened is the durable record of the groups that this node has a replica of. It
@@ -27,10 +29,9 @@ type Opened interface {
 // openHere opens this node's replica of a group, or begins one if there is none
 // and never was.
 func (n *Node) openHere(cfg groupConfig) (*group, error) {
-	path := cfg.LogStore.votePath(cfg.Dir)
-	blank, err := isBlank(path)
+	blank, err := isBlank(&cfg)
 	if err == nil && blank {
-		err = n.mayBegin(cfg.Group, path)
+		err = n.mayBegin(&cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
@@ -44,22 +45,26 @@ func (n *Node) openHere(cfg groupConfig) (*group, error) {
 
 // mayBegin returns errDamaged for a replica whose log is blank and was not. It
 // removes what a crash left of a log that was just being made.
-func (n *Node) mayBegin(group uint32, path string) error {
+func (n *Node) mayBegin(cfg *groupConfig) error {
 	advice := n.afterLoss()
 	record := n.cfg.Opened
-	if record != nil && record.WasOpened(group) {
-		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", errDamaged, path, advice)
+	what := cfg.logPath()
+	if cfg.NodeLog != nil {
+		what += ", of the replica in " + cfg.Dir + ","
 	}
-	if group == catalogGroup {
+	if record != nil && record.WasOpened(cfg.Group) {
+		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", errDamaged, what, advice)
+	}
+	if cfg.Group == catalogGroup {
 		if other := n.dirs.anyShard(); other != "" {
 			return fmt.Errorf("%w: %s is missing or empty, and groups that only the catalog knows are there (%s); %s",
-				errDamaged, path, other, advice)
+				errDamaged, what, other, advice)
 		}
 	}
-	if record == nil {
+	if record == nil || cfg.NodeLog != nil {
 		return nil
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(cfg.logPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -75,10 +80,14 @@ func (n *Node) afterLoss() string {
 	return restore + ", or, only in a larger cluster, wipe it: then it joins again as a new node"
 }
 
-// isBlank reports whether a file is not there, empty, or nothing but zeros, as a
-// crash leaves one that was just being made.
-func isBlank(path string) (bool, error) {
-	file, err := os.Open(path)
+// isBlank reports whether a replica has no log: that of the node lacks it, or its own
+// file is not there, empty, or nothing but zeros, as a crash leaves one that was just
+// being made.
+func isBlank(cfg *groupConfig) (bool, error) {
+	if cfg.NodeLog != nil {
+		return !cfg.NodeLog.Has(cfg.logID()), nil
+	}
+	file, err := os.Open(cfg.logPath())
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil
 	}
@@ -115,6 +124,11 @@ func (n *Node) giveUp(group uint32, number uint64) error {
 func (n *Node) finishGivingUp(group uint32, number uint64) error {
 	if n.cfg.Opened != nil {
 		if err := n.cfg.Opened.GroupRemoved(group); err != nil {
+			return err
+		}
+	}
+	if n.log != nil {
+		if err := n.log.Drop(raftstore.ReplicaID{Group: group, Number: number}); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // memoryRecord is an Opened that outlives a node, but not the test.
@@ -86,35 +87,86 @@ func TestLostLogIsRefused(t *testing.T) {
 		{"nothing", "00001.1", true, func(string, string) error { return nil }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			eachStore(t, func(t *testing.T, store LogStore) {
-				dir, record := t.TempDir(), Opened(nil)
-				if test.recorded {
-					record = newMemoryRecord()
-				}
-				n, err := openRecordedNode(t, dir, store, record)
+			const store = LogStoreBoltDB
+			dir, record := t.TempDir(), Opened(nil)
+			if test.recorded {
+				record = newMemoryRecord()
+			}
+			n, err := openRecordedNode(t, dir, store, record)
+			mustDo(t, err)
+			mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
+			mustStop(t, n)
+			group := filepath.Join(dir, test.group)
+			mustDo(t, test.harm(group, store.path(group)))
+			n, err = openRecordedNode(t, dir, store, record)
+			if !test.refused {
 				mustDo(t, err)
-				mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
-				mustStop(t, n)
-				group := filepath.Join(dir, test.group)
-				mustDo(t, test.harm(group, store.votePath(group)))
-				n, err = openRecordedNode(t, dir, store, record)
-				if !test.refused {
-					mustDo(t, err)
-					if got := mustGet(t, n, n.Keyspace("posts"), ReadOptions{}, 7); got[0] != 41 {
-						t.Errorf("count %d", got[0])
-					}
-					return
+				if got := mustGet(t, n, n.Keyspace("posts"), ReadOptions{}, 7); got[0] != 41 {
+					t.Errorf("count %d", got[0])
 				}
-				if !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), group) {
-					t.Fatalf("opened with %v", err)
+				return
+			}
+			if !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), group) {
+				t.Fatalf("opened with %v", err)
+			}
+			knows := test.group != "00000" // the catalog tells that the node is alone
+			text := err.Error()
+			if knows && (strings.Contains(text, "wipe") || !strings.Contains(text, "the only node of its cluster")) ||
+				!knows && !strings.Contains(text, "only in a larger cluster, wipe it") {
+				t.Errorf("advice: %v", err)
+			}
+		})
+	}
+}
+
+// A node whose log is lost, in part or whole, does not begin anew. Without the directory of
+// a replica, which has its snapshots, it has all that was never in one.
+func TestLostNodeLogIsRefused(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		recorded bool
+		harm     func(dir, log string) error
+		named    string // what the refusal names, "" for none
+	}{
+		{"log removed", true, func(_, log string) error { return os.RemoveAll(log) }, "00000"},
+		{"log removed, no record", false, func(_, log string) error { return os.RemoveAll(log) }, "00000"},
+		{"segment removed", true, func(_, log string) error { return os.Remove(filepath.Join(log, "0000000001.log")) }, "0000000001.log"},
+		{"segment emptied", true, func(_, log string) error { return os.Truncate(filepath.Join(log, "0000000001.log"), 0) }, "0000000001.log"},
+		{"segment of zeros", true, func(_, log string) error {
+			return os.WriteFile(filepath.Join(log, "0000000001.log"), make([]byte, 1<<20), 0o600)
+		}, "0000000001.log"},
+		{"all groups removed", true, func(dir, _ string) error {
+			all, err := filepath.Glob(filepath.Join(dir, "*"))
+			for _, path := range all {
+				err = errors.Join(err, os.RemoveAll(path))
+			}
+			return err
+		}, "00000"},
+		{"directory of a replica removed", true, func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "00001.1")) }, ""},
+		{"the next segment removed", true, func(_, log string) error { return os.Remove(filepath.Join(log, "0000000002.log")) }, ""},
+		{"nothing", true, func(string, string) error { return nil }, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir, record := t.TempDir(), Opened(nil)
+			if test.recorded {
+				record = newMemoryRecord()
+			}
+			n, err := openRecordedNode(t, dir, LogStoreShared, record)
+			mustDo(t, err)
+			mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
+			mustStop(t, n)
+			mustDo(t, test.harm(dir, filepath.Join(dir, nodeLogDir)))
+			n, err = openRecordedNode(t, dir, LogStoreShared, record)
+			if test.named != "" {
+				if !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), test.named) {
+					t.Errorf("opened with %v", err)
 				}
-				knows := test.group != "00000" // the catalog tells that the node is alone
-				text := err.Error()
-				if knows && (strings.Contains(text, "wipe") || !strings.Contains(text, "the only node of its cluster")) ||
-					!knows && !strings.Contains(text, "only in a larger cluster, wipe it") {
-					t.Errorf("advice: %v", err)
-				}
-			})
+				return
+			}
+			mustDo(t, err)
+			if got := mustGet(t, n, n.Keyspace("posts"), ReadOptions{}, 7); got[0] != 41 {
+				t.Errorf("count %d", got[0])
+			}
 		})
 	}
 }
@@ -135,9 +187,12 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 				group := filepath.Join(dir, "00001.1")
 				mustDo(t, os.RemoveAll(group))
 				mustDo(t, record.GroupRemoved(1))
-				log := store.votePath(group)
-				mustDo(t, os.MkdirAll(filepath.Dir(log), 0o750))
-				mustDo(t, left(log))
+				mustDo(t, os.MkdirAll(group, 0o750))
+				if store == LogStoreShared {
+					dropFromLog(t, dir, raftstore.ReplicaID{Group: 1, Number: 1})
+				} else {
+					mustDo(t, left(store.path(group)))
+				}
 				n, err = openRecordedNode(t, dir, store, record)
 				mustDo(t, err)
 				mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
@@ -147,6 +202,18 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 			})
 		})
 	}
+}
+
+// dropFromLog deletes what the log of a closed node has of a replica.
+func dropFromLog(t *testing.T, dir string, id raftstore.ReplicaID) {
+	t.Helper()
+	l, err := raftstore.Open(filepath.Join(dir, nodeLogDir), raftstore.Options{})
+	mustDo(t, err)
+	if !l.Has(id) {
+		t.Errorf("%s is not in the log: %v", id, l.Replicas())
+	}
+	mustDo(t, l.Drop(id))
+	mustDo(t, l.Close())
 }
 
 // A node that cannot record a group does not open it.
@@ -269,6 +336,9 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	elsewhere := []string{away, was[1], was[2]}
 	place(was, elsewhere)
 	eventually(t, "its replica is deleted", func() bool { return back.replicaOf(number) == nil })
+	eventually(t, "its log too", func() bool {
+		return !slices.ContainsFunc(back.log.Replicas(), func(id raftstore.ReplicaID) bool { return id.Group == number })
+	})
 	place(elsewhere, was)
 	g := back.replicaOf(number)
 	if g.id() == first || nodeOf(g.id()) != nodeOf(first) || g.first || len(g.cfg.Initial) > 0 {

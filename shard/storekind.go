@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -19,42 +18,49 @@ type LogStore string
 // The log stores. Both keep the same promises: what is acknowledged is synced,
 // and what is damaged is refused when the node starts.
 const (
-	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: two syncs a write; the default
-	LogStoreWAL    LogStore = "wal"    // hashicorp/raft-wal: one
+	LogStoreShared LogStore = "shared" // shard/raftstore: one log for all groups, one sync for all that waits; the default
+	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: a file for each group, two syncs a write
+
+	logStoreDefault = LogStoreShared
+
+	// logStoreWAL is what nodes of earlier versions may have. This one cannot read it.
+	logStoreWAL LogStore = "wal"
 )
 
 var (
 	// ErrUnknownLogStore is returned for a name that is none of the above.
-	ErrUnknownLogStore = errors.New("the log store is neither boltdb nor wal")
+	ErrUnknownLogStore = errors.New("the log store is neither shared nor boltdb")
 	// ErrOtherLogStore is returned when a node was made with another log store
 	// than it is opened with.
 	ErrOtherLogStore = errors.New("the node was made with another log store")
+	// ErrLogStoreGone is returned for a node that was made with --log-store wal.
+	ErrLogStoreGone = errors.New("the node was made with --log-store wal, which this version does not have: " +
+		"start the version before it, and there either drain the node, remove it and let it join again with a new --data-dir, " +
+		"or, of a node that is alone, make a backup (countctl backup) and restore it into a new node")
 )
 
-// Check returns ErrUnknownLogStore for a name that is none of the constants.
+// Check returns ErrUnknownLogStore for a name that is none of the constants, and
+// ErrLogStoreGone for wal.
 func (s LogStore) Check() error {
-	if s != LogStoreBoltDB && s != LogStoreWAL {
-		return fmt.Errorf("%w: %q", ErrUnknownLogStore, string(s))
+	switch s {
+	case LogStoreShared, LogStoreBoltDB:
+		return nil
+	case logStoreWAL:
+		return ErrLogStoreGone
 	}
-	return nil
+	return fmt.Errorf("%w: %q", ErrUnknownLogStore, string(s))
 }
 
-// path is where a group keeps its log in its directory: a file, or of wal a
-// directory.
+// nodeLogDir is the directory of a node's log, among those of its groups.
+const nodeLogDir = "log"
+
+// path is where a group has its log in its directory, if it has one of its own: the file
+// of boltdb, or the directory of a shared log that nobody shares.
 func (s LogStore) path(dir string) string {
-	if s == LogStoreWAL {
-		return filepath.Join(dir, "wal")
+	if s == LogStoreShared {
+		return filepath.Join(dir, nodeLogDir)
 	}
 	return filepath.Join(dir, "raft.db")
-}
-
-// votePath is the file of a group's directory that holds its term and vote. No
-// log is without it.
-func (s LogStore) votePath(dir string) string {
-	if s == LogStoreWAL {
-		return filepath.Join(s.path(dir), walMetaName)
-	}
-	return s.path(dir)
 }
 
 // groupStores is where a group keeps its log, term and vote.
@@ -64,26 +70,26 @@ type groupStores interface {
 	close() error
 }
 
-// openStores opens or creates a group's stores in its directory. The logs of
-// the other store are refused, not passed by: the group would begin anew.
-func openStores(store LogStore, dir string, logger hclog.Logger) (groupStores, error) {
+// openStores opens or creates a replica's stores. The logs of the other store are
+// refused, not passed by: the group would begin anew.
+func openStores(cfg *groupConfig) (groupStores, error) {
 	other := LogStoreBoltDB
-	if store == LogStoreBoltDB {
-		other = LogStoreWAL
+	if cfg.LogStore == LogStoreBoltDB {
+		other = LogStoreShared
 	}
-	if _, err := os.Stat(other.path(dir)); !errors.Is(err, os.ErrNotExist) {
-		return nil, errors.Join(fmt.Errorf("%w: %s is there, and not that of %s", ErrOtherLogStore, other.path(dir), store), err)
+	if _, err := os.Stat(other.path(cfg.Dir)); !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(fmt.Errorf("%w: %s is there, and not that of %s", ErrOtherLogStore, other.path(cfg.Dir), cfg.LogStore), err)
 	}
-	if store == LogStoreWAL {
-		return openWALStore(store.path(dir), walSegmentBytes, logger)
+	if cfg.LogStore == LogStoreShared {
+		return openSharedStores(cfg)
 	}
-	return openBoltFile(store.path(dir))
+	return openBoltFile(cfg.LogStore.path(cfg.Dir))
 }
 
 // logStoreFile holds the name of the log store, in the directory of a node's
 // groups:
 //
-//	countd log store 1: wal
+//	countd log store 1: shared
 const (
 	logStoreFile = "log-store"
 	logStoreHead = "countd log store 1: "
@@ -93,7 +99,7 @@ const (
 
 // chooseLogStore returns the log store of the node whose groups are in dir, and
 // records it when there is no record: that of the groups, else what is asked
-// for, else boltdb. Nodes of versions that had boltdb alone have none.
+// for, else logStoreDefault. Nodes of versions that had boltdb alone have none.
 func chooseLogStore(dir string, asked LogStore) (LogStore, error) {
 	if asked != "" {
 		if err := asked.Check(); err != nil {
@@ -107,6 +113,9 @@ func chooseLogStore(dir string, asked LogStore) (LogStore, error) {
 	if recorded == "" {
 		return recordLogStore(dir, asked)
 	}
+	if err := recorded.Check(); err != nil {
+		return "", err
+	}
 	return agreedLogStore(dir, recorded, asked)
 }
 
@@ -118,11 +127,20 @@ func agreedLogStore(dir string, recorded, asked LogStore) (LogStore, error) {
 }
 
 func recordLogStore(dir string, asked LogStore) (LogStore, error) {
-	store := cmp.Or(asked, LogStoreBoltDB)
-	for _, s := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
-		logs, err := filepath.Glob(s.path(filepath.Join(dir, "[0-9]*")))
+	store := cmp.Or(asked, logStoreDefault)
+	for _, found := range []struct {
+		store LogStore
+		files string
+	}{
+		{LogStoreBoltDB, LogStoreBoltDB.path("[0-9]*")},
+		{LogStoreShared, nodeLogDir},
+		{logStoreWAL, filepath.Join("[0-9]*", "wal")},
+	} {
+		logs, err := filepath.Glob(filepath.Join(dir, found.files))
 		if err == nil && len(logs) > 0 {
-			store, err = agreedLogStore(dir, s, asked)
+			if err = found.store.Check(); err == nil {
+				store, err = agreedLogStore(dir, found.store, asked)
+			}
 		}
 		if err != nil {
 			return "", err
@@ -154,7 +172,7 @@ func parseLogStore(raw []byte) (LogStore, error) {
 	name, ok := strings.CutPrefix(string(raw), logStoreHead)
 	name, ended := strings.CutSuffix(name, "\n")
 	store := LogStore(name)
-	if !ok || !ended || store.Check() != nil {
+	if !ok || !ended || errors.Is(store.Check(), ErrUnknownLogStore) {
 		return "", fmt.Errorf("%w: %q", errDamaged, raw)
 	}
 	return store, nil

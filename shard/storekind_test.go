@@ -9,12 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestChooseLogStore(t *testing.T) {
-	const bolt, wal = LogStoreBoltDB, LogStoreWAL
+	const bolt, shared = LogStoreBoltDB, LogStoreShared
 	for _, test := range []struct {
 		name     string
 		record   LogStore // "" for none
@@ -24,15 +23,20 @@ func TestChooseLogStore(t *testing.T) {
 		wantErr  error
 		errNames []string
 	}{
-		{"new node", "", "", "", bolt, nil, nil},
-		{"new node, wal asked for", "", "", wal, wal, nil, nil},
-		{"recorded", wal, "", "", wal, nil, nil},
-		{"recorded, the same asked for", wal, wal, wal, wal, nil, nil},
-		{"recorded, another asked for", wal, "", bolt, "", ErrOtherLogStore, []string{"of wal", "boltdb was asked for"}},
+		{"new node", "", "", "", shared, nil, nil},
+		{"new node, boltdb asked for", "", "", bolt, bolt, nil, nil},
+		{"recorded", bolt, "", "", bolt, nil, nil},
+		{"recorded, the same asked for", bolt, bolt, bolt, bolt, nil, nil},
+		{"recorded, another asked for", shared, "", bolt, "", ErrOtherLogStore, []string{"of shared", "boltdb was asked for"}},
 		{"groups of an earlier version", "", bolt, "", bolt, nil, nil},
-		{"groups of an earlier version, wal asked for", "", bolt, wal, "", ErrOtherLogStore, []string{"of boltdb", "wal was asked for"}},
-		{"lost record", "", wal, "", wal, nil, nil},
+		{"groups of an earlier version, shared asked for", "", bolt, shared, "", ErrOtherLogStore, []string{"of boltdb", "shared was asked for"}},
+		{"lost record", "", shared, "", shared, nil, nil},
+		{"lost record, boltdb asked for", "", shared, bolt, "", ErrOtherLogStore, nil},
 		{"unknown name", "", "", "rocksdb", "", ErrUnknownLogStore, []string{"rocksdb"}},
+		{"wal", logStoreWAL, logStoreWAL, "", "", ErrLogStoreGone, []string{"the version before it", "countctl backup"}},
+		{"wal, without a record", "", logStoreWAL, "", "", ErrLogStoreGone, nil},
+		{"wal, and shared asked for", logStoreWAL, logStoreWAL, shared, "", ErrLogStoreGone, nil},
+		{"wal asked for", "", "", logStoreWAL, "", ErrLogStoreGone, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -40,7 +44,8 @@ func TestChooseLogStore(t *testing.T) {
 				mustDo(t, writeLogStore(filepath.Join(dir, logStoreFile), test.record))
 			}
 			if test.log != "" {
-				mustDo(t, os.MkdirAll(test.log.path(filepath.Join(dir, "00000")), 0o750))
+				logs := map[LogStore]string{bolt: "00000/raft.db", shared: nodeLogDir, logStoreWAL: "00000/wal"}
+				mustDo(t, os.MkdirAll(filepath.Join(dir, logs[test.log]), 0o750))
 			}
 			got, err := chooseLogStore(dir, test.asked)
 			if got != test.want || !errors.Is(err, test.wantErr) {
@@ -62,11 +67,11 @@ func TestChooseLogStore(t *testing.T) {
 }
 
 func TestDamagedLogStoreRecordIsRefused(t *testing.T) {
-	for _, raw := range []string{"", "\n", logStoreHead, logStoreHead + "\n", logStoreHead + "wal", logStoreHead + "rocksdb\n",
-		"countd log store 2: wal\n", logStoreHead + "wal\n\n", strings.Repeat("x", logStoreBytesMax+1)} {
+	for _, raw := range []string{"", "\n", logStoreHead, logStoreHead + "\n", logStoreHead + "shared", logStoreHead + "rocksdb\n",
+		"countd log store 2: shared\n", logStoreHead + "shared\n\n", strings.Repeat("x", logStoreBytesMax+1)} {
 		dir := t.TempDir()
 		mustDo(t, os.WriteFile(filepath.Join(dir, logStoreFile), []byte(raw), 0o600))
-		if store, err := chooseLogStore(dir, LogStoreWAL); !errors.Is(err, errDamaged) {
+		if store, err := chooseLogStore(dir, LogStoreShared); !errors.Is(err, errDamaged) {
 			t.Errorf("%q is %q, %v", raw, store, err)
 		}
 	}
@@ -74,7 +79,7 @@ func TestDamagedLogStoreRecordIsRefused(t *testing.T) {
 
 // The record needs no checksum: whatever one of its bytes becomes, it is refused.
 func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
-	for _, store := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
+	for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {
 		whole := logStoreHead + string(store) + "\n"
 		for i := range whole {
 			for b := range 256 {
@@ -95,8 +100,8 @@ func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	eachStore(t, func(t *testing.T, store LogStore) {
 		dir := t.TempDir()
 		mustOpenStores(t, store, dir).close()
-		for _, other := range []LogStore{LogStoreBoltDB, LogStoreWAL} {
-			s, err := openStores(other, dir, hclog.NewNullLogger())
+		for _, other := range []LogStore{LogStoreBoltDB, LogStoreShared} {
+			s, err := openStores(&groupConfig{Dir: dir, LogStore: other})
 			if err == nil {
 				s.close()
 			}
@@ -122,19 +127,19 @@ func TestNodeKeepsItsLogStore(t *testing.T) {
 		defer cancel()
 		return errors.Join(n.WaitReady(ctx), n.Close(ctx))
 	}
-	for _, store := range []LogStore{LogStoreWAL, "", LogStoreWAL} {
+	for _, store := range []LogStore{LogStoreShared, "", LogStoreShared} {
 		mustDo(t, open(store))
 	}
 	if err := open(LogStoreBoltDB); !errors.Is(err, ErrOtherLogStore) {
 		t.Errorf("opened with %v", err)
 	}
-	if logs, err := filepath.Glob(filepath.Join(dir, "*", "wal", "*.wal")); err != nil || len(logs) != 6 {
-		t.Errorf("segments %v, %v", logs, err)
+	if logs, err := filepath.Glob(filepath.Join(dir, "*", "raft.db")); err != nil || len(logs) > 0 {
+		t.Errorf("logs of groups: %v, %v", logs, err)
 	}
 }
 
 func FuzzParseLogStore(f *testing.F) {
-	f.Add([]byte(logStoreHead + "wal\n"))
+	f.Add([]byte(logStoreHead + "shared\n"))
 	f.Add([]byte(logStoreHead))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		store, err := parseLogStore(raw)

@@ -80,7 +80,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
 	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
-	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, boltdb or wal; a node keeps what it was made with (default: that, boltdb for a new one)")
+	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, shared or boltdb; a node keeps what it was made with (default: that, shared for a new one)")
 	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64, 7 without it; may be repeated")
 	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
@@ -302,7 +302,7 @@ func (f hostsFlag) Set(text string) error {
 // logStoreFlag takes the name of a log store.
 type logStoreFlag struct{ store *shard.LogStore }
 
-func (f logStoreFlag) Type() string   { return "boltdb|wal" }
+func (f logStoreFlag) Type() string   { return "shared|boltdb" }
 func (f logStoreFlag) String() string { return string(*f.store) }
 
 func (f logStoreFlag) Set(text string) error {

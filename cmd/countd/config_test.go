@@ -67,7 +67,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		"node-id": "n1", "shards": "posts=8,users=2", "log-level": "debug", "log-format": "json",
 		"memory-limit": "70%", "disk-reserve": "2GiB", "key-horizon": "5m0s", "producer-idle": "12h0m0s",
 		"join": "127.0.0.1:4,127.0.0.1:5", "bootstrap-expect": "3", "zone": "r1", "cluster-name": "prod", "gossip-key-file": "/tmp/keys",
-		"replace-after": "5m0s", "log-store": "wal", "allowed-hosts": "a.lan,b.lan:7400",
+		"replace-after": "5m0s", "log-store": "shared", "allowed-hosts": "a.lan,b.lan:7400",
 		"keys-max": "1000", "producers-max": "2000", "cursor-idle": "96h0m0s", "feed-idle": "24h0m0s",
 		"cold-after": "48h0m0s", "seal-after": "5m0s", "scrub-every": "24h0m0s", "cold-cache": "64MiB", "id-layout": "posts=twitter,users=none",
 	}

@@ -37,7 +37,7 @@ const (
 // Options configure New.
 type Options struct {
 	Nodes    int                 // that make the cluster; 0 for three
-	LogStore string              // boltdb or wal
+	LogStore string              // shared or boltdb
 	Args     []string            // of every node, besides those that make it a member
 	ArgsOf   map[string][]string // of single nodes besides those, by name: n1, n2, …
 	// Cuttable gives each node a network of its own, so that Cut can be used. The

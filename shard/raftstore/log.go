@@ -33,6 +33,10 @@ const (
 	SegmentBytesDefault = 16 << 20
 	segmentBytesMin     = 16 << 10
 
+	// segmentBytesFirst is the size of the first segment at most. Each is twice as large as
+	// the one before, so that a node that stores little takes little disk.
+	segmentBytesFirst = 1 << 20
+
 	// batchBytesMax bounds what is written at once, and so for how long others wait. One
 	// entry that is larger is a batch of its own.
 	batchBytesMax = 4 << 20
@@ -50,7 +54,7 @@ type Options struct {
 type Log struct {
 	fs      vfs.FS
 	dir     string
-	sectors int // of a segment, unless a batch needs more
+	sectors int // of a large segment, unless a batch needs more; see sectorsOf
 	lock    io.Closer
 
 	mu struct {
@@ -203,7 +207,7 @@ func (l *Log) Usage() Usage {
 		u.Bytes += int64(s.sectors) * sectorBytes
 		u.LiveBytes += s.liveBytes()
 	}
-	u.Bytes += int64(len(l.next)+l.spares.count()) * int64(l.sectors) * sectorBytes
+	u.Bytes += int64(len(l.next)*l.sectorsOf(l.mu.active+1)+l.spares.count()*l.sectors) * sectorBytes
 	return u
 }
 

@@ -126,7 +126,7 @@ func (l *Log) hasBegun(number uint32) (bool, error) {
 
 // startNew begins a log.
 func (l *Log) startNew() error {
-	s, err := l.make(1, l.sectors)
+	s, err := l.make(1, l.sectorsOf(1))
 	if err != nil {
 		return err
 	}

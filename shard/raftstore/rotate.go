@@ -120,7 +120,12 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 		}
 		return newSegment(number, path, spare.file, spare.sectors), nil
 	}
-	return l.make(number, l.sectors)
+	return l.make(number, l.sectorsOf(number))
+}
+
+// sectorsOf returns the size that a segment is made with.
+func (l *Log) sectorsOf(number uint32) int {
+	return min(l.sectors, segmentBytesFirst/sectorBytes<<min(number-1, 16))
 }
 
 // make makes the file of a segment, full of zeros.

@@ -60,9 +60,9 @@ func (s *segment) fail(err error) error {
 	return fmt.Errorf("segment %s: %w", s.path, err)
 }
 
-// readSectorsFirst is how many sectors a read of an entry begins with: one page of the
-// system's cache.
-const readSectorsFirst = 8
+// readSectorsFirst is how many sectors a read of an entry begins with. Most entries end in
+// the second, and one that does not says how long it is.
+const readSectorsFirst = 2
 
 // readEntry returns the item of the entry at an address, in bytes of its own.
 func (s *segment) readEntry(address uint32) (it item, err error) {

@@ -25,7 +25,7 @@ const (
 //     other answers, and replicas never differed at one index.
 func TestClusterGrowsAndReplaces(t *testing.T) {
 	beside(t)
-	for _, store := range stores("wal") {
+	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Args: []string{"--replace-after", "5s"}})
 			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()

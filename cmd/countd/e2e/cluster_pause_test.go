@@ -28,7 +28,7 @@ const (
 func TestClusterLeaderPaused(t *testing.T) {
 	beside(t)
 	pauses := short([]time.Duration{4 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
-	for _, store := range stores("wal") {
+	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
 			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()

@@ -57,7 +57,7 @@ func TestClusterRollingRestart(t *testing.T) {
 func TestClusterAllKilled(t *testing.T) {
 	beside(t)
 	rounds := short(1, 5)
-	for _, store := range stores("wal") {
+	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
 			load, history, digests := c.StartLoad(clustertest.LoadConfig{}), c.StartHistory(0), c.WatchDigests()

@@ -52,7 +52,7 @@ func TestClusterReplicaReturnsKilled(t *testing.T) {
 // would be a second majority.
 func TestClusterReplicaReturnsCut(t *testing.T) {
 	beside(t)
-	for _, store := range stores("wal") {
+	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
 			c := clustertest.New(t, bin, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
 			for round := range short(1, 10) {

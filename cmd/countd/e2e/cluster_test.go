@@ -32,5 +32,5 @@ func beside(t *testing.T) {
 
 // stores returns the log stores that a test runs with: one in its short form.
 func stores(inShort string) []string {
-	return short([]string{inShort}, []string{"boltdb", "wal"})
+	return short([]string{inShort}, []string{"boltdb", "shared"})
 }

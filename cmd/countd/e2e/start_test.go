@@ -110,14 +110,14 @@ func TestAnotherNodeIDIsRefused(t *testing.T) {
 }
 
 func TestAnotherLogStoreIsRefused(t *testing.T) {
-	n := proctest.NewNode(t, bin, t.TempDir(), "--log-store=wal")
+	n := proctest.NewNode(t, bin, t.TempDir(), "--log-store=shared")
 	n.StartReady()
 	n.MustCtl("incr", "7", "like=2")
 	n.Stop()
 	whole := slices.Clone(n.Args)
 	n.Args[len(n.Args)-1] = "--log-store=boltdb"
 	n.Start()
-	if code := n.Exited(exitTimeout); code != 1 || !strings.Contains(n.Log(), "holds logs of wal, and boltdb was asked for") {
+	if code := n.Exited(exitTimeout); code != 1 || !strings.Contains(n.Log(), "holds logs of shared, and boltdb was asked for") {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
 	n.Args = whole[:len(whole)-1] // that which it was made with

@@ -53,8 +53,8 @@ func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, func(t *testing.T, logStore string) {
 		logs := []string{"raft.db"}
-		if strings.HasSuffix(logStore, "wal") {
-			logs = []string{"meta.db", newestSegment, fullSegment}
+		if strings.HasSuffix(logStore, "shared") {
+			logs = []string{newestSegment, fullSegment}
 		}
 		damagedFiles(t, logStore, append(logs, "node.json", "log-store", "meta.json", "state.bin"))
 	})
@@ -99,13 +99,17 @@ func lostFiles(t *testing.T, logStore string) {
 	kinds := filesByKind(t, whole)
 	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
 	parts := strings.Split(log, string(filepath.Separator))
-	groups, group := parts[0], filepath.Join(parts[:2]...)
+	groups, group := parts[0], filepath.Join(parts[:2]...) // or the directory of the log of all groups
+	named := group
+	if strings.HasSuffix(logStore, "shared") {
+		named = part(log)
+	}
 	for _, c := range []struct {
 		name, named string // what the refusal names
 		lose        func(dir string) error
 	}{
-		{"log emptied", group, func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) }},
-		{"log removed", group, func(dir string) error { return os.RemoveAll(filepath.Join(dir, group, parts[2])) }},
+		{"log emptied", named, func(dir string) error { return os.Truncate(filepath.Join(dir, log), 0) }},
+		{"log removed", named, func(dir string) error { return os.RemoveAll(filepath.Join(dir, group, parts[2])) }},
 		{"directory removed", group, func(dir string) error { return os.RemoveAll(filepath.Join(dir, group)) }},
 		{"catalog removed", "00000", func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups, "00000")) }},
 		{"all groups removed", "00000", func(dir string) error { return os.RemoveAll(filepath.Join(dir, groups)) }},
@@ -217,12 +221,14 @@ func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *le
 
 // The segments of a log have names of their own, and these two kinds.
 const (
-	segmentSuffix = ".wal"
+	segmentSuffix = ".log"
 	newestSegment = "newest segment"
 	fullSegment   = "full segment"
+	nextSegment   = "next segment"
 )
 
-// kindOf is a file's name or, of a segment, which of the two it is.
+// kindOf is a file's name or, of a segment, which of the three it is: nothing was written
+// to the next one, which is there to be.
 func kindOf(t *testing.T, path string) string {
 	t.Helper()
 	if filepath.Ext(path) != segmentSuffix {
@@ -232,7 +238,11 @@ func kindOf(t *testing.T, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if path == slices.Max(all) {
+	slices.Sort(all)
+	switch len(all) - slices.Index(all, path) {
+	case 1:
+		return nextSegment
+	case 2:
 		return newestSegment
 	}
 	return fullSegment

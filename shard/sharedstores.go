@@ -1,0 +1,80 @@
+package shard
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/countd/countd/shard/raftstore"
+)
+
+// sharedStores is a replica's part of its node's log.
+type sharedStores struct {
+	*raftstore.Replica
+	own    *raftstore.Log // closed with it; nil for the node's
+	closed atomic.Bool
+}
+
+// openSharedStores opens a replica's part of the node's log, or of a log of its own.
+func openSharedStores(cfg *groupConfig) (*sharedStores, error) {
+	if cfg.NodeLog != nil {
+		r, err := cfg.NodeLog.Replica(cfg.logID())
+		return &sharedStores{Replica: r}, err
+	}
+	own, err := raftstore.Open(cfg.LogStore.path(cfg.Dir), raftstore.Options{})
+	if err != nil {
+		return nil, err
+	}
+	r, err := own.Replica(raftstore.ReplicaID{})
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	return &sharedStores{Replica: r, own: own}, nil
+}
+
+// StoreLog is raft.LogStore's.
+func (s *sharedStores) StoreLog(entry *raft.Log) error { return s.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs is raft.LogStore's. The log outlives the replica's stores, so a closed one is
+// refused here.
+func (s *sharedStores) StoreLogs(entries []*raft.Log) error {
+	if s.closed.Load() {
+		return raftstore.ErrClosed
+	}
+	return s.Replica.StoreLogs(entries)
+}
+
+// DeleteRange is raft.LogStore's.
+func (s *sharedStores) DeleteRange(first, last uint64) error {
+	if s.closed.Load() {
+		return raftstore.ErrClosed
+	}
+	return s.Replica.DeleteRange(first, last)
+}
+
+// Set is stableBytes's.
+func (s *sharedStores) Set(key, value []byte) error {
+	if s.closed.Load() {
+		return raftstore.ErrClosed
+	}
+	return s.Replica.Set(key, value)
+}
+
+// Get is stableBytes's.
+func (s *sharedStores) Get(key []byte) ([]byte, error) {
+	value, err := s.Replica.Get(key)
+	if errors.Is(err, raftstore.ErrNoValue) {
+		return nil, raftboltdb.ErrKeyNotFound
+	}
+	return value, err
+}
+
+func (s *sharedStores) close() error {
+	s.closed.Store(true)
+	if s.own == nil {
+		return nil
+	}
+	return s.own.Close()
+}
