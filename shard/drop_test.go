@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -402,6 +404,31 @@ func TestDropTakesItsVersion(t *testing.T) {
 		t.Error(err)
 	}
 	mustDrop(t, n, "songs")
+}
+
+// The memory of a dropped keyspace is free for others: nothing in the node holds its
+// replicas any more.
+func TestDroppedMemoryIsFreed(t *testing.T) {
+	all := openMembers(t, 3)
+	old := mustMake(t, all[0], "songs", 2, "plays")
+	var held []weak.Pointer[replica]
+	for i, n := range all {
+		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(uint64(i), 0, 1), addTo(uint64(i+1), 0, 1)}, Deadline: soon()})))
+		mustGet(t, n, old, ReadOptions{Consistency: Linearizable}, 0, 1, 2)
+		for s := range uint32(2) {
+			if r := n.shardOf(old.firstGroup + s).replica.Load(); r != nil {
+				held = append(held, weak.Make(r))
+			}
+		}
+	}
+	if len(held) == 0 {
+		t.Fatal("no node has a replica")
+	}
+	mustDrop(t, all[0], "songs")
+	eventually(t, "the replicas are collected", func() bool {
+		runtime.GC()
+		return !slices.ContainsFunc(held, func(p weak.Pointer[replica]) bool { return p.Value() != nil })
+	})
 }
 
 // A node that closes while it deletes a keyspace ends that first, and Close waits for it.
