@@ -171,7 +171,7 @@ func (n *Node) openReplica(g *counterGroup, number uint64, view *raftfsm.Catalog
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
-	r.proposer = newProposer(r.group, g.kind, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, n.mux.limit.Logger(cfg.Logger))
+	r.proposer = newProposer(r.group, n.rounds, g.kind, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, n.mux.limit.Logger(cfg.Logger))
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil

@@ -44,6 +44,7 @@ type Node struct {
 	mux       *Mux
 	calls     *calls
 	appends   *appends
+	rounds    *rounds
 	meta      *group
 	metaFresh freshness
 	catalog   *raftfsm.Catalog
@@ -102,6 +103,7 @@ func Open(cfg Config) (*Node, error) {
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
+		rounds:   newRounds(),
 	}
 	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }

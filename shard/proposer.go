@@ -18,18 +18,12 @@ const (
 	// some 0.5 ms of processor, which by then is little an op. Less waits, and grows.
 	secondEntryOps   = 1024
 	secondEntryBytes = 64 << 10
-	// gatherMax bounds how long an entry waits for those to come back who were
-	// answered by the one before, which is also never longer than that one took.
-	gatherMax = 10 * time.Millisecond
-	// gatherShare/gatherOf of them are waited for: some do not come back.
-	gatherShare, gatherOf = 3, 4
 )
 
 // proposer gathers the requests that wait for one group into log entries: the
 // entry that is next takes all that has come while the one before it was written.
-// Who was answered by that one is likely to come again at once, so the next also
-// waits for most of them, for no longer than gatherMax. One caller alone waits for
-// nobody.
+// Entries of the node's groups are made together, in rounds, which say when; only one
+// that is large by itself is made beside them.
 //
 // Its goroutines, propose and settle, are started by newProposer and end with
 // close, which waits for them.
@@ -40,18 +34,17 @@ type proposer struct {
 	logger  *slog.Logger
 	limits  raftfsm.Limits
 	clock   *logClock // propose's
+	round   *roundMember
 
 	mu struct {
 		sync.Mutex
 		queue    proposalQueue
 		inFlight int // entries
-		gather   int // the next entry waits for so many proposals
 		closed   bool
 	}
-	gathered *time.Timer   // ends the wait
-	wake     chan struct{} // one token: an entry may have become due
-	flights  chan flight   // from propose to settle, in log order
-	wg       sync.WaitGroup
+	wake    chan struct{} // one token: an entry may have become due
+	flights chan flight   // from propose to settle, in log order
+	wg      sync.WaitGroup
 }
 
 // proposeGroup is what a proposer needs of its group.
@@ -65,14 +58,15 @@ type flight struct {
 	proposals []*proposal
 	future    raft.ApplyFuture
 	proposed  time.Time
+	round     uint64 // 0 for none
 }
 
-func newProposer(g proposeGroup, kind raftfsm.Kind, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
+func newProposer(g proposeGroup, rounds *rounds, kind raftfsm.Kind, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
 	p := &proposer{group: g, kind: kind, clock: clock, limits: limits, metrics: metrics, logger: logger,
 		wake:    make(chan struct{}, 1),
 		flights: make(chan flight, entriesInFlightMax),
 	}
-	p.gathered = time.AfterFunc(gatherMax, p.endGather) // there is nothing yet
+	p.round = rounds.join(p.wake)
 	p.wg.Go(p.propose)
 	p.wg.Go(p.settle)
 	return p
@@ -125,19 +119,18 @@ func (p *proposer) enqueue(q *proposal) error {
 	}
 	p.mu.queue.lineOf(q).push(q)
 	due := p.dueLocked()
+	p.round.report(p.stateLocked())
 	p.mu.Unlock()
 	if due {
-		p.awake()
+		wake(p.wake)
 	}
 	return nil
 }
 
-// awake makes propose look whether an entry is due.
-func (p *proposer) awake() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+// stateLocked returns how many proposals wait, and whether no entry is in flight.
+func (p *proposer) stateLocked() (waiting int, free bool) {
+	waiting, _ = p.mu.queue.waiting()
+	return waiting, p.mu.inFlight == 0
 }
 
 // dueLocked reports whether the next entry is to be proposed now.
@@ -148,17 +141,9 @@ func (p *proposer) dueLocked() bool {
 	case entriesInFlightMax:
 		return false
 	case 0:
-		enough = enough || waiting >= p.mu.gather
+		enough = enough || p.round.turn.Load() != 0
 	}
 	return waiting > 0 && (enough || p.mu.closed)
-}
-
-// endGather makes the next entry due, whoever has not come yet.
-func (p *proposer) endGather() {
-	p.mu.Lock()
-	p.mu.gather = 0
-	p.mu.Unlock()
-	p.awake()
 }
 
 // withdraw takes a proposal out of the queue, unless it was taken.
@@ -171,20 +156,23 @@ func (p *proposer) withdraw(q *proposal) bool {
 	p.mu.queue.lineOf(q).withdraw(q)
 	p.mu.queue.give(q)
 	q.section = nil
+	p.round.report(p.stateLocked())
 	return true
 }
 
-// take removes the next entry's proposals from the queue, none if it is not due.
-// It returns true once the proposer is closed and the queue is empty for ever.
-func (p *proposer) take() (batch []*proposal, ended bool) {
+// take removes the next entry's proposals from the queue, none if it is not due, and
+// returns the entry's round. It returns true once the proposer is closed and the queue is
+// empty for ever.
+func (p *proposer) take() (batch []*proposal, round uint64, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dueLocked() {
 		batch = p.mu.queue.next()
 		p.mu.inFlight++
 	}
-	waiting, _ := p.mu.queue.waiting()
-	return batch, len(batch) == 0 && waiting == 0 && p.mu.closed
+	waiting, free := p.stateLocked()
+	round = p.round.take(len(batch) > 0, waiting, free)
+	return batch, round, len(batch) == 0 && waiting == 0 && p.mu.closed
 }
 
 // propose turns the queue into entries until the proposer is closed and the
@@ -193,14 +181,16 @@ func (p *proposer) propose() {
 	defer close(p.flights)
 	for range p.wake {
 		for {
-			batch, ended := p.take()
+			batch, round, ended := p.take()
 			if ended {
 				return
 			}
 			if len(batch) == 0 {
 				break // who makes an entry due wakes again
 			}
-			p.flights <- p.launch(batch)
+			f := p.launch(batch)
+			f.round = round
+			p.flights <- f
 		}
 	}
 }
@@ -242,25 +232,21 @@ func (p *proposer) settle() {
 			close(q.done)
 		}
 	}
-	p.gathered.Stop()
 }
 
-// land counts an entry as no longer in flight, and says what the next waits for.
+// land counts an entry as no longer in flight.
 func (p *proposer) land(f flight) {
 	p.mu.Lock()
 	for _, q := range f.proposals {
 		p.mu.queue.give(q)
 	}
 	p.mu.inFlight--
-	waiting, _ := p.mu.queue.waiting()
-	p.mu.gather = waiting + len(f.proposals)*gatherShare/gatherOf
-	// Also for an entry that is due: it is not any more if enough of those withdraw
-	// that wait, before it is made.
-	p.gathered.Reset(min(time.Since(f.proposed), gatherMax))
-	wake := p.dueLocked() || p.mu.closed
+	waiting, free := p.stateLocked()
+	p.round.land(f.round, len(f.proposals), waiting, free)
+	due := p.dueLocked() || p.mu.closed
 	p.mu.Unlock()
-	if wake {
-		p.awake()
+	if due {
+		wake(p.wake)
 	}
 }
 
@@ -300,7 +286,7 @@ func (p *proposer) close() {
 	p.mu.closed = true
 	p.mu.Unlock()
 	if !again {
-		p.awake()
+		wake(p.wake)
 	}
 	p.wg.Wait()
 }

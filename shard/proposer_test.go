@@ -101,7 +101,7 @@ func newFakeProposer(t *testing.T) (*proposer, *fakeGroup) {
 	m := testMetrics(t)
 	fsm, logger := raftfsm.NewCounters(), slog.New(slog.DiscardHandler)
 	g := &fakeGroup{fsm: timedFSM{fsm, m}, failCh: make(chan struct{})}
-	return newProposer(g, raftfsm.KindCounters, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger), g
+	return newProposer(g, newRounds(), raftfsm.KindCounters, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger), g
 }
 
 // sectionOf is a request of ops that add 1 to column 0 of id.
@@ -203,23 +203,22 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 	mustBeIdle(t, p)
 }
 
-// An entry is proposed when nothing is in flight and most of those have come again
-// who were answered by the one before, or when it is worth it beside another.
+// An entry is proposed in its group's turn, or when it is worth it by itself, beside
+// another too.
 func TestEntryIsDue(t *testing.T) {
 	for name, c := range map[string]struct {
-		inFlight, gather int
-		waiting          []int // ops of each
-		closed           bool
-		want             bool
+		inFlight int
+		turn     uint64
+		waiting  []int // ops of each
+		closed   bool
+		want     bool
 	}{
-		"nothing waits":                     {want: false},
-		"one alone":                         {waiting: []int{1}, want: true},
-		"one of two":                        {gather: 2, waiting: []int{1}, want: false},
-		"two of two":                        {gather: 2, waiting: []int{1, 1}, want: true},
-		"more than were waited for":         {gather: 2, waiting: []int{1, 1, 1}, want: true},
-		"one of two, large":                 {gather: 2, waiting: []int{secondEntryOps}, want: true},
-		"one of two, at the end":            {gather: 2, waiting: []int{1}, closed: true, want: true},
-		"nothing, at the end":               {gather: 2, closed: true, want: false},
+		"nothing waits":                     {turn: 1, want: false},
+		"one, before its turn":              {waiting: []int{1}, want: false},
+		"one":                               {turn: 1, waiting: []int{1}, want: true},
+		"a large one, before its turn":      {waiting: []int{secondEntryOps}, want: true},
+		"one, at the end":                   {waiting: []int{1}, closed: true, want: true},
+		"nothing, at the end":               {closed: true, want: false},
 		"beside another, one":               {inFlight: 1, waiting: []int{1}, want: false},
 		"beside another, nearly enough":     {inFlight: 1, waiting: []int{1, secondEntryOps - 2}, want: false},
 		"beside another, enough":            {inFlight: 1, waiting: []int{1, secondEntryOps - 1}, want: true},
@@ -227,8 +226,9 @@ func TestEntryIsDue(t *testing.T) {
 		"beside as many as may, enough":     {inFlight: entriesInFlightMax, waiting: []int{secondEntryOps}, want: false},
 		"beside as many as may, at the end": {inFlight: entriesInFlightMax, waiting: []int{1}, closed: true, want: false},
 	} {
-		p := &proposer{}
-		p.mu.inFlight, p.mu.gather, p.mu.closed = c.inFlight, c.gather, c.closed
+		p := &proposer{round: newRounds().join(nil)}
+		p.round.turn.Store(c.turn)
+		p.mu.inFlight, p.mu.closed = c.inFlight, c.closed
 		for _, ops := range c.waiting {
 			q := &proposal{ops: ops}
 			p.mu.queue.lineOf(q).push(q)
@@ -256,32 +256,6 @@ func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
 	}
 	p.close()
 	mustBeIdle(t, p)
-}
-
-// An entry that has become due is proposed though some withdraw before it is made, so
-// that fewer wait than come back otherwise.
-func TestEntryIsDueThoughSomeWithdraw(t *testing.T) {
-	p := &proposer{wake: make(chan struct{}, 1)}
-	p.gathered = time.AfterFunc(time.Hour, p.endGather)
-	p.mu.inFlight = 1
-	stays, goes := &proposal{owner: p, ops: 1}, &proposal{owner: p, ops: 1}
-	mustDo(t, p.enqueue(stays))
-	mustDo(t, p.enqueue(goes))
-	p.land(flight{proposals: []*proposal{{owner: p, ops: 1}}, proposed: time.Now()})
-	<-p.wake
-	if !p.withdraw(goes) {
-		t.Fatal("it was not withdrawn")
-	}
-	if batch, _ := p.take(); len(batch) == 0 {
-		select {
-		case <-p.wake:
-		case <-time.After(10 * time.Second):
-			t.Fatal("the other is not proposed")
-		}
-		if batch, _ = p.take(); len(batch) != 1 {
-			t.Errorf("%d are proposed", len(batch))
-		}
-	}
 }
 
 func TestProposerClosesEntriesAtTheirBounds(t *testing.T) {

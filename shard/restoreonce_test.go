@@ -62,7 +62,7 @@ func copies(n *Node, number uint32, lose func(entry int) bool) *copyingGroup {
 	r := g.replica.Load()
 	r.proposer.close()
 	between := &copyingGroup{proposeGroup: r.group, lose: lose}
-	r.proposer = newProposer(between, g.kind, newLogClock(r.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+	r.proposer = newProposer(between, n.rounds, g.kind, newLogClock(r.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
 	return between
 }
 

@@ -297,7 +297,7 @@ func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
 	g := n.groups.Load().byFirst[ks.firstGroup][shard].replica.Load()
 	g.proposer.close()
 	h.proposeGroup = g.group
-	g.proposer = newProposer(&h, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+	g.proposer = newProposer(&h, n.rounds, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
 }
 
 // What a part is told after several tries: the worst that can have happened, and

@@ -46,7 +46,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 			lost := false
 			fickle := &fickleGroup{proposeGroup: g.group}
 			fickle.lose = func() { lost = true; met(g.proposer) }
-			g.proposer = newProposer(fickle, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+			g.proposer = newProposer(fickle, n.rounds, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
 			w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: ByProducer([]byte("p"), 1), Deadline: time.Now().Add(300 * time.Millisecond)}
 			err := n.Write(ks, w)
 			if !lost || !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) {
