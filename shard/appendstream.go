@@ -191,8 +191,8 @@ func (p *appendPeer) connect(d *appendDial, fallback string) {
 	}
 	p.mu.Unlock()
 	if c := d.conn; c != nil {
-		context.AfterFunc(p.appends.ctx, func() { c.fail(net.ErrClosed) })
-		if !p.appends.start(c.writeCalls) || !p.appends.start(c.readAnswers) {
+		stop := context.AfterFunc(p.appends.ctx, func() { c.fail(net.ErrClosed) })
+		if !p.appends.start(c.writeCalls) || !p.appends.start(func() { defer stop(); c.readAnswers() }) {
 			c.fail(net.ErrClosed)
 		}
 	}
@@ -224,7 +224,7 @@ func (p *appendPeer) forget(c *appendConn, why error) {
 type appendConn struct {
 	peer  *appendPeer
 	conn  net.Conn
-	heard atomic.Int64  // when an answer came last, Unix nanoseconds; 0 for never
+	heard atomic.Int64  // how many answers came
 	wake  chan struct{} // one token: there is something to write
 	ended chan struct{} // closed by fail
 
@@ -254,7 +254,7 @@ func newAppendConn(p *appendPeer, conn net.Conn) *appendConn {
 // read before it returns and not after. errNoStream means that it was not sent and has
 // no room here.
 func (c *appendConn) call(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (appendAnswer, error) {
-	began := time.Now()
+	heard := c.heard.Load()
 	id, call, err := c.enqueue(group, to, args)
 	if err != nil {
 		return appendAnswer{}, err
@@ -275,7 +275,7 @@ func (c *appendConn) call(group uint32, to uint64, args *raft.AppendEntriesReque
 	c.mu.Lock()
 	delete(c.mu.calls, id) // what answers it from here on is nobody's
 	c.mu.Unlock()
-	if errors.Is(err, errAppendTimeout) && c.heard.Load() < began.UnixNano() {
+	if errors.Is(err, errAppendTimeout) && c.heard.Load() == heard {
 		c.fail(err) // nothing came for any group
 	}
 	return appendAnswer{}, err
@@ -353,7 +353,7 @@ func (c *appendConn) readAnswers() {
 		if err != nil {
 			return err
 		}
-		c.heard.Store(time.Now().UnixNano())
+		c.heard.Add(1)
 		c.mu.Lock()
 		call := c.mu.calls[answer.id]
 		delete(c.mu.calls, answer.id)

@@ -1,11 +1,13 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,6 +257,64 @@ func TestAppendWithoutAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Answers that came before a call, however many, do not keep a connection on which none
+// comes for it.
+func TestAnswersBeforeACallDoNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		c := newAppendConn(&appendPeer{appends: &appends{}}, here)
+		c.heard.Store(1 << 62)
+		go c.writeCalls()
+		go c.readAnswers()
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		if _, err := c.call(7, 1, testHeartbeat(), nil); !errors.Is(err, errAppendTimeout) {
+			t.Error(err)
+		}
+		if _, err := c.call(7, 1, testHeartbeat(), nil); !errors.Is(err, errStreamLost) {
+			t.Errorf("the connection was kept: %v", err)
+		}
+		c.fail(io.EOF)
+	})
+}
+
+// waitedContext counts what waits for its end.
+type waitedContext struct {
+	context.Context
+	all, waiting atomic.Int64
+}
+
+func (*waitedContext) Value(any) any { return nil } // else package context passes AfterFunc by
+
+func (c *waitedContext) AfterFunc(f func()) (stop func() bool) {
+	c.all.Add(1)
+	c.waiting.Add(1)
+	forget := context.AfterFunc(c.Context, f)
+	return func() bool {
+		stopped := forget()
+		if stopped {
+			c.waiting.Add(-1)
+		}
+		return stopped
+	}
+}
+
+// A connection that was lost leaves nothing behind that waits until the node closes: one
+// that another node refuses is made again for as long as that is dialled.
+func TestLostStreamIsForgotten(t *testing.T) {
+	there := testMux(t)
+	there.serveAppends(offered(func(conn net.Conn) error { return conn.Close() }))
+	trans, call := streamTo(t, there, 7)
+	ctx := &waitedContext{Context: trans.appends.ctx}
+	trans.appends.ctx = ctx
+	if _, err := call("n2.0", testHeartbeat()); !errors.Is(err, errStreamLost) {
+		t.Fatal(err)
+	}
+	if all := ctx.all.Load(); all != 2 {
+		t.Fatalf("%d waited, not the dial and the connection", all)
+	}
+	eventually(t, "nothing waits", func() bool { return ctx.waiting.Load() == 0 })
 }
 
 // What does not fit in a stream's backlog, or in a call of several groups, travels on a
