@@ -54,15 +54,16 @@ type ClusterGroup struct {
 	SealedRows  uint64    `json:"sealed_rows"`  // of Rows, packed in its memory
 	SealedBytes uint64    `json:"sealed_bytes"` // of Bytes, those of packed rows
 	Replicas    []Replica `json:"replicas"`
-	// Misfit is a row whose id the leader's --id-layout cannot have given; nil for none.
+	// Misfit tells of rows whose ids the leader's --id-layout cannot have given; nil for none.
 	Misfit *Misfit `json:"id_layout_misfit,omitempty"`
 }
 
-// Misfit is a row whose id the layout of its keyspace cannot have given.
+// Misfit tells of rows whose ids the layout of their keyspace cannot have given.
 type Misfit struct {
-	ID     ID     `json:"id"`
+	ID     ID     `json:"id"` // one of them
 	Layout string `json:"layout"`
-	Fits   string `json:"fits"` // a layout that can
+	Fits   string `json:"fits"` // a layout that fits more ids; none if none fits any; "" for no better one
+	Rows   uint64 `json:"rows"` // about
 }
 
 // Replica is a replica that was heard of.

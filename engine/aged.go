@@ -33,30 +33,38 @@ func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
 	return rows
 }
 
-// InMemory returns the id of a row in memory from first to last, the least or near it,
-// and false if there is none. A packed row that was deleted counts until it is packed
-// anew.
-func (t *Table) InMemory(first, last uint64) (id uint64, found bool) {
+// InMemory returns how many rows are in memory from first to last, and the least of their
+// ids if there is one, or one near it. A packed row counts until it is packed anew, also
+// one that was deleted or that another hides.
+func (t *Table) InMemory(first, last uint64) (id uint64, rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	for i := d.find(first); i < len(d.segs) && (i == 0 || d.first(i) <= last); i++ {
 		s := d.segs[i].Load()
+		if rows > 0 && d.first(i) >= first && s.highest() <= last {
+			rows += s.rowsInMemory()
+			continue
+		}
+		least := uint64(1<<64 - 1)
 		see := func(row uint64) {
-			if row >= first && row <= last && (!found || row < id) {
-				id, found = row, true
+			if row >= first && row <= last {
+				rows, least = rows+1, min(least, row)
 			}
 		}
-		if packed := s.cold.sealed(); packed != nil && s.cold.mayHave(packed.minID) {
-			see(packed.minID)
+		before := rows
+		if packed := s.cold.sealed(); packed != nil {
+			p := Page{Width: packed.Width()}
+			_ = packed.Load(first, last, &p) // rows in memory never fail
+			for _, row := range p.IDs {
+				if s.cold.mayHave(row) {
+					see(row)
+				}
+			}
 		}
-		if packed := s.cold.sealed(); packed != nil && s.cold.mayHave(packed.maxID) {
-			see(packed.maxID)
-		}
-		s.each(func(_ int, row uint64) { see(row) })
-		if found {
-			return id, true
+		if s.each(func(_ int, row uint64) { see(row) }); before == 0 && rows > 0 {
+			id = least
 		}
 	}
-	return 0, false
+	return id, rows
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 )
@@ -136,41 +137,59 @@ func (l IDLayout) old(now time.Time, age time.Duration, r route) func(first, las
 	return func(first, last uint64) bool { return first >= begins && last < young }
 }
 
-// Misfit is a row whose id the layout of its keyspace cannot have given.
+// Misfit tells of the rows in memory whose ids the layout of their keyspace cannot have
+// given: they stay there whatever their age.
 type Misfit struct {
-	ID     uint64 `json:"id,string"`
+	ID     uint64 `json:"id,string"` // one of them
 	Layout string `json:"layout"`
-	Fits   string `json:"fits"` // a layout that can have given it
+	// Fits is a layout that can have given more of the replica's ids, none if no layout
+	// can have given any, and "" if there is no better one.
+	Fits string `json:"fits"`
+	Rows int    `json:"rows"` // in memory, about
 }
 
-// misfit returns a row in memory of a replica of which the layout of its keyspace has
-// nothing to say, nil for none. Ids below timedIDMin have no time under any layout.
+// misfit returns nil if the layout can have given the ids of all rows in memory, but for
+// those below timedIDMin, which have no time under any layout.
 func (n *Node) misfit(g *counterGroup, r *replica) *Misfit {
 	layout := n.cfg.Cold.Layouts[g.keyspace]
 	fsm, counters := r.fsm.(*raftfsm.Counters)
 	if !counters || layout.Unit == 0 {
 		return nil
 	}
-	now := time.Now()
-	key, found := fsm.Table().InMemory(timedIDMin/g.route.perKey()+1, layout.firstKey(g.route)-1)
-	if end := layout.last(now)/g.route.perKey() + 1; !found && end <= math.MaxUint64/g.route.perKey() {
-		key, found = fsm.Table().InMemory(end, math.MaxUint64)
-	}
-	if !found {
-		return nil
-	}
-	id := g.route.idOf(g.shard, key)
-	return &Misfit{id, layout.String(), layoutOf(id, now)}
-}
-
-// layoutOf returns the layout with a name that can have given an id.
-func layoutOf(id uint64, now time.Time) string {
-	for _, l := range []IDLayout{LayoutWeibo, LayoutTwitter} {
-		if l.first() <= id && id <= l.last(now) {
-			return l.String()
+	table, now := fsm.Table(), time.Now()
+	key, below := table.InMemory(timedIDMin/g.route.perKey()+1, layout.firstKey(g.route)-1)
+	above := 0
+	if end := layout.last(now)/g.route.perKey() + 1; end <= math.MaxUint64/g.route.perKey() {
+		first, rows := table.InMemory(end, math.MaxUint64)
+		if above = rows; below == 0 {
+			key = first
 		}
 	}
-	return IDLayout{}.String()
+	if below+above == 0 {
+		return nil
+	}
+	m := &Misfit{ID: g.route.idOf(g.shard, key), Layout: layout.String(), Rows: below + above}
+	m.Fits = betterLayout(table, g.route, layout, int(r.fsm.State().ColdRows), now)
+	return m
+}
+
+// betterLayout returns Misfit.Fits of a table with so many rows on disk, whose ids the
+// layout has given.
+func betterLayout(table *engine.Table, r route, layout IDLayout, onDisk int, now time.Time) (name string) {
+	fit := func(l IDLayout) int {
+		_, rows := table.InMemory(l.firstKey(r), l.last(now)/r.perKey())
+		return rows
+	}
+	most := fit(layout) + onDisk
+	if most == 0 {
+		name = IDLayout{}.String()
+	}
+	for _, l := range []IDLayout{LayoutWeibo, LayoutTwitter} {
+		if rows := fit(l); rows > most {
+			most, name = rows, l.String()
+		}
+	}
+	return name
 }
 
 // ColdConfig says which rows leave memory, and what reading them may take.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,7 +115,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 }
 
 // A row whose id its keyspace's layout cannot have given is reported, with a layout that
-// can have; other rows are not, nor such as are numbered from 1 on.
+// can have given more of the ids; other rows are not, nor such as are numbered from 1 on.
 func TestMisfitIsReported(t *testing.T) {
 	now := time.Now()
 	recent := func(l IDLayout) uint64 { return l.firstAt(now.Add(-time.Hour)) + 3 }
@@ -140,8 +141,61 @@ func TestMisfitIsReported(t *testing.T) {
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
 			got := n.misfit(&counterGroup{keyspace: "posts", shard: shard, route: route}, &replica{fsm: fsm})
-			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != Misfit{c.id, c.layout.String(), c.fits}) {
+			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != Misfit{c.id, c.layout.String(), c.fits, 1}) {
 				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
+			}
+		}
+	}
+}
+
+// What is advised is never worse than the layout as it is.
+func TestMisfitsAreCounted(t *testing.T) {
+	now := time.Now()
+	ids := func(l IDLayout, n int) (ids []uint64) {
+		for i := range n {
+			ids = append(ids, l.firstAt(now.Add(-time.Hour))+uint64(i)<<l.Shift)
+		}
+		return ids
+	}
+	var untimed []uint64
+	for i := range uint64(60) {
+		untimed = append(untimed, uint64(now.UnixMilli())+i)
+	}
+	for _, c := range []struct {
+		name string
+		ids  []uint64
+		rows int
+		fits string
+	}{
+		{"some of another", slices.Concat(ids(LayoutWeibo, 50), ids(LayoutTwitter, 7)), 7, ""},
+		{"most of another", slices.Concat(ids(LayoutWeibo, 7), ids(LayoutTwitter, 50)), 50, "twitter"},
+		{"most of none", slices.Concat(ids(LayoutWeibo, 7), untimed), 60, ""},
+		{"all of none", untimed, 60, "none"},
+		{"of one, and of none", slices.Concat(ids(LayoutTwitter, 50), untimed), 110, "twitter"},
+		{"many rows", slices.Concat(ids(LayoutTwitter, 20_000), ids(LayoutWeibo, 20_000), untimed), 20_060, ""},
+	} {
+		for _, route := range []route{newRoute(1, ""), newRoute(1, ShardingHash)} {
+			n := &Node{}
+			n.cfg.Cold.Layouts = map[string]IDLayout{"posts": LayoutWeibo}
+			fsm := raftfsm.NewCounters()
+			for batch := range slices.Chunk(c.ids, 1000) {
+				var ops []engine.Op
+				for _, id := range batch {
+					ops = append(ops, addTo(id, 0, 1))
+				}
+				_, err := fsm.Table().Apply(ops, 0, nil, nil)
+				mustDo(t, err)
+			}
+			g := &counterGroup{keyspace: "posts", route: route}
+			for range 2 {
+				got := n.misfit(g, &replica{fsm: fsm})
+				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {
+					t.Errorf("%s, %+v: reported %+v, want %d rows and %q", c.name, route, got, c.rows, c.fits)
+				}
+				fsm.Watch(anyAge)
+				for from, more := uint64(0), true; more; { // the second time most rows are packed
+					_, from, more, _ = fsm.Seal(from, anyAge)
+				}
 			}
 		}
 	}

@@ -62,8 +62,8 @@ func TestWarnings(t *testing.T) {
 			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
 		}, []string{"replicas_differ"}},
 		"ids of another layout": {func(c *countdtest.Cluster) {
-			c.Groups[1].Misfit = map[string]string{"id": "1850000000000000000", "layout": "weibo", "fits": "twitter"}
-			c.Groups[2].Misfit = c.Groups[1].Misfit
+			c.Groups[1].Misfit = map[string]any{"id": "1850000000000000000", "layout": "weibo", "fits": "twitter", "rows": 6}
+			c.Groups[2].Misfit = map[string]any{"id": "1850000000000000001", "layout": "weibo", "fits": "", "rows": 4}
 		}, []string{"id_layout_misfit"}},
 		"a version held":            {func(c *countdtest.Cluster) { c.Version.Held = true }, []string{"version_held"}},
 		"a program that is another": {func(c *countdtest.Cluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
@@ -85,6 +85,40 @@ func TestWarnings(t *testing.T) {
 				}
 			}
 			fitsScreen(t, screen)
+		})
+	}
+}
+
+// Ids that are not of the layout are warned of from a tenth of the rows on, with what to
+// do if anything would help.
+func TestMisfitsAreWarnedOf(t *testing.T) {
+	misfit := func(rows uint64, fits string) *client.Misfit {
+		return &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
+	}
+	const begins = " rows of posts, as 1850000000000000000, are not of layout weibo; "
+	for name, test := range map[string]struct {
+		rows [2]uint64 // by shard
+		of   [2]*client.Misfit
+		want string
+	}{
+		"none":          {[2]uint64{50, 50}, [2]*client.Misfit{}, ""},
+		"a stray one":   {[2]uint64{50, 50}, [2]*client.Misfit{misfit(1, "")}, ""},
+		"under a tenth": {[2]uint64{50, 50}, [2]*client.Misfit{misfit(9, "")}, ""},
+		"a tenth":       {[2]uint64{50, 50}, [2]*client.Misfit{misfit(3, ""), misfit(7, "")}, "10" + begins + "no layout with a name fits more of the rows"},
+		"most":          {[2]uint64{500, 500}, [2]*client.Misfit{misfit(500, "twitter"), misfit(490, "")}, "990" + begins + "start the nodes with --id-layout posts=twitter"},
+		"all":           {[2]uint64{0, 1}, [2]*client.Misfit{nil, misfit(1, "none")}, "1" + begins + "start the nodes with --id-layout posts=none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var groups []client.ClusterGroup
+			for s, rows := range test.rows {
+				groups = append(groups, client.ClusterGroup{Keyspace: "posts", Shard: s, Rows: rows, Misfit: test.of[s]})
+			}
+			groups = append(groups, client.ClusterGroup{Keyspace: "users", Rows: 1000})
+			var got []string
+			warnOfMisfits(groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
+			if strings.Join(got, "; ") != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
 		})
 	}
 }

@@ -154,17 +154,38 @@ func warnOfDifferences(digests []client.GroupDigests, found *findings) {
 	}
 }
 
-// warnOfMisfits names one id of each keyspace whose ids are not of its layout: its rows
-// are never old, so they stay in memory.
+// misfitShare is the part of a keyspace's rows that status warns of if the layout of
+// their ids cannot have given them. Fewer cost little memory, and a better layout would
+// not be the better one for the rest.
+const misfitShare = 10 // a tenth
+
+// warnOfMisfits warns of keyspaces of whose rows many stay in memory however old they
+// are, as their ids are not of the layout.
 func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
-	told := map[string]bool{}
+	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*client.Misfit{}
 	for _, g := range groups {
-		if m := g.Misfit; m != nil && !told[g.Keyspace] {
-			told[g.Keyspace] = true
-			warn("id_layout_misfit", "%s has id %s, which is not of layout %s; start the nodes with --id-layout %s=%s",
-				g.Keyspace, m.ID, m.Layout, g.Keyspace, m.Fits)
+		rows[g.Keyspace] += g.Rows
+		if m := g.Misfit; m != nil {
+			misfits[g.Keyspace] += m.Rows
+			if worst[g.Keyspace] == nil || m.Rows > worst[g.Keyspace].Rows {
+				worst[g.Keyspace] = m
+			}
 		}
 	}
+	for _, keyspace := range slices.Sorted(maps.Keys(worst)) {
+		if m := worst[keyspace]; m.Rows > 0 && misfits[keyspace]*misfitShare >= rows[keyspace] {
+			warn("id_layout_misfit", "%s rows of %s, as %s, are not of layout %s; %s",
+				grouped(misfits[keyspace]), keyspace, m.ID, m.Layout, misfitAdvice(keyspace, m))
+		}
+	}
+}
+
+// misfitAdvice says what --id-layout a keyspace should have.
+func misfitAdvice(keyspace string, m *client.Misfit) string {
+	if m.Fits == "" {
+		return "no layout with a name fits more of the rows"
+	}
+	return fmt.Sprintf("start the nodes with --id-layout %s=%s", keyspace, m.Fits)
 }
 
 // warnOfSkew finds keyspaces whose ids crowd in one shard: its group has the load of

@@ -49,7 +49,7 @@ type Group struct {
 	SealedBytes uint64    `json:"sealed_bytes"`
 	Replicas    []Replica `json:"replicas"`
 
-	Misfit map[string]string `json:"id_layout_misfit,omitempty"`
+	Misfit map[string]any `json:"id_layout_misfit,omitempty"`
 }
 
 // Replica is a replica of a group in /v1/admin/groups and /v1/admin/digests.
