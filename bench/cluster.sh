@@ -24,7 +24,7 @@ join=127.0.0.1:18102,127.0.0.1:18202,127.0.0.1:18302
 for i in 1 2 3; do
   bin/countd --data-dir "$dir/c$i" --node-id "n$i" --http-addr "127.0.0.1:18${i}00" \
     --cluster-addr "127.0.0.1:18${i}01" --gossip-addr "127.0.0.1:18${i}02" --join "$join" \
-    --bootstrap-expect 3 --log-store "$LOG_STORE" >"$dir/c$i.log" 2>&1 &
+    --bootstrap-expect 3 --log-store "$LOG_STORE" "${shard_args[@]}" >"$dir/c$i.log" 2>&1 &
   pids+=($!)
 done
 peers=e1=http://127.0.0.1:18111,e2=http://127.0.0.1:18211,e3=http://127.0.0.1:18311

@@ -5,7 +5,7 @@
 # binaries (make build), Go, redis-server and redis-cli unless REDIS=0, and is best
 # run as root, who can empty the system's cache.
 #
-#   bench/cold.sh > out.md            ROWS=10000000 COLD=95 COUNTS=../shared/data/weibo_counts.csv.gz
+#   bench/cold.sh > out.md            ROWS=10000000 COLD=95 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
 #   ROWS=100000000 REDIS=0 bench/cold.sh
 #
 # Ids are in order, 800 a second up to now, with counts drawn from real posts. Rows
@@ -37,7 +37,7 @@ tail -n 20000 "$dir/rows.csv" | sample 20000 >"$dir/new.csv"
 ctl() { bin/countctl --addr $url "$@"; }
 start() { # ARGS…
   bin/countd --data-dir "$dir/data" --http-addr 127.0.0.1:17600 --cluster-addr 127.0.0.1:17601 --gossip-addr 127.0.0.1:17602 \
-    --shards posts=4 --seal-after 0 "$@" >>"$dir/countd.log" 2>&1 &
+    "${shard_args[@]}" --seal-after 0 "$@" >>"$dir/countd.log" 2>&1 &
   node=$! && pids+=("$node")
   ctl status --wait 600s >/dev/null
 }

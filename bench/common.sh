@@ -1,6 +1,11 @@
 # shellcheck shell=bash
 # What the scripts of this directory share. Sourced, not run.
 
+# The shards of each keyspace of countd: the default, unless SHARDS says otherwise.
+SHARDS=${SHARDS:-7}
+# shellcheck disable=SC2034 # who sources this uses it
+shard_args=(--shards "posts=$SHARDS" --shards "users=$SHARDS" --shards "unread=$SHARDS" --shards "feed=$SHARDS")
+
 # cpu_ticks PID…: user and system time of processes together in clock ticks.
 cpu_ticks() {
   local sum=0 pid

@@ -21,7 +21,7 @@ pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$dir"' EXIT
 
 bin/countd --data-dir "$dir/countd" --http-addr 127.0.0.1:$http --cluster-addr 127.0.0.1:17401 \
-  --gossip-addr 127.0.0.1:17402 >"$dir/countd.log" 2>&1 &
+  --gossip-addr 127.0.0.1:17402 "${shard_args[@]}" >"$dir/countd.log" 2>&1 &
 countd=$! && pids+=("$countd")
 mkdir "$dir/always" "$dir/none"
 redis-server --port $redis_always --bind 127.0.0.1 --dir "$dir/always" --save '' \

@@ -4,7 +4,7 @@
 # nodes beside Redis with replicas by bench/respload. Needs redis-server and
 # redis-tools (Debian), Go and the built binaries (make build).
 #
-#   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=shared by default
+#   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=shared SHARDS=7 by default
 #   SETS="one reads three" chooses parts: one node's writes, reads, three nodes
 #
 # Redis holds a post's like as a string and its four counts as a hash, countd both
@@ -19,7 +19,6 @@ RUNS=${RUNS:-3}
 SECONDS_EACH=${SECONDS_EACH:-4}
 ROWS=${ROWS:-5000000}
 STORE=${STORE:-shared}
-SHARDS=${SHARDS:-4}
 SETS=${SETS:-one reads three}
 CONNS=50
 base=17600
@@ -37,7 +36,7 @@ trap 'stop; rm -rf "$dir"' EXIT
 countd_node() {
   local n=$1 p=$((base + 10 * $1))
   shift
-  bin/countd --data-dir "$dir/countd$n" --log-level warn --log-store "$STORE" --shards "posts=$SHARDS" \
+  bin/countd --data-dir "$dir/countd$n" --log-level warn --log-store "$STORE" "${shard_args[@]}" \
     --http-addr 127.0.0.1:$p --cluster-addr 127.0.0.1:$((p + 1)) --gossip-addr 127.0.0.1:$((p + 2)) --redis-addr 127.0.0.1:$((p + 3)) \
     "$@" >"$dir/countd$n.log" 2>&1 &
   countd_pid=$!

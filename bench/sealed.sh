@@ -3,7 +3,7 @@
 # it takes, and how much memory a node takes while it starts again, and prints
 # Markdown. Needs the built binaries (make build) and Go.
 #
-#   bench/sealed.sh > out.md          ROWS=5000000 RATE=800 COUNTS=../shared/data/weibo_counts.csv.gz
+#   bench/sealed.sh > out.md          ROWS=5000000 RATE=800 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
 #
 # Ids are in order, RATE a second up to two days ago, with counts drawn from real posts.
 # Memory is the anonymous memory of the process above what it had without rows, with all
@@ -41,7 +41,7 @@ start() { # ARGS…: leaves node, most (while it started) and ready (seconds)
   local began
   began=$(date +%s.%N)
   bin/countd --data-dir "$dir/data" --http-addr "127.0.0.1:$PORT" --cluster-addr "127.0.0.1:$((PORT + 1))" \
-    --gossip-addr "127.0.0.1:$((PORT + 2))" --shards posts=4 --cold-after 0 "$@" >>"$dir/countd.log" 2>&1 &
+    --gossip-addr "127.0.0.1:$((PORT + 2))" "${shard_args[@]}" --cold-after 0 "$@" >>"$dir/countd.log" 2>&1 &
   node=$! && pids+=("$node")
   watch "$node" "$dir/most" &
   local watching=$!

@@ -45,7 +45,7 @@ trap 'kill "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$dir"' EX
 server=bin/countd
 if [ -n "$PROFILE" ]; then server=$dir/countd-symbols && go build -trimpath -o "$server" ./cmd/countd; fi
 "$server" --data-dir "$dir/countd" --log-level warn --log-store "$STORE" \
-  --http-addr 127.0.0.1:$http --cluster-addr 127.0.0.1:17801 --gossip-addr 127.0.0.1:17802 >"$dir/countd.log" 2>&1 &
+  --http-addr 127.0.0.1:$http --cluster-addr 127.0.0.1:17801 --gossip-addr 127.0.0.1:17802 "${shard_args[@]}" >"$dir/countd.log" 2>&1 &
 countd=$! && pids+=("$countd")
 mkdir "$dir/always" "$dir/none"
 redis-server --port $redis_always --bind 127.0.0.1 --dir "$dir/always" --save '' --appendonly yes --appendfsync always \
