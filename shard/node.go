@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -129,7 +128,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if n.cfg.LogStore == LogStoreShared {
-		if n.log, err = raftstore.Open(filepath.Join(cfg.Dir, nodeLogDir), raftstore.Options{}); err != nil {
+		if n.log, err = openNodeLog(&cfg); err != nil {
 			return nil, errors.Join(err, n.mux.Close())
 		}
 	}

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"path/filepath"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -9,6 +10,23 @@ import (
 
 	"github.com/countd/countd/shard/raftstore"
 )
+
+// openNodeLog opens the log of all groups of a node, and registers its metrics.
+func openNodeLog(cfg *Config) (*raftstore.Log, error) {
+	l, err := raftstore.Open(filepath.Join(cfg.Dir, nodeLogDir), raftstore.Options{})
+	if err != nil {
+		return nil, err
+	}
+	err = register(cfg.Metrics,
+		gauge("countd_raft_log_bytes", "Disk that the log of all groups takes, with the segments made ahead.",
+			func() float64 { return float64(l.Usage().Bytes) }),
+		gauge("countd_raft_log_live_bytes", "About what the entries that are needed take of countd_raft_log_bytes.",
+			func() float64 { return float64(l.Usage().LiveBytes) }))
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
 
 // sharedStores is a replica's part of its node's log.
 type sharedStores struct {
