@@ -119,8 +119,12 @@ func (n *Node) orUnknown(ks *Keyspace, err error) error {
 // of them is opened any more. It needs no proof of their leaders, as for a replica that
 // was removed: all that a group has promised goes with it.
 func (n *Node) removeDropped(view *raftfsm.CatalogView) {
-	dropped, left := n.groups.Load().dropped, n.dirs.replicas(view.Dropped)
-	if len(dropped)+len(left) == 0 || n.removing.Swap(true) {
+	if n.removing.Swap(true) {
+		return // what is left is looked for once that has ended: before, it would be found twice
+	}
+	dropped, left := n.droppedHere(view)
+	if len(dropped)+len(left) == 0 {
+		n.removing.Store(false)
 		return
 	}
 	n.running.Go(func() { // ends with the replicas
@@ -146,6 +150,18 @@ func (n *Node) removeDropped(view *raftfsm.CatalogView) {
 		for _, g := range dropped {
 			g.removed.Store(true)
 		}
+	})
+}
+
+// droppedHere returns the groups that follow has found dropped, and the replicas here that
+// are dropped and of no other group that may be open. view may be newer than the one that
+// follow went by: a group that only view has dropped is open still, and follow's to find.
+func (n *Node) droppedHere(view *raftfsm.CatalogView) ([]*counterGroup, []groupReplica) {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	table := n.groups.Load()
+	return table.dropped, n.dirs.replicas(func(group uint32) bool {
+		return view.Dropped(group) && table.byNumber[group] == nil
 	})
 }
 

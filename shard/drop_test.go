@@ -448,3 +448,25 @@ func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 		}
 	}
 }
+
+// A drop that the catalog here has and the node's table has not, as while the node opens
+// replicas of another keyspace, deletes nothing yet: the replicas are still open.
+func TestDropThatIsNotFollowedYet(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	ks := mustMake(t, n, "songs", 2, "plays")
+	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(2, 0, 2))
+	newer := &raftfsm.CatalogView{NextGroup: n.catalog.View().NextGroup} // all keyspaces were dropped
+	n.removeDropped(newer)
+	eventually(t, "nothing is being deleted", func() bool { return !n.removing.Load() })
+	for s := range ks.Shards {
+		if _, here := n.dirs.number(ks.firstGroup + uint32(s)); !here {
+			t.Errorf("shard %d was deleted while it was open", s)
+		}
+	}
+	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(2, 0, 1))
+	if rows := mustGet(t, n, ks, ReadOptions{Consistency: Linearizable}, 1, 2); !slices.Equal(rows, []int64{2, 3}) {
+		t.Errorf("it counts %v", rows)
+	}
+	mustDrop(t, n, "songs")
+	eventually(t, "the node deletes its replicas", func() bool { return isDeleted(t, n, ks.firstGroup, ks.Shards) })
+}
