@@ -317,6 +317,59 @@ func TestLostStreamIsForgotten(t *testing.T) {
 	eventually(t, "nothing waits", func() bool { return ctx.waiting.Load() == 0 })
 }
 
+// heldFSM restores no snapshot before it is released.
+type heldFSM struct {
+	sumFSM
+	restoring, release chan struct{}
+}
+
+func (f *heldFSM) Restore(state io.ReadCloser) error {
+	close(f.restoring)
+	<-f.release
+	return f.sumFSM.Restore(state)
+}
+
+// An append for a replica that restores its snapshot waits for it, as on a connection of
+// the group: one that is refused comes again up to ten seconds later.
+func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
+	there := testMux(t)
+	cfg := testConfig(t, there, "n1.0")
+	cfg.Initial = aloneIn(cfg)
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	mustAdd(t, g, 1)
+	mustDo(t, g.snapshot())
+	mustClose(t, g)
+
+	fsm := &heldFSM{restoring: make(chan struct{}), release: make(chan struct{})}
+	cfg.FSM = fsm
+	var opening sync.WaitGroup
+	opening.Go(func() {
+		g, err := openGroup(cfg)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		mustClose(t, g)
+	})
+	<-fsm.restoring
+	_, call := streamTo(t, there, cfg.Group)
+	answer := make(chan error, 1)
+	go func() { _, err := call(cfg.id(), testHeartbeat()); answer <- err }()
+	served := &cfg.Appends.served
+	eventually(t, "it arrives", func() bool {
+		served.mu.RLock()
+		defer served.mu.RUnlock()
+		r := served.mu.replicas[cfg.Group]
+		return len(answer) == 1 || r != nil && len(r.calls) == 1
+	})
+	if len(answer) == 1 {
+		t.Errorf("it was refused: %v", <-answer)
+	}
+	close(fsm.release)
+	opening.Wait()
+}
+
 // What does not fit in a stream's backlog, or in a call of several groups, travels on a
 // connection of its own.
 func TestLargeAppendTravelsByItself(t *testing.T) {

@@ -130,6 +130,9 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	cache := newLogCache(g.log)
 	log := endingLog{LogStore: cache, stop: g.stop}
 	g.trans.filter = newRPCFilter(g, cache)
+	if g.cfg.Appends != nil { // before raft restores a snapshot: what comes meanwhile waits for it
+		g.trans.filter.served = g.cfg.Appends.served.open(g.cfg.Group, g.id())
+	}
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
@@ -147,13 +150,13 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 		err = failure // what raft made of it says less
 	}
 	if g.raft == nil {
+		if g.trans.filter.served != nil {
+			g.trans.filter.served.close()
+		}
 		return err
 	}
 	if err == nil && (g.first || g.soleVoter()) {
 		err = g.campaign()
-	}
-	if g.cfg.Appends != nil {
-		g.trans.filter.served = g.cfg.Appends.served.open(g.cfg.Group, g.id())
 	}
 	g.wg.Go(g.trans.filter.run)
 	g.wg.Go(g.watchLeadership)
