@@ -2,7 +2,7 @@
 # Measures what three idle nodes of one cluster cost on this machine by the number of
 # their groups, and prints Markdown. Needs the built binaries (make build).
 #
-#   bench/idle.sh > out.md      SETS="24 96" SECONDS_EACH=30 STORE=boltdb BIN=bin BASE_PORT=27600 by default
+#   bench/idle.sh > out.md      SETS="24 96" SECONDS_EACH=30 STORE=shared BIN=bin BASE_PORT=27600 by default
 #
 # CPU is user and system time of each process, in per cent of a core. Everything listens
 # on loopback and stops at the end.
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 . bench/common.sh
 
 SECONDS_EACH=${SECONDS_EACH:-30}
-STORE=${STORE:-boltdb}
+STORE=${STORE:-shared}
 BIN=${BIN:-bin}
 base=${BASE_PORT:-27600}
 dir=$(mktemp -d)
