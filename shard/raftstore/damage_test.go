@@ -206,6 +206,9 @@ func FuzzScanSegment(f *testing.F) {
 			var it item
 			fold := fold{index: newIndex()}
 			for r.next(&it) {
+				if it.kind == itemCreate && it.last-it.first > 1000 {
+					continue // memory for entries that may be there
+				}
 				if err := fold.change(&it, position{1, 4}); err != nil && !errors.Is(err, ErrDamaged) {
 					t.Errorf("%v", err)
 				}

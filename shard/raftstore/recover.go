@@ -39,7 +39,7 @@ func (l *Log) recover() error {
 	// What cannot be opened now is closed by open.
 	l.mu.segments[newest], l.mu.active, l.writing = s, newest, s
 	if f.ended {
-		return s.fail(damage("it has ended, and the segment after it is missing"))
+		return s.fail(damage("it has ended, and %s after it is missing or does not begin as it was written", segmentName(newest+1)))
 	}
 	open, err := l.readEarlier(&f, newest, found.last == 0)
 	if err != nil {
