@@ -144,7 +144,15 @@ func TestHarmedFile(t *testing.T) {
 		for _, bytes := range []int{1, 100, 511, 512, 513, 5000, len(raw) - 512, len(raw) - 1} {
 			harms[fmt.Sprintf("cut to %d bytes", bytes)] = raw[:bytes]
 		}
+		// The last batch of all, which is lost whole or torn, cannot be told from one that was
+		// never acknowledged.
+		number, _ := parseSegmentName(path[len(testDir)+1:])
+		found, err := scanSegment(raw, number, func([]byte, uint32) error { return nil })
+		mustDo(t, err)
 		for _, sector := range []int{1, 5, 11} {
+			if needed[path] && sector >= found.last {
+				continue
+			}
 			harms[fmt.Sprintf("sector %d zeroed", sector)] = zeroed(sector*512, sector*512+512)
 		}
 		for harm, content := range harms {
