@@ -41,20 +41,21 @@ func (l *Log) recover() error {
 	if f.ended {
 		return s.fail(damage("it has ended, and %s after it is missing or does not begin as it was written", segmentName(newest+1)))
 	}
-	open, err := l.readEarlier(&f, newest, found.last == 0)
+	before, err := l.readEarlier(&f, newest, found.last == 0)
 	if err != nil {
 		return err
 	}
 	if err := l.countLive(); err != nil {
 		return err
 	}
-	if open != nil { // the crash came before its end was written
-		if err := open.settle(l); err != nil {
-			return err
-		}
-	}
+	// The newest first: a segment ends once the one after it is durable.
 	if err := s.settle(raw, found); err != nil {
 		return err
+	}
+	if before != nil {
+		if err := before.settle(l); err != nil {
+			return err
+		}
 	}
 	for _, number := range files {
 		if number == unbegun || l.mu.segments[number] == nil {
@@ -241,30 +242,34 @@ func (f *fold) change(it *item, at position) error {
 	return damage("an item of the unknown kind %d", it.kind)
 }
 
-// unfinished is the segment before the newest, whose end was not written.
-type unfinished struct {
+// ending is the segment before the newest, of which the end may be missing, or in the
+// system's memory alone.
+type ending struct {
 	*segment
 	raw   []byte
 	found scanned
+	ended bool
 }
 
-// settle writes the end.
-func (u *unfinished) settle(l *Log) error {
-	if err := u.segment.settle(u.raw, u.found); err != nil {
+// settle makes the end durable.
+func (e *ending) settle(l *Log) error {
+	err := e.segment.settle(e.raw, e.found)
+	if err != nil || e.ended {
 		return err
 	}
-	return l.end(u.segment)
+	return l.end(e.segment)
 }
 
 // readEarlier finds the entries that are in segments before the newest. The one right
-// before it may lack its end if the newest has only its first batch.
-func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*unfinished, error) {
+// before it is returned if the newest has only its first batch: then its end may not be on
+// the disk.
+func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, error) {
 	numbers := make([]uint32, 0, len(f.listed))
 	for number := range f.listed {
 		numbers = append(numbers, number)
 	}
 	slices.Sort(numbers)
-	var open *unfinished
+	var before *ending
 	for _, number := range numbers {
 		if number == newest {
 			continue
@@ -284,15 +289,15 @@ func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*unfinished, 
 			return nil, err
 		}
 		l.mu.segments[number] = s
-		if ended && len(found.torn) == 0 {
-			continue
-		}
-		if ended || number != newest-1 || !onlyBegun {
+		last := number == newest-1 && onlyBegun
+		if ended && len(found.torn) > 0 || !ended && !last {
 			return nil, s.fail(damage("it ends at sector %d, and not as it was written", found.end))
 		}
-		open = &unfinished{s, raw, found}
+		if last {
+			before = &ending{s, raw, found, ended}
+		}
 	}
-	return open, nil
+	return before, nil
 }
 
 // locate notes where an entry is, unless the replica does not need it or has a newer one.
