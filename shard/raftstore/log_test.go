@@ -272,3 +272,37 @@ func TestOneSyncForAll(t *testing.T) {
 		t.Errorf("%d syncs", n)
 	}
 }
+
+// A read goes by sectors and may meet those of the next batch, which are being written: the
+// system copies them into its memory byte by byte, and may be seen doing it.
+func TestReadBesideAWrite(t *testing.T) {
+	disk := newDisk()
+	var reader atomic.Pointer[Replica]
+	var reads atomic.Int32
+	l := openTest(t, &watchedFS{FS: disk, hook: func(next change) error {
+		r := reader.Load()
+		if r == nil || next.kind != "write" || next.path != testDir+"/"+segmentName(1) {
+			return nil
+		}
+		file, err := disk.OpenReadWrite(next.path, vfsCategory)
+		if err != nil {
+			return err
+		}
+		_, err = file.WriteAt(next.data[:sectorBytes/2], next.at)
+		if err = errors.Join(err, file.Close()); err == nil {
+			reads.Add(1)
+			_, err = firstUnread(r)
+		}
+		return err
+	}})
+	r, err := l.Replica(ReplicaID{Group: 1})
+	mustDo(t, err)
+	mustDo(t, r.StoreLog(&raft.Log{Index: 1, Data: []byte("short")}))
+	reader.Store(r)
+	for i, size := range []int{0, 440, 450, 460, 470, 480, 1000} { // ends of batches everywhere
+		mustDo(t, r.StoreLog(&raft.Log{Index: uint64(i + 2), Data: bytes.Repeat([]byte{7}, size)}))
+	}
+	if reads.Load() != 7 {
+		t.Errorf("%d reads beside writes", reads.Load())
+	}
+}

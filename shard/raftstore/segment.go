@@ -83,7 +83,7 @@ func (s *segment) readEntry(address uint32) (it item, err error) {
 			return item{}, err
 		}
 		if len(data) < need {
-			return item{}, s.fail(damage("the entry at sector %d goes on behind its batch", address/sectorDataBytes))
+			return item{}, s.fail(damage("the entry at sector %d is not whole", address/sectorDataBytes))
 		}
 	}
 }
@@ -107,7 +107,9 @@ func entryItemBytes(data []byte) (int, error) {
 }
 
 // readData returns the data of one batch from an address on: so many bytes, or fewer where
-// the batch ends.
+// the batch ends. What is behind its end may be of the batch that is being written right
+// now, and half of a sector. So the batch ends before a sector that is damaged, too, and who
+// needs more of it finds that it is not there.
 func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 	first, skip := int(address/sectorDataBytes), int(address%sectorDataBytes)
 	sectors := min((skip+bytes+sectorDataBytes-1)/sectorDataBytes, s.sectors-first)
@@ -123,8 +125,8 @@ func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 	for i := range sectors {
 		sector := raw[i*sectorBytes : (i+1)*sectorBytes]
 		state, of := classify(sector, s.number, first+i)
-		if state == sectorCurrent && i > 0 && of != batch || state == sectorStale && i > 0 {
-			break // the batch ends before it
+		if i > 0 && (state != sectorCurrent || of != batch) {
+			break
 		}
 		if state != sectorCurrent {
 			return nil, s.fail(damage("sector %d is not as it was written", first+i))
