@@ -306,3 +306,38 @@ func TestReadBesideAWrite(t *testing.T) {
 		t.Errorf("%d reads beside writes", reads.Load())
 	}
 }
+
+// A segment that is needed is not removed, whoever asks.
+func TestNeededSegmentStays(t *testing.T) {
+	l := openTest(t, newDisk())
+	r, err := l.Replica(ReplicaID{Group: 1})
+	mustDo(t, err)
+	mustDo(t, r.StoreLogs(randomEntries(rand.New(rand.NewPCG(1, 1)), 1, 1, 1)))
+	mustDo(t, r.StoreLogs([]*raft.Log{{Index: 2, Data: make([]byte, segmentBytesMin)}}))
+	for _, number := range []uint32{1, 2, 3} { // with an entry, that which is written, none
+		if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, number), segment: number}); err == nil {
+			t.Errorf("segment %d was removed", number)
+		}
+	}
+	if i, err := firstUnread(r); err != nil {
+		t.Errorf("entry %d: %v", i, err)
+	}
+}
+
+// What could be written of the next segment on a disk that is full is not left there.
+func TestHalfASegmentIsNotLeft(t *testing.T) {
+	disk := newDisk()
+	next := testDir + "/" + segmentName(2)
+	var failed atomic.Bool
+	l := openTest(t, &watchedFS{FS: disk, hook: func(c change) error {
+		if c.kind == "sync" && c.path == next {
+			failed.Store(true)
+			return errNoSpace
+		}
+		return nil
+	}})
+	eventually(t, "the next segment could not be made", func() bool { return failed.Load() && len(l.next) == 1 })
+	if _, err := disk.Stat(next); !isNotExist(err) {
+		t.Errorf("it is there: %v", err)
+	}
+}

@@ -147,8 +147,8 @@ func (l *Log) make(number uint32, sectors int) (*segment, error) {
 	if err == nil {
 		err = errors.Join(file.Sync(), l.syncDir(l.dir))
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close())
+	if err != nil { // what a full disk has of it is room for others
+		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close(), l.fs.Remove(path))
 	}
 	return newSegment(number, path, file, sectors), nil
 }

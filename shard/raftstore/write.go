@@ -178,6 +178,9 @@ func (l *Log) check(r *request) error {
 		}
 		return nil
 	case itemRemove:
+		if s := x.segments[r.segment]; s == nil || s.live > 0 || r.segment == l.mu.active {
+			return fmt.Errorf("segment %d is needed, or not there", r.segment)
+		}
 		return nil
 	}
 	replica := x.replicas[r.id]
