@@ -156,10 +156,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	}
 	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
 	for _, k := range keyspaces {
-		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: k.Shards, Floors: k.Floors, Sharding: k.Sharding}
-		if len(k.DroppedColumns) > 0 {
-			in.Numbered = numberedColumns(k)
-		}
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
 		for shard := range k.Shards {
 			g, err := b.shard(ctx, k.Name, shard, numbers)
 			if err != nil {
@@ -169,8 +166,39 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 		}
 		m.Keyspaces = append(m.Keyspaces, in)
 	}
+	if err := b.addColumns(ctx, m, numbers); err != nil {
+		return nil, err
+	}
 	m.Ended = time.Now().UTC()
 	return m, nil
+}
+
+// addColumns gives the manifest the columns of its keyspaces, once all snapshots are taken:
+// so each column that a snapshot has counts in is among them. numbers has the groups that
+// the snapshots are of.
+func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
+	keyspaces, err := b.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	now, err := groupNumbers(ctx, b.server)
+	if err != nil {
+		return err
+	}
+	for i := range m.Keyspaces {
+		in := &m.Keyspaces[i]
+		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
+		first := fmt.Sprintf("%s/%d", in.Name, 0)
+		if at < 0 || now[first] != numbers[first] || keyspaces[at].Shards != in.Shards || keyspaces[at].Sharding != in.Sharding {
+			return fmt.Errorf("keyspace %s was dropped meanwhile", in.Name)
+		}
+		k := keyspaces[at]
+		in.Columns, in.Floors = k.Columns, k.Floors
+		if len(k.DroppedColumns) > 0 {
+			in.Numbered = numberedColumns(k)
+		}
+	}
+	return nil
 }
 
 // numberedColumns returns the columns of a keyspace at their numbers, with "" for those

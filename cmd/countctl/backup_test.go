@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -73,6 +74,60 @@ func TestFloorsAreRestored(t *testing.T) {
 	want := against(t, from).ok("keyspace", "list", "-o", "json")
 	if got := against(t, to).ok("keyspace", "list", "-o", "json"); got != want || !strings.Contains(got, `"like":-2`) {
 		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
+// whileBackedUp calls change once, before the first snapshot is sent.
+func whileBackedUp(server *countdtest.Server, change func()) {
+	var once sync.Once
+	server.SetFail(func(r *http.Request, _ []byte) *countdtest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			once.Do(change)
+		}
+		return nil
+	})
+}
+
+// A column that is added while a backup is taken may have counts in it, and is restored.
+func TestBackupWhileAColumnIsAdded(t *testing.T) {
+	from, to := countdtest.New(t), countdtest.New(t)
+	whileBackedUp(from, func() {
+		against(t, from).ok("keyspace", "add-columns", "posts", "extra")
+		from.Put(1, 1, 2, 3, 4, 5)
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from).ok("backup", dir)
+	against(t, to).ok("restore", dir)
+	if got, want := to.Row(1), from.Row(1); !slices.Equal(got, want) || want[4] != 5 {
+		t.Errorf("restored %v, want %v", got, want)
+	}
+	want := against(t, from).ok("keyspace", "list", "-o", "json")
+	if got := against(t, to).ok("keyspace", "list", "-o", "json"); got != want {
+		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
+// A backup has no keyspace that was dropped, and perhaps made again, while it was taken: its
+// columns would not be those of its snapshots.
+func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
+	server := countdtest.New(t)
+	whileBackedUp(server, func() {
+		server.EditCluster(func(c *countdtest.Cluster) {
+			for i := range c.Groups {
+				if c.Groups[i].Keyspace == "posts" && c.Groups[i].Shard == 0 {
+					c.Groups = append(c.Groups, c.Groups[i])
+					c.Groups[len(c.Groups)-1].ID += 100 // of the keyspace that was made again
+				}
+			}
+		})
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	got := against(t, server).run("backup", dir)
+	if got.code != exitFail || !strings.Contains(got.err, "keyspace posts was dropped meanwhile") {
+		t.Errorf("exit %d, %s", got.code, got.err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
 	}
 }
 
