@@ -86,8 +86,8 @@ type groupTiming struct {
 
 // groupTimingDefault keeps many idle groups cheap: a follower has a heartbeat each
 // 0.4–0.6 s (see raftTransport), and a leader that fails is replaced in 1–1.6 s
-// (see runSuspect). The lease has room for a heartbeat that waits for a beat and 0.55 s
-// until its answer.
+// (see runSuspect). The lease has room for a heartbeat that waits for a beat and 0.35 s
+// or, from beat to beat, 0.55 s until its answer.
 var groupTimingDefault = groupTiming{
 	Heartbeat: time.Second,
 	Election:  time.Second,

@@ -32,14 +32,14 @@ func (h *heartbeats) next(now time.Time) time.Duration {
 	return heartbeatEvery - now.Sub(h.began)%heartbeatEvery
 }
 
-// wait returns at the next beat, or when stop is closed.
-func (h *heartbeats) wait(stop <-chan struct{}) {
+// wait returns at the next beat after now, or when stop is closed.
+func (h *heartbeats) wait(now time.Time, stop <-chan struct{}) {
 	h.mu.Lock()
 	beat := h.mu.next
 	if beat == nil {
 		beat = make(chan struct{})
 		h.mu.next = beat
-		time.AfterFunc(h.next(time.Now()), h.beat)
+		time.AfterFunc(h.next(now), h.beat)
 	}
 	h.mu.Unlock()
 	select {

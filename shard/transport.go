@@ -153,7 +153,7 @@ func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, toget
 	case !isHeartbeat(args):
 		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
 	case together && c.waits(now, args.Term, pause, t.appends.beat.next(now)):
-		t.appends.beat.wait(t.closed.done)
+		t.appends.beat.wait(now, t.closed.done)
 		pause /= 2 // else the next would come late
 	}
 	return c.recent(time.Now(), args.Term, pause)

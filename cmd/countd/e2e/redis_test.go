@@ -144,8 +144,14 @@ func hostPort(t *testing.T, addr string) (host, port string) {
 func useRedisCLI(t *testing.T, addr string) {
 	host, port := hostPort(t, addr)
 	for _, version := range []string{"-2", "-3"} {
-		out := program(t, "DEL posts:2\nINCR posts:2:like\nHSET posts:2 view 5\nHGETALL posts:2\nGET posts:2:repost\nMULTI\nINCR posts:2:like\nEXEC\nGET posts:2\n",
-			"redis-cli", version, "-h", host, "-p", port)
+		var out string
+		for tries := 3; tries > 0; tries-- {
+			out = program(t, "DEL posts:2\nINCR posts:2:like\nHSET posts:2 view 5\nHGETALL posts:2\nGET posts:2:repost\nMULTI\nINCR posts:2:like\nEXEC\nGET posts:2\n",
+				"redis-cli", version, "-h", host, "-p", port)
+			if !strings.Contains(out, "UNKNOWN") { // the leader went on a crowded machine
+				break
+			}
+		}
 		lines := strings.Fields(out)
 		want := strings.Fields("1 1 1 like 1 view 5 OK QUEUED 2 WRONGTYPE Operation against a key holding the wrong kind of value")
 		lines[0] = "1" // whatever was there before
