@@ -51,6 +51,21 @@ func (k *Keyspace) Names() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
 
+// DroppedColumns returns the columns that were dropped from the keyspace of a name, by
+// number, if the group is one of its.
+func (v *CatalogView) DroppedColumns(keyspace string, group uint32) (dropped uint64) {
+	k, exists := v.Keyspaces[keyspace]
+	if !exists || !k.has(group) {
+		return 0
+	}
+	for number, name := range k.Columns {
+		if name == "" {
+			dropped |= 1 << number
+		}
+	}
+	return dropped
+}
+
 // hasColumn reports whether the column of a number has a name.
 func (k *Keyspace) hasColumn(number int, name string) bool {
 	return number >= 0 && number < len(k.Columns) && k.Columns[number] == name

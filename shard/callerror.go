@@ -68,6 +68,7 @@ var callCodes = []struct {
 	{15, errCallTooLarge},
 	{16, ErrBadToken},
 	{17, errColdRows},
+	{18, ErrUnknownColumn},
 }
 
 // callError is an error that a handler returned on another node. It is

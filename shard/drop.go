@@ -7,10 +7,12 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 )
 
-// ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have.
+// ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have, and
+// for a write to one that another node knows to be dropped, of which nothing is applied.
 var ErrUnknownColumn = errors.New("no such column")
 
 // DropRefusedError is returned for a drop of what a cluster cannot be without, or that the
@@ -112,6 +114,29 @@ func (n *Node) orUnknown(ks *Keyspace, err error) error {
 		return ErrUnknownKeyspace
 	}
 	return orDropped(n.catalog.View(), ks.firstGroup, err)
+}
+
+// refuseDropped returns a visitor that refuses ops on columns that were dropped from a
+// group's keyspace, and then does what another does. A node that has not heard of the drop
+// sends such ops: they would be acknowledged and count nowhere.
+func refuseDropped(view *raftfsm.CatalogView, g *counterGroup, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
+	dropped := view.DroppedColumns(g.keyspace, g.number)
+	if dropped == 0 {
+		return other
+	}
+	check := other.Op
+	other.Op = func(of Table, key uint64, op *engine.Op) error {
+		for _, c := range op.Cells {
+			if dropped&(1<<c.Column) != 0 {
+				return ErrUnknownColumn
+			}
+		}
+		if check == nil {
+			return nil
+		}
+		return check(of, key, op)
+	}
+	return other
 }
 
 // removeDropped begins to delete what this node has of groups whose keyspaces were

@@ -326,6 +326,36 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
+// A node that has not heard that a column was dropped, and added again, is told so by the
+// leader: what it writes would count nowhere.
+func TestDroppedColumnIsRefused(t *testing.T) {
+	all := openMembers(t, 3)
+	old := mustMake(t, all[0], "songs", 1, "plays", "likes")
+	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
+	defer cancel()
+	_, err := all[0].DropColumn(ctx, "songs", "likes")
+	mustDo(t, err)
+	_, err = all[0].AddColumns(ctx, "songs", []string{"likes"}, nil)
+	mustDo(t, err)
+	for _, n := range all {
+		eventually(t, n.cfg.NodeName+" knows of the new column", func() bool { return n.Keyspace("songs").Column("likes") == 2 })
+	}
+	followers := 0
+	for _, n := range all {
+		if n.groups.Load().byFirst[old.firstGroup][0].leader() == n.cfg.NodeKey {
+			continue
+		}
+		followers++
+		if err := n.Write(old, &Write{Ops: []engine.Op{addTo(7, 1, 1)}, Deadline: soon()}); !errors.Is(err, ErrUnknownColumn) {
+			t.Errorf("a write to the dropped column through %s: %v", n.cfg.NodeName, err)
+		}
+		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(7, 0, 1)}, Deadline: soon()})))
+	}
+	if followers == 0 {
+		t.Error("no node follows")
+	}
+}
+
 // A snapshot of before columns were dropped, and of after, is restored by the names of its
 // columns; without them nothing is guessed.
 func TestRestoreByColumns(t *testing.T) {

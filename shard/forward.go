@@ -74,7 +74,7 @@ func fateOf(err error) error {
 	if errors.Is(err, errNotSent) {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, ErrUnknownKeyspace, errNoMethod} {
+	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, ErrUnknownKeyspace, ErrUnknownColumn, errNoMethod} {
 		if errors.Is(err, certain) {
 			return err
 		}

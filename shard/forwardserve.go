@@ -73,7 +73,7 @@ func (n *Node) check(g *counterGroup, f *forwarded, deadline time.Time) *checked
 	if p.err != nil {
 		return p
 	}
-	visitor := n.headroom.check(p.replica, deadline)
+	visitor := refuseDropped(n.catalog.View(), g, n.headroom.check(p.replica, deadline))
 	// What the peer says of the clock is not trusted: an entry without the time that its
 	// sections need would end every replica.
 	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))

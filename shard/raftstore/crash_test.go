@@ -180,7 +180,7 @@ func TestDiskThatFails(t *testing.T) {
 					t.Fatalf("%s %d: %v", kind, after, err)
 				}
 				broken.heal()
-				if err := h.make(l, randomOp(random, h.last(), 10)); err == nil {
+				if _, err := l.Replica(ReplicaID{Group: 999}); err == nil {
 					t.Fatalf("%s %d: a change after the failure", kind, after)
 				}
 			}
