@@ -83,16 +83,19 @@ func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes }
 type counts struct {
 	table   *engine.Table
 	tiers   Tiers
-	batch   *batch   // of batches, from begin to apply
+	batch   *batch   // nil, or of batches: from begin to apply, and a small one until the next
 	loading *loading // nil but from the first section of rows to the end
 	moved   uint64   // rows that loading has moved out of memory
 }
 
 func newCounts(tiers Tiers) *counts { return &counts{table: engine.New(), tiers: tiers} }
 
-// batches is shared by the shards of a process: a large entry leaves its room to the
-// next shard's, and to the collector once none comes.
+// batches is shared by the shards of a process: the room of a large entry is the next
+// shard's, and the collector's once none comes.
 var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// batchOpsKept bounds the batch that a shard keeps for its next entry.
+const batchOpsKept = 1024
 
 func (c *counts) begin() {
 	if c.batch == nil {
@@ -108,11 +111,12 @@ func (c *counts) decode(_ *RequestID, p []byte, _ bool) (int, error) {
 func (c *counts) void(ops int) { c.batch.void(ops) }
 
 func (c *counts) apply(_ int64, width int, rows []int64) ([]engine.Overflow, error) {
-	b := c.batch
-	c.batch = nil
-	b.link()
-	overflows, err := c.table.Apply(b.ops, width, rows, nil)
-	batches.Put(b)
+	c.batch.link()
+	overflows, err := c.table.Apply(c.batch.ops, width, rows, nil)
+	if cap(c.batch.ops) > batchOpsKept {
+		batches.Put(c.batch)
+		c.batch = nil
+	}
 	return overflows, err
 }
 
