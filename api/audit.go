@@ -15,7 +15,7 @@ const auditBytesMax = 256
 func (s *Server) audit(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	logger, msg := s.cfg.Logger, "admin action"
 	if err != nil {
-		logger, msg = s.limited, "admin action failed"
+		logger, msg = s.limited, "admin action failed: "+e.name // each has a limit of its own
 	}
 	args := []any{
 		"action", e.name, "path", clipped(ctx.URI().PathOriginal()), "caller", ctx.RemoteAddr().String(),

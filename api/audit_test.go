@@ -61,7 +61,7 @@ func TestAdminActionsAreLogged(t *testing.T) {
 		{"action=admin_node_drain", "path=/v1/admin/nodes/n2/drain", "status=200"},
 		{"action=admin_node_drain", "path=/v1/admin/nodes/n2/drain", "status=200"},
 		{"action=admin_group_restore", "path=/v1/admin/groups/1/restore", "query=\"force=true\""},
-		{`msg="admin action failed"`, "path=/v1/admin/nodes/n9/drain", "status=404", `err="no such node: \"n9\""`},
+		{`msg="admin action failed: admin_node_drain"`, "path=/v1/admin/nodes/n9/drain", "status=404", `err="no such node: \"n9\""`},
 	} {
 		if i >= len(lines) {
 			t.Fatalf("no line of %q in\n%s", want, l.log.String())

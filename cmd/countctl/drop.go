@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"slices"
@@ -107,8 +106,7 @@ func (c *cli) confirmByName(what, name string) error {
 	if !isTerminal(c.in) || !isTerminal(c.err) {
 		return usagef("%s Give --yes", what)
 	}
-	fmt.Fprintf(c.err, "%s Type %s to go on: ", what, name)
-	answer, err := bufio.NewReader(c.in).ReadString('\n')
+	answer, err := c.ask(fmt.Sprintf("%s Type %s to go on: ", what, name))
 	if err != nil || strings.TrimSpace(answer) != name {
 		return fmt.Errorf("nothing was done; type %s, or give --yes", name)
 	}

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -714,5 +715,23 @@ func TestDebugBundle(t *testing.T) {
 		if !slices.Contains(names, want) {
 			t.Errorf("no %s in %q", want, names)
 		}
+	}
+}
+
+// The first Ctrl-C at a question ends the command; nothing was typed, and nothing is done.
+func TestQuestionIsInterrupted(t *testing.T) {
+	in, typed := io.Pipe()
+	defer typed.Close()
+	interrupted := make(chan struct{})
+	var said screen
+	c := &cli{terminal: terminal{in: in, err: &said}, interrupted: interrupted}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.ask("Drop it? ")
+		ended <- err
+	}()
+	close(interrupted)
+	if err := <-ended; !errors.Is(err, context.Canceled) || !strings.HasPrefix(said.String(), "Drop it? ") {
+		t.Errorf("%v, %q", err, said.String())
 	}
 }

@@ -222,7 +222,7 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) 
 		what := condition(n)
 		switch {
 		case !n.Alive || !n.Answers:
-			r.say("%s is %s; start countd on it", n.ID, what)
+			r.say("%s is %s; if it is not starting already, start countd on it", n.ID, what)
 		default:
 			r.say("%s is %s", n.ID, what)
 		}

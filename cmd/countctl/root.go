@@ -46,6 +46,8 @@ type cli struct {
 	yes     bool
 	noWait  bool
 	timeout time.Duration
+	// interrupted is closed by the first signal.
+	interrupted <-chan struct{}
 	// understood is set once a command's flags and arguments were taken: an
 	// error before it is one of usage.
 	understood bool
@@ -62,7 +64,7 @@ func usagef(format string, args ...any) error {
 
 // run executes a command line and returns the exit code.
 func run(ctx context.Context, args []string, t terminal) int {
-	c := &cli{terminal: t}
+	c := &cli{terminal: t, interrupted: ctx.Done()}
 	root := c.rootCommand()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
