@@ -96,7 +96,7 @@ func TestStrayNodeJoinsNothing(t *testing.T) {
 		if name := nameAt(n.Node); name != "prod" {
 			t.Errorf("%s says that its cluster is named %q", n.Name, name)
 		}
-		if status := n.MustCtl("status"); !strings.Contains(status, "Cluster prod (") {
+		if status := n.MustCtl("status", "--wait", "60s"); !strings.Contains(status, "Cluster prod (") {
 			t.Errorf("the name is not in the status:\n%s", status)
 		}
 	}
