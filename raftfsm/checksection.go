@@ -13,6 +13,18 @@ type SectionVisitor struct {
 	Feed func(key uint64, op *FeedOp) error
 }
 
+// WithOp returns a visitor that has see look at each op first.
+func (v SectionVisitor) WithOp(see func(table Table, key uint64, op *engine.Op) error) SectionVisitor {
+	then := v.Op
+	v.Op = func(table Table, key uint64, op *engine.Op) error {
+		if err := see(table, key, op); err != nil || then == nil {
+			return err
+		}
+		return then(table, key, op)
+	}
+	return v
+}
+
 // CheckSection returns how many ops a request's section has, for a shard of a kind, and
 // whether the leader's time must come before the section in an entry.
 // It fails for what no RequestWriter makes, which in an entry would end every

@@ -172,17 +172,12 @@ func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm
 	if r.group.cfg.Cold == nil || !table.MayBeCold(0) {
 		return other
 	}
-	check := other.Op
-	other.Op = func(of Table, key uint64, op *engine.Op) error {
+	return other.WithOp(func(_ Table, key uint64, _ *engine.Op) error {
 		if table.MayBeCold(key) {
 			*keys = append(*keys, key)
 		}
-		if check == nil {
-			return nil
-		}
-		return check(of, key, op)
-	}
-	return other
+		return nil
+	})
 }
 
 // has reports whether there is a row other than zeros, or it cannot be told by the deadline.

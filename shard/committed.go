@@ -18,25 +18,11 @@ type configurationAt struct {
 	servers []raft.Server
 }
 
-// watch returns fsm with its entries of configurations looked at. The result is a
-// raft.BatchingFSM if fsm is one; only such get them.
-func (c *committedMembers) watch(fsm raft.FSM) raft.FSM {
-	if batching, ok := fsm.(raft.BatchingFSM); ok {
-		return watchedFSM{batching, c}
-	}
-	return fsm
-}
-
-type watchedFSM struct {
-	raft.BatchingFSM
-	members *committedMembers
-}
-
-func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
+// note looks for configurations in what is about to be applied.
+func (c *committedMembers) note(entries []*raft.Log) {
 	for _, entry := range entries {
 		if entry.Type == raft.LogConfiguration {
-			f.members.applied.Store(&configurationAt{entry.Index, raft.DecodeConfiguration(entry.Data).Servers})
+			c.applied.Store(&configurationAt{entry.Index, raft.DecodeConfiguration(entry.Data).Servers})
 		}
 	}
-	return f.BatchingFSM.ApplyBatch(entries)
 }

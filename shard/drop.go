@@ -124,19 +124,14 @@ func refuseDropped(view *raftfsm.CatalogView, g *counterGroup, other raftfsm.Sec
 	if dropped == 0 {
 		return other
 	}
-	check := other.Op
-	other.Op = func(of Table, key uint64, op *engine.Op) error {
+	return other.WithOp(func(_ Table, _ uint64, op *engine.Op) error {
 		for _, c := range op.Cells {
 			if dropped&(1<<c.Column) != 0 {
 				return ErrUnknownColumn
 			}
 		}
-		if check == nil {
-			return nil
-		}
-		return check(of, key, op)
-	}
-	return other
+		return nil
+	})
 }
 
 // removeDropped begins to delete what this node has of groups whose keyspaces were

@@ -3,7 +3,6 @@ package shard
 import (
 	"encoding/binary"
 	"hash/crc32"
-	"io"
 	"slices"
 	"sync"
 
@@ -44,31 +43,6 @@ type entryWindow struct {
 		ring []EntryMark // grows to entriesKept
 		next int         // of a full ring, the oldest
 	}
-}
-
-// watch returns fsm with its entries remembered. A restore begins the window anew:
-// what was applied before is no part of the state any more. The result is a
-// raft.BatchingFSM if fsm is one; others are not watched.
-func (w *entryWindow) watch(fsm raft.FSM) raft.FSM {
-	if batching, ok := fsm.(raft.BatchingFSM); ok {
-		return windowedFSM{batching, w}
-	}
-	return fsm
-}
-
-type windowedFSM struct {
-	raft.BatchingFSM
-	window *entryWindow
-}
-
-func (f windowedFSM) ApplyBatch(entries []*raft.Log) []any {
-	f.window.note(entries)
-	return f.BatchingFSM.ApplyBatch(entries)
-}
-
-func (f windowedFSM) Restore(state io.ReadCloser) error {
-	f.window.reset()
-	return f.BatchingFSM.Restore(state)
 }
 
 func (w *entryWindow) note(entries []*raft.Log) {

@@ -19,7 +19,7 @@ import (
 
 func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
 	var w entryWindow
-	fsm := w.watch(&sumFSM{}).(raft.BatchingFSM)
+	fsm := watchFSM(&sumFSM{}, &w, new(committedMembers)).(raft.BatchingFSM)
 	if got := w.rising(); len(got) != 0 {
 		t.Fatalf("an empty window has %v", got)
 	}

@@ -136,7 +136,7 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := guardFSM(g.entries.watch(g.members.watch(g.cfg.FSM)), g.cfg.Group, g.stop, g.noteUnreadable)
+	fsm := guardFSM(watchFSM(g.cfg.FSM, &g.entries, &g.members), g.cfg.Group, g.stop, g.noteUnreadable)
 
 	// In a goroutine of its own, which the stores may end (see endingLog).
 	var err error

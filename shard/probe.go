@@ -213,13 +213,9 @@ func appendGroups(dst []byte, groups []uint32) []byte {
 
 func parseGroups(b []byte) ([]uint32, error) {
 	r := wireReader{rest: b}
-	n := r.count(1)
-	if n > groupsMax {
-		r.fail("too many groups")
-	}
-	groups := make([]uint32, 0, min(n, groupsMax))
-	for range n {
-		groups = append(groups, uint32(r.uintTo(1<<32-1)))
+	groups := make([]uint32, r.groups(1))
+	for i := range groups {
+		groups[i] = uint32(r.uintTo(1<<32 - 1))
 	}
 	return groups, r.end()
 }

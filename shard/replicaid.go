@@ -72,12 +72,7 @@ func appendReplicas(dst []byte, replicas []groupReplica) []byte {
 
 func parseReplicas(b []byte) ([]groupReplica, error) {
 	r := wireReader{rest: b}
-	n := r.count(2)
-	if n > groupsMax {
-		r.fail("too many groups")
-		n = 0
-	}
-	replicas := make([]groupReplica, n)
+	replicas := make([]groupReplica, r.groups(2))
 	for i := range replicas {
 		replicas[i] = groupReplica{uint32(r.uintTo(1<<32 - 1)), r.uint()}
 	}

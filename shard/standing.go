@@ -142,12 +142,7 @@ func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []by
 }
 
 func parseStandingsAsked(r *wireReader, numbered bool) ([]standingAsked, error) {
-	n := r.count(2)
-	if n > groupsMax {
-		r.fail("too many groups")
-		n = 0
-	}
-	asked := make([]standingAsked, n)
+	asked := make([]standingAsked, r.groups(2))
 	for i := range asked {
 		asked[i] = standingAsked{group: uint32(r.uintTo(1<<32 - 1)), term: r.uint()}
 		if numbered {

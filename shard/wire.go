@@ -68,6 +68,16 @@ func (r *wireReader) count(size int) int {
 	return int(n)
 }
 
+// groups reads how many groups follow that take at least size bytes each.
+func (r *wireReader) groups(size int) int {
+	n := r.count(size)
+	if n > groupsMax {
+		r.fail("too many groups")
+		return 0
+	}
+	return n
+}
+
 // bytes returns a byte string inside the message.
 func (r *wireReader) bytes() []byte {
 	n := r.count(1)

@@ -100,11 +100,8 @@ func (c *cli) toDrop(ctx context.Context, server *client.Client, name string) (c
 // confirmByName has a name typed on a terminal before something is lost for good. Without
 // a terminal it takes --yes.
 func (c *cli) confirmByName(what, name string) error {
-	if c.yes {
-		return nil
-	}
-	if !isTerminal(c.in) || !isTerminal(c.err) {
-		return usagef("%s Give --yes", what)
+	if err := c.mayAsk(what); err != nil || c.yes {
+		return err
 	}
 	answer, err := c.ask(fmt.Sprintf("%s Type %s to go on: ", what, name))
 	if err != nil || strings.TrimSpace(answer) != name {

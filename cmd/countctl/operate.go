@@ -66,10 +66,18 @@ func (c *cli) say(format string, args ...any) { fmt.Fprintf(c.err, format+"\n", 
 // confirmRisk is confirm for what should not be begun by accident: without a
 // terminal it takes --yes.
 func (c *cli) confirmRisk(question string) error {
+	if err := c.mayAsk(question); err != nil {
+		return err
+	}
+	return c.confirm(question)
+}
+
+// mayAsk refuses a question where there is neither a terminal nor --yes.
+func (c *cli) mayAsk(question string) error {
 	if !c.yes && (!isTerminal(c.in) || !isTerminal(c.err)) {
 		return usagef("%s Give --yes", question)
 	}
-	return c.confirm(question)
+	return nil
 }
 
 // await looks until nothing is waited for any more, and says what is whenever

@@ -114,16 +114,3 @@ func syncDir(dir string) error {
 	defer d.Close()
 	return d.Sync()
 }
-
-// WriteFile replaces path by data.
-func WriteFile(path string, data []byte) error {
-	f, err := Create(path)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(data); err != nil {
-		f.Abort()
-		return err
-	}
-	return f.Commit()
-}

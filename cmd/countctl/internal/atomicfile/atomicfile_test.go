@@ -9,11 +9,18 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
 )
 
-func TestWriteFile(t *testing.T) {
+func TestFileIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
 	for _, text := range []string{"first", "second, longer", ""} {
-		if err := atomicfile.WriteFile(path, []byte(text)); err != nil {
+		f, err := atomicfile.Create(path)
+		if err == nil {
+			_, err = f.Write([]byte(text))
+		}
+		if err == nil {
+			err = f.Commit()
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != text {
