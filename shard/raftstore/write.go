@@ -30,7 +30,8 @@ type moving struct {
 // submit waits until the log has made a request durable.
 //
 // A caller that finds nobody writing and nothing waiting writes by itself, which saves it
-// two switches between goroutines. What comes meanwhile is left to run.
+// two switches between goroutines. It first yields once: groups propose together, and the
+// others' entries then share its sync. Requests that arrive while it writes are left to run.
 func (l *Log) submit(r *request) error {
 	if r.done == nil {
 		r.done = make(chan error, 1)
@@ -52,6 +53,10 @@ func (l *Log) submit(r *request) error {
 		q.waiting = append(q.waiting, r)
 	}
 	if alone {
+		q.busy = true
+		q.Unlock()
+		runtime.Gosched()
+		q.Lock()
 		l.writeLocked()
 	}
 	if !q.busy && (len(q.moves)+len(q.waiting) > 0 || q.closing) {
