@@ -128,16 +128,24 @@ func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 // decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…},"floor":n?},…],"want":"none"?}
 // into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
 func (r *request) decodeOps(body []byte, ch change) error {
+	return r.decodeBatch(body, func(i int) { r.decodeOp(i, ch) })
+}
+
+// decodeBatch reads {"ops":[…],"want":"none"?}. decodeOp reads the ith op.
+func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.next(n, '}'); n++ {
 		switch key := c.key(); string(key) {
 		case "ops":
 			s.once(c, 0, "ops")
-			r.decodeOpList(ch)
+			r.decodeOpList(decodeOp)
 		case "want":
 			s.once(c, 1, "want")
-			r.decodeWant()
+			if c.peek() != '"' || string(c.str()) != "none" {
+				c.fail("want", `it can only be "none"`)
+			}
+			r.wantNone = true
 		default:
 			c.fail(shown(key), noSuchFld)
 		}
@@ -166,15 +174,7 @@ func (r *request) decodeRowSet(body []byte, id uint64) error {
 	return r.decoded()
 }
 
-func (r *request) decodeWant() {
-	c := &r.cursor
-	if c.peek() != '"' || string(c.str()) != "none" {
-		c.fail("want", `it can only be "none"`)
-	}
-	r.wantNone = true
-}
-
-func (r *request) decodeOpList(ch change) {
+func (r *request) decodeOpList(decodeOp func(i int)) {
 	c := &r.cursor
 	if !c.begin('[') {
 		c.fail("ops", notArray)
@@ -184,7 +184,7 @@ func (r *request) decodeOpList(ch change) {
 			c.fail("ops", fmt.Sprintf("more than %d", opsMax))
 			return
 		}
-		r.decodeOp(n, ch)
+		decodeOp(n)
 	}
 	if len(r.write.Ops) == 0 {
 		c.fail("ops", "at least one is needed")

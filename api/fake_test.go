@@ -319,58 +319,41 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	}
 	n.mu.writeBy = w.Deadline
 	if len(w.Spaces) > 0 {
-		n.writeAcrossLocked(w)
-		return nil
-	}
-	if ks.Kind != shard.KindCounters {
+		ks = nil // the ops are on several keyspaces
+	} else if ks.Kind != shard.KindCounters {
 		n.mu.shards.write(ks, w)
 		n.mu.writes++
 		w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
 		return nil
 	}
-	rows := n.mu.rows[ks.Name]
 	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
 	for i, op := range w.Ops {
 		if w.Duplicate {
 			op.Cells, w.Unknown = nil, append(w.Unknown, i)
 		}
-		row := make([]int64, len(ks.Columns))
-		copy(row, rows[op.ID])
-		if column, ok := applied(row, op); ok {
-			rows[op.ID] = row
-			w.Cuts = append(w.Cuts, cutShort(row, op, i)...)
-		} else {
-			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
-		}
-		clear(w.Rows[i*w.Width : (i+1)*w.Width])
-		copy(w.Rows[i*w.Width:(i+1)*w.Width], rows[op.ID])
+		n.writeOpLocked(keyspaceOf(w, ks, i), w, i, op)
 	}
 	n.mu.writes++
 	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
 	return nil
 }
 
-// writeAcrossLocked applies ops on several keyspaces, each alone.
-func (n *fakeNode) writeAcrossLocked(w *shard.Write) {
-	for i, op := range w.Ops {
-		ks := w.Spaces[w.In[i]]
-		rows := n.mu.rows[ks.Name]
-		if ks.Kind == shard.KindUnread {
-			rows = n.mu.shards.counts
-		}
-		row := make([]int64, len(ks.Columns))
-		copy(row, rows[op.ID])
-		if column, ok := applied(row, op); ok {
-			rows[op.ID] = row
-			w.Cuts = append(w.Cuts, cutShort(row, op, i)...)
-		} else {
-			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
-		}
-		clear(w.Rows[i*w.Width : (i+1)*w.Width])
-		copy(w.Rows[i*w.Width:(i+1)*w.Width], rows[op.ID])
+// writeOpLocked applies the ith op of w to its row of ks.
+func (n *fakeNode) writeOpLocked(ks *shard.Keyspace, w *shard.Write, i int, op engine.Op) {
+	rows := n.mu.rows[ks.Name]
+	if ks.Kind == shard.KindUnread {
+		rows = n.mu.shards.counts
 	}
-	n.mu.writes++
-	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
+	row := make([]int64, len(ks.Columns))
+	copy(row, rows[op.ID])
+	if column, ok := applied(row, op); ok {
+		rows[op.ID] = row
+		w.Cuts = append(w.Cuts, cutShort(row, op, i)...)
+	} else {
+		w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+	}
+	clear(w.Rows[i*w.Width : (i+1)*w.Width])
+	copy(w.Rows[i*w.Width:(i+1)*w.Width], rows[op.ID])
 }
 
 // applied changes the row as an op says, or names the column that overflows.

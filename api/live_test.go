@@ -1,17 +1,17 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/internal/proctest"
 )
 
 // live is a server on loopback with a fakeNode behind it, or what change set as
@@ -20,14 +20,14 @@ type live struct {
 	t      testing.TB
 	node   *fakeNode
 	server *Server
-	log    *lockedBuffer
+	log    *proctest.Buffer
 	served chan error
 }
 
 // startLive starts a server, which the test's cleanup shuts down.
 func startLive(t testing.TB, change func(*Config)) *live {
 	t.Helper()
-	l := &live{t: t, node: newFakeNode(), log: &lockedBuffer{}, served: make(chan error, 1)}
+	l := &live{t: t, node: newFakeNode(), log: &proctest.Buffer{}, served: make(chan error, 1)}
 	cfg := Config{
 		Backend:  l.node,
 		Admin:    l.node,
@@ -105,22 +105,4 @@ func (l *live) wantGood() {
 	if want := `{"results":[{"id":"987654321","counts":{"like":0}}]}`; got.status != 200 || got.body != want {
 		l.t.Fatalf("a good request is answered %d %s, want 200 %s", got.status, got.body, want)
 	}
-}
-
-// lockedBuffer is a log that a test reads while the server writes it.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

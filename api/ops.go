@@ -57,40 +57,7 @@ func (r *request) decodeMixedOps(body []byte) error {
 		return errNoCluster
 	}
 	r.write.Spaces = append(r.write.Spaces, judge)
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
-		case "ops":
-			s.once(c, 0, "ops")
-			r.decodeMixedList()
-		case "want":
-			s.once(c, 1, "want")
-			r.decodeWant()
-		default:
-			c.fail(shown(key), noSuchFld)
-		}
-	}
-	s.need(c, 0, "ops")
-	r.linkCells()
-	return r.decoded()
-}
-
-func (r *request) decodeMixedList() {
-	c := &r.cursor
-	if !c.begin('[') {
-		c.fail("ops", notArray)
-	}
-	for n := 0; c.next(n, ']'); n++ {
-		if n == opsMax {
-			c.fail("ops", fmt.Sprintf("more than %d", opsMax))
-			return
-		}
-		r.decodeMixedOp(n)
-	}
-	if len(r.write.Ops) == 0 {
-		c.fail("ops", "at least one is needed")
-	}
+	return r.decodeBatch(body, r.decodeMixedOp)
 }
 
 // mixedOp is an op of decodeMixedOps while it is read.

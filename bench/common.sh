@@ -3,8 +3,23 @@
 
 # The shards of each keyspace of countd: the default, unless SHARDS says otherwise.
 SHARDS=${SHARDS:-7}
-# shellcheck disable=SC2034 # who sources this uses it
+# shellcheck disable=SC2034 # the script that sources this file uses it
 shard_args=(--shards "posts=$SHARDS" --shards "users=$SHARDS" --shards "unread=$SHARDS" --shards "feed=$SHARDS")
+
+# use_scratch: makes the directory $dir. At the script's end, stop ends the processes of
+# the array pids, and the directory is removed.
+use_scratch() {
+  dir=$(mktemp -d)
+  pids=()
+  trap 'stop; rm -rf "$dir"' EXIT
+}
+
+# stop: ends the processes of the array pids and empties it.
+stop() {
+  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+  wait 2>/dev/null || true
+  pids=()
+}
 
 # cpu_ticks PID…: user and system time of processes together in clock ticks.
 cpu_ticks() {

@@ -14,14 +14,7 @@ SECONDS_EACH=${SECONDS_EACH:-30}
 STORE=${STORE:-shared}
 BIN=${BIN:-bin}
 base=${BASE_PORT:-27600}
-dir=$(mktemp -d)
-pids=()
-stop() {
-  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
-  wait 2>/dev/null || true
-  pids=()
-}
-trap 'stop; rm -rf "$dir"' EXIT
+use_scratch
 
 # measure GROUPS SHARDS…: three nodes with the catalog, the board and the shards of four keyspaces.
 measure() {

@@ -22,14 +22,7 @@ STORE=${STORE:-shared}
 SETS=${SETS:-one reads three}
 CONNS=50
 base=17600
-dir=$(mktemp -d)
-pids=()
-stop() {
-  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
-  wait 2>/dev/null || true
-  pids=()
-}
-trap 'stop; rm -rf "$dir"' EXIT
+use_scratch
 (cd bench/respload && go build -o "$dir/respload" .)
 
 # countd_node NUMBER ARGS…: starts a node and sets countd_pid; its ports are base + 10 × NUMBER on.

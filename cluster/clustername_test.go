@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/countd/countd/internal/proctest"
 )
 
 func TestNamesAgree(t *testing.T) {
@@ -54,12 +57,12 @@ func TestStrangersPullNobodyIn(t *testing.T) {
 	address := freePort(t)
 	a := startGossip(t, of(gossiper("a", address), clusterX, ""))
 	b := startGossip(t, of(gossiper("b", a.Addr(), address), clusterX, ""))
-	var log logBuffer
+	var log proctest.Buffer
 	cfg := gossiper("w", freePort(t))
-	cfg.Addr, cfg.Logger = address, log.logger()
+	cfg.Addr, cfg.Logger = address, log.Logger()
 	w := startGossip(t, cfg)
 	eventually(t, func() string {
-		if !log.has("refused a node in gossip") || !log.has(clusterX) || !log.has("no address of --join") {
+		if !log.Has("refused a node in gossip") || !log.Has(clusterX) || !log.Has("no address of --join") {
 			return "w refuses the cluster"
 		}
 		return all(sees(a, "a", "b"), sees(b, "a", "b"), sees(w, "w"))
@@ -70,7 +73,7 @@ func TestStrangersPullNobodyIn(t *testing.T) {
 		}
 		return ""
 	})
-	if n := log.count("refused a node in gossip"); n != 1 {
+	if n := strings.Count(log.String(), "refused a node in gossip"); n != 1 {
 		t.Errorf("%d refusals of one cluster are logged", n)
 	}
 	w.Seeds([]string{a.Addr()})
@@ -102,21 +105,21 @@ func TestOtherNamesAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var logA, logB logBuffer
+			var logA, logB proctest.Buffer
 			cfgA := of(gossiper("a"), tc.idA, tc.nameA)
-			cfgA.Logger = logA.logger()
+			cfgA.Logger = logA.Logger()
 			a := startGossip(t, cfgA)
 			cfgB := of(gossiper("b", a.Addr()), tc.idB, tc.nameB)
-			cfgB.Logger = logB.logger()
+			cfgB.Logger = logB.Logger()
 			b := startGossip(t, cfgB)
 			if tc.together {
 				eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
 				return
 			}
 			eventually(t, func() string {
-				for of, log := range map[string]*logBuffer{"a": &logA, "b": &logB} {
+				for of, log := range map[string]*proctest.Buffer{"a": &logA, "b": &logB} {
 					for _, want := range []string{"refused a node in gossip", describeCluster(tc.idA, tc.nameA), describeCluster(tc.idB, tc.nameB)} {
-						if !log.has(want) {
+						if !log.Has(want) {
 							return fmt.Sprintf("%s does not log %q", of, want)
 						}
 					}

@@ -6,11 +6,12 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/countd/countd/internal/proctest"
 )
 
 // fastGossip finds a member that ends without a word dead after 1.2 to 2 s.
@@ -35,38 +36,6 @@ func eventually(t *testing.T, holds func() string) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
-
-// logBuffer is a log that a test reads.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) has(text string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Contains(b.buf.String(), text)
-}
-
-func (b *logBuffer) count(text string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Count(b.buf.String(), text)
-}
-
-func (b *logBuffer) lines() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Split(strings.TrimSpace(b.buf.String()), "\n")
-}
-
-func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 // gossiper configures a member by name.
 func gossiper(name string, join ...string) GossipConfig {
@@ -214,17 +183,17 @@ func TestAnnouncedIsHeard(t *testing.T) {
 }
 
 func TestAnotherClusterIsRefused(t *testing.T) {
-	var logA, logB logBuffer
+	var logA, logB proctest.Buffer
 	cfgA := gossiper("a")
-	cfgA.Self.ClusterID, cfgA.Logger = strings.Repeat("0a", clusterIDBytes), logA.logger()
+	cfgA.Self.ClusterID, cfgA.Logger = strings.Repeat("0a", clusterIDBytes), logA.Logger()
 	a := startGossip(t, cfgA)
 	cfgB := gossiper("b", a.Addr())
-	cfgB.Self.ClusterID, cfgB.Logger = strings.Repeat("0b", clusterIDBytes), logB.logger()
+	cfgB.Self.ClusterID, cfgB.Logger = strings.Repeat("0b", clusterIDBytes), logB.Logger()
 	b := startGossip(t, cfgB)
 	bare := startGossip(t, gossiper("c", a.Addr(), b.Addr()))
 	eventually(t, func() string {
 		const line = "refused a node in gossip"
-		if !logA.has(line) || !logB.has(line) || !logA.has(cfgB.Self.ClusterID) {
+		if !logA.Has(line) || !logB.Has(line) || !logA.Has(cfgB.Self.ClusterID) {
 			return "both log a refusal"
 		}
 		return all(sees(a, "a"), sees(b, "b"), sees(bare, "a", "b", "c"))
@@ -375,20 +344,20 @@ func TestForeignMembersAreNotShown(t *testing.T) {
 
 // Whoever sends packets that are none of gossip gets one line, not one a packet.
 func TestGossipLogRepeatsNothing(t *testing.T) {
-	var out logBuffer
-	l := newGossipLog(out.logger())
+	var out proctest.Buffer
+	l := newGossipLog(out.Logger())
 	for port := range 400 {
 		l.Printf("[ERR] memberlist: msg type (%d) not supported from=127.0.0.1:%d", port%100, 30_000+port)
 	}
-	if !out.has("not supported") || out.has("127.0.0.1:30001") {
+	if !out.Has("not supported") || out.Has("127.0.0.1:30001") {
 		t.Error("the first line is missing, or the second is there")
 	}
 }
 
 // Nor does it matter how the packets differ, though most lines repeat bytes of theirs.
 func TestGossipLogOfMalformedPackets(t *testing.T) {
-	var out logBuffer
-	l := newGossipLog(out.logger())
+	var out proctest.Buffer
+	l := newGossipLog(out.Logger())
 	for n := range 400 {
 		from := fmt.Sprintf("from=127.0.0.1:%d", 30_000+n)
 		noise := fmt.Sprintf("%c%x", 'a'+n%26, n*0x9e3779b1)
@@ -415,14 +384,14 @@ func TestGossipLogOfMalformedPackets(t *testing.T) {
 			l.Printf("[ERR] memberlist: missing message type byte %s", from)
 		}
 	}
-	if got := out.lines(); len(got) != 1 || !strings.Contains(got[0], "level=WARN") || !strings.Contains(got[0], "unacceptable label") {
+	if got := strings.Split(strings.TrimSpace(out.String()), "\n"); len(got) != 1 || !strings.Contains(got[0], "level=WARN") || !strings.Contains(got[0], "unacceptable label") {
 		t.Errorf("%d lines: %q", len(got), got)
 	}
 }
 
 func TestGossipLogLevels(t *testing.T) {
-	var out logBuffer
-	l := newGossipLog(out.logger())
+	var out proctest.Buffer
+	l := newGossipLog(out.Logger())
 	l.Printf("[ERR] memberlist: of one kind")
 	l.Printf("[WARN] memberlist: of another")
 	l.Printf("[INFO] memberlist: not shown")
@@ -432,7 +401,7 @@ func TestGossipLogLevels(t *testing.T) {
 	for text, want := range map[string]bool{
 		`level=WARN msg="of one kind"`: true, `level=INFO msg="of another"`: true, "not shown": false, "refused": false, `level=INFO msg="no level"`: true,
 	} {
-		if out.has(text) != want {
+		if out.Has(text) != want {
 			t.Errorf("%q in the log: %v", text, !want)
 		}
 	}

@@ -79,16 +79,22 @@ func TestOpsWithoutAFormAreNotWritten(t *testing.T) {
 		"column out of range": {Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.ColumnsMax}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defer func() {
-				if recover() == nil {
-					t.Error("it was written")
-				}
-			}()
-			var w RequestWriter
-			w.Reset(nil, &RequestID{})
-			w.Op(1, &op)
+			mustNotBeWritten(t, func(w *RequestWriter) { w.Op(1, &op) })
 		})
 	}
+}
+
+// mustNotBeWritten checks that a request panics that no entry may hold.
+func mustNotBeWritten(t *testing.T, fill func(*RequestWriter)) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Error("it was written")
+		}
+	}()
+	var w RequestWriter
+	w.Reset(nil, &RequestID{})
+	fill(&w)
 }
 
 func TestDamagedEntriesStopTheStateMachine(t *testing.T) {

@@ -102,14 +102,7 @@ func TestFloorsWithoutAForm(t *testing.T) {
 		"of a set":          {Kind: engine.OpSet, Cells: []engine.Cell{{Column: engine.FloorMark | 1}, {Column: 1, Value: -1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defer func() {
-				if recover() == nil {
-					t.Error("it was written")
-				}
-			}()
-			var w RequestWriter
-			w.Reset(nil, &RequestID{})
-			w.Op(1, &op)
+			mustNotBeWritten(t, func(w *RequestWriter) { w.Op(1, &op) })
 		})
 	}
 }

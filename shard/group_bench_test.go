@@ -38,27 +38,8 @@ func BenchmarkApply(b *testing.B) {
 			for g.ready() != nil {
 				time.Sleep(time.Millisecond)
 			}
-			entry := make([]byte, test.bytes)
-			flight := make(chan raft.ApplyFuture, test.inFlight-1)
-			failed := make(chan error, 1)
-			go func() {
-				var first error
-				for f := range flight {
-					if err := f.Error(); err != nil && first == nil {
-						first = err
-					}
-				}
-				failed <- first
-			}()
 			b.SetBytes(int64(test.bytes))
-			b.ReportAllocs()
-			for b.Loop() {
-				flight <- g.apply(entry, time.Second)
-			}
-			close(flight)
-			if err := <-failed; err != nil {
-				b.Fatal(err)
-			}
+			benchApply(b, g, test.bytes, test.inFlight)
 		})
 	}
 }
@@ -73,29 +54,34 @@ func BenchmarkReplicas(b *testing.B) {
 			for leader.ready() != nil || len(leader.voters()) < len(groups) {
 				time.Sleep(time.Millisecond)
 			}
-			entry := make([]byte, 100)
-			flight := make(chan raft.ApplyFuture, inFlight-1)
-			failed := make(chan error, 1)
-			go func() {
-				var first error
-				for f := range flight {
-					if err := f.Error(); err != nil && first == nil {
-						first = err
-					}
-				}
-				failed <- first
-			}()
 			cpu := cpuTime(b)
-			b.ReportAllocs()
-			for b.Loop() {
-				flight <- leader.apply(entry, time.Second)
-			}
-			close(flight)
-			if err := <-failed; err != nil {
-				b.Fatal(err)
-			}
+			benchApply(b, leader, 100, inFlight)
 			b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 		})
+	}
+}
+
+// benchApply commits entries of a size through the leader, inFlight at a time.
+func benchApply(b *testing.B, leader *group, bytes, inFlight int) {
+	entry := make([]byte, bytes)
+	flight := make(chan raft.ApplyFuture, inFlight-1)
+	failed := make(chan error, 1)
+	go func() { // ends with the flight
+		var first error
+		for f := range flight {
+			if err := f.Error(); err != nil && first == nil {
+				first = err
+			}
+		}
+		failed <- first
+	}()
+	b.ReportAllocs()
+	for b.Loop() {
+		flight <- leader.apply(entry, time.Second)
+	}
+	close(flight)
+	if err := <-failed; err != nil {
+		b.Fatal(err)
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/proctest"
 )
 
 func mustLayer(t *testing.T, m *Mux, group uint32) raft.StreamLayer {
@@ -56,24 +57,6 @@ func TestMuxRefusesAGroupTwice(t *testing.T) {
 	}
 }
 
-// lockedBuffer collects what is logged.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func mustBeClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	mustDo(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
@@ -105,7 +88,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"group", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			logged := &lockedBuffer{}
+			logged := &proctest.Buffer{}
 			m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: cluster, NodeKey: "n1.0", Logger: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			mustDo(t, err)
 			defer m.Close()
@@ -299,7 +282,7 @@ func FuzzParsePreface(f *testing.F) {
 }
 
 func TestRaftLogger(t *testing.T) {
-	logged := &lockedBuffer{}
+	logged := &proctest.Buffer{}
 	l := &raftLogger{slog: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelInfo}))}
 	sub := l.Named("raft").Named("net").With("peer", "n2")
 	sub.Error("failed", "servers", hclog.Fmt("%+v", []int{1, 2}))
@@ -396,8 +379,8 @@ func TestMuxRefusesOtherNames(t *testing.T) {
 		"new nodes, one has none": {idA: none, idB: none, nameA: "red"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			listen := func(id [16]byte, name string) (*Mux, *lockedBuffer) {
-				logged := &lockedBuffer{}
+			listen := func(id [16]byte, name string) (*Mux, *proctest.Buffer) {
+				logged := &proctest.Buffer{}
 				m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: id, ClusterName: name, Logger: slog.New(slog.NewTextHandler(logged, nil))})
 				mustDo(t, err)
 				t.Cleanup(func() { _ = m.Close() })
@@ -407,7 +390,7 @@ func TestMuxRefusesOtherNames(t *testing.T) {
 			b, logB := listen(tc.idB, tc.nameB)
 			for _, way := range []struct {
 				from, to *Mux
-				log      *lockedBuffer
+				log      *proctest.Buffer
 			}{{a, b, logB}, {b, a, logA}} {
 				for range 3 {
 					conn, err := way.from.dial(t.Context(), way.to.Addr().String(), "", kindCall, 0)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/proctest"
 )
 
 func TestFailuresOfAPeerAreToldOnceAMinute(t *testing.T) {
@@ -39,7 +41,7 @@ func TestFailuresOfAPeerAreToldOnceAMinute(t *testing.T) {
 
 // An event that hits all groups of a node is one line of raft's, not one a group.
 func TestRaftLoggersOfGroupsShareTheirLimit(t *testing.T) {
-	logged := &lockedBuffer{}
+	logged := &proctest.Buffer{}
 	mux := &Mux{}
 	for group := range uint32(24) {
 		c := groupConfig{Group: group, Mux: mux, Logger: slog.New(slog.NewTextHandler(logged, nil))}
@@ -63,7 +65,7 @@ func TestFailingPeersAreBounded(t *testing.T) {
 // The messages are those that raft writes about a peer that it cannot reach; all
 // others are told as before.
 func TestRaftLoggerThinsFailuresOfPeers(t *testing.T) {
-	logged := &lockedBuffer{}
+	logged := &proctest.Buffer{}
 	l := &raftLogger{
 		slog:     slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		failures: &peerFailures{},

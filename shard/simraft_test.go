@@ -770,39 +770,36 @@ func (r *simRaft) takeSnapshot(keep uint64) {
 	}
 }
 
-func (r *simRaft) appendAnswered(m *simMsg) {
+// answered takes the answer of a follower to a call of this leader. It reports whether the
+// leader still leads and waits for that answer.
+func (r *simRaft) answered(m *simMsg) bool {
 	f := m.repl
 	if r.lead == nil || f.lead != r.lead || f.calling != m.call {
-		return
+		return false
 	}
 	f.calling = 0
 	if m.term > r.lead.term {
 		r.setState(simFollower) // by handleStaleTerm; the term itself comes with the next call
-		return
+		return false
 	}
 	f.heard = true
-	if m.ok {
-		if m.index > 0 {
-			f.next = m.index + 1
-			r.match(r.lead, f.id, m.index)
-		}
-		return
+	return true
+}
+
+func (r *simRaft) appendAnswered(m *simMsg) {
+	f := m.repl
+	switch {
+	case !r.answered(m):
+	case !m.ok:
+		f.next = max(min(f.next-1, m.lastLog+1), 1)
+	case m.index > 0:
+		f.next = m.index + 1
+		r.match(r.lead, f.id, m.index)
 	}
-	f.next = max(min(f.next-1, m.lastLog+1), 1)
 }
 
 func (r *simRaft) installAnswered(m *simMsg) {
-	f := m.repl
-	if r.lead == nil || f.lead != r.lead || f.calling != m.call {
-		return
-	}
-	f.calling = 0
-	if m.term > r.lead.term {
-		r.setState(simFollower)
-		return
-	}
-	f.heard = true
-	if m.ok {
+	if f := m.repl; r.answered(m) && m.ok {
 		f.next = m.index + 1
 		r.match(r.lead, f.id, m.index)
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"path/filepath"
@@ -174,8 +175,18 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// closers are the stores of a run that has one for each group.
+type closers []io.Closer
+
+func (c closers) close() (err error) {
+	for _, one := range c {
+		err = errors.Join(err, one.Close())
+	}
+	return err
+}
+
 func openBolts(dir string, groups int) (logs []raft.LogStore, closeAll func() error, err error) {
-	var all []*raftboltdb.BoltStore
+	var all closers
 	for i := range groups {
 		b, err := raftboltdb.New(raftboltdb.Options{
 			Path:        filepath.Join(dir, strconv.Itoa(i)),
@@ -186,16 +197,11 @@ func openBolts(dir string, groups int) (logs []raft.LogStore, closeAll func() er
 		}
 		all, logs = append(all, b), append(logs, b)
 	}
-	return logs, func() (err error) {
-		for _, b := range all {
-			err = errors.Join(err, b.Close())
-		}
-		return err
-	}, nil
+	return logs, all.close, nil
 }
 
 func openWALs(dir string, groups int) (logs []raft.LogStore, closeAll func() error, err error) {
-	var all []*wal.WAL
+	var all closers
 	for i := range groups {
 		at := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.Mkdir(at, 0o700); err != nil {
@@ -207,12 +213,7 @@ func openWALs(dir string, groups int) (logs []raft.LogStore, closeAll func() err
 		}
 		all, logs = append(all, w), append(logs, w)
 	}
-	return logs, func() (err error) {
-		for _, w := range all {
-			err = errors.Join(err, w.Close())
-		}
-		return err
-	}, nil
+	return logs, all.close, nil
 }
 
 func openSegments(dir string, groups int) (logs []raft.LogStore, closeAll func() error, err error) {

@@ -1,45 +1,25 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // ran is what a command line came to.
 type ran struct {
 	code     int
 	out, err string
-}
-
-// screen is what a command line and the programs that it starts write to at once, as
-// they do to a terminal.
-type screen struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }
 
 // invocation runs command lines against one server.
@@ -55,7 +35,7 @@ func against(t *testing.T, s *countdtest.Server) *invocation {
 }
 
 func (i *invocation) run(args ...string) ran {
-	var out, err screen
+	var out, err proctest.Buffer
 	env := func(name string) string {
 		if name == addrEnv {
 			return i.addr

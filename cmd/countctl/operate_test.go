@@ -20,6 +20,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/internal/countdtest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // three is a cluster of three nodes.
@@ -723,7 +724,7 @@ func TestQuestionIsInterrupted(t *testing.T) {
 	in, typed := io.Pipe()
 	defer typed.Close()
 	interrupted := make(chan struct{})
-	var said screen
+	var said proctest.Buffer
 	c := &cli{terminal: terminal{in: in, err: &said}, interrupted: interrupted}
 	ended := make(chan error, 1)
 	go func() {

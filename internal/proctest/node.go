@@ -1,7 +1,6 @@
 package proctest
 
 import (
-	"bytes"
 	"context"
 	"math/rand/v2"
 	"net"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -73,7 +71,7 @@ func (s Site) dial(ctx context.Context, network, addr string) (conn net.Conn, er
 // life is one run of the process.
 type life struct {
 	cmd    *exec.Cmd
-	log    syncBuffer
+	log    Buffer
 	exited chan struct{} // closed once code is known
 	code   int           // -1 when a signal ended it
 }
@@ -259,24 +257,4 @@ func FreePorts(t testing.TB, count int) []string {
 	}
 	t.Fatalf("no %d free ports after %d tries", count, triesMax)
 	return nil
-}
-
-// syncBuffer is a buffer that a process writes while a test reads.
-type syncBuffer struct {
-	mu struct {
-		sync.Mutex
-		bytes.Buffer
-	}
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.mu.Buffer.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.mu.Buffer.String()
 }
