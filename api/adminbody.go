@@ -3,6 +3,8 @@ package api
 import (
 	"bytes"
 	"slices"
+
+	"github.com/countd/countd/admin"
 )
 
 // decodeNothing reads {}, or nothing.
@@ -39,21 +41,21 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 }
 
 // decodeVersionChange reads the one member of a change of the cluster version.
-func (r *request) decodeVersionChange(body []byte) (AdminChange, error) {
+func (r *request) decodeVersionChange(body []byte) (admin.Change, error) {
 	c := r.objectIn(optional(body))
-	var change AdminChange
+	var change admin.Change
 	for n := 0; c.next(n, '}'); n++ {
 		if n > 0 {
 			c.fail("body", "one of hold and finalize")
 		}
 		switch key := c.key(); string(key) {
 		case "hold":
-			change = HoldChange{c.boolean("hold")}
+			change = admin.HoldChange{Held: c.boolean("hold")}
 		case "finalize":
 			if !c.boolean("finalize") {
 				c.fail("finalize", "it can only be true")
 			}
-			change = FinalizeChange{}
+			change = admin.FinalizeChange{}
 		default:
 			c.fail(shown(key), noSuchFld)
 		}

@@ -7,28 +7,9 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
 )
-
-// AdminColdNode is what a node says of its rows on disk.
-type AdminColdNode struct {
-	Node    string `json:"node"`
-	Answers bool   `json:"answers"`
-	*shard.ColdReport
-}
-
-// ColdOrdered is what the nodes say to an order.
-type ColdOrdered struct {
-	ID    string            `json:"id"` // of what was begun; "" of a dry run
-	Nodes []ColdOrderedNode `json:"nodes"`
-}
-
-// ColdOrderedNode is what one node says to an order.
-type ColdOrderedNode struct {
-	Node    string `json:"node"`
-	Answers bool   `json:"answers"` // else nothing begins there, unless it answered too late
-	shard.ColdAnswer
-}
 
 func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
@@ -38,8 +19,8 @@ func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	return answerJSON(ctx, struct {
-		Nodes []AdminColdNode `json:"nodes"`
-	}{append([]AdminColdNode{}, nodes...)})
+		Nodes []admin.ColdNode `json:"nodes"`
+	}{append([]admin.ColdNode{}, nodes...)})
 }
 
 // orderCold has the nodes do what a body says.

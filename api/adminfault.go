@@ -5,6 +5,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
 )
 
@@ -15,8 +16,8 @@ var adminFaults = []struct {
 	status int
 	code   string
 }{
-	{ErrNoSuchNode, fasthttp.StatusNotFound, codeNotFound},
-	{ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
+	{admin.ErrNoSuchNode, fasthttp.StatusNotFound, codeNotFound},
+	{admin.ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
 	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
@@ -27,7 +28,7 @@ var adminFaults = []struct {
 // adminFault tells an error of an Admin to the client, or returns nil for one
 // that is none of its own.
 func adminFault(err error) *fault {
-	if refused, ok := errors.AsType[*RefusedError](err); ok {
+	if refused, ok := errors.AsType[*admin.RefusedError](err); ok {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
 	}
 	if silent, ok := errors.AsType[*shard.ColdSilentError](err); ok {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -15,7 +16,7 @@ func (r *request) until() (context.Context, context.CancelFunc) {
 }
 
 // adminView has show answer from the cluster as it is.
-func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*AdminView) any) error {
+func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*admin.View) any) error {
 	until, cancel := r.until()
 	defer cancel()
 	view, err := s.cfg.Admin.View(until)
@@ -26,20 +27,20 @@ func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*Admi
 }
 
 func (s *Server) adminNodes(ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *AdminView) any {
+	return s.adminView(ctx, r, func(v *admin.View) any {
 		return struct {
-			ClusterID   string      `json:"cluster_id"`
-			ClusterName string      `json:"cluster_name,omitempty"`
-			Nodes       []AdminNode `json:"nodes"`
-		}{v.ClusterID, v.ClusterName, append([]AdminNode{}, v.Nodes...)}
+			ClusterID   string       `json:"cluster_id"`
+			ClusterName string       `json:"cluster_name,omitempty"`
+			Nodes       []admin.Node `json:"nodes"`
+		}{v.ClusterID, v.ClusterName, append([]admin.Node{}, v.Nodes...)}
 	})
 }
 
 func (s *Server) adminGroups(ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *AdminView) any {
+	return s.adminView(ctx, r, func(v *admin.View) any {
 		return struct {
-			Groups []AdminGroup `json:"groups"`
-		}{append([]AdminGroup{}, v.Groups...)}
+			Groups []admin.Group `json:"groups"`
+		}{append([]admin.Group{}, v.Groups...)}
 	})
 }
 
@@ -71,7 +72,7 @@ type entryMark struct {
 }
 
 func (s *Server) adminDigests(ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *AdminView) any {
+	return s.adminView(ctx, r, func(v *admin.View) any {
 		groups := []groupDigests{}
 		for _, g := range v.Groups {
 			of := groupDigests{ID: g.ID, Keyspace: g.Keyspace, Shard: g.Shard, Replicas: []replicaDigest{}}
@@ -104,7 +105,7 @@ func hex16(digest uint64) string {
 }
 
 func (s *Server) adminVersion(ctx *fasthttp.RequestCtx, r *request) error {
-	return s.adminView(ctx, r, func(v *AdminView) any { return v.Version })
+	return s.adminView(ctx, r, func(v *admin.View) any { return v.Version })
 }
 
 func (s *Server) adminPlan(ctx *fasthttp.RequestCtx, r *request) error {
@@ -115,12 +116,12 @@ func (s *Server) adminPlan(ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	return answerJSON(ctx, struct {
-		Steps []AdminStep `json:"steps"`
-	}{append([]AdminStep{}, steps...)})
+		Steps []admin.Step `json:"steps"`
+	}{append([]admin.Step{}, steps...)})
 }
 
 // adminChange has the change made that was asked for.
-func (s *Server) adminChange(ctx *fasthttp.RequestCtx, r *request, change AdminChange) error {
+func (s *Server) adminChange(ctx *fasthttp.RequestCtx, r *request, change admin.Change) error {
 	until, cancel := r.until()
 	defer cancel()
 	changed, err := s.cfg.Admin.Change(until, change)
@@ -134,7 +135,7 @@ func (s *Server) changeNode(ctx *fasthttp.RequestCtx, r *request, state raftfsm.
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
-	return s.adminChange(ctx, r, NodeChange{Node: string(r.name), State: state})
+	return s.adminChange(ctx, r, admin.NodeChange{Node: string(r.name), State: state})
 }
 
 func (s *Server) transferGroup(ctx *fasthttp.RequestCtx, r *request) error {
@@ -146,7 +147,7 @@ func (s *Server) transferGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	return s.adminChange(ctx, r, TransferChange{Group: group, To: names[0]})
+	return s.adminChange(ctx, r, admin.TransferChange{Group: group, To: names[0]})
 }
 
 func (s *Server) moveGroup(ctx *fasthttp.RequestCtx, r *request) error {
@@ -158,7 +159,7 @@ func (s *Server) moveGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	return s.adminChange(ctx, r, MoveChange{Group: group, From: names[0], To: names[1]})
+	return s.adminChange(ctx, r, admin.MoveChange{Group: group, From: names[0], To: names[1]})
 }
 
 func (s *Server) changeVersion(ctx *fasthttp.RequestCtx, r *request) error {

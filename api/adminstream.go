@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/shard"
 )
 
@@ -58,7 +59,7 @@ func (s *Server) snapshotGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := r.until()
 	defer cancel()
 	snapshot, err := s.cfg.Admin.OpenSnapshot(until, group)
-	if elsewhere := (*ElsewhereError)(nil); errors.As(err, &elsewhere) {
+	if elsewhere := (*admin.ElsewhereError)(nil); errors.As(err, &elsewhere) {
 		ctx.Response.Header.Set(fasthttp.HeaderLocation, "http://"+elsewhere.HTTPAddr+string(ctx.URI().PathOriginal()))
 		ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard"
 )
@@ -93,7 +94,7 @@ func (n *fakeNode) troubleLocked() error {
 	case "disk_full":
 		return &shard.DiskFullError{FreeBytes: 1_000_000_000, NeededBytes: 1_200_000_000, ReserveBytes: 1_073_741_824}
 	case "refused":
-		return &RefusedError{"n2 is the only node that stays"}
+		return &admin.RefusedError{Reason: "n2 is the only node that stays"}
 	case "conflict":
 		return shard.ErrConflict
 	case "expired":

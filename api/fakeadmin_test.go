@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -25,81 +26,81 @@ func (n *fakeNode) trouble() error {
 	return n.troubleLocked()
 }
 
-func (n *fakeNode) View(context.Context) (*AdminView, error) {
+func (n *fakeNode) View(context.Context) (*admin.View, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
-	return &AdminView{
+	return &admin.View{
 		ClusterID: "b6d3a1f0",
-		Nodes: []AdminNode{
+		Nodes: []admin.Node{
 			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
 				Leads: 2, Replicas: 2, HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
 			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
 				HTTPAddr: "127.0.0.1:7410", ClusterAddr: "127.0.0.1:7411", GossipAddr: "127.0.0.1:7412"},
 		},
-		Groups: []AdminGroup{{
+		Groups: []admin.Group{{
 			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
-			Rows: 3, Bytes: 8192, Replicas: []AdminReplica{
+			Rows: 3, Bytes: 8192, Replicas: []admin.Replica{
 				{Node: "n1", Replica: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}, {Index: 128, Digest: 0xc0ffee00c0ffee}},
 					Entries: []shard.EntryMark{{Index: 127, Term: 2, CRC: 0xc0ffee}, {Index: 128, Term: 2, CRC: 0x1234abcd}}},
 				{Node: "n2", Replica: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, Digest: "0000000000000007", Marks: []raftfsm.Mark{{Index: 64, Digest: 1}}},
 			},
 		}},
-		Version: AdminVersion{Version: 1, Max: 2, Held: true},
+		Version: admin.Version{Version: 1, Max: 2, Held: true},
 	}, nil
 }
 
-func (n *fakeNode) Plan(context.Context) ([]AdminStep, error) {
+func (n *fakeNode) Plan(context.Context) ([]admin.Step, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
 	group := uint32(1)
-	return []AdminStep{
+	return []admin.Step{
 		{Step: "place", Group: &group, Name: "posts/0", Add: []string{"n3"}, Remove: []string{"n2"}, Reason: "n2 is leaving"},
 		{Step: "raise_version", Raise: 2, Reason: "all 2 nodes speak it"},
 	}, nil
 }
 
-func (n *fakeNode) Change(_ context.Context, change AdminChange) (*Changed, error) {
+func (n *fakeNode) Change(_ context.Context, change admin.Change) (*admin.Changed, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
 	switch c := change.(type) {
-	case NodeChange:
+	case admin.NodeChange:
 		if c.Node != "n2" {
-			return nil, fmt.Errorf("%w: %q", ErrNoSuchNode, c.Node)
+			return nil, fmt.Errorf("%w: %q", admin.ErrNoSuchNode, c.Node)
 		}
-		return &Changed{Changed: c.State != raftfsm.NodeDraining, Node: &ChangedNode{"n2", "n2.0b77e1d4", string(c.State)}}, nil
-	case TransferChange:
+		return &admin.Changed{Changed: c.State != raftfsm.NodeDraining, Node: &admin.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
+	case admin.TransferChange:
 		if c.Group != 1 {
-			return nil, ErrNoSuchGroup
+			return nil, admin.ErrNoSuchGroup
 		}
 		if c.To != "n2" {
 			return nil, &shard.ArgumentError{Field: "to", Problem: "no such node"}
 		}
-		return &Changed{Changed: true, Group: &ChangedGroup{1, "n2", []string{"n1", "n2"}}}, nil
-	case MoveChange:
+		return &admin.Changed{Changed: true, Group: &admin.ChangedGroup{ID: 1, Leader: "n2", Target: []string{"n1", "n2"}}}, nil
+	case admin.MoveChange:
 		if c.Group != 1 {
-			return nil, ErrNoSuchGroup
+			return nil, admin.ErrNoSuchGroup
 		}
 		if c.From != "n2" {
-			return nil, &RefusedError{fmt.Sprintf("group 1 is not to be on %s", c.From)}
+			return nil, &admin.RefusedError{Reason: fmt.Sprintf("group 1 is not to be on %s", c.From)}
 		}
-		return &Changed{Changed: true, Group: &ChangedGroup{1, "n1", []string{"n1", c.To}}}, nil
-	case HoldChange:
-		return &Changed{Changed: !c.Held, Version: &AdminVersion{Version: 1, Max: 2, Held: c.Held}}, nil
-	case FinalizeChange:
-		return &Changed{Changed: true, Version: &AdminVersion{Version: 2, Max: 2}}, nil
+		return &admin.Changed{Changed: true, Group: &admin.ChangedGroup{ID: 1, Leader: "n1", Target: []string{"n1", c.To}}}, nil
+	case admin.HoldChange:
+		return &admin.Changed{Changed: !c.Held, Version: &admin.Version{Version: 1, Max: 2, Held: c.Held}}, nil
+	case admin.FinalizeChange:
+		return &admin.Changed{Changed: true, Version: &admin.Version{Version: 2, Max: 2}}, nil
 	}
 	panic(fmt.Sprintf("no such change: %T", change))
 }
 
-func (n *fakeNode) Cold(context.Context) ([]AdminColdNode, error) {
+func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
 	began := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	return []AdminColdNode{
+	return []admin.ColdNode{
 		{Node: "n1", Answers: true, ColdReport: &shard.ColdReport{
 			AfterSeconds: 15_552_000, DiskBytes: 52_000_000, CacheBytes: 33_554_432, CacheHits: 9000, Reads: 1000, ReadP50: 0.00028, ReadP99: 0.001792,
 			Scrub: shard.ColdScrub{EverySeconds: 604_800, Blocks: 12_000, Bytes: 48_000_000, PassBytes: 3_000_000, PassOf: 45_000_000, Passes: 1, LastPass: began},
@@ -113,7 +114,7 @@ func (n *fakeNode) Cold(context.Context) ([]AdminColdNode, error) {
 	}, nil
 }
 
-func (n *fakeNode) OrderCold(_ context.Context, order shard.ColdOrder) (*ColdOrdered, error) {
+func (n *fakeNode) OrderCold(_ context.Context, order shard.ColdOrder) (*admin.ColdOrdered, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -124,16 +125,16 @@ func (n *fakeNode) OrderCold(_ context.Context, order shard.ColdOrder) (*ColdOrd
 		if order.OlderThan > 0 {
 			return nil, &shard.ArgumentError{Field: "older_than_seconds", Problem: "ids of users carry no time (--id-layout): give before"}
 		}
-		return nil, &RefusedError{"n1: its disk has no room"}
+		return nil, &admin.RefusedError{Reason: "n1: its disk has no room"}
 	}
-	n1 := ColdOrderedNode{Node: "n1", Answers: true}
+	n1 := admin.ColdOrderedNode{Node: "n1", Answers: true}
 	switch order.Verb {
 	case shard.ColdMigrate:
 		n1.Rows = 30_000
 	case shard.ColdWarm:
 		n1.Rows, n1.Bytes = 400_000, 8_000_000
 	}
-	ordered := &ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []ColdOrderedNode{n1, {Node: "n2"}}}
+	ordered := &admin.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []admin.ColdOrderedNode{n1, {Node: "n2"}}}
 	if order.DryRun {
 		ordered.ID = ""
 	}
@@ -148,7 +149,7 @@ func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*shard.Snapsho
 	case 0:
 		return nil, shard.ErrNotBackedUp
 	case 2:
-		return nil, &ElsewhereError{"127.0.0.1:7410"}
+		return nil, &admin.ElsewhereError{HTTPAddr: "127.0.0.1:7410"}
 	}
 	return &shard.Snapshot{
 		ReadCloser: io.NopCloser(bytes.NewReader([]byte(fakeSnapshot))), Bytes: int64(len(fakeSnapshot)), SnapshotFacts: fakeFacts,

@@ -22,7 +22,6 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -32,33 +31,27 @@ const (
 	contentTypeJSON = "application/json"
 )
 
-// Backend is what the api needs of a node; *shard.Node satisfies it. Every
-// method may be called at any time from any goroutine. Slices given are the
-// caller's again once a call has returned; what a call returns is never changed.
+// Backend is the node that the API serves; *shard.Node is one. Every method may be called
+// at any time from any goroutine and keeps none of its arguments after it returned. Nothing
+// changes a result afterwards.
 type Backend interface {
+	// Node reads and writes the rows of a keyspace. Get fills rows, len(ids)*width values,
+	// with the first width columns of each id's row. Write applies w.Ops and overwrites
+	// w.Rows, len(Ops)*Width values. Keyspace takes no lock.
+	unread.Node
+	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
-	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
-	Keyspace(name string) *shard.Keyspace
-	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
+	// CatchUp waits until Keyspace knows every change that any node acknowledged before
+	// the call.
 	CatchUp(ctx context.Context) error
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
 	AddColumns(ctx context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error)
 	SetEverywhere(ctx context.Context, name string, everywhere bool) (*shard.Keyspace, error)
 	DropKeyspace(ctx context.Context, name string) (*shard.Keyspace, error)
 	DropColumn(ctx context.Context, name, column string) (*shard.Keyspace, error)
-	// Get fills rows, len(ids)*width values, with the first width columns of
-	// each id's row.
-	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
-	Write(ks *shard.Keyspace, w *shard.Write) error
-	// Cursors is Get for the cursors of users.
-	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
-	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
-	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	Status() shard.Status
-	// Ready returns nil when every group can serve, else why not.
+	// Ready returns nil when every group can serve, else the reason why one cannot.
 	Ready() error
 }
 

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
 )
 
 // quiet is a cluster in which all is well: nodes alive and active, groups as
@@ -25,7 +26,7 @@ func quiet(zones []string, targets [][]string) View {
 		c.Nodes[key] = raftfsm.Node{Key: key, Name: key, Zone: zone, VersionMax: 1, State: raftfsm.NodeActive}
 	}
 	v := View{
-		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]GroupFacts{},
+		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.GroupFacts{},
 		Settings: PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2},
 	}
 	for i, target := range targets {
@@ -39,7 +40,7 @@ func nodeKey(i int) string { return string(rune('a' + i)) }
 // settle puts a group where it is told, all voters caught up.
 func settle(v *View, g uint32, target []string, leader string) {
 	v.Catalog.Groups[g] = raftfsm.Placement{Initial: target, Target: target}
-	v.Groups[g] = GroupFacts{Leader: leader, Voters: target, CaughtUp: target}
+	v.Groups[g] = shard.GroupFacts{Leader: leader, Voters: target, CaughtUp: target}
 }
 
 // enact carries steps out to their ends.

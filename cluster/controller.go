@@ -152,10 +152,7 @@ func (c *Controller) Lost() uint64 { return c.lost.Load() }
 
 // Look returns what a plan is made from now. It is safe for concurrent use.
 func (c *Controller) Look(ctx context.Context) View {
-	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: map[uint32]GroupFacts{}}
-	for number, f := range c.node.Facts(ctx) {
-		view.Groups[number] = GroupFacts{Leader: f.Leader, Voters: f.Voters, NonVoters: f.NonVoters, CaughtUp: f.CaughtUp}
-	}
+	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: c.node.Facts(ctx)}
 	view.Dead = c.dead(view.Catalog)
 	return view
 }

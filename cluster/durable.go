@@ -2,12 +2,12 @@ package cluster
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"os"
-	"path/filepath"
+
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // A small file is one JSON object and a line of white space behind it, which holds a
@@ -83,32 +83,8 @@ func readChecked(path string, bytesMax int64) (object []byte, checked bool, err 
 	return object, checked, nil
 }
 
-// replaceSynced makes an object, which ends with its newline, the content of the small
-// file at path, durably: after a crash it is the old one or the new one, and after a
-// nil error the new one.
-func replaceSynced(path string, object []byte) error {
-	tmp := path + ".tmp"
-	if err := writeSynced(tmp, appendChecksumLine(bytes.Clone(object), object)); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("cannot sync its directory: %w", err)
-	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
-		return fmt.Errorf("cannot sync its directory: %w", err)
-	}
-	return nil
-}
-
-func writeSynced(path string, raw []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(raw)
-	return errors.Join(err, f.Sync(), f.Close())
+// replaceChecked durably replaces the small file at path by object, which ends with its
+// newline, and a checksum.
+func replaceChecked(path string, object []byte) error {
+	return atomicfile.Replace(path, appendChecksumLine(bytes.Clone(object), object))
 }

@@ -151,7 +151,7 @@ func writeIdentity(path string, id Identity) error {
 	if err != nil {
 		return fmt.Errorf("cannot encode identity: %w", err)
 	}
-	if err := replaceSynced(path, append(raw, '\n')); err != nil {
+	if err := replaceChecked(path, append(raw, '\n')); err != nil {
 		return fmt.Errorf("cannot write identity: %w", err)
 	}
 	return nil

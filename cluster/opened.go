@@ -133,7 +133,7 @@ func (o *openedGroups) writeLocked() error {
 	if err != nil {
 		return fmt.Errorf("cannot encode the groups' record: %w", err)
 	}
-	if err := replaceSynced(o.path, append(raw, '\n')); err != nil {
+	if err := replaceChecked(o.path, append(raw, '\n')); err != nil {
 		return fmt.Errorf("cannot write the groups' record: %w", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
 )
 
 // View is all that a plan is made from. Planning reads it and keeps nothing of
@@ -17,17 +18,8 @@ type View struct {
 	Dead map[string]time.Duration
 	// Groups holds what the leader of each group says. A group is not in it
 	// while it has no leader that is heard of.
-	Groups   map[uint32]GroupFacts
+	Groups   map[uint32]shard.GroupFacts
 	Settings PlanSettings
-}
-
-// GroupFacts is a group's Raft configuration as its leader knows it, as node
-// keys.
-type GroupFacts struct {
-	Leader    string
-	Voters    []string
-	NonVoters []string
-	CaughtUp  []string // those of the voters that are about as far as the leader, which need not be in it
 }
 
 // PlanSettings say what is wanted. All must be set.

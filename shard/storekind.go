@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // LogStore names what all groups of a node keep their logs in. It is chosen
@@ -178,20 +180,9 @@ func parseLogStore(raw []byte) (LogStore, error) {
 	return store, nil
 }
 
-// writeLogStore makes the file whole and durable or not at all.
+// writeLogStore durably records the log store at path.
 func writeLogStore(path string, store LogStore) error {
-	tmp, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("cannot record log store: %w", err)
-	}
-	_, err = tmp.WriteString(logStoreHead + string(store) + "\n")
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
+	if err := atomicfile.Replace(path, []byte(logStoreHead+string(store)+"\n")); err != nil {
 		return fmt.Errorf("cannot record log store: %w", err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-// Nodelog compares ways to store the logs of many Raft groups on one node. Each writer is a
+// Command nodelog compares ways to store the logs of many Raft groups on one node. Each writer is a
 // group that stores one entry after another, synced, as a leader's main loop does.
 //
 //	go run . -dir DIR -groups 1,4,16,36 -bytes 200,8192 -waiting 1,32 -for 2s -rounds 3

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // backupRetryFor is how long one shard's snapshot is tried again while its group

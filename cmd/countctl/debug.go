@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // bundlePaths are what a bundle holds of each node. None of it has counts, keys

@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 const (

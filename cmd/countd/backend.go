@@ -26,6 +26,14 @@ func (b *backend) notYet() error {
 	return fmt.Errorf("%w: this node waits for %s", shard.ErrNoLeader, (*b.waiting.Load())())
 }
 
+// opened returns the node, or why there is none yet.
+func (b *backend) opened() (*shard.Node, error) {
+	if n := b.node.Load(); n != nil {
+		return n, nil
+	}
+	return nil, b.notYet()
+}
+
 func (b *backend) Ready() error {
 	if n := b.node.Load(); n != nil {
 		return n.Ready()

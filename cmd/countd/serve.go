@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/api/redis"
 	"github.com/countd/countd/cluster"
@@ -197,7 +198,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	server, err := api.New(api.Config{
-		Backend: p.backend, Admin: admin{p.backend, p.alive, c.several()}, Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: p.backend, Admin: admin.New(admin.Config{Node: p.backend.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -241,7 +242,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		Alive:            p.alive,
 		LiveAddr:         p.liveAddr,
 		ReadsNames:       p.gossip.ReadsNames,
-		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, cluster.PlanCall: p.plan},
+		Handlers:         map[string]shard.Handler{cluster.JoinCall: p.admit, admin.PlanCall: p.plan},
 		Logger:           p.logger,
 		Metrics:          p.registry,
 		Fatal:            p.fatal,

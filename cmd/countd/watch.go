@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/cmd/countd/internal/events"
 	"github.com/countd/countd/raftfsm"
@@ -75,7 +76,7 @@ func (w *watcher) run() {
 // view returns what the node knows.
 func (w *watcher) view(now time.Time) events.View {
 	catalog, health := w.node.Catalog(), w.node.Health()
-	name := names(catalog)
+	name := admin.Names(catalog)
 	v := events.View{At: now, Disk: events.Room(health.Disk), Memory: events.Room(health.Memory)}
 	dead := map[string]time.Duration{}
 	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {

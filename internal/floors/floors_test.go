@@ -14,6 +14,8 @@ const rule = `
 	engine/golomb:
 	# How often a message that repeats is logged.
 	internal/lograte:
+	# Files that appear whole or not at all.
+	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
 	engine/cold: engine engine/golomb internal/lograte
 	# What a log entry means.
@@ -21,23 +23,25 @@ const rule = `
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore:
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/raftstore raftfsm engine engine/cold internal/lograte
+	shard: shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.
 	docs:
+	# The cluster as operators see and change it.
+	admin: shard raftfsm
 	# Neighbours that do not know each other.
-	api: docs unread shard raftfsm engine internal/lograte
+	api: docs admin unread shard raftfsm engine internal/lograte
 	api/redis: unread shard raftfsm engine internal/lograte
-	cluster: shard raftfsm engine internal/lograte
+	cluster: admin shard raftfsm engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: api api/redis cluster shard raftfsm engine internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis cluster shard raftfsm engine internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
 	client:
 	# So does the command line.
-	cmd/countctl/...: client internal/days
+	cmd/countctl/...: client internal/atomicfile internal/days
 	# How both read durations.
 	internal/days:
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 const writeBufferSize = 256 << 10

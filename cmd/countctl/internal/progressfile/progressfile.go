@@ -12,7 +12,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // bytesMax bounds what is read of a progress file: a mapping of 64 columns with

@@ -1,10 +1,10 @@
 // Package atomicfile writes files that appear whole or not at all.
 //
-// It owns the temporary file beside the target and its removal. It never
-// touches the target before Commit, with one exception: a target that is not a
-// regular file (a device, a pipe) is written directly, because it must not be
-// replaced. Its invariant: after a crash at any point the target holds its old
-// bytes or all of the new ones.
+// It owns the temporary file beside the target and its removal. It never touches the
+// target before all bytes are durable, with one exception: Create writes to a target that
+// is not a regular file (a device, a pipe) directly, because it must not be replaced.
+// Invariant: after a crash at any point the target holds its old bytes or all of the new
+// ones.
 package atomicfile
 
 import (
@@ -21,7 +21,7 @@ const (
 	createTriesMax = 100
 )
 
-// File is a file in the making. It is used by one goroutine.
+// File is a file that is not yet complete. Its methods must not be called concurrently.
 type File struct {
 	f      *os.File
 	target string // "" when f is the target itself
@@ -57,12 +57,12 @@ func Create(path string) (*File, error) {
 
 func (f *File) Write(p []byte) (int, error) { return f.f.Write(p) }
 
-// Commit makes the bytes durable and gives the file its name. After an error
-// the temporary file is gone.
+// Commit makes the bytes durable and renames the file to its target. After an error the
+// temporary file is gone.
 func (f *File) Commit() error { return f.commit(os.Rename) }
 
-// CommitNew is Commit for a target that must not be there: if it is, it stays as it is
-// and the error is an fs.ErrExist.
+// CommitNew is Commit for a target that must not exist. If it exists, CommitNew leaves it
+// alone and returns fs.ErrExist.
 func (f *File) CommitNew() error {
 	return f.commit(func(temp, target string) error {
 		err := os.Link(temp, target)
@@ -72,7 +72,7 @@ func (f *File) CommitNew() error {
 		if errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// The file system has no links, so the name is only looked for.
+		// The file system has no links: check for the name instead.
 		if _, err := os.Lstat(target); err == nil {
 			return fs.ErrExist
 		}
@@ -95,7 +95,7 @@ func (f *File) commit(name func(temp, target string) error) error {
 		os.Remove(f.f.Name())
 		return err
 	}
-	return syncDir(filepath.Dir(f.target))
+	return SyncDir(filepath.Dir(f.target))
 }
 
 // Abort removes the temporary file. It does nothing after Commit.
@@ -105,12 +105,33 @@ func (f *File) Abort() {
 	}
 }
 
-// syncDir makes a rename in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+// Replace durably makes data the content of the file at path, which only its owner can
+// read. Its temporary file is path.tmp: a crash leaves at most that one, and the next call
+// overwrites it. The caller allows one call for a path at a time.
+func Replace(path string, data []byte) error {
+	temp := path + ".tmp"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	return d.Sync()
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// SyncDir makes the names in a directory durable.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err == nil {
+		err = errors.Join(d.Sync(), d.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot sync directory: %w", err)
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/api"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -32,7 +31,7 @@ func exampleCatalog() *raftfsm.CatalogView {
 }
 
 func TestNodesAreCalledByName(t *testing.T) {
-	name := names(exampleCatalog())
+	name := Names(exampleCatalog())
 	for key, want := range map[string]string{"n1.a": "n1", "n2.b": "n2.b", "n2.c": "n2", "n3.d": "n3"} {
 		if name[key] != want {
 			t.Errorf("%s is called %q, want %q", key, name[key], want)
@@ -85,10 +84,10 @@ func TestGather(t *testing.T) {
 	reports["n1.a"].Replicas[0].ColdDamaged = true
 	view := gather(exampleCatalog(), reports, "c1", func(key string) bool { return key == "n3.d" })
 
-	if view.ClusterID != "c1" || view.Version != (api.AdminVersion{Version: 1, Max: 1}) {
+	if view.ClusterID != "c1" || view.Version != (Version{Version: 1, Max: 1}) {
 		t.Errorf("cluster %s, version %+v", view.ClusterID, view.Version)
 	}
-	nodes := map[string]api.AdminNode{}
+	nodes := map[string]Node{}
 	for _, n := range view.Nodes {
 		nodes[n.ID] = n
 	}
@@ -139,12 +138,13 @@ func TestGatherWithoutLeaders(t *testing.T) {
 }
 
 func TestAdminOfANodeWithoutACluster(t *testing.T) {
-	b := &backend{}
-	b.waitFor("the start")
-	a := admin{backend: b, alive: func(string) bool { return true }}
+	a := New(Config{
+		Node:  func() (*shard.Node, error) { return nil, shard.ErrNoLeader },
+		Alive: func(string) bool { return true },
+	})
 	_, viewed := a.View(context.Background())
 	_, planned := a.Plan(context.Background())
-	_, changed := a.Change(context.Background(), api.FinalizeChange{})
+	_, changed := a.Change(context.Background(), FinalizeChange{})
 	_, opened := a.OpenSnapshot(context.Background(), 1)
 	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), shard.RestoreOptions{})
 	for what, err := range map[string]error{"view": viewed, "plan": planned, "change": changed, "open": opened, "restore": restored} {
@@ -164,10 +164,10 @@ func TestNodesAreFound(t *testing.T) {
 			t.Errorf("%s is %s, %v; want %s", called, got.Key, err, want)
 		}
 	}
-	if _, err := o.find("n9"); !errors.Is(err, api.ErrNoSuchNode) {
+	if _, err := o.find("n9"); !errors.Is(err, ErrNoSuchNode) {
 		t.Errorf("n9: %v", err)
 	}
-	var refused *api.RefusedError
+	var refused *RefusedError
 	if _, err := o.find("n4"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "give the key") {
 		t.Errorf("n4, of which there are two: %v", err)
 	}

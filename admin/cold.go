@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -6,20 +6,20 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/api"
 	"github.com/countd/countd/shard"
 )
 
-func (a admin) Cold(ctx context.Context) ([]api.AdminColdNode, error) {
-	n, err := a.node()
+// Cold returns the reports about rows on disk of the nodes that answer within a second.
+func (a *Cluster) Cold(ctx context.Context) ([]ColdNode, error) {
+	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
 	}
 	catalog, reports := n.Catalog(), n.ColdReports(ctx)
-	name := names(catalog)
-	var nodes []api.AdminColdNode
+	name := Names(catalog)
+	var nodes []ColdNode
 	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
-		node := api.AdminColdNode{Node: name[key]}
+		node := ColdNode{Node: name[key]}
 		if report, answers := reports[key]; answers {
 			node.Answers, node.ColdReport = true, &report
 		}
@@ -28,15 +28,16 @@ func (a admin) Cold(ctx context.Context) ([]api.AdminColdNode, error) {
 	return nodes, nil
 }
 
-func (a admin) OrderCold(ctx context.Context, order shard.ColdOrder) (*api.ColdOrdered, error) {
-	n, err := a.node()
+// OrderCold starts a tiering order on all nodes, if every node that answers can run it.
+func (a *Cluster) OrderCold(ctx context.Context, order shard.ColdOrder) (*ColdOrdered, error) {
+	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
 	}
 	if err := n.CatchUp(ctx); err != nil { // a keyspace may be new here
 		return nil, err
 	}
-	name := names(n.Catalog())
+	name := Names(n.Catalog())
 	id, answers, err := n.OrderCold(ctx, order)
 	if refused, ok := errors.AsType[*shard.ColdRefusedError](err); ok {
 		return nil, refusedf("%s: %s", name[refused.Node], refused.Reason)
@@ -44,10 +45,10 @@ func (a admin) OrderCold(ctx context.Context, order shard.ColdOrder) (*api.ColdO
 	if err != nil {
 		return nil, err
 	}
-	ordered := &api.ColdOrdered{ID: id}
+	ordered := &ColdOrdered{ID: id}
 	for _, key := range slices.Sorted(maps.Keys(n.Catalog().Nodes)) {
 		answer, answers := answers[key]
-		ordered.Nodes = append(ordered.Nodes, api.ColdOrderedNode{Node: name[key], Answers: answers, ColdAnswer: answer})
+		ordered.Nodes = append(ordered.Nodes, ColdOrderedNode{Node: name[key], Answers: answers, ColdAnswer: answer})
 	}
 	return ordered, nil
 }

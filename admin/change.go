@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -7,46 +7,37 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/api"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
 
-// operation is one change that an operator asked for.
+// operation is one change that an operator requested.
 type operation struct {
 	node    *shard.Node
 	alive   func(key string) bool
-	catalog *raftfsm.CatalogView // as it was when it was asked for
+	catalog *raftfsm.CatalogView // as it was at the request
 }
 
 func refusedf(format string, args ...any) error {
-	return &api.RefusedError{Reason: fmt.Sprintf(format, args...)}
+	return &RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// look takes the catalog with all in it that was changed through any node before:
-// this node's copy may lag.
-func (o *operation) look(ctx context.Context) error {
-	err := o.node.CatchUp(ctx)
-	o.catalog = o.node.Catalog()
-	return err
-}
-
-// command has a command applied.
+// command applies a command to the catalog.
 func (o *operation) command(ctx context.Context, command *raftfsm.CatalogCommand) error {
 	result, err := o.node.Change(ctx, command)
 	switch {
 	case err != nil:
 		return err
 	case result.Missing:
-		return api.ErrNoSuchNode
+		return ErrNoSuchNode
 	case result.Refused != "":
 		return refusedf("%s", result.Refused)
 	}
 	return nil
 }
 
-// find returns the node of a name or key. Of several of a name it is the one
-// that is not leaving.
+// find returns the node with a name or key. Of several nodes with that name it returns the
+// one that is not leaving.
 func (o *operation) find(called string) (raftfsm.Node, error) {
 	if node, known := o.catalog.Nodes[called]; known {
 		return node, nil
@@ -62,7 +53,7 @@ func (o *operation) find(called string) (raftfsm.Node, error) {
 		}
 	}
 	if found = append(found, leaving...); len(found) == 0 {
-		return raftfsm.Node{}, api.ErrNoSuchNode
+		return raftfsm.Node{}, ErrNoSuchNode
 	}
 	if len(leaving) == len(found) && len(leaving) > 1 {
 		return raftfsm.Node{}, refusedf("%d nodes of the name %s are leaving; give the key of one", len(leaving), called)
@@ -70,16 +61,16 @@ func (o *operation) find(called string) (raftfsm.Node, error) {
 	return found[0], nil
 }
 
-// findIn is find for a node that a member of the request's body names.
+// findIn is find for a node that a field of the request's body names.
 func (o *operation) findIn(field, called string) (raftfsm.Node, error) {
 	node, err := o.find(called)
-	if errors.Is(err, api.ErrNoSuchNode) {
+	if errors.Is(err, ErrNoSuchNode) {
 		err = &shard.ArgumentError{Field: field, Problem: err.Error()}
 	}
 	return node, err
 }
 
-func (o *operation) setState(ctx context.Context, c api.NodeChange) (*api.Changed, error) {
+func (o *operation) setState(ctx context.Context, c NodeChange) (*Changed, error) {
 	node, err := o.find(c.Node)
 	if err != nil {
 		return nil, err
@@ -96,13 +87,13 @@ func (o *operation) setState(ctx context.Context, c api.NodeChange) (*api.Change
 	if err := o.command(ctx, &raftfsm.CatalogCommand{SetNodeState: set}); err != nil {
 		return nil, err
 	}
-	return &api.Changed{
+	return &Changed{
 		Changed: node.State != c.State,
-		Node:    &api.ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
+		Node:    &ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
 	}, nil
 }
 
-// othersTake reports whether another node may be given what one has.
+// othersTake reports whether another node than but can hold replicas and lead.
 func (o *operation) othersTake(but string) bool {
 	for key, node := range o.catalog.Nodes {
 		if key != but && node.State == raftfsm.NodeActive && o.alive(key) {
@@ -112,7 +103,7 @@ func (o *operation) othersTake(but string) bool {
 	return false
 }
 
-// takes says why a node is not to be given a replica or a group, or nil.
+// takes returns why a node cannot be given a replica or the lead of a group, or nil.
 func (o *operation) takes(node raftfsm.Node) error {
 	switch {
 	case node.State != raftfsm.NodeActive:
@@ -123,11 +114,11 @@ func (o *operation) takes(node raftfsm.Node) error {
 	return nil
 }
 
-// facts returns what the leader of a group says, and the group's target.
+// facts returns the report of a group's leader, and the group's target.
 func (o *operation) facts(ctx context.Context, group uint32) (shard.GroupFacts, []string, error) {
 	placement, placed := o.catalog.Groups[group]
 	if !placed {
-		return shard.GroupFacts{}, nil, api.ErrNoSuchGroup
+		return shard.GroupFacts{}, nil, ErrNoSuchGroup
 	}
 	facts, led := o.node.Facts(ctx)[group]
 	if !led {
@@ -136,7 +127,7 @@ func (o *operation) facts(ctx context.Context, group uint32) (shard.GroupFacts, 
 	return facts, placement.Target, nil
 }
 
-func (o *operation) transfer(ctx context.Context, c api.TransferChange) (*api.Changed, error) {
+func (o *operation) transfer(ctx context.Context, c TransferChange) (*Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -155,7 +146,7 @@ func (o *operation) transfer(ctx context.Context, c api.TransferChange) (*api.Ch
 	}
 	switch {
 	case !slices.Contains(facts.Voters, to.Key):
-		return nil, refusedf("%s has no vote in group %d; %s have", to.Name, c.Group, strings.Join(names(o.catalog).all(facts.Voters), ", "))
+		return nil, refusedf("%s has no vote in group %d; %s have", to.Name, c.Group, strings.Join(Names(o.catalog).all(facts.Voters), ", "))
 	case !slices.Contains(facts.CaughtUp, to.Key):
 		return nil, refusedf("%s has not caught up with group %d", to.Name, c.Group)
 	}
@@ -168,12 +159,12 @@ func (o *operation) transfer(ctx context.Context, c api.TransferChange) (*api.Ch
 	return changed, nil
 }
 
-func (o *operation) changedGroup(number uint32, leader string, target []string) *api.Changed {
-	name := names(o.catalog)
-	return &api.Changed{Changed: true, Group: &api.ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
+func (o *operation) changedGroup(number uint32, leader string, target []string) *Changed {
+	name := Names(o.catalog)
+	return &Changed{Changed: true, Group: &ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
 }
 
-func (o *operation) move(ctx context.Context, c api.MoveChange) (*api.Changed, error) {
+func (o *operation) move(ctx context.Context, c MoveChange) (*Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -200,8 +191,8 @@ func (o *operation) move(ctx context.Context, c api.MoveChange) (*api.Changed, e
 	if err := o.takes(to); err != nil {
 		return nil, err
 	}
-	// A replica that is still to join may go elsewhere: it has no vote, and its node may
-	// be dead.
+	// A replica that is yet to join may go elsewhere: it has no vote, and its node may be
+	// dead.
 	joins := !slices.Contains(facts.Voters, from.Key)
 	if !joins && !slices.Equal(slices.Sorted(slices.Values(facts.Voters)), slices.Sorted(slices.Values(target))) {
 		return nil, refusedf("the members of group %d are being changed; wait until its voters are its target", c.Group)
@@ -214,14 +205,14 @@ func (o *operation) move(ctx context.Context, c api.MoveChange) (*api.Changed, e
 	return o.changedGroup(c.Group, facts.Leader, next), nil
 }
 
-func (o *operation) hold(ctx context.Context, held bool) (*api.Changed, error) {
+func (o *operation) hold(ctx context.Context, held bool) (*Changed, error) {
 	if err := o.command(ctx, &raftfsm.CatalogCommand{HoldVersion: &raftfsm.HoldVersionEntry{Held: held}}); err != nil {
 		return nil, err
 	}
 	return o.changedVersion(), nil
 }
 
-func (o *operation) finalize(ctx context.Context) (*api.Changed, error) {
+func (o *operation) finalize(ctx context.Context) (*Changed, error) {
 	if _, err := o.hold(ctx, false); err != nil {
 		return nil, err
 	}
@@ -237,10 +228,10 @@ func (o *operation) finalize(ctx context.Context) (*api.Changed, error) {
 	}
 }
 
-func (o *operation) changedVersion() *api.Changed {
+func (o *operation) changedVersion() *Changed {
 	now := o.node.Catalog()
-	return &api.Changed{
+	return &Changed{
 		Changed: now.ClusterVersion != o.catalog.ClusterVersion || now.VersionHeld != o.catalog.VersionHeld,
-		Version: &api.AdminVersion{Version: now.ClusterVersion, Max: now.VersionMax(), Held: now.VersionHeld},
+		Version: &Version{Version: now.ClusterVersion, Max: now.VersionMax(), Held: now.VersionHeld},
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/countd/countd/cmd/countctl/internal/atomicfile"
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 func TestFileIsReplaced(t *testing.T) {
@@ -97,5 +97,26 @@ func TestAFailedCommitLeavesNothing(t *testing.T) {
 	}
 	if _, err := atomicfile.Create(filepath.Join(dir, "a")); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("Create in a directory that is gone: %v", err)
+	}
+}
+
+// A crash may leave the temporary file of Replace, of any content. The next call takes its
+// place.
+func TestReplace(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	if err := os.WriteFile(path+".tmp", []byte("left by a crash, and longer"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"first", "second, longer", ""} {
+		if err := atomicfile.Replace(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Fatalf("the file holds %q, %v; want %q", got, err, text)
+		}
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Fatalf("temporary files are left: %v", entries)
 	}
 }

@@ -1,21 +1,20 @@
-package main
+package admin
 
 import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/api"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
 
-// gather joins what the catalog says with what nodes say of themselves.
-func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *api.AdminView {
-	view := &api.AdminView{
+// gather joins the catalog with the reports of the nodes.
+func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *View {
+	view := &View{
 		ClusterID: clusterID,
-		Version:   api.AdminVersion{Version: catalog.ClusterVersion, Max: catalog.VersionMax(), Held: catalog.VersionHeld},
+		Version:   Version{Version: catalog.ClusterVersion, Max: catalog.VersionMax(), Held: catalog.VersionHeld},
 	}
-	name := names(catalog)
+	name := Names(catalog)
 	leads, replicas := map[string]int{}, map[string]int{}
 	for _, number := range slices.Sorted(maps.Keys(catalog.Groups)) {
 		g := groupView{number: number, name: name, catalog: catalog, reports: reports}
@@ -28,7 +27,7 @@ func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, c
 	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
 		node := catalog.Nodes[key]
 		report, answers := reports[key]
-		view.Nodes = append(view.Nodes, api.AdminNode{
+		view.Nodes = append(view.Nodes, Node{
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
 			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
 			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
@@ -39,15 +38,15 @@ func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, c
 	return view
 }
 
-// groupView is one group as nodes report it.
+// groupView is one group as the nodes report it.
 type groupView struct {
 	number  uint32
-	name    nodeNames
+	name    NodeNames
 	catalog *raftfsm.CatalogView
 	reports map[string]shard.NodeReport
 }
 
-// replicas returns what nodes say of their replicas, by key.
+// replicas returns the reports of the group's replicas, by node key.
 func (g *groupView) replicas() map[string]*shard.ReplicaReport {
 	all := map[string]*shard.ReplicaReport{}
 	for key, report := range g.reports {
@@ -60,8 +59,8 @@ func (g *groupView) replicas() map[string]*shard.ReplicaReport {
 	return all
 }
 
-// leader returns the key of the node that says it leads, of several the one of
-// the latest term, or "".
+// leader returns the key of the node that reports to lead, or "". Of several it returns the
+// one with the latest term.
 func (g *groupView) leader() string {
 	leader, term := "", uint64(0)
 	for key, r := range g.replicas() {
@@ -72,8 +71,8 @@ func (g *groupView) leader() string {
 	return leader
 }
 
-// members returns the configuration that the leader knows, or without one that
-// of the replica that is the furthest.
+// members returns the configuration that the leader reports. Without a leader it returns
+// that of the replica with the highest commit index.
 func (g *groupView) members() []shard.MemberStatus {
 	all := g.replicas()
 	if leader := all[g.leader()]; leader != nil {
@@ -91,11 +90,11 @@ func (g *groupView) members() []shard.MemberStatus {
 	return furthest.Members
 }
 
-func (g *groupView) show() api.AdminGroup {
+func (g *groupView) show() Group {
 	keyspace, shardNumber := groupOf(g.catalog, g.number)
-	shown := api.AdminGroup{
+	shown := Group{
 		ID: g.number, Keyspace: keyspace, Shard: shardNumber, Target: g.name.all(g.catalog.Groups[g.number].Target),
-		Voters: []string{}, NonVoters: []string{}, Replicas: []api.AdminReplica{},
+		Voters: []string{}, NonVoters: []string{}, Replicas: []Replica{},
 	}
 	var voters, others []string
 	for _, m := range g.members() {
@@ -117,7 +116,7 @@ func (g *groupView) show() api.AdminGroup {
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		r := all[key]
-		replica := api.AdminReplica{
+		replica := Replica{
 			Node: g.name[key], Replica: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: r.Marks, Entries: r.Entries,
 			ColdDamaged: r.ColdDamaged,
 		}
@@ -129,7 +128,7 @@ func (g *groupView) show() api.AdminGroup {
 	return shown
 }
 
-// groupOf returns the keyspace and the shard that a group holds.
+// groupOf returns the keyspace and the shard of a group.
 func groupOf(catalog *raftfsm.CatalogView, number uint32) (keyspace string, shardNumber int) {
 	for _, k := range catalog.Keyspaces {
 		if number >= k.FirstGroup && number < k.FirstGroup+uint32(k.Shards) {

@@ -1,0 +1,183 @@
+// Package admin is the cluster as its operators see it: it joins the catalog with the
+// reports of the nodes, and turns the requests of operators into commands on the catalog.
+//
+// It never plans the placement and never carries a step out: package cluster does. It
+// knows no HTTP. Invariant: a request that the catalog as it now is forbids is refused
+// before anything is changed.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard"
+)
+
+// Config is what a Cluster needs. All functions may be called from any goroutine.
+type Config struct {
+	// Node returns this node, or an error while it has no cluster.
+	Node func() (*shard.Node, error)
+	// Alive reports whether gossip hears of a node.
+	Alive func(key string) bool
+	// JoinsOthers is set if the settings name other nodes to form a cluster with.
+	JoinsOthers bool
+}
+
+// Cluster answers operators through one node.
+type Cluster struct{ cfg Config }
+
+// New returns the cluster of a node.
+func New(cfg Config) *Cluster { return &Cluster{cfg} }
+
+// View joins the catalog with the reports of the nodes that answer within a second.
+func (a *Cluster) View(ctx context.Context) (*View, error) {
+	n, err := a.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	status := n.Status()
+	view := gather(n.Catalog(), n.Reports(ctx), status.ClusterID, a.cfg.Alive)
+	view.ClusterName = status.ClusterName
+	if len(view.Nodes) == 1 { // this node
+		view.Nodes[0].JoinIgnored = a.cfg.JoinsOthers
+	}
+	return view, nil
+}
+
+// Plan returns the next steps of the placement.
+func (a *Cluster) Plan(ctx context.Context) ([]Step, error) {
+	n, err := a.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	planned, err := askPlan(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	name := Names(n.Catalog())
+	var steps []Step
+	for _, p := range planned {
+		s := Step{
+			Step: p.Kind, Name: p.Name, Add: name.all(p.Add), Remove: name.all(p.Remove),
+			From: name[p.From], To: name[p.To], Node: name[p.Node], State: p.State, Raise: p.Raise, Reason: name.in(p.Reason),
+		}
+		if p.Name != "" {
+			s.Group = &p.Group
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+// OpenSnapshot takes a snapshot of a shard. It returns an ElsewhereError when another node
+// leads the group. The caller closes the snapshot.
+func (a *Cluster) OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error) {
+	n, err := a.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	s, err := n.OpenSnapshot(ctx, group)
+	if errors.Is(err, shard.ErrNoLeader) {
+		leader, known := n.Catalog().Nodes[n.LeaderOf(group)]
+		if self := n.Status().Node; known && leader.Name != self {
+			return nil, &ElsewhereError{HTTPAddr: dialledHTTP(leader)}
+		}
+	}
+	return s, err
+}
+
+// dialledHTTP returns the address at which others reach a node's HTTP API. For a node that
+// listens on every interface it has the host of the cluster address.
+func dialledHTTP(n raftfsm.Node) string {
+	host, port, err := net.SplitHostPort(n.HTTPAddr)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		if cluster, _, err := net.SplitHostPort(n.ClusterAddr); err == nil {
+			return net.JoinHostPort(cluster, port)
+		}
+	}
+	return n.HTTPAddr
+}
+
+// RestoreShard replaces the rows of a shard by those of a snapshot.
+func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Reader, o shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
+	n, err := a.cfg.Node()
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	return n.RestoreShard(ctx, group, stream, o)
+}
+
+// Change begins a change, or reports that there is nothing to do. It does not wait until
+// data is moved.
+func (a *Cluster) Change(ctx context.Context, change Change) (*Changed, error) {
+	n, err := a.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	// This node's copy of the catalog may lag behind a change made through another node.
+	if err := n.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	o := operation{node: n, alive: a.cfg.Alive, catalog: n.Catalog()}
+	switch c := change.(type) {
+	case NodeChange:
+		return o.setState(ctx, c)
+	case TransferChange:
+		return o.transfer(ctx, c)
+	case MoveChange:
+		return o.move(ctx, c)
+	case HoldChange:
+		return o.hold(ctx, c.Held)
+	case FinalizeChange:
+		return o.finalize(ctx)
+	}
+	return nil, fmt.Errorf("no such change: %T", change)
+}
+
+// NodeNames holds the names of nodes as operators read them, by key.
+type NodeNames map[string]string
+
+// Names returns the names of the catalog's nodes, by key. Of several nodes that share a
+// name, those that are leaving are called by their key.
+func Names(catalog *raftfsm.CatalogView) NodeNames {
+	of := map[string][]string{}
+	for key, node := range catalog.Nodes {
+		of[node.Name] = append(of[node.Name], key)
+	}
+	called := NodeNames{}
+	for name, keys := range of {
+		for _, key := range keys {
+			called[key] = key
+			if len(keys) == 1 || catalog.Nodes[key].State != raftfsm.NodeLeaving {
+				called[key] = name
+			}
+		}
+	}
+	return called
+}
+
+// in returns text with each key replaced by its name.
+func (n NodeNames) in(text string) string {
+	for key, name := range n {
+		text = strings.ReplaceAll(text, key, name)
+	}
+	return text
+}
+
+// all returns the names of nodes, sorted. A node that was removed keeps its key.
+func (n NodeNames) all(keys []string) []string {
+	called := make([]string, len(keys))
+	for i, key := range keys {
+		if called[i] = n[key]; called[i] == "" {
+			called[i] = key
+		}
+	}
+	slices.Sort(called)
+	return called
+}
