@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // The errors of calls to other nodes. What a handler returned is a *callError.
@@ -67,7 +69,7 @@ var callCodes = []struct {
 	{14, errNoMethod},
 	{15, errCallTooLarge},
 	{16, ErrBadToken},
-	{17, errColdRows},
+	{17, errs.ErrColdRows},
 	{18, ErrUnknownColumn},
 }
 

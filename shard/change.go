@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // changeAnswer is what the leader of the catalog answers a command.
@@ -139,7 +140,7 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 		switch {
 		case o.err == nil:
 			return o.answer, nil
-		case neverProposed(o.err):
+		case errs.NeverProposed(o.err):
 			return nil, fmt.Errorf("%w: %w", ErrNoLeader, o.err)
 		}
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.err)

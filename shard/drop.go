@@ -9,11 +9,12 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have, and
 // for a write to one that another node knows to be dropped, of which nothing is applied.
-var ErrUnknownColumn = errors.New("no such column")
+var ErrUnknownColumn = errs.ErrUnknownColumn
 
 // DropRefusedError is returned for a drop of what a cluster cannot be without, or that the
 // cluster version does not allow yet. Nothing was changed.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // This file reads feeds that are not in memory: of idle users, on this node's disk.
@@ -81,7 +82,7 @@ func (r *replica) feedRows(q *remoteRead, deadline time.Time) ([]int64, error) {
 // feedRowsFromDisk is feedRows for feeds that are not all in memory.
 func (r *replica) feedRowsFromDisk(q *remoteRead, deadline time.Time) (rows []int64, err error) {
 	if !q.cold {
-		return nil, errColdRows
+		return nil, errs.ErrColdRows
 	}
 	feeds, err := r.feeds(q.keys, deadline)
 	if err != nil {

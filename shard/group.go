@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,10 +8,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-)
 
-// errGroupClosed is returned for a proposal to a group that is closing.
-var errGroupClosed = errors.New("the group is closing")
+	"github.com/countd/countd/shard/errs"
+)
 
 // enqueueTimeoutMax bounds the wait for room in raft's queue, and with it how
 // long close waits for calls of apply that are under way.
@@ -76,7 +74,7 @@ func (refusedFuture) Response() any  { return nil }
 // from here on and must not be changed.
 //
 // The future's Error waits until the entry is applied here, or can never be
-// told: neverProposed says whether its outcome is certain. It may wait for
+// told: errs.NeverProposed reports which. It may wait for
 // ever if the group fails or is closed meanwhile; wait for failed as well.
 func (g *group) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
 	g.gate.RLock()
@@ -125,16 +123,9 @@ func boundedEnqueue(timeout time.Duration) time.Duration {
 // refusal says why nothing may be proposed. The caller holds gate.
 func (g *group) refusal() error {
 	if g.closing {
-		return errGroupClosed
+		return errs.ErrGroupClosed
 	}
 	return g.stop.failure()
-}
-
-// neverProposed reports whether err, from apply's future, promises that the
-// entry is in no log and never will be. Any other error leaves it open.
-func neverProposed(err error) bool {
-	return errors.Is(err, errGroupClosed) || errors.Is(err, raft.ErrNotLeader) ||
-		errors.Is(err, raft.ErrEnqueueTimeout) || errors.Is(err, raft.ErrLeadershipTransferInProgress)
 }
 
 // failed is closed when the group has stopped for good.

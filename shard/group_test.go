@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // sumFSM adds the entries, 8 little-endian bytes each, and counts them.
@@ -251,7 +253,7 @@ func testRestartKeepsState(t *testing.T, store LogStore) {
 					}
 				}
 				mustClose(t, g)
-				if err := g.apply(number(1), time.Second).Error(); !neverProposed(err) {
+				if err := g.apply(number(1), time.Second).Error(); !errs.NeverProposed(err) {
 					t.Errorf("apply after close: %v", err)
 				}
 			}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // barrierRetryDelay is the pause before a barrier that raft refused for a
@@ -42,7 +44,7 @@ func (g *group) confirm() {
 			g.readyTerm.Store(term)
 			return
 		}
-		if errors.Is(err, errGroupClosed) || g.stop.failure() != nil {
+		if errors.Is(err, errs.ErrGroupClosed) || g.stop.failure() != nil {
 			return
 		}
 		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(began) > transferMax {

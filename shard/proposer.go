@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
@@ -270,7 +271,7 @@ func (p *proposer) outcome(f flight) (*raftfsm.Result, error) {
 			return nil, ErrOutcomeUnknown
 		}
 		return r.answer.(*raftfsm.Result), nil
-	case neverProposed(err):
+	case errs.NeverProposed(err):
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	default:
 		p.logger.Warn("a log entry has no known outcome", "err", err, "requests", len(f.proposals))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // fakeGroup is a log in memory that applies an entry when the test says so, or
@@ -410,7 +411,7 @@ func TestDeadlineInFlightIsUnknown(t *testing.T) {
 
 func TestProposerTellsErrorsApart(t *testing.T) {
 	for _, test := range []struct{ answer, want error }{
-		{errGroupClosed, ErrNoLeader},
+		{errs.ErrGroupClosed, ErrNoLeader},
 		{raft.ErrNotLeader, ErrNoLeader},
 		{raft.ErrEnqueueTimeout, ErrNoLeader},
 		{raft.ErrLeadershipTransferInProgress, ErrNoLeader},

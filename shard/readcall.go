@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
@@ -130,7 +131,7 @@ func (n *Node) readAt(ctx context.Context, node string, q *remoteRead) ([]int64,
 	}
 	p := n.peer(node)
 	rows, err := ask(p.reads, q, confirmTimeout)
-	if !errors.Is(err, errColdRows) {
+	if !errors.Is(err, errs.ErrColdRows) {
 		return rows, err
 	}
 	again := *q

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // serveReads answers the reads of another node from the replicas here.
@@ -57,10 +59,7 @@ func (n *Node) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error)
 	return rep.rows(q, end)
 }
 
-// errColdRows is returned for a read that does not wait for cold rows and needs some.
-var errColdRows = errors.New("the read needs cold rows")
-
-// rows returns what a read asks for. Its errors are get's, and errColdRows.
+// rows returns what a read asks for. Its errors are get's, and errs.ErrColdRows.
 func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	if q.of == readFeeds {
 		return r.feedRows(q, deadline)
@@ -71,7 +70,7 @@ func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	rows := make([]int64, len(q.keys)*q.width)
 	if !q.cold {
 		if len(r.table(q.of.table()).GetMany(q.keys, q.width, rows, nil)) > 0 {
-			return nil, errColdRows
+			return nil, errs.ErrColdRows
 		}
 		return rows, nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // This file gives a replica whose cold rows cannot be read those of another: a whole
@@ -126,7 +127,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, n
 	own.snapshotting.Lock() // by none of its own, which would be of an earlier moment
 	defer own.snapshotting.Unlock()
 	if own.isClosed() { // its directory may be deleted, and raft's store would make it again
-		return errGroupClosed
+		return errs.ErrGroupClosed
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // coldMember is a node of a test's cluster, which may be stopped and started again.
@@ -346,7 +347,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	}
 	r := all[0].here()
 	q := &remoteRead{group: r.group.cfg.Group, width: 4, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
-	if rows, err := r.rows(q, soon()); !errors.Is(err, errColdRows) {
+	if rows, err := r.rows(q, soon()); !errors.Is(err, errs.ErrColdRows) {
 		t.Errorf("a read that does not wait: %v, %v", rows, err)
 	}
 	q.cold = true
@@ -376,7 +377,7 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	mustDo(t, r.close(t.Context(), false))
 	mustDo(t, n.giveUp(deleted.number, r.group.cfg.Replica))
 	// The shards of a test are alike, so that one sends what the other asks for.
-	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errGroupClosed) {
+	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)
 	}
 	if unfinished, err := n.dirs.load(); err != nil || len(unfinished) > 0 {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // replicas is one group on three nodes, each with a Mux of its own.
@@ -82,7 +84,7 @@ func (r *replicas) add(t *testing.T, n uint64, but int) {
 		switch {
 		case err == nil:
 			r.accepted += n
-		case !neverProposed(err):
+		case !errs.NeverProposed(err):
 			r.unknown += n
 		}
 		return err == nil
@@ -211,7 +213,7 @@ func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
 	for range 16 {
 		select {
 		case err := <-answers:
-			if !errors.Is(err, errGroupClosed) {
+			if !errors.Is(err, errs.ErrGroupClosed) {
 				t.Errorf("answer %v", err)
 			}
 		case <-time.After(eventuallyMax):

@@ -5,10 +5,11 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"time"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // GroupIndex is a position in one group's log.
@@ -36,7 +37,7 @@ const (
 // ErrBadToken is returned for a token that no write of this cluster was answered
 // with: it is none, of another cluster, or names an index that the log has not
 // reached, because an older state of the cluster was brought back for one.
-var ErrBadToken = errors.New("not a token of a countd write")
+var ErrBadToken = errs.ErrBadToken
 
 // clusterHash is what tokens hold of a cluster's id.
 func clusterHash(id [16]byte) uint32 { return crc32.Checksum(id[:], castagnoli) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
 // The errors of this package that a caller may tell apart. All but
@@ -19,42 +20,42 @@ import (
 var (
 	// ErrOverloaded is returned when a group's queue is full, or when a write
 	// waited there until its deadline and was withdrawn.
-	ErrOverloaded = errors.New("too many writes in flight")
+	ErrOverloaded = errs.ErrOverloaded
 	// ErrTooLate is returned, beside ErrOverloaded, for a write that waited until
 	// its deadline and was withdrawn.
-	ErrTooLate = errors.New("the deadline passed before the write was proposed")
+	ErrTooLate = errs.ErrTooLate
 	// ErrNoLeader is returned when a group has no leader that may serve yet.
-	ErrNoLeader = errors.New("the shard has no leader")
+	ErrNoLeader = errs.ErrNoLeader
 	// ErrNoQuorum is returned when a read could not be confirmed, or did not
 	// see its token's index, by the deadline.
-	ErrNoQuorum = errors.New("the shard could not confirm the read in time")
+	ErrNoQuorum = errs.ErrNoQuorum
 	// ErrUnreadable is returned, as an UnreadableError, for rows that are damaged on the
 	// disk of the only node that has them. It is beside ErrNoQuorum.
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
 	// ErrDraining is returned when the node is stopping.
-	ErrDraining = errors.New("the node is stopping")
+	ErrDraining = errs.ErrDraining
 	// ErrOutcomeUnknown is returned when a write was proposed and its fate was
 	// not learned by the deadline: it happens once or never. It is returned too
 	// for a change of a keyspace that happened and cannot be served yet.
-	ErrOutcomeUnknown = errors.New("the write was proposed but its outcome is unknown")
+	ErrOutcomeUnknown = errs.ErrOutcomeUnknown
 	// ErrMemoryFull is returned, as a NewRowError, for a write that would make a
 	// new row while the node is at its memory limit. Rows that are there go on
 	// counting.
-	ErrMemoryFull = errors.New("the node is at its memory limit")
+	ErrMemoryFull = errs.ErrMemoryFull
 	// ErrDiskFull is returned for a write while the disk has no more than the
 	// reserve free.
-	ErrDiskFull = errors.New("the disk is at its reserve")
+	ErrDiskFull = errs.ErrDiskFull
 	// ErrConflict is returned when a request's key was used for another body.
-	ErrConflict = errors.New("the key was used for another request")
+	ErrConflict = errs.ErrConflict
 	// ErrExpired is returned when a request's identity is too old to tell
 	// whether it was applied. It is not applied now.
-	ErrExpired = errors.New("the request is too old to tell whether it was applied")
+	ErrExpired = errs.ErrExpired
 	// ErrKeyAhead is returned, beside ErrExpired, when a key's own time lies so
 	// far ahead that it could not be remembered until then.
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 	// ErrKeyspaceExists is returned when a keyspace is created with a name that
 	// is taken by one of another shape.
-	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors, shards or sharding")
+	ErrKeyspaceExists = errs.ErrKeyspaceExists
 	// ErrVersion is returned for an op on the board, or one with a floor, that the
 	// cluster version does not allow yet: a node of the cluster could not apply it.
 	ErrVersion = errors.New("the cluster version is too low for this write")
@@ -62,7 +63,7 @@ var (
 	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, raftfsm.VersionOfFloors)
 	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there, or was
 	// dropped before the call has ended.
-	ErrUnknownKeyspace = errors.New("no such keyspace")
+	ErrUnknownKeyspace = errs.ErrUnknownKeyspace
 )
 
 // ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad

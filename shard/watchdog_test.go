@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 func TestStalledGauge(t *testing.T) {
@@ -181,7 +183,7 @@ func TestBrokenDiskStopsTheGroup(t *testing.T) {
 	mustAdd(t, g, 1)
 	stores.set(nil, errBrokenDisk)
 	err := g.apply(number(1), time.Second).Error()
-	if !errors.Is(err, errBrokenDisk) || neverProposed(err) {
+	if !errors.Is(err, errBrokenDisk) || errs.NeverProposed(err) {
 		t.Errorf("answer %v", err)
 	}
 	if err := mustBeTold(t, told); !errors.Is(err, errBrokenDisk) {

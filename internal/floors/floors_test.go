@@ -20,10 +20,12 @@ const rule = `
 	engine/cold: engine engine/golomb internal/lograte
 	# What a log entry means.
 	raftfsm: engine engine/cold
+	# The errors that the packages of shard share.
+	shard/errs:
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore:
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte
+	shard: shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte shard/errs
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.
@@ -55,7 +57,7 @@ const rule = `
 	tests: internal/proctest internal/clustertest internal/countdtest client
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
-	only raftfsm shard shard/raftstore cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only raftfsm shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard cmd/countd/e2e: go.etcd.io/bbolt
 	only engine/cold raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
