@@ -15,7 +15,7 @@ import (
 
 const (
 	// messageBytesMax bounds a request and an answer: the largest write that a
-	// proposer takes (queueBytesMax), or a page of rows, and what goes with it.
+	// proposer takes (QueueBytesMax), or a page of rows, and what goes with it.
 	messageBytesMax = 20 << 20
 	// answerBytesMax is a message with the code before it.
 	answerBytesMax = messageBytesMax + 1

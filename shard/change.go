@@ -124,7 +124,7 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 	}
 	settled := make(chan outcome, 1)
 	go func() { // ends with the future, or with the process of a failed group
-		future := n.meta.apply(entry, enqueueTimeoutMax)
+		future := n.meta.Apply(entry)
 		if err := future.Error(); err != nil {
 			settled <- outcome{err: err}
 			return
@@ -144,7 +144,7 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 			return nil, fmt.Errorf("%w: %w", ErrNoLeader, o.err)
 		}
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.err)
-	case <-n.meta.failed():
+	case <-n.meta.Failed():
 		return nil, ErrOutcomeUnknown
 	case <-ctx.Done():
 		return nil, ErrOutcomeUnknown

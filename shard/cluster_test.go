@@ -388,8 +388,8 @@ func FuzzCallMessages(f *testing.F) {
 			}
 		}
 		r = wireReader{rest: b}
-		if q := parseSettled(&r, 4); r.end() == nil && q.err == nil && len(q.result.Rows) != 4*q.ops {
-			t.Fatalf("%d rows of %d ops", len(q.result.Rows), q.ops)
+		if q := parseSettled(&r, 4); r.end() == nil && q.Err == nil && len(q.Result.Rows) != 4*q.Ops {
+			t.Fatalf("%d rows of %d ops", len(q.Result.Rows), q.Ops)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 func floored(id uint64, column uint8, delta, floor int64) engine.Op {
@@ -131,9 +132,9 @@ func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 
 func FuzzParseSettled(f *testing.F) {
 	settled := func(cuts ...engine.Cut) []byte {
-		q := refusedProposal(nil)
-		q.ops, q.width, q.result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -4}, []engine.Overflow{{Op: 1, Column: 2}}, raftfsm.Applied)
-		q.result.Cuts = cuts
+		q := propose.Settled(nil)
+		q.Ops, q.Width, q.Result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -4}, []engine.Overflow{{Op: 1, Column: 2}}, raftfsm.Applied)
+		q.Result.Cuts = cuts
 		return appendSettled(nil, q, nil)
 	}
 	f.Add(settled())
@@ -142,20 +143,20 @@ func FuzzParseSettled(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wireReader{rest: b}
 		q := parseSettled(&r, 1)
-		if r.end() != nil || q.err != nil {
+		if r.end() != nil || q.Err != nil {
 			return
 		}
-		for i, c := range q.result.Cuts {
-			if c.Op < 0 || c.Op >= q.ops || c.Column >= engine.ColumnsMax || i > 0 && c.Op < q.result.Cuts[i-1].Op {
-				t.Fatalf("cuts %v of %d ops", q.result.Cuts, q.ops)
+		for i, c := range q.Result.Cuts {
+			if c.Op < 0 || c.Op >= q.Ops || c.Column >= engine.ColumnsMax || i > 0 && c.Op < q.Result.Cuts[i-1].Op {
+				t.Fatalf("cuts %v of %d ops", q.Result.Cuts, q.Ops)
 			}
 		}
-		if q.outcome() > raftfsm.PartlyRefused {
-			t.Fatalf("outcome %d", q.outcome())
+		if q.Outcome() > raftfsm.PartlyRefused {
+			t.Fatalf("outcome %d", q.Outcome())
 		}
 		s := wireReader{rest: appendSettled(nil, q, nil)}
-		if again := parseSettled(&s, 1); s.end() != nil || !slices.Equal(again.result.Cuts, q.result.Cuts) || !slices.Equal(again.result.Rows, q.result.Rows) {
-			t.Fatalf("%+v became %+v, %v", q.result, again.result, s.err)
+		if again := parseSettled(&s, 1); s.end() != nil || !slices.Equal(again.Result.Cuts, q.Result.Cuts) || !slices.Equal(again.Result.Rows, q.Result.Rows) {
+			t.Fatalf("%+v became %+v, %v", q.Result, again.Result, s.err)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // keyspaceTable is the catalog as requests see it.
@@ -156,7 +157,7 @@ func (n *Node) openReplica(g *counterGroup, number uint64, view *raftfsm.Catalog
 		return err
 	}
 	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
-	cfg := n.groupConfig(g.number, number, g.keyspace, timedFSM{r.fsm, n.metrics})
+	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
 	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
 		cfg.StateBytes = fsm.SnapshotBytes
@@ -171,10 +172,19 @@ func (n *Node) openReplica(g *counterGroup, number uint64, view *raftfsm.Catalog
 	if r.group, err = n.openHere(cfg); err != nil {
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
-	r.proposer = newProposer(r.group, n.rounds, g.kind, newLogClock(r.fsm.LogTime, cfg.Logger), n.cfg.Limits, n.metrics, n.mux.limit.Logger(cfg.Logger))
+	r.proposer = propose.New(n.proposerConfig(g, r))
 	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil
+}
+
+// proposerConfig configures the proposer of this node's replica of a group.
+func (n *Node) proposerConfig(g *counterGroup, r *replica) propose.Config {
+	logger := n.cfg.Logger.With("keyspace", g.keyspace)
+	return propose.Config{
+		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
+		Limits: n.cfg.Limits, Metrics: n.metrics, Logger: n.mux.limit.Logger(logger),
+	}
 }
 
 // initialMembers returns the voters that a group begins with if a replica is one of
@@ -224,7 +234,7 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 func (r *replica) close(ctx context.Context, snapshot bool) error {
 	r.closing.Store(true)
 	drained := make(chan struct{})
-	go func() { r.proposer.close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
+	go func() { r.proposer.Close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
 	select {
 	case <-drained:
 	case <-ctx.Done():

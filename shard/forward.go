@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // forwarded is one request's part for a group that another node leads.
@@ -31,14 +32,14 @@ const forwardedSizeMin = 4
 
 // forward hands a part to the node that leads its group. It is settled by the
 // request's deadline.
-func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
+func (n *Node) forward(g *counterGroup, p *part, w *Write) *propose.Proposal {
 	switch {
 	case n.draining.Load():
-		return refusedProposal(ErrDraining)
+		return propose.Settled(ErrDraining)
 	case n.alone():
-		return refusedProposal(ErrNoLeader)
+		return propose.Settled(ErrNoLeader)
 	}
-	q := &proposal{done: make(chan struct{})}
+	q := propose.Pending()
 	_, told := w.ID.Born()
 	f := &forwarded{
 		section: p.writer.Section(), width: w.Width, clocked: w.clocked(), ops: p.writer.Ops(),
@@ -46,7 +47,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 	}
 	deadline := w.Deadline
 	n.asking.Go(func() { // ends at the deadline
-		defer close(q.done)
+		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
 		settled, err := g.forward.do(ctx, f)
@@ -54,10 +55,10 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *proposal {
 			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // it waited for that, not for its turn
 		}
 		if err != nil {
-			q.err = fateOf(err)
+			q.Err = fateOf(err)
 			return
 		}
-		q.err, q.result, q.ops, q.width = settled.err, settled.result, settled.ops, settled.width
+		q.Err, q.Result, q.Ops, q.Width = settled.Err, settled.Result, settled.Ops, settled.Width
 	})
 	return q
 }
@@ -84,21 +85,21 @@ func fateOf(err error) error {
 
 // newForwardLane makes the lane of a group: what it sends goes to whichever node
 // seems to lead it then.
-func (n *Node) newForwardLane(g *counterGroup) *lane[*forwarded, *proposal] {
-	return newLane(laneConfig[*forwarded, *proposal]{
-		Send: func(ctx context.Context, parts []*forwarded) ([]*proposal, error) {
+func (n *Node) newForwardLane(g *counterGroup) *lane[*forwarded, *propose.Proposal] {
+	return newLane(laneConfig[*forwarded, *propose.Proposal]{
+		Send: func(ctx context.Context, parts []*forwarded) ([]*propose.Proposal, error) {
 			return n.sendToLeader(ctx, g, parts)
 		},
 		Size:     func(f *forwarded) int { return len(f.section) },
-		InFlight: entriesInFlightMax,
-		Items:    queueOpsMax, Bytes: queueBytesMax,
-		CallItems: entryOpsMax, CallBytes: entryBytesMax,
+		InFlight: propose.EntriesInFlightMax,
+		Items:    propose.QueueOpsMax, Bytes: propose.QueueBytesMax,
+		CallItems: propose.EntryOpsMax, CallBytes: propose.EntryBytesMax,
 	})
 }
 
 // sendToLeader finds out who leads the group, by asking those that hold it in
 // turn if nothing better is known here or will be soon.
-func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwarded) ([]*proposal, error) {
+func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwarded) ([]*propose.Proposal, error) {
 	node := g.leader()
 	if r := g.replica.Load(); node == "" && (r == nil || !r.group.inTouch()) {
 		node = n.guess(g)
@@ -108,7 +109,7 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 	}
 	settled, err := n.sendTo(ctx, g, node, parts)
 	if err == nil && len(settled) > 0 {
-		err = settled[0].err // of the group, if it is one of those that learn looks at
+		err = settled[0].Err // of the group, if it is one of those that learn looks at
 	}
 	g.learn(node, err)
 	if settled != nil {
@@ -119,7 +120,7 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 
 // sendTo sends parts to a node that seems to lead the group, for as long as that is of
 // use. If they certainly were not sent it has another node relay them.
-func (n *Node) sendTo(ctx context.Context, g *counterGroup, leader string, parts []*forwarded) ([]*proposal, error) {
+func (n *Node) sendTo(ctx context.Context, g *counterGroup, leader string, parts []*forwarded) ([]*propose.Proposal, error) {
 	led, done := n.whileLed(ctx, g, leader)
 	settled, err := n.sendParts(led, g, leader, methodPropose, parts)
 	done()
@@ -159,7 +160,7 @@ func (g *counterGroup) learn(node string, err error) {
 
 // sendParts hands what waits for one group to the node that leads it, or relays it. All
 // of it lands in the same proposer there, so that it is settled together.
-func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method string, parts []*forwarded) ([]*proposal, error) {
+func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
 	size := 16
 	for _, f := range parts {
 		size += len(f.section) + 8
@@ -179,16 +180,16 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method stri
 
 // parseAllSettled reads what became of parts. Of an answer that makes no sense it returns
 // nothing: what was read before the mistake may be as wrong.
-func parseAllSettled(answer []byte, parts []*forwarded) ([]*proposal, error) {
+func parseAllSettled(answer []byte, parts []*forwarded) ([]*propose.Proposal, error) {
 	r := wireReader{rest: answer}
-	settled := make([]*proposal, len(parts))
+	settled := make([]*propose.Proposal, len(parts))
 	for i, f := range parts {
 		q := parseSettled(&r, f.width)
-		if f.arrival && q.err == nil {
-			q.result.SetArrived(int64(r.uintTo(math.MaxInt64)))
+		if f.arrival && q.Err == nil {
+			q.Result.SetArrived(int64(r.uintTo(math.MaxInt64)))
 		}
-		if q.err == nil && q.ops != f.ops {
-			r.fail(fmt.Sprintf("%d rows for %d ops", q.ops, f.ops))
+		if q.Err == nil && q.Ops != f.ops {
+			r.fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.ops))
 		}
 		settled[i] = q
 	}
@@ -228,34 +229,34 @@ func fateOfPart(err error) error {
 
 // parseSettled reads what appendSettled wrote, as a proposal of an entry by
 // itself.
-func parseSettled(r *wireReader, width int) *proposal {
+func parseSettled(r *wireReader, width int) *propose.Proposal {
 	if err := r.error(); err != nil {
-		return refusedProposal(fateOfPart(err))
+		return propose.Settled(fateOfPart(err))
 	}
-	q := refusedProposal(nil)
-	q.width = width
+	q := propose.Settled(nil)
+	q.Width = width
 	index := r.uint()
 	flagged := r.uint()
 	outcome := raftfsm.Outcome(flagged &^ settledCuts)
 	if flagged&^settledCuts > uint64(raftfsm.PartlyRefused) {
 		r.fail(fmt.Sprintf("outcome %d", flagged))
 	}
-	q.ops = int(r.uintTo(queueOpsMax))
-	if q.ops*width > len(r.rest) {
-		r.fail(fmt.Sprintf("%d rows", q.ops))
-		q.ops = 0
+	q.Ops = int(r.uintTo(propose.QueueOpsMax))
+	if q.Ops*width > len(r.rest) {
+		r.fail(fmt.Sprintf("%d rows", q.Ops))
+		q.Ops = 0
 	}
-	rows := make([]int64, q.ops*width)
+	rows := make([]int64, q.Ops*width)
 	for i := range rows {
 		rows[i] = r.int()
 	}
 	var refused []engine.Overflow
 	for range r.count(2) {
-		refused = append(refused, engine.Overflow{Op: int(r.uintTo(uint64(q.ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1))})
+		refused = append(refused, engine.Overflow{Op: int(r.uintTo(uint64(q.Ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1))})
 	}
-	q.result = raftfsm.NewResult(index, width, rows, refused, outcome)
+	q.Result = raftfsm.NewResult(index, width, rows, refused, outcome)
 	if flagged&settledCuts != 0 {
-		q.result.Cuts = parseCuts(r, q.ops)
+		q.Result.Cuts = parseCuts(r, q.Ops)
 	}
 	return q
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // Of parts to which the answer makes no sense nothing is known: they are neither told
@@ -14,8 +15,8 @@ import (
 func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	mustLeaveNothing(t)
 	settled := func(ops int, outcome raftfsm.Outcome) []byte {
-		q := refusedProposal(nil)
-		q.ops, q.width, q.result = ops, 4, raftfsm.NewResult(7, 4, make([]int64, 4*ops), nil, outcome)
+		q := propose.Settled(nil)
+		q.Ops, q.Width, q.Result = ops, 4, raftfsm.NewResult(7, 4, make([]int64, 4*ops), nil, outcome)
 		return appendSettled(nil, q, nil)
 	}
 	one := settled(1, raftfsm.Applied)
@@ -26,7 +27,10 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	n.cfg.NodeKey = "a"
 	nodes.node(t, "b", map[string]callHandler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }})
 	leader := "b"
-	w := sectionOf(1, 1)
+	var w raftfsm.RequestWriter
+	op := addTo(1, 0, 1)
+	w.Reset(nil, &RequestID{})
+	w.Op(1, &op)
 	part := &forwarded{section: w.Section(), width: 4, ops: w.Ops()}
 	for name, c := range map[string]struct {
 		answer []byte
@@ -47,11 +51,11 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 			g.hint.Store(&leader)
 			got, err := n.sendToLeader(within10s(t), g, []*forwarded{part, part})
 			for i := range got {
-				err = errors.Join(err, got[i].err)
+				err = errors.Join(err, got[i].Err)
 			}
 			if c.whole {
 				mustDo(t, err)
-				if len(got) != 2 || got[1].ops != 1 || len(got[1].result.Rows) != 4 {
+				if len(got) != 2 || got[1].Ops != 1 || len(got[1].Result.Rows) != 4 {
 					t.Errorf("settled %+v", got)
 				}
 			} else if err == nil || !errors.Is(fateOf(err), ErrOutcomeUnknown) {

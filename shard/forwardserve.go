@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // serveParts proposes parts that another node forwards, and answers each.
@@ -31,7 +32,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	proposals := make([]*proposal, len(parts))
+	proposals := make([]*propose.Proposal, len(parts))
 	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
 		if p := n.check(g, f, deadline); len(p.cold) == 0 {
@@ -43,9 +44,9 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	reading.Wait()
 	var answer []byte
 	for i, q := range proposals {
-		err := orDropped(n.catalog.View(), number, q.wait(timer))
+		err := orDropped(n.catalog.View(), number, q.Wait(timer))
 		if answer = appendSettled(answer, q, err); err == nil && parts[i].arrival {
-			answer = binary.AppendUvarint(answer, uint64(q.arrived()))
+			answer = binary.AppendUvarint(answer, uint64(q.Arrived()))
 		}
 	}
 	return answer, nil
@@ -83,7 +84,7 @@ func (n *Node) check(g *counterGroup, f *forwarded, deadline time.Time) *checked
 // propose submits the part, once the cold rows that it needs are in the cache. What
 // comes back is settled already if it was refused: also for a caller who has gone, to
 // whom its outcome would be unknown, and who may have had it applied elsewhere.
-func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *proposal {
+func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *propose.Proposal {
 	err := p.err
 	if err == nil && len(p.cold) > 0 {
 		err = p.replica.warm(p.cold, deadline)
@@ -92,19 +93,12 @@ func (p *checkedPart) propose(ctx context.Context, deadline time.Time) *proposal
 		err = fmt.Errorf("%w: %w: %w", ErrOverloaded, ErrTooLate, ctx.Err())
 	}
 	if err != nil {
-		return refusedProposal(err)
+		return propose.Settled(err)
 	}
-	q, err := p.replica.proposer.submit(p.section, p.ops, p.clocked, p.width)
+	q, err := p.replica.proposer.Submit(p.section, p.ops, p.clocked, p.width)
 	if err != nil {
-		return refusedProposal(err)
+		return propose.Settled(err)
 	}
-	return q
-}
-
-// refusedProposal is a proposal that was settled before it was made.
-func refusedProposal(err error) *proposal {
-	q := &proposal{err: err, done: make(chan struct{})}
-	close(q.done)
 	return q
 }
 
@@ -114,28 +108,28 @@ const settledCuts = 1 << 3
 
 // appendSettled appends what became of a part: the error, or index, outcome, rows,
 // refused ops and cuts.
-func appendSettled(dst []byte, q *proposal, err error) []byte {
+func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 	if dst = appendCallError(dst, err); err != nil {
 		return dst
 	}
-	dst = binary.AppendUvarint(dst, q.result.Index)
-	outcome, cuts := uint64(q.outcome()), q.cuts()
+	dst = binary.AppendUvarint(dst, q.Result.Index)
+	outcome, cuts := uint64(q.Outcome()), q.Cuts()
 	if len(cuts) > 0 {
 		outcome |= settledCuts
 	}
 	dst = binary.AppendUvarint(dst, outcome)
-	dst = binary.AppendUvarint(dst, uint64(q.ops))
-	if q.width > 0 {
-		for i := range q.ops {
-			for _, count := range q.row(i, q.width) {
+	dst = binary.AppendUvarint(dst, uint64(q.Ops))
+	if q.Width > 0 {
+		for i := range q.Ops {
+			for _, count := range q.Row(i, q.Width) {
 				dst = binary.AppendVarint(dst, count)
 			}
 		}
 	}
-	refused := q.refused()
+	refused := q.Refused()
 	dst = binary.AppendUvarint(dst, uint64(len(refused)))
 	for _, o := range refused {
-		dst = binary.AppendUvarint(dst, uint64(o.Op-q.first))
+		dst = binary.AppendUvarint(dst, uint64(o.Op-q.First))
 		dst = binary.AppendUvarint(dst, uint64(o.Column))
 	}
 	if len(cuts) == 0 {
@@ -143,7 +137,7 @@ func appendSettled(dst []byte, q *proposal, err error) []byte {
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(cuts)))
 	for _, c := range cuts {
-		dst = binary.AppendUvarint(dst, uint64(c.Op-q.first))
+		dst = binary.AppendUvarint(dst, uint64(c.Op-q.First))
 		dst = binary.AppendUvarint(dst, uint64(c.Column))
 		dst = binary.AppendVarint(dst, c.Added)
 	}

@@ -28,7 +28,7 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 		mustDo(t, err)
 		r := wireReader{rest: answer}
 		q := parseSettled(&r, 1)
-		if err := r.end(); err != nil || q.err != nil || q.row(0, 1)[0] != int64(number+1) {
+		if err := r.end(); err != nil || q.Err != nil || q.Row(0, 1)[0] != int64(number+1) {
 			t.Fatalf("part %d: %+v, %v", number, q, err)
 		}
 	}

@@ -22,15 +22,15 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 		if !p.answered() {
 			continue
 		}
-		w.Repeated = w.Repeated && p.proposal.outcome() != raftfsm.Applied
-		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.result.Index})
+		w.Repeated = w.Repeated && p.proposal.Outcome() != raftfsm.Applied
+		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.Result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
-				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.row(i, w.Width))
+				copy(w.Rows[op*w.Width:(op+1)*w.Width], p.proposal.Row(i, w.Width))
 			}
 		}
-		for _, c := range p.proposal.cuts() {
-			c.Op = p.ops[c.Op-p.proposal.first]
+		for _, c := range p.proposal.Cuts() {
+			c.Op = p.ops[c.Op-p.proposal.First]
 			w.Cuts = append(w.Cuts, c)
 		}
 	}
@@ -44,15 +44,15 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 // sent once too.
 func (ps *parts) repeated(w *Write) bool {
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.outcome() != raftfsm.Applied {
+		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != raftfsm.Applied {
 			return true
 		}
 	}
 	if w.ID.Keyed() {
-		return ps.byShard[w.judgeSlot(len(ps.byShard))].proposal.outcome() != raftfsm.Applied
+		return ps.byShard[w.judgeSlot(len(ps.byShard))].proposal.Outcome() != raftfsm.Applied
 	}
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.outcome() == raftfsm.Applied {
+		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.Outcome() == raftfsm.Applied {
 			return false
 		}
 	}
@@ -65,8 +65,8 @@ func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 // wasRefused reports whether the part repeats one of which every op overflowed,
 // and wasPartlyRefused, some. The group remembers that, and neither which they
 // were nor the columns.
-func (p *part) wasRefused() bool       { return p.proposal.outcome() == raftfsm.Refused }
-func (p *part) wasPartlyRefused() bool { return p.proposal.outcome() == raftfsm.PartlyRefused }
+func (p *part) wasRefused() bool       { return p.proposal.Outcome() == raftfsm.Refused }
+func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == raftfsm.PartlyRefused }
 
 // overflows appends the refused ops of the parts that were settled without an
 // error, and those that perhaps were, in the request's order.
@@ -74,7 +74,7 @@ func (ps *parts) overflows(w *Write) {
 	refusals := false
 	for s := range ps.byShard {
 		p := &ps.byShard[s]
-		refusals = refusals || p.answered() && (p.wasRefused() || p.wasPartlyRefused() || len(p.proposal.result.Overflows) > 0)
+		refusals = refusals || p.answered() && (p.wasRefused() || p.wasPartlyRefused() || len(p.proposal.Result.Overflows) > 0)
 	}
 	if !refusals {
 		return
@@ -91,7 +91,7 @@ func (ps *parts) overflows(w *Write) {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
 		} else if p.wasPartlyRefused() && could {
 			w.Unknown = append(w.Unknown, i)
-		} else if o, refused := p.proposal.overflow(at[s], &p.from); refused {
+		} else if o, refused := p.proposal.Overflow(at[s], &p.from); refused {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
 		}
 		at[s]++

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // A shard that was asked again, as its answer was lost, and had applied its part makes
@@ -24,9 +25,9 @@ func TestLostAnswersMakeARepeat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ps := &parts{byShard: make([]part, shards)}
-			settled := func(outcome raftfsm.Outcome) *proposal {
-				q := refusedProposal(nil)
-				q.ops, q.width, q.result = 1, 1, raftfsm.NewResult(7, 1, []int64{9}, nil, outcome)
+			settled := func(outcome raftfsm.Outcome) *propose.Proposal {
+				q := propose.Settled(nil)
+				q.Ops, q.Width, q.Result = 1, 1, raftfsm.NewResult(7, 1, []int64{9}, nil, outcome)
 				return q
 			}
 			ps.byShard[keyed.Shard(shards)].proposal = settled(raftfsm.Applied)

@@ -69,32 +69,32 @@ func (f refusedFuture) Error() error { return f.err }
 func (refusedFuture) Index() uint64  { return 0 }
 func (refusedFuture) Response() any  { return nil }
 
-// apply proposes an entry and returns at once unless raft's queue is full, and
-// then after timeout (at most enqueueTimeoutMax). The entry belongs to raft
-// from here on and must not be changed.
+// Apply proposes an entry. It returns at once unless raft's queue is full; then it
+// waits for room until enqueueTimeoutMax. raft owns the entry from here on: the caller
+// must not change it.
 //
 // The future's Error waits until the entry is applied here, or can never be
 // told: errs.NeverProposed reports which. It may wait for
 // ever if the group fails or is closed meanwhile; wait for failed as well.
-func (g *group) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
+func (g *group) Apply(entry []byte) raft.ApplyFuture {
 	g.gate.RLock()
 	defer g.gate.RUnlock()
 	if err := g.refusal(); err != nil {
 		return refusedFuture{err}
 	}
-	return g.raft.Apply(entry, boundedEnqueue(timeout))
+	return g.raft.Apply(entry, enqueueTimeoutMax)
 }
 
 // barrier returns its own index once every entry proposed here before it is
-// applied. It waits for room in raft's queue until timeout, and then for its own
-// turn.
-func (g *group) barrier(timeout time.Duration) (index uint64, err error) {
+// applied. It waits for room in raft's queue until enqueueTimeoutMax, then for its
+// own turn.
+func (g *group) barrier() (index uint64, err error) {
 	g.gate.RLock()
 	if err := g.refusal(); err != nil {
 		g.gate.RUnlock()
 		return 0, err
 	}
-	future := g.raft.Barrier(boundedEnqueue(timeout))
+	future := g.raft.Barrier(enqueueTimeoutMax)
 	g.gate.RUnlock()
 	if err := g.await(future); err != nil {
 		return 0, err
@@ -115,11 +115,6 @@ func (g *group) await(future raft.Future) error {
 	}
 }
 
-// boundedEnqueue keeps 0, which raft takes for no bound, out of raft's sight.
-func boundedEnqueue(timeout time.Duration) time.Duration {
-	return min(max(timeout, time.Nanosecond), enqueueTimeoutMax)
-}
-
 // refusal says why nothing may be proposed. The caller holds gate.
 func (g *group) refusal() error {
 	if g.closing {
@@ -128,8 +123,8 @@ func (g *group) refusal() error {
 	return g.stop.failure()
 }
 
-// failed is closed when the group has stopped for good.
-func (g *group) failed() <-chan struct{} { return g.stop.failed }
+// Failed is closed when the group has stopped for good.
+func (g *group) Failed() <-chan struct{} { return g.stop.failed }
 
 // stuck returns why the state machine here applies no more entries, nil while it
 // does.

@@ -77,7 +77,7 @@ func benchApply(b *testing.B, leader *group, bytes, inFlight int) {
 	}()
 	b.ReportAllocs()
 	for b.Loop() {
-		flight <- leader.apply(entry, time.Second)
+		flight <- leader.Apply(entry)
 	}
 	close(flight)
 	if err := <-failed; err != nil {

@@ -179,7 +179,7 @@ func number(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 
 func mustAdd(t *testing.T, g *group, n uint64) uint64 {
 	t.Helper()
-	future := g.apply(number(n), enqueueTimeoutMax)
+	future := g.Apply(number(n))
 	if err := future.Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestApplyHandsAnErrorValueThrough(t *testing.T) {
 	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
-	future := g.apply([]byte("bad"), enqueueTimeoutMax)
+	future := g.Apply([]byte("bad"))
 	if err := future.Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func testRestartKeepsState(t *testing.T, store LogStore) {
 					}
 				}
 				mustClose(t, g)
-				if err := g.apply(number(1), time.Second).Error(); !errs.NeverProposed(err) {
+				if err := g.Apply(number(1)).Error(); !errs.NeverProposed(err) {
 					t.Errorf("apply after close: %v", err)
 				}
 			}

@@ -35,7 +35,7 @@ func (g *group) watchLeadership() {
 func (g *group) confirm() {
 	term, began := g.raft.CurrentTerm(), time.Now()
 	for {
-		index, err := g.barrier(enqueueTimeoutMax)
+		index, err := g.barrier()
 		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
 			return // another term's confirm is told of it
 		}

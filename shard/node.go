@@ -14,6 +14,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
 )
 
@@ -43,11 +44,11 @@ type Node struct {
 	mux       *Mux
 	calls     *calls
 	appends   *appends
-	rounds    *rounds
+	rounds    *propose.Rounds
 	meta      *group
 	metaFresh freshness
 	catalog   *raftfsm.Catalog
-	metrics   *stageMetrics
+	metrics   *propose.Metrics
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
@@ -102,13 +103,13 @@ func Open(cfg Config) (*Node, error) {
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
-		rounds:   newRounds(),
+		rounds:   propose.NewRounds(),
 	}
 	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}, byNumber: map[uint32]*counterGroup{}})
-	if n.metrics, err = newStageMetrics(cfg.Metrics); err != nil {
+	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
 	if err := n.registerMetrics(); err != nil {

@@ -96,7 +96,7 @@ func (n *Node) logBehindSeconds() float64 {
 	behind := time.Duration(0)
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			behind = max(behind, r.proposer.clock.behind())
+			behind = max(behind, r.proposer.Behind())
 		}
 	}
 	return behind.Seconds()

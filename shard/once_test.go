@@ -15,6 +15,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // A producer that writes all the time, but to one shard only, is not refused
@@ -24,7 +25,7 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	limits := LimitsDefault
 	limits.ProducerIdle = time.Millisecond
 	for _, g := range n.groups.Load().all {
-		g.replica.Load().proposer.limits = limits // before its first write
+		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = limits }) // before its first write
 	}
 	ks, seq := n.Keyspace("posts"), uint64(0)
 	send := func(ops ...engine.Op) {
@@ -101,7 +102,7 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	ahead := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
 	stamp := func(by time.Duration) {
 		entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindCounters, 0), time.Now().Add(by), LimitsDefault)
-		mustDo(t, ahead.group.apply(raftfsm.SealEntry(entry), eventuallyMax).Error())
+		mustDo(t, ahead.group.Apply(raftfsm.SealEntry(entry)).Error())
 	}
 	write := func() error {
 		return n.Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: key, Deadline: soon()})
@@ -130,7 +131,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	behind := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
 	stamp := func(by time.Duration, section []byte) {
 		entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindCounters, 0), time.Now().Add(by), LimitsDefault)
-		mustDo(t, behind.group.apply(raftfsm.SealEntry(append(entry, section...)), eventuallyMax).Error())
+		mustDo(t, behind.group.Apply(raftfsm.SealEntry(append(entry, section...))).Error())
 	}
 	var earlier raftfsm.RequestWriter
 	earlier.Reset(nil, &key)
@@ -185,7 +186,7 @@ func TestArrivalsTravel(t *testing.T) {
 		mustDo(t, err)
 		settled, err := parseAllSettled(answer, []*forwarded{f})
 		mustDo(t, err)
-		arrived := settled[0].arrived()
+		arrived := settled[0].Arrived()
 		if told := round == 1; (arrived != 0) != told || told && (arrived < began || arrived > time.Now().UnixMilli()) {
 			t.Errorf("round %d: it came at %d, began at %d", round, arrived, began)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // The methods of calls between nodes.
@@ -46,7 +47,7 @@ const (
 	// a second, so this many waiting will not be answered in time.
 	askQueueMax       = 16_384
 	readsQueueBytes   = 16 << 20
-	partsInFlightMax  = entriesInFlightMax
+	partsInFlightMax  = propose.EntriesInFlightMax
 	readsInCallMax    = 1024
 	readsInCallBytes  = 1 << 20
 	groupsInCallBytes = 1 << 20

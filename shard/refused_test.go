@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 func fullRow(id uint64) engine.Op {
@@ -163,15 +164,15 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 
 // Every outcome of a part travels between nodes, and no other does.
 func TestOutcomesTravel(t *testing.T) {
-	settled := func(outcome raftfsm.Outcome) *proposal {
-		q := refusedProposal(nil)
-		q.ops, q.result = 1, raftfsm.NewResult(7, 0, nil, nil, outcome)
+	settled := func(outcome raftfsm.Outcome) *propose.Proposal {
+		q := propose.Settled(nil)
+		q.Ops, q.Result = 1, raftfsm.NewResult(7, 0, nil, nil, outcome)
 		return q
 	}
 	for outcome := raftfsm.Applied; outcome <= raftfsm.PartlyRefused; outcome++ {
 		r := wireReader{rest: appendSettled(nil, settled(outcome), nil)}
-		if q := parseSettled(&r, 0); r.end() != nil || q.outcome() != outcome || q.result.Index != 7 {
-			t.Errorf("outcome %d: %+v, %v", outcome, q.result, r.err)
+		if q := parseSettled(&r, 0); r.end() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
+			t.Errorf("outcome %d: %+v, %v", outcome, q.Result, r.err)
 		}
 	}
 	r := wireReader{rest: appendSettled(nil, settled(raftfsm.PartlyRefused+1), nil)}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // outOfTouchAfter is for how long a replica has no leader until it is doubted that
@@ -23,8 +24,8 @@ type counterGroup struct {
 	shard    int
 	keyspace string
 	kind     raftfsm.Kind
-	route    route                        // of its keyspace
-	forward  *lane[*forwarded, *proposal] // to whichever node leads it
+	route    route                                // of its keyspace
+	forward  *lane[*forwarded, *propose.Proposal] // to whichever node leads it
 
 	replica atomic.Pointer[replica] // this node's; nil for none
 	opening atomic.Pointer[replica] // this node's while it is opened
@@ -40,7 +41,7 @@ type counterGroup struct {
 type replica struct {
 	group    *group
 	fsm      raftfsm.Machine
-	proposer *proposer
+	proposer *propose.Proposer
 	fresh    freshness
 	logger   *slog.Logger // tells which replica it is
 	// votersFull is set while this node leads the group and too few voters have

@@ -80,7 +80,7 @@ func (r *replicas) leader(t *testing.T, but int) int {
 func (r *replicas) add(t *testing.T, n uint64, but int) {
 	t.Helper()
 	eventually(t, "an entry is accepted", func() bool {
-		err := r.groups[r.leader(t, but)].apply(number(n), time.Second).Error()
+		err := r.groups[r.leader(t, but)].Apply(number(n)).Error()
 		switch {
 		case err == nil:
 			r.accepted += n
@@ -182,7 +182,7 @@ func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
 		}
 	}
 	eventually(t, "the leader is not ready", func() bool { return errors.Is(r.groups[l].ready(), ErrNoLeader) })
-	err := r.groups[l].apply(number(1), time.Second).Error()
+	err := r.groups[l].Apply(number(1)).Error()
 	if err == nil {
 		t.Error("an entry was accepted")
 	}
@@ -200,7 +200,7 @@ func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
 	for range 16 {
 		go func() {
 			for {
-				err := g.apply(number(1), enqueueTimeoutMax).Error()
+				err := g.Apply(number(1)).Error()
 				if err != nil {
 					answers <- err
 					return
@@ -232,7 +232,7 @@ func testBytesStartASnapshot(t *testing.T, store LogStore) {
 	mustBeReady(t, g)
 	mustAddLarge := func() {
 		t.Helper()
-		if err := g.apply(append(number(1), make([]byte, 8<<10)...), enqueueTimeoutMax).Error(); err != nil {
+		if err := g.Apply(append(number(1), make([]byte, 8<<10)...)).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -288,7 +288,7 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	mustGrow := func(bytes int64) {
 		t.Helper()
 		for from := g.log.bytes.Load(); g.log.bytes.Load() < from+bytes; {
-			mustDo(t, g.apply(append(number(1), make([]byte, 16<<10)...), enqueueTimeoutMax).Error())
+			mustDo(t, g.Apply(append(number(1), make([]byte, 16<<10)...)).Error())
 		}
 	}
 	mustGrow(cfg.SnapshotBytes)
@@ -324,7 +324,7 @@ func TestCloseTakesASnapshotThatIsWorthIt(t *testing.T) {
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	mustAdd(t, g, 3)
-	if err := g.apply(append(number(1), make([]byte, 2<<10)...), enqueueTimeoutMax).Error(); err != nil {
+	if err := g.Apply(append(number(1), make([]byte, 2<<10)...)).Error(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)

@@ -16,13 +16,14 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // copyingGroup keeps a copy of each entry, as the network may, and has the first try of
 // each end with an outcome that is not known, whether the entry is in the log or, where
 // lose says so, is not.
 type copyingGroup struct {
-	proposeGroup
+	propose.Group
 	lose func(entry int) bool
 	well atomic.Bool // from now on it only hands entries on
 
@@ -32,9 +33,9 @@ type copyingGroup struct {
 	}
 }
 
-func (g *copyingGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
+func (g *copyingGroup) Apply(entry []byte) raft.ApplyFuture {
 	if g.well.Load() {
-		return g.proposeGroup.apply(entry, timeout)
+		return g.Group.Apply(entry)
 	}
 	g.mu.Lock()
 	number := len(g.mu.entries)
@@ -43,7 +44,7 @@ func (g *copyingGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFutu
 	if g.lose != nil && g.lose(number) {
 		return refusedFuture{raft.ErrLeadershipLost}
 	}
-	future := g.proposeGroup.apply(entry, timeout)
+	future := g.Group.Apply(entry)
 	if number%2 == 0 && future.Error() == nil {
 		return refusedFuture{raft.ErrLeadershipLost}
 	}
@@ -59,10 +60,8 @@ func (g *copyingGroup) proposed() int {
 // copies has a shard propose through a copyingGroup.
 func copies(n *Node, number uint32, lose func(entry int) bool) *copyingGroup {
 	g := n.shardOf(number)
-	r := g.replica.Load()
-	r.proposer.close()
-	between := &copyingGroup{proposeGroup: r.group, lose: lose}
-	r.proposer = newProposer(between, n.rounds, g.kind, newLogClock(r.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+	between := &copyingGroup{Group: g.replica.Load().group, lose: lose}
+	reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = between })
 	return between
 }
 
@@ -73,7 +72,7 @@ func (g *copyingGroup) late(t *testing.T) {
 		t.Error("nothing was proposed")
 	}
 	for _, entry := range g.mu.entries {
-		mustDo(t, g.proposeGroup.apply(entry, eventuallyMax).Error())
+		mustDo(t, g.Group.Apply(entry).Error())
 	}
 }
 
@@ -254,8 +253,8 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	answer, err := n.serveParts(gone, request)
 	mustDo(t, err)
 	r := wireReader{rest: answer}
-	if q := parseSettled(&r, 0); !errors.Is(q.err, ErrOverloaded) || r.end() != nil {
-		t.Errorf("told %v", q.err)
+	if q := parseSettled(&r, 0); !errors.Is(q.Err, ErrOverloaded) || r.end() != nil {
+		t.Errorf("told %v", q.Err)
 	}
 	if got := mustGet(t, n, ks, ReadOptions{}, 1); got[0] != 0 {
 		t.Errorf("it counted: %v", got)

@@ -7,15 +7,16 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // part is what one write has for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
-	used     bool      // there is something to propose
-	judges   bool      // it is of the shard that judges the request's key
-	ops      []int     // the request's ops for this shard, by number, rising
-	proposal *proposal // room is taken for it here; nil if another node leads the shard
+	used     bool              // there is something to propose
+	judges   bool              // it is of the shard that judges the request's key
+	ops      []int             // the request's ops for this shard, by number, rising
+	proposal *propose.Proposal // room is taken for it here; nil if another node leads the shard
 	proposed bool
 	settled  bool
 	unknown  bool // a try may have been proposed, and its outcome was not learned
@@ -176,7 +177,7 @@ func (p *part) reserve(g *counterGroup, w *Write) error {
 	if err != nil {
 		return nil // it is forwarded
 	}
-	p.proposal, err = r.proposer.reserve(p.writer.Section(), p.writer.Ops(), w.clocked(), w.Width)
+	p.proposal, err = r.proposer.Reserve(p.writer.Section(), p.writer.Ops(), w.clocked(), w.Width)
 	if errors.Is(err, ErrOverloaded) {
 		return err
 	}
@@ -187,7 +188,7 @@ func (p *part) reserve(g *counterGroup, w *Write) error {
 func (ps *parts) cancel() {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
-			p.proposal.owner.cancel(p.proposal)
+			p.proposal.Cancel()
 		}
 	}
 }
@@ -203,7 +204,7 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 		return ps.byShard[s].err
 	}
 	n.noteMet(w, ps.byShard[s].proposal)
-	if ps.byShard[s].proposal.outcome() != raftfsm.Applied {
+	if ps.byShard[s].proposal.Outcome() != raftfsm.Applied {
 		ps.carryArrival(w)
 	}
 	return nil
@@ -212,11 +213,11 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 // noteMet notes when the shard that judges the write's key met it first: now, if the key
 // is new to it. A key that tells when it was made needs no note. A time far ahead of this
 // node's clock is not noted, as other shards would refuse it for that.
-func (n *Node) noteMet(w *Write, judged *proposal) {
+func (n *Node) noteMet(w *Write, judged *propose.Proposal) {
 	now := time.Now()
 	w.met = now.UnixMilli()
-	if judged.outcome() != raftfsm.Applied {
-		w.met = judged.arrived()
+	if judged.Outcome() != raftfsm.Applied {
+		w.met = judged.Arrived()
 	}
 	if _, told := w.ID.Born(); told || w.met > now.Add(n.cfg.Limits.KeyHorizon/2).UnixMilli() {
 		w.met = 0
@@ -244,10 +245,10 @@ var errKeyStands = fmt.Errorf("%w: a shard still remembers an earlier use of the
 // the judge met the key, and an earlier use is a horizon older: half of one tells them
 // apart, whatever lies between the clocks.
 func (n *Node) outlived(p *part, w *Write) error {
-	if w.met == 0 || p.judges || p.proposal.outcome() == raftfsm.Applied {
+	if w.met == 0 || p.judges || p.proposal.Outcome() == raftfsm.Applied {
 		return nil
 	}
-	if last := p.proposal.arrived(); last > 0 && last < w.met-n.cfg.Limits.KeyHorizon.Milliseconds()/2 {
+	if last := p.proposal.Arrived(); last > 0 && last < w.met-n.cfg.Limits.KeyHorizon.Milliseconds()/2 {
 		return errKeyStands
 	}
 	return nil
@@ -266,7 +267,7 @@ func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *tim
 		again := false
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
-				err := p.proposal.wait(deadline)
+				err := p.proposal.Wait(deadline)
 				if err == nil {
 					err = n.outlived(p, w)
 				}
@@ -312,8 +313,8 @@ func (n *Node) propose(p *part, g *counterGroup, w *Write) {
 	p.proposed = true
 	if p.proposal == nil {
 		p.proposal = n.forward(g, p, w)
-	} else if err := p.proposal.owner.enqueue(p.proposal); err != nil {
-		p.proposal = refusedProposal(err)
+	} else if err := p.proposal.Enqueue(); err != nil {
+		p.proposal = propose.Settled(err)
 	}
 }
 

@@ -7,13 +7,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // model is a naive keyspace.
@@ -257,19 +258,21 @@ func TestScanOfOneShardAlone(t *testing.T) {
 // heldGroup is a group whose entries are answered with err if it is set, or
 // else are handed on once hold, if it is set, is closed.
 type heldGroup struct {
-	proposeGroup
-	err  error
-	hold chan struct{}
+	propose.Group
+	err     error
+	hold    chan struct{}
+	entries *atomic.Int32 // that it was given
 
 	last chan struct{} // closed when the entry before is handed on: the log keeps their order
 }
 
-func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
+func (g *heldGroup) Apply(entry []byte) raft.ApplyFuture {
+	g.entries.Add(1)
 	if g.err != nil {
 		return refusedFuture{g.err}
 	}
 	if g.hold != nil {
-		f := &fakeFuture{entry: entry, done: make(chan struct{})}
+		f := &heldFuture{done: make(chan struct{})}
 		before, handed := g.last, make(chan struct{})
 		g.last = handed
 		go func() {
@@ -277,7 +280,7 @@ func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture 
 			if before != nil {
 				<-before
 			}
-			future := g.proposeGroup.apply(entry, timeout)
+			future := g.Group.Apply(entry)
 			close(handed)
 			f.err = future.Error()
 			f.response = future.Response()
@@ -285,19 +288,40 @@ func (g *heldGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture 
 		}()
 		return f
 	}
-	return g.proposeGroup.apply(entry, timeout)
+	return g.Group.Apply(entry)
 }
+
+// heldFuture is answered once done is closed.
+type heldFuture struct {
+	done     chan struct{}
+	err      error
+	response any
+}
+
+func (f *heldFuture) Error() error  { <-f.done; return f.err }
+func (*heldFuture) Index() uint64   { return 0 }
+func (f *heldFuture) Response() any { return f.response }
 
 // hinderedMax is how long a write that is hindered goes on trying: what is not hindered
 // is applied within that on a busy machine too.
 const hinderedMax = 4 * time.Second
 
-// hinder puts a heldGroup between a shard and its log.
-func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) {
-	g := n.groups.Load().byFirst[ks.firstGroup][shard].replica.Load()
-	g.proposer.close()
-	h.proposeGroup = g.group
-	g.proposer = newProposer(&h, n.rounds, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+// hinder puts a heldGroup between a shard and its log, and returns it.
+func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
+	g := n.groups.Load().byFirst[ks.firstGroup][shard]
+	r := g.replica.Load()
+	h.Group, h.entries = r.group, new(atomic.Int32)
+	reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = &h })
+	return &h
+}
+
+// reconfigure starts the proposer of this node's replica of a shard anew.
+func reconfigure(n *Node, g *counterGroup, change func(*propose.Config)) {
+	r := g.replica.Load()
+	r.proposer.Close()
+	cfg := n.proposerConfig(g, r)
+	change(&cfg)
+	r.proposer = propose.New(cfg)
 }
 
 // What a part is told after several tries: the worst that can have happened, and
@@ -335,7 +359,7 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	t.Cleanup(func() { close(forever) })
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
 	hinder(n, ks, 2, heldGroup{err: raft.ErrLeadershipLost})
-	hinder(n, ks, 3, heldGroup{hold: forever})
+	third := hinder(n, ks, 3, heldGroup{hold: forever})
 
 	var all sync.WaitGroup // t.Run, and not t.Parallel: most only wait for their end
 	begin := func(f fareTest, ids uint64) {
@@ -344,12 +368,7 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	// It leaves shard 3 with all in flight that it may have, so that what comes is
 	// withdrawn.
 	begin(fareTest{"one shard, no answer", []uint64{3, 7}, ErrOutcomeUnknown, nil, nil}, 0)
-	third := n.groups.Load().byFirst[ks.firstGroup][3].replica.Load().proposer
-	eventually(t, "shard 3 has an entry in flight", func() bool {
-		third.mu.Lock()
-		defer third.mu.Unlock()
-		return third.mu.inFlight > 0
-	})
+	eventually(t, "shard 3 has an entry in flight", func() bool { return third.entries.Load() > 0 })
 	for i, f := range []fareTest{
 		{"all well", []uint64{0, 4, 0}, nil, nil, nil},
 		{"all refused", []uint64{1, 5}, ErrNoLeader, nil, nil},
@@ -485,11 +504,13 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	groups := n.groups.Load().byFirst[ks.firstGroup]
-	setLoad := func(l load) {
-		p := groups[2].replica.Load().proposer
-		p.mu.Lock()
-		p.mu.queue.load = l
-		p.mu.Unlock()
+	// fill takes all room of a queue, which must have none taken: an empty one takes
+	// any proposal, another none that is as large as the queue.
+	fill := func(t *testing.T, g *counterGroup) *propose.Proposal {
+		t.Helper()
+		q, err := g.replica.Load().proposer.Reserve(nil, propose.QueueOpsMax, false, 0)
+		mustDo(t, err)
+		return q
 	}
 	ids := []uint64{0, 1, 2, 3}
 	for name, id := range map[string]RequestID{
@@ -501,9 +522,9 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 				w.Ops = append(w.Ops, addTo(id, 0, 1))
 			}
 			before := mustGet(t, n, ks, ReadOptions{}, ids...)
-			setLoad(load{ops: queueOpsMax})
+			full := fill(t, groups[2])
 			err := n.Write(ks, w)
-			setLoad(load{})
+			full.Cancel()
 			if partial := (*PartialError)(nil); !errors.Is(err, ErrOverloaded) || errors.As(err, &partial) {
 				t.Fatalf("told %v", err)
 			}
@@ -511,7 +532,7 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 				t.Errorf("rows %v, before %v", after, before)
 			}
 			for _, g := range groups {
-				mustBeIdle(t, g.replica.Load().proposer)
+				fill(t, g).Cancel()
 			}
 			mustDo(t, n.Write(ks, w))
 			if w.Duplicate {

@@ -60,11 +60,11 @@ func (n *Node) sweepStep(r *replica) error {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, &RequestID{})
 	w.Sweep(n.cfg.CursorIdle, sweepRows)
-	q, err := r.proposer.submit(w.Section(), w.Ops(), true, 0)
+	q, err := r.proposer.Submit(w.Section(), w.Ops(), true, 0)
 	if err != nil {
 		return err
 	}
 	timer := time.NewTimer(sweepTimeout)
 	defer timer.Stop()
-	return q.wait(timer)
+	return q.Wait(timer)
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/propose"
 )
 
 // fickleGroup loses its lead with the first entry in flight, which may be
 // committed or not, and takes no other.
 type fickleGroup struct {
-	proposeGroup
+	propose.Group
 	lose func() // is called then, once
 }
 
-func (g *fickleGroup) apply([]byte, time.Duration) raft.ApplyFuture {
+func (g *fickleGroup) Apply([]byte) raft.ApplyFuture {
 	if g.lose == nil {
 		return refusedFuture{raft.ErrNotLeader}
 	}
@@ -30,23 +30,28 @@ func (g *fickleGroup) apply([]byte, time.Duration) raft.ApplyFuture {
 // A part of which a try had an unknown outcome stays unknown, whatever the tries
 // behind it meet.
 func TestUnknownTriesAreNotForgotten(t *testing.T) {
-	for name, met := range map[string]func(p *proposer){
-		"no leader": func(*proposer) {},
-		"a full queue": func(p *proposer) {
-			p.mu.Lock()
-			p.mu.queue.load.ops += queueOpsMax
-			p.mu.Unlock()
+	for name, met := range map[string]func(p *propose.Proposer){
+		"no leader": func(*propose.Proposer) {},
+		"a full queue": func(p *propose.Proposer) {
+			go func() { // ends once the try that is under way has left the queue
+				for {
+					if _, err := p.Reserve(nil, propose.QueueOpsMax, false, 0); !errors.Is(err, ErrOverloaded) {
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 			ks := n.Keyspace("posts")
-			g := n.groups.Load().byFirst[ks.firstGroup][0].replica.Load()
-			g.proposer.close()
+			g := n.groups.Load().byFirst[ks.firstGroup][0]
+			r := g.replica.Load()
 			lost := false
-			fickle := &fickleGroup{proposeGroup: g.group}
-			fickle.lose = func() { lost = true; met(g.proposer) }
-			g.proposer = newProposer(fickle, n.rounds, raftfsm.KindCounters, newLogClock(g.fsm.LogTime, n.cfg.Logger), LimitsDefault, n.metrics, n.cfg.Logger)
+			fickle := &fickleGroup{Group: r.group}
+			fickle.lose = func() { lost = true; met(r.proposer) }
+			reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = fickle })
 			w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: ByProducer([]byte("p"), 1), Deadline: time.Now().Add(300 * time.Millisecond)}
 			err := n.Write(ks, w)
 			if !lost || !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) {

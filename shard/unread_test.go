@@ -202,7 +202,7 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	w.Reset(nil, &RequestID{})
 	w.TableOp(raftfsm.TableCursors, 2, &engine.Op{Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
 	entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindUnread, 0), later, LimitsDefault)
-	mustDo(t, r.group.apply(raftfsm.SealEntry(append(entry, w.Section()...)), enqueueTimeoutMax).Error())
+	mustDo(t, r.group.Apply(raftfsm.SealEntry(append(entry, w.Section()...))).Error())
 	eventually(t, "the sweep has come round", func() bool { return fsm.Sweep().Done && fsm.Sweep().Day > 0 && fsm.Dropped() == 1 })
 	if fsm.Cursors().Has(1) || !fsm.Cursors().Has(2) {
 		t.Errorf("rows of 1: %v, of 2: %v", fsm.Cursors().Has(1), fsm.Cursors().Has(2))

@@ -51,8 +51,8 @@ func TestMostVotersFull(t *testing.T) {
 	}
 	followers[1].headroom.diskFull.Store(true)
 	eventually(t, "a write is refused", func() bool { return errors.Is(write(), ErrDiskFull) })
-	if q := leader.check(shard, &forwarded{}, soon()).propose(t.Context(), soon()); !errors.Is(q.err, ErrDiskFull) {
-		t.Errorf("a write by way of another node: %v", q.err)
+	if q := leader.check(shard, &forwarded{}, soon()).propose(t.Context(), soon()); !errors.Is(q.Err, ErrDiskFull) {
+		t.Errorf("a write by way of another node: %v", q.Err)
 	}
 	if got := metricOf(t, leader, "countd_groups_without_room"); got < 1 {
 		t.Errorf("%v groups are without room", got)

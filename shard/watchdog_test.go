@@ -142,11 +142,11 @@ func mustBeTold(t *testing.T, told chan error) error {
 
 func mustHaveStopped(t *testing.T, g *group, told chan error) {
 	t.Helper()
-	<-g.failed()
+	<-g.Failed()
 	if err := g.ready(); !errors.Is(err, ErrNoLeader) {
 		t.Errorf("ready: %v", err)
 	}
-	if err := g.apply(number(1), time.Second).Error(); err == nil {
+	if err := g.Apply(number(1)).Error(); err == nil {
 		t.Error("an entry was accepted")
 	}
 	select {
@@ -161,7 +161,7 @@ func TestHungDiskStopsTheGroup(t *testing.T) {
 	hang := make(chan struct{})
 	stores.set(hang, nil)
 	start := time.Now()
-	future := g.apply(number(1), time.Second)
+	future := g.Apply(number(1))
 	err := mustBeTold(t, told)
 	if took := time.Since(start); took < 180*time.Millisecond {
 		t.Errorf("told after %v", took)
@@ -182,7 +182,7 @@ func TestBrokenDiskStopsTheGroup(t *testing.T) {
 	g, stores, told := startFaulty(t, nil)
 	mustAdd(t, g, 1)
 	stores.set(nil, errBrokenDisk)
-	err := g.apply(number(1), time.Second).Error()
+	err := g.Apply(number(1)).Error()
 	if !errors.Is(err, errBrokenDisk) || errs.NeverProposed(err) {
 		t.Errorf("answer %v", err)
 	}

@@ -24,8 +24,10 @@ const rule = `
 	shard/errs:
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore:
+	# Requests into log entries, and their answers.
+	shard/propose: shard/errs raftfsm engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte shard/errs
+	shard: shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.

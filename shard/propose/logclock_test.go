@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import (
 	"bytes"
@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/countd/countd/raftfsm"
 )
 
 // The clock of a log: the log's latest stamp, and what the clock would say.
@@ -17,7 +15,7 @@ func TestLogClock(t *testing.T) {
 		var stamped time.Time
 		var out bytes.Buffer
 		began := time.Now()
-		c := newLogClock(func() time.Time { return stamped }, slog.New(slog.NewTextHandler(&out, nil)))
+		c := NewClock(time.Now(), func() time.Time { return stamped }, slog.New(slog.NewTextHandler(&out, nil)))
 		want := func(after time.Duration, why string) {
 			t.Helper()
 			if got := c.now().Sub(began); got != after {
@@ -53,7 +51,7 @@ func TestLogClock(t *testing.T) {
 func TestLogClockComesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		c := newLogClock(func() time.Time { return time.Time{} }, slog.New(slog.NewTextHandler(&out, nil)))
+		c := NewClock(time.Now(), func() time.Time { return time.Time{} }, slog.New(slog.NewTextHandler(&out, nil)))
 		c.mu.at = c.mu.at.Add(-time.Hour)
 		began := time.Now()
 		for _, step := range []struct {
@@ -69,7 +67,7 @@ func TestLogClockComesUp(t *testing.T) {
 			{"and on", time.Minute, 0, 2*time.Hour + time.Minute + time.Second},
 		} {
 			time.Sleep(step.sleep)
-			if got := c.behind(); got != step.behind {
+			if got := c.Behind(); got != step.behind {
 				t.Errorf("%s: behind by %v, want %v", step.name, got, step.behind)
 			}
 			if got := c.now().Sub(began) + time.Hour; got != step.passed {
@@ -78,43 +76,6 @@ func TestLogClockComesUp(t *testing.T) {
 		}
 		if n := strings.Count(out.String(), "twice the speed"); n != 1 {
 			t.Errorf("%d warnings: %s", n, &out)
-		}
-	})
-}
-
-// A log that one start with a clock a year ahead has stamped goes on forgetting:
-// a memory with room for five keys takes one a minute for ever.
-func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, g := newFakeProposer(t)
-		defer p.close()
-		g.prompt = true
-		p.limits = Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
-		send := func(key int) {
-			t.Helper()
-			var w raftfsm.RequestWriter
-			id := ByKey([]byte{byte(key)})
-			w.Reset(nil, &id)
-			op := addTo(1, 0, 1)
-			w.Op(1, &op)
-			q, err := p.submit(w.Section(), w.Ops(), true, 0)
-			if err == nil {
-				err = q.wait(time.NewTimer(time.Minute))
-			}
-			if err != nil {
-				t.Fatalf("key %d: %v", key, err)
-			}
-		}
-		right := p.clock.mu.at
-		p.clock.mu.at = right.AddDate(1, 0, 0)
-		send(0)
-		p.clock.mu.at = right // as after a restart with the clock set right
-		for key := range 100 {
-			time.Sleep(time.Minute)
-			send(key + 1)
-		}
-		if ahead := time.Until(g.fsm.BatchingFSM.(*raftfsm.Counters).LogTime()); ahead < 364*24*time.Hour {
-			t.Errorf("the log is ahead by %v", ahead)
 		}
 	})
 }

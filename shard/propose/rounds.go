@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import (
 	"slices"
@@ -21,7 +21,7 @@ const (
 	roundWaitMax = gatherMax
 )
 
-// rounds has the groups of a node propose together: the logs of all replicas then sync
+// Rounds has the groups of a node propose together: the logs of all replicas then sync
 // once for the entries of a round, and one call carries them to a follower. A round
 // begins when none of the entries of the round before is in flight, and takes all
 // proposals that wait in any group. Who was answered by the last round is likely to come
@@ -29,7 +29,7 @@ const (
 // nobody.
 //
 // It has no goroutine; its timer runs only while a round waits.
-type rounds struct {
+type Rounds struct {
 	mu struct { // taken with a proposer's lock held; no proposer's is taken under it
 		sync.Mutex
 		waiting []*roundMember // those with proposals that may take part in the next round
@@ -53,7 +53,7 @@ type rounds struct {
 // roundMember is one proposer as rounds knows it. Fields are guarded by rounds' lock
 // unless they say otherwise.
 type roundMember struct {
-	rounds *rounds
+	rounds *Rounds
 	wake   chan struct{} // the proposer's
 	queued bool          // in rounds' waiting
 	count  int           // proposals that wait
@@ -62,9 +62,9 @@ type roundMember struct {
 	turn atomic.Uint64
 }
 
-func newRounds() *rounds { return &rounds{} }
+func NewRounds() *Rounds { return &Rounds{} }
 
-func (r *rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }
+func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }
 
 // report says how many proposals wait, and whether the proposer has no entry in flight.
 // The proposer's lock is held.
@@ -106,7 +106,7 @@ func (m *roundMember) land(round uint64, proposals, waiting int, free bool) {
 	r.beginLocked()
 }
 
-func (r *rounds) countLocked(m *roundMember, waiting int, free bool) {
+func (r *Rounds) countLocked(m *roundMember, waiting int, free bool) {
 	r.mu.total += waiting - m.count
 	m.count = waiting
 	queued := waiting > 0 && free && m.turn.Load() == 0
@@ -121,7 +121,7 @@ func (r *rounds) countLocked(m *roundMember, waiting int, free bool) {
 }
 
 // landLocked ends the round with its last entry, and says what the next waits for.
-func (r *rounds) landLocked(round uint64, proposals int) {
+func (r *Rounds) landLocked(round uint64, proposals int) {
 	if round != r.mu.number || r.mu.flying == 0 {
 		return // it was left behind
 	}
@@ -139,7 +139,7 @@ func (r *rounds) landLocked(round uint64, proposals int) {
 }
 
 // beginLocked begins a round if it is time to, and otherwise has the timer look again.
-func (r *rounds) beginLocked() {
+func (r *Rounds) beginLocked() {
 	if len(r.mu.waiting) == 0 {
 		return
 	}
@@ -166,7 +166,7 @@ func (r *rounds) beginLocked() {
 	r.mu.waiting = r.mu.waiting[:0]
 }
 
-func (r *rounds) lookAtLocked(at, now time.Time) {
+func (r *Rounds) lookAtLocked(at, now time.Time) {
 	switch {
 	case r.mu.at.Equal(at):
 		return
@@ -178,7 +178,7 @@ func (r *rounds) lookAtLocked(at, now time.Time) {
 	r.mu.at = at
 }
 
-func (r *rounds) look() {
+func (r *Rounds) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.at = time.Time{}

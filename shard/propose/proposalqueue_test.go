@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import (
 	"slices"
@@ -6,11 +6,11 @@ import (
 )
 
 // queueOf has proposals of so many bytes in the queue, a byte an op.
-func queueOf(t *testing.T, u *proposalQueue, sizes ...int) []*proposal {
+func queueOf(t *testing.T, u *proposalQueue, sizes ...int) []*Proposal {
 	t.Helper()
-	var all []*proposal
+	var all []*Proposal
 	for _, n := range sizes {
-		q := &proposal{section: make([]byte, n), ops: n}
+		q := &Proposal{section: make([]byte, n), Ops: n}
 		if !u.take(q) {
 			t.Fatalf("no room for %d", n)
 		}
@@ -20,7 +20,7 @@ func queueOf(t *testing.T, u *proposalQueue, sizes ...int) []*proposal {
 	return all
 }
 
-func sizesOf(batch []*proposal) []int {
+func sizesOf(batch []*Proposal) []int {
 	var sizes []int
 	for _, q := range batch {
 		sizes = append(sizes, len(q.section))
@@ -32,24 +32,24 @@ func sizesOf(batch []*proposal) []int {
 // for itself; 2. what one leaves the other may have; 3. one that is larger than
 // an entry waits for its line's turn, and for no more; 4. a line is in order.
 func TestLinesShareEntries(t *testing.T) {
-	const small, large, huge = 1, smallBytesMax + 1, entryOpsMax + 1
+	const small, large, huge = 1, smallBytesMax + 1, EntryOpsMax + 1
 	times := func(n, size int) []int { return slices.Repeat([]int{size}, n) }
 	for _, c := range []struct {
 		name    string
 		waiting []int
 		want    [][]int
 	}{
-		{"small ones alone", times(entryOpsMax+1, small), [][]int{times(entryOpsMax, small), {small}}},
+		{"small ones alone", times(EntryOpsMax+1, small), [][]int{times(EntryOpsMax, small), {small}}},
 		{"large ones alone", times(5, large), [][]int{times(3, large), times(2, large)}},
 		{"a small one behind many large ones", append(times(7, large), small), [][]int{
 			append([]int{small}, times(3, large)...), times(3, large), {large},
 		}},
-		{"a large one behind many small ones", append(times(2*entryOpsMax, small), large), [][]int{
-			append(append(times(entryOpsMax/2, small), large), times(entryOpsMax/2-large, small)...),
-			times(entryOpsMax, small), times(large, small),
+		{"a large one behind many small ones", append(times(2*EntryOpsMax, small), large), [][]int{
+			append(append(times(EntryOpsMax/2, small), large), times(EntryOpsMax/2-large, small)...),
+			times(EntryOpsMax, small), times(large, small),
 		}},
-		{"a huge one behind small ones", append(times(entryOpsMax+5, small), huge, small), [][]int{
-			times(entryOpsMax, small), {huge}, times(6, small),
+		{"a huge one behind small ones", append(times(EntryOpsMax+5, small), huge, small), [][]int{
+			times(EntryOpsMax, small), {huge}, times(6, small),
 		}},
 		{"huge ones and small ones", []int{huge, huge, small, small}, [][]int{{small, small}, {huge}, {huge}}},
 	} {
@@ -80,26 +80,26 @@ func TestLargeOnesLeaveRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var u proposalQueue
 			n := 0
-			for u.take(&proposal{section: make([]byte, size), ops: ops}) {
+			for u.take(&Proposal{section: make([]byte, size), Ops: ops}) {
 				n++
 			}
-			want := queueBytesMax / largeShare / size
+			want := QueueBytesMax / largeShare / size
 			if ops > 0 {
-				want = queueOpsMax / largeShare / size
+				want = QueueOpsMax / largeShare / size
 			}
 			if n != want {
 				t.Errorf("%d large ones found room, want %d", n, want)
 			}
-			if !u.take(&proposal{section: make([]byte, smallBytesMax), ops: queueOpsMax / 4}) {
+			if !u.take(&Proposal{section: make([]byte, smallBytesMax), Ops: QueueOpsMax / 4}) {
 				t.Error("a small one found no room")
 			}
 		})
 	}
 	var u proposalQueue
-	if !u.take(&proposal{section: make([]byte, queueBytesMax+1), ops: queueOpsMax + 1}) {
+	if !u.take(&Proposal{section: make([]byte, QueueBytesMax+1), Ops: QueueOpsMax + 1}) {
 		t.Error("an empty queue refused")
 	}
-	if u.take(&proposal{section: make([]byte, 1), ops: 1}) {
+	if u.take(&Proposal{section: make([]byte, 1), Ops: 1}) {
 		t.Error("a full queue took one more")
 	}
 }

@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import (
 	"log/slog"
@@ -10,7 +10,7 @@ import (
 // Clocks of machines that are looked after differ by less.
 const logOffWarn = time.Minute
 
-// logClock is the time that a group's entries are stamped with: the process's
+// Clock is the time that a group's entries are stamped with: the process's
 // clock when it was made, or the log's own time where that is later, and what
 // has gone by since. A clock that is set meanwhile does not make the log forget
 // what it should remember, and a log that was once stamped by a clock ahead of
@@ -21,7 +21,7 @@ const logOffWarn = time.Minute
 // set right, this one goes at twice the speed. It forgets up to twice as fast, and
 // not at once; but it must come up: keys that tell when they were made are refused
 // if that is too far ahead of the log.
-type logClock struct {
+type Clock struct {
 	logTime func() time.Time
 	logger  *slog.Logger
 
@@ -33,16 +33,15 @@ type logClock struct {
 	}
 }
 
-// newLogClock returns a clock that is never behind logTime, the latest stamp of
-// the entries that were applied here.
-func newLogClock(logTime func() time.Time, logger *slog.Logger) *logClock {
-	c := &logClock{logTime: logTime, logger: logger}
-	now := time.Now()
-	c.mu.at, c.mu.since = now.Round(0), now
+// NewClock returns a clock that reads at now, and is never behind logTime: the latest
+// stamp of the entries that were applied here. at is time.Now(), but in tests.
+func NewClock(at time.Time, logTime func() time.Time, logger *slog.Logger) *Clock {
+	c := &Clock{logTime: logTime, logger: logger}
+	c.mu.at, c.mu.since = at.Round(0), time.Now()
 	return c
 }
 
-func (c *logClock) now() time.Time {
+func (c *Clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -64,9 +63,9 @@ func (c *logClock) now() time.Time {
 	return c.mu.at
 }
 
-// behind returns how far the next stamp would be behind the process's clock, 0 if
+// Behind returns how far the next stamp would be behind the process's clock, 0 if
 // it would not.
-func (c *logClock) behind() time.Duration {
+func (c *Clock) Behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -75,7 +74,7 @@ func (c *logClock) behind() time.Duration {
 }
 
 // readLocked returns what the clock says, the log's own time not looked at.
-func (c *logClock) readLocked(now time.Time) time.Time {
+func (c *Clock) readLocked(now time.Time) time.Time {
 	passed := now.Sub(c.mu.since)
 	at := c.mu.at.Add(passed)
 	return at.Add(max(0, min(passed, now.Round(0).Sub(at))))

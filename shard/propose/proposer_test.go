@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import (
 	"errors"
@@ -19,10 +19,29 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
+var errBrokenDisk = errors.New("the disk is broken")
+
+// limits are those of a node that sets none.
+var limits = raftfsm.Limits{KeyHorizon: 10 * time.Minute, KeysMax: raftfsm.KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
+
+const eventuallyMax = time.Minute
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(eventuallyMax)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
 // fakeGroup is a log in memory that applies an entry when the test says so, or
 // at once if it is prompt.
 type fakeGroup struct {
-	fsm    timedFSM
+	fsm    TimedFSM
 	failCh chan struct{}
 	prompt bool
 
@@ -42,9 +61,9 @@ func (f *fakeFuture) Error() error  { <-f.done; return f.err }
 func (f *fakeFuture) Index() uint64 { return 0 }
 func (f *fakeFuture) Response() any { return f.response }
 
-func (g *fakeGroup) failed() <-chan struct{} { return g.failCh }
+func (g *fakeGroup) Failed() <-chan struct{} { return g.failCh }
 
-func (g *fakeGroup) apply(entry []byte, _ time.Duration) raft.ApplyFuture {
+func (g *fakeGroup) Apply(entry []byte) raft.ApplyFuture {
 	f := &fakeFuture{entry: entry, done: make(chan struct{})}
 	g.mu.Lock()
 	g.entries = append(g.entries, f)
@@ -87,40 +106,45 @@ func (g *fakeGroup) get(id uint64) int64 {
 	return row[0]
 }
 
-func testMetrics(t *testing.T) *stageMetrics {
+func testMetrics(t *testing.T) *Metrics {
 	t.Helper()
-	m, err := newStageMetrics(prometheus.NewRegistry())
+	m, err := NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
+func testConfig(g Group, rounds *Rounds, fsm *raftfsm.Counters, m *Metrics) Config {
+	logger := slog.New(slog.DiscardHandler)
+	return Config{Group: g, Rounds: rounds, Kind: raftfsm.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: limits, Metrics: m, Logger: logger}
+}
+
 // newFakeProposer returns a proposer whose close is the test's affair.
-func newFakeProposer(t *testing.T) (*proposer, *fakeGroup) {
+func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
-	fsm, logger := raftfsm.NewCounters(), slog.New(slog.DiscardHandler)
-	g := &fakeGroup{fsm: timedFSM{fsm, m}, failCh: make(chan struct{})}
-	return newProposer(g, newRounds(), raftfsm.KindCounters, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger), g
+	fsm := raftfsm.NewCounters()
+	g := &fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}
+	return New(testConfig(g, NewRounds(), fsm, m)), g
 }
 
 // sectionOf is a request of ops that add 1 to column 0 of id.
 func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &raftfsm.RequestID{})
 	for range ops {
 		w.Op(id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 	}
 	return &w
 }
 
-func submit(p *proposer, id uint64, ops, width int) (*proposal, error) {
+func submit(p *Proposer, id uint64, ops, width int) (*Proposal, error) {
 	w := sectionOf(id, ops)
-	return p.submit(w.Section(), w.Ops(), false, width)
+	return p.Submit(w.Section(), w.Ops(), false, width)
 }
 
-func mustSubmit(t *testing.T, p *proposer, id uint64, ops, width int) *proposal {
+func mustSubmit(t *testing.T, p *Proposer, id uint64, ops, width int) *Proposal {
 	t.Helper()
 	q, err := submit(p, id, ops, width)
 	if err != nil {
@@ -134,25 +158,25 @@ const flightsOps = 1 + secondEntryOps
 
 // fillFlights has as many entries in flight as there may be, of ops on id 0: one
 // of one op, and one of as many as make it worth it.
-func fillFlights(t *testing.T, p *proposer, g *fakeGroup) []*proposal {
+func fillFlights(t *testing.T, p *Proposer, g *fakeGroup) []*Proposal {
 	t.Helper()
-	all := []*proposal{mustSubmit(t, p, 0, 1, 0)}
+	all := []*Proposal{mustSubmit(t, p, 0, 1, 0)}
 	g.entry(t, 0)
 	for range secondEntryOps {
 		all = append(all, mustSubmit(t, p, 0, 1, 0))
 	}
-	g.entry(t, entriesInFlightMax-1)
+	g.entry(t, EntriesInFlightMax-1)
 	return all
 }
 
-func waitFor(p *proposer, q *proposal, d time.Duration) error {
+func waitFor(p *Proposer, q *Proposal, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	return q.wait(timer)
+	return q.Wait(timer)
 }
 
 // mustBeIdle checks that nothing is counted once everything is answered.
-func mustBeIdle(t *testing.T, p *proposer) {
+func mustBeIdle(t *testing.T, p *Proposer) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,14 +199,14 @@ func mustBeIdle(t *testing.T, p *proposer) {
 func TestProposerGroupsWhatWaits(t *testing.T) {
 	p, g := newFakeProposer(t)
 	first := fillFlights(t, p, g)
-	var waiting []*proposal
+	var waiting []*Proposal
 	for i := range 100 {
 		waiting = append(waiting, mustSubmit(t, p, 0, 1+i%3, i%2))
 	}
-	if n := g.count(); n != entriesInFlightMax {
+	if n := g.count(); n != EntriesInFlightMax {
 		t.Fatalf("%d entries are in flight", n)
 	}
-	for i := range entriesInFlightMax + 1 {
+	for i := range EntriesInFlightMax + 1 {
 		g.settle(g.entry(t, i), nil)
 	}
 	want := int64(0)
@@ -190,15 +214,15 @@ func TestProposerGroupsWhatWaits(t *testing.T) {
 		if err := waitFor(p, q, 10*time.Second); err != nil {
 			t.Fatal(err)
 		}
-		for op := range q.ops {
+		for op := range q.Ops {
 			want++
-			if q.width > 0 && q.row(op, 1)[0] != want {
-				t.Fatalf("request %d op %d: row %v, want %d", i, op, q.row(op, 1), want)
+			if q.Width > 0 && q.Row(op, 1)[0] != want {
+				t.Fatalf("request %d op %d: row %v, want %d", i, op, q.Row(op, 1), want)
 			}
 		}
 	}
-	p.close()
-	if n := g.count(); n != entriesInFlightMax+1 {
+	p.Close()
+	if n := g.count(); n != EntriesInFlightMax+1 {
 		t.Errorf("%d entries", n)
 	}
 	mustBeIdle(t, p)
@@ -224,14 +248,14 @@ func TestEntryIsDue(t *testing.T) {
 		"beside another, nearly enough":     {inFlight: 1, waiting: []int{1, secondEntryOps - 2}, want: false},
 		"beside another, enough":            {inFlight: 1, waiting: []int{1, secondEntryOps - 1}, want: true},
 		"beside another, one at the end":    {inFlight: 1, waiting: []int{1}, closed: true, want: true},
-		"beside as many as may, enough":     {inFlight: entriesInFlightMax, waiting: []int{secondEntryOps}, want: false},
-		"beside as many as may, at the end": {inFlight: entriesInFlightMax, waiting: []int{1}, closed: true, want: false},
+		"beside as many as may, enough":     {inFlight: EntriesInFlightMax, waiting: []int{secondEntryOps}, want: false},
+		"beside as many as may, at the end": {inFlight: EntriesInFlightMax, waiting: []int{1}, closed: true, want: false},
 	} {
-		p := &proposer{round: newRounds().join(nil)}
+		p := &Proposer{round: NewRounds().join(nil)}
 		p.round.turn.Store(c.turn)
 		p.mu.inFlight, p.mu.closed = c.inFlight, c.closed
 		for _, ops := range c.waiting {
-			q := &proposal{ops: ops}
+			q := &Proposal{Ops: ops}
 			p.mu.queue.lineOf(q).push(q)
 		}
 		if got := p.dueLocked(); got != c.want {
@@ -255,7 +279,7 @@ func TestEntryDoesNotWaitForThoseWhoStayAway(t *testing.T) {
 	if err := waitFor(p, q, 10*time.Second); err != nil || g.get(1) != 102 {
 		t.Errorf("%v, %d were counted", err, g.get(1))
 	}
-	p.close()
+	p.Close()
 	mustBeIdle(t, p)
 }
 
@@ -263,33 +287,33 @@ func TestProposerClosesEntriesAtTheirBounds(t *testing.T) {
 	p, g := newFakeProposer(t)
 	fillFlights(t, p, g)
 	const some = 1000
-	for _, ops := range []int{entryOpsMax - some, some, entryOpsMax + 5, some, some} {
+	for _, ops := range []int{EntryOpsMax - some, some, EntryOpsMax + 5, some, some} {
 		if q := mustSubmit(t, p, 1, ops, 0); !q.large() {
 			t.Fatal("they are to wait in one line")
 		}
 	}
-	want := []int{entryOpsMax, entryOpsMax + 5, 2 * some}
+	want := []int{EntryOpsMax, EntryOpsMax + 5, 2 * some}
 	var got []int
-	for i := range entriesInFlightMax + len(want) {
+	for i := range EntriesInFlightMax + len(want) {
 		f := g.entry(t, i)
 		before := g.get(1)
 		g.settle(f, nil)
-		if i >= entriesInFlightMax {
+		if i >= EntriesInFlightMax {
 			got = append(got, int(g.get(1)-before))
 		}
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("entries of %v ops, want %v", got, want)
 	}
-	p.close()
+	p.Close()
 	mustBeIdle(t, p)
 }
 
 func TestProposerIsBounded(t *testing.T) {
-	settleAll := func(t *testing.T, p *proposer, g *fakeGroup) {
+	settleAll := func(t *testing.T, p *Proposer, g *fakeGroup) {
 		t.Helper()
 		closed := make(chan struct{})
-		go func() { p.close(); close(closed) }()
+		go func() { p.Close(); close(closed) }()
 		for i := 0; ; i++ {
 			eventually(t, "the proposer goes on", func() bool {
 				select {
@@ -311,8 +335,8 @@ func TestProposerIsBounded(t *testing.T) {
 	t.Run("by ops", func(t *testing.T) {
 		p, g := newFakeProposer(t)
 		fillFlights(t, p, g)
-		mustSubmit(t, p, 1, queueOpsMax-flightsOps, 0)
-		if _, err := submit(p, 1, 1, 0); !errors.Is(err, ErrOverloaded) {
+		mustSubmit(t, p, 1, QueueOpsMax-flightsOps, 0)
+		if _, err := submit(p, 1, 1, 0); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("one op too many: %v", err)
 		}
 		settleAll(t, p, g)
@@ -321,10 +345,10 @@ func TestProposerIsBounded(t *testing.T) {
 		p, g := newFakeProposer(t)
 		fillFlights(t, p, g)
 		p.mu.Lock()
-		room := queueBytesMax - p.mu.queue.load.bytes
+		room := QueueBytesMax - p.mu.queue.load.bytes
 		p.mu.queue.load.bytes += room // as of other requests
 		p.mu.Unlock()
-		if _, err := submit(p, 1, 1, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := submit(p, 1, 1, 0); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("one byte too many: %v", err)
 		}
 		p.mu.Lock()
@@ -334,24 +358,24 @@ func TestProposerIsBounded(t *testing.T) {
 	})
 	t.Run("without ops", func(t *testing.T) {
 		p, g := newFakeProposer(t)
-		for range queueOpsMax {
+		for range QueueOpsMax {
 			mustSubmit(t, p, 0, 0, 0)
 		}
-		if _, err := submit(p, 0, 0, 0); !errors.Is(err, ErrOverloaded) {
+		if _, err := submit(p, 0, 0, 0); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("one read too many: %v", err)
 		}
 		settleAll(t, p, g)
 	})
 	t.Run("an empty queue takes anything", func(t *testing.T) {
 		p, g := newFakeProposer(t)
-		q := mustSubmit(t, p, 1, queueOpsMax+1, 0)
+		q := mustSubmit(t, p, 1, QueueOpsMax+1, 0)
 		g.settle(g.entry(t, 0), nil)
 		if err := waitFor(p, q, 10*time.Second); err != nil {
 			t.Error(err)
 		}
-		mustSubmit(t, p, 1, queueOpsMax+1, 0) // an answer means that its room is free
+		mustSubmit(t, p, 1, QueueOpsMax+1, 0) // an answer means that its room is free
 		g.settle(g.entry(t, 1), nil)
-		p.close()
+		p.Close()
 		mustBeIdle(t, p)
 	})
 }
@@ -365,7 +389,7 @@ func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 	kept := mustSubmit(t, p, 1, 1, 0)
 	for range 1000 {
 		q := mustSubmit(t, p, 2, 1, 0)
-		if err := waitFor(p, q, 0); !errors.Is(err, ErrOverloaded) || !errors.Is(err, ErrTooLate) {
+		if err := waitFor(p, q, 0); !errors.Is(err, errs.ErrOverloaded) || !errors.Is(err, errs.ErrTooLate) {
 			t.Fatalf("withdrawn: %v", err)
 		}
 		p.mu.Lock()
@@ -376,15 +400,15 @@ func TestDeadlineInTheQueueWithdraws(t *testing.T) {
 		}
 	}
 	last := mustSubmit(t, p, 3, 1, 0)
-	for i := range entriesInFlightMax + 1 {
+	for i := range EntriesInFlightMax + 1 {
 		g.settle(g.entry(t, i), nil)
 	}
-	for _, q := range []*proposal{kept, last} {
+	for _, q := range []*Proposal{kept, last} {
 		if err := waitFor(p, q, 10*time.Second); err != nil {
 			t.Error(err)
 		}
 	}
-	p.close()
+	p.Close()
 	if one, two, three := g.get(1), g.get(2), g.get(3); one != 1 || two != 0 || three != 1 {
 		t.Errorf("counts %d, %d, %d: a withdrawn request was proposed, or another was not", one, two, three)
 	}
@@ -395,14 +419,14 @@ func TestDeadlineInFlightIsUnknown(t *testing.T) {
 	p, g := newFakeProposer(t)
 	all := fillFlights(t, p, g)
 	for _, q := range all {
-		if err := waitFor(p, q, 0); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := waitFor(p, q, 0); !errors.Is(err, errs.ErrOutcomeUnknown) {
 			t.Errorf("given up: %v", err)
 		}
 	}
-	for i := range entriesInFlightMax {
+	for i := range EntriesInFlightMax {
 		g.settle(g.entry(t, i), nil)
 	}
-	p.close()
+	p.Close()
 	if got := g.get(0); got != int64(len(all)) {
 		t.Errorf("count %d: they were applied", got)
 	}
@@ -411,24 +435,24 @@ func TestDeadlineInFlightIsUnknown(t *testing.T) {
 
 func TestProposerTellsErrorsApart(t *testing.T) {
 	for _, test := range []struct{ answer, want error }{
-		{errs.ErrGroupClosed, ErrNoLeader},
-		{raft.ErrNotLeader, ErrNoLeader},
-		{raft.ErrEnqueueTimeout, ErrNoLeader},
-		{raft.ErrLeadershipTransferInProgress, ErrNoLeader},
-		{raft.ErrLeadershipLost, ErrOutcomeUnknown},
-		{raft.ErrRaftShutdown, ErrOutcomeUnknown},
-		{raft.ErrAbortedByRestore, ErrOutcomeUnknown},
-		{errBrokenDisk, ErrOutcomeUnknown},
+		{errs.ErrGroupClosed, errs.ErrNoLeader},
+		{raft.ErrNotLeader, errs.ErrNoLeader},
+		{raft.ErrEnqueueTimeout, errs.ErrNoLeader},
+		{raft.ErrLeadershipTransferInProgress, errs.ErrNoLeader},
+		{raft.ErrLeadershipLost, errs.ErrOutcomeUnknown},
+		{raft.ErrRaftShutdown, errs.ErrOutcomeUnknown},
+		{raft.ErrAbortedByRestore, errs.ErrOutcomeUnknown},
+		{errBrokenDisk, errs.ErrOutcomeUnknown},
 	} {
 		t.Run(test.answer.Error(), func(t *testing.T) {
 			p, g := newFakeProposer(t)
 			q := mustSubmit(t, p, 1, 1, 0)
 			g.settle(g.entry(t, 0), test.answer)
 			err := waitFor(p, q, 10*time.Second)
-			if !errors.Is(err, test.want) || errors.Is(err, ErrNoLeader) == errors.Is(err, ErrOutcomeUnknown) {
+			if !errors.Is(err, test.want) || errors.Is(err, errs.ErrNoLeader) == errors.Is(err, errs.ErrOutcomeUnknown) {
 				t.Errorf("told %v, want %v", err, test.want)
 			}
-			p.close()
+			p.Close()
 			mustBeIdle(t, p)
 		})
 	}
@@ -440,11 +464,11 @@ func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
 	waiting := mustSubmit(t, p, 1, 1, 0)
 	close(g.failCh) // its futures never answer
 	for _, q := range append(all, waiting) {
-		if err := waitFor(p, q, 10*time.Second); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := waitFor(p, q, 10*time.Second); !errors.Is(err, errs.ErrOutcomeUnknown) {
 			t.Errorf("told %v", err)
 		}
 	}
-	p.close()
+	p.Close()
 	mustBeIdle(t, p)
 	for i := range g.count() {
 		g.settle(g.entry(t, i), raft.ErrRaftShutdown) // ends the goroutines that ask
@@ -462,7 +486,7 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 			wg.Go(func() {
 				for {
 					q, err := submit(p, 0, 1, 0)
-					if errors.Is(err, ErrDraining) {
+					if errors.Is(err, errs.ErrDraining) {
 						return
 					}
 					taken.Add(1)
@@ -475,8 +499,8 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 		for taken.Load() < 4 {
 			time.Sleep(10 * time.Microsecond)
 		}
-		p.close()
-		p.close()
+		p.Close()
+		p.Close()
 		wg.Wait()
 		if got := g.get(0); got != taken.Load() {
 			t.Fatalf("%d requests were taken, %d applied", taken.Load(), got)
@@ -533,20 +557,20 @@ func TestProposerUnderStress(t *testing.T) {
 				switch err := waitFor(p, q, time.Duration(r.IntN(1500))*time.Microsecond); {
 				case err == nil:
 					acknowledged.Add(3)
-					if got := q.row(0, 1)[0]; got <= last || q.row(2, 1)[0] != got+2 {
-						t.Errorf("rows %d … %d after %d", got, q.row(2, 1)[0], last)
+					if got := q.Row(0, 1)[0]; got <= last || q.Row(2, 1)[0] != got+2 {
+						t.Errorf("rows %d … %d after %d", got, q.Row(2, 1)[0], last)
 					}
-					last = q.row(2, 1)[0]
-				case errors.Is(err, ErrOutcomeUnknown):
+					last = q.Row(2, 1)[0]
+				case errors.Is(err, errs.ErrOutcomeUnknown):
 					unknown.Add(3)
-				case !errors.Is(err, ErrNoLeader) && !errors.Is(err, ErrOverloaded):
+				case !errors.Is(err, errs.ErrNoLeader) && !errors.Is(err, errs.ErrOverloaded):
 					t.Errorf("told %v", err)
 				}
 			}
 		})
 	}
 	callers.Wait()
-	p.close()
+	p.Close()
 	close(stop)
 	settler.Wait()
 	got, least := g.get(9), acknowledged.Load()

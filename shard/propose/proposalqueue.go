@@ -1,4 +1,4 @@
-package shard
+package propose
 
 import "slices"
 
@@ -7,8 +7,8 @@ import "slices"
 const (
 	// At the slowest disk seen (a sync of 10 ms) that much is committed in a
 	// second.
-	queueOpsMax   = 200_000
-	queueBytesMax = 16 << 20
+	QueueOpsMax   = 200_000
+	QueueBytesMax = 16 << 20
 	// largeShare is the part of both, 1/largeShare, that large requests may
 	// take, so that small ones find room however many large ones come.
 	largeShare = 2
@@ -17,8 +17,8 @@ const (
 	// An entry is closed at either of these; a larger single request is an
 	// entry by itself. Above some 10,000 ops an entry no longer gets cheaper
 	// by the op, it only makes the ones behind it wait.
-	entryOpsMax   = 16_384
-	entryBytesMax = 256 << 10
+	EntryOpsMax   = 16_384
+	EntryBytesMax = 256 << 10
 )
 
 // proposalQueue holds the proposals that wait for one group, and counts what
@@ -40,19 +40,19 @@ type proposalQueue struct {
 // load is what proposals take.
 type load struct{ ops, bytes int }
 
-func (l *load) add(q *proposal, sign int) {
+func (l *load) add(q *Proposal, sign int) {
 	l.ops += sign * q.load()
 	l.bytes += sign * len(q.section)
 }
 
 // fits reports whether q fits beside what is there. Where nothing is, anything
 // does: no request is larger than the bounds for ever.
-func (l *load) fits(q *proposal, share int) bool {
-	return l.ops == 0 || l.ops+q.load() <= queueOpsMax/share && l.bytes+len(q.section) <= queueBytesMax/share
+func (l *load) fits(q *Proposal, share int) bool {
+	return l.ops == 0 || l.ops+q.load() <= QueueOpsMax/share && l.bytes+len(q.section) <= QueueBytesMax/share
 }
 
 // take takes room for a proposal, or reports that there is none.
-func (u *proposalQueue) take(q *proposal) bool {
+func (u *proposalQueue) take(q *Proposal) bool {
 	if !u.load.fits(q, 1) || q.large() && !u.largeLoad.fits(q, largeShare) {
 		return false
 	}
@@ -61,16 +61,16 @@ func (u *proposalQueue) take(q *proposal) bool {
 }
 
 // give gives a proposal's room back.
-func (u *proposalQueue) give(q *proposal) { u.count(q, -1) }
+func (u *proposalQueue) give(q *Proposal) { u.count(q, -1) }
 
-func (u *proposalQueue) count(q *proposal, sign int) {
+func (u *proposalQueue) count(q *Proposal, sign int) {
 	u.load.add(q, sign)
 	if q.large() {
 		u.largeLoad.add(q, sign)
 	}
 }
 
-func (u *proposalQueue) lineOf(q *proposal) *line {
+func (u *proposalQueue) lineOf(q *Proposal) *line {
 	if q.large() {
 		return &u.large
 	}
@@ -84,7 +84,7 @@ func (u *proposalQueue) waiting() (int, load) {
 }
 
 // next removes the proposals of the next entry, none if none waits.
-func (u *proposalQueue) next() []*proposal {
+func (u *proposalQueue) next() []*Proposal {
 	e := entry{}
 	first, second := &u.small, &u.large
 	if u.largeFirst {
@@ -101,19 +101,19 @@ func (u *proposalQueue) next() []*proposal {
 
 // entry is a log entry that is being filled.
 type entry struct {
-	proposals []*proposal
+	proposals []*Proposal
 	ops       int
 	bytes     int
 }
 
 // line is a queue in order of arrival.
 type line struct {
-	waiting   []*proposal
+	waiting   []*Proposal
 	withdrawn int  // of waiting; never more than half of it
 	load      load // of the others
 }
 
-func (l *line) push(q *proposal) {
+func (l *line) push(q *Proposal) {
 	q.queued = true
 	l.load.add(q, 1)
 	l.waiting = append(l.waiting, q)
@@ -122,12 +122,12 @@ func (l *line) push(q *proposal) {
 // withdraw marks a proposal that waits. The line is closed up when half of it is
 // withdrawn: while a disk hangs nothing takes from it, and callers with short
 // deadlines come and go.
-func (l *line) withdraw(q *proposal) {
+func (l *line) withdraw(q *Proposal) {
 	q.queued = false
 	l.load.add(q, -1)
 	l.withdrawn++
 	if l.withdrawn > len(l.waiting)/2 {
-		l.waiting = slices.DeleteFunc(l.waiting, func(q *proposal) bool { return !q.queued })
+		l.waiting = slices.DeleteFunc(l.waiting, func(q *Proposal) bool { return !q.queued })
 		l.withdrawn = 0
 	}
 }
@@ -142,13 +142,13 @@ func (l *line) moveTo(e *entry, share int) {
 			n++
 			continue
 		}
-		if len(e.proposals) > 0 && (e.ops+q.ops > entryOpsMax/share || e.bytes+len(q.section) > entryBytesMax/share) {
+		if len(e.proposals) > 0 && (e.ops+q.Ops > EntryOpsMax/share || e.bytes+len(q.section) > EntryBytesMax/share) {
 			break
 		}
 		q.queued = false
 		l.load.add(q, -1)
 		e.proposals = append(e.proposals, q)
-		e.ops += q.ops
+		e.ops += q.Ops
 		e.bytes += len(q.section)
 		n++
 	}

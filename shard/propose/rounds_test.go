@@ -1,7 +1,6 @@
-package shard
+package propose
 
 import (
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,8 +16,8 @@ import (
 // roundsOf are groups of one node in simulated time: an entry takes as long as takes
 // says for its group.
 type roundsOf struct {
-	rounds    *rounds
-	proposers []*proposer
+	rounds    *Rounds
+	proposers []*Proposer
 	began     time.Time
 
 	mu      sync.Mutex
@@ -28,11 +27,11 @@ type roundsOf struct {
 
 func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Duration) *roundsOf {
 	t.Helper()
-	m, logger := testMetrics(t), slog.New(slog.DiscardHandler)
-	w := &roundsOf{rounds: newRounds(), began: time.Now(), entries: make([][]time.Duration, groups), flying: make([]int, groups)}
+	m := testMetrics(t)
+	w := &roundsOf{rounds: NewRounds(), began: time.Now(), entries: make([][]time.Duration, groups), flying: make([]int, groups)}
 	for i := range groups {
 		fsm := raftfsm.NewCounters()
-		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: timedFSM{fsm, m}, failCh: make(chan struct{})}}
+		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}}
 		g.takes = func() time.Duration {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -45,7 +44,7 @@ func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Dur
 			defer w.mu.Unlock()
 			w.flying[i]--
 		}
-		w.proposers = append(w.proposers, newProposer(g, w.rounds, raftfsm.KindCounters, newLogClock(fsm.LogTime, logger), LimitsDefault, m, logger))
+		w.proposers = append(w.proposers, New(testConfig(g, w.rounds, fsm, m)))
 	}
 	return w
 }
@@ -57,8 +56,8 @@ type simulatedGroup struct {
 	ends  func()
 }
 
-func (g *simulatedGroup) apply(entry []byte, timeout time.Duration) raft.ApplyFuture {
-	f := g.fakeGroup.apply(entry, timeout).(*fakeFuture)
+func (g *simulatedGroup) Apply(entry []byte) raft.ApplyFuture {
+	f := g.fakeGroup.Apply(entry).(*fakeFuture)
 	after := g.takes()
 	go func() {
 		time.Sleep(after)
@@ -83,7 +82,7 @@ func (w *roundsOf) call(t *testing.T, group int) time.Duration {
 func (w *roundsOf) close(t *testing.T) {
 	t.Helper()
 	for _, p := range w.proposers {
-		p.close()
+		p.Close()
 		mustBeIdle(t, p)
 	}
 	w.rounds.mu.Lock()

@@ -1,4 +1,12 @@
-package shard
+// Package propose turns the requests that wait for a Raft group into log entries, and
+// hands each request its part of the entry's result. It owns the queue of a group, its
+// bounds, the rounds in which the groups of a node propose together, and the time that
+// entries are stamped with.
+//
+// It never routes, forwards, retries, reads a row, or speaks to another node. Invariant:
+// a request whose room was taken is answered exactly once, and one that Proposal.Wait
+// reports as ErrOverloaded is in no entry.
+package propose
 
 import (
 	"fmt"
@@ -13,28 +21,28 @@ import (
 )
 
 const (
-	// entriesInFlightMax lets raft write one entry while it applies the one before.
-	entriesInFlightMax = 2
+	// EntriesInFlightMax lets raft write one entry while it applies the one before.
+	EntriesInFlightMax = 2
 	// A second entry is made only of so much: one costs each replica two syncs and
 	// some 0.5 ms of processor, which by then is little an op. Less waits, and grows.
 	secondEntryOps   = 1024
 	secondEntryBytes = 64 << 10
 )
 
-// proposer gathers the requests that wait for one group into log entries: the
+// Proposer gathers the requests that wait for one group into log entries: the
 // entry that is next takes all that has come while the one before it was written.
 // Entries of the node's groups are made together, in rounds, which say when; only one
 // that is large by itself is made beside them.
 //
-// Its goroutines, propose and settle, are started by newProposer and end with
-// close, which waits for them.
-type proposer struct {
-	group   proposeGroup
+// Its goroutines, propose and settle, are started by New and end with
+// Close, which waits for them.
+type Proposer struct {
+	group   Group
 	kind    raftfsm.Kind
-	metrics *stageMetrics
+	metrics *Metrics
 	logger  *slog.Logger
 	limits  raftfsm.Limits
-	clock   *logClock // propose's
+	clock   *Clock // propose's
 	round   *roundMember
 
 	mu struct {
@@ -48,75 +56,89 @@ type proposer struct {
 	wg      sync.WaitGroup
 }
 
-// proposeGroup is what a proposer needs of its group.
-type proposeGroup interface {
-	apply(entry []byte, timeout time.Duration) raft.ApplyFuture
-	failed() <-chan struct{}
+// Group is what a proposer needs of its group.
+type Group interface {
+	Apply(entry []byte) raft.ApplyFuture
+	Failed() <-chan struct{}
 }
 
 // flight is one entry that was handed to raft.
 type flight struct {
-	proposals []*proposal
+	proposals []*Proposal
 	future    raft.ApplyFuture
 	proposed  time.Time
 	round     uint64 // 0 for none
 }
 
-func newProposer(g proposeGroup, rounds *rounds, kind raftfsm.Kind, clock *logClock, limits raftfsm.Limits, metrics *stageMetrics, logger *slog.Logger) *proposer {
-	p := &proposer{group: g, kind: kind, clock: clock, limits: limits, metrics: metrics, logger: logger,
+// Config configures New. Every field must be set.
+type Config struct {
+	Group   Group
+	Rounds  *Rounds // of the node
+	Kind    raftfsm.Kind
+	Clock   *Clock // the proposer's alone
+	Limits  raftfsm.Limits
+	Metrics *Metrics
+	Logger  *slog.Logger
+}
+
+// New starts a proposer. Close stops it.
+func New(cfg Config) *Proposer {
+	p := &Proposer{group: cfg.Group, kind: cfg.Kind, clock: cfg.Clock, limits: cfg.Limits, metrics: cfg.Metrics, logger: cfg.Logger,
 		wake:    make(chan struct{}, 1),
-		flights: make(chan flight, entriesInFlightMax),
+		flights: make(chan flight, EntriesInFlightMax),
 	}
-	p.round = rounds.join(p.wake)
+	p.round = cfg.Rounds.join(p.wake)
 	p.wg.Go(p.propose)
 	p.wg.Go(p.settle)
 	return p
 }
 
-// submit queues a request section of that many ops. The section belongs to the
+// Submit queues a request section of that many ops. The section belongs to the
 // proposer until it is settled. It returns ErrOverloaded if the queue is full,
 // ErrDraining if the proposer is closed.
-func (p *proposer) submit(section []byte, ops int, clocked bool, width int) (*proposal, error) {
-	q, err := p.reserve(section, ops, clocked, width)
+func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
+	q, err := p.Reserve(section, ops, clocked, width)
 	if err != nil {
 		return nil, err
 	}
-	return q, p.enqueue(q)
+	return q, q.Enqueue()
 }
 
-// reserve is the first half of submit: it takes the section's room in the queue,
-// which enqueue or cancel must follow. Whoever writes to several groups takes
+// Reserve is the first half of Submit: it takes the section's room in the queue. The
+// proposal's Enqueue or Cancel must follow. Whoever writes to several groups takes
 // all rooms before it proposes anything.
-func (p *proposer) reserve(section []byte, ops int, clocked bool, width int) (*proposal, error) {
-	q := &proposal{owner: p, section: section, ops: ops, width: width, clocked: clocked, done: make(chan struct{})}
+func (p *Proposer) Reserve(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
+	q := &Proposal{owner: p, section: section, Ops: ops, Width: width, clocked: clocked, done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
-		return nil, ErrDraining
+		return nil, errs.ErrDraining
 	}
 	if !p.mu.queue.take(q) {
 		p.metrics.refused.Inc()
-		return nil, ErrOverloaded
+		return nil, errs.ErrOverloaded
 	}
 	return q, nil
 }
 
-// cancel gives the room of a reserved proposal back.
-func (p *proposer) cancel(q *proposal) {
+// Cancel releases the room of a reserved proposal.
+func (q *Proposal) Cancel() {
+	p := q.owner
 	p.mu.Lock()
 	p.mu.queue.give(q)
 	p.mu.Unlock()
 }
 
-// enqueue is the second half of submit. It returns ErrDraining if the proposer
-// was closed meanwhile.
-func (p *proposer) enqueue(q *proposal) error {
+// Enqueue is the second half of Submit. It returns ErrDraining if the proposer was
+// closed meanwhile.
+func (q *Proposal) Enqueue() error {
+	p := q.owner
 	q.since = time.Now()
 	p.mu.Lock()
 	if p.mu.closed {
 		p.mu.queue.give(q)
 		p.mu.Unlock()
-		return ErrDraining
+		return errs.ErrDraining
 	}
 	p.mu.queue.lineOf(q).push(q)
 	due := p.dueLocked()
@@ -129,17 +151,17 @@ func (p *proposer) enqueue(q *proposal) error {
 }
 
 // stateLocked returns how many proposals wait, and whether no entry is in flight.
-func (p *proposer) stateLocked() (waiting int, free bool) {
+func (p *Proposer) stateLocked() (waiting int, free bool) {
 	waiting, _ = p.mu.queue.waiting()
 	return waiting, p.mu.inFlight == 0
 }
 
 // dueLocked reports whether the next entry is to be proposed now.
-func (p *proposer) dueLocked() bool {
+func (p *Proposer) dueLocked() bool {
 	waiting, load := p.mu.queue.waiting()
 	enough := load.ops >= secondEntryOps || load.bytes >= secondEntryBytes
 	switch p.mu.inFlight {
-	case entriesInFlightMax:
+	case EntriesInFlightMax:
 		return false
 	case 0:
 		enough = enough || p.round.turn.Load() != 0
@@ -148,7 +170,7 @@ func (p *proposer) dueLocked() bool {
 }
 
 // withdraw takes a proposal out of the queue, unless it was taken.
-func (p *proposer) withdraw(q *proposal) bool {
+func (p *Proposer) withdraw(q *Proposal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !q.queued {
@@ -164,7 +186,7 @@ func (p *proposer) withdraw(q *proposal) bool {
 // take removes the next entry's proposals from the queue, none if it is not due, and
 // returns the entry's round. It returns true once the proposer is closed and the queue is
 // empty for ever.
-func (p *proposer) take() (batch []*proposal, round uint64, ended bool) {
+func (p *Proposer) take() (batch []*Proposal, round uint64, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dueLocked() {
@@ -178,7 +200,7 @@ func (p *proposer) take() (batch []*proposal, round uint64, ended bool) {
 
 // propose turns the queue into entries until the proposer is closed and the
 // queue is empty.
-func (p *proposer) propose() {
+func (p *Proposer) propose() {
 	defer close(p.flights)
 	for range p.wake {
 		for {
@@ -197,15 +219,15 @@ func (p *proposer) propose() {
 }
 
 // launch hands one entry to raft.
-func (p *proposer) launch(batch []*proposal) flight {
+func (p *Proposer) launch(batch []*Proposal) flight {
 	f := flight{proposals: batch, proposed: time.Now()}
 	bytes, width, first, clocked := 0, 0, 0, false
 	for i, q := range batch {
 		bytes += len(q.section)
-		width = max(width, q.width)
+		width = max(width, q.Width)
 		clocked = clocked || q.clocked
-		q.number, q.first = i, first
-		first += q.ops
+		q.number, q.First = i, first
+		first += q.Ops
 	}
 	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), p.kind, width)
 	if clocked {
@@ -215,19 +237,19 @@ func (p *proposer) launch(batch []*proposal) flight {
 		entry = append(entry, q.section...)
 		p.metrics.queue.Observe(f.proposed.Sub(q.since).Seconds())
 	}
-	f.future = p.group.apply(raftfsm.SealEntry(entry), enqueueTimeoutMax)
+	f.future = p.group.Apply(raftfsm.SealEntry(entry))
 	return f
 }
 
 // settle answers the proposals of each entry, in log order. It ends when
 // propose has ended and every entry is answered.
-func (p *proposer) settle() {
+func (p *Proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
 		p.land(f) // first: who has an answer finds the room that it took free again
 		for _, q := range f.proposals {
-			q.result, q.err = result, err
-			if err == nil && q.outcome() == raftfsm.Full {
+			q.Result, q.Err = result, err
+			if err == nil && q.Outcome() == raftfsm.Full {
 				p.metrics.keysRefused.Inc()
 			}
 			close(q.done)
@@ -236,7 +258,7 @@ func (p *proposer) settle() {
 }
 
 // land counts an entry as no longer in flight.
-func (p *proposer) land(f flight) {
+func (p *Proposer) land(f flight) {
 	p.mu.Lock()
 	for _, q := range f.proposals {
 		p.mu.queue.give(q)
@@ -253,14 +275,14 @@ func (p *proposer) land(f flight) {
 
 // outcome waits for an entry to be applied here. A group that has failed no
 // longer answers its futures.
-func (p *proposer) outcome(f flight) (*raftfsm.Result, error) {
+func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	answer := make(chan error, 1)
 	go func() { answer <- f.future.Error() }() // ends with the future, or with the process of a failed group
 	var err error
 	select {
 	case err = <-answer:
-	case <-p.group.failed():
-		return nil, ErrOutcomeUnknown
+	case <-p.group.Failed():
+		return nil, errs.ErrOutcomeUnknown
 	}
 	switch {
 	case err == nil:
@@ -268,20 +290,20 @@ func (p *proposer) outcome(f flight) (*raftfsm.Result, error) {
 		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
 		if stuck, ok := r.answer.(error); ok { // it is committed, and applied elsewhere
 			p.logger.Warn("a log entry is not applied here", "err", stuck, "requests", len(f.proposals))
-			return nil, ErrOutcomeUnknown
+			return nil, errs.ErrOutcomeUnknown
 		}
 		return r.answer.(*raftfsm.Result), nil
 	case errs.NeverProposed(err):
-		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return nil, fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 	default:
 		p.logger.Warn("a log entry has no known outcome", "err", err, "requests", len(f.proposals))
-		return nil, ErrOutcomeUnknown
+		return nil, errs.ErrOutcomeUnknown
 	}
 }
 
-// close refuses further requests, and returns when those that wait are
+// Close refuses further requests, and returns when those that wait are
 // answered.
-func (p *proposer) close() {
+func (p *Proposer) Close() {
 	p.mu.Lock()
 	again := p.mu.closed
 	p.mu.closed = true
@@ -290,4 +312,15 @@ func (p *proposer) close() {
 		wake(p.wake)
 	}
 	p.wg.Wait()
+}
+
+// Behind returns how far the next entry's stamp would be behind the process's clock.
+func (p *Proposer) Behind() time.Duration { return p.clock.Behind() }
+
+// wake leaves a token in a channel with room for one, if it has none.
+func wake(token chan struct{}) {
+	select {
+	case token <- struct{}{}:
+	default:
+	}
 }

@@ -1,0 +1,47 @@
+package propose
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+// A log that one start with a clock a year ahead has stamped goes on forgetting:
+// a memory with room for five keys takes one a minute for ever.
+func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		defer p.Close()
+		g.prompt = true
+		p.limits = raftfsm.Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
+		send := func(key int) {
+			t.Helper()
+			var w raftfsm.RequestWriter
+			id := raftfsm.ByKey([]byte{byte(key)})
+			w.Reset(nil, &id)
+			op := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
+			w.Op(1, &op)
+			q, err := p.Submit(w.Section(), w.Ops(), true, 0)
+			if err == nil {
+				err = q.Wait(time.NewTimer(time.Minute))
+			}
+			if err != nil {
+				t.Fatalf("key %d: %v", key, err)
+			}
+		}
+		right := p.clock.mu.at
+		p.clock.mu.at = right.AddDate(1, 0, 0)
+		send(0)
+		p.clock.mu.at = right // as after a restart with the clock set right
+		for key := range 100 {
+			time.Sleep(time.Minute)
+			send(key + 1)
+		}
+		if ahead := time.Until(g.fsm.BatchingFSM.(*raftfsm.Counters).LogTime()); ahead < 364*24*time.Hour {
+			t.Errorf("the log is ahead by %v", ahead)
+		}
+	})
+}
