@@ -9,11 +9,11 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// unseenFor is how long after its start a member takes a node that it has not
-// heard of for one that it has just not heard of yet.
+// unseenFor is how long after its start a member does not treat a node as dead merely
+// because gossip has not named it yet.
 const unseenFor = 30 * time.Second
 
-// errNotSure is returned for a request that may be granted a little later.
+// errNotSure is returned for a request that may succeed if it is repeated later.
 var errNotSure = errors.New("ask again")
 
 // NodeCatalog is what Admission needs of the catalog.
@@ -24,9 +24,9 @@ type NodeCatalog interface {
 	PutNode(ctx context.Context, entry raftfsm.PutNodeEntry) (refused string, err error)
 }
 
-// Admission answers the JoinRequests that come to a member of a cluster. The
-// catalog decides; Admission adds whom a node of a known name stands in for,
-// which only gossip can say.
+// Admission answers the JoinRequests that a member of a cluster receives. The catalog
+// decides. Admission only finds out by gossip which dead node of the same name the joining
+// node replaces.
 type Admission struct {
 	clusterID   string
 	clusterName string
@@ -35,14 +35,14 @@ type Admission struct {
 	began       time.Time
 }
 
-// NewAdmission returns an Admission of a member of the cluster, which has the name or, if
-// that is "", none that this member was told.
+// NewAdmission returns the Admission of a member of the cluster. clusterName is empty if the
+// member was started without --cluster-name.
 func NewAdmission(clusterID, clusterName string, catalog NodeCatalog, view MemberView) *Admission {
 	return &Admission{clusterID: clusterID, clusterName: clusterName, catalog: catalog, view: view, began: time.Now()}
 }
 
-// HandleJoin answers a request. It is safe for concurrent use. After an error
-// the node asks again.
+// HandleJoin answers a request. It is safe for concurrent use. After an error the joining
+// node repeats the request.
 func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, error) {
 	switch {
 	case r.ClusterID != a.clusterID:
@@ -63,12 +63,12 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 	return JoinAnswer{Admitted: refused == "" && err == nil, Refused: refused}, err
 }
 
-// replaced returns the key of the dead node whose name n has, "" for none, or
-// errNotSure while that node may live.
+// replaced returns the key of the dead node that has n's name, or "" if there is none. It
+// returns errNotSure while that node may be alive.
 func (a *Admission) replaced(n *raftfsm.Node) (key string, err error) {
 	nodes := a.catalog.Nodes()
 	if _, known := nodes[n.Key]; known {
-		return "", nil // it says anew where it is, and replaces nobody
+		return "", nil // a member that reports new addresses replaces nobody
 	}
 	for _, other := range nodes {
 		if other.Name != n.Name || other.State == raftfsm.NodeLeaving {
@@ -77,8 +77,8 @@ func (a *Admission) replaced(n *raftfsm.Node) (key string, err error) {
 		alive, seen := a.seen(other.Key)
 		switch {
 		case alive:
-			// It may have died just now: the node that asks stands aside itself for a
-			// rival that it hears of.
+			// The other node may have died just now. The joining node itself waits while it
+			// sees a rival that is alive.
 			return "", fmt.Errorf("node %q has the name %q and is not found dead yet: %w", other.Key, other.Name, errNotSure)
 		case !seen && time.Since(a.began) < unseenFor:
 			return "", fmt.Errorf("cannot tell whether node %q lives: %w", other.Key, errNotSure)

@@ -14,22 +14,21 @@ type shift struct {
 	direct   bool // from has at least two more than to
 }
 
-// edges say by which groups load can move from a node to another.
+// edges holds, for each pair of nodes, the groups by which load can move from the first to
+// the second.
 type edges map[[2]string][]uint32
 
 func (e edges) add(from, to string, g uint32) {
 	e[[2]string{from, to}] = append(e[[2]string{from, to}], g)
 }
 
-// nextShift returns the shift that brings loads nearer to each other, if there
-// is one.
+// nextShift returns the shift that brings loads closer to each other, if there is one.
 //
-// A direct one lowers the sum of the squares of the loads. Where there is none,
-// a chain of shifts may do it: from a high node over others to a low one. Of the
-// shortest such chain this returns the last shift, which leaves the sum as it is
-// and the chain shorter by one. So shifts come to an end, whoever plans the
-// next, and never go back. When there is no chain either, no other placing by
-// such shifts is more even.
+// A direct shift lowers the sum of the squares of the loads. If there is none, a chain of
+// shifts may do so: from a high node through others to a low one. nextShift returns the last
+// shift of the shortest such chain. That shift leaves the sum as it is and makes the chain
+// shorter by one, so shifts end, whichever node plans the next one, and never go back. If
+// there is no chain either, no sequence of such shifts makes the loads more even.
 func nextShift(keys []string, load map[string]int, e edges) (shift, bool) {
 	best, most := [2]string{}, 1
 	for _, from := range keys {
@@ -92,8 +91,8 @@ func uneven(keys []string, load map[string]int) bool {
 	return high-low > 1
 }
 
-// replicaEdges are the moves of replicas of groups that crowd no zone more than
-// before. Groups whose leader would have to move as well come last.
+// replicaEdges returns the moves of replicas that leave no zone more crowded. Groups whose
+// leader would have to move as well come last.
 func (p *plan) replicaEdges(groups []uint32) edges {
 	e, led, takers := edges{}, edges{}, p.takers()
 	for _, g := range groups {
@@ -134,16 +133,16 @@ func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) 
 	return e
 }
 
-// shards returns the groups of keyspaces of which ok holds.
+// shards returns the groups of the keyspaces for which ok holds.
 func (p *plan) shards(ok func(uint32) bool) []uint32 {
 	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
 		return p.light[g] || !ok(g)
 	})
 }
 
-// evenReplicas moves replicas of shards from nodes with many to nodes with few.
-// A shift that is one of a chain is made alone: it only makes sense with the
-// others where they are.
+// evenReplicas moves replicas of shards from nodes with many to nodes with few. If a shift
+// is part of a chain, it is the only shift of the plan, because it depends on where the
+// other replicas are.
 func (p *plan) evenReplicas() {
 	takers := p.takers()
 	for p.roomToMove() && uneven(takers, p.load) {
@@ -207,10 +206,10 @@ func (p *plan) evenLeaders() {
 	}
 }
 
-// leaderShift returns the next transfer: within a keyspace whose leaders are
-// uneven, for its load may be all there is. When none is, one that makes the
-// leaders of all more even and those of its keyspace no less: from a node that
-// leads more of that keyspace. So the transfers come to an end too.
+// leaderShift returns the next transfer. First it evens out the leaders within each
+// keyspace, because one keyspace may carry all the load. Once those are even, it evens out
+// the leaders of all keyspaces, but only from a node that leads more of the group's
+// keyspace, so that the keyspace stays even. The transfers therefore end.
 func (p *plan) leaderShift() (shift, Reason, bool) {
 	takers, may := p.takers(), p.shards(p.mayTransfer)
 	slices.SortFunc(takers, byFirst(func(key string) int { return p.leads[key] }))

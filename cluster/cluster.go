@@ -1,11 +1,10 @@
-// Package cluster owns what a node is and whom it knows: the data directory that
-// makes it that node and no other, gossip about which nodes live and where, and
-// how a node without a cluster comes to one. It never touches the data of a
-// group, which is the business of package shard, and what gossip says is a hint:
-// who is a member, only the catalog says.
+// Package cluster owns the identity of a node and its view of other nodes: the data
+// directory, gossip, how a node forms or joins a cluster, and the plan of where replicas go.
+// It never touches the data of a group; package shard does. Gossip is only a hint: the
+// catalog alone decides which nodes are members.
 //
-// Invariant: a data directory has one process at a time and, from its first
-// start on, one key, and from the moment that it has one, one cluster id.
+// Invariant: a data directory is used by one process at a time. It has one key from its
+// first start on, and one cluster id from the moment that it joins a cluster.
 package cluster
 
 import (
@@ -17,26 +16,24 @@ import (
 	"path/filepath"
 )
 
-// The errors of OpenDataDir that a caller may tell apart.
+// The errors of OpenDataDir that a caller may distinguish.
 var (
 	// ErrLocked is returned when another process holds the data directory.
 	ErrLocked = errors.New("the data directory is in use by another process")
-	// ErrNodeIDDiffers is returned when the asked node id contradicts the one
-	// that the directory was made with.
+	// ErrNodeIDDiffers is returned when the requested node id differs from that of the
+	// directory.
 	ErrNodeIDDiffers = errors.New("the data directory belongs to another node id")
-	// ErrIdentityLost is returned when a directory holds groups but no identity:
-	// a new one would make its logs those of a stranger.
+	// ErrIdentityLost is returned when a directory holds groups but no identity. A new
+	// identity would not match the logs of those groups.
 	ErrIdentityLost = errors.New("the data directory holds groups but no " + identityFile)
-	// ErrGroupsLost is returned when a node's directory has no record of the
-	// groups that it holds: one whose files are gone could not be told from one
-	// that never was.
+	// ErrGroupsLost is returned when a node's directory has no record of its groups. Without
+	// the record, a group whose files were removed looks like one that never existed.
 	ErrGroupsLost = errors.New("the data directory has a " + identityFile + " but no " + openedFile)
 	// ErrBadIdentity is returned when the identity cannot be understood.
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
-	// ErrBadChecksum is returned when a small file of the directory is not what was
-	// written.
+	// ErrBadChecksum is returned when the checksum of a small file does not match.
 	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
-	// ErrHasCluster is returned when a node that has a cluster is to get one.
+	// ErrHasCluster is returned when a node that has a cluster is asked to form or join one.
 	ErrHasCluster = errors.New("the node has a cluster already")
 	// ErrBadNodeID is returned for an asked node id out of bounds.
 	ErrBadNodeID = errors.New("a node id is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
@@ -49,8 +46,8 @@ const (
 
 // DataDir is a locked data directory. It is this process's until Close.
 type DataDir struct {
-	// Identity is as it stands on disk. SetPromised, SetJoining and SetCluster
-	// change it; whoever calls them sees to it that nobody reads it meanwhile.
+	// Identity is the identity as it is on disk. SetPromised, SetJoining and SetCluster
+	// change it; their callers make sure that nobody reads it at the same time.
 	Identity Identity
 
 	path   string
@@ -60,10 +57,10 @@ type DataDir struct {
 	plain  bool // a file on the disk has no checksum
 }
 
-// OpenDataDir locks the directory at path, making it if need be, and reads the
-// node's identity there. For a new directory it makes one up, with nodeID or, if
-// that is empty, an id of its own, which lasts once KeepIdentity has written it.
-// An existing identity must agree with a nodeID that is not empty.
+// OpenDataDir locks the directory at path, creates it if necessary, and reads the node's
+// identity. For a new directory it creates an identity with nodeID or, if that is empty, a
+// random id; KeepIdentity writes it. An existing identity must match a nodeID that is not
+// empty.
 func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	if nodeID != "" && !ValidNodeID(nodeID) {
 		return nil, fmt.Errorf("%q: %w", nodeID, ErrBadNodeID)
@@ -87,9 +84,9 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	return d, nil
 }
 
-// KeepIdentity writes an identity that is not on the disk yet, or not with a checksum.
-// It is called when nothing that often fails is left to do: a start that failed leaves
-// a directory that may still become any node's.
+// KeepIdentity writes an identity that is not on disk yet, or is there without a checksum.
+// Call it after the steps of a start that often fail: until then the directory may still
+// become any node's.
 func (d *DataDir) KeepIdentity() error {
 	if !d.fresh && !d.plain {
 		return nil
@@ -97,7 +94,7 @@ func (d *DataDir) KeepIdentity() error {
 	if err := d.opened.write(); err != nil {
 		return err
 	}
-	// Last: it says that all else is there.
+	// Last, because the file marks the directory as complete.
 	if err := writeIdentity(filepath.Join(d.path, identityFile), d.Identity); err != nil {
 		return err
 	}
@@ -114,36 +111,34 @@ func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
 // ColdDir returns the directory for rows that are not in memory. It need not exist.
 func (d *DataDir) ColdDir() string { return filepath.Join(d.path, coldDir) }
 
-// Close gives the directory up to the next process. Nothing of this process may
-// write there any more.
+// Close releases the directory to the next process. The process must not write to it
+// afterwards.
 func (d *DataDir) Close() error { return d.lock.release() }
 
-// GroupOpened records, durably, that this node has a replica of the group. It
-// comes once the group's log is on disk, and before the node votes in it.
+// GroupOpened durably records that this node has a replica of the group. Call it after the
+// group's log is on disk and before the node votes in the group.
 func (d *DataDir) GroupOpened(number uint32) error { return d.opened.set(number, true) }
 
-// WasOpened tells whether this node has a replica of the group. If it has and
-// the group's log is gone, that was removed by hand, and the group must
-// not be started empty.
+// WasOpened reports whether this node has a replica of the group. If it has but the log is
+// missing, the log was removed by hand, and the group must not be started empty.
 func (d *DataDir) WasOpened(number uint32) bool { return d.opened.has(number) }
 
-// GroupRemoved records, durably, that this node has no replica of the group any
-// more. It comes once the group's directory is renamed, before its files are deleted.
+// GroupRemoved durably records that this node no longer has a replica of the group. Call it
+// after the group's directory was renamed and before its files are deleted.
 func (d *DataDir) GroupRemoved(number uint32) error { return d.opened.set(number, false) }
 
-// SetPromised records the set of keys that the node has agreed to form a cluster
-// with, as they stand in Identity.Promised.
+// SetPromised records the set of keys that the node has agreed to form a cluster with, in
+// the form of Identity.Promised.
 func (d *DataDir) SetPromised(set string) error {
 	return d.change(func(id *Identity) { id.Promised = set })
 }
 
-// SetJoining records the cluster that the node is about to ask to admit it.
+// SetJoining records the cluster that the node is about to ask for admission.
 func (d *DataDir) SetJoining(clusterID string) error {
 	return d.change(func(id *Identity) { id.Joining = clusterID })
 }
 
-// SetCluster records the node's cluster, once and for ever. founder says that
-// this node made it.
+// SetCluster records the node's cluster for good. founder is set if this node founded it.
 func (d *DataDir) SetCluster(clusterID string, founder bool) error {
 	return d.change(func(id *Identity) {
 		id.ClusterID, id.Founder = clusterID, founder
@@ -151,7 +146,7 @@ func (d *DataDir) SetCluster(clusterID string, founder bool) error {
 	})
 }
 
-// change makes one durable change to the identity of a node without a cluster.
+// change durably makes one change to the identity of a node without a cluster.
 func (d *DataDir) change(edit func(*Identity)) error {
 	if d.Identity.ClusterID != "" {
 		return fmt.Errorf("%q: %w", d.Identity.ClusterID, ErrHasCluster)
@@ -162,7 +157,7 @@ func (d *DataDir) change(edit func(*Identity)) error {
 	if err != nil {
 		return fmt.Errorf("cannot encode identity: %w", err)
 	}
-	if _, err := parseIdentity(raw); err != nil { // what could not be read is not written
+	if _, err := parseIdentity(raw); err != nil { // never write an identity that could not be read back
 		return fmt.Errorf("cannot write identity: %w", err)
 	}
 	if err := writeIdentity(filepath.Join(d.path, identityFile), id); err != nil {
@@ -172,7 +167,7 @@ func (d *DataDir) change(edit func(*Identity)) error {
 	return nil
 }
 
-// load reads the identity and the record of groups, or makes both up.
+// load reads the identity and the record of groups, or creates both.
 func (d *DataDir) load(nodeID string) error {
 	id, checked, err := readIdentity(filepath.Join(d.path, identityFile))
 	d.fresh = errors.Is(err, fs.ErrNotExist)

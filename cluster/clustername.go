@@ -6,19 +6,19 @@ import "fmt"
 // in gossip, in prefaces of connections and in requests to join.
 const versionOfClusterNames = 5
 
-// clusterNameBytesMax bounds the name of a cluster, so that metaBytesMax leaves room for
-// what later versions say.
+// clusterNameBytesMax bounds the name of a cluster, so that metaBytesMax leaves room for the
+// fields of later versions.
 const clusterNameBytesMax = 32
 
-// ValidClusterName reports whether s may name a cluster: as a node id of up to 32
-// characters, or empty for none.
+// ValidClusterName reports whether s may name a cluster: it is a valid node id of up to 32
+// characters, or empty for no name.
 func ValidClusterName(s string) bool {
 	return s == "" || ValidNodeID(s) && len(s) <= clusterNameBytesMax
 }
 
-// namesAgree reports whether two nodes may be of one cluster by the names that they were
-// given. Two members may differ in whether they have a name, so that a cluster gets one
-// by restarts of one node after the other. The cluster's id proves that they are members.
+// namesAgree reports whether two nodes may belong to one cluster, judged by their
+// --cluster-name. Two members may differ in whether they have a name at all, so that a
+// rolling restart can introduce one: the cluster id proves that they are members.
 func namesAgree(a, b string, members bool) bool {
 	return a == b || members && (a == "" || b == "")
 }

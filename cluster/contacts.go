@@ -2,23 +2,24 @@ package cluster
 
 import "slices"
 
-// contacts are the clusters that a node without one may join, and the nodes whose cluster
-// it may join once they have one. Gossip alone adds none: a cluster may still look for a
-// former member at this node's address, and no gossip of a stranger makes it join that.
+// contacts holds the clusters that a node without a cluster may join, and the nodes whose
+// cluster it may join once they have one. Gossip alone adds none: another cluster may still
+// search for a former member at this node's address, and its gossip must not make this node
+// join.
 //
-// Invariant: each cluster and each node was in the answer of an address that this node was
-// told and that it dialled itself, or is one that it has promised itself to before.
+// Invariant: each cluster and each node was in the answer of a configured address that this
+// node dialled itself, or the node promised itself to it before.
 type contacts struct {
 	clusters map[string]bool // by id
 	nodes    map[string]bool // by key; at most membersMax
-	// answers are the members in each answer that came while this node dialled. One of
-	// them is that of the address dialled; the others are of nodes that dialled this one.
+	// answers holds the members of each answer that arrived while this node dialled. One is
+	// from the address dialled; the others are from nodes that dialled this one.
 	answers  [][]Member
 	dialling bool
 }
 
-// newContacts returns the contacts of a node by its identity: what it has promised itself
-// to, it may join after a restart too.
+// newContacts returns the contacts of a node with that identity. The clusters and nodes that
+// it promised itself to remain contacts after a restart.
 func newContacts(joining string, promised []string) contacts {
 	c := contacts{clusters: map[string]bool{}, nodes: map[string]bool{}}
 	if joining != "" {
@@ -40,18 +41,18 @@ func (c *contacts) add(keys []string) {
 // has reports whether the node may join m's cluster, now or once m has one.
 func (c *contacts) has(m *Member) bool { return c.nodes[m.Key] || c.clusters[m.ClusterID] }
 
-// heard keeps an answer that came while this node dials.
+// heard records an answer that arrived while this node dials.
 func (c *contacts) heard(answer []Member) {
 	if c.dialling {
 		c.answers = append(c.answers, answer)
 	}
 }
 
-// dial begins to dial an address that the node was told.
+// dial begins to dial a configured address.
 func (c *contacts) dial() { c.dialling, c.answers = true, nil }
 
-// dialled ends what dial began, and reports whether it added a cluster. It adds what all
-// answers have in common: one of them is that of the node dialled.
+// dialled ends what dial began, and reports whether it added a cluster. It adds the members
+// that all answers share, because one of the answers is that of the node dialled.
 func (c *contacts) dialled(addr string, answered bool) (added bool) {
 	answers := c.answers
 	c.dialling, c.answers = false, nil

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// controlEvery is how often the cluster is looked at. A step that moves data
-	// takes many times that.
+	// controlEvery is how often the controller plans. A step that moves data takes many
+	// times that.
 	controlEvery = time.Second
-	// controlTimeout bounds one round, each step of which waits for a commit.
+	// controlTimeout bounds one round. Each step of a round waits for a commit.
 	controlTimeout = 15 * time.Second
 )
 
-// ControlledNode is what a Controller needs of its node; *shard.Node is one.
+// ControlledNode is the part of a node that a Controller needs; *shard.Node implements it.
 type ControlledNode interface {
 	LeadsCatalog() bool
 	Catalog() *raftfsm.CatalogView
@@ -30,19 +30,19 @@ type ControlledNode interface {
 	Transfer(ctx context.Context, group uint32, from, to string) error
 }
 
-// Members is what a Controller needs of gossip; *Gossip is one.
+// Members is the part of gossip that a Controller needs; *Gossip implements it.
 type Members interface {
 	MemberView
-	// Seeds says where else other nodes may be found.
+	// Seeds adds addresses at which gossip may find other nodes.
 	Seeds(addrs []string)
 }
 
-// Controller carries out what Plan says while its node leads the catalog, and
-// otherwise only tells gossip where the catalog's nodes were last, so that a node
-// that was started again finds the others. It keeps nothing but for how long it has not heard of
-// nodes, so another node's Controller goes on where it was cut off.
+// Controller carries out the steps of Plan while its node leads the catalog. On other nodes
+// it only passes the catalog's addresses to gossip, so that a restarted node finds the
+// others. It keeps no state but the time since which nodes are missing, so the Controller of
+// another node can continue where this one stopped.
 //
-// Its goroutine is started by StartController; Close stops and waits for it.
+// StartController starts its goroutine; Close stops it and waits for it.
 type Controller struct {
 	node     ControlledNode
 	view     Members
@@ -52,11 +52,11 @@ type Controller struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	lost     atomic.Uint64
-	seeded   *raftfsm.CatalogView // run's own: what gossip was last told the nodes of
+	seeded   *raftfsm.CatalogView // owned by run: the catalog whose nodes were last passed to gossip
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		unheard map[string]time.Time // nodes that gossip has never named, since when
+		unheard map[string]time.Time // nodes that gossip has never named, and since when
 	}
 }
 
@@ -75,7 +75,7 @@ func StartController(node ControlledNode, view Members, settings PlanSettings, l
 	return c, nil
 }
 
-// Close stops the controller. What it was about goes on elsewhere or later.
+// Close stops the controller. Steps that were begun continue on another node or later.
 func (c *Controller) Close() {
 	c.cancel()
 	<-c.done
@@ -100,7 +100,7 @@ func (c *Controller) run(ctx context.Context) {
 	}
 }
 
-// seed tells gossip of the catalog's nodes when the catalog has changed.
+// seed passes the addresses of the catalog's nodes to gossip when the catalog has changed.
 func (c *Controller) seed() {
 	catalog := c.node.Catalog()
 	if catalog == c.seeded {
@@ -134,8 +134,8 @@ func (c *Controller) once(ctx context.Context) {
 	}
 }
 
-// noteLost warns of a step that was taken if it gives a node up: that comes of no
-// order of an operator's, and cannot be taken back once the node is removed.
+// noteLost warns if the step gives up a node: no operator requested that, and after the node
+// is removed it cannot be undone.
 func (c *Controller) noteLost(step Step) {
 	lost, ok := step.(SetNodeState)
 	if !ok || lost.State != raftfsm.NodeLeaving {
@@ -146,18 +146,18 @@ func (c *Controller) noteLost(step Step) {
 		"node", lost.Node, "step", step.String())
 }
 
-// Lost returns how many nodes this controller has had leave because they were dead
-// for too long.
+// Lost returns how many nodes this controller has set to leave because they were dead for
+// too long.
 func (c *Controller) Lost() uint64 { return c.lost.Load() }
 
-// Look returns what a plan is made from now. It is safe for concurrent use.
+// Look returns the input of the next plan. It is safe for concurrent use.
 func (c *Controller) Look(ctx context.Context) View {
 	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: c.node.Facts(ctx)}
 	view.Dead = c.dead(view.Catalog)
 	return view
 }
 
-// dead returns for how long nodes of the catalog have not been heard of.
+// dead returns for how long gossip has missed nodes of the catalog.
 func (c *Controller) dead(catalog *raftfsm.CatalogView) map[string]time.Duration {
 	seen := map[string]Member{}
 	for _, m := range c.view.Members() {

@@ -23,8 +23,8 @@ import (
 const (
 	checksumBits      = 32
 	checksumLineBytes = checksumBits + 1
-	// plainTailBytesMax is what may stand behind the object of a file without a
-	// checksum: the end of a line.
+	// plainTailBytesMax bounds the bytes after the object in a file without a checksum: the
+	// end of a line.
 	plainTailBytesMax = 2
 )
 
@@ -49,7 +49,7 @@ func appendChecksumLine(dst, object []byte) []byte {
 func cutChecksumLine(raw []byte) (object []byte, checked bool, err error) {
 	tail := raw[bytes.LastIndexByte(raw, '}')+1:]
 	if len(tail) <= plainTailBytesMax || len(bytes.TrimSpace(tail)) > 0 {
-		return raw, false, nil // the second is no JSON
+		return raw, false, nil // more text after the object: not JSON
 	}
 	object = raw[:max(0, len(raw)-checksumLineBytes)]
 	if !bytes.Equal(raw[len(object):], appendChecksumLine(nil, object)) {
@@ -69,9 +69,8 @@ func readBounded(path string, bytesMax int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, bytesMax+1))
 }
 
-// readChecked returns the object of the small file at path, and whether it had a
-// checksum. Of a longer object than bytesMax it returns just so much that it can be
-// seen to be too long.
+// readChecked returns the object of the small file at path, and whether it had a checksum.
+// If the object is longer than bytesMax, the result is just long enough to show that.
 func readChecked(path string, bytesMax int64) (object []byte, checked bool, err error) {
 	raw, err := readBounded(path, bytesMax+checksumLineBytes)
 	if err != nil {

@@ -11,40 +11,39 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// How nodes without a cluster come to one. Safety rests on three things that a
-// node writes durably before it says them: the one set of keys that it has
-// promised itself to, the one cluster that it has asked to admit it, and its
-// cluster. Time only releases a promise, each node's own monotonic clock at
-// that: promiseFor is longer than the initiator's formTimeout and a slow sync
-// together, and a promise begins after the initiator's clock was read, so while
-// the initiator decides, all are still bound.
+// How nodes without a cluster form or join one. Safety rests on three values that a node
+// stores durably before it announces them: the one set of keys that it has promised itself
+// to, the one cluster that it has asked for admission, and its cluster. Time only releases a
+// promise, and each node measures it by its own monotonic clock. promiseFor is longer than
+// the initiator's formTimeout plus a slow sync, and a promise begins after the initiator has
+// read its clock. So all nodes are still bound while the initiator decides.
 const (
 	promiseFor = 10 * time.Second
-	// formTimeout bounds an attempt, from before its first ask to the decision.
+	// formTimeout bounds an attempt, from before its first request to the decision.
 	formTimeout = 5 * time.Second
-	// askTimeout bounds one ask within an attempt; a lost one is repeated.
+	// askTimeout bounds one request within an attempt; a lost one is repeated.
 	askTimeout = time.Second
 	askAgain   = 200 * time.Millisecond
-	// settleFor is how long the initiator must have seen the same nodes, so that
-	// one too many that starts at the same time is seen.
+	// settleFor is how long the initiator must have seen the same nodes, so that it notices
+	// a surplus node that starts at the same time.
 	settleFor = time.Second
-	// joinTimeout bounds an ask of one member, which may have to wait for a leader.
+	// joinTimeout bounds a request to one member, which may have to wait for a leader.
 	joinTimeout = 5 * time.Second
 	// retryMin and retryMax bound the wait after an attempt that failed.
 	retryMin, retryMax = 500 * time.Millisecond, 1500 * time.Millisecond
-	// lookEvery is how often the members are looked at when nothing has changed.
+	// lookEvery is how often the node checks the members if nothing has changed.
 	lookEvery = 250 * time.Millisecond
-	// waitLogEvery is how often it is logged what the node waits for.
+	// waitLogEvery is how often the node logs why it waits.
 	waitLogEvery = 10 * time.Second
-	// rivalFor is how long another node may hold this one's name before this one
-	// gives up: gossip finds the node dead that a wiped one stands in for by then.
+	// rivalFor is how long another node may hold this one's name before this one gives up.
+	// By then gossip has found the old node dead that a wiped node replaces.
 	rivalFor = 20 * time.Second
 )
 
-// A promise must outlive an attempt by as much again; this does not compile else.
+// Compile-time check: a promise lasts at least twice as long as an attempt.
 const _ = uint64(promiseFor - 2*formTimeout)
 
-// The errors of Former.Run, none of which time mends.
+// The errors of Former.Run. Waiting resolves none of them.
 var (
 	// ErrNameTaken is returned when another living node has this node's name.
 	ErrNameTaken = errors.New("another living node has this node's name")
@@ -67,8 +66,8 @@ type Asker interface {
 	Join(ctx context.Context, addr string, r JoinRequest) (JoinAnswer, error)
 }
 
-// FormStore keeps durably what a node without a cluster must not forget; each
-// call returns when it is kept. *DataDir is one.
+// FormStore durably keeps the state of a node without a cluster; each call returns when the
+// state is on disk. *DataDir implements it.
 type FormStore interface {
 	SetPromised(set string) error
 	SetJoining(clusterID string) error
@@ -78,13 +77,13 @@ type FormStore interface {
 // FormConfig configures NewFormer.
 type FormConfig struct {
 	Identity Identity // as Store has it; it has no cluster
-	// Node is what the catalog is to know of this node.
+	// Node is the catalog's entry for this node.
 	Node raftfsm.Node
-	// Expect is --bootstrap-expect, 0 for none. With 1, and with 0 and Join
-	// false, the node forms a cluster of itself at once.
+	// Expect is --bootstrap-expect, 0 for none. With 1, or with 0 and Join false, the node
+	// forms a cluster by itself at once.
 	Expect int
 	Join   bool // --join was given
-	// ClusterName is the name that the cluster must have; "" for none.
+	// ClusterName is the name that the cluster must have; "" for any.
 	ClusterName string
 	View        MemberView
 	Asker       Asker
@@ -94,21 +93,21 @@ type FormConfig struct {
 
 func (c *FormConfig) alone() bool { return c.Expect == 1 || c.Expect == 0 && !c.Join }
 
-// Alone tells whether Run asks nobody: the node forms a cluster of itself.
+// Alone reports whether Run forms a cluster of this node without asking others.
 func (c *FormConfig) Alone() bool { return c.alone() && c.Identity.Joining == "" }
 
-// Former brings a node without a cluster to one: it founds one with others, or
-// joins one that it sees.
+// Former brings a node into a cluster: it founds one with other nodes, or joins one that it
+// sees.
 type Former struct {
 	cfg FormConfig
 
 	mu struct {
 		sync.Mutex // held while Store writes
 		identity   Identity
-		// promisedUntil is when identity.Promised may be exchanged for another set.
+		// promisedUntil is when identity.Promised may be replaced by another set.
 		promisedUntil time.Time
-		over          bool   // Run has ended, or decided: nothing is agreed to any more
-		waiting       string // what Run waits for
+		over          bool   // Run has ended or decided: the node agrees to nothing more
+		waiting       string // the reason why Run waits
 	}
 }
 
@@ -123,23 +122,22 @@ func NewFormer(cfg FormConfig) (*Former, error) {
 	f := &Former{cfg: cfg}
 	f.mu.identity = cfg.Identity
 	f.mu.waiting = "the node has no cluster yet"
-	if cfg.Identity.Promised != "" { // for how long it has held, the crash made it forget
+	if cfg.Identity.Promised != "" { // the crash erased how long it was held
 		f.mu.promisedUntil = time.Now().Add(promiseFor)
 	}
 	return f, nil
 }
 
-// Waiting says what Run waits for, for /readyz and people.
+// Waiting returns the reason why Run waits, for /readyz and people.
 func (f *Former) Waiting() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.waiting
 }
 
-// Run returns when the node has a cluster, which Store then has: the Identity
-// says which and whether this node is to start its group 0. It returns ErrNameTaken,
-// ErrTwoClusters or ErrRefused when only the operator can mend it, an error of
-// Store, or that of ctx.
+// Run returns once the node has a cluster and Store has recorded it. The Identity names the
+// cluster and whether this node starts its group 0. Run returns ErrNameTaken, ErrTwoClusters
+// or ErrRefused when only the operator can help, an error of Store, or that of ctx.
 func (f *Former) Run(ctx context.Context) (Identity, error) {
 	defer f.end()
 	if f.cfg.Alone() {
@@ -173,19 +171,19 @@ func (f *Former) identity() Identity {
 	return f.mu.identity
 }
 
-// formRun is what Run remembers between two looks.
+// formRun is the state of Run between two checks of the members.
 type formRun struct {
 	*Former
-	logged  time.Time // what is waited for was logged last
-	retryAt time.Time // nothing is attempted before
+	logged  time.Time // when the reason for the wait was last logged
+	retryAt time.Time // no attempt before this time
 	set     string    // set that was seen last
 	setAt   time.Time // since then
-	rival   string    // key of the node that has this node's name
+	rival   string    // key of another node with this node's name
 	rivalAt time.Time // since then
 }
 
-// look looks at the members once and does what they call for. It returns an
-// identity with a cluster when the node has one.
+// look checks the members once and acts on what it sees. It returns an identity with a
+// cluster once the node has one.
 func (r *formRun) look(ctx context.Context) (Identity, error) {
 	step := decide(r.identity(), r.cfg.Expect, r.cfg.View.Members())
 	now := time.Now()
@@ -211,7 +209,7 @@ func (r *formRun) look(ctx context.Context) (Identity, error) {
 	return Identity{}, nil
 }
 
-// wait makes why known as what is waited for.
+// wait publishes the reason for waiting.
 func (r *formRun) wait(why string) {
 	r.mu.Lock()
 	changed := r.mu.waiting != why
@@ -226,7 +224,7 @@ func (r *formRun) wait(why string) {
 	}
 }
 
-// later makes the next attempt wait, and says why this one failed.
+// later delays the next attempt and logs why this one failed.
 func (r *formRun) later(why string) {
 	r.retryAt = time.Now().Add(randomBetween(retryMin, retryMax))
 	r.cfg.Logger.Info("no cluster yet, trying again", "why", why)

@@ -11,7 +11,7 @@ import (
 // Proposal asks a node to form a cluster with exactly the nodes of Set.
 type Proposal struct {
 	To  string   `json:"to"`  // key of the node asked: an address may have changed hands
-	Set []string `json:"set"` // keys, ascending; the first one's node asks
+	Set []string `json:"set"` // keys, ascending; the node of the first one is the initiator
 }
 
 // Agreement answers a Proposal. A node that agrees is bound to the set for 10 s.
@@ -48,8 +48,8 @@ func (f *Former) HandleForm(_ context.Context, p Proposal) (Agreement, error) {
 	return Agreement{Agreed: true}, nil
 }
 
-// promiseLocked binds this node to the set for promiseFor from its return on,
-// or says why it cannot.
+// promiseLocked binds this node to the set until promiseFor after its return, or returns why
+// it cannot.
 func (f *Former) promiseLocked(set string) (why string, err error) {
 	if f.mu.identity.Promised != set {
 		if time.Now().Before(f.mu.promisedUntil) {
@@ -64,8 +64,7 @@ func (f *Former) promiseLocked(set string) (why string, err error) {
 	return "", nil
 }
 
-// initiate asks all others of the set and, if all agree in time, founds the
-// cluster.
+// initiate asks all other nodes of the set and, if all agree in time, founds the cluster.
 func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) {
 	r.mu.Lock()
 	why, err := r.promiseLocked(keySet(set))
@@ -73,7 +72,7 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 	if err != nil {
 		return Identity{}, err
 	}
-	began := time.Now() // before any ask, so before any other's promise
+	began := time.Now() // before any request, so before any promise of another node
 	if why == "" {
 		why = r.askAll(ctx, set)
 	}
@@ -94,8 +93,8 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 	return id, err
 }
 
-// found makes a cluster, if it is still in time: the identity has none if not.
-// set is what the others agreed to, "" for none.
+// found creates a cluster if it is still in time; otherwise the identity has none. set holds
+// the keys that the others agreed to, or is empty.
 func (f *Former) found(began time.Time, set string) (Identity, error) {
 	cluster := randomHex(clusterIDBytes)
 	f.mu.Lock()
@@ -108,22 +107,21 @@ func (f *Former) found(began time.Time, set string) (Identity, error) {
 	}
 	f.mu.over = true
 	f.hasClusterLocked(cluster, true)
-	if set != "" { // one of this node alone is told with the start
+	if set != "" { // a cluster of this node alone is logged at the start
 		f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", set)
 	}
 	return f.mu.identity, nil
 }
 
-// hasClusterLocked does to the identity in memory what Store.SetCluster did.
+// hasClusterLocked makes the change of Store.SetCluster to the identity in memory.
 func (f *Former) hasClusterLocked(cluster string, founder bool) {
 	id := &f.mu.identity
 	id.ClusterID, id.Founder, id.Joining, id.Promised = cluster, founder, "", ""
 	f.mu.waiting = ""
 }
 
-// askAll asks all others of the set, at the same time and, where no answer
-// comes, again, until formTimeout. It returns "" when all have agreed, and
-// starts nothing that outlives it.
+// askAll asks all other nodes of the set at the same time, and repeats requests without an
+// answer until formTimeout. It returns "" when all have agreed. No goroutine outlives it.
 func (f *Former) askAll(ctx context.Context, set []Member) (why string) {
 	ctx, cancel := context.WithTimeout(ctx, formTimeout)
 	defer cancel()

@@ -21,10 +21,10 @@ const formBytesMax = 16 << 10
 // errBadCall is returned for a call, or an answer, that cannot be understood.
 var errBadCall = errors.New("not a call of this version")
 
-// CallAsker asks other nodes by calls.
+// CallAsker asks other nodes by calls between nodes.
 type CallAsker struct {
-	// Call sends request to whatever node is at addr, of the cluster or, if that is
-	// "", of none, and returns its answer.
+	// Call sends request to the node at addr, which must be of the cluster or, if clusterID
+	// is "", of none. It returns the answer.
 	Call func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error)
 }
 
@@ -63,8 +63,8 @@ func parseCall[T any](raw []byte) (T, error) {
 	return into, nil
 }
 
-// CallHandler makes a handler of calls out of HandleForm or HandleJoin. It keeps
-// nothing of the request.
+// CallHandler turns HandleForm or HandleJoin into a handler of calls. It keeps no reference
+// to the request.
 func CallHandler[Q, A any](handle func(context.Context, Q) (A, error)) func(context.Context, []byte) ([]byte, error) {
 	return func(ctx context.Context, request []byte) ([]byte, error) {
 		question, err := parseCall[Q](request)

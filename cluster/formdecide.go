@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// formStep is what a look at the members calls for.
+// formStep is the action that the visible members require.
 type formStep struct {
-	why     string   // what is waited for, until it has come
+	why     string   // why the node waits
 	err     error    // never: the operator must act
-	rival   Member   // has this node's name, and comes before it
+	rival   Member   // has this node's name and takes precedence
 	cluster string   // to be joined,
 	members []Member // by asking one of these
 	set     []Member // is to form a cluster, by key, ascending; this node is in it
-	// initiate says that this node is the one that asks the others of set.
+	// initiate is set if this node is the initiator for set.
 	initiate bool
 }
 
-// decide says what a node without a cluster does when it sees these members. It
-// depends on nothing else.
+// decide returns what a node without a cluster does when it sees these members. It is a pure
+// function.
 func decide(self Identity, expect int, members []Member) formStep {
 	var clustered, bare []Member
 	clusters := map[string]string{} // a member of each
@@ -54,8 +54,8 @@ func decide(self Identity, expect int, members []Member) formStep {
 	return decideForm(self, expect, bare)
 }
 
-// findRival returns a living member that has this node's name and comes before
-// it: one that has a cluster, or the lower key of two that have none.
+// findRival returns a living member that has this node's name and takes precedence: one that
+// has a cluster, or of two without a cluster the one with the lower key.
 func findRival(self Identity, clustered, bare []Member) (Member, bool) {
 	for _, m := range clustered {
 		if m.Name == self.NodeID {
@@ -79,9 +79,8 @@ func decideJoin(self Identity, clustered []Member) formStep {
 	return formStep{cluster: cluster, members: clustered, why: fmt.Sprintf("cluster %s to admit this node", cluster)}
 }
 
-// decideForm says what a node that expects a cluster of so many does when no
-// living member has one. Members that expect none wait for one to join, and do
-// not count.
+// decideForm returns what a node that expects a cluster of expect nodes does when no living
+// member has one. Members that expect none wait for a cluster to join, and do not count.
 func decideForm(self Identity, expect int, bare []Member) formStep {
 	set := []Member{{Key: self.Key(), Name: self.NodeID, Alive: true}}
 	for _, m := range bare {

@@ -19,10 +19,10 @@ import (
 const (
 	// gossipLabel keeps other programs that use memberlist apart.
 	gossipLabel = "countd"
-	// leaveTimeout bounds how long Close waits for others to hear of it: a stop
-	// has 10 s in all, and those who did not hear find out by themselves.
+	// leaveTimeout bounds how long Close waits until others know: a stop has 10 s in all,
+	// and the failure detector of the other nodes does the rest.
 	leaveTimeout = time.Second
-	// announceTimeout bounds how long Announce waits for others to hear of it.
+	// announceTimeout bounds how long Announce waits until others know.
 	announceTimeout = time.Second
 	resolveTimeout  = 2 * time.Second
 )
@@ -33,18 +33,18 @@ type gossipTiming struct {
 	probeTimeout time.Duration
 	gossipEvery  time.Duration // news go to a few members
 	syncEvery    time.Duration // all that is known is exchanged with one member
-	dialTimeout  time.Duration // of a connection, and of what is done over it
-	// reclaimAfter is for how long a member must have been dead before its key
-	// may come back from another address.
+	dialTimeout  time.Duration // of a connection and the exchange over it
+	// reclaimAfter is how long a member must have been dead before its key may return with
+	// another address.
 	reclaimAfter time.Duration
 	// searchMin and searchMax bound the wait between two searches for members
 	// that gossip does not reach.
 	searchMin, searchMax time.Duration
 }
 
-// gossipTimingDefault finds a member that ends without a word dead after 6 to
-// 10 s: by suspicionMult pings it was given that long to object. Replacing a node
-// takes minutes, and Raft finds a dead leader by itself, so calm is worth more.
+// gossipTimingDefault finds a member that ends without notice dead after 6 to 10 s: the
+// member has suspicionMult pings of time to object. To replace a node takes minutes, and
+// Raft detects a dead leader by itself, so few false alarms matter more than speed.
 var gossipTimingDefault = gossipTiming{
 	probeEvery: time.Second, probeTimeout: 500 * time.Millisecond, gossipEvery: 200 * time.Millisecond,
 	syncEvery: 10 * time.Second, dialTimeout: 3 * time.Second, reclaimAfter: time.Second,
@@ -55,28 +55,27 @@ const suspicionMult = 6
 
 // GossipConfig configures StartGossip.
 type GossipConfig struct {
-	// Self is what the node says of itself. GossipAddr, Alive and Since are not
-	// looked at.
+	// Self is this node. GossipAddr, Alive and Since are ignored.
 	Self Member
-	// Addr is HOST:PORT to listen at, TCP and UDP, and what others are told. The
-	// host names one interface. Port 0 takes any.
+	// Addr is HOST:PORT to listen at, TCP and UDP, and the address that others use. The host
+	// names one interface. Port 0 picks any.
 	Addr string
-	// Join are gossip addresses, HOST:PORT, to look for other nodes at. A host's
-	// name is resolved each time, to all its addresses.
+	// Join holds the gossip addresses, HOST:PORT, at which to search for other nodes. Each
+	// search resolves a host name again, to all its addresses.
 	Join []string
-	// Joining and Promised are as Identity has them, for a node without a cluster: it
-	// joins that cluster, or the one that these nodes have formed.
+	// Joining and Promised are those of Identity, for a node without a cluster: it joins
+	// that cluster, or the one that these nodes have formed.
 	Joining, Promised string
-	// Keys encrypt gossip (ReadGossipKeys); none: it is neither encrypted nor
-	// are other nodes' packets proved to be theirs.
+	// Keys encrypt gossip (ReadGossipKeys). Without keys, gossip is neither encrypted nor
+	// authenticated.
 	Keys   [][]byte
 	Logger *slog.Logger
 
 	timing gossipTiming // gossipTimingDefault if zero
 }
 
-// Gossip tells and hears which nodes live and where. It never decides who is a
-// member of the cluster.
+// Gossip exchanges with other nodes which nodes are alive and at which addresses. It never
+// decides which nodes are members of the cluster.
 type Gossip struct {
 	cfg  GossipConfig
 	view *gossipView
@@ -87,7 +86,7 @@ type Gossip struct {
 	search     search
 }
 
-// StartGossip starts to listen and to look for other nodes. Close stops it.
+// StartGossip starts to listen and to search for other nodes. Close stops it.
 func StartGossip(cfg GossipConfig) (*Gossip, error) {
 	if err := cfg.Self.check(); err != nil {
 		return nil, fmt.Errorf("cannot start gossip: %w", err)
@@ -123,7 +122,7 @@ func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
 	c.Name = g.cfg.Self.Key
 	c.Label = gossipLabel
 	c.BindAddr, c.BindPort = at.Addr().String(), int(at.Port())
-	c.AdvertisePort = c.BindPort // the host told is the one bound
+	c.AdvertisePort = c.BindPort // advertise the host that is bound
 	c.Keyring = ring
 	c.TCPTimeout = t.dialTimeout
 	c.ProbeInterval, c.ProbeTimeout = t.probeEvery, t.probeTimeout
@@ -135,8 +134,8 @@ func (g *Gossip) listConfig(at netip.AddrPort) (*memberlist.Config, error) {
 	return c, nil
 }
 
-// listenAddr resolves HOST:PORT to the one address to bind, which is also what
-// others are told: memberlist would take a name for every interface.
+// listenAddr resolves HOST:PORT to the one address to bind, which is also the one that
+// others use. memberlist would treat a host name as every interface.
 func listenAddr(addr string) (netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
 	defer cancel()
@@ -150,8 +149,7 @@ func listenAddr(addr string) (netip.AddrPort, error) {
 	return all[0], nil
 }
 
-// resolve returns the addresses that HOST:PORT means, one at least, those of
-// IPv4 first.
+// resolve returns the addresses of HOST:PORT, at least one, IPv4 first.
 func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -182,12 +180,11 @@ func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	return append(four, six...), nil
 }
 
-// Addr returns the gossip address that others are told, IP:PORT.
+// Addr returns the gossip address that others use, IP:PORT.
 func (g *Gossip) Addr() string { return g.addr }
 
-// Members returns all members known, by key, ascending: this node, the living
-// and the dead. Dead ones are forgotten only past 1,024, the longest dead first.
-// Nobody changes the slice.
+// Members returns all known members by key, ascending: this node, the living and the dead.
+// Beyond 1,024 members it forgets dead ones, the longest dead first. The slice is immutable.
 func (g *Gossip) Members() []Member {
 	members, _ := g.view.state()
 	return members
@@ -203,8 +200,8 @@ func (g *Gossip) Member(key string) (Member, bool) {
 	return members[at], true
 }
 
-// Trust lets a node without a cluster join those of the nodes of a set, as
-// Identity.Promised has it.
+// Trust lets a node without a cluster join that of any node of a set, in the form of
+// Identity.Promised.
 func (g *Gossip) Trust(set string) { g.view.trust(splitSet(set)) }
 
 // ReadsNames reports whether a connection to a node's cluster address may carry the name
@@ -216,21 +213,21 @@ func (g *Gossip) ReadsNames(clusterAddr string) bool {
 			continue
 		}
 		if reads = m.VersionMax >= versionOfClusterNames; m.Alive {
-			break // others there are gone
+			break // prefer the living member; others with this address are gone
 		}
 	}
 	return reads
 }
 
-// Changed returns a channel that is closed when Members changes. Whoever waits
-// for it takes it before Members, so as to miss nothing.
+// Changed returns a channel that is closed when Members changes. A caller that waits gets
+// the channel before it reads Members, so that it misses no change.
 func (g *Gossip) Changed() <-chan struct{} {
 	_, changed := g.view.state()
 	return changed
 }
 
-// Announce changes what this node says of itself, and returns when others are
-// being told, within a second or so. The key cannot be changed.
+// Announce changes what this node announces about itself, and returns once the news is being
+// sent, within about a second. The key cannot be changed.
 func (g *Gossip) Announce(change func(*Member)) error {
 	g.announcing.Lock()
 	defer g.announcing.Unlock()
@@ -242,14 +239,13 @@ func (g *Gossip) Announce(change func(*Member)) error {
 	if err != nil {
 		return fmt.Errorf("cannot announce: %w", err)
 	}
-	// Its one error is that of a time-out, after which the news still travel.
+	// The only error is a timeout, after which the news still spreads.
 	_ = g.list.UpdateNode(announceTimeout)
 	return nil
 }
 
-// Close tells others that this node leaves, and stops. No goroutine that was
-// started here writes or logs after it, but for connections that memberlist
-// still holds for up to the dial timeout.
+// Close announces that this node leaves, and stops. Afterwards no goroutine of this package
+// writes or logs, except for connections that memberlist holds for up to the dial timeout.
 func (g *Gossip) Close() error {
 	g.stopSearch()
 	leaving := g.list.Leave(leaveTimeout)

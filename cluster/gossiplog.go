@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/internal/lograte"
 )
 
-// gossipLog gives memberlist's lines to slog, one step quieter than memberlist
-// means them: its ERR tells of every ping to a node that is down, its WARN of
-// every suspicion. What an operator must act on, this package says itself.
+// gossipLog writes memberlist's lines to slog, one level lower than memberlist does: its ERR
+// is about every ping to a node that is down, its WARN about every suspicion. This package
+// itself logs what an operator must act on.
 type gossipLog struct{ logger *slog.Logger }
 
 func newGossipLog(logger *slog.Logger) *log.Logger {
@@ -31,21 +31,21 @@ var gossipLevels = []struct {
 	{[]byte("[DEBUG] "), slog.LevelDebug - 4},
 }
 
-// gossipRefusals begin the lines about a member that gossipView refuses, which says so
-// itself.
+// gossipRefusals are the beginnings of lines about a member that gossipView refuses, which
+// logs that itself.
 var gossipRefusals = [][]byte{
 	[]byte("[WARN] memberlist: ignoring alive message for"),
 	[]byte("[ERR] memberlist: Failed push/pull merge"),
 }
 
-// malformed are the words of memberlist about packets and streams that are none of its
-// own. Most of these lines repeat bytes of the sender, so no two need be equal.
+// malformed are memberlist's phrases for packets and streams of another protocol. Most of
+// these lines repeat bytes of the sender, so they may all differ.
 var malformed = []string{
 	"label", "invalid checksum", "missing message type", "ot supported", "Failed to decode", "Failed to decompress",
 	"truncated messages", "Decrypt packet failed", "invalid msgType", "ailed to receive",
 }
 
-// Write takes one line, as log.Logger promises.
+// Write writes one line, as log.Logger guarantees.
 func (g *gossipLog) Write(line []byte) (int, error) {
 	level, text := slog.LevelInfo, bytes.TrimSpace(line)
 	refusal := slices.ContainsFunc(gossipRefusals, func(begin []byte) bool { return bytes.HasPrefix(text, begin) })

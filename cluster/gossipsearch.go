@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// seedsMax bounds the addresses to look at: those of --join and those of all
-	// nodes of the catalog.
+	// seedsMax bounds the addresses to search: those of --join and those of all nodes of the
+	// catalog.
 	seedsMax = membersMax
-	// triesMax bounds the addresses tried in one search by a node that is alone,
-	// triesMin by one that is not, which has the others search too.
+	// triesMax bounds the addresses that one search tries on a node that is alone. triesMin
+	// bounds it on other nodes, because all of them search.
 	triesMax = 64
 	triesMin = 3
-	// searchLogEvery is how often a node that is alone says so.
+	// searchLogEvery is how often a node that is alone logs that.
 	searchLogEvery = 10 * time.Second
 )
 
-// search looks for members that gossip does not reach: at first all, after a cut
-// those beyond it, which memberlist forgets half a minute after it took them for
-// dead.
+// search looks for members that gossip does not reach: at first all members, and after a
+// network partition those on the other side. memberlist forgets those half a minute after it
+// declared them dead.
 type search struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the goroutine has ended
@@ -37,7 +37,7 @@ type search struct {
 	}
 }
 
-// isSeed reports whether the node was told the address.
+// isSeed reports whether addr is a configured address.
 func (s *search) isSeed(addr string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,15 +56,14 @@ func (g *Gossip) startSearch() {
 	}()
 }
 
-// stopSearch ends the search and waits for it, at most for one address's time-out.
+// stopSearch ends the search and waits for it, for at most the timeout of one address.
 func (g *Gossip) stopSearch() {
 	g.search.stop()
 	<-g.search.done
 }
 
-// Seeds adds gossip addresses to look for members at, such as those of the
-// catalog's nodes; past 1,024 addresses it adds none. The addresses of --join
-// stay.
+// Seeds adds gossip addresses at which to search for members, such as those of the catalog's
+// nodes. Beyond 1,024 addresses it adds none. The addresses of --join stay.
 func (g *Gossip) Seeds(addrs []string) {
 	s := &g.search
 	s.mu.Lock()
@@ -80,8 +79,8 @@ func (g *Gossip) Seeds(addrs []string) {
 	}
 }
 
-// Problem says why a node that is alone has found nobody yet; "" when it is not
-// alone, or has nowhere to look.
+// Problem returns why a node that is alone has found no other node yet; "" when it is not
+// alone or has nowhere to search.
 func (g *Gossip) Problem() string {
 	if !g.view.alone() {
 		return ""
@@ -121,8 +120,8 @@ func (g *Gossip) runSearch(ctx context.Context) {
 	}
 }
 
-// searchOnce asks some addresses where nobody is known to live, and says why
-// that led to nobody, or "".
+// searchOnce tries some addresses at which no living member is known, and returns why that
+// found nobody, or "".
 func (g *Gossip) searchOnce(ctx context.Context) (problem string) {
 	targets := g.targets()
 	if g.view.alone() {
@@ -147,9 +146,8 @@ func (g *Gossip) searchOnce(ctx context.Context) (problem string) {
 	return problem
 }
 
-// targets returns the addresses of seeds and of dead members, in random order,
-// but for those where a member lives. A seed that is a host's name is always
-// among them.
+// targets returns the addresses of seeds and of dead members, in random order, without those
+// of living members. A seed that is a host name is always included.
 func (g *Gossip) targets() []string {
 	g.search.mu.Lock()
 	targets := slices.Clone(g.search.mu.seeds)
@@ -164,8 +162,8 @@ func (g *Gossip) targets() []string {
 	return targets
 }
 
-// meet exchanges what is known with one node at addr, which is of the seeds or not. That
-// all its nodes are known to live, or are this one, is no error.
+// meet exchanges members with one node at addr. If all its addresses belong to living
+// members or to this node, that is no error.
 func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 	lookup, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -183,13 +181,13 @@ func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 		}
 	}
 	if first := errors.Unwrap(err); first != nil {
-		return first // memberlist makes a list of one, over several lines
+		return first // memberlist formats even one error as a list over several lines
 	}
 	return err
 }
 
-// exchange exchanges what is known with the node at one address. If this node has no
-// cluster and was told the address, it may then join the cluster that it finds there.
+// exchange exchanges members with the node at one address. If this node has no cluster and
+// the address is configured, it may then join the cluster that it finds there.
 func (g *Gossip) exchange(addr string, seed bool) error {
 	if !seed || !g.view.dial() {
 		_, err := g.list.Join([]string{addr})
@@ -197,7 +195,7 @@ func (g *Gossip) exchange(addr string, seed bool) error {
 	}
 	_, err := g.list.Join([]string{addr})
 	if g.view.dialled(addr, err == nil) {
-		_, err = g.list.Join([]string{addr}) // lets those in that were refused before
+		_, err = g.list.Join([]string{addr}) // admits members that were refused before
 	}
 	return err
 }

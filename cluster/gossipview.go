@@ -26,16 +26,15 @@ const (
 	refusalLogEvery = 10 * time.Minute
 )
 
-// gossipView is what this node knows of the others, and what it says of itself.
-// It answers memberlist's questions, which come under memberlist's lock: nothing
-// here calls memberlist or waits.
+// gossipView holds the members that this node knows, and its own entry. memberlist calls it
+// while it holds its lock, so nothing here calls memberlist or waits.
 type gossipView struct {
 	logger  *slog.Logger
-	limited *slog.Logger // for what gossip repeats
+	limited *slog.Logger // for events that gossip repeats
 
 	mu struct {
 		sync.Mutex
-		self     Member               // what this node says of itself
+		self     Member               // the entry of this node
 		members  map[string]Member    // by key, this node among them
 		snapshot []Member             // of members; replaced whole, never changed
 		changed  chan struct{}        // closed when snapshot is replaced
@@ -52,12 +51,12 @@ var (
 	_ memberlist.ConflictDelegate = (*gossipView)(nil)
 )
 
-// The reasons for which a member is kept out of gossip, and yet may be talked to.
+// The reasons why a member is kept out of gossip although this node may still talk to it.
 var (
-	// errBare is returned for a member without a cluster, by one that has a cluster.
+	// errBare is returned by a node with a cluster for a member without one.
 	errBare = errors.New("it has no cluster, and joins one by asking, not by gossip")
-	// errStranger is returned for a member of a cluster, by a node that has none and
-	// that none of the addresses it was told has led there.
+	// errStranger is returned by a node without a cluster for a member of a cluster that no
+	// configured address has led to.
 	errStranger = errors.New("no address of --join has led this node, which has no cluster yet, to that cluster")
 )
 
@@ -79,8 +78,9 @@ func (v *gossipView) state() ([]Member, <-chan struct{}) {
 	return v.mu.snapshot, v.mu.changed
 }
 
-// peers returns the other members, either the living or the dead. Those of a node without
-// a cluster are its contacts: that another has dialled it makes no search needless.
+// peers returns the other members, either the living or the dead. A node without a cluster
+// counts its contacts only: it must continue its search even if some other node has dialled
+// it.
 func (v *gossipView) peers(alive bool) []Member {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -96,15 +96,15 @@ func (v *gossipView) peers(alive bool) []Member {
 // alone reports whether no peer is alive.
 func (v *gossipView) alone() bool { return len(v.peers(true)) == 0 }
 
-// trust lets a node without a cluster join those of these nodes.
+// trust lets a node without a cluster join that of any of these nodes.
 func (v *gossipView) trust(keys []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mu.contacts.add(keys)
 }
 
-// dial precedes an exchange with an address that the node was told. It reports whether
-// the node has no cluster yet, so that dialled must follow.
+// dial precedes an exchange with a configured address. It reports whether the node has no
+// cluster yet, so that dialled must follow.
 func (v *gossipView) dial() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -122,7 +122,7 @@ func (v *gossipView) dialled(addr string, answered bool) bool {
 	return v.mu.contacts.dialled(addr, answered)
 }
 
-// edit changes what this node says of itself. memberlist is yet to be told.
+// edit changes the entry of this node. The caller then informs memberlist.
 func (v *gossipView) edit(change func(*Member)) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -162,8 +162,8 @@ func (v *gossipView) NotifyAlive(peer *memberlist.Node) error {
 	return err
 }
 
-// checkLocked returns the peer, and why it may not be a member here, or nil. It logs a
-// refusal that an operator should know of.
+// checkLocked returns the peer as a Member, and why it may not be a member here, or nil. It
+// logs a refusal that an operator should know about.
 func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	m, err := parseMember(peer.Name, peer.Address(), peer.Meta)
 	if err == nil {
@@ -171,7 +171,7 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	}
 	if err == nil {
 		if v.mu.self.ClusterID == "" && m.ClusterID != "" {
-			v.mu.contacts.clusters[m.ClusterID] = true // of a contact that had none before
+			v.mu.contacts.clusters[m.ClusterID] = true // the contact had no cluster before
 		}
 		return m, nil
 	}
@@ -186,9 +186,9 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	return m, err
 }
 
-// NotifyMerge implements memberlist.MergeDelegate: an error ends a join, of the
-// peer to this node or of this node to the peer. It returns one if all are refused;
-// NotifyAlive keeps those out that are refused among others.
+// NotifyMerge implements memberlist.MergeDelegate: an error ends a join in either direction.
+// It returns an error if it refuses all peers; NotifyAlive keeps out the refused ones among
+// others.
 func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -264,8 +264,8 @@ func (v *gossipView) NotifyLeave(n *memberlist.Node) { v.set(n, false) }
 // NotifyUpdate implements memberlist.EventDelegate.
 func (v *gossipView) NotifyUpdate(n *memberlist.Node) { v.set(n, true) }
 
-// NotifyConflict implements memberlist.ConflictDelegate. Both may be one node
-// that has moved, until its old address is found dead.
+// NotifyConflict implements memberlist.ConflictDelegate. Both may be the same node, which
+// has moved, until its old address is found dead.
 func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
 	v.limited.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())
@@ -300,8 +300,8 @@ func (v *gossipView) oldestDeadLocked() string {
 	return oldest.Key
 }
 
-// publishLocked replaces the snapshot. Members of another cluster that were let
-// in while this node had none are not in it.
+// publishLocked replaces the snapshot. It leaves out members of another cluster that were
+// admitted while this node had no cluster.
 func (v *gossipView) publishLocked() {
 	mine := v.mu.self.ClusterID
 	v.mu.snapshot = slices.SortedFunc(maps.Values(v.mu.members), func(a, b Member) int { return strings.Compare(a.Key, b.Key) })

@@ -13,36 +13,36 @@ import (
 const (
 	identityFile    = "node.json"
 	identityFormat  = 2
-	nodeIDBytesMax  = 64 // it stands in gossip metadata, where all is 512 bytes
+	nodeIDBytesMax  = 64 // gossip metadata includes it and has 512 bytes in all
 	clusterIDBytes  = 16
 	instanceBytes   = 4
-	madeNodeIDBytes = 4 // of the random part of an id that nobody chose
-	// identityBytesMax bounds what is read; a real file has under 1,000 bytes.
+	madeNodeIDBytes = 4 // of the random part of a generated id
+	// identityBytesMax bounds how much is read; a real file has under 1,000 bytes.
 	identityBytesMax = 4096
 )
 
-// Identity says which node of which cluster a data directory is. NodeID and
-// Instance are made with the directory and never change: Raft counts votes by
-// them. ClusterID is written once, when the node has formed or joined a cluster.
+// Identity names the node and the cluster of a data directory. NodeID and Instance are
+// created with the directory and never change, because Raft counts votes by them. ClusterID
+// is written once, when the node has formed or joined a cluster.
 type Identity struct {
 	Format    int    `json:"format"`     // identityFormat
 	NodeID    string `json:"node_id"`    // 1..64 of A-Z a-z 0-9 . _ -
 	Instance  string `json:"instance"`   // 4 random bytes in lower-case hex
 	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" before that
-	// Founder says that this node made the cluster, so that its group 0 began
-	// here. No other node may ever bootstrap group 0.
+	// Founder is set if this node founded the cluster, so that its group 0 began here. No
+	// other node may ever bootstrap group 0.
 	Founder bool `json:"founder,omitempty"`
-	// Joining is the cluster that a node without one has asked to admit it. An
-	// ask whose answer was lost may have been granted, so from then on the node
-	// joins that cluster or none.
+	// Joining is the cluster that a node without one has asked for admission. The cluster
+	// may have admitted it although the answer was lost, so the node joins that cluster or
+	// none.
 	Joining string `json:"joining,omitempty"`
-	// Promised is the set of keys, with commas between, that a node without a
-	// cluster last agreed to form one with. A restart must not make it forget.
+	// Promised is the set of keys, separated by commas, that a node without a cluster last
+	// agreed to form one with. It must survive a restart.
 	Promised string `json:"promised,omitempty"`
 }
 
-// Key returns what tells this node from every other that ever was: a wiped node
-// that gets its old id again has a new key. Raft knows the node by it.
+// Key returns the key of this node, which no other node ever had: a wiped node that returns
+// with its old id has a new key. Raft identifies the node by it.
 func (id Identity) Key() string { return id.NodeID + "." + id.Instance }
 
 // nodeOfKey returns the node id in a key, or "" if s is no key.
@@ -54,16 +54,16 @@ func nodeOfKey(s string) string {
 	return s[:at]
 }
 
-// validHex tells whether s is n bytes in lower-case hex.
+// validHex reports whether s is n bytes in lower-case hex.
 func validHex(s string, n int) bool {
 	raw, err := hex.DecodeString(s)
 	return err == nil && len(raw) == n && hex.EncodeToString(raw) == s
 }
 
-// ValidZone tells whether s may name a zone: as a node id, or empty for none.
+// ValidZone reports whether s may name a zone: it is a valid node id, or empty for none.
 func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
 
-// ValidNodeID tells whether s may name a node.
+// ValidNodeID reports whether s may name a node.
 func ValidNodeID(s string) bool {
 	if len(s) == 0 || len(s) > nodeIDBytesMax {
 		return false
@@ -78,7 +78,7 @@ func ValidNodeID(s string) bool {
 	return true
 }
 
-// newIdentity makes an identity for a directory that has none.
+// newIdentity returns an identity for a directory that has none.
 func newIdentity(nodeID string) Identity {
 	if nodeID == "" {
 		nodeID = "node-" + randomHex(madeNodeIDBytes)
@@ -92,7 +92,7 @@ func randomHex(n int) string {
 	return hex.EncodeToString(raw)
 }
 
-// parseIdentity reads what writeIdentity wrote. Every error is ErrBadIdentity.
+// parseIdentity parses the file that writeIdentity writes. Every error is ErrBadIdentity.
 func parseIdentity(raw []byte) (Identity, error) {
 	var id Identity
 	if err := strictJSON(raw, identityBytesMax, &id); err != nil {
@@ -144,8 +144,8 @@ func readIdentity(path string) (id Identity, checked bool, err error) {
 	return id, checked, nil
 }
 
-// writeIdentity makes the file whole and durable or not at all: a node that
-// forgot its id after it voted could vote twice.
+// writeIdentity atomically replaces the file: a node that forgot its id after it voted could
+// vote twice.
 func writeIdentity(path string, id Identity) error {
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// ErrNoNodes is returned when no node that is alive takes replicas.
+// ErrNoNodes is returned when no node that is alive can hold replicas.
 var ErrNoNodes = errors.New("no node takes replicas")
 
-// Initial returns the nodes of each shard of a new keyspace, the one that is to
-// lead first: as even, with what is there, as the new shards can make it. It
-// returns ErrNoNodes when there are no nodes for them.
+// Initial returns the nodes of each shard of a new keyspace, the intended leader first. It
+// makes the loads of all nodes as even as the new shards allow. It returns ErrNoNodes when
+// no node can hold them.
 func Initial(view View, shards int) ([][]string, error) {
 	p := newPlan(&view)
 	if len(p.takers()) == 0 {
@@ -44,8 +44,8 @@ func (p *plan) firstVoters(g uint32) []string {
 	return voters
 }
 
-// evenInitial moves the voters of new groups about until no move makes loads
-// more even, and then chooses who leads.
+// evenInitial moves the voters of new groups until no move makes loads more even, and then
+// chooses the leaders.
 func (p *plan) evenInitial(groups []uint32) {
 	takers := p.takers()
 	for {

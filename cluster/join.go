@@ -9,17 +9,17 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// JoinRequest asks a member of a cluster to put a node into the catalog, or to
-// change what that says of it. It may be repeated.
+// JoinRequest asks a member of a cluster to add a node to the catalog, or to update its
+// entry. It may be repeated.
 type JoinRequest struct {
 	ClusterID string `json:"cluster_id"` // of the member asked
-	// ClusterName is what the node was told that the cluster is named; "" for none.
+	// ClusterName is the node's --cluster-name; "" for none.
 	ClusterName string       `json:"cluster_name,omitempty"`
-	Node        raftfsm.Node `json:"node"` // State is not looked at
+	Node        raftfsm.Node `json:"node"` // State is ignored
 }
 
-// JoinAnswer answers a JoinRequest: the node is in the catalog as it asked to
-// be, or Refused says to people why it is not.
+// JoinAnswer answers a JoinRequest: either the catalog has the node as requested, or Refused
+// is the reason, as text for people.
 type JoinAnswer struct {
 	Admitted bool   `json:"admitted"`
 	Refused  string `json:"refused,omitempty"`
@@ -29,9 +29,9 @@ type JoinAnswer struct {
 // was admitted.
 var ErrNobodyAnswered = errors.New("no member of the cluster answered")
 
-// Join asks the members, which all are of the cluster, one after the other in
-// random order until one answers. It returns ErrRefused with the cluster's reason,
-// ErrNobodyAnswered, or nil when the node is in the catalog. Repeat it at will.
+// Join sends the request to the members, which all belong to the cluster, one by one in
+// random order until one answers. It returns nil when the catalog has the node, ErrRefused
+// with the cluster's reason, or ErrNobodyAnswered. It may be repeated.
 func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) error {
 	err := errors.New("none is known")
 	for _, i := range rand.Perm(len(members)) {
@@ -53,8 +53,8 @@ func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) err
 	return fmt.Errorf("cannot join cluster %s: %w: %w", r.ClusterID, ErrNobodyAnswered, err)
 }
 
-// join asks the cluster to admit this node, and gives the node the cluster when
-// it has. That it asks is kept first: the answer may be lost on its way.
+// join asks the cluster to admit this node and then records the cluster. It records that it
+// asks first, because the answer may get lost.
 func (r *formRun) join(ctx context.Context, cluster string, members []Member) (Identity, error) {
 	if err := r.setJoining(cluster); err != nil {
 		return Identity{}, err

@@ -17,15 +17,14 @@ const (
 	gossipKeysMax = 16
 )
 
-// ErrBadGossipKeys is returned for a key file that is none.
+// ErrBadGossipKeys is returned for a file that is not a valid key file.
 var ErrBadGossipKeys = errors.New("not a file of gossip keys: want 16, 24 or 32 bytes in base64 a line, the first encrypts")
 
-// ReadGossipKeys reads a file of gossip keys: AES keys of 16, 24 or 32 bytes in
-// base64, one a line; empty lines and lines that begin with # do not count. The
-// first encrypts what this node sends, all decrypt what it receives, so keys
-// are changed without a stop: add the new one last on every node, then put it
-// first on every node, then take the old one out. At most 16 keys. The errors
-// name the line and never show a key.
+// ReadGossipKeys reads a file of gossip keys: AES keys of 16, 24 or 32 bytes in base64, one
+// a line, at most 16. It skips empty lines and lines that begin with #. The first key
+// encrypts what this node sends; any of them decrypts what it receives. To change keys
+// without a stop, add the new one last on every node, then move it to the first line on
+// every node, then remove the old one. Errors name the line and never contain a key.
 func ReadGossipKeys(path string) ([][]byte, error) {
 	raw, err := readBounded(path, keyFileBytesMax)
 	if err != nil {
@@ -75,7 +74,7 @@ func parseGossipKeys(raw []byte) ([][]byte, error) {
 	return keys, nil
 }
 
-// keyring gives the keys to memberlist; none means that nothing is encrypted.
+// keyring returns the keys as memberlist takes them; no keys mean no encryption.
 func keyring(keys [][]byte) (*memberlist.Keyring, error) {
 	if len(keys) == 0 {
 		return nil, nil

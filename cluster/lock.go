@@ -12,13 +12,13 @@ import (
 
 const (
 	lockFile = "LOCK"
-	// pidBytesMax bounds what is read of the lock file: a pid has at most 19 digits.
+	// pidBytesMax bounds how much is read of the lock file: a pid has at most 19 digits.
 	pidBytesMax = 32
 )
 
-// dirLock is an advisory lock of the operating system on DIR/LOCK, which goes
-// with the process however that ends. The file's content, the holder's pid, is
-// for people only; the lock does not depend on it.
+// dirLock is an advisory lock of the operating system on DIR/LOCK. It is released when the
+// process ends in any way. The file holds the pid of the process for people only; the lock
+// does not depend on it.
 type dirLock struct{ file *flock.Flock }
 
 func lockDir(dir string) (*dirLock, error) {

@@ -10,18 +10,18 @@ import (
 
 const (
 	metaVersion = 1
-	// metaBytesMax is what memberlist lets a node say of itself.
+	// metaBytesMax is memberlist's bound on the metadata of a node.
 	metaBytesMax = 512
-	// AddrBytesMax bounds an address that a node tells others, so that two fit
-	// into metaBytesMax beside all else.
+	// AddrBytesMax bounds an address that a node announces, so that two of them and the
+	// other fields fit into metaBytesMax.
 	AddrBytesMax = 160
 	// ExpectMax bounds --bootstrap-expect: a cluster starts with a few nodes and
 	// then grows by joins.
 	ExpectMax       = 32
-	programBytesMax = 32 // of the program's version; what is longer is cut
+	programBytesMax = 32 // of the program's version; longer ones are cut
 )
 
-// MemberState is what a node says of itself. Values of a later version may come.
+// MemberState is the state that a node announces. Later versions may add values.
 type MemberState uint8
 
 // The states of a member.
@@ -43,33 +43,33 @@ func (s MemberState) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// Member is a node as gossip knows it. All of it is a hint: it may be late, and
-// a member may be alive that cannot be reached from here.
+// Member is a node as gossip knows it. All of it is a hint: it may be out of date, and a
+// living member may be unreachable from here.
 type Member struct {
-	Key  string // the node's key; nothing else tells two members apart
+	Key  string // the node's key, which identifies the member
 	Name string // its node id
 	// ClusterID is empty for a member that has no cluster yet.
 	ClusterID   string
-	ClusterName string // --cluster-name; empty for none, and from a program of cluster version 4
+	ClusterName string // --cluster-name; empty if not set, or if the program has cluster version 4
 	Zone        string // empty for none
-	HTTPAddr    string // HOST:PORT as the node says
-	ClusterAddr string // HOST:PORT as the node says
+	HTTPAddr    string // HOST:PORT as announced
+	ClusterAddr string // HOST:PORT as announced
 	GossipAddr  string // IP:PORT
 	Version     string // of the program, for people
-	VersionMax  uint16 // highest cluster version that the program speaks
+	VersionMax  uint16 // highest cluster version that the program supports
 	Expect      uint8  // --bootstrap-expect of a member without a cluster
 	State       MemberState
 
 	Alive bool
-	// Since is when this process saw Alive become what it is. It has a monotonic
-	// reading, and says nothing about the clock of the member.
+	// Since is when this process saw Alive change last. It has a monotonic reading, and is
+	// independent of the member's clock.
 	Since time.Time
 }
 
 // errBadMember is returned for a member's data that cannot be understood.
 var errBadMember = errors.New("not the data of a member")
 
-// check tells whether m can be told to others.
+// check returns why m cannot be announced, or nil.
 func (m *Member) check() error {
 	switch {
 	case nodeOfKey(m.Key) == "":
@@ -117,7 +117,7 @@ func appendMeta(dst []byte, m *Member) []byte {
 	return dst
 }
 
-// parseMember reads what a member says of itself. Every error is errBadMember.
+// parseMember parses the metadata of a member. Every error is errBadMember.
 func parseMember(key, gossipAddr string, meta []byte) (Member, error) {
 	if len(meta) > metaBytesMax || len(meta) < metaHeadBytes || meta[0] != metaVersion {
 		return Member{}, fmt.Errorf("%w: %d bytes of metadata", errBadMember, len(meta))

@@ -6,10 +6,9 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// mend gives groups the voters that they lack, takes away those that they
-// should not have, and spreads them over zones: what is worst first, each group
-// once. A voter that is alive stays, even one that is leaving, as long as most
-// of those without it would be dead.
+// mend adds the voters that groups lack, removes those that they should not have, and
+// spreads voters over zones: the most urgent first, each group once. A voter that is alive
+// stays, even if its node is leaving, while most of the remaining voters would be dead.
 func (p *plan) mend() {
 	for _, g := range p.groups {
 		p.retarget(g)
@@ -29,8 +28,8 @@ func (p *plan) mend() {
 	}
 }
 
-// retarget lets a move end elsewhere when the node that was to join is leaving
-// before it is a voter. Without this the group would wait for it for ever.
+// retarget changes the target of a move if the joining node starts to leave before it is a
+// voter. Otherwise the group would wait for it forever.
 func (p *plan) retarget(g uint32) {
 	facts, known := p.view.Groups[g]
 	if !known || !p.majority(facts.Voters, func(key string) bool { return p.fresh(g, key) }) {
@@ -71,14 +70,14 @@ func (p *plan) leaving(g uint32) []string {
 	})
 }
 
-// replace returns the target without a node that is leaving: with another in its
-// place, or with none if the rest is enough.
+// replace returns the target without a node that is leaving: with a substitute, or without
+// one if the rest is enough.
 func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	target := p.targets[g]
 	leaving := p.leaving(g)
 	kept := slices.DeleteFunc(slices.Clone(target), func(k string) bool { return contains(leaving, k) })
 	if len(kept) >= p.want(g) {
-		if len(kept) == 0 { // nobody stays: a group needs a voter
+		if len(kept) == 0 { // a group needs at least one voter
 			return nil, ""
 		}
 		return without(target, key), reason("%s is leaving, %d voters are enough", key, p.want(g))
@@ -89,8 +88,8 @@ func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	return nil, ""
 }
 
-// want returns how many voters a group is to have: as many as are wanted, if
-// there are so many nodes. Nodes that are drained count where they are voters.
+// want returns how many voters a group should have: Replicas, or fewer if there are not
+// enough nodes. A draining node counts where it is a voter.
 func (p *plan) want(g uint32) int {
 	n := 0
 	for _, key := range p.keys {
@@ -117,8 +116,8 @@ func (p *plan) grow(g uint32) ([]string, Reason) {
 	return append(slices.Clone(target), to), reason("it has %d of %d voters", len(target), p.want(g))
 }
 
-// shrink takes a voter away: one that is drained, or else one that shares its
-// zone or has many replicas.
+// shrink removes a voter: one that is draining, otherwise one that shares its zone or has
+// many replicas.
 func (p *plan) shrink(g uint32) ([]string, Reason) {
 	target := p.targets[g]
 	if len(target) <= p.want(g) || !p.sound(g) {
@@ -142,7 +141,7 @@ func (p *plan) spread(g uint32) ([]string, Reason) {
 	from, to, least := "", "", p.crowding(target)
 	for _, x := range target {
 		if !p.takes(x) {
-			continue // what is drained stays, what is leaving is mended otherwise
+			continue // a draining voter stays, and a leaving one is replaced elsewhere
 		}
 		y := p.bestTaker(g, without(target, x))
 		if y == "" {

@@ -14,16 +14,15 @@ import (
 const (
 	openedFile   = "groups.json"
 	openedFormat = 1
-	// openedBytesMax bounds what is read: some 90,000 groups, where 64 are the
-	// practical range.
+	// openedBytesMax bounds how much is read: some 90,000 groups, where 64 are usual.
 	openedBytesMax = 1 << 20
 )
 
-// openedGroups is the durable set of groups that this node has a replica of. A group
-// is put in once its log is on disk, before the node votes or acknowledges anything
-// in it, and taken out once its directory has been renamed to be deleted. So a group
-// of the set without a log was removed by hand: starting it empty would make the
-// node vote again on what it has voted on.
+// openedGroups is the durable set of groups that this node has a replica of. A group enters
+// the set once its log is on disk, before the node votes or acknowledges anything in it. It
+// leaves the set once its directory is renamed for deletion. So if the log of a group in the
+// set is missing, it was removed by hand: started empty, the node would vote again in terms
+// in which it has voted.
 type openedGroups struct {
 	path    string
 	checked bool // the file had a checksum when it was read
@@ -40,7 +39,7 @@ type openedRecord struct {
 	Groups []uint32 `json:"groups"`
 }
 
-// parseOpened reads what writeLocked wrote. Every error is ErrBadIdentity.
+// parseOpened parses the file that writeLocked writes. Every error is ErrBadIdentity.
 func parseOpened(raw []byte) ([]uint32, error) {
 	var r openedRecord
 	if err := strictJSON(raw, openedBytesMax, &r); err != nil {
@@ -57,8 +56,8 @@ func parseOpened(raw []byte) ([]uint32, error) {
 	return r.Groups, nil
 }
 
-// loadOpened reads the set in dir. A directory that is not a node's yet has an
-// empty one, which write makes; in one that is, the file must be there.
+// loadOpened reads the set in dir. For a directory that is not yet a node's it returns an
+// empty set, which write creates; otherwise the file must exist.
 func loadOpened(dir string, made bool) (*openedGroups, error) {
 	o := &openedGroups{path: filepath.Join(dir, openedFile)}
 	o.mu.numbers = map[uint32]struct{}{}
@@ -96,8 +95,8 @@ func (o *openedGroups) count() int {
 	return len(o.mu.numbers)
 }
 
-// set puts the number into the set or takes it out, durably. After an error the
-// set is as it was, though the file may have changed.
+// set durably adds the number to the set or removes it. After an error the set in memory is
+// unchanged, though the file may have changed.
 func (o *openedGroups) set(number uint32, in bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,7 +116,7 @@ func (o *openedGroups) set(number uint32, in bool) error {
 	return nil
 }
 
-// write makes the file, durably.
+// write durably writes the file.
 func (o *openedGroups) write() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,22 +9,22 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// View is all that a plan is made from. Planning reads it and keeps nothing of
-// it, so the same view has the same plan.
+// View is the whole input of a plan. Planning reads it and keeps no reference, so the same
+// view yields the same plan.
 type View struct {
 	Catalog *raftfsm.CatalogView
-	// Dead says for how long nodes have not been heard of, by key. A node that
-	// is not in it is alive.
+	// Dead holds for how long gossip has missed a node, by key. A node that is not in it is
+	// alive.
 	Dead map[string]time.Duration
-	// Groups holds what the leader of each group says. A group is not in it
-	// while it has no leader that is heard of.
+	// Groups holds the report of each group's leader. A group whose leader does not answer
+	// is not in it.
 	Groups   map[uint32]shard.GroupFacts
 	Settings PlanSettings
 }
 
-// PlanSettings say what is wanted. All must be set.
+// PlanSettings configure plans. All must be set.
 type PlanSettings struct {
-	Replicas     int           // voters of a group, as far as there are nodes; 1…raftfsm.ReplicasMax
+	Replicas     int           // voters of a group if there are enough nodes; 1…raftfsm.ReplicasMax
 	ReplaceAfter time.Duration // a node dead for so long is replaced
 	MovesMax     int           // groups whose members change at a time: each copies a shard
 }
@@ -33,7 +33,7 @@ type PlanSettings struct {
 // of the disks and the network to requests.
 var PlanSettingsDefault = PlanSettings{Replicas: 3, ReplaceAfter: 10 * time.Minute, MovesMax: 2}
 
-// Check says why nothing can be planned with s.
+// Check returns why s is not valid, or nil.
 func (s PlanSettings) Check() error {
 	if s.Replicas < 1 || s.Replicas > raftfsm.ReplicasMax {
 		return fmt.Errorf("%d replicas are not in 1…%d", s.Replicas, raftfsm.ReplicasMax)
@@ -44,21 +44,20 @@ func (s PlanSettings) Check() error {
 	return nil
 }
 
-// Plan returns what to do next, in the order of its urgency, and nothing when
-// all is as it should be. It is a pure function. Carrying out its steps brings
-// the cluster, plan by plan, to a state of which it returns none:
+// Plan returns the next steps, the most urgent first, and none when nothing needs to change.
+// It is a pure function. Carrying out its steps, plan after plan, leads to a state in which:
 //
-//   - Each group has Replicas voters, or as many as there are nodes, in as many
-//     zones as possible.
-//   - Nodes that take replicas have equally many of shards (give or take one)
-//     as far as zones allow, and lead equally many of each keyspace; and then of
-//     all, as far as that allows.
+//   - Each group has Replicas voters, or as many as there are nodes, in as many zones as
+//     possible.
+//   - Nodes that take replicas have the same number of replicas (give or take one) as
+//     far as zones allow. They lead the same number of groups of each keyspace, and then
+//     of all keyspaces as far as that allows.
 //   - Nodes that leave hold nothing, and are removed.
 //
-// On the way no group is without the voters that it had: a target changes by one
-// member, only where the group's configuration has reached the target before
-// and most of its voters are alive. Nothing is moved off or to a node that is
-// dead, for less than ReplaceAfter, and nothing at all while most nodes are.
+// A group never loses more than one of its voters at a time: a target changes by one member,
+// and only after the configuration has reached the previous target and most of its voters
+// are alive. Plan moves nothing from or to a node that has been dead for less than
+// ReplaceAfter, and nothing at all while most nodes are dead.
 func Plan(view View) []Step {
 	p := newPlan(&view)
 	if !p.mostDead() {
@@ -73,8 +72,8 @@ func Plan(view View) []Step {
 	return p.steps
 }
 
-// mostDead reports whether the nodes that are heard of are no majority: then it
-// is more likely that this node is cut off than that they are lost.
+// mostDead reports whether the living nodes are no majority. Then it is more likely that
+// this node is cut off than that the others are lost.
 func (p *plan) mostDead() bool {
 	staying, dead := 0, 0
 	for _, key := range p.keys {
@@ -89,9 +88,8 @@ func (p *plan) mostDead() bool {
 	return dead > 0 && 2*dead >= staying
 }
 
-// declareLost has nodes leave that have been dead for too long, if the others
-// are enough to hold all replicas. With fewer, a group would only lose a voter
-// that may come back.
+// declareLost sets nodes to leave that have been dead for too long, if the others can hold
+// all replicas. With fewer nodes, a group would only lose a voter that may return.
 func (p *plan) declareLost() {
 	for _, key := range p.keys {
 		dead := p.view.Dead[key]
@@ -115,12 +113,12 @@ func (p *plan) kept(key string) string {
 	return ""
 }
 
-// Kept returns why Plan does not give a dead node up, however long it is dead, as long as
-// the view stays so; "" if it does after ReplaceAfter.
+// Kept returns why Plan never gives up a dead node while the view stays the same; "" if it
+// does so after ReplaceAfter.
 func Kept(view View, key string) string { return newPlan(&view).kept(key) }
 
-// removeEmpty removes nodes that leave and are in no group. A group that nobody
-// speaks for may still count one of them, so all are waited for.
+// removeEmpty removes nodes that are leaving and are in no group. It waits for the report of
+// every group, because a group that does not report may still have one of them as a member.
 func (p *plan) removeEmpty() {
 	for _, key := range p.keys {
 		if p.nodes[key].State == raftfsm.NodeLeaving && p.empty(key) {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// plan is a plan in the making. targets and leaders begin as they are and change
-// with the steps that are added, so that each step counts with those before it.
+// plan is a plan under construction. targets and leaders start as they are and change with
+// each step, so that every step takes the previous ones into account.
 type plan struct {
 	view       *View
 	settings   PlanSettings
@@ -19,16 +19,16 @@ type plan struct {
 	groups     []uint32 // that are placed, ascending
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups that all nodes are members of
-	light      map[uint32]bool // of them, those that are no load
+	light      map[uint32]bool // of these, groups that count as no load
 
 	targets map[uint32][]string
-	leaders map[uint32]string // of groups whose leader is heard of
+	leaders map[uint32]string // of groups whose leader answers
 	load    map[string]int    // replicas of shards, by node
 	leads   map[string]int    // shards led, by node
 
 	busy    map[uint32]bool // the group has not reached its target, or is given another
-	moving  int             // how many of them copy something, or soon will
-	unheard int             // groups that nobody speaks for and that could have a leader
+	moving  int             // groups that copy data now or will soon
+	unheard int             // groups without a report that could have a leader
 	steps   []Step
 }
 
@@ -56,7 +56,7 @@ func newPlan(view *View) *plan {
 	return p
 }
 
-// GroupNames returns what groups are called, by number, such as posts/3.
+// GroupNames returns the names of groups, such as posts/3, by number.
 func GroupNames(c *raftfsm.CatalogView) map[uint32]string {
 	names := map[uint32]string{raftfsm.CatalogGroup: "meta"}
 	for _, k := range c.Keyspaces {
@@ -127,18 +127,17 @@ func (p *plan) alive(key string) bool {
 	return known && !dead
 }
 
-// takes reports whether a node may be given replicas and leaderships.
+// takes reports whether a node may be given replicas and the lead of groups.
 func (p *plan) takes(key string) bool {
 	return p.alive(key) && p.nodes[key].State == raftfsm.NodeActive
 }
 
-// takers are the nodes that take replicas, by key.
+// takers returns the nodes that may be given replicas, by key.
 func (p *plan) takers() []string {
 	return slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return !p.takes(key) })
 }
 
-// fresh reports whether a voter of a group is alive and has about all of its
-// log.
+// fresh reports whether a voter of a group is alive and has nearly all of its log.
 func (p *plan) fresh(g uint32, key string) bool {
 	facts := p.view.Groups[g]
 	return p.alive(key) && (key == facts.Leader || contains(facts.CaughtUp, key))
@@ -154,7 +153,7 @@ func (p *plan) majority(keys []string, is func(string) bool) bool {
 	return 2*n > len(keys)
 }
 
-// moves reports whether a group's members change now, as far as is known.
+// moves reports whether a group's members are changing now, as far as known.
 func (p *plan) moves(g uint32) bool {
 	facts, known := p.view.Groups[g]
 	if !known { // with most of its voters it has a leader soon; without, nothing moves
@@ -164,8 +163,8 @@ func (p *plan) moves(g uint32) bool {
 		!p.everywhere[g] && len(facts.NonVoters) > 0
 }
 
-// waitsForDead reports whether a group's move stands still because the node that
-// is to join is dead. It may last, and is not to hold up the others.
+// waitsForDead reports whether a group's move waits because the joining node is dead. The
+// wait may be long and must not delay other moves.
 func (p *plan) waitsForDead(g uint32) bool {
 	facts, known := p.view.Groups[g]
 	return known && slices.ContainsFunc(p.targets[g], func(key string) bool {
@@ -173,16 +172,16 @@ func (p *plan) waitsForDead(g uint32) bool {
 	})
 }
 
-// settled reports whether a group may be given another target: it has reached
-// the one that it has, and most of its voters are fresh.
+// settled reports whether a group may get another target: it has reached its present one,
+// and most of its voters are fresh.
 func (p *plan) settled(g uint32) bool {
 	_, known := p.view.Groups[g]
 	return known && !p.busy[g] && p.alive(p.leaders[g]) &&
 		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
 }
 
-// sound reports whether a group may be given another target though it works
-// with the one that it has: all of its voters are fresh.
+// sound reports whether a group may get another target although it works with its present
+// one: all of its voters are fresh.
 func (p *plan) sound(g uint32) bool {
 	return p.settled(g) && !slices.ContainsFunc(p.targets[g], func(key string) bool { return !p.fresh(g, key) })
 }
@@ -200,9 +199,8 @@ func (p *plan) crowding(keys []string) int {
 	return pairs
 }
 
-// bestTaker returns the node that joins kept best: in the least crowded zone,
-// then one that is a voter yet, then one with the fewest replicas. "" if there
-// is none.
+// bestTaker returns the best node to join kept: in the least crowded zone, then one that is
+// already a voter, then one with the fewest replicas; "" if there is none.
 func (p *plan) bestTaker(g uint32, kept []string) string {
 	takers := slices.DeleteFunc(p.takers(), func(key string) bool { return contains(p.targets[g], key) || contains(kept, key) })
 	if len(takers) == 0 {

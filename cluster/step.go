@@ -8,24 +8,22 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Step is one thing that a plan does. It is one of Place, Transfer,
-// SetNodeState, RemoveNode and RaiseVersion. The steps of one plan may be
-// carried out in any order, and any of them may fail: what is left is found
-// again by the next plan.
+// Step is one of Place, Transfer, SetNodeState, RemoveNode and RaiseVersion. The steps of a
+// plan may be carried out in any order, and any of them may fail: the next plan contains
+// what is still to be done.
 type Step interface {
 	fmt.Stringer // the step and its reason, one line for people
 	Why() string // the reason alone
 	step()
 }
 
-// Reason says for people why a step is taken.
+// Reason is the reason for a step, as text for people.
 type Reason string
 
 // Why returns the reason.
 func (r Reason) Why() string { return string(r) }
 
-// Place gives a group another target. It changes one member, adds one or takes
-// one away.
+// Place changes the target of a group: it replaces, adds or removes one member.
 type Place struct {
 	Group  uint32   `json:"group"`
 	Name   string   `json:"name"` // of the group: keyspace and shard, such as "posts/3"
@@ -38,19 +36,19 @@ type Place struct {
 type Transfer struct {
 	Group  uint32 `json:"group"`
 	Name   string `json:"name"`
-	From   string `json:"from"` // it is nothing to do when another node leads by then
+	From   string `json:"from"` // if another node leads by then, there is nothing to do
 	To     string `json:"to"`
 	Reason `json:"reason"`
 }
 
-// SetNodeState gives a node a state.
+// SetNodeState sets the state of a node.
 type SetNodeState struct {
 	Node   string            `json:"node"`
 	State  raftfsm.NodeState `json:"state"`
 	Reason `json:"reason"`
 }
 
-// RemoveNode takes a node that is empty out of the cluster.
+// RemoveNode removes an empty node from the cluster.
 type RemoveNode struct {
 	Node   string `json:"node"`
 	Reason `json:"reason"`
