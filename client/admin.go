@@ -8,18 +8,18 @@ import (
 	"strconv"
 )
 
-// ClusterNode is one node of a cluster as all of them tell it.
+// ClusterNode is one node of a cluster as reported by the cluster.
 type ClusterNode struct {
 	ID          string `json:"id"`  // its name; its key if another node has that
-	Key         string `json:"key"` // tells it from others that had the name
+	Key         string `json:"key"` // unique to this node; another node may have had the name
 	Zone        string `json:"zone"`
 	State       string `json:"state"`     // active, draining or leaving
-	Alive       bool   `json:"alive"`     // other nodes hear of it
+	Alive       bool   `json:"alive"`     // according to gossip
 	Answers     bool   `json:"answers"`   // it answered just now
 	NotReady    string `json:"not_ready"` // why it cannot serve; "" when it can, or does not answer
 	Life        string `json:"life"`      // another after each restart; "" when it does not answer
 	Version     string `json:"version"`
-	VersionMax  int    `json:"version_max"` // the highest cluster version that its program speaks
+	VersionMax  int    `json:"version_max"` // the highest cluster version that its program supports
 	Leads       int    `json:"leads"`       // groups
 	Replicas    int    `json:"replicas"`    // groups that it is a member of
 	MemoryFull  bool   `json:"memory_full"`
@@ -44,7 +44,7 @@ type ClusterGroup struct {
 	Shard       int       `json:"shard"`
 	Leader      string    `json:"leader"` // "" for none that answers
 	Term        uint64    `json:"term"`
-	Target      []string  `json:"target"` // who is to be a voter
+	Target      []string  `json:"target"` // the nodes that are to be voters
 	Voters      []string  `json:"voters"`
 	NonVoters   []string  `json:"non_voters"`
 	Rows        uint64    `json:"rows"`
@@ -52,21 +52,21 @@ type ClusterGroup struct {
 	ColdRows    uint64    `json:"cold_rows"`    // of Rows, on the leader's disk instead
 	ColdBytes   uint64    `json:"cold_bytes"`   // of its disk
 	SealedRows  uint64    `json:"sealed_rows"`  // of Rows, packed in its memory
-	SealedBytes uint64    `json:"sealed_bytes"` // of Bytes, those of packed rows
+	SealedBytes uint64    `json:"sealed_bytes"` // of packed rows, included in Bytes
 	Replicas    []Replica `json:"replicas"`
-	// Misfit tells of rows whose ids the leader's --id-layout cannot have given; nil for none.
+	// Misfit describes rows whose ids do not fit the leader's --id-layout; nil for none.
 	Misfit *Misfit `json:"id_layout_misfit,omitempty"`
 }
 
-// Misfit tells of rows whose ids the layout of their keyspace cannot have given.
+// Misfit describes rows whose ids do not fit the layout of their keyspace.
 type Misfit struct {
-	ID     ID     `json:"id"` // one of them
+	ID     ID     `json:"id"` // of one of the rows
 	Layout string `json:"layout"`
 	Fits   string `json:"fits"` // a layout that fits more ids; none if none fits any; "" for no better one
-	Rows   uint64 `json:"rows"` // about
+	Rows   uint64 `json:"rows"` // an estimate
 }
 
-// Replica is a replica that was heard of.
+// Replica is a replica that was reported.
 type Replica struct {
 	Node         string `json:"node"`
 	ID           string `json:"replica"` // its Raft id, which no other replica of the group ever had
@@ -76,7 +76,7 @@ type Replica struct {
 	ColdDamaged  bool   `json:"cold_damaged"` // some of its rows on disk cannot be read
 }
 
-// GroupDigests is what the replicas of a group hold, to be compared.
+// GroupDigests holds the digests of the replicas of a group, for comparison.
 type GroupDigests struct {
 	ID       uint32          `json:"id"`
 	Keyspace string          `json:"keyspace"`
@@ -84,13 +84,13 @@ type GroupDigests struct {
 	Replicas []ReplicaDigest `json:"replicas"`
 }
 
-// ReplicaDigest is a replica's digest, and what it was at earlier indexes.
+// ReplicaDigest is a replica's digest now and at earlier indexes.
 type ReplicaDigest struct {
 	Node         string       `json:"node"`
 	AppliedIndex uint64       `json:"applied_index"`
 	Digest       string       `json:"digest"` // 16 hex digits
 	Marks        []DigestMark `json:"marks"`
-	Entries      []EntryMark  `json:"entries"` // the newest that it applied, by index; of an older program none
+	Entries      []EntryMark  `json:"entries"` // the newest that it applied, by index; an older program sends none
 }
 
 // DigestMark is a replica's digest at an index.
@@ -99,14 +99,14 @@ type DigestMark struct {
 	Digest string `json:"digest"`
 }
 
-// EntryMark tells an applied entry from any other of its index.
+// EntryMark identifies an applied entry among entries with the same index.
 type EntryMark struct {
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
 	CRC   string `json:"crc"` // 8 hex digits
 }
 
-// PlanStep is what the placement would do next.
+// PlanStep is one of the next steps of the placement.
 type PlanStep struct {
 	Step    string   `json:"step"` // place, transfer, set_node_state, remove_node or raise_version
 	Group   *uint32  `json:"group,omitempty"`
@@ -121,14 +121,14 @@ type PlanStep struct {
 	Reason  string   `json:"reason"`
 }
 
-// ClusterVersion says what commands and formats the nodes may use.
+// ClusterVersion determines which commands and formats the nodes may use.
 type ClusterVersion struct {
 	Version int  `json:"version"`
-	Max     int  `json:"max"` // what all nodes speak
+	Max     int  `json:"max"` // the highest that all nodes support
 	Held    bool `json:"held"`
 }
 
-// Changed is what a change of the cluster was about, as it now is.
+// Changed is the state after a change: of the node, the group or the version that it named.
 type Changed struct {
 	Changed bool            `json:"changed"` // false when it was so before
 	Node    *ChangedNode    `json:"node,omitempty"`
@@ -170,7 +170,7 @@ func (c *Client) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
 	return answer.Groups, err
 }
 
-// Digests lists what all replicas hold.
+// Digests returns the digests of all replicas.
 func (c *Client) Digests(ctx context.Context) ([]GroupDigests, error) {
 	var answer struct {
 		Groups []GroupDigests `json:"groups"`
@@ -179,7 +179,7 @@ func (c *Client) Digests(ctx context.Context) ([]GroupDigests, error) {
 	return answer.Groups, err
 }
 
-// Plan lists what the placement would do next.
+// Plan returns the next steps of the placement.
 func (c *Client) Plan(ctx context.Context) ([]PlanStep, error) {
 	var answer struct {
 		Steps []PlanStep `json:"steps"`
@@ -195,8 +195,7 @@ func (c *Client) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
 	return answer, err
 }
 
-// The changes of a cluster may all be repeated. They begin what then takes its
-// time.
+// Every change of a cluster may be repeated. The call returns once the change has begun.
 func (c *Client) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -207,17 +206,17 @@ func (c *Client) changeCluster(ctx context.Context, what string, request any) (C
 	return answer, err
 }
 
-// Drain has a node, by name or key, lead nothing and take nothing new.
+// Drain moves the leaders off a node, named by name or key, and gives it no new replicas.
 func (c *Client) Drain(ctx context.Context, node string) (Changed, error) {
 	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
 }
 
-// Undrain ends a drain, or has a node that is leaving stay.
+// Undrain ends a drain, or keeps a node that is leaving.
 func (c *Client) Undrain(ctx context.Context, node string) (Changed, error) {
 	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
 }
 
-// Remove has a node leave the cluster once others hold what it holds.
+// Remove makes a node leave the cluster once other nodes hold its replicas.
 func (c *Client) Remove(ctx context.Context, node string) (Changed, error) {
 	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
 }
@@ -237,15 +236,15 @@ func (c *Client) Move(ctx context.Context, group uint32, from, to string) (Chang
 	}{from, to})
 }
 
-// HoldVersion keeps the cluster version what it is, or lets it go.
+// HoldVersion keeps the cluster version as it is, or releases it.
 func (c *Client) HoldVersion(ctx context.Context, held bool) (Changed, error) {
 	return c.changeCluster(ctx, "version", struct {
 		Hold bool `json:"hold"`
 	}{held})
 }
 
-// FinalizeVersion lets the cluster version go and raises it to what all nodes
-// speak.
+// FinalizeVersion releases the cluster version and raises it to the highest that all nodes
+// support.
 func (c *Client) FinalizeVersion(ctx context.Context) (Changed, error) {
 	return c.changeCluster(ctx, "version", struct {
 		Finalize bool `json:"finalize"`

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// answerGrace is how long past the deadline a try waits for the server to
-	// say what became of the request.
+	// answerGrace is how long past the deadline a try waits for the server to report the
+	// fate of the request.
 	answerGrace = time.Second
-	// answerBytesMax bounds one answer: a page of 10,000 rows of 64 columns of
-	// the longest names and counts stays below it.
+	// answerBytesMax bounds one answer. A page of 10,000 rows of 64 columns with the longest
+	// names and counts stays below it.
 	answerBytesMax = 64 << 20
 	// timeoutMin is the shortest deadline worth sending.
 	timeoutMin = time.Millisecond
@@ -30,12 +30,12 @@ type call struct {
 	path   string // escaped, with its query
 	token  string // of a write that a read must see; "" for none
 	body   []byte // JSON; nil sends none
-	write  bool   // changes counts, so that it matters whether it happened
+	write  bool   // changes counts, so that the client must know whether it happened
 	once   bool   // must not be sent twice
 	header http.Header
 }
 
-// do makes the call and decodes the answer into out, unless out is nil.
+// do makes the call and decodes the answer into out if that is not nil.
 func (c *Client) do(ctx context.Context, req call, out any) error {
 	return c.doFor(ctx, c.retry, req, out)
 }
@@ -74,7 +74,7 @@ func (c *Client) round(ctx context.Context, req call, out any, maybe *bool) erro
 		if !elsewhere(err) {
 			return err
 		}
-		// Only the first of those that failed here moves the client on.
+		// Only the first of the concurrent calls that failed here switches the address.
 		c.current.CompareAndSwap(current, current+1)
 		if tries >= len(c.bases) || req.once || ctx.Err() != nil {
 			return err
@@ -99,7 +99,7 @@ func (c *Client) try(ctx context.Context, base string, req call, out any) error 
 	return nil
 }
 
-// send makes the round trip and reads the answer whole.
+// send makes the round trip and reads the whole answer.
 func (c *Client) send(ctx context.Context, base string, req call) (status int, body []byte, header http.Header, err error) {
 	if ctx.Err() != nil {
 		return 0, nil, nil, unsentError{ctx.Err()}
@@ -136,8 +136,8 @@ func (c *Client) send(ctx context.Context, base string, req call) (status int, b
 	return resp.StatusCode, body, resp.Header, nil
 }
 
-// tryTimeout is the server's deadline for one try: the client's, or what ctx
-// leaves of it, less a part in which the answer can travel.
+// tryTimeout returns the server's deadline for one try: the client's timeout or the rest of
+// ctx, less the time in which the answer travels.
 func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	deadline, has := ctx.Deadline()
 	if !has {
@@ -148,7 +148,7 @@ func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	return max(min(c.timeout, left), timeoutMin).Round(timeoutMin)
 }
 
-// noAnswer tells the caller's own end from a server that is not there.
+// noAnswer distinguishes the end of ctx from a server that cannot be reached.
 func noAnswer(ctx context.Context, base string, err error) error {
 	var dial *net.OpError
 	unsent := errors.As(err, &dial) && dial.Op == "dial"
@@ -172,7 +172,7 @@ type unsentError struct{ error }
 
 func (e unsentError) Unwrap() error { return e.error }
 
-// didNothing tells whether a try that failed with err certainly wrote nothing.
+// didNothing reports whether a try that failed with err certainly wrote nothing.
 func didNothing(err error) bool {
 	var unsent unsentError
 	if errors.As(err, &unsent) {
@@ -184,7 +184,7 @@ func didNothing(err error) bool {
 	}
 	switch refused.Status {
 	case http.StatusRequestTimeout, http.StatusServiceUnavailable:
-		return refused.Code != "" // countd's own, not that of something in between
+		return refused.Code != "" // from countd itself, not from a proxy
 	}
 	return refused.Status/100 == 4
 }

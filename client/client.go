@@ -1,21 +1,20 @@
-// Package client speaks countd's HTTP API.
+// Package client implements countd's HTTP API for Go programs.
 //
-// It owns the shapes of requests and answers, the deadline of a call, its
-// repetition and the choice among a cluster's addresses. It never sends an
-// increment a second time in a way that can count twice: each call that writes
-// carries one Idempotency-Key over all its tries, or a producer's name and
-// number, and one that carries neither is sent once. Its invariant: a method
-// returns nil only when a whole answer of status 2xx was read and understood,
-// and an error that does not wrap ErrUnknown means that the write did not happen.
+// It owns the types of requests and answers, the deadline of a call, retries, and the choice
+// among a cluster's addresses. It never repeats an increment in a way that could count
+// twice: each write carries one Idempotency-Key over all its tries, or a producer's name and
+// number, and a write that carries neither is sent once. Invariant: a method returns nil
+// only after it has decoded a whole answer of status 2xx, and an error that does not wrap
+// ErrUnknown means that the write did not happen.
 //
-// Reads are not hedged: no second one is sent while the first is out. A node that
-// cannot answer hands a read to one that can, and under load a second copy takes
-// time from the writes of the same processors. What a hedge would save is the wait
-// for a node that was paused or cut off: until Config.Timeout, and once, for calls
-// then go to the next address.
+// Reads are not hedged: the client sends no second read while the first is in flight. A node
+// that cannot answer forwards a read to one that can, and under load a second copy takes
+// processor time from writes. A hedge would only save the wait for a node that was paused or
+// cut off. That wait ends at Config.Timeout and happens once, because later calls use the
+// next address.
 //
-// A Client makes one call at a time for whoever asks. A Writer, for streams of
-// increments, gathers and merges what waits and sends it in batches.
+// A Client makes one call at a time for each caller. A Writer is for streams of increments:
+// it merges queued increments and sends them in batches.
 package client
 
 import (
@@ -31,11 +30,11 @@ import (
 )
 
 const (
-	// TimeoutMax is the longest deadline that the API takes.
+	// TimeoutMax is the longest deadline that the API accepts.
 	TimeoutMax = 60 * time.Second
 	// TimeoutDefault is the API's own.
 	TimeoutDefault = 5 * time.Second
-	// AddrsMax bounds the addresses that a call goes round before it waits.
+	// AddrsMax bounds the addresses that a call tries before it waits.
 	AddrsMax = 16
 	// idleConnsMax keeps a connection to each address for every request that a
 	// Writer has in flight at most.
@@ -43,17 +42,16 @@ const (
 	dialTimeout  = 5 * time.Second
 )
 
-// Config says where the servers are and how calls are made.
+// Config configures a Client.
 type Config struct {
-	// Addrs are the servers of one cluster: http://host:port, the scheme may be
-	// left out. Calls go to one of them until it fails, then to the next.
+	// Addrs are the servers of one cluster: http://host:port; the scheme is optional. Calls
+	// use one of them until it fails, then the next.
 	Addrs   []string
 	Timeout time.Duration // of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
 	Retry   Retry         // of each call
 }
 
-// Client calls the servers of one cluster. Its methods may be used by many
-// goroutines.
+// Client calls the servers of one cluster. It is safe for concurrent use.
 type Client struct {
 	bases   []string
 	current atomic.Uint32 // index into bases, modulo their number, of the one in use
@@ -117,7 +115,7 @@ func (c *Client) base(current uint32) string { return c.bases[int(current)%len(c
 // Close drops idle connections. A Writer of the client must be closed before.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// elsewhere tells whether another server may do what this one did not.
+// elsewhere reports whether another server may succeed where this one failed.
 func elsewhere(err error) bool {
 	var refused *Error
 	if errors.As(err, &refused) {

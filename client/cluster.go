@@ -16,27 +16,25 @@ type Keyspace struct {
 	Shards  int      `json:"shards"`
 	// Sharding is "hash", or "" for "modulo".
 	Sharding string `json:"sharding,omitempty"`
-	// Warning is what the server says of the shape that a keyspace was created with.
+	// Warning is the server's warning about the shape of a new keyspace.
 	Warning string `json:"warning,omitempty"`
-	// Everywhere: every node holds a replica of each shard, and not those alone that
-	// have a vote.
+	// Everywhere is set if every node holds a replica of each shard, not only the voters.
 	Everywhere bool `json:"everywhere,omitempty"`
 	// DroppedColumns are the numbers of the columns that were dropped, counted in the order
 	// in which columns were added. No other column has them.
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
-	// Floors holds the floors of those columns that have one: no increment takes such a
-	// count below it.
+	// Floors holds the floors of columns. No increment lowers a count below its floor.
 	Floors map[string]int64 `json:"floors,omitempty"`
 }
 
-// Column is a column of a keyspace that is made or changed.
+// Column is a column to add to a keyspace or to change.
 type Column struct {
 	Name    string
 	Floor   *int64 // nil leaves the floor as it is
-	NoFloor bool   // takes the floor away, in place of Floor
+	NoFloor bool   // removes the floor; Floor is ignored
 }
 
-// MarshalJSON writes the name alone where nothing is said of a floor.
+// MarshalJSON writes the name alone if the floor does not change.
 func (c Column) MarshalJSON() ([]byte, error) {
 	if c.Floor == nil && !c.NoFloor {
 		return json.Marshal(c.Name)
@@ -47,7 +45,7 @@ func (c Column) MarshalJSON() ([]byte, error) {
 	}{c.Name, c.Floor})
 }
 
-// Cluster is what a node knows of itself and its groups.
+// Cluster is a node's own state and that of its groups.
 type Cluster struct {
 	ClusterID   string  `json:"cluster_id"`
 	ClusterName string  `json:"cluster_name"` // "" if the node that answers was told none
@@ -83,9 +81,9 @@ type Group struct {
 	Bytes         uint64 `json:"bytes"`        // of memory
 	ColdRows      uint64 `json:"cold_rows"`    // of Rows, on disk instead of in memory
 	ColdBytes     uint64 `json:"cold_bytes"`   // of disk
-	ColdDamaged   bool   `json:"cold_damaged"` // some of them cannot be read
+	ColdDamaged   bool   `json:"cold_damaged"` // some of the cold rows cannot be read
 	SealedRows    uint64 `json:"sealed_rows"`  // of Rows, packed in memory
-	SealedBytes   uint64 `json:"sealed_bytes"` // of Bytes, those of packed rows
+	SealedBytes   uint64 `json:"sealed_bytes"` // of packed rows, included in Bytes
 }
 
 // Keyspaces lists the keyspaces.
@@ -97,8 +95,8 @@ func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
 	return answer.Keyspaces, err
 }
 
-// CreateKeyspace creates a keyspace of counters, or returns the one that is
-// there when it has this shape. shards 0 leaves the number to the server.
+// CreateKeyspace creates a keyspace of counters, or returns the existing one if it has the
+// same shape. With shards 0 the server chooses the number.
 func (c *Client) CreateKeyspace(ctx context.Context, name string, columns []string, shards int) (Keyspace, error) {
 	return c.CreateKeyspaceOf(ctx, name, columnsOf(columns), shards)
 }
@@ -108,8 +106,8 @@ func (c *Client) CreateKeyspaceOf(ctx context.Context, name string, columns []Co
 	return c.CreateKeyspaceWith(ctx, NewKeyspace{Name: name, Columns: columns, Shards: shards})
 }
 
-// NewKeyspace is a keyspace of counters to be created. What is zero is left to the
-// server.
+// NewKeyspace describes a keyspace of counters to create. The server chooses a default for
+// each zero field.
 type NewKeyspace struct {
 	Name     string   `json:"name"`
 	Columns  []Column `json:"columns"`
@@ -130,37 +128,36 @@ func columnsOf(names []string) []Column {
 	return columns
 }
 
-// AddColumns adds columns to a keyspace; those that are there stay as they are.
+// AddColumns adds columns to a keyspace and leaves existing ones unchanged.
 func (c *Client) AddColumns(ctx context.Context, keyspace string, columns []string) (Keyspace, error) {
 	return c.ChangeColumns(ctx, keyspace, columnsOf(columns))
 }
 
-// ChangeColumns adds the columns that a keyspace does not have, and sets the floors that
-// columns give.
+// ChangeColumns adds the columns that a keyspace lacks, and sets the floors given in
+// columns.
 func (c *Client) ChangeColumns(ctx context.Context, keyspace string, columns []Column) (Keyspace, error) {
 	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", struct {
 		Columns []Column `json:"columns"`
 	}{columns})
 }
 
-// SetEverywhere has every node hold a replica of each shard of a keyspace, so that it
-// reads by itself what is there, or only those that have a vote. It returns before
-// they do.
+// SetEverywhere sets whether every node holds a replica of each shard of a keyspace and
+// reads it locally, or only the voters do. It returns before the replicas are there.
 func (c *Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (Keyspace, error) {
 	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/everywhere", struct {
 		Everywhere bool `json:"everywhere"`
 	}{everywhere})
 }
 
-// DropKeyspace drops a keyspace with all its rows, and returns what it was. It is never
-// sent twice: a copy would drop a keyspace that was created under the name meanwhile. If
-// the error is ErrUnknown, Keyspaces tells whether it happened.
+// DropKeyspace drops a keyspace with all its rows, and returns what it was. It is sent once:
+// a repeat could drop a new keyspace of that name. If the error is ErrUnknown, call
+// Keyspaces to find out whether it was dropped.
 func (c *Client) DropKeyspace(ctx context.Context, name string) (Keyspace, error) {
 	return c.drop(ctx, "/v1/keyspaces/"+url.PathEscape(name))
 }
 
-// DropColumn drops a column of a keyspace with all its counts, and returns the keyspace as
-// it is then. As DropKeyspace, it is never sent twice.
+// DropColumn drops a column of a keyspace with all its counts, and returns the changed
+// keyspace. Like DropKeyspace, it is sent once.
 func (c *Client) DropColumn(ctx context.Context, keyspace, column string) (Keyspace, error) {
 	return c.drop(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns/"+url.PathEscape(column))
 }
@@ -197,9 +194,8 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return answer.Version, err
 }
 
-// Ready asks whether the node can serve. When it says no, why holds its reason
-// and the error is nil. It asks one node, once; if that is not ready, the next call
-// asks the next address.
+// Ready reports whether the node can serve. If it cannot, why is its reason and the error is
+// nil. Ready asks one node, once; if that is not ready, the next call uses the next address.
 func (c *Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	err = c.do(ctx, call{method: http.MethodGet, path: "/readyz", once: true}, nil)
 	var refused *Error

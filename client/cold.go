@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// ColdNode is what a node says of its rows on disk. Sums are since its start.
+// ColdNode is a node's report about its rows on disk. Totals count from its start.
 type ColdNode struct {
 	Node         string         `json:"node"`
-	Answers      bool           `json:"answers"`            // else the rest is zero
+	Answers      bool           `json:"answers"`            // if false, the other fields are zero
 	AfterSeconds float64        `json:"cold_after_seconds"` // 0: rows do not go for their age
 	DiskBytes    uint64         `json:"disk_bytes"`         // of all files
 	CacheBytes   uint64         `json:"cache_bytes"`
@@ -23,16 +23,16 @@ type ColdNode struct {
 	Scrub        ColdScrub      `json:"scrub"`
 	Keyspaces    []ColdKeyspace `json:"keyspaces"`
 	Kept         []ColdKept     `json:"kept"`           // ranges that warming keeps in memory
-	Work         *ColdWork      `json:"work,omitempty"` // the newest that was ordered; nil for none since the start
+	Work         *ColdWork      `json:"work,omitempty"` // the newest job; nil for none since the start
 }
 
-// ColdScrub is how far a node is with reading all that it has on disk to find damage.
+// ColdScrub is the progress of a node in reading all its rows on disk to find damage.
 type ColdScrub struct {
 	EverySeconds float64   `json:"every_seconds"` // 0 for never
 	Blocks       uint64    `json:"blocks"`
 	Bytes        uint64    `json:"bytes"`
-	PassBytes    uint64    `json:"pass_bytes"` // of the pass that goes on
-	PassOf       uint64    `json:"pass_of"`    // about as many as it is to read
+	PassBytes    uint64    `json:"pass_bytes"` // of the current pass
+	PassOf       uint64    `json:"pass_of"`    // estimated size of the pass
 	Passes       uint64    `json:"passes"`     // that have ended
 	LastPass     time.Time `json:"last_pass,omitzero"`
 	Damaged      uint64    `json:"damaged_generations"`
@@ -58,7 +58,7 @@ type ColdKept struct {
 	Until    time.Time `json:"until"`
 }
 
-// ColdWork is what a node does, or did last, as it was ordered to.
+// ColdWork is the current or the last job of a node.
 type ColdWork struct {
 	ID       string    `json:"id"`
 	Verb     string    `json:"verb"`               // migrate or warm
@@ -66,29 +66,29 @@ type ColdWork struct {
 	Began    time.Time `json:"began"`
 	Running  bool      `json:"running"`
 	Rows     uint64    `json:"rows"`             // that have moved
-	Of       uint64    `json:"of"`               // about
+	Of       uint64    `json:"of"`               // an estimate
 	Failed   string    `json:"failed,omitempty"` // why not all could
 }
 
-// ColdOrdered is what the nodes say to an order. What was begun goes on by itself:
-// Client.Cold tells how far.
+// ColdOrdered holds the answers of the nodes to an order. The jobs run in the background;
+// Client.Cold reports their progress.
 type ColdOrdered struct {
 	ID    string            `json:"id"` // that of the work; "" of a dry run
 	Nodes []ColdOrderedNode `json:"nodes"`
 }
 
-// ColdOrderedNode is what one node says to an order.
+// ColdOrderedNode is the answer of one node to an order.
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
-	Answers bool   `json:"answers"`           // else nothing begins there, unless it answered too late
-	Rows    uint64 `json:"rows"`              // about as many are to move
-	Bytes   uint64 `json:"bytes"`             // of memory that warming takes at most
-	Refused string `json:"refused,omitempty"` // why nothing begins there
+	Answers bool   `json:"answers"`           // without an answer the node begins nothing, unless it answered too late
+	Rows    uint64 `json:"rows"`              // estimated rows to move
+	Bytes   uint64 `json:"bytes"`             // upper bound of the memory that warming takes
+	Refused string `json:"refused,omitempty"` // why the node begins nothing
 	Never   bool   `json:"never,omitempty"`   // rows never go there for their age
 }
 
-// ColdMigration says which rows are to leave memory. Before and OlderThan exclude each
-// other; without either those go that are old by the settings of each node.
+// ColdMigration selects the rows that leave memory. Before and OlderThan exclude each other.
+// Without either, each node moves the rows that are old by its own settings.
 type ColdMigration struct {
 	Keyspace  string        // "" for all
 	Before    uint64        // rows of lesser ids; 0 for not given
@@ -96,7 +96,7 @@ type ColdMigration struct {
 	DryRun    bool
 }
 
-// ColdWarming says which rows are to come back into memory.
+// ColdWarming selects the rows that return to memory.
 type ColdWarming struct {
 	Keyspace string
 	From, To uint64
@@ -104,7 +104,7 @@ type ColdWarming struct {
 	DryRun   bool
 }
 
-// Cold reads what the nodes say of their rows on disk. It asks GET /v1/admin/cold.
+// Cold returns the nodes' reports about their rows on disk, from GET /v1/admin/cold.
 func (c *Client) Cold(ctx context.Context) ([]ColdNode, error) {
 	var answer struct {
 		Nodes []ColdNode `json:"nodes"`
@@ -113,7 +113,7 @@ func (c *Client) Cold(ctx context.Context) ([]ColdNode, error) {
 	return answer.Nodes, err
 }
 
-// MigrateCold has rows near which nobody writes leave memory on all nodes.
+// MigrateCold moves rows that nobody writes near from memory to disk, on all nodes.
 func (c *Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
 	return c.orderCold(ctx, "migrate", struct {
 		Keyspace  string `json:"keyspace,omitempty"`
@@ -123,7 +123,7 @@ func (c *Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered,
 	}{m.Keyspace, m.Before, int64(m.OlderThan / time.Second), m.DryRun})
 }
 
-// WarmCold has rows come back into memory on all nodes, if they fit on all.
+// WarmCold moves rows back into memory on all nodes, if they fit on all of them.
 func (c *Client) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, error) {
 	return c.orderCold(ctx, "warm", struct {
 		Keyspace string `json:"keyspace"`
@@ -134,8 +134,7 @@ func (c *Client) WarmCold(ctx context.Context, w ColdWarming) (ColdOrdered, erro
 	}{w.Keyspace, w.From, w.To, int64(w.Keep / time.Second), w.DryRun})
 }
 
-// StopCold has what was ordered end where it is on all nodes, and no warmed rows be kept
-// any more.
+// StopCold stops the current jobs on all nodes, and lets warmed rows leave memory again.
 func (c *Client) StopCold(ctx context.Context) (ColdOrdered, error) {
 	return c.orderCold(ctx, "stop", struct{}{})
 }

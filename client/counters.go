@@ -21,14 +21,13 @@ type Row struct {
 	Counts Counts `json:"counts"`
 }
 
-// ReadOptions say how fresh a read must be. The zero value leaves it to the
-// server.
+// ReadOptions set how fresh a read must be. The zero value is the server's default.
 type ReadOptions struct {
 	Consistency  string        // stale, bounded or linearizable; "" for the server's default
 	MaxStaleness time.Duration // of bounded; 0 for the server's default
 	Token        string        // of a write that the read must see; "" for none
-	// SkipUnreadable has Scan, if it is stale, leave out shards of which no living node
-	// has a replica, instead of returning no_quorum. Page.Unreadable names them.
+	// SkipUnreadable makes a stale Scan leave out shards without a living replica instead of
+	// failing with no_quorum. Page.Unreadable names them.
 	SkipUnreadable bool
 }
 
@@ -55,8 +54,8 @@ func (c *Client) Get(ctx context.Context, keyspace string, id ID, o ReadOptions)
 	return row, err
 }
 
-// GetMany reads up to GetIDsMax rows, in the order asked, doubles kept; only
-// the columns named, or all when none is.
+// GetMany reads up to GetIDsMax rows, in the order of ids, duplicates included. columns
+// selects the columns; none means all.
 func (c *Client) GetMany(ctx context.Context, keyspace string, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
 	body, err := json.Marshal(struct {
 		IDs     []ID     `json:"ids"`
@@ -75,14 +74,13 @@ func (c *Client) GetMany(ctx context.Context, keyspace string, ids []ID, columns
 // Page is one page of a scan.
 type Page struct {
 	Rows []Row `json:"results"`
-	Next *ID   `json:"next"` // what to go on after; nil at the end
+	Next *ID   `json:"next"` // to continue after; nil at the end
 	// Unreadable are the shards whose rows are missing: ReadOptions.SkipUnreadable.
 	Unreadable []int `json:"unreadable_shards"`
 }
 
-// Scan reads up to limit rows that have a count, in ascending order of id,
-// after an id or from the first when after is nil; only the columns named, or
-// all when none is.
+// Scan reads up to limit rows that have a count, in ascending order of id, after an id or
+// from the first if after is nil. columns selects the columns; none means all.
 func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int, columns []string, o ReadOptions) (Page, error) {
 	body, err := json.Marshal(struct {
 		After   *ID      `json:"after,omitempty"`

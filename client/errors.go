@@ -26,10 +26,10 @@ type Error struct {
 	Code       string        // such as invalid_argument; "" when the body was not an error of countd
 	Message    string        // one line
 	Field      string        // path of what is wrong in the body, such as ops[3].id; "" when none
-	RetryAfter time.Duration // what the server asked to wait; 0 when it did not
+	RetryAfter time.Duration // the server's Retry-After; 0 for none
 	Applied    []ID          // of a write over several shards: ids that were applied
 	Unknown    []ID          // of a write over several shards: ids whose fate is not known
-	// Of Ops, the numbers of the same ops, as an id may be of several keyspaces.
+	// The same ops by number in the request, because an id may occur in several keyspaces.
 	AppliedOps, UnknownOps []int
 }
 
@@ -45,9 +45,9 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Retryable tells whether the same call may succeed later: the server, or one
-// in between, was busy or did not answer. Whether it may be sent again is
-// another question: without a key the first one may have counted.
+// Retryable reports whether the same call may succeed later: the server, or a proxy, was
+// busy or did not answer. It does not mean that a write may be repeated: without a key the
+// first one may have counted.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -67,8 +67,8 @@ func Retryable(err error) bool {
 // errorMessageBytesMax cuts the text of an answer that is not countd's own.
 const errorMessageBytesMax = 200
 
-// decodeError reads the body of an answer whose status is not 2xx. A body of
-// another server (a proxy, say) becomes the message, cut.
+// decodeError parses the body of an answer whose status is not 2xx. The body of another
+// server, such as a proxy, becomes the message, shortened.
 func decodeError(status int, header http.Header, body []byte) *Error {
 	e := &Error{Status: status, RetryAfter: retryAfter(header, time.Now())}
 	var answer struct {
@@ -117,7 +117,7 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// Op returns the index of the op that the error is about, if it is about one.
+// Op returns the index of the op that caused the error, if one did.
 func (e *Error) Op() (index int, ok bool) {
 	index, _, ok = cutOp(e.Field)
 	return index, ok

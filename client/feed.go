@@ -7,19 +7,19 @@ import (
 	"strconv"
 )
 
-// Feed is how many posts a user has not seen.
+// Feed is the number of posts that a user has not seen.
 type Feed struct {
 	Unread    int64        `json:"unread"`
 	Followees map[ID]int64 `json:"followees,omitempty"` // of every followee, if asked for
 }
 
-// FeedResult is what is unread behind a write.
+// FeedResult holds a user's unread posts after a write.
 type FeedResult struct {
 	Unread int64 `json:"unread"`
 	Written
 }
 
-// Feed reads how many posts a user has not seen, of each followee too with detail.
+// Feed reads the number of posts that a user has not seen; with detail also by followee.
 func (c *Client) Feed(ctx context.Context, user ID, detail bool, o ReadOptions) (Feed, error) {
 	query := url.Values{}
 	if detail {
@@ -30,9 +30,9 @@ func (c *Client) Feed(ctx context.Context, user ID, detail bool, o ReadOptions) 
 	return answer, err
 }
 
-// Followees lists up to limit of those that a user follows, ascending; 0 leaves the limit
-// to the server. cursor is "" for the first page, and what the page before returned for
-// others; the last returns "".
+// Followees returns up to limit of the followees of a user, ascending; with limit 0 the
+// server chooses. cursor is "" for the first page and the previous page's result for others;
+// the last page returns "".
 func (c *Client) Followees(ctx context.Context, user ID, cursor string, limit int, o ReadOptions) (followees []ID, next string, err error) {
 	query := url.Values{}
 	if cursor != "" {
@@ -49,8 +49,8 @@ func (c *Client) Followees(ctx context.Context, user ID, cursor string, limit in
 	return answer.Followees, answer.Cursor, err
 }
 
-// ResetFeed has a user have seen all posts of these followees, up to FolloweesMax,
-// and follow no others. nil stands for those that the user follows.
+// ResetFeed marks all posts of these followees, up to FolloweesMax, as seen and makes them
+// the user's only followees. nil stands for the current followees.
 func (c *Client) ResetFeed(ctx context.Context, user ID, followees []ID, o WriteOptions) (FeedResult, error) {
 	if followees == nil {
 		return c.changeFeed(ctx, user, "reset", nil, o)
@@ -58,17 +58,17 @@ func (c *Client) ResetFeed(ctx context.Context, user ID, followees []ID, o Write
 	return c.changeFeed(ctx, user, "reset", followeesOf(followees), o)
 }
 
-// Follow adds followees, of whom nothing is unread.
+// Follow adds followees. Their earlier posts count as seen.
 func (c *Client) Follow(ctx context.Context, user ID, followees []ID, o WriteOptions) (FeedResult, error) {
 	return c.changeFeed(ctx, user, "follow", followeesOf(followees), o)
 }
 
-// Unfollow takes followees away with what is unread of them.
+// Unfollow removes followees and their unread posts.
 func (c *Client) Unfollow(ctx context.Context, user ID, followees []ID, o WriteOptions) (FeedResult, error) {
 	return c.changeFeed(ctx, user, "unfollow", followeesOf(followees), o)
 }
 
-// ReadFeed has a user have seen all posts of some followees.
+// ReadFeed marks all posts of some followees as seen.
 func (c *Client) ReadFeed(ctx context.Context, user ID, followees []ID, o WriteOptions) (FeedResult, error) {
 	return c.changeFeed(ctx, user, "read", followeesOf(followees), o)
 }

@@ -19,14 +19,14 @@ type Published struct {
 	Written
 }
 
-// Notices is where a user stands in a channel.
+// Notices is a user's position in a channel.
 type Notices struct {
 	Unread   int64  `json:"unread"`
 	LastRead *int64 `json:"last_read"` // nil for a user never seen in it
 	Latest   int64  `json:"latest"`
 }
 
-// NoticesRead is where a user stands behind a write.
+// NoticesRead is a user's position after a write.
 type NoticesRead struct {
 	Notices
 	Written
@@ -41,22 +41,22 @@ func (c *Client) Channels(ctx context.Context, o ReadOptions) ([]Channel, error)
 	return answer.Channels, err
 }
 
-// Publish adds a notice to a channel, for everybody. The first one makes it.
+// Publish adds a notice to a channel, for all users. The first notice creates the channel.
 func (c *Client) Publish(ctx context.Context, channel string, o WriteOptions) (Published, error) {
 	var answer Published
 	err := c.writeUnread(ctx, http.MethodPost, namePath("notices", channel), nil, o, &answer)
 	return answer, err
 }
 
-// Retract takes a notice back.
+// Retract withdraws a notice.
 func (c *Client) Retract(ctx context.Context, channel string, seq int64, o WriteOptions) (Published, error) {
 	var answer Published
 	err := c.writeUnread(ctx, http.MethodDelete, namePath("notices", channel)+"/"+strconv.FormatInt(seq, 10), nil, o, &answer)
 	return answer, err
 }
 
-// Notices reads where a user stands in a channel. since, unless it is nil, is the
-// notice behind which one stands who was never seen.
+// Notices reads a user's position in a channel. If since is not nil, a user that the channel
+// does not know starts after that notice.
 func (c *Client) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
 	var answer Notices
 	err := c.readUnread(ctx, userPath("notices", channel, user), numberQuery("since", since), o, &answer)
@@ -69,7 +69,7 @@ func (c *Client) ReadNotices(ctx context.Context, channel string, user ID, upTo 
 	return c.moveNotices(ctx, channel, user, "up_to", upTo, o)
 }
 
-// BeginNotices puts a user who was never seen in a channel behind a notice.
+// BeginNotices sets the start position of a user that the channel does not know yet.
 func (c *Client) BeginNotices(ctx context.Context, channel string, user ID, since int64, o WriteOptions) (NoticesRead, error) {
 	return c.moveNotices(ctx, channel, user, "since", &since, o)
 }
@@ -106,14 +106,15 @@ func (c *Client) Dots(ctx context.Context, o ReadOptions) ([]Dot, error) {
 	return answer.Dots, err
 }
 
-// Fire shows a dot to everybody. The first time makes it.
+// Fire shows a dot to all users. The first call creates the dot.
 func (c *Client) Fire(ctx context.Context, dot string, o WriteOptions) (Fired, error) {
 	var answer Fired
 	err := c.writeUnread(ctx, http.MethodPost, namePath("dots", dot)+"/fire", nil, o, &answer)
 	return answer, err
 }
 
-// SetDot says whether users never seen are shown a dot, and makes it if need be.
+// SetDot sets whether a dot is shown to users that it does not know, and creates the dot if
+// necessary.
 func (c *Client) SetDot(ctx context.Context, dot string, newUsers bool, o WriteOptions) (Fired, error) {
 	var answer Fired
 	err := c.writeUnread(ctx, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o, &answer)
@@ -129,7 +130,7 @@ func (c *Client) ShowsDot(ctx context.Context, dot string, user ID, o ReadOption
 	return answer.Show, err
 }
 
-// Shown is whether a user sees a dot behind a write.
+// Shown reports whether a user sees a dot after a write.
 type Shown struct {
 	Show bool `json:"show"`
 	Written

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// RetryForDefault outlives the restart of a node, and stays far below the
-	// ten minutes for which a server remembers a key.
+	// RetryForDefault is longer than the restart of a node takes, and far below the ten
+	// minutes for which a server remembers a key.
 	RetryForDefault = 30 * time.Second
 	// RetryNever is the Retry.For of calls that are sent once.
 	RetryNever = time.Duration(-1)
@@ -20,22 +20,21 @@ const (
 	retryMax = 5 * time.Second
 )
 
-// Retry says how calls are repeated.
+// Retry configures how calls are repeated.
 type Retry struct {
-	// For is how long after its first failure a call is tried again: 0 for
-	// RetryForDefault, below 0 never.
+	// For is how long after its first failure a call is repeated: 0 for RetryForDefault,
+	// below 0 for never.
 	For time.Duration
-	// OnWait, unless nil, is told of each failure before the wait that follows.
-	// It is called by the goroutine that makes the call.
+	// OnWait, if not nil, is called after each failure, before the wait that follows, by the
+	// goroutine that makes the call.
 	OnWait func(err error, wait time.Duration)
 }
 
-// Do runs f until it succeeds, fails for good, For is over or ctx is done. It
-// waits for what the server asked for in Retry-After, and besides for a random
-// time from 0 to a bound that doubles from 50 ms to 5 s, so that callers that
-// failed together do not come back together; never past the end of For, where f
-// gets its last try. It gives up at once when ctx would end before the wait
-// does. It returns the last error of f.
+// Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between tries
+// it waits for the server's Retry-After plus a random time from 0 to a bound that doubles
+// from 50 ms to 5 s, so that callers that failed together do not return together. A wait
+// ends with For at the latest, and f then gets its last try. Do gives up at once if ctx
+// would end before the wait does. It returns the last error of f.
 func (r Retry) Do(ctx context.Context, f func() error) error {
 	err := f()
 	if err == nil || !Retryable(err) {
@@ -69,7 +68,7 @@ func (r Retry) patience() time.Duration {
 	return max(r.For, 0)
 }
 
-// endsWithin tells whether ctx is done or will be after d.
+// endsWithin reports whether ctx is done or ends within d.
 func endsWithin(ctx context.Context, d time.Duration) bool {
 	deadline, has := ctx.Deadline()
 	return ctx.Err() != nil || has && time.Until(deadline) <= d

@@ -6,29 +6,28 @@ import (
 )
 
 const (
-	// Window is how many numbers below a producer's highest a server can tell
-	// apart: a number may be sent as long as none that is open, or may be sent
-	// again, is Window or more below it.
+	// Window is how many numbers below a producer's highest a server can distinguish. A
+	// number may be sent if no open number is Window or more below it.
 	Window = 64
-	// InFlightMax bounds the requests of one producer.
+	// InFlightMax bounds the requests in flight of one producer.
 	InFlightMax = Window
-	// sessionAgeMax ends a session long before a server forgets a name, which
-	// takes a day, and its shards may count that day from different writes.
+	// sessionAgeMax ends a session long before a server forgets the producer. A server
+	// forgets it after a day, and its shards may measure that day from different writes.
 	sessionAgeMax = time.Hour
 )
 
-// NewProducer makes a name that no other process has.
+// NewProducer returns a name that no other process has.
 func NewProducer() string { return rand.Text() }
 
 // session numbers the batches of one producer.
 //
-// Invariant: every number that is open, sent and perhaps to be sent again, lies
-// in [lowest, next), and next - lowest is at most Window.
+// Invariant: every open number, that is one that was sent and may be sent again, lies in
+// [lowest, next), and next - lowest is at most Window.
 type session struct {
 	producer string
 	born     time.Time
-	next     uint64 // what the next batch gets; from 1
-	lowest   uint64 // the lowest that is open; next when none is
+	next     uint64 // number of the next batch; from 1
+	lowest   uint64 // the lowest open number; next if none is open
 	open     map[uint64]bool
 }
 
@@ -36,10 +35,10 @@ func newSession() *session {
 	return &session{producer: NewProducer(), born: time.Now(), next: 1, lowest: 1, open: map[uint64]bool{}}
 }
 
-// hasRoom tells whether one more number fits the window.
+// hasRoom reports whether the window has room for one more number.
 func (s *session) hasRoom() bool { return s.next < s.lowest+Window }
 
-// take opens the next number.
+// take opens and returns the next number.
 func (s *session) take() uint64 {
 	seq := s.next
 	s.open[seq] = true

@@ -16,25 +16,25 @@ import (
 // Snapshot is one shard's rows at a moment, on their way from the server.
 type Snapshot struct {
 	io.ReadCloser        // to be read to its end, which is an error if bytes are missing, and closed
-	Bytes         int64  // of it
+	Bytes         int64  // length of the snapshot
 	Index         uint64 // log index that it is of
 	Rows          uint64
 	Digest        string // of the rows, 16 hex digits
 }
 
-// Restored is what a shard holds after a restore.
+// Restored describes a shard after a restore.
 type Restored struct {
 	Group  uint32 `json:"group"`
 	Rows   uint64 `json:"rows"`
 	Digest string `json:"digest"`
-	// CursorsSetBack is how many cursors were beyond the board, and stand at its end now.
-	// Rows and Digest are then not those of the snapshot.
+	// CursorsSetBack is the number of cursors that were beyond the end of the board and now
+	// stand at it. Rows and Digest then differ from those of the snapshot.
 	CursorsSetBack uint64 `json:"cursors_set_back"`
 }
 
-// Snapshot takes a snapshot of a shard, by the number of its group. It is sent
-// once, to the address in use, which may send it on to the leader's. The server
-// has TimeoutMax until the first byte; reading may take as long as it does.
+// Snapshot takes a snapshot of a shard, which is named by the number of its group. It is
+// sent once, to the current address, which may redirect to the leader. The server has
+// TimeoutMax until the first byte; the rest has no time limit.
 func (c *Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 	r, err := c.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
 	if err != nil {
@@ -58,17 +58,17 @@ func (c *Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) 
 
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
-// Restore sets the rows of a shard to those of a snapshot of that many bytes. It
-// is refused where the shard has rows, unless force deletes them first. It is
-// sent once; a restore that was cut short is repeated with force.
+// Restore replaces the rows of a shard by those of a snapshot of size bytes. It is refused
+// if the shard has rows, unless force deletes them first. It is sent once; repeat a restore
+// that was cut short with force.
 func (c *Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
 	return c.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
 }
 
-// RestoreColumns is Restore for a snapshot whose columns are not those of the keyspace.
-// columns has their names by number, "" for one that was dropped before the snapshot was
-// taken. Counts go to the columns of these names. The digest of the answer is that of the
-// shard, and not the snapshot's.
+// RestoreColumns is Restore for a snapshot whose columns differ from those of the keyspace.
+// columns holds the snapshot's column names by number, "" for a column that was dropped
+// before. Counts go to the columns of these names. The digest of the answer is that of the
+// shard, not the snapshot's.
 func (c *Client) RestoreColumns(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
 	query := "?force=" + strconv.FormatBool(force)
 	if columns != nil {
@@ -92,7 +92,7 @@ func (c *Client) RestoreColumns(ctx context.Context, group uint32, snapshot io.R
 	return answer, nil
 }
 
-// Raw reads what a path of the server answers, whatever its form.
+// Raw returns the body that the server answers at a path, in any format.
 func (c *Client) Raw(ctx context.Context, path string) ([]byte, error) {
 	status, body, header, err := c.send(ctx, c.Addr(), call{method: http.MethodGet, path: path})
 	if err == nil && status/100 != 2 {

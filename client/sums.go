@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Sums gathers increments of one keyspace as ops, and merges those of one row.
-// Which ops come out depends on what was added alone, and not on time. The zero
-// value is empty. It is used by one goroutine.
+// Sums collects increments of one keyspace as ops, and merges those of the same row. The
+// resulting ops depend only on what was added, not on time. The zero value is empty. Its
+// methods must not be called concurrently.
 type Sums struct {
 	ops []Op
 	at  map[ID]int // index of the row's newest op
@@ -28,7 +28,7 @@ func (s *Sums) Len() int { return len(s.ops) }
 // s's own until it is dropped.
 func (s *Sums) Ops() []Op { return s.ops }
 
-// merge adds deltas to the op of a row that has one, all of them or none.
+// merge adds deltas to the existing op of a row, all of them or none.
 func (s *Sums) merge(id ID, deltas Counts) bool {
 	i, ok := s.at[id]
 	if !ok {

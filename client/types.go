@@ -97,8 +97,8 @@ func (c Counts) appendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendText appends text as a JSON string. Names of columns are plain; those
-// that are not are for the server to refuse.
+// appendText appends text as a JSON string. Names of columns are plain; the server refuses
+// others.
 func appendText(dst []byte, text string) []byte {
 	for i := range len(text) {
 		if b := text[i]; b < ' ' || b == '"' || b == '\\' || b >= utf8.RuneSelf {
@@ -116,9 +116,9 @@ func appendText(dst []byte, text string) []byte {
 
 var errBadCounts = errors.New("counts are not an object of column to 64-bit integer")
 
-// UnmarshalJSON keeps the order of the columns. Pages hold rows by the ten
-// thousand, so it reads its one shape by hand: names without escapes (a
-// column's name has none), integers without fraction or exponent.
+// UnmarshalJSON keeps the order of the columns. Pages hold rows by the ten thousand, so it
+// parses this one shape by hand: names without escapes (a column's name has none), integers
+// without fraction or exponent.
 func (c *Counts) UnmarshalJSON(text []byte) error {
 	rest, ok := cutByte(text, '{')
 	if !ok {
@@ -145,7 +145,7 @@ func (c *Counts) UnmarshalJSON(text []byte) error {
 	}
 }
 
-// cutCount reads "name":value from the front of text.
+// cutCount parses "name":value at the beginning of text.
 func cutCount(text []byte) (count Count, rest []byte, ok bool) {
 	if rest, ok = cutByte(text, '"'); !ok {
 		return count, nil, false

@@ -16,20 +16,20 @@ const (
 	PollUsersMax = 100  // users of one PollMany
 )
 
-// Written is what every write answers besides its own.
+// Written holds what the answer to every write contains.
 type Written struct {
-	Duplicate bool   `json:"duplicate"` // it had been applied before; the rest is as of now
+	Duplicate bool   `json:"duplicate"` // it had been applied before; the other fields are current
 	Token     string `json:"token"`     // a read that brings it sees the write
 }
 
-// UserCounts are what others did to a user. A user never seen has zeros.
+// UserCounts are the counters of a user. A user that was never written has zeros.
 type UserCounts struct {
 	User   ID     `json:"user"`
 	Counts Counts `json:"counts"`
 }
 
-// UserResult is what one op on a user came to: the counts right after it, or why
-// it alone was refused.
+// UserResult is the result of one op on a user: the counts right after it, or why it alone
+// was refused.
 type UserResult struct {
 	UserCounts
 	Added Counts   `json:"added,omitempty"` // as in OpResult
@@ -45,8 +45,8 @@ type UnreadResult struct {
 	Written
 }
 
-// ResetResult is what a reset left and what it cleared. Of a repeat Cleared is
-// zeros: the first answer had it.
+// ResetResult holds the counts after a reset, and those that it cleared. For a repeat,
+// Cleared is zero: the first answer had it.
 type ResetResult struct {
 	UserCounts
 	Cleared Counts `json:"cleared"`
@@ -88,8 +88,8 @@ func (c *Client) ResetUnread(ctx context.Context, user ID, columns []string, o W
 	return c.resetUnread(ctx, user, map[string][]string{"columns": columns}, o)
 }
 
-// ResetSeen takes away what a user was shown, and leaves what came since. No value
-// is below 0.
+// ResetSeen subtracts the counts that a user was shown, and keeps later ones. No count
+// becomes negative.
 func (c *Client) ResetSeen(ctx context.Context, user ID, seen Counts, o WriteOptions) (ResetResult, error) {
 	return c.resetUnread(ctx, user, map[string]Counts{"seen": seen}, o)
 }
@@ -105,7 +105,7 @@ type Poll struct {
 	User    ID               `json:"user"`
 	Unread  Counts           `json:"unread"`
 	Notices map[string]int64 `json:"notices"` // unread ones, by channel
-	Dots    map[string]bool  `json:"dots"`    // whether they show
+	Dots    map[string]bool  `json:"dots"`    // whether each is shown
 	Feed    int64            `json:"feed"`    // unread posts
 }
 
@@ -150,7 +150,7 @@ func (c *Client) readUnread(ctx context.Context, path string, query url.Values, 
 	return c.do(ctx, call{method: http.MethodGet, path: path + suffix, token: o.Token}, answer)
 }
 
-// writeUnread writes to a path of unread numbers. A nil body sends none.
+// writeUnread sends a write to a path of unread numbers. A nil body sends none.
 func (c *Client) writeUnread(ctx context.Context, method, path string, body any, o WriteOptions, answer any) error {
 	header, err := o.header()
 	if err != nil {
@@ -171,7 +171,7 @@ func userPath(kind, name string, user ID) string {
 	return namePath(kind, name) + "/users/" + user.String()
 }
 
-// numberQuery returns a number as a query, nil for none.
+// numberQuery returns a number as a query, or nil for no number.
 func numberQuery(name string, n *int64) url.Values {
 	if n == nil {
 		return nil

@@ -11,33 +11,32 @@ import (
 	"github.com/google/uuid"
 )
 
-// Op is one change of one row: what Incr adds to, or Set puts into, columns.
+// Op is one change of one row: the deltas of an Incr, or the values of a Set.
 type Op struct {
 	ID    ID
 	Cells Counts
-	// Floor, unless nil, is what no sum of an IncrMany drops below. A column that is
-	// below it already stays.
+	// Floor, if not nil, is a bound below which no sum of an IncrMany drops. A column that
+	// is already below it keeps its count.
 	Floor *int64
 }
 
 // Floor returns a floor for Op.Floor.
 func Floor(n int64) *int64 { return &n }
 
-// Delta is what Incr adds to a column.
+// Delta returns the delta of a column for Incr.
 func Delta(column string, n int64) Count { return Count{Column: column, Value: n} }
 
-// OpResult is what one op came to: the row right after it, or why it alone was
-// refused.
+// OpResult is the result of one op: the row right after it, or why it alone was refused.
 type OpResult struct {
 	ID     ID     `json:"id"`
 	Counts Counts `json:"counts,omitempty"`
-	// Added is what was added to those columns whose delta a floor cut short. A repeat
-	// has none.
+	// Added holds the deltas as applied of those columns whose delta a floor cut short. A
+	// repeat has none.
 	Added Counts   `json:"added,omitempty"`
 	Error *OpError `json:"error,omitempty"`
 }
 
-// OpError says why one op of a request was refused.
+// OpError is the reason why one op of a request was refused.
 type OpError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -46,36 +45,36 @@ type OpError struct {
 
 // WriteResult is the answer of a write.
 type WriteResult struct {
-	Results []OpResult `json:"results,omitempty"` // in the order of the ops; none when not asked for
+	Results []OpResult `json:"results,omitempty"` // in the order of the ops; none if not requested
 	Applied int        `json:"applied,omitempty"` // ops certainly applied, when results were not asked for
 	Failed  int        `json:"failed,omitempty"`  // ops refused
-	Refused []OpResult `json:"errors,omitempty"`  // which those are, when results were not asked for
-	// Unknown are, in a repeat, the ids of ops that the first either applied or
-	// refused, which of both is no longer known: of one shard where some were
-	// refused. To send them again does not tell.
+	Refused []OpResult `json:"errors,omitempty"`  // the refused ones, if results were not requested
+	// Unknown holds, for a repeat, the ids of ops that the first try either applied or
+	// refused; the server no longer knows which. They belong to a shard that refused some
+	// ops. Another repeat does not resolve them.
 	Unknown   []ID   `json:"unknown,omitempty"`
 	Duplicate bool   `json:"duplicate"` // it had been applied before; counts are as of now
 	Token     string `json:"token"`     // a read that brings it sees the write
 }
 
-// WriteOptions say how a write is made. With the zero value it carries a new
-// key of its own, so that it is tried again and counts once.
+// WriteOptions set how a write is sent. With the zero value it carries a new key of its own,
+// so that it is retried and counts once.
 type WriteOptions struct {
 	Quiet bool // the answer only counts the ops
-	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. To give one is
-	// worth it where the caller itself may come again with the same write, after
-	// a crash, say. The same key with other ops is refused.
+	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Give one if the caller
+	// itself may repeat the same write, for example after a crash. The same key with other
+	// ops is refused.
 	Key string
-	// Producer and Seq, in place of a key, number the writes of a stream: see
-	// the API's Countd-Producer. Numbers may be in flight in any order as long
-	// as none is 64 or more below the highest.
+	// Producer and Seq, instead of a key, number the writes of a stream: see Countd-Producer
+	// in the API. Numbers may be in flight in any order if none is 64 or more below the
+	// highest.
 	Producer string // 1–64 bytes; "" for none
 	Seq      uint64 // from 1
-	// Once has the client send it once, and repeating is the caller's own affair, with
-	// the same Key, or Producer and Seq.
+	// Once sends the write once. The caller may repeat it, with the same Key, or Producer
+	// and Seq.
 	Once bool
-	// Unkeyed sends neither, and sends it once. It is meant for absolute values
-	// that no one else changes, where repeating is the caller's own affair.
+	// Unkeyed sends the write once and without a key. It is for absolute values that nobody
+	// else changes, which the caller may repeat.
 	Unkeyed bool
 }
 
@@ -85,7 +84,7 @@ const KeyBytesMax = 128
 // errBadOnce is returned before anything is sent.
 var errBadOnce = errors.New("a write takes one of Key, Producer with Seq, and Unkeyed")
 
-// header returns the headers by which a server knows the write again.
+// header returns the headers by which a server recognises a repeat.
 func (o WriteOptions) header() (http.Header, error) {
 	keyed, produced := o.Key != "", o.Producer != "" || o.Seq != 0
 	switch {
@@ -105,9 +104,8 @@ func (o WriteOptions) header() (http.Header, error) {
 	return http.Header{"Idempotency-Key": {key}}, nil
 }
 
-// NewKey makes an Idempotency-Key that no other write has: a UUIDv7. Its time
-// lets a server that has forgotten the key refuse it, where it would have to
-// count it again.
+// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. Its time lets a
+// server that has forgotten the key refuse it instead of counting it again.
 func NewKey() (string, error) {
 	key, err := uuid.NewV7()
 	if err != nil {
@@ -131,9 +129,9 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 	return WrittenRow{Row: Row{ID: one.ID, Counts: one.Counts}, Duplicate: result.Duplicate, Token: result.Token}, nil
 }
 
-// IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax
-// ops. An op whose sum does not fit int64 is refused alone and named in the
-// result, but see WriteResult.Unknown where an earlier try was not answered.
+// IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax ops. An
+// op whose sum does not fit int64 is refused alone and named in the result; see
+// WriteResult.Unknown for the case that an earlier try had no answer.
 func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
@@ -180,8 +178,8 @@ func (r *OpResult) UnmarshalJSON(text []byte) error {
 }
 
 // Ops writes to rows of any keyspaces, exactly once unless o says otherwise: up to
-// WriteOpsMax ops under one key, with results in their order. The ops of one shard apply
-// together; of an Error of several keyspaces AppliedOps and UnknownOps name the ops.
+// WriteOpsMax ops under one key, with results in their order. The ops of one shard are
+// applied together. AppliedOps and UnknownOps of an Error name ops by number.
 func (c *Client) Ops(ctx context.Context, ops []KeyspaceOp, o WriteOptions) (WriteResult, error) {
 	body, err := json.Marshal(struct {
 		Ops  []KeyspaceOp `json:"ops"`
@@ -193,7 +191,7 @@ func (c *Client) Ops(ctx context.Context, ops []KeyspaceOp, o WriteOptions) (Wri
 	return c.write(ctx, c.retry, "/v1/ops", body, o)
 }
 
-// Set makes columns equal to values; others stay. Up to WriteOpsMax ops.
+// Set sets columns to values; other columns keep theirs. Up to WriteOpsMax ops.
 func (c *Client) Set(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/set", AppendOps(nil, "set", ops, !o.Quiet), o)
 }
@@ -216,7 +214,7 @@ type WrittenRow struct {
 	Token     string `json:"token"`     // likewise
 }
 
-// Delete makes every column of a row zero.
+// Delete sets every column of a row to zero.
 func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOptions) (WrittenRow, error) {
 	header, err := o.header()
 	if err != nil {

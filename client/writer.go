@@ -18,30 +18,29 @@ const (
 )
 
 var (
-	// ErrFull is returned by Add when as much waits as may, and FailWhenFull is
-	// set. Nothing was taken.
+	// ErrFull is returned by Add if the queue is full and FailWhenFull is set. Nothing was
+	// queued.
 	ErrFull = errors.New("the writer is full")
 	// ErrClosed is returned by a Writer that was closed.
 	ErrClosed = errors.New("the writer is closed")
-	// ErrBadDelta is returned by Add for deltas that are no increment of a row:
-	// none at all, or two of one column.
+	// ErrBadDelta is returned by Add for deltas that are no increment of a row: no delta, or
+	// two of one column.
 	ErrBadDelta = errors.New("not one delta for each of some columns")
 )
 
-// WriterConfig bounds a Writer. Zeros stand for the defaults.
+// WriterConfig configures a Writer. Zero fields have defaults.
 type WriterConfig struct {
 	InFlight      int           // requests at a time, at most InFlightMax; default 4
 	BatchOps      int           // rows of one request, at most WriteOpsMax; default 1,000
-	WaitingOpsMax int           // rows that wait besides those in flight; default 100,000
+	WaitingOpsMax int           // rows in the queue, without those in flight; default 100,000
 	FailWhenFull  bool          // Add returns ErrFull where it would wait
 	RetryFor      time.Duration // as Retry.For, for each batch: at most an hour
-	// OnFailure, unless nil, is told of each row whose sum was not, or perhaps
-	// not, counted. It is called by the goroutines that send and must not call
-	// the Writer.
+	// OnFailure, if not nil, is called for each row whose sum was not counted, or perhaps
+	// not. The goroutines that send call it; it must not call the Writer.
 	OnFailure func(Failure)
 }
 
-// Failure is a row of a batch that came to nothing.
+// Failure is a row of a batch that was not counted.
 type Failure struct {
 	Keyspace string
 	Op       Op // the sum of one or more Adds
@@ -49,23 +48,23 @@ type Failure struct {
 	Err error
 }
 
-// Writer counts streams of increments, each exactly once: it adds up what
-// waits, row by row, and sends it in batches, with no timer, as fast as earlier
-// ones are answered. A batch whose answer is lost is sent again under the number
-// of its first try. What waits in memory is lost with the process.
+// Writer counts streams of increments, each exactly once. It sums the queued increments by
+// row and sends them in batches, without a timer, as fast as earlier batches are answered. A
+// batch whose answer is lost is sent again under its first number. Queued increments are
+// lost if the process dies.
 //
-// Goroutines: NewWriter starts one for each request in flight; Close stops them
-// and waits for them.
+// Goroutines: NewWriter starts one for each request in flight; Close stops them and waits
+// for them.
 type Writer struct {
 	client *Client
 	cfg    WriterConfig
-	cancel context.CancelFunc // ends what is in flight
+	cancel context.CancelFunc // ends the requests in flight
 	ended  sync.WaitGroup
 
 	mu struct {
 		sync.Mutex                     // not held while a request is made or OnFailure runs
 		work       sync.Cond           // a batch waits, the window moved, or closed was set
-		room       chan struct{}       // closed, and made anew, when a batch has left the queue
+		room       chan struct{}       // closed and replaced when a batch has left the queue
 		queue      []*batch            // oldest first
 		filling    map[string]*batch   // by keyspace: the newest in queue
 		waiting    map[rowAt]*batch    // where in queue a row's newest op is
@@ -88,7 +87,7 @@ type batch struct {
 	keyspace string
 	sums     Sums          // guarded by the writer's lock while in its queue
 	settled  chan struct{} // closed when every op was counted or has failed
-	session  *session      // set when it leaves the queue, as is seq
+	session  *session      // set, like seq, when the batch leaves the queue
 	seq      uint64
 }
 
@@ -133,9 +132,9 @@ func (cfg *WriterConfig) complete() error {
 	return nil
 }
 
-// Add takes deltas, each of another column, of a row. They are copied. It
-// returns nil once they wait to be sent; that they are counted, Flush says. It
-// waits while the writer is full, until ctx ends, unless FailWhenFull is set.
+// Add queues deltas of a row, each of another column. It copies them. It returns nil once
+// they are queued; Flush reports whether they are counted. While the writer is full, Add
+// waits until ctx ends, unless FailWhenFull is set.
 func (w *Writer) Add(ctx context.Context, keyspace string, id ID, deltas ...Count) error {
 	if err := checkDeltas(deltas); err != nil {
 		return err
@@ -168,8 +167,7 @@ func checkDeltas(deltas Counts) error {
 	return nil
 }
 
-// take puts deltas into the queue if they fit; else room is closed when it is
-// worth another try.
+// take queues deltas if they fit. If not, room is closed when another try may succeed.
 func (w *Writer) take(row rowAt, deltas Counts) (taken bool, room <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +186,7 @@ func (w *Writer) take(row rowAt, deltas Counts) (taken bool, room <-chan struct{
 		w.mu.filling[row.keyspace] = b
 		w.mu.queue = append(w.mu.queue, b)
 		w.mu.unsettled[b] = struct{}{}
-		w.mu.work.Broadcast() // Signal might wake one that waits for the window
+		w.mu.work.Broadcast() // Signal might wake a goroutine that waits for the window
 	}
 	b.sums.append(row.id, deltas)
 	w.mu.waiting[row] = b
@@ -196,9 +194,8 @@ func (w *Writer) take(row rowAt, deltas Counts) (taken bool, room <-chan struct{
 	return true, nil, nil
 }
 
-// Flush waits until everything that was added before it is counted or has
-// failed, or ctx ends. It returns the first failure since the Flush before it;
-// OnFailure tells of all.
+// Flush waits until every earlier Add is counted or has failed, or ctx ends. It returns the
+// first failure since the previous Flush; OnFailure is called for all.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.mu.Lock()
 	batches := make([]*batch, 0, len(w.mu.unsettled))
@@ -224,9 +221,8 @@ func (w *Writer) takeFailure() error {
 	return err
 }
 
-// Close takes nothing more, sends what waits and ends the writer. When ctx ends
-// first, what is left fails. It returns as Flush does, and does nothing but wait
-// when called again.
+// Close refuses new increments, sends the queued ones and stops the writer. If ctx ends
+// first, the rest fails. It returns what Flush returns. A second call only waits.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	w.mu.closed = true

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// run sends batches until the writer is closed and none is left.
+// run sends batches until the writer is closed and the queue is empty.
 func (w *Writer) run(ctx context.Context) {
 	for b := w.next(); b != nil; b = w.next() {
 		w.send(ctx, b)
@@ -16,8 +16,8 @@ func (w *Writer) run(ctx context.Context) {
 	}
 }
 
-// next takes the oldest batch from the queue and numbers it. It returns nil when
-// there will be no more.
+// next removes the oldest batch from the queue and numbers it. It returns nil after the last
+// one.
 func (w *Writer) next() *batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *Writer) settle(b *batch) {
 	close(b.settled)
 }
 
-// send has a batch counted, or its ops fail.
+// send sends a batch until it is counted or its ops have failed.
 func (w *Writer) send(ctx context.Context, b *batch) {
 	ops, renewed := b.sums.Ops(), false
 	for len(ops) > 0 {
@@ -77,7 +77,7 @@ func (w *Writer) send(ctx context.Context, b *batch) {
 		}
 		switch {
 		case isColumn:
-			// Nothing was applied: the others need not suffer for a wrong name.
+			// Nothing was applied: only the ops with the wrong name fail.
 			left := w.failColumn(b, ops, column, err)
 			if len(left) == len(ops) {
 				w.failAll(b, ops, err)
@@ -117,7 +117,7 @@ func (w *Writer) renew(old *session) {
 	}
 }
 
-// renumber moves a batch of which nothing was applied to the session of now.
+// renumber moves a batch of which nothing was applied to the current session.
 func (w *Writer) renumber(b *batch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,8 +128,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the ops that the server refused one by one, and those that
-// it perhaps refused at a try whose answer was lost.
+// failRefused reports the ops that the server refused one by one, and those that a try
+// without an answer may have refused.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {
