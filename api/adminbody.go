@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/admin"
 )
 
-// decodeNothing reads {}, or nothing.
+// decodeNothing parses {} or an empty body.
 func (r *request) decodeNothing(body []byte) error {
 	_, err := r.decodeNames(body)
 	return err

@@ -23,7 +23,7 @@ func (s *Server) adminCold(ctx *fasthttp.RequestCtx, r *request) error {
 	}{append([]admin.ColdNode{}, nodes...)})
 }
 
-// orderCold has the nodes do what a body says.
+// orderCold starts the tiering order in the body on all nodes.
 func (s *Server) orderCold(ctx *fasthttp.RequestCtx, r *request, verb shard.ColdVerb) error {
 	order, err := r.decodeColdOrder(ctx.Request.Body(), verb)
 	if err != nil {
@@ -45,7 +45,7 @@ var coldMembers = map[shard.ColdVerb][]string{
 	shard.ColdStop:    {},
 }
 
-// decodeColdOrder reads what an order says besides its verb.
+// decodeColdOrder parses the parameters of an order.
 func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdOrder, error) {
 	o := shard.ColdOrder{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
 	c := r.objectIn(optional(body))
@@ -104,7 +104,7 @@ func (c *cursor) coldID(path string) uint64 {
 	return id
 }
 
-// seconds reads a whole number of them, least … most.
+// seconds parses a whole number of seconds, least … most.
 func (c *cursor) seconds(path string, least, most time.Duration) time.Duration {
 	v, ok := c.int64()
 	if !ok || v < int64(least/time.Second) || v > int64(most/time.Second) {

@@ -9,8 +9,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// adminFaults says how an error of an Admin is told, besides those that a
-// Backend has too.
+// adminFaults maps errors of an Admin to faults, in addition to backendFaults.
 var adminFaults = []struct {
 	err    error
 	status int
@@ -25,8 +24,7 @@ var adminFaults = []struct {
 	{shard.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
 }
 
-// adminFault tells an error of an Admin to the client, or returns nil for one
-// that is none of its own.
+// adminFault returns the fault for an error of an Admin, or nil for other errors.
 func adminFault(err error) *fault {
 	if refused, ok := errors.AsType[*admin.RefusedError](err); ok {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: refused.Reason}
@@ -38,7 +36,7 @@ func adminFault(err error) *fault {
 		if errors.Is(err, a.err) {
 			f := &fault{status: a.status, code: a.code, message: a.err.Error()}
 			if errors.Is(a.err, shard.ErrBadSnapshot) {
-				f.message = err.Error() // what is wrong with what the client sent
+				f.message = err.Error() // describes the defect of the client's data
 			}
 			return f
 		}

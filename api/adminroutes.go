@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// adminPaths are the paths under /v1/admin: those without a name in them, and
-// the last names of those that have one.
+// adminPaths holds the paths under /v1/admin: those without a name, and the suffixes of
+// those with one.
 type adminPaths struct {
 	fixed  map[string]*resource // by path
 	nodes  map[string]*resource // /v1/admin/nodes/{node}/<verb>
@@ -67,8 +67,8 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 	}
 }
 
-// match finds the resource of a path. The name in the path is the target's
-// keyspace, for want of one.
+// match finds the resource of a path. The target holds the name of the path in its field
+// keyspace.
 func (a *adminPaths) match(path []byte) target {
 	if r, ok := a.fixed[string(path)]; ok {
 		return target{resource: r}

@@ -15,7 +15,7 @@ func (r *request) until() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), r.deadline)
 }
 
-// adminView has show answer from the cluster as it is.
+// adminView answers with the part of the current view that show returns.
 func (s *Server) adminView(ctx *fasthttp.RequestCtx, r *request, show func(*admin.View) any) error {
 	until, cancel := r.until()
 	defer cancel()
@@ -94,7 +94,7 @@ func (s *Server) adminDigests(ctx *fasthttp.RequestCtx, r *request) error {
 	})
 }
 
-// hex16 is how a digest is told.
+// hex16 formats a digest.
 func hex16(digest uint64) string {
 	const digits = "0123456789abcdef"
 	var text [16]byte
@@ -120,7 +120,7 @@ func (s *Server) adminPlan(ctx *fasthttp.RequestCtx, r *request) error {
 	}{append([]admin.Step{}, steps...)})
 }
 
-// adminChange has the change made that was asked for.
+// adminChange makes a change and answers with its result.
 func (s *Server) adminChange(ctx *fasthttp.RequestCtx, r *request, change admin.Change) error {
 	until, cancel := r.until()
 	defer cancel()

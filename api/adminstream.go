@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The headers of a snapshot, and what it is.
+// The headers of a snapshot, and its content type.
 const (
 	headerIndex  = "Countd-Index"
 	headerRows   = "Countd-Rows"
@@ -26,13 +26,13 @@ const (
 	parameterColumns  = "columns"
 )
 
-// restoreIdleMax bounds how long a restore waits for its client's next bytes or
-// for the cluster to take the last ones. The whole may take as long as it does.
+// restoreIdleMax bounds how long a restore waits for the client's next bytes, or for the
+// cluster to accept the last ones. The restore as a whole has no time limit.
 const restoreIdleMax = time.Minute
 
-// readStreamHead reads what comes with a stream: it says that it is one, so that
-// no page of another site can have a browser send it unasked, and force and columns in
-// the query.
+// readStreamHead reads the headers of a stream, and force and columns of the query. It
+// requires the content type of a stream, so that no page of another site can make a browser
+// send one.
 func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	typ, _, _ := strings.Cut(string(ctx.Request.Header.ContentType()), ";")
 	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
@@ -40,7 +40,7 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	}
 	for name, value := range ctx.QueryArgs().All() {
 		switch {
-		case string(name) == parameterColumns: // what is wrong with them is for the backend to say
+		case string(name) == parameterColumns: // the backend checks the names
 		case string(name) != parameterForce:
 			return invalid(shown(name), "no such parameter of the query")
 		case string(value) != "true" && string(value) != "false":
@@ -50,7 +50,8 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// snapshotGroup answers a snapshot of a shard, or where to ask for it.
+// snapshotGroup answers with a snapshot of a shard, or with the address of the node that has
+// it.
 func (s *Server) snapshotGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
@@ -77,9 +78,9 @@ func (s *Server) snapshotGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// outgoing is an answer's body that gives the client WriteTimeout for each piece
-// rather than for the whole. fasthttp reads and closes it on the goroutine of
-// the connection, which is open until then.
+// outgoing is an answer's body that gives the client WriteTimeout for each piece, not for
+// the whole. fasthttp reads and closes it on the goroutine of the connection, which stays
+// open until then.
 type outgoing struct {
 	io.ReadCloser
 	conn    net.Conn
@@ -93,7 +94,7 @@ func (o *outgoing) Read(p []byte) (int, error) {
 	return o.ReadCloser.Read(p)
 }
 
-// restoreGroup sets the rows of a shard to those of the snapshot in the body.
+// restoreGroup replaces the rows of a shard by those of the snapshot in the body.
 func (s *Server) restoreGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()
 	if err != nil {
@@ -125,8 +126,7 @@ func (s *Server) restoreGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	}{group, facts.Rows, hex16(facts.Digest), facts.CursorsSetBack})
 }
 
-// incoming is a request's body that may take ReadTimeout for each piece rather
-// than for the whole.
+// incoming is a request's body that has ReadTimeout for each piece, not for the whole.
 type incoming struct {
 	io.Reader
 	conn    net.Conn

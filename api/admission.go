@@ -7,93 +7,88 @@ import (
 )
 
 const (
-	// smallFree and largeFree are how many writes of a lane are let in whatever
-	// is expected: so few wait for nothing but the log.
+	// smallFree and largeFree are how many writes of a size class are always admitted: so
+	// few wait only for the log.
 	smallFree = 64
 	largeFree = 8
-	// laneWindow is over how long a lane's speed is measured. It holds several
-	// entries of a disk with slow syncs.
-	laneWindow = 100 * time.Millisecond
-	// tookOver is about how many writes lane.took is the mean of.
+	// classWindow is the interval over which the speed of a size class is measured. It holds
+	// several entries of a disk with slow syncs.
+	classWindow = 100 * time.Millisecond
+	// tookOver is the approximate number of writes that sizeClass.took averages.
 	tookOver = 16
-	// perSecMax is a speed that no lane has.
+	// perSecMax is more than any speed.
 	perSecMax = 1 << 40
-	// laneShare is the part of a write's deadline that the writes before it may
-	// be expected to take, 1/laneShare. The rest is for what that does not see:
-	// the way from the socket and back, and that writes are not alike. With half
-	// of the deadline the slowest of the accepted writes missed it.
-	laneShare = 4
-	// turnedAwayPerCPU bounds the refusals a second. One takes some 10 µs: more of
-	// them than this, which is a twentieth of the processors, would take the time
-	// of the writes that were let in.
-	turnedAwayPerCPU = 5000
-	// decodedPerRefusal is how much of a body is decoded in the time of a refusal.
+	// deadlineShare bounds the expected time of the earlier writes to 1/deadlineShare of a write's
+	// deadline. The rest covers what the estimate leaves out: the way from the socket and
+	// back, and differences between writes. With half of the deadline the slowest of the
+	// admitted writes missed it.
+	deadlineShare = 4
+	// refusalsPerCPU bounds the refusals a second. One takes some 10 µs. More than this
+	// bound, a twentieth of the processors, would take time from admitted writes.
+	refusalsPerCPU = 5000
+	// decodedPerRefusal is how many bytes are decoded in the time of a refusal.
 	decodedPerRefusal = 1 << 10
-	// turnedAwayBurst is how long unused refusals are kept for a burst.
-	turnedAwayBurst = 10 * time.Millisecond
-	// doorWaitMax bounds the wait of a request that is to be turned away. It is
-	// what Retry-After would have the caller wait.
-	doorWaitMax = time.Second
-	// writeOverheadBytes is what a write weighs beside its body.
+	// refusalBurst is how long unused refusals stay available for a burst.
+	refusalBurst = 10 * time.Millisecond
+	// refusalDelayMax bounds the delay of a refusal. Retry-After makes the caller wait as long.
+	refusalDelayMax = time.Second
+	// writeOverheadBytes is the weight of a write in addition to its body.
 	writeOverheadBytes = 256
 )
 
-// admission refuses a write as soon as it comes when the writes before it will
-// take more than a quarter of its deadline. Refusing costs a small part of the work
-// of writing; a write that is let in and then given up costs all of it.
+// admission refuses a write on arrival if the earlier writes will take more than a quarter
+// of its deadline. A refusal costs a small part of the work of a write; a write that is
+// admitted and then given up costs all of it.
 //
-// What to expect is what the lane has in flight over what left it a second, by
-// weight (Little's law), so that it follows the disk, the processors and the
-// size of the batches without a setting. A speed over a moment is a guess, so
-// that it must be borne out: the writes that left last took long themselves.
+// The expected time is the weight in flight of the write's size class divided by the weight
+// that it completes a second (Little's law). So it follows the disk, the processors and the
+// size of the batches without a setting. Because a speed over a short window is a guess, the
+// last completed writes must have taken long as well.
 //
-// Small writes and large ones go in lanes of their own, as in the queues behind
-// (shard's proposer): a few clients with huge batches, who wait long, must not
-// have the single increments of the others refused.
+// Small and large writes have size classes of their own, like the queues of the proposer in
+// package shard: a few clients with huge batches, which wait long, must not cause refusals
+// of other clients' single increments.
 //
-// Refusals are rationed too. Callers that come back at once would have a node
-// refuse and do nothing else; past the ration a request waits at the door, where
-// it costs a goroutine and holds up its connection, and is then let in if it can
-// be.
+// Refusals are rationed too. Callers that return at once could make a node do nothing but
+// refuse. Beyond the ration a request is delayed, which costs a goroutine and keeps its
+// connection busy, and is then admitted if possible.
 type admission struct {
 	started time.Time
-	small   lane
-	large   lane
+	small   sizeClass
+	large   sizeClass
 
 	refusalEvery time.Duration
 	nextRefusal  atomic.Int64 // when there may be one more, in nanoseconds since started
 }
 
-// lane is the writes of one size. Its fields are read and written by every
-// handler, without a lock; what a race between two makes of them is a rate that
-// is off by a request.
-type lane struct {
+// sizeClass is the writes of one size class. Every handler reads and writes its fields
+// without a lock; a race between two makes the rate wrong by one request.
+type sizeClass struct {
 	count atomic.Int64 // writes in flight
-	bytes atomic.Int64 // what they weigh
+	bytes atomic.Int64 // the sum of their weights
 
 	began  atomic.Int64 // the window's, in nanoseconds since admission.started
 	left   atomic.Int64 // weight of the writes that ended in the window
 	quiet  atomic.Bool  // few writes were in flight at some moment of the window
 	perSec atomic.Int64 // weight that left a second in the latest windows; 0 for not known
-	took   atomic.Int64 // nanoseconds, about the mean of the writes that left last
+	took   atomic.Int64 // approximate mean duration of the last completed writes, in nanoseconds
 
 	free int64 // writes that are always let in
 }
 
 func newAdmission() *admission {
-	perSec := turnedAwayPerCPU * runtime.GOMAXPROCS(0)
+	perSec := refusalsPerCPU * runtime.GOMAXPROCS(0)
 	a := &admission{started: time.Now(), refusalEvery: time.Second / time.Duration(perSec)}
 	a.small.free, a.large.free = smallFree, largeFree
 	return a
 }
 
-// doorWait returns how long a request is to wait before it is turned away, at
-// most a bound. It takes cost refusals of the ration, unless it returns the
-// bound.
-func (a *admission) doorWait(cost int, bound time.Duration) time.Duration {
+// refusalDelay returns how long to delay a refusal, at most bound. It uses cost refusals of
+// the ration, unless it returns the bound.
+func (a *admission) refusalDelay(cost int, bound time.Duration) time.Duration {
 	for {
 		now, next := int64(time.Since(a.started)), a.nextRefusal.Load()
-		at := max(next, now-int64(turnedAwayBurst))
+		at := max(next, now-int64(refusalBurst))
 		if at-now >= int64(bound) {
 			return bound
 		}
@@ -103,9 +98,9 @@ func (a *admission) doorWait(cost int, bound time.Duration) time.Duration {
 	}
 }
 
-// laneOf returns the lane for a write with a body of n bytes, below 0 for in
-// chunks, and what it weighs.
-func (a *admission) laneOf(n int) (l *lane, weight int64) {
+// classOf returns the size class of a write with a body of n bytes, below 0 for chunks, and
+// the weight of the write.
+func (a *admission) classOf(n int) (l *sizeClass, weight int64) {
 	switch {
 	case isSmall(n):
 		return &a.small, int64(n) + writeOverheadBytes
@@ -115,57 +110,57 @@ func (a *admission) laneOf(n int) (l *lane, weight int64) {
 	return &a.large, int64(n) + writeOverheadBytes
 }
 
-// admits reports whether a write that comes now can expect its answer in good
-// time.
-func (l *lane) admits(weight int64, timeout time.Duration) bool {
+// admits reports whether a write that arrives now can expect its answer within its share of
+// timeout.
+func (l *sizeClass) admits(weight int64, timeout time.Duration) bool {
 	perSec := l.perSec.Load()
 	if perSec == 0 || l.count.Load() < l.free {
 		return true
 	}
 	expected := float64(l.bytes.Load()+weight) / float64(perSec)
-	return expected <= timeout.Seconds()/laneShare || l.took.Load() <= int64(timeout/(2*laneShare))
+	return expected <= timeout.Seconds()/deadlineShare || l.took.Load() <= int64(timeout/(2*deadlineShare))
 }
 
-func (l *lane) enter(weight int64) {
+func (l *sizeClass) enter(weight int64) {
 	l.look(l.count.Add(1))
 	l.bytes.Add(weight)
 }
 
-// look notes that few writes are in flight.
-func (l *lane) look(count int64) {
+// look records that few writes are in flight.
+func (l *sizeClass) look(count int64) {
 	if count < l.free/2 && !l.quiet.Load() {
 		l.quiet.Store(true)
 	}
 }
 
-// leave ends a write that was received at a time. One that was refused for what
-// it says tells nothing of the lane's speed.
-func (a *admission) leave(in *arrival, received time.Time, tells bool) {
-	l := in.lane
+// leave ends a write that arrived at received. counts is false for a write that was refused
+// for its content, whose duration says nothing about the speed.
+func (a *admission) leave(in *arrival, received time.Time, counts bool) {
+	l := in.class
 	l.bytes.Add(-in.weight)
 	l.look(l.count.Add(-1))
 	ended := time.Now()
-	if tells {
+	if counts {
 		l.left.Add(in.weight)
 		l.took.Add((int64(ended.Sub(received)) - l.took.Load()) / tookOver)
 	}
 	now := int64(ended.Sub(a.started))
-	if began := l.began.Load(); now-began >= int64(laneWindow) && l.began.CompareAndSwap(began, now) {
+	if began := l.began.Load(); now-began >= int64(classWindow) && l.began.CompareAndSwap(began, now) {
 		l.measure(time.Duration(now - began))
 	}
 }
 
-// measure ends a window. A lane that was quiet in it took what came, which says
-// nothing of what it could take: it is thought twice as fast for each window,
-// so that it fills by and by and not at once.
-func (l *lane) measure(window time.Duration) {
+// measure ends a window. A size class with few writes completed all that arrived, which is
+// no measure of its capacity: measure doubles the assumed speed for each such window, so
+// that the class fills gradually.
+func (l *sizeClass) measure(window time.Duration) {
 	left, before := float64(l.left.Swap(0))/window.Seconds(), l.perSec.Load()
 	switch {
 	case l.quiet.Swap(false):
-		if before >= perSecMax>>min(window/laneWindow, 62) {
+		if before >= perSecMax>>min(window/classWindow, 62) {
 			l.perSec.Store(0)
 		} else {
-			l.perSec.Store(before << (window / laneWindow))
+			l.perSec.Store(before << (window / classWindow))
 		}
 	case before > 0:
 		l.perSec.Store(max(int64((left+float64(before))/2), 1))

@@ -7,14 +7,14 @@ import (
 )
 
 // crowd makes a lane look as if what is in flight took as long as timeout.
-func (s *Server) crowd(l *lane, timeout time.Duration) {
+func (s *Server) crowd(l *sizeClass, timeout time.Duration) {
 	l.perSec.Store(1000)
 	l.took.Store(int64(timeout))
 	l.count.Store(smallFree)
 	l.bytes.Store(int64(timeout.Seconds() * 1000))
 }
 
-func (s *Server) uncrowd(l *lane) {
+func (s *Server) uncrowd(l *sizeClass) {
 	l.perSec.Store(0)
 	l.count.Store(0)
 	l.bytes.Store(0)
@@ -22,21 +22,21 @@ func (s *Server) uncrowd(l *lane) {
 
 // pass lets n writes of a weight through the lane, which is held at least so
 // full, and one more, with which a window ends. How long that takes does not matter.
-func (a *admission) pass(l *lane, n int, weight int64, answered bool) {
+func (a *admission) pass(l *sizeClass, n int, weight int64, answered bool) {
 	now := func() int64 { return int64(time.Since(a.started)) }
 	l.began.Store(now() + int64(time.Hour)) // none ends before
 	for range n {
 		l.enter(weight)
-		a.leave(&arrival{lane: l, weight: weight}, time.Now().Add(-time.Minute), answered)
+		a.leave(&arrival{class: l, weight: weight}, time.Now().Add(-time.Minute), answered)
 	}
 	l.enter(weight)
-	l.began.Store(now() - int64(laneWindow))
-	a.leave(&arrival{lane: l, weight: weight}, time.Now().Add(-time.Minute), answered)
+	l.began.Store(now() - int64(classWindow))
+	a.leave(&arrival{class: l, weight: weight}, time.Now().Add(-time.Minute), answered)
 }
 
 func TestLane(t *testing.T) {
 	const weight = 1000
-	busy := func(inFlight int) (*admission, *lane) {
+	busy := func(inFlight int) (*admission, *sizeClass) {
 		a := newAdmission()
 		a.started = a.started.Add(-time.Hour)
 		l := &a.small
@@ -62,10 +62,10 @@ func TestLane(t *testing.T) {
 			t.Fatalf("%d a second", got)
 		}
 		l.perSec.Store(10_000 * weight) // so that 1,000 take 100 ms
-		if !l.admits(weight, 101*laneShare*time.Millisecond) || l.admits(weight, 99*laneShare*time.Millisecond) {
-			t.Errorf("100 ms of work are to be 1/%d of the deadline", laneShare)
+		if !l.admits(weight, 101*deadlineShare*time.Millisecond) || l.admits(weight, 99*deadlineShare*time.Millisecond) {
+			t.Errorf("100 ms of work are to be 1/%d of the deadline", deadlineShare)
 		}
-		if l.admits(100*weight, 101*laneShare*time.Millisecond) || !l.admits(100*weight, 111*laneShare*time.Millisecond) {
+		if l.admits(100*weight, 101*deadlineShare*time.Millisecond) || !l.admits(100*weight, 111*deadlineShare*time.Millisecond) {
 			t.Error("a large write waits for itself too")
 		}
 	})
@@ -73,14 +73,14 @@ func TestLane(t *testing.T) {
 		_, l := busy(1000)
 		l.perSec.Store(1)
 		l.took.Store(int64(time.Second))
-		if !l.admits(weight, 2*laneShare*time.Second) || l.admits(weight, 2*laneShare*time.Second-2*laneShare) {
+		if !l.admits(weight, 2*deadlineShare*time.Second) || l.admits(weight, 2*deadlineShare*time.Second-2*deadlineShare) {
 			t.Error("a second is to be long enough for half of the share")
 		}
 	})
 	t.Run("one that was quick says little", func(t *testing.T) {
 		a, l := busy(1000)
 		l.took.Store(int64(16 * time.Second))
-		a.leave(&arrival{lane: l, weight: weight}, time.Now(), true)
+		a.leave(&arrival{class: l, weight: weight}, time.Now(), true)
 		if got := time.Duration(l.took.Load()); got < 14*time.Second || got > 15100*time.Millisecond {
 			t.Errorf("they took %v", got)
 		}
@@ -97,7 +97,7 @@ func TestLane(t *testing.T) {
 			t.Error("one more was let in")
 		}
 	})
-	t.Run("a quiet lane is thought faster and faster", func(t *testing.T) {
+	t.Run("the assumed speed of a quiet class rises", func(t *testing.T) {
 		a, l := busy(smallFree/2 - 1)
 		l.perSec.Store(5)
 		for want := int64(10); want < perSecMax; want *= 2 {
@@ -115,7 +115,7 @@ func TestLane(t *testing.T) {
 			l.enter(weight)
 		}
 		l.perSec.Store(7)
-		a.leave(&arrival{lane: l, weight: weight}, time.Now(), true)
+		a.leave(&arrival{class: l, weight: weight}, time.Now(), true)
 		if got := l.perSec.Load(); got != 0 {
 			t.Errorf("%d a second", got)
 		}
@@ -137,7 +137,7 @@ func TestLane(t *testing.T) {
 			go func() {
 				for range 10_000 {
 					l.enter(weight)
-					a.leave(&arrival{lane: l, weight: weight}, time.Now(), true)
+					a.leave(&arrival{class: l, weight: weight}, time.Now(), true)
 				}
 				done <- struct{}{}
 			}()
@@ -158,17 +158,17 @@ func TestRefusalsAreRationed(t *testing.T) {
 	a := newAdmission()
 	a.started = a.started.Add(-time.Minute)
 	atOnce := 0
-	for a.doorWait(1, bound) == 0 {
+	for a.refusalDelay(1, bound) == 0 {
 		atOnce++
 	}
-	if least := int(turnedAwayBurst / a.refusalEvery); atOnce < least {
+	if least := int(refusalBurst / a.refusalEvery); atOnce < least {
 		t.Errorf("%d came at once, want %d", atOnce, least)
 	}
 	before := a.nextRefusal.Load()
 	const more = 100_000 // which take seconds of the ration, and far less to ask for
 	last := time.Duration(0)
 	for range more {
-		last = a.doorWait(1, bound)
+		last = a.refusalDelay(1, bound)
 	}
 	if got := time.Duration(a.nextRefusal.Load() - before); got < more*a.refusalEvery {
 		t.Errorf("%d refusals take %v, want %v", more, got, more*a.refusalEvery)
@@ -177,7 +177,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 		t.Errorf("the last waits for %v", last)
 	}
 	before = a.nextRefusal.Load()
-	if got := a.doorWait(1, time.Microsecond); got != time.Microsecond || a.nextRefusal.Load() != before {
+	if got := a.refusalDelay(1, time.Microsecond); got != time.Microsecond || a.nextRefusal.Load() != before {
 		t.Errorf("waits for %v, and takes %d of the ration", got, a.nextRefusal.Load()-before)
 	}
 }
@@ -188,14 +188,14 @@ func TestTheDoorOpens(t *testing.T) {
 	l := startLive(t, nil)
 	lane := &l.server.admission.small
 	l.server.crowd(lane, time.Second)
-	ration := int64(time.Since(l.server.admission.started) + doorWaitMax*9/10)
+	ration := int64(time.Since(l.server.admission.started) + refusalDelayMax*9/10)
 	l.server.admission.nextRefusal.Store(ration)
 	answered := make(chan reply)
 	go func() { // ends when it has its answer, received below
 		got, _ := l.try("POST", "/v1/counters/posts/incr", strings.NewReader(manyOps(1)), "Countd-Timeout", "4s")
 		answered <- got
 	}()
-	eventually(t, "it waits at the door", func() bool {
+	eventually(t, "its refusal is delayed", func() bool {
 		return l.server.admission.nextRefusal.Load() > ration
 	})
 	came := time.Now() // or before
@@ -244,7 +244,7 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 	l.do("POST", "/v1/counters/posts/incr", "{")
 	l.node.setFault("panic")
 	l.do("POST", "/v1/counters/posts/incr", manyOps(1))
-	for name, lane := range map[string]*lane{"small": &l.server.admission.small, "large": &l.server.admission.large} {
+	for name, lane := range map[string]*sizeClass{"small": &l.server.admission.small, "large": &l.server.admission.large} {
 		if lane.count.Load() != 0 || lane.bytes.Load() != 0 {
 			t.Errorf("%s: %d writes of %d bytes are left", name, lane.count.Load(), lane.bytes.Load())
 		}

@@ -6,12 +6,11 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// keptAnswerBytesMax bounds the buffer for answers that each connection keeps:
-// 100 rows of four counts fit. Larger answers are made in memory that is the
-// collector's once they are sent.
+// keptAnswerBytesMax bounds the buffer for answers that each connection keeps: 100 rows of
+// four counts fit. Larger answers use memory that the collector frees after they are sent.
 const keptAnswerBytesMax = 16 << 10
 
-// answer sends what body appends to a buffer as JSON.
+// answer sends the JSON that body appends to a buffer.
 func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
 	answerLong(ctx, 0, body)
 }
@@ -42,8 +41,8 @@ func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
 	answer(ctx, f.appendJSON)
 }
 
-// closeAfterAnswer has the connection closed when the answer was sent, in a way
-// that a client that is still sending can read it.
+// closeAfterAnswer makes the connection close after the answer, so that a client that is
+// still sending can read the answer.
 func closeAfterAnswer(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c, ok := ctx.Conn().(*conn); ok {

@@ -6,22 +6,21 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// auditBytesMax bounds what a line of the log has of a body or path: orders are shorter.
+// auditBytesMax bounds how much of a body or path a log line holds: orders are shorter.
 const auditBytesMax = 256
 
-// audit logs a call that changes the cluster or a keyspace, with the address of the
-// caller and what was answered. Calls that were refused changed nothing, and anybody can
-// send many, so their lines are limited.
+// audit logs a call that changes the cluster or a keyspace, with the caller's address and
+// the result. Refused calls changed nothing and may be many, so their lines are limited.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	logger, msg := s.cfg.Logger, "admin action"
 	if err != nil {
-		logger, msg = s.limited, "admin action failed: "+e.name // each has a limit of its own
+		logger, msg = s.limited, "admin action failed: "+e.name // limited by name
 	}
 	args := []any{
 		"action", e.name, "path", clipped(ctx.URI().PathOriginal()), "caller", ctx.RemoteAddr().String(),
 		"status", ctx.Response.StatusCode(),
 	}
-	if ctx.RequestBodyStream() == nil { // else it was not read, as that of a restore
+	if ctx.RequestBodyStream() == nil { // otherwise the body was not read, as for a restore
 		args = append(args, "body", clipped(ctx.Request.Body()))
 	}
 	if query := ctx.URI().QueryString(); len(query) > 0 {

@@ -26,10 +26,10 @@ const (
 	oneColumn  = "at least one column is needed"
 )
 
-// bodyOp stands for the number of an op that is the whole body, that of a PUT.
+// bodyOp takes the place of the number of an op if the op is the whole body, as in a PUT.
 const bodyOp = -1
 
-// change is one way to change counts: what its op is called in a body, and in
+// change is a way to change counts: the name of the member in a body, and the kind of op in
 // the engine.
 type change struct {
 	member string
@@ -41,7 +41,7 @@ var (
 	changeSet = change{"set", engine.OpSet}
 )
 
-// rowMember is what the id of a row is called.
+// rowMember returns the name of the member that holds the id of a row.
 func (r *request) rowMember() string { return rowMember(r.keyspace) }
 
 func rowMember(ks *shard.Keyspace) string {
@@ -97,7 +97,7 @@ func (r *request) decoded() error {
 	return nil
 }
 
-// optional is the body of a call that needs none: an empty one stands for {}.
+// optional returns the body of a call that needs none: an empty body means {}.
 func optional(body []byte) []byte {
 	if len(body) == 0 {
 		return []byte("{}")
@@ -116,7 +116,7 @@ func (s *seen) once(c *cursor, bit int, path string) {
 	*s |= 1 << bit
 }
 
-// need refuses an object of which member bit was not read.
+// need fails if member bit of the object was not read.
 func (s seen) need(c *cursor, bit int, path string) {
 	if !s.has(bit) {
 		c.fail(path, missing)
@@ -246,8 +246,8 @@ func (f *opFloor) read(c *cursor, path string) {
 	}
 }
 
-// floorCells puts a floor before each cell of an op that subtracts, which are all that a
-// floor can stop. The op's cells begin at first.
+// floorCells inserts a floor before each cell of an op that subtracts; a floor can stop no
+// others. The cells of the op begin at first.
 func (r *request) floorCells(first int, floor int64) {
 	for i := len(r.cells) - 1; i >= first; i-- {
 		if c := r.cells[i]; c.Value < 0 {
@@ -289,7 +289,8 @@ func (r *request) decodeCells(i int, member string) {
 	}
 }
 
-// column returns the number of a column of the request's keyspace, -1 for none.
+// column returns the number of a column of the request's keyspace, or -1 if there is no such
+// column.
 func (r *request) column(name []byte) int {
 	column := columnOf(r.keyspace, name)
 	if column >= 0 || r.cursor.err != nil || r.caughtUp {
@@ -323,7 +324,7 @@ func (r *request) addOp(op engine.Op) {
 	r.cellEnds = append(r.cellEnds, len(r.cells))
 }
 
-// linkCells gives each op its cells, now that the array of them stays where it is.
+// linkCells sets the cells of each op, after their array has its final place.
 func (r *request) linkCells() {
 	start := 0
 	for i, end := range r.cellEnds {

@@ -59,7 +59,7 @@ func (r *request) decodeIDs() {
 	}
 }
 
-// decodeColumns reads the columns that a read asks for.
+// decodeColumns parses the columns of a read.
 func (r *request) decodeColumns() {
 	c := &r.cursor
 	if !c.begin('[') {
@@ -90,7 +90,7 @@ func (r *request) decodeColumns() {
 	}
 }
 
-// allColumns asks for every column of the keyspace that was not dropped.
+// allColumns selects every column of the keyspace that was not dropped.
 func (r *request) allColumns() {
 	for i, name := range r.keyspace.Columns {
 		if name != "" {
@@ -99,7 +99,7 @@ func (r *request) allColumns() {
 	}
 }
 
-// page is which rows a scan asks for.
+// page selects the rows of a scan.
 type page struct {
 	after    uint64
 	hasAfter bool
@@ -156,9 +156,9 @@ func (c *cursor) countIn(path string, most int64) int {
 // replica.
 const shardsMax = shard.ShardsMax
 
-// decodeKeyspace reads {"name":…,"columns":[…],"shards":n?,"sharding":…?}; Shards
-// is 0 and Sharding "" when it is not told. A column is its name or {"name":…,"floor":n?}. Whether names are good is
-// for the backend to say.
+// decodeKeyspace parses {"name":…,"columns":[…],"shards":n?,"sharding":…?}. Shards is 0 and
+// Sharding "" if they are missing. A column is its name or {"name":…,"floor":n?}. The
+// backend checks the names.
 func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	c := r.objectIn(body)
 	ks := shard.Keyspace{Kind: shard.KindCounters}
@@ -191,7 +191,7 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	return ks, r.decoded()
 }
 
-// given returns the floors that are no null, nil for none.
+// given returns the floors that are not null; nil if there are none.
 func given(floors map[string]*int64) map[string]int64 {
 	var all map[string]int64
 	for column, floor := range floors {
@@ -205,8 +205,8 @@ func given(floors map[string]*int64) map[string]int64 {
 	return all
 }
 
-// decodeNewColumns reads {"columns":[…]}, as decodeKeyspace does. floors has the columns
-// that the body gives a floor, with nil for null.
+// decodeNewColumns parses {"columns":[…]} like decodeKeyspace. floors holds the columns with
+// a floor in the body, nil for null.
 func (r *request) decodeNewColumns(body []byte) (columns []string, floors map[string]*int64, err error) {
 	c := r.objectIn(body)
 	var s seen
@@ -232,9 +232,8 @@ func (c *cursor) name(path string) string {
 	return string(c.str())
 }
 
-// columnList reads columns, whose names outlive the request: each a name, or an object
-// with a name and a floor. floors has the columns that the body gives a floor, nil for
-// null.
+// columnList parses columns, whose names outlive the request: each a name, or an object with
+// a name and a floor. floors holds the columns with a floor in the body, nil for null.
 func (c *cursor) columnList(path string) (names []string, floors map[string]*int64) {
 	if !c.begin('[') {
 		c.fail(path, notArray)
@@ -264,7 +263,8 @@ func (c *cursor) columnList(path string) (names []string, floors map[string]*int
 	return names, floors
 }
 
-// columnWithFloor reads {"name":…,"floor":n or null}; told says whether there is a floor.
+// columnWithFloor parses {"name":…,"floor":n or null}; told reports whether there is a
+// floor.
 func (c *cursor) columnWithFloor(path string) (name string, floor *int64, told bool) {
 	c.begin('{')
 	var s seen
@@ -291,7 +291,7 @@ func (c *cursor) columnWithFloor(path string) (name string, floor *int64, told b
 	return name, floor, s.has(1)
 }
 
-// null reads null, if that is next, and reports whether it was.
+// null consumes null if it is next, and reports whether it was.
 func (c *cursor) null() bool {
 	c.peek()
 	is := bytes.HasPrefix(c.data[c.at:], []byte("null"))

@@ -10,38 +10,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config is what a Server needs. A zero bound or timeout means its default.
+// Config configures a Server. A zero bound or timeout means its default.
 type Config struct {
 	Backend Backend // required
 	Admin   Admin   // required
 
-	// Listener is served when given, and closed by Shutdown; else New listens
-	// on Addr (host:port, port 0 for any).
+	// Listener, if given, is served, and closed by Shutdown. Otherwise New listens on Addr
+	// (host:port, port 0 for any).
 	Listener net.Listener
 	Addr     string
 
-	// AllowedHosts are the names, with or without a port, that a request's Host may have
-	// besides IP literals and localhost; AnyHost allows all, and so does nil.
+	// AllowedHosts holds the names, with or without a port, that a request's Host may have
+	// in addition to IP literals and localhost; AnyHost allows all, and so does nil.
 	AllowedHosts []string
 
-	// ReadTimeout is how long a request may take to arrive, from its first byte to
-	// the end of its headers and from there to that of its body. A body may have
-	// less: its request's timeout.
+	// ReadTimeout bounds the time in which a request arrives, from its first byte to the end
+	// of its headers and from there to the end of its body. The body of a request with a
+	// shorter timeout has only that.
 	ReadTimeout time.Duration
-	// WriteTimeout is how long a client may take to accept an answer.
+	// WriteTimeout bounds the time in which a client accepts an answer.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a connection is kept without a request.
+	// IdleTimeout is how long a connection without a request stays open.
 	IdleTimeout time.Duration
 
 	// BodyBytesMax bounds a request's body; more is answered with 413. The
 	// largest good one, 10,000 ops on four columns each, is under 2 MiB.
 	BodyBytesMax int
-	// BodiesBytesMax bounds the bodies that are being read or served together,
-	// those up to 8 KiB left out, of which each connection may hold one; more
-	// is answered with 429. What a request takes in work grows with its body.
+	// BodiesBytesMax bounds the sum of the bodies that are being read or served, without
+	// bodies up to 8 KiB, of which each connection may hold one. Beyond it requests are
+	// answered with 429. The work of a request grows with its body.
 	BodiesBytesMax int
-	// HeaderBytesMax bounds the request line with the headers, and is what each
-	// connection holds to read them.
+	// HeaderBytesMax bounds the request line with the headers, and is the size of each
+	// connection's read buffer.
 	HeaderBytesMax int
 	// ConnsMax bounds the open connections; one more is answered with 503 and
 	// closed.
@@ -50,8 +50,8 @@ type Config struct {
 	// is answered with 429. A request in flight holds its body, rows and answer.
 	InFlightMax int
 
-	Version  string               // told by /v1/version
-	Registry *prometheus.Registry // required: /metrics shows it, the api's own metrics included
+	Version  string               // the answer of /v1/version
+	Registry *prometheus.Registry // required: /metrics serves it, with the api's own metrics
 	Logger   *slog.Logger         // required
 }
 
@@ -67,8 +67,8 @@ const (
 	inFlightMaxDefault    = 4096
 )
 
-// withDefaults returns the config with its zero values filled in, or what is
-// wrong with it.
+// withDefaults returns the config with defaults for zero values, or an error for an invalid
+// one.
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Backend == nil:

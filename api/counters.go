@@ -119,7 +119,7 @@ func (s *Server) change(ctx *fasthttp.RequestCtx, r *request, ch change) error {
 	return nil
 }
 
-// rowsBytes is about what rows of small counts take in an answer.
+// rowsBytes estimates the bytes of rows of small counts in an answer.
 func rowsBytes(rows, columns int) int { return rows * (40 + 12*columns) }
 
 func (s *Server) putRow(ctx *fasthttp.RequestCtx, r *request) error {
@@ -147,7 +147,7 @@ func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// writeOps has the ops of r.write written.
+// writeOps writes the ops of r.write.
 func (s *Server) writeOps(r *request, wantRows bool) error {
 	w := &r.write
 	if wantRows {
@@ -163,9 +163,9 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 	return nil
 }
 
-// withOps names the ops that an error of the whole write is about: the first that
-// there is no room for, or all when the outcome is wholly unknown, so that each
-// 504 of a write tells its ids in one form.
+// withOps adds the ops that an error of the whole write concerns: the first that does not
+// fit, or all if the outcome is unknown, so that each 504 of a write names its ids in one
+// form.
 func (r *request) withOps(err error) error {
 	w := &r.write
 	var newRow *shard.NewRowError
@@ -202,7 +202,7 @@ func (r *request) withOps(err error) error {
 	return partial
 }
 
-// overflowFault tells of an op whose sum left int64.
+// overflowFault returns the fault for an op whose sum does not fit int64.
 func overflowFault(ks *shard.Keyspace, overflow engine.Overflow) *fault {
 	field := opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
 	return &fault{

@@ -7,16 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// cursor reads one JSON text from front to back, straight into the types that
-// a call takes: no tree is built, so nothing is allocated and depth costs
-// nothing, because a value of the wrong type is refused at its first byte. It
-// is strict (RFC 8259): no garbage behind the text, no lenient numbers, escapes
-// or control characters; members that the call does not know are refused by the
-// decoders in body.go.
+// cursor parses one JSON text from front to back, directly into the types of a call. It
+// builds no tree, so it allocates nothing, and deep nesting costs nothing because a value of
+// the wrong type is refused at its first byte. It is strict (RFC 8259): no garbage after the
+// text, no lenient numbers, escapes or control characters. The decoders in body.go refuse
+// unknown members.
 //
-// The first fault stays and ends every loop over next; what is read after it is
-// zero and must not be used. Strings handed out alias data or text and are valid
-// until the next string is read.
+// The first fault stays and ends every loop over next; values read after it are zero and
+// must not be used. Strings alias data or text and are valid until the next string is read.
 type cursor struct {
 	data []byte
 	at   int    // next byte to read; at ≤ len(data)
@@ -54,7 +52,7 @@ func (c *cursor) peek() byte {
 	return 0
 }
 
-// end checks that nothing but white space is left.
+// end checks that only white space is left.
 func (c *cursor) end() {
 	if c.peek(); c.at < len(c.data) {
 		c.broken("more after the end of the body")
@@ -94,7 +92,7 @@ func (c *cursor) next(n int, closing byte) bool {
 	return false
 }
 
-// key reads an object's next key and the colon behind it.
+// key parses an object's next key and the colon after it.
 func (c *cursor) key() []byte {
 	key := c.str()
 	if c.err != nil {
@@ -131,8 +129,7 @@ func (c *cursor) str() []byte {
 	return nil
 }
 
-// strRest reads the rest of a string, the front of which is in text, from its
-// first byte that does not stand for itself.
+// strRest parses the rest of a string, from its first escape on. text holds its beginning.
 func (c *cursor) strRest() []byte {
 	for c.at < len(c.data) {
 		b := c.data[c.at]
@@ -160,7 +157,7 @@ func (c *cursor) strRest() []byte {
 	return nil
 }
 
-// escape appends what the escape sequence at the cursor stands for.
+// escape appends the value of the escape sequence at the cursor.
 func (c *cursor) escape() bool {
 	rest := c.data[c.at+1:]
 	if len(rest) == 0 {
@@ -192,8 +189,7 @@ func (c *cursor) escape() bool {
 	return true
 }
 
-// escapeRune appends the character of a \uXXXX, or of a pair of them that are
-// surrogates.
+// escapeRune appends the character of a \uXXXX, or of a surrogate pair.
 func (c *cursor) escapeRune() bool {
 	r, ok := hexRune(c.data[c.at:])
 	length := 6
@@ -229,8 +225,8 @@ func hexRune(data []byte) (rune, bool) {
 	return r, true
 }
 
-// number returns the run of bytes that can stand in a number. Whether they are
-// one is for the parse functions to say.
+// number returns the run of bytes that can be part of a number. The parse functions check
+// them.
 func (c *cursor) number() []byte {
 	c.peek()
 	start := c.at

@@ -19,8 +19,9 @@ func appendID(dst []byte, id uint64) []byte {
 	return append(dst, '"')
 }
 
-// appendRow appends {"id":"…","counts":{…}}, of a user "user", without the closing brace, so that a
-// caller may add to it. row is the whole row; columns says which of it to show.
+// appendRow appends {"id":"…","counts":{…}}, for a user with "user", without the closing
+// brace, so that a caller may append more. row is the whole row; columns selects the
+// columns.
 func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = appendMember(dst, ks, id)
 	dst = append(dst, ',')
@@ -82,8 +83,8 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	return append(dst, ']')
 }
 
-// appendResults appends the answer of a write that wants each row. Without a keyspace it
-// is one over several, and shows all columns.
+// appendResults appends the answer of a write that returns each row. A write without a
+// keyspace is one over several, with all columns.
 func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
 	refused, cuts := w.Overflows, w.Cuts
@@ -128,9 +129,9 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 	return append(dst, '}'), cuts
 }
 
-// appendApplied appends the answer of a write that wants no rows. Ops that were
-// refused are listed even so: the client could not find them out otherwise. Those
-// that perhaps were are not counted as applied.
+// appendApplied appends the answer of a write that returns no rows. It lists refused ops
+// even so, because the client has no other way to find them, and does not count ops of
+// unknown outcome as applied.
 func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 	dst = append(dst, `{"applied":`...)
 	dst = strconv.AppendInt(dst, int64(len(w.Ops)-len(w.Overflows)-len(w.Unknown)), 10)
@@ -148,8 +149,8 @@ func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
-// appendUnknown appends the ids of a repeat's ops that were applied or refused
-// before, which of both is no longer known.
+// appendUnknown appends the ids of a repeat's ops of which it is no longer known whether
+// they were applied or refused.
 func appendUnknown(dst []byte, w *shard.Write) []byte {
 	for i, op := range w.Unknown {
 		if i == 0 {

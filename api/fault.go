@@ -49,15 +49,15 @@ type fault struct {
 	allow   string // the methods that a 405 offers
 	closes  bool   // the connection is of no use any more
 
-	text    []byte             // the answer's body, where it was made before
+	text    []byte             // the answer's body if it was encoded in advance
 	refused prometheus.Counter // of such faults, where they are counted
 
-	// outcomes says that the answer tells what became of the write's ops: applied
-	// and unknown name the ids, and are shown even when they are empty.
+	// outcomes is set if the answer reports the outcome of the write's ops: applied and
+	// unknown name the ids, and are present even when empty.
 	outcomes         bool
 	applied, unknown []uint64
-	// byNumber adds the numbers of the ops to the answer. Ids do not tell the ops of
-	// several keyspaces apart.
+	// byNumber adds the numbers of the ops to the answer. Ids do not identify ops on several
+	// keyspaces.
 	byNumber               bool
 	appliedOps, unknownOps []int
 }
@@ -75,18 +75,18 @@ func invalid(field, problem string) *fault {
 	}
 }
 
-// backendFaults says how an error of the backend is told, the first that
-// matches. No text but its own goes out: others may hold paths and addresses.
+// backendFaults maps errors of the backend to faults; the first match counts. Only the texts
+// of these errors are sent: others may hold paths and addresses.
 var backendFaults = []struct {
 	err    error
 	status int
 	code   string
 }{
-	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // beside any other, of a keyspace that was dropped
+	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // may wrap any other, for a keyspace that was dropped
 	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
-	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // beside the two below
+	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // may wrap the two below
 	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
@@ -102,8 +102,8 @@ var backendFaults = []struct {
 	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
 }
 
-// faultOf tells an error of a handler to the client. It reports false for one
-// that nobody foresaw, which is the server's own fault.
+// faultOf returns the fault for an error of a handler. It reports false for an unexpected
+// error, which is a failure of the server.
 func faultOf(err error) (*fault, bool) {
 	if f, ok := errors.AsType[*fault](err); ok { // does not allocate
 		return f, true
@@ -143,8 +143,8 @@ func faultOf(err error) (*fault, bool) {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// Only changes of the catalog take a context, and one that it cut off
-		// may have been proposed.
+		// Only changes of the catalog have a context. A change that it cut off may have been
+		// proposed.
 		return faultOf(shard.ErrOutcomeUnknown)
 	}
 	return &fault{
@@ -154,13 +154,14 @@ func faultOf(err error) (*fault, bool) {
 	}, false
 }
 
-// nothingApplied ends the message of a write that met its deadline early enough:
-// a client that knows its deadline passed would else take it for a 504.
+// nothingApplied ends the message of a write that reached its deadline before it was
+// proposed. Otherwise a client that knows its deadline passed would treat the answer as a
+// 504.
 const nothingApplied = "; nothing was applied"
 
-// faultOfPartial tells a write that some of its shards did: 504 when the fate of
-// any op is not known, else what stopped the others, but 503 in place of 429,
-// because without a key the client must not send the whole again.
+// faultOfPartial returns the fault for a write that some of its shards applied: 504 if the
+// outcome of any op is unknown, otherwise the fault of the other shards, but 503 in place of
+// 429, because without a key the client must not repeat the whole.
 func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	err := partial.Err
 	if len(partial.Unknown) > 0 {
@@ -176,12 +177,12 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	return f, foreseen
 }
 
-// retryAfter is told with every fault that a repetition may cure: the queues
-// drain in milliseconds and an election takes about a second.
+// retryAfter is sent with every fault that a repeat may resolve: queues drain in
+// milliseconds and an election takes about a second.
 const retryAfter = "1"
 
-// ofWrite has the fault of a write of rows tell what became of the ops, where the
-// caller is to send them again: nothing yet, unless it says otherwise.
+// ofWrite makes the fault of a write of rows report the outcome of its ops where the caller
+// would send them again. Without other information nothing was applied.
 func (f *fault) ofWrite(byNumber bool) {
 	f.outcomes = f.outcomes || f.status == fasthttp.StatusServiceUnavailable || f.status == fasthttp.StatusGatewayTimeout
 	if f.outcomes && byNumber {
@@ -193,8 +194,8 @@ func (f *fault) retryable() bool {
 	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable
 }
 
-// overloads are the api's own refusals of a request because of others. They are
-// made once: they come in storms, and must cost little.
+// overloads holds the api's own refusals because of load. They are encoded once: they come
+// in bursts and must cost little.
 type overloads struct{ inFlight, wait, bodies *fault }
 
 func newOverloads(m *metrics) overloads {

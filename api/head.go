@@ -17,8 +17,7 @@ import (
 const (
 	timeoutDefault = 5 * time.Second
 	timeoutMax     = time.Minute
-	// maxStalenessMax bounds how old an answer a client can find good enough: a
-	// node that is this far behind should be seen as down.
+	// maxStalenessMax bounds max_staleness: a node this far behind should count as down.
 	maxStalenessMax = time.Hour
 )
 
@@ -33,8 +32,8 @@ const (
 	headerSequence = "Countd-Seq"
 )
 
-// readHead reads path, headers and parameters, once the body has come, of which
-// a key covers a hash.
+// readHead parses path, headers and parameters. It comes after the body, because a key
+// covers a hash of it.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
 	r.backend, r.name, r.dropped, r.takes = b, to.keyspace, to.column, e.takes
 	r.deadline = r.received.Add(r.timeout)
@@ -75,7 +74,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	return r.checkBody(ctx)
 }
 
-// errNoCluster is of a node that knows no keyspace: every cluster has some.
+// errNoCluster is returned by a node that knows no keyspace: every cluster has some.
 var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
 
 func (r *request) findKeyspace() error {
@@ -98,8 +97,8 @@ func (r *request) findKeyspace() error {
 	return nil
 }
 
-// catchUp is for a name that this node does not know: another node may have made
-// it just now, and the caller been told so.
+// catchUp is called for a name that this node does not know: another node may have just
+// created it and acknowledged that.
 func (r *request) catchUp() error {
 	ctx, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
@@ -130,7 +129,7 @@ func checkFraming(ctx *fasthttp.RequestCtx) error {
 	return f
 }
 
-// hasHeader reports whether a header came, also one that fasthttp does not keep.
+// hasHeader reports whether a header is present, including one that fasthttp does not keep.
 func hasHeader(h *fasthttp.RequestHeader, name string) bool {
 	for line := range bytes.Lines(h.RawHeaders()) {
 		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {
@@ -140,8 +139,8 @@ func hasHeader(h *fasthttp.RequestHeader, name string) bool {
 	return false
 }
 
-// header returns the value of a header that may be given once; nil is for not
-// given, and no value of one that was.
+// header returns the value of a header that may occur once: nil if it is missing, not nil if
+// it is empty.
 func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
 	switch values := h.PeekAll(name); {
 	case len(values) == 0:
@@ -172,8 +171,8 @@ func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
 	return timeout, nil
 }
 
-// parseShortDuration reads what most clients send, up to five digits of seconds or
-// milliseconds, as time.ParseDuration does, which allocates.
+// parseShortDuration parses the most common form, up to five digits of seconds or
+// milliseconds, like time.ParseDuration, which allocates.
 func parseShortDuration(text []byte) (time.Duration, bool) {
 	const digitsMax = 5
 	n, at := 0, 0
@@ -189,10 +188,9 @@ func parseShortDuration(text []byte) (time.Duration, bool) {
 	return 0, false
 }
 
-// readIdentity reads what tells a write from all others. A key stands for one
-// call with one body: the endpoint, what its path names and the body are
-// hashed, the same however a client spells its path, and the body once more by what it
-// means.
+// readIdentity parses the headers that identify a write. A key is for one call with one
+// body. Its hash covers the endpoint, the names in the path and the body, however a client
+// spells its path; a second hash covers the meaning of the body.
 func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	h := &ctx.Request.Header
 	key, err := header(h, headerKey)
@@ -229,8 +227,8 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	return nil
 }
 
-// readParameters reads the query, and for a read its headers. A parameter of the
-// query goes before the header of its name.
+// readParameters parses the query, and for a read its headers. A parameter of the query
+// overrides the header of its name.
 func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 	isRead := r.takes&takesRead != 0
 	level, staleness := []byte(nil), []byte(nil)
@@ -262,8 +260,7 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 	return r.readFreshness(level, staleness)
 }
 
-// readReadHeaders reads the token, and returns the headers that the query goes
-// before.
+// readReadHeaders parses the token, and returns the headers that the query overrides.
 func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness []byte, err error) {
 	if level, err = header(h, consistency); err != nil {
 		return nil, nil, err
@@ -280,8 +277,8 @@ func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness [
 	return level, staleness, err
 }
 
-// readFreshness reads how fresh a read must be; nil is for not told. A read that
-// is not bounded has no use for max_staleness, which a client may set for all.
+// readFreshness parses how fresh a read must be; nil stands for a missing value. A read that
+// is not bounded ignores max_staleness, which a client may set for all.
 func (r *request) readFreshness(level, staleness []byte) error {
 	switch {
 	case level == nil || string(level) == "bounded":
@@ -306,9 +303,9 @@ func (r *request) readFreshness(level, staleness []byte) error {
 	return nil
 }
 
-// checkBody refuses a body where none is read, one in a coding that would have
-// to be undone, and one of a write that a page of another site can have a browser
-// send without asking first: such a request has an Origin, and is no JSON.
+// checkBody refuses a body where none is expected, a body with a content coding, and a write
+// that a page of another site can make a browser send without a preflight request: such a
+// request has an Origin and is not JSON.
 func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	if r.takes&takesBody == 0 {
 		if len(ctx.Request.Body()) > 0 {

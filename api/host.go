@@ -12,8 +12,8 @@ import (
 // AnyHost among Config.AllowedHosts allows every Host.
 const AnyHost = "*"
 
-// errHost refuses a request whose Host is none of this node's: a page of the web that has
-// its own name lead to this node's address (DNS rebinding) sends its own.
+// errHost refuses a request whose Host is not a name of this node. In DNS rebinding a web
+// page makes its own name resolve to this node's address, and the browser sends that name.
 var errHost = &fault{
 	status:  fasthttp.StatusForbidden,
 	code:    codePermissionDenied,
@@ -21,8 +21,8 @@ var errHost = &fault{
 	field:   "Host",
 }
 
-// checkHost refuses a Host that is no IP literal, not localhost and not allowed. A web
-// page cannot send an IP literal of its own, and HTTP/1.0 may have none.
+// checkHost refuses a Host that is not an IP literal, localhost or allowed. A web page
+// cannot make a browser send an IP literal of its choice; HTTP/1.0 may lack a Host.
 func (s *Server) checkHost(ctx *fasthttp.RequestCtx) error {
 	host := ctx.Request.Header.Host()
 	if last := s.lastHost.Load(); s.anyHost || last != nil && *last == string(host) {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// smallBodyBytesMax is what fasthttp reads of a body before it calls the
-	// handler. Such bodies are bounded by the connections.
+	// smallBodyBytesMax is how much of a body fasthttp reads before it calls the handler.
+	// The number of connections bounds such bodies.
 	smallBodyBytesMax = 8 << 10
-	// discardBytesMax is how much of a refused body is read and dropped so that
-	// its connection can be used again: a batch of 10,000 ops. Before more is
-	// read, the connection is closed.
+	// discardBytesMax is how much of a refused body is read and dropped so that the
+	// connection can be reused: a batch of 10,000 ops. For a longer body the connection is
+	// closed.
 	discardBytesMax = 512 << 10
 	// lengthUntold is fasthttp's ContentLength of a request without a body.
 	lengthUntold = -2
@@ -30,7 +30,7 @@ type bodies struct {
 	bytes    atomic.Int64
 }
 
-// take reports whether there is room for n more bytes, which is then taken.
+// take reserves n bytes and reports whether there was room.
 func (b *bodies) take(n int) bool {
 	if b.bytes.Add(int64(n)) <= b.bytesMax {
 		return true
@@ -44,8 +44,8 @@ func (b *bodies) fits(n int) bool { return b.bytes.Load()+int64(n) <= b.bytesMax
 
 func (b *bodies) give(n int) { b.bytes.Add(-int64(n)) }
 
-// receive reads the body into r's memory, where ctx.Request.Body finds it until
-// r is released. What it takes of the bodies' room is in r.held.
+// receive reads the body into r's memory, where ctx.Request.Body finds it until r is
+// released. r.held is the memory that it reserved.
 func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
@@ -86,7 +86,7 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 // when the handler is called.
 func isSmall(n int) bool { return n >= 0 && n <= smallBodyBytesMax }
 
-// receiveChunks reads a body that does not tell its length.
+// receiveChunks reads a body of unknown length.
 func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	r.body = r.body[:0]
 	for {
@@ -110,7 +110,7 @@ func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	}
 }
 
-// hold has r hold room for a body of n bytes, or reports that there is none.
+// hold reserves memory in r for a body of n bytes, and reports whether there was room.
 func (s *Server) hold(r *request, n int) bool {
 	if n <= r.held {
 		return true
@@ -122,8 +122,8 @@ func (s *Server) hold(r *request, n int) bool {
 	return true
 }
 
-// discard makes the connection ready for the next request after one whose body
-// was not read to its end, or has it closed.
+// discard prepares the connection for the next request after a body that was not read to its
+// end, or makes it close.
 func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	stream := ctx.RequestBodyStream()
 	if stream == nil || ctx.Response.ConnectionClose() {
@@ -141,10 +141,10 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	closeAfterAnswer(ctx)
 }
 
-// awaitBody says how the body is read of a request whose headers have come: it has
-// the request's timeout, or the read timeout, the shorter of both. One that is too
-// large is refused before any of it is read, as for a client that asks first:
-// fasthttp would wait for the small part that it reads before it calls serve.
+// awaitBody returns how to read the body of a request whose headers have arrived: within the
+// request's timeout or the read timeout, whichever is shorter. A body that is too large is
+// refused before it is read, also for a client that sends Expect: fasthttp would wait for
+// the small part that it reads before it calls serve.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == 0 || n == lengthUntold {
@@ -153,25 +153,24 @@ func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if n > s.cfg.BodyBytesMax {
 		var uri fasthttp.URI
 		if err := uri.Parse(nil, h.RequestURI()); err != nil {
-			return fasthttp.RequestConfig{} // serve tells what is wrong
+			return fasthttp.RequestConfig{} // serve reports the fault
 		}
 		e, _, err := s.routes.find(h.Method(), uri.PathOriginal())
 		if err == nil && s.tooLarge(e, n) {
 			h.Set(fasthttp.HeaderExpect, "100-continue")
 		}
 	}
-	timeout, _ := timeoutOf(h) // serve tells what is wrong
+	timeout, _ := timeoutOf(h) // serve reports the fault
 	return fasthttp.RequestConfig{ReadTimeout: min(timeout, s.cfg.ReadTimeout)}
 }
 
-// expect answers a client that asks whether to send its body. One that is too
-// large is refused at once, as fasthttp would ask for it before it calls serve.
-// It closes the connection then and sets the status anew; the rest of the answer
-// stays.
+// expect answers a client that sends Expect: 100-continue. It refuses a body that is too
+// large at once, because fasthttp would request it before it calls serve. fasthttp then
+// closes the connection and sets the status again; the rest of the answer stays.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	e, _, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
 	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {
-		return fasthttp.StatusContinue // serve tells what is wrong
+		return fasthttp.StatusContinue // serve reports the fault
 	}
 	answerFault(ctx, errBodyTooLarge)
 	closeAfterAnswer(ctx)
@@ -179,8 +178,8 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	return errBodyTooLarge.status
 }
 
-// tooLarge reports whether an endpoint takes no body of n bytes, below 0 for in
-// chunks.
+// tooLarge reports whether a body of n bytes, below 0 for chunks, is too large for an
+// endpoint.
 func (s *Server) tooLarge(e *endpoint, n int) bool {
 	return n > s.cfg.BodyBytesMax && e.takes&(takesAnything|takesStream) == 0
 }
@@ -188,8 +187,8 @@ func (s *Server) tooLarge(e *endpoint, n int) bool {
 // errBodyTooLarge is the fault of a body beyond Config.BodyBytesMax.
 var errBodyTooLarge = &fault{status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge, message: "the body is too large"}
 
-// unreadable tells why a request could not be read. Where the next one begins is
-// then not known.
+// unreadable returns the fault for a request that could not be read. The beginning of the
+// next request is then unknown.
 func unreadable(err error) *fault {
 	var headers *fasthttp.ErrSmallBuffer
 	var network net.Error

@@ -10,9 +10,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// listKeyspaces answers what this node knows, which every node follows. A read that
-// is linearizable or names its bound first has the catalog's leader say that there
-// is no more.
+// listKeyspaces answers from this node's copy of the catalog. For a linearizable read, or
+// one with a bound, it first waits until the copy is as new as the leader's.
 func (s *Server) listKeyspaces(ctx *fasthttp.RequestCtx, r *request) error {
 	if r.read.Consistency == shard.Linearizable || r.read.MaxStaleness > 0 {
 		until, cancel := context.WithDeadline(context.Background(), r.deadline)

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// refusalsMax bounds the connections beyond the cap that are being told so
-	// at one time. More than these are closed without a word.
+	// refusalsMax bounds the connections beyond the cap that receive a refusal at the same
+	// time. Further ones are closed without an answer.
 	refusalsMax = 64
-	// lingerTime is how long a connection that is closed after a fault goes on
-	// reading. Closing with bytes unread resets the connection, and a client
-	// that is still sending would lose the answer that says why.
+	// lingerTime is how long a connection that is closed after a fault continues to read.
+	// Closing with unread bytes resets the connection, and a client that is still sending
+	// would lose the answer.
 	lingerTime = time.Second
 	// acceptRetryMax bounds the wait after a failed accept, which is nearly
 	// always a lack of file descriptors.
 	acceptRetryMax = time.Second
 )
 
-// listener hands on at most connsMax open connections and answers the others
-// with a refusal. It survives failed accepts, of which fasthttp would stop.
+// listener returns at most connsMax open connections and answers the others with a refusal.
+// It survives failed accepts, which would stop fasthttp.
 type listener struct {
 	net.Listener
 	connsMax     int
@@ -89,7 +89,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns the connection as one of the cap, or nil and has it refused.
+// admit returns the connection if it is within the cap; otherwise it refuses the connection
+// and returns nil.
 func (l *listener) admit(raw net.Conn) *conn {
 	c := &conn{Conn: raw, listener: l}
 	l.mu.Lock()
@@ -110,7 +111,7 @@ func (l *listener) admit(raw net.Conn) *conn {
 	return nil
 }
 
-// refuse tells a client that there are too many connections.
+// refuse answers a client that there are too many connections.
 func (l *listener) refuse(raw net.Conn) {
 	defer l.refusals.Done()
 	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
@@ -123,7 +124,7 @@ func (l *listener) refuse(raw net.Conn) {
 	l.mu.Unlock()
 }
 
-// Close stops the accepting. Connections stay open.
+// Close stops accepting connections. Open ones stay open.
 func (l *listener) Close() error {
 	l.mu.Lock()
 	if !l.mu.closed {
@@ -154,18 +155,18 @@ type conn struct {
 	close    sync.Once
 	closeErr error
 
-	// lingers is set by lingerOnClose, on the goroutine that serves the
-	// connection and then closes it. Nobody else closes one that lingers:
-	// fasthttp closes from elsewhere only connections between two requests.
+	// lingers is set by lingerOnClose, on the goroutine that serves the connection and then
+	// closes it. No other goroutine closes a connection that lingers: fasthttp closes only
+	// connections between two requests from elsewhere.
 	lingers bool
 }
 
-// lingerOnClose makes Close go on reading for a while.
+// lingerOnClose makes Close continue to read for a while.
 func (c *conn) lingerOnClose() { c.lingers = true }
 
-// SetReadDeadline also moves the write deadline: fasthttp sets that one only
-// before an answer of a handler, so that an error answer or a 100 Continue on a
-// kept connection would meet the one of the answer before.
+// SetReadDeadline also moves the write deadline. fasthttp sets that only before an answer of
+// a handler, so an error answer or a 100 Continue on a kept connection would have the
+// deadline of the previous answer.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	write := t
 	if !t.IsZero() {
@@ -177,7 +178,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Close closes the connection and gives its place in the cap back.
+// Close closes the connection and releases its place in the cap.
 func (c *conn) Close() error {
 	c.close.Do(func() {
 		if c.lingers {
@@ -192,8 +193,8 @@ func (c *conn) Close() error {
 	return c.closeErr
 }
 
-// linger ends what is sent and drops what still comes in, until the client
-// closes too or lingerTime has passed.
+// linger ends sending and drops further input, until the client closes too or lingerTime has
+// passed.
 func linger(raw net.Conn) {
 	half, ok := raw.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || raw.SetReadDeadline(time.Now().Add(lingerTime)) != nil {

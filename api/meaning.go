@@ -2,14 +2,13 @@ package api
 
 import "math/bits"
 
-// meaningDepthMax bounds how deep meaningOf follows a body. No call takes a deeper one.
+// meaningDepthMax bounds how deep meaningOf follows a body. No call accepts a deeper one.
 const meaningDepthMax = 8
 
-// meaningOf returns a hash of what a body says. White space, the order of an object's
-// members, escapes, and whether an id is a string or an integer do not change it; the
-// order of an array does. An empty body stands for {}. Keys are remembered with these
-// hashes, so meaningOf never changes. A body that is not valid has some hash: its decoder
-// refuses it.
+// meaningOf returns a hash of a body's meaning. White space, the order of an object's
+// members, escapes, and whether an id is a string or an integer do not change it; the order
+// of an array does. An empty body means {}. Keys are stored with these hashes, so meaningOf
+// must never change. An invalid body has some hash; its decoder refuses it.
 func (r *request) meaningOf(body []byte) uint64 {
 	c := &r.cursor
 	c.reset(optional(body))

@@ -10,9 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// metrics are the api's own. The series of an endpoint are resolved by the first
-// request that needs them and kept, so that a request looks up no label and those of
-// endpoints that nobody calls are not scraped.
+// metrics are the api's own. The first request of an endpoint resolves its series and keeps
+// them, so that a request looks up no label, and unused endpoints are not scraped.
 type metrics struct {
 	inFlight     prometheus.Gauge
 	panics       prometheus.Counter
@@ -29,15 +28,15 @@ type metrics struct {
 // statusClasses are the values of the label code.
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// observers are the series of one endpoint, by class of status; nil until there was
-// such an answer. Two requests that are the first at once resolve the same ones.
+// observers holds the series of one endpoint by status class; nil until there was such an
+// answer. Two concurrent first requests resolve the same series.
 type observers struct {
 	metrics  *metrics
 	endpoint string
 	classes  [len(statusClasses)]atomic.Pointer[series]
 }
 
-// series are what an answer of one endpoint and class counts in.
+// series counts the answers of one endpoint and status class.
 type series struct {
 	durations      prometheus.Observer
 	received, sent prometheus.Counter // of the endpoint
@@ -67,7 +66,7 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 		}),
 		overloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "countd_http_overloaded_total",
-			Help: "Requests refused before their body was looked at: in_flight, as many are being served as may be; wait, the writes before it would take more than a quarter of its deadline; bodies, no memory for its body.",
+			Help: "Requests refused before their body was read: in_flight, too many requests in flight; wait, earlier writes would take more than a quarter of the deadline; bodies, no memory for the body.",
 		}, []string{"reason"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "countd_http_request_duration_seconds",
@@ -90,14 +89,14 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
-	// These are there from the start: a rise from nothing to 1 is none to Prometheus.
+	// These exist from the start: Prometheus sees no increase when a series appears with 1.
 	for i, class := range statusClasses {
 		m.answers[i] = answers.WithLabelValues(class)
 	}
 	return m, registerRuntime(registry)
 }
 
-// buildInfo is 1, and says in its label what runs.
+// buildInfo returns a gauge that is 1 and has the version as its label.
 func buildInfo(version string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "countd_build_info", Help: "1; the label is the program's version.",
@@ -120,7 +119,7 @@ func registerRuntime(registry *prometheus.Registry) error {
 	return nil
 }
 
-// observersOf returns the series of one endpoint, of which there are none yet.
+// observersOf resolves the series of an endpoint that has none yet.
 func (m *metrics) observersOf(endpoint string) *observers {
 	return &observers{metrics: m, endpoint: endpoint}
 }

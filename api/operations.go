@@ -17,8 +17,8 @@ func (s *Server) healthz(ctx *fasthttp.RequestCtx, _ *request) error {
 	return nil
 }
 
-// readyz says why the node cannot serve by the code of the same fault of a read,
-// or as not_ready.
+// readyz answers why the node cannot serve, with the code that a read would get, or
+// not_ready.
 func (s *Server) readyz(ctx *fasthttp.RequestCtx, _ *request) error {
 	err := s.cfg.Backend.Ready()
 	if err == nil {

@@ -49,8 +49,8 @@ func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 	return w.Spaces[w.In[op]]
 }
 
-// decodeMixedOps reads {"ops":[{"keyspace":…,"id":…,"add" or "set":{…},"floor":n?},…],
-// "want":"none"?} into r.write. An op with a user is of the keyspace of unread numbers.
+// decodeMixedOps parses {"ops":[{"keyspace":…,"id":…,"add" or "set":{…},"floor":n?},…],
+// "want":"none"?} into r.write. An op with a user is on the keyspace of unread numbers.
 func (r *request) decodeMixedOps(body []byte) error {
 	judge := r.backend.Keyspace(judgeKeyspace)
 	if judge == nil {
@@ -63,14 +63,14 @@ func (r *request) decodeMixedOps(body []byte) error {
 // mixedOp is an op of decodeMixedOps while it is read.
 type mixedOp struct {
 	op     engine.Op
-	member string // id or user, the one that was given
-	verb   string // add or set, the one that was given
-	cells  int    // where the object under verb begins, while the keyspace is not known; else 0
+	member string // id or user, as in the body
+	verb   string // add or set, as in the body
+	cells  int    // where the object of verb begins if its keyspace comes later; otherwise 0
 	floor  opFloor
 }
 
-// decodeMixedOp reads the ith op. What an op adds can only be read once its keyspace is
-// known, which may come behind it.
+// decodeMixedOp parses the ith op. The columns can only be parsed once the keyspace is
+// known, which may come after them.
 func (r *request) decodeMixedOp(i int) {
 	c := &r.cursor
 	if !c.begin('{') {
@@ -156,7 +156,7 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	}
 }
 
-// enterKeyspace makes the keyspace that the cursor names the request's.
+// enterKeyspace sets the request's keyspace to the one named at the cursor.
 func (r *request) enterKeyspace(path string) {
 	c := &r.cursor
 	if c.peek() != '"' {
@@ -167,7 +167,7 @@ func (r *request) enterKeyspace(path string) {
 	if c.err != nil {
 		return
 	}
-	r.name = append(r.name[:0:0], name...) // for catchUp, after the cursor's text is gone
+	r.name = append(r.name[:0:0], name...) // for catchUp, when the cursor's text is no longer valid
 	r.keyspace = r.backend.Keyspace(string(name))
 	if r.keyspace == nil && !r.caughtUp {
 		if err := r.catchUp(); err != nil {
@@ -184,7 +184,7 @@ func (r *request) enterKeyspace(path string) {
 	}
 }
 
-// spaceOf returns the number of a keyspace among those of the write.
+// spaceOf returns the index of a keyspace in r.write.Spaces, and adds it if necessary.
 func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 	same := func(other *shard.Keyspace) bool { return other.Name == ks.Name }
 	at := slices.IndexFunc(r.write.Spaces, same)

@@ -9,17 +9,16 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// request is what one call under way knows and the buffers that it needs. It is
-// pooled: from acquire to release it belongs to one handler, and nothing of it
-// is left with the backend, which promises that.
+// request holds the state and the buffers of one call. It is pooled: from acquire to release
+// it belongs to one handler, and the backend keeps no reference to it.
 type request struct {
 	backend  Backend
-	keyspace *shard.Keyspace // when the endpoint takes one
+	keyspace *shard.Keyspace // if the endpoint has one
 	caughtUp bool            // keyspace is no older than the request
 	name     []byte          // {keyspace} of the path
 	dropped  []byte          // {column} of the path
-	takes    takes           // what the endpoint has to do with
-	id       uint64          // when the endpoint takes one
+	takes    takes           // the properties of the endpoint
+	id       uint64          // if the endpoint has one
 	asked    asked           // parameters of reads of unread numbers
 	received time.Time       // when the request's last byte came
 	timeout  time.Duration   // of received to the deadline
@@ -28,19 +27,19 @@ type request struct {
 	write    shard.Write
 	wantNone bool
 
-	body     []byte // as it came; the cursor reads it
-	held     int    // bytes of the server's room for bodies that it takes
+	body     []byte // as received; the cursor parses it
+	held     int    // bytes reserved of the server's memory for bodies
 	cursor   cursor
 	cells    []engine.Cell // of all ops, one after the other
 	cellEnds []int         // for each op, the end of its cells
 	ids      []uint64
-	columns  []uint8 // to show, by number, in the order to show them
+	columns  []uint8 // to return, by number, in this order
 	rows     []int64
 	poll     unread.Poll
 }
 
-// Requests that grew beyond these are left to the collector, so that a few huge
-// ones do not stay with every processor: 10,000 ops on four columns fit.
+// Larger buffers are left to the collector, so that a few huge requests do not occupy memory
+// on every processor: 10,000 ops on four columns fit.
 const (
 	pooledCellsMax = 1 << 16 // 1 MiB
 	pooledRowsMax  = 1 << 16 // 512 KiB
@@ -57,7 +56,8 @@ func (p *requestPool) acquire() *request {
 	return new(request)
 }
 
-// release gives a request back. One whose handler panicked must not be.
+// release returns a request to the pool. A request whose handler panicked must not be
+// released.
 func (p *requestPool) release(r *request) {
 	if cap(r.cells) > pooledCellsMax || cap(r.rows) > pooledRowsMax ||
 		cap(r.write.Rows) > pooledRowsMax || cap(r.cursor.text) > pooledTextMax || cap(r.body) > pooledBodyMax {
@@ -71,8 +71,8 @@ func (p *requestPool) release(r *request) {
 func (r *request) reset() {
 	r.poll.Channels, r.poll.Dots = r.poll.Channels[:0], r.poll.Dots[:0]
 	spaces := r.write.Spaces
-	clear(spaces)      // a keyspace may be gone
-	clear(r.write.Ops) // they point at cells of an array that may be gone
+	clear(spaces)      // do not keep a dropped keyspace alive
+	clear(r.write.Ops) // do not keep an old array of cells alive
 	*r = request{
 		write: shard.Write{
 			Ops:       r.write.Ops[:0],

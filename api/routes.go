@@ -11,7 +11,7 @@ import (
 // endpoint is one method of one path.
 type endpoint struct {
 	name   string // label of its metrics
-	hashed []byte // of it, for keys; kept with each key, so it never changes
+	hashed []byte // of it, for keys; stored with each key, so it never changes
 	takes  takes
 	call   func(*Server, *fasthttp.RequestCtx, *request) error
 
@@ -23,18 +23,18 @@ func (e *endpoint) writesRows() bool {
 	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0
 }
 
-// takes is a set of what an endpoint has to do with.
+// takes is a set of properties of an endpoint.
 type takes uint32
 
 const (
 	takesBody     takes = 1 << iota // others refuse one
 	takesRead                       // the headers and parameters of a read
 	takesWrite                      // the headers of a write
-	takesKeyspace                   // {keyspace} of the path is one that exists
+	takesKeyspace                   // {keyspace} of the path is an existing keyspace
 	takesID                         // {id} of the path
 	exempt                          // served whatever the load: for operators
-	takesAnything                   // and lets it be: for probes, which bring what they like
-	takesChange                     // of the cluster, which no page of another site may ask for
+	takesAnything                   // ignores any parameters and body: for probes
+	takesChange                     // changes the cluster: pages of other sites may not call it
 	takesStream                     // a body that the call reads itself
 	takesUnread                     // the keyspace of unread numbers, whose rows are users
 	takesName                       // {channel} or {dot} of the path
@@ -47,10 +47,10 @@ const (
 	audited     // logged with its caller: it changes the cluster or a keyspace
 )
 
-// takesUser is what a call about one user has: {user} of the path.
+// takesUser is for a call about one user: {user} of the path.
 const takesUser = takesID | takesUnread
 
-// resource is one path and what its methods do.
+// resource is one path with its methods.
 type resource struct {
 	methods map[string]*endpoint
 	allow   string // header of a 405
@@ -69,10 +69,10 @@ type routes struct {
 	spread  *resource            // /v1/keyspaces/{keyspace}/everywhere
 	unread  unreadPaths          // of unread numbers
 	admin   adminPaths           // /v1/admin/…
-	none    *endpoint            // for the metrics of requests that match nothing
+	none    *endpoint            // for the metrics of requests without an endpoint
 }
 
-// target is where a request goes. The slices alias its path.
+// target is the resource and the names of a request's path. The slices alias the path.
 type target struct {
 	resource     *resource
 	keyspace, id []byte
@@ -139,8 +139,8 @@ func newRoutes(m *metrics) *routes {
 	}
 }
 
-// find returns the endpoint for a method and a path as it was sent; with an
-// error, none.
+// find returns the endpoint for a method and a path as received; with an error, the target
+// has none.
 func (t *routes) find(method, path []byte) (*endpoint, target, error) {
 	path, ok := unescaped(path)
 	if !ok {

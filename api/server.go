@@ -1,11 +1,10 @@
-// Package api is the node's HTTP front. It owns the public contract
-// (docs/openapi.yaml): paths, headers, JSON forms, status codes, and the bounds
-// of what a client may send. It routes nothing, stores nothing and decides
-// nothing about counts; that is the Backend's.
+// Package api serves the node's HTTP API. It owns the public contract (docs/openapi.yaml):
+// paths, headers, JSON formats, status codes, and the bounds of requests. It routes nothing,
+// stores nothing and decides nothing about counts; the Backend does.
 //
-// Its invariant: every fault of a request is found before the backend is called,
-// so a 4xx other than 429 and an overflow means that nothing was applied, and
-// nothing of a request is referred to once its handler has returned.
+// Invariant: every fault of a request is found before the backend is called, so a 4xx other
+// than 429 and an overflow means that nothing was applied. Nothing refers to a request once
+// its handler has returned.
 package api
 
 import (
@@ -59,7 +58,7 @@ type Backend interface {
 // end it with Shutdown.
 type Server struct {
 	cfg      Config
-	limited  *slog.Logger // for what each of many requests meets
+	limited  *slog.Logger // for events that many requests cause
 	unread   *unread.Numbers
 	metrics  *metrics
 	routes   *routes
@@ -72,10 +71,10 @@ type Server struct {
 	bodies    bodies
 	hosts     []string // that checkHost allows
 	anyHost   bool
-	// lastHost is one that checkHost allowed: most requests have that of the one before,
-	// and no memory is taken for it.
+	// lastHost is a host that checkHost allowed: most requests have the host of the previous
+	// one, and comparing it allocates nothing.
 	lastHost atomic.Pointer[string]
-	inFlight atomic.Int64 // requests whose body has come, those of exempt endpoints too
+	inFlight atomic.Int64 // requests whose body has arrived, including those of exempt endpoints
 }
 
 // New checks the config, registers the metrics and listens. Connections wait
@@ -141,8 +140,8 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Shutdown stops the accepting, closes connections as their requests end, and
-// waits for that until ctx ends, when it cuts off those that are left.
+// Shutdown stops accepting connections, closes them as their requests end, and waits for
+// that until ctx ends; then it closes the rest.
 func (s *Server) Shutdown(ctx context.Context) error {
 	closeErr := s.listener.Close()
 	err := s.http.ShutdownWithContext(ctx)
@@ -192,8 +191,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// answerBytes is the size of an answer's body. One that is streamed is not read
-// for it.
+// answerBytes returns the size of an answer's body. It does not read a streamed body.
 func answerBytes(ctx *fasthttp.RequestCtx) int {
 	if ctx.Response.IsBodyStream() {
 		return ctx.Response.Header.ContentLength()
@@ -201,9 +199,9 @@ func answerBytes(ctx *fasthttp.RequestCtx) int {
 	return len(ctx.Response.Body())
 }
 
-// call reads what an endpoint takes and runs it. A panic of it becomes an error
-// and is logged with its stack; its request is then left out of the pool, for
-// its state is not known.
+// call parses the request of an endpoint and runs it. It logs a panic with its stack and
+// returns it as an error. The request is then left out of the pool, because its state is
+// unknown.
 func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -221,7 +219,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return errBodyTooLarge
 	}
 	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}
-	in.lane, in.weight = s.admission.laneOf(n)
+	in.class, in.weight = s.admission.classOf(n)
 	if err := s.admit(&in); err != nil {
 		return err
 	}
@@ -243,7 +241,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return s.overloads.inFlight
 	}
 	if e.takes&takesWrite != 0 {
-		in.lane.enter(in.weight)
+		in.class.enter(in.weight)
 		defer func() { s.admission.leave(&in, r.received, wasTried(err)) }()
 	}
 	if err := r.readHead(ctx, s.cfg.Backend, to, e); err != nil {
@@ -279,8 +277,8 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	s.routes.none.observers.observe(f.status, 0, 0, len(ctx.Response.Body()))
 }
 
-// printfLogger takes what fasthttp logs: faults of connections, which are the
-// clients' or the network's.
+// printfLogger receives fasthttp's log lines: faults of connections, caused by clients or
+// the network.
 type printfLogger struct{ logger *slog.Logger }
 
 func (l printfLogger) Printf(format string, args ...any) {

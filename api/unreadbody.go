@@ -16,11 +16,11 @@ const (
 	notBool  = "neither true nor false"
 )
 
-// asked is what the query of a read of unread numbers says.
+// asked is the query of a read of unread numbers.
 type asked struct {
 	since    unread.Stand
 	detail   bool
-	limit    int    // of a page; 0 for not told
+	limit    int    // of a page; 0 if not given
 	after    uint64 // the last of the page before
 	hasAfter bool
 }
@@ -31,7 +31,7 @@ const (
 	followeesPageMax     = unread.FolloweesMax
 )
 
-// idName is what the number in the path is called.
+// idName returns the name of the number in the path.
 func (r *request) idName() string {
 	if r.takes&takesNotice != 0 {
 		return "seq"
@@ -39,7 +39,7 @@ func (r *request) idName() string {
 	return r.rowMember()
 }
 
-// findUnread makes the keyspace of unread numbers the request's.
+// findUnread sets the request's keyspace to that of unread numbers.
 func (r *request) findUnread() error {
 	r.keyspace = r.backend.Keyspace(shard.KeyspaceUnread)
 	if r.keyspace == nil && len(r.backend.Keyspaces()) == 0 {
@@ -122,8 +122,8 @@ func namesIn(names []string, path string, text []byte) ([]string, error) {
 	return names, nil
 }
 
-// appendName appends a name. Clients poll for the same ones again and again, so that
-// the string of the request before will often do.
+// appendName appends a name. Clients poll for the same names repeatedly, so it reuses the
+// string of the previous request if it is the same.
 func appendName(names []string, name []byte) []string {
 	if n := len(names); n < cap(names) && names[:n+1][n] == string(name) {
 		return names[:n+1]
@@ -131,8 +131,8 @@ func appendName(names []string, name []byte) []string {
 	return append(names, string(name))
 }
 
-// members calls read with each member of the body's object, of which known are
-// allowed, each once. read gets its number in known.
+// members calls read for each member of the body's object, with its index in known. Each
+// member must be in known and may occur once.
 func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
 	c := r.objectIn(body)
 	var s seen
@@ -153,8 +153,8 @@ func (r *request) members(body []byte, known []string, read func(c *cursor, memb
 	return s, r.decoded()
 }
 
-// decodeReset reads {"columns":[…]} or {"seen":{column:value,…}} and makes the two
-// ops of it: one that takes, and one that answers what is left.
+// decodeReset parses {"columns":[…]} or {"seen":{column:value,…}} into two ops: one that
+// clears, and one that returns the remaining counts.
 func (r *request) decodeReset(body []byte) error {
 	s, err := r.members(body, []string{"columns", "seen"}, func(c *cursor, member int) {
 		if member == 0 {
@@ -185,7 +185,8 @@ func (r *request) decodeReset(body []byte) error {
 	return nil
 }
 
-// decodeUpTo reads {"up_to":n}, {"since":n}, {} or nothing; nil is for not told.
+// decodeUpTo parses {"up_to":n}, {"since":n}, {} or an empty body; nil stands for a missing
+// value.
 func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 	known := []string{"up_to", "since"}
 	var values [2]*int64
@@ -211,8 +212,8 @@ func (r *request) decodeFlag(body []byte, name string) (set bool, err error) {
 	return set, err
 }
 
-// decodeFollowees reads {"followees":[…]} into r.ids. told is false for a body
-// without, which only a call that needs none takes.
+// decodeFollowees parses {"followees":[…]} into r.ids. told is false for a body without
+// followees, which is valid only if needed is false.
 func (r *request) decodeFollowees(body []byte, needed bool) (told bool, err error) {
 	if !needed {
 		body = optional(body)

@@ -57,8 +57,8 @@ func newUnreadPaths(resourceOf func(map[string]*endpoint) *resource) unreadPaths
 	}
 }
 
-// match finds the resource of a path. The channel or dot in it is the target's
-// keyspace, for want of one; user or notice are its id.
+// match finds the resource of a path. The target holds the channel or dot in its field
+// keyspace, and the user or notice in its field id.
 func (u *unreadPaths) match(path []byte) target {
 	if r, ok := u.fixed[string(path)]; ok {
 		return target{resource: r}

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// resetUnread answers what a user's reset left, and what it cleared.
+// resetUnread answers with the counts that a reset left and those that it cleared.
 func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeReset(ctx.Request.Body()); err != nil {
 		return err
@@ -23,7 +23,7 @@ func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	w := &r.write
 	cleared, after := w.Rows[:w.Width], w.Rows[w.Width:]
 	if w.Repeated {
-		clear(cleared) // by this call nothing was
+		clear(cleared) // this call cleared nothing
 	}
 	named := make([]uint8, 0, len(w.Ops[0].Cells))
 	for _, cell := range w.Ops[0].Cells {
@@ -40,8 +40,8 @@ func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// answerWrite answers a write with its own members, which members appends behind an
-// opening brace, and those of every write.
+// answerWrite answers a write with its own members, which members appends after an opening
+// brace, and those of every write.
 func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []byte) []byte) {
 	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// boardCommands are about notices and dots, which are everybody's, and where users
-// stand in them.
+// boardCommands are the commands about notices and dots, which all users share, and the
+// users' positions in them.
 func boardCommands() []command {
 	const group = "countd"
 	return []command{
 		{"countd.notice.publish", -2, joins | writes, noKeys, group, "one more notice in a channel, for everybody", (*conn).publish, nil},
-		{"countd.notice.retract", -3, joins | writes, noKeys, group, "takes a notice back", (*conn).retract, nil},
-		{"countd.notice.get", -3, joins, noKeys, group, "where a user stands in a channel", (*conn).notices, nil},
+		{"countd.notice.retract", -3, joins | writes, noKeys, group, "withdraws a notice", (*conn).retract, nil},
+		{"countd.notice.get", -3, joins, noKeys, group, "position of a user in a channel", (*conn).notices, nil},
 		{"countd.notice.read", -3, joins | writes, noKeys, group, "moves a user on in a channel", (*conn).readNotices, nil},
 		{"countd.notice.list", 1, joins, noKeys, group, "the channels", (*conn).listChannels, nil},
-		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a red dot to everybody", (*conn).fire, nil},
-		{"countd.dot.set", -4, joins | writes, noKeys, group, "says whether new users see a dot", (*conn).setDot, nil},
+		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a dot to all users", (*conn).fire, nil},
+		{"countd.dot.set", -4, joins | writes, noKeys, group, "sets whether new users see a dot", (*conn).setDot, nil},
 		{"countd.dot.get", 3, joins, noKeys, group, "whether a user sees a dot", (*conn).showDot, nil},
 		{"countd.dot.clear", -3, joins | writes, noKeys, group, "hides a dot from a user", (*conn).clearDot, nil},
 		{"countd.dot.list", 1, joins, noKeys, group, "the dots", (*conn).listDots, nil},
@@ -35,7 +35,7 @@ func nameOf(field string, text []byte) (string, error) {
 	return string(text), nil
 }
 
-// nameAndUser reads what most commands begin with.
+// nameAndUser parses the first two arguments of most of these commands.
 func nameAndUser(field string, args [][]byte) (name string, user uint64, err error) {
 	if name, err = nameOf(field, args[1]); err == nil {
 		user, err = userOf(args[2])
@@ -46,7 +46,8 @@ func nameAndUser(field string, args [][]byte) (name string, user uint64, err err
 func (c *conn) publish(args [][]byte) { c.countUp(args, "channel", (*unread.Numbers).Publish) }
 func (c *conn) fire(args [][]byte)    { c.countUp(args, "dot", (*unread.Numbers).Fire) }
 
-// countUp plans one more of what is everybody's, answered by how many there are.
+// countUp plans a write that adds a notice or a firing for all users. Its reply is their
+// number.
 func (c *conn) countUp(args [][]byte, field string, do func(*unread.Numbers, string, *shard.Write) (int64, error)) {
 	b := c.batch
 	name, err := nameOf(field, args[1])
@@ -90,14 +91,14 @@ func (c *conn) retract(args [][]byte) {
 func (c *conn) notices(args [][]byte) {
 	b := c.batch
 	name, user, err := nameAndUser("channel", args)
-	since := unread.Stand{Behind: untold}
+	since := unread.Stand{Behind: noSeq}
 	if err == nil {
 		err = options(args, 3, numberOption("since", &since.Behind))
 	}
 	if b.failed(err) {
 		return
 	}
-	since.Known = since.Behind != untold
+	since.Known = since.Behind != noSeq
 	var n unread.Notices
 	b.read(1, call{
 		read: func(opt *shard.ReadOptions) (err error) {
@@ -108,17 +109,17 @@ func (c *conn) notices(args [][]byte) {
 	})
 }
 
-// untold is no number of a notice.
-const untold = -1
+// noSeq marks the absence of a notice number.
+const noSeq = -1
 
 func (c *conn) readNotices(args [][]byte) {
 	b := c.batch
 	name, user, err := nameAndUser("channel", args)
-	upTo, since := int64(untold), int64(untold)
+	upTo, since := int64(noSeq), int64(noSeq)
 	if err == nil {
 		err = options(args, 3, numberOption("upto", &upTo), numberOption("since", &since), b.keyOption(args))
 	}
-	if err == nil && upTo != untold && since != untold {
+	if err == nil && upTo != noSeq && since != noSeq {
 		err = fieldError("since", "a read goes up to a notice or begins behind one, not both")
 	}
 	if b.failed(err) {
@@ -129,9 +130,9 @@ func (c *conn) readNotices(args [][]byte) {
 		about: subject{true, user, name},
 		write: func(w *shard.Write) (err error) {
 			switch {
-			case since != untold:
+			case since != noSeq:
 				n, err = c.server.unread.BeginNotices(name, user, since, w)
-			case upTo != untold:
+			case upTo != noSeq:
 				n, err = c.server.unread.ReadNotices(name, user, &upTo, w)
 			default:
 				n, err = c.server.unread.ReadNotices(name, user, nil, w)

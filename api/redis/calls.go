@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// feedRows is what a command that reads a user's feed counts as among the rows
-	// that are read together: about what users follow. A hundred such commands are
-	// what one poll of the HTTP API may ask for.
+	// feedRows is the weight of a command that reads a user's feed, in rows read together:
+	// about the number of followees. A hundred such commands are as much as one poll of the
+	// HTTP API may request.
 	feedRows = rowsMax / unread.PollUsersMax
-	// pollsKept is for how many lists of channels and dots memory is kept.
+	// pollsKept is the number of lists of channels and dots for which memory is kept.
 	pollsKept = 8
 )
 
-// calls is the part of a batch that package unread answers: what joins several
-// keyspaces. The reads among them go with the batch's reads, and the writes last; a
-// command that must see what is planned otherwise has it executed first.
+// calls is the part of a batch that package unread answers because it joins several
+// keyspaces. Its reads run with the batch's reads, its writes last. If a command must see
+// what is planned, the batch is executed first.
 type calls struct {
 	polls  []pollCall
-	polled []polled // users of the polls, one for each that a reply shows
+	polled []polled // users of the polls, one for each in a reply
 	reads  []call
 	writes []call
 }
@@ -38,18 +38,17 @@ type call struct {
 	reply func(dst []byte, resp3 bool) []byte // if it went well
 }
 
-// subject is what a write changes: a channel or dot of everybody's, where a user stands
-// in one, or a user's feed, which has no name. Writes to one subject keep their order,
-// and so do those to everybody's and those to users', which are judged by it.
+// subject is the object of a write: a channel or dot, a user's position in one, or a user's
+// feed, which has no name. Writes to one subject keep their order. So do writes to channels
+// and dots relative to writes to positions, whose result depends on them.
 type subject struct {
 	users bool // it is a user's
 	user  uint64
 	name  string
 }
 
-// mustWait reports whether what is planned has to be executed before a command is
-// planned: because it would be executed in another order, or the command would not
-// see it.
+// mustWait reports whether the planned commands must be executed before the next command is
+// planned: otherwise the order would change, or the command would not see their result.
 func (b *batch) mustWait(cmd *command) bool {
 	switch {
 	case cmd.traits&joins == 0:
@@ -60,12 +59,12 @@ func (b *batch) mustWait(cmd *command) bool {
 	return len(b.calls.writes) > 0 || slices.ContainsFunc(b.tables, func(t *table) bool { return len(t.ops) > 0 && isJoined(t.ks) })
 }
 
-// isJoined tells a keyspace that unread numbers are joined from.
+// isJoined reports whether unread numbers are joined from a keyspace.
 func isJoined(ks *shard.Keyspace) bool {
 	return ks.Kind != shard.KindCounters || ks.Name == unread.PostsKeyspace
 }
 
-// read plans a call that reads about so many rows.
+// read plans a call that reads about rows rows.
 func (b *batch) read(rows int, q call) {
 	b.calls.reads = append(b.calls.reads, q)
 	b.replies = append(b.replies, reply{kind: replyRead, from: len(b.calls.reads) - 1})
@@ -80,8 +79,8 @@ func (b *batch) change(q call) {
 	b.pending++
 }
 
-// runReads executes polls and reads, side by side: one that waits for a shard without
-// a leader is not to hold the others up.
+// runReads executes polls and reads concurrently: one that waits for a shard without a
+// leader must not delay the others.
 func (b *batch) runReads(deadline time.Time) {
 	q := &b.calls
 	if len(q.polls)+len(q.reads) == 0 {
@@ -110,8 +109,7 @@ func (b *batch) runReads(deadline time.Time) {
 	}
 }
 
-// runWrites executes the writes, those side by side that have nothing to do with
-// each other.
+// runWrites executes the writes. Those that do not depend on each other run concurrently.
 func (b *batch) runWrites(deadline time.Time) {
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
@@ -120,7 +118,7 @@ func (b *batch) runWrites(deadline time.Time) {
 	}
 }
 
-// wave returns how many of the writes may go side by side.
+// wave returns how many of the writes may run concurrently.
 func wave(all []call) (n int) {
 	seen, used := map[subject]bool{}, keys{}
 	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.users == all[0].about.users && used.add(&all[n].id) {
@@ -146,7 +144,7 @@ func (b *batch) appendCall(dst []byte, q *call) []byte {
 	return q.reply(dst, b.conn.resp3)
 }
 
-// reset forgets what was asked and answered.
+// reset clears the calls and their results.
 func (q *calls) reset() {
 	clear(q.reads)
 	clear(q.writes)

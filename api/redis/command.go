@@ -11,15 +11,15 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// traits are what a command is like.
+// traits are properties of a command.
 type traits uint8
 
 const (
 	writes    traits = 1 << iota // it may change counts
-	keyed                        // it is about rows: it is planned, and may stand in a transaction
+	keyed                        // has rows as its keys: it is planned, and may be part of a transaction
 	joins                        // package unread answers it: it is planned as a call
-	plain                        // it has none, and may stand in a transaction too
-	unplanned                    // it answers at once, so what came before is executed first
+	plain                        // has no keys, and may be part of a transaction too
+	unplanned                    // replies at once, so the commands before it are executed first
 	atOnce                       // it is not queued by MULTI
 )
 
@@ -29,14 +29,14 @@ type command struct {
 	arity  int    // arguments with the name; of a negative one, at least as many
 	traits traits
 	keys   keySpec
-	group  string // as COMMAND DOCS tells it
+	group  string // as in COMMAND DOCS
 	does   string
 	do     func(c *conn, args [][]byte)
 
 	calls prometheus.Counter // set by newMetrics
 }
 
-// keySpec says where a command's keys are, as COMMAND INFO tells it.
+// keySpec is the position of a command's keys, in the format of COMMAND INFO.
 type keySpec struct{ first, last, step int }
 
 var (
@@ -87,7 +87,7 @@ func newCommands() commandTable {
 	return t
 }
 
-// takes reports whether a command may have n arguments, its name included.
+// takes reports whether a command accepts n arguments, its name included.
 func (cmd *command) takes(n int) bool {
 	return n == cmd.arity || cmd.arity < 0 && n >= -cmd.arity
 }
@@ -119,13 +119,13 @@ func (c *conn) command(args [][]byte) {
 	}
 }
 
-// isHTTP reports whether a line is one that a browser sends: a page of another
-// site may have it post commands in the body that follows. Redis closes too.
+// isHTTP reports whether a line is the beginning of an HTTP request: a page of another site
+// may make a browser send commands in the body. Redis closes the connection too.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
 
-// plan has a command planned.
+// plan plans a command.
 func (c *conn) plan(cmd *command, args [][]byte) {
 	b := c.batch
 	if cmd.traits&unplanned != 0 || b.pending > 0 && b.pending+2*len(args) > rowsMax || b.mustWait(cmd) {
@@ -137,7 +137,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.id = shard.RequestID{}
 	if b.writes && c.once.open() {
 		if why := c.once.refusal(); why != "" {
-			c.closeMulti() // it may be EXEC
+			c.closeMulti() // it may have been EXEC
 			b.fail(why)
 			return
 		}

@@ -10,42 +10,40 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config is what a Server needs. A zero bound or timeout means its default.
+// Config configures a Server. A zero bound or timeout means its default.
 type Config struct {
 	Backend  Backend      // required
 	Listener net.Listener // required; closed by Shutdown
 
-	// Timeout is the deadline of what a pipeline asks of the Backend, counted
-	// from when it has been read.
+	// Timeout is the deadline of a pipeline's calls of the Backend, from when the pipeline
+	// was read.
 	Timeout time.Duration
-	// ArriveTimeout is how long a command may take to arrive whole, from its
-	// first byte.
+	// ArriveTimeout bounds the time in which a whole command arrives, from its first byte.
 	ArriveTimeout time.Duration
-	// IdleTimeout is how long a connection is kept without a command. Clients of
-	// Redis do not expect to be closed; pools drop what is idle for 30 minutes.
+	// IdleTimeout is how long a connection without a command stays open. Redis clients do
+	// not expect the server to close; pools drop connections that are idle for 30 minutes.
 	IdleTimeout time.Duration
-	// WriteTimeout is how long a client may take to accept any of its replies.
+	// WriteTimeout bounds the time in which a client accepts a reply.
 	WriteTimeout time.Duration
 
-	// CommandBytesMax bounds one command as it is sent, and with it what one
-	// connection reads ahead.
+	// CommandBytesMax bounds the bytes of a command, and with it what a connection reads
+	// ahead.
 	CommandBytesMax int
-	// BulkBytesMax bounds one argument. Keys take under 100 bytes; what is
-	// longer is text for ECHO and PING.
+	// BulkBytesMax bounds one argument. Keys have under 100 bytes; longer text is only for
+	// ECHO and PING.
 	BulkBytesMax int
 	// ArgsMax bounds the arguments of a command: MSET of 10,000 keys.
 	ArgsMax int
 	// OutputBytesMax bounds the replies that wait for a client that does not
 	// read; past it the connection is closed.
 	OutputBytesMax int
-	// LargeBytesMax bounds the memory of all connections together, beyond the
-	// 16 KiB that each may read into, the 4 KiB of a transaction and, while it
-	// executes, what it plans in.
+	// LargeBytesMax bounds the memory of all connections together, beyond the 16 KiB of each
+	// read buffer, the 4 KiB of a transaction and the memory in which commands are planned.
 	LargeBytesMax int
-	// ConnsMax bounds the open connections; one more is told so and closed.
+	// ConnsMax bounds the open connections. One more receives an error and is closed.
 	ConnsMax int
 
-	Version  string               // told by INFO
+	Version  string               // for INFO
 	Registry *prometheus.Registry // required
 	Logger   *slog.Logger         // required
 }
@@ -64,8 +62,8 @@ const (
 	connsMaxDefault        = 8192
 )
 
-// withDefaults returns the config with its zero values filled in, or what is
-// wrong with it.
+// withDefaults returns the config with defaults for zero values, or an error for an invalid
+// one.
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Backend == nil:

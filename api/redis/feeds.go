@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// feedCommands are about what is new of those whom a user follows.
+// feedCommands are the commands about new posts of a user's followees.
 func feedCommands() []command {
 	const group = "countd"
 	change := func(do feedChange) func(*conn, [][]byte) {
@@ -16,9 +16,9 @@ func feedCommands() []command {
 	return []command{
 		{"countd.feed.reset", -2, joins | writes, noKeys, group, "a user has seen all posts there are", (*conn).resetFeed, nil},
 		{"countd.feed.follow", -3, joins | writes, noKeys, group, "adds followees with the posts of now", change((*unread.Numbers).Follow), nil},
-		{"countd.feed.unfollow", -3, joins | writes, noKeys, group, "takes followees away with their unread posts", change((*unread.Numbers).Unfollow), nil},
+		{"countd.feed.unfollow", -3, joins | writes, noKeys, group, "removes followees and their unread posts", change((*unread.Numbers).Unfollow), nil},
 		{"countd.feed.read", -3, joins | writes, noKeys, group, "a user has seen all posts of some followees", change((*unread.Numbers).ReadFeed), nil},
-		{"countd.feed.unread", -2, joins, noKeys, group, "how many posts a user has not seen", (*conn).feedUnread, nil},
+		{"countd.feed.unread", -2, joins, noKeys, group, "number of posts that a user has not seen", (*conn).feedUnread, nil},
 	}
 }
 
@@ -56,8 +56,8 @@ func (c *conn) changeFeed(args [][]byte, do feedChange) {
 	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return do(c.server.unread, user, authors, w) })
 }
 
-// resetFeed reads a user and perhaps FOLLOWEES, which may be none: without the word
-// they stay those that there are.
+// resetFeed parses a user and optionally FOLLOWEES, which may be none. Without the word the
+// followees stay the same.
 func (c *conn) resetFeed(args [][]byte) {
 	b := c.batch
 	user, err := userOf(args[1])
@@ -74,7 +74,7 @@ func (c *conn) resetFeed(args [][]byte) {
 	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return c.server.unread.ResetFeed(user, authors, w) })
 }
 
-// writeFeed plans a write to a user's feed, answered by what is new then.
+// writeFeed plans a write to a user's feed. Its reply is the number of new posts then.
 func (b *batch) writeFeed(user uint64, write func(w *shard.Write) (unread.Feed, error)) {
 	var f unread.Feed
 	b.pending += feedRows

@@ -1,11 +1,11 @@
 package redis
 
-// matchGlob reports whether text is of a pattern as Redis has them: * any bytes,
-// ? any one, [a-z] one of a set, [^a-z] one of none, \ the byte that follows. It
-// takes time in proportion to the product of the lengths at most.
+// matchGlob reports whether text matches a Redis pattern: * any bytes, ? any byte, [a-z] a
+// byte of a set, [^a-z] a byte outside a set, \ the next byte itself. Its time is at most
+// proportional to the product of the lengths.
 func matchGlob(pattern string, text []byte) bool {
 	p, t := 0, 0
-	star, tried := -1, 0 // the last *, and how far it reaches
+	star, tried := -1, 0 // the last *, and how much of text it matches
 	for t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			star, tried = p, t
@@ -48,7 +48,7 @@ func matchOne(pattern string, c byte) (n int, ok bool) {
 	return 1, pattern[0] == c
 }
 
-// matchSet matches a [set]. One that is not closed reaches to the end.
+// matchSet matches a [set]. A set without ] extends to the end.
 func matchSet(pattern string, c byte) (n int, ok bool) {
 	i := 1
 	not := i < len(pattern) && pattern[i] == '^'

@@ -16,9 +16,9 @@ func hashCommands() []command {
 		{"hset", -4, keyed | writes, oneKey, group, "sets columns of a row", (*conn).hset, nil},
 		{"hincrby", 4, keyed | writes, oneKey, group, "adds a number to a column", (*conn).hincrby, nil},
 		{"hdel", -3, keyed | writes, oneKey, group, "sets columns of a row to 0", (*conn).hdel, nil},
-		{"hlen", 2, keyed, oneKey, group, "how many columns of a row are not 0", (*conn).hlen, nil},
+		{"hlen", 2, keyed, oneKey, group, "number of columns of a row that are not 0", (*conn).hlen, nil},
 		{"hexists", 3, keyed, oneKey, group, "whether a column of a row is not 0", (*conn).hexists, nil},
-		{"hscan", -3, keyed, oneKey, group, "the columns of a row that are not 0, at once", (*conn).hscan, nil},
+		{"hscan", -3, keyed, oneKey, group, "the columns of a row that are not 0, in one page", (*conn).hscan, nil},
 	}
 }
 
@@ -48,7 +48,7 @@ func (b *batch) lookFields(kind replyKind, text []byte, names [][]byte) {
 	b.answer(kind, from)
 }
 
-// lookSame is look for a key of the row that the cells from a position on are of.
+// lookSame is look for a key whose row is also that of the cells from index from on.
 func (b *batch) lookSame(k key, from int) {
 	if len(b.cells) == from {
 		b.look(k)
@@ -136,8 +136,8 @@ func (c *conn) hdel(args [][]byte) {
 	b.setFields(row, keys, b.values, replyThere)
 }
 
-// setFields plans an op that sets columns of a row, and a reply of what they were
-// before. An op has each column once, with its last value.
+// setFields plans an op that sets columns of a row, and a reply with their earlier values.
+// If a column occurs several times, the op has its last value.
 func (b *batch) setFields(row key, keys []key, values []int64, kind replyKind) {
 	var cells [engine.ColumnsMax]engine.Cell
 	from, n := len(b.cells), 0

@@ -14,17 +14,17 @@ func serverCommands() []command {
 	const group = "server"
 	return []command{
 		{"command", -1, unplanned, noKeys, group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand, nil},
-		{"config", -2, unplanned, noKeys, group, "GET of what tools ask for", (*conn).config, nil},
-		{"info", -1, unplanned, noKeys, group, "about this node, in Redis's words", (*conn).info, nil},
-		{"wait", 3, unplanned, noKeys, "generic", "how many other nodes have this connection's writes at least", (*conn).wait, nil},
+		{"config", -2, unplanned, noKeys, group, "GET of the settings that tools read", (*conn).config, nil},
+		{"info", -1, unplanned, noKeys, group, "information about this node, in the format of Redis", (*conn).info, nil},
+		{"wait", 3, unplanned, noKeys, "generic", "number of other nodes that have this connection's writes, at least", (*conn).wait, nil},
 	}
 }
 
-// replicasMax is how many nodes have each shard in a cluster that has as many.
+// replicasMax is the number of replicas of each shard in a cluster with enough nodes.
 const replicasMax = 3
 
-// wait answers at once: a write that was answered is on a majority of its
-// shard's nodes, this one or another included.
+// wait replies at once: an acknowledged write is on a majority of the voters of its shard,
+// which may include this node.
 func (c *conn) wait(args [][]byte) {
 	if _, ok := parseInt(args[1]); !ok {
 		c.refuse(errNotInteger)
@@ -38,7 +38,7 @@ func (c *conn) wait(args [][]byte) {
 	c.out.buf = appendInt(c.out.buf, int64(nodes/2))
 }
 
-// config answers what tools ask about durability and limits.
+// config answers the settings of durability and limits that tools read.
 func (c *conn) config(args [][]byte) {
 	if !strings.EqualFold(string(args[1]), "get") {
 		c.refuse(unknownSubcommand("config", args[1]))
@@ -135,7 +135,7 @@ func (c *conn) sections() []infoSection {
 	return sections
 }
 
-// commandCommand tells about the commands.
+// commandCommand implements COMMAND.
 func (c *conn) commandCommand(args [][]byte) {
 	all := c.server.commands.sorted()
 	if len(args) == 1 {
@@ -157,7 +157,7 @@ func (c *conn) commandCommand(args [][]byte) {
 	}
 }
 
-// commandInfo answers null for a name that is no command.
+// commandInfo answers null for an unknown command.
 func (c *conn) commandInfo(names [][]byte, all []*command) {
 	if len(names) > 0 {
 		all = all[:0]
@@ -175,7 +175,7 @@ func (c *conn) commandInfo(names [][]byte, all []*command) {
 	}
 }
 
-// commandDocs passes over a name that is no command.
+// commandDocs skips unknown commands.
 func (c *conn) commandDocs(names [][]byte, all []*command) {
 	if len(names) > 0 {
 		all = all[:0]
@@ -194,7 +194,7 @@ func (c *conn) commandDocs(names [][]byte, all []*command) {
 	c.out.buf = out
 }
 
-// appendInfo appends the command as COMMAND INFO tells it.
+// appendInfo appends the command in the format of COMMAND INFO.
 func (cmd *command) appendInfo(dst []byte, resp3 bool) []byte {
 	dst = appendBulk(appendArray(dst, 10), cmd.name)
 	dst = appendInt(dst, int64(cmd.arity))

@@ -21,7 +21,7 @@ type key struct {
 	column int // wholeRow for a row
 }
 
-// argumentError says what is wrong with an argument, most often a key.
+// argumentError describes the fault of an argument, most often a key.
 type argumentError string
 
 func (e argumentError) Error() string { return "ERR " + string(e) }
@@ -35,7 +35,7 @@ type codedError string
 
 func (e codedError) Error() string { return string(e) }
 
-// shownBytesMax is how much of a key an error repeats.
+// shownBytesMax bounds how much of a key an error repeats.
 const shownBytesMax = 128
 
 // shown is a client's bytes as an error repeats them.
@@ -69,8 +69,8 @@ func (b *batch) key(text []byte) (key, error) {
 	return key{t, id, column}, nil
 }
 
-// noKeyspace says that there is no counter keyspace of a name: one of another kind is
-// known well.
+// noKeyspace returns the error for a name that is not a counter keyspace. The name of a
+// keyspace of another kind is known.
 func (b *batch) noKeyspace(name []byte) error {
 	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
 	if b.conn.server.cfg.Backend.Keyspace(string(name)) != nil {
@@ -87,7 +87,7 @@ func badForm(text []byte) error {
 // tools fill up with.
 const idBytesMax = 32
 
-// parseID reads an id. Zeros before it mean nothing: redis-benchmark sends some.
+// parseID parses an id. It ignores leading zeros, which redis-benchmark sends.
 func parseID(text []byte) (uint64, bool) {
 	if len(text) > idBytesMax {
 		return 0, false
@@ -98,7 +98,7 @@ func parseID(text []byte) (uint64, bool) {
 	return parseUint(text)
 }
 
-// count reads the key of one count.
+// count parses the key of one count.
 func (b *batch) count(text []byte) (key, error) {
 	k, err := b.key(text)
 	if err == nil && k.column == wholeRow {
@@ -143,5 +143,5 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	return strconv.AppendUint(dst, id, 10)
 }
 
-// isCounters tells a keyspace that this front serves.
+// isCounters reports whether this server serves a keyspace.
 func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == shard.KindCounters }

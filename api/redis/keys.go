@@ -14,7 +14,7 @@ func keyCommands() []command {
 	const group = "generic"
 	return []command{
 		{"del", -2, keyed | writes, manyKeys, group, "sets counts, or whole rows, to 0", (*conn).del, nil},
-		{"exists", -2, keyed, manyKeys, group, "how many of the keys are not 0", (*conn).exists, nil},
+		{"exists", -2, keyed, manyKeys, group, "number of the keys that are not 0", (*conn).exists, nil},
 		{"type", 2, keyed, oneKey, group, "string for a count, hash for a row, none for 0", (*conn).typeOf, nil},
 		{"ttl", 2, keyed, oneKey, group, "-1, or -2 for 0: nothing expires", (*conn).ttl, nil},
 		{"scan", -2, unplanned, noKeys, group, "keys in the order of their ids", (*conn).scan, nil},
@@ -44,7 +44,7 @@ func (c *conn) exists(args [][]byte) { c.batch.lookKeys(replyThere, args[1:]) }
 func (c *conn) typeOf(args [][]byte) { c.batch.lookKeys(replyType, args[1:]) }
 func (c *conn) ttl(args [][]byte)    { c.batch.lookKeys(replyTTL, args[1:]) }
 
-// lookKeys plans a reply about keys of either form.
+// lookKeys plans a reply about keys of counts or rows.
 func (b *batch) lookKeys(kind replyKind, texts [][]byte) {
 	keys, err := b.readKeys(texts, 1, (*batch).key)
 	if b.failed(err) {
@@ -69,12 +69,12 @@ func (c *conn) dbsize([][]byte) {
 
 const (
 	scanCountDefault = 10
-	// scanCountsMax bounds the counts that one SCAN reads of all keyspaces, each of
-	// which may make a key: of many keyspaces or columns it reads fewer rows.
+	// scanCountsMax bounds the counts that one SCAN reads in all keyspaces, each of which
+	// may become a key: the more keyspaces or columns, the fewer rows.
 	scanCountsMax = 4 * rowsMax
 )
 
-// scanCall is what a SCAN asks for.
+// scanCall holds the arguments of a SCAN.
 type scanCall struct {
 	from     uint64 // the least id
 	matches  bool   // there is a pattern
@@ -122,8 +122,8 @@ func parseScan(args [][]byte) (q scanCall, fault string) {
 	return q, ""
 }
 
-// scan answers the keys of rows in the order of their ids, all keyspaces
-// together, so that a cursor is an id: the least of the next page.
+// scan answers the keys of rows in the order of their ids, across all keyspaces, so that a
+// cursor is an id: the lowest of the next page.
 func (c *conn) scan(args [][]byte) {
 	q, fault := parseScan(args)
 	if fault != "" {
@@ -148,15 +148,15 @@ func (c *conn) scan(args [][]byte) {
 	c.out.buf = append(appendArray(out, n), keys...)
 }
 
-// scanPage is the rows of one keyspace in one page.
+// scanPage holds the rows of one keyspace in one page.
 type scanPage struct {
 	ks   *shard.Keyspace
 	ids  []uint64
 	rows []int64
 }
 
-// scanPages reads a page of each keyspace and cuts them where the first of those
-// that have more ends. next is 0 when nothing is left.
+// scanPages reads a page of each keyspace, and cuts all pages at the end of the first one
+// that is not complete. next is 0 after the last page.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	last := uint64(1<<64 - 1)
 	more := false

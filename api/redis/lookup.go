@@ -8,19 +8,19 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// lookEvery bounds how often a connection has the node look for names that it does
-// not know. What a client asks for next waits that long at the most; a flood of bad
-// names, one a command, is slowed down to it. Questions of connections at the same
-// time are one to the catalog's leader.
+// lookEvery bounds how often a connection makes the node look up unknown names. The next
+// command of a client waits that long at most, and a flood of bad names, one a command, is
+// slowed down to it. Concurrent lookups of several connections are one call to the catalog's
+// leader.
 const lookEvery = 10 * time.Millisecond
 
-// nameError is of a keyspace or column that this node does not know. Another node
-// may have made it just now, and its client been told so.
+// nameError is an error about a keyspace or column that this node does not know. Another
+// node may have just created it and acknowledged that.
 type nameError string
 
 func (e nameError) Error() string { return "ERR " + string(e) }
 
-// unknown is the error of a name. What none can be called is not looked for.
+// unknown returns the error for an unknown name. Invalid names are not looked up.
 func unknown(name []byte, problem string) error {
 	if unread.ValidName(name) { // keyspaces and columns are named as channels are
 		return nameError(problem)
@@ -28,18 +28,17 @@ func unknown(name []byte, problem string) error {
 	return argumentError(problem)
 }
 
-// misses reports whether an error is of a name that was not looked for yet. The
-// command is then to be planned anew after lookUp.
+// misses reports whether an error is about a name that was not looked up yet. The command is
+// planned again after lookUp.
 func (b *batch) misses(err error) bool {
 	_, unknown := errors.AsType[nameError](err)
 	b.missed = b.missed || unknown && !b.looked
 	return unknown && !b.looked
 }
 
-// lookUp has the node learn all keyspaces and columns that were made before now. It
-// does so once for all commands that have arrived together: those behind came before
-// it too. What was planned is executed and answered first, as it may take half of the
-// time that there is.
+// lookUp brings the node's keyspaces and columns up to date, once for all commands that have
+// arrived together. It first executes and answers the planned commands, because a lookup may
+// take half of the time until the deadline.
 func (b *batch) lookUp() {
 	b.flush()
 	c := b.conn

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the front's own. Every series that a command can touch is resolved
-// when the server is made, so that a command looks up no label.
+// metrics are those of this server. Every series that a command can use is resolved when the
+// server is made, so that a command looks up no label.
 type metrics struct {
 	conns        prometheus.Gauge
 	connsRefused prometheus.Counter
@@ -20,7 +20,7 @@ type metrics struct {
 	errors       map[string]prometheus.Counter // by code
 }
 
-// errorCodes are the first words of errors; what is none of them counts as ERR.
+// errorCodes are the first words of errors; any other counts as ERR.
 var errorCodes = []string{
 	"ERR", "WRONGTYPE", "CROSSSLOT", "EXECABORT", "NOPROTO", "WRONGPASS", "OOM", "DISKFULL",
 	"LEADERLESS", "OVERLOADED", "UNKNOWN", "CONFLICT", "EXPIRED", "DRAINING",
@@ -33,7 +33,7 @@ func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics,
 	m := &metrics{
 		conns:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "countd_redis_connections", Help: "Open connections of the Redis protocol."}),
 		connsRefused: counter("connections_refused_total", "Connections refused because too many were open."),
-		timeouts:     counter("timeouts_total", "Connections closed because nothing came, or no whole command."),
+		timeouts:     counter("timeouts_total", "Connections closed because no command, or no complete command, arrived in time."),
 		outputFull:   counter("output_full_total", "Connections closed because their client did not read its replies."),
 		panics:       counter("panics_total", "Commands that panicked."),
 		received:     counter("received_bytes_total", "Bytes of commands."),
@@ -41,7 +41,7 @@ func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics,
 		errors:       map[string]prometheus.Counter{},
 	}
 	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "countd_redis_commands_total", Help: "Commands executed, those of transactions included.",
+		Name: "countd_redis_commands_total", Help: "Commands executed, including those of transactions.",
 	}, []string{"command"})
 	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "countd_redis_errors_total", Help: "Errors answered, by their first word.",

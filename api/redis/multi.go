@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// transaction is what a client has queued with MULTI. EXEC plans it as one unit
-// of ops on one shard, which the shard applies whole and with nothing between.
+// transaction holds the commands that a client has queued with MULTI. EXEC plans them as one
+// unit of ops on one shard, which applies all of them with nothing between.
 type transaction struct {
 	open   bool
-	broken bool // a command of it was refused
+	broken bool // one of its commands was refused
 	queued []queuedCommand
-	bytes  int // what the queued commands take
-	held   int // of that, of the connections' memory
+	bytes  int // memory of the queued commands
+	held   int // of these, the bytes reserved from the connections' memory
 }
 
 type queuedCommand struct {
@@ -21,10 +21,10 @@ type queuedCommand struct {
 }
 
 const (
-	// queuedBytesOf is what a queued argument takes besides its own bytes.
+	// queuedBytesOf is the memory of a queued argument in addition to its bytes.
 	queuedBytesOf = 64
-	// queuedBytesFree is what a transaction may take whatever the others hold: some
-	// twenty increments. Clients that do not read are not to stop all transactions.
+	// queuedBytesFree is the memory that a transaction has in any case: some twenty
+	// increments. Clients that do not read must not block all transactions.
 	queuedBytesFree = 4 << 10
 )
 
@@ -46,8 +46,7 @@ func (c *conn) discard([][]byte) {
 	c.batch.known(appendOK)
 }
 
-// closeMulti forgets a transaction, and gives back what it held of the connections'
-// memory.
+// closeMulti drops a transaction and releases its part of the connections' memory.
 func (c *conn) closeMulti() {
 	c.server.large.give(c.multi.held)
 	c.multi = transaction{}
@@ -71,7 +70,7 @@ func (c *conn) queue(cmd *command, args [][]byte) {
 	c.batch.known(func(dst []byte) []byte { return appendWord(dst, "QUEUED") })
 }
 
-// keep adds a command to the transaction, or says why there is no room for it.
+// keep adds a command to the transaction, or returns why there is no room for it.
 func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 	m, size := &c.multi, 0
 	for _, arg := range args {
@@ -93,7 +92,7 @@ func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 	return ""
 }
 
-// exec plans what was queued.
+// exec plans the queued commands.
 func (c *conn) exec([][]byte) {
 	b, m := c.batch, c.multi
 	defer c.closeMulti()
@@ -117,7 +116,7 @@ func (c *conn) exec([][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.unsure { // where the name is known, all of it would be done
+	if b.unsure { // a node that knows the name would do all of it
 		b.rollBack(before)
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 	} else if b.pending-before.pending > rowsMax {
@@ -143,7 +142,7 @@ func (c *conn) planQueued(m *transaction) mark {
 	return before
 }
 
-// rows bounds what the queued commands plan.
+// rows bounds the rows of the queued commands.
 func (m *transaction) rows() (n int) {
 	for _, q := range m.queued {
 		n += 2 * len(q.args)
@@ -167,7 +166,7 @@ func (b *batch) mark() mark {
 	return m
 }
 
-// rollBack forgets what was planned since a mark, all of it atomic.
+// rollBack drops everything planned since a mark.
 func (b *batch) rollBack(m mark) {
 	b.replies, b.cells, b.text, b.pending = b.replies[:m.replies], b.cells[:m.cells], b.text[:m.text], m.pending
 	for i, t := range b.tables {
@@ -176,7 +175,7 @@ func (b *batch) rollBack(m mark) {
 	}
 }
 
-// of returns the mark of a table, which may be newer than it.
+// of returns the mark of a table, which may have been added after it.
 func (m *mark) of(table int) tableMark {
 	if table < len(m.tables) {
 		return m.tables[table]
@@ -184,7 +183,7 @@ func (m *mark) of(table int) tableMark {
 	return tableMark{}
 }
 
-// onOneShard reports whether all ops since a mark are of one shard.
+// onOneShard reports whether all ops since a mark are on one shard.
 func (b *batch) onOneShard(m mark) bool {
 	var owner *table
 	shard := 0

@@ -10,43 +10,42 @@ import (
 )
 
 const (
-	// sessionBlock is how many writes of a session share a stream: as many as
-	// the window in which a shard remembers the requests of a producer.
+	// sessionBlock is the number of writes of a session in one stream: the window in which a
+	// shard remembers the requests of a producer.
 	sessionBlock = 64
-	// sessionWritesMax bounds the writes of one session: its streams have
-	// numbers of two bytes.
+	// sessionWritesMax bounds the writes of one session: the numbers of its streams have two
+	// bytes.
 	sessionWritesMax = sessionBlock << 16
-	// sessionSeqMax bounds the numbers of sessions: a stream counts its writes
-	// with what is left of 64 bits.
+	// sessionSeqMax bounds the numbers of sessions: together with the number of a write they
+	// must fit into 64 bits.
 	sessionSeqMax = 1<<64/sessionBlock - 1
 	// sessionNameMax bounds a producer's name, which is lengthened by three bytes
 	// for the stream.
 	sessionNameMax = shard.ProducerBytesMax - 3
 )
 
-// session has each write that follows count once. The write of number n of
-// session seq is number seq*64 + n mod 64 of the stream
+// session makes each following write count once. Write n of session seq has the number
+// seq*64 + n mod 64 in the stream
 //
 //	name 00 n/64 (2 bytes, big endian)
 //
-// so that a session that is repeated, whatever its length, finds each of its
-// writes in a window of 64, however the network cuts the pipeline into pieces.
-// The zero session is none.
+// so that a repeated session of any length finds each of its writes in a window of 64,
+// however the network splits the pipeline. The zero session numbers nothing.
 type session struct {
 	name   []byte
 	stream []byte // of the block that was begun last; a new one for each
 	seq    uint64
 	writes uint64
-	// unsure is set once a command came that this program does not know. Another node's
-	// program may know it and give it a number, so those of the writes behind it are not
-	// the same on every node.
+	// unsure is set after a command that this program does not know. The program of another
+	// node may know it and number it, so the numbers of later writes may differ between
+	// nodes.
 	unsure bool
 }
 
 // open reports whether there is a session.
 func (s *session) open() bool { return s.name != nil }
 
-// next returns what tells the next write from all others.
+// next returns the identity of the next write.
 func (s *session) next() shard.RequestID {
 	if s.writes%sessionBlock == 0 {
 		s.stream = append(append(make([]byte, 0, len(s.name)+3), s.name...), 0)
@@ -105,8 +104,8 @@ func (c *conn) countdSession(args [][]byte) {
 	c.ok()
 }
 
-// countdIncr adds to several counts. Those of one keyspace are one write, which
-// counts once for its key.
+// countdIncr adds to several counts. Those of one keyspace are one write, which counts once
+// under its key.
 func (c *conn) countdIncr(args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)
@@ -129,7 +128,7 @@ func (c *conn) countdIncr(args [][]byte) {
 	b.addAll(keys, values)
 }
 
-// addAll plans additions to counts, each of which is answered by itself.
+// addAll plans additions to counts, each with a reply of its own.
 func (b *batch) addAll(keys []key, values []int64) {
 	from := len(b.cells)
 	for i, k := range keys {

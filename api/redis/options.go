@@ -8,17 +8,16 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// option is a word that may stand behind a command's fixed arguments. take reads what
-// belongs to it off the front of the arguments behind it, and tells how many that are.
+// option is an optional word after a command's fixed arguments. take parses its values at
+// the front of the following arguments, and returns how many there are.
 type option struct {
 	name string // in any case
 	take func(values [][]byte) (taken int, err error)
 }
 
-// options reads what stands behind the first arguments of a command: options in any
-// order, each once.
+// options parses the arguments after the first ones: options in any order, each once.
 func options(args [][]byte, first int, known ...option) error {
-	given := uint8(0) // a bit for each; no command has as many
+	given := uint8(0) // a bit for each; no command has more than 8
 	for i := first; i < len(args); {
 		o := 0
 		for o < len(known) && !bytes.EqualFold(args[i], []byte(known[o].name)) {
@@ -37,7 +36,7 @@ func options(args [][]byte, first int, known ...option) error {
 	return nil
 }
 
-// keyOption is KEY <idempotency-key>, which has a write count once.
+// keyOption is KEY <idempotency-key>, with which a write counts once.
 func (b *batch) keyOption(args [][]byte) option {
 	return option{"key", func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -48,8 +47,8 @@ func (b *batch) keyOption(args [][]byte) option {
 	}}
 }
 
-// countOnce has the command that is planned count once for the key behind the word at
-// a position. The key stands for the command with all its other arguments.
+// countOnce makes the planned command count once for the key after the word at a position.
+// The key covers the command with all its other arguments.
 func (b *batch) countOnce(args [][]byte, at int) error {
 	if b.atomic {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")
@@ -64,8 +63,8 @@ func (b *batch) countOnce(args [][]byte, at int) error {
 	return nil
 }
 
-// keyAtEnd takes KEY <idempotency-key> off the end of a command that has a list of
-// arguments, at least so many without it.
+// keyAtEnd removes KEY <idempotency-key> from the end of a command with a list of arguments,
+// of which at least least remain.
 func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
 	at := len(args) - 2
 	if at < least || !bytes.EqualFold(args[at], []byte("key")) {
@@ -74,7 +73,7 @@ func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
 	return args[:at], b.countOnce(args, at)
 }
 
-// listOption is a word, how many elements follow, and those, each of so many arguments.
+// listOption is a word, the number of elements, and the elements, each of width arguments.
 func listOption(name string, most, width int, read func(elements [][]byte) error) option {
 	return option{name, func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -124,5 +123,5 @@ func idOf(field string, text []byte) (uint64, error) {
 	return id, nil
 }
 
-// fieldError says what is wrong with an argument, as the HTTP API does.
+// fieldError returns the error for an argument, in the form of the HTTP API.
 func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }

@@ -9,22 +9,21 @@ import (
 )
 
 const (
-	// sendBytes is how much is gathered before it is sent, though the pipeline
-	// has more to answer.
+	// sendBytes is how much output is collected before it is sent, even if the pipeline has
+	// more replies.
 	sendBytes = 64 << 10
 	// keepBytesMax is how large a buffer is kept for the next pipeline.
 	keepBytesMax = 256 << 10
-	// stallTimeout is after how long a client that does not read no longer holds
-	// its own commands up: a client may write a long pipeline before it reads,
-	// and would wait for the server as the server waits for it.
+	// stallTimeout is how long a client that does not read delays its own commands. A client
+	// may write a long pipeline before it reads, and would otherwise wait for the server
+	// while the server waits for it.
 	stallTimeout = time.Second
 )
 
 var errOutputFull = errors.New("the client does not read its replies")
 
-// output sends a connection's replies: on the connection's goroutine while the
-// client reads, else on a sender of its own, behind which they wait up to a
-// bound.
+// output sends a connection's replies: on the connection's goroutine while the client reads,
+// otherwise on a sender goroutine with a bounded queue.
 type output struct {
 	conn   net.Conn
 	server *Server
@@ -34,8 +33,8 @@ type output struct {
 	mu struct {
 		sync.Mutex
 		sending bool   // a sender runs, and conn is its to write to
-		waiting []byte // what it is to send next; its size is taken from the server's budget
-		err     error  // why nothing can be sent any more
+		waiting []byte // what it sends next; its size is reserved from the server's budget
+		err     error  // why sending has ended
 		done    chan struct{}
 	}
 }
@@ -69,7 +68,7 @@ func (o *output) send() error {
 	return o.stall(o.buf[n:])
 }
 
-// enqueue has a sender that runs send more, and reports whether one does.
+// enqueue adds more to the queue of a running sender, and reports whether there is one.
 func (o *output) enqueue(more []byte) (sending bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -79,7 +78,7 @@ func (o *output) enqueue(more []byte) (sending bool, err error) {
 	return true, o.waitLocked(more)
 }
 
-// waitLocked adds to what waits, or ends the connection for its size.
+// waitLocked adds to the queue, or ends the connection if the queue is too large.
 func (o *output) waitLocked(more []byte) error {
 	cfg := &o.server.cfg
 	if len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.take(len(more)) {
@@ -92,7 +91,7 @@ func (o *output) waitLocked(more []byte) error {
 	return nil
 }
 
-// stall starts a sender for what the client did not take in time.
+// stall starts a sender for output that the client did not accept in time.
 func (o *output) stall(rest []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,7 +104,7 @@ func (o *output) stall(rest []byte) error {
 	return nil
 }
 
-// run sends what waits until there is nothing.
+// run sends the queue until it is empty.
 func (o *output) run() {
 	var chunk []byte
 	for {
@@ -132,7 +131,7 @@ func (o *output) run() {
 	}
 }
 
-// drain waits for a sender that runs, which has its deadline.
+// drain waits for a running sender, which has its deadline.
 func (o *output) drain() {
 	o.mu.Lock()
 	sending, done := o.mu.sending, o.mu.done
@@ -142,7 +141,7 @@ func (o *output) drain() {
 	}
 }
 
-// release gives the budget back, when nothing is sent any more.
+// release releases the budget after the last send.
 func (o *output) release() {
 	o.drain()
 	o.server.large.give(len(o.mu.waiting))

@@ -16,8 +16,7 @@ func pollCommands() []command {
 	}
 }
 
-// pollCall is the polls of a pipeline that ask for the same channels and dots: they
-// are one poll.
+// pollCall joins the polls of a pipeline for the same channels and dots into one poll.
 type pollCall struct {
 	poll unread.Poll
 	err  error
@@ -26,8 +25,8 @@ type pollCall struct {
 // polled is a user of a poll.
 type polled struct{ poll, user int }
 
-// until is by when a poll is to be answered. One of several users leaves the half of
-// the time for each of them alone, should it fail.
+// until returns the deadline of a poll. A poll of several users gets half of the time; the
+// other half is for the polls of single users if it fails.
 func (q *pollCall) until(deadline time.Time) time.Time {
 	if len(q.poll.Users) == 1 {
 		return deadline
@@ -35,8 +34,8 @@ func (q *pollCall) until(deadline time.Time) time.Time {
 	return deadline.Add(-time.Until(deadline) / 2)
 }
 
-// pollAlone adds a poll of each user of those polls of several that failed: users
-// share no trouble. It returns what it added.
+// pollAlone adds a poll for each user of a failed poll of several, so that one user's
+// failure does not affect the others. It returns the added polls.
 func (q *calls) pollAlone() []pollCall {
 	n := len(q.polls)
 	for i, a := range q.polled {
@@ -103,8 +102,8 @@ func (b *batch) readPoll(p *unread.Poll, args [][]byte, first int) error {
 		}))
 }
 
-// namesInto appends names to none. What the memory held before is used again where it
-// is the same: polls ask for the same again and again.
+// namesInto appends names to none. It reuses the strings that the memory held before if they
+// are the same: polls repeat.
 func namesInto(none []string, field string, names [][]byte) ([]string, error) {
 	before := none[:cap(none)]
 	for i, name := range names {
@@ -133,8 +132,8 @@ func (q *calls) nextPoll() *pollCall {
 	return next
 }
 
-// mergePolls makes the last poll part of the one before if that asks for the same. It
-// returns which poll has its users last.
+// mergePolls merges the last poll into the previous one if they are for the same names. It
+// returns the index of the poll that now has its users.
 func (q *calls) mergePolls() int {
 	last := len(q.polls) - 1
 	if last == 0 {
@@ -166,7 +165,7 @@ func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 	return dst
 }
 
-// appendPoll appends what user i polls for.
+// appendPoll appends the result of user i's poll.
 func appendPoll(dst []byte, p *unread.Poll, i int, resp3 bool) []byte {
 	dst = appendMap(dst, 4, resp3)
 	dst = appendMap(appendBulk(dst, "unread"), len(p.Columns), resp3)

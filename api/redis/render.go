@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// replyKind is the form of a reply, made of the command's cells.
+// replyKind is the form of a reply made of the command's cells.
 type replyKind uint8
 
 const (
@@ -18,19 +18,19 @@ const (
 	replyString                  // the one count as a string, null for 0
 	replyArray                   // a string or null for each cell
 	replyCounts                  // a number or an error for each cell
-	replyThere                   // how many of the cells' keys are there
-	replyAbsent                  // how many are not
-	replyFields                  // how many columns of the row are
+	replyThere                   // number of keys that exist
+	replyAbsent                  // number of keys that do not exist
+	replyFields                  // number of columns of the row that are not 0
 	replyHash                    // the columns of the row that are there
-	replyType                    // what kind of key it is
+	replyType                    // type of the key
 	replyTTL                     // that it never expires
 	replyScan                    // as HSCAN answers a row
-	replyRow                     // the whole row, with what is 0
-	replyReset                   // of a user's reset: what is left, and what it took
+	replyRow                     // the whole row, with zeros
+	replyReset                   // of a user's reset: the remaining and the cleared counts
 	replyRead                    // of a call that reads
 	replyWrite                   // of a call that writes
-	replyPoll                    // of a user who polls
-	replyPolls                   // of users who poll
+	replyPoll                    // of one user's poll
+	replyPolls                   // of several users' polls
 )
 
 // render appends a reply.
@@ -88,7 +88,7 @@ func appendCell(dst []byte, c *cell, resp3 bool) []byte {
 	return appendNull(dst, resp3)
 }
 
-// there returns how many of the cells' keys are there.
+// there returns how many of the cells' keys exist.
 func there(cells []cell) (n int) {
 	for i := range cells {
 		if exists, _ := cells[i].exists(); exists {
@@ -98,7 +98,7 @@ func there(cells []cell) (n int) {
 	return n
 }
 
-// appendAbout appends what a key is.
+// appendAbout appends a property of a key.
 func appendAbout(dst []byte, kind replyKind, c *cell) []byte {
 	exists, _ := c.exists()
 	switch {
@@ -114,7 +114,7 @@ func appendAbout(dst []byte, kind replyKind, c *cell) []byte {
 	return appendWord(dst, "string")
 }
 
-// appendRow appends what is there of a row.
+// appendRow appends the columns of a row that are not 0.
 func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 	row, _ := c.rowOf()
 	fields := 0
@@ -126,7 +126,7 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 	switch kind {
 	case replyFields:
 		return appendInt(dst, int64(fields))
-	case replyScan: // all at once, so the next cursor is 0
+	case replyScan: // one page, so the next cursor is 0
 		dst = appendArray(appendBulk(appendArray(dst, 2), "0"), 2*fields)
 	default:
 		dst = appendMap(dst, fields, resp3)
@@ -152,8 +152,7 @@ func appendWholeRow(dst []byte, c *cell, resp3 bool) []byte {
 	return dst
 }
 
-// appendReset appends what a reset left and what it took, of the columns that it was
-// about.
+// appendReset appends the remaining and the cleared counts of a reset, of its columns only.
 func appendReset(dst []byte, took, left *cell, resp3 bool) []byte {
 	dst = appendBulk(appendMap(dst, 2, resp3), "counts")
 	dst = appendBulk(appendWholeRow(dst, left, resp3), "cleared")
@@ -166,8 +165,8 @@ func appendReset(dst []byte, took, left *cell, resp3 bool) []byte {
 	return dst
 }
 
-// appendCounts appends counts of which each has its own fate. If all have failed,
-// so has the command.
+// appendCounts appends counts that may fail one by one. If all have failed, the command has
+// failed.
 func (b *batch) appendCounts(dst []byte, cells []cell) []byte {
 	if err := failureOf(cells, false); err != nil && failures(cells) == len(cells) {
 		return b.appendFailure(dst, err)
@@ -183,8 +182,8 @@ func (b *batch) appendCounts(dst []byte, cells []cell) []byte {
 	return dst
 }
 
-// failureOf returns why a command failed, or nil. A write that was done in part is
-// like one of which it is not known.
+// failureOf returns why a command failed, or nil. A write that was done in part counts as
+// one of unknown outcome.
 func failureOf(cells []cell, writes bool) error {
 	var failed error
 	for i := range cells {
@@ -198,7 +197,7 @@ func failureOf(cells []cell, writes bool) error {
 	return failed
 }
 
-// failures returns how many cells are not known.
+// failures returns how many cells have failed.
 func failures(cells []cell) (n int) {
 	for i := range cells {
 		if _, err := cells[i].rowOf(); err != nil {
@@ -208,7 +207,7 @@ func failures(cells []cell) (n int) {
 	return n
 }
 
-// partly is the error of a command of which some keys were written.
+// partly is the error of a command that wrote some of its keys.
 type partly struct{ err error }
 
 func (e *partly) Error() string { return e.err.Error() }
@@ -248,8 +247,8 @@ var backendErrors = []struct {
 	{shard.ErrBadToken, "LEADERLESS "}, // of a scan: the cluster was set back to before this node's writes
 }
 
-// errorText returns the error as the client sees it. It returns false for an
-// error that says nothing to the client.
+// errorText returns the error as the client sees it. It returns false for an unexpected
+// error, whose text is not for the client.
 func errorText(err error) (text string, foreseen bool) {
 	if some, ok := errors.AsType[*partly](err); ok {
 		text, foreseen = errorText(some.err)

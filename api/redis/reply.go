@@ -49,8 +49,8 @@ func appendBulkInt(dst []byte, n int64) []byte {
 	return appendBulk(dst, strconv.AppendInt(digits[:0], n, 10))
 }
 
-// appendError appends an error, whose text begins with its code. What would end
-// the line is replaced.
+// appendError appends an error, whose text begins with its code. It replaces bytes that
+// would end the line.
 func appendError(dst []byte, text string) []byte {
 	dst = append(dst, '-')
 	for i := range len(text) {
@@ -71,7 +71,7 @@ func appendNull(dst []byte, resp3 bool) []byte {
 	return append(dst, "$-1\r\n"...)
 }
 
-// appendNullArray appends what stands for no array at all.
+// appendNullArray appends a null array.
 func appendNullArray(dst []byte, resp3 bool) []byte {
 	if resp3 {
 		return append(dst, '_', '\r', '\n')

@@ -8,18 +8,17 @@ import (
 )
 
 const (
-	// waveMax bounds the calls of one connection that go side by side, each with a
-	// goroutine of its own.
+	// waveMax bounds the concurrent calls of one connection. Each has a goroutine.
 	waveMax = 256
-	// lanesMax bounds those goroutines of all connections together. Each takes some
-	// 7 KiB while it waits for a write. A connection may have a share of what is left,
-	// waveMax where all are: a few are not to have the others wait in line.
+	// lanesMax bounds these goroutines of all connections together. Each takes some 7 KiB
+	// while it waits for a write. A connection gets a share of the free ones, waveMax if all
+	// are free, so that a few connections do not make the others wait.
 	lanesMax = 16 << 10
 )
 
-// sideBySide calls do for each of n numbers and returns when all calls have: on the
-// goroutine of the caller, and on as many more as there may be, which without any
-// still has them done. A panic of one becomes the caller's.
+// sideBySide calls do for each of n numbers and returns when all calls have returned. It
+// uses the caller's goroutine and as many others as it can get, possibly none. It passes a
+// panic on to the caller.
 func (s *Server) sideBySide(n int, do func(i int)) {
 	if n == 1 {
 		do(0)

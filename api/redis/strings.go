@@ -19,7 +19,7 @@ func stringCommands() []command {
 		{"incr", 2, keyed | writes, oneKey, group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }, nil},
 		{"decr", 2, keyed | writes, oneKey, group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }, nil},
 		{"incrby", 3, keyed | writes, oneKey, group, "adds a number", (*conn).incrby, nil},
-		{"decrby", 3, keyed | writes, oneKey, group, "takes a number away", (*conn).decrby, nil},
+		{"decrby", 3, keyed | writes, oneKey, group, "subtracts a number", (*conn).decrby, nil},
 	}
 }
 
@@ -84,7 +84,7 @@ func (c *conn) decrby(args [][]byte) {
 	}
 }
 
-// set takes the one option that a counter has a meaning for: GET.
+// set accepts GET, the only option that makes sense for a counter.
 func (c *conn) set(args [][]byte) {
 	b := c.batch
 	get := len(args) == 4 && bytes.EqualFold(args[3], []byte("get"))

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// table is what a batch asks of one keyspace.
+// table is the part of a batch for one keyspace.
 type table struct {
 	ks *shard.Keyspace
 
@@ -20,16 +20,16 @@ type table struct {
 	counts []int64       // a row for each op, right after it
 	failed []error       // by op; nil if none failed
 	units  []unit        // of the ops, rising
-	looks  []int32       // ops that only read and may be read in another way
-	cells  []engine.Cell // memory of the ops; one that was planned keeps its part
+	looks  []int32       // ops that only read and can be answered by a plain read
+	cells  []engine.Cell // memory of the ops; a planned op keeps its part
 
 	written *written
 	write   shard.Write // memory of plain writes
 	opt     shard.ReadOptions
 }
 
-// unit is the ops of one command, from the first on up to those of the next.
-// They are refused together.
+// unit is the ops of one command, from first up to those of the next command. They are
+// refused together.
 type unit struct {
 	number int // of the command in its batch
 	first  int
@@ -45,7 +45,7 @@ var (
 
 func (t *table) width() int { return len(t.ks.Columns) }
 
-// reset forgets what was asked.
+// reset clears the ops.
 func (t *table) reset() {
 	clear(t.units) // they refer to the names of producers
 	t.ids, t.unread, t.failed, t.ops = t.ids[:0], nil, nil, t.ops[:0]
@@ -70,11 +70,10 @@ func (b *batch) op(t *table, id uint64, kind engine.OpKind, cells ...engine.Cell
 	return int32(len(t.ops) - 1)
 }
 
-// before plans an op that reads a row in its turn.
+// before plans an op that reads a row in the order of the ops.
 func (b *batch) before(t *table, id uint64) int32 { return b.op(t, id, engine.OpAdd, engine.Cell{}) }
 
-// look plans the read of a row, or of the count of a key, as the next cell of
-// the reply.
+// look plans the read of a row, or of the count of a key, as the next cell of the reply.
 func (b *batch) look(k key) {
 	t := k.table
 	if len(t.ops) == 0 && !b.atomic {
@@ -92,13 +91,12 @@ func (b *batch) look(k key) {
 	b.wrote(k, op)
 }
 
-// wrote plans the count of a key, as it is right after an op, as the next cell
-// of the reply.
+// wrote plans the count of a key right after an op as the next cell of the reply.
 func (b *batch) wrote(k key, op int32) {
 	b.cells = append(b.cells, cell{k.table, op, int16(k.column), true})
 }
 
-// end returns the op that the unit of that number ends before.
+// end returns the index after the last op of a unit.
 func (t *table) end(number int) int {
 	if number+1 < len(t.units) {
 		return t.units[number+1].first

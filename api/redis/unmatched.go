@@ -11,9 +11,9 @@ import (
 // the square of their length.
 const patternJudgedMax = 256
 
-// refusedMatch answers a SCAN whose pattern no key can ever match, whatever is counted,
-// and reports whether it did. The client would take an empty answer for a keyspace without
-// rows. A name that this node does not know may have been made by another just now.
+// refusedMatch refuses a SCAN whose pattern no key can ever match, and reports whether it
+// did: the client would take an empty reply for a keyspace without rows. A name that this
+// node does not know may have been created by another node just now.
 func (c *conn) refusedMatch(q *scanCall) bool {
 	b := c.batch
 	err := c.checkMatch(q)
@@ -59,8 +59,8 @@ func (c *conn) checkMatch(q *scanCall) error {
 	return nameError(fmt.Sprintf("no key of type %s can match '%s': keys are %s", q.kind, shown([]byte(q.match)), form))
 }
 
-// keysCanMatch reports whether a key of a keyspace, of some row or of a count of some
-// row, may be of a pattern.
+// keysCanMatch reports whether the pattern can match a key of a keyspace: that of a row or,
+// with counts, of a count.
 func keysCanMatch(pattern string, ks *shard.Keyspace, counts bool) bool {
 	row := newGlobStates(pattern).word(ks.Name + ":").id()
 	if !counts {
@@ -75,7 +75,7 @@ func keysCanMatch(pattern string, ks *shard.Keyspace, counts bool) bool {
 	return false
 }
 
-// globStates are the places in a pattern that matchGlob may stand at after a text.
+// globStates are the positions in a pattern that matchGlob may have reached after a text.
 type globStates struct {
 	pattern string
 	at      []bool // by byte of the pattern, and its end
@@ -87,7 +87,7 @@ func newGlobStates(pattern string) globStates {
 	return s.pastStars()
 }
 
-// pastStars adds the places behind each * that is reached: it matches nothing, too.
+// pastStars adds the positions after each reached *, which may match nothing.
 func (s globStates) pastStars() globStates {
 	for p := range len(s.pattern) {
 		if s.at[p] && s.pattern[p] == '*' {

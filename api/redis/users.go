@@ -8,14 +8,14 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// userCommands are about the counts of users, which are rows as others: they are
-// planned, and share reads and writes, as commands with keys do.
+// userCommands are the commands about the counts of users. These are rows like others, so
+// the commands are planned and share reads and writes with commands that have keys.
 func userCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.unread.get", 2, keyed, noKeys, group, "what a user has not seen, by column", (*conn).unreadGet, nil},
-		{"countd.unread.incr", -4, keyed | writes, noKeys, group, "adds to what users have not seen", (*conn).unreadIncr, nil},
-		{"countd.unread.reset", -5, keyed | writes, noKeys, group, "takes away what a user has seen", (*conn).unreadReset, nil},
+		{"countd.unread.get", 2, keyed, noKeys, group, "counts that a user has not seen, by column", (*conn).unreadGet, nil},
+		{"countd.unread.incr", -4, keyed | writes, noKeys, group, "adds to the unseen counts of users", (*conn).unreadIncr, nil},
+		{"countd.unread.reset", -5, keyed | writes, noKeys, group, "subtracts the counts that a user has seen", (*conn).unreadReset, nil},
 	}
 }
 
@@ -90,7 +90,7 @@ func (c *conn) unreadIncr(args [][]byte) {
 	b.addAll(keys, values)
 }
 
-// unreadReset takes COLUMNS, or what was SEEN of each.
+// unreadReset parses COLUMNS, or SEEN with a value for each column.
 func (c *conn) unreadReset(args [][]byte) {
 	b := c.batch
 	k, err := b.unreadRow(args[1])
@@ -124,7 +124,8 @@ func (c *conn) unreadReset(args [][]byte) {
 	b.answer(replyReset, from)
 }
 
-// resetCells reads columns, each once, and with two words each what was seen of it.
+// resetCells parses columns, each once, with width 2 each followed by the value that was
+// seen.
 func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engine.Cell, error) {
 	if len(words) == 0 {
 		return nil, fieldError("columns", "at least one column is needed")

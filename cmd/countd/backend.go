@@ -9,15 +9,15 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// backend is the node as the HTTP server sees it, from before there is one: a
-// node that looks for its cluster answers /healthz, says at /readyz what it waits
-// for, and refuses the rest as a shard without a leader does.
+// backend is the node as the HTTP server sees it, which starts before the node does. Until
+// there is a node, it answers /healthz, reports at /readyz what the node waits for, and
+// refuses other requests like a shard without a leader.
 type backend struct {
 	node    atomic.Pointer[shard.Node]
-	waiting atomic.Pointer[func() string] // for what, while node is nil
+	waiting atomic.Pointer[func() string] // what the node waits for, while node is nil
 }
 
-// waitFor says what the node waits for.
+// waitFor sets what the node waits for.
 func (b *backend) waitFor(what string) { b.waitForWhat(func() string { return what }) }
 
 func (b *backend) waitForWhat(what func() string) { b.waiting.Store(&what) }
@@ -26,7 +26,7 @@ func (b *backend) notYet() error {
 	return fmt.Errorf("%w: this node waits for %s", shard.ErrNoLeader, (*b.waiting.Load())())
 }
 
-// opened returns the node, or why there is none yet.
+// opened returns the node, or an error while there is none.
 func (b *backend) opened() (*shard.Node, error) {
 	if n := b.node.Load(); n != nil {
 		return n, nil

@@ -51,10 +51,10 @@ type config struct {
 
 	// file is the configuration file, or "".
 	file string
-	// flags holds every setting, bound to the fields above. It is the one list of
-	// them: the environment and the file set the same flags by name.
+	// flags holds every setting, bound to the fields above. The environment and the file set
+	// the same flags by name.
 	flags *pflag.FlagSet
-	// sources says where each setting's value came from, by setting name.
+	// sources holds the origin of each setting's value, by setting name.
 	sources map[string]string
 }
 
@@ -69,38 +69,38 @@ func newConfig() *config {
 	c.flags.SortFlags = false
 	c.flags.StringVar(&c.DataDir, "data-dir", "./countd-data", "directory of this node's logs, snapshots and identity")
 	c.flags.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7400", "address of the HTTP API and of metrics")
-	c.flags.StringVar(&c.ClusterAddr, "cluster-addr", "127.0.0.1:7401", "address that other nodes reach this one at")
-	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address that nodes tell each other at which of them live")
-	c.flags.StringVar(&c.RedisAddr, "redis-addr", "", "address for clients of Redis, such as 127.0.0.1:7403 (default: none)")
-	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: made at the first start and kept in the data directory)")
-	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses of other nodes, HOST:PORT, with commas between; without it a new node is a cluster by itself")
-	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "make a new cluster with --join once that many new nodes see each other, each started with the same number, 1 to 32")
-	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes of another name are refused (default: none)")
-	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "names that a request's Host may have besides IP literals, localhost and this node's own, with commas between; * for any")
-	c.flags.StringVar(&c.Zone, "zone", "", "what this node fails together with, such as a rack; replicas of a shard go to different ones")
-	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file of keys that encrypt gossip, base64 of 16, 24 or 32 bytes a line, the first for sending")
-	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be gone until its replicas are made anew elsewhere, 1s to 720h")
-	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "how logs are kept, shared or boltdb; a node keeps what it was made with (default: that, shared for a new one)")
-	c.flags.Var(c.Shards, "shards", "shards of a keyspace when it is first made, 1 to 64, 7 without it; may be repeated")
-	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory past which writes make no new rows, in bytes or as a share of the machine's; 0 for none")
-	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk that writes leave alone; 0 for none")
-	c.flags.Var(days.Flag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, of a row that leaves memory for disk once nobody writes near it; 0 for never")
-	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, of a row that is packed tighter in memory once nobody writes near it; 0 for never")
-	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "how often all rows on disk are read to find damage; 0 for never")
-	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for cold rows that were read, 1MiB or more")
-	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long nobody has asked for a user's feed until it leaves memory for disk; 0 for never")
-	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace carry time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
-	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is sure to be remembered")
-	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("how many keys a shard remembers, 1 to %d; past it new ones are refused", shard.KeysMaxMax))
+	c.flags.StringVar(&c.ClusterAddr, "cluster-addr", "127.0.0.1:7401", "address at which other nodes reach this one")
+	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address at which nodes gossip about which of them are alive")
+	c.flags.StringVar(&c.RedisAddr, "redis-addr", "", "address for Redis clients, such as 127.0.0.1:7403 (default: none)")
+	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ - (default: generated at the first start and kept in the data directory)")
+	c.flags.Var(addrsFlag{&c.Join}, "join", "gossip addresses of other nodes, HOST:PORT, separated by commas; without it a new node forms a cluster by itself")
+	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "with --join: form a new cluster once this many new nodes, each started with the same number, see each other, 1 to 32")
+	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes with another name are refused (default: none)")
+	c.flags.Var(hostsFlag{&c.Hosts}, "allowed-hosts", "host names allowed in a request's Host header, separated by commas, in addition to IP literals, localhost and this node's own names; * allows any")
+	c.flags.StringVar(&c.Zone, "zone", "", "failure domain of this node, such as a rack; the replicas of a shard are spread over zones")
+	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one a line, 16, 24 or 32 bytes in base64; the first is used for sending")
+	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes, 1s to 720h")
+	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
+	c.flags.Var(c.Shards, "shards", "number of shards of a new keyspace, as NAME=N, 1 to 64, default 7; may be repeated")
+	c.flags.Var(shareFlag{&c.MemoryLimit}, "memory-limit", "memory limit beyond which writes create no new rows, in bytes or as a share of the machine's memory; 0 for no limit")
+	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "free disk space below which writes are refused; 0 for no reserve")
+	c.flags.Var(days.Flag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, from which a row moves from memory to disk once nobody writes near it; 0 for never")
+	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody writes near it; 0 for never")
+	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval at which all rows on disk are read to detect damage; 0 for never")
+	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
+	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last read a user's feed moves from memory to disk; 0 for never")
+	c.flags.Var(layoutsFlag(c.Cold.Layouts), "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT; may be repeated")
+	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least")
+	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused", shard.KeysMaxMax))
 	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
-	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("how many producers a shard remembers, 1 to %d; the one idle for longest makes room", shard.ProducersMaxMax))
-	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who moves none are kept, 48h to 87600h; who returns later reads as new")
-	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "least level that is logged: debug, info, warn or error")
-	c.flags.StringVar(&c.LogFormat, "log-format", "text", "form of a log line: text or json")
+	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", shard.ProducersMaxMax))
+	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of an inactive user are kept, 48h to 87600h; a user who returns later counts as new")
+	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level that is logged: debug, info, warn or error")
+	c.flags.StringVar(&c.LogFormat, "log-format", "text", "format of a log line: text or json")
 	return c
 }
 
-// validate checks what one value's parser could not see.
+// validate checks what the parser of a single value cannot.
 func (c *config) validate() error {
 	if c.DataDir == "" {
 		return c.bad("data-dir", "must not be empty")
@@ -160,7 +160,7 @@ func (c *config) validate() error {
 	return nil
 }
 
-// memoryLimit returns the bound of memory in bytes, 0 for none.
+// memoryLimit returns the memory limit in bytes, 0 for none.
 func (c *config) memoryLimit() (uint64, error) {
 	limit, err := c.MemoryLimit.limit(machineMemory)
 	if err != nil {
@@ -203,8 +203,8 @@ type configError struct{ problem string }
 
 func (e *configError) Error() string { return e.problem }
 
-// shardCounts maps a keyspace to its number of shards. As a flag it takes
-// NAME=N, also several with commas between, and adds to what it has.
+// shardCounts maps a keyspace to its number of shards. As a flag it accepts NAME=N, several
+// separated by commas, and adds to its value.
 type shardCounts map[string]int
 
 var keyspaceName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
@@ -255,7 +255,7 @@ func (f levelFlag) Set(text string) error {
 	return fmt.Errorf("want debug, info, warn or error")
 }
 
-// logger returns the logger that the settings ask for, on standard error.
+// logger returns the configured logger, on standard error.
 func (c *config) logger() *slog.Logger {
 	opts := &slog.HandlerOptions{Level: c.LogLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, is := a.Value.Any().(error); is {
@@ -269,7 +269,7 @@ func (c *config) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
 }
 
-// allowedHosts returns what a request's Host may be: the names of this node's addresses
+// allowedHosts returns the names allowed in a request's Host: those of this node's addresses
 // and machine, and those of --allowed-hosts.
 func (c *config) allowedHosts() []string {
 	hosts := append([]string{c.HTTPAddr, c.ClusterAddr, c.GossipAddr}, c.Hosts...)
@@ -279,7 +279,7 @@ func (c *config) allowedHosts() []string {
 	return hosts
 }
 
-// hostsFlag takes names of hosts, with commas between.
+// hostsFlag accepts host names separated by commas.
 type hostsFlag struct{ hosts *[]string }
 
 func (f hostsFlag) Type() string   { return "HOST,…" }
@@ -292,14 +292,14 @@ func (f hostsFlag) Set(text string) error {
 			continue
 		}
 		if strings.ContainsAny(host, "/ ") {
-			return fmt.Errorf("%q is no name of a host", host)
+			return fmt.Errorf("%q is not a host name", host)
 		}
 		*f.hosts = append(*f.hosts, host)
 	}
 	return nil
 }
 
-// logStoreFlag takes the name of a log store.
+// logStoreFlag accepts the name of a log store.
 type logStoreFlag struct{ store *shard.LogStore }
 
 func (f logStoreFlag) Type() string   { return "shared|boltdb" }

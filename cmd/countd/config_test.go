@@ -137,7 +137,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"unknown key", nil, nil, "log-level: info\ncolour: red\n", `countd.yaml:2: unknown key "colour"`},
 		{"underscore key", nil, nil, "log_level: info\n", `countd.yaml:1: unknown key "log_level"`},
 		{"config in the file", nil, nil, "config: other\n", `:1: unknown key "config"`},
-		{"key twice", nil, nil, "node-id: a\nnode-id: b\n", `:2: key "node-id" stands in line 1 already`},
+		{"key twice", nil, nil, "node-id: a\nnode-id: b\n", `:2: key "node-id" is in line 1 already`},
 		{"not a mapping", nil, nil, "- a\n", ":1: want a mapping"},
 		{"two documents", nil, nil, "node-id: a\n---\nnode-id: b\n", "one YAML document"},
 		{"broken YAML", nil, nil, "node-id: [\n", "line 1"},
@@ -259,7 +259,7 @@ func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	if err := root.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	if want := "countd: COUNTD_DATADIR is no setting and was not looked at\n"; told.String() != want {
+	if want := "countd: ignored COUNTD_DATADIR: not a setting\n"; told.String() != want {
 		t.Errorf("told %q, want %q", told.String(), want)
 	}
 	if !strings.Contains(out.String(), "node-id: alpha") {

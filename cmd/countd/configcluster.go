@@ -69,10 +69,11 @@ func loopback(addr string) bool {
 	return hostOf(addr) == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// several reports whether the settings would make a new node one of several.
+// several reports whether the settings would make a new node a member of a cluster of
+// several nodes.
 func (c *config) several() bool { return len(c.Join) > 0 || c.Expect > 1 }
 
-// addrsFlag takes addresses with commas between, and adds to what it has.
+// addrsFlag accepts addresses separated by commas, and adds to its value.
 type addrsFlag struct{ addrs *[]string }
 
 func (f addrsFlag) Type() string   { return "HOST:PORT,…" }

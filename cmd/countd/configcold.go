@@ -38,8 +38,8 @@ func (c *config) badCold() (name, problem string) {
 	return "", ""
 }
 
-// layoutsFlag maps a keyspace to how its ids carry time. As a flag it takes
-// NAME=LAYOUT, also several with commas between, and adds to what it has.
+// layoutsFlag maps a keyspace to the layout of its ids. As a flag it accepts NAME=LAYOUT,
+// several separated by commas, and adds to its value.
 type layoutsFlag map[string]shard.IDLayout
 
 func (f layoutsFlag) Type() string { return "KEYSPACE=LAYOUT" }

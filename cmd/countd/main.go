@@ -1,9 +1,9 @@
-// Command countd is one node of the counter database. This package owns the
-// node's settings, the order in which its parts start and stop, and the exit
-// code; it never looks into a request or a row.
+// Command countd is one node of the counter database. This package owns the node's settings,
+// the order in which its parts start and stop, and the exit code. It never inspects a
+// request or a row.
 //
-// Invariant: the process that writes a data directory holds its lock from
-// before the first group opens until after the last one has closed.
+// Invariant: the process that writes a data directory holds its lock from before the first
+// group opens until after the last one has closed.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 const (
 	exitOK     = 0
 	exitFailed = 1 // could not start, or met an error that it must not live on with
-	exitUsage  = 2 // a flag, variable, file or command that means nothing
+	exitUsage  = 2 // an invalid flag, variable, file or command
 )
 
 // version is set by the linker (Makefile).
@@ -81,7 +81,7 @@ func configCommand(c *config) *cobra.Command {
 				return err
 			}
 			for _, name := range c.strayEnv(os.Environ()) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "countd: %s is no setting and was not looked at\n", name)
+				fmt.Fprintf(cmd.ErrOrStderr(), "countd: ignored %s: not a setting\n", name)
 			}
 			return c.printEffective(cmd.OutOrStdout())
 		},

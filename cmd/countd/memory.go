@@ -9,28 +9,27 @@ import (
 )
 
 const (
-	// gcPercent is the collector's goal for a large heap. The tables are nearly
-	// all of it and hold no pointers, so a cycle costs little more than the
-	// segments' headers; what a higher goal would buy in time is paid in memory
-	// of the tables' size.
+	// gcPercent is the collector's target for a large heap. Most of the heap is tables
+	// without pointers, so a cycle costs little more than the headers of their segments. A
+	// higher target would save little time and cost memory in proportion to the tables.
 	gcPercent = 25
-	// gcHeadroomBytes is what a cycle may leave room for at least. A quarter of
-	// a small heap would be filled, and collected, many times a second.
+	// gcHeadroomBytes is the least room that a cycle leaves. A quarter of a small heap would
+	// be filled, and collected, many times a second.
 	gcHeadroomBytes = 64 << 20
 	// gcTick is how often the goal follows the heap.
 	gcTick = time.Second
-	// restBytes is what a process allocates in a gcTick at most while it rests: a
-	// few times what timers and heartbeats take.
+	// restBytes is the most that an idle process allocates in a gcTick: a few times the
+	// allocations of timers and heartbeats.
 	restBytes = 1 << 20
-	// restTicks is how long it rests before the room of the load before is given
-	// back to the system.
+	// restTicks is how many idle gcTicks pass before the memory of the previous load is
+	// returned to the system.
 	restTicks = 30
 )
 
 // tuneCollector sets the collector for a heap of tables under a limit, 0 for none, and
-// keeps it so until the process ends. It returns what the goal comes down to as the heap
-// nears the limit. The operator's GOGC stands if set, of which it returns 0, and so does
-// GOMEMLIMIT.
+// adjusts it until the process ends. It returns the lowest target that applies near the
+// limit. If the operator has set GOGC, it is left unchanged and the result is 0; GOMEMLIMIT
+// is left unchanged too.
 func tuneCollector(limit uint64) uint64 {
 	if os.Getenv("GOGC") != "" {
 		return 0
@@ -60,8 +59,8 @@ func tuneCollector(limit uint64) uint64 {
 	return gcPercent
 }
 
-// percentFor returns the goal for a live heap, in steps so that it seldom
-// changes: one that gives a small heap room, as far as there is some below the limit.
+// percentFor returns the target for a live heap, in steps so that it seldom changes: higher
+// for a small heap, as far as the limit allows.
 func percentFor(live, limit uint64) int {
 	percent := gcPercent
 	for percent < 100*gcPercent {
@@ -74,26 +73,25 @@ func percentFor(live, limit uint64) int {
 	return percent
 }
 
-// runtimeLimit returns the bytes that the runtime may have in all. The goal follows a
-// heap once a gcTick; a small one grows to several times its size meanwhile, and would be
-// let grow by the old goal. An eighth and gcHeadroomBytes are for what is no live heap:
-// the runtime's own, stacks, and spans that are not full. A heap that is over the limit
-// already, after a start with a lower one, is not collected without end.
+// runtimeLimit returns the memory limit of the runtime. The target follows the heap only
+// once a gcTick; meanwhile a small heap grows to several times its size under the old
+// target. An eighth and gcHeadroomBytes are for memory that is no live heap: the runtime's
+// own, stacks, and partly filled spans. A heap that exceeds the limit already, after a start
+// with a lower one, does not cause endless collections.
 func runtimeLimit(live, limit uint64) uint64 {
 	heap := min(max(limit, live+live*gcPercent/100), math.MaxInt64/2)
 	return heap + heap/8 + gcHeadroomBytes
 }
 
-// rest tells when a process has come to rest after a load. The runtime alone keeps
-// the room that it collected in, as much as the goal allows; without garbage it
-// needs none.
+// rest detects that a process is idle after a load. The runtime keeps the memory in which it
+// collected, as much as the target allows; an idle process does not need it.
 type rest struct {
 	allocated uint64 // of all time, at the last tick
 	quiet     int    // ticks since the load, restTicks at most
 }
 
-// begins is called once a gcTick with the bytes that were allocated of all time, and
-// reports whether a rest begins.
+// begins is called once a gcTick with the total of allocated bytes, and reports whether an
+// idle phase begins.
 func (r *rest) begins(allocated uint64) bool {
 	loaded := allocated-r.allocated > restBytes
 	r.allocated = allocated

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// notifier tells systemd, or what else reads NOTIFY_SOCKET, what becomes of the process:
-// sd_notify(3). A nil notifier tells nobody.
+// notifier reports the state of the process to systemd, or whatever reads NOTIFY_SOCKET:
+// sd_notify(3). A nil notifier does nothing.
 type notifier struct {
 	conn   net.Conn
 	logger *slog.Logger
@@ -31,8 +31,8 @@ func newNotifier(logger *slog.Logger) *notifier {
 	return &notifier{conn, logger}
 }
 
-// tell sends one state, such as READY=1.
-func (n *notifier) tell(state string) {
+// send sends one state, such as READY=1.
+func (n *notifier) send(state string) {
 	if n == nil {
 		return
 	}
@@ -41,8 +41,8 @@ func (n *notifier) tell(state string) {
 	}
 }
 
-// watchdogEvery returns how often to tell that the process lives: twice in the time
-// that WATCHDOG_USEC gives this process, 0 for never.
+// watchdogEvery returns the interval of watchdog messages: half of the time that
+// WATCHDOG_USEC gives this process, 0 for none.
 func watchdogEvery() time.Duration {
 	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0
@@ -54,15 +54,15 @@ func watchdogEvery() time.Duration {
 	return time.Duration(usec) * time.Microsecond / 2
 }
 
-// watch tells that the process lives while alive returns, until the process ends. One
-// whose groups hang is restarted: alive takes the locks that serving takes.
+// watch sends watchdog messages while alive returns, until the process ends. alive takes the
+// locks that serving takes, so systemd restarts a process whose groups hang.
 func (n *notifier) watch(every time.Duration, alive func()) {
 	for n != nil && every > 0 {
 		time.Sleep(every)
 		alive()
-		n.tell("WATCHDOG=1")
+		n.send("WATCHDOG=1")
 	}
 }
 
-// status is what systemctl status shows beside the state.
+// status formats the text that systemctl status shows with the state.
 func status(text string) string { return fmt.Sprintf("\nSTATUS=%s", text) }

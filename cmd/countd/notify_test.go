@@ -14,7 +14,7 @@ import (
 func TestNotifier(t *testing.T) {
 	logger := slog.New(slog.DiscardHandler)
 	t.Setenv("NOTIFY_SOCKET", "")
-	newNotifier(logger).tell("READY=1")
+	newNotifier(logger).send("READY=1")
 
 	path := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -27,7 +27,7 @@ func TestNotifier(t *testing.T) {
 	}
 	t.Setenv("NOTIFY_SOCKET", path)
 	n := newNotifier(logger)
-	n.tell("READY=1" + status("serving"))
+	n.send("READY=1" + status("serving"))
 	alive := make(chan struct{}, 1)
 	go n.watch(time.Millisecond, func() {
 		select {

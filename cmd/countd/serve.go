@@ -22,26 +22,26 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A stop takes at most 10 s, which is the least that orchestrators grant. What
-// it is cut short of is a faster next start, never a count: all that was
-// acknowledged is in the synced logs.
+// A stop takes at most 10 s, the least that orchestrators grant. If it is cut short, the
+// next start is slower, but no count is lost: all acknowledged writes are in the synced
+// logs.
 const (
-	handOverTimeout = 3 * time.Second // for other nodes to lead what this one does
+	handOverTimeout = 3 * time.Second // for other nodes to take over the leads of this one
 	drainTimeout    = 2 * time.Second // after that, for requests in flight
 	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
 	// lateTimeout is for a step that heeds its timeout to return.
 	lateTimeout = 500 * time.Millisecond
 )
 
-// signalApart is how long after the signal to stop another one is the same: process
-// managers and terminals send it to the process and to its group.
+// signalApart is how long after the signal to stop another signal counts as the same one:
+// process managers and terminals send it to the process and to its group.
 const signalApart = time.Second
 
 // errServerEnded is returned when a server ended without being asked to.
 var errServerEnded = errors.New("a server ended by itself")
 
-// process is a running node. start makes its parts from the bottom up, stop
-// ends them from the top down.
+// process is a running node. start creates its parts from the bottom up, stop ends them from
+// the top down.
 type process struct {
 	logger     *slog.Logger
 	notifier   *notifier // nil without NOTIFY_SOCKET
@@ -50,7 +50,7 @@ type process struct {
 	backend    *backend
 	server     *api.Server
 	redis      *redis.Server // nil without --redis-addr
-	served     chan error    // gets what Serve of either server returned
+	served     chan error    // receives the result of Serve of either server
 	gossip     *cluster.Gossip
 	node       *shard.Node
 	controller atomic.Pointer[cluster.Controller] // nil until the node serves
@@ -58,7 +58,7 @@ type process struct {
 	watcher    *watcher                           // nil until the node serves
 }
 
-// serve runs a node until a signal asks it to stop.
+// serve runs a node until a signal stops it.
 func serve(c *config) error {
 	// One signal stops; the second, at any time after it, exits.
 	signals := make(chan os.Signal, 2)
@@ -66,7 +66,7 @@ func serve(c *config) error {
 
 	logger := c.logger()
 	for _, name := range c.strayEnv(os.Environ()) {
-		logger.Warn("environment variable is no setting and was not looked at", "name", name)
+		logger.Warn("ignored an environment variable: not a setting", "name", name)
 	}
 	began := time.Now()
 	type outcome struct {
@@ -82,7 +82,7 @@ func serve(c *config) error {
 	select {
 	case s := <-signals:
 		logger.Info("stopped before the start was done", "signal", s.String())
-		return nil // nothing was accepted, so nothing is to be finished
+		return nil // nothing was accepted yet
 	case o := <-started:
 		if o.err != nil {
 			return o.err
@@ -94,12 +94,12 @@ func serve(c *config) error {
 	return p.run(signals)
 }
 
-// run waits for the end of the process and brings it about in order.
+// run waits for a signal or a failed server, and then stops the parts in order.
 func (p *process) run(signals <-chan os.Signal) error {
 	var failed error
 	select {
 	case s := <-signals:
-		p.notifier.tell("STOPPING=1" + status("stopping"))
+		p.notifier.send("STOPPING=1" + status("stopping"))
 		p.logger.Info("stopping", "signal", s.String())
 	case err := <-p.served:
 		failed = errors.Join(errServerEnded, err)
@@ -107,7 +107,7 @@ func (p *process) run(signals <-chan os.Signal) error {
 	asked := time.Now()
 	go func() { // lives as long as the process; it ends it or ends with it
 		s := awaitAnother(signals, asked, signalApart)
-		p.logger.Warn("exiting at once; the next start replays more of the log", "signal", s.String())
+		p.logger.Warn("exiting at once: the next start replays more of the log", "signal", s.String())
 		os.Exit(exitFailed)
 	}()
 	began := time.Now()
@@ -116,7 +116,7 @@ func (p *process) run(signals <-chan os.Signal) error {
 	return err
 }
 
-// awaitAnother returns the first signal that comes apart from the one at asked.
+// awaitAnother returns the first signal that arrives more than apart after asked.
 func awaitAnother(signals <-chan os.Signal, asked time.Time, apart time.Duration) os.Signal {
 	for s := range signals {
 		if time.Since(asked) >= apart {
@@ -126,11 +126,11 @@ func awaitAnother(signals <-chan os.Signal, asked time.Time, apart time.Duration
 	return nil // a channel of signals is never closed
 }
 
-// ports are the listeners of a node; redis may be nil. What is made of one closes
-// it.
+// ports holds the listeners of a node; redis may be nil. Whatever is built on a listener
+// closes it.
 type ports struct{ http, cluster, redis net.Listener }
 
-// listen takes the ports, all of them or none.
+// listen opens all the ports or none.
 func listen(c *config) (ports, error) {
 	var l ports
 	var err error
@@ -150,7 +150,7 @@ func listen(c *config) (ports, error) {
 	return l, nil
 }
 
-// close gives the ports back whoever has closed them already.
+// close closes the ports; it ignores those that are closed already.
 func (l ports) close() {
 	for _, one := range []net.Listener{l.http, l.cluster, l.redis} {
 		if one != nil {
@@ -159,8 +159,8 @@ func (l ports) close() {
 	}
 }
 
-// start brings the node up to where it accepts requests. Whether it can serve
-// them yet is for /readyz to say.
+// start starts the node until it accepts requests. /readyz reports whether it can serve them
+// yet.
 func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2), backend: &backend{}}
 	p.backend.waitFor("the start")
@@ -171,7 +171,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	if p.dir, err = cluster.OpenDataDir(c.DataDir, c.NodeID); err != nil {
 		return nil, err
 	}
-	// What often fails comes before anything is made that stays.
+	// The steps that often fail come before any that leaves traces.
 	l, err := listen(c)
 	if err != nil {
 		return nil, errors.Join(err, p.dir.Close())
@@ -188,8 +188,8 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	return p, nil
 }
 
-// open makes the server, brings the node into its cluster and opens its groups.
-// What it has made stays in p, for stop, also when it fails.
+// open creates the servers, brings the node into its cluster and opens its groups. If it
+// fails, p has the parts that it created, for stop.
 func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 	if err := p.startGossip(c); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	hadCluster := p.dir.Identity.ClusterID != ""
-	if l.cluster, err = p.enter(c, l.cluster); err != nil {
+	if l.cluster, err = p.join(c, l.cluster); err != nil {
 		return err
 	}
 	c.Cold.Dir = p.dir.ColdDir()
@@ -252,7 +252,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 	}
 	p.checkShards(c)
 	p.checkAlone(c, hadCluster)
-	return p.take(c)
+	return p.beginServing(c)
 }
 
 // openFailed names the setting that a node without room was held to.
@@ -263,21 +263,21 @@ func openFailed(err error) error {
 	return fmt.Errorf("cannot open node: %w", err)
 }
 
-// checkAlone tells of settings that would make the node one of several, if it was
-// started before as a cluster by itself.
+// checkAlone warns of settings for a cluster of several nodes if the node was started before
+// as a cluster by itself.
 func (p *process) checkAlone(c *config, hadCluster bool) {
 	if hadCluster && len(p.node.Catalog().Nodes) == 1 && c.several() {
-		p.logger.Warn("the data directory is of a cluster of which this node is the only one: --bootstrap-expect is not looked at and --join has it join no other, which takes a new data directory",
+		p.logger.Warn("this node is the only one of its cluster: it ignores --bootstrap-expect and --join; to join another cluster it needs a new data directory",
 			"cluster_id", p.dir.Identity.ClusterID)
 	}
 }
 
-// checkShards tells of a keyspace that cannot have what --shards says, and of one that
-// has shards which its ids do not fill.
+// checkShards warns of a keyspace whose number of shards differs from --shards, and of one
+// whose ids leave shards empty.
 func (p *process) checkShards(c *config) {
 	for name, shards := range c.Shards {
 		if keyspace := p.node.Keyspace(name); keyspace != nil && keyspace.Shards != shards {
-			p.logger.Warn("a keyspace keeps the shards that it was made with", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
+			p.logger.Warn("the number of shards of an existing keyspace cannot change", "keyspace", name, "shards", keyspace.Shards, "setting", shards)
 		}
 	}
 	for _, keyspace := range p.node.Keyspaces() {
@@ -287,11 +287,11 @@ func (p *process) checkShards(c *config) {
 	}
 }
 
-// fatal ends the process for an error that no group may live on with, such as a
-// log that cannot be written: going on could acknowledge what is not kept.
-// Nothing is closed first, since closing would write.
+// fatal ends the process for an error that no group can survive, such as a log that cannot
+// be written: otherwise the node might acknowledge writes that are not durable. It closes
+// nothing, because closing would write.
 func (p *process) fatal(err error) {
-	p.logger.Error("fatal: exiting so that nothing is acknowledged that is not kept", "err", err)
+	p.logger.Error("fatal: exiting, because an acknowledged write might not be durable", "err", err)
 	os.Exit(exitFailed)
 }
 
@@ -299,30 +299,30 @@ func (p *process) fatal(err error) {
 // node's readiness or its close.
 func (p *process) announce(began time.Time) {
 	if err := p.node.WaitReady(context.Background()); err == nil {
-		p.notifier.tell("READY=1" + status("serving"))
+		p.notifier.send("READY=1" + status("serving"))
 		p.logger.Info("ready", "after", time.Since(began).Round(time.Millisecond).String())
 	}
 }
 
-// stop accepts nothing more, lets what is in flight finish, writes the
-// snapshots that are worth it and gives the directory up. A step that runs out
-// of its time is logged, not returned.
+// stop refuses new requests, finishes those in flight, writes the snapshots that are
+// worthwhile and releases the directory. A step that exceeds its time is logged, not
+// returned.
 func (p *process) stop() error {
 	var errs []error
-	if p.watcher != nil { // what follows is no event
+	if p.watcher != nil { // the following steps are no events
 		p.watcher.close()
 	}
 	if c := p.controller.Load(); c != nil {
 		c.Close()
 	}
 	if p.gossip != nil {
-		p.say(cluster.MemberStopping)
+		p.announceState(cluster.MemberStopping)
 	}
 	if p.node != nil {
-		_, err := p.within("hand over what is led here", handOverTimeout, p.node.HandOver)
+		_, err := p.within("hand over the groups led here", handOverTimeout, p.node.HandOver)
 		errs = append(errs, err)
 	}
-	_, err := p.within("finish the requests in flight", drainTimeout, p.shutFronts)
+	_, err := p.within("finish the requests in flight", drainTimeout, p.shutServers)
 	errs = append(errs, err)
 	closed := true
 	if p.node != nil {
@@ -333,14 +333,14 @@ func (p *process) stop() error {
 	if p.gossip != nil {
 		errs = append(errs, p.gossip.Close())
 	}
-	if closed { // else the lock must hold as long as the process may write
+	if closed { // otherwise keep the lock as long as the process may write
 		errs = append(errs, p.dir.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// within runs one step of the stop until the timeout and tells whether it was
-// done by then. That it was not is no error.
+// within runs one step of the stop until the timeout and reports whether the step was done
+// by then. A timeout is not an error.
 func (p *process) within(what string, timeout time.Duration, step func(context.Context) error) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

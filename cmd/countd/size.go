@@ -11,7 +11,7 @@ import (
 	"github.com/docker/go-units"
 )
 
-// sizeFlag is a number of bytes, such as 512MiB or 4g; 0 is for none.
+// sizeFlag is a number of bytes, such as 512MiB or 4g; 0 for none.
 type sizeFlag struct{ bytes *uint64 }
 
 func (f sizeFlag) Type() string   { return "SIZE" }
@@ -26,8 +26,8 @@ func (f sizeFlag) Set(text string) error {
 	return nil
 }
 
-// shareFlag is a size, or a share of the machine's memory such as 80%. The
-// share stays as it was given until the memory is known.
+// shareFlag is a size, or a share of the machine's memory such as 80%. A share is resolved
+// once the memory is known.
 type shareFlag struct{ share *memoryShare }
 
 // errNoShare is returned for a text that is neither a share nor a size.
@@ -65,13 +65,13 @@ func (f shareFlag) Set(text string) error {
 	return nil
 }
 
-// limit returns the bound in bytes, 0 for none. machine returns the machine's memory; a
-// bound in bytes stands unchecked where that cannot be told.
+// limit returns the limit in bytes, 0 for none. machine returns the machine's memory. If
+// that is unknown, a limit in bytes is not checked.
 func (s memoryShare) limit(machine memlimit.Provider) (uint64, error) {
 	most, err := machine()
 	switch {
 	case s.percent > 0 && err != nil:
-		return 0, fmt.Errorf("cannot tell the machine's memory, give --memory-limit in bytes: %w", err)
+		return 0, fmt.Errorf("the machine's memory is unknown; give --memory-limit in bytes: %w", err)
 	case s.percent > 0:
 		return most / 100 * s.percent, nil
 	case err == nil && s.bytes > most:
@@ -81,11 +81,11 @@ func (s memoryShare) limit(machine memlimit.Provider) (uint64, error) {
 	return s.bytes, nil
 }
 
-// machineMemory returns the bytes of memory that the process may use: the machine's, or
-// its control group's where that has a lower limit.
+// machineMemory returns the bytes of memory that the process may use: the machine's, or its
+// control group's if that has a lower limit.
 func machineMemory() (uint64, error) { return leastOf(memlimit.FromSystem, memlimit.FromCgroup) }
 
-// leastOf returns the least of the limits that can be told.
+// leastOf returns the least of the known limits.
 func leastOf(limits ...memlimit.Provider) (uint64, error) {
 	least, problem := uint64(math.MaxUint64), error(nil)
 	for _, limit := range limits {

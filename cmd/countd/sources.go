@@ -54,7 +54,7 @@ func (c *config) resolveOne(setting *pflag.Flag, inFile map[string]fileValue, lo
 	if v, ok := inFile[name]; ok {
 		text, source = v.text, fmt.Sprintf("file %s:%d", c.file, v.line)
 	}
-	// An empty variable is none: shells and compose files leave such behind.
+	// Ignore an empty variable: shells and compose files leave such behind.
 	if v, _ := lookup(envName(name)); v != "" {
 		text, source = v, "env "+envName(name)
 	}
@@ -74,9 +74,9 @@ func envName(setting string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
 }
 
-// strayEnv returns the variables of environ that look like settings and are
-// none. They are told, not refused: an orchestrator sets variables such as
-// COUNTD_SERVICE_HOST of its own for a service named countd.
+// strayEnv returns the variables of environ that look like settings and are none. They cause
+// a warning, not an error: an orchestrator sets variables such as COUNTD_SERVICE_HOST of its
+// own for a service named countd.
 func (c *config) strayEnv(environ []string) []string {
 	known := map[string]bool{envName(configFlag): true}
 	c.flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })
@@ -91,13 +91,13 @@ func (c *config) strayEnv(environ []string) []string {
 	return stray
 }
 
-// fileValue is one key's value in the form that its flag takes.
+// fileValue is the value of one key in the format of its flag.
 type fileValue struct {
 	text string
 	line int
 }
 
-// readFile returns what c.file sets; nothing when there is none.
+// readFile returns the settings in c.file; nothing if there is no file.
 func (c *config) readFile() (map[string]fileValue, error) {
 	if c.file == "" {
 		return nil, nil
@@ -117,8 +117,8 @@ func (c *config) readFile() (map[string]fileValue, error) {
 	return c.parseFile(raw)
 }
 
-// parseFile reads one YAML mapping of settings. Keys that are no setting, or
-// stand twice, are refused with their line.
+// parseFile parses one YAML mapping of settings. It refuses unknown and repeated keys with
+// their line.
 func (c *config) parseFile(raw []byte) (map[string]fileValue, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	var doc yaml.Node
@@ -141,7 +141,7 @@ func (c *config) parseFile(raw []byte) (map[string]fileValue, error) {
 			return nil, c.fileError(key.Line, fmt.Sprintf("unknown key %q", key.Value))
 		}
 		if before, ok := values[key.Value]; ok {
-			return nil, c.fileError(key.Line, fmt.Sprintf("key %q stands in line %d already", key.Value, before.line))
+			return nil, c.fileError(key.Line, fmt.Sprintf("key %q is in line %d already", key.Value, before.line))
 		}
 		text, err := flagText(key.Value, value)
 		if err != nil {
@@ -156,8 +156,8 @@ func (c *config) fileError(line int, problem string) error {
 	return &configError{fmt.Sprintf("%s:%d: %s", c.file, line, problem)}
 }
 
-// flagText puts a YAML value into the form of the setting's flag: a scalar as
-// it is written, the mapping of shards as NAME=N with commas.
+// flagText converts a YAML value to the format of the setting's flag: a scalar as written,
+// the mapping of shards as NAME=N separated by commas.
 func flagText(setting string, value *yaml.Node) (string, error) {
 	if setting != "shards" {
 		if value.Kind == yaml.SequenceNode && (setting == "join" || setting == "id-layout") {
@@ -178,8 +178,8 @@ func flagText(setting string, value *yaml.Node) (string, error) {
 	return shardCounts(counts).String(), nil
 }
 
-// printEffective writes the settings as a file that --config takes, with each
-// value's source as a comment.
+// printEffective writes the settings in the format of --config, with each value's source as
+// a comment.
 func (c *config) printEffective(w io.Writer) error {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	c.flags.VisitAll(func(f *pflag.Flag) {

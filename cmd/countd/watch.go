@@ -14,33 +14,33 @@ import (
 )
 
 const (
-	// watchEvery is how often a node's view is compared with the last one. An election
+	// watchEvery is how often a node's view is compared with the previous one. An election
 	// takes longer.
 	watchEvery = 500 * time.Millisecond
-	// unheardMax is how long gossip may take to name a node after this one started.
+	// unheardMax is how long after this node's start gossip may take to name a node.
 	unheardMax = 10 * time.Second
 )
 
-// watchedNode is what a watcher needs of its node; *shard.Node is one.
+// watchedNode is the part of a node that a watcher needs; *shard.Node implements it.
 type watchedNode interface {
 	Catalog() *raftfsm.CatalogView
 	Health() shard.Health
 }
 
-// watchedGossip is what a watcher needs of gossip; *cluster.Gossip is one.
+// watchedGossip is the part of gossip that a watcher needs; *cluster.Gossip implements it.
 type watchedGossip interface {
 	Member(key string) (cluster.Member, bool)
 }
 
-// watcher gathers what its node knows and has the changes logged. Its goroutine is
-// started by watch and stopped by close, which waits.
+// watcher collects its node's view and logs the changes. watch starts its goroutine; close
+// stops it and waits for it.
 type watcher struct {
 	node     watchedNode
 	gossip   watchedGossip
 	self     string // key
 	settings cluster.PlanSettings
 	log      *events.Watch
-	unheard  map[string]time.Time // nodes that gossip has never named, since when
+	unheard  map[string]time.Time // nodes that gossip has never named, and since when
 
 	stop, stopped chan struct{}
 }
@@ -73,7 +73,7 @@ func (w *watcher) run() {
 	}
 }
 
-// view returns what the node knows.
+// view returns the node's view.
 func (w *watcher) view(now time.Time) events.View {
 	catalog, health := w.node.Catalog(), w.node.Health()
 	name := admin.Names(catalog)
@@ -101,8 +101,8 @@ func (w *watcher) view(now time.Time) events.View {
 	return v
 }
 
-// deadSince returns since when a node is dead, the zero time while it lives, and whether
-// it was stopped.
+// deadSince returns since when a node is dead, or the zero time while it is alive, and
+// whether it was stopped.
 func (w *watcher) deadSince(key string, now time.Time) (since time.Time, stopped bool) {
 	m, heard := w.gossip.Member(key)
 	switch {

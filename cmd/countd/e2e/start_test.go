@@ -161,7 +161,7 @@ func TestClusterOfOneJoinsNoOther(t *testing.T) {
 	n.Stop()
 	n.Args = append(n.Args, "--join", proctest.FreePorts(t, 1)[0], "--bootstrap-expect", "3")
 	n.StartReady()
-	if want := "of a cluster of which this node is the only one"; !strings.Contains(n.Log(), want) {
+	if want := "this node is the only one of its cluster"; !strings.Contains(n.Log(), want) {
 		t.Errorf("log lacks %q:\n%s", want, n.Log())
 	}
 	if status := n.MustCtl("status"); !strings.Contains(status, "join_ignored") {

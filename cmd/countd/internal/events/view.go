@@ -1,10 +1,9 @@
-// Package events owns the lines of the log that tell an operator what happened to the
-// cluster: a node died or came back, groups lost or regained their leader, writes stopped
-// or resumed, and why. It compares what a node knows at one moment with what it knew
-// before. It never asks anybody and reads no clock.
+// Package events owns the log lines about events in the cluster: a node died or returned,
+// groups lost or regained their leader, writes stopped or resumed, and why. It compares a
+// node's view at one moment with the one before. It makes no calls and reads no clock.
 //
-// Invariant: an event that hits many groups is one line, with their number and the names
-// of a few; a view that stays the same writes nothing.
+// Invariant: an event that affects many groups is one line, with their number and the names
+// of a few. A view that stays the same writes nothing.
 package events
 
 import (
@@ -14,17 +13,17 @@ import (
 	"time"
 )
 
-// View is what a node knows at one moment.
+// View is a node's knowledge at one moment.
 type View struct {
 	At     time.Time
 	Nodes  []Node  // of the catalog, in the order to name them in
 	Groups []Group // likewise
 	Disk   Room    // of this node; a full one stops writes
-	Memory Room    // likewise; full memory stops new rows
-	// VotersFull are the names of the groups led here that take no writes because most
-	// of their voters have a full disk.
+	Memory Room    // likewise; without free memory there are no new rows
+	// VotersFull holds the names of the groups led by this node that refuse writes because
+	// most of their voters have a full disk.
 	VotersFull []string
-	// Replaced returns when the cluster gives a dead node up, or why it never does.
+	// Replaced returns when the cluster gives up a dead node, or why it never does.
 	Replaced func(key string) (at time.Time, never string)
 }
 
@@ -32,7 +31,7 @@ type View struct {
 type Node struct {
 	Key       string
 	Name      string // unique among the nodes
-	State     string // that the catalog gives it
+	State     string // according to the catalog
 	DeadSince time.Time
 	Stopped   bool // it is dead because it was stopped
 }
@@ -47,7 +46,7 @@ type Group struct {
 	Voters []string // keys of the nodes that are to have a vote
 }
 
-// Room is how much of something is needed and there is.
+// Room is the need for a resource and the amount that is left.
 type Room struct {
 	Full                  bool
 	NeededBytes, HasBytes uint64
@@ -71,8 +70,8 @@ func (v *View) deadKeys() map[string]bool {
 	return dead
 }
 
-// degraded returns the names of the groups that are to have a vote on a dead node, and
-// how many of them have no majority alive.
+// degraded returns the names of the groups with a voter on a dead node, and how many of them
+// have no living majority.
 func (v *View) degraded() (names []string, stopped int) {
 	dead := v.deadKeys()
 	for _, g := range v.Groups {
@@ -92,7 +91,7 @@ func (v *View) degraded() (names []string, stopped int) {
 	return names, stopped
 }
 
-// namesMax is how many names of groups a line has.
+// namesMax is the number of group names in a line.
 const namesMax = 3
 
 // few writes names for a line.
@@ -103,7 +102,7 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
 }
 
-// tally writes how many groups each node has, most first.
+// tally formats the number of groups by node, most first.
 func (v *View) tally(of map[string]int) string {
 	type share struct {
 		name   string

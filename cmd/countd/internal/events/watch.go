@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// settle is how long groups are gathered for one line. A group whose leader is elected
-// within it had another leader, and was never without one for long.
+// settle is how long groups are collected for one line. A group that elects a leader within
+// it has changed its leader, and was never long without one.
 const settle = 3 * time.Second
 
-// startMax is how long a group may be without its first leader: its nodes start, or
+// startMax is how long a group may be without its first leader while its nodes start or
 // replay its log.
 const startMax = 30 * time.Second
 
-// Watch logs what changes between two views. Its methods are for one goroutine.
+// Watch logs changes between two views. Its methods must not be called concurrently.
 type Watch struct {
 	logger *slog.Logger
 	begun  bool            // there was a view
@@ -29,10 +29,10 @@ type Watch struct {
 	votersWere      []string // VotersFull of the last view
 }
 
-// group is what the watch remembers of a Group.
+// group is the watch's state of a Group.
 type group struct {
 	leader  string    // last one known, "" for none yet
-	missing time.Time // since when it has none; zero while it has one
+	missing time.Time // when it lost its leader; zero while it has one
 	logged  bool      // that it is missing
 }
 
@@ -52,8 +52,8 @@ func NewWatch(logger *slog.Logger) *Watch {
 	return &Watch{logger: logger, nodes: map[string]Node{}, groups: map[string]*group{}}
 }
 
-// Update compares a view with the last one and logs what changed. Of the first view it
-// logs what is amiss.
+// Update compares a view with the previous one and logs the changes. For the first view it
+// logs the problems.
 func (w *Watch) Update(v View) {
 	w.checkNodes(&v)
 	w.checkGroups(&v)
@@ -146,7 +146,7 @@ func (w *Watch) checkGroup(v *View, g Group) {
 	*s = group{leader: g.Leader}
 }
 
-// logMissing logs the groups that have no leader, once the first has had none for long.
+// logMissing logs the groups without a leader, once the first of them has had none for long.
 func (w *Watch) logMissing(v *View) {
 	w.logWithout(v, "groups lost their leader and take no writes", settle, func(s *group) bool { return s.leader != "" })
 	w.logWithout(v, "groups have no leader yet and take no writes", startMax, func(s *group) bool { return s.leader == "" })
@@ -208,7 +208,7 @@ func (w *Watch) logMoved(v *View) {
 	*b = batch{}
 }
 
-// add gathers a group. One that is there already counts once.
+// add adds a group. A group that is there already counts once.
 func (b *batch) add(at time.Time, name, from, to string) {
 	if len(b.names) == 0 {
 		*b = batch{since: at, from: map[string]int{}, to: map[string]int{}}
@@ -243,7 +243,7 @@ func (w *Watch) checkRoom(v *View) {
 
 func (r Room) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
 
-// change is what became of a refusal.
+// change is a change of a refusal.
 type change struct {
 	stopped, resumed bool
 	after            time.Duration // from stopped to resumed

@@ -25,8 +25,8 @@ func (p *process) openRedis(l net.Listener) error {
 	return nil
 }
 
-// shutFronts has both servers finish what is in flight.
-func (p *process) shutFronts(ctx context.Context) error {
+// shutServers makes both servers finish the requests in flight.
+func (p *process) shutServers(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { // ends with ctx at the latest
 		if p.redis == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// startGossip listens for other nodes and looks for them.
+// startGossip starts gossip and the search for other nodes.
 func (p *process) startGossip(c *config) error {
 	var keys [][]byte
 	if c.GossipKeys != "" {
@@ -36,10 +36,10 @@ func (p *process) startGossip(c *config) error {
 	return err
 }
 
-// enter returns when the node has a cluster: it makes one alone or with others,
-// or is admitted to one. The cluster port is used up if it had to ask others; nil
-// is returned then.
-func (p *process) enter(c *config, port net.Listener) (net.Listener, error) {
+// join returns once the node has a cluster: it forms one alone or with other nodes, or
+// joins one. If it had to ask other nodes, it has used up the cluster port and returns nil
+// for it.
+func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	id := &p.dir.Identity
 	if id.ClusterID != "" {
 		return port, nil
@@ -59,10 +59,10 @@ func (p *process) enter(c *config, port net.Listener) (net.Listener, error) {
 	return port, p.gossip.Announce(func(m *cluster.Member) { m.ClusterID, m.Expect = id.ClusterID, 0 })
 }
 
-// former makes what finds the node a cluster and, unless it will be alone, the
-// lobby that it asks others from.
+// former returns the Former of the node and, unless the node will be alone, the bootstrap
+// server through which it asks other nodes.
 func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.Lobby, error) {
-	var lobby *shard.Lobby
+	var bootstrap *shard.Lobby
 	id := p.dir.Identity
 	cfg := cluster.FormConfig{
 		Identity: id,
@@ -74,7 +74,7 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.
 		Expect: c.Expect, Join: len(c.Join) > 0, ClusterName: c.ClusterName,
 		View: p.gossip, Store: promises{p.dir, p.gossip}, Logger: p.logger,
 		Asker: cluster.CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
-			return lobby.Call(ctx, clusterID, addr, name, request)
+			return bootstrap.Call(ctx, clusterID, addr, name, request)
 		}},
 	}
 	former, err := cluster.NewFormer(cfg)
@@ -82,14 +82,14 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.
 		return former, nil, err
 	}
 	p.backend.waitForWhat(former.Waiting)
-	lobby, err = shard.OpenLobby(port, c.ClusterName, map[string]shard.Handler{
+	bootstrap, err = shard.OpenLobby(port, c.ClusterName, map[string]shard.Handler{
 		cluster.FormCall: cluster.CallHandler(former.HandleForm),
 	}, p.logger)
-	return former, lobby, err
+	return former, bootstrap, err
 }
 
-// promises keeps in the data directory what a node without a cluster must not forget, and
-// lets it join the cluster of the nodes that it has promised to form one with.
+// promises stores the state of a node without a cluster in the data directory, and lets the
+// node join the cluster of the nodes that it has promised to form one with.
 type promises struct {
 	*cluster.DataDir
 	gossip *cluster.Gossip
@@ -103,12 +103,12 @@ func (p promises) SetPromised(set string) error {
 	return nil
 }
 
-// take lets the node serve: it answers requests, admits others, and speaks for
-// the cluster when it leads its catalog.
-func (p *process) take(c *config) error {
+// beginServing makes the node serve: it answers requests, admits other nodes, and runs the placement
+// when it leads the catalog.
+func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.backend.node.Store(p.node)
-	p.say(cluster.MemberServing)
+	p.announceState(cluster.MemberServing)
 	controller, err := cluster.StartController(p.node, p.gossip, c.Placement, p.logger)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (p *process) take(c *config) error {
 	p.watcher = watch(p.node, p.gossip, p.dir.Identity.Key(), c.Placement, p.logger)
 	lost := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "countd_nodes_lost_total",
-		Help: "Nodes that this one, as leader of the catalog, has had removed because they were gone for longer than --replace-after.",
+		Help: "Nodes that this node, as leader of the catalog, removed because they were unreachable for longer than --replace-after.",
 	}, func() float64 { return float64(controller.Lost()) })
 	if err := p.registry.Register(lost); err != nil {
 		return fmt.Errorf("cannot register a metric: %w", err)
@@ -125,7 +125,7 @@ func (p *process) take(c *config) error {
 	return nil
 }
 
-// plan answers a node that asks what the placement does next.
+// plan answers admin.PlanCall.
 func (p *process) plan(ctx context.Context, request []byte) ([]byte, error) {
 	controller := p.controller.Load()
 	if controller == nil {
@@ -134,10 +134,10 @@ func (p *process) plan(ctx context.Context, request []byte) ([]byte, error) {
 	return controller.HandlePlan(ctx, request)
 }
 
-// say tells the other nodes what this one is about. It is a hint.
-func (p *process) say(state cluster.MemberState) {
+// announceState announces this node's state to the other nodes. It is a hint.
+func (p *process) announceState(state cluster.MemberState) {
 	if err := p.gossip.Announce(func(m *cluster.Member) { m.State = state }); err != nil {
-		p.logger.Debug("cannot tell the other nodes", "state", state.String(), "err", err)
+		p.logger.Debug("cannot announce the state to other nodes", "state", state.String(), "err", err)
 	}
 }
 
@@ -150,15 +150,14 @@ func (p *process) admit(ctx context.Context, request []byte) ([]byte, error) {
 	return cluster.CallHandler(admission.HandleJoin)(ctx, request)
 }
 
-// alive tells whether gossip hears of a node, or has not said yet that it does
-// not.
+// alive reports whether gossip hears of a node, or does not know the node yet.
 func (p *process) alive(key string) bool {
 	m, _ := p.gossip.Member(key)
 	return m.Alive
 }
 
-// liveAddr returns where a living node of this cluster says that it listens for
-// others, "" for one that gossip does not hear of.
+// liveAddr returns the cluster address that a living node of this cluster announces, or ""
+// if gossip does not hear of the node.
 func (p *process) liveAddr(key string) string {
 	if m, _ := p.gossip.Member(key); m.Alive && m.ClusterID == p.dir.Identity.ClusterID {
 		return m.ClusterAddr
@@ -171,7 +170,7 @@ func (p *process) place(settings cluster.PlanSettings) func(*raftfsm.CatalogView
 	return func(catalog *raftfsm.CatalogView, shards int) [][]string {
 		replicas, err := cluster.Initial(cluster.View{Catalog: catalog, Settings: settings}, shards)
 		if err != nil {
-			p.logger.Warn("cannot place a keyspace, this node takes it", "err", err)
+			p.logger.Warn("cannot place a keyspace: this node holds all its shards", "err", err)
 			return slices.Repeat([][]string{{p.dir.Identity.Key()}}, shards)
 		}
 		return replicas
