@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // A stream of appends carries calls one way and answers the other. Each is a message
@@ -55,7 +57,7 @@ type appendAnswer struct {
 func appendsBytes(args *raft.AppendEntriesRequest) int {
 	n := 0
 	for _, e := range args.Entries {
-		n += entryBytes(e)
+		n += storage.EntryBytes(e)
 	}
 	return n
 }

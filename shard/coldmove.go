@@ -223,7 +223,7 @@ func (g *group) sweepCold() {
 	if g.cfg.Cold == nil {
 		return
 	}
-	if err := g.cfg.Cold.Sweep(g.snaps.names); err != nil {
+	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
 		g.cfg.Mux.limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
 	}
 }

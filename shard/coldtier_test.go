@@ -107,7 +107,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
 		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
 	}
-	r.group.log.bytes.Store(1 << 40) // entries so large that few are kept
+	r.group.log.Covered(-(1 << 40), 0) // entries so large that few are kept
 	if err := r.group.snapshot(); err != nil {
 		t.Fatal(err)
 	}
@@ -459,10 +459,10 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if err := there().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
 		t.Error(err)
 	}
-	carried := there().group.snaps.newestBytes.Load()
+	carried := there().group.snaps.NewestBytes()
 	eventually(t, "a snapshot of its own names them", func() bool { // raft puts it off while members change
 		other.moveCold()
-		return there().group.snaps.newestBytes.Load() < carried*4/5
+		return there().group.snaps.NewestBytes() < carried*4/5
 	})
 	checkCold(t, other, other.Keyspace("posts"), 1)
 }

@@ -11,6 +11,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/storage"
+)
+
+// LogStore names what all groups of a node keep their logs in.
+type LogStore = storage.LogStore
+
+// The log stores; see package storage.
+const (
+	LogStoreShared = storage.LogStoreShared
+	LogStoreBoltDB = storage.LogStoreBoltDB
 )
 
 // Config configures Open. Every field but those that say otherwise must be set.
@@ -35,7 +45,7 @@ type Config struct {
 	// built-in keyspaces; 0 for 1.
 	NodesWanted int
 	Shards      map[string]int // of built-in keyspaces, read when they are first made; may be nil
-	LogStore    LogStore       // "" for that which the node was made with, logStoreDefault for a new one
+	LogStore    LogStore       // "" for that which the node was made with, LogStoreDefault for a new one
 	Limits      Limits         // zero for LimitsDefault
 	CursorIdle  time.Duration  // how long cursors of unread numbers are kept without a move; 0 for CursorIdleDefault
 	MemoryLimit uint64         // bytes past which no new rows are taken; 0 for none

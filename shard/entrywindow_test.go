@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/engine"
 
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/storage"
 )
 
 func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
@@ -60,7 +61,7 @@ func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
 func TestEntryMarksDifferThoughPayloadsEndWithTheirChecksum(t *testing.T) {
 	sealed := func(payload string) *raft.Log {
 		data := []byte(payload)
-		return &raft.Log{Index: 5, Term: 2, Data: binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))}
+		return &raft.Log{Index: 5, Term: 2, Data: binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))}
 	}
 	if a, b := markOf(sealed("add 1")), markOf(sealed("add 2")); a.CRC == b.CRC {
 		t.Errorf("both have CRC %08x", a.CRC)
@@ -158,9 +159,9 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 		mustDo(t, err)
 		defer cfg.NodeLog.Close()
 	}
-	stores, err := openStores(&cfg)
+	stores, err := storage.OpenStores(cfg.stores())
 	mustDo(t, err)
-	log := newCheckedLog(stores, number, cfg.Dir, 1<<30, newFailStop(n.fatal))
+	log := storage.NewLog(stores, number, cfg.Dir, 1<<30, storage.NewFailStop(n.fatal))
 	index, err := log.LastIndex()
 	mustDo(t, err)
 	var entry raft.Log
@@ -172,9 +173,9 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 		t.Fatalf("entry %d does not end with the delta: %x", entry.Index, entry.Data)
 	}
 	copy(body[len(body)-1:], binary.AppendVarint(nil, 62))
-	binary.LittleEndian.PutUint32(entry.Data[len(body):], crc32.Checksum(body, castagnoli))
+	binary.LittleEndian.PutUint32(entry.Data[len(body):], crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 	mustDo(t, log.DeleteRange(entry.Index, entry.Index))
 	mustDo(t, log.StoreLog(&entry))
-	mustDo(t, stores.close())
+	mustDo(t, stores.Close())
 	return entry.Index
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/storage"
 )
 
 // guardFSM returns fsm with its Restore and Snapshot watched. raft goes on
@@ -20,7 +21,7 @@ import (
 //
 // The result is a raft.BatchingFSM if fsm is one; other optional interfaces
 // are not kept.
-func guardFSM(fsm raft.FSM, group uint32, stop *failStop, damaged func(error)) raft.FSM {
+func guardFSM(fsm raft.FSM, group uint32, stop *storage.FailStop, damaged func(error)) raft.FSM {
 	guarded := guardedFSM{FSM: fsm, group: group, stop: stop, damaged: damaged}
 	if batching, ok := fsm.(raft.BatchingFSM); ok {
 		return guardedBatchingFSM{guardedFSM: guarded, batching: batching}
@@ -31,22 +32,22 @@ func guardFSM(fsm raft.FSM, group uint32, stop *failStop, damaged func(error)) r
 type guardedFSM struct {
 	raft.FSM
 	group   uint32
-	stop    *failStop
+	stop    *storage.FailStop
 	damaged func(error)
 }
 
 func (f guardedFSM) Restore(state io.ReadCloser) error {
-	if err := f.stop.failure(); err != nil {
+	if err := f.stop.Failure(); err != nil {
 		return err
 	}
 	if err := f.FSM.Restore(state); err != nil {
-		return f.stop.fail(fmt.Errorf("group %d: cannot restore the state from its snapshot: %w", f.group, err))
+		return f.stop.Fail(fmt.Errorf("group %d: cannot restore the state from its snapshot: %w", f.group, err))
 	}
 	return nil
 }
 
 func (f guardedFSM) Snapshot() (raft.FSMSnapshot, error) {
-	if err := f.stop.failure(); err != nil {
+	if err := f.stop.Failure(); err != nil {
 		return nil, err
 	}
 	snapshot, err := f.FSM.Snapshot()
@@ -54,7 +55,7 @@ func (f guardedFSM) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, f.stop.fail(fmt.Errorf("group %d: cannot take a snapshot of the state: %w", f.group, err))
+		return nil, f.stop.Fail(fmt.Errorf("group %d: cannot take a snapshot of the state: %w", f.group, err))
 	}
 	return guardedSnapshot{FSMSnapshot: snapshot, guardedFSM: f}, nil
 }
@@ -80,7 +81,7 @@ func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
 		return err
 	}
 	if err != nil {
-		return s.stop.fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
+		return s.stop.Fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func TestGuardFSM(t *testing.T) {
 	t.Run("no restore is tried after a failure", func(t *testing.T) {
 		stop, _ := countFatal(t)
 		fsm := guardFSM(&sumFSM{}, 7, stop, nil)
-		stop.fail(errBrokenDisk)
+		stop.Fail(errBrokenDisk)
 		if err := fsm.Restore(empty()); !errors.Is(err, errBrokenDisk) {
 			t.Errorf("restore: %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/storage"
 )
 
 // enqueueTimeoutMax bounds the wait for room in raft's queue, and with it how
@@ -18,17 +19,17 @@ const enqueueTimeoutMax = 5 * time.Second
 
 // group is this node's replica of one Raft group, from open to close.
 //
-// Its goroutines: the filter of calls, watchLeadership, runSnapshots and watchStalls,
+// Its goroutines: the filter of calls, watchLeadership, runSnapshots and WatchStalls,
 // which startGroup starts and close stops and waits for; confirm, which
 // watchLeadership starts for each term that this node leads.
 type group struct {
 	cfg    groupConfig
 	raft   *raft.Raft
 	trans  raftTransport
-	stores groupStores // closed with the group; nil for those of a caller of startGroup
-	log    *checkedLog
-	snaps  *snapStore
-	stop   *failStop
+	stores storage.Stores // closed with the group; nil for those of a caller of startGroup
+	log    *storage.Log
+	snaps  *storage.Snapshots
+	stop   *storage.FailStop
 
 	members committedMembers
 	entries entryWindow
@@ -110,8 +111,8 @@ func (g *group) await(future raft.Future) error {
 	select {
 	case err := <-answer:
 		return err
-	case <-g.stop.failed:
-		return g.stop.failure()
+	case <-g.stop.Failed():
+		return g.stop.Failure()
 	}
 }
 
@@ -120,11 +121,11 @@ func (g *group) refusal() error {
 	if g.closing {
 		return errs.ErrGroupClosed
 	}
-	return g.stop.failure()
+	return g.stop.Failure()
 }
 
 // Failed is closed when the group has stopped for good.
-func (g *group) Failed() <-chan struct{} { return g.stop.failed }
+func (g *group) Failed() <-chan struct{} { return g.stop.Failed() }
 
 // stuck returns why the state machine here applies no more entries, nil while it
 // does.
@@ -138,7 +139,7 @@ func (g *group) stuck() error {
 // ready returns nil while this node leads the group and has applied every
 // entry that it should, those of the terms before too, and ErrNoLeader otherwise.
 func (g *group) ready() error {
-	if err := g.stop.failure(); err != nil {
+	if err := g.stop.Failure(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	if err := g.stuck(); err != nil {
@@ -184,6 +185,6 @@ func (g *group) stats() groupStats {
 		Term:     g.raft.CurrentTerm(),
 		Applied:  g.raft.AppliedIndex(),
 		Commit:   g.raft.CommitIndex(),
-		Snapshot: g.snaps.newestIndex.Load(),
+		Snapshot: g.snaps.NewestIndex(),
 	}
 }

@@ -8,17 +8,19 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // BenchmarkApply commits entries on one group of one voter, on this machine's
 // disk, with a number of them in flight.
 func BenchmarkApply(b *testing.B) {
 	for _, test := range []struct {
-		store           LogStore
+		store           storage.LogStore
 		bytes, inFlight int
 	}{
-		{LogStoreBoltDB, 100, 1}, {LogStoreBoltDB, 100, 64}, {LogStoreBoltDB, 4096, 64}, {LogStoreBoltDB, 65536, 16},
-		{LogStoreShared, 100, 1}, {LogStoreShared, 100, 64}, {LogStoreShared, 4096, 64}, {LogStoreShared, 65536, 16},
+		{storage.LogStoreBoltDB, 100, 1}, {storage.LogStoreBoltDB, 100, 64}, {storage.LogStoreBoltDB, 4096, 64}, {storage.LogStoreBoltDB, 65536, 16},
+		{storage.LogStoreShared, 100, 1}, {storage.LogStoreShared, 100, 64}, {storage.LogStoreShared, 4096, 64}, {storage.LogStoreShared, 65536, 16},
 	} {
 		b.Run(fmt.Sprintf("log=%s/bytes=%d/inflight=%d", test.store, test.bytes, test.inFlight), func(b *testing.B) {
 			mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
@@ -103,7 +105,7 @@ func benchReplicas(b *testing.B) []*group {
 		timing := groupTimingDefault
 		timing.Heartbeat, timing.Election, timing.Lease = time.Minute, time.Minute, 30*time.Second // no elections on a busy machine
 		g, err := openGroup(groupConfig{
-			Dir: b.TempDir(), NodeID: string(initial[i].id), FSM: &sumFSM{}, Mux: mux, Initial: initial, LogStore: LogStoreShared, Timing: timing,
+			Dir: b.TempDir(), NodeID: string(initial[i].id), FSM: &sumFSM{}, Mux: mux, Initial: initial, LogStore: storage.LogStoreShared, Timing: timing,
 			Fatal: func(err error) { b.Error(err) },
 		})
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/storage"
 )
 
 // sumFSM adds the entries, 8 little-endian bytes each, and counts them.
@@ -191,7 +192,7 @@ var timingOfAnHour = groupTiming{Heartbeat: time.Hour, Election: time.Hour, Leas
 
 func TestSoleVoterIsReadyAtOnce(t *testing.T) { eachStore(t, testSoleVoterIsReadyAtOnce) }
 
-func testSoleVoterIsReadyAtOnce(t *testing.T, store LogStore) {
+func testSoleVoterIsReadyAtOnce(t *testing.T, store storage.LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.LogStore = store
 	cfg.Initial, cfg.Timing = aloneIn(cfg), timingOfAnHour
@@ -223,7 +224,7 @@ func TestApplyHandsAnErrorValueThrough(t *testing.T) {
 
 func TestRestartKeepsState(t *testing.T) { eachStore(t, testRestartKeepsState) }
 
-func testRestartKeepsState(t *testing.T, store LogStore) {
+func testRestartKeepsState(t *testing.T, store storage.LogStore) {
 	for _, test := range []struct {
 		name     string
 		snapshot bool
@@ -263,7 +264,7 @@ func testRestartKeepsState(t *testing.T, store LogStore) {
 
 func TestNineGroupsAreReadyAtOnce(t *testing.T) { eachStore(t, testNineGroupsAreReadyAtOnce) }
 
-func testNineGroupsAreReadyAtOnce(t *testing.T, store LogStore) {
+func testNineGroupsAreReadyAtOnce(t *testing.T, store storage.LogStore) {
 	mux := testMux(t)
 	base := testConfig(t, mux, "n1")
 	base.LogStore = store

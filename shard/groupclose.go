@@ -19,7 +19,7 @@ func (g *group) close(ctx context.Context, snapshot bool) error {
 	}
 	defer close(g.closed)
 	errs := []error{within(ctx, g.closeGate)}
-	if g.stop.failure() == nil {
+	if g.stop.Failure() == nil {
 		errs = append(errs, g.settle(ctx, snapshot))
 	}
 	return errors.Join(append(errs, g.shutdown(ctx))...)
@@ -57,7 +57,7 @@ func (g *group) shutdown(ctx context.Context) error {
 		// Now, not after: raft waits for its calls to peers, which end with
 		// their connections.
 		g.trans.CloseStreams()
-		g.stop.disarm()
+		g.stop.Disarm()
 		errs := []error{g.trans.Close(), stopped.Error()}
 		close(g.done)
 		g.wg.Wait()
@@ -66,7 +66,7 @@ func (g *group) shutdown(ctx context.Context) error {
 		g.snapshotting.Lock()
 		defer g.snapshotting.Unlock()
 		if g.stores != nil {
-			errs = append(errs, g.stores.close())
+			errs = append(errs, g.stores.Close())
 		}
 		return errors.Join(errs...)
 	})

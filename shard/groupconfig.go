@@ -4,13 +4,13 @@ import (
 	"errors"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/storage"
 )
 
 // snapshotBytesDefault is the least log since the last snapshot that starts a new
@@ -67,11 +67,11 @@ type groupConfig struct {
 	Cold        *cold.Group
 	ColdDamaged func(error)
 
-	LogStore      LogStore       // "" for logStoreDefault
-	NodeLog       *raftstore.Log // of LogStoreShared, the caller's, must outlive the group; nil for a log of the replica alone
-	SnapshotBytes int64          // 0 for snapshotBytesDefault
-	DiskStallMax  time.Duration  // 0 for diskStallMax
-	Timing        groupTiming    // zero for groupTimingDefault
+	LogStore      storage.LogStore // "" for LogStoreDefault
+	NodeLog       *raftstore.Log   // of LogStoreShared, the caller's, must outlive the group; nil for a log of the replica alone
+	SnapshotBytes int64            // 0 for snapshotBytesDefault
+	DiskStallMax  time.Duration    // 0 for DiskStallMax
+	Timing        groupTiming      // zero for groupTimingDefault
 }
 
 // groupTiming holds raft's timeouts. They are the same for a group of one
@@ -114,14 +114,14 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 	if c.Dir == "" || c.NodeID == "" || c.FSM == nil || c.Mux == nil || c.Fatal == nil {
 		return c, errors.New("a group needs a directory, a node id, an FSM, a Mux and Fatal")
 	}
-	if c.SnapshotBytes < 0 || c.DiskStallMax < 0 || c.DiskStallMax > 0 && c.DiskStallMax < stallTicks {
+	if c.SnapshotBytes < 0 || c.DiskStallMax < 0 || c.DiskStallMax > 0 && c.DiskStallMax < storage.StallTicks {
 		return c, errors.New("a group's bounds are positive")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.LogStore == "" {
-		c.LogStore = logStoreDefault
+		c.LogStore = storage.LogStoreDefault
 	}
 	if err := c.LogStore.Check(); err != nil {
 		return c, err
@@ -130,7 +130,7 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 		c.SnapshotBytes = snapshotBytesDefault
 	}
 	if c.DiskStallMax == 0 {
-		c.DiskStallMax = diskStallMax
+		c.DiskStallMax = storage.DiskStallMax
 	}
 	if c.Timing == (groupTiming{}) {
 		c.Timing = groupTimingDefault
@@ -143,12 +143,15 @@ func (c *groupConfig) logID() raftstore.ReplicaID {
 	return raftstore.ReplicaID{Group: c.Group, Number: c.Replica}
 }
 
-// logPath is where the replica's log is.
+// stores returns how the replica's stores are opened.
+func (c *groupConfig) stores() storage.Config {
+	return storage.Config{Dir: c.Dir, LogStore: c.LogStore, NodeLog: c.NodeLog, ID: c.logID()}
+}
+
+// LogPath returns where the replica's log is.
 func (c *groupConfig) logPath() string {
-	if c.NodeLog != nil {
-		return filepath.Join(filepath.Dir(c.Dir), nodeLogDir)
-	}
-	return c.LogStore.path(c.Dir)
+	stores := c.stores()
+	return stores.LogPath()
 }
 
 // id returns the replica's Raft id.

@@ -44,11 +44,11 @@ func (g *group) confirm() {
 			g.readyTerm.Store(term)
 			return
 		}
-		if errors.Is(err, errs.ErrGroupClosed) || g.stop.failure() != nil {
+		if errors.Is(err, errs.ErrGroupClosed) || g.stop.Failure() != nil {
 			return
 		}
 		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(began) > transferMax {
-			_ = g.stop.fail(fmt.Errorf("group %d: %w", g.cfg.Group, errTransferStuck))
+			_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, errTransferStuck))
 			return
 		}
 		select {

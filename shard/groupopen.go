@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/shard/storage"
 )
 
 // openGroup opens this node's replica of a group, or makes a new one where
 // there is none, and returns once its state is restored from its newest
 // snapshot. Entries behind that are applied once a leader says what is
-// committed. It refuses what is damaged with errDamaged and changes nothing
+// committed. It refuses what is damaged with ErrDamaged and changes nothing
 // then: such a replica is to be wiped, and to join again under a new node id.
 func openGroup(cfg groupConfig) (*group, error) {
 	cfg, err := cfg.withDefaults()
@@ -24,13 +26,13 @@ func openGroup(cfg groupConfig) (*group, error) {
 	if err := makeGroupDir(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
-	stores, err := openStores(&cfg)
+	stores, err := storage.OpenStores(cfg.stores())
 	if err != nil {
 		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
 	}
 	g, err := startGroup(cfg, stores)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", cfg.Group, err), stores.close())
+		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", cfg.Group, err), stores.Close())
 	}
 	g.stores = stores
 	return g, nil
@@ -41,31 +43,31 @@ func makeGroupDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(filepath.Clean(dir)))
+	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
 // startGroup starts raft over the stores, which stay the caller's when it
 // fails.
-func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
+func startGroup(cfg groupConfig, stores storage.Stores) (*group, error) {
 	path := cfg.logPath()
 	logger := cfg.raftLogger()
 	g := &group{
 		cfg:        cfg,
-		stop:       newFailStop(cfg.Fatal),
+		stop:       storage.NewFailStop(cfg.Fatal),
 		leadership: make(chan bool, 1),
 		done:       make(chan struct{}),
 		closed:     make(chan struct{}),
 	}
-	g.log = newCheckedLog(stores, cfg.Group, path, cfg.SnapshotBytes, g.stop)
-	stable := newCheckedStable(stores, cfg.Group, path, g.stop)
+	g.log = storage.NewLog(stores, cfg.Group, path, cfg.SnapshotBytes, g.stop)
+	stable := storage.NewVotes(stores, cfg.Group, path, g.stop)
 	var err error
-	if g.snaps, err = openSnapStore(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
+	if g.snaps, err = storage.OpenSnapshots(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
 		return nil, err
 	}
-	if err := syncDir(cfg.Dir); err != nil { // log and snapshots
+	if err := atomicfile.SyncDir(cfg.Dir); err != nil { // log and snapshots
 		return nil, err
 	}
-	if err := g.recoverLog(stable); err != nil {
+	if err := storage.Recover(g.log, g.snaps, stable); err != nil {
 		return nil, err
 	}
 	if err := g.bootstrap(stable); err != nil {
@@ -93,16 +95,16 @@ func startGroup(cfg groupConfig, stores groupStores) (*group, error) {
 // bootstrap writes the first configuration into an empty replica. A crash may
 // leave the term behind without the entry, so the test is for a log without
 // entries and a term that no election has raised.
-func (g *group) bootstrap(stable *checkedStable) error {
+func (g *group) bootstrap(stable *storage.Votes) error {
 	last, err := g.log.LastIndex()
-	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.newestIndex.Load() > 0 {
+	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.NewestIndex() > 0 {
 		return err
 	}
-	term, err := storedTerm(stable)
+	term, err := stable.Term()
 	if err != nil || term > 1 {
 		return err
 	}
-	if err := stable.SetUint64(keyTerm, 1); err != nil {
+	if err := stable.SetTerm(1); err != nil {
 		return err
 	}
 	var first raft.Configuration
@@ -115,20 +117,11 @@ func (g *group) bootstrap(stable *checkedStable) error {
 	return g.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
 }
 
-// storedTerm returns the term on disk, 0 for none.
-func storedTerm(stable *checkedStable) (uint64, error) {
-	term, err := stable.GetUint64(keyTerm)
-	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
-		return 0, nil
-	}
-	return term, err
-}
-
 // start starts raft and the group's goroutines. After an error nothing runs.
-func (g *group) start(stable *checkedStable, logger *raftLogger) error {
+func (g *group) start(stable *storage.Votes, logger *raftLogger) error {
 	conf := g.cfg.raftConfig(g.leadership, logger)
 	cache := newLogCache(g.log)
-	log := endingLog{LogStore: cache, stop: g.stop}
+	log := storage.NewEndingLog(cache, g.stop)
 	g.trans.filter = newRPCFilter(g, cache)
 	if g.cfg.Appends != nil { // before raft restores a snapshot: what comes meanwhile waits for it
 		g.trans.filter.served = g.cfg.Appends.served.open(g.cfg.Group, g.id())
@@ -138,15 +131,15 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	}
 	fsm := guardFSM(watchFSM(g.cfg.FSM, &g.entries, &g.members), g.cfg.Group, g.stop, g.noteUnreadable)
 
-	// In a goroutine of its own, which the stores may end (see endingLog).
+	// In a goroutine of its own, which the stores may end (see storage.NewEndingLog).
 	var err error
 	started := make(chan struct{})
 	go func() {
 		defer close(started)
-		g.raft, err = raft.NewRaft(conf, fsm, log, endingStable{stable, g.stop}, g.snaps, g.trans)
+		g.raft, err = raft.NewRaft(conf, fsm, log, storage.NewEndingVotes(stable, g.stop), g.snaps, g.trans)
 	}()
 	<-started
-	if failure := g.stop.failure(); failure != nil {
+	if failure := g.stop.Failure(); failure != nil {
 		err = failure // what raft made of it says less
 	}
 	if g.raft == nil {
@@ -161,9 +154,9 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 	g.wg.Go(g.trans.filter.run)
 	g.wg.Go(g.watchLeadership)
 	g.wg.Go(g.runSnapshots)
-	g.wg.Go(func() { watchStalls(g.cfg.DiskStallMax, g.gauges(stable), g.stop, g.done) })
+	g.wg.Go(func() { storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, g.stop, g.done) })
 	if err == nil {
-		err = g.stop.arm()
+		err = g.stop.Arm()
 	}
 	if err != nil {
 		err = errors.Join(err, g.raft.Shutdown().Error())
@@ -171,12 +164,4 @@ func (g *group) start(stable *checkedStable, logger *raftLogger) error {
 		g.wg.Wait()
 	}
 	return err
-}
-
-func (g *group) gauges(stable *checkedStable) []watchedGauge {
-	return []watchedGauge{
-		{gauge: &g.log.storing, what: "store entries in " + g.log.path},
-		{gauge: &g.log.cutting, what: "delete entries from " + g.log.path},
-		{gauge: &stable.mu.writing, what: "store term and vote in " + g.log.path},
-	}
 }

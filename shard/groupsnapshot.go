@@ -28,7 +28,7 @@ func (g *group) snapshot() error {
 		}
 		defer give()
 	}
-	bytes, entries := g.log.bytes.Load(), g.log.entries.Load()
+	bytes, entries := g.log.SinceSnapshot()
 	if err := g.setTrailing(bytes, entries); err != nil {
 		return err
 	}
@@ -43,9 +43,8 @@ func (g *group) snapshot() error {
 		return fmt.Errorf("cannot take a snapshot: %w", err)
 	}
 	g.sweepCold()
-	g.log.dueBytes.Store(g.dueBytes())
-	g.log.bytes.Add(-bytes)
-	g.log.entries.Add(-entries)
+	g.log.SetDue(g.dueBytes())
+	g.log.Covered(bytes, entries)
 	return nil
 }
 
@@ -62,12 +61,12 @@ func (g *group) noteUnreadable(err error) {
 // most as much as writing the log; and a follower that is sent one finds the
 // entries that came meanwhile still there, as long as it restores the snapshot
 // faster than its leader writes as much of log.
-func (g *group) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.newestBytes.Load()) }
+func (g *group) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
 
 // snapshotBytes is what the next snapshot may take: as much as the last one, or as
 // the state does in memory, of which it is a denser form.
 func (g *group) snapshotBytes() uint64 {
-	bytes := uint64(g.snaps.newestBytes.Load())
+	bytes := uint64(g.snaps.NewestBytes())
 	if g.cfg.StateBytes != nil {
 		bytes = max(bytes, g.cfg.StateBytes())
 	}
@@ -92,14 +91,14 @@ func (g *group) setTrailing(bytes, entries int64) error {
 // runSnapshots takes a snapshot whenever the log since the last one has grown
 // to dueBytes.
 func (g *group) runSnapshots() {
-	g.log.dueBytes.Store(g.dueBytes())
+	g.log.SetDue(g.dueBytes())
 	for {
 		select {
-		case <-g.log.due:
+		case <-g.log.SnapshotDue():
 		case <-g.done:
 			return
 		}
-		for g.log.bytes.Load() >= g.dueBytes() && g.stop.failure() == nil {
+		for g.logSinceSnapshot() >= g.dueBytes() && g.stop.Failure() == nil {
 			err := g.snapshot()
 			g.tellRoom(err)
 			if err == nil {
@@ -130,5 +129,11 @@ func (g *group) tellRoom(err error) {
 // worthSnapshot reports whether replaying the log since the last snapshot
 // would take longer than a restart should.
 func (g *group) worthSnapshot() bool {
-	return g.log.bytes.Load() >= g.dueBytes()/4
+	return g.logSinceSnapshot() >= g.dueBytes()/4
+}
+
+// logSinceSnapshot returns the bytes of log since the last snapshot.
+func (g *group) logSinceSnapshot() int64 {
+	bytes, _ := g.log.SinceSnapshot()
+	return bytes
 }

@@ -181,7 +181,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	}
 	free++
 	mustDo(t, g.snapshot())
-	if took := uint64(g.snaps.newestBytes.Load()); took == 0 || took > estimate {
+	if took := uint64(g.snaps.NewestBytes()); took == 0 || took > estimate {
 		t.Errorf("it took %d bytes, %d were reserved", took, estimate)
 	}
 	if g.tellRoom(nil); n.snapshotsPutOff() != 0 {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // idleLeader does for one follower what raft's heartbeat goroutine does: it asks 0.1 to
@@ -157,7 +159,7 @@ func TestFollowerKnows(t *testing.T) {
 
 // A follower that is opened again while its leader is idle learns what is committed.
 func TestReopenedFollowerLearnsTheCommit(t *testing.T) {
-	r := newReplicas(t, LogStoreBoltDB)
+	r := newReplicas(t, storage.LogStoreBoltDB)
 	for n := range uint64(10) {
 		r.add(t, n, -1)
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // Bounds of one group's log cache. A leader reads the newest entries once for
@@ -114,7 +116,7 @@ func (c *logCache) addLocked(e *raft.Log) {
 	}
 	c.mu.ring[e.Index%logCacheEntriesMax] = *e
 	c.mu.next++
-	c.mu.bytes += entryBytes(e)
+	c.mu.bytes += storage.EntryBytes(e)
 	for c.mu.bytes > logCacheBytesMax {
 		c.evictLocked(c.mu.first + 1)
 	}
@@ -124,7 +126,7 @@ func (c *logCache) addLocked(e *raft.Log) {
 func (c *logCache) evictLocked(first uint64) {
 	for ; c.mu.first < first; c.mu.first++ {
 		slot := &c.mu.ring[c.mu.first%logCacheEntriesMax]
-		c.mu.bytes -= entryBytes(slot)
+		c.mu.bytes -= storage.EntryBytes(slot)
 		*slot = raft.Log{}
 	}
 }

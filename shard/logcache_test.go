@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 func TestLogCache(t *testing.T) { eachStore(t, testLogCache) }
 
-func testLogCache(t *testing.T, kind LogStore) {
-	under := newCheckedLog(mustOpenStores(t, kind, t.TempDir()), 7, "log", 1<<40, noFatal(t))
+func testLogCache(t *testing.T, kind storage.LogStore) {
+	under := storage.NewLog(mustOpenStores(t, kind, t.TempDir()), 7, "log", 1<<40, noFatal(t))
 	c := newLogCache(under)
 	want := map[uint64]string{}
 	store := func(first, n uint64, data string) {
@@ -39,7 +41,7 @@ func testLogCache(t *testing.T, kind LogStore) {
 		t.Helper()
 		bytes := 0
 		for i := c.mu.first; i < c.mu.next; i++ {
-			bytes += entryBytes(&c.mu.ring[i%logCacheEntriesMax])
+			bytes += storage.EntryBytes(&c.mu.ring[i%logCacheEntriesMax])
 		}
 		if bytes != c.mu.bytes || bytes > logCacheBytesMax {
 			t.Fatalf("%s: %d bytes cached, counted %d", what, bytes, c.mu.bytes)

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // A leader asks the others how far they are only when one of them is to go: asked
 // twice a second for each group, they would cost an idle node more than all else.
 func TestSettledMembersAreNotAsked(t *testing.T) {
-	r := newReplicas(t, LogStoreBoltDB)
+	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.groups[r.leader(t, -1)]
 	var all []member
 	for _, cfg := range r.cfgs {

@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/storage"
 )
 
 const (
@@ -125,11 +126,11 @@ func Open(cfg Config) (*Node, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
-	if n.cfg.LogStore, err = chooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
+	if n.cfg.LogStore, err = storage.ChooseLogStore(cfg.Dir, cfg.LogStore); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
-	if n.cfg.LogStore == LogStoreShared {
-		if n.log, err = openNodeLog(&cfg); err != nil {
+	if n.cfg.LogStore == storage.LogStoreShared {
+		if n.log, err = n.openLog(); err != nil {
 			return nil, errors.Join(err, n.mux.Close())
 		}
 	}
@@ -263,10 +264,10 @@ func (n *Node) waitsToBegin(nodes int) string {
 // known here.
 func (g *group) follows() error {
 	if leader := g.leader(); leader != "" && leader != g.cfg.NodeID {
-		return g.stop.failure()
+		return g.stop.Failure()
 	}
 	err := g.ready()
-	if err != nil && g.raft.State() == raft.Leader && g.stop.failure() == nil && g.stuck() == nil {
+	if err != nil && g.raft.State() == raft.Leader && g.stop.Failure() == nil && g.stuck() == nil {
 		return fmt.Errorf("%w yet: this node was elected and replays the log, %d of %d entries", err, g.raft.AppliedIndex(), g.raft.LastIndex())
 	}
 	return err

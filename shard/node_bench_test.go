@@ -15,6 +15,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/storage"
 )
 
 // BenchmarkNodeWrite measures acknowledged, synced increments through the
@@ -23,7 +24,7 @@ func BenchmarkNodeWrite(b *testing.B) {
 	for _, c := range []struct{ callers, ops, shards int }{
 		{1, 1, 4}, {64, 1, 4}, {1024, 1, 4}, {64, 1, 1}, {1024, 1, 1}, {16, 100, 4},
 	} {
-		for _, store := range []LogStore{LogStoreBoltDB, LogStoreShared} {
+		for _, store := range []storage.LogStore{storage.LogStoreBoltDB, storage.LogStoreShared} {
 			b.Run(fmt.Sprintf("callers=%d/ops=%d/shards=%d/log=%s", c.callers, c.ops, c.shards, store), func(b *testing.B) {
 				benchWrites(b, benchNode(b, c.shards, store), c.callers, c.ops, "none")
 			})
@@ -38,7 +39,7 @@ func BenchmarkNodeWriteOnce(b *testing.B) {
 	for _, c := range []struct{ callers, ops int }{{64, 1}, {64, 100}} {
 		for _, id := range []string{"none", "producer", "key"} {
 			b.Run(fmt.Sprintf("callers=%d/ops=%d/id=%s", c.callers, c.ops, id), func(b *testing.B) {
-				benchWrites(b, benchNode(b, 4, LogStoreBoltDB), c.callers, c.ops, id)
+				benchWrites(b, benchNode(b, 4, storage.LogStoreBoltDB), c.callers, c.ops, id)
 			})
 		}
 	}
@@ -82,7 +83,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func benchNode(b *testing.B, shards int, store LogStore) *Node {
+func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {
 	limits := LimitsDefault
 	limits.KeysMax, limits.KeyHorizon = raftfsm.KeysMaxMax, time.Second // full speed fills ten minutes in one
 	n, err := Open(Config{Limits: limits,

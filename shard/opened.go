@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/storage"
 )
 
 // Opened is the durable record of the groups that this node has a replica of. It
@@ -43,7 +44,7 @@ func (n *Node) openHere(cfg groupConfig) (*group, error) {
 	return openGroup(cfg)
 }
 
-// mayBegin returns errDamaged for a replica whose log is blank and was not. It
+// mayBegin returns ErrDamaged for a replica whose log is blank and was not. It
 // removes what a crash left of a log that was just being made.
 func (n *Node) mayBegin(cfg *groupConfig) error {
 	advice := n.afterLoss()
@@ -53,12 +54,12 @@ func (n *Node) mayBegin(cfg *groupConfig) error {
 		what += ", of the replica in " + cfg.Dir + ","
 	}
 	if record != nil && record.WasOpened(cfg.Group) {
-		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", errDamaged, what, advice)
+		return fmt.Errorf("%w: this node had a replica of the group, and %s is missing or empty; %s", storage.ErrDamaged, what, advice)
 	}
 	if cfg.Group == catalogGroup {
 		if other := n.dirs.anyShard(); other != "" {
 			return fmt.Errorf("%w: %s is missing or empty, and groups that only the catalog knows are there (%s); %s",
-				errDamaged, what, other, advice)
+				storage.ErrDamaged, what, other, advice)
 		}
 	}
 	if record == nil || cfg.NodeLog != nil {

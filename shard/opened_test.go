@@ -15,6 +15,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/storage"
 )
 
 // memoryRecord is an Opened that outlives a node, but not the test.
@@ -44,7 +45,7 @@ func (m *memoryRecord) set(group uint32, in bool) error {
 	return m.err
 }
 
-func openRecordedNode(t *testing.T, dir string, store LogStore, record Opened) (*Node, error) {
+func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record Opened) (*Node, error) {
 	t.Helper()
 	n, err := Open(Config{
 		Dir: dir, NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
@@ -87,7 +88,7 @@ func TestLostLogIsRefused(t *testing.T) {
 		{"nothing", "00001.1", true, func(string, string) error { return nil }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			const store = LogStoreBoltDB
+			const store = storage.LogStoreBoltDB
 			dir, record := t.TempDir(), Opened(nil)
 			if test.recorded {
 				record = newMemoryRecord()
@@ -97,7 +98,7 @@ func TestLostLogIsRefused(t *testing.T) {
 			mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
 			mustStop(t, n)
 			group := filepath.Join(dir, test.group)
-			mustDo(t, test.harm(group, store.path(group)))
+			mustDo(t, test.harm(group, store.Path(group)))
 			n, err = openRecordedNode(t, dir, store, record)
 			if !test.refused {
 				mustDo(t, err)
@@ -106,7 +107,7 @@ func TestLostLogIsRefused(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), group) {
+			if !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), group) {
 				t.Fatalf("opened with %v", err)
 			}
 			knows := test.group != "00000" // the catalog tells that the node is alone
@@ -151,14 +152,14 @@ func TestLostNodeLogIsRefused(t *testing.T) {
 			if test.recorded {
 				record = newMemoryRecord()
 			}
-			n, err := openRecordedNode(t, dir, LogStoreShared, record)
+			n, err := openRecordedNode(t, dir, storage.LogStoreShared, record)
 			mustDo(t, err)
 			mustWrite(t, n, n.Keyspace("posts"), addTo(7, 0, 41))
 			mustStop(t, n)
-			mustDo(t, test.harm(dir, filepath.Join(dir, nodeLogDir)))
-			n, err = openRecordedNode(t, dir, LogStoreShared, record)
+			mustDo(t, test.harm(dir, filepath.Join(dir, storage.NodeLogDir)))
+			n, err = openRecordedNode(t, dir, storage.LogStoreShared, record)
 			if test.named != "" {
-				if !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), test.named) {
+				if !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), test.named) {
 					t.Errorf("opened with %v", err)
 				}
 				return
@@ -179,7 +180,7 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 		"a directory":   func(string) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachStore(t, func(t *testing.T, store LogStore) {
+			eachStore(t, func(t *testing.T, store storage.LogStore) {
 				dir, record := t.TempDir(), newMemoryRecord()
 				n, err := openRecordedNode(t, dir, store, record)
 				mustDo(t, err)
@@ -188,10 +189,10 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 				mustDo(t, os.RemoveAll(group))
 				mustDo(t, record.GroupRemoved(1))
 				mustDo(t, os.MkdirAll(group, 0o750))
-				if store == LogStoreShared {
+				if store == storage.LogStoreShared {
 					dropFromLog(t, dir, raftstore.ReplicaID{Group: 1, Number: 1})
 				} else {
-					mustDo(t, left(store.path(group)))
+					mustDo(t, left(store.Path(group)))
 				}
 				n, err = openRecordedNode(t, dir, store, record)
 				mustDo(t, err)
@@ -207,7 +208,7 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 // dropFromLog deletes what the log of a closed node has of a replica.
 func dropFromLog(t *testing.T, dir string, id raftstore.ReplicaID) {
 	t.Helper()
-	l, err := raftstore.Open(filepath.Join(dir, nodeLogDir), raftstore.Options{})
+	l, err := raftstore.Open(filepath.Join(dir, storage.NodeLogDir), raftstore.Options{})
 	mustDo(t, err)
 	if !l.Has(id) {
 		t.Errorf("%s is not in the log: %v", id, l.Replicas())
@@ -220,7 +221,7 @@ func dropFromLog(t *testing.T, dir string, id raftstore.ReplicaID) {
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	record := newMemoryRecord()
 	record.err = errBrokenDisk
-	if _, err := openRecordedNode(t, t.TempDir(), LogStoreBoltDB, record); !errors.Is(err, errBrokenDisk) {
+	if _, err := openRecordedNode(t, t.TempDir(), storage.LogStoreBoltDB, record); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("opened with %v", err)
 	}
 }
@@ -285,7 +286,7 @@ func TestReplicaDirsThatContradict(t *testing.T) {
 			for _, dir := range dirs {
 				mustDo(t, os.Mkdir(filepath.Join(d.path, dir), 0o750))
 			}
-			if _, err := d.load(); !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), "00005") {
+			if _, err := d.load(); !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), "00005") {
 				t.Errorf("loaded with %v", err)
 			}
 		})

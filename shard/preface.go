@@ -42,6 +42,9 @@ const (
 
 // errBadPreface is returned for a connection that is not one of this cluster
 // in a version that this node speaks.
+// castagnoli is read only.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 var errBadPreface = errors.New("not a preface of this version")
 
 // preface is what a connection says of itself.

@@ -133,7 +133,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, n
 	defer cancel()
 	silence := time.AfterFunc(repairSilenceMax, cancel)
 	defer silence.Stop()
-	from := own.snaps.newestIndex.Load()
+	from := own.snaps.NewestIndex()
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
 	stream, err := n.calls.stream(ctx, node, methodSnapshot, request)
 	if err != nil {
@@ -262,7 +262,7 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 // snapshotFrom opens the newest snapshot that is stored, and takes one first if that is
 // of an earlier entry.
 func (g *group) snapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if g.snaps.newestIndex.Load() < index || index == 0 {
+	if g.snaps.NewestIndex() < index || index == 0 {
 		if err := g.snapshot(); err != nil {
 			return nil, nil, err
 		}
@@ -285,7 +285,7 @@ func (g *group) snapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, e
 // noteColdDamage tells of cold rows that the snapshot of an index names and that could
 // not be read to be sent; not if a later one took its place meanwhile, and they with it.
 func (g *group) noteColdDamage(index uint64, err error) {
-	if errors.Is(err, cold.ErrDamaged) && g.cfg.ColdDamaged != nil && g.snaps.newestIndex.Load() == index {
+	if errors.Is(err, cold.ErrDamaged) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
 		g.cfg.ColdDamaged(err)
 	}
 }

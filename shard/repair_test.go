@@ -51,10 +51,10 @@ func (m *coldMember) here() *replica {
 func (m *coldMember) mustNameCold() {
 	m.t.Helper()
 	r := m.here()
-	carried := r.group.snaps.newestBytes.Load()
+	carried := r.group.snaps.NewestBytes()
 	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
 		m.moveCold()
-		return r.group.snaps.newestBytes.Load() < carried*4/5
+		return r.group.snaps.NewestBytes() < carried*4/5
 	})
 }
 
@@ -257,7 +257,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 		}
 		was[i] = m.here()
 		var err error
-		snapshots[i], err = was[i].group.snaps.names()
+		snapshots[i], err = was[i].group.snaps.Names()
 		mustDo(t, err)
 		mustDo(t, m.cold.Drop(number))
 	}
@@ -283,7 +283,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 		if m.here() != was[i] {
 			t.Errorf("%s has another replica", m.cfg.NodeName)
 		}
-		if names, err := was[i].group.snaps.names(); err != nil || !slices.Equal(names, snapshots[i]) {
+		if names, err := was[i].group.snaps.Names(); err != nil || !slices.Equal(names, snapshots[i]) {
 			t.Errorf("%s has snapshots %v, %v, had %v", m.cfg.NodeName, names, err, snapshots[i])
 		}
 		if got := mustGet(t, m.Node, m.Keyspace("posts"), ReadOptions{Consistency: Linearizable}, coldID(coldTestRows-1)); got[0] != 1 {
@@ -308,19 +308,19 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	eventually(t, "it is stuck and has the log", func() bool {
 		return stuck.fsm.Stuck() != nil && stuck.group.raft.LastIndex() >= all[0].here().fsm.Applied()
 	})
-	before, err := stuck.group.snaps.names()
+	before, err := stuck.group.snaps.Names()
 	mustDo(t, err)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := m.fetchSnapshot(gone, g, stuck.group, "n1.0"); err == nil {
 		t.Error("a cut stream is a snapshot")
 	}
-	if after, err := stuck.group.snaps.names(); err != nil || !slices.Equal(after, before) {
+	if after, err := stuck.group.snaps.Names(); err != nil || !slices.Equal(after, before) {
 		t.Errorf("snapshots %v, %v, had %v", after, err, before)
 	}
 	last := stuck.group.raft.LastIndex()
 	mustDo(t, m.fetchSnapshot(t.Context(), g, stuck.group, "n1.0"))
-	snapshot := stuck.group.snaps.newestIndex.Load()
+	snapshot := stuck.group.snaps.NewestIndex()
 	m.stop()
 	m.start()
 	eventually(t, "its replica is open again", func() bool { return m.here() != nil })

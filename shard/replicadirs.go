@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/shard/storage"
 )
 
 // replicaDirs keeps the directories of a node's replicas, one for each group that the
@@ -63,7 +66,7 @@ func (d *replicaDirs) load() (unfinished []groupReplica, err error) {
 		}
 		if other, has := d.mu.here[r.group]; has {
 			return nil, fmt.Errorf("%w: %s and %s both hold a replica of group %d, and a node has one; bring the directory back as it was",
-				errDamaged, d.dir(r.group, other), d.dir(r.group, r.number), r.group)
+				storage.ErrDamaged, d.dir(r.group, other), d.dir(r.group, r.number), r.group)
 		}
 		d.mu.here[r.group] = r.number
 	}
@@ -74,7 +77,7 @@ func (d *replicaDirs) load() (unfinished []groupReplica, err error) {
 		}
 		if has && number <= deleted {
 			return nil, fmt.Errorf("%w: replica %d of group %d was deleted, and %s is there; bring the directory back as it was",
-				errDamaged, number, group, d.dir(group, number))
+				storage.ErrDamaged, number, group, d.dir(group, number))
 		}
 	}
 	return unfinished, nil
@@ -173,7 +176,7 @@ func (d *replicaDirs) noteBegun(group uint32, number uint64) {
 // crash either all of it is there or it is among the unfinished of load.
 func (d *replicaDirs) moveAside(group uint32, number uint64) error {
 	dir := d.dir(group, number)
-	if err := errors.Join(os.RemoveAll(dir+removedSuffix), os.Rename(dir, dir+removedSuffix), syncDir(d.path)); err != nil {
+	if err := errors.Join(os.RemoveAll(dir+removedSuffix), os.Rename(dir, dir+removedSuffix), atomicfile.SyncDir(d.path)); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -191,7 +194,7 @@ func (d *replicaDirs) clear(group uint32, number uint64) error {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
 	all, readErr := os.ReadDir(d.path)
-	err = errors.Join(err, readErr, syncDir(dir))
+	err = errors.Join(err, readErr, atomicfile.SyncDir(dir))
 	for _, e := range all {
 		name, removed := strings.CutSuffix(e.Name(), removedSuffix)
 		r, ok := parseReplicaDir(name)

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/storage"
 )
 
 // replicas is one group on three nodes, each with a Mux of its own.
@@ -23,7 +24,7 @@ type replicas struct {
 }
 
 // newReplicas starts a group of one voter and adds two more.
-func newReplicas(t *testing.T, store LogStore) *replicas {
+func newReplicas(t *testing.T, store storage.LogStore) *replicas {
 	t.Helper()
 	r := &replicas{}
 	for i := range 3 {
@@ -120,7 +121,7 @@ func (r *replicas) mustAgree(t *testing.T, but int) {
 // gone; 4. all of it holds after a restart of everything.
 func TestThreeReplicas(t *testing.T) { eachStore(t, testThreeReplicas) }
 
-func testThreeReplicas(t *testing.T, store LogStore) {
+func testThreeReplicas(t *testing.T, store storage.LogStore) {
 	r := newReplicas(t, store)
 	if r.groups[0].soleVoter() {
 		t.Error("soleVoter is true with three")
@@ -142,7 +143,7 @@ func testThreeReplicas(t *testing.T, store LogStore) {
 	}
 	r.mustAgree(t, old)
 	for _, g := range r.others(old) { // on a busy machine another leads soon
-		g.log.bytes.Store(1 << 40) // entries so large that few are kept
+		g.log.Covered(-(1 << 40), 0) // entries so large that few are kept
 		if err := g.snapshot(); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,7 @@ func testThreeReplicas(t *testing.T, store LogStore) {
 	}
 	eventually(t, "the older log is gone", func() bool {
 		first, err := r.groups[old].log.FirstIndex()
-		return err == nil && (first == 0 || first > r.groups[old].snaps.newestIndex.Load())
+		return err == nil && (first == 0 || first > r.groups[old].snaps.NewestIndex())
 	})
 	r.add(t, 1000, -1)
 
@@ -173,7 +174,7 @@ func testThreeReplicas(t *testing.T, store LogStore) {
 }
 
 func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
-	r := newReplicas(t, LogStoreBoltDB)
+	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.add(t, 1, -1)
 	l := r.leader(t, -1)
 	for i := range r.groups {
@@ -188,9 +189,11 @@ func TestALeaderWithoutMajorityIsNotReady(t *testing.T) {
 	}
 }
 
-func TestCloseAnswersWhatWasProposed(t *testing.T) { eachStore(t, testCloseAnswersWhatWasProposed) }
+func TestCloseAnswersWhatWasProposed(t *testing.T) {
+	eachStore(t, testCloseAnswersWhatWasProposed)
+}
 
-func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
+func testCloseAnswersWhatWasProposed(t *testing.T, store storage.LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.LogStore = store
 	cfg.Initial = aloneIn(cfg)
@@ -224,7 +227,7 @@ func testCloseAnswersWhatWasProposed(t *testing.T, store LogStore) {
 
 func TestBytesStartASnapshot(t *testing.T) { eachStore(t, testBytesStartASnapshot) }
 
-func testBytesStartASnapshot(t *testing.T, store LogStore) {
+func testBytesStartASnapshot(t *testing.T, store storage.LogStore) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.LogStore = store
 	cfg.Initial, cfg.SnapshotBytes = aloneIn(cfg), 64<<10
@@ -244,7 +247,7 @@ func testBytesStartASnapshot(t *testing.T, store LogStore) {
 		mustAddLarge()
 	}
 	eventually(t, "a snapshot is taken", func() bool { return g.stats().Snapshot > 0 })
-	eventually(t, "its bytes are taken off", func() bool { return g.log.bytes.Load() < cfg.SnapshotBytes })
+	eventually(t, "its bytes are taken off", func() bool { return g.logSinceSnapshot() < cfg.SnapshotBytes })
 	mustClose(t, g)
 
 	// What is in the log behind the snapshot counts again after a restart.
@@ -257,9 +260,9 @@ func testBytesStartASnapshot(t *testing.T, store LogStore) {
 		if err := g.log.GetLog(i, &e); err != nil {
 			t.Fatal(err)
 		}
-		counted += int64(entryBytes(&e))
+		counted += int64(storage.EntryBytes(&e))
 	}
-	if got := g.log.bytes.Load(); got != counted {
+	if got := g.logSinceSnapshot(); got != counted {
 		t.Errorf("%d bytes since the snapshot, want %d", got, counted)
 	}
 }
@@ -287,13 +290,13 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	mustBeReady(t, g)
 	mustGrow := func(bytes int64) {
 		t.Helper()
-		for from := g.log.bytes.Load(); g.log.bytes.Load() < from+bytes; {
+		for from := g.logSinceSnapshot(); g.logSinceSnapshot() < from+bytes; {
 			mustDo(t, g.Apply(append(number(1), make([]byte, 16<<10)...)).Error())
 		}
 	}
 	mustGrow(cfg.SnapshotBytes)
 	eventually(t, "a first snapshot is taken", func() bool { return g.stats().Snapshot > 0 })
-	if due, got := g.dueBytes(), g.snaps.newestBytes.Load(); due != state || got != state {
+	if due, got := g.dueBytes(), g.snaps.NewestBytes(); due != state || got != state {
 		t.Errorf("due after %d, the snapshot has %d", due, got)
 	}
 	mustClose(t, g)
@@ -310,11 +313,12 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	eventually(t, "a second snapshot is taken", func() bool { return g.stats().Snapshot > first })
 
 	const tiny = 50_000
-	g.log.bytes.Store(tiny * entryOverheadBytes)
-	g.log.entries.Store(tiny)
-	mustDo(t, g.setTrailing(g.log.bytes.Load(), tiny))
-	if got := g.raft.ReloadableConfig().TrailingLogs; got < state/entryOverheadBytes {
-		t.Errorf("%d entries of %d bytes are left", got, entryOverheadBytes)
+	overhead := int64(storage.EntryBytes(&raft.Log{}))
+	bytes, entries := g.log.SinceSnapshot()
+	g.log.Covered(bytes-tiny*overhead, entries-tiny)
+	mustDo(t, g.setTrailing(g.logSinceSnapshot(), tiny))
+	if got := g.raft.ReloadableConfig().TrailingLogs; got < state/uint64(overhead) {
+		t.Errorf("%d entries of %d bytes are left", got, overhead)
 	}
 }
 

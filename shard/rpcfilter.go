@@ -206,7 +206,7 @@ func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 	if g.cfg.Reopen != nil {
 		g.cfg.Reopen()
 	} else {
-		_ = g.stop.fail(fmt.Errorf("group %d: %w", g.cfg.Group, errLastIndex))
+		_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, errLastIndex))
 	}
 	<-g.done
 }
@@ -237,8 +237,8 @@ func (f *rpcFilter) termAt(index uint64) (term uint64, known bool) {
 	if err == nil {
 		return term, true
 	}
-	newest, found, err := f.g.snaps.newest()
-	return newest.term, err == nil && found && newest.index == index
+	newest, term, found, err := f.g.snaps.Newest()
+	return term, err == nil && found && newest == index
 }
 
 // boundCommit bounds a leader's commit index by the last entry that raft compares: what
@@ -320,7 +320,7 @@ func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) er
 	err := fmt.Errorf("group %d: %w: entry %d, which is committed here, is of term %d, and of term %d at %s (%s), which leads term %d",
 		f.g.cfg.Group, errContradicted, index, ours, theirs, from.ID, from.Addr, leads)
 	f.g.cfg.Logger.Error("the replicas of a group have lost each other: this one stops", "group", f.g.cfg.Group, "err", err)
-	return f.g.stop.fail(err)
+	return f.g.stop.Fail(err)
 }
 
 // checkVote refuses a vote, or to say how it would vote, while this replica's own

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // playedLeader is a follower, n1, whose leader the test plays: it writes the calls that
@@ -25,12 +27,12 @@ type playedLeader struct {
 }
 
 // playLeader opens a follower with entry 1, the configuration, in its log.
-func playLeader(t *testing.T, store LogStore) *playedLeader {
+func playLeader(t *testing.T, store storage.LogStore) *playedLeader {
 	t.Helper()
 	return playLeaderOf(t, store, func(cfg *groupConfig) { cfg.Initial = []member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}} })
 }
 
-func playLeaderOf(t *testing.T, store LogStore, change func(*groupConfig)) *playedLeader {
+func playLeaderOf(t *testing.T, store storage.LogStore, change func(*groupConfig)) *playedLeader {
 	t.Helper()
 	p := &playedLeader{t: t, reopened: make(chan struct{}, 1), stopped: make(chan error, 1)}
 	p.cfg = testConfig(t, testMux(t), "n1")
@@ -144,7 +146,7 @@ func (p *playedLeader) mustReopen() {
 // one; 4. what comes next is stored behind the log.
 func TestLateSnapshot(t *testing.T) { eachStore(t, testLateSnapshot) }
 
-func testLateSnapshot(t *testing.T, store LogStore) {
+func testLateSnapshot(t *testing.T, store storage.LogStore) {
 	p := playLeader(t, store)
 	p.mustAppend(2, 1, 1, 15, entriesOf(2, 2, 20)...)
 	p.mustHave(15, 20)
@@ -161,7 +163,7 @@ func testLateSnapshot(t *testing.T, store LogStore) {
 	}
 	p.mustAppend(3, 20, 2, 21, entriesOf(3, 21, 22)...)
 	p.mustHave(21, 22)
-	if names, err := p.snaps.names(); err != nil || len(names) != 0 {
+	if names, err := p.snaps.Names(); err != nil || len(names) != 0 {
 		t.Errorf("snapshots %v, %v", names, err)
 	}
 }
@@ -173,7 +175,7 @@ func TestSnapshotInPlaceOfALongerLog(t *testing.T) {
 	eachStore(t, testSnapshotInPlaceOfALongerLog)
 }
 
-func testSnapshotInPlaceOfALongerLog(t *testing.T, store LogStore) {
+func testSnapshotInPlaceOfALongerLog(t *testing.T, store storage.LogStore) {
 	for name, index := range map[string]uint64{"shorter": 10, "equal": 12} {
 		t.Run(name, func(t *testing.T) {
 			p := playLeader(t, store)
@@ -211,7 +213,7 @@ func testSnapshotInPlaceOfALongerLog(t *testing.T, store LogStore) {
 // A snapshot behind the log's end needs no other replica.
 func TestSnapshotBehindTheLog(t *testing.T) { eachStore(t, testSnapshotBehindTheLog) }
 
-func testSnapshotBehindTheLog(t *testing.T, store LogStore) {
+func testSnapshotBehindTheLog(t *testing.T, store storage.LogStore) {
 	p := playLeader(t, store)
 	p.mustAppend(2, 1, 1, 8, entriesOf(2, 2, 12)...)
 	p.mustInstall(2, 20, 2)
@@ -230,7 +232,7 @@ func TestCommitEndsWhereTheLeaderCompared(t *testing.T) {
 	eachStore(t, testCommitEndsWhereTheLeaderCompared)
 }
 
-func testCommitEndsWhereTheLeaderCompared(t *testing.T, store LogStore) {
+func testCommitEndsWhereTheLeaderCompared(t *testing.T, store storage.LogStore) {
 	p := playLeader(t, store)
 	p.mustAppend(2, 1, 1, 9, entriesOf(2, 2, 11)...)
 	p.mustAppend(3, 10, 2, 11) // sent before it knows that its own entry 11 is to follow
@@ -257,9 +259,11 @@ func TestTransportBoundsTheCommitIndex(t *testing.T) {
 
 // Entries behind a snapshot's place, in a log that no longer has the snapshot's last
 // entry, are replaced by another leader's, wherever it begins.
-func TestStaleEntriesBehindASnapshot(t *testing.T) { eachStore(t, testStaleEntriesBehindASnapshot) }
+func TestStaleEntriesBehindASnapshot(t *testing.T) {
+	eachStore(t, testStaleEntriesBehindASnapshot)
+}
 
-func testStaleEntriesBehindASnapshot(t *testing.T, store LogStore) {
+func testStaleEntriesBehindASnapshot(t *testing.T, store storage.LogStore) {
 	p := playLeader(t, store)
 	p.mustInstall(2, 10, 2)
 	p.mustAppend(2, 10, 2, 10, entriesOf(2, 11, 13)...)
@@ -280,7 +284,7 @@ func testStaleEntriesBehindASnapshot(t *testing.T, store LogStore) {
 // The first entries of a new replica arrive again once a snapshot has taken their place.
 func TestFirstEntriesArriveLate(t *testing.T) { eachStore(t, testFirstEntriesArriveLate) }
 
-func testFirstEntriesArriveLate(t *testing.T, store LogStore) {
+func testFirstEntriesArriveLate(t *testing.T, store storage.LogStore) {
 	p := playLeaderOf(t, store, func(*groupConfig) {})
 	first := append([]*raft.Log{{Index: 1, Term: 1, Type: raft.LogNoop}}, entriesOf(2, 2, 5)...)
 	p.mustInstall(2, 10, 2)
@@ -321,7 +325,7 @@ func (s slowSnapshot) Persist(sink raft.SnapshotSink) error {
 // the leader's is the one that counts.
 func TestSnapshotsCross(t *testing.T) {
 	fsm := &slowFSM{writing: make(chan struct{}), write: make(chan struct{})}
-	p := playLeaderOf(t, LogStoreBoltDB, func(cfg *groupConfig) {
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *groupConfig) {
 		cfg.Initial, cfg.FSM = []member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}, fsm
 	})
 	p.mustAppend(2, 1, 1, 12, entriesOf(2, 2, 12)...)
@@ -332,7 +336,7 @@ func TestSnapshotsCross(t *testing.T) {
 	p.mustInstall(2, 20, 2)
 	close(fsm.write)
 	own.Wait()
-	if got := p.snaps.newestIndex.Load(); got != 20 {
+	if got := p.snaps.NewestIndex(); got != 20 {
 		t.Errorf("the newest snapshot is of %d", got)
 	}
 	p.mustReopen()
@@ -347,7 +351,7 @@ func TestSnapshotsCross(t *testing.T) {
 // shows less does not.
 func TestContradictionStopsTheGroup(t *testing.T) {
 	ready := func(t *testing.T) *playedLeader {
-		p := playLeader(t, LogStoreBoltDB)
+		p := playLeader(t, storage.LogStoreBoltDB)
 		p.mustInstall(2, 10, 2)
 		p.mustAppend(2, 10, 2, 15, entriesOf(2, 11, 20)...)
 		p.mustHave(15, 20)
@@ -370,7 +374,7 @@ func TestContradictionStopsTheGroup(t *testing.T) {
 			if err := call(p); err == nil || !strings.Contains(err.Error(), errContradicted.Error()) {
 				t.Errorf("answered with %v", err)
 			}
-			if err := p.stop.failure(); !errors.Is(err, errContradicted) || !strings.Contains(err.Error(), "n2 (a2)") {
+			if err := p.stop.Failure(); !errors.Is(err, errContradicted) || !strings.Contains(err.Error(), "n2 (a2)") {
 				t.Errorf("stopped with %v", err)
 			}
 			eventually(t, "it is told", func() bool { return len(p.stopped) == 1 })
@@ -391,13 +395,13 @@ func TestContradictionStopsTheGroup(t *testing.T) {
 		}
 		p.mustAppend(3, 18, 3, 18)
 		p.mustHave(18, 18)
-		mustDo(t, p.stop.failure())
+		mustDo(t, p.stop.Failure())
 	})
 }
 
 // A call to stand for election at once is followed if the leader makes it.
 func TestTimeoutNowIsTheLeaders(t *testing.T) {
-	p := playLeader(t, LogStoreBoltDB)
+	p := playLeader(t, storage.LogStoreBoltDB)
 	p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
 	timeoutNow := func(from string) error {
 		return p.trans.TimeoutNow("n1", p.to(), &raft.TimeoutNowRequest{RPCHeader: headerOf(from)}, &raft.TimeoutNowResponse{})
@@ -415,7 +419,7 @@ func TestTimeoutNowIsTheLeaders(t *testing.T) {
 // A replica that begins blank votes for nobody, whatever the candidate's log, until it
 // knows by its own log that it is a member.
 func TestNoVoteBeforeItIsAMember(t *testing.T) {
-	p := playLeaderOf(t, LogStoreBoltDB, func(*groupConfig) {})
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(*groupConfig) {})
 	asks := func(term uint64) (granted, would bool) {
 		t.Helper()
 		var pre raft.RequestPreVoteResponse
@@ -456,9 +460,11 @@ func TestNoVoteBeforeItIsAMember(t *testing.T) {
 // A leader that was deposed comes back with a longer log, of which nothing is committed,
 // to one that began from a snapshot and has nothing else to send: it is opened again
 // once, and all agree.
-func TestDeposedLeaderWithALongerLog(t *testing.T) { eachStore(t, testDeposedLeaderWithALongerLog) }
+func TestDeposedLeaderWithALongerLog(t *testing.T) {
+	eachStore(t, testDeposedLeaderWithALongerLog)
+}
 
-func testDeposedLeaderWithALongerLog(t *testing.T, store LogStore) {
+func testDeposedLeaderWithALongerLog(t *testing.T, store storage.LogStore) {
 	r := newReplicas(t, store)
 	r.add(t, 7, -1)
 	r.mustAgree(t, -1)
@@ -466,18 +472,18 @@ func testDeposedLeaderWithALongerLog(t *testing.T, store LogStore) {
 	for _, g := range r.groups {
 		mustClose(t, g)
 	}
-	withLog := func(i int, change func(l *checkedLog, last *raft.Log)) {
+	withLog := func(i int, change func(l *storage.Log, last *raft.Log)) {
 		stores := mustOpenStores(t, store, r.cfgs[i].Dir)
-		l := newCheckedLog(stores, r.cfgs[i].Group, "log", 1<<40, noFatal(t))
+		l := storage.NewLog(stores, r.cfgs[i].Group, "log", 1<<40, noFatal(t))
 		var last raft.Log
 		index, err := l.LastIndex()
 		mustDo(t, err)
 		mustDo(t, l.GetLog(index, &last))
 		change(l, &last)
-		mustDo(t, stores.close())
+		mustDo(t, stores.Close())
 	}
 	var longer uint64
-	withLog(old, func(l *checkedLog, last *raft.Log) {
+	withLog(old, func(l *storage.Log, last *raft.Log) {
 		longer = last.Index + 100
 		for i := last.Index + 1; i <= longer; i++ {
 			mustDo(t, l.StoreLog(&raft.Log{Index: i, Term: last.Term, Type: raft.LogCommand, Data: number(1000)}))
@@ -496,10 +502,10 @@ func testDeposedLeaderWithALongerLog(t *testing.T, store LogStore) {
 		}
 		mustDo(t, g.snapshot())
 		mustClose(t, g)
-		withLog(i, func(l *checkedLog, last *raft.Log) {
+		withLog(i, func(l *storage.Log, last *raft.Log) {
 			first, err := l.FirstIndex()
 			mustDo(t, err)
-			mustDo(t, l.DeleteRange(first, g.snaps.newestIndex.Load()))
+			mustDo(t, l.DeleteRange(first, g.snaps.NewestIndex()))
 			if last.Index >= longer {
 				t.Fatalf("the log ends at %d", last.Index)
 			}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // A connection over which a peer asks: 1. waits for a request for as long as it
@@ -61,7 +63,7 @@ func TestRequestThatStopsOnItsWay(t *testing.T) {
 // A leader that freezes while it sends a snapshot, whose connections stay open,
 // does not keep the other two of three from electing another.
 func TestLeaderFreezesInASnapshot(t *testing.T) {
-	r := newReplicas(t, LogStoreBoltDB)
+	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.add(t, 1, -1)
 	r.mustAgree(t, -1)
 	old := r.leader(t, -1)
@@ -89,7 +91,7 @@ func TestLeaderFreezesInASnapshot(t *testing.T) {
 	_, err = thaw.Write(make([]byte, 1<<20))
 	mustDo(t, err)
 	eventually(t, "the follower takes the snapshot", func() bool {
-		unfinished, err := filepath.Glob(filepath.Join(follower.snaps.dir, "*"+snapshotTmpSuffix))
+		unfinished, err := filepath.Glob(filepath.Join(follower.cfg.Dir, "snapshots", "*"+".tmp"))
 		return err == nil && len(unfinished) > 0
 	})
 	mustClose(t, leader)

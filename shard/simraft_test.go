@@ -24,7 +24,7 @@ import (
 //     answers counts for a member of the same id that was added meanwhile.
 //   - A leader that starts a handover, or gets TimeoutNow at any time, skips pre-votes.
 //
-// The term and vote are durable, one record each, as checkedStable makes them; the
+// The term and vote are durable, one record each, as Votes makes them; the
 // log is, and the newest snapshot. Commit index, applied index and leader are not.
 
 // simEntry is one entry of a log. Two entries are the same only if their idents are.
@@ -153,7 +153,7 @@ func simHasVote(conf []raft.Server, id raft.ServerID) bool {
 	return suffrageOf(conf, id) == raft.Voter
 }
 
-// startRaft is groupopen.go's bootstrap, grouprecover.go's recoverLog and raft.NewRaft.
+// startRaft is groupopen.go's bootstrap, storage.Recover and raft.NewRaft.
 func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
 	r := &simRaft{w: w, disk: d}
 	r.dropSuperseded()
@@ -186,7 +186,7 @@ func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
 	return r
 }
 
-// dropSuperseded is grouprecover.go's.
+// dropSuperseded is package storage's.
 func (r *simRaft) dropSuperseded() {
 	d := r.disk
 	if d.snap.index == 0 || len(d.log) == 0 {

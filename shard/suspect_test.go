@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // stands asks a follower whether it misses its leader, and tells whether it then
@@ -29,7 +31,7 @@ func stands(t *testing.T, g *group) bool {
 // looked at its clock before.
 func TestSuspectedLeaders(t *testing.T) {
 	const losses = 10
-	r := newReplicas(t, LogStoreBoltDB)
+	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.add(t, 1, -1)
 	stood := false
 	for range losses {
@@ -58,7 +60,7 @@ func TestSuspectedLeaders(t *testing.T) {
 
 // The voters that miss a leader stand one after the other, and nobody else does.
 func TestVotersStandInTurn(t *testing.T) {
-	r := newReplicas(t, LogStoreBoltDB)
+	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.leader(t, -1)
 	key := r.cfgs[leader].NodeID
 	r.mustKnowVoters(t, 3)

@@ -12,12 +12,13 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/storage"
 )
 
 const (
 	// rpcTimeout bounds one call between two replicas. A follower answers
-	// once an entry is on its disk, and a disk has diskStallMax.
-	rpcTimeout = diskStallMax
+	// once an entry is on its disk, and a disk has DiskStallMax.
+	rpcTimeout = storage.DiskStallMax
 	// snapshotBytesPerTimeout scales the time for sending a snapshot, its
 	// restore included: another rpcTimeout for each so many bytes.
 	snapshotBytesPerTimeout = 16 << 20

@@ -24,10 +24,12 @@ const rule = `
 	shard/errs:
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore:
+	# One replica's log, votes and snapshots on disk, checked.
+	shard/storage: shard/raftstore internal/atomicfile
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
+	shard: shard/storage shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.
@@ -60,7 +62,7 @@ const rule = `
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
-	only shard cmd/countd/e2e: go.etcd.io/bbolt
+	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
 	only engine/cold raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...

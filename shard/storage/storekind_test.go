@@ -1,15 +1,11 @@
-package shard
+package storage
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestChooseLogStore(t *testing.T) {
@@ -44,10 +40,10 @@ func TestChooseLogStore(t *testing.T) {
 				mustDo(t, writeLogStore(filepath.Join(dir, logStoreFile), test.record))
 			}
 			if test.log != "" {
-				logs := map[LogStore]string{bolt: "00000/raft.db", shared: nodeLogDir, logStoreWAL: "00000/wal"}
+				logs := map[LogStore]string{bolt: "00000/raft.db", shared: NodeLogDir, logStoreWAL: "00000/wal"}
 				mustDo(t, os.MkdirAll(filepath.Join(dir, logs[test.log]), 0o750))
 			}
-			got, err := chooseLogStore(dir, test.asked)
+			got, err := ChooseLogStore(dir, test.asked)
 			if got != test.want || !errors.Is(err, test.wantErr) {
 				t.Fatalf("%q, %v", got, err)
 			}
@@ -59,7 +55,7 @@ func TestChooseLogStore(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if again, err := chooseLogStore(dir, ""); again != got || err != nil {
+			if again, err := ChooseLogStore(dir, ""); again != got || err != nil {
 				t.Errorf("then %q, %v", again, err)
 			}
 		})
@@ -71,7 +67,7 @@ func TestDamagedLogStoreRecordIsRefused(t *testing.T) {
 		"countd log store 2: shared\n", logStoreHead + "shared\n\n", strings.Repeat("x", logStoreBytesMax+1)} {
 		dir := t.TempDir()
 		mustDo(t, os.WriteFile(filepath.Join(dir, logStoreFile), []byte(raw), 0o600))
-		if store, err := chooseLogStore(dir, LogStoreShared); !errors.Is(err, errDamaged) {
+		if store, err := ChooseLogStore(dir, LogStoreShared); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%q is %q, %v", raw, store, err)
 		}
 	}
@@ -87,7 +83,7 @@ func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
 				if changed[i] = byte(b); string(changed) == whole {
 					continue
 				}
-				if got, err := parseLogStore(changed); !errors.Is(err, errDamaged) {
+				if got, err := parseLogStore(changed); !errors.Is(err, ErrDamaged) {
 					t.Errorf("%q is read as %q, %v", changed, got, err)
 				}
 			}
@@ -99,11 +95,11 @@ func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
 func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	eachStore(t, func(t *testing.T, store LogStore) {
 		dir := t.TempDir()
-		mustOpenStores(t, store, dir).close()
+		mustOpenStores(t, store, dir).Close()
 		for _, other := range []LogStore{LogStoreBoltDB, LogStoreShared} {
-			s, err := openStores(&groupConfig{Dir: dir, LogStore: other})
+			s, err := OpenStores(Config{Dir: dir, LogStore: other})
 			if err == nil {
-				s.close()
+				s.Close()
 			}
 			if other != store && !errors.Is(err, ErrOtherLogStore) || other == store && err != nil {
 				t.Errorf("%s opened as %s: %v", store, other, err)
@@ -112,38 +108,12 @@ func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	})
 }
 
-func TestNodeKeepsItsLogStore(t *testing.T) {
-	dir := t.TempDir()
-	open := func(store LogStore) error {
-		n, err := Open(Config{
-			Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "test", ClusterAddr: "127.0.0.1:0",
-			Shards: fewShards(map[string]int{"posts": 1, "users": 1}), LogStore: store,
-			Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Fatal: func(err error) { t.Error(err) },
-		})
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
-		defer cancel()
-		return errors.Join(n.WaitReady(ctx), n.Close(ctx))
-	}
-	for _, store := range []LogStore{LogStoreShared, "", LogStoreShared} {
-		mustDo(t, open(store))
-	}
-	if err := open(LogStoreBoltDB); !errors.Is(err, ErrOtherLogStore) {
-		t.Errorf("opened with %v", err)
-	}
-	if logs, err := filepath.Glob(filepath.Join(dir, "*", "raft.db")); err != nil || len(logs) > 0 {
-		t.Errorf("logs of groups: %v, %v", logs, err)
-	}
-}
-
 func FuzzParseLogStore(f *testing.F) {
 	f.Add([]byte(logStoreHead + "shared\n"))
 	f.Add([]byte(logStoreHead))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		store, err := parseLogStore(raw)
-		if err != nil && !errors.Is(err, errDamaged) {
+		if err != nil && !errors.Is(err, ErrDamaged) {
 			t.Errorf("error %v", err)
 		}
 		if err == nil && string(raw) != logStoreHead+string(store)+"\n" {

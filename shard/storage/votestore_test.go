@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"bytes"
@@ -63,7 +63,7 @@ func mustHaveVote(t *testing.T, s raft.StableStore, term uint64, candidate strin
 
 func TestVoteIsStoredAtOnce(t *testing.T) {
 	m := &memoryStable{}
-	s := newCheckedStable(m, 7, "raft.db", noFatal(t))
+	s := NewVotes(m, 7, "raft.db", noFatal(t))
 	if _, err := s.GetUint64(keyVoteTerm); err == nil || err.Error() != "not found" {
 		t.Errorf("no vote yet: %v; raft compares the text", err)
 	}
@@ -91,7 +91,7 @@ func TestCrashInsideAVoteLeavesTheEarlierOne(t *testing.T) {
 func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 	dir := t.TempDir()
 	b := mustOpenStores(t, store, dir)
-	s := newCheckedStable(b, 7, "log", noFatal(t))
+	s := NewVotes(b, 7, "log", noFatal(t))
 	if err := vote(s, 4, "n1"); err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +99,8 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 		t.Fatal(err)
 	}
 	mustHaveVote(t, s, 4, "n1")
-	b.close() // the crash: the candidate never came
-	s = newCheckedStable(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
+	b.Close() // the crash: the candidate never came
+	s = NewVotes(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
 	mustHaveVote(t, s, 4, "n1")
 	if err := vote(s, 5, "n2"); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 func TestFailedVoteStopsTheGroup(t *testing.T) {
 	m := &memoryStable{}
 	stop, told := countFatal(t)
-	s := newCheckedStable(m, 7, "raft.db", stop)
+	s := NewVotes(m, 7, "raft.db", stop)
 	if err := vote(s, 4, "n1"); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestFailedVoteStopsTheGroup(t *testing.T) {
 
 func TestDamagedStableValueIsRefused(t *testing.T) {
 	whole := &memoryStable{}
-	s := newCheckedStable(whole, 7, "raft.db", noFatal(t))
+	s := NewVotes(whole, 7, "raft.db", noFatal(t))
 	if err := errors.Join(s.SetUint64(keyTerm, 4), vote(s, 4, "n1")); err != nil {
 		t.Fatal(err)
 	}
@@ -148,14 +148,14 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 		for i := range stored {
 			damaged := &memoryStable{values: map[string][]byte{key: changed(stored, i)}}
 			stop, told := countFatal(t)
-			if err := read[key](newCheckedStable(damaged, 7, "raft.db", stop)); !errors.Is(err, errDamaged) || *told != 1 {
+			if err := read[key](NewVotes(damaged, 7, "raft.db", stop)); !errors.Is(err, ErrDamaged) || *told != 1 {
 				t.Errorf("%s, byte %d: %v, told %d times", key, i, err, *told)
 			}
 		}
 		for n := range stored {
 			damaged := &memoryStable{values: map[string][]byte{key: stored[:n]}}
 			stop, _ := countFatal(t)
-			if err := read[key](newCheckedStable(damaged, 7, "raft.db", stop)); !errors.Is(err, errDamaged) {
+			if err := read[key](NewVotes(damaged, 7, "raft.db", stop)); !errors.Is(err, ErrDamaged) {
 				t.Errorf("%s cut to %d bytes: %v", key, n, err)
 			}
 		}
@@ -163,14 +163,14 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 	// A value under another's key.
 	swapped := &memoryStable{values: map[string][]byte{string(keyTerm): whole.values[string(keyVote)]}}
 	stop, _ := countFatal(t)
-	if _, err := newCheckedStable(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, errDamaged) {
+	if _, err := NewVotes(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, ErrDamaged) {
 		t.Errorf("the vote as term: %v", err)
 	}
 }
 
 func TestUnknownStableKeyIsRefused(t *testing.T) {
 	stop, told := countFatal(t)
-	s := newCheckedStable(&memoryStable{}, 7, "raft.db", stop)
+	s := NewVotes(&memoryStable{}, 7, "raft.db", stop)
 	if err := s.SetUint64([]byte("NewVoteTerm"), 1); err == nil || *told != 1 {
 		t.Errorf("%v, told %d times", err, *told)
 	}

@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"errors"
@@ -11,21 +11,9 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// openNodeLog opens the log of all groups of a node, and registers its metrics.
-func openNodeLog(cfg *Config) (*raftstore.Log, error) {
-	l, err := raftstore.Open(filepath.Join(cfg.Dir, nodeLogDir), raftstore.Options{})
-	if err != nil {
-		return nil, err
-	}
-	err = register(cfg.Metrics,
-		gauge("countd_raft_log_bytes", "Disk that the log of all groups takes, with the segments made ahead.",
-			func() float64 { return float64(l.Usage().Bytes) }),
-		gauge("countd_raft_log_live_bytes", "About what the entries that are needed take of countd_raft_log_bytes.",
-			func() float64 { return float64(l.Usage().LiveBytes) }))
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+// OpenNodeLog opens the log of all groups of a node, whose directory is dir.
+func OpenNodeLog(dir string) (*raftstore.Log, error) {
+	return raftstore.Open(filepath.Join(dir, NodeLogDir), raftstore.Options{})
 }
 
 // sharedStores is a replica's part of its node's log.
@@ -36,12 +24,12 @@ type sharedStores struct {
 }
 
 // openSharedStores opens a replica's part of the node's log, or of a log of its own.
-func openSharedStores(cfg *groupConfig) (*sharedStores, error) {
+func openSharedStores(cfg *Config) (*sharedStores, error) {
 	if cfg.NodeLog != nil {
-		r, err := cfg.NodeLog.Replica(cfg.logID())
+		r, err := cfg.NodeLog.Replica(cfg.ID)
 		return &sharedStores{Replica: r}, err
 	}
-	own, err := raftstore.Open(cfg.LogStore.path(cfg.Dir), raftstore.Options{})
+	own, err := raftstore.Open(cfg.LogStore.Path(cfg.Dir), raftstore.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +77,7 @@ func (s *sharedStores) Get(key []byte) ([]byte, error) {
 	return value, err
 }
 
-func (s *sharedStores) close() error {
+func (s *sharedStores) Close() error {
 	s.closed.Store(true)
 	if s.own == nil {
 		return nil

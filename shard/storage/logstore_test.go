@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"bytes"
@@ -15,19 +15,19 @@ import (
 )
 
 // noFatal fails the test when a group stops for good.
-func noFatal(t *testing.T) *failStop {
-	stop := newFailStop(func(err error) { t.Error(err) })
-	if err := stop.arm(); err != nil {
+func noFatal(t *testing.T) *FailStop {
+	stop := NewFailStop(func(err error) { t.Error(err) })
+	if err := stop.Arm(); err != nil {
 		t.Fatal(err)
 	}
 	return stop
 }
 
 // countFatal counts the notices.
-func countFatal(t *testing.T) (*failStop, *int) {
+func countFatal(t *testing.T) (*FailStop, *int) {
 	n := new(int)
-	stop := newFailStop(func(error) { *n++ })
-	if err := stop.arm(); err != nil {
+	stop := NewFailStop(func(error) { *n++ })
+	if err := stop.Arm(); err != nil {
 		t.Fatal(err)
 	}
 	return stop, n
@@ -39,7 +39,7 @@ func mustOpenBolt(t *testing.T, path string) *boltFile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.close() })
+	t.Cleanup(func() { b.Close() })
 	return b
 }
 
@@ -51,13 +51,13 @@ func eachStore(t *testing.T, test func(t *testing.T, store LogStore)) {
 }
 
 // mustOpenStores opens the stores of a group in dir.
-func mustOpenStores(t *testing.T, store LogStore, dir string) groupStores {
+func mustOpenStores(t *testing.T, store LogStore, dir string) Stores {
 	t.Helper()
-	s, err := openStores(&groupConfig{Dir: dir, LogStore: store})
+	s, err := OpenStores(Config{Dir: dir, LogStore: store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.close() })
+	t.Cleanup(func() { s.Close() })
 	return s
 }
 
@@ -70,7 +70,7 @@ func TestCheckedLogGivesBackWhatItStored(t *testing.T) {
 }
 
 func testCheckedLogGivesBackWhatItStored(t *testing.T, store LogStore) {
-	l := newCheckedLog(mustOpenStores(t, store, t.TempDir()), 7, "log", 1<<30, noFatal(t))
+	l := NewLog(mustOpenStores(t, store, t.TempDir()), 7, "log", 1<<30, noFatal(t))
 	entries := []*raft.Log{
 		testEntry(1, "a"), testEntry(2, ""), testEntry(3, "with extensions"),
 		{Index: 4, Term: 4, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte("x"), 100_000)},
@@ -132,10 +132,10 @@ func TestCheckedLogRefusesEveryChangedByte(t *testing.T) {
 	stored := testEntry(9, "twelve bytes")
 	stored.Extensions = []byte("ext")
 	b := mustOpenBolt(t, path)
-	if err := newCheckedLog(b, 7, path, 1<<30, noFatal(t)).StoreLog(stored); err != nil {
+	if err := NewLog(b, 7, path, 1<<30, noFatal(t)).StoreLog(stored); err != nil {
 		t.Fatal(err)
 	}
-	b.close()
+	b.Close()
 	size := 0
 	rewriteBolt(t, path, boltLogBucket, logKey(9), func(v []byte) []byte { size = len(v); return v })
 	refused := 0
@@ -145,8 +145,8 @@ func TestCheckedLogRefusesEveryChangedByte(t *testing.T) {
 			b := mustOpenBolt(t, path)
 			stop, told := countFatal(t)
 			var got raft.Log
-			err := newCheckedLog(b, 7, path, 1<<30, stop).GetLog(9, &got)
-			b.close()
+			err := NewLog(b, 7, path, 1<<30, stop).GetLog(9, &got)
+			b.Close()
 			if err == nil {
 				got.AppendedAt = stored.AppendedAt
 				if !reflect.DeepEqual(&got, stored) {
@@ -171,10 +171,10 @@ func TestCheckedLogNamesWhatIsDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop, told := countFatal(t)
-	l := newCheckedLog(b, 42, path, 1<<30, stop)
+	l := NewLog(b, 42, path, 1<<30, stop)
 	var e raft.Log
 	err := l.GetLog(3, &e)
-	if !errors.Is(err, errDamaged) || *told != 1 {
+	if !errors.Is(err, ErrDamaged) || *told != 1 {
 		t.Fatalf("%v, told %d times", err, *told)
 	}
 	for _, part := range []string{"group 42", "entry 3", path} {
@@ -196,7 +196,7 @@ func TestUnsealRefusesShortAndUnknown(t *testing.T) {
 	} {
 		e := testEntry(1, "x")
 		e.Extensions = extensions
-		if err := unsealEntry(e); !errors.Is(err, errDamaged) {
+		if err := unsealEntry(e); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -221,7 +221,7 @@ func TestBoltDeletesTheFrontInSteps(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "raft.db")
 	b, err := openBoltFile(path)
 	mustDo(t, err)
-	defer b.close()
+	defer b.Close()
 	var logs []*raft.Log
 	for i := range uint64(entries) {
 		logs = append(logs, &raft.Log{Index: i + 1, Term: 1, Data: []byte("x")})

@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ type boltFile struct {
 }
 
 // openBoltFile opens or creates the database at path. A file that is not whole
-// is refused with errDamaged, and left as it is.
+// is refused with ErrDamaged, and left as it is.
 func openBoltFile(path string) (*boltFile, error) {
 	if err := checkBoltFile(path); err != nil {
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
@@ -74,7 +74,7 @@ func guardBolt(call func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errDamaged, p)
+			err = fmt.Errorf("%w: %v", ErrDamaged, p)
 		}
 	}()
 	return call()
@@ -93,11 +93,11 @@ func (b *boltFile) LastIndex() (index uint64, err error) {
 func (b *boltFile) GetLog(index uint64, entry *raft.Log) error {
 	err := guardBolt(func() error { return b.store.GetLog(index, entry) })
 	switch {
-	case err == nil, errors.Is(err, raft.ErrLogNotFound), errors.Is(err, errDamaged),
+	case err == nil, errors.Is(err, raft.ErrLogNotFound), errors.Is(err, ErrDamaged),
 		errors.Is(err, bbolterrors.ErrDatabaseNotOpen):
 		return err
 	}
-	return fmt.Errorf("%w: %w", errDamaged, err) // it could not be decoded
+	return fmt.Errorf("%w: %w", ErrDamaged, err) // it could not be decoded
 }
 
 func (b *boltFile) StoreLog(entry *raft.Log) error {
@@ -144,6 +144,6 @@ func (b *boltFile) Get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-func (b *boltFile) close() error {
+func (b *boltFile) Close() error {
 	return guardBolt(b.store.Close)
 }

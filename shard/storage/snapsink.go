@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"errors"
@@ -6,19 +6,21 @@ import (
 	"path/filepath"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/atomicfile"
 )
 
 // snapSink writes one snapshot. Its errors stop the group.
 type snapSink struct {
 	raft.SnapshotSink
-	store  *snapStore
+	store  *Snapshots
 	index  uint64
 	bytes  int64 // written, the head aside
 	closed bool
 }
 
 func (k *snapSink) Write(p []byte) (int, error) {
-	if err := k.store.stop.failure(); err != nil {
+	if err := k.store.stop.Failure(); err != nil {
 		return 0, err
 	}
 	n, err := k.SnapshotSink.Write(p)
@@ -36,13 +38,13 @@ func (k *snapSink) Close() error {
 		return nil
 	}
 	k.closed = true
-	if err := k.store.stop.failure(); err != nil {
+	if err := k.store.stop.Failure(); err != nil {
 		return errors.Join(err, k.SnapshotSink.Cancel())
 	}
 	err := k.SnapshotSink.Close()
 	if err == nil {
 		// raft syncs both files and the directory above, not this one.
-		err = syncDir(filepath.Join(k.store.dir, k.ID()))
+		err = atomicfile.SyncDir(filepath.Join(k.store.dir, k.ID()))
 	}
 	if err != nil {
 		return k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))

@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"bytes"
@@ -17,15 +17,15 @@ import (
 func fillBolt(t *testing.T, path string, n uint64) {
 	t.Helper()
 	b := mustOpenBolt(t, path)
-	defer b.close()
+	defer b.Close()
 	fillStores(t, b, n)
 }
 
 // fillStores writes a log of n entries, or a few more, of mixed sizes.
-func fillStores(t *testing.T, stores groupStores, n uint64) {
+func fillStores(t *testing.T, stores Stores, n uint64) {
 	t.Helper()
 	stop := noFatal(t)
-	l := newCheckedLog(stores, 7, "log", 1<<40, stop)
+	l := NewLog(stores, 7, "log", 1<<40, stop)
 	random := rand.New(rand.NewPCG(1, n))
 	for i := uint64(1); i <= n; {
 		var batch []*raft.Log
@@ -37,7 +37,7 @@ func fillStores(t *testing.T, stores groupStores, n uint64) {
 			t.Fatal(err)
 		}
 	}
-	if err := newCheckedStable(stores, 7, "log", stop).SetUint64(keyTerm, 3); err != nil {
+	if err := NewVotes(stores, 7, "log", stop).SetUint64(keyTerm, 3); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,10 +50,10 @@ func testDeletedRangesLeaveNoGap(t *testing.T, store LogStore) {
 	dir := t.TempDir()
 	b := mustOpenStores(t, store, dir)
 	fillStores(t, b, 3000)
-	b.close()
+	b.Close()
 	for _, cut := range [][2]uint64{{1, 1}, {2, 900}, {901, 2000}, {2990, 4000}} {
 		b := mustOpenStores(t, store, dir)
-		l := newCheckedLog(b, 7, "log", 1<<30, noFatal(t))
+		l := NewLog(b, 7, "log", 1<<30, noFatal(t))
 		if err := l.DeleteRange(cut[0], cut[1]); err != nil {
 			t.Fatal(err)
 		}
@@ -63,13 +63,13 @@ func testDeletedRangesLeaveNoGap(t *testing.T, store LogStore) {
 				t.Fatalf("entry %d of %v: %v", i, cut, err)
 			}
 		}
-		b.close()
+		b.Close()
 		b = mustOpenStores(t, store, dir)
 		first, err := b.FirstIndex()
 		if err != nil || cut[0] < 2990 && first != cut[1]+1 {
 			t.Fatalf("after %v the log begins at %d, %v", cut, first, err)
 		}
-		b.close()
+		b.Close()
 	}
 }
 
@@ -101,20 +101,14 @@ func TestTornBoltFileIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			b, err := openBoltFile(path)
-			if !errors.Is(err, errDamaged) {
+			if !errors.Is(err, ErrDamaged) {
 				t.Errorf("error %v", err)
 			}
 			if err == nil {
-				b.close()
+				b.Close()
 			}
 		})
 	}
-}
-
-func changed(content []byte, at int) []byte {
-	c := bytes.Clone(content)
-	c[at] ^= 0x40
-	return c
 }
 
 // Random damage anywhere in the file: what a start and a read of the whole log
@@ -143,7 +137,7 @@ func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
 		}
 		if err := readWhole(t, path); err != nil {
 			refused++
-			if !errors.Is(err, errDamaged) {
+			if !errors.Is(err, ErrDamaged) {
 				t.Errorf("byte %d: %v", at, err)
 			}
 		}
@@ -160,14 +154,14 @@ func readWhole(t *testing.T, path string) error {
 	if err != nil {
 		return err
 	}
-	defer b.close()
-	stop := newFailStop(func(error) {})
-	l := newCheckedLog(b, 7, path, 1<<40, stop)
-	g := &group{log: l, stop: stop}
-	if g.snaps, err = openSnapStore(t.TempDir(), 7, hclog.NewNullLogger(), stop); err != nil {
+	defer b.Close()
+	stop := NewFailStop(func(error) {})
+	l := NewLog(b, 7, path, 1<<40, stop)
+	snaps, err := OpenSnapshots(t.TempDir(), 7, hclog.NewNullLogger(), stop)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.recoverLog(newCheckedStable(b, 7, path, stop)); err != nil {
+	if err := Recover(l, snaps, NewVotes(b, 7, path, stop)); err != nil {
 		return err
 	}
 	last, err := l.LastIndex()
@@ -190,7 +184,7 @@ func FuzzCheckBolt(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	b.close()
+	b.Close()
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		f.Fatal(err)
@@ -209,7 +203,7 @@ func FuzzCheckBolt(f *testing.F) {
 			content[at%len(content)] = patches[3]
 		}
 		err := checkBolt(bytes.NewReader(content), int64(len(content)))
-		if err != nil && !errors.Is(err, errDamaged) {
+		if err != nil && !errors.Is(err, ErrDamaged) {
 			t.Errorf("error %v", err)
 		}
 		if bytes.Equal(content, whole) && err != nil {

@@ -12,45 +12,6 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-func TestStalledGauge(t *testing.T) {
-	var g stallGauge
-	w := watchedGauge{gauge: &g}
-	ticks := func(n int) (stalled bool) {
-		for range n {
-			stalled = w.stalled()
-		}
-		return stalled
-	}
-	if ticks(5 * stallTicks) {
-		t.Error("idle counts as stalled")
-	}
-	for range 5 * stallTicks {
-		g.begin()
-		if ticks(2) {
-			t.Fatal("short writes, one after the other, count as stalled")
-		}
-		g.end()
-	}
-	for range 5 * stallTicks {
-		g.begin()
-		if ticks(1) {
-			t.Fatal("short writes, each seen running, count as stalled")
-		}
-		g.end()
-	}
-	g.begin()
-	if ticks(stallTicks) {
-		t.Error("stalled too early")
-	}
-	if !ticks(1) {
-		t.Error("not stalled")
-	}
-	g.end()
-	if ticks(1) {
-		t.Error("stalled after its end")
-	}
-}
-
 // faultyStores is a log in memory that can fail or hang.
 type faultyStores struct {
 	*raft.InmemStore
@@ -102,7 +63,7 @@ func (s *faultyStores) Get(key []byte) ([]byte, error) {
 	return s.stable.Get(key)
 }
 
-func (*faultyStores) close() error { return nil }
+func (*faultyStores) Close() error { return nil }
 
 // startFaulty starts a sole voter over a faulty store and collects what Fatal
 // is told.

@@ -1,4 +1,11 @@
-package shard
+// Package storage keeps one replica's log, term and vote, and snapshots on disk, over
+// either log store. It checks every byte that it reads back, sees a write that hangs, and
+// stops the replica for good (FailStop) when it can no longer promise what raft relies on.
+//
+// It never knows what an entry means, who leads, or who else is in the group. Invariant:
+// what it reported as stored is read back as it was written, or the replica stops; after
+// the first failure nothing more is stored, acknowledged or voted for.
+package storage
 
 import (
 	"encoding/binary"
@@ -13,8 +20,8 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// errDamaged is returned for bytes on disk that are not what was written.
-var errDamaged = raftstore.ErrDamaged
+// ErrDamaged is returned for bytes on disk that are not what was written.
+var ErrDamaged = raftstore.ErrDamaged
 
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -38,8 +45,8 @@ const (
 // entryOverheadBytes stands for what an entry costs beside its payload.
 const entryOverheadBytes = 48
 
-// entryBytes is about what an entry takes in the log.
-func entryBytes(e *raft.Log) int {
+// EntryBytes returns about what an entry takes in the log.
+func EntryBytes(e *raft.Log) int {
 	return len(e.Data) + len(e.Extensions) + entryOverheadBytes
 }
 
@@ -65,14 +72,14 @@ func sealEntry(dst []byte, e *raft.Log) []byte {
 func unsealEntry(e *raft.Log) error {
 	sealed := e.Extensions
 	if len(sealed) < sealBytes {
-		return fmt.Errorf("%w: the entry has no checksum", errDamaged)
+		return fmt.Errorf("%w: the entry has no checksum", ErrDamaged)
 	}
 	if sealed[0] != sealVersion {
-		return fmt.Errorf("%w: unknown checksum version %d", errDamaged, sealed[0])
+		return fmt.Errorf("%w: unknown checksum version %d", ErrDamaged, sealed[0])
 	}
 	extensions := sealed[sealBytes:]
 	if binary.LittleEndian.Uint32(sealed[1:]) != entryChecksum(e, extensions) {
-		return fmt.Errorf("%w: the entry's checksum does not match", errDamaged)
+		return fmt.Errorf("%w: the entry's checksum does not match", ErrDamaged)
 	}
 	if e.Extensions = extensions; len(extensions) == 0 {
 		e.Extensions = nil
@@ -80,21 +87,21 @@ func unsealEntry(e *raft.Log) error {
 	return nil
 }
 
-// checkedLog is a group's log: every entry is stored with a checksum and
-// verified when it is read back, a write that hangs is seen by the watchdog,
-// and any error but raft.ErrLogNotFound stops the group for good.
-type checkedLog struct {
+// Log is a replica's log. It stores every entry with a checksum and verifies it when it
+// reads it back. The watchdog sees a write that hangs. Any error but
+// raft.ErrLogNotFound stops the replica for good.
+type Log struct {
 	store raft.LogStore
 	group uint32
 	path  string
-	stop  *failStop
+	stop  *FailStop
 
 	storing stallGauge // StoreLogs: raft's main goroutine only
 	cutting stallGauge // DeleteRange, under cut
 	cut     sync.Mutex // raft's main and snapshot goroutines both delete
 
-	// What was stored since the last snapshot. The group's snapshot goroutine
-	// takes away what a snapshot covered; due is signalled at dueBytes.
+	// What was stored since the last snapshot: covered subtracts what a snapshot
+	// covered. due is signalled at dueBytes.
 	bytes    atomic.Int64
 	entries  atomic.Int64
 	dueBytes atomic.Int64
@@ -102,33 +109,50 @@ type checkedLog struct {
 }
 
 var (
-	_ raft.LogStore          = (*checkedLog)(nil)
-	_ raft.MonotonicLogStore = (*checkedLog)(nil)
+	_ raft.LogStore          = (*Log)(nil)
+	_ raft.MonotonicLogStore = (*Log)(nil)
 )
 
-func newCheckedLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop *failStop) *checkedLog {
-	l := &checkedLog{store: store, group: group, path: path, stop: stop, due: make(chan struct{}, 1)}
+// NewLog returns the log in store. path is for people; dueBytes is as of SetDue.
+func NewLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop *FailStop) *Log {
+	l := &Log{store: store, group: group, path: path, stop: stop, due: make(chan struct{}, 1)}
 	l.dueBytes.Store(dueBytes)
 	return l
 }
 
+// SinceSnapshot returns how much was stored since the last snapshot.
+func (l *Log) SinceSnapshot() (bytes, entries int64) { return l.bytes.Load(), l.entries.Load() }
+
+// Covered subtracts what a snapshot covers from SinceSnapshot.
+func (l *Log) Covered(bytes, entries int64) {
+	l.bytes.Add(-bytes)
+	l.entries.Add(-entries)
+}
+
+// SnapshotDue has a token once bytes were stored since the last snapshot; SetDue
+// says how many.
+func (l *Log) SnapshotDue() <-chan struct{} { return l.due }
+
+// SetDue sets the bytes at which SnapshotDue gets a token.
+func (l *Log) SetDue(bytes int64) { l.dueBytes.Store(bytes) }
+
 // IsMonotonic makes raft delete the whole log when a snapshot from the leader
 // replaces it. Otherwise entries that were never committed could stay below
 // the snapshot, and be sent to others once this node leads.
-func (l *checkedLog) IsMonotonic() bool { return true }
+func (l *Log) IsMonotonic() bool { return true }
 
 // FirstIndex is raft.LogStore's.
-func (l *checkedLog) FirstIndex() (uint64, error) {
+func (l *Log) FirstIndex() (uint64, error) {
 	return l.readIndex("first", l.store.FirstIndex)
 }
 
 // LastIndex is raft.LogStore's.
-func (l *checkedLog) LastIndex() (uint64, error) {
+func (l *Log) LastIndex() (uint64, error) {
 	return l.readIndex("last", l.store.LastIndex)
 }
 
-func (l *checkedLog) readIndex(which string, read func() (uint64, error)) (uint64, error) {
-	if err := l.stop.failure(); err != nil {
+func (l *Log) readIndex(which string, read func() (uint64, error)) (uint64, error) {
+	if err := l.stop.Failure(); err != nil {
 		return 0, err
 	}
 	index, err := read()
@@ -140,8 +164,8 @@ func (l *checkedLog) readIndex(which string, read func() (uint64, error)) (uint6
 
 // GetLog is raft.LogStore's. raft.ErrLogNotFound is returned as it is: raft
 // compares it.
-func (l *checkedLog) GetLog(index uint64, entry *raft.Log) error {
-	if err := l.stop.failure(); err != nil {
+func (l *Log) GetLog(index uint64, entry *raft.Log) error {
+	if err := l.stop.Failure(); err != nil {
 		return err
 	}
 	var stored raft.Log
@@ -153,7 +177,7 @@ func (l *checkedLog) GetLog(index uint64, entry *raft.Log) error {
 		err = unsealEntry(&stored)
 	}
 	if err == nil && stored.Index != index {
-		err = fmt.Errorf("%w: it holds entry %d", errDamaged, stored.Index)
+		err = fmt.Errorf("%w: it holds entry %d", ErrDamaged, stored.Index)
 	}
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot read entry %d: %w", index, err))
@@ -163,13 +187,13 @@ func (l *checkedLog) GetLog(index uint64, entry *raft.Log) error {
 }
 
 // StoreLog is raft.LogStore's.
-func (l *checkedLog) StoreLog(entry *raft.Log) error {
+func (l *Log) StoreLog(entry *raft.Log) error {
 	return l.StoreLogs([]*raft.Log{entry})
 }
 
 // StoreLogs is raft.LogStore's. It keeps no reference to the entries.
-func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
-	if err := l.stop.failure(); err != nil {
+func (l *Log) StoreLogs(entries []*raft.Log) error {
+	if err := l.stop.Failure(); err != nil {
 		return err
 	}
 	sealed, bytes := sealAll(entries)
@@ -181,7 +205,7 @@ func (l *checkedLog) StoreLogs(entries []*raft.Log) error {
 	}
 	// The watchdog may have given this write up: then it must not be
 	// acknowledged, late as it is.
-	if err := l.stop.failure(); err != nil {
+	if err := l.stop.Failure(); err != nil {
 		return err
 	}
 	l.entries.Add(int64(len(entries)))
@@ -205,13 +229,13 @@ func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
 		copies[i] = *e
 		copies[i].Extensions = arena[start:len(arena):len(arena)]
 		sealed[i] = &copies[i]
-		bytes += entryBytes(e)
+		bytes += EntryBytes(e)
 	}
 	return sealed, bytes
 }
 
 // grow counts bytes of log since the last snapshot.
-func (l *checkedLog) grow(bytes int64) {
+func (l *Log) grow(bytes int64) {
 	if l.bytes.Add(bytes) >= l.dueBytes.Load() {
 		select {
 		case l.due <- struct{}{}:
@@ -221,8 +245,8 @@ func (l *checkedLog) grow(bytes int64) {
 }
 
 // DeleteRange is raft.LogStore's.
-func (l *checkedLog) DeleteRange(first, last uint64) error {
-	if err := l.stop.failure(); err != nil {
+func (l *Log) DeleteRange(first, last uint64) error {
+	if err := l.stop.Failure(); err != nil {
 		return err
 	}
 	l.cut.Lock()
@@ -233,9 +257,9 @@ func (l *checkedLog) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot delete entries %d to %d: %w", first, last, err))
 	}
-	return l.stop.failure()
+	return l.stop.Failure()
 }
 
-func (l *checkedLog) fail(err error) error {
-	return l.stop.fail(fmt.Errorf("group %d: log %s: %w", l.group, l.path, err))
+func (l *Log) fail(err error) error {
+	return l.stop.Fail(fmt.Errorf("group %d: log %s: %w", l.group, l.path, err))
 }

@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"bytes"
@@ -50,11 +50,11 @@ func sealStable(dst, key, value []byte) []byte {
 // unsealStable returns the value inside its stored form.
 func unsealStable(key, stored []byte) ([]byte, error) {
 	if len(stored) < stableHeadBytes || stored[0] != stableVersion {
-		return nil, fmt.Errorf("%w: the value has no checksum of a known version", errDamaged)
+		return nil, fmt.Errorf("%w: the value has no checksum of a known version", ErrDamaged)
 	}
 	value := stored[stableHeadBytes:]
 	if binary.LittleEndian.Uint32(stored[1:]) != stableChecksum(key, value) {
-		return nil, fmt.Errorf("%w: the value's checksum does not match", errDamaged)
+		return nil, fmt.Errorf("%w: the value's checksum does not match", ErrDamaged)
 	}
 	return value, nil
 }
@@ -65,17 +65,17 @@ type stableBytes interface {
 	Get(key []byte) ([]byte, error) // raftboltdb.ErrKeyNotFound when absent
 }
 
-// checkedStable stores raft's term and vote. raft saves a vote by two calls,
+// Votes stores raft's term and vote. raft saves a vote by two calls,
 // the term and then the candidate, and a crash between them would leave the
 // new term with the old candidate: a vote that was never given. Here the first
 // call only remembers the term and the second stores both in one transaction.
 //
 // Any error but raftboltdb.ErrKeyNotFound stops the group for good.
-type checkedStable struct {
+type Votes struct {
 	store stableBytes
 	group uint32
 	path  string
-	stop  *failStop
+	stop  *FailStop
 
 	mu struct { // held during the write: writes of one gauge must not overlap
 		sync.Mutex
@@ -84,20 +84,33 @@ type checkedStable struct {
 	}
 }
 
-var _ raft.StableStore = (*checkedStable)(nil)
+var _ raft.StableStore = (*Votes)(nil)
 
-func newCheckedStable(store stableBytes, group uint32, path string, stop *failStop) *checkedStable {
-	return &checkedStable{store: store, group: group, path: path, stop: stop}
+// NewVotes returns the term and vote in store. path is for people.
+func NewVotes(store stableBytes, group uint32, path string, stop *FailStop) *Votes {
+	return &Votes{store: store, group: group, path: path, stop: stop}
 }
 
+// Term returns the stored term, 0 for none.
+func (s *Votes) Term() (uint64, error) {
+	term, err := s.GetUint64(keyTerm)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return 0, nil
+	}
+	return term, err
+}
+
+// SetTerm stores the term.
+func (s *Votes) SetTerm(term uint64) error { return s.SetUint64(keyTerm, term) }
+
 // SetUint64 is raft.StableStore's.
-func (s *checkedStable) SetUint64(key []byte, value uint64) error {
+func (s *Votes) SetUint64(key []byte, value uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case bytes.Equal(key, keyVoteTerm):
 		s.mu.voteTerm = value
-		return s.stop.failure()
+		return s.stop.Failure()
 	case bytes.Equal(key, keyTerm):
 		return s.writeLocked(keyTerm, binary.LittleEndian.AppendUint64(nil, value))
 	}
@@ -105,7 +118,7 @@ func (s *checkedStable) SetUint64(key []byte, value uint64) error {
 }
 
 // Set is raft.StableStore's.
-func (s *checkedStable) Set(key, value []byte) error {
+func (s *Votes) Set(key, value []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !bytes.Equal(key, keyVoteFor) {
@@ -121,7 +134,7 @@ func (s *checkedStable) Set(key, value []byte) error {
 
 // GetUint64 is raft.StableStore's. raft knows an absent value by the text of
 // the error, so raftboltdb.ErrKeyNotFound is returned as it is.
-func (s *checkedStable) GetUint64(key []byte) (uint64, error) {
+func (s *Votes) GetUint64(key []byte) (uint64, error) {
 	switch {
 	case bytes.Equal(key, keyVoteTerm):
 		term, _, err := s.vote()
@@ -129,7 +142,7 @@ func (s *checkedStable) GetUint64(key []byte) (uint64, error) {
 	case bytes.Equal(key, keyTerm):
 		value, err := s.read(keyTerm)
 		if err == nil && len(value) != 8 {
-			err = s.fail("read", key, fmt.Errorf("%w: it has %d bytes", errDamaged, len(value)))
+			err = s.fail("read", key, fmt.Errorf("%w: it has %d bytes", ErrDamaged, len(value)))
 		}
 		if err != nil {
 			return 0, err
@@ -140,7 +153,7 @@ func (s *checkedStable) GetUint64(key []byte) (uint64, error) {
 }
 
 // Get is raft.StableStore's.
-func (s *checkedStable) Get(key []byte) ([]byte, error) {
+func (s *Votes) Get(key []byte) ([]byte, error) {
 	if !bytes.Equal(key, keyVoteFor) {
 		return nil, s.unknown(key)
 	}
@@ -148,10 +161,10 @@ func (s *checkedStable) Get(key []byte) ([]byte, error) {
 	return candidate, err
 }
 
-func (s *checkedStable) vote() (term uint64, candidate []byte, err error) {
+func (s *Votes) vote() (term uint64, candidate []byte, err error) {
 	value, err := s.read(keyVote)
 	if err == nil && len(value) < 8 {
-		err = s.fail("read", keyVote, fmt.Errorf("%w: it has %d bytes", errDamaged, len(value)))
+		err = s.fail("read", keyVote, fmt.Errorf("%w: it has %d bytes", ErrDamaged, len(value)))
 	}
 	if err != nil {
 		return 0, nil, err
@@ -159,8 +172,8 @@ func (s *checkedStable) vote() (term uint64, candidate []byte, err error) {
 	return binary.LittleEndian.Uint64(value), value[8:], nil
 }
 
-func (s *checkedStable) read(key []byte) ([]byte, error) {
-	if err := s.stop.failure(); err != nil {
+func (s *Votes) read(key []byte) ([]byte, error) {
+	if err := s.stop.Failure(); err != nil {
 		return nil, err
 	}
 	stored, err := s.store.Get(key)
@@ -177,8 +190,8 @@ func (s *checkedStable) read(key []byte) ([]byte, error) {
 	return value, nil
 }
 
-func (s *checkedStable) writeLocked(key, value []byte) error {
-	if err := s.stop.failure(); err != nil {
+func (s *Votes) writeLocked(key, value []byte) error {
+	if err := s.stop.Failure(); err != nil {
 		return err
 	}
 	s.mu.writing.begin()
@@ -187,15 +200,15 @@ func (s *checkedStable) writeLocked(key, value []byte) error {
 	if err != nil {
 		return s.fail("store", key, err)
 	}
-	return s.stop.failure()
+	return s.stop.Failure()
 }
 
 // unknown refuses a key that raft is not known to use: a new version of raft
 // might pair it with another, as it does with the vote.
-func (s *checkedStable) unknown(key []byte) error {
+func (s *Votes) unknown(key []byte) error {
 	return s.fail("serve", key, errors.New("raft is not known to use it"))
 }
 
-func (s *checkedStable) fail(verb string, key []byte, err error) error {
-	return s.stop.fail(fmt.Errorf("group %d: log %s: cannot %s %s: %w", s.group, s.path, verb, key, err))
+func (s *Votes) fail(verb string, key []byte, err error) error {
+	return s.stop.Fail(fmt.Errorf("group %d: log %s: cannot %s %s: %w", s.group, s.path, verb, key, err))
 }

@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"fmt"
@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// diskStallMax is how long one write of a log may take. raft's leader sends
+// DiskStallMax is how long one write of a log may take. raft's leader sends
 // heartbeats beside a write that hangs, so a leader whose disk is stuck stays
 // leader and its group stands still until the process goes.
-const diskStallMax = 10 * time.Second
+const DiskStallMax = 10 * time.Second
 
-// stallTicks is how often a write is looked at before it counts as stalled: it
-// is found between stallTicks and stallTicks+1 ticks after it began.
-const stallTicks = 10
+// StallTicks is how often a write is looked at before it counts as stalled: it
+// is found between StallTicks and StallTicks+1 ticks after it began.
+const StallTicks = 10
 
 // stallGauge tells whether one kind of write is running and since when, at the
 // cost of two atomic adds a write. Writes of one gauge must not overlap.
@@ -34,7 +34,7 @@ type watchedGauge struct {
 }
 
 // stalled looks at the gauge once and reports whether one write was seen
-// running at more than stallTicks ticks. It counts ticks, not time, so that a
+// running at more than StallTicks ticks. It counts ticks, not time, so that a
 // process that was stopped for a while does not blame its disk.
 func (w *watchedGauge) stalled() bool {
 	turn := w.gauge.turn.Load()
@@ -44,13 +44,19 @@ func (w *watchedGauge) stalled() bool {
 	if turn%2 == 1 {
 		w.ticks++
 	}
-	return w.ticks > stallTicks
+	return w.ticks > StallTicks
 }
 
-// watchStalls fails stop when a write of one of the gauges runs for longer
-// than limit. It returns when done is closed or after it has failed stop.
-func watchStalls(limit time.Duration, gauges []watchedGauge, stop *failStop, done <-chan struct{}) {
-	ticker := time.NewTicker(limit / stallTicks)
+// WatchStalls fails stop when a write of the log or of votes runs for longer than
+// limit, which is StallTicks nanoseconds at least. It returns when done is closed or
+// after it has failed stop.
+func WatchStalls(limit time.Duration, log *Log, votes *Votes, stop *FailStop, done <-chan struct{}) {
+	gauges := []watchedGauge{
+		{gauge: &log.storing, what: "store entries in " + log.path},
+		{gauge: &log.cutting, what: "delete entries from " + log.path},
+		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
+	}
+	ticker := time.NewTicker(limit / StallTicks)
 	defer ticker.Stop()
 	for {
 		select {
@@ -60,7 +66,7 @@ func watchStalls(limit time.Duration, gauges []watchedGauge, stop *failStop, don
 		}
 		for i := range gauges {
 			if gauges[i].stalled() {
-				_ = stop.fail(fmt.Errorf("cannot %s: the disk has not answered for %v", gauges[i].what, limit))
+				_ = stop.Fail(fmt.Errorf("cannot %s: the disk has not answered for %v", gauges[i].what, limit))
 				return
 			}
 		}

@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/shard/raftstore"
 )
 
 // LogStore names what all groups of a node keep their logs in. It is chosen
@@ -23,7 +24,7 @@ const (
 	LogStoreShared LogStore = "shared" // shard/raftstore: one log for all groups, one sync for all that waits; the default
 	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: a file for each group, two syncs a write
 
-	logStoreDefault = LogStoreShared
+	LogStoreDefault = LogStoreShared
 
 	// logStoreWAL is what nodes of earlier versions may have. This one cannot read it.
 	logStoreWAL LogStore = "wal"
@@ -53,39 +54,55 @@ func (s LogStore) Check() error {
 	return fmt.Errorf("%w: %q", ErrUnknownLogStore, string(s))
 }
 
-// nodeLogDir is the directory of a node's log, among those of its groups.
-const nodeLogDir = "log"
+// NodeLogDir is the directory of a node's log, among those of its groups.
+const NodeLogDir = "log"
 
-// path is where a group has its log in its directory, if it has one of its own: the file
+// Path is where a group has its log in its directory, if it has one of its own: the file
 // of boltdb, or the directory of a shared log that nobody shares.
-func (s LogStore) path(dir string) string {
+func (s LogStore) Path(dir string) string {
 	if s == LogStoreShared {
-		return filepath.Join(dir, nodeLogDir)
+		return filepath.Join(dir, NodeLogDir)
 	}
 	return filepath.Join(dir, "raft.db")
 }
 
-// groupStores is where a group keeps its log, term and vote.
-type groupStores interface {
+// Stores is where a group keeps its log, term and vote.
+type Stores interface {
 	raft.LogStore
 	stableBytes
-	close() error
+	Close() error
 }
 
-// openStores opens or creates a replica's stores. The logs of the other store are
+// Config configures OpenStores.
+type Config struct {
+	Dir      string              // of the replica
+	LogStore LogStore            // as ChooseLogStore returned it
+	NodeLog  *raftstore.Log      // of LogStoreShared, the caller's, must outlive the stores; nil for a log of the replica alone
+	ID       raftstore.ReplicaID // of the replica in NodeLog
+}
+
+// LogPath returns where the replica's log is.
+func (c *Config) LogPath() string {
+	if c.NodeLog != nil {
+		return filepath.Join(filepath.Dir(c.Dir), NodeLogDir)
+	}
+	return c.LogStore.Path(c.Dir)
+}
+
+// OpenStores opens or creates a replica's stores. The logs of the other store are
 // refused, not passed by: the group would begin anew.
-func openStores(cfg *groupConfig) (groupStores, error) {
+func OpenStores(cfg Config) (Stores, error) {
 	other := LogStoreBoltDB
 	if cfg.LogStore == LogStoreBoltDB {
 		other = LogStoreShared
 	}
-	if _, err := os.Stat(other.path(cfg.Dir)); !errors.Is(err, os.ErrNotExist) {
-		return nil, errors.Join(fmt.Errorf("%w: %s is there, and not that of %s", ErrOtherLogStore, other.path(cfg.Dir), cfg.LogStore), err)
+	if _, err := os.Stat(other.Path(cfg.Dir)); !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(fmt.Errorf("%w: %s is there, and not that of %s", ErrOtherLogStore, other.Path(cfg.Dir), cfg.LogStore), err)
 	}
 	if cfg.LogStore == LogStoreShared {
-		return openSharedStores(cfg)
+		return openSharedStores(&cfg)
 	}
-	return openBoltFile(cfg.LogStore.path(cfg.Dir))
+	return openBoltFile(cfg.LogStore.Path(cfg.Dir))
 }
 
 // logStoreFile holds the name of the log store, in the directory of a node's
@@ -99,10 +116,10 @@ const (
 	logStoreBytesMax = 64
 )
 
-// chooseLogStore returns the log store of the node whose groups are in dir, and
+// ChooseLogStore returns the log store of the node whose groups are in dir, and
 // records it when there is no record: that of the groups, else what is asked
-// for, else logStoreDefault. Nodes of versions that had boltdb alone have none.
-func chooseLogStore(dir string, asked LogStore) (LogStore, error) {
+// for, else LogStoreDefault. Nodes of versions that had boltdb alone have none.
+func ChooseLogStore(dir string, asked LogStore) (LogStore, error) {
 	if asked != "" {
 		if err := asked.Check(); err != nil {
 			return "", err
@@ -129,13 +146,13 @@ func agreedLogStore(dir string, recorded, asked LogStore) (LogStore, error) {
 }
 
 func recordLogStore(dir string, asked LogStore) (LogStore, error) {
-	store := cmp.Or(asked, logStoreDefault)
+	store := cmp.Or(asked, LogStoreDefault)
 	for _, found := range []struct {
 		store LogStore
 		files string
 	}{
-		{LogStoreBoltDB, LogStoreBoltDB.path("[0-9]*")},
-		{LogStoreShared, nodeLogDir},
+		{LogStoreBoltDB, LogStoreBoltDB.Path("[0-9]*")},
+		{LogStoreShared, NodeLogDir},
 		{logStoreWAL, filepath.Join("[0-9]*", "wal")},
 	} {
 		logs, err := filepath.Glob(filepath.Join(dir, found.files))
@@ -169,13 +186,13 @@ func readLogStore(path string) (LogStore, error) {
 
 func parseLogStore(raw []byte) (LogStore, error) {
 	if len(raw) > logStoreBytesMax {
-		return "", fmt.Errorf("%w: %d bytes", errDamaged, len(raw))
+		return "", fmt.Errorf("%w: %d bytes", ErrDamaged, len(raw))
 	}
 	name, ok := strings.CutPrefix(string(raw), logStoreHead)
 	name, ended := strings.CutSuffix(name, "\n")
 	store := LogStore(name)
 	if !ok || !ended || errors.Is(store.Check(), ErrUnknownLogStore) {
-		return "", fmt.Errorf("%w: %q", errDamaged, raw)
+		return "", fmt.Errorf("%w: %q", ErrDamaged, raw)
 	}
 	return store, nil
 }

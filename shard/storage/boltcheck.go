@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ var (
 )
 
 func boltDamage(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
 // checkBoltFile refuses a database file of which any page in use is damaged,
@@ -274,7 +274,7 @@ func visitEntries() boltVisit {
 	}
 }
 
-// visitStable refuses keys that checkedStable does not write.
+// visitStable refuses keys that Votes does not write.
 func visitStable(key, _ []byte, flags uint32) error {
 	if flags != 0 || !bytes.Equal(key, keyTerm) && !bytes.Equal(key, keyVote) {
 		return boltDamage("unknown key %q", key)

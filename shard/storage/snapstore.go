@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"cmp"
@@ -57,28 +57,28 @@ func snapshotHead(index, term, configurationIndex uint64, servers []raft.Server)
 	return head
 }
 
-// snapStore keeps a group's snapshots in raft's FileSnapshotStore, and never
+// Snapshots keeps a group's snapshots in raft's FileSnapshotStore, and never
 // lets raft fall back from the newest to an older one: the log that would lead
 // on from the older one may be gone, and what this replica acknowledged with
 // it. Any error, and a newest snapshot that is damaged, stops the group.
-type snapStore struct {
+type Snapshots struct {
 	files *raft.FileSnapshotStore
 	dir   string // holds one directory a snapshot
 	group uint32
-	stop  *failStop
+	stop  *FailStop
 
 	// Both are stored by noteWhole, under noting.
-	newestIndex atomic.Uint64 // log index of the newest whole snapshot, 0 for none
-	newestBytes atomic.Int64  // size of its state
-	noting      sync.Mutex
+	wholeIndex atomic.Uint64 // log index of the newest whole snapshot, 0 for none
+	wholeBytes atomic.Int64  // size of its state
+	noting     sync.Mutex
 }
 
-var _ raft.SnapshotStore = (*snapStore)(nil)
+var _ raft.SnapshotStore = (*Snapshots)(nil)
 
-// openSnapStore opens the snapshots below dir and removes what unfinished ones
+// OpenSnapshots opens the snapshots below dir and removes what unfinished ones
 // left. It does not read the newest one's state: Open does.
-func openSnapStore(dir string, group uint32, logger hclog.Logger, stop *failStop) (*snapStore, error) {
-	s := &snapStore{dir: filepath.Join(dir, snapshotsDir), group: group, stop: stop}
+func OpenSnapshots(dir string, group uint32, logger hclog.Logger, stop *FailStop) (*Snapshots, error) {
+	s := &Snapshots{dir: filepath.Join(dir, snapshotsDir), group: group, stop: stop}
 	var err error
 	if s.files, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, logger); err != nil {
 		return nil, fmt.Errorf("cannot open snapshots in %s: %w", dir, err)
@@ -91,13 +91,19 @@ func openSnapStore(dir string, group uint32, logger hclog.Logger, stop *failStop
 		return nil, err
 	}
 	if len(metas) > 0 {
-		s.newestIndex.Store(metas[0].Index)
-		s.newestBytes.Store(metas[0].Size)
+		s.wholeIndex.Store(metas[0].Index)
+		s.wholeBytes.Store(metas[0].Size)
 	}
 	return s, nil
 }
 
-func (s *snapStore) removeUnfinished() error {
+// NewestIndex returns the log index of the newest whole snapshot, 0 for none.
+func (s *Snapshots) NewestIndex() uint64 { return s.wholeIndex.Load() }
+
+// NewestBytes returns the size of the newest whole snapshot's state.
+func (s *Snapshots) NewestBytes() int64 { return s.wholeBytes.Load() }
+
+func (s *Snapshots) removeUnfinished() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
@@ -112,8 +118,8 @@ func (s *snapStore) removeUnfinished() error {
 	return nil
 }
 
-// names returns the names of all snapshots, those that are being written too.
-func (s *snapStore) names() ([]string, error) {
+// Names returns the names of all snapshots, those that are being written too.
+func (s *Snapshots) Names() ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, err
@@ -134,12 +140,12 @@ func parseSnapshotName(name string) (snapshotName, error) {
 	var n [3]uint64
 	parts := strings.Split(name, "-")
 	if len(parts) != len(n) {
-		return snapshotName{}, fmt.Errorf("%w: unknown directory %q", errDamaged, name)
+		return snapshotName{}, fmt.Errorf("%w: unknown directory %q", ErrDamaged, name)
 	}
 	for i, p := range parts {
 		var err error
 		if n[i], err = strconv.ParseUint(p, 10, 64); err != nil {
-			return snapshotName{}, fmt.Errorf("%w: unknown directory %q", errDamaged, name)
+			return snapshotName{}, fmt.Errorf("%w: unknown directory %q", ErrDamaged, name)
 		}
 	}
 	return snapshotName{n[0], n[1], n[2]}, nil
@@ -151,7 +157,7 @@ func (a snapshotName) compare(b snapshotName) int {
 
 // newest returns the name of the newest finished snapshot, whatever its state,
 // and false when there is none.
-func (s *snapStore) newest() (snapshotName, bool, error) {
+func (s *Snapshots) newest() (snapshotName, bool, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return snapshotName{}, false, err
@@ -173,10 +179,17 @@ func (s *snapStore) newest() (snapshotName, bool, error) {
 	return newest, found, nil
 }
 
+// Newest returns index and term of the newest finished snapshot, whatever its state,
+// and false when there is none.
+func (s *Snapshots) Newest() (index, term uint64, found bool, err error) {
+	name, found, err := s.newest()
+	return name.index, name.term, found, err
+}
+
 // List is raft.SnapshotStore's. raft's own leaves out what it cannot read; a
 // list that does not begin with the newest directory is refused here.
-func (s *snapStore) List() ([]*raft.SnapshotMeta, error) {
-	if err := s.stop.failure(); err != nil {
+func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
+	if err := s.stop.Failure(); err != nil {
 		return nil, err
 	}
 	newest, found, err := s.newest()
@@ -198,11 +211,11 @@ func (s *snapStore) List() ([]*raft.SnapshotMeta, error) {
 		}
 	}
 	return nil, s.fail(fmt.Errorf("cannot use the newest snapshot %d-%d-%d: %w: its meta.json",
-		newest.term, newest.index, newest.msec, errDamaged))
+		newest.term, newest.index, newest.msec, ErrDamaged))
 }
 
 // withoutHeads makes sizes those of the FSM's bytes, which Open gives.
-func (s *snapStore) withoutHeads(metas []*raft.SnapshotMeta) []*raft.SnapshotMeta {
+func (s *Snapshots) withoutHeads(metas []*raft.SnapshotMeta) []*raft.SnapshotMeta {
 	for _, m := range metas {
 		m.Size = max(0, m.Size-snapshotHeadBytes)
 	}
@@ -210,8 +223,8 @@ func (s *snapStore) withoutHeads(metas []*raft.SnapshotMeta) []*raft.SnapshotMet
 }
 
 // Open is raft.SnapshotStore's. It reads the whole state once to check it.
-func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if err := s.stop.failure(); err != nil {
+func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if err := s.stop.Failure(); err != nil {
 		return nil, nil, err
 	}
 	meta, state, err := s.openChecked(id)
@@ -227,17 +240,17 @@ func (s *snapStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 
 // noteWhole notes a snapshot that is whole, unless a newer one is: a leader's, a repair's
 // and one of raft's own may be written at the same time, and end in any order.
-func (s *snapStore) noteWhole(index uint64, bytes int64) {
+func (s *Snapshots) noteWhole(index uint64, bytes int64) {
 	s.noting.Lock()
 	defer s.noting.Unlock()
-	if index >= s.newestIndex.Load() {
-		s.newestIndex.Store(index)
-		s.newestBytes.Store(bytes)
+	if index >= s.wholeIndex.Load() {
+		s.wholeIndex.Store(index)
+		s.wholeBytes.Store(bytes)
 	}
 }
 
 // superseded reports whether a newer snapshot than id is there.
-func (s *snapStore) superseded(id string) bool {
+func (s *Snapshots) superseded(id string) bool {
 	name, err := parseSnapshotName(id)
 	if err != nil {
 		return false
@@ -246,7 +259,7 @@ func (s *snapStore) superseded(id string) bool {
 	return err == nil && found && name.compare(newest) < 0
 }
 
-func (s *snapStore) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+func (s *Snapshots) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	name, err := parseSnapshotName(id)
 	if err != nil {
 		return nil, nil, err
@@ -256,7 +269,7 @@ func (s *snapStore) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 		return nil, nil, err
 	}
 	if err != nil { // raft's own check of the state has no sentinel
-		return nil, nil, fmt.Errorf("%w: %w", errDamaged, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if err := checkSnapshotMeta(meta, name, id); err != nil {
 		state.Close()
@@ -265,11 +278,11 @@ func (s *snapStore) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 	var head [snapshotHeadBytes]byte
 	if _, err := io.ReadFull(state, head[:]); err != nil {
 		state.Close()
-		return nil, nil, fmt.Errorf("%w: the state has no head: %w", errDamaged, err)
+		return nil, nil, fmt.Errorf("%w: the state has no head: %w", ErrDamaged, err)
 	}
 	if head != snapshotHead(meta.Index, meta.Term, meta.ConfigurationIndex, meta.Configuration.Servers) {
 		state.Close()
-		return nil, nil, fmt.Errorf("%w: meta.json does not match the state", errDamaged)
+		return nil, nil, fmt.Errorf("%w: meta.json does not match the state", ErrDamaged)
 	}
 	meta.Size -= snapshotHeadBytes
 	return meta, state, nil
@@ -279,15 +292,15 @@ func (s *snapStore) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 func checkSnapshotMeta(meta *raft.SnapshotMeta, name snapshotName, id string) error {
 	if meta.Version != 1 || meta.ID != id || meta.Term != name.term || meta.Index != name.index ||
 		meta.Size < snapshotHeadBytes {
-		return fmt.Errorf("%w: its meta.json tells of another snapshot", errDamaged)
+		return fmt.Errorf("%w: its meta.json tells of another snapshot", ErrDamaged)
 	}
 	return nil
 }
 
 // Create is raft.SnapshotStore's.
-func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.stop.failure(); err != nil {
+	if err := s.stop.Failure(); err != nil {
 		return nil, err
 	}
 	files, err := s.files.Create(version, index, term, configuration, configurationIndex, trans)
@@ -302,15 +315,6 @@ func (s *snapStore) Create(version raft.SnapshotVersion, index, term uint64, con
 	return sink, nil
 }
 
-func (s *snapStore) fail(err error) error {
-	return s.stop.fail(fmt.Errorf("group %d: snapshots %s: %w", s.group, s.dir, err))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+func (s *Snapshots) fail(err error) error {
+	return s.stop.Fail(fmt.Errorf("group %d: snapshots %s: %w", s.group, s.dir, err))
 }

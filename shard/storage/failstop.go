@@ -1,4 +1,4 @@
-package shard
+package storage
 
 import (
 	"runtime"
@@ -7,13 +7,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// failStop holds the first failure of a group that it cannot go on from: its
+// FailStop holds the first failure of a group that it cannot go on from: its
 // log, vote or snapshots could not be written or read back as they were
 // written, or its disk hangs. From then on every store of the group answers
 // with that failure, so that nothing more is acknowledged or voted for.
-type failStop struct {
+type FailStop struct {
 	notify func(error)   // told once, in the goroutine that failed
-	failed chan struct{} // closed with the first failure
+	ended  chan struct{} // closed with the first failure
 
 	mu struct {
 		sync.Mutex
@@ -22,17 +22,19 @@ type failStop struct {
 	}
 }
 
-func newFailStop(notify func(error)) *failStop {
-	return &failStop{notify: notify, failed: make(chan struct{})}
+// NewFailStop returns a FailStop that calls notify, once, for a failure after Arm. notify
+// runs in the goroutine that failed, and must not wait for the replica.
+func NewFailStop(notify func(error)) *FailStop {
+	return &FailStop{notify: notify, ended: make(chan struct{})}
 }
 
-// fail records err if it is the first failure, and returns the first failure.
-func (f *failStop) fail(err error) error {
+// Fail records err if it is the first failure, and returns the first failure.
+func (f *FailStop) Fail(err error) error {
 	f.mu.Lock()
 	first := f.mu.err == nil
 	if first {
 		f.mu.err = err
-		close(f.failed)
+		close(f.ended)
 	}
 	err = f.mu.err
 	tell := first && f.mu.armed
@@ -43,10 +45,13 @@ func (f *failStop) fail(err error) error {
 	return err
 }
 
-// failure returns the first failure, or nil.
-func (f *failStop) failure() error {
+// Failed is closed with the first failure.
+func (f *FailStop) Failed() <-chan struct{} { return f.ended }
+
+// Failure returns the first failure, or nil.
+func (f *FailStop) Failure() error {
 	select {
-	case <-f.failed:
+	case <-f.ended:
 	default:
 		return nil
 	}
@@ -55,17 +60,17 @@ func (f *failStop) failure() error {
 	return f.mu.err
 }
 
-// arm ends the opening of a group: later failures go to notify, one that came
+// Arm ends the opening of a group: later failures go to notify, one that came
 // before is returned.
-func (f *failStop) arm() error {
+func (f *FailStop) Arm() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.armed = f.mu.err == nil
 	return f.mu.err
 }
 
-// disarm ends the notices: what fails while the group closes is told by close.
-func (f *failStop) disarm() {
+// Disarm ends the notices: what fails while the group closes is told by close.
+func (f *FailStop) Disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.armed = false
@@ -78,9 +83,17 @@ func (f *failStop) disarm() {
 // refused, a leader stops its replication), raft.Shutdown can still wait for
 // it, and how the process ends is left to whoever was notified.
 
+// NewEndingLog returns the log that raft is given.
+func NewEndingLog(log raft.LogStore, stop *FailStop) raft.LogStore { return endingLog{log, stop} }
+
+// NewEndingVotes returns the store of term and vote that raft is given.
+func NewEndingVotes(votes raft.StableStore, stop *FailStop) raft.StableStore {
+	return endingStable{votes, stop}
+}
+
 type endingLog struct {
 	raft.LogStore
-	stop *failStop
+	stop *FailStop
 }
 
 // IsMonotonic keeps the method that embedding the interface would hide.
@@ -88,7 +101,7 @@ func (endingLog) IsMonotonic() bool { return true }
 
 func (l endingLog) GetLog(index uint64, entry *raft.Log) error {
 	err := l.LogStore.GetLog(index, entry)
-	if err != nil && l.stop.failure() != nil {
+	if err != nil && l.stop.Failure() != nil {
 		runtime.Goexit()
 	}
 	return err
@@ -96,12 +109,12 @@ func (l endingLog) GetLog(index uint64, entry *raft.Log) error {
 
 type endingStable struct {
 	raft.StableStore
-	stop *failStop
+	stop *FailStop
 }
 
 func (s endingStable) SetUint64(key []byte, value uint64) error {
 	err := s.StableStore.SetUint64(key, value)
-	if err != nil && s.stop.failure() != nil {
+	if err != nil && s.stop.Failure() != nil {
 		runtime.Goexit()
 	}
 	return err
