@@ -7,6 +7,13 @@ import (
 	"github.com/countd/countd/engine"
 )
 
+// The form of an op on a table, drawn in codec.
+const (
+	opSizeMin  = 9
+	opCellsMax = 64 // what six bits hold
+	opKindBits = 3
+)
+
 // batch is the ops of a whole entry on tables, decoded into memory that is used
 // again.
 type batch struct {

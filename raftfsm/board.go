@@ -1,8 +1,6 @@
 package raftfsm
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -67,26 +65,13 @@ func newBoard() *board {
 func (b *board) begin() { b.ops = b.ops[:0] }
 
 func (b *board) decode(id *RequestID, p []byte, _ bool) (int, error) {
-	answer := answerIDOf(id)
+	answer := answerID(id.hash())
 	return parseOps(p, boardOpSizeMin, func(p []byte) ([]byte, error) {
 		op, rest, err := parseBoardOp(p)
-		op.id, op.forget = answer, id.kind == byRestore
+		op.id, op.forget = answer, id.forgetsClients()
 		b.ops = append(b.ops, op)
 		return rest, err
 	})
-}
-
-func answerIDOf(id *RequestID) (answer answerID) {
-	switch id.kind {
-	case byKey:
-		return id.key
-	case byProducer:
-		h := sha256.New()
-		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, id.seq)) // a hash takes everything
-		_, _ = h.Write(id.producer)
-		copy(answer[:], h.Sum(nil))
-	}
-	return answer
 }
 
 func (b *board) void(ops int) {

@@ -31,6 +31,10 @@ const (
 	BoardMakeDot     BoardOpKind = 9
 )
 
+// Makes reports whether an op makes a channel or dot and changes nothing else, which
+// needs CatalogView.TakesMaking.
+func (k BoardOpKind) Makes() bool { return k == BoardMakeChannel || k == BoardMakeDot }
+
 // Refusal says why an op on the board was refused.
 type Refusal = uint8
 

@@ -139,7 +139,10 @@ func nameDigest(kind, name string, values ...int64) uint64 {
 
 // clone returns a view with maps of its own.
 func (v *BoardView) clone() *BoardView {
-	return &BoardView{Channels: owned(v.Channels), Dots: owned(v.Dots)}
+	next := &BoardView{Channels: map[string]Channel{}, Dots: map[string]Dot{}}
+	maps.Copy(next.Channels, v.Channels)
+	maps.Copy(next.Dots, v.Dots)
+	return next
 }
 
 // check refuses a board that no ops make.

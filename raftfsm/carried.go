@@ -1,11 +1,7 @@
 package raftfsm
 
 import (
-	"bufio"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 
 	"github.com/countd/countd/engine/cold"
@@ -32,7 +28,7 @@ type Carried struct {
 // which are on this node's disk. Added says how much longer that is. The caller
 // closes it.
 func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
-	c := &Carried{stream: &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}, cold: rows}
+	c := &Carried{stream: newStreamReader(r), cold: rows}
 	kind, p, err := c.stream.next()
 	if err != nil {
 		return nil, err
@@ -108,8 +104,8 @@ func (c *Carried) more() error {
 	switch kind {
 	case streamEnd:
 		c.ended = true
-		if _, err := c.stream.r.ReadByte(); !errors.Is(err, io.EOF) {
-			return fmt.Errorf("%w: more behind its end", errSnapshot)
+		if err := c.stream.atEnd(); err != nil {
+			return err
 		}
 	case streamCold:
 		if err := c.carry(p); err != nil {
@@ -137,8 +133,7 @@ func (c *Carried) carry(p []byte) error {
 }
 
 func (c *Carried) frame(kind byte, p []byte) {
-	c.buf = binary.LittleEndian.AppendUint32(append(c.buf[:0], kind), uint32(len(p)))
-	c.buf = append(c.buf, p...)
-	c.buf = binary.LittleEndian.AppendUint32(c.buf, crc32.Checksum(c.buf, castagnoli))
+	c.buf = append(append(c.buf[:0], kind, 0, 0, 0, 0), p...)
+	c.buf = sealSection(c.buf)
 	c.out = c.buf
 }

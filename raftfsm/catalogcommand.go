@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"strings"
 )
 
 // CatalogCommand is one change; exactly one field is set.
@@ -129,18 +128,6 @@ func parseCatalogEntry(entry []byte) (*CatalogCommand, error) {
 func (c *CatalogCommand) check() error {
 	if n := len(c.changes()); n != 1 {
 		return fmt.Errorf("%w: a command does one thing, not %d", errEntry, n)
-	}
-	return nil
-}
-
-func strictJSON(body []byte, into any) error {
-	d := json.NewDecoder(strings.NewReader(string(body)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if d.InputOffset() != int64(len(body)) {
-		return fmt.Errorf("%d bytes after the JSON", int64(len(body))-d.InputOffset())
 	}
 	return nil
 }

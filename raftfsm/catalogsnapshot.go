@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -22,7 +21,7 @@ type catalogSnapshot struct{ view *CatalogView }
 
 func (s catalogSnapshot) Persist(sink raft.SnapshotSink) error {
 	body := s.view.encoded()
-	w := &streamWriter{w: bufio.NewWriter(sink)}
+	w := newStreamWriter(sink)
 	if err := w.head(kindCatalog, s.view.Applied, -1); err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 }
 
 func readCatalog(r io.Reader) (*CatalogView, error) {
-	s := &streamReader{r: bufio.NewReader(r)}
+	s := newStreamReader(r)
 	index, err := s.head(kindCatalog)
 	if err != nil {
 		return nil, err

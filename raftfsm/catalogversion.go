@@ -81,11 +81,9 @@ func (v *CatalogView) Takes(kind string) bool {
 // ColdRows reports whether the cluster version allows rows to leave memory.
 func (v *CatalogView) ColdRows() bool { return v.ClusterVersion >= versionOfColdRows }
 
-// TakesBoardOp reports whether the cluster version allows a kind of ops on the board.
-func (v *CatalogView) TakesBoardOp(kind BoardOpKind) bool {
-	making := kind == BoardMakeChannel || kind == BoardMakeDot
-	return !making || v.ClusterVersion >= versionOfMaking
-}
+// TakesMaking reports whether the cluster version allows ops that make a channel or dot
+// and change nothing else.
+func (v *CatalogView) TakesMaking() bool { return v.ClusterVersion >= versionOfMaking }
 
 // TakesFloors reports whether the cluster version allows floors of ops and columns.
 func (v *CatalogView) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }

@@ -41,29 +41,41 @@ func CheckSection(kind Kind, section []byte, see SectionVisitor) (ops int, clock
 	if err != nil {
 		return 0, false, err
 	}
-	switch kind {
-	case KindCounters:
-		var b batch
-		if ops, err = parseOps(payload, opSizeMin, b.op); err == nil {
-			err = b.visit(see.Op, func(int) Table { return TableCounts })
-		}
-	case KindUnread:
-		var u unread
-		if ops, err = u.decode(&id, payload, true); err == nil {
-			err = u.batch.visit(see.Op, func(i int) Table { return u.tables[i] })
-		}
-	case KindFeed:
-		var f feed
-		if ops, err = f.decode(&id, payload, true); err == nil {
-			err = f.batch.visit(see.Feed)
-		}
-	case KindBoard:
-		var b board
-		ops, err = b.decode(&id, payload, true)
-	default:
-		err = fmt.Errorf("%w: a section for %s", errEntry, kind)
+	of, known := formOf(kind)
+	if !known {
+		return 0, false, fmt.Errorf("%w: a section for %s", errEntry, kind)
 	}
-	return ops, id.Exists() || kind == KindUnread, err
+	ops, err = of.check(&id, payload, see)
+	return ops, id.Exists() || of.clocked, err
+}
+
+func checkCounts(_ *RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+	var b batch
+	if ops, err = parseOps(p, opSizeMin, b.op); err != nil {
+		return ops, err
+	}
+	return ops, b.visit(see.Op, func(int) Table { return TableCounts })
+}
+
+func checkUnread(id *RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+	var u unread
+	if ops, err = u.decode(id, p, true); err != nil {
+		return ops, err
+	}
+	return ops, u.batch.visit(see.Op, func(i int) Table { return u.tables[i] })
+}
+
+func checkFeed(id *RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+	var f feed
+	if ops, err = f.decode(id, p, true); err != nil {
+		return ops, err
+	}
+	return ops, f.batch.visit(see.Feed)
+}
+
+func checkBoard(id *RequestID, p []byte, _ SectionVisitor) (ops int, err error) {
+	var b board
+	return b.decode(id, p, true)
 }
 
 func (b *batch) visit(see func(Table, uint64, *engine.Op) error, table func(op int) Table) error {

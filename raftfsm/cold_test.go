@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -470,7 +469,7 @@ func TestOtherKindsHaveNoColdRows(t *testing.T) {
 	for _, kind := range shardKinds {
 		for _, version := range []byte{streamVersionCold, streamVersionCarried} {
 			var b bytes.Buffer
-			w := &streamWriter{w: bufio.NewWriter(&b)}
+			w := newStreamWriter(&b)
 			_ = w.section(streamHead, func(b []byte) []byte { // a Buffer takes everything
 				return append(append(append(b, streamMagic...), version, byte(kind)), make([]byte, 16)...)
 			})
@@ -517,7 +516,7 @@ func FuzzReadCarried(f *testing.F) {
 	f.Add(payload(1), payload(2), a.fsm.State().Rows, a.fsm.State().Digest)
 	f.Fuzz(func(t *testing.T, part, block []byte, rows, digest uint64) {
 		var b bytes.Buffer
-		w := &streamWriter{w: bufio.NewWriter(&b)}
+		w := newStreamWriter(&b)
 		head := append([]byte(streamMagic), streamVersionCarried, byte(KindCounters))
 		_ = w.section(streamHead, func(b []byte) []byte { return append(append(b, head...), make([]byte, 16)...) })
 		_ = w.section(streamCarried, func(b []byte) []byte { return append(b, part...) })

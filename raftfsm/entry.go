@@ -39,9 +39,6 @@ const (
 	entryHeadSize   = 4
 	entryCRCSize    = 4
 	sectionHeadSize = 5
-	opSizeMin       = 9
-	opCellsMax      = 64 // what six bits hold
-	opKindBits      = 3
 
 	sectionRequest  = 1
 	sectionCatalog  = 2
@@ -50,9 +47,7 @@ const (
 	sectionKeyed    = 17
 	sectionRestore  = 18
 
-	clockSize   = 32
-	keyedSize   = 40
-	restoreSize = 8
+	clockSize = 32
 )
 
 // EntryOverhead is how many bytes BeginEntry, AppendClock and SealEntry add to

@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"math/rand/v2"
@@ -53,7 +52,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	forever(func(*rand.Rand) {
 		snapshot := r.fsm.held.Load().capture()
 		defer snapshot.release()
-		if err := snapshot.write(&streamWriter{w: bufio.NewWriter(io.Discard)}); err != nil {
+		if err := snapshot.write(newStreamWriter(io.Discard)); err != nil {
 			t.Error(err)
 		}
 	})

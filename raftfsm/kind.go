@@ -40,17 +40,3 @@ func (k Kind) String() string {
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
-
-// New returns the state machine of a shard before its first entry.
-func New(kind Kind) Machine {
-	switch kind {
-	case KindUnread:
-		return NewUnread()
-	case KindFeed:
-		return NewFeed()
-	case KindBoard:
-		return NewBoard()
-	default:
-		return NewCounters()
-	}
-}

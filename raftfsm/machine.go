@@ -161,9 +161,10 @@ func (m *machine) Remembered() (keys, producers int) {
 
 // tellSeen follows a change of the memory.
 func (m *machine) tellSeen() {
-	m.seen.logTime.Store(m.once.now)
-	m.seen.keys.Store(int64(m.once.keyRecords()))
-	m.seen.producers.Store(int64(m.once.producers.len))
+	keys, producers := m.once.sizes()
+	m.seen.logTime.Store(m.once.time())
+	m.seen.keys.Store(int64(keys))
+	m.seen.producers.Store(int64(producers))
 }
 
 // State is Machine's.
@@ -255,7 +256,7 @@ func (m *machine) apply(entry *raft.Log) any {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}
 	m.whole.Lock()
-	if r.Overflows, err = m.held.apply(m.once.now, width, r.Rows); err != nil {
+	if r.Overflows, err = m.held.apply(m.once.time(), width, r.Rows); err != nil {
 		m.whole.Unlock()
 		m.stickAt(entry.Index, err)
 		return m.Stuck()

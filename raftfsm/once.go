@@ -90,6 +90,12 @@ func (o *once) forgetProducer() bool {
 // dropKey drops a key that is of age, if one is first in its queue.
 func (o *once) dropKey() bool { return o.keys.drop(o.keyFloor) || o.ahead.drop(o.keyFloor) }
 
+// time returns the latest time that a leader stamped, in Unix milliseconds.
+func (o *once) time() int64 { return o.now }
+
+// sizes returns how many keys and producers there are.
+func (o *once) sizes() (keys, producers int) { return o.keyRecords(), o.producers.len }
+
 // keyRecords is how many records of keys there are.
 func (o *once) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
 

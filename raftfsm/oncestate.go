@@ -47,6 +47,31 @@ func (o *once) capture() *onceView {
 	}
 }
 
+// write writes the sections of the memory, which end a snapshot.
+func (v *onceView) write(w *streamWriter) error {
+	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendGone, v.appendKeys} {
+		if err := w.section(byte(streamProducers+i), fill); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inPlace reports whether a section may come behind another as far as the memory
+// of requests goes.
+func inPlace(section, last byte) bool {
+	switch {
+	case isOnce(last):
+		return isOnce(section) && section == last+1
+	case isOnce(section):
+		return section == streamProducers
+	}
+	return true
+}
+
+// isOnce reports whether a section is of the memory of requests.
+func isOnce(section byte) bool { return section >= streamProducers && section <= streamKeys }
+
 func (v *onceView) appendProducers(dst []byte) []byte {
 	dst = slices.Grow(dst, producersHeadSize+v.producers.len*(ProducerBytesMax+producerFixedSize))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.now))
@@ -91,6 +116,17 @@ func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
 	}
 	dst = append(append(dst, r.key[:]...), r.body[:]...)
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
+}
+
+// load fills an empty memory from one of its sections, which come in their order.
+func (o *once) load(section byte, p []byte) error {
+	switch section {
+	case streamProducers:
+		return o.restoreProducers(p)
+	case streamGone:
+		return o.restoreGone(p)
+	}
+	return o.restoreKeys(p)
 }
 
 // restoreProducers, restoreGone and restoreKeys fill an empty memory from the

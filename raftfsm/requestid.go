@@ -14,6 +14,12 @@ const (
 	KeyBytesMax      = 128
 )
 
+// The sizes of identities in a log entry.
+const (
+	keyedSize   = 40
+	restoreSize = 8
+)
+
 // RequestID tells a request from all others of its keyspace, so that it is
 // applied once. The zero RequestID is of a request that nothing is promised
 // for.
@@ -158,6 +164,31 @@ func bornAt(key []byte) int64 {
 		return 0
 	}
 	return max(ms, 1) // 0 is for no time; the first of all is too old as well
+}
+
+// hash returns the hash of the key, or of the producer and number; zero for a request
+// without an identity and for the first write of a restore.
+func (id *RequestID) hash() (sum [16]byte) {
+	switch id.kind {
+	case byKey:
+		return id.key
+	case byProducer:
+		h := sha256.New()
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, id.seq)) // a hash takes everything
+		_, _ = h.Write(id.producer)
+		copy(sum[:], h.Sum(nil))
+	}
+	return sum
+}
+
+// forgetsClients reports whether the request makes the memory forget those of clients.
+func (id *RequestID) forgetsClients() bool { return id.kind == byRestore }
+
+// setMade writes into a section when its key was made, if it has a key.
+func setMade(section []byte, ms int64) {
+	if section[0] == sectionKeyed {
+		binary.LittleEndian.PutUint64(section[sectionHeadSize+keyedSize-8:], uint64(ms))
+	}
 }
 
 // section returns the kind of section that a request of this identity is.

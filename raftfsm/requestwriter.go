@@ -144,9 +144,7 @@ func writable(op *engine.Op) bool {
 // SetMade has a request by a key that does not tell when it was made tell so: a shard
 // that has forgotten the time before then refuses it. The section's length stays.
 func (w *RequestWriter) SetMade(ms int64) {
-	if w.buf[0] == sectionKeyed {
-		binary.LittleEndian.PutUint64(w.buf[sectionHeadSize+keyedSize-8:], uint64(ms))
-	}
+	setMade(w.buf, ms)
 }
 
 // Ops is how many ops were appended.

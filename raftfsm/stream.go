@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-
-	"github.com/countd/countd/engine"
 )
 
 // A snapshot. It is a stream of sections, each with its own checksum, that
@@ -72,16 +70,24 @@ type streamWriter struct {
 	sections uint32
 }
 
+func newStreamWriter(w io.Writer) *streamWriter {
+	return &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
+}
+
 // section appends the frame around what fill appends to its argument.
 func (s *streamWriter) section(kind byte, fill func([]byte) []byte) error {
-	s.buf = fill(append(s.buf[:0], kind, 0, 0, 0, 0))
-	binary.LittleEndian.PutUint32(s.buf[1:], uint32(len(s.buf)-sectionHeadSize))
-	s.buf = binary.LittleEndian.AppendUint32(s.buf, crc32.Checksum(s.buf, castagnoli))
+	s.buf = sealSection(fill(append(s.buf[:0], kind, 0, 0, 0, 0)))
 	s.sections++
 	if _, err := s.w.Write(s.buf); err != nil {
 		return fmt.Errorf("cannot write snapshot: %w", err)
 	}
 	return nil
+}
+
+// sealSection completes a section that begins with its kind and four bytes for its length.
+func sealSection(section []byte) []byte {
+	binary.LittleEndian.PutUint32(section[1:], uint32(len(section)-sectionHeadSize))
+	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))
 }
 
 // head writes the head; blocks is what a stream with cold rows is longer by when it
@@ -110,31 +116,4 @@ func (s *streamWriter) end(rows, digest uint64) error {
 		return fmt.Errorf("cannot write snapshot: %w", err)
 	}
 	return nil
-}
-
-// writeShard streams what a shard holds to w, and what it remembers of requests. It
-// names cold rows and reads none.
-func writeShard(w io.Writer, kind Kind, index uint64, held captured, once *onceView) error {
-	s := &streamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
-	if err := s.head(kind, index, held.carried()); err != nil {
-		return err
-	}
-	if err := held.write(s); err != nil {
-		return err
-	}
-	for i, fill := range []func([]byte) []byte{once.appendProducers, once.appendGone, once.appendKeys} {
-		if err := s.section(byte(streamProducers+i), fill); err != nil {
-			return err
-		}
-	}
-	return s.end(held.rows(), held.digest())
-}
-
-// writeRows writes the rows of a table as sections of a kind. None is cold.
-func writeRows(s *streamWriter, kind byte, table *engine.Snapshot) error {
-	rows := rowSections{s: s, kind: kind}
-	if err := table.Pages(rows.add); err != nil {
-		return err
-	}
-	return rows.flush()
 }

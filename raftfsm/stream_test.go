@@ -1,7 +1,6 @@
 package raftfsm
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -26,7 +25,7 @@ type streamPart struct {
 // streamOf makes a stream whose checksums are right.
 func streamOf(state Kind, index uint64, parts []streamPart, rows, digest uint64) []byte {
 	var b bytes.Buffer
-	w := &streamWriter{w: bufio.NewWriter(&b)}
+	w := newStreamWriter(&b)
 	_ = w.head(state, index, -1) // a Buffer takes everything
 	for _, p := range parts {
 		_ = w.section(p.kind, func(b []byte) []byte { return append(b, p.payload...) })

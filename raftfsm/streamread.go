@@ -15,6 +15,10 @@ type streamReader struct {
 	sections uint32 // blocks aside
 }
 
+func newStreamReader(r io.Reader) *streamReader {
+	return &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
+}
+
 // allows returns an error for a section that a stream of this version has not got.
 func (s *streamReader) allows(kind byte) error {
 	if kind == streamCold && s.version != streamVersionCold || kind == streamCarried && s.version != streamVersionCarried {
@@ -93,94 +97,13 @@ func (s *streamReader) end(p []byte, rows, digest uint64) error {
 		return fmt.Errorf("%w: %d rows, digest %016x, %d sections, want %d, %016x, %d",
 			errSnapshot, rows, digest, s.sections-1, wantRows, wantDigest, sections)
 	}
+	return s.atEnd()
+}
+
+// atEnd refuses a stream that goes on.
+func (s *streamReader) atEnd() error {
 	if _, err := s.r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: more behind its end", errSnapshot)
 	}
 	return nil
-}
-
-// readShard reads what writeShard wrote, carried or not, to the end of r, into empty
-// contents. Of these its caller disposes on an error.
-func readShard(r io.Reader, kind Kind, held contents) (index uint64, once *once, err error) {
-	once = newOnce()
-	take := func(s *streamReader, section, last byte, p []byte) error {
-		switch section {
-		case streamProducers:
-			return once.restoreProducers(p)
-		case streamGone:
-			return once.restoreGone(p)
-		case streamKeys:
-			return once.restoreKeys(p)
-		}
-		return held.load(s, section, last, p)
-	}
-	err = readSections(r, kind, &index, take, func(told streamTotals) (streamTotals, error) {
-		err := held.loaded(told)
-		return streamTotals{held.stats().Rows, held.digest()}, err
-	})
-	return index, once, err
-}
-
-// streamTotals are what the end of a stream says of it.
-type streamTotals struct{ rows, digest uint64 }
-
-// readSections reads a stream to its end and calls take with each section between
-// head and end, the memory of requests in its order behind all others. Cold rows
-// stand for rows as the section before. found returns what there should be at the
-// end, given what is told there.
-func readSections(r io.Reader, kind Kind, index *uint64, take func(s *streamReader, section, last byte, p []byte) error,
-	found func(told streamTotals) (streamTotals, error)) (err error) {
-	s := &streamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
-	if *index, err = s.head(kind); err != nil {
-		return err
-	}
-	for last := byte(streamHead); ; {
-		section, payload, err := s.next()
-		if err != nil {
-			return err
-		}
-		if section == streamEnd && last == streamKeys {
-			told := streamTotals{}
-			if len(payload) >= 16 {
-				told = streamTotals{binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])}
-			}
-			totals, err := found(told)
-			if err != nil {
-				return err
-			}
-			return s.end(payload, totals.rows, totals.digest)
-		}
-		if !inPlace(section, last) {
-			return misplaced(section, last)
-		}
-		if err := s.allows(section); err != nil {
-			return err
-		}
-		if err := take(s, section, last, payload); err != nil {
-			return err
-		}
-		if last = section; section == streamCold || section == streamCarried {
-			last = streamRows
-		}
-	}
-}
-
-// inPlace reports whether a section may come behind another as far as the memory
-// of requests goes.
-func inPlace(section, last byte) bool {
-	switch {
-	case isOnce(last):
-		return isOnce(section) && section == last+1
-	case isOnce(section):
-		return section == streamProducers
-	}
-	return true
-}
-
-// isOnce reports whether a section is of the memory of requests.
-func isOnce(section byte) bool { return section >= streamProducers && section <= streamKeys }
-
-// misplaced refuses a section behind one that it does not follow.
-func misplaced(section, last byte) error {
-	return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, section, last)
 }

@@ -32,7 +32,11 @@ type SnapshotVisitor struct {
 // error of the visitor is returned as it is; any other refuses the stream.
 func VisitSnapshot(r io.Reader, kind Kind, v SnapshotVisitor) (SnapshotFacts, error) {
 	var facts SnapshotFacts
-	walk := snapshotWalk{visitor: v, kind: kind}
+	of, known := formOf(kind)
+	if !known {
+		return facts, fmt.Errorf("%w: a shard of %s", errSnapshot, kind)
+	}
+	walk := snapshotWalk{visitor: v, visit: of.section}
 	err := readSections(r, kind, &facts.Index, walk.section, func(told streamTotals) (streamTotals, error) {
 		facts.Rows, facts.Digest = walk.rows, told.digest
 		return streamTotals{walk.rows, told.digest}, nil
@@ -43,7 +47,7 @@ func VisitSnapshot(r io.Reader, kind Kind, v SnapshotVisitor) (SnapshotFacts, er
 // snapshotWalk goes through what a snapshot holds.
 type snapshotWalk struct {
 	visitor SnapshotVisitor
-	kind    Kind
+	visit   func(w *snapshotWalk, s *streamReader, kind, last byte, p []byte) error // of the kind
 	page    engine.Page
 	base    engine.Page // the cold rows of part
 	part    coldPart
@@ -54,34 +58,52 @@ type snapshotWalk struct {
 }
 
 func (w *snapshotWalk) section(s *streamReader, kind, last byte, p []byte) error {
-	isCold := kind == streamCold || kind == streamCarried
-	if kind != last && !(isCold && last == streamRows) {
+	if kind != last && !(isCold(kind) && last == streamRows) {
 		w.behind = false
 	}
-	switch {
-	case isOnce(kind):
+	if isOnce(kind) {
 		return nil
-	case kind == streamRows && (last == streamHead || last == streamRows) && (w.kind == KindCounters || w.kind == KindUnread):
+	}
+	return w.visit(w, s, kind, last, p)
+}
+
+func isCold(section byte) bool { return section == streamCold || section == streamCarried }
+
+func (w *snapshotWalk) counts(s *streamReader, kind, last byte, p []byte) error {
+	switch {
+	case last != streamHead && last != streamRows:
+	case kind == streamRows:
 		return w.table(p, w.visitor.Rows)
-	case isCold && (last == streamHead || last == streamRows):
+	case isCold(kind):
 		return w.cold(s, kind, p)
-	case kind == streamCursors && last != streamSweep && w.kind == KindUnread:
-		return w.table(p, w.visitor.Cursors)
-	case kind == streamSweep && last != streamSweep && w.kind == KindUnread:
-		_, err := parseSweepState(p)
-		return err
-	case kind == streamFeeds && w.kind == KindFeed:
-		return w.feeds.section(p, func(user uint64, followees []Followee) error {
-			w.rows++
-			if w.visitor.Feed == nil {
-				return nil
-			}
-			return w.visitor.Feed(user, followees)
-		})
-	case kind == streamBoard && last == streamHead && w.kind == KindBoard:
-		return w.board(p)
 	}
 	return misplaced(kind, last)
+}
+
+func (w *snapshotWalk) unread(_ *streamReader, kind, last byte, p []byte) error {
+	switch {
+	case kind == streamRows && (last == streamHead || last == streamRows):
+		return w.table(p, w.visitor.Rows)
+	case kind == streamCursors && last != streamSweep:
+		return w.table(p, w.visitor.Cursors)
+	case kind == streamSweep && last != streamSweep:
+		_, err := parseSweepState(p)
+		return err
+	}
+	return misplaced(kind, last)
+}
+
+func (w *snapshotWalk) feed(_ *streamReader, kind, last byte, p []byte) error {
+	if kind != streamFeeds {
+		return misplaced(kind, last)
+	}
+	return w.feeds.section(p, func(user uint64, followees []Followee) error {
+		w.rows++
+		if w.visitor.Feed == nil {
+			return nil
+		}
+		return w.visitor.Feed(user, followees)
+	})
 }
 
 func (w *snapshotWalk) table(p []byte, visit func(*engine.Page) error) error {
@@ -121,7 +143,10 @@ func (w *snapshotWalk) rowsOf(visit func(*engine.Page) error) error {
 	return visit(&w.page)
 }
 
-func (w *snapshotWalk) board(p []byte) error {
+func (w *snapshotWalk) board(_ *streamReader, kind, last byte, p []byte) error {
+	if kind != streamBoard || last != streamHead {
+		return misplaced(kind, last)
+	}
 	view, err := parseBoard(p)
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func (n *Node) write(ks *Keyspace, w *Write) error {
 	if err != nil {
 		return err
 	}
-	if w.Board != nil && !n.catalog.View().TakesBoardOp(w.Board.Kind) {
+	if w.Board != nil && w.Board.Kind.Makes() && !n.catalog.View().TakesMaking() {
 		return ErrVersion
 	}
 	if n.catalog.View().ComparesMeaning() {

@@ -1,0 +1,20 @@
+package raftfsm
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// strictJSON decodes body, which holds one JSON value whose fields into has.
+func strictJSON(body []byte, into any) error {
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.InputOffset() != int64(len(body)) {
+		return fmt.Errorf("%d bytes after the JSON", int64(len(body))-d.InputOffset())
+	}
+	return nil
+}
