@@ -29,20 +29,14 @@ type Carried struct {
 // closes it.
 func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 	c := &Carried{stream: newStreamReader(r), cold: rows}
-	kind, p, err := c.stream.next()
+	head, added, err := c.stream.headOfCarried(KindCounters)
 	if err != nil {
 		return nil, err
 	}
-	if _, c.added, err = parseHead(kind, p, KindCounters); err != nil {
-		return nil, err
-	}
-	if rows != nil {
+	if c.added = added; rows != nil {
 		c.release = rows.Hold()
 	}
-	c.frame(kind, p)
-	if c.stream.version = p[len(streamMagic)]; c.stream.version == streamVersionCold {
-		c.frame(kind, append(append([]byte(streamMagic), streamVersionCarried), p[len(streamMagic)+1:]...))
-	}
+	c.frame(streamHead, head)
 	return c, nil
 }
 

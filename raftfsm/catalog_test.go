@@ -128,7 +128,7 @@ func TestCatalogBounds(t *testing.T) {
 
 func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 	sealed := func(body string) []byte {
-		dst := []byte{entryVersion, byte(kindCatalog), 0, 0, sectionCatalog, byte(len(body)), 0, 0, 0}
+		dst := []byte{1, byte(kindCatalog), 0, 0, sectionCatalog, byte(len(body)), 0, 0, 0}
 		return SealEntry(append(dst, body...))
 	}
 	for name, entry := range map[string][]byte{
@@ -139,7 +139,7 @@ func TestCatalogRefusesWhatIsNoCommand(t *testing.T) {
 		"no JSON":        sealed(`{`),
 		"more behind":    sealed(`{"create":{"name":"a"}}{}`),
 		"counter ops":    entryOf(0, []engine.Op{add(1, 0, 1)}),
-		"no section":     SealEntry([]byte{entryVersion, byte(kindCatalog), 0, 0}),
+		"no section":     SealEntry([]byte{1, byte(kindCatalog), 0, 0}),
 		"empty":          nil,
 	} {
 		t.Run(name, func(t *testing.T) {

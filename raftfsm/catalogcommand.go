@@ -100,7 +100,7 @@ func AppendCatalogEntry(dst []byte, command *CatalogCommand) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
 	}
-	dst = append(dst, entryVersion, byte(kindCatalog), 0, 0, sectionCatalog)
+	dst = append(BeginEntry(dst, kindCatalog, 0), sectionCatalog)
 	dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
 	return SealEntry(dst), nil
 }

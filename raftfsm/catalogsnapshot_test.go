@@ -193,7 +193,7 @@ func FuzzCatalogEntry(f *testing.F) {
 		f.Add(entry[9 : len(entry)-entryCRCSize])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		entry := append([]byte{entryVersion, byte(kindCatalog), 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry := append([]byte{1, byte(kindCatalog), 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
 		command, err := parseCatalogEntry(SealEntry(append(entry, body...)))
 		if err != nil {
 			if !errors.Is(err, errEntry) {
@@ -223,7 +223,7 @@ func FuzzCatalogCommands(f *testing.F) {
 		f.Add(uint8(3), entry[9:len(entry)-entryCRCSize])
 	}
 	f.Fuzz(func(t *testing.T, behind uint8, body []byte) {
-		entry := append([]byte{entryVersion, byte(kindCatalog), 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
+		entry := append([]byte{1, byte(kindCatalog), 0, 0, sectionCatalog}, byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), 0)
 		entry = SealEntry(append(entry, body...))
 		if _, err := parseCatalogEntry(entry); err != nil {
 			return

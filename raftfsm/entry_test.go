@@ -99,7 +99,7 @@ func mustNotBeWritten(t *testing.T, fill func(*RequestWriter)) {
 
 func TestDamagedEntriesStopTheStateMachine(t *testing.T) {
 	good := entryOf(4, goldenOps()...)
-	damaged := map[string][]byte{"nil": nil, "a catalog entry": SealEntry([]byte{entryVersion, byte(kindCatalog), 0, 0})}
+	damaged := map[string][]byte{"nil": nil, "a catalog entry": SealEntry([]byte{1, byte(kindCatalog), 0, 0})}
 	for i := range good {
 		damaged[fmt.Sprintf("cut at %d", i)] = good[:i]
 		flipped := bytes.Clone(good)
@@ -172,7 +172,7 @@ func FuzzEntry(f *testing.F) {
 	}
 	f.Add(uint8(64), []byte("\x01\x04\x00\x00\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
-		frame := append([]byte{entryVersion, byte(KindCounters), width, 0}, sections...)
+		frame := append([]byte{1, byte(KindCounters), width, 0}, sections...)
 		c := newCounters(t)
 		applyError(c, command(1, frame)) // its last bytes are no checksum
 		c = newCounters(t)
@@ -211,7 +211,7 @@ func FuzzOpenEntry(f *testing.F) {
 			}
 			return
 		}
-		again := SealEntry(append([]byte{entryVersion, kind, byte(width), 0}, sections...))
+		again := SealEntry(append([]byte{1, kind, byte(width), 0}, sections...))
 		if !bytes.Equal(again, entry) {
 			t.Fatalf("% x was taken for % x", entry, again)
 		}

@@ -66,6 +66,23 @@ func (s *streamReader) head(state Kind) (index uint64, err error) {
 	return index, err
 }
 
+// headOfCarried reads the head of a shard's snapshot. It returns the head of the same
+// snapshot with its blocks put in, valid until the next call, and how many bytes they add.
+func (s *streamReader) headOfCarried(state Kind) (head []byte, blocks int64, err error) {
+	kind, head, err := s.next()
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, blocks, err = parseHead(kind, head, state); err != nil {
+		return nil, 0, err
+	}
+	const at = len(streamMagic)
+	if s.version = head[at]; s.version == streamVersionCold {
+		head[at] = streamVersionCarried
+	}
+	return head, blocks, nil
+}
+
 // parseHead returns the index and how much longer the stream gets when its blocks are
 // put in.
 func parseHead(kind byte, p []byte, state Kind) (index uint64, blocks int64, err error) {
