@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -94,7 +95,7 @@ func (a *Cluster) OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapsh
 
 // dialledHTTP returns the address at which others reach a node's HTTP API. For a node that
 // listens on every interface it has the host of the cluster address.
-func dialledHTTP(n raftfsm.Node) string {
+func dialledHTTP(n catalog.Node) string {
 	host, port, err := net.SplitHostPort(n.HTTPAddr)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
 		if cluster, _, err := net.SplitHostPort(n.ClusterAddr); err == nil {
@@ -145,16 +146,16 @@ type NodeNames map[string]string
 
 // Names returns the names of the catalog's nodes, by key. Of several nodes that share a
 // name, those that are leaving are called by their key.
-func Names(catalog *raftfsm.CatalogView) NodeNames {
+func Names(view *catalog.View) NodeNames {
 	of := map[string][]string{}
-	for key, node := range catalog.Nodes {
+	for key, node := range view.Nodes {
 		of[node.Name] = append(of[node.Name], key)
 	}
 	called := NodeNames{}
 	for name, keys := range of {
 		for _, key := range keys {
 			called[key] = key
-			if len(keys) == 1 || catalog.Nodes[key].State != raftfsm.NodeLeaving {
+			if len(keys) == 1 || view.Nodes[key].State != catalog.NodeLeaving {
 				called[key] = name
 			}
 		}

@@ -3,27 +3,26 @@ package admin
 import (
 	"context"
 	"errors"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
 )
 
 // exampleCatalog is a catalog of nodes n1 to n3, of two keys named n2 of which one is
 // leaving, and of the two shards of posts in groups 1 and 2.
-func exampleCatalog() *raftfsm.CatalogView {
-	return &raftfsm.CatalogView{
+func exampleCatalog() *catalog.View {
+	return &catalog.View{
 		ClusterVersion: 1,
-		Keyspaces:      map[string]raftfsm.Keyspace{"posts": {Name: "posts", FirstGroup: 1, Shards: 2}},
-		Nodes: map[string]raftfsm.Node{
-			"n1.a": {Key: "n1.a", Name: "n1", State: raftfsm.NodeActive, Zone: "z1", HTTPAddr: "0.0.0.0:7400", ClusterAddr: "10.0.0.1:7401", VersionMax: 2},
-			"n2.b": {Key: "n2.b", Name: "n2", State: raftfsm.NodeLeaving, VersionMax: 1},
-			"n2.c": {Key: "n2.c", Name: "n2", State: raftfsm.NodeActive, VersionMax: 3},
-			"n3.d": {Key: "n3.d", Name: "n3", State: raftfsm.NodeDraining, VersionMax: 2},
+		Keyspaces:      map[string]catalog.Keyspace{"posts": {Name: "posts", FirstGroup: 1, Shards: 2}},
+		Nodes: map[string]catalog.Node{
+			"n1.a": {Key: "n1.a", Name: "n1", State: catalog.NodeActive, Zone: "z1", HTTPAddr: "0.0.0.0:7400", ClusterAddr: "10.0.0.1:7401", VersionMax: 2},
+			"n2.b": {Key: "n2.b", Name: "n2", State: catalog.NodeLeaving, VersionMax: 1},
+			"n2.c": {Key: "n2.c", Name: "n2", State: catalog.NodeActive, VersionMax: 3},
+			"n3.d": {Key: "n3.d", Name: "n3", State: catalog.NodeDraining, VersionMax: 2},
 		},
-		Groups: map[uint32]raftfsm.Placement{
+		Groups: map[uint32]catalog.Placement{
 			1: {Target: []string{"n3.d", "n1.a", "n2.c"}},
 			2: {Target: []string{"n1.a"}},
 		},
@@ -56,7 +55,7 @@ func TestDialledHTTP(t *testing.T) {
 		"no address":                  {"", "10.0.0.2:7401", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := dialledHTTP(raftfsm.Node{HTTPAddr: test.http, ClusterAddr: test.cluster}); got != test.want {
+			if got := dialledHTTP(catalog.Node{HTTPAddr: test.http, ClusterAddr: test.cluster}); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
@@ -155,10 +154,10 @@ func TestAdminOfANodeWithoutACluster(t *testing.T) {
 }
 
 func TestNodesAreFound(t *testing.T) {
-	catalog := exampleCatalog()
-	catalog.Nodes["n4.e"] = raftfsm.Node{Key: "n4.e", Name: "n4", State: raftfsm.NodeLeaving}
-	catalog.Nodes["n4.f"] = raftfsm.Node{Key: "n4.f", Name: "n4", State: raftfsm.NodeLeaving}
-	o := operation{catalog: catalog, alive: func(key string) bool { return key != "n2.c" }}
+	view := exampleCatalog()
+	view.Nodes["n4.e"] = catalog.Node{Key: "n4.e", Name: "n4", State: catalog.NodeLeaving}
+	view.Nodes["n4.f"] = catalog.Node{Key: "n4.f", Name: "n4", State: catalog.NodeLeaving}
+	o := operation{catalog: view, alive: func(key string) bool { return key != "n2.c" }}
 	for called, want := range map[string]string{"n1": "n1.a", "n1.a": "n1.a", "n2": "n2.c", "n2.b": "n2.b", "n4.f": "n4.f"} {
 		if got, err := o.find(called); err != nil || got.Key != want {
 			t.Errorf("%s is %s, %v; want %s", called, got.Key, err, want)
@@ -177,7 +176,7 @@ func TestNodesAreFound(t *testing.T) {
 	}
 
 	for key, want := range map[string]string{"n1.a": "", "n2.c": "n2 is dead", "n3.d": "n3 is draining", "n2.b": "n2 is leaving"} {
-		err := o.takes(catalog.Nodes[key])
+		err := o.takes(view.Nodes[key])
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s: %v, want %q", key, err, want)
 		}

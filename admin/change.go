@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 	"slices"
 	"strings"
-
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
 )
 
 // operation is one change that an operator requested.
 type operation struct {
 	node    *shard.Node
 	alive   func(key string) bool
-	catalog *raftfsm.CatalogView // as it was at the request
+	catalog *catalog.View // as it was at the request
 }
 
 func refusedf(format string, args ...any) error {
@@ -23,7 +22,7 @@ func refusedf(format string, args ...any) error {
 }
 
 // command applies a command to the catalog.
-func (o *operation) command(ctx context.Context, command *raftfsm.CatalogCommand) error {
+func (o *operation) command(ctx context.Context, command *catalog.Command) error {
 	result, err := o.node.Change(ctx, command)
 	switch {
 	case err != nil:
@@ -38,31 +37,31 @@ func (o *operation) command(ctx context.Context, command *raftfsm.CatalogCommand
 
 // find returns the node with a name or key. Of several nodes with that name it returns the
 // one that is not leaving.
-func (o *operation) find(called string) (raftfsm.Node, error) {
+func (o *operation) find(called string) (catalog.Node, error) {
 	if node, known := o.catalog.Nodes[called]; known {
 		return node, nil
 	}
-	var found, leaving []raftfsm.Node
+	var found, leaving []catalog.Node
 	for _, node := range o.catalog.Nodes {
 		switch {
 		case node.Name != called:
-		case node.State == raftfsm.NodeLeaving:
+		case node.State == catalog.NodeLeaving:
 			leaving = append(leaving, node)
 		default:
 			found = append(found, node)
 		}
 	}
 	if found = append(found, leaving...); len(found) == 0 {
-		return raftfsm.Node{}, ErrNoSuchNode
+		return catalog.Node{}, ErrNoSuchNode
 	}
 	if len(leaving) == len(found) && len(leaving) > 1 {
-		return raftfsm.Node{}, refusedf("%d nodes of the name %s are leaving; give the key of one", len(leaving), called)
+		return catalog.Node{}, refusedf("%d nodes of the name %s are leaving; give the key of one", len(leaving), called)
 	}
 	return found[0], nil
 }
 
 // findIn is find for a node that a field of the request's body names.
-func (o *operation) findIn(field, called string) (raftfsm.Node, error) {
+func (o *operation) findIn(field, called string) (catalog.Node, error) {
 	node, err := o.find(called)
 	if errors.Is(err, ErrNoSuchNode) {
 		err = &shard.ArgumentError{Field: field, Problem: err.Error()}
@@ -75,16 +74,16 @@ func (o *operation) setState(ctx context.Context, c NodeChange) (*Changed, error
 	if err != nil {
 		return nil, err
 	}
-	if node.State != c.State && c.State != raftfsm.NodeActive {
-		if node.State == raftfsm.NodeLeaving {
+	if node.State != c.State && c.State != catalog.NodeActive {
+		if node.State == catalog.NodeLeaving {
 			return nil, refusedf("%s is leaving; undrain it first", node.Name)
 		}
 		if !o.othersTake(node.Key) {
 			return nil, refusedf("no other node is active and alive to take over from %s", node.Name)
 		}
 	}
-	set := &raftfsm.SetNodeStateEntry{Key: node.Key, State: c.State}
-	if err := o.command(ctx, &raftfsm.CatalogCommand{SetNodeState: set}); err != nil {
+	set := &catalog.SetNodeStateEntry{Key: node.Key, State: c.State}
+	if err := o.command(ctx, &catalog.Command{SetNodeState: set}); err != nil {
 		return nil, err
 	}
 	return &Changed{
@@ -96,7 +95,7 @@ func (o *operation) setState(ctx context.Context, c NodeChange) (*Changed, error
 // othersTake reports whether another node than but can hold replicas and lead.
 func (o *operation) othersTake(but string) bool {
 	for key, node := range o.catalog.Nodes {
-		if key != but && node.State == raftfsm.NodeActive && o.alive(key) {
+		if key != but && node.State == catalog.NodeActive && o.alive(key) {
 			return true
 		}
 	}
@@ -104,9 +103,9 @@ func (o *operation) othersTake(but string) bool {
 }
 
 // takes returns why a node cannot be given a replica or the lead of a group, or nil.
-func (o *operation) takes(node raftfsm.Node) error {
+func (o *operation) takes(node catalog.Node) error {
 	switch {
-	case node.State != raftfsm.NodeActive:
+	case node.State != catalog.NodeActive:
 		return refusedf("%s is %s", node.Name, node.State)
 	case !o.alive(node.Key):
 		return refusedf("%s is dead", node.Name)
@@ -199,14 +198,14 @@ func (o *operation) move(ctx context.Context, c MoveChange) (*Changed, error) {
 	}
 	next := slices.Clone(target)
 	next[at] = to.Key
-	if err := o.command(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: c.Group, Was: target, Target: next}}); err != nil {
+	if err := o.command(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: c.Group, Was: target, Target: next}}); err != nil {
 		return nil, err
 	}
 	return o.changedGroup(c.Group, facts.Leader, next), nil
 }
 
 func (o *operation) hold(ctx context.Context, held bool) (*Changed, error) {
-	if err := o.command(ctx, &raftfsm.CatalogCommand{HoldVersion: &raftfsm.HoldVersionEntry{Held: held}}); err != nil {
+	if err := o.command(ctx, &catalog.Command{HoldVersion: &catalog.HoldVersionEntry{Held: held}}); err != nil {
 		return nil, err
 	}
 	return o.changedVersion(), nil
@@ -221,8 +220,8 @@ func (o *operation) finalize(ctx context.Context) (*Changed, error) {
 		if now.ClusterVersion >= now.VersionMax() {
 			return o.changedVersion(), nil
 		}
-		next := &raftfsm.SetVersionEntry{Version: now.ClusterVersion + 1}
-		if err := o.command(ctx, &raftfsm.CatalogCommand{SetVersion: next}); err != nil {
+		next := &catalog.SetVersionEntry{Version: now.ClusterVersion + 1}
+		if err := o.command(ctx, &catalog.Command{SetVersion: next}); err != nil {
 			return nil, err
 		}
 	}

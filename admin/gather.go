@@ -1,31 +1,30 @@
 package admin
 
 import (
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 	"maps"
 	"slices"
-
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
 )
 
 // gather joins the catalog with the reports of the nodes.
-func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *View {
+func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *View {
 	view := &View{
 		ClusterID: clusterID,
-		Version:   Version{Version: catalog.ClusterVersion, Max: catalog.VersionMax(), Held: catalog.VersionHeld},
+		Version:   Version{Version: known.ClusterVersion, Max: known.VersionMax(), Held: known.VersionHeld},
 	}
-	name := Names(catalog)
+	name := Names(known)
 	leads, replicas := map[string]int{}, map[string]int{}
-	for _, number := range slices.Sorted(maps.Keys(catalog.Groups)) {
-		g := groupView{number: number, name: name, catalog: catalog, reports: reports}
+	for _, number := range slices.Sorted(maps.Keys(known.Groups)) {
+		g := groupView{number: number, name: name, catalog: known, reports: reports}
 		view.Groups = append(view.Groups, g.show())
 		leads[g.leader()]++
 		for _, m := range g.members() {
 			replicas[m.Key]++
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
-		node := catalog.Nodes[key]
+	for _, key := range slices.Sorted(maps.Keys(known.Nodes)) {
+		node := known.Nodes[key]
 		report, answers := reports[key]
 		view.Nodes = append(view.Nodes, Node{
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
@@ -42,7 +41,7 @@ func gather(catalog *raftfsm.CatalogView, reports map[string]shard.NodeReport, c
 type groupView struct {
 	number  uint32
 	name    NodeNames
-	catalog *raftfsm.CatalogView
+	catalog *catalog.View
 	reports map[string]shard.NodeReport
 }
 
@@ -129,8 +128,8 @@ func (g *groupView) show() Group {
 }
 
 // groupOf returns the keyspace and the shard of a group.
-func groupOf(catalog *raftfsm.CatalogView, number uint32) (keyspace string, shardNumber int) {
-	for _, k := range catalog.Keyspaces {
+func groupOf(view *catalog.View, number uint32) (keyspace string, shardNumber int) {
+	for _, k := range view.Keyspaces {
 		if number >= k.FirstGroup && number < k.FirstGroup+uint32(k.Shards) {
 			return k.Name, int(number - k.FirstGroup)
 		}

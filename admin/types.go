@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -33,7 +34,7 @@ type Change interface{ change() }
 // NodeChange sets the state of a node.
 type NodeChange struct {
 	Node  string
-	State raftfsm.NodeState
+	State catalog.NodeState
 }
 
 // TransferChange transfers the leadership of a group to a voter.

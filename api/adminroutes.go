@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"math"
 
-	"github.com/valyala/fasthttp"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/valyala/fasthttp"
 )
 
 // adminPaths holds the paths under /v1/admin: those without a name, and the suffixes of
@@ -28,7 +27,7 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 	post := func(name string, call handler) *resource {
 		return resourceOf(map[string]*endpoint{"POST": {name: "admin_" + name, takes: exempt | takesBody | takesChange | audited, call: call}})
 	}
-	nodeVerb := func(verb string, state raftfsm.NodeState) *resource {
+	nodeVerb := func(verb string, state catalog.NodeState) *resource {
 		return post("node_"+verb, func(s *Server, ctx *fasthttp.RequestCtx, r *request) error { return s.changeNode(ctx, r, state) })
 	}
 	coldVerb := func(verb shard.ColdVerb) *resource {
@@ -52,9 +51,9 @@ func newAdminPaths(resourceOf func(map[string]*endpoint) *resource) adminPaths {
 			}),
 		},
 		nodes: map[string]*resource{
-			"drain":   nodeVerb("drain", raftfsm.NodeDraining),
-			"undrain": nodeVerb("undrain", raftfsm.NodeActive),
-			"remove":  nodeVerb("remove", raftfsm.NodeLeaving),
+			"drain":   nodeVerb("drain", catalog.NodeDraining),
+			"undrain": nodeVerb("undrain", catalog.NodeActive),
+			"remove":  nodeVerb("remove", catalog.NodeLeaving),
 		},
 		groups: map[string]*resource{
 			"transfer": post("group_transfer", (*Server).transferGroup),

@@ -6,7 +6,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // until is a context that ends at the request's deadline. It is not fasthttp's,
@@ -131,7 +131,7 @@ func (s *Server) adminChange(ctx *fasthttp.RequestCtx, r *request, change admin.
 	return answerJSON(ctx, changed)
 }
 
-func (s *Server) changeNode(ctx *fasthttp.RequestCtx, r *request, state raftfsm.NodeState) error {
+func (s *Server) changeNode(ctx *fasthttp.RequestCtx, r *request, state catalog.NodeState) error {
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}

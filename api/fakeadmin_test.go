@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -70,7 +71,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*admin.Change
 		if c.Node != "n2" {
 			return nil, fmt.Errorf("%w: %q", admin.ErrNoSuchNode, c.Node)
 		}
-		return &admin.Changed{Changed: c.State != raftfsm.NodeDraining, Node: &admin.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
+		return &admin.Changed{Changed: c.State != catalog.NodeDraining, Node: &admin.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
 	case admin.TransferChange:
 		if c.Group != 1 {
 			return nil, admin.ErrNoSuchGroup

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // unseenFor is how long after its start a member does not treat a node as dead merely
@@ -18,10 +18,10 @@ var errNotSure = errors.New("ask again")
 
 // NodeCatalog is what Admission needs of the catalog.
 type NodeCatalog interface {
-	Nodes() map[string]raftfsm.Node
+	Nodes() map[string]catalog.Node
 	// PutNode proposes the entry, wherever the catalog's leader is, and returns
 	// why it was refused, or "". With an error it may have been applied or not.
-	PutNode(ctx context.Context, entry raftfsm.PutNodeEntry) (refused string, err error)
+	PutNode(ctx context.Context, entry catalog.PutNodeEntry) (refused string, err error)
 }
 
 // Admission answers the JoinRequests that a member of a cluster receives. The catalog
@@ -59,19 +59,19 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 	if err != nil {
 		return JoinAnswer{}, err
 	}
-	refused, err := a.catalog.PutNode(ctx, raftfsm.PutNodeEntry{Node: r.Node, Replaces: replaced})
+	refused, err := a.catalog.PutNode(ctx, catalog.PutNodeEntry{Node: r.Node, Replaces: replaced})
 	return JoinAnswer{Admitted: refused == "" && err == nil, Refused: refused}, err
 }
 
 // replaced returns the key of the dead node that has n's name, or "" if there is none. It
 // returns errNotSure while that node may be alive.
-func (a *Admission) replaced(n *raftfsm.Node) (key string, err error) {
+func (a *Admission) replaced(n *catalog.Node) (key string, err error) {
 	nodes := a.catalog.Nodes()
 	if _, known := nodes[n.Key]; known {
 		return "", nil // a member that reports new addresses replaces nobody
 	}
 	for _, other := range nodes {
-		if other.Name != n.Name || other.State == raftfsm.NodeLeaving {
+		if other.Name != n.Name || other.State == catalog.NodeLeaving {
 			continue
 		}
 		alive, seen := a.seen(other.Key)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // shift moves a unit of load, a replica or a leadership, between two nodes.
@@ -236,7 +236,7 @@ func (p *plan) leaderShift() (shift, Reason, bool) {
 }
 
 // leadsOf counts the leaders of a keyspace's shards by node.
-func (p *plan) leadsOf(k raftfsm.Keyspace) map[string]int {
+func (p *plan) leadsOf(k catalog.Keyspace) map[string]int {
 	leads := map[string]int{}
 	for g, leader := range p.leaders {
 		if leader != "" && inKeyspace(k, g) {
@@ -246,7 +246,7 @@ func (p *plan) leadsOf(k raftfsm.Keyspace) map[string]int {
 	return leads
 }
 
-func inKeyspace(k raftfsm.Keyspace, g uint32) bool {
+func inKeyspace(k catalog.Keyspace, g uint32) bool {
 	return k.FirstGroup <= g && g-k.FirstGroup < uint32(k.Shards)
 }
 

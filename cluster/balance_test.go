@@ -7,23 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"pgregory.net/rapid"
 )
 
 // quiet is a cluster in which all is well: nodes alive and active, groups as
 // their targets say, led by the first of them.
 func quiet(zones []string, targets [][]string) View {
-	c := &raftfsm.CatalogView{
+	c := &catalog.View{
 		NextGroup: uint32(len(targets) + 1), ClusterVersion: 1,
-		Keyspaces: map[string]raftfsm.Keyspace{"k": {Name: "k", Shards: len(targets), FirstGroup: 1}},
-		Nodes:     map[string]raftfsm.Node{}, Groups: map[uint32]raftfsm.Placement{},
+		Keyspaces: map[string]catalog.Keyspace{"k": {Name: "k", Shards: len(targets), FirstGroup: 1}},
+		Nodes:     map[string]catalog.Node{}, Groups: map[uint32]catalog.Placement{},
 	}
 	for i, zone := range zones {
 		key := nodeKey(i)
-		c.Nodes[key] = raftfsm.Node{Key: key, Name: key, Zone: zone, VersionMax: 1, State: raftfsm.NodeActive}
+		c.Nodes[key] = catalog.Node{Key: key, Name: key, Zone: zone, VersionMax: 1, State: catalog.NodeActive}
 	}
 	v := View{
 		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.GroupFacts{},
@@ -39,7 +38,7 @@ func nodeKey(i int) string { return string(rune('a' + i)) }
 
 // settle puts a group where it is told, all voters caught up.
 func settle(v *View, g uint32, target []string, leader string) {
-	v.Catalog.Groups[g] = raftfsm.Placement{Initial: target, Target: target}
+	v.Catalog.Groups[g] = catalog.Placement{Initial: target, Target: target}
 	v.Groups[g] = shard.GroupFacts{Leader: leader, Voters: target, CaughtUp: target}
 }
 
@@ -170,10 +169,10 @@ func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := []string{"a", "b", "c"}
 		v := quiet([]string{"", "", ""}, nil)
-		v.Catalog.Keyspaces = map[string]raftfsm.Keyspace{}
+		v.Catalog.Keyspaces = map[string]catalog.Keyspace{}
 		for i := range rapid.IntRange(1, 4).Draw(rt, "keyspaces") {
 			name := fmt.Sprintf("k%d", i)
-			k := raftfsm.Keyspace{Name: name, Shards: rapid.IntRange(1, 8).Draw(rt, name), FirstGroup: v.Catalog.NextGroup}
+			k := catalog.Keyspace{Name: name, Shards: rapid.IntRange(1, 8).Draw(rt, name), FirstGroup: v.Catalog.NextGroup}
 			for shard := range uint32(k.Shards) {
 				settle(&v, k.FirstGroup+shard, keys, rapid.SampledFrom(keys).Draw(rt, "leader"))
 			}
@@ -235,7 +234,7 @@ func TestInitialLeavesNothingToDo(t *testing.T) {
 			}
 			v.Catalog.NextGroup += uint32(len(replicas))
 			name := fmt.Sprintf("k%d", first)
-			v.Catalog.Keyspaces[name] = raftfsm.Keyspace{Name: name, Shards: len(replicas), FirstGroup: first}
+			v.Catalog.Keyspaces[name] = catalog.Keyspace{Name: name, Shards: len(replicas), FirstGroup: first}
 			steps := planOut(rt, &v)
 			places := slices.ContainsFunc(steps, func(s Step) bool { _, is := s.(Place); return is })
 			if len(steps) > 0 && first == 1 || places && zones[0] == "" {
@@ -248,7 +247,7 @@ func TestInitialLeavesNothingToDo(t *testing.T) {
 func TestInitialOnNodesThatTakeReplicas(t *testing.T) {
 	v := quiet([]string{"x", "y", "z", "x", "y"}, nil)
 	v.Dead["a"] = time.Second
-	for key, state := range map[string]raftfsm.NodeState{"b": raftfsm.NodeDraining, "c": raftfsm.NodeLeaving} {
+	for key, state := range map[string]catalog.NodeState{"b": catalog.NodeDraining, "c": catalog.NodeLeaving} {
 		node := v.Catalog.Nodes[key]
 		node.State = state
 		v.Catalog.Nodes[key] = node
@@ -282,9 +281,9 @@ func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
 			for i, keys := range replicas {
 				settle(&v, uint32(i+1), keys, keys[0])
 			}
-			v.Catalog.Keyspaces["k"] = raftfsm.Keyspace{Name: "k", Shards: shards, FirstGroup: 1}
+			v.Catalog.Keyspaces["k"] = catalog.Keyspace{Name: "k", Shards: shards, FirstGroup: 1}
 			joined := nodeKey(nodes)
-			v.Catalog.Nodes[joined] = raftfsm.Node{Key: joined, Name: joined, VersionMax: 1, State: raftfsm.NodeActive}
+			v.Catalog.Nodes[joined] = catalog.Node{Key: joined, Name: joined, VersionMax: 1, State: catalog.NodeActive}
 			moves := 0
 			for _, step := range planOut(t, &v) {
 				if s, ok := step.(Place); ok {

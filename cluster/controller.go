@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -24,9 +24,9 @@ const (
 // ControlledNode is the part of a node that a Controller needs; *shard.Node implements it.
 type ControlledNode interface {
 	LeadsCatalog() bool
-	Catalog() *raftfsm.CatalogView
+	Catalog() *catalog.View
 	Facts(ctx context.Context) map[uint32]shard.GroupFacts
-	Change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error)
+	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
 	Transfer(ctx context.Context, group uint32, from, to string) error
 }
 
@@ -52,7 +52,7 @@ type Controller struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	lost     atomic.Uint64
-	seeded   *raftfsm.CatalogView // owned by run: the catalog whose nodes were last passed to gossip
+	seeded   *catalog.View // owned by run: the catalog whose nodes were last passed to gossip
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -138,7 +138,7 @@ func (c *Controller) once(ctx context.Context) {
 // is removed it cannot be undone.
 func (c *Controller) noteLost(step Step) {
 	lost, ok := step.(SetNodeState)
-	if !ok || lost.State != raftfsm.NodeLeaving {
+	if !ok || lost.State != catalog.NodeLeaving {
 		return
 	}
 	c.lost.Add(1)
@@ -158,7 +158,7 @@ func (c *Controller) Look(ctx context.Context) View {
 }
 
 // dead returns for how long gossip has missed nodes of the catalog.
-func (c *Controller) dead(catalog *raftfsm.CatalogView) map[string]time.Duration {
+func (c *Controller) dead(known *catalog.View) map[string]time.Duration {
 	seen := map[string]Member{}
 	for _, m := range c.view.Members() {
 		seen[m.Key] = m
@@ -166,7 +166,7 @@ func (c *Controller) dead(catalog *raftfsm.CatalogView) map[string]time.Duration
 	dead := map[string]time.Duration{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key := range catalog.Nodes {
+	for key := range known.Nodes {
 		m, heard := seen[key]
 		if heard {
 			delete(c.mu.unheard, key)
@@ -186,20 +186,20 @@ func (c *Controller) dead(catalog *raftfsm.CatalogView) map[string]time.Duration
 func (c *Controller) carryOut(ctx context.Context, step Step) error {
 	switch s := step.(type) {
 	case Place:
-		return c.change(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: s.Group, Was: s.Was, Target: s.Target}})
+		return c.change(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: s.Group, Was: s.Was, Target: s.Target}})
 	case Transfer:
 		return c.node.Transfer(ctx, s.Group, s.From, s.To)
 	case SetNodeState:
-		return c.change(ctx, &raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: s.Node, State: s.State}})
+		return c.change(ctx, &catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: s.Node, State: s.State}})
 	case RemoveNode:
-		return c.change(ctx, &raftfsm.CatalogCommand{RemoveNode: &raftfsm.RemoveNodeEntry{Key: s.Node}})
+		return c.change(ctx, &catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: s.Node}})
 	case RaiseVersion:
-		return c.change(ctx, &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: s.Version}})
+		return c.change(ctx, &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: s.Version}})
 	}
 	return fmt.Errorf("no such step: %T", step)
 }
 
-func (c *Controller) change(ctx context.Context, command *raftfsm.CatalogCommand) error {
+func (c *Controller) change(ctx context.Context, command *catalog.Command) error {
 	result, err := c.node.Change(ctx, command)
 	if err == nil && result.Refused != "" {
 		err = fmt.Errorf("the catalog refused it: %s", result.Refused)

@@ -3,28 +3,27 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
 )
 
 // controlled is a node that leads a catalog and takes any command.
 type controlled struct {
-	catalog *raftfsm.CatalogView
-	changed []*raftfsm.CatalogCommand
+	catalog *catalog.View
+	changed []*catalog.Command
 }
 
 func (c *controlled) LeadsCatalog() bool                                { return true }
-func (c *controlled) Catalog() *raftfsm.CatalogView                     { return c.catalog }
+func (c *controlled) Catalog() *catalog.View                            { return c.catalog }
 func (c *controlled) Facts(context.Context) map[uint32]shard.GroupFacts { return nil }
 
-func (c *controlled) Change(_ context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+func (c *controlled) Change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
 	c.changed = append(c.changed, command)
-	return &raftfsm.CatalogResult{}, nil
+	return &catalog.Result{}, nil
 }
 
 func (c *controlled) Transfer(context.Context, uint32, string, string) error { return nil }
@@ -33,11 +32,11 @@ func (c *controlled) Transfer(context.Context, uint32, string, string) error { r
 // as an ordered removal is not.
 func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	var log bytes.Buffer
-	catalog := raftfsm.NewCatalog().View()
+	known := catalog.New().View()
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
-		catalog.Nodes[name] = raftfsm.Node{Key: name, Name: name, State: raftfsm.NodeActive, VersionMax: 1}
+		known.Nodes[name] = catalog.Node{Key: name, Name: name, State: catalog.NodeActive, VersionMax: 1}
 	}
-	node := &controlled{catalog: catalog}
+	node := &controlled{catalog: known}
 	settings := PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2}
 	c := &Controller{node: node, view: deadMember{"n4"}, settings: settings, logger: slog.New(slog.NewTextHandler(&log, nil))}
 	c.mu.unheard = map[string]time.Time{}
@@ -49,9 +48,9 @@ func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "node=n4") || c.Lost() != 1 {
 		t.Errorf("%d lost, log:\n%s", c.Lost(), got)
 	}
-	leaving := catalog.Nodes["n4"]
-	leaving.State = raftfsm.NodeLeaving
-	catalog.Nodes["n4"] = leaving
+	leaving := known.Nodes["n4"]
+	leaving.State = catalog.NodeLeaving
+	known.Nodes["n4"] = leaving
 	c.once(t.Context())
 	if got := log.String(); strings.Count(got, "level=WARN") != 1 || c.Lost() != 1 {
 		t.Errorf("it is given up once: %d lost, log:\n%s", c.Lost(), got)

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // How nodes without a cluster form or join one. Safety rests on three values that a node
@@ -78,7 +78,7 @@ type FormStore interface {
 type FormConfig struct {
 	Identity Identity // as Store has it; it has no cluster
 	// Node is the catalog's entry for this node.
-	Node raftfsm.Node
+	Node catalog.Node
 	// Expect is --bootstrap-expect, 0 for none. With 1, or with 0 and Join false, the node
 	// forms a cluster by itself at once.
 	Expect int

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 var (
@@ -144,7 +144,7 @@ func formerOf(t *testing.T, self Identity, expect int, asker Asker, members ...M
 		view.show(m)
 	}
 	f, err := NewFormer(FormConfig{
-		Identity: self, Node: raftfsm.Node{Key: self.Key(), Name: self.NodeID}, Expect: expect, Join: true,
+		Identity: self, Node: catalog.Node{Key: self.Key(), Name: self.NodeID}, Expect: expect, Join: true,
 		View: view, Asker: asker, Store: store, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // wire joins an asker to handlers as calls between two nodes do. What the calls
@@ -43,7 +43,7 @@ func TestCallsComeThroughWhole(t *testing.T) {
 	if answer, err := asker.Form(t.Context(), "a", p); err != nil || answer != (Agreement{Agreed: true, Why: "so"}) || !reflect.DeepEqual(proposal, p) {
 		t.Errorf("%+v, %v of %+v", answer, err, proposal)
 	}
-	r := JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "k", Name: "n", Zone: "z", HTTPAddr: "h", ClusterAddr: "c", GossipAddr: "g", Version: "v", VersionMax: 2, State: "active"}}
+	r := JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: "k", Name: "n", Zone: "z", HTTPAddr: "h", ClusterAddr: "c", GossipAddr: "g", Version: "v", VersionMax: 2, State: "active"}}
 	if answer, err := asker.Join(t.Context(), "a", r); err != nil || !answer.Admitted || request != r {
 		t.Errorf("%+v, %v of %+v", answer, err, request)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // formWorld is nodes without a cluster in memory: their disks, what gossip tells
@@ -192,7 +192,7 @@ func (n *formNode) start() {
 		return
 	}
 	former, err := NewFormer(FormConfig{
-		Identity: n.disk, Node: raftfsm.Node{Key: n.disk.Key(), Name: n.disk.NodeID}, Expect: w.expect, Join: true,
+		Identity: n.disk, Node: catalog.Node{Key: n.disk.Key(), Name: n.disk.NodeID}, Expect: w.expect, Join: true,
 		View: n.view, Asker: formAsker{n, n.run}, Store: formDisk{n, n.run}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // JoinRequest asks a member of a cluster to add a node to the catalog, or to update its
@@ -15,7 +15,7 @@ type JoinRequest struct {
 	ClusterID string `json:"cluster_id"` // of the member asked
 	// ClusterName is the node's --cluster-name; "" for none.
 	ClusterName string       `json:"cluster_name,omitempty"`
-	Node        raftfsm.Node `json:"node"` // State is ignored
+	Node        catalog.Node `json:"node"` // State is ignored
 }
 
 // JoinAnswer answers a JoinRequest: either the catalog has the node as requested, or Refused

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 func TestJoinAsksUntilOneAnswers(t *testing.T) {
@@ -126,8 +126,8 @@ func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 		living := clusteredNode("a", clusterX)
 		living.Key = old
 		seen.show(living)
-		catalog := &fakeCatalog{nodes: map[string]raftfsm.Node{old: {Key: old, Name: "a", State: raftfsm.NodeActive}}}
-		admission := NewAdmission(clusterX, "", catalog, seen)
+		view := &fakeCatalog{nodes: map[string]catalog.Node{old: {Key: old, Name: "a", State: catalog.NodeActive}}}
+		admission := NewAdmission(clusterX, "", view, seen)
 		time.Sleep(unseenFor)
 		asked := 0
 		asker := scriptedAsker{join: func(_ string, r JoinRequest) (JoinAnswer, error) {
@@ -141,36 +141,36 @@ func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 		if _, err := f.Run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if asked != 5 || store.id.ClusterID != clusterX || len(catalog.entries) != 1 || catalog.entries[0].Replaces != old {
-			t.Errorf("asked %d times, on disk %+v, the catalog was asked %+v", asked, store.id, catalog.entries)
+		if asked != 5 || store.id.ClusterID != clusterX || len(view.entries) != 1 || view.entries[0].Replaces != old {
+			t.Errorf("asked %d times, on disk %+v, the catalog was asked %+v", asked, store.id, view.entries)
 		}
 	})
 }
 
 // fakeCatalog is a catalog that keeps what it is asked to.
 type fakeCatalog struct {
-	nodes   map[string]raftfsm.Node
-	entries []raftfsm.PutNodeEntry
+	nodes   map[string]catalog.Node
+	entries []catalog.PutNodeEntry
 	refused string
 	err     error
 }
 
-func (c *fakeCatalog) Nodes() map[string]raftfsm.Node { return c.nodes }
+func (c *fakeCatalog) Nodes() map[string]catalog.Node { return c.nodes }
 
-func (c *fakeCatalog) PutNode(_ context.Context, e raftfsm.PutNodeEntry) (string, error) {
+func (c *fakeCatalog) PutNode(_ context.Context, e catalog.PutNodeEntry) (string, error) {
 	c.entries = append(c.entries, e)
 	return c.refused, c.err
 }
 
 func TestAdmission(t *testing.T) {
 	lost := errors.New("lost")
-	nodes := map[string]raftfsm.Node{
-		"a.00000000": {Key: "a.00000000", Name: "a", State: raftfsm.NodeActive},
-		"b.00000000": {Key: "b.00000000", Name: "b", State: raftfsm.NodeDraining},
-		"c.00000000": {Key: "c.00000000", Name: "c", State: raftfsm.NodeLeaving},
+	nodes := map[string]catalog.Node{
+		"a.00000000": {Key: "a.00000000", Name: "a", State: catalog.NodeActive},
+		"b.00000000": {Key: "b.00000000", Name: "b", State: catalog.NodeDraining},
+		"c.00000000": {Key: "c.00000000", Name: "c", State: catalog.NodeLeaving},
 	}
 	node := func(key string) JoinRequest {
-		return JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: key, Name: nodeOfKey(key), Zone: "z1"}}
+		return JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: key, Name: nodeOfKey(key), Zone: "z1"}}
 	}
 	for name, tc := range map[string]struct {
 		ask      JoinRequest
@@ -192,9 +192,9 @@ func TestAdmission(t *testing.T) {
 		"a named cluster's":           {ask: JoinRequest{ClusterID: clusterX, ClusterName: "test", Node: node("d.00000000").Node}, want: "--cluster-name test"},
 		"one of the name":             {ask: JoinRequest{ClusterID: clusterX, ClusterName: "prod", Node: node("d.00000000").Node}, name: "prod", asked: true},
 		"another cluster's":           {ask: JoinRequest{ClusterID: clusterY, Node: node("d.00000000").Node}, want: "this is a node of cluster " + clusterX},
-		"no key":                      {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d", Name: "d"}}, want: "no node's key"},
-		"another's key":               {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d.00000000", Name: "a"}}, want: "no node's key"},
-		"no zone":                     {ask: JoinRequest{ClusterID: clusterX, Node: raftfsm.Node{Key: "d.00000000", Name: "d", Zone: "a b"}}, want: "no zone"},
+		"no key":                      {ask: JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: "d", Name: "d"}}, want: "no node's key"},
+		"another's key":               {ask: JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: "d.00000000", Name: "a"}}, want: "no node's key"},
+		"no zone":                     {ask: JoinRequest{ClusterID: clusterX, Node: catalog.Node{Key: "d.00000000", Name: "d", Zone: "a b"}}, want: "no zone"},
 		"a living node's name":        {ask: node("a.99999999"), seen: []Member{clusteredNode("a", clusterX)}, wantErr: errNotSure},
 		"a dead node's name":          {ask: node("a.99999999"), seen: []Member{dead(clusteredNode("a", clusterX))}, asked: true, replaces: "a.00000000"},
 		"a dead draining one's":       {ask: node("b.99999999"), seen: []Member{dead(clusteredNode("b", clusterX))}, asked: true, replaces: "b.00000000"},
@@ -204,11 +204,11 @@ func TestAdmission(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				catalog, view := &fakeCatalog{nodes: nodes, refused: tc.refused, err: tc.err}, newFormView()
+				known, view := &fakeCatalog{nodes: nodes, refused: tc.refused, err: tc.err}, newFormView()
 				for _, m := range tc.seen {
 					view.show(m)
 				}
-				a := NewAdmission(clusterX, tc.name, catalog, view)
+				a := NewAdmission(clusterX, tc.name, known, view)
 				time.Sleep(tc.after)
 				answer, err := a.HandleJoin(t.Context(), tc.ask)
 				if !errors.Is(err, tc.wantErr) || tc.wantErr == nil && err != nil {
@@ -217,12 +217,12 @@ func TestAdmission(t *testing.T) {
 				if !strings.Contains(answer.Refused, tc.want) || answer.Admitted != (tc.want == "" && err == nil) {
 					t.Errorf("%+v, want refused by %q", answer, tc.want)
 				}
-				var want []raftfsm.PutNodeEntry
+				var want []catalog.PutNodeEntry
 				if tc.asked {
-					want = []raftfsm.PutNodeEntry{{Node: tc.ask.Node, Replaces: tc.replaces}}
+					want = []catalog.PutNodeEntry{{Node: tc.ask.Node, Replaces: tc.replaces}}
 				}
-				if !slices.Equal(catalog.entries, want) {
-					t.Errorf("the catalog was asked %+v, want %+v", catalog.entries, want)
+				if !slices.Equal(known.entries, want) {
+					t.Errorf("the catalog was asked %+v, want %+v", known.entries, want)
 				}
 			})
 		})

@@ -3,7 +3,7 @@ package cluster
 import (
 	"slices"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // mend adds the voters that groups lack, removes those that they should not have, and
@@ -66,7 +66,7 @@ func (p *plan) replaceLeaving(g uint32) ([]string, Reason) {
 
 func (p *plan) leaving(g uint32) []string {
 	return slices.DeleteFunc(slices.Clone(p.targets[g]), func(key string) bool {
-		return p.nodes[key].State != raftfsm.NodeLeaving
+		return p.nodes[key].State != catalog.NodeLeaving
 	})
 }
 
@@ -94,9 +94,9 @@ func (p *plan) want(g uint32) int {
 	n := 0
 	for _, key := range p.keys {
 		switch p.nodes[key].State {
-		case raftfsm.NodeActive:
+		case catalog.NodeActive:
 			n++
-		case raftfsm.NodeDraining:
+		case catalog.NodeDraining:
 			n += toInt(contains(p.targets[g], key))
 		}
 	}
@@ -124,7 +124,7 @@ func (p *plan) shrink(g uint32) ([]string, Reason) {
 		return nil, ""
 	}
 	worst := slices.MinFunc(target, byFirst(
-		func(key string) int { return -toInt(p.nodes[key].State == raftfsm.NodeDraining) },
+		func(key string) int { return -toInt(p.nodes[key].State == catalog.NodeDraining) },
 		func(key string) int { return p.crowding(without(target, key)) },
 		func(key string) int { return -p.load[key] },
 		func(key string) int { return toInt(key == p.leaders[g]) },

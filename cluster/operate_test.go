@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 func TestPlannedSteps(t *testing.T) {
@@ -22,7 +22,7 @@ func TestPlannedSteps(t *testing.T) {
 			admin.PlannedStep{Kind: "transfer", Group: 3, Name: "posts/2", From: "a", To: "b", Reason: "why"},
 		},
 		"state": {
-			SetNodeState{Node: "a", State: raftfsm.NodeLeaving, Reason: "why"},
+			SetNodeState{Node: "a", State: catalog.NodeLeaving, Reason: "why"},
 			admin.PlannedStep{Kind: "set_node_state", Node: "a", State: "leaving", Reason: "why"},
 		},
 		"remove":  {RemoveNode{Node: "a", Reason: "why"}, admin.PlannedStep{Kind: "remove_node", Node: "a", Reason: "why"}},

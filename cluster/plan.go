@@ -3,16 +3,15 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"time"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"time"
 )
 
 // View is the whole input of a plan. Planning reads it and keeps no reference, so the same
 // view yields the same plan.
 type View struct {
-	Catalog *raftfsm.CatalogView
+	Catalog *catalog.View
 	// Dead holds for how long gossip has missed a node, by key. A node that is not in it is
 	// alive.
 	Dead map[string]time.Duration
@@ -35,8 +34,8 @@ var PlanSettingsDefault = PlanSettings{Replicas: 3, ReplaceAfter: 10 * time.Minu
 
 // Check returns why s is not valid, or nil.
 func (s PlanSettings) Check() error {
-	if s.Replicas < 1 || s.Replicas > raftfsm.ReplicasMax {
-		return fmt.Errorf("%d replicas are not in 1…%d", s.Replicas, raftfsm.ReplicasMax)
+	if s.Replicas < 1 || s.Replicas > catalog.ReplicasMax {
+		return fmt.Errorf("%d replicas are not in 1…%d", s.Replicas, catalog.ReplicasMax)
 	}
 	if s.ReplaceAfter <= 0 || s.MovesMax < 1 {
 		return errors.New("time until a node is replaced, and moves at a time, are positive")
@@ -77,7 +76,7 @@ func Plan(view View) []Step {
 func (p *plan) mostDead() bool {
 	staying, dead := 0, 0
 	for _, key := range p.keys {
-		if p.nodes[key].State == raftfsm.NodeLeaving {
+		if p.nodes[key].State == catalog.NodeLeaving {
 			continue
 		}
 		staying++
@@ -96,14 +95,14 @@ func (p *plan) declareLost() {
 		if p.alive(key) || dead < p.settings.ReplaceAfter || p.kept(key) != "" {
 			continue
 		}
-		p.add(SetNodeState{Node: key, State: raftfsm.NodeLeaving, Reason: reason("it has been dead for %s", dead.Round(time.Second))})
+		p.add(SetNodeState{Node: key, State: catalog.NodeLeaving, Reason: reason("it has been dead for %s", dead.Round(time.Second))})
 	}
 }
 
 // kept returns why a dead node is not given up however long it is dead, or "".
 func (p *plan) kept(key string) string {
 	switch takers := len(p.takers()); {
-	case p.nodes[key].State == raftfsm.NodeLeaving:
+	case p.nodes[key].State == catalog.NodeLeaving:
 		return "it is leaving"
 	case p.mostDead():
 		return "half of the nodes or more are dead"
@@ -121,7 +120,7 @@ func Kept(view View, key string) string { return newPlan(&view).kept(key) }
 // every group, because a group that does not report may still have one of them as a member.
 func (p *plan) removeEmpty() {
 	for _, key := range p.keys {
-		if p.nodes[key].State == raftfsm.NodeLeaving && p.empty(key) {
+		if p.nodes[key].State == catalog.NodeLeaving && p.empty(key) {
 			p.add(RemoveNode{Node: key, Reason: "it is leaving and holds no replica"})
 		}
 	}

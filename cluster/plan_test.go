@@ -2,13 +2,12 @@ package cluster
 
 import (
 	"errors"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
 )
 
 // three zones, and groups on a, b and c that they lead in turn.
@@ -28,14 +27,14 @@ func chained() View {
 	return v
 }
 
-func setNode(v *View, key string, change func(*raftfsm.Node)) {
+func setNode(v *View, key string, change func(*catalog.Node)) {
 	node := v.Catalog.Nodes[key]
 	change(&node)
 	v.Catalog.Nodes[key] = node
 }
 
-func in(state raftfsm.NodeState) func(*raftfsm.Node) {
-	return func(n *raftfsm.Node) { n.State = state }
+func in(state catalog.NodeState) func(*catalog.Node) {
+	return func(n *catalog.Node) { n.State = state }
 }
 
 func TestPlan(t *testing.T) {
@@ -50,67 +49,67 @@ func TestPlan(t *testing.T) {
 		{"a node dead for a while", abc(4, 1), func(v *View) { v.Dead["c"] = time.Second }, nil},
 		{"a node dead for long", abc(4, 1), func(v *View) { v.Dead["c"] = late },
 			[]string{"set node c to leaving: it has been dead for 2m0s"}},
-		{"a drained node dead for long", abc(4, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(raftfsm.NodeDraining)) },
+		{"a drained node dead for long", abc(4, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(catalog.NodeDraining)) },
 			[]string{"set node c to leaving: it has been dead for 2m0s"}},
 		{"a node dead for long that none could replace", abc(3, 1), func(v *View) { v.Dead["c"] = late }, nil},
 		{"half of the nodes dead", abc(6, 1), func(v *View) { v.Dead["d"], v.Dead["e"], v.Dead["f"] = late, late, late }, nil},
-		{"a lost node is replaced", abc(4, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(raftfsm.NodeLeaving)) },
+		{"a lost node is replaced", abc(4, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(catalog.NodeLeaving)) },
 			[]string{"place group 1 (k/0) +d -c: c is leaving"}},
-		{"in the zone that has none", abc(6, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(raftfsm.NodeLeaving)) },
+		{"in the zone that has none", abc(6, 1), func(v *View) { v.Dead["c"] = late; setNode(v, "c", in(catalog.NodeLeaving)) },
 			[]string{"place group 1 (k/0) +f -c: c is leaving"}},
 		{"a wiped node, the new one takes its place", abc(4, 1), func(v *View) {
-			setNode(v, "d", func(n *raftfsm.Node) { n.Name, n.Zone = "c", "z" })
-			setNode(v, "c", in(raftfsm.NodeLeaving))
+			setNode(v, "d", func(n *catalog.Node) { n.Name, n.Zone = "c", "z" })
+			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["c"] = time.Second
 		}, []string{"place group 1 (k/0) +d -c: c is leaving"}},
-		{"a node is removed, its groups two at a time", abc(4, 3), func(v *View) { setNode(v, "b", in(raftfsm.NodeLeaving)) },
+		{"a node is removed, its groups two at a time", abc(4, 3), func(v *View) { setNode(v, "b", in(catalog.NodeLeaving)) },
 			[]string{
 				"place group 1 (k/0) +d -b: b is leaving",
 				"place group 2 (k/1) +d -b: b is leaving",
 				"transfer group 2 (k/1) from b to a: b is leaving",
 			}},
-		{"no other in its place", abc(3, 1), func(v *View) { setNode(v, "c", in(raftfsm.NodeLeaving)) },
+		{"no other in its place", abc(3, 1), func(v *View) { setNode(v, "c", in(catalog.NodeLeaving)) },
 			[]string{"place group 1 (k/0) -c: c is leaving, 2 voters are enough"}},
 		{"not if most of the rest is dead", abc(4, 1), func(v *View) {
-			setNode(v, "c", in(raftfsm.NodeLeaving))
-			setNode(v, "d", in(raftfsm.NodeDraining))
+			setNode(v, "c", in(catalog.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeDraining))
 			v.Dead["b"] = time.Second
 		}, nil},
-		{"an empty node goes", abc(4, 1), func(v *View) { setNode(v, "d", in(raftfsm.NodeLeaving)) },
+		{"an empty node goes", abc(4, 1), func(v *View) { setNode(v, "d", in(catalog.NodeLeaving)) },
 			[]string{"remove node d: it is leaving and holds no replica"}},
 		{"not while a configuration has it", abc(4, 1), func(v *View) {
-			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeLeaving))
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c", "d"}, CaughtUp: []string{"a", "b", "c", "d"}}
 		}, nil},
 		{"nor while one has it as non-voter", abc(4, 1), func(v *View) {
-			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeLeaving))
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, nil},
 		{"but for the catalog's, which has all nodes", abc(4, 1), func(v *View) {
-			setNode(v, "d", in(raftfsm.NodeLeaving))
-			settle(v, raftfsm.CatalogGroup, []string{"a", "b", "c"}, "a")
-			v.Groups[raftfsm.CatalogGroup] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			setNode(v, "d", in(catalog.NodeLeaving))
+			settle(v, catalog.Group, []string{"a", "b", "c"}, "a")
+			v.Groups[catalog.Group] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"nor for the board's, which has all nodes and is no load", abc(4, 4), func(v *View) {
-			setNode(v, "d", in(raftfsm.NodeLeaving))
-			v.Catalog.Keyspaces["k"] = raftfsm.Keyspace{Name: "k", Kind: "board", Shards: 4, FirstGroup: 1}
+			setNode(v, "d", in(catalog.NodeLeaving))
+			v.Catalog.Keyspaces["k"] = catalog.Keyspace{Name: "k", Kind: "board", Shards: 4, FirstGroup: 1}
 			for g := range uint32(4) {
 				v.Groups[g+1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			}
 		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"nor for those of a keyspace that is everywhere", abc(4, 1), func(v *View) {
-			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeLeaving))
 			everywhere(v)
 		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"which are a load and evened all the same", abc(4, 4), func(v *View) {
-			setNode(v, "d", func(n *raftfsm.Node) { n.Zone = "z" })
+			setNode(v, "d", func(n *catalog.Node) { n.Zone = "z" })
 			everywhere(v)
 		}, []string{
 			"place group 1 (k/0) +d -c: c has 4 replicas, d has 0",
 			"place group 2 (k/1) +d -c: c has 3 replicas, d has 1",
 		}},
 		{"not while a group is without a leader", abc(4, 2), func(v *View) {
-			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeLeaving))
 			delete(v.Groups, 2)
 		}, nil},
 		{"two nodes become three", quiet([]string{"", "", ""}, [][]string{{"a", "b"}}), func(*View) {},
@@ -123,16 +122,16 @@ func TestPlan(t *testing.T) {
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "b"}}
 		}, nil},
 		{"a crowded zone of the catalog", quiet([]string{"x", "x", "y", "z"}, nil), func(v *View) {
-			settle(v, raftfsm.CatalogGroup, []string{"a", "b", "c"}, "a")
-			v.Groups[raftfsm.CatalogGroup] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			settle(v, catalog.Group, []string{"a", "b", "c"}, "a")
+			v.Groups[catalog.Group] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, []string{`place group 0 (meta) +d -a: a is not the only voter in zone "x", zone "z" has fewer`}},
-		{"replicas are evened", abc(4, 4), func(v *View) { setNode(v, "d", func(n *raftfsm.Node) { n.Zone = "z" }) },
+		{"replicas are evened", abc(4, 4), func(v *View) { setNode(v, "d", func(n *catalog.Node) { n.Zone = "z" }) },
 			[]string{
 				"place group 1 (k/0) +d -c: c has 4 replicas, d has 0",
 				"place group 2 (k/1) +d -c: c has 3 replicas, d has 1",
 			}},
 		{"first those that lead elsewhere", abc(4, 4), func(v *View) {
-			setNode(v, "d", func(n *raftfsm.Node) { n.Zone = "z" })
+			setNode(v, "d", func(n *catalog.Node) { n.Zone = "z" })
 			for g, leader := range map[uint32]string{1: "c", 2: "c", 3: "a", 4: "b"} {
 				settle(v, g, []string{"a", "b", "c"}, leader)
 			}
@@ -143,17 +142,17 @@ func TestPlan(t *testing.T) {
 		{"replicas are evened over a third node", chained(), func(*View) {},
 			[]string{"place group 2 (k/1) +d -c: c has 1 replicas, d has 0, which makes room for others"}},
 		{"only while nothing else moves", chained(), func(v *View) {
-			settle(v, raftfsm.CatalogGroup, []string{"a", "e"}, "e")
-			v.Groups[raftfsm.CatalogGroup] = shard.GroupFacts{Leader: "e", Voters: []string{"c", "e"}, NonVoters: []string{"a"}, CaughtUp: []string{"c", "e"}}
+			settle(v, catalog.Group, []string{"a", "e"}, "e")
+			v.Groups[catalog.Group] = shard.GroupFacts{Leader: "e", Voters: []string{"c", "e"}, NonVoters: []string{"a"}, CaughtUp: []string{"c", "e"}}
 		}, nil},
 		{"leaders are evened over a third node", quiet([]string{"x", "y", "x"}, [][]string{{"a", "b"}, {"a", "b"}, {"b", "c"}}), func(v *View) {
 			v.Settings.Replicas = 2
 		}, []string{"transfer group 3 (k/2) from b to c: b leads 1 shards of k, c leads 0"}},
-		{"not onto a node that is drained", abc(4, 4), func(v *View) { setNode(v, "d", in(raftfsm.NodeDraining)) }, nil},
-		{"a drained node leads nothing and keeps its replicas", abc(4, 1), func(v *View) { setNode(v, "a", in(raftfsm.NodeDraining)) },
+		{"not onto a node that is drained", abc(4, 4), func(v *View) { setNode(v, "d", in(catalog.NodeDraining)) }, nil},
+		{"a drained node leads nothing and keeps its replicas", abc(4, 1), func(v *View) { setNode(v, "a", in(catalog.NodeDraining)) },
 			[]string{"transfer group 1 (k/0) from a to b: a is draining"}},
 		{"not to one that is behind", abc(4, 1), func(v *View) {
-			setNode(v, "a", in(raftfsm.NodeDraining))
+			setNode(v, "a", in(catalog.NodeDraining))
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"c"}}
 		}, []string{"transfer group 1 (k/0) from a to c: a is draining"}},
 		{"leaders are evened", abc(3, 3), func(v *View) {
@@ -172,43 +171,43 @@ func TestPlan(t *testing.T) {
 		}, nil},
 		{"a move goes on and nothing else in its group", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
-			setNode(v, "b", in(raftfsm.NodeLeaving))
+			setNode(v, "b", in(catalog.NodeLeaving))
 		}, nil},
 		{"a move to a node that leaves ends elsewhere", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
-			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeLeaving))
 		}, []string{"place group 1 (k/0) +c -d: d is leaving before it has joined"}},
 		{"best where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
-			setNode(v, "d", in(raftfsm.NodeLeaving))
+			setNode(v, "d", in(catalog.NodeLeaving))
 		}, []string{"place group 1 (k/0) +e -d: d is leaving before it has joined"}},
 		{"not if most of what is left is dead", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
 			v.Groups[1] = shard.GroupFacts{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "c"}}
 			v.Dead["b"] = time.Second
-			setNode(v, "c", in(raftfsm.NodeDraining))
-			setNode(v, "d", in(raftfsm.NodeLeaving))
-			setNode(v, "e", in(raftfsm.NodeDraining))
+			setNode(v, "c", in(catalog.NodeDraining))
+			setNode(v, "d", in(catalog.NodeLeaving))
+			setNode(v, "e", in(catalog.NodeDraining))
 		}, nil},
 		{"a move that waits for a dead node holds up no other", abc(6, 3), func(v *View) {
 			v.Settings.MovesMax = 1
-			v.Catalog.Groups[1] = raftfsm.Placement{Target: []string{"a", "b", "f"}}
+			v.Catalog.Groups[1] = catalog.Placement{Target: []string{"a", "b", "f"}}
 			v.Dead["f"] = time.Second
-			setNode(v, "c", in(raftfsm.NodeLeaving))
+			setNode(v, "c", in(catalog.NodeLeaving))
 		}, []string{
 			"place group 2 (k/1) +d -c: c is leaving",
 			"transfer group 3 (k/2) from c to a: c is leaving",
 		}},
 		{"all speak the next version", abc(3, 1), func(v *View) {
 			for _, key := range []string{"a", "b", "c"} {
-				setNode(v, key, func(n *raftfsm.Node) { n.VersionMax = 3 })
+				setNode(v, key, func(n *catalog.Node) { n.VersionMax = 3 })
 			}
 		}, []string{"raise cluster version to 2: all 3 nodes speak it"}},
 		{"all but one do", abc(3, 1), func(v *View) {
-			setNode(v, "a", func(n *raftfsm.Node) { n.VersionMax = 2 })
-			setNode(v, "b", func(n *raftfsm.Node) { n.VersionMax = 2 })
+			setNode(v, "a", func(n *catalog.Node) { n.VersionMax = 2 })
+			setNode(v, "b", func(n *catalog.Node) { n.VersionMax = 2 })
 		}, nil},
 		{"the version is held", abc(1, 0), func(v *View) {
-			setNode(v, "a", func(n *raftfsm.Node) { n.VersionMax = 2 })
+			setNode(v, "a", func(n *catalog.Node) { n.VersionMax = 2 })
 			v.Catalog.VersionHeld = true
 		}, nil},
 	} {
@@ -246,7 +245,7 @@ func everywhere(v *View) {
 
 func TestPlanReadsItsViewOnly(t *testing.T) {
 	v := abc(6, 4)
-	setNode(&v, "a", in(raftfsm.NodeLeaving))
+	setNode(&v, "a", in(catalog.NodeLeaving))
 	before := slices.Clone(v.Groups[1].Voters)
 	first := Plan(v)
 	if len(first) == 0 {
@@ -265,7 +264,7 @@ func TestPlanSettings(t *testing.T) {
 	}
 	for name, change := range map[string]func(*PlanSettings){
 		"no replicas":       func(s *PlanSettings) { s.Replicas = 0 },
-		"too many replicas": func(s *PlanSettings) { s.Replicas = raftfsm.ReplicasMax + 1 },
+		"too many replicas": func(s *PlanSettings) { s.Replicas = catalog.ReplicasMax + 1 },
 		"no time":           func(s *PlanSettings) { s.ReplaceAfter = 0 },
 		"no moves":          func(s *PlanSettings) { s.MovesMax = 0 },
 	} {
@@ -293,7 +292,7 @@ func BenchmarkPlan(b *testing.B) {
 	for i, keys := range replicas {
 		settle(&v, uint32(i+1), keys, keys[0])
 	}
-	v.Catalog.Nodes["new"] = raftfsm.Node{Key: "new", Name: "new", Zone: "x", VersionMax: 1, State: raftfsm.NodeActive}
+	v.Catalog.Nodes["new"] = catalog.Node{Key: "new", Name: "new", Zone: "x", VersionMax: 1, State: catalog.NodeActive}
 	for b.Loop() {
 		if len(Plan(v)) == 0 {
 			b.Fatal("nothing is planned")

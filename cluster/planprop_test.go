@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // Nodes join, die, return, are wiped, drained and removed, and a keyspace is to be on
@@ -22,7 +22,7 @@ func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(rt, "nodes") {
 			first = append(first, s.join(rapid.SampledFrom([]string{"", "x", "y", "z"}).Draw(rt, "zone"), "", 2))
 		}
-		s.apply(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Target: first[:min(3, len(first))]}})
+		s.apply(&catalog.Command{Place: &catalog.PlaceEntry{Target: first[:min(3, len(first))]}})
 		s.create("first", rapid.IntRange(1, 6).Draw(rt, "shards"))
 		s.tick()
 		for round := range rapid.IntRange(0, 40).Draw(rt, "rounds") {
@@ -95,11 +95,11 @@ func (s *sim) mustKeepRules(steps []Step, p *plan) {
 			}
 			transferred[step.Group] = true
 		case SetNodeState:
-			if step.State != raftfsm.NodeLeaving || p.view.Dead[step.Node] < s.settings.ReplaceAfter || p.nodes[step.Node].State == raftfsm.NodeLeaving {
+			if step.State != catalog.NodeLeaving || p.view.Dead[step.Node] < s.settings.ReplaceAfter || p.nodes[step.Node].State == catalog.NodeLeaving {
 				no("the node is not lost")
 			}
 		case RemoveNode:
-			if p.nodes[step.Node].State != raftfsm.NodeLeaving {
+			if p.nodes[step.Node].State != catalog.NodeLeaving {
 				no("the node is not leaving")
 			}
 			for _, g := range s.numbers() {
@@ -137,7 +137,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	}
 	settled := sameSet(group.voters, step.Was)
 	for _, key := range out {
-		leaving := p.nodes[key].State == raftfsm.NodeLeaving
+		leaving := p.nodes[key].State == catalog.NodeLeaving
 		if !leaving && !p.alive(key) {
 			no("off a node that may come back")
 		}
@@ -156,7 +156,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	}
 	// Where a node had to come in, no other would have been less crowded.
 	if len(in) == 1 {
-		stay := slices.DeleteFunc(without(step.Target, in[0]), func(key string) bool { return p.nodes[key].State == raftfsm.NodeLeaving })
+		stay := slices.DeleteFunc(without(step.Target, in[0]), func(key string) bool { return p.nodes[key].State == catalog.NodeLeaving })
 		for _, other := range p.takers() {
 			if !contains(step.Was, other) && p.crowding(append(slices.Clone(stay), other)) < p.crowding(append(slices.Clone(stay), in[0])) {
 				no("a less crowded zone than that of " + other)
@@ -252,7 +252,7 @@ func (s *sim) mustBeAsPromised() {
 		return // a node that may come back is waited for
 	}
 	for _, key := range p.keys {
-		if p.nodes[key].State == raftfsm.NodeLeaving {
+		if p.nodes[key].State == catalog.NodeLeaving {
 			no("node %s has not left", key)
 		}
 	}

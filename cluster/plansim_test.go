@@ -6,17 +6,16 @@ import (
 	"slices"
 	"time"
 
-	"pgregory.net/rapid"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"pgregory.net/rapid"
 )
 
 // sim is a naive cluster: the real catalog, and Raft groups that follow it one
 // change at a time. All chance is rapid's.
 type sim struct {
 	t        *rapid.T
-	catalog  *raftfsm.CatalogView
+	catalog  *catalog.View
 	settings PlanSettings
 	now      time.Duration
 	dead     map[string]time.Duration // node to when it died
@@ -34,7 +33,7 @@ type simGroup struct {
 
 func newSim(t *rapid.T) *sim {
 	return &sim{
-		t: t, catalog: raftfsm.NewCatalog().View(), dead: map[string]time.Duration{}, groups: map[uint32]*simGroup{},
+		t: t, catalog: catalog.New().View(), dead: map[string]time.Duration{}, groups: map[uint32]*simGroup{},
 		settings: PlanSettings{Replicas: 3, ReplaceAfter: 10 * time.Second, MovesMax: rapid.IntRange(1, 3).Draw(t, "moves at a time")},
 	}
 }
@@ -48,7 +47,7 @@ func (s *sim) pick(keys []string, what string) string {
 }
 
 // apply applies a command and returns why it was refused, "" if it was not.
-func (s *sim) apply(command *raftfsm.CatalogCommand) string {
+func (s *sim) apply(command *catalog.Command) string {
 	next, result := s.catalog.After(command)
 	s.catalog = next
 	return result.Refused
@@ -62,8 +61,8 @@ func (s *sim) join(zone, replaces string, versionMax int) string {
 		name = s.catalog.Nodes[replaces].Name
 	}
 	key := fmt.Sprintf("%s.%d", name, s.made)
-	node := raftfsm.Node{Key: key, Name: name, Zone: zone, VersionMax: versionMax}
-	if no := s.apply(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: node, Replaces: replaces}}); no != "" {
+	node := catalog.Node{Key: key, Name: name, Zone: zone, VersionMax: versionMax}
+	if no := s.apply(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node, Replaces: replaces}}); no != "" {
 		s.t.Fatalf("node %s cannot join: %s", key, no)
 	}
 	return key
@@ -75,8 +74,8 @@ func (s *sim) create(name string, shards int) {
 	if err != nil {
 		return // nobody takes replicas
 	}
-	command := &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{Name: name, Kind: "counters", Shards: shards}, Replicas: replicas}
-	if no := s.apply(&raftfsm.CatalogCommand{Create: command}); no != "" {
+	command := &catalog.CreateEntry{Keyspace: catalog.Keyspace{Name: name, Kind: "counters", Shards: shards}, Replicas: replicas}
+	if no := s.apply(&catalog.Command{Create: command}); no != "" {
 		s.t.Fatalf("keyspace %s: %s", name, no)
 	}
 }
@@ -231,18 +230,18 @@ func (s *sim) dismiss(group *simGroup, target, others []string) {
 func (s *sim) carryOut(step Step) {
 	switch step := step.(type) {
 	case Place:
-		s.apply(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: step.Group, Target: step.Target, Was: step.Was}})
+		s.apply(&catalog.Command{Place: &catalog.PlaceEntry{Group: step.Group, Target: step.Target, Was: step.Was}})
 	case Transfer:
 		group := s.groups[step.Group]
 		if group.leader == step.From && contains(group.voters, step.To) && s.alive(step.To) && !group.behind[step.To] {
 			group.leader = step.To
 		}
 	case SetNodeState:
-		s.apply(&raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: step.Node, State: step.State}})
+		s.apply(&catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: step.Node, State: step.State}})
 	case RemoveNode:
-		s.apply(&raftfsm.CatalogCommand{RemoveNode: &raftfsm.RemoveNodeEntry{Key: step.Node}})
+		s.apply(&catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: step.Node}})
 	case RaiseVersion:
-		s.apply(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: step.Version}})
+		s.apply(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: step.Version}})
 	default:
 		s.t.Fatalf("a step of type %T", step)
 	}
@@ -252,8 +251,8 @@ func (s *sim) carryOut(step Step) {
 func (s *sim) happen() {
 	c := s.catalog
 	keys := slices.Sorted(maps.Keys(c.Nodes))
-	set := func(key string, state raftfsm.NodeState) {
-		s.apply(&raftfsm.CatalogCommand{SetNodeState: &raftfsm.SetNodeStateEntry{Key: key, State: state}})
+	set := func(key string, state catalog.NodeState) {
+		s.apply(&catalog.Command{SetNodeState: &catalog.SetNodeStateEntry{Key: key, State: state}})
 	}
 	zones := rapid.SampledFrom([]string{"", "x", "y", "z"})
 	switch rapid.IntRange(0, 10).Draw(s.t, "event") {
@@ -270,21 +269,21 @@ func (s *sim) happen() {
 			s.revive(s.pick(slices.Sorted(maps.Keys(s.dead)), "returns"))
 		}
 	case 6:
-		set(s.pick(keys, "drained"), raftfsm.NodeDraining)
+		set(s.pick(keys, "drained"), catalog.NodeDraining)
 	case 7:
-		set(s.pick(keys, "undrained"), raftfsm.NodeActive)
+		set(s.pick(keys, "undrained"), catalog.NodeActive)
 	case 8:
 		if len(keys) > 3 {
-			set(s.pick(keys, "removed"), raftfsm.NodeLeaving)
+			set(s.pick(keys, "removed"), catalog.NodeLeaving)
 		}
 	case 9:
-		if key := s.pick(keys, "wiped"); len(keys) < 9 && c.Nodes[key].State != raftfsm.NodeLeaving {
+		if key := s.pick(keys, "wiped"); len(keys) < 9 && c.Nodes[key].State != catalog.NodeLeaving {
 			s.dead[key] = s.now
 			s.join(c.Nodes[key].Zone, key, c.Nodes[key].VersionMax)
 		}
 	case 10:
 		// Refused before cluster version 2.
-		s.apply(&raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: "first", Everywhere: s.chance(70, "everywhere")}})
+		s.apply(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "first", Everywhere: s.chance(70, "everywhere")}})
 	}
 }
 

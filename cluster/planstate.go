@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // plan is a plan under construction. targets and leaders start as they are and change with
@@ -14,7 +14,7 @@ import (
 type plan struct {
 	view       *View
 	settings   PlanSettings
-	nodes      map[string]raftfsm.Node
+	nodes      map[string]catalog.Node
 	keys       []string // of nodes, ascending
 	groups     []uint32 // that are placed, ascending
 	names      map[uint32]string
@@ -57,8 +57,8 @@ func newPlan(view *View) *plan {
 }
 
 // GroupNames returns the names of groups, such as posts/3, by number.
-func GroupNames(c *raftfsm.CatalogView) map[uint32]string {
-	names := map[uint32]string{raftfsm.CatalogGroup: "meta"}
+func GroupNames(c *catalog.View) map[uint32]string {
+	names := map[uint32]string{catalog.Group: "meta"}
 	for _, k := range c.Keyspaces {
 		for shard := range k.Shards {
 			names[k.FirstGroup+uint32(shard)] = fmt.Sprintf("%s/%d", k.Name, shard)
@@ -129,7 +129,7 @@ func (p *plan) alive(key string) bool {
 
 // takes reports whether a node may be given replicas and the lead of groups.
 func (p *plan) takes(key string) bool {
-	return p.alive(key) && p.nodes[key].State == raftfsm.NodeActive
+	return p.alive(key) && p.nodes[key].State == catalog.NodeActive
 }
 
 // takers returns the nodes that may be given replicas, by key.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // Step is one of Place, Transfer, SetNodeState, RemoveNode and RaiseVersion. The steps of a
@@ -44,7 +44,7 @@ type Transfer struct {
 // SetNodeState sets the state of a node.
 type SetNodeState struct {
 	Node   string            `json:"node"`
-	State  raftfsm.NodeState `json:"state"`
+	State  catalog.NodeState `json:"state"`
 	Reason `json:"reason"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // The form of an op on a table, drawn in codec.
@@ -53,12 +54,12 @@ type opForm func(p []byte) (rest []byte, err error)
 // parseOps reads the number of a request's ops and each of them.
 func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 	if len(p) < 4 {
-		return 0, fmt.Errorf("%w: request of %d bytes", errEntry, len(p))
+		return 0, fmt.Errorf("%w: request of %d bytes", codec.ErrEntry, len(p))
 	}
 	n := int(binary.LittleEndian.Uint32(p))
 	p = p[4:]
 	if n > len(p)/sizeMin {
-		return 0, fmt.Errorf("%w: %d ops in %d bytes", errEntry, n, len(p))
+		return 0, fmt.Errorf("%w: %d ops in %d bytes", codec.ErrEntry, n, len(p))
 	}
 	for range n {
 		if p, err = op(p); err != nil {
@@ -66,7 +67,7 @@ func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 		}
 	}
 	if len(p) > 0 {
-		return 0, fmt.Errorf("%w: %d bytes after the last op", errEntry, len(p))
+		return 0, fmt.Errorf("%w: %d bytes after the last op", codec.ErrEntry, len(p))
 	}
 	return n, nil
 }
@@ -74,7 +75,7 @@ func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 // op reads an op of a shard of counters.
 func (b *batch) op(p []byte) ([]byte, error) {
 	if len(p) > 0 && p[0]&opKindBits == 0 {
-		return nil, fmt.Errorf("%w: op kind 0", errEntry)
+		return nil, fmt.Errorf("%w: op kind 0", codec.ErrEntry)
 	}
 	return b.tableOp(p)
 }
@@ -82,7 +83,7 @@ func (b *batch) op(p []byte) ([]byte, error) {
 // tableOp reads an op of any kind on a table.
 func (b *batch) tableOp(p []byte) ([]byte, error) {
 	if len(p) < opSizeMin {
-		return nil, fmt.Errorf("%w: op of %d bytes", errEntry, len(p))
+		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
 	}
 	op := engine.Op{Kind: engine.OpKind(p[0] & opKindBits), ID: binary.LittleEndian.Uint64(p[1:])}
 	cells := int(p[0]>>2) + 1
@@ -93,23 +94,23 @@ func (b *batch) tableOp(p []byte) ([]byte, error) {
 	case op.Kind == engine.OpDelete && cells == 1:
 		cells = 0
 	case op.Kind == engine.OpDelete:
-		return nil, fmt.Errorf("%w: op kind %d with %d cells", errEntry, op.Kind, cells)
+		return nil, fmt.Errorf("%w: op kind %d with %d cells", codec.ErrEntry, op.Kind, cells)
 	}
 	for range cells {
 		floored := len(p) > 0 && p[0]&engine.FloorMark != 0
 		if len(p) < 2 || p[0]&^engine.FloorMark >= engine.ColumnsMax || floored && op.Kind != engine.OpAdd {
-			return nil, fmt.Errorf("%w: cell % x", errEntry, p[:min(len(p), 2)])
+			return nil, fmt.Errorf("%w: cell % x", codec.ErrEntry, p[:min(len(p), 2)])
 		}
 		v, n := binary.Varint(p[1:])
 		if n <= 0 || op.Kind == engine.OpTake && v < 0 {
-			return nil, fmt.Errorf("%w: value of column %d", errEntry, p[0])
+			return nil, fmt.Errorf("%w: value of column %d", codec.ErrEntry, p[0])
 		}
 		column := p[0] &^ engine.FloorMark
 		p = p[1+n:]
 		if floored {
 			floor, n := binary.Varint(p)
 			if n <= 0 || v >= 0 {
-				return nil, fmt.Errorf("%w: floor of column %d", errEntry, column)
+				return nil, fmt.Errorf("%w: floor of column %d", codec.ErrEntry, column)
 			}
 			b.cells = append(b.cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
 			p = p[n:]

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Board is the state machine of the one shard that holds what is everybody's: the
@@ -21,7 +23,7 @@ type Board struct {
 // NewBoard returns the state before the first entry.
 func NewBoard() *Board {
 	b := &Board{}
-	b.init(KindBoard, func() contents { return newBoard() }, func(held contents) { b.held.Store(held.(*board)) })
+	b.init(codec.KindBoard, func() contents { return newBoard() }, func(held contents) { b.held.Store(held.(*board)) })
 	return b
 }
 
@@ -64,11 +66,11 @@ func newBoard() *board {
 
 func (b *board) begin() { b.ops = b.ops[:0] }
 
-func (b *board) decode(id *RequestID, p []byte, _ bool) (int, error) {
-	answer := answerID(id.hash())
+func (b *board) decode(id *dedup.RequestID, p []byte, _ bool) (int, error) {
+	answer := answerID(id.Hash())
 	return parseOps(p, boardOpSizeMin, func(p []byte) ([]byte, error) {
 		op, rest, err := parseBoardOp(p)
-		op.id, op.forget = answer, id.forgetsClients()
+		op.id, op.forget = answer, id.ForgetsClients()
 		b.ops = append(b.ops, op)
 		return rest, err
 	})
@@ -266,20 +268,20 @@ func (b *board) capture() captured {
 	return s
 }
 
-func (s *boardSnapshot) write(w *streamWriter) error {
+func (s *boardSnapshot) write(w *codec.StreamWriter) error {
 	body, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("cannot encode the board: %w", err)
 	}
-	return w.section(streamBoard, func(b []byte) []byte { return append(b, body...) })
+	return w.Section(codec.StreamBoard, func(b []byte) []byte { return append(b, body...) })
 }
 
 func (s *boardSnapshot) rows() uint64   { return uint64(s.names()) }
 func (s *boardSnapshot) digest() uint64 { return s.sum }
 func (s *boardSnapshot) release()       {}
 
-func (b *board) load(_ *streamReader, kind, last byte, p []byte) error {
-	if kind != streamBoard || last != streamHead {
+func (b *board) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
+	if kind != codec.StreamBoard || last != codec.StreamHead {
 		return misplaced(kind, last)
 	}
 	s, err := parseBoardSnapshot(p)
@@ -289,7 +291,7 @@ func (b *board) load(_ *streamReader, kind, last byte, p []byte) error {
 	for _, a := range s.Answers {
 		var id answerID
 		if n, err := hex.Decode(id[:], []byte(a.ID)); err != nil || n != len(id) {
-			return fmt.Errorf("%w: answer %q", errSnapshot, a.ID)
+			return fmt.Errorf("%w: answer %q", codec.ErrSnapshot, a.ID)
 		}
 		b.answers = append(b.answers, boardAnswer{id, a.Value})
 	}
@@ -300,15 +302,15 @@ func (b *board) load(_ *streamReader, kind, last byte, p []byte) error {
 
 func parseBoardSnapshot(p []byte) (*boardSnapshot, error) {
 	s := &boardSnapshot{}
-	if err := strictJSON(p, s); err != nil {
-		return nil, fmt.Errorf("%w: %w", errSnapshot, err)
+	if err := codec.DecodeJSON(p, s); err != nil {
+		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	if err := s.check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errSnapshot, err)
+		return nil, fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	for _, a := range s.Answers {
 		if len(a.ID) != 2*len(answerID{}) || len(s.Answers) > answersMax {
-			return nil, fmt.Errorf("%w: %d answers, one of %q", errSnapshot, len(s.Answers), a.ID)
+			return nil, fmt.Errorf("%w: %d answers, one of %q", codec.ErrSnapshot, len(s.Answers), a.ID)
 		}
 	}
 	return s, nil

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // BoardOpKind says what a BoardOp does. The values are part of the log format and
@@ -32,7 +34,7 @@ const (
 )
 
 // Makes reports whether an op makes a channel or dot and changes nothing else, which
-// needs CatalogView.TakesMaking.
+// needs catalog.View.TakesMaking.
 func (k BoardOpKind) Makes() bool { return k == BoardMakeChannel || k == BoardMakeDot }
 
 // Refusal says why an op on the board was refused.
@@ -122,7 +124,7 @@ func (op *BoardOp) appendTo(dst []byte) []byte {
 
 // parseBoardOp splits an op off.
 func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
-	bad := fmt.Errorf("%w: board op of %d bytes", errEntry, len(p))
+	bad := fmt.Errorf("%w: board op of %d bytes", codec.ErrEntry, len(p))
 	if len(p) < boardOpSizeMin || len(p) < boardOpSizeMin+int(p[1]) {
 		return op, nil, bad
 	}
@@ -138,20 +140,20 @@ func parseBoardOp(p []byte) (op BoardOp, rest []byte, err error) {
 	switch op.Kind {
 	case BoardPutChannel:
 		op.Channel = &Channel{}
-		err = strictJSON(body, op.Channel)
+		err = codec.DecodeJSON(body, op.Channel)
 	case BoardPutDot:
 		op.Dot = &Dot{}
-		err = strictJSON(body, op.Dot)
+		err = codec.DecodeJSON(body, op.Dot)
 	default:
 		if n > 0 {
 			return op, nil, bad
 		}
 	}
 	if err != nil {
-		return op, nil, fmt.Errorf("%w: %w", errEntry, err)
+		return op, nil, fmt.Errorf("%w: %w", codec.ErrEntry, err)
 	}
 	if err := op.check(); err != nil {
-		return op, nil, fmt.Errorf("%w: %w", errEntry, err)
+		return op, nil, fmt.Errorf("%w: %w", codec.ErrEntry, err)
 	}
 	return op, rest, nil
 }

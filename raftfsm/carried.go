@@ -5,11 +5,12 @@ import (
 	"io"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // Carried is a snapshot with the blocks of the cold rows that it names.
 type Carried struct {
-	stream *streamReader
+	stream *codec.StreamReader
 	cold   *cold.Group
 	added  int64
 	// release lets go of all generations, which the snapshot may outlive; nil once it
@@ -28,15 +29,15 @@ type Carried struct {
 // which are on this node's disk. Added says how much longer that is. The caller
 // closes it.
 func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
-	c := &Carried{stream: newStreamReader(r), cold: rows}
-	head, added, err := c.stream.headOfCarried(KindCounters)
+	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
+	head, added, err := c.stream.CarriedHead(codec.KindCounters)
 	if err != nil {
 		return nil, err
 	}
 	if c.added = added; rows != nil {
 		c.release = rows.Hold()
 	}
-	c.frame(streamHead, head)
+	c.frame(codec.StreamHead, head)
 	return c, nil
 }
 
@@ -83,29 +84,29 @@ func (c *Carried) more() error {
 				return fmt.Errorf("cannot carry cold rows: %w", err)
 			}
 			c.next++
-			c.frame(streamBlock, b)
+			c.frame(codec.StreamBlock, b)
 			return nil
 		}
 		c.endBlocks()
 	}
-	kind, p, err := c.stream.next()
+	kind, p, err := c.stream.Next()
 	if err == nil {
-		err = c.stream.allows(kind)
+		err = c.stream.Allows(kind)
 	}
 	if err != nil {
 		return err
 	}
 	switch kind {
-	case streamEnd:
+	case codec.StreamEnd:
 		c.ended = true
-		if err := c.stream.atEnd(); err != nil {
+		if err := c.stream.AtEnd(); err != nil {
 			return err
 		}
-	case streamCold:
+	case codec.StreamCold:
 		if err := c.carry(p); err != nil {
 			return err
 		}
-		kind = streamCarried
+		kind = codec.StreamCarried
 	}
 	c.frame(kind, p)
 	return nil
@@ -116,7 +117,7 @@ func (c *Carried) carry(p []byte) error {
 		return err
 	}
 	if c.cold == nil {
-		return fmt.Errorf("%w: it names cold rows, and there are none here", errSnapshot)
+		return fmt.Errorf("%w: it names cold rows, and there are none here", codec.ErrSnapshot)
 	}
 	g, err := c.cold.Open(c.part.generation, c.part.sum)
 	if err != nil {
@@ -128,6 +129,6 @@ func (c *Carried) carry(p []byte) error {
 
 func (c *Carried) frame(kind byte, p []byte) {
 	c.buf = append(append(c.buf[:0], kind, 0, 0, 0, 0), p...)
-	c.buf = sealSection(c.buf)
+	c.buf = codec.FinishSection(c.buf)
 	c.out = c.buf
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Rows that a stream carries go to the disk of who reads it, also where they stand behind
@@ -16,12 +17,12 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	for key := range uint64(60_000) {
 		ops = append(ops, add(key<<20, 0, 1))
 	}
-	a.fsm.Apply(command(1, entryOf(0, ops)))
+	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
 	ops = nil
 	for key := uint64(0); key < 60_000; key += 100 { // a segment's rows are one section then
 		ops = append(ops, engine.Op{ID: key << 20, Kind: engine.OpDelete})
 	}
-	a.fsm.Apply(command(2, entryOf(0, ops)))
+	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))
 	var all, cold []uint64 // segments
 	a.fsm.Table().Watch(func(first, _ uint64) bool { all = append(all, first); return false })
 	for i := 0; i < len(all); i += 2 {
@@ -33,7 +34,7 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 		}
 	}
 	a.snapshot()
-	b.must(restore(b.fsm, a.carried()))
+	b.must(codectest.Restore(b.fsm, a.carried()))
 	was, is := a.fsm.Table().Stats(), b.fsm.Table().Stats()
 	if was.ColdRows == 0 || is.ColdRows != was.ColdRows || is.SealedRows == 0 {
 		t.Errorf("%d rows are on disk and %d packed, want %d on disk", is.ColdRows, is.SealedRows, was.ColdRows)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // SectionVisitor is called with the ops of a request's section, each in its turn.
@@ -29,27 +31,27 @@ func (v SectionVisitor) WithOp(see func(table Table, key uint64, op *engine.Op) 
 // whether the leader's time must come before the section in an entry.
 // It fails for what no RequestWriter makes, which in an entry would end every
 // replica, and with the visitor's error.
-func CheckSection(kind Kind, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
-	form, payload, rest, err := nextSection(section)
+func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
+	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {
 		return 0, false, err
 	}
 	if len(rest) > 0 {
-		return 0, false, fmt.Errorf("%w: %d bytes behind the section", errEntry, len(rest))
+		return 0, false, fmt.Errorf("%w: %d bytes behind the section", codec.ErrEntry, len(rest))
 	}
-	id, payload, err := parseIdentity(form, payload)
+	id, payload, err := dedup.ParseIdentity(form, payload)
 	if err != nil {
 		return 0, false, err
 	}
 	of, known := formOf(kind)
 	if !known {
-		return 0, false, fmt.Errorf("%w: a section for %s", errEntry, kind)
+		return 0, false, fmt.Errorf("%w: a section for %s", codec.ErrEntry, kind)
 	}
 	ops, err = of.check(&id, payload, see)
 	return ops, id.Exists() || of.clocked, err
 }
 
-func checkCounts(_ *RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+func checkCounts(_ *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
 	var b batch
 	if ops, err = parseOps(p, opSizeMin, b.op); err != nil {
 		return ops, err
@@ -57,7 +59,7 @@ func checkCounts(_ *RequestID, p []byte, see SectionVisitor) (ops int, err error
 	return ops, b.visit(see.Op, func(int) Table { return TableCounts })
 }
 
-func checkUnread(id *RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+func checkUnread(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
 	var u unread
 	if ops, err = u.decode(id, p, true); err != nil {
 		return ops, err
@@ -65,7 +67,7 @@ func checkUnread(id *RequestID, p []byte, see SectionVisitor) (ops int, err erro
 	return ops, u.batch.visit(see.Op, func(i int) Table { return u.tables[i] })
 }
 
-func checkFeed(id *RequestID, p []byte, see SectionVisitor) (ops int, err error) {
+func checkFeed(id *dedup.RequestID, p []byte, see SectionVisitor) (ops int, err error) {
 	var f feed
 	if ops, err = f.decode(id, p, true); err != nil {
 		return ops, err
@@ -73,7 +75,7 @@ func checkFeed(id *RequestID, p []byte, see SectionVisitor) (ops int, err error)
 	return ops, f.batch.visit(see.Feed)
 }
 
-func checkBoard(id *RequestID, p []byte, _ SectionVisitor) (ops int, err error) {
+func checkBoard(id *dedup.RequestID, p []byte, _ SectionVisitor) (ops int, err error) {
 	var b board
 	return b.decode(id, p, true)
 }

@@ -22,6 +22,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // coldReplica is one replica with a disk of its own, which a crash leaves behind
@@ -70,7 +72,7 @@ func (r *coldReplica) open() {
 	r.must(err)
 	r.fsm = NewCountersOver(Tiers{Cold: r.rows, Seal: func(uint64, uint64) bool { return r.seals }})
 	if r.newest != "" {
-		r.must(restore(r.fsm, r.snapshots[r.newest]))
+		r.must(codectest.Restore(r.fsm, r.snapshots[r.newest]))
 	}
 	r.sweep()
 }
@@ -262,7 +264,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 	var log []*raft.Log
 	var keys []uint64
 	apply := func(ops []engine.Op) {
-		entry := command(uint64(len(log)+1), entryOf(4, ops))
+		entry := codectest.Command(uint64(len(log)+1), entryOf(4, ops))
 		log = append(log, entry)
 		want := plain.Apply(entry).(*Result)
 		for _, replica := range replicas {
@@ -329,7 +331,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 			one.made++ // raft stores what it is sent, then restores it
 			one.newest = fmt.Sprintf("%06d", one.made)
 			one.snapshots[one.newest] = stream
-			one.must(restore(one.fsm, stream))
+			one.must(codectest.Restore(one.fsm, stream))
 			one.sweep()
 			replay(one)
 		}
@@ -389,9 +391,9 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	for i := range uint64(25_000) {
 		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
 	}
-	a.fsm.Apply(command(1, entryOf(0, ops)))
+	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
 	a.freeze()
-	a.fsm.Apply(command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
+	a.fsm.Apply(codectest.Command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
 	a.snapshot()
 	named, carried, want := a.snapshots[a.newest], a.carried(), a.fsm.State()
 	if len(named) > len(carried)/2 {
@@ -399,7 +401,7 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	}
 	t.Run("carried to one that keeps cold rows", func(t *testing.T) {
 		b := newColdReplica(t, "b")
-		b.must(restore(b.fsm, carried))
+		b.must(codectest.Restore(b.fsm, carried))
 		if got := b.fsm.State(); got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows == 0 {
 			t.Errorf("%+v, want %+v", got, want)
 		}
@@ -413,37 +415,37 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	t.Run("carried to one without room", func(t *testing.T) {
 		b := newColdReplica(t, "b")
 		b.fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 20, TotalBytes: 1 << 40})
-		b.must(restore(b.fsm, carried))
+		b.must(codectest.Restore(b.fsm, carried))
 		if got := b.fsm.State(); got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows != 0 {
 			t.Errorf("%+v, want %+v in memory", got, want)
 		}
 	})
 	t.Run("carried to one that does not", func(t *testing.T) {
 		b := newCounters(t)
-		if err := restore(b, carried); err != nil || b.State().Digest != want.Digest {
+		if err := codectest.Restore(b, carried); err != nil || b.State().Digest != want.Digest {
 			t.Errorf("%+v, %v", b.State(), err)
 		}
 	})
 	t.Run("visited", func(t *testing.T) {
 		rows := 0
-		facts, err := VisitSnapshot(bytes.NewReader(carried), KindCounters,
+		facts, err := VisitSnapshot(bytes.NewReader(carried), codec.KindCounters,
 			SnapshotVisitor{Rows: func(p *engine.Page) error { rows += len(p.IDs); return nil }})
 		if err != nil || facts.Digest != want.Digest || uint64(rows) != want.Rows {
 			t.Errorf("%+v, %d rows, %v", facts, rows, err)
 		}
-		if _, err := VisitSnapshot(bytes.NewReader(named), KindCounters, SnapshotVisitor{}); !errors.Is(err, errSnapshot) {
+		if _, err := VisitSnapshot(bytes.NewReader(named), codec.KindCounters, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 			t.Errorf("one that names: %v", err)
 		}
 	})
 	t.Run("without the rows that it names", func(t *testing.T) {
 		b := newColdReplica(t, "b")
-		b.must(restore(b.fsm, named))
+		b.must(codectest.Restore(b.fsm, named))
 		mustBeStuck(t, b.fsm, 0)
-		b.must(restore(b.fsm, carried))
+		b.must(codectest.Restore(b.fsm, carried))
 		if got := b.fsm.State(); b.fsm.Stuck() != nil || got.Digest != want.Digest || got.Index != want.Index {
 			t.Errorf("%+v, want %+v: %v", got, want, b.fsm.Stuck())
 		}
-		if err := restore(newCounters(t), named); !errors.Is(err, errSnapshot) {
+		if err := codectest.Restore(newCounters(t), named); !errors.Is(err, codec.ErrSnapshot) {
 			t.Error(err)
 		}
 	})
@@ -453,10 +455,10 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 			at := r.IntN(len(carried))
 			damaged := bytes.Clone(carried)
 			damaged[at] ^= 1 << r.IntN(8)
-			if err := restore(newCounters(t), damaged); !errors.Is(err, errSnapshot) {
+			if err := codectest.Restore(newCounters(t), damaged); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("byte %d: %v", at, err)
 			}
-			if err := restore(newCounters(t), carried[:at]); !errors.Is(err, errSnapshot) {
+			if err := codectest.Restore(newCounters(t), carried[:at]); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("cut at %d: %v", at, err)
 			}
 		}
@@ -466,41 +468,36 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 // Only counters have cold rows: a stream of another kind that says it has some is
 // refused, and so is a section of them in a stream of the version without.
 func TestOtherKindsHaveNoColdRows(t *testing.T) {
-	once := sectionsOf(t, persisted(t, NewCounters()))
+	once := codectest.SectionsOf(t, codectest.Persisted(t, NewCounters()))
 	for _, kind := range shardKinds {
 		for _, version := range []byte{2, 3} {
-			stream := framed(streamHead, coldHead(version, kind))
-			for _, section := range sectionsOf(t, persisted(t, goldenMachine(t, kind)))[1:] {
+			stream := codectest.Framed(codec.StreamHead, coldHead(version, kind))
+			for _, section := range codectest.SectionsOf(t, codectest.Persisted(t, goldenMachine(t, kind)))[1:] {
 				stream = append(stream, section...)
 			}
 			mustBeRefused(t, kind, stream)
 		}
-		for _, section := range []byte{streamCold, streamCarried, streamBlock} {
-			parts := []streamPart{{section, make([]byte, coldHeadSize)}}
+		for _, section := range []byte{codec.StreamCold, codec.StreamCarried, codec.StreamBlock} {
+			parts := []codectest.Part{{Kind: section, Payload: make([]byte, coldHeadSize)}}
 			for _, s := range once[len(once)-4 : len(once)-1] {
-				parts = append(parts, streamPart{s[0], s[sectionHeadSize : len(s)-entryCRCSize]})
+				parts = append(parts, codectest.Part{Kind: s[0], Payload: s[codec.SectionHeadSize : len(s)-codec.ChecksumSize]})
 			}
-			mustBeRefused(t, kind, streamOf(kind, 1, parts, 0, 0))
+			mustBeRefused(t, kind, codectest.StreamOf(kind, 1, parts, 0, 0))
 		}
 	}
 }
 
 // coldHead is the head of a stream with cold rows.
-func coldHead(version byte, kind Kind) []byte {
+func coldHead(version byte, kind codec.Kind) []byte {
 	return append(append([]byte("countd"), version, byte(kind)), make([]byte, 16)...)
 }
 
-// framed is a section with its frame.
-func framed(kind byte, payload []byte) []byte {
-	return sealSection(append([]byte{kind, 0, 0, 0, 0}, payload...))
-}
-
-func mustBeRefused(t *testing.T, kind Kind, stream []byte) {
+func mustBeRefused(t *testing.T, kind codec.Kind, stream []byte) {
 	t.Helper()
-	if err := restore(New(kind), stream); !errors.Is(err, errSnapshot) {
+	if err := codectest.Restore(New(kind), stream); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s restored: %v", kind, err)
 	}
-	if _, err := VisitSnapshot(bytes.NewReader(stream), kind, SnapshotVisitor{}); !errors.Is(err, errSnapshot) {
+	if _, err := VisitSnapshot(bytes.NewReader(stream), kind, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("%s visited: %v", kind, err)
 	}
 }
@@ -513,24 +510,24 @@ func FuzzReadCarried(f *testing.F) {
 	for i := range uint64(25_000) {
 		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
 	}
-	a.fsm.Apply(command(1, entryOf(0, ops)))
+	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
 	a.freeze()
-	a.fsm.Apply(command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
+	a.fsm.Apply(codectest.Command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
 	a.snapshot()
-	sections := sectionsOf(f, a.carried())
-	payload := func(i int) []byte { return sections[i][sectionHeadSize : len(sections[i])-entryCRCSize] }
+	sections := codectest.SectionsOf(f, a.carried())
+	payload := func(i int) []byte { return sections[i][codec.SectionHeadSize : len(sections[i])-codec.ChecksumSize] }
 	f.Add(payload(1), payload(2), a.fsm.State().Rows, a.fsm.State().Digest)
-	empty := sectionsOf(f, persisted(f, NewCounters())) // head, the three of the request memory, end
+	empty := codectest.SectionsOf(f, codectest.Persisted(f, NewCounters())) // head, the three of the request memory, end
 	f.Fuzz(func(t *testing.T, part, block []byte, rows, digest uint64) {
-		stream := slices.Concat(framed(streamHead, coldHead(3, KindCounters)), framed(streamCarried, part), framed(streamBlock, block))
+		stream := slices.Concat(codectest.Framed(codec.StreamHead, coldHead(3, codec.KindCounters)), codectest.Framed(codec.StreamCarried, part), codectest.Framed(codec.StreamBlock, block))
 		stream = append(stream, bytes.Join(empty[1:4], nil)...)
 		end := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, rows), digest)
-		stream = append(stream, framed(streamEnd, binary.LittleEndian.AppendUint32(end, 5))...)
+		stream = append(stream, codectest.Framed(codec.StreamEnd, binary.LittleEndian.AppendUint32(end, 5))...)
 		c := newCounters(t)
-		err := restore(c, stream)
-		facts, visited := VisitSnapshot(bytes.NewReader(stream), KindCounters, SnapshotVisitor{})
+		err := codectest.Restore(c, stream)
+		facts, visited := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{})
 		if err != nil {
-			if !errors.Is(err, errSnapshot) {
+			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)
 			}
 			return

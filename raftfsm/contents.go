@@ -1,6 +1,11 @@
 package raftfsm
 
-import "github.com/countd/countd/engine"
+import (
+	"github.com/countd/countd/engine"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+)
 
 // contents is what a shard of one kind holds. Its methods but stats are raft's
 // goroutine's, and the owner's who builds one from a snapshot.
@@ -9,7 +14,7 @@ type contents interface {
 	begin()
 	// decode takes a request's ops behind those that it has of the entry, and
 	// returns how many. clocked says whether the entry stamped a time before it.
-	decode(id *RequestID, p []byte, clocked bool) (ops int, err error)
+	decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
 	// void makes the last ops ones that change nothing and answer what is there.
 	void(ops int)
 	// apply applies what was taken, at a time of the log in Unix milliseconds. It
@@ -26,7 +31,7 @@ type contents interface {
 	capture() captured
 	// load adds a section of a snapshot, that came behind one of kind last, with
 	// those behind it in s that belong to it.
-	load(s *streamReader, kind, last byte, p []byte) error
+	load(s *codec.StreamReader, kind, last byte, p []byte) error
 	// loaded ends a snapshot, of which that is told.
 	loaded(told streamTotals) error
 	// dispose lets go of what is held outside of memory, and comes last.
@@ -38,7 +43,7 @@ type captured interface {
 	// carried is what a stream with cold rows is longer by when it carries them, -1
 	// for one without.
 	carried() int64
-	write(*streamWriter) error
+	write(*codec.StreamWriter) error
 	// keep has what was written, and is outside of the stream, kept for as long as
 	// there is a snapshot of that name.
 	keep(snapshot string) error

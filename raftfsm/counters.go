@@ -9,6 +9,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Counters is the state machine of one shard of a counter keyspace. Its methods
@@ -41,7 +43,7 @@ func NewCounters() *Counters { return NewCountersOver(Tiers{}) }
 // NewCountersOver is NewCounters for a table with tiers.
 func NewCountersOver(tiers Tiers) *Counters {
 	c := &Counters{tiers: tiers}
-	c.init(KindCounters, func() contents { return newCounts(tiers) }, func(held contents) {
+	c.init(codec.KindCounters, func() contents { return newCounts(tiers) }, func(held contents) {
 		c.replace(held.(*counts).table)
 		c.carried.Store(held.(*counts).moved)
 	})
@@ -104,7 +106,7 @@ func (c *counts) begin() {
 	c.batch.begin()
 }
 
-func (c *counts) decode(_ *RequestID, p []byte, _ bool) (int, error) {
+func (c *counts) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
 	return parseOps(p, opSizeMin, c.batch.op)
 }
 
@@ -127,19 +129,19 @@ func (c *counts) stats() engine.Stats { return c.table.Stats() }
 
 func (c *counts) capture() captured { return tableSnapshot{c.table.Snapshot(), c.tiers.Cold} }
 
-func (c *counts) load(s *streamReader, kind, last byte, p []byte) error {
-	if last != streamHead && last != streamRows {
+func (c *counts) load(s *codec.StreamReader, kind, last byte, p []byte) error {
+	if last != codec.StreamHead && last != codec.StreamRows {
 		return misplaced(kind, last)
 	}
 	if c.loading == nil {
 		c.loading = &loading{table: c.table, cold: c.tiers.Cold, old: c.tiers.Seal}
 	}
 	switch kind {
-	case streamRows:
+	case codec.StreamRows:
 		return c.loading.loadRows(p)
-	case streamCold:
+	case codec.StreamCold:
 		return c.loading.loadNamed(p)
-	case streamCarried:
+	case codec.StreamCarried:
 		return c.loading.loadCarried(s, p)
 	}
 	return misplaced(kind, last)
@@ -165,8 +167,8 @@ type tableSnapshot struct {
 
 func (s tableSnapshot) carried() int64 { return carriedBytes(s.Snapshot) }
 
-func (s tableSnapshot) write(w *streamWriter) error {
-	rows := rowSections{s: w, kind: streamRows}
+func (s tableSnapshot) write(w *codec.StreamWriter) error {
+	rows := rowSections{s: w, kind: codec.StreamRows}
 	err := s.Parts(func(p *engine.Part) error {
 		if p.Cold == nil {
 			return rows.add(p.Page)
@@ -174,7 +176,7 @@ func (s tableSnapshot) write(w *streamWriter) error {
 		if err := rows.flush(); err != nil {
 			return err
 		}
-		return w.section(streamCold, func(b []byte) []byte { return appendCold(b, p) })
+		return w.Section(codec.StreamCold, func(b []byte) []byte { return appendCold(b, p) })
 	})
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package raftfsm
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -11,20 +10,16 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
-
-// logOf puts an entry behind what a state machine has applied.
-func logOf(fsm interface{ Applied() uint64 }, entry []byte) *raft.Log {
-	return command(fsm.Applied()+1, entry)
-}
 
 func TestApplyBatchAnswersEveryEntry(t *testing.T) {
 	c := newCounters(t)
 	one := entryOf(1, []engine.Op{add(1, 0, 1)})
 	answers := c.ApplyBatch([]*raft.Log{
-		command(5, one),
+		codectest.Command(5, one),
 		{Index: 6, Type: raft.LogConfiguration, Data: []byte("members")},
-		command(7, one),
+		codectest.Command(7, one),
 		{Index: 8, Type: raft.LogConfiguration},
 	})
 	if len(answers) != 4 || answers[1] != nil || answers[3] != nil {
@@ -47,8 +42,8 @@ func TestApplyBatchAnswersEveryEntry(t *testing.T) {
 func TestResultsAreTheProposers(t *testing.T) {
 	c := newCounters(t)
 	most := []engine.Op{add(1, 0, 1<<63-1), add(1, 0, 1)}
-	first := c.Apply(command(1, entryOf(1, most))).(*Result)
-	c.Apply(command(2, entryOf(1, []engine.Op{{ID: 1, Kind: engine.OpDelete}, add(1, 0, 5), add(1, 0, 6)})))
+	first := c.Apply(codectest.Command(1, entryOf(1, most))).(*Result)
+	c.Apply(codectest.Command(2, entryOf(1, []engine.Op{{ID: 1, Kind: engine.OpDelete}, add(1, 0, 5), add(1, 0, 6)})))
 	if first.Rows[0] != 1<<63-1 || first.Rows[1] != 1<<63-1 || len(first.Overflows) != 1 || first.Overflows[0].Op != 1 {
 		t.Errorf("result %+v", first)
 	}
@@ -60,7 +55,7 @@ func TestWaitApplied(t *testing.T) {
 
 	t.Run("applied before", func(t *testing.T) {
 		c := newCounters(t)
-		c.Apply(command(3, one))
+		c.Apply(codectest.Command(3, one))
 		for _, index := range []uint64{0, 2, 3} {
 			if !c.WaitApplied(index, time.Time{}) {
 				t.Errorf("index %d is not there", index)
@@ -74,7 +69,11 @@ func TestWaitApplied(t *testing.T) {
 		}
 	})
 	t.Run("applied meanwhile, by others' entries and by a restore", func(t *testing.T) {
-		snapshot := func() []byte { o := newCounters(t); o.Apply(command(500, one)); return persisted(t, o) }()
+		snapshot := func() []byte {
+			o := newCounters(t)
+			o.Apply(codectest.Command(500, one))
+			return codectest.Persisted(t, o)
+		}()
 		c := newCounters(t)
 		var wg sync.WaitGroup
 		for index := range uint64(500) {
@@ -91,10 +90,10 @@ func TestWaitApplied(t *testing.T) {
 			if index%3 == 0 {
 				c.ApplyBatch([]*raft.Log{{Index: index + 1, Type: raft.LogConfiguration}})
 			} else {
-				c.Apply(command(index+1, one))
+				c.Apply(codectest.Command(index+1, one))
 			}
 		}
-		if err := restore(c, snapshot); err != nil {
+		if err := codectest.Restore(c, snapshot); err != nil {
 			t.Error(err)
 		}
 		wg.Wait()
@@ -119,11 +118,11 @@ func TestSnapshotIsOfItsMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sink{}
+	s := &codectest.Sink{}
 	persisting := make(chan error, 1)
 	go func() { persisting <- snapshot.Persist(s) }()
 	for _, entry := range entries {
-		c.Apply(logOf(c, entry))
+		c.Apply(codectest.Next(c, entry))
 	}
 	if err := <-persisting; err != nil {
 		t.Fatal(err)
@@ -134,14 +133,14 @@ func TestSnapshotIsOfItsMoment(t *testing.T) {
 	}
 
 	r := newCounters(t)
-	if err := restore(r, s.Bytes()); err != nil {
+	if err := codectest.Restore(r, s.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.State(); got.Index != before.Index || got.Digest != before.Digest || got.Rows != before.Rows {
 		t.Fatalf("restored %+v, the moment was %+v", got, before)
 	}
 	for _, entry := range entries {
-		r.Apply(logOf(r, entry))
+		r.Apply(codectest.Next(r, entry))
 	}
 	if got, want := r.State(), c.State(); got.Index != want.Index || got.Digest != want.Digest || got.Rows != want.Rows {
 		t.Errorf("replayed %+v, live %+v", got, want)
@@ -156,7 +155,7 @@ func TestStateIsOfOneMoment(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range uint64(3000) {
-			c.Apply(command(i+1, entryOf(0, []engine.Op{add(i, 0, 1)})))
+			c.Apply(codectest.Command(i+1, entryOf(0, []engine.Op{add(i, 0, 1)})))
 		}
 	}()
 	for running := true; running; {
@@ -171,35 +170,8 @@ func TestStateIsOfOneMoment(t *testing.T) {
 	}
 }
 
-var errBroken = errors.New("the disk is broken")
-
-type brokenSink struct {
-	sink
-	left int // bytes until it breaks
-}
-
-func (s *brokenSink) Write(p []byte) (int, error) {
-	if s.left -= len(p); s.left < 0 {
-		return 0, errBroken
-	}
-	return len(p), nil
-}
-
 func TestPersistTellsOfABrokenSink(t *testing.T) {
-	for name, fsm := range map[string]raft.FSM{"counters": filledCounters(t, 20_000), "catalog": goldenCatalog(t)} {
-		whole := len(persisted(t, fsm))
-		for _, left := range []int{0, whole / 2, whole - 1} {
-			snapshot, err := fsm.Snapshot()
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := &brokenSink{left: left}
-			if err := snapshot.Persist(s); !errors.Is(err, errBroken) || s.closed {
-				t.Errorf("%s, %d of %d bytes: %v, closed %v", name, left, whole, err, s.closed)
-			}
-			snapshot.Release()
-		}
-	}
+	codectest.MustReportABrokenSink(t, filledCounters(t, 20_000))
 }
 
 // closeTeller tells whether a restore closed what it was given.
@@ -211,7 +183,7 @@ type closeTeller struct {
 func (c *closeTeller) Close() error { c.closed = true; return nil }
 
 func TestRestoreClosesItsInput(t *testing.T) {
-	good := persisted(t, goldenCounters(t))
+	good := codectest.Persisted(t, goldenCounters(t))
 	for _, content := range [][]byte{good, good[:len(good)/2]} {
 		in := &closeTeller{Reader: bytes.NewReader(content)}
 		_ = newCounters(t).Restore(in)

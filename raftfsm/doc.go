@@ -1,15 +1,15 @@
-// Package raftfsm is what a group's Raft log means: the format of its entries
-// and snapshots (drawn in docs/FORMAT.md), and the state machines that apply
-// them. A Machine holds one shard of a keyspace: Counters, Unread, Feed and Board
-// say of what. Catalog holds what the cluster agrees on: keyspaces, nodes, where
-// groups are to be, and the cluster version.
+// Package raftfsm owns the state machines of shards: what a log entry means to a shard of
+// counters, unread numbers, feeds or the board. A Machine holds one shard; kinds has what
+// the program knows of each kind. Package codec frames entries and snapshots, package
+// dedup remembers requests, and package catalog is the state machine of the cluster.
 //
-// A state machine sees its log and nothing else: no clock, no random number,
-// no file but that of rows which it moved out of memory itself. Replicas that applied
-// the same entries have equal state. One that cannot read such rows is stuck: it
-// applies nothing more, and is to be restored from what another has.
+// A state machine sees only its log: no clock, no random number, and no file but that of
+// rows which it moved out of memory itself. A replica that cannot read such rows is stuck:
+// it applies nothing more until it is restored from another replica.
 //
-// An entry that was committed and cannot be read means a damaged log or a
-// version that must not have been run. Going on would make this replica differ
-// from the others, so Apply panics with an *EntryError and the process ends.
+// A committed entry that cannot be read means a damaged log, or a program version that
+// must not run here. To go on would make this replica differ from the others, so Apply
+// panics with a *codec.EntryError and the process ends.
+//
+// Invariant: replicas that applied the same entries have equal state.
 package raftfsm

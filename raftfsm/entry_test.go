@@ -12,6 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 func goldenOps() [][]engine.Op {
@@ -26,7 +29,7 @@ func goldenOps() [][]engine.Op {
 }
 
 func TestEntryBytesAreGolden(t *testing.T) {
-	mustBeGolden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
+	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
 // What goes in as ops comes out of Apply as the naive model has it: 1. each op's
@@ -42,7 +45,7 @@ func TestEntriesApplyAsTheModel(t *testing.T) {
 				requests = append(requests, drawOps(rt, "ops"))
 			}
 			ops := slices.Concat(requests...)
-			got := c.Apply(command(index+1, entryOf(width, requests...))).(*Result)
+			got := c.Apply(codectest.Command(index+1, entryOf(width, requests...))).(*Result)
 
 			if got.Index != index+1 || got.Width != width || c.Applied() != index+1 || len(got.Rows) != len(ops)*width {
 				rt.Fatalf("result %d of width %d with %d counts, applied %d", got.Index, got.Width, len(got.Rows), c.Applied())
@@ -93,20 +96,20 @@ func mustNotBeWritten(t *testing.T, fill func(*RequestWriter)) {
 		}
 	}()
 	var w RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	fill(&w)
 }
 
 func TestDamagedEntriesStopTheStateMachine(t *testing.T) {
 	good := entryOf(4, goldenOps()...)
-	damaged := map[string][]byte{"nil": nil, "a catalog entry": SealEntry([]byte{1, byte(kindCatalog), 0, 0})}
+	damaged := map[string][]byte{"nil": nil, "a catalog entry": codec.AppendChecksum([]byte{1, byte(codec.KindCatalog), 0, 0})}
 	for i := range good {
 		damaged[fmt.Sprintf("cut at %d", i)] = good[:i]
 		flipped := bytes.Clone(good)
 		flipped[i] ^= 1 << (i % 8)
 		damaged[fmt.Sprintf("bit %d of byte %d", i%8, i)] = flipped
 	}
-	sealed := func(head string, sections string) []byte { return SealEntry([]byte(head + sections)) }
+	sealed := func(head string, sections string) []byte { return codec.AppendChecksum([]byte(head + sections)) }
 	damaged["version 2"] = sealed("\x02\x01\x00\x00", "")
 	damaged["reserved byte"] = sealed("\x01\x01\x00\x01", "")
 	damaged["65 columns"] = sealed("\x01\x01\x41\x00", "")
@@ -118,10 +121,10 @@ func TestDamagedEntriesStopTheStateMachine(t *testing.T) {
 	for name, entry := range damaged {
 		t.Run(name, func(t *testing.T) {
 			c := newCounters(t)
-			c.Apply(command(1, entryOf(0, []engine.Op{add(1, 0, 5)})))
+			c.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(1, 0, 5)})))
 			before := c.State()
-			err := applyError(c, command(2, entry))
-			if err == nil || err.Index != 2 || !errors.Is(err, errEntry) {
+			err := codectest.ApplyError(c, codectest.Command(2, entry))
+			if err == nil || err.Index != 2 || !errors.Is(err, codec.ErrEntry) {
 				t.Fatalf("panicked with %v", err)
 			}
 			if c.State() != before {
@@ -146,7 +149,7 @@ func TestApplyAllocates(t *testing.T) {
 		{"want rows", 4, 4}, // and the rows
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			entry := command(1, entryOf(test.width, ops))
+			entry := codectest.Command(1, entryOf(test.width, ops))
 			c.Apply(entry)
 			if got := testing.AllocsPerRun(200, func() { c.Apply(entry) }); got > test.most {
 				t.Errorf("%v allocations for 100 ops, want %v at most", got, test.most)
@@ -161,24 +164,24 @@ func FuzzEntry(f *testing.F) {
 	for _, ops := range goldenOps() {
 		f.Add(uint8(4), appendRequest(nil, ops))
 	}
-	for _, id := range []RequestID{seq("p", 1), keyed("k", "body"), keyed(uuidv7(minutes(1)), "body")} {
+	for _, id := range []dedup.RequestID{seq("p", 1), keyed("k", "body"), keyed(uuidv7(minutes(1)), "body")} {
 		var w RequestWriter
 		w.Reset(nil, &id)
 		w.Op(7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}})
-		f.Add(uint8(2), append(AppendClock(nil, time.UnixMilli(minutes(1)), testLimits), w.Section()...))
+		f.Add(uint8(2), append(dedup.AppendClock(nil, time.UnixMilli(minutes(1)), testLimits), w.Section()...))
 	}
 	for _, ops := range flooredOps() {
 		f.Add(uint8(8), appendRequest(nil, ops))
 	}
 	f.Add(uint8(64), []byte("\x01\x04\x00\x00\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
-		frame := append([]byte{1, byte(KindCounters), width, 0}, sections...)
+		frame := append([]byte{1, byte(codec.KindCounters), width, 0}, sections...)
 		c := newCounters(t)
-		applyError(c, command(1, frame)) // its last bytes are no checksum
+		codectest.ApplyError(c, codectest.Command(1, frame)) // its last bytes are no checksum
 		c = newCounters(t)
-		refused := applyError(c, command(1, SealEntry(frame)))
+		refused := codectest.ApplyError(c, codectest.Command(1, codec.AppendChecksum(frame)))
 		var held counts
-		_ = new(requests).decode(sections, newOnce(), &held)
+		_ = new(requests).decode(sections, dedup.New(), &held)
 		ops, cells := held.batch.ops, held.batch.cells
 		if len(ops) > len(sections)/opSizeMin || len(cells) > len(sections)*2/3 {
 			t.Fatalf("%d ops and %d cells of %d bytes", len(ops), len(cells), len(sections))
@@ -204,24 +207,24 @@ func FuzzOpenEntry(f *testing.F) {
 	f.Add(entryOf(4, goldenOps()...))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, entry []byte) {
-		kind, width, sections, err := openEntry(entry)
+		kind, width, sections, err := codec.OpenEntry(entry)
 		if err != nil {
-			if !errors.Is(err, errEntry) {
+			if !errors.Is(err, codec.ErrEntry) {
 				t.Fatal(err)
 			}
 			return
 		}
-		again := SealEntry(append([]byte{1, kind, byte(width), 0}, sections...))
+		again := codec.AppendChecksum(append([]byte{1, kind, byte(width), 0}, sections...))
 		if !bytes.Equal(again, entry) {
 			t.Fatalf("% x was taken for % x", entry, again)
 		}
 		for len(sections) > 0 {
 			before := len(sections)
-			_, payload, rest, err := nextSection(sections)
+			_, payload, rest, err := codec.NextSection(sections)
 			if err != nil {
 				return
 			}
-			if len(payload)+len(rest)+sectionHeadSize != before || int(binary.LittleEndian.Uint32(sections[1:])) != len(payload) {
+			if len(payload)+len(rest)+codec.SectionHeadSize != before || int(binary.LittleEndian.Uint32(sections[1:])) != len(payload) {
 				t.Fatalf("section of %d bytes, %d left of %d", len(payload), len(rest), before)
 			}
 			sections = rest
@@ -231,10 +234,10 @@ func FuzzOpenEntry(f *testing.F) {
 
 // decoded returns the ops of an entry of counters, and what becomes of its requests
 // where none was before.
-func decoded(sections []byte) ([]engine.Op, []Outcome, error) {
+func decoded(sections []byte) ([]engine.Op, []dedup.Outcome, error) {
 	var r requests
 	held := &counts{}
-	err := r.decode(sections, newOnce(), held)
+	err := r.decode(sections, dedup.New(), held)
 	if err == nil {
 		held.batch.link()
 	}
@@ -244,33 +247,34 @@ func decoded(sections []byte) ([]engine.Op, []Outcome, error) {
 // reencoded writes sections again that were decoded once.
 func reencoded(t testing.TB, sections []byte) (again []byte) {
 	for len(sections) > 0 {
-		kind, payload, rest, err := nextSection(sections)
+		kind, payload, rest, err := codec.NextSection(sections)
 		if err != nil {
 			t.Fatal(err)
 		}
 		section := sections[:len(sections)-len(rest)]
 		sections = rest
-		if kind == sectionClock {
-			now, limits, err := parseClock(payload)
+		if kind == codec.SectionClock {
+			now, limits, err := dedup.ParseClock(payload)
 			if err != nil {
 				t.Fatal(err)
 			}
-			again = AppendClock(again, time.UnixMilli(now), limits)
+			again = dedup.AppendClock(again, time.UnixMilli(now), limits)
 			continue
 		}
-		id, _, err := parseIdentity(kind, payload)
+		id, _, err := dedup.ParseIdentity(kind, payload)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// Judged by itself at the time at which a key was made, it is applied.
-		ops, outcomes, err := decoded(append(AppendClock(nil, time.UnixMilli(max(id.born, 0)), testLimits), section...))
+		made, _ := id.Born()
+		ops, outcomes, err := decoded(append(dedup.AppendClock(nil, time.UnixMilli(max(made.UnixMilli(), 0)), testLimits), section...))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var w RequestWriter
 		w.Reset(nil, &id)
 		for i := range ops {
-			if outcomes[0] != Applied {
+			if outcomes[0] != dedup.Applied {
 				t.Skip("a key made before 1970 is never applied, so its ops cannot be told")
 			}
 			w.Op(ops[i].ID, &ops[i])

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Feed is the state machine of one shard of the keyspace of feeds: of each user
@@ -29,7 +31,7 @@ func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
 // replica's own affair.
 func NewFeedOver(place FeedPlace) *Feed {
 	f := &Feed{place: place}
-	f.init(KindFeed, func() contents {
+	f.init(codec.KindFeed, func() contents {
 		fresh := newFeed(f)
 		f.newest.Store(fresh)
 		return fresh
@@ -93,7 +95,7 @@ func newFeed(of *Feed) *feed {
 
 func (f *feed) begin() { f.batch.begin() }
 
-func (f *feed) decode(_ *RequestID, p []byte, _ bool) (int, error) {
+func (f *feed) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
 	return parseOps(p, feedOpSizeMin, f.batch.op)
 }
 

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // While feeds are read, written and moved:
@@ -52,7 +55,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	forever(func(*rand.Rand) {
 		snapshot := r.fsm.held.Load().capture()
 		defer snapshot.release()
-		if err := snapshot.write(newStreamWriter(io.Discard)); err != nil {
+		if err := snapshot.write(codec.NewStreamWriter(io.Discard)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -70,7 +73,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 		if round%10 == 0 {
 			state := r.fsm.State()
 			other := NewFeed()
-			r.must(restore(other, persisted(t, r.fsm)))
+			r.must(codectest.Restore(other, codectest.Persisted(t, r.fsm)))
 			if got := other.State(); got.Digest != state.Digest {
 				t.Errorf("a snapshot has digest %x, want %x", got.Digest, state.Digest)
 			}

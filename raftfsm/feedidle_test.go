@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Those leave memory for whom nobody has asked for so long, and nobody else; the others
@@ -112,7 +113,7 @@ func TestSnapshotBytesOfFeeds(t *testing.T) {
 	}
 	r.fsm.Apply(feedEntry(1, ops...))
 	for range 2 {
-		if told, took := r.fsm.SnapshotBytes(), len(persisted(t, r.fsm)); told < uint64(took) || told > uint64(2*took) {
+		if told, took := r.fsm.SnapshotBytes(), len(codectest.Persisted(t, r.fsm)); told < uint64(took) || told > uint64(2*took) {
 			t.Errorf("a snapshot takes %d bytes, told %d", took, told)
 		}
 		r.spill(0)

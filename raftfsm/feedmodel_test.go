@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Replicas of which each has other feeds in memory answer, digest and restore as one that
@@ -100,11 +102,11 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 			},
 			"restore": func(t *rapid.T) { // of another replica's snapshot, in a running process
 				r := which.Draw(t, "replica")
-				r.must(restore(r.fsm, persisted(t, which.Draw(t, "from").fsm)))
+				r.must(codectest.Restore(r.fsm, codectest.Persisted(t, which.Draw(t, "from").fsm)))
 			},
 			"restart": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
-				snapshot := persisted(t, r.fsm)
+				snapshot := codectest.Persisted(t, r.fsm)
 				r.kill(snapshot, rapid.Uint64().Draw(t, "seed"))
 				if s := r.fsm.State(); r.tight.Load() && s.Rows > 0 && s.ColdRows != s.Rows {
 					t.Fatalf("%d users of %d are in memory, which is short", s.Rows-s.ColdRows, s.Rows)
@@ -124,10 +126,10 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				}
 				write(draw(t))
 				r.spill(0)
-				var s sink
+				var s codectest.Sink
 				r.must(snapshot.Persist(&s))
 				other := NewFeed()
-				r.must(restore(other, s.Bytes()))
+				r.must(codectest.Restore(other, s.Bytes()))
 				for key := range users.Draw(t, "up to") + 1 {
 					if got, _ := other.Followees(nil, key); !slices.Equal(got, at[key]) {
 						t.Fatalf("in the snapshot user %d follows %v, want %v", key, got, at[key])

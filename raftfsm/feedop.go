@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // FolloweesMax bounds the followees of one user: a poll reads the posts of each.
@@ -105,17 +107,17 @@ func (b *feedBatch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followee
 
 func (b *feedBatch) op(p []byte) ([]byte, error) {
 	if len(p) < feedOpSizeMin {
-		return nil, fmt.Errorf("%w: op of %d bytes", errEntry, len(p))
+		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
 	}
 	op := FeedOp{Kind: FeedOpKind(p[0]), User: binary.LittleEndian.Uint64(p[1:])}
 	n := binary.LittleEndian.Uint32(p[9:])
 	p = p[feedOpSizeMin:]
 	if op.Kind < FeedReset || op.Kind > FeedClear || n > FolloweesMax || op.Kind == FeedClear && n > 0 || int(n) > len(p)/followeeSizeMin {
-		return nil, fmt.Errorf("%w: feed op %d of %d followees", errEntry, op.Kind, n)
+		return nil, fmt.Errorf("%w: feed op %d of %d followees", codec.ErrEntry, op.Kind, n)
 	}
 	var ok bool
 	if b.followees, p, ok = parseFolloweeList(b.followees, p, int(n)); !ok {
-		return nil, fmt.Errorf("%w: followees of a feed op", errEntry)
+		return nil, fmt.Errorf("%w: followees of a feed op", codec.ErrEntry)
 	}
 	b.ops = append(b.ops, op)
 	b.ends = append(b.ends, len(b.followees))

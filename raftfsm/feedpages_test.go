@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // storedFollowees returns followees as a page gives them back.
@@ -194,9 +198,9 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	f := NewFeed()
 	op := FeedOp{Kind: FeedReset, User: 7, Followees: randomFeed(rand.New(rand.NewPCG(1, 1)), 90)}
 	var w RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	w.Feed(7, &op)
-	f.Apply(command(1, SealEntry(append(BeginEntry(nil, KindFeed, 0), w.Section()...))))
+	f.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
 	dst := make([]Followee, 0, 90)
 	if n := testing.AllocsPerRun(100, func() { dst, _ = f.Followees(dst[:0], 7) }); n != 0 || len(dst) != 90 {
 		t.Errorf("%v allocations for %d followees", n, len(dst))

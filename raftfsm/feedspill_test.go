@@ -15,6 +15,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // spillReplica is a replica of feeds with a disk of its own.
@@ -48,7 +51,7 @@ func (r *spillReplica) open(snapshot []byte) {
 	r.must(err)
 	r.fsm = NewFeedOver(FeedPlace{Store: r.store, Group: 1, Tight: r.tight.Load})
 	if snapshot != nil {
-		r.must(restore(r.fsm, snapshot))
+		r.must(codectest.Restore(r.fsm, snapshot))
 	}
 }
 
@@ -117,11 +120,11 @@ func checkSpilled(t rapid.TB, fsm *Feed) {
 
 func feedEntry(index uint64, ops ...FeedOp) *raft.Log {
 	var w RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	for i := range ops {
 		w.Feed(ops[i].User, &ops[i])
 	}
-	return command(index, SealEntry(append(BeginEntry(nil, KindFeed, 1), w.Section()...)))
+	return codectest.Command(index, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 1), w.Section()...)))
 }
 
 // fillFeeds has users follow some others each.
@@ -154,7 +157,7 @@ func TestFeedsOnAFullDisk(t *testing.T) {
 		t.Errorf("%d feeds left memory: %v", moved, err)
 	}
 	r.tight.Store(true)
-	snapshot := persisted(t, r.fsm)
+	snapshot := codectest.Persisted(t, r.fsm)
 	r.close()
 	r.open(snapshot)
 	if s := r.fsm.State(); s.ColdRows != 0 {
@@ -172,7 +175,7 @@ func TestLostFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
 	want := fillFeeds(t, r, 100, 9)
-	whole := persisted(t, r.fsm)
+	whole := codectest.Persisted(t, r.fsm)
 	r.spill(0)
 	r.must(r.store.Drop(1))
 	if got, err := r.fsm.Fetch(t.Context(), nil, 5); !errors.Is(err, cold.ErrDamaged) {
@@ -180,7 +183,7 @@ func TestLostFeeds(t *testing.T) {
 	}
 	snapshot, err := r.fsm.Snapshot()
 	r.must(err)
-	if err := snapshot.Persist(&sink{}); !errors.Is(err, cold.ErrDamaged) {
+	if err := snapshot.Persist(&codectest.Sink{}); !errors.Is(err, cold.ErrDamaged) {
 		t.Errorf("a snapshot without all feeds: %v", err)
 	}
 	snapshot.Release()
@@ -192,7 +195,7 @@ func TestLostFeeds(t *testing.T) {
 	if got := r.fsm.State(); got != before {
 		t.Errorf("%+v, before %+v", got, before)
 	}
-	r.must(restore(r.fsm, whole))
+	r.must(codectest.Restore(r.fsm, whole))
 	if err := r.fsm.Stuck(); err != nil {
 		t.Error(err)
 	}
@@ -205,7 +208,7 @@ func TestRestoreLetsGoOfRecords(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
 	want := fillFeeds(t, r, 100, 9)
-	snapshot := persisted(t, r.fsm)
+	snapshot := codectest.Persisted(t, r.fsm)
 	r.spill(0)
 	was := r.fsm.held.Load()
 	lost := func(f *feed) {
@@ -218,11 +221,11 @@ func TestRestoreLetsGoOfRecords(t *testing.T) {
 	}
 	bytes := r.fsm.Bytes()
 	r.tight.Store(true)
-	if err := restore(r.fsm, snapshot[:len(snapshot)-1]); err == nil || r.fsm.Bytes() != bytes {
+	if err := codectest.Restore(r.fsm, snapshot[:len(snapshot)-1]); err == nil || r.fsm.Bytes() != bytes {
 		t.Errorf("half a snapshot: %v, %d bytes, before %d", err, r.fsm.Bytes(), bytes)
 	}
 	r.check(want)
-	r.must(restore(r.fsm, snapshot))
+	r.must(codectest.Restore(r.fsm, snapshot))
 	lost(was)
 	r.check(want)
 }
@@ -232,7 +235,7 @@ func TestRestoreLetsGoOfRecords(t *testing.T) {
 func TestSpillEndsWithItsState(t *testing.T) {
 	for name, end := range map[string]func(*spillReplica){
 		"cleared":  func(r *spillReplica) { r.fsm.Apply(feedEntry(r.fsm.Applied()+1, FeedOp{Kind: FeedClear})) },
-		"replaced": func(r *spillReplica) { r.must(restore(r.fsm, persisted(r.t.(testing.TB), r.fsm))) },
+		"replaced": func(r *spillReplica) { r.must(codectest.Restore(r.fsm, codectest.Persisted(r.t.(testing.TB), r.fsm))) },
 		"closed":   func(r *spillReplica) { r.fsm.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {

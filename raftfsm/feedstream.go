@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // The feeds of a snapshot, one section for about feedSectionBytes of them:
@@ -37,12 +38,12 @@ type feedSnapshot struct {
 	body []byte // of one that was read
 }
 
-func (s *feedSnapshot) write(w *streamWriter) error {
+func (s *feedSnapshot) write(w *codec.StreamWriter) error {
 	var followees []Followee
 	var failed error
 	user := 0 // of page at
 	for at := 0; at < len(s.pages) && failed == nil; {
-		err := w.section(streamFeeds, func(b []byte) []byte {
+		err := w.Section(codec.StreamFeeds, func(b []byte) []byte {
 			start, users := len(b), uint32(0)
 			b = append(b, 0, 0, 0, 0)
 			for at < len(s.pages) && len(b)-start < feedSectionBytes {
@@ -103,8 +104,8 @@ type feedLoading struct {
 	from   uint64 // hash from which on feeds of the stream are still in memory
 }
 
-func (f *feed) load(_ *streamReader, kind, last byte, p []byte) error {
-	if kind != streamFeeds || last != streamHead && last != streamFeeds {
+func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
+	if kind != codec.StreamFeeds || last != codec.StreamHead && last != codec.StreamFeeds {
 		return misplaced(kind, last)
 	}
 	err := f.loading.reader.section(p, func(user uint64, followees []Followee) error {
@@ -128,22 +129,22 @@ type feedReader struct {
 // section calls visit with each user of a section.
 func (r *feedReader) section(p []byte, visit func(user uint64, followees []Followee) error) error {
 	if len(p) < 4 {
-		return fmt.Errorf("%w: feeds of %d bytes", errSnapshot, len(p))
+		return fmt.Errorf("%w: feeds of %d bytes", codec.ErrSnapshot, len(p))
 	}
 	users := binary.LittleEndian.Uint32(p)
 	p = p[4:]
 	for range users {
 		if len(p) < 12 {
-			return fmt.Errorf("%w: feed of %d bytes", errSnapshot, len(p))
+			return fmt.Errorf("%w: feed of %d bytes", codec.ErrSnapshot, len(p))
 		}
 		key, n := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])
 		hash := feedHash(key)
 		if n < 1 || n > FolloweesMax || r.behind && hash <= r.hash {
-			return fmt.Errorf("%w: feed of user %d with %d followees", errSnapshot, key, n)
+			return fmt.Errorf("%w: feed of user %d with %d followees", codec.ErrSnapshot, key, n)
 		}
 		var ok bool
 		if r.followees, p, ok = parseFolloweeList(r.followees[:0], p[12:], int(n)); !ok {
-			return fmt.Errorf("%w: followees of user %d", errSnapshot, key)
+			return fmt.Errorf("%w: followees of user %d", codec.ErrSnapshot, key)
 		}
 		r.hash, r.behind = hash, true
 		if err := visit(key, r.followees); err != nil {
@@ -151,7 +152,7 @@ func (r *feedReader) section(p []byte, visit func(user uint64, followees []Follo
 		}
 	}
 	if len(p) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the feeds", errSnapshot, len(p))
+		return fmt.Errorf("%w: %d bytes behind the feeds", codec.ErrSnapshot, len(p))
 	}
 	return nil
 }

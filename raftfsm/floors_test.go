@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 func floored(id uint64, column uint8, delta, floor int64) engine.Op {
@@ -22,9 +25,9 @@ func flooredOps() [][]engine.Op {
 
 func TestFlooredEntryBytesAreGolden(t *testing.T) {
 	entry := entryOf(8, flooredOps()...)
-	mustBeGolden(t, "entry-floors.bin", entry)
+	codectest.Golden(t, "entry-floors.bin", entry)
 	c := newCounters(t)
-	r := c.Apply(command(1, entry)).(*Result)
+	r := c.Apply(codectest.Command(1, entry)).(*Result)
 	if want := []engine.Cut{{Op: 1, Column: 1, Added: -2}}; !slices.Equal(r.Cuts, want) || len(r.Overflows) > 0 {
 		t.Errorf("cuts %v, refused %v", r.Cuts, r.Overflows)
 	}
@@ -36,7 +39,7 @@ func TestFloorsOfColumns(t *testing.T) {
 	floors := FloorsOf([]string{"a", "b", "c"}, map[string]int64{"b": 0, "c": -5})
 	write := func(f *Floors, ops ...engine.Op) (section []byte, floored bool) {
 		var w RequestWriter
-		w.Reset(nil, &RequestID{})
+		w.Reset(nil, &dedup.RequestID{})
 		w.SetFloors(f)
 		for i := range ops {
 			w.Op(ops[i].ID, &ops[i])
@@ -65,10 +68,10 @@ func TestFloorsOfColumns(t *testing.T) {
 		})
 	}
 	var w RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	w.SetFloors(floors)
 	w.Op(1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}})
-	if w.Reset(nil, &RequestID{}); w.floors != nil || w.Floored() {
+	if w.Reset(nil, &dedup.RequestID{}); w.floors != nil || w.Floored() {
 		t.Error("the next section has the floors of the one before")
 	}
 }
@@ -76,7 +79,7 @@ func TestFloorsOfColumns(t *testing.T) {
 func TestFloorsWithoutAForm(t *testing.T) {
 	sealed := func(cells string) []byte {
 		request := "\x01\x00\x00\x00" + cells
-		return SealEntry(append(append(BeginEntry(nil, KindCounters, 0), sectionRequest, byte(len(request)), 0, 0, 0), request...))
+		return codec.AppendChecksum(append(append(codec.BeginEntry(nil, codec.KindCounters, 0), codec.SectionRequest, byte(len(request)), 0, 0, 0), request...))
 	}
 	key := "\x00\x00\x00\x00\x00\x00\x00\x00"
 	for name, entry := range map[string][]byte{
@@ -87,12 +90,12 @@ func TestFloorsWithoutAForm(t *testing.T) {
 		"of column 64":     sealed("\x01" + key + "\xc0\x01\x00"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := applyError(newCounters(t), command(1, entry)); err == nil || !errors.Is(err, errEntry) {
+			if err := codectest.ApplyError(newCounters(t), codectest.Command(1, entry)); err == nil || !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("it was taken: %v", err)
 			}
 		})
 	}
-	if err := applyError(newCounters(t), command(1, sealed("\x01"+key+"\x80\x01\x00"))); err != nil {
+	if err := codectest.ApplyError(newCounters(t), codectest.Command(1, sealed("\x01"+key+"\x80\x01\x00"))); err != nil {
 		t.Errorf("a good one: %v", err)
 	}
 	for name, op := range map[string]engine.Op{
@@ -110,73 +113,22 @@ func TestFloorsWithoutAForm(t *testing.T) {
 // A repeat is not cut: its ops are not applied. Of an unread shard the cuts stand at the
 // ops of the entry, whatever tables lie between.
 func TestCutsOfRequests(t *testing.T) {
-	id := ByKey([]byte("k"), []byte("body"))
+	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w RequestWriter
-	entry := AppendClock(BeginEntry(nil, KindUnread, 2), time.UnixMilli(20_000*dayMillis), testLimits)
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 2), time.UnixMilli(20_000*dayMillis), testLimits)
 	w.Reset(nil, &id)
 	op := floored(7, 1, -3, 0)
 	w.TableOp(TableCounts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 1}}})
 	w.TableOp(TableCursors, 7, cursorOp(CursorRaise, 1, 13))
 	w.TableOp(TableCounts, 7, &op)
 	section := w.Section()
-	entry = SealEntry(append(append(entry, section...), section...))
+	entry = codec.AppendChecksum(append(append(entry, section...), section...))
 	u := NewUnread()
-	r := u.Apply(command(1, entry)).(*Result)
-	if want := []engine.Cut{{Op: 2, Column: 1, Added: -1}}; !slices.Equal(r.Cuts, want) || r.Outcome(1) != Duplicate {
+	r := u.Apply(codectest.Command(1, entry)).(*Result)
+	if want := []engine.Cut{{Op: 2, Column: 1, Added: -1}}; !slices.Equal(r.Cuts, want) || r.Outcome(1) != dedup.Duplicate {
 		t.Errorf("cuts %v, the repeat's outcome %v", r.Cuts, r.Outcome(1))
 	}
-	if r = u.Apply(command(2, entry)).(*Result); len(r.Cuts) > 0 {
+	if r = u.Apply(codectest.Command(2, entry)).(*Result); len(r.Cuts) > 0 {
 		t.Errorf("cuts %v of a repeat", r.Cuts)
-	}
-}
-
-func TestFloorsOfKeyspaces(t *testing.T) {
-	zero, five := int64(0), int64(5)
-	c := NewCatalog()
-	applyCommand(t, c, putNode(aNode("a.1", VersionOfFloors), ""))
-	create := createAt("posts", [][]string{{"a.1"}}, 1, "like", "view")
-	create.Create.Floors = map[string]int64{"like": 0}
-	setFloors := func(columns []string, floors map[string]*int64) *CatalogCommand {
-		return &CatalogCommand{AddColumns: &AddColumnsEntry{Keyspace: "posts", Columns: columns, Floors: floors}}
-	}
-	if got := applyCommand(t, c, create); got.Refused == "" {
-		t.Fatalf("created at version %d: %+v", c.View().ClusterVersion, got)
-	}
-	applyCommand(t, c, &CatalogCommand{SetVersion: &SetVersionEntry{Version: VersionOfFloors}})
-	mustHave := func(got *CatalogResult, want map[string]int64) {
-		t.Helper()
-		floors := c.View().Keyspaces["posts"].Floors
-		if got.Refused != "" || len(floors) != len(want) {
-			t.Fatalf("floors %v, want %v: %+v", floors, want, got)
-		}
-		for column, floor := range want {
-			if had, has := floors[column]; !has || had != floor {
-				t.Errorf("floors %v, want %v", floors, want)
-			}
-		}
-	}
-	mustHave(applyCommand(t, c, create), map[string]int64{"like": 0})
-	entry, err := AppendCatalogEntry(nil, setFloors([]string{"share"}, map[string]*int64{"share": &zero, "like": nil, "view": &five}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustBeGolden(t, "entry-catalog-floors.bin", entry)
-	was := c.View()
-	mustHave(c.Apply(command(9, entry)).(*CatalogResult), map[string]int64{"share": 0, "view": 5})
-	if _, had := was.Keyspaces["posts"].Floors["like"]; !had || len(was.Keyspaces["posts"].Floors) != 1 {
-		t.Errorf("the view before has %v now", was.Keyspaces["posts"].Floors)
-	}
-	if got := applyCommand(t, c, setFloors(nil, map[string]*int64{"none": &zero})); got.Refused == "" {
-		t.Errorf("a floor of a column that is not there: %+v", got)
-	}
-	again := NewCatalog()
-	if err := restore(again, persisted(t, c)); err != nil || !sameView(again.View(), c.View()) {
-		t.Errorf("restored %+v: %v", again.View(), err)
-	}
-	none := setFloors([]string{"like"}, map[string]*int64{"view": nil, "share": nil})
-	mustHave(applyCommand(t, c, none), nil)
-	view := c.View()
-	if applyCommand(t, c, none); c.View().Changed() != view.Changed() {
-		t.Error("nothing was changed and those who wait are told")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // While the disk answers no read, and more wait for it than there are workers:
@@ -47,7 +48,7 @@ func TestHotRowsBesideAHungDisk(t *testing.T) {
 		if missing := table.GetMany(page, 1, rows, nil); len(missing) > 0 {
 			t.Errorf("%v are not in memory", missing)
 		}
-		a.fsm.Apply(command(a.fsm.Applied()+1, entryOf(0, []engine.Op{add(page[0], 0, 1)})))
+		a.fsm.Apply(codectest.Command(a.fsm.Applied()+1, entryOf(0, []engine.Op{add(page[0], 0, 1)})))
 		hot <- rows
 	}()
 	select {

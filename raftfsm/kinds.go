@@ -1,30 +1,36 @@
 package raftfsm
 
+import (
+	"github.com/countd/countd/raftfsm/codec"
+
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
 // kindForm is what this program knows of one kind of shard.
 type kindForm struct {
-	kind Kind
+	kind codec.Kind
 	// fresh returns the state machine before its first entry.
 	fresh func() Machine
 	// clocked says that an entry must have the leader's time even if no request in it
 	// has an identity.
 	clocked bool
 	// check decodes the ops of a request and calls the visitor with each.
-	check func(id *RequestID, ops []byte, see SectionVisitor) (int, error)
+	check func(id *dedup.RequestID, ops []byte, see SectionVisitor) (int, error)
 	// section visits one section of a snapshot, those of the request memory aside.
-	section func(w *snapshotWalk, s *streamReader, kind, last byte, p []byte) error
+	section func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error
 }
 
 // kinds has every kind of shard. A new kind gets its number and its name in package
 // codec, its method on RequestWriter, and a line here.
 var kinds = [...]kindForm{
-	{KindCounters, func() Machine { return NewCounters() }, false, checkCounts, (*snapshotWalk).counts},
-	{KindUnread, func() Machine { return NewUnread() }, true, checkUnread, (*snapshotWalk).unread},
-	{KindFeed, func() Machine { return NewFeed() }, false, checkFeed, (*snapshotWalk).feed},
-	{KindBoard, func() Machine { return NewBoard() }, false, checkBoard, (*snapshotWalk).board},
+	{codec.KindCounters, func() Machine { return NewCounters() }, false, checkCounts, (*snapshotWalk).counts},
+	{codec.KindUnread, func() Machine { return NewUnread() }, true, checkUnread, (*snapshotWalk).unread},
+	{codec.KindFeed, func() Machine { return NewFeed() }, false, checkFeed, (*snapshotWalk).feed},
+	{codec.KindBoard, func() Machine { return NewBoard() }, false, checkBoard, (*snapshotWalk).board},
 }
 
 // formOf returns what is known of a kind, or false for one that is not of a shard.
-func formOf(kind Kind) (kindForm, bool) {
+func formOf(kind codec.Kind) (kindForm, bool) {
 	for i := range kinds {
 		if kinds[i].kind == kind {
 			return kinds[i], true
@@ -35,7 +41,7 @@ func formOf(kind Kind) (kindForm, bool) {
 
 // New returns the state machine of a shard before its first entry. For a kind that this
 // program does not know, which the cluster version keeps out, it is one of counters.
-func New(kind Kind) Machine {
+func New(kind codec.Kind) Machine {
 	if form, known := formOf(kind); known {
 		return form.fresh()
 	}

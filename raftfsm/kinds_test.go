@@ -11,19 +11,22 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // shardKinds are the kinds beside counters.
-var shardKinds = []Kind{KindUnread, KindFeed, KindBoard}
+var shardKinds = []codec.Kind{codec.KindUnread, codec.KindFeed, codec.KindBoard}
 
 func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
 	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
 }
 
 // goldenRequest fills a request with each op that a kind has.
-func goldenRequest(kind Kind, w *RequestWriter) {
+func goldenRequest(kind codec.Kind, w *RequestWriter) {
 	switch kind {
-	case KindUnread:
+	case codec.KindUnread:
 		w.TableOp(TableCounts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}, {Column: 4, Value: -1}}})
 		w.TableOp(TableCounts, 7, &engine.Op{Kind: engine.OpTake, Cells: []engine.Cell{{Column: 1, Value: 3}}})
 		w.TableOp(TableCounts, 8, &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: 70_000}}})
@@ -32,13 +35,13 @@ func goldenRequest(kind Kind, w *RequestWriter) {
 		w.TableOp(TableCursors, 7, cursorOp(CursorBegin, 2, 1))
 		w.TableOp(TableCursors, 8, cursorOp(engine.OpSet, CursorDay, 19_000))
 		w.Sweep(CursorIdleMin, 100)
-	case KindFeed:
+	case codec.KindFeed:
 		w.Feed(7, &FeedOp{Kind: FeedReset, Followees: []Followee{{2, 6}, {3, 7}, {1 << 40, -4}}})
 		w.Feed(7, &FeedOp{Kind: FeedFollow, Followees: []Followee{{1, 100}, {3, 50}}})
 		w.Feed(7, &FeedOp{Kind: FeedUnfollow, Followees: []Followee{{2, 0}}})
 		w.Feed(7, &FeedOp{Kind: FeedRead, Followees: []Followee{{1, 101}}})
 		w.Feed(9, &FeedOp{Kind: FeedReset, Followees: []Followee{{0, 0}}})
-	case KindBoard:
+	case codec.KindBoard:
 		for range 3 {
 			w.Board(&BoardOp{Kind: BoardPublish, Name: "news"})
 		}
@@ -50,19 +53,19 @@ func goldenRequest(kind Kind, w *RequestWriter) {
 	}
 }
 
-func goldenSections(kind Kind) []byte {
-	id := ByKey([]byte("k"), []byte("body"))
+func goldenSections(kind codec.Kind) []byte {
+	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w RequestWriter
 	w.Reset(nil, &id)
 	goldenRequest(kind, &w)
-	return append(AppendClock(nil, time.UnixMilli(20_000*dayMillis), testLimits), w.Section()...)
+	return append(dedup.AppendClock(nil, time.UnixMilli(20_000*dayMillis), testLimits), w.Section()...)
 }
 
-func goldenMachine(t testing.TB, kind Kind) Machine {
+func goldenMachine(t testing.TB, kind codec.Kind) Machine {
 	t.Helper()
 	m := New(kind)
-	r := m.Apply(command(1, SealEntry(append(BeginEntry(nil, kind, 4), goldenSections(kind)...)))).(*Result)
-	if r.Outcome(0) != Applied || len(r.Overflows) > 0 {
+	r := m.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))).(*Result)
+	if r.Outcome(0) != dedup.Applied || len(r.Overflows) > 0 {
 		t.Fatalf("%s: %+v", kind, r)
 	}
 	return m
@@ -72,12 +75,12 @@ func goldenMachine(t testing.TB, kind Kind) Machine {
 func TestGoldenBytesOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		t.Run(kind.String(), func(t *testing.T) {
-			mustBeGolden(t, fmt.Sprintf("entry-%s.bin", kind), SealEntry(append(BeginEntry(nil, kind, 4), goldenSections(kind)...)))
+			codectest.Golden(t, fmt.Sprintf("entry-%s.bin", kind), codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))
 			m := goldenMachine(t, kind)
-			snapshot := persisted(t, m)
-			mustBeGolden(t, fmt.Sprintf("snapshot-%s.bin", kind), snapshot)
+			snapshot := codectest.Persisted(t, m)
+			codectest.Golden(t, fmt.Sprintf("snapshot-%s.bin", kind), snapshot)
 			again := New(kind)
-			if err := restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
+			if err := codectest.Restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
 				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
 			}
 			facts, err := VisitSnapshot(bytes.NewReader(snapshot), kind, SnapshotVisitor{})
@@ -91,18 +94,18 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 // No damage of a snapshot is taken: cut anywhere, or with a bit turned.
 func TestKindsRefuseDamage(t *testing.T) {
 	for _, kind := range shardKinds {
-		snapshot := persisted(t, goldenMachine(t, kind))
+		snapshot := codectest.Persisted(t, goldenMachine(t, kind))
 		for i := range snapshot {
 			flipped := bytes.Clone(snapshot)
 			flipped[i] ^= 1 << (i % 8)
 			for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
-				if err := restore(New(kind), stream); !errors.Is(err, errSnapshot) {
+				if err := codectest.Restore(New(kind), stream); !errors.Is(err, codec.ErrSnapshot) {
 					t.Fatalf("%s: %s at %d: %v", kind, name, i, err)
 				}
 			}
 		}
-		for _, other := range append(shardKinds, KindCounters) {
-			if err := restore(New(other), snapshot); (err == nil) != (other == kind) {
+		for _, other := range append(shardKinds, codec.KindCounters) {
+			if err := codectest.Restore(New(other), snapshot); (err == nil) != (other == kind) {
 				t.Errorf("a snapshot of %s restored as %s: %v", kind, other, err)
 			}
 		}
@@ -112,7 +115,7 @@ func TestKindsRefuseDamage(t *testing.T) {
 // What a writer makes CheckSection takes; what it refuses would end a replica.
 func TestCheckSectionOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
-		id := ByProducer([]byte("p"), 1)
+		id := dedup.ByProducer([]byte("p"), 1)
 		var w RequestWriter
 		w.Reset(nil, &id)
 		goldenRequest(kind, &w)
@@ -121,17 +124,17 @@ func TestCheckSectionOfKinds(t *testing.T) {
 			Op:   func(Table, uint64, *engine.Op) error { seen++; return nil },
 			Feed: func(uint64, *FeedOp) error { seen++; return nil },
 		})
-		if err != nil || !clocked || ops != w.Ops() || kind != KindBoard && seen != ops {
+		if err != nil || !clocked || ops != w.Ops() || kind != codec.KindBoard && seen != ops {
 			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), seen, err)
 		}
-		for _, other := range append(shardKinds, KindCounters) {
-			if _, _, err := CheckSection(other, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, errEntry) {
+		for _, other := range append(shardKinds, codec.KindCounters) {
+			if _, _, err := CheckSection(other, w.Section(), SectionVisitor{}); other != kind && !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
 			}
 		}
-		w.Reset(nil, &RequestID{})
+		w.Reset(nil, &dedup.RequestID{})
 		goldenRequest(kind, &w)
-		if _, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{}); err != nil || clocked != (kind == KindUnread) {
+		if _, clocked, err := CheckSection(kind, w.Section(), SectionVisitor{}); err != nil || clocked != (kind == codec.KindUnread) {
 			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
 		}
 	}
@@ -144,10 +147,10 @@ func TestCursorsNeedAClock(t *testing.T) {
 		"raise": func() { w.TableOp(TableCursors, 1, cursorOp(CursorRaise, 1, 1)) },
 		"sweep": func() { w.Sweep(CursorIdleMin, 1) },
 	} {
-		w.Reset(nil, &RequestID{})
+		w.Reset(nil, &dedup.RequestID{})
 		fill()
-		entry := SealEntry(append(BeginEntry(nil, KindUnread, 0), w.Section()...))
-		if err := applyError(NewUnread(), command(1, entry)); err == nil {
+		entry := codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindUnread, 0), w.Section()...))
+		if err := codectest.ApplyError(NewUnread(), codectest.Command(1, entry)); err == nil {
 			t.Errorf("%s was applied without a clock", name)
 		}
 	}
@@ -184,14 +187,14 @@ func FuzzEntryOfKinds(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, sections []byte) {
 		kind := shardKinds[int(which)%len(shardKinds)]
 		m := New(kind)
-		if err := applyError(m, command(1, SealEntry(append(BeginEntry(nil, kind, 3), sections...)))); err != nil {
+		if err := codectest.ApplyError(m, codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 3), sections...)))); err != nil {
 			if m.State().Rows > 0 {
 				t.Fatalf("%d rows of an entry that was refused", m.State().Rows)
 			}
 			return
 		}
 		again := New(kind)
-		if err := restore(again, persisted(t, m)); err != nil || again.State().Digest != m.State().Digest || again.State().Rows != m.State().Rows {
+		if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State().Digest != m.State().Digest || again.State().Rows != m.State().Rows {
 			t.Fatalf("restored %+v, %v; was %+v", again.State(), err, m.State())
 		}
 	})
@@ -202,21 +205,21 @@ func FuzzEntryOfKinds(f *testing.F) {
 func FuzzSnapshotOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		m := goldenMachine(f, kind)
-		for _, section := range sectionsOf(f, persisted(f, m)) {
-			f.Add(uint8(i), section[0], section[sectionHeadSize:len(section)-entryCRCSize], m.State().Rows, m.State().Digest)
+		for _, section := range codectest.SectionsOf(f, codectest.Persisted(f, m)) {
+			f.Add(uint8(i), section[0], section[codec.SectionHeadSize:len(section)-codec.ChecksumSize], m.State().Rows, m.State().Digest)
 		}
 	}
-	once := sectionsOf(f, persisted(f, NewCounters()))
+	once := codectest.SectionsOf(f, codectest.Persisted(f, NewCounters()))
 	f.Fuzz(func(t *testing.T, which, section uint8, payload []byte, rows, digest uint64) {
 		kind := shardKinds[int(which)%len(shardKinds)]
-		parts := []streamPart{{section, payload}}
+		parts := []codectest.Part{{Kind: section, Payload: payload}}
 		for _, s := range once[len(once)-4 : len(once)-1] {
-			parts = append(parts, streamPart{s[0], s[sectionHeadSize : len(s)-entryCRCSize]})
+			parts = append(parts, codectest.Part{Kind: s[0], Payload: s[codec.SectionHeadSize : len(s)-codec.ChecksumSize]})
 		}
-		stream := streamOf(kind, 9, parts, rows, digest)
+		stream := codectest.StreamOf(kind, 9, parts, rows, digest)
 		m := New(kind)
-		if err := restore(m, stream); err != nil {
-			if !errors.Is(err, errSnapshot) {
+		if err := codectest.Restore(m, stream); err != nil {
+			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)
 			}
 			return
@@ -225,7 +228,7 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 			t.Fatalf("restored, and not visited: %v", err)
 		}
 		again := New(kind)
-		if err := restore(again, persisted(t, m)); err != nil || again.State().Digest != digest {
+		if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State().Digest != digest {
 			t.Fatalf("restored again: %v", err)
 		}
 	})
@@ -235,17 +238,17 @@ func boardOf(t *testing.T, ops ...BoardOp) (*Board, []*Result) {
 	t.Helper()
 	b, results := NewBoard(), []*Result(nil)
 	for i := range ops {
-		results = append(results, applyBoard(b, RequestID{}, &ops[i]))
+		results = append(results, applyBoard(b, dedup.RequestID{}, &ops[i]))
 	}
 	return b, results
 }
 
-func applyBoard(b *Board, id RequestID, op *BoardOp) *Result {
+func applyBoard(b *Board, id dedup.RequestID, op *BoardOp) *Result {
 	var w RequestWriter
 	w.Reset(nil, &id)
 	w.Board(op)
-	entry := AppendClock(BeginEntry(nil, KindBoard, 2), time.UnixMilli(1000), testLimits)
-	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: SealEntry(append(entry, w.Section()...))}).(*Result)
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindBoard, 2), time.UnixMilli(1000), testLimits)
+	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*Result)
 }
 
 // A publish that is repeated is answered with the number of its own notice, also
@@ -253,24 +256,24 @@ func applyBoard(b *Board, id RequestID, op *BoardOp) *Result {
 func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	b := NewBoard()
 	publish := &BoardOp{Kind: BoardPublish, Name: "news"}
-	first := ByKey([]byte("first"))
+	first := dedup.ByKey([]byte("first"))
 	for range 3 {
-		applyBoard(b, RequestID{}, publish)
+		applyBoard(b, dedup.RequestID{}, publish)
 	}
 	if r := applyBoard(b, first, publish); r.Rows[1] != 4 {
 		t.Fatalf("published as %d", r.Rows[1])
 	}
 	applyBoard(b, seq("p", 9), publish)
-	applyBoard(b, RequestID{}, publish)
+	applyBoard(b, dedup.RequestID{}, publish)
 	restored := NewBoard()
-	if err := restore(restored, persisted(t, b)); err != nil {
+	if err := codectest.Restore(restored, codectest.Persisted(t, b)); err != nil {
 		t.Fatal(err)
 	}
 	for name, b := range map[string]*Board{"as it was": b, "restored": restored} {
-		if r := applyBoard(b, first, publish); r.Outcome(0) != Duplicate || r.Rows[1] != 4 {
+		if r := applyBoard(b, first, publish); r.Outcome(0) != dedup.Duplicate || r.Rows[1] != 4 {
 			t.Errorf("%s: by its key it is %d, outcome %d", name, r.Rows[1], r.Outcome(0))
 		}
-		if r := applyBoard(b, seq("p", 9), publish); r.Outcome(0) != Duplicate || r.Rows[1] != 5 {
+		if r := applyBoard(b, seq("p", 9), publish); r.Outcome(0) != dedup.Duplicate || r.Rows[1] != 5 {
 			t.Errorf("%s: by its producer it is %d, outcome %d", name, r.Rows[1], r.Outcome(0))
 		}
 		if latest := b.View().Channels["news"].Latest; latest != 6 {
@@ -292,21 +295,21 @@ func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 		RefusedFull:    {Kind: BoardRetract, Name: "n", Seq: full.Latest},
 		RefusedMissing: {Kind: BoardRetract, Name: "n", Seq: full.Latest + 1},
 	}
-	first := func(why Refusal) RequestID { return ByKey([]byte{'k', why}) }
+	first := func(why Refusal) dedup.RequestID { return dedup.ByKey([]byte{'k', why}) }
 	for why, op := range ops {
 		if r := applyBoard(b, first(why), op); len(r.Overflows) != 1 || r.Overflows[0].Column != why {
 			t.Fatalf("first: %+v, want %d", r.Overflows, why)
 		}
 	}
-	applyBoard(b, RequestID{}, &BoardOp{Kind: BoardPublish, Name: "n"})         // now it is there
-	applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}) // now it is not full
+	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardPublish, Name: "n"})         // now it is there
+	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}) // now it is not full
 	restored := NewBoard()
-	if err := restore(restored, persisted(t, b)); err != nil {
+	if err := codectest.Restore(restored, codectest.Persisted(t, b)); err != nil {
 		t.Fatal(err)
 	}
 	for name, b := range map[string]*Board{"as it was": b, "restored": restored} {
 		for why, op := range ops {
-			if r := applyBoard(b, first(why), op); r.Outcome(0) != Refused || op.RepeatedRefusal(r.Rows[1]) != why {
+			if r := applyBoard(b, first(why), op); r.Outcome(0) != dedup.Refused || op.RepeatedRefusal(r.Rows[1]) != why {
 				t.Errorf("%s: refused for %d, repeated: outcome %d, value %d", name, why, r.Outcome(0), r.Rows[1])
 			}
 		}
@@ -355,26 +358,26 @@ func TestChannelsAndDotsAreMade(t *testing.T) {
 		t.Errorf("made %+v and %+v", c, d)
 	}
 	for _, op := range []BoardOp{{Kind: BoardPublish, Name: "news"}, {Kind: BoardDot, Name: "shop"}, {Kind: BoardFire, Name: "shop"}} {
-		applyBoard(b, RequestID{}, &op)
+		applyBoard(b, dedup.RequestID{}, &op)
 	}
 	was := b.State().Digest
 	for i := range making {
-		if r := applyBoard(b, RequestID{}, &making[i]); !slices.Equal(r.Rows, []int64{int64(i) + 1, 1}) {
+		if r := applyBoard(b, dedup.RequestID{}, &making[i]); !slices.Equal(r.Rows, []int64{int64(i) + 1, 1}) {
 			t.Errorf("making again: %+v", r)
 		}
 	}
 	if b.State().Digest != was || b.View().digest() != was || b.View().Dots["shop"].NewUsers {
 		t.Errorf("what was there has changed: %+v", b.View())
 	}
-	if restored := NewBoard(); restore(restored, persisted(t, b)) != nil || restored.State().Digest != was {
+	if restored := NewBoard(); codectest.Restore(restored, codectest.Persisted(t, b)) != nil || restored.State().Digest != was {
 		t.Errorf("restored %+v", restored.View())
 	}
 	var w RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	for i := range making {
 		w.Board(&making[i])
 	}
-	mustBeGolden(t, "entry-board-making.bin", SealEntry(append(BeginEntry(nil, KindBoard, 4), w.Section()...)))
+	codectest.Golden(t, "entry-board-making.bin", codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindBoard, 4), w.Section()...)))
 }
 
 func TestBoardIsBounded(t *testing.T) {
@@ -385,23 +388,23 @@ func TestBoardIsBounded(t *testing.T) {
 	}
 	b, _ := boardOf(t, ops...)
 	for i, kind := range kinds {
-		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: "more"}); len(r.Overflows) != 1 || r.Overflows[0].Column != RefusedFull {
+		if r := applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: kind, Name: "more"}); len(r.Overflows) != 1 || r.Overflows[0].Column != RefusedFull {
 			t.Errorf("kind %d: %+v", kind, r)
 		}
-		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: kind, Name: fmt.Sprintf("n%d", i)}); len(r.Overflows) != 0 {
+		if r := applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: kind, Name: fmt.Sprintf("n%d", i)}); len(r.Overflows) != 0 {
 			t.Errorf("kind %d of one that is there: %+v", kind, r)
 		}
 	}
 	b, _ = boardOf(t, BoardOp{Kind: BoardPutChannel, Name: "n", Channel: &Channel{Number: 1, Latest: 4*RetractedMax + 10}})
 	for i := range int64(RetractedMax) {
-		applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 2*i + 2})
+		applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 2*i + 2})
 	}
 	for seq, refused := range map[int64]int{3*RetractedMax + 1: 1, 2: 0} {
-		if r := applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: seq}); len(r.Overflows) != refused {
+		if r := applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: seq}); len(r.Overflows) != refused {
 			t.Errorf("retracting %d: %+v", seq, r.Overflows)
 		}
 	}
-	if r := applyBoard(b, RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}); len(r.Overflows) != 0 || b.View().Channels["n"].Floor != 2 {
+	if r := applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}); len(r.Overflows) != 0 || b.View().Channels["n"].Floor != 2 {
 		t.Errorf("the first makes room: %+v, %+v", r.Overflows, b.View().Channels["n"].Floor)
 	}
 }
@@ -410,7 +413,7 @@ func TestBoardIsBounded(t *testing.T) {
 // repeat is told so again.
 func TestFolloweesAreBounded(t *testing.T) {
 	f := NewFeed()
-	apply := func(id RequestID, kind FeedOpKind, from, n int) *Result {
+	apply := func(id dedup.RequestID, kind FeedOpKind, from, n int) *Result {
 		op := FeedOp{Kind: kind, User: 1}
 		for i := range n {
 			op.Followees = append(op.Followees, Followee{uint64(from + i), 0})
@@ -418,20 +421,20 @@ func TestFolloweesAreBounded(t *testing.T) {
 		var w RequestWriter
 		w.Reset(nil, &id)
 		w.Feed(1, &op)
-		entry := AppendClock(BeginEntry(nil, KindFeed, 1), time.UnixMilli(1000), testLimits)
-		return f.Apply(&raft.Log{Index: f.Applied() + 1, Type: raft.LogCommand, Data: SealEntry(append(entry, w.Section()...))}).(*Result)
+		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindFeed, 1), time.UnixMilli(1000), testLimits)
+		return f.Apply(&raft.Log{Index: f.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*Result)
 	}
-	apply(RequestID{}, FeedReset, 0, FolloweesMax-1)
+	apply(dedup.RequestID{}, FeedReset, 0, FolloweesMax-1)
 	for range 2 {
 		r := apply(keyed("k", "b"), FeedFollow, FolloweesMax-2, 3)
-		if r.Rows[0] != FolloweesMax-1 || len(r.Overflows) == 0 && r.Outcome(0) != Refused {
+		if r.Rows[0] != FolloweesMax-1 || len(r.Overflows) == 0 && r.Outcome(0) != dedup.Refused {
 			t.Errorf("one too many: %+v", r)
 		}
 	}
-	if r := apply(RequestID{}, FeedFollow, FolloweesMax-2, 2); r.Rows[0] != FolloweesMax || len(r.Overflows) != 0 {
+	if r := apply(dedup.RequestID{}, FeedFollow, FolloweesMax-2, 2); r.Rows[0] != FolloweesMax || len(r.Overflows) != 0 {
 		t.Errorf("the last one: %+v", r)
 	}
-	if r := apply(RequestID{}, FeedClear, 0, 0); f.State().Rows != 0 || f.State().Digest != 0 {
+	if r := apply(dedup.RequestID{}, FeedClear, 0, 0); f.State().Rows != 0 || f.State().Digest != 0 {
 		t.Errorf("cleared: %+v, %+v", r, f.State())
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Machine is the state machine of one shard, of any kind. raft calls Apply,
@@ -58,7 +60,7 @@ var ErrStuck = errors.New("the replica applies no more entries")
 // machine is what the state machines of all kinds share: the log's index and
 // time, the memory of requests, the turn of decoding, judging and applying.
 type machine struct {
-	kind Kind
+	kind codec.Kind
 	make func() contents // empty ones
 	show func(contents)  // gives readers those that are held from now on
 
@@ -66,7 +68,7 @@ type machine struct {
 	// rises, and only raft's goroutine moves it.
 	applied atomic.Uint64
 
-	stuck atomic.Pointer[EntryError] // nil while entries are applied; raft's goroutine moves it
+	stuck atomic.Pointer[codec.EntryError] // nil while entries are applied; raft's goroutine moves it
 
 	mu struct {
 		sync.Mutex
@@ -84,12 +86,12 @@ type machine struct {
 
 	// raft's goroutine's own
 	requests requests
-	once     *once
+	once     *dedup.Memory
 }
 
-func (m *machine) init(kind Kind, fresh func() contents, show func(contents)) {
+func (m *machine) init(kind codec.Kind, fresh func() contents, show func(contents)) {
 	m.kind, m.make, m.show = kind, fresh, show
-	m.once, m.held = newOnce(), fresh()
+	m.once, m.held = dedup.New(), fresh()
 	show(m.held)
 }
 
@@ -101,24 +103,24 @@ type Result struct {
 	Rows      []int64           // of all ops of the entry in their order, each right after its op
 	Overflows []engine.Overflow // refused ops, by op of the entry, rising
 	Cuts      []engine.Cut      // deltas that floors cut short, by op of the entry
-	outcomes  []Outcome         // by request of the entry; nil if all were applied
+	outcomes  []dedup.Outcome   // by request of the entry; nil if all were applied
 	arrived   []int64           // by request, as Arrived; nil if all were applied
 }
 
 // NewResult returns the result of an entry of one request, as another node told
 // it.
-func NewResult(index uint64, width int, rows []int64, overflows []engine.Overflow, outcome Outcome) *Result {
+func NewResult(index uint64, width int, rows []int64, overflows []engine.Overflow, outcome dedup.Outcome) *Result {
 	r := &Result{Index: index, Width: width, Rows: rows, Overflows: overflows}
-	if outcome != Applied {
-		r.outcomes = []Outcome{outcome}
+	if outcome != dedup.Applied {
+		r.outcomes = []dedup.Outcome{outcome}
 	}
 	return r
 }
 
 // Outcome returns what became of the entry's request of that number.
-func (r *Result) Outcome(request int) Outcome {
+func (r *Result) Outcome(request int) dedup.Outcome {
 	if r.outcomes == nil {
-		return Applied
+		return dedup.Applied
 	}
 	return r.outcomes[request]
 }
@@ -148,7 +150,7 @@ func (m *machine) Stuck() error {
 
 // stickAt applies nothing any more, from an entry on.
 func (m *machine) stickAt(index uint64, err error) {
-	m.stuck.Store(&EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
+	m.stuck.Store(&codec.EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
 }
 
 // LogTime is Machine's.
@@ -161,8 +163,8 @@ func (m *machine) Remembered() (keys, producers int) {
 
 // tellSeen follows a change of the memory.
 func (m *machine) tellSeen() {
-	keys, producers := m.once.sizes()
-	m.seen.logTime.Store(m.once.time())
+	keys, producers := m.once.Sizes()
+	m.seen.logTime.Store(m.once.Now())
 	m.seen.keys.Store(int64(keys))
 	m.seen.producers.Store(int64(producers))
 }
@@ -240,15 +242,15 @@ func (m *machine) ApplyBatch(entries []*raft.Log) []any {
 }
 
 func (m *machine) apply(entry *raft.Log) any {
-	kind, width, sections, err := openEntry(entry.Data)
+	kind, width, sections, err := codec.OpenEntry(entry.Data)
 	if err == nil && kind != byte(m.kind) {
-		err = fmt.Errorf("%w: kind %d in a group of %s", errEntry, kind, m.kind)
+		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
 	}
 	if err == nil {
 		err = m.requests.decode(sections, m.once, m.held)
 	}
 	if err != nil {
-		panic(&EntryError{Index: entry.Index, Err: err})
+		panic(&codec.EntryError{Index: entry.Index, Err: err})
 	}
 	m.tellSeen()
 	r := &Result{Index: entry.Index, Width: width}
@@ -256,7 +258,7 @@ func (m *machine) apply(entry *raft.Log) any {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}
 	m.whole.Lock()
-	if r.Overflows, err = m.held.apply(m.once.time(), width, r.Rows); err != nil {
+	if r.Overflows, err = m.held.apply(m.once.Now(), width, r.Rows); err != nil {
 		m.whole.Unlock()
 		m.stickAt(entry.Index, err)
 		return m.Stuck()
@@ -270,7 +272,7 @@ func (m *machine) apply(entry *raft.Log) any {
 	if len(r.Overflows) > 0 {
 		m.requests.noteRefused(m.once, r.Overflows)
 	}
-	if slices.ContainsFunc(m.requests.outcomes, func(o Outcome) bool { return o != Applied }) {
+	if slices.ContainsFunc(m.requests.outcomes, func(o dedup.Outcome) bool { return o != dedup.Applied }) {
 		r.outcomes, r.arrived = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.arrived)
 	}
 	return r

@@ -6,6 +6,9 @@ import (
 	"io"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Snapshot captures the state between two entries; raft persists it while
@@ -15,13 +18,13 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
 	}
-	return &machineSnapshot{kind: m.kind, index: m.applied.Load(), once: m.once.capture(), held: m.held.capture()}, nil
+	return &machineSnapshot{kind: m.kind, index: m.applied.Load(), once: m.once.Capture(), held: m.held.capture()}, nil
 }
 
 type machineSnapshot struct {
-	kind  Kind
+	kind  codec.Kind
 	index uint64
-	once  *onceView
+	once  *dedup.View
 	held  captured
 }
 

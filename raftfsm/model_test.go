@@ -1,40 +1,16 @@
 package raftfsm
 
 import (
-	"bytes"
-	"flag"
-	"io"
 	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/hashicorp/raft"
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
-
-// mustBeGolden compares bytes of a format with those that are on disks already.
-func mustBeGolden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *rewrite {
-		if err := os.WriteFile(path, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s: the format has changed:\n% x\nwant\n% x", name, got, want)
-	}
-}
 
 // model is the naive table that the state machine is held to.
 type model map[uint64]*[engine.ColumnsMax]int64
@@ -110,7 +86,7 @@ func drawOps(t *rapid.T, label string) []engine.Op {
 // appendRequest appends a section of ops to an entry.
 func appendRequest(entry []byte, ops []engine.Op) []byte {
 	var w RequestWriter
-	w.Reset(nil, &RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	for i := range ops {
 		w.Op(ops[i].ID, &ops[i])
 	}
@@ -118,19 +94,15 @@ func appendRequest(entry []byte, ops []engine.Op) []byte {
 }
 
 func entryOf(width int, requests ...[]engine.Op) []byte {
-	entry := BeginEntry(nil, KindCounters, width)
+	entry := codec.BeginEntry(nil, codec.KindCounters, width)
 	for _, ops := range requests {
 		entry = appendRequest(entry, ops)
 	}
-	return SealEntry(entry)
+	return codec.AppendChecksum(entry)
 }
 
 func add(id uint64, column uint8, delta int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}
-}
-
-func command(index uint64, entry []byte) *raft.Log {
-	return &raft.Log{Index: index, Type: raft.LogCommand, Data: entry}
 }
 
 // newCounters returns counters whose table is verified whole when the test ends.
@@ -142,64 +114,6 @@ func newCounters(t testing.TB) *Counters {
 		}
 	})
 	return c
-}
-
-// sink is a snapshot on its way to a disk.
-type sink struct {
-	bytes.Buffer
-	closed bool
-	// wrote, when not nil, is called before each write.
-	wrote func()
-}
-
-var _ raft.SnapshotSink = (*sink)(nil)
-
-func (s *sink) Write(p []byte) (int, error) {
-	if s.wrote != nil {
-		s.wrote()
-	}
-	return s.Buffer.Write(p)
-}
-
-func (s *sink) Close() error  { s.closed = true; return nil }
-func (s *sink) Cancel() error { return nil }
-func (s *sink) ID() string    { return "test" }
-
-// persisted returns the bytes of a state machine's snapshot.
-func persisted(t rapid.TB, fsm raft.FSM) []byte {
-	t.Helper()
-	snapshot, err := fsm.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer snapshot.Release()
-	var s sink
-	if err := snapshot.Persist(&s); err != nil {
-		t.Fatal(err)
-	}
-	if !s.closed {
-		t.Fatal("the sink was not closed")
-	}
-	return s.Bytes()
-}
-
-func restore(fsm raft.FSM, snapshot []byte) error {
-	return fsm.Restore(io.NopCloser(bytes.NewReader(snapshot)))
-}
-
-// applyError applies an entry and returns what it panicked with; anything but an
-// *EntryError goes on panicking.
-func applyError(fsm raft.FSM, entry *raft.Log) (err *EntryError) {
-	defer func() {
-		if r := recover(); r != nil {
-			var ok bool
-			if err, ok = r.(*EntryError); !ok {
-				panic(r)
-			}
-		}
-	}()
-	fsm.Apply(entry)
-	return nil
 }
 
 func sameOps(a, b []engine.Op) bool {

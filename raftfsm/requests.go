@@ -4,20 +4,22 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // requests is what an entry asks for, by request. Their ops are with the
 // contents that they are for.
 type requests struct {
 	all      []request
-	outcomes []Outcome // by request
-	arrived  []int64   // by request, as Result.Arrived
+	outcomes []dedup.Outcome // by request
+	arrived  []int64         // by request, as Result.Arrived
 }
 
 // request is one of an entry's requests, until the next entry is decoded.
 type request struct {
-	id  RequestID // its name is the entry's
-	end int       // its ops end here
+	id  dedup.RequestID // its name is the entry's
+	end int             // its ops end here
 }
 
 // ops is how many ops the entry has.
@@ -30,22 +32,22 @@ func (b *requests) ops() int {
 
 // decode gives held all ops of an entry, in order, and has the memory of requests
 // judge each request. Ops that are not to be applied are voided.
-func (b *requests) decode(sections []byte, once *once, held contents) error {
+func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) error {
 	b.all, b.outcomes, b.arrived = b.all[:0], b.outcomes[:0], b.arrived[:0]
 	held.begin()
 	clocked := false
 	for len(sections) > 0 {
-		kind, payload, rest, err := nextSection(sections)
+		kind, payload, rest, err := codec.NextSection(sections)
 		if err != nil {
 			return err
 		}
 		switch kind {
-		case sectionClock:
-			now, limits, err := parseClock(payload)
+		case codec.SectionClock:
+			now, limits, err := dedup.ParseClock(payload)
 			if err != nil {
 				return err
 			}
-			once.tick(now, limits)
+			once.Tick(now, limits)
 			clocked = true
 		default:
 			err = b.request(kind, payload, once, held, clocked)
@@ -59,23 +61,23 @@ func (b *requests) decode(sections []byte, once *once, held contents) error {
 }
 
 // request decodes one request and has it judged.
-func (b *requests) request(kind byte, p []byte, once *once, held contents, clocked bool) error {
-	id, p, err := parseIdentity(kind, p)
+func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held contents, clocked bool) error {
+	id, p, err := dedup.ParseIdentity(kind, p)
 	if err != nil {
 		return err
 	}
 	if id.Exists() && !clocked {
-		return fmt.Errorf("%w: a request with an identity before the clock", errEntry)
+		return fmt.Errorf("%w: a request with an identity before the clock", codec.ErrEntry)
 	}
 	ops, err := held.decode(&id, p, clocked)
 	if err != nil {
 		return err
 	}
-	outcome := once.judge(&id)
+	outcome := once.Judge(&id)
 	b.all = append(b.all, request{id, b.ops() + ops})
 	b.outcomes = append(b.outcomes, outcome)
-	b.arrived = append(b.arrived, once.arrived(&id, outcome))
-	if outcome != Applied {
+	b.arrived = append(b.arrived, once.Arrived(&id, outcome))
+	if outcome != dedup.Applied {
 		held.void(ops)
 	}
 	return nil
@@ -83,26 +85,26 @@ func (b *requests) request(kind byte, p []byte, once *once, held contents, clock
 
 // noteRefused has the memory know which requests of the entry had ops refused,
 // each or some, and tells their repeats inside the entry.
-func (b *requests) noteRefused(once *once, overflows []engine.Overflow) {
-	again, name := map[string]Outcome{}, []byte(nil) // by appendName
+func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) {
+	again, name := map[string]dedup.Outcome{}, []byte(nil) // by appendName
 	first := 0
 	for i := range b.all {
 		r, n := &b.all[i], 0
 		for ; len(overflows) > 0 && overflows[0].Op < r.end; overflows = overflows[1:] {
 			n++
 		}
-		name = r.id.appendName(name[:0])
+		name = r.id.AppendName(name[:0])
 		switch told, refused := again[string(name)]; {
-		case b.outcomes[i] == Applied && n > 0:
-			told = PartlyRefused
+		case b.outcomes[i] == dedup.Applied && n > 0:
+			told = dedup.PartlyRefused
 			if n == r.end-first {
-				told = Refused
+				told = dedup.Refused
 			}
-			once.refuse(&r.id, told)
+			once.Refuse(&r.id, told)
 			again[string(name)] = told
-		case b.outcomes[i] == Applied: // also anew, once a restore in the entry forgot it
+		case b.outcomes[i] == dedup.Applied: // also anew, once a restore in the entry forgot it
 			delete(again, string(name))
-		case b.outcomes[i] == Duplicate && refused:
+		case b.outcomes[i] == dedup.Duplicate && refused:
 			b.outcomes[i] = told
 		}
 		first = r.end

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // RequestWriter appends one request section to a buffer that it owns until
@@ -19,8 +21,8 @@ type RequestWriter struct {
 
 // Reset starts a section in buf, whose contents are overwritten. Like Op it
 // panics on an identity that the format has no form for.
-func (w *RequestWriter) Reset(buf []byte, id *RequestID) {
-	w.buf = id.appendTo(append(buf[:0], id.section(), 0, 0, 0, 0))
+func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
+	w.buf = id.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0))
 	w.opsAt, w.ops = len(w.buf), 0
 	w.buf = append(w.buf, 0, 0, 0, 0)
 	w.floors, w.floored = nil, false
@@ -144,7 +146,7 @@ func writable(op *engine.Op) bool {
 // SetMade has a request by a key that does not tell when it was made tell so: a shard
 // that has forgotten the time before then refuses it. The section's length stays.
 func (w *RequestWriter) SetMade(ms int64) {
-	setMade(w.buf, ms)
+	dedup.SetMade(w.buf, ms)
 }
 
 // Ops is how many ops were appended.
@@ -152,7 +154,7 @@ func (w *RequestWriter) Ops() int { return int(w.ops) }
 
 // Section returns the finished section, which may be appended to an entry.
 func (w *RequestWriter) Section() []byte {
-	binary.LittleEndian.PutUint32(w.buf[1:], uint32(len(w.buf)-sectionHeadSize))
+	binary.LittleEndian.PutUint32(w.buf[1:], uint32(len(w.buf)-codec.SectionHeadSize))
 	binary.LittleEndian.PutUint32(w.buf[w.opsAt:], w.ops)
 	return w.buf
 }

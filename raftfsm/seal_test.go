@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // The first segment, which owns all keys from 0 on, is as old as the rows in it.
@@ -14,7 +15,7 @@ func TestFirstSegmentIsSealed(t *testing.T) {
 	for i := range uint64(25_000) {
 		ops = append(ops, add(first+i<<22, 0, 1))
 	}
-	c.Apply(command(1, entryOf(0, ops)))
+	c.Apply(codectest.Command(1, entryOf(0, ops)))
 	old := func(from, _ uint64) bool { return from >= first }
 	for range 2 {
 		for from, more := uint64(0), true; more; {

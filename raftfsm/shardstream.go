@@ -6,26 +6,28 @@ import (
 	"io"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // writeShard streams what a shard holds to w, and what it remembers of requests. It
 // names cold rows and reads none.
-func writeShard(w io.Writer, kind Kind, index uint64, held captured, once *onceView) error {
-	s := newStreamWriter(w)
-	if err := s.head(kind, index, held.carried()); err != nil {
+func writeShard(w io.Writer, kind codec.Kind, index uint64, held captured, once *dedup.View) error {
+	s := codec.NewStreamWriter(w)
+	if err := s.Head(kind, index, held.carried()); err != nil {
 		return err
 	}
 	if err := held.write(s); err != nil {
 		return err
 	}
-	if err := once.write(s); err != nil {
+	if err := once.Write(s); err != nil {
 		return err
 	}
-	return s.end(held.rows(), held.digest())
+	return s.End(held.rows(), held.digest())
 }
 
 // writeRows writes the rows of a table as sections of a kind. None is cold.
-func writeRows(s *streamWriter, kind byte, table *engine.Snapshot) error {
+func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 	rows := rowSections{s: s, kind: kind}
 	if err := table.Pages(rows.add); err != nil {
 		return err
@@ -35,11 +37,11 @@ func writeRows(s *streamWriter, kind byte, table *engine.Snapshot) error {
 
 // readShard reads what writeShard wrote, carried or not, to the end of r, into empty
 // contents. Of these its caller disposes on an error.
-func readShard(r io.Reader, kind Kind, held contents) (index uint64, once *once, err error) {
-	once = newOnce()
-	take := func(s *streamReader, section, last byte, p []byte) error {
-		if isOnce(section) {
-			return once.load(section, p)
+func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once *dedup.Memory, err error) {
+	once = dedup.New()
+	take := func(s *codec.StreamReader, section, last byte, p []byte) error {
+		if dedup.IsSection(section) {
+			return once.Load(section, p)
 		}
 		return held.load(s, section, last, p)
 	}
@@ -57,18 +59,18 @@ type streamTotals struct{ rows, digest uint64 }
 // head and end, the memory of requests in its order behind all others. Cold rows
 // stand for rows as the section before. found returns what there should be at the
 // end, given what is told there.
-func readSections(r io.Reader, kind Kind, index *uint64, take func(s *streamReader, section, last byte, p []byte) error,
+func readSections(r io.Reader, kind codec.Kind, index *uint64, take func(s *codec.StreamReader, section, last byte, p []byte) error,
 	found func(told streamTotals) (streamTotals, error)) (err error) {
-	s := newStreamReader(r)
-	if *index, err = s.head(kind); err != nil {
+	s := codec.NewStreamReader(r)
+	if *index, err = s.Head(kind); err != nil {
 		return err
 	}
-	for last := byte(streamHead); ; {
-		section, payload, err := s.next()
+	for last := byte(codec.StreamHead); ; {
+		section, payload, err := s.Next()
 		if err != nil {
 			return err
 		}
-		if section == streamEnd && last == streamKeys {
+		if section == codec.StreamEnd && last == codec.StreamKeys {
 			told := streamTotals{}
 			if len(payload) >= 16 {
 				told = streamTotals{binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])}
@@ -77,24 +79,24 @@ func readSections(r io.Reader, kind Kind, index *uint64, take func(s *streamRead
 			if err != nil {
 				return err
 			}
-			return s.end(payload, totals.rows, totals.digest)
+			return s.End(payload, totals.rows, totals.digest)
 		}
-		if !inPlace(section, last) {
+		if !dedup.SectionFollows(section, last) {
 			return misplaced(section, last)
 		}
-		if err := s.allows(section); err != nil {
+		if err := s.Allows(section); err != nil {
 			return err
 		}
 		if err := take(s, section, last, payload); err != nil {
 			return err
 		}
-		if last = section; section == streamCold || section == streamCarried {
-			last = streamRows
+		if last = section; section == codec.StreamCold || section == codec.StreamCarried {
+			last = codec.StreamRows
 		}
 	}
 }
 
 // misplaced refuses a section behind one that it does not follow.
 func misplaced(section, last byte) error {
-	return fmt.Errorf("%w: section kind %d behind %d", errSnapshot, section, last)
+	return fmt.Errorf("%w: section kind %d behind %d", codec.ErrSnapshot, section, last)
 }

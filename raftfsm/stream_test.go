@@ -2,114 +2,51 @@ package raftfsm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"reflect"
+	"os"
 	"slices"
 	"testing"
 
-	"github.com/hashicorp/raft"
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
-
-// streamPart is one section between the head and the end of a stream.
-type streamPart struct {
-	kind    byte
-	payload []byte
-}
-
-// streamOf makes a stream whose checksums are right.
-func streamOf(state Kind, index uint64, parts []streamPart, rows, digest uint64) []byte {
-	var b bytes.Buffer
-	w := newStreamWriter(&b)
-	_ = w.head(state, index, -1) // a Buffer takes everything
-	for _, p := range parts {
-		_ = w.section(p.kind, func(b []byte) []byte { return append(b, p.payload...) })
-	}
-	_ = w.end(rows, digest)
-	return b.Bytes()
-}
-
-// sectionsOf splits a stream that is right.
-func sectionsOf(t testing.TB, stream []byte) [][]byte {
-	t.Helper()
-	var all [][]byte
-	for len(stream) > 0 {
-		n := sectionHeadSize + int(binary.LittleEndian.Uint32(stream[1:])) + entryCRCSize
-		all = append(all, stream[:n])
-		stream = stream[n:]
-	}
-	return all
-}
-
-// mustRefuseDamage tries every cut of a snapshot, a flip in every byte, and
-// sections left out, doubled and swapped. None may change the state.
-func mustRefuseDamage(t *testing.T, fsm raft.FSM, snapshot []byte, state func() any) {
-	t.Helper()
-	before := state()
-	try := func(what string, damaged []byte) {
-		t.Helper()
-		if err := restore(fsm, damaged); !errors.Is(err, errSnapshot) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		if after := state(); !reflect.DeepEqual(before, after) {
-			t.Fatalf("%s: state %+v, was %+v", what, after, before)
-		}
-	}
-	for i := range snapshot {
-		try(fmt.Sprintf("cut at %d", i), snapshot[:i])
-		for _, mask := range []byte{1 << (i % 8), 0xFF} {
-			flipped := bytes.Clone(snapshot)
-			flipped[i] ^= mask
-			try(fmt.Sprintf("byte %d ^ %02x", i, mask), flipped)
-		}
-	}
-	try("a byte behind the end", append(bytes.Clone(snapshot), 0))
-	try("twice", append(bytes.Clone(snapshot), snapshot...))
-	parts := sectionsOf(t, snapshot)
-	for i := range parts {
-		try(fmt.Sprintf("section %d left out", i), bytes.Join(slices.Delete(slices.Clone(parts), i, i+1), nil))
-		try(fmt.Sprintf("section %d doubled", i), bytes.Join(slices.Insert(slices.Clone(parts), i, parts[i]), nil))
-		if i > 0 {
-			swapped := slices.Clone(parts)
-			swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
-			try(fmt.Sprintf("section %d before %d", i, i-1), bytes.Join(swapped, nil))
-		}
-	}
-}
 
 func goldenCounters(t testing.TB) *Counters {
 	c := newCounters(t)
 	for i, ops := range goldenOps() {
-		c.Apply(command(uint64(i+1), entryOf(0, ops)))
+		c.Apply(codectest.Command(uint64(i+1), entryOf(0, ops)))
 	}
 	return c
 }
 
 func TestSnapshotBytesAreGolden(t *testing.T) {
-	mustBeGolden(t, "snapshot-empty.bin", persisted(t, newCounters(t)))
+	codectest.Golden(t, "snapshot-empty.bin", codectest.Persisted(t, newCounters(t)))
 	c := goldenCounters(t)
-	mustBeGolden(t, "snapshot-counters.bin", persisted(t, c))
+	codectest.Golden(t, "snapshot-counters.bin", codectest.Persisted(t, c))
 }
 
 func TestDamagedSnapshotIsRefused(t *testing.T) {
 	t.Run("few rows", func(t *testing.T) {
 		c := goldenCounters(t)
-		mustRefuseDamage(t, c, persisted(t, c), func() any { return c.State() })
+		codectest.MustRefuseDamage(t, c, codectest.Persisted(t, c), func() any { return c.State() })
 	})
 	t.Run("of a catalog", func(t *testing.T) {
+		ofCatalog, err := os.ReadFile("catalog/testdata/snapshot-catalog.bin")
+		if err != nil {
+			t.Fatal(err)
+		}
 		c := newCounters(t)
-		if err := restore(c, persisted(t, goldenCatalog(t))); !errors.Is(err, errSnapshot) {
+		if err := codectest.Restore(c, ofCatalog); !errors.Is(err, codec.ErrSnapshot) {
 			t.Error(err)
 		}
 	})
 	t.Run("sections of several segments", func(t *testing.T) {
-		snapshot := persisted(t, filledCounters(t, 20_000))
-		parts := sectionsOf(t, snapshot)
+		snapshot := codectest.Persisted(t, filledCounters(t, 20_000))
+		parts := codectest.SectionsOf(t, snapshot)
 		if len(parts) < 4 {
 			t.Fatalf("%d sections", len(parts))
 		}
@@ -123,7 +60,7 @@ func TestDamagedSnapshotIsRefused(t *testing.T) {
 				"left out": slices.Delete(slices.Clone(parts), i, i+1),
 				"doubled":  slices.Insert(slices.Clone(parts), i, parts[i]),
 			} {
-				if err := restore(c, bytes.Join(damaged, nil)); !errors.Is(err, errSnapshot) || c.State() != before {
+				if err := codectest.Restore(c, bytes.Join(damaged, nil)); !errors.Is(err, codec.ErrSnapshot) || c.State() != before {
 					t.Errorf("section %d %s: %v", i, what, err)
 				}
 			}
@@ -139,7 +76,7 @@ func filledCounters(t testing.TB, rows int) *Counters {
 	for range rows {
 		ops = append(ops, add(r.Uint64()>>r.IntN(30), uint8(r.IntN(4)), 1+r.Int64N(70_000)))
 	}
-	c.Apply(command(1, entryOf(0, ops)))
+	c.Apply(codectest.Command(1, entryOf(0, ops)))
 	return c
 }
 
@@ -151,12 +88,12 @@ func TestSnapshotRestores(t *testing.T) {
 			for i := range ops {
 				want.apply(&ops[i])
 			}
-			c.Apply(command(index+1, entryOf(0, ops)))
+			c.Apply(codectest.Command(index+1, entryOf(0, ops)))
 		}
-		snapshot := persisted(rt, c)
+		snapshot := codectest.Persisted(rt, c)
 		restored := NewCounters()
-		restored.Apply(command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // which goes
-		if err := restore(restored, snapshot); err != nil {
+		restored.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // which goes
+		if err := codectest.Restore(restored, snapshot); err != nil {
 			rt.Fatal(err)
 		}
 		want.mustEqual(rt, restored.Table())
@@ -165,7 +102,7 @@ func TestSnapshotRestores(t *testing.T) {
 			rt.Fatalf("state %+v, was %+v", got, was)
 		}
 		again := NewCounters()
-		if err := restore(again, persisted(rt, restored)); err != nil || again.State().Digest != was.Digest {
+		if err := codectest.Restore(again, codectest.Persisted(rt, restored)); err != nil || again.State().Digest != was.Digest {
 			rt.Fatalf("restored twice: digest %016x, %v", again.State().Digest, err)
 		}
 	})
@@ -197,7 +134,7 @@ func TestLongPagesAreSplit(t *testing.T) {
 	if !slices.Equal(sizes, []int{sectionRowsMax, sectionRowsMax, 1}) || table.Stats().Rows != uint64(len(page.IDs)) {
 		t.Errorf("sections of %v rows, %d in the table", sizes, table.Stats().Rows)
 	}
-	if err := parseRows(appendRows(nil, page, 0, sectionRowsMax+1), &got, false); !errors.Is(err, errSnapshot) {
+	if err := parseRows(appendRows(nil, page, 0, sectionRowsMax+1), &got, false); !errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("a section beyond the bound: %v", err)
 	}
 }
@@ -210,8 +147,8 @@ func TestWidestRowsFitASection(t *testing.T) {
 			page.Counts = append(page.Counts, -1<<63)
 		}
 	}
-	if most := len(appendRows(nil, page, 0, 1000)) * sectionRowsMax / 1000; most > payloadMax {
-		t.Errorf("a section may have %d bytes, a reader takes %d", most, payloadMax)
+	if most := len(appendRows(nil, page, 0, 1000)) * sectionRowsMax / 1000; most > codec.PayloadMax {
+		t.Errorf("a section may have %d bytes, a reader takes %d", most, codec.PayloadMax)
 	}
 }
 
@@ -226,7 +163,7 @@ func FuzzParseRows(f *testing.F) {
 			t.Fatalf("%d ids and %d counts of %d bytes", len(page.IDs), len(page.Counts), len(payload))
 		}
 		if err != nil {
-			if !errors.Is(err, errSnapshot) {
+			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)
 			}
 			return
@@ -251,15 +188,15 @@ func FuzzReadCounters(f *testing.F) {
 	c := goldenCounters(f)
 	rows := []byte(nil)
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
-	f.Add(uint64(3), uint8(streamRows), rows, uint8(streamRows), []byte{}, c.State().Rows, c.Table().Digest())
+	f.Add(uint64(3), uint8(codec.StreamRows), rows, uint8(codec.StreamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		if _, _, err := readShard(bytes.NewReader(one), KindCounters, newCounts(Tiers{})); !errors.Is(err, errSnapshot) && len(one) < 33 {
+		if _, _, err := readShard(bytes.NewReader(one), codec.KindCounters, newCounts(Tiers{})); !errors.Is(err, codec.ErrSnapshot) && len(one) < 33 {
 			t.Fatalf("a stream of %d bytes: %v", len(one), err)
 		}
-		for _, parts := range [][]streamPart{{{kind1, one}}, {{kind1, one}, {kind2, two}}} {
+		for _, parts := range [][]codectest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
 			r := newCounters(t)
-			if err := restore(r, streamOf(KindCounters, index, parts, count, digest)); err != nil {
-				if !errors.Is(err, errSnapshot) {
+			if err := codectest.Restore(r, codectest.StreamOf(codec.KindCounters, index, parts, count, digest)); err != nil {
+				if !errors.Is(err, codec.ErrSnapshot) {
 					t.Fatal(err)
 				}
 				continue
@@ -268,7 +205,7 @@ func FuzzReadCounters(f *testing.F) {
 				t.Fatalf("state %+v, the end says %d rows, digest %016x", s, count, digest)
 			}
 			again := newCounters(t)
-			if err := restore(again, persisted(t, r)); err != nil || again.State().Digest != digest {
+			if err := codectest.Restore(again, codectest.Persisted(t, r)); err != nil || again.State().Digest != digest {
 				t.Fatalf("restored again: %v", err)
 			}
 		}

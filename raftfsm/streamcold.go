@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // Cold rows in a stream. A replica's own snapshots name them:
@@ -48,20 +49,20 @@ func appendCold(b []byte, p *engine.Part) []byte {
 
 func (c *coldPart) parse(p []byte) error {
 	if len(p) < coldHeadSize {
-		return fmt.Errorf("%w: cold rows of %d bytes", errSnapshot, len(p))
+		return fmt.Errorf("%w: cold rows of %d bytes", codec.ErrSnapshot, len(p))
 	}
 	c.group, c.generation = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint64(p[4:])
 	c.sum = binary.LittleEndian.Uint32(p[12:])
 	c.first, c.last = binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
 	c.block, c.blocks = int(binary.LittleEndian.Uint32(p[32:])), int(binary.LittleEndian.Uint32(p[36:]))
 	if c.first > c.last {
-		return fmt.Errorf("%w: cold rows of ids %d…%d", errSnapshot, c.first, c.last)
+		return fmt.Errorf("%w: cold rows of ids %d…%d", codec.ErrSnapshot, c.first, c.last)
 	}
 	if err := parseRows(p[coldHeadSize:], &c.over, true); err != nil {
 		return err
 	}
 	if n := len(c.over.IDs); n > 0 && (c.over.IDs[0] < c.first || c.over.IDs[n-1] > c.last) {
-		return fmt.Errorf("%w: rows %d…%d over cold ones of %d…%d", errSnapshot, c.over.IDs[0], c.over.IDs[n-1], c.first, c.last)
+		return fmt.Errorf("%w: rows %d…%d over cold ones of %d…%d", codec.ErrSnapshot, c.over.IDs[0], c.over.IDs[n-1], c.first, c.last)
 	}
 	return nil
 }
@@ -74,7 +75,7 @@ func carriedBytes(table *engine.Snapshot) int64 {
 		total = max(total, 0)
 		_, sizes := g.(*cold.Generation).Carried(first, last)
 		for _, size := range sizes {
-			total += sectionHeadSize + int64(size) + entryCRCSize
+			total += codec.SectionHeadSize + int64(size) + codec.ChecksumSize
 		}
 	})
 	return total
@@ -82,15 +83,15 @@ func carriedBytes(table *engine.Snapshot) int64 {
 
 // readBlocks reads the blocks behind a carried part, of which base becomes the rows.
 // The rows over it get the same width.
-func (c *coldPart) readBlocks(s *streamReader, base *engine.Page) error {
+func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
 	for i := range c.blocks {
-		kind, b, err := s.next()
+		kind, b, err := s.Next()
 		if err != nil {
 			return err
 		}
-		if kind != streamBlock {
-			return fmt.Errorf("%w: section kind %d in place of a block", errSnapshot, kind)
+		if kind != codec.StreamBlock {
+			return fmt.Errorf("%w: section kind %d in place of a block", codec.ErrSnapshot, kind)
 		}
 		if i == 0 {
 			base.Width = max(cold.BlockWidth(b), c.over.Width)
@@ -98,7 +99,7 @@ func (c *coldPart) readBlocks(s *streamReader, base *engine.Page) error {
 			widen(base, w)
 		}
 		if err := cold.DecodeBlock(c.group, c.generation, c.block+i, b, c.first, c.last, base); err != nil {
-			return fmt.Errorf("%w: %w", errSnapshot, err)
+			return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 		}
 	}
 	if base.Width > c.over.Width {
@@ -156,7 +157,7 @@ func (l *loading) loadPage() error {
 		return loadPage(l.table, &l.page)
 	}
 	if err := l.table.LoadSealed(&l.page, &l.sealer); err != nil {
-		return fmt.Errorf("%w: %w", errSnapshot, err)
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	return nil
 }
@@ -182,7 +183,7 @@ func (l *loading) loadNamed(payload []byte) error {
 		return err
 	}
 	if l.cold == nil {
-		return fmt.Errorf("%w: it names cold rows, and there are none here", errSnapshot)
+		return fmt.Errorf("%w: it names cold rows, and there are none here", codec.ErrSnapshot)
 	}
 	g, err := l.cold.Open(l.part.generation, l.part.sum)
 	if errors.Is(err, cold.ErrDamaged) {
@@ -194,7 +195,7 @@ func (l *loading) loadNamed(payload []byte) error {
 	l.named = true
 	err = l.table.LoadCold(&engine.Part{Page: &l.part.over, Cold: g, First: l.part.first, Last: l.part.last})
 	if err != nil {
-		return fmt.Errorf("%w: %w", errSnapshot, err)
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	return nil
 }
@@ -204,7 +205,7 @@ const looseMax = 16
 
 // loadCarried adds cold rows that come with the stream, first in memory and then,
 // some together, as generations of this node.
-func (l *loading) loadCarried(s *streamReader, payload []byte) error {
+func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
 		return err
 	}

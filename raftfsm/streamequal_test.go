@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // Two replicas that applied the same entries have other salts, so their hash arrays other
@@ -32,23 +33,23 @@ func TestEqualRowsMakeEqualStreams(t *testing.T) {
 			ops[1] = add(ids[0], 9, -1) // leaves its segment wide for now
 		}
 		entry := entryOf(4, ops)
-		a, b := one.Apply(command(index, entry)).(*Result), two.Apply(command(index, entry)).(*Result)
+		a, b := one.Apply(codectest.Command(index, entry)).(*Result), two.Apply(codectest.Command(index, entry)).(*Result)
 		if !slices.Equal(a.Rows, b.Rows) || !slices.Equal(a.Overflows, b.Overflows) || one.State().Digest != two.State().Digest {
 			t.Fatalf("entry %d is answered otherwise, %+v and %+v", index, one.State(), two.State())
 		}
 	}
-	want := persisted(t, one)
+	want := codectest.Persisted(t, one)
 	for name, again := range map[string]*Counters{
 		"another replica": two,
 		"a restart":       newCounters(t),
 		"packed rows":     NewCountersOver(Tiers{Seal: func(uint64, uint64) bool { return true }}),
 	} {
 		if again != two {
-			if err := restore(again, want); err != nil {
+			if err := codectest.Restore(again, want); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := persisted(t, again); !bytes.Equal(got, want) {
+		if got := codectest.Persisted(t, again); !bytes.Equal(got, want) {
 			t.Errorf("%s: a snapshot of %d bytes is another than one of %d", name, len(got), len(want))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // A section of rows.
@@ -34,7 +35,7 @@ const (
 // rowSections writes rows as sections of sectionRows. It does not matter which of them
 // came in one page, as that is a segment: equal rows make equal bytes.
 type rowSections struct {
-	s    *streamWriter
+	s    *codec.StreamWriter
 	kind byte
 
 	rows  int    // that wait to be written
@@ -61,7 +62,7 @@ func (r *rowSections) flush() error {
 	if r.rows == 0 {
 		return nil
 	}
-	err := r.s.section(r.kind, func(b []byte) []byte {
+	err := r.s.Section(r.kind, func(b []byte) []byte {
 		width := max(4, (r.width+3)&^3) // as it always was, for equal bytes: words of four counts
 		b = binary.LittleEndian.AppendUint32(append(b, byte(width)), uint32(r.rows))
 		return append(b, r.buf...)
@@ -101,7 +102,7 @@ func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 // parseRows fills page, whose memory it uses again. Over cold rows there may be none,
 // and rows of zeros.
 func parseRows(p []byte, page *engine.Page, overCold bool) error {
-	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", errSnapshot, what, i) }
+	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", codec.ErrSnapshot, what, i) }
 	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
 		return bad("head", 0)
 	}
@@ -154,7 +155,7 @@ func loadRows(table *engine.Table, p []byte, page *engine.Page) error {
 
 func loadPage(table *engine.Table, page *engine.Page) error {
 	if err := table.Load(page); err != nil {
-		return fmt.Errorf("%w: %w", errSnapshot, err)
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
 	return nil
 }

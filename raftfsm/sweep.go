@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // The sweep drops rows of cursors that have been idle for long. It goes round the
@@ -80,11 +81,11 @@ func (s sweepStep) fits() bool {
 // sweepOp reads a step, which takes the place of an op that changes nothing.
 func (u *unread) sweepOp(p []byte) ([]byte, error) {
 	if len(p) < sweepSize {
-		return nil, fmt.Errorf("%w: sweep of %d bytes", errEntry, len(p))
+		return nil, fmt.Errorf("%w: sweep of %d bytes", codec.ErrEntry, len(p))
 	}
 	step := sweepStep{int64(binary.LittleEndian.Uint64(p)), int(binary.LittleEndian.Uint32(p[8:]))}
 	if !step.fits() {
-		return nil, fmt.Errorf("%w: sweep of %d rows, idle for %d ms", errEntry, step.rows, step.idle)
+		return nil, fmt.Errorf("%w: sweep of %d rows, idle for %d ms", codec.ErrEntry, step.rows, step.idle)
 	}
 	u.sweeps = append(u.sweeps, step)
 	u.batch.ops = append(u.batch.ops, engine.Op{Kind: engine.OpAdd})
@@ -139,7 +140,7 @@ func (s *SweepState) appendTo(dst []byte) []byte {
 
 func parseSweepState(p []byte) (SweepState, error) {
 	if len(p) != sweepStateSize || p[16] > 1 || binary.LittleEndian.Uint64(p) > math.MaxInt64 {
-		return SweepState{}, fmt.Errorf("%w: sweep % x", errSnapshot, p[:min(len(p), sweepStateSize)])
+		return SweepState{}, fmt.Errorf("%w: sweep % x", codec.ErrSnapshot, p[:min(len(p), sweepStateSize)])
 	}
 	return SweepState{
 		Day: int64(binary.LittleEndian.Uint64(p)), From: binary.LittleEndian.Uint64(p[8:]), Done: p[16] == 1,

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // Unread is the state machine of one shard of the keyspace of unread numbers: two
@@ -32,7 +34,7 @@ const (
 // NewUnread returns the state before the first entry.
 func NewUnread() *Unread {
 	u := &Unread{}
-	u.init(KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.held.Store(held.(*unread)) })
+	u.init(codec.KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.held.Store(held.(*unread)) })
 	return u
 }
 
@@ -100,18 +102,18 @@ func (u *unread) begin() {
 	u.tables, u.sweeps = u.tables[:0], u.sweeps[:0]
 }
 
-func (u *unread) decode(_ *RequestID, p []byte, clocked bool) (int, error) {
+func (u *unread) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
 	return parseOps(p, 1+opSizeMin, func(p []byte) ([]byte, error) { return u.op(p, clocked) })
 }
 
 // op reads a table and an op on it.
 func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 	if len(p) < 1 || p[0] > byte(tableSweep) {
-		return nil, fmt.Errorf("%w: table % x", errEntry, p[:min(len(p), 1)])
+		return nil, fmt.Errorf("%w: table % x", codec.ErrEntry, p[:min(len(p), 1)])
 	}
 	table, first := Table(p[0]), len(u.batch.cells)
 	if table != TableCounts && !clocked {
-		return nil, fmt.Errorf("%w: a cursor before the clock", errEntry)
+		return nil, fmt.Errorf("%w: a cursor before the clock", codec.ErrEntry)
 	}
 	u.tables = append(u.tables, table)
 	if table == tableSweep {
@@ -123,7 +125,7 @@ func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 	}
 	op := &u.batch.ops[len(u.batch.ops)-1]
 	if !isCursorOp(op.Kind, u.batch.cells[first:]) {
-		return nil, fmt.Errorf("%w: op kind %d on cursors", errEntry, op.Kind)
+		return nil, fmt.Errorf("%w: op kind %d on cursors", codec.ErrEntry, op.Kind)
 	}
 	return p, nil
 }
@@ -237,13 +239,13 @@ func (u *unread) capture() captured {
 	return &unreadSnapshot{counts: u.counts.Snapshot(), cursors: u.cursors.Snapshot(), swept: *u.swept.Load()}
 }
 
-func (u *unread) load(_ *streamReader, kind, last byte, p []byte) error {
+func (u *unread) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	switch {
-	case kind == streamRows && (last == streamHead || last == streamRows):
+	case kind == codec.StreamRows && (last == codec.StreamHead || last == codec.StreamRows):
 		return loadRows(u.counts, p, &u.page)
-	case kind == streamCursors && last != streamSweep:
+	case kind == codec.StreamCursors && last != codec.StreamSweep:
 		return loadRows(u.cursors, p, &u.page)
-	case kind == streamSweep && last != streamSweep:
+	case kind == codec.StreamSweep && last != codec.StreamSweep:
 		swept, err := parseSweepState(p)
 		u.swept.Store(&swept)
 		return err
@@ -258,14 +260,14 @@ type unreadSnapshot struct {
 	swept           SweepState
 }
 
-func (s *unreadSnapshot) write(w *streamWriter) error {
-	if err := writeRows(w, streamRows, s.counts); err != nil {
+func (s *unreadSnapshot) write(w *codec.StreamWriter) error {
+	if err := writeRows(w, codec.StreamRows, s.counts); err != nil {
 		return err
 	}
-	if err := writeRows(w, streamCursors, s.cursors); err != nil {
+	if err := writeRows(w, codec.StreamCursors, s.cursors); err != nil {
 		return err
 	}
-	return w.section(streamSweep, s.swept.appendTo)
+	return w.Section(codec.StreamSweep, s.swept.appendTo)
 }
 
 func (s *unreadSnapshot) rows() uint64   { return uint64(s.counts.Rows() + s.cursors.Rows()) }

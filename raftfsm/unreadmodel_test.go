@@ -11,6 +11,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // fanOut is the naive system that the state machines are held to: whatever happens
@@ -148,48 +151,48 @@ type machines struct {
 	key    int
 }
 
-func (m *machines) apply(fsm Machine, kind Kind, fill func(*RequestWriter)) *Result {
+func (m *machines) apply(fsm Machine, kind codec.Kind, fill func(*RequestWriter)) *Result {
 	m.index++
 	m.key++
 	var w RequestWriter
-	id := ByKey([]byte(fmt.Sprint("key", m.key)), []byte("body"))
+	id := dedup.ByKey([]byte(fmt.Sprint("key", m.key)), []byte("body"))
 	w.Reset(nil, &id)
 	fill(&w)
 	apply := func() *Result {
-		entry := AppendClock(BeginEntry(nil, kind, 16), m.now, Limits{KeyHorizon: time.Hour, KeysMax: 1000, ProducerIdle: time.Hour, ProducersMax: 10})
-		return fsm.Apply(&raft.Log{Index: m.index, Type: raft.LogCommand, Data: SealEntry(append(entry, w.Section()...))}).(*Result)
+		entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 16), m.now, dedup.Limits{KeyHorizon: time.Hour, KeysMax: 1000, ProducerIdle: time.Hour, ProducersMax: 10})
+		return fsm.Apply(&raft.Log{Index: m.index, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*Result)
 	}
 	first := apply()
 	m.index++
 	before := fsm.State().Digest
-	if again := apply(); again.Outcome(0) == Applied || fsm.State().Digest != before {
+	if again := apply(); again.Outcome(0) == dedup.Applied || fsm.State().Digest != before {
 		m.t.Fatalf("a repeat of a write to %s was applied: outcome %d", kind, again.Outcome(0))
 	}
 	return first
 }
 
 func (m *machines) count(op engine.Op) *Result {
-	return m.apply(m.unread, KindUnread, func(w *RequestWriter) { w.TableOp(TableCounts, op.ID, &op) })
+	return m.apply(m.unread, codec.KindUnread, func(w *RequestWriter) { w.TableOp(TableCounts, op.ID, &op) })
 }
 
 func (m *machines) move(user uint64, kind engine.OpKind, number uint8, seq int64) {
 	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
-	m.apply(m.unread, KindUnread, func(w *RequestWriter) { w.TableOp(TableCursors, user, &op) })
+	m.apply(m.unread, codec.KindUnread, func(w *RequestWriter) { w.TableOp(TableCursors, user, &op) })
 }
 
 func (m *machines) publishes(op BoardOp) *Result {
-	return m.apply(m.board, KindBoard, func(w *RequestWriter) { w.Board(&op) })
+	return m.apply(m.board, codec.KindBoard, func(w *RequestWriter) { w.Board(&op) })
 }
 
 func (m *machines) follows(op FeedOp) {
-	m.apply(m.feed, KindFeed, func(w *RequestWriter) { w.Feed(op.User, &op) })
+	m.apply(m.feed, codec.KindFeed, func(w *RequestWriter) { w.Feed(op.User, &op) })
 }
 
 // reopen replaces the machines by what their snapshots restore to.
 func (m *machines) reopen() {
 	unread, feed, board := NewUnread(), NewFeed(), NewBoard()
 	for from, to := range map[Machine]Machine{m.unread: unread, m.feed: feed, m.board: board} {
-		if err := restore(to, persisted(m.t, from)); err != nil {
+		if err := codectest.Restore(to, codectest.Persisted(m.t, from)); err != nil {
 			m.t.Fatal(err)
 		}
 		if from.State().Digest != to.State().Digest || from.State().Rows != to.State().Rows || from.Applied() != to.Applied() {
@@ -318,7 +321,7 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			"days": func(t *rapid.T) {
 				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 50).Draw(t, "hours")) * time.Hour)
 				for step := 0; m.unread.Sweep().Due(m.now, idle); step++ {
-					m.apply(m.unread, KindUnread, func(w *RequestWriter) { w.Sweep(idle, 1) })
+					m.apply(m.unread, codec.KindUnread, func(w *RequestWriter) { w.Sweep(idle, 1) })
 					if step > 20 {
 						t.Fatal("the sweep does not end")
 					}

@@ -5,6 +5,8 @@ import (
 	"io"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // SnapshotFacts are what a snapshot of a shard says of itself.
@@ -30,11 +32,11 @@ type SnapshotVisitor struct {
 // them, to its end, verifies its checksums and its shape, and calls the visitor with what it holds. The digest is the
 // stream's word: only a shard that holds the same can tell whether it is true. An
 // error of the visitor is returned as it is; any other refuses the stream.
-func VisitSnapshot(r io.Reader, kind Kind, v SnapshotVisitor) (SnapshotFacts, error) {
+func VisitSnapshot(r io.Reader, kind codec.Kind, v SnapshotVisitor) (SnapshotFacts, error) {
 	var facts SnapshotFacts
 	of, known := formOf(kind)
 	if !known {
-		return facts, fmt.Errorf("%w: a shard of %s", errSnapshot, kind)
+		return facts, fmt.Errorf("%w: a shard of %s", codec.ErrSnapshot, kind)
 	}
 	walk := snapshotWalk{visitor: v, visit: of.section}
 	err := readSections(r, kind, &facts.Index, walk.section, func(told streamTotals) (streamTotals, error) {
@@ -47,7 +49,7 @@ func VisitSnapshot(r io.Reader, kind Kind, v SnapshotVisitor) (SnapshotFacts, er
 // snapshotWalk goes through what a snapshot holds.
 type snapshotWalk struct {
 	visitor SnapshotVisitor
-	visit   func(w *snapshotWalk, s *streamReader, kind, last byte, p []byte) error // of the kind
+	visit   func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error // of the kind
 	page    engine.Page
 	base    engine.Page // the cold rows of part
 	part    coldPart
@@ -57,22 +59,22 @@ type snapshotWalk struct {
 	behind  bool   // there is one
 }
 
-func (w *snapshotWalk) section(s *streamReader, kind, last byte, p []byte) error {
-	if kind != last && !(isCold(kind) && last == streamRows) {
+func (w *snapshotWalk) section(s *codec.StreamReader, kind, last byte, p []byte) error {
+	if kind != last && !(isCold(kind) && last == codec.StreamRows) {
 		w.behind = false
 	}
-	if isOnce(kind) {
+	if dedup.IsSection(kind) {
 		return nil
 	}
 	return w.visit(w, s, kind, last, p)
 }
 
-func isCold(section byte) bool { return section == streamCold || section == streamCarried }
+func isCold(section byte) bool { return section == codec.StreamCold || section == codec.StreamCarried }
 
-func (w *snapshotWalk) counts(s *streamReader, kind, last byte, p []byte) error {
+func (w *snapshotWalk) counts(s *codec.StreamReader, kind, last byte, p []byte) error {
 	switch {
-	case last != streamHead && last != streamRows:
-	case kind == streamRows:
+	case last != codec.StreamHead && last != codec.StreamRows:
+	case kind == codec.StreamRows:
 		return w.table(p, w.visitor.Rows)
 	case isCold(kind):
 		return w.cold(s, kind, p)
@@ -80,21 +82,21 @@ func (w *snapshotWalk) counts(s *streamReader, kind, last byte, p []byte) error 
 	return misplaced(kind, last)
 }
 
-func (w *snapshotWalk) unread(_ *streamReader, kind, last byte, p []byte) error {
+func (w *snapshotWalk) unread(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	switch {
-	case kind == streamRows && (last == streamHead || last == streamRows):
+	case kind == codec.StreamRows && (last == codec.StreamHead || last == codec.StreamRows):
 		return w.table(p, w.visitor.Rows)
-	case kind == streamCursors && last != streamSweep:
+	case kind == codec.StreamCursors && last != codec.StreamSweep:
 		return w.table(p, w.visitor.Cursors)
-	case kind == streamSweep && last != streamSweep:
+	case kind == codec.StreamSweep && last != codec.StreamSweep:
 		_, err := parseSweepState(p)
 		return err
 	}
 	return misplaced(kind, last)
 }
 
-func (w *snapshotWalk) feed(_ *streamReader, kind, last byte, p []byte) error {
-	if kind != streamFeeds {
+func (w *snapshotWalk) feed(_ *codec.StreamReader, kind, last byte, p []byte) error {
+	if kind != codec.StreamFeeds {
 		return misplaced(kind, last)
 	}
 	return w.feeds.section(p, func(user uint64, followees []Followee) error {
@@ -114,9 +116,9 @@ func (w *snapshotWalk) table(p []byte, visit func(*engine.Page) error) error {
 }
 
 // cold visits a part of cold rows with its blocks.
-func (w *snapshotWalk) cold(s *streamReader, kind byte, p []byte) error {
-	if kind == streamCold {
-		return fmt.Errorf("%w: it names cold rows, which are another file's", errSnapshot)
+func (w *snapshotWalk) cold(s *codec.StreamReader, kind byte, p []byte) error {
+	if kind == codec.StreamCold {
+		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
 	}
 	if err := w.part.parse(p); err != nil {
 		return err
@@ -133,7 +135,7 @@ func (w *snapshotWalk) cold(s *streamReader, kind byte, p []byte) error {
 // rowsOf visits the rows of page.
 func (w *snapshotWalk) rowsOf(visit func(*engine.Page) error) error {
 	if first := w.page.IDs[0]; w.behind && first <= w.last {
-		return fmt.Errorf("%w: key %d behind %d", errSnapshot, first, w.last)
+		return fmt.Errorf("%w: key %d behind %d", codec.ErrSnapshot, first, w.last)
 	}
 	w.rows += uint64(len(w.page.IDs))
 	w.last, w.behind = w.page.IDs[len(w.page.IDs)-1], true
@@ -143,8 +145,8 @@ func (w *snapshotWalk) rowsOf(visit func(*engine.Page) error) error {
 	return visit(&w.page)
 }
 
-func (w *snapshotWalk) board(_ *streamReader, kind, last byte, p []byte) error {
-	if kind != streamBoard || last != streamHead {
+func (w *snapshotWalk) board(_ *codec.StreamReader, kind, last byte, p []byte) error {
+	if kind != codec.StreamBoard || last != codec.StreamHead {
 		return misplaced(kind, last)
 	}
 	view, err := parseBoard(p)

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 // rebuilt is the table that the pages of a snapshot make.
 func rebuilt(stream []byte) (*engine.Table, SnapshotFacts, error) {
 	table := engine.New()
-	facts, err := VisitSnapshot(bytes.NewReader(stream), KindCounters, SnapshotVisitor{Rows: table.Load})
+	facts, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{Rows: table.Load})
 	return table, facts, err
 }
 
@@ -19,7 +21,7 @@ func TestVisitedRowsMakeTheTable(t *testing.T) {
 	for name, rows := range map[string]int{"empty": 0, "one": 1, "many": 3 * sectionRowsMax} {
 		t.Run(name, func(t *testing.T) {
 			c := filledCounters(t, rows)
-			table, facts, err := rebuilt(persisted(t, c))
+			table, facts, err := rebuilt(codectest.Persisted(t, c))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -32,12 +34,12 @@ func TestVisitedRowsMakeTheTable(t *testing.T) {
 }
 
 func TestVisitRefusesDamage(t *testing.T) {
-	snapshot := persisted(t, goldenCounters(t))
+	snapshot := codectest.Persisted(t, goldenCounters(t))
 	for i := range snapshot {
 		flipped := bytes.Clone(snapshot)
 		flipped[i] ^= 1 << (i % 8)
 		for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
-			if _, err := VisitSnapshot(bytes.NewReader(stream), KindCounters, SnapshotVisitor{}); !errors.Is(err, errSnapshot) {
+			if _, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatalf("%s at %d: %v", name, i, err)
 			}
 		}
@@ -46,9 +48,9 @@ func TestVisitRefusesDamage(t *testing.T) {
 
 func TestVisitEndsWithTheVisitorsError(t *testing.T) {
 	enough := errors.New("enough")
-	_, err := VisitSnapshot(bytes.NewReader(persisted(t, filledCounters(t, 3))), KindCounters,
+	_, err := VisitSnapshot(bytes.NewReader(codectest.Persisted(t, filledCounters(t, 3))), codec.KindCounters,
 		SnapshotVisitor{Rows: func(*engine.Page) error { return enough }})
-	if !errors.Is(err, enough) || errors.Is(err, errSnapshot) {
+	if !errors.Is(err, enough) || errors.Is(err, codec.ErrSnapshot) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -60,17 +62,17 @@ func FuzzVisitSnapshot(f *testing.F) {
 	c := goldenCounters(f)
 	rows := []byte(nil)
 	_ = c.Table().Snapshot().Pages(func(p *engine.Page) error { rows = appendRows(rows, p, 0, len(p.IDs)); return nil })
-	once := sectionsOf(f, persisted(f, c))
-	f.Add(uint64(3), uint8(streamRows), rows, uint8(streamRows), []byte{}, c.State().Rows, c.Table().Digest())
+	once := codectest.SectionsOf(f, codectest.Persisted(f, c))
+	f.Add(uint64(3), uint8(codec.StreamRows), rows, uint8(codec.StreamRows), []byte{}, c.State().Rows, c.Table().Digest())
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
-		for _, parts := range [][]streamPart{{{kind1, one}}, {{kind1, one}, {kind2, two}}} {
+		for _, parts := range [][]codectest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
 			for _, section := range once[len(once)-4 : len(once)-1] {
-				parts = append(parts, streamPart{section[0], section[sectionHeadSize : len(section)-entryCRCSize]})
+				parts = append(parts, codectest.Part{Kind: section[0], Payload: section[codec.SectionHeadSize : len(section)-codec.ChecksumSize]})
 			}
-			stream := streamOf(KindCounters, index, parts, count, digest)
+			stream := codectest.StreamOf(codec.KindCounters, index, parts, count, digest)
 			table, facts, err := rebuilt(stream)
 			c := newCounters(t)
-			if restore(c, stream) != nil {
+			if codectest.Restore(c, stream) != nil {
 				continue
 			}
 			if state := c.State(); err != nil || facts != (SnapshotFacts{Index: state.Index, Rows: state.Rows, Digest: state.Digest}) || table.Digest() != state.Digest {

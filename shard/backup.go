@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // ErrNotBackedUp is returned by OpenSnapshot for a group that no keyspace has:
@@ -65,7 +66,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 
 // openProved takes a snapshot of a group that this node leads, and proves then that
 // no later leader had acknowledged anything before.
-func (n *Node) openProved(ctx context.Context, g *group, kind raftfsm.Kind) (*Snapshot, error) {
+func (n *Node) openProved(ctx context.Context, g *group, kind codec.Kind) (*Snapshot, error) {
 	term := g.readyTerm.Load()
 	s, err := g.openSnapshotWithin(ctx, kind)
 	if err != nil {
@@ -81,7 +82,7 @@ func (n *Node) openProved(ctx context.Context, g *group, kind raftfsm.Kind) (*Sn
 
 // openSnapshotWithin is openSnapshot, which cannot be cut short: one that comes
 // too late is closed.
-func (g *group) openSnapshotWithin(ctx context.Context, kind raftfsm.Kind) (*Snapshot, error) {
+func (g *group) openSnapshotWithin(ctx context.Context, kind codec.Kind) (*Snapshot, error) {
 	type outcome struct {
 		snapshot *Snapshot
 		err      error
@@ -102,7 +103,7 @@ func (g *group) openSnapshotWithin(ctx context.Context, kind raftfsm.Kind) (*Sna
 	}
 }
 
-func (g *group) openSnapshot(kind raftfsm.Kind) (*Snapshot, error) {
+func (g *group) openSnapshot(kind codec.Kind) (*Snapshot, error) {
 	if err := g.snapshot(); err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 const (
@@ -23,8 +23,8 @@ const (
 	ShardsMax = 64
 	// KeyspacesMax and GroupsMax bound the keyspaces of a cluster, and all their
 	// shards.
-	KeyspacesMax = raftfsm.KeyspacesMax
-	GroupsMax    = raftfsm.GroupsMax
+	KeyspacesMax = catalog.KeyspacesMax
+	GroupsMax    = catalog.GroupsMax
 )
 
 // errRefused is returned when a command does not fit the catalog as it is by the
@@ -57,20 +57,20 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if anyShards {
 		k.Shards = ShardsDefault
 	}
-	want := raftfsm.Keyspace{Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors)}
+	want := catalog.Keyspace{Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors)}
 	if k.Sharding == ShardingHash {
 		if v := n.catalog.View(); !v.TakesSharding() {
 			return nil, &ArgumentError{"sharding", fmt.Sprintf("the cluster version, %d, is too low for %s", v.ClusterVersion, ShardingHash)}
 		}
 		want.Sharding = ShardingHash
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: want}})
+	r, index, err := n.change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
 	switch {
 	case err != nil:
 		return nil, err
-	case r.Bound == raftfsm.BoundKeyspaces:
+	case r.Bound == catalog.BoundKeyspaces:
 		return nil, &ArgumentError{"name", r.Refused}
-	case r.Bound == raftfsm.BoundGroups:
+	case r.Bound == catalog.BoundGroups:
 		return nil, &ArgumentError{"shards", r.Refused}
 	case r.Refused != "":
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
@@ -118,7 +118,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	if k != nil && k.Kind == KindUnread && n.catalog.View().TakesFloors() {
 		floors = withDefaultFloors(floors, columns, k)
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{AddColumns: &raftfsm.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
+	r, index, err := n.change(ctx, &catalog.Command{AddColumns: &catalog.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -173,7 +173,7 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 	if v := n.catalog.View(); !v.TakesEverywhere() {
 		return nil, &ArgumentError{"everywhere", fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
+	r, index, err := n.change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
 	switch {
 	case err != nil:
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // However many ask at once, there are no more keyspaces and shards than the
@@ -27,11 +27,11 @@ func TestBoundsOfACluster(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-			elsewhere := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: n.self().VersionMax}
-			mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: elsewhere}}))
+			elsewhere := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: n.self().VersionMax}
+			mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: elsewhere}}))
 			for i := range test.others {
-				mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{
-					Keyspace: raftfsm.Keyspace{Name: fmt.Sprintf("other%d", i), Kind: KindCounters, Columns: []string{"a"}, Shards: test.shards},
+				mustDo(t, n.mustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{
+					Keyspace: catalog.Keyspace{Name: fmt.Sprintf("other%d", i), Kind: KindCounters, Columns: []string{"a"}, Shards: test.shards},
 					Replicas: slices.Repeat([][]string{{"n2.0"}}, test.shards),
 				}}))
 			}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // What is made through one node is known, at once, at the others, unless it was
@@ -40,7 +40,7 @@ func TestCatchUp(t *testing.T) {
 	for i := range 9 {
 		by, asked := all[i%3], all[(i+1)%3]
 		name := fmt.Sprintf("k%d", i)
-		mustDo(t, by.mustChange(t.Context(), &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
+		mustDo(t, by.mustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
 			Name: name, Kind: KindCounters, Columns: []string{"c"}, Shards: 1,
 		}}}))
 		mustDo(t, asked.CatchUp(t.Context()))

@@ -5,28 +5,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"slices"
 )
 
 // changeAnswer is what the leader of the catalog answers a command.
 type changeAnswer struct {
 	Index  uint64
-	Result raftfsm.CatalogResult
+	Result catalog.Result
 }
 
 // Change has the catalog's leader, whichever node it is, propose a command, and
 // returns its result once it is applied here. It waits for a leader until ctx
 // ends. A command whose Refused is set changed nothing.
-func (n *Node) Change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, error) {
+func (n *Node) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error) {
 	result, _, err := n.change(ctx, command)
 	return result, err
 }
 
 // change is Change, with the command's index in the catalog's log.
-func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*raftfsm.CatalogResult, uint64, error) {
+func (n *Node) change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
 	var answer *changeAnswer
 	var err error
 	tryUntil(ctx, func() bool {
@@ -39,7 +38,7 @@ func (n *Node) change(ctx context.Context, command *raftfsm.CatalogCommand) (*ra
 	return &answer.Result, answer.Index, n.awaitCatalog(ctx, answer.Index, errNotSeen)
 }
 
-func (n *Node) changeOnce(ctx context.Context, command *raftfsm.CatalogCommand) (*changeAnswer, error) {
+func (n *Node) changeOnce(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
@@ -74,7 +73,7 @@ func fateOfChange(err error) error {
 }
 
 func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
-	command := &raftfsm.CatalogCommand{}
+	command := &catalog.Command{}
 	if err := json.Unmarshal(body, command); err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadCall, err)
 	}
@@ -101,7 +100,7 @@ func (n *Node) awaitCatalog(ctx context.Context, index uint64, behind error) err
 }
 
 // changeHere proposes a command to the catalog, which this node must lead.
-func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) (*changeAnswer, error) {
+func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
@@ -114,7 +113,7 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 	if c := command.Create; c != nil && c.Replicas == nil {
 		c.Replicas = n.place(c.Shards)
 	}
-	entry, err := raftfsm.AppendCatalogEntry(nil, command)
+	entry, err := catalog.AppendEntry(nil, command)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +128,7 @@ func (n *Node) changeHere(ctx context.Context, command *raftfsm.CatalogCommand) 
 			settled <- outcome{err: err}
 			return
 		}
-		result := future.Response().(*raftfsm.CatalogResult)
+		result := future.Response().(*catalog.Result)
 		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
 		// Followers hear with the next entry that this one is committed, and of an
 		// idle leader only after Timing.Commit.
@@ -159,7 +158,7 @@ func (n *Node) place(shards int) [][]string {
 	return n.cfg.Place(n.catalog.View(), shards)
 }
 
-func (n *Node) mustChange(ctx context.Context, command *raftfsm.CatalogCommand) error {
+func (n *Node) mustChange(ctx context.Context, command *catalog.Command) error {
 	result, err := n.Change(ctx, command)
 	if err == nil && result.Refused != "" {
 		err = fmt.Errorf("%w: %s", errRefused, result.Refused)

@@ -16,11 +16,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // everywhere places each shard on the first three nodes, led by each in turn.
-func everywhere(view *raftfsm.CatalogView, shards int) [][]string {
+func everywhere(view *catalog.View, shards int) [][]string {
 	var keys []string
 	for key := range view.Nodes {
 		keys = append(keys, key)
@@ -54,7 +54,7 @@ func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 // openMembers opens a cluster of that many nodes and waits until all serve.
 func openMembers(t *testing.T, nodes int) []*Node {
 	t.Helper()
-	return openMembersOf(t, nodes, raftfsm.ClusterVersionMax)
+	return openMembersOf(t, nodes, catalog.ClusterVersionMax)
 }
 
 // heldBack is the key of a node that is not there, and keeps the cluster version down.
@@ -67,10 +67,10 @@ func openMembersOf(t *testing.T, nodes, version int) []*Node {
 	var all []*Node
 	for i := 1; i <= nodes; i++ {
 		all = append(all, joinMember(t, all, i, nodes))
-		if i == 1 && version < raftfsm.ClusterVersionMax {
-			other := raftfsm.Node{Key: heldBack, Name: "n99", ClusterAddr: "127.0.0.1:1", VersionMax: version}
+		if i == 1 && version < catalog.ClusterVersionMax {
+			other := catalog.Node{Key: heldBack, Name: "n99", ClusterAddr: "127.0.0.1:1", VersionMax: version}
 			eventually(t, "the first node is in the catalog", func() bool { return len(all[0].catalog.View().Nodes) == 1 })
-			mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+			mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -86,10 +86,10 @@ func openMembersOf(t *testing.T, nodes, version int) []*Node {
 // raiseMembers raises the version of a cluster of openMembersOf to that of its programs.
 func raiseMembers(t *testing.T, n *Node) {
 	t.Helper()
-	for _, command := range []*raftfsm.CatalogCommand{
-		{SetNodeState: &raftfsm.SetNodeStateEntry{Key: heldBack, State: raftfsm.NodeLeaving}},
-		{RemoveNode: &raftfsm.RemoveNodeEntry{Key: heldBack}},
-		{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}},
+	for _, command := range []*catalog.Command{
+		{SetNodeState: &catalog.SetNodeStateEntry{Key: heldBack, State: catalog.NodeLeaving}},
+		{RemoveNode: &catalog.RemoveNodeEntry{Key: heldBack}},
+		{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}},
 	} {
 		mustDo(t, n.mustChange(t.Context(), command))
 	}
@@ -125,7 +125,7 @@ func joinAs(t *testing.T, others []*Node, cfg Config) *Node {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	put := &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: n.self()}}
+	put := &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.self()}}
 	if err := others[0].mustChange(ctx, put); err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func TestReplicaMoves(t *testing.T) {
 	moved := append(slices.DeleteFunc(slices.Clone(target), func(key string) bool { return key == from }), spare)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	mustDo(t, all[1].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	mustDo(t, all[1].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "the group's voters are the target", func() bool {
 		for _, n := range all {
 			g := n.replicaOf(number)
@@ -332,7 +332,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 
 	target := all[0].holders(number)
 	moved := append(without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
-	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
 		g := spare.replicaOf(number)
 		return g != nil && len(g.voters()) == 3 && !slices.ContainsFunc(g.voters(), func(id raft.ServerID) bool { return nodeOf(id) == down.cfg.NodeKey })

@@ -8,7 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // coldMetrics are of the rows on disk.
@@ -16,11 +16,11 @@ func (n *Node) coldMetrics() []prometheus.Collector {
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
 	return []prometheus.Collector{
 		gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
-			n.held(raftfsm.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
+			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
 		gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
-			n.held(raftfsm.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
+			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
 		gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
-			n.held(raftfsm.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
+			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
 		counter("countd_sealed_total", "Rows that were packed in memory by the minute's look, each time.", count(&n.sealed)),
 		gauge("countd_cold_due_rows", "Rows that are to leave memory, as the last look found, which is once a minute; those near which somebody wrote wait.",
 			func() float64 { return float64(n.coldDue.Load()) }),

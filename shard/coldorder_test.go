@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // order has a node follow an order, and waits for its end.
@@ -217,8 +218,8 @@ func TestColdOrderDeadline(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: raftfsm.Node{
-		Key: "n7.0", Name: "n7", State: raftfsm.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: raftfsm.ClusterVersionMax,
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{
+		Key: "n7.0", Name: "n7", State: catalog.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax,
 	}}}))
 	for _, verb := range []ColdVerb{ColdMigrate, ColdWarm} {
 		_, _, err := n.OrderCold(over, ColdOrder{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})

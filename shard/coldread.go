@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 const (
@@ -140,7 +141,7 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 }
 
 // hasCold reports whether shards of a kind have rows outside of memory.
-func hasCold(kind raftfsm.Kind) bool { return kind == raftfsm.KindCounters || kind == raftfsm.KindFeed }
+func hasCold(kind codec.Kind) bool { return kind == codec.KindCounters || kind == codec.KindFeed }
 
 // mayBeCold reports whether a write to a key may need the disk.
 func (r *replica) mayBeCold(key uint64) bool {

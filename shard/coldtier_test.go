@@ -11,6 +11,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 func TestIDLayouts(t *testing.T) {
@@ -306,7 +308,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts, err := raftfsm.VisitSnapshot(snapshot, raftfsm.KindCounters, raftfsm.SnapshotVisitor{})
+	facts, err := raftfsm.VisitSnapshot(snapshot, codec.KindCounters, raftfsm.SnapshotVisitor{})
 	if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 		t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 	}
@@ -316,10 +318,10 @@ func TestColdRowsOfANode(t *testing.T) {
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
 	for _, g := range n.groups.Load().all {
 		r := g.replica.Load()
-		if mayBeCold := r.group.cfg.Cold != nil; mayBeCold != (g.kind == raftfsm.KindCounters) {
+		if mayBeCold := r.group.cfg.Cold != nil; mayBeCold != (g.kind == codec.KindCounters) {
 			t.Errorf("rows of a shard of %s may be cold: %v", g.kind, mayBeCold)
 		}
-		if g.kind == raftfsm.KindCounters {
+		if g.kind == codec.KindCounters {
 			continue
 		}
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
@@ -434,9 +436,9 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	other := openColdNode(t, dir, 2, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	for _, command := range []*raftfsm.CatalogCommand{
-		{PutNode: &raftfsm.PutNodeEntry{Node: other.self()}},
-		{Place: &raftfsm.PlaceEntry{Group: r.group.cfg.Group, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0"}}},
+	for _, command := range []*catalog.Command{
+		{PutNode: &catalog.PutNodeEntry{Node: other.self()}},
+		{Place: &catalog.PlaceEntry{Group: r.group.cfg.Group, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0"}}},
 	} {
 		if err := n.mustChange(ctx, command); err != nil {
 			t.Fatal(err)
@@ -538,10 +540,10 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { closeCold(t, n) })
-	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 2}
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 2}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+		mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil })
@@ -561,9 +563,9 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	if rows := rounds(); rows > 0 {
 		t.Errorf("%d rows are cold in a cluster of version %d", rows, n.Catalog().ClusterVersion)
 	}
-	other.VersionMax = raftfsm.ClusterVersionMax
+	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	if rows := rounds(); rows < coldTestRows/2 {
 		t.Errorf("%d rows are cold", rows)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -59,7 +61,7 @@ type Config struct {
 	// files are lost is refused. nil for no record: it begins anew.
 	Opened Opened
 	// Place chooses the nodes of a new keyspace's shards. nil for this node alone.
-	Place func(view *raftfsm.CatalogView, shards int) [][]string
+	Place func(view *catalog.View, shards int) [][]string
 	// Handlers answer further calls of other nodes, by name. nil for none.
 	Handlers map[string]Handler
 	// Alive tells whether a node seems to be there, as a hint. nil for all.
@@ -85,13 +87,13 @@ type Config struct {
 // shard that saw it, and a producer that went 50 B.
 var LimitsDefault = Limits{
 	KeyHorizon:   10 * time.Minute,
-	KeysMax:      raftfsm.KeysMaxMax,
+	KeysMax:      dedup.KeysMaxMax,
 	ProducerIdle: 24 * time.Hour,
 	ProducersMax: 100_000,
 }
 
 // builtin are the keyspaces that every cluster begins with.
-var builtin = []raftfsm.Keyspace{
+var builtin = []catalog.Keyspace{
 	{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: ShardsDefault},
 	{Name: "users", Kind: KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: ShardsDefault},
 	{Name: KeyspaceUnread, Kind: KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: ShardsDefault},
@@ -114,7 +116,7 @@ const (
 
 // IsBuiltin reports whether every cluster begins with a keyspace of this name.
 func IsBuiltin(name string) bool {
-	return slices.ContainsFunc(builtin, func(k raftfsm.Keyspace) bool { return k.Name == name })
+	return slices.ContainsFunc(builtin, func(k catalog.Keyspace) bool { return k.Name == name })
 }
 
 // withDefaults returns the config with its zero values filled in and the cluster's id,

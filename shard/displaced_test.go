@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A node that was wiped comes back as another one with its name and its address.
@@ -26,16 +26,16 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	put := &raftfsm.PutNodeEntry{Node: again.self(), Replaces: old.cfg.NodeKey}
-	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{PutNode: put}))
+	put := &catalog.PutNodeEntry{Node: again.self(), Replaces: old.cfg.NodeKey}
+	mustDo(t, all[0].mustChange(ctx, &catalog.Command{PutNode: put}))
 
 	if addr, known := all[0].addrOf(old.cfg.NodeKey); addr != "" || !known {
 		t.Errorf("the old one is dialled at %q, %v", addr, known)
 	}
 	for number, placement := range all[0].catalog.View().Groups {
 		if slices.Contains(placement.Target, old.cfg.NodeKey) {
-			place := &raftfsm.PlaceEntry{Group: number, Was: placement.Target, Target: append(without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
-			mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: place}))
+			place := &catalog.PlaceEntry{Group: number, Was: placement.Target, Target: append(without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
+			mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: place}))
 		}
 	}
 	for _, number := range []uint32{catalogGroup, 1, 2, 3, 4} {

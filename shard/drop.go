@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -33,7 +34,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	if err != nil {
 		return nil, err
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{Drop: &raftfsm.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
+	r, index, err := n.change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -66,7 +67,7 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	if number < 0 {
 		return nil, ErrUnknownColumn
 	}
-	r, index, err := n.change(ctx, &raftfsm.CatalogCommand{DropColumn: &raftfsm.DropColumnEntry{
+	r, index, err := n.change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
 		Keyspace: name, FirstGroup: k.firstGroup, Column: column, Number: number,
 	}})
 	switch {
@@ -101,7 +102,7 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 // orDropped returns ErrUnknownKeyspace if the keyspace of a group was dropped, as far as
 // view has it, else err. Once it was, nothing of the group is there: not what was written
 // before either, whatever err says of that.
-func orDropped(view *raftfsm.CatalogView, group uint32, err error) error {
+func orDropped(view *catalog.View, group uint32, err error) error {
 	if err != nil && view.Dropped(group) {
 		return ErrUnknownKeyspace
 	}
@@ -120,7 +121,7 @@ func (n *Node) orUnknown(ks *Keyspace, err error) error {
 // refuseDropped returns a visitor that refuses ops on columns that were dropped from a
 // group's keyspace, and then does what another does. A node that has not heard of the drop
 // sends such ops: they would be acknowledged and count nowhere.
-func refuseDropped(view *raftfsm.CatalogView, g *counterGroup, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
+func refuseDropped(view *catalog.View, g *counterGroup, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
 	dropped := view.DroppedColumns(g.keyspace, g.number)
 	if dropped == 0 {
 		return other
@@ -139,7 +140,7 @@ func refuseDropped(view *raftfsm.CatalogView, g *counterGroup, other raftfsm.Sec
 // dropped, unless it is under way. runReconcile calls it after follow, so that no replica
 // of them is opened any more. It needs no proof of their leaders, as for a replica that
 // was removed: all that a group has promised goes with it.
-func (n *Node) removeDropped(view *raftfsm.CatalogView) {
+func (n *Node) removeDropped(view *catalog.View) {
 	if n.removing.Swap(true) {
 		return // what is left is looked for once that has ended: before, it would be found twice
 	}
@@ -177,7 +178,7 @@ func (n *Node) removeDropped(view *raftfsm.CatalogView) {
 // droppedHere returns the groups that follow has found dropped, and the replicas here that
 // are dropped and of no other group that may be open. view may be newer than the one that
 // follow went by: a group that only view has dropped is open still, and follow's to find.
-func (n *Node) droppedHere(view *raftfsm.CatalogView) ([]*counterGroup, []groupReplica) {
+func (n *Node) droppedHere(view *catalog.View) ([]*counterGroup, []groupReplica) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	table := n.groups.Load()

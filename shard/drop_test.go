@@ -19,6 +19,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 func mustMake(t *testing.T, n *Node, name string, shards int, columns ...string) *Keyspace {
@@ -260,7 +261,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	w.Op(1, &op)
 	mustDrop(t, all[0], "songs")
 	allKnow(t, all, old)
-	g := all[0].newCounterGroup(&raftfsm.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: number, Shards: 1}, 0)
+	g := all[0].newCounterGroup(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: number, Shards: 1}, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	other := all[1].cfg.NodeKey
@@ -485,7 +486,7 @@ func TestDropThatIsNotFollowedYet(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := mustMake(t, n, "songs", 2, "plays")
 	mustWrite(t, n, ks, addTo(1, 0, 1), addTo(2, 0, 2))
-	newer := &raftfsm.CatalogView{NextGroup: n.catalog.View().NextGroup} // all keyspaces were dropped
+	newer := &catalog.View{NextGroup: n.catalog.View().NextGroup} // all keyspaces were dropped
 	n.removeDropped(newer)
 	eventually(t, "nothing is being deleted", func() bool { return !n.removing.Load() })
 	for s := range ks.Shards {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A node that begins to hold a shard has nothing of it at first. Until it has
@@ -83,7 +83,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				target = append(target, n.cfg.NodeKey)
 			}
 		}
-		mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: was, Target: target}}))
+		mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: was, Target: target}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, target) })
 	}
 	_, err := all[0].SetEverywhere(ctx, "users", false)

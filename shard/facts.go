@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // factsTimeout bounds what one node is asked about its groups.
@@ -27,7 +27,7 @@ type GroupFacts struct {
 }
 
 // Catalog returns the catalog as this node knows it. It is not to be changed.
-func (n *Node) Catalog() *raftfsm.CatalogView { return n.catalog.View() }
+func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
 
 // LeadsCatalog reports whether this node leads the catalog's group and may
 // speak for it.
@@ -94,7 +94,7 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 				continue
 			}
 			f.Voters = append(f.Voters, nodeOf(s.ID))
-			if key, number := raftfsm.ParseReplicaID(string(s.ID)); key != n.cfg.NodeKey {
+			if key, number := catalog.ParseReplicaID(string(s.ID)); key != n.cfg.NodeKey {
 				voters[key] = append(voters[key], groupReplica{f.Group, number})
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 const (
@@ -80,7 +81,7 @@ func (n *Node) feedPlace(group uint32) raftfsm.FeedPlace {
 // feedReplicas returns this node's replicas of feeds.
 func (n *Node) feedReplicas() (all []*replica) {
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindFeed {
+		if r := g.replica.Load(); r != nil && g.kind == codec.KindFeed {
 			all = append(all, r)
 		}
 	}
@@ -164,9 +165,9 @@ func (n *Node) feedMetrics() []prometheus.Collector {
 	}
 	return []prometheus.Collector{
 		gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.",
-			n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })),
+			n.held(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })),
 		gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
-			n.held(raftfsm.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })),
+			n.held(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })),
 		counter("countd_feeds_spilled_total", "Feeds that went from memory to disk.",
 			moved(func(spilled, _ uint64) uint64 { return spilled })),
 		counter("countd_feeds_returned_total", "Feeds that came back into memory.",

@@ -13,6 +13,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // openFeedNode opens a node whose feeds leave memory when a test says so.
@@ -130,7 +132,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	for _, r := range n.feedReplicas() {
 		backup, err := n.OpenSnapshot(t.Context(), r.group.cfg.Group)
 		mustDo(t, err)
-		facts, err := raftfsm.VisitSnapshot(backup, raftfsm.KindFeed, raftfsm.SnapshotVisitor{})
+		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, raftfsm.SnapshotVisitor{})
 		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 		}
@@ -154,10 +156,10 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	defer cancel()
 	number := first.Keyspace(KeyspaceFeed).firstGroup
 	for _, other := range all[1:] {
-		mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other.self()}}))
+		mustDo(t, first.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.self()}}))
 	}
-	place := &raftfsm.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}}
-	mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{Place: place}))
+	place := &catalog.PlaceEntry{Group: number, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0", "n3.0"}}
+	mustDo(t, first.mustChange(ctx, &catalog.Command{Place: place}))
 	agree := func() bool {
 		r := first.shardOf(number).replica.Load()
 		for _, n := range all[1:] {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -93,10 +95,10 @@ func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
-	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: raftfsm.VersionOfFloors - 1}
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: catalog.VersionOfFloors - 1}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+		mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace(KeyspaceBoard) != nil && n.Keyspace(KeyspaceUnread) != nil })
@@ -118,9 +120,9 @@ func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a"}, Floors: map[string]int64{"a": 0}}); !errors.As(err, &argument) {
 		t.Errorf("told %v", err)
 	}
-	other.VersionMax = raftfsm.ClusterVersionMax
+	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	mustWrite(t, n, ks, addTo(7, 1, -3)) // it had none yet: 1 - 3
 	ks, err = n.AddColumns(context.Background(), KeyspaceUnread, []string{"comment"}, map[string]*int64{"comment": &zero})
 	mustDo(t, err)
@@ -133,7 +135,7 @@ func TestFloorsComeWithTheClusterVersion(t *testing.T) {
 func FuzzParseSettled(f *testing.F) {
 	settled := func(cuts ...engine.Cut) []byte {
 		q := propose.Settled(nil)
-		q.Ops, q.Width, q.Result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -4}, []engine.Overflow{{Op: 1, Column: 2}}, raftfsm.Applied)
+		q.Ops, q.Width, q.Result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -4}, []engine.Overflow{{Op: 1, Column: 2}}, dedup.Applied)
 		q.Result.Cuts = cuts
 		return appendSettled(nil, q, nil)
 	}
@@ -151,7 +153,7 @@ func FuzzParseSettled(f *testing.F) {
 				t.Fatalf("cuts %v of %d ops", q.Result.Cuts, q.Ops)
 			}
 		}
-		if q.Outcome() > raftfsm.PartlyRefused {
+		if q.Outcome() > dedup.PartlyRefused {
 			t.Fatalf("outcome %d", q.Outcome())
 		}
 		s := wireReader{rest: appendSettled(nil, q, nil)}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -74,8 +76,8 @@ func (n *Node) follow() error {
 	return err
 }
 
-func (n *Node) newCounterGroup(k *raftfsm.Keyspace, shard int) *counterGroup {
-	kind, _ := raftfsm.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
+func (n *Node) newCounterGroup(k *catalog.Keyspace, shard int) *counterGroup {
+	kind, _ := codec.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
 	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: newRoute(k.Shards, k.Sharding)}
 	g.forward = n.newForwardLane(g)
 	return g
@@ -83,7 +85,7 @@ func (n *Node) newCounterGroup(k *raftfsm.Keyspace, shard int) *counterGroup {
 
 // hold opens the replicas that are to be here and are not open, all at once:
 // each waits for its disk.
-func (n *Node) hold(all []*counterGroup, view *raftfsm.CatalogView) error {
+func (n *Node) hold(all []*counterGroup, view *catalog.View) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, g := range all {
@@ -107,7 +109,7 @@ func (n *Node) hold(all []*counterGroup, view *raftfsm.CatalogView) error {
 // A replica of this number that was deleted is not begun again: it would have
 // forgotten how it voted. The catalog here is behind then, or the group was made
 // before replicas had numbers, and the node waits until the catalog gives it a new one.
-func (n *Node) replicaToHold(group uint32, view *raftfsm.CatalogView) (number uint64, ok bool) {
+func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
 	if number, here := n.dirs.number(group); here {
 		return number, true
 	}
@@ -133,11 +135,11 @@ func (n *Node) replicaToHold(group uint32, view *raftfsm.CatalogView) (number ui
 // besides: those of counters alone leave memory. So do feeds, to a place of their own.
 func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
 	switch g.kind {
-	case raftfsm.KindFeed:
+	case codec.KindFeed:
 		fsm := raftfsm.NewFeedOver(n.feedPlace(g.number))
 		fsm.Tick(uint32((n.feedTime() - feedBusy) / time.Second)) // nobody has asked yet
 		return &replica{fsm: fsm}, nil, nil
-	case raftfsm.KindCounters:
+	case codec.KindCounters:
 	default:
 		return &replica{fsm: raftfsm.New(g.kind)}, nil, nil
 	}
@@ -151,7 +153,7 @@ func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
 // openReplica opens this node's replica of a group. A new one begins with the group's
 // first voters if it is among them, and otherwise waits until the leader adds it.
 // Another replica that was here before may have been among them: this one is not.
-func (n *Node) openReplica(g *counterGroup, number uint64, view *raftfsm.CatalogView) error {
+func (n *Node) openReplica(g *counterGroup, number uint64, view *catalog.View) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
 		return err
@@ -189,7 +191,7 @@ func (n *Node) proposerConfig(g *counterGroup, r *replica) propose.Config {
 
 // initialMembers returns the voters that a group begins with if a replica is one of
 // them, nil otherwise.
-func initialMembers(view *raftfsm.CatalogView, group uint32, id raft.ServerID) []member {
+func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []member {
 	placement := view.Groups[group]
 	var members []member
 	for i, key := range placement.Initial {
@@ -303,13 +305,13 @@ func (n *Node) addrOf(node string) (string, bool) {
 
 // displaced reports whether a node is leaving and another has its address: it was
 // wiped, and can never be back.
-func displaced(view *raftfsm.CatalogView, node string) bool {
+func displaced(view *catalog.View, node string) bool {
 	old := view.Nodes[node]
-	if old.State != raftfsm.NodeLeaving {
+	if old.State != catalog.NodeLeaving {
 		return false
 	}
 	for key, other := range view.Nodes {
-		if key != node && other.ClusterAddr == old.ClusterAddr && other.State != raftfsm.NodeLeaving {
+		if key != node && other.ClusterAddr == old.ClusterAddr && other.State != catalog.NodeLeaving {
 			return true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -237,8 +238,8 @@ func parseSettled(r *wireReader, width int) *propose.Proposal {
 	q.Width = width
 	index := r.uint()
 	flagged := r.uint()
-	outcome := raftfsm.Outcome(flagged &^ settledCuts)
-	if flagged&^settledCuts > uint64(raftfsm.PartlyRefused) {
+	outcome := dedup.Outcome(flagged &^ settledCuts)
+	if flagged&^settledCuts > uint64(dedup.PartlyRefused) {
 		r.fail(fmt.Sprintf("outcome %d", flagged))
 	}
 	q.Ops = int(r.uintTo(propose.QueueOpsMax))

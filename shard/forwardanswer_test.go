@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -14,12 +15,12 @@ import (
 // as applied nor as not applied.
 func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	mustLeaveNothing(t)
-	settled := func(ops int, outcome raftfsm.Outcome) []byte {
+	settled := func(ops int, outcome dedup.Outcome) []byte {
 		q := propose.Settled(nil)
 		q.Ops, q.Width, q.Result = ops, 4, raftfsm.NewResult(7, 4, make([]int64, 4*ops), nil, outcome)
 		return appendSettled(nil, q, nil)
 	}
-	one := settled(1, raftfsm.Applied)
+	one := settled(1, dedup.Applied)
 	two := append(append([]byte(nil), one...), one...)
 	var answer atomic.Pointer[[]byte]
 	var nodes callNodes
@@ -41,9 +42,9 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 		"of one part":        {answer: one},
 		"cut":                {answer: two[:len(two)-1]},
 		"something behind":   {answer: append(append([]byte(nil), two...), 0)},
-		"an unknown outcome": {answer: append(append([]byte(nil), one...), settled(1, raftfsm.PartlyRefused+1)...)},
-		"fewer ops":          {answer: append(append([]byte(nil), one...), settled(0, raftfsm.Applied)...)},
-		"more ops":           {answer: append(append([]byte(nil), one...), settled(2, raftfsm.Applied)...)},
+		"an unknown outcome": {answer: append(append([]byte(nil), one...), settled(1, dedup.PartlyRefused+1)...)},
+		"fewer ops":          {answer: append(append([]byte(nil), one...), settled(0, dedup.Applied)...)},
+		"more ops":           {answer: append(append([]byte(nil), one...), settled(2, dedup.Applied)...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer.Store(&c.answer)

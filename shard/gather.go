@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // This file makes one answer of what the shards of a write answered.
@@ -22,7 +22,7 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 		if !p.answered() {
 			continue
 		}
-		w.Repeated = w.Repeated && p.proposal.Outcome() != raftfsm.Applied
+		w.Repeated = w.Repeated && p.proposal.Outcome() != dedup.Applied
 		w.Token.At = append(w.Token.At, GroupIndex{groups[s].number, p.proposal.Result.Index})
 		for i, op := range p.ops {
 			if w.Width > 0 {
@@ -44,15 +44,15 @@ func (ps *parts) gather(w *Write, groups []*counterGroup) error {
 // sent once too.
 func (ps *parts) repeated(w *Write) bool {
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != raftfsm.Applied {
+		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != dedup.Applied {
 			return true
 		}
 	}
 	if w.ID.Keyed() {
-		return ps.byShard[w.judgeSlot(len(ps.byShard))].proposal.Outcome() != raftfsm.Applied
+		return ps.byShard[w.judgeSlot(len(ps.byShard))].proposal.Outcome() != dedup.Applied
 	}
 	for s := range ps.byShard {
-		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.Outcome() == raftfsm.Applied {
+		if p := &ps.byShard[s]; len(p.ops) > 0 && p.proposal.Outcome() == dedup.Applied {
 			return false
 		}
 	}
@@ -65,8 +65,8 @@ func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 // wasRefused reports whether the part repeats one of which every op overflowed,
 // and wasPartlyRefused, some. The group remembers that, and neither which they
 // were nor the columns.
-func (p *part) wasRefused() bool       { return p.proposal.Outcome() == raftfsm.Refused }
-func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == raftfsm.PartlyRefused }
+func (p *part) wasRefused() bool       { return p.proposal.Outcome() == dedup.Refused }
+func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.PartlyRefused }
 
 // overflows appends the refused ops of the parts that were settled without an
 // error, and those that perhaps were, in the request's order.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -15,22 +16,22 @@ func TestLostAnswersMakeARepeat(t *testing.T) {
 	other := (keyed.Shard(shards) + 1) % shards
 	for name, c := range map[string]struct {
 		lost    bool
-		outcome raftfsm.Outcome
+		outcome dedup.Outcome
 		want    bool
 	}{
-		"lost, and applied before": {true, raftfsm.Duplicate, true},
-		"lost, and applied now":    {true, raftfsm.Applied, false},
-		"applied by another copy":  {false, raftfsm.Duplicate, false},
-		"applied":                  {false, raftfsm.Applied, false},
+		"lost, and applied before": {true, dedup.Duplicate, true},
+		"lost, and applied now":    {true, dedup.Applied, false},
+		"applied by another copy":  {false, dedup.Duplicate, false},
+		"applied":                  {false, dedup.Applied, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ps := &parts{byShard: make([]part, shards)}
-			settled := func(outcome raftfsm.Outcome) *propose.Proposal {
+			settled := func(outcome dedup.Outcome) *propose.Proposal {
 				q := propose.Settled(nil)
 				q.Ops, q.Width, q.Result = 1, 1, raftfsm.NewResult(7, 1, []int64{9}, nil, outcome)
 				return q
 			}
-			ps.byShard[keyed.Shard(shards)].proposal = settled(raftfsm.Applied)
+			ps.byShard[keyed.Shard(shards)].proposal = settled(dedup.Applied)
 			ps.byShard[other] = part{ops: []int{0}, unknown: c.lost, proposal: settled(c.outcome)}
 			if got := ps.repeated(&Write{ID: keyed}); got != c.want {
 				t.Errorf("repeated %v, want %v", got, c.want)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // houseTick is how often what the catalog should hold is looked at when it does
@@ -56,7 +56,7 @@ func (n *Node) keepHouse(ctx context.Context) error {
 	self.State = was.State
 	leads := n.meta.ready() == nil
 	if in && was != self || !in && leads {
-		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: self}}); err != nil {
+		if err := n.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: self}}); err != nil {
 			return fmt.Errorf("cannot put the node into the catalog: %w", err)
 		}
 	}
@@ -64,8 +64,8 @@ func (n *Node) keepHouse(ctx context.Context) error {
 		return nil
 	}
 	if _, placed := view.Groups[catalogGroup]; !placed {
-		place := &raftfsm.PlaceEntry{Group: catalogGroup, Target: []string{self.Key}}
-		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{Place: place}); err != nil {
+		place := &catalog.PlaceEntry{Group: catalogGroup, Target: []string{self.Key}}
+		if err := n.mustChange(ctx, &catalog.Command{Place: place}); err != nil {
 			return fmt.Errorf("cannot place the catalog: %w", err)
 		}
 	}
@@ -87,17 +87,17 @@ func (n *Node) beginVersion(ctx context.Context) error {
 	if len(view.Keyspaces) > 0 || view.VersionHeld || most <= view.ClusterVersion {
 		return nil
 	}
-	if err := n.mustChange(ctx, &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: most}}); err != nil {
+	if err := n.mustChange(ctx, &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: most}}); err != nil {
 		return fmt.Errorf("cannot set the cluster version: %w", err)
 	}
 	return nil
 }
 
 // self is this node as the catalog should know it, but for its state.
-func (n *Node) self() raftfsm.Node {
-	return raftfsm.Node{
+func (n *Node) self() catalog.Node {
+	return catalog.Node{
 		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
-		Version: n.cfg.Version, VersionMax: raftfsm.ClusterVersionMax,
+		Version: n.cfg.Version, VersionMax: catalog.ClusterVersionMax,
 		HTTPAddr: n.cfg.HTTPAddr, ClusterAddr: n.mux.Addr().String(), GossipAddr: n.cfg.GossipAddr,
 	}
 }
@@ -120,7 +120,7 @@ func (n *Node) createBuiltin(ctx context.Context) error {
 		if shards, ok := n.cfg.Shards[k.Name]; ok {
 			k.Shards = shards
 		}
-		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: k}}); err != nil {
+		if err := n.mustChange(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: k}}); err != nil {
 			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 		}
 	}

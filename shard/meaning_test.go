@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // Keys are compared by meaning once all nodes do so. A repeat of what came before that
@@ -16,10 +16,10 @@ func TestMeaningComesWithTheClusterVersion(t *testing.T) {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
-	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 4}
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 4}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+		mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil })
@@ -40,9 +40,9 @@ func TestMeaningComesWithTheClusterVersion(t *testing.T) {
 	want("k", "{}", false, nil)
 	want("k", "{}", true, nil)
 	want("k", "{ }", false, ErrConflict)
-	other.VersionMax = raftfsm.ClusterVersionMax
+	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	want("k", "{}", true, nil)
 	want("k", "{ }", false, ErrConflict)
 	want("l", "{}", false, nil)

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A group that was made before replicas had numbers gets them once the cluster version
@@ -28,7 +28,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	}
 	place := func(from, to []string) {
 		t.Helper()
-		mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: from, Target: to}}))
+		mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
 	}
 	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 7)}, Deadline: soon()}))
 	placement := all[0].catalog.View().Groups[number]

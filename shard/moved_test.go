@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A node that is started at another address is found there by what the living say,
@@ -75,8 +75,8 @@ func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
 	for i := 1; i <= nodes; i++ {
 		all = append(all, mustOpenHeard(t, heard, memberConfig(t, t.TempDir(), i, nodes)))
 		if i > 1 {
-			put := &raftfsm.PutNodeEntry{Node: all[i-1].self()}
-			mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: put}))
+			put := &catalog.PutNodeEntry{Node: all[i-1].self()}
+			mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{PutNode: put}))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A shard of which no living node has a replica is named by a stale read, and left
@@ -25,7 +25,7 @@ func TestShardThatNobodyHasIsNamed(t *testing.T) {
 	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: n.self()}}))
+	mustDo(t, all[0].mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.self()}}))
 	mustDo(t, n.WaitReady(ctx))
 	ks := n.Keyspace("posts")
 

@@ -13,14 +13,14 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
 )
 
 const (
-	catalogGroup = raftfsm.CatalogGroup // the number of the group that holds the catalog
+	catalogGroup = catalog.Group // the number of the group that holds the catalog
 	catalogName  = "meta"
 
 	// startTimeout bounds the first election and the making of the built-in
@@ -48,7 +48,7 @@ type Node struct {
 	rounds    *propose.Rounds
 	meta      *group
 	metaFresh freshness
-	catalog   *raftfsm.Catalog
+	catalog   *catalog.Catalog
 	metrics   *propose.Metrics
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
@@ -100,7 +100,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, began: time.Now(), life: newLife(), catalog: raftfsm.NewCatalog(), peers: map[string]*peer{},
+		cfg: cfg, began: time.Now(), life: newLife(), catalog: catalog.New(), peers: map[string]*peer{},
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},

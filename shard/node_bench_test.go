@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -85,7 +85,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {
 	limits := LimitsDefault
-	limits.KeysMax, limits.KeyHorizon = raftfsm.KeysMaxMax, time.Second // full speed fills ten minutes in one
+	limits.KeysMax, limits.KeyHorizon = dedup.KeysMaxMax, time.Second // full speed fills ten minutes in one
 	n, err := Open(Config{Limits: limits,
 		Dir: b.TempDir(), NodeKey: "bench", NodeName: "bench", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "bench",
 		ClusterAddr: "127.0.0.1:0", Shards: fewShards(map[string]int{"posts": shards}), LogStore: store,

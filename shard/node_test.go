@@ -20,6 +20,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
@@ -277,7 +278,7 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	late, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := n.Change(t.Context(), &raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{Keyspace: raftfsm.Keyspace{
+	if _, err := n.Change(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
 		Name: "x1", Kind: KindCounters, Columns: []string{"a"}, Shards: 8,
 	}}}); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // registerMetrics registers what is read from the groups when it is asked for.
@@ -43,7 +44,7 @@ func (n *Node) registerMetrics() error {
 
 // kindMetrics are of what the replicas hold, by kind.
 func (n *Node) kindMetrics() (all []prometheus.Collector) {
-	for _, kind := range []raftfsm.Kind{raftfsm.KindCounters, raftfsm.KindUnread, raftfsm.KindFeed, raftfsm.KindBoard} {
+	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed, codec.KindBoard} {
 		labels := prometheus.Labels{"kind": kind.String()}
 		all = append(all,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -60,7 +61,7 @@ func (n *Node) kindMetrics() (all []prometheus.Collector) {
 }
 
 // held returns what sums a number over the replicas of a kind.
-func (n *Node) held(kind raftfsm.Kind, value func(engine.Stats) uint64) func() float64 {
+func (n *Node) held(kind codec.Kind, value func(engine.Stats) uint64) func() float64 {
 	return func() float64 {
 		total := uint64(0)
 		for _, g := range n.groups.Load().all {
@@ -75,7 +76,7 @@ func (n *Node) held(kind raftfsm.Kind, value func(engine.Stats) uint64) func() f
 func (n *Node) cursorsDropped() float64 {
 	dropped := uint64(0)
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindUnread {
+		if r := g.replica.Load(); r != nil && g.kind == codec.KindUnread {
 			dropped += r.fsm.(*raftfsm.Unread).Dropped()
 		}
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -101,8 +103,8 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	}
 	ahead := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
 	stamp := func(by time.Duration) {
-		entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindCounters, 0), time.Now().Add(by), LimitsDefault)
-		mustDo(t, ahead.group.Apply(raftfsm.SealEntry(entry)).Error())
+		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
+		mustDo(t, ahead.group.Apply(codec.AppendChecksum(entry)).Error())
 	}
 	write := func() error {
 		return n.Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: key, Deadline: soon()})
@@ -130,8 +132,8 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	}
 	behind := n.groups.Load().byFirst[ks.firstGroup][1].replica.Load()
 	stamp := func(by time.Duration, section []byte) {
-		entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindCounters, 0), time.Now().Add(by), LimitsDefault)
-		mustDo(t, behind.group.Apply(raftfsm.SealEntry(append(entry, section...))).Error())
+		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 0), time.Now().Add(by), LimitsDefault)
+		mustDo(t, behind.group.Apply(codec.AppendChecksum(append(entry, section...))).Error())
 	}
 	var earlier raftfsm.RequestWriter
 	earlier.Reset(nil, &key)

@@ -11,11 +11,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // memoryRecord is an Opened that outlives a node, but not the test.
@@ -331,7 +330,7 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	first := back.replicaOf(number).id()
 	place := func(from, to []string) {
 		t.Helper()
-		mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: number, Was: from, Target: to}}))
+		mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, to) })
 	}
 	elsewhere := []string{away, was[1], was[2]}

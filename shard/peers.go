@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/hashicorp/raft"
-
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
+	"github.com/hashicorp/raft"
 )
 
 // The methods of calls between nodes.
@@ -143,7 +142,7 @@ func (n *Node) serveCalls() {
 // node's log had before the call.
 func (n *Node) behind(ctx context.Context, g *group, id raft.ServerID) (uint64, error) {
 	last := g.raft.LastIndex()
-	node, number := raftfsm.ParseReplicaID(string(id))
+	node, number := catalog.ParseReplicaID(string(id))
 	theirs, err := n.progress(ctx, node, []groupReplica{{g.cfg.Group, number}})
 	if err != nil {
 		return 0, err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A leader proves that it leads by the terms of the other voters. A voter that is
@@ -51,7 +51,7 @@ func committedIndex(g *group, applied func() uint64) uint64 {
 // leads; where more are needed the leader is asked for a round of its own.
 func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error) {
 	_, id := g.raft.LeaderWithID()
-	leader, number := raftfsm.ParseReplicaID(string(id))
+	leader, number := catalog.ParseReplicaID(string(id))
 	if leader == "" || leader == n.cfg.NodeKey {
 		return 0, ErrNoLeader
 	}
@@ -96,7 +96,7 @@ func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raf
 	first, asked := int(g.askFirst.Load()), 0
 	askUpTo := func(count int) {
 		for ; asked < count; asked++ {
-			node, number := raftfsm.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
+			node, number := catalog.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
 			p := n.peer(node)
 			n.asking.Go(func() { // ends with ctx
 				theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, term, g.cfg.Replica, number})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 const (
@@ -81,7 +81,7 @@ func (n *Node) reconcile() {
 // wantedMembers returns the replicas that the catalog wants to be voters of a group,
 // and those of all nodes if each node is to have one. It reports false while the
 // catalog here does not name the nodes or the numbers of all voters.
-func wantedMembers(view *raftfsm.CatalogView, group uint32) (target, others []member, known bool) {
+func wantedMembers(view *catalog.View, group uint32) (target, others []member, known bool) {
 	placement := view.Groups[group]
 	for _, key := range placement.Target {
 		node, there := view.Nodes[key]
@@ -105,7 +105,7 @@ func wantedMembers(view *raftfsm.CatalogView, group uint32) (target, others []me
 // reconcileMembers changes the members of a group that this node leads by one
 // step, and hands the group over if this node is draining. It returns whether
 // this node leads it.
-func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
+func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 	if g.ready() != nil {
 		n.shedStuck(g, view)
 		return false
@@ -142,8 +142,8 @@ func (n *Node) reconcileMembers(g *group, view *raftfsm.CatalogView) bool {
 
 // shed hands a group over that this node should not lead: it is draining, or cannot
 // read all rows.
-func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (string, error) {
-	if view.Nodes[n.cfg.NodeKey].State == raftfsm.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.cfg.Group) && g.stuck() == nil {
+func (n *Node) shed(ctx context.Context, g *group, view *catalog.View) (string, error) {
+	if view.Nodes[n.cfg.NodeKey].State == catalog.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.cfg.Group) && g.stuck() == nil {
 		return "", nil
 	}
 	to, hope := n.successor(ctx, g, view)
@@ -156,7 +156,7 @@ func (n *Node) shed(ctx context.Context, g *group, view *raftfsm.CatalogView) (s
 
 // shedStuck hands a group over that this node leads and whose entries it does not
 // apply.
-func (n *Node) shedStuck(g *group, view *raftfsm.CatalogView) {
+func (n *Node) shedStuck(g *group, view *catalog.View) {
 	if g.stuck() == nil || g.raft.State() != raft.Leader {
 		return
 	}
@@ -172,7 +172,7 @@ func (n *Node) shedStuck(g *group, view *raftfsm.CatalogView) {
 // here. None that is draining or stopping, or that does not answer, is chosen.
 // There is no hope of one if all others will not lead: some say so, and the rest do
 // not answer.
-func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogView) (best member, hope bool) {
+func (n *Node) successor(ctx context.Context, g *group, view *catalog.View) (best member, hope bool) {
 	bestLed, unwilling := 0, false
 	for _, id := range g.voters() {
 		key := nodeOf(id)
@@ -182,7 +182,7 @@ func (n *Node) successor(ctx context.Context, g *group, view *raftfsm.CatalogVie
 		}
 		lag, err := n.behind(ctx, g, id)
 		switch {
-		case node.State != raftfsm.NodeActive || errors.Is(err, ErrDraining):
+		case node.State != catalog.NodeActive || errors.Is(err, ErrDraining):
 			unwilling = true
 			continue
 		case err != nil:
@@ -230,7 +230,7 @@ func (n *Node) handOver(number uint32, node string) error {
 // dropIfRemoved closes and deletes a replica that will never be a member of its group
 // again: the catalog has retired its number, and the group's leader says that it is in
 // no configuration. A replica that merely missed a message is not.
-func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogView) {
+func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *catalog.View) {
 	if !n.wasRemoved(g, r.group.cfg.Replica, g.leader(), view) {
 		return
 	}
@@ -246,7 +246,7 @@ func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *raftfsm.CatalogV
 // hears of no leader again. So it asks all nodes, of which only the leader answers. The
 // leader may be about to leave, and not be in the target any more, or be retired itself:
 // it waits for the next replica on this node, which begins once this one is deleted.
-func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *raftfsm.CatalogView) bool {
+func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *catalog.View) bool {
 	placement := view.Groups[g.number]
 	if !placement.Retired(n.cfg.NodeKey, number) {
 		return false
@@ -272,10 +272,10 @@ func without(keys []string, key string) []string {
 // catalogIsBehind reports whether the group has a member whose number the catalog here
 // has not given yet. A node that was just started may know an older catalog than the one
 // by which the members were chosen, and would undo that.
-func (n *Node) catalogIsBehind(g *group, view *raftfsm.CatalogView) bool {
+func (n *Node) catalogIsBehind(g *group, view *catalog.View) bool {
 	placement := view.Groups[g.cfg.Group]
 	return slices.ContainsFunc(g.configuration().Servers, func(s raft.Server) bool {
-		_, number := raftfsm.ParseReplicaID(string(s.ID))
+		_, number := catalog.ParseReplicaID(string(s.ID))
 		return number > 0 && number >= placement.NextReplica
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // roles returns the node that leads a group and those that follow it.
@@ -49,8 +49,8 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	mustDo(t, all[3].Close(t.Context()))
 	target := all[0].holders(number)
 	moved := append(without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
-	place := &raftfsm.PlaceEntry{Group: number, Was: target, Target: moved}
-	mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{Place: place}))
+	place := &catalog.PlaceEntry{Group: number, Was: target, Target: moved}
+	mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: place}))
 	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.holders(number), n.cfg.NodeKey) })
 
 	g := n.shardOf(number)

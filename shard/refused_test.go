@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -164,18 +165,18 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 
 // Every outcome of a part travels between nodes, and no other does.
 func TestOutcomesTravel(t *testing.T) {
-	settled := func(outcome raftfsm.Outcome) *propose.Proposal {
+	settled := func(outcome dedup.Outcome) *propose.Proposal {
 		q := propose.Settled(nil)
 		q.Ops, q.Result = 1, raftfsm.NewResult(7, 0, nil, nil, outcome)
 		return q
 	}
-	for outcome := raftfsm.Applied; outcome <= raftfsm.PartlyRefused; outcome++ {
+	for outcome := dedup.Applied; outcome <= dedup.PartlyRefused; outcome++ {
 		r := wireReader{rest: appendSettled(nil, settled(outcome), nil)}
 		if q := parseSettled(&r, 0); r.end() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
 			t.Errorf("outcome %d: %+v, %v", outcome, q.Result, r.err)
 		}
 	}
-	r := wireReader{rest: appendSettled(nil, settled(raftfsm.PartlyRefused+1), nil)}
+	r := wireReader{rest: appendSettled(nil, settled(dedup.PartlyRefused+1), nil)}
 	if parseSettled(&r, 0); r.end() == nil {
 		t.Error("an outcome that there is none is taken")
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // ErrRemoved is returned by Ready once a member has proved that the cluster has
@@ -66,7 +66,7 @@ func (n *Node) removedBy() string {
 
 // catalogMembers returns the other nodes that may lead the catalog, as far as it is
 // known here.
-func (n *Node) catalogMembers(view *raftfsm.CatalogView) []string {
+func (n *Node) catalogMembers(view *catalog.View) []string {
 	may := map[string]bool{}
 	for key := range view.Nodes {
 		may[key] = true

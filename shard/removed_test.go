@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // A node that was removed while it was down is told so by a member, says it, and
@@ -27,9 +27,9 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	if known, err := all[1].isKnown(ctx, all[0].cfg.NodeKey); err != nil || !known {
 		t.Errorf("a member is in the catalog: %v, %v", known, err)
 	}
-	leave := &raftfsm.SetNodeStateEntry{Key: cfg.NodeKey, State: raftfsm.NodeLeaving}
-	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{SetNodeState: leave}))
-	mustDo(t, all[0].mustChange(ctx, &raftfsm.CatalogCommand{RemoveNode: &raftfsm.RemoveNodeEntry{Key: cfg.NodeKey}}))
+	leave := &catalog.SetNodeStateEntry{Key: cfg.NodeKey, State: catalog.NodeLeaving}
+	mustDo(t, all[0].mustChange(ctx, &catalog.Command{SetNodeState: leave}))
+	mustDo(t, all[0].mustChange(ctx, &catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: cfg.NodeKey}}))
 
 	cfg.Metrics = prometheus.NewRegistry()
 	before := filesOf(t, cfg.Dir)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -99,7 +100,7 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 // mayRepair reports whether a replica that is damaged may be away for a moment, and can be
 // repaired.
 func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
-	if g.kind == raftfsm.KindFeed && r.group.soleVoter() {
+	if g.kind == codec.KindFeed && r.group.soleVoter() {
 		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
 	return !n.alone() && r.group.raft.State() != raft.Leader
@@ -109,7 +110,7 @@ func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
 // disk are of one life of the replica, and it has all of them in its own snapshot and
 // log.
 func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
-	if g.kind == raftfsm.KindFeed {
+	if g.kind == codec.KindFeed {
 		return n.reopen(g, r)
 	}
 	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -74,10 +75,10 @@ func coldCluster(t *testing.T) []*coldMember {
 	defer cancel()
 	was, target := []string{"n1.0"}, []string{"n1.0"}
 	for _, m := range all[1:] {
-		mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: m.self()}}))
+		mustDo(t, first.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.self()}}))
 		target = append(target, m.self().Key)
 	}
-	mustDo(t, first.mustChange(ctx, &raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: r.group.cfg.Group, Was: was, Target: target}}))
+	mustDo(t, first.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: r.group.cfg.Group, Was: was, Target: target}}))
 	for _, m := range all[1:] {
 		eventually(t, "the replica has caught up", func() bool {
 			here := m.here()
@@ -337,7 +338,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	all := coldCluster(t)
 	m := &coldMember{t: t, dir: t.TempDir(), i: 4}
 	m.start()
-	mustDo(t, all[0].mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: m.self()}}))
+	mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.self()}}))
 	eventually(t, "it knows the keyspace", func() bool { return m.Keyspace("posts") != nil })
 	ks := m.Keyspace("posts")
 	checkCold(t, m.Node, ks, 1)

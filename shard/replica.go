@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -23,7 +24,7 @@ type counterGroup struct {
 	number   uint32
 	shard    int
 	keyspace string
-	kind     raftfsm.Kind
+	kind     codec.Kind
 	route    route                                // of its keyspace
 	forward  *lane[*forwarded, *propose.Proposal] // to whichever node leads it
 

@@ -5,24 +5,24 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // raftID returns the Raft id of one lifetime of a node's replica (see
 // raftfsm.ReplicaID).
 func raftID(node string, number uint64) raft.ServerID {
-	return raft.ServerID(raftfsm.ReplicaID(node, number))
+	return raft.ServerID(catalog.ReplicaID(node, number))
 }
 
 // nodeOf returns the key of the node that a Raft id names.
 func nodeOf(id raft.ServerID) string {
-	node, _ := raftfsm.ParseReplicaID(string(id))
+	node, _ := catalog.ParseReplicaID(string(id))
 	return node
 }
 
 // memberID returns the Raft id under which a node is, or is to become, a member of a
 // group. It returns false while the catalog has given the node no number.
-func memberID(p *raftfsm.Placement, node string) (raft.ServerID, bool) {
+func memberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	if !p.Numbered() {
 		return raftID(node, 0), true
 	}

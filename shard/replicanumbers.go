@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // The catalog learns from a group's leader what only it knows: which replicas will
@@ -14,7 +14,7 @@ import (
 
 // reconcileNumbers tells the catalog what it should know of the replicas of a group
 // that this node leads. An error means that the catalog could not be told now.
-func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
+func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
 	placement, placed := view.Groups[g.cfg.Group]
 	if !placed || n.catalogIsBehind(g, view) {
 		return nil
@@ -29,7 +29,7 @@ func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
 		if !all {
 			return nil
 		}
-		return n.mustChange(ctx, &raftfsm.CatalogCommand{Number: &raftfsm.NumberEntry{Group: g.cfg.Group, Members: members}})
+		return n.mustChange(ctx, &catalog.Command{Number: &catalog.NumberEntry{Group: g.cfg.Group, Members: members}})
 	}
 	for node, number := range placement.Replicas {
 		if view.MayHold(g.cfg.Group, node) {
@@ -39,8 +39,8 @@ func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
 		if gone, err := n.provedGone(ctx, g, raftID(node, number)); err != nil || !gone {
 			continue
 		}
-		retire := &raftfsm.RetireEntry{Group: g.cfg.Group, Node: node, Number: number, Revision: placement.Revision}
-		if err := n.mustChange(ctx, &raftfsm.CatalogCommand{Retire: retire}); err != nil {
+		retire := &catalog.RetireEntry{Group: g.cfg.Group, Node: node, Number: number, Revision: placement.Revision}
+		if err := n.mustChange(ctx, &catalog.Command{Retire: retire}); err != nil {
 			return err
 		}
 	}
@@ -55,7 +55,7 @@ func (n *Node) reconcileNumbers(g *group, view *raftfsm.CatalogView) error {
 // is waited for if it is on its way.
 //
 // It waits for the change of members that is under way, if there is one.
-func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *raftfsm.Placement) (nodes []string, all bool) {
+func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *catalog.Placement) (nodes []string, all bool) {
 	term := g.readyTerm.Load()
 	at := g.configurationInForce()
 	if at == nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 const (
@@ -317,7 +319,7 @@ func (r *restore) send() error {
 		r.writing.Wait()
 	}
 	r.seq++
-	r.next.id = raftfsm.ByRestore(r.seq, false)
+	r.next.id = dedup.ByRestore(r.seq, false)
 	next := r.next
 	r.next = restoreWrite{} // it is the write's, from now on
 	r.writing.Go(func() {
@@ -344,7 +346,7 @@ func (r *restore) failed() error {
 // is not above theirs, the clock of a node was ahead, and it begins further ahead.
 func (r *restore) begin(op restoreWrite) error {
 	for step := time.Minute; ; step *= 2 {
-		op.id = raftfsm.ByRestore(r.seq, r.node.catalog.View().ForgetsClients())
+		op.id = dedup.ByRestore(r.seq, r.node.catalog.View().ForgetsClients())
 		err := r.write(op)
 		if !errors.Is(err, ErrOtherRestore) || step > restoreAheadMax {
 			return err
@@ -386,11 +388,11 @@ func (r *restore) flush() error {
 
 // empty sees to it that the shard has no rows, and begins.
 func (r *restore) empty(force bool) error {
-	if r.group.kind == raftfsm.KindFeed || r.group.kind == raftfsm.KindBoard {
+	if r.group.kind == codec.KindFeed || r.group.kind == codec.KindBoard {
 		return r.clear(force)
 	}
 	tables := []Table{raftfsm.TableCounts}
-	if r.group.kind == raftfsm.KindUnread {
+	if r.group.kind == codec.KindUnread {
 		tables = append(tables, raftfsm.TableCursors)
 	}
 	for _, table := range tables {

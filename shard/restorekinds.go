@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // This file is what a restore does for shards that are no tables of rows.
@@ -23,7 +24,7 @@ func (r *restore) clear(force bool) error {
 	if rows > 0 && !force {
 		return r.notEmpty()
 	}
-	if r.group.kind == raftfsm.KindBoard {
+	if r.group.kind == codec.KindBoard {
 		return r.begin(restoreWrite{ops: []engine.Op{{}}, board: &BoardOp{Kind: raftfsm.BoardClear}})
 	}
 	return r.begin(restoreWrite{ops: []engine.Op{{ID: r.route.leastID(r.group.shard)}}, feeds: []FeedOp{{Kind: raftfsm.FeedClear}}})

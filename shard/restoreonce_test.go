@@ -16,6 +16,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -156,7 +158,7 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1))
 	stream, facts := taken(t, []*Node{n}, ks.firstGroup)
 	ahead := uint64(time.Now().Add(10 * time.Hour).UnixNano())
-	other := &Write{Ops: []engine.Op{addTo(2, 0, 1)}, ID: raftfsm.ByRestore(ahead, false), Deadline: soon()}
+	other := &Write{Ops: []engine.Op{addTo(2, 0, 1)}, ID: dedup.ByRestore(ahead, false), Deadline: soon()}
 	mustDo(t, n.Write(ks, other))
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -176,8 +178,8 @@ func nodeAtVersion(t *testing.T, version int) *Node {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
-	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: version}
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: version}
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	eventually(t, "the keyspaces are there", func() bool {
 		return n.Catalog().ClusterVersion == version && n.Keyspace("posts") != nil && n.Keyspace(KeyspaceBoard) != nil
 	})
@@ -188,7 +190,7 @@ func nodeAtVersion(t *testing.T, version int) *Node {
 // backup, which is gone, counts when it is repeated. Below its cluster version it keeps
 // them: an older program could not read the entry.
 func TestRestoreForgetsRequests(t *testing.T) {
-	for _, version := range []int{4, raftfsm.ClusterVersionMax} {
+	for _, version := range []int{4, catalog.ClusterVersionMax} {
 		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
 			n := nodeAtVersion(t, version)
 			ks, board := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
@@ -218,7 +220,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			kept := version < raftfsm.ClusterVersionMax
+			kept := version < catalog.ClusterVersionMax
 			count := int64(0)
 			for name, id := range ids {
 				if !kept {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // Rows lie where the bijection says, on disks already.
@@ -111,12 +111,12 @@ func TestKeyspaceIsSpreadByHash(t *testing.T) {
 
 // Programs below cluster version 5 fail at a keyspace that is spread by hash.
 func TestShardingByHashWaitsForTheClusterVersion(t *testing.T) {
-	create := func(version int) raftfsm.CatalogResult {
-		view := raftfsm.NewCatalog().View()
-		view, _ = view.After(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: raftfsm.Node{Key: "n1.0", Name: "n1", VersionMax: raftfsm.ClusterVersionMax, State: raftfsm.NodeActive}}})
-		view, _ = view.After(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: version}})
-		_, result := view.After(&raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{
-			Keyspace: raftfsm.Keyspace{Name: "x", Kind: KindCounters, Columns: []string{"a"}, Shards: 1, Sharding: ShardingHash},
+	create := func(version int) catalog.Result {
+		view := catalog.New().View()
+		view, _ = view.After(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: catalog.Node{Key: "n1.0", Name: "n1", VersionMax: catalog.ClusterVersionMax, State: catalog.NodeActive}}})
+		view, _ = view.After(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: version}})
+		_, result := view.After(&catalog.Command{Create: &catalog.CreateEntry{
+			Keyspace: catalog.Keyspace{Name: "x", Kind: KindCounters, Columns: []string{"a"}, Shards: 1, Sharding: ShardingHash},
 			Replicas: [][]string{{"n1.0"}},
 		}})
 		return *result

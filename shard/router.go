@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -204,7 +206,7 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 		return ps.byShard[s].err
 	}
 	n.noteMet(w, ps.byShard[s].proposal)
-	if ps.byShard[s].proposal.Outcome() != raftfsm.Applied {
+	if ps.byShard[s].proposal.Outcome() != dedup.Applied {
 		ps.carryArrival(w)
 	}
 	return nil
@@ -216,7 +218,7 @@ func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
 func (n *Node) noteMet(w *Write, judged *propose.Proposal) {
 	now := time.Now()
 	w.met = now.UnixMilli()
-	if judged.Outcome() != raftfsm.Applied {
+	if judged.Outcome() != dedup.Applied {
 		w.met = judged.Arrived()
 	}
 	if _, told := w.ID.Born(); told || w.met > now.Add(n.cfg.Limits.KeyHorizon/2).UnixMilli() {
@@ -245,7 +247,7 @@ var errKeyStands = fmt.Errorf("%w: a shard still remembers an earlier use of the
 // the judge met the key, and an earlier use is a horizon older: half of one tells them
 // apart, whatever lies between the clocks.
 func (n *Node) outlived(p *part, w *Write) error {
-	if w.met == 0 || p.judges || p.proposal.Outcome() == raftfsm.Applied {
+	if w.met == 0 || p.judges || p.proposal.Outcome() == dedup.Applied {
 		return nil
 	}
 	if last := p.proposal.Arrived(); last > 0 && last < w.met-n.cfg.Limits.KeyHorizon.Milliseconds()/2 {
@@ -380,13 +382,13 @@ func (ps *parts) floored() bool {
 }
 
 // op writes one op in the form of its keyspace's kind.
-func (p *part) op(key uint64, i int, w *Write, kind raftfsm.Kind) {
+func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
 	switch kind {
-	case raftfsm.KindUnread:
+	case codec.KindUnread:
 		p.writer.TableOp(w.Table, key, &w.Ops[i])
-	case raftfsm.KindFeed:
+	case codec.KindFeed:
 		p.writer.Feed(key, &w.Feeds[i])
-	case raftfsm.KindBoard:
+	case codec.KindBoard:
 		p.writer.Board(w.Board)
 	default:
 		p.writer.Op(key, &w.Ops[i])

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 // full of packed rows, young ones too, could not hold them unpacked when it restarts.
 func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
 	layout, after := n.cfg.Cold.Layouts[g.keyspace], n.cfg.Cold.SealAfter
-	if g.kind != raftfsm.KindCounters || layout.Unit == 0 || after == 0 {
+	if g.kind != codec.KindCounters || layout.Unit == 0 || after == 0 {
 		return nil
 	}
 	return func(first, last uint64) bool {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 func (w *simWorld) reconcile(at int) {
@@ -47,7 +47,7 @@ func (w *simWorld) reconcile(at int) {
 }
 
 // isBehind reports whether the catalog here is older than the members of the group.
-func (w *simWorld) isBehind(r *simRaft, p *raftfsm.Placement) bool {
+func (w *simWorld) isBehind(r *simRaft, p *catalog.Placement) bool {
 	return slices.ContainsFunc(r.latest, func(s raft.Server) bool {
 		number := w.nameOf(s.ID).number
 		return number > 0 && number >= p.NextReplica
@@ -62,7 +62,7 @@ func (w *simWorld) transfer(r *simRaft, to raft.ServerID) {
 }
 
 // wanted is wantedMembers in an order that the seed alone determines.
-func wanted(view *raftfsm.CatalogView) (target, others []member, known bool) {
+func wanted(view *catalog.View) (target, others []member, known bool) {
 	target, others, known = wantedMembers(view, simGroup)
 	slices.SortFunc(others, func(a, b member) int { return cmp.Compare(a.id, b.id) })
 	return target, others, known
@@ -104,7 +104,7 @@ func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 }
 
 // numbers tells the catalog about replicas: see reconcileNumbers.
-func (w *simWorld) numbers(n *simNode, r *simRaft, view *raftfsm.CatalogView, p *raftfsm.Placement) {
+func (w *simWorld) numbers(n *simNode, r *simRaft, view *catalog.View, p *catalog.Placement) {
 	if !p.Numbered() {
 		if !view.NumbersReplicas() || r.accAt != r.latestAt {
 			return
@@ -122,7 +122,7 @@ func (w *simWorld) numbers(n *simNode, r *simRaft, view *raftfsm.CatalogView, p 
 			}
 		}
 		w.prove(&simOp{r: r, done: func() {
-			w.sent = append(w.sent, &raftfsm.CatalogCommand{Number: &raftfsm.NumberEntry{Group: simGroup, Members: members}})
+			w.sent = append(w.sent, &catalog.Command{Number: &catalog.NumberEntry{Group: simGroup, Members: members}})
 		}})
 		return
 	}
@@ -133,7 +133,7 @@ func (w *simWorld) numbers(n *simNode, r *simRaft, view *raftfsm.CatalogView, p 
 		if !has || view.MayHold(simGroup, key) || contains(r.accepted, id) || contains(r.latest, id) {
 			continue
 		}
-		retire := &raftfsm.CatalogCommand{Retire: &raftfsm.RetireEntry{Group: simGroup, Node: key, Number: number, Revision: p.Revision}}
+		retire := &catalog.Command{Retire: &catalog.RetireEntry{Group: simGroup, Node: key, Number: number, Revision: p.Revision}}
 		if !r.rules().retireProves {
 			w.sent = append(w.sent, retire)
 			continue
@@ -142,7 +142,7 @@ func (w *simWorld) numbers(n *simNode, r *simRaft, view *raftfsm.CatalogView, p 
 	}
 }
 
-func (w *simWorld) change(c *raftfsm.CatalogCommand) {
+func (w *simWorld) change(c *catalog.Command) {
 	next, result := w.views[len(w.views)-1].After(c)
 	if result.Refused != "" || result.Missing {
 		return

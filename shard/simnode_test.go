@@ -6,10 +6,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
-func (w *simWorld) viewOf(n *simNode) *raftfsm.CatalogView { return w.views[n.view] }
+func (w *simWorld) viewOf(n *simNode) *catalog.View { return w.views[n.view] }
 
 // rulesOf returns the rules of the program that a node runs.
 func (w *simWorld) rulesOf(n *simNode) *simRules {
@@ -53,7 +53,7 @@ func (w *simWorld) follow(at int) {
 	w.begin(at, view, number)
 }
 
-func (w *simWorld) begin(at int, view *raftfsm.CatalogView, number uint64) {
+func (w *simWorld) begin(at int, view *catalog.View, number uint64) {
 	n := &w.nodes[at]
 	w.lives++
 	w.stats.blanks++

@@ -7,7 +7,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // newSimWorld makes a world from a seed.
@@ -19,13 +20,13 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	w.idents = 1 // that of the first configuration
 	w.trailing = uint64(w.rng.IntN(4))
 	w.caughtUp = []uint64{0, 2, caughtUpEntries}[w.rng.IntN(3)]
-	catalog := raftfsm.NewCatalog().View()
-	must := func(c *raftfsm.CatalogCommand) {
-		next, result := catalog.After(c)
+	view := catalog.New().View()
+	must := func(c *catalog.Command) {
+		next, result := view.After(c)
 		if result.Refused != "" {
 			panic(result.Refused)
 		}
-		catalog = next
+		view = next
 	}
 	program := 5
 	if shape.from4 || !rules.numbers {
@@ -41,13 +42,13 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	for i := range count {
 		n := simNode{key: string(rune('A' + i)), addr: fmt.Sprint("host", i), up: true, program: program, deleted: -1}
 		w.nodes = append(w.nodes, n)
-		must(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: w.catalogNode(&n)}})
+		must(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: w.catalogNode(&n)}})
 	}
 	version := 4
 	if rules.numbers && !shape.from4 {
 		version = 5
 	}
-	must(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: version}})
+	must(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: version}})
 	sizes := []int{1, 2, 3, 3, 3, 3}
 	size := sizes[w.rng.IntN(len(sizes))]
 	switch {
@@ -56,23 +57,23 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	case shape.single:
 		size = 1
 	}
-	must(&raftfsm.CatalogCommand{Create: &raftfsm.CreateEntry{
-		Keyspace: raftfsm.Keyspace{Name: "k", Kind: raftfsm.KindCounters.String(), Columns: []string{"c"}, Shards: 1},
-		Replicas: [][]string{w.someKeys(catalog, size)},
+	must(&catalog.Command{Create: &catalog.CreateEntry{
+		Keyspace: catalog.Keyspace{Name: "k", Kind: codec.KindCounters.String(), Columns: []string{"c"}, Shards: 1},
+		Replicas: [][]string{w.someKeys(view, size)},
 	}})
-	w.views = []*raftfsm.CatalogView{catalog}
-	w.note("%d nodes, target %v, caught up within %d", count, catalog.Groups[simGroup].Target, w.caughtUp)
+	w.views = []*catalog.View{view}
+	w.note("%d nodes, target %v, caught up within %d", count, view.Groups[simGroup].Target, w.caughtUp)
 	return w
 }
 
-func (w *simWorld) catalogNode(n *simNode) raftfsm.Node {
-	return raftfsm.Node{Key: n.key, Name: n.key, ClusterAddr: n.addr, VersionMax: n.program, State: raftfsm.NodeActive}
+func (w *simWorld) catalogNode(n *simNode) catalog.Node {
+	return catalog.Node{Key: n.key, Name: n.key, ClusterAddr: n.addr, VersionMax: n.program, State: catalog.NodeActive}
 }
 
-func (w *simWorld) someKeys(view *raftfsm.CatalogView, count int) []string {
+func (w *simWorld) someKeys(view *catalog.View, count int) []string {
 	var keys []string
 	for _, i := range w.rng.Perm(len(w.nodes)) {
-		if node, in := view.Nodes[w.nodes[i].key]; in && node.State == raftfsm.NodeActive && len(keys) < count {
+		if node, in := view.Nodes[w.nodes[i].key]; in && node.State == catalog.NodeActive && len(keys) < count {
 			keys = append(keys, w.nodes[i].key)
 		}
 	}
@@ -276,13 +277,13 @@ func (w *simWorld) place() {
 				break
 			}
 		}
-	case x < 10 && w.placed != nil && !slices.ContainsFunc(w.placed, func(key string) bool { return view.Nodes[key].State != raftfsm.NodeActive }):
+	case x < 10 && w.placed != nil && !slices.ContainsFunc(w.placed, func(key string) bool { return view.Nodes[key].State != catalog.NodeActive }):
 		next = w.placed
 	}
 	if !slices.Equal(next, target) {
 		w.stats.moves++
 		w.placed = target
-		w.change(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: simGroup, Target: next, Was: target}})
+		w.change(&catalog.Command{Place: &catalog.PlaceEntry{Group: simGroup, Target: next, Was: target}})
 	}
 }
 
@@ -329,8 +330,8 @@ func (w *simWorld) upgrade(at int) {
 	n := &w.nodes[at]
 	n.program = 5
 	w.note("%s has the program of version 5", n.key)
-	w.change(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: w.catalogNode(n)}})
-	w.change(&raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: 5}})
+	w.change(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: w.catalogNode(n)}})
+	w.change(&catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: 5}})
 }
 
 func (w *simWorld) administer() {
@@ -338,7 +339,7 @@ func (w *simWorld) administer() {
 	switch x := w.rng.IntN(4); {
 	case x == 0 && !w.shape.small:
 		everywhere := view.EveryNode(simGroup)
-		w.change(&raftfsm.CatalogCommand{SetEverywhere: &raftfsm.SetEverywhereEntry{Keyspace: "k", Everywhere: !everywhere}})
+		w.change(&catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: "k", Everywhere: !everywhere}})
 	case x == 1 && w.shape.wipes && !w.wiped && len(view.Groups[simGroup].Target) >= 3:
 		w.wipe(w.anyNode())
 	case x == 2 && w.shape.from4 && w.step > 300:
@@ -370,13 +371,13 @@ func (w *simWorld) wipe(at int) {
 	w.nodes = append(w.nodes, next)
 	node := w.catalogNode(&next)
 	node.Name = old
-	w.change(&raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: node, Replaces: old}})
+	w.change(&catalog.Command{PutNode: &catalog.PutNodeEntry{Node: node, Replaces: old}})
 	view := w.views[len(w.views)-1]
 	target := view.Groups[simGroup].Target
 	if i := slices.Index(target, old); i >= 0 {
 		to := slices.Clone(target)
 		to[i] = next.key
-		w.change(&raftfsm.CatalogCommand{Place: &raftfsm.PlaceEntry{Group: simGroup, Target: to, Was: target}})
+		w.change(&catalog.Command{Place: &catalog.PlaceEntry{Group: simGroup, Target: to, Was: target}})
 	}
 }
 

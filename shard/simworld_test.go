@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // The files sim*_test.go simulate a cluster: nodes that hold replicas of one group, the
@@ -198,8 +198,8 @@ type simWorld struct {
 	nodes []simNode
 	cut   [simNodesMax][simNodesMax]bool // from, to
 	bag   []simMsg                       // on their way
-	views []*raftfsm.CatalogView         // the catalog after each command
-	sent  []*raftfsm.CatalogCommand      // on their way to the catalog
+	views []*catalog.View                // the catalog after each command
+	sent  []*catalog.Command             // on their way to the catalog
 	names map[raft.ServerID]simName
 
 	step  int
@@ -266,7 +266,7 @@ func (w *simWorld) nameOf(id raft.ServerID) simName {
 	if name, known := w.names[id]; known {
 		return name
 	}
-	key, number := raftfsm.ParseReplicaID(string(id))
+	key, number := catalog.ParseReplicaID(string(id))
 	name := simName{slices.IndexFunc(w.nodes, func(n simNode) bool { return n.key == key }), number}
 	w.names[id] = name
 	return name

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // Status describes the cluster's nodes as this node knows them, and its own
@@ -39,7 +39,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-func (n *Node) nodeStatus(view *raftfsm.CatalogView) []NodeStatus {
+func (n *Node) nodeStatus(view *catalog.View) []NodeStatus {
 	nodes := make([]NodeStatus, 0, len(view.Nodes))
 	for _, key := range slices.Sorted(maps.Keys(view.Nodes)) {
 		node := view.Nodes[key]
@@ -53,19 +53,19 @@ func (n *Node) nodeStatus(view *raftfsm.CatalogView) []NodeStatus {
 
 // stateOf puts what the catalog says of a node and what is seen of it into a
 // word.
-func (n *Node) stateOf(node raftfsm.Node) string {
+func (n *Node) stateOf(node catalog.Node) string {
 	switch self := node.Key == n.cfg.NodeKey; {
 	case self && (n.draining.Load() || n.handingOver.Load()):
 		return "stopping"
 	case !self && n.cfg.Alive != nil && !n.cfg.Alive(node.Key):
 		return "dead"
-	case node.State != raftfsm.NodeActive:
+	case node.State != catalog.NodeActive:
 		return string(node.State)
 	}
 	return "alive"
 }
 
-func (n *Node) groupStatus(g *group, keyspace string, shard int, view *raftfsm.CatalogView) GroupStatus {
+func (n *Node) groupStatus(g *group, keyspace string, shard int, view *catalog.View) GroupStatus {
 	r := g.stats()
 	status := GroupStatus{
 		ID: g.cfg.Group, Keyspace: keyspace, Shard: shard, Replica: string(g.id()),

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 const (
@@ -34,7 +35,7 @@ func (n *Node) runSweep() {
 			return
 		}
 		for _, g := range n.groups.Load().all {
-			if r, err := g.led(); err == nil && g.kind == raftfsm.KindUnread {
+			if r, err := g.led(); err == nil && g.kind == codec.KindUnread {
 				n.sweepShard(g, r, asked)
 			}
 		}

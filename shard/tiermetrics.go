@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 )
 
 // The tiers that a row may be in. One that was written to since it left memory, or was
@@ -57,7 +57,7 @@ func (c *tierCollector) Collect(to chan<- prometheus.Metric) {
 func (n *Node) heldByKeyspace() map[string]engine.Stats {
 	held := map[string]engine.Stats{}
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && g.kind == raftfsm.KindCounters {
+		if r := g.replica.Load(); r != nil && g.kind == codec.KindCounters {
 			sum, stats := held[g.keyspace], r.fsm.State().Stats
 			sum.Rows, sum.Bytes = sum.Rows+stats.Rows, sum.Bytes+stats.Bytes
 			sum.ColdRows, sum.ColdBytes = sum.ColdRows+stats.ColdRows, sum.ColdBytes+stats.ColdBytes

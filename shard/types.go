@@ -9,6 +9,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -60,7 +62,7 @@ var (
 	// cluster version does not allow yet: a node of the cluster could not apply it.
 	ErrVersion = errors.New("the cluster version is too low for this write")
 	// ErrNoFloors is returned, as an ErrVersion, for an op with a floor.
-	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, raftfsm.VersionOfFloors)
+	ErrNoFloors = fmt.Errorf("%w: a floor takes cluster version %d", ErrVersion, catalog.VersionOfFloors)
 	// ErrUnknownKeyspace is returned when a keyspace to be changed is not there, or was
 	// dropped before the call has ended.
 	ErrUnknownKeyspace = errs.ErrUnknownKeyspace
@@ -272,20 +274,20 @@ type ReadOptions struct {
 
 // RequestID tells a request from all others of its keyspace. It holds the
 // caller's bytes until Node.Write has returned.
-type RequestID = raftfsm.RequestID
+type RequestID = dedup.RequestID
 
 // ByProducer names the request of number seq, any number, of the stream of a
 // producer, 1…ProducerBytesMax bytes.
-func ByProducer(producer []byte, seq uint64) RequestID { return raftfsm.ByProducer(producer, seq) }
+func ByProducer(producer []byte, seq uint64) RequestID { return dedup.ByProducer(producer, seq) }
 
 // ByKey names a request by a key that the client chose, 1…KeyBytesMax bytes.
 // asked is what a repeat must ask for again.
-func ByKey(key []byte, asked ...[]byte) RequestID { return raftfsm.ByKey(key, asked...) }
+func ByKey(key []byte, asked ...[]byte) RequestID { return dedup.ByKey(key, asked...) }
 
 // The bounds of what tells requests apart.
 const (
-	ProducerBytesMax = raftfsm.ProducerBytesMax
-	KeyBytesMax      = raftfsm.KeyBytesMax
+	ProducerBytesMax = dedup.ProducerBytesMax
+	KeyBytesMax      = dedup.KeyBytesMax
 )
 
 // What writes to keyspaces of other kinds than counters hold.
@@ -296,12 +298,12 @@ type (
 )
 
 // Limits bound what the shards remember of requests.
-type Limits = raftfsm.Limits
+type Limits = dedup.Limits
 
 // The bounds of Limits.
 const (
-	KeysMaxMax      = raftfsm.KeysMaxMax
-	ProducersMaxMax = raftfsm.ProducersMaxMax
+	KeysMaxMax      = dedup.KeysMaxMax
+	ProducersMaxMax = dedup.ProducersMaxMax
 )
 
 // Write is one write request and, after Node.Write returned nil or, in parts, a

@@ -11,6 +11,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // mustBoard applies one op on the board and returns the row of it.
@@ -201,8 +204,8 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, &RequestID{})
 	w.TableOp(raftfsm.TableCursors, 2, &engine.Op{Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
-	entry := raftfsm.AppendClock(raftfsm.BeginEntry(nil, raftfsm.KindUnread, 0), later, LimitsDefault)
-	mustDo(t, r.group.Apply(raftfsm.SealEntry(append(entry, w.Section()...))).Error())
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 0), later, LimitsDefault)
+	mustDo(t, r.group.Apply(codec.AppendChecksum(append(entry, w.Section()...))).Error())
 	eventually(t, "the sweep has come round", func() bool { return fsm.Sweep().Done && fsm.Sweep().Day > 0 && fsm.Dropped() == 1 })
 	if fsm.Cursors().Has(1) || !fsm.Cursors().Has(2) {
 		t.Errorf("rows of 1: %v, of 2: %v", fsm.Cursors().Has(1), fsm.Cursors().Has(2))
@@ -222,10 +225,10 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
-	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 1}
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 1}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+		mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil && n.Keyspace("users") != nil })
@@ -248,9 +251,9 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	if applied := n.catalog.Applied(); applied != index {
 		t.Errorf("entries %d to %d of the catalog were written", index+1, applied)
 	}
-	other.VersionMax = raftfsm.ClusterVersionMax
+	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	eventually(t, "the others are made", func() bool {
 		return n.Keyspace(KeyspaceUnread) != nil && n.Keyspace(KeyspaceFeed) != nil && n.Keyspace(KeyspaceBoard) != nil
 	})
@@ -264,10 +267,10 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	n, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
-	other := raftfsm.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 3}
+	other := catalog.Node{Key: "n2.0", Name: "n2", ClusterAddr: "127.0.0.1:1", VersionMax: 3}
 	put := func() {
 		t.Helper()
-		mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{PutNode: &raftfsm.PutNodeEntry{Node: other}}))
+		mustDo(t, n.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 	}
 	put()
 	eventually(t, "there is a board", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
@@ -285,9 +288,9 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	if applied := r.fsm.Applied(); applied != index {
 		t.Errorf("entries %d to %d of the board were written", index+1, applied)
 	}
-	other.VersionMax = raftfsm.ClusterVersionMax
+	other.VersionMax = catalog.ClusterVersionMax
 	put()
-	mustDo(t, n.mustChange(t.Context(), &raftfsm.CatalogCommand{SetVersion: &raftfsm.SetVersionEntry{Version: raftfsm.ClusterVersionMax}}))
+	mustDo(t, n.mustChange(t.Context(), &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}}))
 	for i := range making {
 		if w := mustBoard(t, n, making[i]); w.Rows[0] != int64(i)+2 || w.Rows[1] != 0 {
 			t.Errorf("kind %d answers %v", making[i].Kind, w.Rows)

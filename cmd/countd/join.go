@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/cluster"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -29,7 +29,7 @@ func (p *process) startGossip(c *config) error {
 		Self: cluster.Member{
 			Key: id.Key(), Name: id.NodeID, ClusterID: id.ClusterID, ClusterName: c.ClusterName, Zone: c.Zone,
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr,
-			Version: buildVersion(), VersionMax: raftfsm.ClusterVersionMax, Expect: uint8(c.Expect),
+			Version: buildVersion(), VersionMax: catalog.ClusterVersionMax, Expect: uint8(c.Expect),
 		},
 		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: keys, Logger: p.logger,
 	})
@@ -66,10 +66,10 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.
 	id := p.dir.Identity
 	cfg := cluster.FormConfig{
 		Identity: id,
-		Node: raftfsm.Node{
-			Key: id.Key(), Name: id.NodeID, Zone: c.Zone, State: raftfsm.NodeActive,
+		Node: catalog.Node{
+			Key: id.Key(), Name: id.NodeID, Zone: c.Zone, State: catalog.NodeActive,
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr, GossipAddr: c.GossipAddr,
-			Version: buildVersion(), VersionMax: raftfsm.ClusterVersionMax,
+			Version: buildVersion(), VersionMax: catalog.ClusterVersionMax,
 		},
 		Expect: c.Expect, Join: len(c.Join) > 0, ClusterName: c.ClusterName,
 		View: p.gossip, Store: promises{p.dir, p.gossip}, Logger: p.logger,
@@ -166,9 +166,9 @@ func (p *process) liveAddr(key string) string {
 }
 
 // place chooses the nodes of a new keyspace's shards.
-func (p *process) place(settings cluster.PlanSettings) func(*raftfsm.CatalogView, int) [][]string {
-	return func(catalog *raftfsm.CatalogView, shards int) [][]string {
-		replicas, err := cluster.Initial(cluster.View{Catalog: catalog, Settings: settings}, shards)
+func (p *process) place(settings cluster.PlanSettings) func(*catalog.View, int) [][]string {
+	return func(view *catalog.View, shards int) [][]string {
+		replicas, err := cluster.Initial(cluster.View{Catalog: view, Settings: settings}, shards)
 		if err != nil {
 			p.logger.Warn("cannot place a keyspace: this node holds all its shards", "err", err)
 			return slices.Repeat([][]string{{p.dir.Identity.Key()}}, shards)
@@ -180,10 +180,10 @@ func (p *process) place(settings cluster.PlanSettings) func(*raftfsm.CatalogView
 // nodeCatalog is the catalog as admissions see it.
 type nodeCatalog struct{ node *shard.Node }
 
-func (c nodeCatalog) Nodes() map[string]raftfsm.Node { return c.node.Catalog().Nodes }
+func (c nodeCatalog) Nodes() map[string]catalog.Node { return c.node.Catalog().Nodes }
 
-func (c nodeCatalog) PutNode(ctx context.Context, entry raftfsm.PutNodeEntry) (refused string, err error) {
-	result, err := c.node.Change(ctx, &raftfsm.CatalogCommand{PutNode: &entry})
+func (c nodeCatalog) PutNode(ctx context.Context, entry catalog.PutNodeEntry) (refused string, err error) {
+	result, err := c.node.Change(ctx, &catalog.Command{PutNode: &entry})
 	if err != nil {
 		return "", err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/cmd/countd/internal/events"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -23,7 +23,7 @@ const (
 
 // watchedNode is the part of a node that a watcher needs; *shard.Node implements it.
 type watchedNode interface {
-	Catalog() *raftfsm.CatalogView
+	Catalog() *catalog.View
 	Health() shard.Health
 }
 

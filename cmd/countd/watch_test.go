@@ -8,19 +8,19 @@ import (
 	"time"
 
 	"github.com/countd/countd/cluster"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
 // watchedParts is a node of four, n1, and the gossip that it hears.
 type watchedParts struct {
-	catalog *raftfsm.CatalogView
+	catalog *catalog.View
 	health  shard.Health
 	heard   map[string]cluster.Member
 }
 
-func (p *watchedParts) Catalog() *raftfsm.CatalogView { return p.catalog }
-func (p *watchedParts) Health() shard.Health          { return p.health }
+func (p *watchedParts) Catalog() *catalog.View { return p.catalog }
+func (p *watchedParts) Health() shard.Health   { return p.health }
 
 func (p *watchedParts) Member(key string) (cluster.Member, bool) {
 	m, heard := p.heard[key]
@@ -31,15 +31,15 @@ func (p *watchedParts) Member(key string) (cluster.Member, bool) {
 // gossip never named is dead after a while.
 func TestWatcherGathersTheView(t *testing.T) {
 	began := time.Date(2026, 11, 22, 18, 0, 0, 0, time.UTC)
-	catalog := raftfsm.NewCatalog().View()
+	known := catalog.New().View()
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
-		catalog.Nodes[name] = raftfsm.Node{Key: name, Name: name, State: raftfsm.NodeActive, VersionMax: 1}
+		known.Nodes[name] = catalog.Node{Key: name, Name: name, State: catalog.NodeActive, VersionMax: 1}
 	}
-	catalog.Keyspaces["posts"] = raftfsm.Keyspace{Name: "posts", Shards: 2, FirstGroup: 1}
-	catalog.Groups[1] = raftfsm.Placement{Target: []string{"n1", "n2", "n3"}}
-	catalog.Groups[2] = raftfsm.Placement{Target: []string{"n2", "n3", "n4"}}
+	known.Keyspaces["posts"] = catalog.Keyspace{Name: "posts", Shards: 2, FirstGroup: 1}
+	known.Groups[1] = catalog.Placement{Target: []string{"n1", "n2", "n3"}}
+	known.Groups[2] = catalog.Placement{Target: []string{"n2", "n3", "n4"}}
 	parts := &watchedParts{
-		catalog: catalog,
+		catalog: known,
 		health:  shard.Health{Leaders: map[uint32]string{1: "n1"}, Disk: shard.Room{Full: true, NeededBytes: 2, HasBytes: 1}, VotersFull: []uint32{1}},
 		heard: map[string]cluster.Member{
 			"n2": {Since: began},
@@ -74,7 +74,7 @@ func TestWatcherGathersTheView(t *testing.T) {
 	if n := v.Nodes[3]; !n.DeadSince.Equal(began.Add(time.Second)) {
 		t.Errorf("n4 is dead since %s", n.DeadSince)
 	}
-	delete(catalog.Nodes, "n4")
+	delete(known.Nodes, "n4")
 	if _, never := w.view(began.Add(time.Minute)).Replaced("n2"); !strings.Contains(never, "2 other nodes take replicas, a group has 3") {
 		t.Errorf("nobody is left to replace n2: %q", never)
 	}
@@ -82,10 +82,10 @@ func TestWatcherGathersTheView(t *testing.T) {
 
 // A watcher logs until it is closed.
 func TestWatcherLogs(t *testing.T) {
-	catalog := raftfsm.NewCatalog().View()
-	catalog.Nodes["n1"] = raftfsm.Node{Key: "n1", Name: "n1", State: raftfsm.NodeActive}
+	view := catalog.New().View()
+	view.Nodes["n1"] = catalog.Node{Key: "n1", Name: "n1", State: catalog.NodeActive}
 	lines := make(chan string, 1)
-	parts := &watchedParts{catalog: catalog, health: shard.Health{Memory: shard.Room{Full: true}}}
+	parts := &watchedParts{catalog: view, health: shard.Health{Memory: shard.Room{Full: true}}}
 	w := watch(parts, parts, "n1", cluster.PlanSettingsDefault, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 	if line := <-lines; !strings.Contains(line, `msg="writes of new rows stopped"`) {
 		t.Errorf("logged %q", line)

@@ -18,8 +18,14 @@ const rule = `
 	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
 	engine/cold: engine engine/golomb internal/lograte
-	# What a log entry means.
-	raftfsm: engine engine/cold
+	# How entries and snapshots are framed, whatever they hold.
+	raftfsm/codec: engine
+	# Which requests a group has applied.
+	raftfsm/dedup: raftfsm/codec
+	# What the cluster agrees on.
+	raftfsm/catalog: raftfsm/codec engine
+	# What a log entry means to a shard.
+	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold
 	# The errors that the packages of shard share.
 	shard/errs:
 	# What Raft groups must not lose, and nothing of what it means.
@@ -27,21 +33,21 @@ const rule = `
 	# One replica's log, votes and snapshots on disk, checked.
 	shard/storage: shard/raftstore internal/atomicfile
 	# Requests into log entries, and their answers.
-	shard/propose: shard/errs raftfsm engine
+	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/storage shard/raftstore raftfsm engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
+	shard: shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm engine
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
-	admin: shard raftfsm
+	admin: shard raftfsm raftfsm/catalog
 	# Neighbours that do not know each other.
-	api: docs admin unread shard raftfsm engine internal/lograte
+	api: docs admin unread shard raftfsm raftfsm/catalog engine internal/lograte
 	api/redis: unread shard raftfsm engine internal/lograte
-	cluster: admin shard raftfsm engine internal/atomicfile internal/lograte
+	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis cluster shard raftfsm engine internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis cluster shard raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
@@ -58,10 +64,11 @@ const rule = `
 	internal/countdtest:
 	internal/floors:
 	cmd/countd/e2e:
-	tests: internal/proctest internal/clustertest internal/countdtest client
+	raftfsm/codec/codectest: raftfsm/codec
+	tests: raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
-	only raftfsm shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
 	only engine/cold raftfsm shard/raftstore: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // A log that one start with a clock a year ahead has stamped goes on forgetting:
@@ -16,11 +17,11 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 		p, g := newFakeProposer(t)
 		defer p.Close()
 		g.prompt = true
-		p.limits = raftfsm.Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
+		p.limits = dedup.Limits{KeyHorizon: time.Minute, KeysMax: 5, ProducerIdle: time.Hour, ProducersMax: 5}
 		send := func(key int) {
 			t.Helper()
 			var w raftfsm.RequestWriter
-			id := raftfsm.ByKey([]byte{byte(key)})
+			id := dedup.ByKey([]byte{byte(key)})
 			w.Reset(nil, &id)
 			op := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
 			w.Op(1, &op)

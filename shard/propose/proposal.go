@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -64,17 +65,17 @@ func (q *Proposal) answer() error {
 		return q.Err
 	}
 	switch q.Outcome() {
-	case raftfsm.Conflict:
+	case dedup.Conflict:
 		return errs.ErrConflict
-	case raftfsm.Expired:
+	case dedup.Expired:
 		return errs.ErrExpired
-	case raftfsm.Full:
+	case dedup.Full:
 		return fmt.Errorf("%w: no room to remember another key", errs.ErrOverloaded)
 	}
 	return nil
 }
 
-func (q *Proposal) Outcome() raftfsm.Outcome { return q.Result.Outcome(q.number) }
+func (q *Proposal) Outcome() dedup.Outcome { return q.Result.Outcome(q.number) }
 
 // Arrived returns when a request by a key came first, if it came before, by the log's
 // time in Unix milliseconds; else 0.

@@ -17,6 +17,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -38,10 +40,10 @@ const (
 // Close, which waits for them.
 type Proposer struct {
 	group   Group
-	kind    raftfsm.Kind
+	kind    codec.Kind
 	metrics *Metrics
 	logger  *slog.Logger
-	limits  raftfsm.Limits
+	limits  dedup.Limits
 	clock   *Clock // propose's
 	round   *roundMember
 
@@ -74,9 +76,9 @@ type flight struct {
 type Config struct {
 	Group   Group
 	Rounds  *Rounds // of the node
-	Kind    raftfsm.Kind
+	Kind    codec.Kind
 	Clock   *Clock // the proposer's alone
-	Limits  raftfsm.Limits
+	Limits  dedup.Limits
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
@@ -229,15 +231,15 @@ func (p *Proposer) launch(batch []*Proposal) flight {
 		q.number, q.First = i, first
 		first += q.Ops
 	}
-	entry := raftfsm.BeginEntry(make([]byte, 0, bytes+raftfsm.EntryOverhead), p.kind, width)
+	entry := codec.BeginEntry(make([]byte, 0, bytes+codec.EntryOverhead), p.kind, width)
 	if clocked {
-		entry = raftfsm.AppendClock(entry, p.clock.now(), p.limits)
+		entry = dedup.AppendClock(entry, p.clock.now(), p.limits)
 	}
 	for _, q := range batch {
 		entry = append(entry, q.section...)
 		p.metrics.queue.Observe(f.proposed.Sub(q.since).Seconds())
 	}
-	f.future = p.group.Apply(raftfsm.SealEntry(entry))
+	f.future = p.group.Apply(codec.AppendChecksum(entry))
 	return f
 }
 
@@ -249,7 +251,7 @@ func (p *Proposer) settle() {
 		p.land(f) // first: who has an answer finds the room that it took free again
 		for _, q := range f.proposals {
 			q.Result, q.Err = result, err
-			if err == nil && q.Outcome() == raftfsm.Full {
+			if err == nil && q.Outcome() == dedup.Full {
 				p.metrics.keysRefused.Inc()
 			}
 			close(q.done)

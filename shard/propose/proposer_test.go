@@ -16,13 +16,15 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
 
 var errBrokenDisk = errors.New("the disk is broken")
 
 // limits are those of a node that sets none.
-var limits = raftfsm.Limits{KeyHorizon: 10 * time.Minute, KeysMax: raftfsm.KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
+var limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: dedup.KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
 
 const eventuallyMax = time.Minute
 
@@ -117,7 +119,7 @@ func testMetrics(t *testing.T) *Metrics {
 
 func testConfig(g Group, rounds *Rounds, fsm *raftfsm.Counters, m *Metrics) Config {
 	logger := slog.New(slog.DiscardHandler)
-	return Config{Group: g, Rounds: rounds, Kind: raftfsm.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: limits, Metrics: m, Logger: logger}
+	return Config{Group: g, Rounds: rounds, Kind: codec.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: limits, Metrics: m, Logger: logger}
 }
 
 // newFakeProposer returns a proposer whose close is the test's affair.
@@ -132,7 +134,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 // sectionOf is a request of ops that add 1 to column 0 of id.
 func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
-	w.Reset(nil, &raftfsm.RequestID{})
+	w.Reset(nil, &dedup.RequestID{})
 	for range ops {
 		w.Op(id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 	}

@@ -1,0 +1,158 @@
+package catalog
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// Catalog is the state machine of the group that knows what the cluster agrees
+// on: keyspaces, nodes, where groups are to be, and the cluster version.
+type Catalog struct {
+	// view is replaced whole by each command and by Restore, which raft calls
+	// one at a time. A reader's one load is a state between two commands.
+	view atomic.Pointer[View]
+}
+
+var _ raft.BatchingFSM = (*Catalog)(nil)
+
+// View is the catalog after one command. Everybody shares it: nothing
+// in it may be changed.
+type View struct {
+	Applied uint64 `json:"-"` // index of the last command that it shows
+
+	NextGroup      uint32               `json:"next_group"` // the number that the next shard is given
+	Keyspaces      map[string]Keyspace  `json:"keyspaces"`  // by name
+	Nodes          map[string]Node      `json:"nodes"`      // by key
+	Groups         map[uint32]Placement `json:"groups"`     // by number; the catalog's own once it is placed
+	ClusterVersion int                  `json:"cluster_version"`
+	VersionHeld    bool                 `json:"version_held"` // ClusterVersion stays what it is
+
+	changed chan struct{} // closed once a view of another state is there
+}
+
+// firstClusterVersion is what a new cluster speaks.
+const firstClusterVersion = 1
+
+// New returns a catalog without keyspaces and nodes. The groups of
+// keyspaces are numbered from 1: group 0 is the catalog's own.
+func New() *Catalog {
+	c := &Catalog{}
+	v := &View{NextGroup: Group + 1, ClusterVersion: firstClusterVersion, changed: make(chan struct{})}
+	v.ownMaps()
+	c.view.Store(v)
+	return c
+}
+
+// View returns the catalog as it is now.
+func (c *Catalog) View() *View { return c.view.Load() }
+
+// Keyspaces returns the keyspaces by name, ascending.
+func (c *Catalog) Keyspaces() []Keyspace { return c.View().KeyspacesByName() }
+
+// Applied returns the index of the last command that View shows.
+func (c *Catalog) Applied() uint64 { return c.View().Applied }
+
+// Changed returns a channel that is closed once the catalog holds something
+// else than this view. Catalog.View returns that by then. A command that
+// changed nothing does not close it.
+func (v *View) Changed() <-chan struct{} { return v.changed }
+
+// KeyspacesByName returns the keyspaces by name, ascending.
+func (v *View) KeyspacesByName() []Keyspace {
+	return slices.SortedFunc(maps.Values(v.Keyspaces), func(a, b Keyspace) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// Digest returns a hash, FNV-1a, of the view's JSON. Views that hold the same
+// have equal digests, whatever commands made them.
+func (v *View) Digest() uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(v.encoded()) // a hash takes everything
+	return h.Sum64()
+}
+
+// encoded returns the view's JSON. There is one for each state: object members
+// that are maps are written in the order of their keys.
+func (v *View) encoded() []byte {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them have one
+	}
+	return body
+}
+
+// Apply applies one command and answers a *Result. It panics with an
+// *EntryError if it cannot.
+func (c *Catalog) Apply(entry *raft.Log) any {
+	command, err := parseEntry(entry.Data)
+	if err != nil {
+		panic(&codec.EntryError{Index: entry.Index, Err: err})
+	}
+	was := c.View()
+	next, result := was.After(command)
+	next.Applied = entry.Index
+	c.replace(was, next)
+	return result
+}
+
+// ApplyBatch applies committed entries and answers a *Result for each
+// command, nil for changes of the group's members.
+func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
+	answers := make([]any, len(entries))
+	for i, entry := range entries {
+		if entry.Type == raft.LogCommand {
+			answers[i] = c.Apply(entry)
+			continue
+		}
+		next := *c.View()
+		next.Applied = entry.Index
+		c.view.Store(&next)
+	}
+	return answers
+}
+
+// replace makes next the view. Those who wait for it look after they are woken,
+// so it is stored first.
+func (c *Catalog) replace(was, next *View) {
+	c.view.Store(next)
+	if next.changed != was.changed {
+		close(was.changed)
+	}
+}
+
+// After returns the view after a command that does one thing, and what Apply
+// would answer. It changes nothing in place: readers hold v.
+func (v *View) After(command *Command) (*View, *Result) {
+	next := *v
+	next.ownMaps()
+	result, changed := command.apply(&next)
+	if changed {
+		next.numberReplicas()
+		next.changed = make(chan struct{})
+		return &next, &result
+	}
+	same := *v
+	return &same, &result
+}
+
+// ownMaps gives the view maps that nobody else holds.
+func (v *View) ownMaps() {
+	v.Keyspaces, v.Nodes, v.Groups = owned(v.Keyspaces), owned(v.Nodes), owned(v.Groups)
+}
+
+func owned[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return maps.Clone(m)
+}

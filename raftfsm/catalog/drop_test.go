@@ -1,0 +1,219 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+)
+
+func drop(keyspace string, first uint32) *Command {
+	return &Command{Drop: &DropEntry{Keyspace: keyspace, FirstGroup: first}}
+}
+
+func dropColumn(keyspace string, first uint32, column string, number int) *Command {
+	return &Command{DropColumn: &DropColumnEntry{Keyspace: keyspace, FirstGroup: first, Column: column, Number: number}}
+}
+
+// droppable is a catalog of one node, at the version that has drops.
+func droppable(t *testing.T) *Catalog {
+	t.Helper()
+	c := New()
+	applyCommand(t, c, putNode(aNode("a.1", 5), ""))
+	applyCommand(t, c, setVersion(versionOfDrop))
+	return c
+}
+
+func TestDropTakesItsVersion(t *testing.T) {
+	c := New()
+	applyCommand(t, c, putNode(aNode("a.1", 5), ""))
+	applyCommand(t, c, setVersion(versionOfDrop-1))
+	applyCommand(t, c, create("k", 2, "x", "y"))
+	for _, command := range []*Command{drop("k", 1), dropColumn("k", 1, "y", 1)} {
+		if got := applyCommand(t, c, command); got.Refused == "" || !reflect.DeepEqual(c.View().Keyspaces["k"].Columns, []string{"x", "y"}) {
+			t.Errorf("at version %d: %+v", versionOfDrop-1, got)
+		}
+	}
+}
+
+// A drop and its copies take away one keyspace, and none of the name that came later.
+func TestDropKeyspace(t *testing.T) {
+	c := droppable(t)
+	first := applyCommand(t, c, create("k", 2, "x")).Keyspace
+	other := applyCommand(t, c, create("other", 1, "x")).Keyspace
+	was := c.View()
+	if got := applyCommand(t, c, drop("k", first.FirstGroup)); !reflect.DeepEqual(got.Keyspace, first) || got.Missing || got.Refused != "" {
+		t.Fatalf("dropped: %+v", got)
+	}
+	if len(was.Groups) != 3 || was.Dropped(1) {
+		t.Error("a reader's view has changed")
+	}
+	if got := applyCommand(t, c, drop("k", first.FirstGroup)); !got.Missing {
+		t.Errorf("dropped twice: %+v", got)
+	}
+	again := applyCommand(t, c, create("k", 2, "y")).Keyspace
+	if again.FirstGroup <= other.FirstGroup {
+		t.Errorf("a new keyspace has groups from %d on", again.FirstGroup)
+	}
+	if got := applyCommand(t, c, drop("k", first.FirstGroup)); !got.Missing {
+		t.Errorf("a copy of the drop dropped the next of the name: %+v", got)
+	}
+	v := c.View()
+	for group, want := range map[uint32]bool{Group: false, 1: true, 2: true, 3: false, 4: false, 5: false, 6: false} {
+		if v.Dropped(group) != want {
+			t.Errorf("group %d is dropped: %v", group, !want)
+		}
+	}
+	for name, command := range map[string]*Command{
+		"retire": retire(1, "a.1", 1, 0), "number": {Number: &NumberEntry{Group: 1, Members: []string{"a.1"}}},
+		"place": place(1, []string{"a.1"}, "a.1"),
+	} {
+		if applyCommand(t, c, command); len(c.View().Groups) != 3 {
+			t.Errorf("%s brought a group back", name)
+		}
+	}
+}
+
+// A column's number is used up: the next column of the name has another, and a copy of
+// the drop does not drop that.
+func TestDropColumn(t *testing.T) {
+	c := droppable(t)
+	k := create("k", 1, "x", "y", "z")
+	k.Create.Floors = map[string]int64{"y": 0, "z": 1}
+	applyCommand(t, c, k)
+	for _, step := range []struct {
+		name             string
+		command          *Command
+		missing, refused bool
+		after            []string
+		floors           map[string]int64
+	}{
+		{"y", dropColumn("k", 1, "y", 1), false, false, []string{"x", "", "z"}, map[string]int64{"z": 1}},
+		{"y again", dropColumn("k", 1, "y", 1), true, false, []string{"x", "", "z"}, map[string]int64{"z": 1}},
+		{"a new y", addColumns("k", "y"), false, false, []string{"x", "", "z", "y"}, map[string]int64{"z": 1}},
+		{"a copy of the drop", dropColumn("k", 1, "y", 1), true, false, []string{"x", "", "z", "y"}, map[string]int64{"z": 1}},
+		{"no name", dropColumn("k", 1, "", 1), true, false, []string{"x", "", "z", "y"}, map[string]int64{"z": 1}},
+		{"of another keyspace", dropColumn("k", 9, "x", 0), true, false, []string{"x", "", "z", "y"}, map[string]int64{"z": 1}},
+		{"past the end", dropColumn("k", 1, "w", -1), true, false, []string{"x", "", "z", "y"}, map[string]int64{"z": 1}},
+		{"z", dropColumn("k", 1, "z", 2), false, false, []string{"x", "", "", "y"}, nil},
+		{"x", dropColumn("k", 1, "x", 0), false, false, []string{"", "", "", "y"}, nil},
+		{"the last", dropColumn("k", 1, "y", 3), false, true, []string{"", "", "", "y"}, nil},
+	} {
+		got := applyCommand(t, c, step.command)
+		now := c.View().Keyspaces["k"]
+		if got.Missing != step.missing || (got.Refused != "") != step.refused {
+			t.Errorf("%s: %+v", step.name, got)
+		}
+		if !slices.Equal(now.Columns, step.after) || !maps.Equal(now.Floors, step.floors) {
+			t.Errorf("%s: columns %q, floors %v", step.name, now.Columns, now.Floors)
+		}
+		if err := c.View().check(); err != nil {
+			t.Errorf("%s: %v", step.name, err)
+		}
+	}
+	if got := applyCommand(t, c, addColumns("k", numberedColumns(engine.ColumnsMax-4)...)); got.Full {
+		t.Errorf("filled up: %+v", got)
+	}
+	if got := applyCommand(t, c, addColumns("k", "x")); !got.Full {
+		t.Errorf("a number was used again: %+v", got)
+	}
+}
+
+// TestDropsOfAnyOrder holds, whatever commands come: 1. a group is dropped once its
+// keyspace is gone, in every later view, and no keyspace has its number again; 2. bounds
+// count what is there; 3. a number of a column has one name and then none, for ever;
+// 4. a view is what its snapshot restores.
+func TestDropsOfAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := New().View()
+		do := func(command *Command) *Result {
+			entry, err := AppendEntry(nil, command)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if command, err = parseEntry(entry); err != nil {
+				t.Fatal(err)
+			}
+			next, result := v.After(command)
+			v = next
+			return result
+		}
+		do(putNode(aNode("a.1", 5), ""))
+		do(setVersion(5))
+		gone := map[uint32]bool{}
+		named := map[string]string{} // by first group and number of a column
+		names, columns := []string{"k", "l"}, []string{"x", "y", "z"}
+		for range rapid.IntRange(1, 50).Draw(t, "steps") {
+			name := rapid.SampledFrom(names).Draw(t, "keyspace")
+			column := rapid.SampledFrom(columns).Draw(t, "column")
+			k, there := v.Keyspaces[name]
+			late := uint32(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "late"))
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				shards := rapid.SampledFrom([]int{1, 3, GroupsMax - 2}).Draw(t, "shards")
+				placed := v.shardsPlaced()
+				got := do(create(name, shards, column))
+				if fits := placed+shards <= GroupsMax; !there && (got.Refused == "") != fits {
+					t.Fatalf("%d shards beside %d: %+v", shards, placed, got)
+				}
+			case 1:
+				if got := do(drop(name, k.FirstGroup-late)); got.Missing == (there && late == 0) {
+					t.Fatalf("drop of %s, late by %d: %+v", name, late, got)
+				} else if !got.Missing {
+					for group := k.FirstGroup; k.has(group); group++ {
+						gone[group] = true
+					}
+				}
+			case 2:
+				do(addColumns(name, column))
+			case 3:
+				do(dropColumn(name, k.FirstGroup-late, column, slices.Index(k.Columns, column)))
+			}
+			if err := v.check(); err != nil {
+				t.Fatal(err)
+			}
+			for _, from := range []uint32{0, max(v.NextGroup, 50) - 50} {
+				for group := from; group < from+60; group++ {
+					if v.Dropped(group) != gone[group] {
+						t.Fatalf("group %d is dropped: %v", group, v.Dropped(group))
+					}
+				}
+			}
+			for _, k := range v.Keyspaces {
+				for number, column := range k.Columns {
+					at := fmt.Sprint(k.FirstGroup, number)
+					if was, seen := named[at]; seen && column != was && column != "" {
+						t.Fatalf("column %d of %s was %q and is %q", number, k.Name, was, column)
+					}
+					named[at] = column
+				}
+			}
+		}
+		c := New()
+		if err := codectest.Restore(c, codectest.StreamOf(codec.KindCatalog, 1, []codectest.Part{{Kind: codec.StreamCatalog, Payload: v.encoded()}}, uint64(len(v.Keyspaces)), v.Digest())); err != nil {
+			t.Fatal(err)
+		}
+		if string(c.View().encoded()) != string(v.encoded()) {
+			t.Fatal("a restored catalog is another")
+		}
+	})
+}
+
+func TestDropEntryBytesAreGolden(t *testing.T) {
+	for name, command := range map[string]*Command{
+		"drop": drop("songs", 33), "drop-column": dropColumn("songs", 33, "like", 2),
+	} {
+		entry, err := AppendEntry(nil, command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		codectest.Golden(t, "entry-catalog-"+name+".bin", entry)
+	}
+}

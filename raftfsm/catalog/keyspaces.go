@@ -1,0 +1,206 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+const (
+	// KeyspacesMax bounds the keyspaces of a cluster: an operator makes one for
+	// each kind of thing that is counted.
+	KeyspacesMax = 64
+	// GroupsMax bounds the groups of a cluster, the catalog's aside. A node runs
+	// 16 to 64 replicas well, and there are at most NodesMax nodes with three
+	// replicas a group, so more could not be placed well.
+	GroupsMax = 1024
+)
+
+// Keyspace is one named table of the catalog.
+type Keyspace struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+	// Columns has the name of each column at its number, "" for one that was dropped.
+	Columns []string `json:"columns"`
+	Shards  int      `json:"shards"`
+	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
+	Sharding   string `json:"sharding,omitempty"`
+	FirstGroup uint32 `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+	// Everywhere has all nodes be members of its groups, and not those alone that
+	// are to vote.
+	Everywhere bool `json:"everywhere,omitempty"`
+	// Floors holds the floors of those columns that have one, by name.
+	Floors map[string]int64 `json:"floors,omitempty"`
+}
+
+func (k *Keyspace) has(group uint32) bool { return group-k.FirstGroup < uint32(k.Shards) }
+
+// CreateEntry makes a keyspace and places its groups. FirstGroup is chosen when
+// it is applied.
+type CreateEntry struct {
+	Keyspace
+	Replicas [][]string `json:"replicas"` // of each shard, the keys of its first voters
+}
+
+// SetEverywhereEntry sets Keyspace.Everywhere.
+type SetEverywhereEntry struct {
+	Keyspace   string `json:"keyspace"`
+	Everywhere bool   `json:"everywhere"`
+}
+
+// AddColumnsEntry adds those columns that the keyspace does not have, and sets the
+// floors of some columns of those that it has by then: null takes a floor away.
+type AddColumnsEntry struct {
+	Keyspace string            `json:"keyspace"`
+	Columns  []string          `json:"columns"`
+	Floors   map[string]*int64 `json:"floors,omitempty"`
+}
+
+func (c *CreateEntry) apply(v *View) (Result, bool) {
+	if k, exists := v.Keyspaces[c.Name]; exists {
+		return Result{Keyspace: k, Exists: true}, false
+	}
+	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
+		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
+	}
+	if c.Sharding != "" && (c.Sharding != "hash" || c.Kind != codec.KindCounters.String() || !v.TakesSharding()) {
+		return refused("a keyspace of kind %q with sharding %q in a cluster of version %d", c.Kind, c.Sharding, v.ClusterVersion)
+	}
+	if c.Everywhere {
+		return refused("keyspace %q everywhere at once: that is said of one that is there", c.Name)
+	}
+	if !v.Takes(c.Kind) {
+		return refused("a keyspace of kind %q in a cluster of version %d", c.Kind, v.ClusterVersion)
+	}
+	if err := v.checkFloors(&c.Keyspace); err != nil {
+		return refused("keyspace %q: %v", c.Name, err)
+	}
+	if len(v.Keyspaces) >= KeyspacesMax {
+		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
+	}
+	if placed := v.shardsPlaced(); c.Shards > GroupsMax-placed {
+		return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", placed, GroupsMax)
+	}
+	if slices.Contains(c.Columns, "") {
+		return refused("keyspace %q has a column without a name", c.Name)
+	}
+	if len(c.Replicas) != c.Shards {
+		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Shards)
+	}
+	for shard, keys := range c.Replicas {
+		if err := v.checkReplicas(keys); err != nil {
+			return refused("shard %d: %v", shard, err)
+		}
+	}
+	k := c.Keyspace
+	k.FirstGroup = v.NextGroup
+	v.Keyspaces[k.Name] = k
+	for _, keys := range c.Replicas {
+		v.Groups[v.NextGroup] = v.newPlacement(keys)
+		v.NextGroup++
+	}
+	return Result{Keyspace: k}, true
+}
+
+func (c *AddColumnsEntry) apply(v *View) (Result, bool) {
+	k, exists := v.Keyspaces[c.Keyspace]
+	if !exists {
+		return Result{Missing: true}, false
+	}
+	was := k
+	k.Columns = slices.Clone(k.Columns)
+	for _, column := range c.Columns {
+		if !slices.Contains(k.Columns, column) {
+			k.Columns = append(k.Columns, column)
+		}
+	}
+	if len(k.Columns) > engine.ColumnsMax {
+		return Result{Keyspace: was, Full: true}, false
+	}
+	k.Floors = floorsAfter(k.Floors, c.Floors)
+	if err := v.checkFloors(&k); err != nil {
+		return refused("keyspace %q: %v", k.Name, err)
+	}
+	v.Keyspaces[k.Name] = k
+	return Result{Keyspace: k}, len(k.Columns) > len(was.Columns) || !maps.Equal(k.Floors, was.Floors)
+}
+
+// floorsAfter returns floors by column with some of them changed, nil for none.
+func floorsAfter(was map[string]int64, changes map[string]*int64) map[string]int64 {
+	if len(changes) == 0 {
+		return was
+	}
+	floors := owned(was)
+	for column, floor := range changes {
+		if delete(floors, column); floor != nil {
+			floors[column] = *floor
+		}
+	}
+	if len(floors) == 0 {
+		return nil
+	}
+	return floors
+}
+
+// checkFloors refuses floors of columns that a keyspace does not have, and any that the
+// cluster version does not allow.
+func (v *View) checkFloors(k *Keyspace) error {
+	if len(k.Floors) > 0 && !v.TakesFloors() {
+		return fmt.Errorf("floors in a cluster of version %d", v.ClusterVersion)
+	}
+	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
+		if !slices.Contains(k.Columns, column) {
+			return fmt.Errorf("a floor of column %q, which is not there", column)
+		}
+	}
+	return nil
+}
+
+func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
+	k, exists := v.Keyspaces[c.Keyspace]
+	switch {
+	case !exists:
+		return Result{Missing: true}, false
+	case !v.TakesEverywhere():
+		return refused("keyspace %s to be everywhere in a cluster of version %d", c.Keyspace, v.ClusterVersion)
+	case k.Kind == codec.KindBoard.String():
+		return refused("keyspace %s is everywhere, always", c.Keyspace)
+	}
+	changed := k.Everywhere != c.Everywhere
+	k.Everywhere = c.Everywhere
+	v.Keyspaces[k.Name] = k
+	for group := k.FirstGroup; changed && k.has(group); group++ {
+		if p := v.Groups[group]; p.Numbered() {
+			p.Revision++
+			v.Groups[group] = p
+		}
+	}
+	return Result{Keyspace: k}, changed
+}
+
+// EveryNode reports whether all nodes are members of a group, those that are not
+// to vote without a vote, so that each can read it by itself: those of Light, and
+// of keyspaces that are to be everywhere.
+func (v *View) EveryNode(group uint32) bool {
+	return v.Light(group) || v.keyspaceOf(group).Everywhere
+}
+
+// Light reports whether a group is too small to be a load on its nodes: the
+// catalog's own, and the board's.
+func (v *View) Light(group uint32) bool {
+	return group == Group || v.keyspaceOf(group).Kind == codec.KindBoard.String()
+}
+
+// keyspaceOf returns the keyspace of which a group is a shard, one without a name for
+// none.
+func (v *View) keyspaceOf(group uint32) Keyspace {
+	for _, k := range v.Keyspaces {
+		if k.has(group) {
+			return k
+		}
+	}
+	return Keyspace{}
+}

@@ -1,0 +1,156 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+const (
+	// NodesMax bounds the nodes of a cluster: each is a member of the catalog's
+	// group, whose leader sends every change to all of them.
+	NodesMax = 64
+	// nodeTextBytesMax bounds each text of a node: an address holds a host name
+	// of at most 253 bytes and a port.
+	nodeTextBytesMax = 260
+)
+
+// Node is one member of the cluster.
+type Node struct {
+	Key         string    `json:"key"`  // names it in placements and Raft configurations; never used again
+	Name        string    `json:"name"` // for people; one at a time has it, those leaving aside
+	Zone        string    `json:"zone"` // nodes of one zone fail together; "" is a zone too
+	HTTPAddr    string    `json:"http_addr"`
+	ClusterAddr string    `json:"cluster_addr"`
+	GossipAddr  string    `json:"gossip_addr"`
+	Version     string    `json:"version"`     // of its program, for people
+	VersionMax  int       `json:"version_max"` // the highest cluster version that its program speaks
+	State       NodeState `json:"state"`
+}
+
+// NodeState says what the cluster does with a node.
+type NodeState string
+
+const (
+	NodeActive   NodeState = "active"
+	NodeDraining NodeState = "draining" // leads nothing and takes no more replicas, but keeps its own
+	NodeLeaving  NodeState = "leaving"  // its replicas move away, then it is removed
+)
+
+// PutNodeEntry adds a node, as active, or gives one that is there what else Node
+// says: it keeps its state and its name. Replaces is the key of the node of the
+// same name that it follows, which becomes leaving; "" for none.
+type PutNodeEntry struct {
+	Node     Node   `json:"node"`
+	Replaces string `json:"replaces,omitempty"`
+}
+
+// SetNodeStateEntry gives a node a state.
+type SetNodeStateEntry struct {
+	Key   string    `json:"key"`
+	State NodeState `json:"state"`
+}
+
+// RemoveNodeEntry takes away a node that is leaving and in no group's target.
+type RemoveNodeEntry struct {
+	Key string `json:"key"`
+}
+
+func (c *PutNodeEntry) apply(v *View) (Result, bool) {
+	node := c.Node
+	was, exists := v.Nodes[node.Key]
+	node.State = NodeActive
+	if exists {
+		node.State = was.State
+	}
+	if err := node.check(); err != nil {
+		return refused("%v", err)
+	}
+	switch {
+	case exists && was.Name != node.Name:
+		return refused("node %q is named %q, not %q", node.Key, was.Name, node.Name)
+	case !exists && len(v.Nodes) >= NodesMax:
+		return refused("there are %d nodes, the most that a cluster has", NodesMax)
+	case node.VersionMax < v.ClusterVersion:
+		return refused("the cluster speaks version %d, node %q at most %d", v.ClusterVersion, node.Key, node.VersionMax)
+	}
+	other := v.holderOf(&node)
+	if other != "" && other != c.Replaces {
+		return refused("node %q has the name %q", other, node.Name)
+	}
+	if other != "" {
+		old := v.Nodes[other]
+		old.State = NodeLeaving
+		v.Nodes[other] = old
+	}
+	v.Nodes[node.Key] = node
+	return Result{}, !exists || node != was || other != ""
+}
+
+func (c *SetNodeStateEntry) apply(v *View) (Result, bool) {
+	node, exists := v.Nodes[c.Key]
+	if !exists {
+		return Result{Missing: true}, false
+	}
+	was := node.State
+	node.State = c.State
+	if err := node.check(); err != nil {
+		return refused("%v", err)
+	}
+	if other := v.holderOf(&node); other != "" {
+		return refused("node %q has the name %q", other, node.Name)
+	}
+	v.Nodes[c.Key] = node
+	return Result{}, node.State != was
+}
+
+// holderOf returns the key of another node that keeps n from having its name,
+// or "". Any number of nodes that are leaving may have one.
+func (v *View) holderOf(n *Node) string {
+	if n.State == NodeLeaving {
+		return ""
+	}
+	for key, other := range v.Nodes {
+		if key != n.Key && other.Name == n.Name && other.State != NodeLeaving {
+			return key // there is no second one
+		}
+	}
+	return ""
+}
+
+func (c *RemoveNodeEntry) apply(v *View) (Result, bool) {
+	node, exists := v.Nodes[c.Key]
+	if !exists {
+		return Result{Missing: true}, false
+	}
+	if node.State != NodeLeaving {
+		return refused("node %q is %s, not leaving", c.Key, node.State)
+	}
+	for _, group := range slices.Sorted(maps.Keys(v.Groups)) {
+		if slices.Contains(v.Groups[group].Target, c.Key) {
+			return refused("node %q is in the target of group %d", c.Key, group)
+		}
+	}
+	delete(v.Nodes, c.Key)
+	return Result{}, true
+}
+
+// check says why no cluster has such a node.
+func (n *Node) check() error {
+	if n.Key == "" || n.Name == "" {
+		return fmt.Errorf("a node with key %q and name %q", n.Key, n.Name)
+	}
+	for _, text := range []string{n.Key, n.Name, n.Zone, n.HTTPAddr, n.ClusterAddr, n.GossipAddr, n.Version} {
+		if len(text) > nodeTextBytesMax {
+			return fmt.Errorf("%d bytes in a text of node %.64q, the most are %d", len(text), n.Key, nodeTextBytesMax)
+		}
+	}
+	if n.VersionMax < firstClusterVersion {
+		return fmt.Errorf("node %q speaks cluster version %d", n.Key, n.VersionMax)
+	}
+	switch n.State {
+	case NodeActive, NodeDraining, NodeLeaving:
+		return nil
+	}
+	return fmt.Errorf("node %q in state %q", n.Key, n.State)
+}

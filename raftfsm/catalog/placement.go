@@ -1,0 +1,82 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Group is the number of the group that holds the catalog.
+const Group = 0
+
+// ReplicasMax bounds the voters of a group: five outlive any two of them, and
+// each more makes every write wait for more disks.
+const ReplicasMax = 5
+
+// Placement says where a group is to be. It is a wish: the group's Raft
+// configuration follows it, one change at a time.
+type Placement struct {
+	// Initial are the keys of the first voters, with which each of them begins
+	// the group. It never changes, and may name nodes that are long gone.
+	Initial []string `json:"initial"`
+	// Target are the keys of the nodes that are to be voters.
+	Target []string `json:"target"`
+	// Replicas has, by node key, the number of each replica that is or may become a
+	// member of the group. See ReplicaID.
+	Replicas map[string]uint64 `json:"replicas,omitempty"`
+	// NextReplica is the number that the group's next replica is given. It only
+	// rises, so no number is given twice. 0 until the group is numbered.
+	NextReplica uint64 `json:"next_replica,omitempty"`
+	// FirstReplica is the number of the first of Initial, whose others have the
+	// numbers that follow. 0 if all of them have number 0.
+	FirstReplica uint64 `json:"first_replica,omitempty"`
+	// Revision counts the changes of Target, and of Keyspace.Everywhere, since the
+	// group was numbered.
+	Revision uint64 `json:"revision,omitempty"`
+}
+
+// PlaceEntry gives a group another target. It is refused unless the target is
+// Was, in that order, so that two who plan at once do not undo each other. For
+// the catalog's own group, the first one sets Initial too.
+type PlaceEntry struct {
+	Group  uint32   `json:"group"`
+	Target []string `json:"target"`
+	Was    []string `json:"was"`
+}
+
+func (c *PlaceEntry) apply(v *View) (Result, bool) {
+	p, exists := v.Groups[c.Group]
+	if !exists && c.Group != Group {
+		return refused("there is no group %d", c.Group)
+	}
+	if !slices.Equal(p.Target, c.Was) {
+		return refused("the target of group %d is %q, not %q", c.Group, p.Target, c.Was)
+	}
+	if err := v.checkReplicas(c.Target); err != nil {
+		return refused("group %d: %v", c.Group, err)
+	}
+	if !exists {
+		p.Initial = c.Target
+	}
+	p.Target = c.Target
+	if p.Numbered() {
+		p.Revision++
+	}
+	v.Groups[c.Group] = p
+	return Result{}, !slices.Equal(c.Target, c.Was)
+}
+
+// checkReplicas says why a group cannot be at the nodes of these keys.
+func (v *View) checkReplicas(keys []string) error {
+	if len(keys) < 1 || len(keys) > ReplicasMax {
+		return fmt.Errorf("%d replicas are not 1…%d", len(keys), ReplicasMax)
+	}
+	for i, key := range keys {
+		if _, known := v.Nodes[key]; !known {
+			return fmt.Errorf("there is no node %q", key)
+		}
+		if slices.Contains(keys[:i], key) {
+			return fmt.Errorf("node %q is there twice", key)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// versionOfReplicaNumbers is the cluster version from which on the catalog numbers
+// the replicas of groups. Below it a Raft id is a bare node key.
+const versionOfReplicaNumbers = 5
+
+// A replica's Raft id names one lifetime: the time from when a node begins a
+// replica of a group without a log until the node deletes that replica's files. A
+// vote or an acknowledgement counts for a lifetime, so a replica that begins anew on
+// the same node must not be taken for the one that voted before.
+//
+// The id is the key of the node, '#', and a number that the catalog gives to a
+// replica of the group once and never again. Number 0 is written as the bare key:
+// it names the replicas of groups that were made before the catalog numbered them.
+
+// ReplicaID returns the Raft id of a node's replica of a group.
+func ReplicaID(node string, number uint64) string {
+	if number == 0 {
+		return node
+	}
+	return node + "#" + strconv.FormatUint(number, 10)
+}
+
+// ParseReplicaID returns the key of the node and the number that ReplicaID was
+// given. A node key has no '#' in it.
+func ParseReplicaID(id string) (node string, number uint64) {
+	node, digits, numbered := strings.Cut(id, "#")
+	if !numbered {
+		return node, 0
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return id, 0 // the id of no replica
+	}
+	return node, number
+}
+
+// Numbered reports whether the catalog numbers the group's replicas. Once it does,
+// it always will.
+func (p *Placement) Numbered() bool { return p.NextReplica > 0 }
+
+// Number returns the number of the node's replica, and false if the catalog has
+// given the node none, or has retired it.
+func (p *Placement) Number(node string) (uint64, bool) {
+	number, has := p.Replicas[node]
+	return number, has
+}
+
+// Retired reports whether a replica of this number on a node is never to be a member
+// again. A catalog that is behind does not know the number yet and reports false.
+func (p *Placement) Retired(node string, number uint64) bool {
+	current, has := p.Replicas[node]
+	return number < p.NextReplica && (!has || current != number)
+}
+
+// InitialID returns the Raft id of the i-th of the Initial voters.
+func (p *Placement) InitialID(i int) string {
+	if p.FirstReplica == 0 {
+		return ReplicaID(p.Initial[i], 0)
+	}
+	return ReplicaID(p.Initial[i], p.FirstReplica+uint64(i))
+}
+
+// MayHold reports whether the catalog wants a node to have a replica of a group, with
+// a vote or without.
+func (v *View) MayHold(group uint32, node string) bool {
+	if slices.Contains(v.Groups[group].Target, node) {
+		return true
+	}
+	_, known := v.Nodes[node]
+	return known && v.EveryNode(group)
+}
+
+// NumbersReplicas reports whether the cluster version has groups be numbered.
+func (v *View) NumbersReplicas() bool { return v.ClusterVersion >= versionOfReplicaNumbers }
+
+// NumberEntry begins to number the replicas of a group that was made before the
+// catalog did so. Members are the nodes whose replicas keep the bare node key as
+// their id, which is number 0. The bare key of any other node is retired.
+//
+// The group's leader proposes it once it knows that each of Members has applied the
+// configuration that is in force. A replica that began anew under its old id, as was
+// possible before, then holds all that the group committed before it began.
+type NumberEntry struct {
+	Group   uint32   `json:"group"`
+	Members []string `json:"members"`
+}
+
+// RetireEntry retires the number of a node's replica, which is no member of its group
+// any more, so that the node may delete it. The group's leader proposes it after it
+// has read Revision and, after that, has proved that no configuration of the group,
+// committed or not, contains the replica. It is refused if the placement has
+// changed since: the replica may be on its way back.
+type RetireEntry struct {
+	Group    uint32 `json:"group"`
+	Node     string `json:"node"`
+	Number   uint64 `json:"number"`
+	Revision uint64 `json:"revision"` // Placement.Revision
+}
+
+func (c *NumberEntry) apply(v *View) (Result, bool) {
+	p, exists := v.Groups[c.Group]
+	switch {
+	case !exists || c.Group == Group:
+		return refused("group %d has no replicas to number", c.Group)
+	case !v.NumbersReplicas():
+		return refused("numbers for replicas in a cluster of version %d", v.ClusterVersion)
+	case p.Numbered():
+		return Result{}, false
+	}
+	p.Replicas, p.NextReplica = map[string]uint64{}, 1
+	for _, node := range c.Members {
+		p.Replicas[node] = 0
+	}
+	v.Groups[c.Group] = p
+	return Result{}, true
+}
+
+func (c *RetireEntry) apply(v *View) (Result, bool) {
+	p := v.Groups[c.Group]
+	number, has := p.Number(c.Node)
+	switch {
+	case !has || number != c.Number:
+		return Result{}, false // it was retired before
+	case p.Revision != c.Revision:
+		return refused("the placement of group %d has changed since", c.Group)
+	case v.MayHold(c.Group, c.Node):
+		return refused("node %q is to have a replica of group %d", c.Node, c.Group)
+	}
+	p.Replicas = maps.Clone(p.Replicas)
+	delete(p.Replicas, c.Node)
+	v.Groups[c.Group] = p
+	return Result{}, true
+}
+
+// numberReplicas gives a number to each replica that is to be and has none. Every
+// command that changed the view ends with it.
+func (v *View) numberReplicas() {
+	for group, p := range v.Groups {
+		if !p.Numbered() {
+			continue
+		}
+		nodes := p.Target
+		if v.EveryNode(group) {
+			nodes = append(slices.Clone(nodes), slices.Sorted(maps.Keys(v.Nodes))...)
+		}
+		cloned := false
+		for _, node := range nodes {
+			if _, has := p.Replicas[node]; has {
+				continue
+			}
+			if !cloned {
+				p.Replicas, cloned = maps.Clone(p.Replicas), true
+			}
+			p.Replicas[node] = p.NextReplica
+			p.NextReplica++
+		}
+		if cloned {
+			v.Groups[group] = p
+		}
+	}
+}
+
+// newPlacement places a new group at the nodes of these keys.
+func (v *View) newPlacement(keys []string) Placement {
+	p := Placement{Initial: keys, Target: keys}
+	if v.NumbersReplicas() {
+		p.FirstReplica, p.NextReplica = 1, 1
+		p.Replicas = map[string]uint64{}
+		for _, key := range keys {
+			p.Replicas[key] = p.NextReplica
+			p.NextReplica++
+		}
+	}
+	return p
+}
+
+// checkReplicaNumbers refuses numbers that no commands give.
+func (v *View) checkReplicaNumbers(group uint32) error {
+	p := v.Groups[group]
+	if !p.Numbered() {
+		if len(p.Replicas) > 0 || p.FirstReplica > 0 {
+			return fmt.Errorf("group %d has numbers and none is next", group)
+		}
+		return nil
+	}
+	if !v.NumbersReplicas() || group == Group {
+		return fmt.Errorf("group %d has numbers in a cluster of version %d", group, v.ClusterVersion)
+	}
+	if p.FirstReplica+uint64(len(p.Initial)) > p.NextReplica && p.FirstReplica > 0 {
+		return fmt.Errorf("the first replicas of group %d begin with number %d and the next is %d", group, p.FirstReplica, p.NextReplica)
+	}
+	given := map[uint64]string{}
+	for node, number := range p.Replicas {
+		if number >= p.NextReplica {
+			return fmt.Errorf("node %q has replica %d of group %d and the next is %d", node, number, group, p.NextReplica)
+		}
+		if other, twice := given[number]; twice && number > 0 {
+			return fmt.Errorf("nodes %q and %q both have replica %d of group %d", node, other, number, group)
+		}
+		given[number] = node
+	}
+	for _, node := range p.Target {
+		if _, has := p.Replicas[node]; !has {
+			return fmt.Errorf("node %q is to have a replica of group %d, which has no number", node, group)
+		}
+	}
+	return nil
+}

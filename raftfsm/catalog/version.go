@@ -1,0 +1,139 @@
+package catalog
+
+import (
+	"math"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// ClusterVersionMax is the highest cluster version that this program speaks.
+const ClusterVersionMax = 5
+
+// versionOfKinds is the cluster version from which on there are keyspaces of other
+// kinds than counters, and such that are everywhere: a program before it would take
+// their entries for damage.
+const versionOfKinds = 2
+
+// versionOfColdRows is the cluster version from which on rows leave memory: a program
+// before it would take a snapshot that carries cold rows for damage, be it its own
+// of before or one that another node sends it.
+const versionOfColdRows = 3
+
+// versionOfMaking is the cluster version from which on channels and dots are made
+// without a notice or a firing: a program before it fails at the ops that do so.
+const versionOfMaking = 4
+
+// VersionOfFloors is the cluster version from which on ops and columns have floors: a
+// program before it fails at entries and commands with one.
+const VersionOfFloors = 5
+
+// versionOfRestores is the cluster version from which on a restore makes a shard forget
+// the requests of clients: a program before it does not know that section of an entry.
+const versionOfRestores = 5
+
+// versionOfArrivals is the cluster version from which on the shard that judges a key says
+// when it came first: a program before it does not know that bit of a call.
+const versionOfArrivals = 5
+
+// versionOfSharding is the cluster version from which on a keyspace may say how its ids
+// are spread over its shards: a program before it fails at such a keyspace.
+const versionOfSharding = 5
+
+// versionOfMeaning is the cluster version from which on a key is compared by what its
+// request means: a program before it compares other bytes than were hashed.
+const versionOfMeaning = 5
+
+// SetVersionEntry raises the cluster version, which says what commands and
+// formats nodes may use. It never goes down, stays at what each node of the
+// catalog speaks, and does not move while it is held.
+type SetVersionEntry struct {
+	Version int `json:"version"`
+}
+
+// HoldVersionEntry holds the cluster version, or lets it go.
+type HoldVersionEntry struct {
+	Held bool `json:"held"`
+}
+
+func (c *SetVersionEntry) apply(v *View) (Result, bool) {
+	switch most := v.VersionMax(); {
+	case c.Version == v.ClusterVersion:
+		return Result{}, false
+	case c.Version < v.ClusterVersion:
+		return refused("the cluster version is %d and does not go down to %d", v.ClusterVersion, c.Version)
+	case v.VersionHeld:
+		return refused("the cluster version is held at %d", v.ClusterVersion)
+	case c.Version > most:
+		return refused("not all nodes speak cluster version %d: the highest of all is %d", c.Version, most)
+	}
+	v.ClusterVersion = c.Version
+	return Result{}, true
+}
+
+func (c *HoldVersionEntry) apply(v *View) (Result, bool) {
+	was := v.VersionHeld
+	v.VersionHeld = c.Held
+	return Result{}, was != c.Held
+}
+
+// Takes reports whether the cluster version allows keyspaces of a kind.
+func (v *View) Takes(kind string) bool {
+	known, ok := codec.KindOf(kind)
+	return ok && (known == codec.KindCounters || v.ClusterVersion >= versionOfKinds)
+}
+
+// ColdRows reports whether the cluster version allows rows to leave memory.
+func (v *View) ColdRows() bool { return v.ClusterVersion >= versionOfColdRows }
+
+// TakesMaking reports whether the cluster version allows ops that make a channel or dot
+// and change nothing else.
+func (v *View) TakesMaking() bool { return v.ClusterVersion >= versionOfMaking }
+
+// TakesFloors reports whether the cluster version allows floors of ops and columns.
+func (v *View) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
+
+// CarriesArrivals reports whether the cluster version allows a node to ask another when
+// a request came first.
+func (v *View) CarriesArrivals() bool { return v.ClusterVersion >= versionOfArrivals }
+
+// ComparesMeaning reports whether the cluster version allows RequestID.CompareMeaning.
+func (v *View) ComparesMeaning() bool { return v.ClusterVersion >= versionOfMeaning }
+
+// ForgetsClients reports whether the cluster version allows ByRestore with first.
+func (v *View) ForgetsClients() bool { return v.ClusterVersion >= versionOfRestores }
+
+// TakesSharding reports whether the cluster version allows Keyspace.Sharding. A program
+// before it fails when it reads one, so below it none may be proposed.
+func (v *View) TakesSharding() bool { return v.ClusterVersion >= versionOfSharding }
+
+// TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
+// program before it fails when it reads one, so below it none may be proposed.
+func (v *View) TakesEverywhere() bool { return v.ClusterVersion >= versionOfKinds }
+
+// versionOfRelay is the cluster version from which on nodes relay writes: a program
+// before it knows no such call.
+const versionOfRelay = 5
+
+// Relays reports whether the cluster version has nodes relay the writes of others.
+func (v *View) Relays() bool { return v.ClusterVersion >= versionOfRelay }
+
+// versionOfStreams is the cluster version from which on nodes send the appends of all
+// groups on one connection: a program before it closes such a connection.
+const versionOfStreams = 5
+
+// SharesAppends reports whether the cluster version lets a node send the appends of its
+// groups on one connection.
+func (v *View) SharesAppends() bool { return v.ClusterVersion >= versionOfStreams }
+
+// VersionMax returns the highest cluster version that all nodes speak, which is
+// ClusterVersion when there is no node.
+func (v *View) VersionMax() int {
+	if len(v.Nodes) == 0 {
+		return v.ClusterVersion
+	}
+	most := math.MaxInt
+	for _, node := range v.Nodes {
+		most = min(most, node.VersionMax)
+	}
+	return most
+}

@@ -1,0 +1,217 @@
+// Package codectest has what tests of state machines share: golden files, snapshots that
+// are damaged in every way, sinks that break. It builds frames and knows nothing of what
+// they hold.
+//
+// Invariant: only tests import it.
+package codectest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
+
+// Golden compares bytes of a format with those that are on disks already.
+func Golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *rewrite {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s: the format has changed:\n% x\nwant\n% x", name, got, want)
+	}
+}
+
+// Command returns the log entry of an index.
+func Command(index uint64, entry []byte) *raft.Log {
+	return &raft.Log{Index: index, Type: raft.LogCommand, Data: entry}
+}
+
+// Next puts an entry behind what a state machine has applied.
+func Next(fsm interface{ Applied() uint64 }, entry []byte) *raft.Log {
+	return Command(fsm.Applied()+1, entry)
+}
+
+// Sink is a snapshot on its way to a disk.
+type Sink struct {
+	bytes.Buffer
+	closed bool
+	// Wrote, when not nil, is called before each write.
+	Wrote func()
+}
+
+var _ raft.SnapshotSink = (*Sink)(nil)
+
+func (s *Sink) Write(p []byte) (int, error) {
+	if s.Wrote != nil {
+		s.Wrote()
+	}
+	return s.Buffer.Write(p)
+}
+
+func (s *Sink) Close() error  { s.closed = true; return nil }
+func (s *Sink) Cancel() error { return nil }
+func (s *Sink) ID() string    { return "test" }
+
+// Persisted returns the bytes of a state machine's snapshot.
+func Persisted(t rapid.TB, fsm raft.FSM) []byte {
+	t.Helper()
+	snapshot, err := fsm.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Release()
+	var s Sink
+	if err := snapshot.Persist(&s); err != nil {
+		t.Fatal(err)
+	}
+	if !s.closed {
+		t.Fatal("the sink was not closed")
+	}
+	return s.Bytes()
+}
+
+// Restore restores a state machine from the bytes of a snapshot.
+func Restore(fsm raft.FSM, snapshot []byte) error {
+	return fsm.Restore(io.NopCloser(bytes.NewReader(snapshot)))
+}
+
+// ApplyError applies an entry and returns what it panicked with; anything but an
+// *EntryError goes on panicking.
+func ApplyError(fsm raft.FSM, entry *raft.Log) (err *codec.EntryError) {
+	defer func() {
+		if r := recover(); r != nil {
+			var ok bool
+			if err, ok = r.(*codec.EntryError); !ok {
+				panic(r)
+			}
+		}
+	}()
+	fsm.Apply(entry)
+	return nil
+}
+
+// Part is one section between the head and the end of a stream.
+type Part struct {
+	Kind    byte
+	Payload []byte
+}
+
+// StreamOf makes a stream whose checksums are right.
+func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64) []byte {
+	var b bytes.Buffer
+	w := codec.NewStreamWriter(&b)
+	_ = w.Head(state, index, -1) // a Buffer takes everything
+	for _, p := range parts {
+		_ = w.Section(p.Kind, func(b []byte) []byte { return append(b, p.Payload...) })
+	}
+	_ = w.End(rows, digest)
+	return b.Bytes()
+}
+
+// SectionsOf splits a stream that is right.
+func SectionsOf(t testing.TB, stream []byte) [][]byte {
+	t.Helper()
+	var all [][]byte
+	for len(stream) > 0 {
+		n := codec.SectionHeadSize + int(binary.LittleEndian.Uint32(stream[1:])) + codec.ChecksumSize
+		all = append(all, stream[:n])
+		stream = stream[n:]
+	}
+	return all
+}
+
+// MustRefuseDamage tries every cut of a snapshot, a flip in every byte, and
+// sections left out, doubled and swapped. None may change the state.
+func MustRefuseDamage(t *testing.T, fsm raft.FSM, snapshot []byte, state func() any) {
+	t.Helper()
+	before := state()
+	try := func(what string, damaged []byte) {
+		t.Helper()
+		if err := Restore(fsm, damaged); !errors.Is(err, codec.ErrSnapshot) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if after := state(); !reflect.DeepEqual(before, after) {
+			t.Fatalf("%s: state %+v, was %+v", what, after, before)
+		}
+	}
+	for i := range snapshot {
+		try(fmt.Sprintf("cut at %d", i), snapshot[:i])
+		for _, mask := range []byte{1 << (i % 8), 0xFF} {
+			flipped := bytes.Clone(snapshot)
+			flipped[i] ^= mask
+			try(fmt.Sprintf("byte %d ^ %02x", i, mask), flipped)
+		}
+	}
+	try("a byte behind the end", append(bytes.Clone(snapshot), 0))
+	try("twice", append(bytes.Clone(snapshot), snapshot...))
+	parts := SectionsOf(t, snapshot)
+	for i := range parts {
+		try(fmt.Sprintf("section %d left out", i), bytes.Join(slices.Delete(slices.Clone(parts), i, i+1), nil))
+		try(fmt.Sprintf("section %d doubled", i), bytes.Join(slices.Insert(slices.Clone(parts), i, parts[i]), nil))
+		if i > 0 {
+			swapped := slices.Clone(parts)
+			swapped[i-1], swapped[i] = swapped[i], swapped[i-1]
+			try(fmt.Sprintf("section %d before %d", i, i-1), bytes.Join(swapped, nil))
+		}
+	}
+}
+
+// Framed is a section with its frame.
+func Framed(kind byte, payload []byte) []byte {
+	return codec.FinishSection(append([]byte{kind, 0, 0, 0, 0}, payload...))
+}
+
+// MustReportABrokenSink persists a state machine to disks that break early, late and at
+// the last byte.
+func MustReportABrokenSink(t *testing.T, fsm raft.FSM) {
+	t.Helper()
+	whole := len(Persisted(t, fsm))
+	for _, left := range []int{0, whole / 2, whole - 1} {
+		snapshot, err := fsm.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &brokenSink{left: left}
+		if err := snapshot.Persist(s); !errors.Is(err, errBroken) || s.closed {
+			t.Errorf("%d of %d bytes: %v, closed %v", left, whole, err, s.closed)
+		}
+		snapshot.Release()
+	}
+}
+
+var errBroken = errors.New("the disk is broken")
+
+type brokenSink struct {
+	Sink
+	left int // bytes until it breaks
+}
+
+func (s *brokenSink) Write(p []byte) (int, error) {
+	if s.left -= len(p); s.left < 0 {
+		return 0, errBroken
+	}
+	return len(p), nil
+}

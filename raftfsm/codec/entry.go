@@ -1,0 +1,111 @@
+package codec
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/countd/countd/engine"
+)
+
+// A log entry. Integers are little-endian; uvarint and varint (zigzag) are
+// those of encoding/binary.
+//
+//	 0      1      2      3      4                            n-4       n
+//	+------+------+------+------+----------------------------+---------+
+//	|  1   | kind |width |  0   | sections …                 | CRC32C  |
+//	+------+------+------+------+----------------------------+---------+
+//	 version       columns of a result row; the CRC is of all before it
+//
+//	section:  kind (1) | length of payload (4) | payload
+//	request:  ops (4) | op …                   one client's request without an identity
+//	clock:    leader's time (8) | key horizon (8) | producer idle time (8) | keys (4) | producers (4)
+//	          times in milliseconds; before the first request with an identity
+//	producer: length of name (1) | name | number (8) | as request
+//	keyed:    key (16) | body (16) | made at (8) | as request
+//	restore:  number (8) | as request          the first write of a restore: forgets the requests of clients
+//	op:       head (1) | key (8) | cell …
+//	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
+//	cell:     column (1) | delta or value (varint)
+//	          or, of an add on counts in cluster version 5 and up, with a floor:
+//	          column + 128 (1) | delta (varint) | floor (varint)
+//	catalog:  one JSON command
+//
+// Unknown versions, kinds and set zero bytes are refused: what they would mean
+// is decided by the version that introduces them.
+const (
+	entryVersion    = 1
+	entryHeadSize   = 4
+	ChecksumSize    = 4
+	SectionHeadSize = 5
+
+	SectionRequest  = 1
+	SectionCatalog  = 2
+	SectionClock    = 3
+	SectionProducer = 16
+	SectionKeyed    = 17
+	SectionRestore  = 18
+
+	ClockSize = 32
+)
+
+// EntryOverhead is how many bytes BeginEntry, AppendClock and AppendChecksum add to
+// the requests.
+const EntryOverhead = entryHeadSize + SectionHeadSize + ClockSize + ChecksumSize
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrEntry is the cause of every EntryError that a wrong byte makes.
+var ErrEntry = errors.New("not a log entry of this version")
+
+// EntryError is what Apply panics with.
+type EntryError struct {
+	Index uint64
+	Err   error
+}
+
+func (e *EntryError) Error() string {
+	return fmt.Sprintf("cannot apply log entry %d: %v", e.Index, e.Err)
+}
+
+func (e *EntryError) Unwrap() error { return e.Err }
+
+// BeginEntry appends the head of an entry of a shard's ops to dst. Each op's
+// result row will have width columns, none if width is 0.
+func BeginEntry(dst []byte, kind Kind, width int) []byte {
+	return append(dst, entryVersion, byte(kind), byte(width), 0)
+}
+
+// AppendChecksum appends the checksum. Entry must start with the head.
+func AppendChecksum(entry []byte) []byte {
+	return binary.LittleEndian.AppendUint32(entry, crc32.Checksum(entry, castagnoli))
+}
+
+// OpenEntry verifies an entry's frame and returns its kind, width and sections.
+func OpenEntry(entry []byte) (kind byte, width int, sections []byte, err error) {
+	if len(entry) < entryHeadSize+ChecksumSize {
+		return 0, 0, nil, fmt.Errorf("%w: %d bytes", ErrEntry, len(entry))
+	}
+	body, crc := entry[:len(entry)-ChecksumSize], binary.LittleEndian.Uint32(entry[len(entry)-ChecksumSize:])
+	if got := crc32.Checksum(body, castagnoli); got != crc {
+		return 0, 0, nil, fmt.Errorf("%w: checksum %08x, want %08x", ErrEntry, got, crc)
+	}
+	if body[0] != entryVersion || body[2] > engine.ColumnsMax || body[3] != 0 {
+		return 0, 0, nil, fmt.Errorf("%w: head % x", ErrEntry, body[:entryHeadSize])
+	}
+	return body[1], int(body[2]), body[entryHeadSize:], nil
+}
+
+// NextSection splits the first section off.
+func NextSection(sections []byte) (kind byte, payload, rest []byte, err error) {
+	if len(sections) < SectionHeadSize {
+		return 0, nil, nil, fmt.Errorf("%w: section of %d bytes", ErrEntry, len(sections))
+	}
+	n := uint64(binary.LittleEndian.Uint32(sections[1:]))
+	if n > uint64(len(sections)-SectionHeadSize) {
+		return 0, nil, nil, fmt.Errorf("%w: section of %d bytes in %d", ErrEntry, n, len(sections))
+	}
+	end := SectionHeadSize + int(n)
+	return sections[0], sections[SectionHeadSize:end], sections[end:], nil
+}

@@ -1,0 +1,20 @@
+package codec
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// DecodeJSON decodes body, which holds one JSON value whose fields into has.
+func DecodeJSON(body []byte, into any) error {
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.InputOffset() != int64(len(body)) {
+		return fmt.Errorf("%d bytes after the JSON", int64(len(body))-d.InputOffset())
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package dedup
+
+import (
+	"iter"
+	"slices"
+)
+
+// fifoBlockLen is how many records a fifo allocates at once: some kilobytes.
+const fifoBlockLen = 128
+
+// fifo is a queue of numbered records, in blocks that are never moved: what was
+// captured can be read while records are pushed and popped. A record must not
+// change once it may have been captured, and holds no pointers, because a block
+// goes as a whole.
+type fifo[T any] struct {
+	// blocks[0] holds the record of number first, the last one that of number
+	// end-1. A number divided by fifoBlockLen says the block, what remains the
+	// place in it.
+	blocks     []*[fifoBlockLen]T
+	first, end uint64
+}
+
+func (f *fifo[T]) len() int { return int(f.end - f.first) }
+
+// at returns the record of a number from first to end-1.
+func (f *fifo[T]) at(number uint64) *T {
+	return &f.blocks[number/fifoBlockLen-f.first/fifoBlockLen][number%fifoBlockLen]
+}
+
+// push appends a record and returns its number.
+func (f *fifo[T]) push(v T) uint64 {
+	if f.end%fifoBlockLen == 0 {
+		f.blocks = append(f.blocks, new([fifoBlockLen]T))
+	}
+	f.end++
+	*f.at(f.end - 1) = v
+	return f.end - 1
+}
+
+// pop drops the record of number first.
+func (f *fifo[T]) pop() {
+	if f.first++; f.first%fifoBlockLen == 0 {
+		f.blocks[0] = nil
+		f.blocks = f.blocks[1:]
+	}
+}
+
+// capture returns the queue as it is now, to be read from any goroutine.
+func (f *fifo[T]) capture() fifo[T] {
+	return fifo[T]{slices.Clone(f.blocks), f.first, f.end}
+}
+
+// all are the records in their order.
+func (f *fifo[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for n := f.first; n < f.end; n++ {
+			if !yield(f.at(n)) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package dedup
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestKeys(t *testing.T) {
+	h := newHistory(t)
+	h.want(0, keyed("k", "body"), Applied, 1)
+	h.want(minutes(9), keyed("k", "body"), Duplicate, 1)
+	h.want(minutes(9), keyed("k", "other"), Conflict, 1)
+	now := minutes(1 << 20)
+	h.want(now, keyed(uuidv7(now), "b"), Applied, 2)
+	h.want(now, keyed(uuidv7(now-minutes(10)-1), "b"), Expired, 2)
+	h.want(now, keyed(uuidv7(now+minutes(10)+1), "b"), Expired, 2)
+	ahead := uuidv7(now + minutes(10)) // made by a clock that is ahead
+	h.want(now, keyed(ahead, "b"), Applied, 3)
+	h.want(now+minutes(20)-1, keyed(ahead, "b"), Duplicate, 3)
+	h.want(now+minutes(20), keyed(ahead, "b"), Duplicate, 3)
+	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
+}
+
+// A key that was forgotten under a short horizon is not taken again under a
+// longer one, and one that outlives a shorter horizon is kept for as long as it
+// would be taken.
+func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
+	h.want(now, keyed(uuidv7(now), "b"), Applied, 1)
+	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets it
+	within(time.Hour)
+	h.want(now+minutes(21), keyed(uuidv7(now), "b"), Expired, 2)
+	h.want(now+minutes(22), keyed(uuidv7(now+minutes(21)), "b"), Applied, 3)
+	ahead := uuidv7(now + minutes(80))
+	h.want(now+minutes(23), keyed(ahead, "b"), Applied, 4)
+	within(time.Minute)
+	for _, at := range []int64{30, 78, 79, 80, 81} {
+		h.want(now+minutes(at), keyed(ahead, "b"), Duplicate, 4)
+	}
+	h.want(now+minutes(82), keyed(ahead, "b"), Expired, 4)
+	if n := h.m.keyRecords(); n != 0 {
+		t.Errorf("%d keys are kept", n)
+	}
+}
+
+// A full memory whose keys may go makes room for as many as come in an entry.
+func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
+	o, l := New(), testLimits
+	l.KeysMax = 2 * forgottenPerEntry
+	o.Tick(0, l)
+	fill := func(round int) {
+		for i := range l.KeysMax {
+			id := keyed(fmt.Sprint(round, " ", i), "")
+			if outcome := o.Judge(&id); outcome != Applied {
+				t.Fatalf("round %d, key %d: outcome %d", round, i, outcome)
+			}
+		}
+	}
+	fill(0)
+	o.Tick(minutes(20), l)
+	fill(1)
+	if id := keyed("one more", ""); o.Judge(&id) != Full || o.keyRecords() != l.KeysMax {
+		t.Errorf("%d keys", o.keyRecords())
+	}
+}
+
+func TestKeysAreBounded(t *testing.T) {
+	h := newHistory(t)
+	for i := range int64(testLimits.KeysMax) {
+		h.want(0, keyed(fmt.Sprint(i), ""), Applied, i+1)
+	}
+	h.want(0, keyed("one more", ""), Full, 50)
+	h.want(0, keyed("7", ""), Duplicate, 50)
+	h.want(minutes(10), keyed("one more", ""), Full, 50)
+	h.want(minutes(10)+1, keyed("one more", ""), Applied, 51)
+	if o := h.m; o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d keys, %d by name", o.keyRecords(), len(o.keys.at))
+	}
+}
+
+// As many keys as a memory may hold, less two, in each horizon are taken for
+// ever, also behind one that a clock ahead has made.
+func TestKeysOfAHorizonFit(t *testing.T) {
+	h, now := newHistory(t), minutes(1<<20)
+	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)
+	step := testLimits.KeyHorizon.Milliseconds() / int64(testLimits.KeysMax-2)
+	for i := range int64(1000) {
+		h.want(now+i*step, keyed(fmt.Sprint(i), ""), Applied, i+2)
+	}
+}
+
+// keyModel remembers every key for ever and says what is to become of each.
+type keyModel struct {
+	limits     Limits
+	now, floor int64
+	known      map[string]keySeen
+}
+
+type keySeen struct {
+	body string
+	last int64
+}
+
+// outcome is what becomes of a key that says it was made at born, 0 if it does
+// not.
+func (m *keyModel) outcome(now int64, key, body string, born int64) Outcome {
+	horizon := m.limits.KeyHorizon.Milliseconds()
+	m.now = max(m.now, now)
+	m.floor = max(m.floor, m.now-horizon)
+	if seen, ok := m.known[key]; ok && seen.last >= m.floor {
+		if seen.body != body {
+			return Conflict
+		}
+		return Duplicate
+	}
+	if born != 0 && (born < m.floor || born > m.now+horizon) {
+		return Expired
+	}
+	m.known[key] = keySeen{body, max(m.now, born)}
+	return Applied
+}
+
+// Two shards that saw a key at the same times say the same of it, whatever else
+// they were sent, whenever they were restored, and however the horizon is set:
+// 1. inside its horizon a key is applied once; 2. a UUIDv7 is applied once at
+// any time; 3. any other key is a new one as soon as it is out of the horizon.
+func TestShardsAgreeOnKeys(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
+		limits := testLimits
+		limits.KeysMax = 1 << 16 // never reached
+		m := &keyModel{limits: limits, known: map[string]keySeen{}}
+		quiet, busy := New(), New()
+		applied := map[string]int{}
+		now, others := minutes(1<<20), 0
+		for i := range rapid.IntRange(1, 200).Draw(rt, "requests") {
+			now += []int64{0, 1, -5, minutes(1), minutes(3), minutes(10)}[r.IntN(6)]
+			if r.IntN(30) == 0 {
+				m.limits.KeyHorizon = []time.Duration{time.Minute, 10 * time.Minute, time.Hour}[r.IntN(3)]
+			}
+			key, body, born := fmt.Sprint(r.IntN(5)), fmt.Sprint(r.IntN(8)/7), int64(0)
+			if r.IntN(2) == 0 {
+				born = (now - minutes(15) + r.Int64N(minutes(30))) / minutes(1) * minutes(1)
+				key = uuidv7(born)
+			}
+			if r.IntN(50) == 0 { // more than one entry drops
+				busy.Tick(now, m.limits)
+				for range forgottenPerEntry + 1000 {
+					id := keyed(fmt.Sprint("other", others), "")
+					busy.Judge(&id)
+					others++
+				}
+			}
+			if r.IntN(30) == 0 {
+				busy = restored(rt, busy)
+			}
+			want := m.outcome(now, key, body, born)
+			for name, o := range map[string]*Memory{"quiet": quiet, "busy": busy} {
+				o.Tick(now, m.limits)
+				id := keyed(key, body)
+				if got := o.Judge(&id); got != want {
+					rt.Fatalf("request %d, key %s, %s shard: outcome %d, want %d", i, key, name, got, want)
+				}
+			}
+			if want == Applied {
+				if applied[key]++; born != 0 && applied[key] > 1 {
+					rt.Fatalf("request %d: key %s is applied again", i, key)
+				}
+			}
+		}
+	})
+}
+
+// restored returns what a snapshot of a memory restores to.
+func restored(t rapid.TB, o *Memory) *Memory {
+	v, again := o.Capture(), New()
+	for _, err := range []error{
+		again.restoreProducers(v.appendProducers(nil)),
+		again.restoreGone(v.appendGone(nil)),
+		again.restoreKeys(v.appendKeys(nil)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return again
+}
+
+// A key that came with hashes of either form is compared with one of the other by the
+// bytes that were asked, and with one of its own kind by the meaning.
+func TestKeysAreComparedByMeaning(t *testing.T) {
+	asked := func(key, bytes, meaning string, compare bool) RequestID {
+		id := ByKey([]byte(key), []byte(bytes))
+		if id.SetMeaning([]byte(meaning)); compare {
+			id.CompareMeaning()
+		}
+		return id
+	}
+	h := newHistory(t)
+	h.want(0, asked("old", "x 1", "x", false), Applied, 1)
+	h.want(0, asked("old", "x 1", "x", true), Duplicate, 1)
+	h.want(0, asked("old", "x  1", "x", true), Conflict, 1) // its meaning was not hashed
+	h.want(0, asked("new", "x 1", "x", true), Applied, 2)
+	h.want(0, asked("new", "x  1", "x", true), Duplicate, 2)
+	h.want(0, asked("new", "x 1", "x", false), Duplicate, 2)
+	h.want(0, asked("new", "y 1", "y", true), Conflict, 2)
+	h.want(0, asked("new", "y 1", "y", false), Conflict, 2)
+	h.reopen(t)
+	h.want(0, asked("new", "x  1", "x", true), Duplicate, 2)
+	h.want(0, asked("old", "x 1", "x", true), Duplicate, 2)
+	h.want(0, asked("old", "x 1", "x", false), Duplicate, 2)
+	h.want(0, asked("new", "y 1", "y", true), Conflict, 2)
+}

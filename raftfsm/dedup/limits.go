@@ -1,0 +1,77 @@
+package dedup
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// Limits bound what a group remembers of requests. They stand in the log beside
+// the leader's time, so that replicas forget the same things at the same index.
+type Limits struct {
+	// KeyHorizon is how long a key is sure to be remembered. A key that says
+	// when it was made (UUIDv7) is refused from then on.
+	KeyHorizon time.Duration
+	// KeysMax bounds the keys. While it is reached, new ones are refused.
+	KeysMax int
+	// ProducerIdle is how long a producer is remembered after its last request.
+	ProducerIdle time.Duration
+	// ProducersMax bounds the producers. The one idle for longest goes first.
+	ProducersMax int
+}
+
+// The bounds of Limits: a snapshot writes each list as one section.
+const (
+	KeysMaxMax      = 500_000
+	ProducersMaxMax = 200_000
+	HorizonMax      = 30 * 24 * time.Hour
+)
+
+// Check returns an error that names the limit that is out of its bounds.
+func (l *Limits) Check() error {
+	switch {
+	case l.KeyHorizon < time.Millisecond || l.KeyHorizon > HorizonMax:
+		return fmt.Errorf("key horizon %v is not in 1ms…%v", l.KeyHorizon, HorizonMax)
+	case l.ProducerIdle < time.Millisecond || l.ProducerIdle > HorizonMax:
+		return fmt.Errorf("producer idle time %v is not in 1ms…%v", l.ProducerIdle, HorizonMax)
+	case l.KeysMax < 1 || l.KeysMax > KeysMaxMax:
+		return fmt.Errorf("%d keys are not 1…%d", l.KeysMax, KeysMaxMax)
+	case l.ProducersMax < 1 || l.ProducersMax > ProducersMaxMax:
+		return fmt.Errorf("%d producers are not 1…%d", l.ProducersMax, ProducersMaxMax)
+	}
+	return nil
+}
+
+// AppendClock appends the section that stamps an entry with the leader's time
+// and the limits that hold from there on. An entry with a request that has an
+// identity begins with one.
+func AppendClock(dst []byte, now time.Time, l Limits) []byte {
+	dst = append(dst, codec.SectionClock, codec.ClockSize, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(now.UnixMilli()))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(l.KeyHorizon.Milliseconds()))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(l.ProducerIdle.Milliseconds()))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(l.KeysMax))
+	return binary.LittleEndian.AppendUint32(dst, uint32(l.ProducersMax))
+}
+
+func ParseClock(p []byte) (now int64, l Limits, err error) {
+	if len(p) != codec.ClockSize {
+		return 0, l, fmt.Errorf("%w: clock of %d bytes", codec.ErrEntry, len(p))
+	}
+	ms := func(at int) time.Duration {
+		return time.Duration(min(binary.LittleEndian.Uint64(p[at:]), uint64(math.MaxInt64/time.Millisecond))) * time.Millisecond
+	}
+	now = int64(binary.LittleEndian.Uint64(p))
+	l.KeyHorizon, l.ProducerIdle = ms(8), ms(16)
+	l.KeysMax, l.ProducersMax = int(binary.LittleEndian.Uint32(p[24:])), int(binary.LittleEndian.Uint32(p[28:]))
+	if now < 0 {
+		return 0, l, fmt.Errorf("%w: time %d", codec.ErrEntry, now)
+	}
+	if err := l.Check(); err != nil {
+		return 0, l, fmt.Errorf("%w: %w", codec.ErrEntry, err)
+	}
+	return now, l, nil
+}

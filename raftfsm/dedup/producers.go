@@ -1,0 +1,165 @@
+package dedup
+
+import (
+	"iter"
+	"slices"
+)
+
+// producer is what is kept of one that is remembered.
+type producer struct {
+	name       string
+	floor      uint64 // below it the group cannot tell: the producer was forgotten, and came back
+	high       uint64 // highest number applied, not below floor
+	window     uint64 // bit i: number high-i was judged
+	refused    uint64 // bit i: and each of its ops overflowed
+	partly     uint64 // bit i: and some of its ops overflowed, not each
+	used       int64
+	next, prev uint32 // slots of the neighbours by last use; of a free slot, next is another or 0
+}
+
+// moveTo makes a number above the highest the highest one.
+func (p *producer) moveTo(seq uint64) {
+	by := min(seq-p.high, seqWindow)
+	p.window <<= by
+	p.refused <<= by
+	p.partly <<= by
+	p.high = seq
+}
+
+// judged reports whether a number is in the window and was judged.
+func (p *producer) judged(seq uint64) bool {
+	return seq <= p.high && p.high-seq < seqWindow && p.window>>(p.high-seq)&1 != 0
+}
+
+// again is what a repeat of a number in the window, which was judged, is told.
+func (p *producer) again(seq uint64) Outcome {
+	switch bit := uint64(1) << (p.high - seq); {
+	case p.refused&bit != 0:
+		return Refused
+	case p.partly&bit != 0:
+		return PartlyRefused
+	}
+	return Duplicate
+}
+
+// refuse notes of a number in the window, which was judged, what its repeats are
+// told.
+func (p *producer) refuse(seq uint64, again Outcome) {
+	bit := uint64(1) << (p.high - seq)
+	if again == Refused {
+		p.refused |= bit
+	} else {
+		p.partly |= bit
+	}
+}
+
+// producerPageLen is how many producers are allocated, and after a capture
+// copied, at once: 9 KiB.
+const producerPageLen = 128
+
+type producerPage [producerPageLen]producer
+
+// producers are those that are remembered, in numbered slots on pages. A page
+// that was captured is copied before it is changed, so what was captured can be
+// read while requests are judged.
+//
+// Slot 0 is the head of a ring by last use: its next is the one idle for
+// longest, its prev the one used last.
+type producers struct {
+	pages []*producerPage
+	owned []bool            // by page: nobody has captured it
+	slot  map[string]uint32 // by name
+	end   uint32            // slots from here on were never used
+	free  uint32            // a slot before end that is not in use, or 0
+	len   int
+}
+
+func newProducers() producers {
+	return producers{pages: []*producerPage{{}}, owned: []bool{true}, slot: map[string]uint32{}, end: 1}
+}
+
+// at returns what stands in a slot, to be read until the next change.
+func (s *producers) at(slot uint32) *producer {
+	return &s.pages[slot/producerPageLen][slot%producerPageLen]
+}
+
+// edit returns what stands in a slot, to be changed until the next capture.
+func (s *producers) edit(slot uint32) *producer {
+	if i := slot / producerPageLen; !s.owned[i] {
+		page := *s.pages[i]
+		s.pages[i], s.owned[i] = &page, true
+	}
+	return s.at(slot)
+}
+
+// oldest returns the slot of the producer idle for longest, 0 if there is none.
+func (s *producers) oldest() uint32 { return s.at(0).next }
+
+// add remembers a producer that is not there, as the one used last.
+func (s *producers) add(p producer) {
+	slot := s.free
+	if slot != 0 {
+		s.free = s.at(slot).next
+	} else {
+		slot = s.end
+		s.end++
+		if int(slot/producerPageLen) == len(s.pages) {
+			s.pages, s.owned = append(s.pages, &producerPage{}), append(s.owned, true)
+		}
+	}
+	*s.edit(slot) = p
+	s.link(slot)
+	s.slot[p.name] = slot
+	s.len++
+}
+
+// remove forgets the producer in a slot.
+func (s *producers) remove(slot uint32) {
+	s.unlink(slot)
+	delete(s.slot, s.at(slot).name)
+	*s.edit(slot) = producer{next: s.free}
+	s.free = slot
+	s.len--
+}
+
+// touch makes the producer in a slot the one used last, and returns it as edit
+// does.
+func (s *producers) touch(slot uint32, now int64) *producer {
+	s.unlink(slot)
+	s.link(slot)
+	p := s.edit(slot)
+	p.used = now
+	return p
+}
+
+func (s *producers) link(slot uint32) {
+	last := s.at(0).prev
+	s.edit(last).next = slot
+	p := s.edit(slot)
+	p.prev, p.next = last, 0
+	s.edit(0).prev = slot
+}
+
+func (s *producers) unlink(slot uint32) {
+	p := *s.at(slot)
+	s.edit(p.prev).next = p.next
+	s.edit(p.next).prev = p.prev
+}
+
+// capture returns the producers as they are now, to be read by all from any
+// goroutine.
+func (s *producers) capture() producers {
+	clear(s.owned)
+	return producers{pages: slices.Clone(s.pages), end: s.end, len: s.len}
+}
+
+// all are the producers by last use, the one idle for longest first.
+func (s *producers) all() iter.Seq[*producer] {
+	return func(yield func(*producer) bool) {
+		for slot := s.oldest(); slot != 0; slot = s.at(slot).next {
+			if !yield(s.at(slot)) {
+				return
+			}
+		}
+	}
+}

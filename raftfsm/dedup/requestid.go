@@ -1,0 +1,248 @@
+package dedup
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// The bounds of what tells requests apart.
+const (
+	ProducerBytesMax = 64
+	KeyBytesMax      = 128
+)
+
+// The sizes of identities in a log entry.
+const (
+	keyedSize   = 40
+	restoreSize = 8
+)
+
+// RequestID tells a request from all others of its keyspace, so that it is
+// applied once. The zero RequestID is of a request that nothing is promised
+// for.
+type RequestID struct {
+	kind     idKind
+	producer []byte // 1…ProducerBytesMax bytes, the caller's
+	seq      uint64
+	key      [16]byte // SHA-256 of the key, cut
+	body     askedHash
+	meaning  [8]byte // of what was asked; not in a log entry
+	means    bool    // SetMeaning gave one
+	born     int64   // when the key was made, Unix milliseconds; 0 if it does not say
+}
+
+// askedHash tells what a key was used for. It is SHA-256 of what was asked, byte by byte,
+// cut to 16 bytes; or, by CompareMeaning, 8 bytes of that and 8 of its meaning.
+type askedHash [16]byte
+
+// same reports whether two requests ask for the same: if their bytes are equal, or what
+// they mean. In both forms the first half is of the bytes. The second half of one form
+// equals that of the other only by chance.
+func (h askedHash) same(other askedHash) bool {
+	return [8]byte(h[:8]) == [8]byte(other[:8]) || [8]byte(h[8:]) == [8]byte(other[8:])
+}
+
+type idKind uint8
+
+const (
+	byNothing idKind = iota
+	byProducer
+	byKey
+	byRestore // a producer's, of restoreProducer
+)
+
+// restoreProducer is the stream of the writes that restore a shard. No client has such a
+// name: neither a header of HTTP nor the name of a Redis session has a zero byte.
+const restoreProducer = "\x00restore"
+
+// ByProducer names the request of number seq, any number, of a stream. The name
+// is not copied.
+func ByProducer(name []byte, seq uint64) RequestID {
+	return RequestID{kind: byProducer, producer: name, seq: seq}
+}
+
+// ByRestore names write number seq of the restores of a shard, so that neither a repeat
+// that comes late nor a write of an earlier restore, whose numbers are lower, changes
+// anything. The first write of a restore makes the shard forget all requests of clients,
+// which the rows to come know nothing of. It needs versionOfRestores.
+func ByRestore(seq uint64, first bool) RequestID {
+	id := ByProducer([]byte(restoreProducer), seq)
+	if first {
+		id.kind = byRestore
+	}
+	return id
+}
+
+// ByKey names a request by a key that the client chose. asked is what a repeat
+// must ask for again: call and body.
+func ByKey(key []byte, asked ...[]byte) RequestID {
+	id := RequestID{kind: byKey, born: bornAt(key)}
+	sum := sha256.Sum256(key)
+	copy(id.key[:], sum[:])
+	copy(id.body[:], hashAsked(sum[:0], asked))
+	return id
+}
+
+// hashAsked appends SHA-256 of the parts, each with its length, to dst.
+func hashAsked(dst []byte, asked [][]byte) []byte {
+	h := sha256.New()
+	for _, part := range asked {
+		var n [8]byte
+		binary.LittleEndian.PutUint64(n[:], uint64(len(part)))
+		h.Write(n[:])
+		h.Write(part)
+	}
+	return h.Sum(dst)
+}
+
+// SetMeaning adds to a request by key what its asked means, the same for every spelling.
+// It changes nothing until CompareMeaning.
+func (id *RequestID) SetMeaning(asked ...[]byte) {
+	id.means = true
+	copy(id.meaning[:], hashAsked(nil, asked))
+}
+
+// CompareMeaning makes a repeat whose bytes differ and whose meaning is the same a
+// duplicate. It needs versionOfMeaning.
+func (id *RequestID) CompareMeaning() {
+	if id.means {
+		copy(id.body[8:], id.meaning[:])
+	}
+}
+
+// Exists reports whether the request has an identity.
+func (id *RequestID) Exists() bool { return id.kind != byNothing }
+
+// Born returns when the key was made, or false if it does not say.
+func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
+
+// Keyed reports whether the identity is a key.
+func (id *RequestID) Keyed() bool { return id.kind == byKey }
+
+// Key tells one key from all others. It is zero for a request without.
+func (id *RequestID) Key() [16]byte { return id.key }
+
+// Shard chooses one of a keyspace's shards by the key alone: the one that
+// judges whether the key was used for another body.
+func (id *RequestID) Shard(shards int) int {
+	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
+}
+
+// 32 hexadecimal digits are a UUID of version 7 only if its time lies here, 2022
+// to 2039: else one of 64 hashes in that form, which clients use as keys too,
+// would be refused for a time that it does not tell. It is one of 32,768.
+const (
+	bareBornMin = 0x0180_00000000 // Unix milliseconds; version 7 is from that year
+	bareBornMax = 0x0200_00000000
+)
+
+// bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7), with
+// hyphens or as bare digits, or 0 for any other key. It is 1 or more.
+func bornAt(key []byte) int64 {
+	var bare [32]byte
+	hyphens := len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-'
+	switch {
+	case hyphens:
+		n := 0
+		for _, part := range [][]byte{key[:8], key[9:13], key[14:18], key[19:23], key[24:]} {
+			n += copy(bare[n:], part)
+		}
+	case len(key) == len(bare):
+		copy(bare[:], key)
+	default:
+		return 0
+	}
+	var raw [16]byte
+	if _, err := hex.Decode(raw[:], bare[:]); err != nil || raw[6]>>4 != 7 || raw[8]>>6 != 0b10 {
+		return 0
+	}
+	ms := int64(binary.BigEndian.Uint64(raw[:]) >> 16)
+	if !hyphens && (ms < bareBornMin || ms >= bareBornMax) {
+		return 0
+	}
+	return max(ms, 1) // 0 is for no time; the first of all is too old as well
+}
+
+// Hash returns the hash of the key, or of the producer and number; zero for a request
+// without an identity and for the first write of a restore.
+func (id *RequestID) Hash() (sum [16]byte) {
+	switch id.kind {
+	case byKey:
+		return id.key
+	case byProducer:
+		h := sha256.New()
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, id.seq)) // a hash takes everything
+		_, _ = h.Write(id.producer)
+		copy(sum[:], h.Sum(nil))
+	}
+	return sum
+}
+
+// ForgetsClients reports whether the request makes the memory forget those of clients.
+func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
+
+// SetMade writes into a section when its key was made, if it has a key.
+func SetMade(section []byte, ms int64) {
+	if section[0] == codec.SectionKeyed {
+		binary.LittleEndian.PutUint64(section[codec.SectionHeadSize+keyedSize-8:], uint64(ms))
+	}
+}
+
+// Section returns the kind of section that a request of this identity is.
+func (id *RequestID) Section() byte {
+	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore}[id.kind]
+}
+
+// AppendTo appends the identity as it stands before a request's ops. It panics
+// on a name that the format has no form for.
+func (id *RequestID) AppendTo(dst []byte) []byte {
+	switch id.kind {
+	case byProducer:
+		n := len(id.producer)
+		if n < 1 || n > ProducerBytesMax {
+			panic(fmt.Sprintf("a producer's name of %d bytes has no form in a log entry", n))
+		}
+		dst = append(append(dst, byte(n)), id.producer...)
+		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
+	case byKey:
+		dst = append(append(dst, id.key[:]...), id.body[:]...)
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.born))
+	case byRestore:
+		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
+	}
+	return dst
+}
+
+// AppendName appends what a request shares with its repeats: its kind and its key, or
+// its producer and number. What a repeat by key asks may be spelled otherwise, and it may
+// tell when the key was made where the first did not.
+func (id *RequestID) AppendName(dst []byte) []byte {
+	dst = append(dst, id.Section())
+	if id.kind == byKey {
+		return append(dst, id.key[:]...)
+	}
+	return id.AppendTo(dst)
+}
+
+// ParseIdentity splits a request's identity off. Its name is the payload's.
+func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
+	switch {
+	case kind == codec.SectionRequest:
+		return id, p, nil
+	case kind == codec.SectionProducer && len(p) >= 1 && p[0] >= 1 && p[0] <= ProducerBytesMax && len(p) >= int(p[0])+9:
+		n := 1 + int(p[0])
+		id = ByProducer(p[1:n], binary.LittleEndian.Uint64(p[n:]))
+		return id, p[n+8:], nil
+	case kind == codec.SectionKeyed && len(p) >= keyedSize:
+		id = RequestID{kind: byKey, key: [16]byte(p), body: askedHash(p[16:]), born: int64(binary.LittleEndian.Uint64(p[32:]))}
+		return id, p[keyedSize:], nil
+	case kind == codec.SectionRestore && len(p) >= restoreSize:
+		return ByRestore(binary.LittleEndian.Uint64(p), true), p[restoreSize:], nil
+	}
+	return id, nil, fmt.Errorf("%w: section kind %d of %d bytes", codec.ErrEntry, kind, len(p))
+}

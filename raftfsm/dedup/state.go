@@ -1,0 +1,226 @@
+package dedup
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// The memory of requests in a snapshot, three sections behind the rows:
+//
+//	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
+//	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
+//	gone:       hash of the name (8) | high (8) …                        by when they went
+//	keys:       key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
+//	            flags: bit 0 every op overflowed, bit 1 it was made ahead of the log,
+//            bit 2 some ops overflowed, not each
+
+const (
+	goneSize      = 16
+	keyRecordSize = 41
+	// producersHeadSize stands before the first producer.
+	producersHeadSize = 28
+	// producerFixedSize is a producer but for its name.
+	producerFixedSize = 49
+
+	keyRefused = 1 // flags of a key
+	keyAhead   = 2
+	keyPartly  = 4
+)
+
+// View is the memory as it was at one moment. It may be read from any
+// goroutine while the memory goes on.
+type View struct {
+	now, keyFloor, idleFloor int64
+
+	producers   producers
+	gone        fifo[goneProducer]
+	keys, ahead fifo[keyRecord]
+}
+
+// Capture copies one pointer for each block of records. What it captured is
+// copied page by page as producers write; the other records never change.
+func (o *Memory) Capture() *View {
+	return &View{
+		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
+		gone: o.gone.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
+	}
+}
+
+// Write writes the sections of the memory, which end a snapshot.
+func (v *View) Write(w *codec.StreamWriter) error {
+	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendGone, v.appendKeys} {
+		if err := w.Section(byte(codec.StreamProducers+i), fill); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SectionFollows reports whether a section may come behind another as far as the memory
+// of requests goes.
+func SectionFollows(section, last byte) bool {
+	switch {
+	case IsSection(last):
+		return IsSection(section) && section == last+1
+	case IsSection(section):
+		return section == codec.StreamProducers
+	}
+	return true
+}
+
+// IsSection reports whether a section is of the memory of requests.
+func IsSection(section byte) bool {
+	return section >= codec.StreamProducers && section <= codec.StreamKeys
+}
+
+func (v *View) appendProducers(dst []byte) []byte {
+	dst = slices.Grow(dst, producersHeadSize+v.producers.len*(ProducerBytesMax+producerFixedSize))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.now))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.keyFloor))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(v.idleFloor))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(v.producers.len))
+	for p := range v.producers.all() {
+		dst = append(append(dst, byte(len(p.name))), p.name...)
+		for _, n := range [...]uint64{p.floor, p.high, p.window, p.refused, p.partly, uint64(p.used)} {
+			dst = binary.LittleEndian.AppendUint64(dst, n)
+		}
+	}
+	return dst
+}
+
+func (v *View) appendGone(dst []byte) []byte {
+	dst = slices.Grow(dst, v.gone.len()*goneSize)
+	for p := range v.gone.all() {
+		dst = binary.LittleEndian.AppendUint64(dst, p.hash)
+		dst = binary.LittleEndian.AppendUint64(dst, p.high)
+	}
+	return dst
+}
+
+func (v *View) appendKeys(dst []byte) []byte {
+	dst = slices.Grow(dst, (v.keys.len()+v.ahead.len())*keyRecordSize)
+	for r := range v.keys.all() {
+		dst = r.appendTo(dst, 0)
+	}
+	for r := range v.ahead.all() {
+		dst = r.appendTo(dst, keyAhead)
+	}
+	return dst
+}
+
+func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
+	switch r.again {
+	case Refused:
+		flags |= keyRefused
+	case PartlyRefused:
+		flags |= keyPartly
+	}
+	dst = append(append(dst, r.key[:]...), r.body[:]...)
+	return append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
+}
+
+// Load fills an empty memory from one of its sections, which come in their order.
+func (o *Memory) Load(section byte, p []byte) error {
+	switch section {
+	case codec.StreamProducers:
+		return o.restoreProducers(p)
+	case codec.StreamGone:
+		return o.restoreGone(p)
+	}
+	return o.restoreKeys(p)
+}
+
+// restoreProducers, restoreGone and restoreKeys fill an empty memory from the
+// sections of a snapshot, in this order.
+func (o *Memory) restoreProducers(p []byte) error {
+	if len(p) < producersHeadSize {
+		return fmt.Errorf("%w: producers of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	ms := func(at int) int64 { return int64(binary.LittleEndian.Uint64(p[at:])) }
+	o.now, o.keyFloor, o.idleFloor = ms(0), ms(8), ms(16)
+	if o.now < 0 || o.keyFloor > o.now || o.idleFloor > o.now {
+		return fmt.Errorf("%w: log time %d, keys from %d, producers from %d", codec.ErrSnapshot, o.now, o.keyFloor, o.idleFloor)
+	}
+	n := binary.LittleEndian.Uint32(p[24:])
+	p = p[producersHeadSize:]
+	for range n {
+		if len(p) < 1 || p[0] == 0 || p[0] > ProducerBytesMax || len(p) < int(p[0])+producerFixedSize {
+			return fmt.Errorf("%w: producer of %d bytes", codec.ErrSnapshot, len(p))
+		}
+		name := string(p[1 : 1+p[0]])
+		p = p[1+len(name):]
+		r := producer{
+			name: name, floor: binary.LittleEndian.Uint64(p), high: binary.LittleEndian.Uint64(p[8:]),
+			window: binary.LittleEndian.Uint64(p[16:]), refused: binary.LittleEndian.Uint64(p[24:]),
+			partly: binary.LittleEndian.Uint64(p[32:]), used: int64(binary.LittleEndian.Uint64(p[40:])),
+		}
+		p = p[48:]
+		bits := r.window&1 == 1 && (r.refused|r.partly)&^r.window == 0 && r.refused&r.partly == 0 && r.high >= r.floor
+		_, twice := o.producers.slot[name]
+		if last := o.producers.at(o.producers.at(0).prev); twice || !bits || r.used > o.now || last.used > r.used {
+			return fmt.Errorf("%w: producer %q", codec.ErrSnapshot, name)
+		}
+		o.producers.add(r)
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%w: %d bytes behind the producers", codec.ErrSnapshot, len(p))
+	}
+	return nil
+}
+
+func (o *Memory) restoreGone(p []byte) error {
+	if len(p)%goneSize != 0 {
+		return fmt.Errorf("%w: gone producers of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	for ; len(p) > 0; p = p[goneSize:] {
+		r := goneProducer{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
+		if high, known := o.gone.high(r.hash); known && r.high < high {
+			return fmt.Errorf("%w: gone producer %016x", codec.ErrSnapshot, r.hash)
+		}
+		o.gone.add(r)
+	}
+	return nil
+}
+
+// againOf reads what repeats of a key are told.
+func againOf(flags byte) (again Outcome, ok bool) {
+	switch flags {
+	case 0:
+		return Duplicate, true
+	case keyRefused:
+		return Refused, true
+	case keyPartly:
+		return PartlyRefused, true
+	}
+	return 0, false
+}
+
+func (o *Memory) restoreKeys(p []byte) error {
+	if len(p)%keyRecordSize != 0 {
+		return fmt.Errorf("%w: keys of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	for last, behind := int64(0), byte(0); len(p) > 0; p = p[keyRecordSize:] {
+		flags := p[40]
+		r := keyRecord{
+			key: [16]byte(p), body: askedHash(p[16:]),
+			last: int64(binary.LittleEndian.Uint64(p[32:])),
+		}
+		var known bool
+		r.again, known = againOf(flags &^ keyAhead)
+		ahead := flags & keyAhead
+		ordered := ahead == keyAhead || r.last >= last && r.last <= o.now
+		if !known || ahead < behind || r.last < 0 || !ordered || o.key(r.key) != nil {
+			return fmt.Errorf("%w: key %x", codec.ErrSnapshot, r.key)
+		}
+		last, behind = r.last, ahead
+		if ahead != 0 {
+			o.ahead.push(r)
+		} else {
+			o.keys.push(r)
+		}
+	}
+	return nil
+}
