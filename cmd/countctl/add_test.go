@@ -658,7 +658,7 @@ func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 				if out.Rejected != c.rejected || out.Rows != rows-c.rejected {
 					t.Fatalf("run %d: %+v", run, out)
 				}
-				if bad := strings.Contains(c.text, "x,1"); bad != (out.RejectsFile != "") || bad != strings.Contains(got.err, "mend") {
+				if bad := strings.Contains(c.text, "x,1"); bad != (out.RejectsFile != "") || bad != strings.Contains(got.err, "correct the rows") {
 					t.Fatalf("run %d: %+v, %q", run, out, got.err)
 				}
 			}

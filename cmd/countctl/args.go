@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/internal/days"
 )
 
-// exactly takes n arguments, which names says what they are.
+// exactly accepts n arguments; names describes them.
 func exactly(n int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -23,7 +23,7 @@ func exactly(n int, names string) cobra.PositionalArgs {
 	}
 }
 
-// atLeast takes n arguments or more.
+// atLeast accepts n arguments or more.
 func atLeast(n int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
@@ -33,7 +33,7 @@ func atLeast(n int, names string) cobra.PositionalArgs {
 	}
 }
 
-// atMost takes n arguments or fewer.
+// atMost accepts n arguments or fewer.
 func atMost(n int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > n {
@@ -43,7 +43,7 @@ func atMost(n int, names string) cobra.PositionalArgs {
 	}
 }
 
-// durationFlag defines a flag that takes a duration, in days too.
+// durationFlag defines a flag for a duration, which may be in days.
 func durationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
 	*d = value
 	flags.Var(days.Flag{D: d}, name, usage)
@@ -52,7 +52,7 @@ func durationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value tim
 	}
 }
 
-// flagError explains the fault of a flag. An id below zero looks like one.
+// flagError explains an invalid flag. A negative id looks like a flag.
 func flagError(_ *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -63,7 +63,7 @@ func flagError(_ *cobra.Command, err error) error {
 	return err
 }
 
-// helpCommand prints a command's help, and is one of usage for a name that is none.
+// helpCommand prints a command's help. An unknown name is an error of usage.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -78,7 +78,7 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// needShell has completion refuse what is no shell, where it would print its help.
+// needShell makes completion refuse an unknown shell instead of printing its help.
 func needShell(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})
@@ -95,15 +95,15 @@ func needShell(root *cobra.Command) {
 	}
 }
 
-// argumentFields are what a server calls the parts of a request that stand as
-// they are in a command line.
+// argumentFields are the server's names for the parts of a request that come unchanged from
+// the command line.
 var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
 	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
 	"keyspace", "before", "older_than_seconds", "keep_seconds",
 }
 
-// isUsage tells whether a server refused what the command line says.
+// isUsage reports whether a server refused a part of the command line.
 func isUsage(err error) bool {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != "invalid_argument" {

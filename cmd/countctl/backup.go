@@ -19,11 +19,11 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 )
 
-// backupRetryFor is how long one shard's snapshot is tried again while its group
-// changes hands.
+// backupRetryFor is how long a shard's snapshot is retried while its group changes its
+// leader.
 const backupRetryFor = time.Minute
 
-// backupOutput is what backup prints as JSON.
+// backupOutput is the JSON output of backup.
 type backupOutput struct {
 	Dir     string  `json:"dir"`
 	Shards  int     `json:"shards"`
@@ -85,7 +85,8 @@ func (c *cli) backup(ctx context.Context, dir string) error {
 	})
 }
 
-// makeEmptyDir makes a directory, or takes an empty one, and reports whether it made it.
+// makeEmptyDir creates a directory or accepts an empty one, and reports whether it created
+// it.
 func makeEmptyDir(dir string) (made bool, err error) {
 	_, err = os.Lstat(dir)
 	made = errors.Is(err, os.ErrNotExist)
@@ -95,17 +96,17 @@ func makeEmptyDir(dir string) (made bool, err error) {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("cannot look into the directory of the backup: %w", err)
+		return false, fmt.Errorf("cannot read the directory of the backup: %w", err)
 	case len(entries) > 0 && isUnfinished(entries):
-		return false, fmt.Errorf("%s is not empty: it holds a backup that never ended; remove it, or give a new directory", dir)
+		return false, fmt.Errorf("%s is not empty: it holds an incomplete backup; remove it, or give a new directory", dir)
 	case len(entries) > 0:
 		return false, fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
 	}
 	return made, nil
 }
 
-// isUnfinished reports whether a directory holds what a backup wrote that was killed:
-// snapshots, whole or begun, and no manifest.
+// isUnfinished reports whether a directory holds the files of a killed backup: snapshots,
+// complete or not, and no manifest.
 func isUnfinished(entries []os.DirEntry) bool {
 	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
 		return !strings.Contains(e.Name(), groupFileSuffix)
@@ -117,11 +118,11 @@ type backup struct {
 	*cli
 	server *client.Client
 	dir    string
-	files  []string // what may be there of it
+	files  []string // its files that may exist
 }
 
-// remove removes what a backup has written that does not end, and its directory if the
-// backup made it. A later one takes all shards anew, so none of it is of use.
+// remove removes the files of a failed backup, and its directory if the backup created it.
+// The next backup starts with all shards, so none of them is of use.
 func (b *backup) remove(made bool) {
 	left := error(nil)
 	for _, file := range b.files {
@@ -133,10 +134,10 @@ func (b *backup) remove(made bool) {
 		left = errors.Join(left, os.Remove(b.dir))
 	}
 	if left != nil {
-		b.say("the backup did not end, and not all of it could be removed; remove %s: %v", b.dir, left)
+		b.say("the backup is incomplete, and not all of it could be removed; remove %s: %v", b.dir, left)
 		return
 	}
-	b.say("the backup did not end; what it wrote to %s is removed; run it again", b.dir)
+	b.say("the backup is incomplete; its files in %s were removed; run it again", b.dir)
 }
 
 func (b *backup) all(ctx context.Context) (*manifest, error) {
@@ -173,9 +174,9 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	return m, nil
 }
 
-// addColumns gives the manifest the columns of its keyspaces, once all snapshots are taken:
-// so each column that a snapshot has counts in is among them. numbers has the groups that
-// the snapshots are of.
+// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots,
+// so that every column with counts in a snapshot is included. numbers holds the groups of
+// the snapshots.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
 	keyspaces, err := b.server.Keyspaces(ctx)
 	if err != nil {
@@ -201,8 +202,7 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 	return nil
 }
 
-// numberedColumns returns the columns of a keyspace at their numbers, with "" for those
-// that were dropped.
+// numberedColumns returns the columns of a keyspace by number, with "" for dropped ones.
 func numberedColumns(k client.Keyspace) []string {
 	numbered, names := make([]string, 0, len(k.Columns)+len(k.DroppedColumns)), k.Columns
 	for number := range cap(numbered) {
@@ -228,7 +228,7 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 	return numbers, nil
 }
 
-// shard writes one shard's file, from its beginning again if its leader goes.
+// shard writes one shard's file. If the shard's leader changes, it starts the file again.
 func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
 	name := fmt.Sprintf("%s/%d", keyspace, shard)
 	number, there := numbers[name]
@@ -271,7 +271,7 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 	return out.Commit()
 }
 
-// leader makes a client of the node that leads a group, or of any if none is
+// leader returns a client of the node that leads a group, or of any node if no leader is
 // known.
 func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
 	addr := b.server.Addr()

@@ -322,7 +322,7 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 			i := against(t, server)
 			i.ctx = ctx
 			got := i.run("backup", dir)
-			if got.code != exitFail || !strings.Contains(got.err, "what it wrote to "+dir+" is removed; run it again") || !strings.Contains(got.err, "1 rows") {
+			if got.code != exitFail || !strings.Contains(got.err, "its files in "+dir+" were removed; run it again") || !strings.Contains(got.err, "1 rows") {
 				t.Errorf("exit %d, %s", got.code, got.err)
 			}
 			entries, err := os.ReadDir(dir)
@@ -339,8 +339,8 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 func TestBackupOverAnUnfinishedOne(t *testing.T) {
 	server := countdtest.New(t)
 	for file, want := range map[string]string{
-		"posts-00.snapshot":           "it holds a backup that never ended; remove it",
-		".posts-00.snapshot.77.0.tmp": "it holds a backup that never ended; remove it",
+		"posts-00.snapshot":           "it holds an incomplete backup; remove it",
+		".posts-00.snapshot.77.0.tmp": "it holds an incomplete backup; remove it",
 		"manifest.json":               "is not empty; give a new directory",
 		"thesis.txt":                  "is not empty; give a new directory",
 	} {

@@ -19,7 +19,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/load"
 )
 
-// benchIDsMax bounds the ids that a bench takes from a file.
+// benchIDsMax bounds the ids that a bench reads from a file.
 const benchIDsMax = 50_000_000
 
 // benchFlags are the flags of bench that need more than a copy.
@@ -72,13 +72,13 @@ without --yes. The exit code is 1 when a request failed or the check does not ho
 	flags.IntVar(&f.cfg.Page, "page", 20, "ids of one page, users of one poll")
 	flags.IntVar(&f.cfg.Batch, "batch", 1, "increments of one request")
 	flags.StringVar(&f.cfg.Column, "column", "like", "column to increment")
-	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "increments do not ask for the new counts")
+	flags.BoolVar(&f.cfg.NoResults, "no-results", false, "do not request the new counts of increments")
 	flags.Float64Var(&f.cfg.ReadShare, "reads", 0.9, "share of pages among mixed requests")
 	flags.StringVar(&f.cfg.Consistency, "consistency", "", "of reads: stale, bounded or linearizable (default: the server's)")
 	flags.IntVar(&f.cfg.Concurrency, "concurrency", 64, "requests in flight at most")
 	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
-	durationFlag(flags, &f.cfg.Duration, "duration", 10*time.Second, "how long (0: until --requests)")
-	flags.Int64Var(&f.cfg.Requests, "requests", 0, "how many requests at most (0: until --duration)")
+	durationFlag(flags, &f.cfg.Duration, "duration", 10*time.Second, "duration of the load (0: until --requests)")
+	flags.Int64Var(&f.cfg.Requests, "requests", 0, "maximum number of requests (0: until --duration)")
 	flags.StringVar(&f.dist, "dist", string(load.Zipf), "how ids are chosen: zipf, uniform, hot (one id) or each (in order)")
 	flags.Float64Var(&f.cfg.IDs.ZipfS, "zipf-s", 1.1, "exponent of zipf, above 1")
 	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
@@ -87,8 +87,8 @@ without --yes. The exit code is 1 when a request failed or the check does not ho
 	flags.IntVar(&f.cfg.Followees, "followees", 90, "of a user's feed, on average; 2,000 at the most")
 	flags.Uint64Var(&f.cfg.Authors, "authors", 1_000_000, "followees are ids 1 … N, 1 of every user")
 	flags.StringVar(&f.idsFrom, "ids-from", "", "choose from the ids in the column id of a CSV file instead")
-	durationFlag(flags, &f.cfg.Deadline, "deadline", 0, "each request's deadline, which the server is told of (0: the server's default)")
-	flags.BoolVar(&f.cfg.Once, "once", false, "number the increments, and send those of unknown outcome again until it is known")
+	durationFlag(flags, &f.cfg.Deadline, "deadline", 0, "deadline of each request, sent to the server (0: the server's default)")
+	flags.BoolVar(&f.cfg.Once, "once", false, "number the increments, and repeat those of unknown outcome until it is known")
 	flags.BoolVar(&f.check, "check", false, "hold the counts against the acknowledged increments")
 	flags.BoolVar(&f.cfg.Memory, "memory", false, "report the server's memory, from its metrics")
 	return cmd
@@ -100,7 +100,7 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 		return usagef("%v", err)
 	}
 	if !isLoopback(addr) && !c.yes {
-		return usagef("%s is not on this machine, and a bench is a heavy load; give --yes if it is meant", addr)
+		return usagef("%s is not on this machine, and a bench is a heavy load; give --yes to run it anyway", addr)
 	}
 	cfg := f.cfg
 	cfg.Addr, cfg.Timeout = addr, c.timeout
@@ -147,9 +147,8 @@ func (c *cli) bench(ctx context.Context, f benchFlags) error {
 	return nil
 }
 
-// runBench puts the load on the server, between two sums if they are asked for.
-// A report comes with an error when the load was cut short or the second sum
-// could not be made.
+// runBench runs the load, with a sum before and after it if check is set. It returns a
+// report and an error if the load was cut short or the second sum failed.
 func (c *cli) runBench(ctx context.Context, cfg load.Config, check bool) (*benchReport, error) {
 	server, err := c.connectFor(client.Retry{})
 	if err != nil {
@@ -219,7 +218,7 @@ func benchColumn(cfg *load.Config, keyspace client.Keyspace) error {
 	return nil
 }
 
-// changedBy returns the keyspace that a load changes, "" for none.
+// changedBy returns the keyspace that a load changes, or "".
 func changedBy(cfg *load.Config) string {
 	switch cfg.Op {
 	case load.Incr, load.Mixed:
@@ -234,8 +233,7 @@ func changedBy(cfg *load.Config) string {
 	return ""
 }
 
-// isLoopback tells whether an address is of this machine, without asking a
-// name server.
+// isLoopback reports whether an address is on this machine, without a name lookup.
 func isLoopback(addr *url.URL) bool {
 	host := addr.Hostname()
 	if host == "localhost" {

@@ -11,18 +11,18 @@ import (
 // benchCheckIDsMax bounds the rows that are read before and after a bench.
 const benchCheckIDsMax = 1_000_000
 
-// benchReport is what bench prints.
+// benchReport is the JSON output of bench.
 type benchReport struct {
 	*load.Report
 	Check *benchCheck `json:"check,omitempty"`
 }
 
-// benchCheck holds the counts against the answers. They agree only while nobody
-// else writes the column.
+// benchCheck compares the counts with the answers. They agree only if nobody else writes the
+// column.
 type benchCheck struct {
-	Counted int64 `json:"counted"` // what the counts grew by
+	Counted int64 `json:"counted"` // by how much the counts grew
 	Least   int64 `json:"least"`   // increments that were acknowledged
-	Most    int64 `json:"most"`    // and those that may have been done
+	Most    int64 `json:"most"`    // including those that may have been applied
 	Holds   bool  `json:"holds"`
 }
 
@@ -48,7 +48,7 @@ func sumOf(ctx context.Context, server *client.Client, cfg *load.Config) (int64,
 	return sum, nil
 }
 
-// checkOf compares what the counts grew by with what the answers say.
+// checkOf compares the growth of the counts with the answers.
 func checkOf(grown int64, r *load.Report) *benchCheck {
 	c := &benchCheck{Counted: grown, Least: r.Increments, Most: r.Increments + r.UnknownOps}
 	c.Holds = c.Least <= c.Counted && c.Counted <= c.Most

@@ -12,14 +12,14 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// coldWait is as long as hundreds of millions of rows may take to leave memory.
+// coldWait is long enough to move hundreds of millions of rows out of memory.
 const coldWait = 24 * time.Hour
 
-// coldOutput is what cold migrate, warm and stop print as JSON.
+// coldOutput is the JSON output of cold migrate, warm and stop.
 type coldOutput struct {
 	ID    string           `json:"id"`   // "" of a dry run
 	Rows  uint64           `json:"rows"` // that moved; that are to, if that was not waited for; a row of three replicas is three
-	Done  bool             `json:"done"` // what was begun has been waited for
+	Done  bool             `json:"done"` // the jobs have ended
 	Nodes []coldNodeOutput `json:"nodes"`
 
 	verb string
@@ -36,7 +36,7 @@ type coldNodeOutput struct {
 func (c *cli) coldCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cold",
-		Short: "Show the rows on disk, move rows there or back into memory",
+		Short: "Show the rows on disk, and move rows to disk or back into memory",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("cold needs status, migrate, warm or stop")
@@ -80,7 +80,7 @@ has kept in memory go too. Interrupted, the nodes go on; cold stop ends it.`,
 	}
 	cmd.Flags().StringVar(&before, "before", "", "move rows of ids below this one")
 	durationFlag(cmd.Flags(), &m.OlderThan, "older-than", 0, "move rows older than this by the time in their ids, 1s to 876000h, in whole seconds")
-	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "tell how many rows are old and in memory, and move none")
+	cmd.Flags().BoolVar(&m.DryRun, "dry-run", false, "print how many rows are old and in memory, and move none")
 	waitFlag(cmd, &wait)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("before") && cmd.Flags().Changed("older-than") {
@@ -126,8 +126,8 @@ memory, a node moves them out earlier. To keep rows for good raise --cold-after.
 	}
 	cmd.Flags().StringVar(&from, "from", "", "the first id (the least there is)")
 	cmd.Flags().StringVar(&to, "to", "", "the last id (the largest there is)")
-	durationFlag(cmd.Flags(), &w.Keep, "keep", w.Keep, "for how long they stay in memory however old, 1s to 8760h, in whole seconds")
-	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "tell how many rows would come and what they take, and move none")
+	durationFlag(cmd.Flags(), &w.Keep, "keep", w.Keep, "how long the rows stay in memory regardless of their age, 1s to 8760h, in whole seconds")
+	cmd.Flags().BoolVar(&w.DryRun, "dry-run", false, "print how many rows would move and how much memory they take, and move none")
 	waitFlag(cmd, &wait)
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return wholeSeconds(cmd, "keep", w.Keep) }
 	return cmd
@@ -136,7 +136,7 @@ memory, a node moves them out earlier. To keep rows for good raise --cold-after.
 func (c *cli) coldStopCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stop",
-		Short: "End what cold migrate or warm began, and keep no warmed rows any more",
+		Short: "Stop the jobs of cold migrate and warm, and let warmed rows leave memory",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.orderCold(cmd.Context(), "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
@@ -166,8 +166,8 @@ func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
 	return nil
 }
 
-// orderCold has the nodes begin what order asks for, and waits for the end of it on
-// those that answered, unless that is not asked for.
+// orderCold sends an order to the nodes and, unless wait is 0, waits for the end of the jobs
+// on those that answered.
 func (c *cli) orderCold(ctx context.Context, verb string, wait time.Duration, only bool, order func(*client.Client) (client.ColdOrdered, error)) error {
 	server, _, err := c.operate(ctx)
 	if err != nil {
@@ -196,15 +196,15 @@ func (c *cli) orderCold(ctx context.Context, verb string, wait time.Duration, on
 	return out.verdict(verb)
 }
 
-// without is what is the case on a node that does not answer.
+// without returns the consequence for a node that does not answer.
 func (o *coldOutput) without() string {
 	switch {
 	case o.verb == "stop":
-		return "what it may be at goes on"
+		return "a job that it may be running goes on"
 	case o.ID == "":
 		return "its rows are not among these"
 	}
-	return "nothing begins there, unless it answered too late; it is not waited for"
+	return "it begins nothing, unless it answered too late; this command does not wait for it"
 }
 
 // awaitCold waits until no node is at the work any more.
@@ -220,7 +220,7 @@ func (c *cli) awaitCold(ctx context.Context, server *client.Client, out *coldOut
 	return goesOn(err, "the nodes go on with it; countctl cold stop ends it")
 }
 
-// look takes over how far the nodes are, and says what is waited for.
+// look records the progress of the nodes, and returns what it waits for.
 func (o *coldOutput) look(seen []client.ColdNode) string {
 	var waits []string
 	o.Rows = 0
@@ -247,7 +247,7 @@ func (o *coldOutput) look(seen []client.ColdNode) string {
 	return strings.Join(waits, ", ")
 }
 
-// verdict is the error of what was not done.
+// verdict returns an error about the rows that were not moved.
 func (o *coldOutput) verdict(verb string) error {
 	for _, n := range o.Nodes {
 		switch {

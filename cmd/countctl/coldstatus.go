@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// coldStatusOutput is what cold status prints as JSON.
+// coldStatusOutput is the JSON output of cold status.
 type coldStatusOutput struct {
 	Nodes []client.ColdNode `json:"nodes"`
 }
@@ -20,7 +20,7 @@ func (c *cli) coldStatusCommand() *cobra.Command {
 		nodes, err := server.Cold(ctx)
 		return coldStatusOutput{nodes}, func(t *table) { t.coldNodes(nodes) }, err
 	})
-	status.Use, status.Short = "status", "Print what of each node's rows is on disk, how it is read and what moves"
+	status.Use, status.Short = "status", "Print each node's rows on disk, how they are read and which ones are moving"
 	return status
 }
 
@@ -46,7 +46,7 @@ func (t *table) coldNodes(nodes []client.ColdNode) {
 	t.coldWork(nodes)
 }
 
-// coldWork shows what was ordered, and what is kept in memory, if there is any.
+// coldWork shows the jobs and the rows kept in memory, if there are any.
 func (t *table) coldWork(nodes []client.ColdNode) {
 	header := true
 	row := func(cells ...any) {
@@ -103,7 +103,7 @@ func latency(n client.ColdNode, seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Microsecond).String()
 }
 
-// scrubbed is how much of the pass that goes on is done.
+// scrubbed returns the progress of the current pass.
 func scrubbed(s client.ColdScrub) string {
 	switch {
 	case s.EverySeconds == 0:

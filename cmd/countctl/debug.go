@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 )
 
-// bundlePaths are what a bundle holds of each node. None of it has counts, keys
-// or settings in it. What a node does not serve is left out.
+// bundlePaths are the paths in a bundle for each node. None of them contains counts, keys or
+// settings. A path that a node does not serve is left out.
 var bundlePaths = []struct{ path, file string }{
 	{"/metrics", "metrics.txt"},
 	{"/readyz", "readyz.json"},
@@ -26,10 +26,10 @@ var bundlePaths = []struct{ path, file string }{
 	{"/debug/pprof/goroutine?debug=2", "goroutines.txt"},
 }
 
-// bundleAdminPaths are what a bundle holds of the cluster.
+// bundleAdminPaths are the paths in a bundle for the cluster.
 var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version", "cold"}
 
-// bundleOutput is what debug bundle prints as JSON.
+// bundleOutput is the JSON output of debug bundle.
 type bundleOutput struct {
 	File   string   `json:"file"`
 	Files  int      `json:"files"`
@@ -40,7 +40,7 @@ type bundleOutput struct {
 func (c *cli) debugCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
-		Short: "Gather what helps to find a fault",
+		Short: "Collect data for debugging",
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return usagef("debug needs bundle") },
 	}
@@ -100,7 +100,7 @@ func (c *cli) bundle(ctx context.Context, file string) error {
 	})
 }
 
-// bundleWriter fills a bundle. After a failed write it does nothing.
+// bundleWriter writes a bundle. After a failed write it does nothing.
 type bundleWriter struct {
 	tar    *tar.Writer
 	now    time.Time

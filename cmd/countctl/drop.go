@@ -28,7 +28,7 @@ name is free then.`,
 				if err != nil {
 					return err
 				}
-				what := fmt.Sprintf("Keyspace %s goes, with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
+				what := fmt.Sprintf("This drops keyspace %s with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
 				if err := c.confirmByName(what, keyspace.Name); err != nil {
 					return err
 				}
@@ -66,7 +66,7 @@ from zero. A dropped column still counts against the 64 of a keyspace.`,
 				if !slices.Contains(keyspace.Columns, column) {
 					return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
 				}
-				what := fmt.Sprintf("Column %s of keyspace %s goes, with its counts in any of %s.", column, keyspace.Name, rows)
+				what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in any of %s.", column, keyspace.Name, rows)
 				if err := c.confirmByName(what, column); err != nil {
 					return err
 				}
@@ -80,7 +80,7 @@ from zero. A dropped column still counts against the 64 of a keyspace.`,
 	}
 }
 
-// toDrop returns a keyspace and says how many rows it has.
+// toDrop returns a keyspace and its number of rows as text.
 func (c *cli) toDrop(ctx context.Context, server *client.Client, name string) (client.Keyspace, string, error) {
 	all, err := server.Keyspaces(ctx)
 	if err != nil {
@@ -97,8 +97,8 @@ func (c *cli) toDrop(ctx context.Context, server *client.Client, name string) (c
 	return all[i], fmt.Sprintf("%s rows", grouped(rows)), nil
 }
 
-// confirmByName has a name typed on a terminal before something is lost for good. Without
-// a terminal it takes --yes.
+// confirmByName asks for a name on a terminal before something is lost for good. Without a
+// terminal --yes is needed.
 func (c *cli) confirmByName(what, name string) error {
 	if err := c.mayAsk(what); err != nil || c.yes {
 		return err

@@ -26,7 +26,7 @@ type exportFlags struct {
 // errRowsMissing is returned by an export that has left out shards.
 var errRowsMissing = errors.New("rows are missing")
 
-// exportOutput is what export prints as JSON.
+// exportOutput is the JSON output of export.
 type exportOutput struct {
 	File          string   `json:"file"`
 	Keyspace      string   `json:"keyspace"`
@@ -34,7 +34,7 @@ type exportOutput struct {
 	Rows          int64    `json:"rows"`
 	Seconds       float64  `json:"seconds"`
 	RowsPerSecond float64  `json:"rows_per_second"`
-	// UnreadableShards are those whose rows are not in the file.
+	// UnreadableShards are the shards whose rows are not in the file.
 	UnreadableShards []int `json:"unreadable_shards,omitempty"`
 }
 
@@ -68,8 +68,8 @@ as they were when they were read.`,
 	c.keyspaceFlag(cmd, &f.keyspace)
 	readFlags(cmd, &f.read)
 	cmd.Flags().StringSliceVar(&f.columns, "columns", nil, "columns to write (all when not given)")
-	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards of which no living node has a replica, name them, and exit 1")
-	durationFlag(cmd.Flags(), &f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
+	cmd.Flags().BoolVar(&f.read.SkipUnreadable, "skip-unreadable", false, "leave out shards without a living replica, name them, and exit 1")
+	durationFlag(cmd.Flags(), &f.retryFor, "retry-for", retryForDefault, "how long to repeat a request while the server is busy or unreachable")
 	return cmd
 }
 
@@ -96,7 +96,7 @@ func (c *cli) exportFile(ctx context.Context, path string, f exportFlags) error 
 	if err != nil {
 		return explainExport(err, path)
 	}
-	if path != streamName { // nothing but the rows goes there
+	if path != streamName { // only rows may be written to it
 		done := exportOutput{path, f.keyspace, columns, rows, took.Seconds(), float64(perSecond(rows, took)), missing}
 		err = c.print(done, done.table)
 	}
@@ -157,8 +157,8 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 	return f.columns, nil
 }
 
-// exportRows writes header and rows, and returns how many, the shards that could not
-// be read, in one page or more, and how long it took.
+// exportRows writes header and rows. It returns the number of rows, the shards that could
+// not be read in at least one page, and the time it took.
 func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfile.Writer, columns []string, f exportFlags, shown **meter) (int64, []int, time.Duration, error) {
 	if err := out.Header(append([]string{"id"}, columns...)); err != nil {
 		return 0, nil, 0, err
@@ -186,8 +186,8 @@ func (c *cli) exportRows(ctx context.Context, server *client.Client, out *csvfil
 	return written.Load(), slices.Compact(missing), m.stop(), err
 }
 
-// exportValues puts the row's counts into values, in the order of columns, and
-// tells whether there is any.
+// exportValues copies the row's counts to values, in the order of columns, and reports
+// whether there is any.
 func exportValues(values []int64, row client.Row, columns []string) bool {
 	counted := false
 	for i, column := range columns {

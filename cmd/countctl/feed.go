@@ -11,15 +11,15 @@ import (
 )
 
 func (c *cli) feedCommand() *cobra.Command {
-	return commandGroup("feed", "New posts of those that a user follows", c.feedGetCommand(), c.feedFolloweesCommand(), c.feedResetCommand(),
-		c.feedChangeCommand("follow", "Add followees, of whom nothing is unread yet", "the user follows them", (*client.Client).Follow),
-		c.feedChangeCommand("unfollow", "Take followees away with what is unread of them", "the user does not follow them any more", (*client.Client).Unfollow),
+	return commandGroup("feed", "New posts of a user's followees", c.feedGetCommand(), c.feedFolloweesCommand(), c.feedResetCommand(),
+		c.feedChangeCommand("follow", "Add followees, whose earlier posts count as seen", "the user follows them", (*client.Client).Follow),
+		c.feedChangeCommand("unfollow", "Remove followees and their unread posts", "the user does not follow them any more", (*client.Client).Unfollow),
 		c.feedChangeCommand("read", "Have a user seen all posts of some followees", "the user has seen them", (*client.Client).ReadFeed))
 }
 
 func (c *cli) feedGetCommand() *cobra.Command {
 	var detail bool
-	cmd := c.unreadRead("get USER", "Print how many posts a user has not seen", exactly(1, "one USER"),
+	cmd := c.unreadRead("get USER", "Print the number of posts that a user has not seen", exactly(1, "one USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*table), error) {
 			user, err := parseUser(args[0])
 			if err != nil {
@@ -41,14 +41,14 @@ func (c *cli) feedGetCommand() *cobra.Command {
 	return cmd
 }
 
-// followeesOutput is what feed followees prints as JSON.
+// followeesOutput is the JSON output of feed followees.
 type followeesOutput struct {
 	User      client.ID   `json:"user"`
 	Followees []client.ID `json:"followees"`
 }
 
 func (c *cli) feedFolloweesCommand() *cobra.Command {
-	return c.unreadRead("followees USER", "List those that a user follows", exactly(1, "one USER"),
+	return c.unreadRead("followees USER", "List the followees of a user", exactly(1, "one USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*table), error) {
 			user, err := parseUser(args[0])
 			if err != nil {
@@ -81,7 +81,7 @@ func (t *table) feed(user client.ID, unread int64) {
 
 func (c *cli) feedResetCommand() *cobra.Command {
 	var nobody bool
-	cmd := c.unreadWrite("reset USER [FOLLOWEE…]", "Have a user seen all posts of these followees, or of those it has", "the feed was reset", atLeast(1, "USER"),
+	cmd := c.unreadWrite("reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of the user's own, as seen", "the feed was reset", atLeast(1, "USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			users, err := parseUsers(args)
 			if err != nil {
@@ -97,7 +97,7 @@ func (c *cli) feedResetCommand() *cobra.Command {
 			answer, err := server.ResetFeed(ctx, users[0], followees, o)
 			return answer, func(t *table) { t.feed(users[0], answer.Unread) }, err
 		})
-	cmd.Flags().BoolVar(&nobody, "nobody", false, "have the user follow nobody")
+	cmd.Flags().BoolVar(&nobody, "nobody", false, "remove all followees")
 	return cmd
 }
 

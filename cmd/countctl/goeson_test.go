@@ -16,7 +16,7 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 		args []string
 		says string
 	}{
-		"remove": {[]string{"node", "remove", "n3", "--yes"}, "countctl node undrain n3 has it stay"},
+		"remove": {[]string{"node", "remove", "n3", "--yes"}, "countctl node undrain n3 keeps it"},
 		"drain":  {[]string{"node", "drain", "n3", "--yes"}, "countctl node undrain n3 ends that"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestNodeRemoveWithoutAMajority(t *testing.T) {
 	server, i := three(t)
 	server.EditCluster(func(c *countdtest.Cluster) { c.Nodes[1].Alive, c.Nodes[2].Alive = false, false })
 	got := i.run("node", "remove", "n3", "--yes")
-	if got.code != exitFail || !strings.Contains(got.err, "nothing can move while 1 of the other 2 nodes are dead (n2)") {
+	if got.code != exitFail || !strings.Contains(got.err, "no replica can move while 1 of the other 2 nodes are dead (n2)") {
 		t.Errorf("exit %d, %s", got.code, got.err)
 	}
 	server.EditCluster(func(c *countdtest.Cluster) {

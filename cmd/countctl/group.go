@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// groupsOutput is what group list prints as JSON.
+// groupsOutput is the JSON output of group list.
 type groupsOutput struct {
 	Groups []client.ClusterGroup `json:"groups"`
 }
@@ -70,7 +70,7 @@ func orNone(text string) string {
 	return text
 }
 
-// lagOf is how far the replica that is furthest behind is.
+// lagOf returns the largest lag of a replica.
 func lagOf(g client.ClusterGroup) uint64 {
 	lag := uint64(0)
 	for _, r := range g.Replicas {
@@ -79,7 +79,7 @@ func lagOf(g client.ClusterGroup) uint64 {
 	return lag
 }
 
-// parseGroup takes a group by number or by name, such as posts/3.
+// parseGroup parses a group given by number or by name, such as posts/3.
 func parseGroup(ctx context.Context, server *client.Client, text string) (client.ClusterGroup, error) {
 	groups, err := server.ClusterGroups(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func parseGroup(ctx context.Context, server *client.Client, text string) (client
 			return g, nil
 		}
 	}
-	return client.ClusterGroup{}, fmt.Errorf("there is no group %s; countctl group list shows those there are", text)
+	return client.ClusterGroup{}, fmt.Errorf("there is no group %s; see countctl group list", text)
 }
 
 func (c *cli) groupTransferCommand() *cobra.Command {
@@ -111,7 +111,7 @@ func (c *cli) groupTransferCommand() *cobra.Command {
 	}
 }
 
-// changeGroup has change made of the group of a number or name, and prints it.
+// changeGroup changes the group of a number or name, and prints the result.
 func (c *cli) changeGroup(ctx context.Context, text string, change func(*client.Client, client.ClusterGroup) (client.Changed, error)) error {
 	server, _, err := c.operate(ctx)
 	if err != nil {

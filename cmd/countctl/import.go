@@ -15,19 +15,19 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
-// importOutput is what import prints as JSON.
+// importOutput is the JSON output of import.
 type importOutput struct {
 	File          string  `json:"file"`
 	Keyspace      string  `json:"keyspace"`
-	Rows          int64   `json:"rows"`                    // acknowledged, those of the run before included
-	Rejected      int64   `json:"rejected"`                // likewise, with those of Overflows
-	DoneBefore    bool    `json:"done_before,omitempty"`   // of increments: there was nothing left to add
+	Rows          int64   `json:"rows"`                    // acknowledged, including the previous run
+	Rejected      int64   `json:"rejected"`                // likewise, including those of Overflows
+	DoneBefore    bool    `json:"done_before,omitempty"`   // of increments: nothing was left to add
 	RejectsFile   string  `json:"rejects_file,omitempty"`  // where they are
-	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the run before had come to
+	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the previous run had reached
 	Seconds       float64 `json:"seconds"`                 // of this run
 	RowsPerSecond float64 `json:"rows_per_second"`         // of this run
 
-	Overflows csvimport.Overflows `json:"overflows,omitzero"` // of increments, those of the run before included
+	Overflows csvimport.Overflows `json:"overflows,omitzero"` // of increments, including the previous run
 }
 
 func (c *cli) importCommand() *cobra.Command {
@@ -69,7 +69,7 @@ where it stopped, by redis-HOST-PORT-DB.progress, unless Redis was restarted sin
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if fromRedis(args[0]) {
 				if add {
-					return usagef("--add is for files: a Redis says what its counts are, not what came to them")
+					return usagef("--add is for files: Redis stores counts, not increments")
 				}
 				r.batchGiven = cmd.Flags().Changed("batch")
 				return c.importRedis(cmd.Context(), args[0], f, r)
@@ -87,13 +87,12 @@ where it stopped, by redis-HOST-PORT-DB.progress, unless Redis was restarted sin
 	f.register(c, cmd, "id")
 	r.register(cmd)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (when not given, those of the same name)")
-	flags.BoolVar(&add, "add", false, "add the values to what is there, each row once")
+	flags.StringSliceVar(&f.mapping, "map", nil, "columns of the file and of the keyspace, FILE=KEYSPACE,… (default: those of the same name)")
+	flags.BoolVar(&add, "add", false, "add the values to the existing counts, each row once")
 	return cmd
 }
 
-// importDone prints what a run came to. It returns an error when rows were
-// rejected.
+// importDone prints the result of a run. It returns an error when rows were rejected.
 func (c *cli) importDone(out importOutput, f importFlags) error {
 	if err := c.print(out, out.table); err != nil {
 		return err
@@ -103,7 +102,7 @@ func (c *cli) importDone(out importOutput, f importFlags) error {
 	}
 	text := rowsWere(out.Rejected) + " rejected"
 	if out.Rejected > out.Overflows.Rows() {
-		text += fmt.Sprintf("; mend what is in %s and %s", out.RejectsFile, f.again())
+		text += fmt.Sprintf("; correct the rows in %s and %s", out.RejectsFile, f.again())
 	}
 	if out.Overflows.Rows() > 0 {
 		text += "; " + out.Overflows.String()
@@ -150,7 +149,7 @@ func (c *cli) openImport(ctx context.Context, path string, f *importFlags) (*imp
 	return s, nil
 }
 
-// Close closes what is open; it was only read.
+// Close closes the files, which were only read.
 func (s *importSource) Close() {
 	if s.in != nil {
 		s.in.Close()
@@ -181,7 +180,7 @@ func (c *cli) importFile(ctx context.Context, path string, f importFlags) error 
 	return c.runImport(ctx, run, s, from, f, explainImport)
 }
 
-// addFile adds the rows of a file, or its events, likewise.
+// addFile adds the rows of a file, or its events.
 func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 	s, err := c.openImport(ctx, path, &f)
 	if err != nil {
@@ -191,7 +190,7 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 	if f.state != "" {
 		unlock, err := progressfile.Lock(f.state)
 		if errors.Is(err, progressfile.ErrLocked) {
-			return fmt.Errorf("%s is being added by another run: %w; nothing was added now, run it again when that has ended", path, err)
+			return fmt.Errorf("%s is being added by another run: %w; nothing was added now, run it again when the other run has ended", path, err)
 		}
 		if err != nil {
 			return err
@@ -204,7 +203,7 @@ func (c *cli) addFile(ctx context.Context, path string, f importFlags) error {
 	}
 	if from.Session.Done {
 		fmt.Fprintf(c.err, "%s was added before; --restart adds it once more\n", path)
-		f.rejects = from.Rejects // this run puts none aside
+		f.rejects = from.Rejects // this run rejects no rows
 		out := outputOf(path, from.Summary(), from, f)
 		out.DoneBefore = true
 		return c.importDone(out, f)
@@ -224,7 +223,7 @@ type importRun interface {
 	RowsAcked() int64
 }
 
-// runImport shows a run's progress and prints what it came to.
+// runImport shows a run's progress and prints its result.
 func (c *cli) runImport(ctx context.Context, run importRun, s *importSource, from csvimport.State, f importFlags,
 	explain func(err error, path string, f importFlags, s csvimport.Summary) error,
 ) error {
@@ -241,7 +240,7 @@ func (c *cli) runImport(ctx context.Context, run importRun, s *importSource, fro
 	return c.importDone(out, f)
 }
 
-// outputOf tells of an import that began at from.
+// outputOf returns the output of an import that began at from.
 func outputOf(path string, s csvimport.Summary, from csvimport.State, f importFlags) importOutput {
 	out := importOutput{
 		File: path, Keyspace: f.keyspace, Rows: s.Rows, Rejected: s.Rejected, Overflows: s.Overflows,

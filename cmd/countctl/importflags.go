@@ -23,7 +23,7 @@ const (
 // streamName stands for standard input or output among file names.
 const streamName = "-"
 
-// What --on-error takes.
+// The values of --on-error.
 const (
 	onErrorStop = "stop"
 	onErrorSkip = "skip"
@@ -42,7 +42,7 @@ type importFlags struct {
 	batch    int
 	inFlight int
 	retryFor time.Duration
-	events   csvimport.EventColumns // of replay, as is speed
+	events   csvimport.EventColumns // of replay, like speed
 	speed    float64                // times real time; 0 does not wait
 }
 
@@ -51,17 +51,17 @@ func (f *importFlags) register(c *cli, cmd *cobra.Command, idColumn string) {
 	c.keyspaceFlag(cmd, &f.keyspace)
 	flags := cmd.Flags()
 	flags.StringVar(&f.idColumn, "id-column", idColumn, "column of the file that holds the id")
-	flags.StringVar(&f.onError, "on-error", onErrorStop, "what a bad row does: stop or skip")
+	flags.StringVar(&f.onError, "on-error", onErrorStop, "what to do with a bad row: stop or skip")
 	flags.StringVar(&f.rejects, "rejects", "", "file for skipped rows (default x.rejects.csv of x.csv)")
-	flags.StringVar(&f.state, "state", "", "file that keeps the place (default beside FILE)")
+	flags.StringVar(&f.state, "state", "", "file that records the progress (default: next to FILE)")
 	flags.BoolVar(&f.restart, "restart", false, "begin at the first row whatever was done before")
 	flags.IntVar(&f.batch, "batch", importBatchDefault, "rows of one request, at most 10,000")
 	flags.IntVar(&f.inFlight, "in-flight", importLanesDefault, "requests in flight, at most 64")
-	durationFlag(flags, &f.retryFor, "retry-for", retryForDefault, "how long to try a request again while the server is busy or gone")
+	durationFlag(flags, &f.retryFor, "retry-for", retryForDefault, "how long to repeat a request while the server is busy or unreachable")
 }
 
-// stateSuffix makes the default name of a progress file, one for each kind: what
-// was added must not be forgotten for what was set.
+// stateSuffix returns the suffix of the default progress file. It differs by kind, so that
+// an import of values does not overwrite the progress of increments.
 func (f *importFlags) stateSuffix() string {
 	switch f.kind {
 	case csvimport.KindAdd:
@@ -72,7 +72,7 @@ func (f *importFlags) stateSuffix() string {
 	return ".progress"
 }
 
-// again says how rows that were rejected are brought in.
+// again explains how to import the rejected rows.
 func (f *importFlags) again() string {
 	switch f.kind {
 	case csvimport.KindAdd:

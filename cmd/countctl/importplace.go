@@ -34,8 +34,8 @@ func (c *cli) findPlace(ctx context.Context, s *importSource, f importFlags) (cs
 	return before, nil
 }
 
-// describe says what is imported where, by which a run knows the progress file
-// of an earlier one.
+// describe returns the source and the target of a run, by which it recognises the progress
+// file of an earlier run.
 func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
 	about := csvimport.State{
 		Kind: f.kind, Addr: s.server.Addr(), Keyspace: f.keyspace,
@@ -46,7 +46,7 @@ func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.St
 	}
 	var err error
 	if about.Input, err = csvfile.Identify(ctx, s.path); err != nil {
-		return about, fmt.Errorf("cannot tell %s from other files: %w", s.path, err)
+		return about, fmt.Errorf("cannot identify %s: %w", s.path, err)
 	}
 	cluster, err := s.server.Cluster(ctx)
 	if err != nil {
@@ -59,14 +59,14 @@ func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.St
 func readState(path string) (csvimport.State, bool, error) {
 	state, found, err := csvimport.ReadState(path)
 	if errors.Is(err, csvimport.ErrBadState) {
-		err = fmt.Errorf("%w; without it, or with another --state, all rows are begun anew", err)
+		err = fmt.Errorf("%w; without it, or with another --state, the import starts again with the first row", err)
 	}
 	return state, found, err
 }
 
-// explainImport says how to go on after an import that stopped.
+// explainImport explains how to continue an import that stopped.
 func explainImport(err error, path string, f importFlags, s csvimport.Summary) error {
-	next := "run it again to begin anew"
+	next := "run it again to start from the beginning"
 	if f.state != "" {
 		next = fmt.Sprintf("run it again to go on after line %s", grouped(max(s.Position.Line, 1)))
 	}
@@ -80,9 +80,8 @@ func explainImport(err error, path string, f importFlags, s csvimport.Summary) e
 	return fmt.Errorf("%w; %s", err, next)
 }
 
-// findSession returns the session of an earlier run, or a new one. A session of
-// another file or cluster stops the command: to begin anew in its place would
-// forget what it had in flight.
+// findSession returns the session of an earlier run, or a new one. A session of another file
+// or cluster stops the command: replacing it would lose track of its requests in flight.
 func (c *cli) findSession(ctx context.Context, s *importSource, f importFlags) (csvimport.State, error) {
 	about, err := describe(ctx, s, f)
 	if err != nil {
@@ -99,7 +98,7 @@ func (c *cli) findSession(ctx context.Context, s *importSource, f importFlags) (
 	if differ := before.Differences(about); len(differ) > 0 {
 		return begin, fmt.Errorf("%s is of another run (other: %s), and nothing was added now; "+
 			"--restart and another --state both begin at the first row and add all rows, "+
-			"a second time if they are those that it was added of before (up to line %s, and perhaps beyond)",
+			"a second time if the other run has added them (up to line %s, and perhaps beyond)",
 			f.state, strings.Join(differ, "; "), grouped(max(before.Position.Line, 1)))
 	}
 	if !before.Session.Done {
@@ -108,10 +107,10 @@ func (c *cli) findSession(ctx context.Context, s *importSource, f importFlags) (
 	return before, nil
 }
 
-// explainAdd says how to go on after a run that stopped.
+// explainAdd explains how to continue a run that stopped.
 func explainAdd(err error, path string, f importFlags, s csvimport.Summary) error {
 	line := grouped(max(s.Position.Line, 1))
-	next := fmt.Sprintf("rows up to line %s are added, of those after it some may be", line)
+	next := fmt.Sprintf("rows up to line %s are added, and later ones may be", line)
 	if f.state != "" {
 		next = fmt.Sprintf("run it again to go on after line %s", line)
 	}
@@ -123,7 +122,7 @@ func explainAdd(err error, path string, f importFlags, s csvimport.Summary) erro
 	case errors.As(err, &row):
 		return fmt.Errorf("%w; skip bad rows with --on-error skip", err)
 	case errors.As(err, &refused) && refused.Code == "idempotency_expired":
-		return fmt.Errorf("%w; the server has forgotten this session: rows up to line %s are added, of those after it some may be", err, line)
+		return fmt.Errorf("%w; the server has forgotten this session: rows up to line %s are added, and later ones may be", err, line)
 	}
 	return fmt.Errorf("%w; %s", err, next)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/redisimport"
 )
 
-// redisBatchDefault is how many keys are asked for at once, when --batch does not
-// say: a step that Redis answers in about a millisecond.
+// redisBatchDefault is the default of --batch: the number of keys in a step that Redis
+// answers in about a millisecond.
 const redisBatchDefault = 1000
 
 // redisTimeout bounds each answer of Redis.
 const redisTimeout = 30 * time.Second
 
-// redisFlags are the flags of an import from Redis, besides those it shares.
+// redisFlags are the flags that only an import from Redis has.
 type redisFlags struct {
 	patterns   []string
 	verify     bool
@@ -33,14 +33,14 @@ type redisFlags struct {
 	batchGiven bool
 }
 
-// redisOutput is what an import from Redis prints as JSON.
+// redisOutput is the JSON output of an import from Redis.
 type redisOutput struct {
 	Source      string               `json:"source"`
-	Keys        int64                `json:"keys"`           // read, those of the run before included
+	Keys        int64                `json:"keys"`           // read, including the previous run
 	Values      int64                `json:"values"`         // copied, likewise
 	Ignored     int64                `json:"ignored"`        // keys, and fields of hashes, that are of no pattern or column
-	Left        redisimport.Names    `json:"left,omitempty"` // those of Ignored that --map could name and does not
-	Rejected    int64                `json:"rejected"`       // values that are no counts
+	Left        redisimport.Names    `json:"left,omitempty"` // the part of Ignored that --map could name and does not
+	Rejected    int64                `json:"rejected"`       // values that are not counts
 	RejectsFile string               `json:"rejects_file,omitempty"`
 	Resumed     bool                 `json:"resumed,omitempty"`
 	Verified    *redisimport.Verdict `json:"verified,omitempty"`
@@ -49,12 +49,12 @@ type redisOutput struct {
 
 func (r *redisFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&r.patterns, "pattern", nil, "with redis://, which keys are what: KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN; may be repeated")
+	flags.StringArrayVar(&r.patterns, "pattern", nil, "with redis://, the meaning of keys: KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN; may be repeated")
 	flags.BoolVar(&r.verify, "verify", true, "with redis://, read all keys again when done and compare")
 	flags.BoolVar(&r.verifyOnly, "verify-only", false, "with redis://, copy nothing and compare")
 }
 
-// fromRedis tells an address of a Redis from a file.
+// fromRedis reports whether source is the address of a Redis server.
 func fromRedis(source string) bool {
 	return strings.HasPrefix(source, "redis://") || strings.HasPrefix(source, "rediss://")
 }
@@ -106,7 +106,7 @@ func (c *cli) importRedis(ctx context.Context, source string, f importFlags, r r
 	return c.redisDone(out, f, missing)
 }
 
-// explainRedis says how to go on after an import that stopped.
+// explainRedis explains how to continue an import that stopped.
 func explainRedis(err error) error {
 	var bad *redisimport.BadValueError
 	if errors.As(err, &bad) {
@@ -115,7 +115,7 @@ func explainRedis(err error) error {
 	return fmt.Errorf("%w; run it again to go on", err)
 }
 
-// runRedis copies and compares, as far as each is asked for.
+// runRedis copies and compares, as requested.
 func runRedis(ctx context.Context, run *redisimport.Import, r redisFlags, out *redisOutput) (state redisimport.State, err error) {
 	if !r.verifyOnly {
 		state, err = run.Run(ctx)
@@ -132,8 +132,7 @@ func runRedis(ctx context.Context, run *redisimport.Import, r redisFlags, out *r
 	return state, err
 }
 
-// checkRedis finds what is wrong with the flags alone and fills in what they
-// leave out.
+// checkRedis checks the flags by themselves and sets defaults.
 func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, []*redisimport.Pattern, error) {
 	options, err := redis.ParseURL(source)
 	if err != nil {
@@ -170,8 +169,8 @@ func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, [
 	return options, patterns, nil
 }
 
-// redisColumns says which name of a count is which column, by keyspace: those of
-// --map where the keyspace has the column, and those of the same name.
+// redisColumns maps names of counts to columns, by keyspace: the names of --map if the
+// keyspace has the column, and equal names.
 func redisColumns(ctx context.Context, server *client.Client, patterns []*redisimport.Pattern, mapping []string) (map[string]map[string]string, error) {
 	all, has := map[string]map[string]string{}, map[string][]string{}
 	var columns []string // of any keyspace
@@ -208,12 +207,12 @@ func redisColumns(ctx context.Context, server *client.Client, patterns []*redisi
 	return all, nil
 }
 
-// findRedisPlace returns where the import begins: behind what an earlier run did,
-// or at the start, which is always right as values are absolute.
+// findRedisPlace returns where the import begins: after the progress of an earlier run, or
+// at the start, which is always correct because values are absolute.
 func (c *cli) findRedisPlace(ctx context.Context, server *client.Client, peer *redis.Client, f importFlags, r redisFlags) (redisimport.State, error) {
 	info, err := peer.Info(ctx, "server").Result()
 	if err != nil {
-		return redisimport.State{}, fmt.Errorf("cannot ask Redis who it is: %w", err)
+		return redisimport.State{}, fmt.Errorf("cannot identify the Redis server: %w", err)
 	}
 	cluster, err := server.Cluster(ctx)
 	if err != nil {
@@ -233,10 +232,10 @@ func (c *cli) findRedisPlace(ctx context.Context, server *client.Client, peer *r
 	case err != nil || !found:
 		return about, err
 	case !before.SameImport(about):
-		fmt.Fprintf(c.err, "%s is of another import (the Redis process, the server, the patterns or --map differ): beginning anew\n", f.state)
+		fmt.Fprintf(c.err, "%s is of another import (the Redis process, the server, the patterns or --map differ): starting from the beginning\n", f.state)
 		return about, nil
 	case before.Place.Pattern == len(before.Patterns):
-		return about, nil // it was done: keys may have come since
+		return about, nil // it is complete, but there may be new keys
 	}
 	fmt.Fprintf(c.err, "going on after %s keys\n", grouped(before.Keys))
 	return before, nil
@@ -252,7 +251,7 @@ func infoLine(info, name string) string {
 	return ""
 }
 
-// redisRejects returns what takes values that are no counts.
+// redisRejects returns the function that receives values that are not counts.
 func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValueError) error, end func() error, err error) {
 	if f.onError == onErrorStop {
 		return func(b *redisimport.BadValueError) error { return b }, func() error { return nil }, nil
@@ -271,7 +270,7 @@ func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValu
 	}
 	take = func(b *redisimport.BadValueError) error {
 		w.Write([]string{b.Reason, b.Key, b.Field, b.Value})
-		w.Flush() // before the place moves behind it
+		w.Flush() // before the progress passes it
 		return w.Error()
 	}
 	end = func() error {
@@ -281,8 +280,8 @@ func (f *importFlags) redisRejects(resumed bool) (take func(*redisimport.BadValu
 	return take, end, nil
 }
 
-// redisDone prints what a run came to. It returns an error when not all is as in
-// Redis.
+// redisDone prints the result of a run. It returns an error if some counts differ from those
+// in Redis.
 func (c *cli) redisDone(out redisOutput, f importFlags, missing []string) error {
 	if err := c.print(out, out.table); err != nil {
 		return err

@@ -193,7 +193,7 @@ func TestImportRedisGoesOn(t *testing.T) {
 	}
 	other := newSource(t, n)
 	args[1] = other.url
-	if got := i.run(args...); got.code != exitOK || !strings.Contains(got.err, "beginning anew") {
+	if got := i.run(args...); got.code != exitOK || !strings.Contains(got.err, "starting from the beginning") {
 		t.Errorf("another Redis: exit %d, %s", got.code, got.err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// keyspacesOutput is what keyspace list prints as JSON.
+// keyspacesOutput is the JSON output of keyspace list.
 type keyspacesOutput struct {
 	Keyspaces []client.Keyspace `json:"keyspaces"`
 }
@@ -43,7 +43,7 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 	var sharding string
 	cmd := &cobra.Command{
 		Use:     "create NAME --columns A,B…",
-		Short:   "Create a keyspace of counters; one of this shape may be there already",
+		Short:   "Create a keyspace of counters, unless one of the same shape exists",
 		Example: "  countctl keyspace create songs --columns plays,likes --floor likes=0",
 		Args:    exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,10 +69,10 @@ func (c *cli) keyspaceCreateCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&sharding, "sharding", "", "how ids are spread over the shards, fixed for ever: modulo, or hash for ids that share their low bits (when not given modulo, and one that is there may have any)")
+	cmd.Flags().StringVar(&sharding, "sharding", "", "how ids are spread over the shards, cannot be changed later: modulo, or hash for ids that share their low bits (default: modulo; an existing keyspace may have any)")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
 	floors.add(cmd)
-	cmd.Flags().IntVar(&shards, "shards", 0, "shards, 1 to 64, fixed for ever (when not given the server chooses, and one that is there may have any)")
+	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards, 1 to 64, cannot be changed later (default: the server's choice; an existing keyspace may have any)")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 	var floors columnFloors
 	cmd := &cobra.Command{
 		Use:   "add-columns NAME COLUMN…",
-		Short: "Add columns to a keyspace; those that are there stay, and may be given floors",
+		Short: "Add columns to a keyspace, or set floors of existing columns",
 		Example: "  countctl keyspace add-columns songs shares\n" +
 			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
 		Args: atLeast(2, "NAME and one COLUMN or more"),
@@ -103,14 +103,14 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 	return cmd
 }
 
-// columnFloors are the floors that a command line gives to its columns.
+// columnFloors holds the floors of columns on a command line.
 type columnFloors struct {
 	at   map[string]int64
 	none []string
 }
 
 func (f *columnFloors) add(cmd *cobra.Command) {
-	cmd.Flags().StringToInt64Var(&f.at, "floor", nil, "floors of columns, such as like=0: no increment takes a count below its column's")
+	cmd.Flags().StringToInt64Var(&f.at, "floor", nil, "floors of columns, such as like=0: no increment lowers a count below the floor")
 }
 
 // of returns columns with their floors.
@@ -122,12 +122,12 @@ func (f *columnFloors) of(names []string) ([]client.Column, error) {
 			columns[i].Floor = &floor
 		}
 		if columns[i].Floor != nil && columns[i].NoFloor {
-			return nil, usagef("column %s is given a floor by --floor and none by --no-floor", name)
+			return nil, usagef("column %s is in both --floor and --no-floor", name)
 		}
 	}
 	for _, name := range append(slices.Sorted(maps.Keys(f.at)), f.none...) {
 		if !slices.Contains(names, name) {
-			return nil, usagef("a floor is given for %s, which is none of the columns named", name)
+			return nil, usagef("a floor is given for %s, which is not one of the columns named", name)
 		}
 	}
 	return columns, nil
@@ -149,7 +149,7 @@ countctl group list shows them as non-voters.`,
 			return c.withServer(func(server *client.Client) error {
 				changed, err := server.SetEverywhere(cmd.Context(), args[0], !off)
 				if err != nil {
-					return fmt.Errorf("cannot say where keyspace %s is: %w", args[0], err)
+					return fmt.Errorf("cannot locate keyspace %s: %w", args[0], err)
 				}
 				return c.print(changed, func(t *table) { t.keyspaces([]client.Keyspace{changed}) })
 			})
@@ -159,7 +159,7 @@ countctl group list shows them as non-voters.`,
 	return cmd
 }
 
-// splitColumns takes both a b and a,b.
+// splitColumns accepts both a b and a,b.
 func splitColumns(args []string) []string {
 	return strings.Split(strings.Join(args, ","), ",")
 }

@@ -1,9 +1,8 @@
-// Command countctl works on a countd server through its HTTP API.
+// Command countctl operates a countd server through its HTTP API.
 //
-// It owns the command line, what is printed and the exit codes, which scripts
-// may rely on: 0 when all that was asked holds, 1 when not, 2 on wrong usage.
-// It never speaks anything but the public API, and never sends an increment again
-// in a way that can count twice.
+// It owns the command line, its output and the exit codes, which scripts may rely on: 0 for
+// success, 1 for failure, 2 for wrong usage. It uses the public API only, and never repeats
+// an increment in a way that could count twice.
 package main
 
 import (
@@ -16,7 +15,7 @@ import (
 )
 
 func main() {
-	logging.Disable() // of go-redis, which writes to stderr what the error says again
+	logging.Disable() // of go-redis, which repeats the error on stderr
 	// The first signal ends the command in order; after it the default is back
 	// and a second one kills.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

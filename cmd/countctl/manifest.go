@@ -18,13 +18,13 @@ import (
 const (
 	manifestFile   = "manifest.json"
 	manifestFormat = 1
-	// manifestBytesMax bounds what is read on the word of a directory's name:
-	// 4,096 groups take some 1 MB.
+	// manifestBytesMax bounds how much is read of a file with the manifest's name: 4,096
+	// groups take some 1 MB.
 	manifestBytesMax = 16 << 20
 )
 
-// manifest says what a backup holds. It is written last: a directory without one
-// is no backup.
+// manifest describes the content of a backup. It is written last: a directory without one is
+// not a backup.
 type manifest struct {
 	Format    int                `json:"format"`
 	ClusterID string             `json:"cluster_id"`
@@ -39,18 +39,18 @@ type manifestKeyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
-	// Numbered has the columns at their numbers in the files, with "" for those that were
-	// dropped. It is left out if none was: Columns is that then. A program that does not
-	// know it refuses the manifest.
+	// Numbered holds the columns by their numbers in the files, with "" for dropped ones. It
+	// is left out if there are none: then Columns holds the same. A program that does not
+	// know the field refuses the manifest.
 	Numbered []string `json:"numbered_columns,omitempty"`
-	// Floors holds the floors of those columns that had one.
+	// Floors holds the floors of columns.
 	Floors map[string]int64 `json:"floors,omitempty"`
 	// Sharding is "" for modulo. A program that does not know it refuses the manifest.
 	Sharding string          `json:"sharding,omitempty"`
 	Groups   []manifestGroup `json:"groups"` // by shard
 }
 
-// manifestGroup is one shard's snapshot, a file beside the manifest.
+// manifestGroup is the snapshot of one shard, a file next to the manifest.
 type manifestGroup struct {
 	Shard  int    `json:"shard"`
 	File   string `json:"file"`
@@ -64,7 +64,7 @@ type manifestGroup struct {
 // errBackup is returned for a directory that holds no whole backup.
 var errBackup = errors.New("not a whole backup")
 
-// plainName is what a backup may call its files: none lies elsewhere.
+// plainName matches the valid names of a backup's files, which are all in its directory.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
 // groupFileSuffix ends the names of groups' files.
@@ -74,7 +74,7 @@ func groupFile(keyspace string, shard int) string {
 	return fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)
 }
 
-// write makes the manifest durable.
+// write durably writes the manifest.
 func (m *manifest) write(dir string) error {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -91,7 +91,7 @@ func (m *manifest) write(dir string) error {
 	return f.Commit()
 }
 
-// readManifest reads a backup's manifest and refuses one that no backup writes.
+// readManifest reads a backup's manifest and refuses one that backup does not write.
 func readManifest(dir string) (*manifest, error) {
 	f, err := os.Open(filepath.Join(dir, manifestFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -124,7 +124,7 @@ func parseManifest(r io.Reader) (*manifest, error) {
 		}
 		for i, g := range k.Groups {
 			if g.Shard != i || !plainName.MatchString(g.File) || g.Bytes <= 0 {
-				return nil, fmt.Errorf("shard %d of keyspace %q is said to be %d, %d bytes in file %q", i, k.Name, g.Shard, g.Bytes, g.File)
+				return nil, fmt.Errorf("invalid entry for shard %d of keyspace %q: group %d, %d bytes in file %q", i, k.Name, g.Shard, g.Bytes, g.File)
 			}
 		}
 	}

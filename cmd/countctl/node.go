@@ -14,25 +14,25 @@ import (
 const (
 	// drainWait is a generous time for some tens of groups to change hands.
 	drainWait = 2 * time.Minute
-	// moveWait is as long as replicas may take that are copied one by one.
+	// moveWait is long enough to copy many replicas one by one.
 	moveWait = 24 * time.Hour
 )
 
-// nodesOutput is what node list prints as JSON.
+// nodesOutput is the JSON output of node list.
 type nodesOutput struct {
 	ClusterID   string               `json:"cluster_id"`
 	ClusterName string               `json:"cluster_name,omitempty"`
 	Nodes       []client.ClusterNode `json:"nodes"`
 }
 
-// nodeOutput is what node drain, undrain and remove print as JSON.
+// nodeOutput is the JSON output of node drain, undrain and remove.
 type nodeOutput struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`
 	State   string `json:"state"` // active, draining, leaving or, once it is, removed
 	Changed bool   `json:"changed"`
 	Leads   int    `json:"leads"`
-	Done    bool   `json:"done"` // what was asked for has been waited for
+	Done    bool   `json:"done"` // the change is complete
 }
 
 func (c *cli) nodeCommand() *cobra.Command {
@@ -64,14 +64,14 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 	wait := drainWait
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
-		Short: "Have a node lead nothing and take no new replicas, and wait until it leads nothing",
+		Short: "Move the leaders off a node, give it no new replicas, and wait until it leads nothing",
 		Long: `Have a node lead nothing and take no new replicas, and wait until it leads nothing.
 
 It keeps the replicas that it has and answers requests. End it with node undrain.`,
 		Args: exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
-				c.say("%s hands over %s that it leads and takes no new replicas", n.ID, counted(n.Leads, "group"))
+				c.say("%s hands over %s that it leads and gets no new replicas", n.ID, counted(n.Leads, "group"))
 				if err := c.confirm("Drain " + n.ID + "?"); err != nil {
 					return nodeOutput{}, err
 				}
@@ -87,8 +87,8 @@ func waitFlag(cmd *cobra.Command, wait *time.Duration) {
 	durationFlag(cmd.Flags(), wait, "wait", *wait, "how long to wait for the end")
 }
 
-// mayMove refuses to remove a node while so many of the others are dead that the
-// cluster moves nothing: the order would wait for ever.
+// mayMove refuses to remove a node while so many other nodes are dead that no replica can
+// move: the removal would wait forever.
 func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
 	staying, dead := 0, []string{}
 	for _, n := range nodes {
@@ -101,20 +101,20 @@ func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
 		}
 	}
 	if len(dead) > 0 && 2*len(dead) >= staying {
-		return fmt.Errorf("%s cannot be removed: nothing can move while %d of the other %d nodes are dead (%s); start those again first",
+		return fmt.Errorf("%s cannot be removed: no replica can move while %d of the other %d nodes are dead (%s); start them again first",
 			leaver.ID, len(dead), staying, strings.Join(dead, ", "))
 	}
 	return nil
 }
 
-// onNode looks for the node and has act change it.
+// onNode finds the node and calls act to change it.
 func (c *cli) onNode(ctx context.Context, called string, act func(context.Context, *client.Client, client.ClusterNode) (nodeOutput, error)) error {
 	return c.onNodeOf(ctx, called, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
 		return act(ctx, server, n)
 	})
 }
 
-// onNodeOf is onNode for what looks at the other nodes too.
+// onNodeOf is onNode for an act that needs the other nodes too.
 func (c *cli) onNodeOf(ctx context.Context, called string, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) error {
 	server, nodes, err := c.operate(ctx)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *cli) onNodeOf(ctx context.Context, called string, act func(context.Cont
 	defer server.Close()
 	n, there := findNode(nodes, called)
 	if !there {
-		return fmt.Errorf("there is no node %s; countctl node list shows those there are", called)
+		return fmt.Errorf("there is no node %s; see countctl node list", called)
 	}
 	out, err := act(ctx, server, nodes, n)
 	if err != nil {
@@ -163,7 +163,7 @@ func (c *cli) drain(ctx context.Context, server *client.Client, n client.Cluster
 func (c *cli) nodeUndrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain NODE",
-		Short: "End a drain, or have a node stay that is leaving",
+		Short: "End a drain, or keep a node that is leaving",
 		Args:  exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
@@ -228,5 +228,5 @@ func (c *cli) remove(ctx context.Context, server *client.Client, n client.Cluste
 		out.Leads = now.Leads
 		return fmt.Sprintf("%s holds %d replicas and leads %d", n.ID, now.Replicas, now.Leads), nil
 	})
-	return out, goesOn(err, "%s leaves the cluster; countctl node undrain %s has it stay, until it is removed", n.ID, n.ID)
+	return out, goesOn(err, "%s leaves the cluster; until it is removed, countctl node undrain %s keeps it", n.ID, n.ID)
 }

@@ -39,7 +39,7 @@ func (c *cli) noticePublishCommand() *cobra.Command {
 }
 
 func (c *cli) noticeRetractCommand() *cobra.Command {
-	return c.unreadWrite("retract CHANNEL NOTICE", "Take a notice back: nobody counts it any more", "the notice was retracted", exactly(2, "CHANNEL and NOTICE"),
+	return c.unreadWrite("retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted", exactly(2, "CHANNEL and NOTICE"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			seq, err := parseNotice(args[1])
 			if err != nil {
@@ -69,7 +69,7 @@ func (t *table) notices(channel string, user client.ID, n client.Notices) {
 
 func (c *cli) noticeGetCommand() *cobra.Command {
 	since := int64(-1)
-	cmd := c.unreadRead("get CHANNEL USER", "Print where a user stands in a channel", exactly(2, "CHANNEL and USER"),
+	cmd := c.unreadRead("get CHANNEL USER", "Print the position of a user in a channel", exactly(2, "CHANNEL and USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*table), error) {
 			user, err := parseUser(args[1])
 			if err != nil {
@@ -78,7 +78,7 @@ func (c *cli) noticeGetCommand() *cobra.Command {
 			answer, err := server.Notices(ctx, args[0], user, given(since), o)
 			return answer, func(t *table) { t.notices(args[0], user, answer) }, err
 		})
-	cmd.Flags().Int64Var(&since, "since", since, "notice behind which the user stands, if never seen")
+	cmd.Flags().Int64Var(&since, "since", since, "notice after which a new user starts")
 	return cmd
 }
 
@@ -102,7 +102,7 @@ func (c *cli) noticeReadCommand() *cobra.Command {
 			return answer, func(t *table) { t.notices(args[0], user, answer.Notices) }, err
 		})
 	cmd.Flags().Int64Var(&upTo, "up-to", upTo, "the last notice that the user has read (the latest when not given)")
-	cmd.Flags().Int64Var(&since, "since", since, "put a user who was never seen behind this notice, and leave others where they are")
+	cmd.Flags().Int64Var(&since, "since", since, "start a new user after this notice, and leave other users unchanged")
 	return cmd
 }
 
@@ -136,7 +136,7 @@ func (c *cli) dotListCommand() *cobra.Command {
 }
 
 func (c *cli) dotFireCommand() *cobra.Command {
-	return c.unreadWrite("fire DOT", "Show a dot to everybody", "the dot was fired", exactly(1, "one DOT"),
+	return c.unreadWrite("fire DOT", "Show a dot to all users", "the dot was fired", exactly(1, "one DOT"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			answer, err := server.Fire(ctx, args[0], o)
 			return answer, func(t *table) { t.row("DOT", "FIRED"); t.row(args[0], answer.Fired) }, err
@@ -145,7 +145,7 @@ func (c *cli) dotFireCommand() *cobra.Command {
 
 func (c *cli) dotSetCommand() *cobra.Command {
 	newUsers := true
-	cmd := c.unreadWrite("set DOT --new-users=false", "Say whether users never seen are shown a dot", "the dot was set", exactly(1, "one DOT"),
+	cmd := c.unreadWrite("set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set", exactly(1, "one DOT"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			answer, err := server.SetDot(ctx, args[0], newUsers, o)
 			return answer, func(t *table) { t.row("DOT", "FIRED", "NEW USERS"); t.row(args[0], answer.Fired, shows(newUsers)) }, err

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// lookEvery is how often a command that waits looks at the cluster.
+	// lookEvery is how often a waiting command polls the cluster.
 	lookEvery = 200 * time.Millisecond
-	// operateRetryFor outlives an election, which is when a cluster is looked at.
+	// operateRetryFor is longer than an election.
 	operateRetryFor = 10 * time.Second
 )
 
 // errNotYet is returned by commands that waited for as long as they should.
-var errNotYet = errors.New("not done in time; the cluster goes on with it")
+var errNotYet = errors.New("not done in time; the cluster continues")
 
-// goesOnError is of a command that was interrupted while it waited for what the
-// cluster goes on with.
+// goesOnError is returned by a command that was interrupted while the cluster carries out
+// its order.
 type goesOnError struct{ how string } // the order goes on, and is taken back
 
 func (e *goesOnError) Error() string { return "interrupted, but the order goes on: " + e.how }
 
-// goesOn says how an order goes on if the wait for it was interrupted.
+// goesOn adds to err how an order continues after an interrupted wait.
 func goesOn(err error, format string, args ...any) error {
 	if errors.Is(err, context.Canceled) {
 		return &goesOnError{fmt.Sprintf(format, args...)}
@@ -34,9 +34,9 @@ func goesOn(err error, format string, args ...any) error {
 	return err
 }
 
-// operate makes a client for work on the cluster: it begins at --addr and goes
-// on to any other node, so that a command outlives the node it began with. It
-// returns the nodes as they are.
+// operate returns a client for work on the cluster, and the nodes. The client starts with
+// --addr and may use any other node, so that a command survives the node that it started
+// with.
 func (c *cli) operate(ctx context.Context) (*client.Client, []client.ClusterNode, error) {
 	first, err := c.connectFor(client.Retry{For: operateRetryFor})
 	if err != nil {
@@ -59,12 +59,11 @@ func (c *cli) operate(ctx context.Context) (*client.Client, []client.ClusterNode
 	return server, seen.Nodes, err
 }
 
-// say tells what is being done. It goes to standard error: what was asked for
-// goes to standard output.
+// say prints progress to standard error; standard output is for results.
 func (c *cli) say(format string, args ...any) { fmt.Fprintf(c.err, format+"\n", args...) }
 
-// confirmRisk is confirm for what should not be begun by accident: without a
-// terminal it takes --yes.
+// confirmRisk is confirm for commands that must not run by accident: without a terminal
+// --yes is needed.
 func (c *cli) confirmRisk(question string) error {
 	if err := c.mayAsk(question); err != nil {
 		return err
@@ -80,8 +79,8 @@ func (c *cli) mayAsk(question string) error {
 	return nil
 }
 
-// await looks until nothing is waited for any more, and says what is whenever
-// that changes. A node that does not answer meanwhile is waited for too.
+// await polls until look returns no reason to wait, and prints each new reason. It also
+// waits while a node does not answer.
 func (c *cli) await(ctx context.Context, wait time.Duration, look func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""
 	for {
@@ -119,7 +118,7 @@ func findNode(nodes []client.ClusterNode, called string) (client.ClusterNode, bo
 	return nodes[i], true
 }
 
-// nodeNow looks at one node.
+// nodeNow returns the current state of a node.
 func nodeNow(ctx context.Context, server *client.Client, key string) (client.ClusterNode, bool, error) {
 	seen, err := server.ClusterNodes(ctx)
 	if err != nil {
@@ -137,10 +136,10 @@ func groupName(g client.ClusterGroup) string {
 	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
 }
 
-// metaKeyspace is where the group of the catalog stands in place of a keyspace.
+// metaKeyspace takes the place of a keyspace for the group of the catalog.
 const metaKeyspace = "meta"
 
-// condition puts what is known of a node into a word.
+// condition returns the state of a node in a word.
 func condition(n client.ClusterNode) string {
 	switch {
 	case !n.Alive:

@@ -332,7 +332,7 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 	}{
 		"at rest":      {func(*countdtest.Cluster) {}, ""},
 		"a group":      {func(c *countdtest.Cluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
-		"no leader":    {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, "no leader"},
+		"no leader":    {func(c *countdtest.Cluster) { c.Groups[1].Leader = "" }, "its leader does not answer"},
 		"only planned": {func(c *countdtest.Cluster) { c.Steps = []map[string]any{{"step": "remove_node", "node": "n3"}} }, "removed"},
 		"a move that began and ended meanwhile": {func(c *countdtest.Cluster) {
 			c.Looked = func(c *countdtest.Cluster, _, path string) {
@@ -347,7 +347,7 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 			server.EditCluster(c.edit)
 			want := c.want
 			if want == "" {
-				want = "nothing is to be done"
+				want = "nothing to do"
 			}
 			if out := i.ok("rebalance", "--dry-run"); !strings.Contains(out, want) {
 				t.Errorf("the table lacks %q:\n%s", want, out)
@@ -410,7 +410,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("final again %+v", out)
 	}
 	status("upgrade", "hold")
-	if got := i.run("upgrade", "finalize"); got.code != exitUsage || !strings.Contains(got.err, "is held no more") || !strings.Contains(got.err, "End the hold?") {
+	if got := i.run("upgrade", "finalize"); got.code != exitUsage || !strings.Contains(got.err, "is released") || !strings.Contains(got.err, "End the hold?") {
 		t.Errorf("the end of a hold without --yes: exit %d, %s", got.code, got.err)
 	}
 	if out := status("upgrade", "status"); !out.Held {

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// opsBytesMax bounds what is read: 10,000 ops of a few columns take some 2 MB.
+// opsBytesMax bounds the input: 10,000 ops of a few columns take some 2 MB.
 const opsBytesMax = 64 << 20
 
 func (c *cli) opsCommand() *cobra.Command {
@@ -63,8 +63,8 @@ up to 10,000.` + onceText,
 	return cmd
 }
 
-// readOps reads objects one after the other. An op without a keyspace is of unread
-// numbers, and has a user.
+// readOps reads a sequence of objects. An op without a keyspace is on unread numbers and has
+// a user.
 func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
 	d := json.NewDecoder(io.LimitReader(in, opsBytesMax))
 	d.DisallowUnknownFields()

@@ -12,13 +12,13 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// What -o takes.
+// The values of -o.
 const (
 	outputTable = "table"
 	outputJSON  = "json"
 )
 
-// print writes a value as JSON, or as the table that rows make of it.
+// print writes a value as JSON, or as the table that rows fills.
 func (c *cli) print(value any, rows func(t *table)) error {
 	if c.output == outputJSON {
 		e := json.NewEncoder(c.out)
@@ -49,7 +49,7 @@ func (t *table) row(cells ...any) {
 	fmt.Fprintln(t.w)
 }
 
-// line adds one that is in no column.
+// line adds a line without columns.
 func (t *table) line(text string) { fmt.Fprintln(t.w, text) }
 
 // gap begins another table below.
@@ -79,7 +79,7 @@ func (t *table) counts(rows []client.Row) {
 	}
 }
 
-// rowsWere begins what became of n rows.
+// rowsWere returns the beginning of a sentence about n rows.
 func rowsWere(n int64) string {
 	if n == 1 {
 		return "1 row was"
@@ -87,7 +87,7 @@ func rowsWere(n int64) string {
 	return grouped(n) + " rows were"
 }
 
-// counted writes how many there are of what one is called.
+// counted returns a number with its noun.
 func counted[N int | int64 | uint64](n N, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -113,11 +113,11 @@ func grouped[N int | int64 | uint64](n N) string {
 	return sign + strings.Join(append([]string{digits}, parts...), ",")
 }
 
-// refuseExisting refuses to write over a file unless --yes is given. What is no regular
-// file, such as a device, is written to.
+// refuseExisting refuses to overwrite a file unless --yes is given. It allows a target that
+// is not a regular file, such as a device.
 func (c *cli) refuseExisting(path string) error {
 	if info, err := os.Stat(path); c.yes || err != nil || !info.Mode().IsRegular() {
-		return nil // what is wrong with a path shows when it is made
+		return nil // creating the file reports a bad path
 	}
-	return fmt.Errorf("%s exists; give another name, or --yes to write over it", path)
+	return fmt.Errorf("%s exists; give another name, or --yes to overwrite it", path)
 }

@@ -15,16 +15,15 @@ const (
 	barWidth  = 24                     // leaves room for the numbers on 80 columns
 )
 
-// sample is how far some work has come.
+// sample is the progress of some work.
 type sample struct {
 	rows  int64
 	done  int64 // of total, in any unit: bytes of a file, rows of a keyspace
 	total int64 // 0 or less when not known
 }
 
-// meter shows the progress of one piece of work on standard error: a bar on a
-// terminal, else a line every few seconds. It has one goroutine, started by
-// startMeter, stopped and waited for by stop.
+// meter shows progress on standard error: a bar on a terminal, otherwise a line every few
+// seconds. startMeter starts its goroutine; stop stops it and waits for it.
 type meter struct {
 	out   io.Writer
 	now   func() sample
@@ -36,7 +35,7 @@ type meter struct {
 	print sync.Mutex // held while a line or the bar is written
 }
 
-// startMeter begins; now may be called by another goroutine until stop.
+// startMeter starts a meter. Its goroutine calls now until stop.
 func (c *cli) startMeter(now func() sample) *meter {
 	m := &meter{out: c.err, now: now, began: time.Now(), first: now(), done: make(chan struct{})}
 	every := lineEvery
@@ -49,7 +48,7 @@ func (c *cli) startMeter(now func() sample) *meter {
 		m.bar = progressbar.NewOptions64(total,
 			progressbar.OptionSetWriter(c.err),
 			progressbar.OptionSetWidth(barWidth),
-			progressbar.OptionSetPredictTime(false), // of bytes; m tells the time of the work
+			progressbar.OptionSetPredictTime(false), // for bytes; m estimates the time of the work
 			progressbar.OptionSetElapsedTime(false),
 			progressbar.OptionShowDescriptionAtLineEnd())
 	}
@@ -84,7 +83,7 @@ func (m *meter) show() {
 	if s.total > 0 {
 		at = min(at, s.total)
 	}
-	_ = m.bar.Set64(at) // what it cannot draw is no error of the work
+	_ = m.bar.Set64(at) // a failure to draw is not a failure of the work
 }
 
 // text is rows, rows a second and the time left.
@@ -96,7 +95,7 @@ func (m *meter) text(s sample, took time.Duration) string {
 	}
 	left := time.Duration(float64(took) * float64(s.total-s.done) / float64(done))
 	if m.bar == nil {
-		text += fmt.Sprintf(", %d %%", 100*s.done/s.total) // the bar has its own
+		text += fmt.Sprintf(", %d %%", 100*s.done/s.total) // the bar shows its own
 	}
 	return fmt.Sprintf("%s, %v left", text, left.Round(time.Second))
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// stdinIDsMax bounds the ids that one command reads from standard input, as it
-// prints its answer whole.
+// stdinIDsMax bounds the ids that one command reads from standard input, because it prints
+// its answer as a whole.
 const stdinIDsMax = 1_000_000
 
-// keyspaceFlag adds --keyspace, one of counters, to a command that has its RunE.
+// keyspaceFlag adds --keyspace, for a keyspace of counters, to a command whose RunE is set.
 func (c *cli) keyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
 	run := cmd.RunE
@@ -27,8 +27,7 @@ func (c *cli) keyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	}
 }
 
-// tellKind tells of a keyspace that a command did not find, but that is there for
-// another.
+// tellKind explains that a keyspace exists but is for another command.
 func (c *cli) tellKind(ctx context.Context, name string, err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
@@ -47,7 +46,8 @@ func (c *cli) tellKind(ctx context.Context, name string, err error) error {
 	return cmp.Or(other, err)
 }
 
-// notCounters returns nil for a keyspace of counters, and else what to use for it.
+// notCounters returns nil for a keyspace of counters, otherwise an error that names the
+// command to use.
 func notCounters(k client.Keyspace) error {
 	command, ok := map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"}[k.Kind]
 	if !ok {
@@ -59,7 +59,7 @@ func notCounters(k client.Keyspace) error {
 // readFlags adds the flags of reads.
 func readFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
-	durationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "how old a bounded read may be (the server's default is 1s)")
+	durationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "maximum age of a bounded read (the server's default is 1s)")
 	cmd.Flags().StringVar(&o.Token, "token", "", "token of a write that the read must see")
 }
 
@@ -99,7 +99,7 @@ func (c *cli) getCommand() *cobra.Command {
 	return cmd
 }
 
-// rowsOutput is what mget and top print as JSON.
+// rowsOutput is the JSON output of mget and top.
 type rowsOutput struct {
 	Results []client.Row `json:"results"`
 }
@@ -145,7 +145,7 @@ func (c *cli) readIDs(cmd *cobra.Command, args []string, o client.ReadOptions, r
 	return c.withServer(func(server *client.Client) error { return read(server, ids) })
 }
 
-// ids reads the ids among the arguments; - stands for those on standard input.
+// ids parses the ids among the arguments; - stands for those on standard input.
 func (c *cli) ids(args []string) ([]client.ID, error) {
 	var ids []client.ID
 	for _, arg := range args {

@@ -13,16 +13,16 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// planOutput is what rebalance prints as JSON.
+// planOutput is the JSON output of rebalance.
 type planOutput struct {
-	// Idle says that no step is left and that every group has a leader that answers and
-	// the voters that it is to have.
+	// Idle is set if no step is left, and every group has a leader that answers and its
+	// intended voters.
 	Idle   bool              `json:"idle"`
-	Steps  []client.PlanStep `json:"steps"`  // what is next
-	Moving []movingGroup     `json:"moving"` // what runs
+	Steps  []client.PlanStep `json:"steps"`  // the next ones
+	Moving []movingGroup     `json:"moving"` // moves in progress
 }
 
-// movingGroup is a group that is not as its target says, or says nothing.
+// movingGroup is a group that differs from its target, or does not answer.
 type movingGroup struct {
 	Group    uint32   `json:"group"`
 	Name     string   `json:"name"`
@@ -36,12 +36,12 @@ func (c *cli) rebalanceCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "rebalance --dry-run",
-		Short: "Print what the cluster moves, what it would move next, and why",
+		Short: "Print the current moves of the cluster, the next ones, and why",
 		Long: `Print what the cluster moves, what it would move next, and why.
 
 The cluster carries it out by itself, a few steps at a time: this command never
 changes anything. A cluster that is as it should be, each group with a leader and
-on the nodes that it is to be on, has "nothing is to be done", and "idle": true as
+on the nodes that it is to be on, has "nothing to do", and "idle": true as
 JSON. With --wait it looks until that is so, and exits 1 if it was not in time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,12 +51,12 @@ JSON. With --wait it looks until that is so, and exits 1 if it was not in time.`
 			return c.rebalance(cmd.Context(), wait)
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done")
-	durationFlag(cmd.Flags(), &wait, "wait", 0, "wait so long for the cluster to be as it should be")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the plan only")
+	durationFlag(cmd.Flags(), &wait, "wait", 0, "how long to wait until the cluster has reached its target")
 	return cmd
 }
 
-// rebalance prints the plan, with a wait the one that it ended with.
+// rebalance prints the plan; with a wait, the plan at its end.
 func (c *cli) rebalance(ctx context.Context, wait time.Duration) error {
 	server, _, err := c.operate(ctx)
 	if err != nil {
@@ -81,9 +81,9 @@ func (c *cli) rebalance(ctx context.Context, wait time.Duration) error {
 	return errors.Join(c.print(plan, plan.table), late)
 }
 
-// planOf asks for the plan between two looks at the groups. While a group moves the plan
-// may have no step, since so many move at a time; a move that no look shows would have
-// left its group with another target.
+// planOf requests the plan between two reads of the groups. The plan may have no step while
+// a group moves, because the number of concurrent moves is bounded. A move that neither read
+// shows would have changed the group's target.
 func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
 	before, err := server.ClusterGroups(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
 	}
 	steps, err := server.Plan(ctx)
 	if err != nil {
-		return planOutput{}, fmt.Errorf("cannot ask for the plan: %w", err)
+		return planOutput{}, fmt.Errorf("cannot get the plan: %w", err)
 	}
 	now, err := server.ClusterGroups(ctx)
 	if err != nil {
@@ -131,7 +131,7 @@ func without(names, others []string) []string {
 func (p planOutput) table(t *table) {
 	switch {
 	case p.Idle:
-		t.row("nothing is to be done")
+		t.row("nothing to do")
 		return
 	case len(p.Steps)+len(p.Moving) == 0:
 		t.row("a move has just ended")
@@ -141,7 +141,7 @@ func (p planOutput) table(t *table) {
 	for _, m := range p.Moving {
 		why := "it runs"
 		if m.NoLeader {
-			why = "no leader of it answers"
+			why = "its leader does not answer"
 		}
 		t.row("moving", m.Name, strings.Join(append(withSign("+", m.Add), withSign("-", m.Remove)...), " "), why)
 	}

@@ -39,8 +39,8 @@ func tellNames(names redisimport.Names) string {
 	return strings.Join(parts, ", ")
 }
 
-// missingOf tells of each pattern and each name of --map by which no value came: what
-// it is for was most likely not copied.
+// missingOf describes each pattern and each name of --map that matched no value: its counts
+// were most likely not copied.
 func missingOf(state redisimport.State, patterns []*redisimport.Pattern, mapping []string) []string {
 	var missing []string
 	for n, p := range patterns {

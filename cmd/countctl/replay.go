@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// speedMax is what --speed takes for no waiting at all.
+	// speedMax is the value of --speed for no waiting.
 	speedMax = "max"
-	// replayTick is how much wall time one batch covers at a speed: events are
-	// late by no more than it, and a request carries what came meanwhile.
+	// replayTick is the wall time that one batch covers at a given speed. It bounds how late
+	// events are, and lets a request collect events.
 	replayTick = 100 * time.Millisecond
 )
 

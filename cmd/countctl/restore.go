@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// restoreOutput is what restore prints as JSON.
+// restoreOutput is the JSON output of restore.
 type restoreOutput struct {
 	Dir     string        `json:"dir"`
 	Shards  int           `json:"shards"`
@@ -28,7 +28,7 @@ func (c *cli) restoreCommand() *cobra.Command {
 	var force, check bool
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
-		Short: "Set all rows to those of a backup, in a cluster whose keyspaces are empty",
+		Short: "Restore all rows of a backup into a cluster whose keyspaces are empty",
 		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
 
 All files are checked before anything is changed. Keyspaces that are not there
@@ -49,7 +49,7 @@ sent again, under whatever key or number, counts, also one from before the backu
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete the rows that are there")
-	cmd.Flags().BoolVar(&check, "check", false, "check the files of the backup, and nothing else")
+	cmd.Flags().BoolVar(&check, "check", false, "only check the files of the backup")
 	return cmd
 }
 
@@ -62,8 +62,8 @@ type restore struct {
 	backup  *manifest
 	there   []client.Keyspace // of the cluster, before the restore
 	numbers map[string]uint32 // of groups, by name
-	// moved has, by name, the columns of those keyspaces whose files have other columns, or
-	// in other places, than the cluster: as manifestKeyspace.Numbered.
+	// moved holds, by keyspace, the columns in the files if they or their numbers differ
+	// from the cluster's, like manifestKeyspace.Numbered.
 	moved map[string][]string
 }
 
@@ -110,7 +110,7 @@ func (r *restore) checkFiles() (restoreOutput, error) {
 	return out, nil
 }
 
-// begin looks at the cluster and asks.
+// begin checks the cluster and asks for confirmation.
 func (r *restore) begin(ctx context.Context) error {
 	server, _, err := r.operate(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *restore) begin(ctx context.Context) error {
 	what := "Restore it into the cluster at " + server.Addr() + "?"
 	ask := r.confirm
 	if r.force {
-		what, ask = "Delete what the keyspaces hold and restore it into the cluster at "+server.Addr()+"?", r.confirmRisk
+		what, ask = "Delete all rows of the keyspaces and restore the backup into the cluster at "+server.Addr()+"?", r.confirmRisk
 	}
 	if err := ask(what); err != nil {
 		server.Close()
@@ -154,8 +154,8 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	return verdict.verdict()
 }
 
-// refuse finds what speaks against the restore before anything is changed: a keyspace
-// that was made could not be taken away again.
+// refuse returns the reason against the restore, before anything is changed: a new keyspace
+// could not be removed again.
 func (r *restore) refuse(ctx context.Context) error {
 	var err error
 	if r.there, err = r.server.Keyspaces(ctx); err != nil {
@@ -164,7 +164,7 @@ func (r *restore) refuse(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
 		if !found && k.Kind != kindCounters {
-			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; countctl upgrade status shows what its version waits for", k.Name, k.Kind)
+			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
 		}
 		if found {
 			if err := fits(there, k); err != nil {
@@ -178,7 +178,7 @@ func (r *restore) refuse(ctx context.Context) error {
 	return r.mustBeEmpty(ctx)
 }
 
-// keyspace finds one that was there before.
+// keyspace returns a keyspace that existed before the restore.
 func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 	i := slices.IndexFunc(r.there, func(k client.Keyspace) bool { return k.Name == name })
 	if i < 0 {
@@ -187,7 +187,7 @@ func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 	return r.there[i], true
 }
 
-// makeKeyspaces gives the cluster the keyspaces and columns of the backup.
+// makeKeyspaces creates the keyspaces and columns of the backup in the cluster.
 func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
@@ -199,7 +199,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 		}
 		if changed := columnsToChange(there, k); len(changed) > 0 {
 			if _, err := r.server.ChangeColumns(ctx, k.Name, withFloors(changed, k.Floors)); err != nil {
-				return fmt.Errorf("cannot give keyspace %s the columns and floors of the backup: %w", k.Name, err)
+				return fmt.Errorf("cannot add the columns and floors of the backup to keyspace %s: %w", k.Name, err)
 			}
 		}
 	}
@@ -226,14 +226,14 @@ func (k *manifestKeyspace) inFiles() []string {
 	return k.Columns
 }
 
-// lieAs reports whether each column of the files has its number in the cluster.
+// lieAs reports whether each column of the files has the same number in the cluster.
 func (k *manifestKeyspace) lieAs(there []string) bool {
 	columns := k.inFiles()
 	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
 }
 
-// columnsToChange returns the columns of a backup that a keyspace does not have, or has with
-// another floor. A floor that the backup does not have stays: it may be older than floors.
+// columnsToChange returns the columns of a backup that a keyspace lacks, or has with another
+// floor. A floor that the backup lacks stays, because the backup may be older than floors.
 func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
 	var changed []string
 	for _, column := range k.Columns {
@@ -246,7 +246,7 @@ func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
 	return changed
 }
 
-// withFloors returns columns with those floors that they have by name.
+// withFloors returns columns with their floors.
 func withFloors(names []string, floors map[string]int64) []client.Column {
 	columns := make([]client.Column, len(names))
 	for i, name := range names {
@@ -258,8 +258,8 @@ func withFloors(names []string, floors map[string]int64) []client.Column {
 	return columns
 }
 
-// kindCounters is the kind of keyspaces that can be made; others come with the
-// cluster version.
+// kindCounters is the kind of keyspaces that clients can create; the cluster version creates
+// others.
 const kindCounters = "counters"
 
 // fits refuses a keyspace with shards of another number, or of another kind.
@@ -278,7 +278,7 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 	return nil
 }
 
-// mustBeEmpty refuses before the first shard what the server would refuse at a
+// mustBeEmpty refuses, before the first shard, a restore that the server would refuse at a
 // later one.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
 	groups, err := r.server.ClusterGroups(ctx)
@@ -310,7 +310,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 	if err != nil {
 		return err
 	}
-	if done.CursorsSetBack > 0 { // the server compared what it made of the snapshot
+	if done.CursorsSetBack > 0 { // the server compared the rows after the change
 		r.say("%s: %s rows, digest %s; %s cursors beyond the board of the backup stand at its end now", name,
 			grouped(done.Rows), done.Digest, grouped(done.CursorsSetBack))
 		return nil

@@ -12,7 +12,7 @@ import (
 // retryForDefault outlives the restart of a node.
 const retryForDefault = time.Minute
 
-// retryFlag is what --retry-for means to the client, where 0 is not "never".
+// retryFlag converts --retry-for to Retry.For, where 0 does not mean "never".
 func retryFlag(d time.Duration) time.Duration {
 	if d <= 0 {
 		return client.RetryNever
@@ -20,8 +20,8 @@ func retryFlag(d time.Duration) time.Duration {
 	return d
 }
 
-// connectWaiting makes a client that tries calls again for so long, and tells of
-// it once in a while: on the meter, once that runs.
+// connectWaiting returns a client that retries calls for so long and reports that from time
+// to time: on the meter, once that runs.
 func (c *cli) connectWaiting(retryFor time.Duration, m **meter) (*client.Client, error) {
 	waiting := waitNotes{out: c.err}
 	return c.connectFor(client.Retry{
@@ -30,9 +30,9 @@ func (c *cli) connectWaiting(retryFor time.Duration, m **meter) (*client.Client,
 	})
 }
 
-// waitNotes says once in a while that requests are tried again.
+// waitNotes reports retries from time to time.
 type waitNotes struct {
-	out io.Writer // for what comes before there is a meter
+	out io.Writer // before there is a meter
 	mu  struct {
 		sync.Mutex
 		last time.Time

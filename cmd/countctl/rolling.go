@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// restartWait is as long as a node with a large log may take to come back.
+	// restartWait is long enough for a node with a large log to return.
 	restartWait = 10 * time.Minute
-	// caughtUpLag is how far behind a replica may be that counts as caught up
-	// while the cluster is written to.
+	// caughtUpLag is how many entries behind a replica may be and still count as caught up
+	// while there are writes.
 	caughtUpLag = 100
 	// rollingCleanup is how long an interrupted restart tries to undrain its node.
 	rollingCleanup = 15 * time.Second
 )
 
-// rollingOutput is what rolling-restart prints as JSON.
+// rollingOutput is the JSON output of rolling-restart.
 type rollingOutput struct {
 	Restarted []restartedNode `json:"restarted"`
 }
@@ -164,9 +164,9 @@ func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
 	return nil
 }
 
-// restart runs the command for a node. Names of nodes hold nothing that a shell
-// looks at. The command has a process group of its own, so that Ctrl-C does not end it
-// in the middle of a restart; restart waits for it whatever becomes of ctx.
+// restart runs the command for a node. Names of nodes contain no characters special to a
+// shell. The command has a process group of its own, so that Ctrl-C does not interrupt a
+// restart; restart waits for it even if ctx ends.
 func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
 	line := strings.NewReplacer("{id}", n.ID, "{key}", n.Key, "{http}", n.HTTPAddr).Replace(r.exec)
 	cmd := exec.Command("sh", "-c", line)
@@ -190,7 +190,7 @@ func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
 	return nil
 }
 
-// afterwards returns a context for what is left to do once ctx may be cancelled.
+// afterwards returns a context for the cleanup after ctx was cancelled.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), rollingCleanup)
 }
@@ -208,14 +208,14 @@ func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
 	return nil
 }
 
-// sayWhatIsLeft prints the state of each node, and the commands that lead from there to
-// a cluster of which all of left are restarted.
+// sayWhatIsLeft prints the state of each node, and the commands with which to finish the
+// restarts of left.
 func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	seen, err := r.server.ClusterNodes(ctx)
 	if err != nil {
-		r.say("the state of the nodes is not known (%v); look with: countctl status", err)
+		r.say("the state of the nodes is unknown (%v); see countctl status", err)
 		return
 	}
 	for _, n := range seen.Nodes {
@@ -237,7 +237,7 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) 
 	r.say("go on with: countctl rolling-restart --nodes %s --exec '%s'", strings.Join(names, ","), r.exec)
 }
 
-// away says what a node that was restarted still lacks.
+// away returns what a restarted node still lacks.
 func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (string, error) {
 	now, there, err := nodeNow(ctx, r.server, n.Key)
 	switch {
@@ -255,8 +255,8 @@ func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (
 	return r.unsound(ctx, n.ID)
 }
 
-// unsound says what keeps the cluster from being able to spare a node: anybody
-// else's drain too, if not but's.
+// unsound returns why the cluster cannot spare a node now. A drain of any node but but
+// counts too.
 func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
 	seen, err := r.server.ClusterNodes(ctx)
 	if err != nil {
@@ -278,7 +278,7 @@ func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
 		case !sameNames(g.Voters, g.Target):
 			return groupName(g) + " is being moved", nil
 		case len(g.Replicas) < len(g.Voters)+len(g.NonVoters):
-			return fmt.Sprintf("of %s only %d of %d replicas are heard of", groupName(g), len(g.Replicas), len(g.Voters)+len(g.NonVoters)), nil
+			return fmt.Sprintf("%s: only %d of %d replicas answer", groupName(g), len(g.Replicas), len(g.Voters)+len(g.NonVoters)), nil
 		case lagOf(g) > caughtUpLag:
 			return fmt.Sprintf("a replica of %s is %s entries behind", groupName(g), grouped(lagOf(g))), nil
 		}

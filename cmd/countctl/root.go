@@ -48,8 +48,8 @@ type cli struct {
 	timeout time.Duration
 	// interrupted is closed by the first signal.
 	interrupted <-chan struct{}
-	// understood is set once a command's flags and arguments were taken: an
-	// error before it is one of usage.
+	// understood is set once a command's flags and arguments were parsed: an error before
+	// that is one of usage.
 	understood bool
 }
 
@@ -127,10 +127,10 @@ ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
 func (c *cli) globalFlags(root *cobra.Command) {
 	addrs := strings.FieldsFunc(cmp.Or(c.env(addrEnv), addrDefault), func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	flags := root.PersistentFlags()
-	flags.StringSliceVar(&c.addrs, "addr", addrs, "addresses of a server, or of several of one cluster: the next is asked where one fails; "+addrEnv+" sets others")
+	flags.StringSliceVar(&c.addrs, "addr", addrs, "address of a server, or of several of one cluster, which are tried in turn; "+addrEnv+" sets others")
 	flags.StringVarP(&c.output, "output", "o", outputTable, "table or json")
-	flags.BoolVar(&c.yes, "yes", false, "do not ask, and do what is otherwise refused as unsafe")
-	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for the end of what the server goes on with by itself; import, replay, export and bench do their work themselves")
+	flags.BoolVar(&c.yes, "yes", false, "do not ask for confirmation, and allow what is otherwise refused as unsafe")
+	flags.BoolVar(&c.noWait, "no-wait", false, "do not wait for operations that the server completes by itself; no effect on import, replay, export and bench")
 	durationFlag(flags, &c.timeout, "timeout", timeoutDefault, "deadline of one request, at most 60s")
 }
 
@@ -148,8 +148,8 @@ func (c *cli) checkGlobals() error {
 	return nil
 }
 
-// connect makes a client of the global flags, which sends each call once: a
-// person sees at once that no server is there. It does not connect yet.
+// connect returns a client with the global flags. It sends each call once, so that a person
+// notices at once that no server answers. It does not connect yet.
 func (c *cli) connect() (*client.Client, error) {
 	return c.connectFor(client.Retry{For: client.RetryNever})
 }
@@ -171,8 +171,8 @@ func (c *cli) withServer(act func(*client.Client) error) error {
 	return act(server)
 }
 
-// listCommand is a command that prints what there is of a kind. list returns it
-// as JSON shows it, and as a table.
+// listCommand returns a command that lists the objects of a kind. list returns them for JSON
+// and as a table.
 func (c *cli) listCommand(kind string, list func(context.Context, *client.Client) (any, func(*table), error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -190,7 +190,7 @@ func (c *cli) listCommand(kind string, list func(context.Context, *client.Client
 	}
 }
 
-// explain adds what to do about an error.
+// explain adds a remedy to an error.
 func (c *cli) explain(err error) string {
 	var refused *client.Error
 	var unknown *unknownError
@@ -209,26 +209,26 @@ func (c *cli) explain(err error) string {
 	return err.Error()
 }
 
-// remedy says what to do about a refusal, where its message does not.
+// remedy returns what to do about a refusal, if its message does not say so.
 func remedy(refused *client.Error) string {
 	switch refused.Code {
 	case "unknown_keyspace":
-		return "countctl keyspace list shows those there are"
+		return "see countctl keyspace list"
 	case "overloaded", "no_leader", "no_quorum", "draining":
 		return "try again"
 	case "memory_full", "disk_full":
-		return "make room on the server, then try again"
+		return "free some space on the server, then try again"
 	case "outcome_unknown":
-		return "run it again: what happened already does not happen twice"
+		return "run it again: it does not repeat what was already done"
 	case "too_large":
 		return "send less at once"
 	case "keyspace_exists":
-		return "choose another name, or the shape that countctl keyspace list shows"
+		return "choose another name, or the shape in countctl keyspace list"
 	}
 	return ""
 }
 
-// isTerminal tells whether a stream is one that a person looks at or types into.
+// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

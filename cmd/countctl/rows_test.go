@@ -112,10 +112,10 @@ func TestRefusedIncrement(t *testing.T) {
 	}{
 		{"overflow", nil, "overflow (409)"},
 		{"overloaded", &countdtest.Fault{Status: 429, Code: "overloaded", RetryAfter: "1"}, "overloaded (429): refused by the test; try again"},
-		{"unknown", &countdtest.Fault{Status: 504, Code: "outcome_unknown"}, "cannot tell whether row 1 was incremented: outcome_unknown (504)"},
+		{"unknown", &countdtest.Fault{Status: 504, Code: "outcome_unknown"}, "it is unknown whether row 1 was incremented: outcome_unknown (504)"},
 		{"cut", &countdtest.Fault{Hang: true}, "no answer"},
 		{"cut with a key", &countdtest.Fault{Hang: true}, "; run it again with --key "},
-		{"key of other ops", &countdtest.Fault{Status: 409, Code: "idempotency_conflict"}, "what the key was made for"},
+		{"key of other ops", &countdtest.Fault{Status: 409, Code: "idempotency_conflict"}, "repeat the original write"},
 		{"key too old", &countdtest.Fault{Status: 410, Code: "idempotency_expired"}, "leave the key out"},
 		{"two lines", &countdtest.Fault{Status: 500, Code: "internal", Message: "a\nb"}, "a b"},
 	}

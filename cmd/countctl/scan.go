@@ -50,8 +50,8 @@ func checkOrder(after *client.ID, page client.Page) error {
 	return nil
 }
 
-// rowsOf returns about how many rows a keyspace has, as the leaders of its shards count
-// them, on whatever nodes they are. It fails if there is one that does not answer.
+// rowsOf returns the approximate number of rows of a keyspace, as counted by the leaders of
+// its shards. It fails if one of them does not answer.
 func rowsOf(ctx context.Context, server *client.Client, keyspace string) (int64, error) {
 	groups, err := server.ClusterGroups(ctx)
 	if err != nil {
@@ -69,13 +69,13 @@ func rowsOf(ctx context.Context, server *client.Client, keyspace string) (int64,
 		shards++
 	}
 	if shards == 0 {
-		return 0, fmt.Errorf("cannot count the rows of %s: the cluster has no shard of it", keyspace)
+		return 0, fmt.Errorf("cannot count the rows of %s: the cluster has no shards for it", keyspace)
 	}
 	return int64(rows), nil
 }
 
-// progressTotal is rowsOf for a measure of progress: 0, with a line that says why, when
-// that is not known.
+// progressTotal is rowsOf for a progress display. If the number is unknown, it prints why
+// and returns 0.
 func (c *cli) progressTotal(ctx context.Context, server *client.Client, keyspace string) int64 {
 	rows, err := rowsOf(ctx, server, keyspace)
 	if err != nil {

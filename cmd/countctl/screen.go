@@ -16,18 +16,18 @@ const (
 	// screenWidth and screenLines are a terminal's. Of its lines one is for the prompt.
 	screenWidth = 80
 	screenLines = 24 - 1
-	// What lists are not cut below, where there is room for no more. Together with the
-	// rest of the screen they fit: see screen.
+	// The minimum lengths of lists that are cut for lack of space. Together with the rest of
+	// the screen they fit: see screen.
 	warningLinesMin = 6
 	nodeLinesMin    = 4
 	keyspaceMin     = 3
-	// namesMax is how many nodes a line names.
+	// namesMax is the number of node names in a line.
 	namesMax = 3
 )
 
-// screen prints what fits on one: a summary, the warnings, the nodes and the keyspaces.
+// screen prints one screen: a summary, the warnings, the nodes and the keyspaces.
 func (s statusOutput) screen(t *table) {
-	if s.ClusterID == "" { // nothing is known
+	if s.ClusterID == "" { // no information yet
 		for _, line := range wrapped("The node is not ready: "+s.Why, "") {
 			t.line(line)
 		}
@@ -62,9 +62,8 @@ func (s statusOutput) screen(t *table) {
 	t.row(sizeRow("total", s.shards(), s.Total)...)
 }
 
-// cut leaves away the end of a list that has over lines too many, but not below a number
-// of lines, the last of which says how many are not shown. It returns how many lines are
-// still too many.
+// cut removes over lines from the end of a list, but keeps least lines, the last of which
+// shows how many are hidden. It returns how many lines it could not remove.
 func cut[L any](lines []L, least, over int, more func(n int) L) ([]L, int) {
 	if over <= 0 || len(lines) <= least {
 		return lines, over
@@ -115,7 +114,7 @@ func (s statusOutput) warningLines() []string {
 	return lines
 }
 
-// alikes puts warnings together that a line tells of, in the order of the first of each.
+// alikes groups the warnings that share a line, in the order of the first of each.
 func alikes(warnings []warning) (all [][]warning) {
 	type kind struct{ code, many string }
 	at := map[kind]int{}
@@ -154,7 +153,7 @@ func few(nodes []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:namesMax], ", "), len(nodes)-namesMax)
 }
 
-// nodeRows has the nodes, and those first that are not as they should be if there are many.
+// nodeRows returns the nodes. If there are many, those with problems come first.
 func (s statusOutput) nodeRows() [][]any {
 	nodes := slices.Clone(s.Nodes)
 	if len(nodes) > nodeLinesMin {
@@ -173,7 +172,7 @@ func (s statusOutput) nodeRows() [][]any {
 	return rows
 }
 
-// keyspaceRows has the keyspaces, without the group of the catalog, the largest first.
+// keyspaceRows returns the keyspaces, without the group of the catalog, the largest first.
 func (s statusOutput) keyspaceRows() (rows [][]any) {
 	shards := map[string]int{}
 	for _, g := range s.Groups {
@@ -189,7 +188,7 @@ func (s statusOutput) keyspaceRows() (rows [][]any) {
 	return rows
 }
 
-// shards counts the groups but for that of the catalog.
+// shards returns the number of groups without that of the catalog.
 func (s statusOutput) shards() (n int) {
 	for _, g := range s.Groups {
 		if g.Keyspace != metaKeyspace {
@@ -222,7 +221,7 @@ func clip(text string, width int) string {
 func wrapped(text, head string) (lines []string) {
 	line := head
 	room := func() int { return screenWidth - utf8.RuneCountInString(line) }
-	begun := false // the line has a word
+	begun := false // the line has a word already
 	for _, word := range strings.Fields(text) {
 		if begun && room() < 1+utf8.RuneCountInString(word) {
 			lines, line, begun = append(lines, line), strings.Repeat(" ", len(head)), false

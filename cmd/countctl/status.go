@@ -14,10 +14,10 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// readyPollEvery is how often status --wait asks.
+// readyPollEvery is how often status --wait polls.
 const readyPollEvery = 100 * time.Millisecond
 
-// statusOutput is what status prints as JSON.
+// statusOutput is the JSON output of status.
 type statusOutput struct {
 	Ready       bool                  `json:"ready"`
 	Why         string                `json:"why,omitempty"` // it is not ready
@@ -46,7 +46,7 @@ type sizeOutput struct {
 	ColdRows    uint64  `json:"cold_rows"`     // of Rows, on disk instead of in memory
 	ColdBytes   uint64  `json:"cold_bytes"`    // of disk
 	SealedRows  uint64  `json:"sealed_rows"`   // of Rows, packed in memory
-	SealedBytes uint64  `json:"sealed_bytes"`  // of Bytes, those of packed rows
+	SealedBytes uint64  `json:"sealed_bytes"`  // of packed rows, included in Bytes
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
 }
 
@@ -65,7 +65,7 @@ func (c *cli) statusCommand() *cobra.Command {
 			defer server.Close()
 			ready, why, err := waitReady(cmd.Context(), server, wait)
 			if err != nil {
-				return fmt.Errorf("cannot tell whether the node is ready: %w", err)
+				return fmt.Errorf("cannot find out whether the node is ready: %w", err)
 			}
 			out, err := look(cmd.Context(), server)
 			if err != nil && ready {
@@ -87,7 +87,7 @@ func (c *cli) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// waitReady asks until a node is ready, the wait is over or ctx ends.
+// waitReady polls until a node is ready, the wait is over or ctx ends.
 func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (ready bool, why string, err error) {
 	end := time.Now().Add(wait)
 	for {
@@ -103,8 +103,7 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 	}
 }
 
-// anyReady asks one address after the other until one is ready. It returns what the
-// last one said.
+// anyReady asks one address after the other until one is ready. It returns the last answer.
 func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
 	for range server.Addrs() {
 		if ready, why, err = server.Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
@@ -114,7 +113,7 @@ func anyReady(ctx context.Context, server *client.Client) (ready bool, why strin
 	return ready, why, err
 }
 
-// look gathers the state of the cluster. A node that has none yet leaves it
+// look collects the state of the cluster. If the node has no cluster yet, the state is
 // empty.
 func look(ctx context.Context, server *client.Client) (statusOutput, error) {
 	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
@@ -137,7 +136,7 @@ func look(ctx context.Context, server *client.Client) (statusOutput, error) {
 	return out, out.fill(nodes, groups, digests, version)
 }
 
-// fill sets the state of the cluster to what it says of itself.
+// fill fills in the state that the cluster reports.
 func (s *statusOutput) fill(nodes client.ClusterNodes, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) error {
 	s.ClusterID, s.ClusterName = nodes.ClusterID, nodes.ClusterName
 	s.Nodes, s.Version = append(s.Nodes, nodes.Nodes...), version
@@ -194,7 +193,7 @@ func sumGroups(groups []groupOutput, counts func(groupOutput) bool) (sizeOutput,
 		sum.SealedRows += g.SealedRows
 		sum.SealedBytes += g.SealedBytes
 		if g.Digest == "" || g.Keyspace == metaKeyspace {
-			continue // no leader says it, or it is not of rows
+			continue // no leader reports, or the group has no rows
 		}
 		d, err := strconv.ParseUint(g.Digest, 16, 64)
 		if err != nil {
@@ -243,7 +242,7 @@ func (s statusOutput) table(t *table) {
 	}
 }
 
-// groupTable shows the groups and their sums.
+// groupTable prints the groups and their sums.
 func (s statusOutput) groupTable(t *table) {
 	t.row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "COLD", "DISK", "DIGEST")
 	for _, g := range s.Groups {

@@ -82,8 +82,8 @@ func (t *table) ranked(column string, rows []client.Row) {
 	}
 }
 
-// topRows keeps the rows with the largest counts: a heap with the least of
-// them on top. Of equal counts the smaller id ranks higher.
+// topRows keeps the rows with the largest counts: a heap with the smallest of them on top.
+// Of equal counts the smaller id ranks higher.
 type topRows struct {
 	column string
 	max    int

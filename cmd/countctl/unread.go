@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// commandGroup makes a command that only has sub-commands.
+// commandGroup returns a command that only has sub-commands.
 func commandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 	names := make([]string, len(commands))
 	for i, sub := range commands {
@@ -28,8 +28,8 @@ func commandGroup(use, short string, commands ...*cobra.Command) *cobra.Command 
 	return cmd
 }
 
-// unreadRead makes a command that reads unread numbers: read gets its arguments, and
-// prints what it is answered.
+// unreadRead returns a command that reads unread numbers: read receives its arguments and
+// prints the answer.
 func (c *cli) unreadRead(use, short string, args cobra.PositionalArgs,
 	read func(ctx context.Context, server *client.Client, args []string, o client.ReadOptions) (any, func(*table), error)) *cobra.Command {
 	var o client.ReadOptions
@@ -52,7 +52,7 @@ func (c *cli) unreadRead(use, short string, args cobra.PositionalArgs,
 	return cmd
 }
 
-// unreadWrite is unreadRead for a command that writes. what says what it does.
+// unreadWrite is unreadRead for a command that writes. what describes the write.
 func (c *cli) unreadWrite(use, short, what string, args cobra.PositionalArgs,
 	write func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error)) *cobra.Command {
 	var key string
@@ -79,7 +79,7 @@ func (c *cli) unreadWrite(use, short, what string, args cobra.PositionalArgs,
 	return cmd
 }
 
-// unreadError adds what could not be done, but to an error of usage.
+// unreadError adds to an error what failed, unless it is an error of usage.
 func unreadError(what string, err error) error {
 	var usage *usageError
 	if errors.As(err, &usage) {
@@ -171,11 +171,11 @@ func (c *cli) unreadIncrCommand() *cobra.Command {
 
 func (c *cli) unreadResetCommand() *cobra.Command {
 	var columns []string
-	cmd := c.unreadWrite("reset USER [COLUMN=SEEN…]", "Take away what a user has seen, or clear --columns, and print what is left", "the user's numbers were reset",
+	cmd := c.unreadWrite("reset USER [COLUMN=SEEN…]", "Subtract the counts that a user has seen, or clear --columns, and print the rest", "the user's numbers were reset",
 		atLeast(1, "USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			if (len(args) > 1) == (len(columns) > 0) {
-				return nil, nil, usagef("unread reset takes COLUMN=SEEN of what was seen, or --columns")
+				return nil, nil, usagef("unread reset takes COLUMN=SEEN for the counts seen, or --columns")
 			}
 			seen, err := client.Op{}, error(nil)
 			if len(args) > 1 {
@@ -257,7 +257,7 @@ func (t *table) polls(polls []client.Poll, channels, dots []string) {
 	}
 }
 
-// shows is what a dot looks like in a table.
+// shows returns a dot's state for a table.
 func shows(show bool) string {
 	if show {
 		return "shows"

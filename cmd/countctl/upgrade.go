@@ -8,12 +8,12 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// upgradeOutput is what the upgrade commands print as JSON.
+// upgradeOutput is the JSON output of the upgrade commands.
 type upgradeOutput struct {
 	client.ClusterVersion
 	Changed bool          `json:"changed"`
 	Nodes   []nodeVersion `json:"nodes"`
-	Final   bool          `json:"final"` // the cluster speaks all that its nodes can
+	Final   bool          `json:"final"` // the cluster version is the highest that its nodes support
 }
 
 type nodeVersion struct {
@@ -25,7 +25,7 @@ type nodeVersion struct {
 func (c *cli) upgradeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
-		Short: "Show, hold and raise the cluster version, which gates new formats",
+		Short: "Show, hold and raise the cluster version, which enables new formats",
 		Long: `Show, hold and raise the cluster version, which gates new formats.
 
 It rises by itself once all nodes speak the next one, and never falls: from then
@@ -41,7 +41,7 @@ proved themselves.`,
 	return cmd
 }
 
-// onVersion has act change the cluster version, and prints what it is then.
+// onVersion calls act to change the cluster version, and prints the new version.
 func (c *cli) onVersion(cmd *cobra.Command, act func(*client.Client) (client.Changed, error)) error {
 	server, nodes, err := c.operate(cmd.Context())
 	if err != nil {
@@ -73,7 +73,7 @@ func (o upgradeOutput) table(t *table) {
 func (c *cli) upgradeStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Print the cluster version and what each node's program speaks",
+		Short: "Print the cluster version and the versions that each node supports",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.onVersion(cmd, func(server *client.Client) (client.Changed, error) {
@@ -91,7 +91,7 @@ func (c *cli) upgradeHoldCommand() *cobra.Command {
 	var off bool
 	cmd := &cobra.Command{
 		Use:   "hold",
-		Short: "Keep the cluster version what it is, whatever the nodes speak",
+		Short: "Keep the cluster version, whatever the nodes support",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.onVersion(cmd, func(server *client.Client) (client.Changed, error) {
@@ -110,7 +110,7 @@ func (c *cli) upgradeHoldCommand() *cobra.Command {
 func (c *cli) upgradeFinalizeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "finalize",
-		Short: "Let the cluster version go and raise it to what all nodes speak, for good",
+		Short: "Release the cluster version and raise it for good to the highest that all nodes support",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.onVersion(cmd, func(server *client.Client) (client.Changed, error) {
@@ -131,16 +131,16 @@ func (c *cli) upgradeFinalizeCommand() *cobra.Command {
 	}
 }
 
-// confirmFinal says what will be done, and asks unless that is nothing.
+// confirmFinal describes the change, and asks for confirmation if there is one.
 func (c *cli) confirmFinal(now client.ClusterVersion) error {
 	switch {
 	case now.Version < now.Max:
-		c.say("the cluster version rises from %d to %d: programs that do not speak it cannot come back", now.Version, now.Max)
+		c.say("the cluster version rises from %d to %d: older programs can no longer be used", now.Version, now.Max)
 		return c.confirmRisk("Raise it?")
 	case now.Held:
-		c.say("the cluster version stays %d, which is all that the nodes speak, and is held no more: it rises by itself as soon as all nodes speak the next one, and programs of before cannot come back then", now.Version)
+		c.say("the cluster version stays %d, the highest that all nodes support, and is released: it rises by itself as soon as all nodes support the next one, and then older programs can no longer be used", now.Version)
 		return c.confirmRisk("End the hold?")
 	}
-	c.say("nothing is to be done: the cluster version is %d, which is all that the nodes speak", now.Version)
+	c.say("nothing to do: the cluster version is %d, the highest that all nodes support", now.Version)
 	return nil
 }

@@ -14,38 +14,37 @@ import (
 )
 
 const (
-	// verifyWait is long enough for replicas that are written to to be seen at
-	// one index, and for one that was away to catch up a little.
+	// verifyWait is long enough to see replicas at a common index during writes, and for a
+	// replica that was away to catch up a little.
 	verifyWait = 30 * time.Second
 	// verifyEvery is how often verify --watch compares.
 	verifyEvery = 5 * time.Second
-	// placesKept bounds what is remembered of a group: the marks of some looks at
-	// all its replicas.
+	// placesKept bounds the memory for a group: the marks of some reads of all its replicas.
 	placesKept = 4096
 )
 
 // errDiffer is returned when replicas of one group differ.
 var errDiffer = errors.New("replicas differ")
 
-// verifyOutput is what verify prints as JSON.
+// verifyOutput is the JSON output of verify.
 type verifyOutput struct {
-	Equal    bool     `json:"equal"` // all were compared, none differs
+	Equal    bool     `json:"equal"` // all were compared and none differs
 	Groups   int      `json:"groups"`
-	Replicas int      `json:"replicas"` // that equal another of their group, and differ from none
+	Replicas int      `json:"replicas"` // that equal another replica of their group and differ from none
 	Unseen   []string `json:"unseen"`   // that could not be compared
 
-	Stuck      []stuckReplica `json:"stuck"` // of Unseen, those that apply nothing
+	Stuck      []stuckReplica `json:"stuck"` // the part of Unseen that applies nothing
 	Difference []difference   `json:"differences"`
 }
 
-// difference is two replicas of which one has applied another entry than the other at
-// an index, or holds other rows after it.
+// difference is two replicas that applied different entries at an index, or hold different
+// rows after it.
 type difference struct {
 	Group string `json:"group"`
 	Index uint64 `json:"index"`
 	One   string `json:"one"` // node
 	Other string `json:"other"`
-	// Of a difference of entries; nil for the replica that applied none there.
+	// Set if the entries differ; nil for the replica that applied none there.
 	OneEntry   *entryOutput `json:"one_entry,omitempty"`
 	OtherEntry *entryOutput `json:"other_entry,omitempty"`
 	// Of a difference of rows.
@@ -59,7 +58,7 @@ type entryOutput struct {
 	CRC  string `json:"crc"`
 }
 
-// sides describes what the two replicas have.
+// sides describes the state of the two replicas.
 func (d difference) sides() string {
 	if d.OneDigest != "" {
 		return fmt.Sprintf("%s has digest %s, %s has digest %s", d.One, d.OneDigest, d.Other, d.OtherDigest)
@@ -74,8 +73,8 @@ func (e *entryOutput) String() string {
 	return fmt.Sprintf("term %d crc %s", e.Term, e.CRC)
 }
 
-// stuckReplica is a replica that applied nothing while verify looked, though another
-// one was ahead of it.
+// stuckReplica is a replica that applied nothing while verify ran, although another was
+// ahead of it.
 type stuckReplica struct {
 	Replica string `json:"replica"` // as posts/0@n1
 	Index   uint64 `json:"index"`   // the last that it applied
@@ -87,7 +86,7 @@ func (c *cli) verifyCommand() *cobra.Command {
 	wait, every, watch := verifyWait, verifyEvery, false
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare what all replicas hold; exit 1 when any two differ or one cannot be compared",
+		Short: "Compare all replicas; exit 1 when any two differ or one cannot be compared",
 		Long: `Compare what all replicas hold; exit 1 when any two differ or one cannot be compared.
 
 Replicas of a group are compared by the digest of all their rows at one index of
@@ -124,14 +123,13 @@ applying anything is listed as stuck.`,
 			}
 		},
 	}
-	durationFlag(cmd.Flags(), &wait, "wait", wait, "how long to look for an index that replicas have in common")
+	durationFlag(cmd.Flags(), &wait, "wait", wait, "how long to search for an index that replicas have in common")
 	cmd.Flags().BoolVar(&watch, "watch", false, "go on until two differ or you interrupt it")
 	durationFlag(cmd.Flags(), &every, "every", every, "with --watch, the pause between two comparisons")
 	return cmd
 }
 
-// verifyOnce looks until all replicas are compared, two differ or the wait is
-// over.
+// verifyOnce polls until all replicas are compared, two differ or the wait is over.
 func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (verifyOutput, error) {
 	v := newVerification()
 	for end := time.Now().Add(wait); ; {
@@ -160,11 +158,11 @@ func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 	}
 }
 
-// verification is what was seen of replicas so far.
+// verification is what was observed of replicas so far.
 type verification struct {
 	seen    map[place]sighting
 	equal   map[string]bool   // replicas, as group@node, that another one equals
-	behind  map[string]uint64 // where replicas that others were ahead of stood at first, likewise
+	behind  map[string]uint64 // the first index of each replica that others were ahead of, likewise
 	differs []difference
 }
 
@@ -178,14 +176,14 @@ type place struct {
 	index uint64
 }
 
-// sighting is what the first replica that was seen at a place held there.
+// sighting is the first replica seen at a place, and its digest there.
 type sighting struct{ node, digest string }
 
-// add compares each digest with that which was seen at its place before, and the
-// entries of replicas with those of the others.
+// add compares each digest with the one seen before at its place, and the entries of
+// replicas with each other.
 func (v *verification) add(groups []client.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
-		clear(v.seen) // what is compared stays compared
+		clear(v.seen) // replicas that were compared stay compared
 	}
 	for _, g := range groups {
 		name := nameOfDigests(g)
@@ -226,8 +224,8 @@ func furthest(g client.GroupDigests) client.ReplicaDigest {
 	return far
 }
 
-// compareEntries returns the first index, of those that lie between the first and
-// the last entry of both replicas, at which they applied different entries, or nil.
+// compareEntries returns the first index at which both replicas applied different entries,
+// between the first and the last entry of both, or nil.
 func compareEntries(one, other client.ReplicaDigest) *difference {
 	a, b := one.Entries, other.Entries
 	if len(a) == 0 || len(b) == 0 {
@@ -252,7 +250,7 @@ func compareEntries(one, other client.ReplicaDigest) *difference {
 	return nil
 }
 
-// entriesBetween returns the entries of which the index is from, to or between them.
+// entriesBetween returns the entries with indexes from … to.
 func entriesBetween(all []client.EntryMark, from, to uint64) []client.EntryMark {
 	first := slices.IndexFunc(all, func(e client.EntryMark) bool { return e.Index >= from })
 	if first < 0 || from > to {
@@ -265,7 +263,7 @@ func entriesBetween(all []client.EntryMark, from, to uint64) []client.EntryMark 
 	return all
 }
 
-// entryAt returns an entry by number, and past the last one behind all others.
+// entryAt returns an entry by number; past the last one, an entry after all others.
 func entryAt(entries []client.EntryMark, i int) client.EntryMark {
 	if i < len(entries) {
 		return entries[i]
@@ -286,8 +284,8 @@ func (v *verification) note(at place, name string, now sighting) {
 	}
 }
 
-// stuck returns those of the replicas, named as group@node, that have applied nothing
-// since they were first seen behind another one, and still are.
+// stuck returns the replicas, as group@node, that have applied nothing since they were first
+// seen behind another one, and still are behind.
 func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []stuckReplica {
 	found := []stuckReplica{}
 	for _, g := range groups {
@@ -303,7 +301,7 @@ func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []
 	return found
 }
 
-// output holds what was seen against the members of the groups.
+// output compares what was observed with the members of the groups.
 func (v *verification) output(groups []client.ClusterGroup) verifyOutput {
 	out := verifyOutput{
 		Groups: len(groups), Unseen: []string{}, Stuck: []stuckReplica{}, Difference: append([]difference{}, v.differs...),
@@ -311,7 +309,7 @@ func (v *verification) output(groups []client.ClusterGroup) verifyOutput {
 	for _, g := range groups {
 		members := slices.Concat(g.Voters, g.NonVoters)
 		if len(members) == 0 {
-			members = g.Target // nobody speaks for it
+			members = g.Target // no leader answers
 		}
 		for _, node := range members {
 			replica := groupName(g) + "@" + node
@@ -335,7 +333,7 @@ func (o verifyOutput) differs(group, node string) bool {
 	})
 }
 
-// verdict is the error of what was found.
+// verdict returns the error for what was found, or nil.
 func (o verifyOutput) verdict() error {
 	switch {
 	case len(o.Difference) > 0:

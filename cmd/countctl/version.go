@@ -12,7 +12,7 @@ import (
 // version is set by the linker in releases.
 var version string
 
-// versionOutput is what version prints as JSON.
+// versionOutput is the JSON output of version.
 type versionOutput struct {
 	Client string `json:"client"`
 	Server string `json:"server"` // "" when it did not answer
@@ -41,7 +41,7 @@ func (c *cli) versionCommand() *cobra.Command {
 	}
 }
 
-// clientVersion falls back to what the build recorded.
+// clientVersion returns the version, or what the build recorded.
 func clientVersion() string {
 	if version != "" {
 		return version

@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// lagWarned is how many entries behind its leader a replica is warned of: a
-	// follower that only waits for its disk is some tens behind.
+	// lagWarned is the lag, in entries, from which there is a warning: a follower that only
+	// waits for its disk is some tens behind.
 	lagWarned = 1000
-	// unevenRowsMin is from how many rows on a shard is warned of that holds more than
-	// twice its share: among fewer that is chance.
+	// unevenRowsMin is the number of rows from which there is a warning about a shard with
+	// more than twice its share: among fewer rows that is chance.
 	unevenRowsMin = 10_000
-	// votersWanted is how many voters a group is to have as far as there are
-	// nodes: the least that outlive one of them.
+	// votersWanted is the number of voters of a group if there are enough nodes: the least
+	// that survive the loss of one.
 	votersWanted = 3
 )
 
-// warning is something that an operator should look at. The runbook says what to
-// do about each code.
+// warning is something that an operator should check. The runbook explains what to do about
+// each code.
 type warning struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 
-	node, group string // that it is about, if others may have the same
+	node, group string // the subject, if others may have the same code
 	many        string // what a line says of several: "are dead"
 }
 
@@ -38,17 +38,17 @@ func (f *findings) warn(code, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
-// node warns of one of the nodes of which the screen says many.
+// node adds a warning about one of several nodes; many is the text for all of them.
 func (f *findings) node(code, id, many, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, many: many})
 }
 
-// group warns of one of the groups of which the screen says many.
+// group adds a warning about one of several groups; many is the text for all of them.
 func (f *findings) group(code string, g client.ClusterGroup, many, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: groupName(g) + fmt.Sprintf(format, args...), group: groupName(g), many: many})
 }
 
-// warningsOf looks through what a cluster says of itself.
+// warningsOf returns the warnings about a cluster.
 func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) []warning {
 	found := findings{}
 	dead := map[string]bool{}
@@ -71,7 +71,7 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 	warnOfMisfits(groups, found.warn)
 	switch {
 	case version.Held:
-		found.warn("version_held", "the cluster version is held at %d, the nodes speak %d", version.Version, version.Max)
+		found.warn("version_held", "the cluster version is held at %d, the nodes support %d", version.Version, version.Max)
 	case mixedPrograms(nodes):
 		found.warn("versions_differ", "the nodes run programs of different versions")
 	}
@@ -94,7 +94,7 @@ func warnOfNode(n client.ClusterNode, found *findings) {
 		found.node("node_leaving", n.ID, "are leaving", "%s is leaving; it holds %d replicas", n.ID, n.Replicas)
 	}
 	if n.JoinIgnored {
-		found.warn("join_ignored", "%s is the only node of its cluster: --join and --bootstrap-expect have it join no other, which takes a new data directory", n.ID)
+		found.warn("join_ignored", "%s is the only node of its cluster: it ignores --join and --bootstrap-expect; to join another cluster it needs a new data directory", n.ID)
 	}
 	if n.MemoryFull {
 		found.node("memory_full", n.ID, "are at their memory limit and take no new rows", "%s is at its memory limit and takes no new rows", n.ID)
@@ -116,7 +116,7 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found 
 			" has no leader; %d of its %d voters are alive", len(alive), len(g.Voters))
 	}
 	switch {
-	case lost: // said already
+	case lost: // there is a warning already
 	case len(alive) < len(g.Voters):
 		found.group("group_degraded", g, fmt.Sprintf("have %d of %d voters alive: %s", len(alive), len(g.Voters), areDead(gone)),
 			" has %d of its %d voters alive", len(alive), len(g.Voters))
@@ -137,8 +137,8 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found 
 	}
 }
 
-// warnOfDifferences warns once of each group whose replicas differ as far as one look
-// shows it: verify looks again until all are compared.
+// warnOfDifferences warns once of each group whose replicas differ in one read; verify reads
+// again until all are compared.
 func warnOfDifferences(digests []client.GroupDigests, found *findings) {
 	v := newVerification()
 	v.add(digests)
@@ -147,20 +147,20 @@ func warnOfDifferences(digests []client.GroupDigests, found *findings) {
 		if !warned[d.Group] {
 			*found = append(*found, warning{
 				Code: "replicas_differ", Text: fmt.Sprintf("%s differs at index %d: %s", d.Group, d.Index, d.sides()),
-				group: d.Group, many: "have replicas that differ; countctl verify shows where",
+				group: d.Group, many: "have replicas that differ; see countctl verify",
 			})
 		}
 		warned[d.Group] = true
 	}
 }
 
-// misfitShare is the part of a keyspace's rows that status warns of if the layout of
-// their ids cannot have given them. Fewer cost little memory, and a better layout would
-// not be the better one for the rest.
+// misfitShare is the part of a keyspace's rows with ids that do not fit its layout from
+// which status warns. Fewer rows cost little memory, and another layout would not suit the
+// rest.
 const misfitShare = 10 // a tenth
 
-// warnOfMisfits warns of keyspaces of whose rows many stay in memory however old they
-// are, as their ids are not of the layout.
+// warnOfMisfits warns of keyspaces where many rows stay in memory at any age, because their
+// ids do not fit the layout.
 func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*client.Misfit{}
 	for _, g := range groups {
@@ -180,7 +180,7 @@ func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, 
 	}
 }
 
-// misfitAdvice says what --id-layout a keyspace should have.
+// misfitAdvice returns the --id-layout that a keyspace should have.
 func misfitAdvice(keyspace string, m *client.Misfit) string {
 	if m.Fits == "" {
 		return "no layout with a name fits more of the rows"
@@ -189,7 +189,7 @@ func misfitAdvice(keyspace string, m *client.Misfit) string {
 }
 
 // warnOfSkew finds keyspaces whose ids crowd in one shard: its group has the load of
-// several, which no further node takes from it.
+// several, and another node cannot take any of it.
 func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]client.ClusterGroup{}
 	for _, g := range groups {
@@ -208,7 +208,7 @@ func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, arg
 	}
 }
 
-// areDead says that nodes are dead.
+// areDead returns a sentence about dead nodes.
 func areDead(nodes []string) string {
 	if len(nodes) == 1 {
 		return nodes[0] + " is dead"

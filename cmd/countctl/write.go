@@ -39,7 +39,7 @@ func (c *cli) incrCommand() *cobra.Command {
 type floorFlag struct{ value *int64 }
 
 func (f *floorFlag) add(cmd *cobra.Command) {
-	cmd.Flags().Var(f, "floor", "what no sum drops below; a count that is below it already stays")
+	cmd.Flags().Var(f, "floor", "bound below which no sum drops; a count that is already below it is unchanged")
 }
 
 func (f *floorFlag) Set(text string) error {
@@ -63,7 +63,7 @@ func (f *floorFlag) String() string {
 func (c *cli) setCommand() *cobra.Command {
 	cmd := c.writeCommand("set", (*client.Client).Set)
 	cmd.Use = "set ID COLUMN=N…"
-	cmd.Short = "Set columns of one row, the others stay, and print it"
+	cmd.Short = "Set columns of one row, keep the others, and print it"
 	cmd.Long = cmd.Short + "." + onceText
 	cmd.Example = "  countctl set 4467107636950632 like=10"
 	return cmd
@@ -111,8 +111,8 @@ func (c *cli) writeCommand(done string, write func(*client.Client, context.Conte
 	return cmd
 }
 
-// ofCommandLine makes an error of usage of a refusal of the only op of a request,
-// which stands in the command line.
+// ofCommandLine turns a refusal of the only op of a request into an error of usage, because
+// the op is on the command line.
 func ofCommandLine(err error) error {
 	var refused *client.Error
 	if errors.As(err, &refused) && refused.Code == "invalid_argument" {
@@ -146,8 +146,8 @@ type unknownError struct {
 }
 
 func (e *unknownError) Error() string {
-	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // what says the same
-	return fmt.Sprintf("cannot tell whether %s: %s; run it again with --key %s, which makes it count once", e.what, why, e.key)
+	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // it repeats this text
+	return fmt.Sprintf("it is unknown whether %s: %s; run it again with --key %s, so that it counts once", e.what, why, e.key)
 }
 
 func (e *unknownError) Unwrap() error { return e.err }
@@ -160,9 +160,9 @@ func withKeyRemedy(err error) error {
 	}
 	switch refused.Code {
 	case "idempotency_conflict":
-		return fmt.Errorf("%w; give what the key was made for, or leave it out", err)
+		return fmt.Errorf("%w; repeat the original write, or leave the key out", err)
 	case "idempotency_expired":
-		return fmt.Errorf("%w; read the row to see whether it happened, and leave the key out to write anew", err)
+		return fmt.Errorf("%w; read the row to see whether it happened, and leave the key out to write again", err)
 	}
 	return err
 }
@@ -199,15 +199,15 @@ func parseOp(args []string) (client.Op, error) {
 	return op, nil
 }
 
-// deleteOutput is what delete prints as JSON.
+// deleteOutput is the JSON output of delete.
 type deleteOutput struct {
 	Results []client.WrittenRow `json:"results"`
 }
 
-// deleteKeyBytesMax leaves room for an id behind the key.
+// deleteKeyBytesMax leaves room for an id after the key.
 const deleteKeyBytesMax = client.KeyBytesMax - len("/18446744073709551615")
 
-// keyOf is the key of one row's delete: of several, each has its own.
+// keyOf returns the key for the delete of one row: with several rows, each has its own.
 func keyOf(key string, id client.ID, rows int) string {
 	if rows == 1 {
 		return key
@@ -219,7 +219,7 @@ func (c *cli) deleteCommand() *cobra.Command {
 	var keyspace, key string
 	cmd := &cobra.Command{
 		Use:   "delete ID…",
-		Short: "Make all columns of rows zero; - reads ids from standard input",
+		Short: "Set all columns of rows to zero; - reads ids from standard input",
 		Long: `Make all columns of rows zero. Deleting a row that is absent is fine.
 
 On a terminal it asks first, unless --yes is given.` + onceText,
@@ -265,8 +265,8 @@ On a terminal it asks first, unless --yes is given.` + onceText,
 	return cmd
 }
 
-// ask prints a question and returns the line that answers it. An interrupt ends it, and
-// the command with it: what still reads then ends with the process.
+// ask prints a question and returns the answer. An interrupt ends it and the command; the
+// goroutine that still reads then ends with the process.
 func (c *cli) ask(question string) (string, error) {
 	fmt.Fprint(c.err, question)
 	type reply struct {
@@ -287,8 +287,7 @@ func (c *cli) ask(question string) (string, error) {
 	}
 }
 
-// confirm asks on a terminal. Without one, or with --yes, the command line is
-// the answer.
+// confirm asks on a terminal. Without one, or with --yes, it accepts.
 func (c *cli) confirm(question string) error {
 	if c.yes || !isTerminal(c.in) || !isTerminal(c.err) {
 		return nil

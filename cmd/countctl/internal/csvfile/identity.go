@@ -9,19 +9,19 @@ import (
 	"os"
 )
 
-// Identity tells whether a file still holds what was read before. Its time is no
-// part of it: a copy, or a file that was touched, has the same rows.
+// Identity identifies the content of a file. Its time is not included: a copy, or a file
+// that was touched, has the same rows.
 type Identity struct {
 	Size   int64  `json:"size"`   // bytes
-	SHA256 string `json:"sha256"` // of all of them, in hex
+	SHA256 string `json:"sha256"` // of all bytes, in hex
 }
 
-// Same tells whether both are of one content.
+// Same reports whether both have the same content.
 func (i Identity) Same(other Identity) bool { return i == other }
 
-// Identify reads a file's identity, which takes a read of the whole file: rows that
-// are cut into numbered batches must be the same ones to the last. The file must be a
-// regular one: a pipe cannot be read again. It returns early when ctx ends.
+// Identify returns a file's identity. It reads the whole file, because rows that are cut
+// into numbered batches must be exactly the same ones. The file must be regular: a pipe
+// cannot be read again. It returns early when ctx ends.
 func Identify(ctx context.Context, path string) (Identity, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func Identify(ctx context.Context, path string) (Identity, error) {
 	return Identity{Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// identifyStep is how many bytes are read between two looks at the context.
+// identifyStep is how many bytes are read between two checks of the context.
 const identifyStep = 1 << 20
 
 // untilDone reads until its context ends. It hides the file's own ways to copy.

@@ -1,11 +1,9 @@
-// Package csvfile reads and writes the CSV files of import and export, plain
-// or gzipped.
+// Package csvfile reads and writes the CSV files of import and export, plain or gzipped.
 //
-// It owns line numbers, the raw bytes of the record just read and the count of
-// bytes done. It never interprets a field. Its invariant: each record of a
-// file comes out once, with the line that it starts on, or is reported as bad
-// with that line; an end of file in the middle of a record or of the gzip
-// stream is never taken for the end.
+// It owns line numbers, the raw bytes of the latest record and the count of bytes read. It
+// never interprets a field. Invariant: each record of a file is returned once, with the line
+// on which it starts, or is reported as bad with that line. An end of file inside a record
+// or inside the gzip stream is an error.
 package csvfile
 
 import (
@@ -24,8 +22,8 @@ import (
 )
 
 const (
-	// recordBytesMax bounds a record, so that a quote that is never closed
-	// does not take the rest of the file into memory.
+	// recordBytesMax bounds a record, so that a quote without an end does not read the rest
+	// of the file into memory.
 	recordBytesMax = 1 << 20
 	readBufferSize = 64 << 10
 )
@@ -43,8 +41,8 @@ type BadRecordError struct {
 
 func (e *BadRecordError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
 
-// Reader reads a CSV file with a header. It is used by one goroutine, but for
-// BytesRead.
+// Reader reads a CSV file with a header. Its methods except BytesRead must not be called
+// concurrently.
 type Reader struct {
 	name    string
 	size    int64 // of the file as stored; -1 when not known
@@ -57,8 +55,8 @@ type Reader struct {
 	start   int64 // offset of the current record
 }
 
-// Open opens a file and reads its header. gzip is told by its first bytes, so
-// a name need not say it.
+// Open opens a file and reads its header. It detects gzip by the first bytes, whatever the
+// name.
 func Open(path string) (*Reader, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -127,16 +125,16 @@ func (r *Reader) Header() []string { return r.header }
 // Size returns the bytes of the file as stored, or -1 when not known.
 func (r *Reader) Size() int64 { return r.size }
 
-// BytesRead returns how many of Size bytes are read. Any goroutine may ask.
+// BytesRead returns how many of Size bytes are read. It is safe for concurrent use.
 func (r *Reader) BytesRead() int64 { return r.counted.n.Load() }
 
 // Line returns the line that the record last returned, or refused, starts on.
 // The first is 1, the header's.
 func (r *Reader) Line() int64 { return r.line }
 
-// Next returns the next record; its fields are valid until the next call. It
-// returns io.EOF after the last one, a *BadRecordError for a record that may be
-// passed over, and any other error when nothing more can be read.
+// Next returns the next record; its fields are valid until the next call. It returns io.EOF
+// after the last record, a *BadRecordError for a record that may be skipped, and another
+// error when it cannot continue.
 func (r *Reader) Next() ([]string, error) {
 	r.start = r.csv.InputOffset()
 	r.recent.discard(r.start)
@@ -146,8 +144,8 @@ func (r *Reader) Next() ([]string, error) {
 	case errors.As(err, &parse):
 		r.line = int64(parse.StartLine)
 		if parse.StartLine != parse.Line {
-			// A field that runs over lines and then breaks: where it should
-			// have ended cannot be told, so good rows may be inside of it.
+			// A bad field of several lines: its intended end is unknown, so it may contain
+			// good rows.
 			return nil, fmt.Errorf("%s:%d: a quote opened here breaks at line %d", r.name, r.line, parse.Line)
 		}
 		return nil, &BadRecordError{r.line, parse.Err.Error()}
@@ -191,8 +189,8 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// recentBytes passes a stream on and keeps what a reader above may have
-// buffered but not yet parsed, so that a bad record can be shown as it was.
+// recentBytes passes a stream on and keeps the bytes that a reader above may have buffered
+// but not yet parsed, so that a bad record can be shown unchanged.
 type recentBytes struct {
 	r     io.Reader
 	kept  []byte
@@ -212,7 +210,7 @@ func (b *recentBytes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard gives up the bytes before an offset.
+// discard drops the bytes before an offset.
 func (b *recentBytes) discard(offset int64) { b.used = int(offset - b.first) }
 
 func (b *recentBytes) since(from, to int64) []byte { return b.kept[from-b.first : to-b.first] }

@@ -69,7 +69,7 @@ func (w *Writer) flushLine() error {
 	return w.wrap(err)
 }
 
-// Commit ends the file and gives it its name.
+// Commit completes the file and renames it to its target.
 func (w *Writer) Commit() error {
 	err := w.buffered.Flush()
 	if err == nil && w.gzip != nil {
@@ -85,7 +85,7 @@ func (w *Writer) Commit() error {
 	return w.wrap(w.file.Commit())
 }
 
-// Abort leaves what was there before. It does nothing after Commit.
+// Abort leaves an earlier file unchanged. It does nothing after Commit.
 func (w *Writer) Abort() {
 	if w.file != nil {
 		w.file.Abort()

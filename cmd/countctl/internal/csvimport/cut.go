@@ -25,9 +25,9 @@ func (c *cut) add(inc increment) {
 	c.ids = append(c.ids, inc.id)
 }
 
-// progress is what a progress file says of cuts: the lowest number that is not
-// added, where its cut begins, every row before being added or rejected, and
-// which of those rows did not fit.
+// progress is the part of a progress file about cuts: the lowest number that is not added,
+// the position where its cut begins, before which every row is added or rejected, and the
+// rows that did not fit.
 type progress struct {
 	seq       uint64
 	position  Position
@@ -42,23 +42,23 @@ func (p progress) summary() Summary {
 	}
 }
 
-// cuts knows which cuts of a file are added, and how far a progress file on the
-// disk is behind. They are acknowledged in any order.
+// cuts tracks which cuts of a file are added, and how far the progress file lags behind.
+// Cuts are acknowledged in any order.
 //
-// Invariant: no cut is let through whose number lies client.Window or more
-// above the lowest that a run begun from the progress file would send again. So
-// whatever is sent again is still in the server's window.
+// Invariant: the number of an admitted cut is less than client.Window above the lowest one
+// that a run from the progress file would send again. So every repeat is still in the
+// server's window.
 type cuts struct {
 	mu struct {
 		sync.Mutex
 		open      []*cut    // let through and not all acknowledged, oldest first
 		next      uint64    // number of the next cut
 		end       Position  // where the next cut begins
-		overflows Overflows // of the cuts below those that are open
-		saved     uint64    // lowest open number that the progress file knows
+		overflows Overflows // of the cuts below the open ones
+		saved     uint64    // lowest open number in the progress file
 		room      chan struct{}
 	}
-	behind chan struct{} // has a token when the progress file is well behind
+	behind chan struct{} // has a token when the progress file lags far behind
 	kept   bool          // there is a progress file
 }
 
@@ -69,8 +69,7 @@ func newCuts(from progress, kept bool) *cuts {
 	return c
 }
 
-// letThrough numbers a cut that is complete, and waits until it may be sent or
-// ctx ends.
+// letThrough numbers a complete cut, and waits until it may be sent or ctx ends.
 func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	for {
 		room := c.admit(next)
@@ -79,7 +78,7 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 		}
 		select {
 		case c.behind <- struct{}{}:
-		default: // the saver knows
+		default: // the saver has a token already
 		}
 		select {
 		case <-room:
@@ -89,8 +88,8 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	}
 }
 
-// admit lets a cut through if the window allows; else it returns what is closed
-// when it is worth another try.
+// admit admits a cut if the window allows. Otherwise it returns a channel that is closed
+// when another try may succeed.
 func (c *cuts) admit(next *cut) (room <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,13 +120,12 @@ func (c *cuts) ack(done *cut) {
 	case lowest >= c.mu.saved+client.Window/2:
 		select {
 		case c.behind <- struct{}{}:
-		default: // the saver knows
+		default: // the saver has a token already
 		}
 	}
 }
 
-// progress returns what may be written of the cuts now. No part of it ever
-// falls.
+// progress returns the present progress. None of its fields ever decreases.
 func (c *cuts) progress() progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,14 +139,14 @@ func (c *cuts) progressLocked() progress {
 	return progress{c.mu.next, c.mu.end, c.mu.overflows}
 }
 
-// finish moves the end to that of the file, when every cut of it is added.
+// finish moves the end to that of the file, after every cut is added.
 func (c *cuts) finish(end Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.end = end
 }
 
-// saved notes what the progress file says.
+// saved records the number in the progress file.
 func (c *cuts) saved(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// increment is what a record adds.
+// increment is the increment of one record.
 type increment struct {
 	id     client.ID
-	deltas client.Counts // none when the record counts for nothing
-	at     float64       // seconds on the file's own clock; 0 when it has none, NaN when it is no time
+	deltas client.Counts // none if the record counts for nothing
+	at     float64       // seconds on the file's own clock; 0 without a clock, NaN for an invalid time
 }
 
-// incrementParser makes increments of records. It keeps nothing of the record.
+// incrementParser parses records into increments. It keeps no reference to the record.
 type incrementParser interface {
 	increment(record []string, line int64) (increment, error)
 }
@@ -32,13 +32,13 @@ func (p *rowParser) increment(record []string, line int64) (increment, error) {
 	return increment{id: id, deltas: cells}, nil
 }
 
-// EventColumns name the columns of a file of events besides the id's.
+// EventColumns name the columns of a file of events other than the id's.
 type EventColumns struct {
 	Event string `json:"event"`
 	Time  string `json:"time"`
 }
 
-// eventParser makes one increment of each event.
+// eventParser parses each event into one increment.
 type eventParser struct {
 	name            string
 	id, time, event int               // fields
@@ -47,9 +47,9 @@ type eventParser struct {
 	counters        map[string]string // event → column; "" counts for nothing
 }
 
-// newEventParser finds the columns in the file's header. The session, and not the
-// speed of this run, decides whether a row without a time is a bad one: bad rows are
-// in no cut, and each run must cut the file alike.
+// newEventParser finds the columns in the file's header. The session, not the speed of this
+// run, decides whether a row without a time is bad: bad rows are in no cut, and every run
+// must cut the file in the same way.
 func newEventParser(in *csvfile.Reader, about State, speed float64) (*eventParser, error) {
 	timed := about.Session.timed()
 	p := &eventParser{name: in.Name(), timed: timed, paced: timed || speed > 0, counters: map[string]string{}}

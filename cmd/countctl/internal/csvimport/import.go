@@ -1,16 +1,14 @@
-// Package csvimport streams the rows of a CSV file into a keyspace: as absolute
-// values (Import), or as increments (Replay).
+// Package csvimport streams the rows of a CSV file into a keyspace: as absolute values
+// (Import), or as increments (Replay).
 //
-// It owns the order of rows, the batches in flight and the progress file. It
-// never sends a row twice in a way that changes the end. Its invariant: the
-// progress file names a line up to which every row was acknowledged or written
-// to the rejects; the line only rises.
+// It owns the order of rows, the batches in flight and the progress file. It never repeats a
+// row in a way that changes the result. Invariant: the progress file names a line up to
+// which every row was acknowledged or written to the rejects; the line never decreases.
 //
-// Absolute values may be sent again as long as the order of one id's rows is
-// kept: they always take the same lane, and a lane has one request in flight, so
-// that the last one wins however requests are repeated. Increments may come in
-// any order, but each counts once: a batch is sent again as it was, under its
-// number.
+// Absolute values may be repeated if the order of the rows of one id is kept. All rows of an
+// id therefore use the same lane, and a lane has one request in flight, so that the last row
+// wins even if requests are repeated. Increments may be sent in any order, but each counts
+// once: a batch is repeated unchanged, under its number.
 package csvimport
 
 import (
@@ -32,8 +30,8 @@ const (
 	// LanesMax bounds the requests in flight. A server's groups are busy with
 	// a few already.
 	LanesMax = 64
-	// saveEvery is how much work a killed import does again at most, besides
-	// what is in flight.
+	// saveEvery bounds how much work a killed import repeats, apart from the requests in
+	// flight.
 	saveEvery = time.Second
 )
 
@@ -43,7 +41,7 @@ type Column struct {
 	Counter string `json:"counter"`
 }
 
-// Config says what to import and where to.
+// Config configures an Import.
 type Config struct {
 	Client    *client.Client
 	Keyspace  string
@@ -57,18 +55,18 @@ type Config struct {
 	From      State        // where to go on; Position is zero at the start of the file
 }
 
-// Summary says what an import came to.
+// Summary is the result of an import.
 type Summary struct {
-	Rows      int64 // acknowledged, those of the run before included
-	Rejected  int64 // likewise; with Overflows, whose rows are in no file
+	Rows      int64 // acknowledged, including the previous run
+	Rejected  int64 // likewise; the rows of Overflows are in no file
 	Position  Position
 	Overflows Overflows // of increments
 }
 
 // Import is one run over one file.
 //
-// Goroutines: Run starts one for each lane and one that saves progress, and
-// waits for all of them before it returns.
+// Goroutines: Run starts one for each lane and one that saves progress, and waits for all of
+// them before it returns.
 type Import struct {
 	cfg    Config
 	rows   rowReader
@@ -98,13 +96,13 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 	return im, nil
 }
 
-// RowsAcked returns the rows acknowledged in this run. Any goroutine may ask.
+// RowsAcked returns the rows acknowledged in this run. It is safe for concurrent use.
 func (im *Import) RowsAcked() int64 { return im.acked.Load() }
 
-// Run imports the file from where the config says. It returns when every row
-// is acknowledged or rejected, or with the error that stopped it: a *RowError
-// for a bad row, ctx's error when ctx ended. When it fails the progress file
-// says where to go on; when it succeeds the file is gone.
+// Run imports the file from the configured position. It returns when every row is
+// acknowledged or rejected, or with the error that stopped it: a *RowError for a bad row, or
+// ctx's error. After a failure the progress file holds where to continue; after success the
+// file is removed.
 func (im *Import) Run(ctx context.Context) (Summary, error) {
 	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err
@@ -148,8 +146,8 @@ func (im *Import) end(err error) (Summary, error) {
 	return summary, err
 }
 
-// read hands the file's rows to the lanes until its end, a bad row that may
-// not be skipped, or the end of ctx.
+// read passes the file's rows to the lanes until the end of the file, a bad row that may not
+// be skipped, or the end of ctx.
 func (im *Import) read(ctx context.Context) error {
 	for {
 		record, line, err := im.rows.next(ctx)

@@ -10,19 +10,19 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// laneQueueMax is how many full batches wait in a lane: one, so that the next
-// request leaves as soon as the last was answered.
+// laneQueueMax is how many full batches are queued in a lane: one, so that the next request
+// is sent as soon as the last one was answered.
 const laneQueueMax = 1
 
-// batch is the rows of one request.
+// batch holds the rows of one request.
 type batch struct {
 	ops   []client.Op
 	lines []int64 // of the file, one an op
 }
 
-// lane sends the rows of its ids in order, one request at a time. Each request has a
-// number of the lane's producer: a copy of one that comes late must not overwrite what
-// was counted after it.
+// lane sends the rows of its ids in order, one request at a time. Each request has a number
+// of the lane's producer: a late copy of it must not overwrite counts that were set after
+// it.
 type lane struct {
 	im       *Import
 	number   int
@@ -43,16 +43,16 @@ func (im *Import) newBatch() *batch {
 	}
 }
 
-// laneOf picks an id's lane by a hash of all its bits: no field of real ids is
-// evenly spread.
+// laneOf returns an id's lane by a hash of all its bits, because no field of real ids is
+// evenly distributed.
 func laneOf(id client.ID, lanes int) int {
 	const golden = 0x9e3779b97f4a7c15
 	lane, _ := bits.Mul64(uint64(id)*golden, uint64(lanes))
 	return int(lane)
 }
 
-// add puts a row into the batch and hands the batch on when it is full. It
-// waits while the lane is busy, until ctx ends.
+// add adds a row to the batch and queues the batch when it is full. It waits while the lane
+// is busy, until ctx ends.
 func (l *lane) add(ctx context.Context, op client.Op, line int64) {
 	l.im.mark.taken(l.number, len(l.filling.ops) == 0, line)
 	l.filling.ops = append(l.filling.ops, op)
@@ -70,7 +70,7 @@ func (l *lane) hand(ctx context.Context) {
 	}
 }
 
-// finish hands the last rows on, unless ctx is done, and ends the lane.
+// finish queues the last rows, unless ctx is done, and closes the queue.
 func (l *lane) finish(ctx context.Context) {
 	if len(l.filling.ops) > 0 && ctx.Err() == nil {
 		l.hand(ctx)
@@ -78,9 +78,9 @@ func (l *lane) finish(ctx context.Context) {
 	close(l.queue)
 }
 
-// run sends batches until the queue is closed. Once ctx is done it sends
-// nothing more, but a request that is under way gets its answer: one cut off
-// might reach the server after the rows of the run that goes on.
+// run sends batches until the queue is closed. Once ctx is done it sends nothing more, but
+// it waits for the answer of a request in flight: if it were cut off, the request might
+// reach the server after the rows of the next run.
 func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 	for b := range l.queue {
 		if ctx.Err() != nil {
@@ -112,8 +112,7 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// place names the file and the line that an error is about, or the lines of
-// the batch.
+// place returns the file and the line of an error, or the lines of the batch.
 func (im *Import) place(b *batch, err error) string {
 	var refused *client.Error
 	if errors.As(err, &refused) {

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// overflowIDsMax bounds the ids that a progress file names, of each kind. It
-	// is written every second, and whoever mends more rows reads the file anew.
+	// overflowIDsMax bounds the ids of each kind in a progress file. The file is written
+	// every second, and a user with more such rows has to read the source file again.
 	overflowIDsMax = 1000
-	// overflowIDsShown are those in a message of one line.
+	// overflowIDsShown is the number of ids in a message of one line.
 	overflowIDsShown = 5
 )
 
@@ -21,19 +21,19 @@ const (
 // not, because the sum of an id would not fit int64.
 type Overflows struct {
 	Refused OverflowRows `json:"refused,omitzero"` // not added
-	Unknown OverflowRows `json:"unknown,omitzero"` // some were not: the answer that told which was lost
+	Unknown OverflowRows `json:"unknown,omitzero"` // some were not: the answer that named them was lost
 }
 
-// OverflowRows are rows of one fate.
+// OverflowRows are rows with the same outcome.
 type OverflowRows struct {
 	Rows int64       `json:"rows"`
 	IDs  []client.ID `json:"ids"` // each once, as they came, the first 1,000
 }
 
-// Rows returns how many rows may not be called added.
+// Rows returns how many rows do not count as added.
 func (o Overflows) Rows() int64 { return o.Refused.Rows + o.Unknown.Rows }
 
-// String tells of both kinds in one line.
+// String describes both kinds in one line.
 func (o Overflows) String() string {
 	var text []string
 	if r := o.Refused; r.Rows > 0 {
@@ -61,7 +61,7 @@ func (r OverflowRows) String() string {
 	return fmt.Sprintf("%d %s of id %s", r.Rows, noun, strings.Join(ids, ", "))
 }
 
-// merge adds what came after o.
+// merge adds later overflows to o.
 func (o *Overflows) merge(after Overflows) {
 	o.Refused.merge(after.Refused)
 	o.Unknown.merge(after.Unknown)
@@ -80,7 +80,7 @@ func (r *OverflowRows) name(id client.ID) {
 	}
 }
 
-// valid reports whether they are what a file of that many rows may have.
+// valid reports whether they are possible for a file of that many rows.
 func (o Overflows) valid(rows int64) bool {
 	for _, r := range []OverflowRows{o.Refused, o.Unknown} {
 		if r.Rows < 0 || r.Rows > rows || len(r.IDs) > overflowIDsMax || int64(len(r.IDs)) > r.Rows {
@@ -90,8 +90,8 @@ func (o Overflows) valid(rows int64) bool {
 	return o.Rows() <= rows
 }
 
-// noneFits reports whether the server added nothing, because no sum of the request
-// fits. It remembers that under the request's number.
+// noneFits reports whether the server added nothing because no sum of the request fits. The
+// server remembers that under the request's number.
 func noneFits(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && refused.Code == "overflow"

@@ -16,8 +16,8 @@ type pace struct {
 	first float64
 }
 
-// wait returns when an event of a time is due, counted from the first one that
-// it was asked for, or when ctx ends. An event without a time, NaN, is due at once.
+// wait waits until an event is due, relative to the first one, or until ctx ends. An event
+// without a time, NaN, is due at once.
 func (p *pace) wait(ctx context.Context, at float64) error {
 	if p.speed == 0 || math.IsNaN(at) {
 		return nil

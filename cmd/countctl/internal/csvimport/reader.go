@@ -8,17 +8,17 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// rowReader reads the records of a file that no earlier run has dealt with, and
-// puts bad ones aside. It is used by one goroutine.
+// rowReader reads the records of a file that no earlier run has handled, and writes bad ones
+// to the rejects. Its methods must not be called concurrently.
 type rowReader struct {
 	in      *csvfile.Reader
 	from    int64            // records up to this line are dealt with
 	rejects *rejects         // nil when a bad row stops the run
-	passed  func(line int64) // is told of each row put aside
+	passed  func(line int64) // called for each rejected row
 }
 
-// openRejects begins the file of bad rows, or goes on with it; with no path
-// there is none.
+// openRejects creates the file of bad rows or opens it to continue; without a path there is
+// none.
 func (r *rowReader) openRejects(path string) error {
 	if path == "" {
 		return nil
@@ -35,9 +35,9 @@ func (r *rowReader) close() error {
 	return r.rejects.close()
 }
 
-// next returns the next record that is CSV and its line; it is valid until the
-// call after. It returns io.EOF at the end, ctx's error when that ended, and a
-// *RowError for a bad record that may not be put aside.
+// next returns the next valid CSV record and its line; it is valid until the next call. It
+// returns io.EOF at the end, ctx's error when that ended, and a *RowError for a bad record
+// that may not be skipped.
 func (r *rowReader) next(ctx context.Context) (record []string, line int64, err error) {
 	for ctx.Err() == nil {
 		record, err := r.in.Next()
@@ -55,7 +55,8 @@ func (r *rowReader) next(ctx context.Context) (record []string, line int64, err 
 	return nil, 0, ctx.Err()
 }
 
-// reject puts the bad row read last aside. It returns the error when it may not.
+// reject writes the latest bad row to the rejects. It returns the error if that is not
+// allowed.
 func (r *rowReader) reject(err error) error {
 	var row *RowError
 	var record *csvfile.BadRecordError
@@ -67,7 +68,7 @@ func (r *rowReader) reject(err error) error {
 		return err
 	}
 	if row.Line <= r.from {
-		return nil // rejected by the run that this one goes on from
+		return nil // rejected by the previous run
 	}
 	if r.rejects == nil {
 		return row

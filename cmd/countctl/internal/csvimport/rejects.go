@@ -11,13 +11,12 @@ import (
 	"strconv"
 )
 
-// rejectedFileMode is that of any file a user makes, before the umask.
+// rejectedFileMode is the mode of new files, before the umask.
 const rejectedFileMode = 0o666
 
-// rejects is the file of bad rows: line and reason, then the row as it was, so
-// that it can be mended and imported like the file it came from. A row that is
-// not CSV stands in one quoted field. Each row is on its way to the disk before
-// the watermark passes it.
+// rejects is the file of bad rows: line and reason, then the unchanged row, so that it can
+// be corrected and imported like the source file. A row that is not CSV is in one quoted
+// field. Each row is written before the watermark passes it.
 type rejects struct {
 	path   string
 	header []string
@@ -25,8 +24,8 @@ type rejects struct {
 	csv    *csv.Writer
 }
 
-// openRejects begins anew, or keeps the rows of a run that this one goes on
-// from, up to a line; those after it are found again.
+// openRejects creates the file, or keeps the rows of the run that this one continues, up to
+// a line; this run finds the later ones again.
 func openRejects(path string, header []string, through int64) (*rejects, error) {
 	r := &rejects{path: path, header: append([]string{"line", "reason"}, header...)}
 	if through == 0 {
@@ -57,8 +56,8 @@ func openRejects(path string, header []string, through int64) (*rejects, error) 
 	return r, nil
 }
 
-// rejectedThrough returns where the rows of lines up to through end. What a
-// crash left after them counts for nothing.
+// rejectedThrough returns the offset after the rows of lines up to through. A crash may have
+// left more rows after them.
 func rejectedThrough(f io.Reader, through int64) (end int64, err error) {
 	in := csv.NewReader(f)
 	in.FieldsPerRecord = -1
@@ -85,7 +84,7 @@ func (r *rejects) add(row *RowError, raw []byte) error {
 			return fmt.Errorf("cannot create the file of rejected rows: %w", err)
 		}
 		r.f, r.csv = f, csv.NewWriter(f)
-		r.csv.Write(r.header) // its error comes with Flush
+		r.csv.Write(r.header) // its error is returned by Flush
 	}
 	fields := []string{string(raw)}
 	parsed := csv.NewReader(bytes.NewReader(raw))

@@ -15,9 +15,9 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// ReplayConfig says what to add and where to.
+// ReplayConfig configures a Replay.
 type ReplayConfig struct {
-	Client   *client.Client // repeats requests as long as it is set to
+	Client   *client.Client // repeats requests as configured
 	InFlight int            // requests at a time, 1 … LanesMax
 	Speed    float64        // times real time, by the file's clock; 0 does not wait
 	Rejects  string         // file for bad rows; "" stops at the first one, and at a sum that does not fit
@@ -26,12 +26,12 @@ type ReplayConfig struct {
 	Restart  bool           // the first write of the progress file replaces whatever is there
 }
 
-// Replay is one run that adds the rows of a file, each exactly once over all
-// runs of one session: the file is cut the same way each time, and each cut is
-// sent under its own number of the session's producer.
+// Replay is one run that adds the rows of a file, each exactly once over all runs of one
+// session: every run cuts the file in the same way, and each cut is sent under its own
+// number of the session's producer.
 //
-// Goroutines: Run starts one for each request in flight and one that saves
-// progress, and waits for all of them before it returns.
+// Goroutines: Run starts one for each request in flight and one that saves progress, and
+// waits for all of them before it returns.
 type Replay struct {
 	cfg     ReplayConfig
 	rows    rowReader
@@ -42,7 +42,7 @@ type Replay struct {
 	pace    pace
 	acked   atomic.Int64 // rows acknowledged in this run
 	first   sync.Mutex   // held while the first cut of this run waits for begun
-	begun   atomic.Bool  // the progress file has what is sent; until then it is left as it was
+	begun   atomic.Bool  // the progress file describes the session; until then it is left unchanged
 }
 
 // NewReplay checks the file's header against the config.
@@ -71,14 +71,13 @@ func NewReplay(cfg ReplayConfig, in *csvfile.Reader) (*Replay, error) {
 	return r, nil
 }
 
-// RowsAcked returns the rows added in this run, or known to have been added by
-// the one before. Any goroutine may ask.
+// RowsAcked returns the rows added in this run, or found to have been added by the previous
+// one. It is safe for concurrent use.
 func (r *Replay) RowsAcked() int64 { return r.acked.Load() }
 
-// Run adds the file from where the config says. It returns when every row is
-// added or rejected, or with the error that stopped it, as Import.Run does. The
-// progress file then says where to go on, or that all is done. Of a run that sent
-// nothing there is none: there is nothing to go on with.
+// Run adds the file from the configured position. It returns when every row is added or
+// rejected, or with the error that stopped it, like Import.Run. Then the progress file holds
+// where to continue, or that all is done. A run that sent nothing leaves no progress file.
 func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
 		return Summary{}, err
@@ -103,7 +102,7 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	}
 	err = errors.Join(err, r.rows.close())
 	if err == nil {
-		r.cuts.finish(r.filling.after) // with the rows put aside after the last cut
+		r.cuts.finish(r.filling.after) // including the rejected rows after the last cut
 	}
 	if err == nil || r.begun.Load() {
 		err = errors.Join(err, r.save(err == nil))
@@ -134,8 +133,8 @@ func (r *Replay) read(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// take puts an increment into the cut that it belongs to. Where a cut ends
-// depends on the file and the session alone.
+// take adds an increment to its cut. The end of a cut depends on the file and the session
+// only.
 func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, line int64) error {
 	if tick := r.cfg.From.Session.TickSeconds; tick > 0 {
 		bucket := math.Floor(inc.at / tick)
@@ -160,7 +159,7 @@ func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, lin
 	return r.hand(ctx, queue)
 }
 
-// pass notes a row that was put aside.
+// pass records a rejected row.
 func (r *Replay) pass(line int64) {
 	r.filling.after.Line = line
 	r.filling.after.Rejected++
@@ -185,8 +184,8 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. One that is cut off will be sent
-// again under its number.
+// send sends cuts until the queue is closed. A cut that is interrupted will be sent again
+// under its number.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
 		if ctx.Err() != nil {
@@ -198,8 +197,8 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 	}
 }
 
-// add sends a cut and notes what became of it. Sums that do not fit are no
-// failure of the cut: they stop the run only where a bad row does too.
+// add sends a cut and records its outcome. Sums that do not fit are not a failure of the
+// cut: they stop the run only if a bad row does too.
 func (r *Replay) add(ctx context.Context, c *cut) error {
 	if err := r.begin(); err != nil {
 		return err
@@ -247,8 +246,8 @@ func (r *Replay) place(c *cut) string {
 	return fmt.Sprintf("%s:%d–%d", r.rows.in.Name(), c.before.Line+1, c.after.Line)
 }
 
-// saveBehind saves progress every now and then, and whenever the window waits
-// for it, until ctx ends.
+// saveBehind saves progress at intervals, and whenever the window waits for it, until ctx
+// ends.
 func (r *Replay) saveBehind(ctx context.Context, fail context.CancelCauseFunc) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// RowError says what is wrong with a row of a file.
+// RowError is the fault of a row of a file.
 type RowError struct {
 	Name   string // of the file
 	Line   int64
@@ -19,7 +19,7 @@ type RowError struct {
 
 func (e *RowError) Error() string { return fmt.Sprintf("%s:%d: %s", e.Name, e.Line, e.Reason) }
 
-// rowParser makes ops of records.
+// rowParser parses records into ops.
 type rowParser struct {
 	name    string
 	id      int   // the id's field
@@ -56,7 +56,7 @@ func findColumn(in *csvfile.Reader, name string) (int, error) {
 	return field, nil
 }
 
-// parse reads a record's id and counts. It keeps nothing of the record.
+// parse parses a record's id and counts. It keeps no reference to the record.
 func (p *rowParser) parse(record []string, line int64) (client.ID, client.Counts, error) {
 	id, err := client.ParseID(record[p.id])
 	if err != nil {

@@ -18,15 +18,14 @@ const stateVersion = 1
 // ErrBadState is returned for a progress file that this program did not write.
 var ErrBadState = errors.New("not a progress file of countctl import")
 
-// What a State is about.
+// The kinds of State.
 const (
 	KindSet    = ""       // rows are values
 	KindAdd    = "add"    // rows are increments
 	KindEvents = "events" // a row is an event, which adds 1
 )
 
-// State is the progress file of an import: what was imported where, and how
-// far it came.
+// State is the progress file of an import: the source, the target and the progress.
 type State struct {
 	Version  int              `json:"version"`
 	Kind     string           `json:"kind,omitempty"`
@@ -38,23 +37,22 @@ type State struct {
 	Events   EventColumns     `json:"events,omitzero"` // of KindEvents, whose Columns map events
 	Columns  []Column         `json:"columns"`
 	Position Position         `json:"position"`
-	Rejects  string           `json:"rejects,omitempty"` // file of the rejected rows, if they were put aside
+	Rejects  string           `json:"rejects,omitempty"` // file of the rejected rows, if there is one
 	Session  *Session         `json:"session,omitempty"` // of increments
-	// Overflows are those of the rows in Position, so that a run that goes on, or
-	// finds all done, tells of them too.
+	// Overflows are those of the rows in Position, so that a later run reports them too.
 	Overflows Overflows `json:"overflows,omitzero"`
 }
 
-// Session is how a file is cut into numbered batches, so that each of them is
-// added once however often it is sent. It stays as it was begun until the file
-// is done, whatever the flags of a later run say.
+// Session is the way in which a file is cut into numbered batches, so that each batch is
+// added once even if it is sent several times. It stays the same until the file is done,
+// whatever the flags of a later run are.
 type Session struct {
 	Producer  string `json:"producer"`
-	Seq       uint64 `json:"seq"`        // of the batch that begins after Position; those below are added
-	BatchRows int    `json:"batch_rows"` // rows of one batch at most
-	// TickSeconds is of the file's clock, and a batch does not cross it; 0 in a session
-	// that was begun at full speed, where rows need no time. Both decide what is in a
-	// batch, so a later run at another speed keeps them.
+	Seq       uint64 `json:"seq"`        // of the batch that begins after Position; lower ones are added
+	BatchRows int    `json:"batch_rows"` // maximum number of rows of a batch
+	// TickSeconds is a period on the file's clock; a batch does not extend beyond it. It is
+	// 0 in a session that began at full speed, where rows need no time. Both fields
+	// determine the content of batches, so a later run at another speed keeps them.
 	TickSeconds float64 `json:"tick_seconds,omitempty"`
 	Done        bool    `json:"done,omitempty"`
 }
@@ -77,17 +75,17 @@ func (s State) BeginSession(batchRows int, tickSeconds float64) State {
 	return s
 }
 
-// Summary says what the runs so far came to.
+// Summary returns the result of all runs so far.
 func (s State) Summary() Summary {
 	return progress{position: s.Position, overflows: s.Overflows}.summary()
 }
 
-// SameImport tells whether both are about one import, wherever they stand.
+// SameImport reports whether both belong to the same import, whatever their progress.
 func (s State) SameImport(other State) bool { return len(s.Differences(other)) == 0 }
 
-// Differences names what other, which is asked for now, does not have in common with
-// s, a part each; none are about one import. A cluster that was made anew under the
-// same address is another one; a cluster without an id is known by its address.
+// Differences returns the parts in which s differs from other, the present import; none if
+// both are the same import. A new cluster at the same address differs; a cluster without an
+// id is identified by its address.
 func (s State) Differences(other State) []string {
 	var parts []string
 	note := func(differ bool, what string, was, is any) {
@@ -122,7 +120,7 @@ func kindName(kind string) string {
 	return kind
 }
 
-// mapping writes columns as --map takes them.
+// mapping formats columns like --map.
 func mapping(columns []Column) string {
 	pairs := make([]string, len(columns))
 	for i, c := range columns {
@@ -131,7 +129,7 @@ func mapping(columns []Column) string {
 	return strings.Join(pairs, ",")
 }
 
-// ReadState reads a progress file; found is false when there is none.
+// ReadState reads a progress file; found is false if there is none.
 func ReadState(path string) (s State, found bool, err error) {
 	return progressfile.Read(path, decodeState)
 }
@@ -158,10 +156,10 @@ func (s *Session) valid() bool {
 // write replaces the progress file.
 func (s State) write(path string) error { return progressfile.Write(path, s) }
 
-// ErrTaken is returned for a progress file that another session has taken meanwhile.
+// ErrTaken is returned if another session has taken over the progress file.
 var ErrTaken = errors.New("the progress file is another session's by now")
 
-// writeOwn replaces the progress file of the session, or makes it if it is not there.
+// writeOwn replaces the progress file of the session, or creates it.
 func (s State) writeOwn(path string) error {
 	there, found, err := ReadState(path)
 	switch {
@@ -175,7 +173,7 @@ func (s State) writeOwn(path string) error {
 	return s.write(path)
 }
 
-// create makes the progress file of a session that has none.
+// create creates the progress file of a new session.
 func (s State) create(path string) error {
 	err := progressfile.Create(path, s)
 	if errors.Is(err, fs.ErrExist) {

@@ -2,24 +2,23 @@ package csvimport
 
 import "sync"
 
-// Position is a place in a file: every record that starts on Line or before is
-// dealt with, Rows of them being rows that the server acknowledged and Rejected
-// of them rows that were put aside.
+// Position is a position in a file: every record that starts on Line or before is handled.
+// Rows of them were acknowledged by the server and Rejected of them were rejected.
 type Position struct {
 	Line     int64 `json:"line"`
 	Rows     int64 `json:"rows"`
 	Rejected int64 `json:"rejected,omitempty"`
 }
 
-// watermark knows up to where all rows are acknowledged while lanes finish
-// theirs in any order.
+// watermark tracks up to which line all rows are acknowledged, while lanes complete theirs
+// in any order.
 type watermark struct {
 	mu struct {
 		sync.Mutex
-		read Position // behind the last record read
-		// open holds, for each lane and each of its batches that is not
-		// acknowledged, oldest first, the position before the batch's first
-		// row. The oldest of all of them is the watermark; with none it is read.
+		read Position // after the last record read
+		// open holds, for each lane and each of its unacknowledged batches, oldest first,
+		// the position before the batch's first row. The oldest of all is the watermark; if
+		// there is none, the watermark is read.
 		open [][]Position
 	}
 }
@@ -31,8 +30,8 @@ func newWatermark(lanes int, from Position) *watermark {
 	return w
 }
 
-// taken says that the row of a line went to a lane, into a new batch or the
-// one that it fills.
+// taken records that the row of a line was passed to a lane, into a new batch or the present
+// one.
 func (w *watermark) taken(lane int, newBatch bool, line int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +42,7 @@ func (w *watermark) taken(lane int, newBatch bool, line int64) {
 	w.mu.read.Rows++
 }
 
-// passed says that the record of a line was put aside.
+// passed records that the record of a line was rejected.
 func (w *watermark) passed(line int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +50,7 @@ func (w *watermark) passed(line int64) {
 	w.mu.read.Rejected++
 }
 
-// acked says that the lane's oldest batch was acknowledged.
+// acked records that the lane's oldest batch was acknowledged.
 func (w *watermark) acked(lane int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,17 +13,16 @@ type Dist string
 
 // The distributions of ids.
 const (
-	Zipf    Dist = "zipf"    // few ids take most of the load
-	Uniform Dist = "uniform" // every id alike
-	Hot     Dist = "hot"     // one id takes all
-	Each    Dist = "each"    // every id once, in order, and then anew
+	Zipf    Dist = "zipf"    // few ids get most of the load
+	Uniform Dist = "uniform" // every id with the same probability
+	Hot     Dist = "hot"     // one id gets all the load
+	Each    Dist = "each"    // every id once, in order, repeatedly
 )
 
-// zipfSMax bounds the exponent: beyond it one id takes all, which is Hot.
+// zipfSMax bounds the exponent: beyond it one id gets all the load, like Hot.
 const zipfSMax = 10
 
-// IDs is the set of ids that a load is put on and how they are chosen from it.
-// It is not changed once a run began.
+// IDs is the set of ids of a load and their distribution. It is immutable once a run began.
 type IDs struct {
 	Dist  Dist
 	N     uint64   // ids 1 … N, when List is empty
@@ -53,7 +52,7 @@ func (s *IDs) size() uint64 {
 // picker chooses ids for one worker.
 type picker struct {
 	set  *IDs
-	each *atomic.Uint64 // ids that all workers have taken, of Each
+	each *atomic.Uint64 // ids taken by all workers, for Each
 	rand *rand.Rand
 	zipf *rand.Zipf // nil unless the distribution is Zipf
 	step uint64     // has no divisor in common with the size of the set
@@ -61,7 +60,7 @@ type picker struct {
 
 // newPicker starts a sequence of its own for each seed.
 func newPicker(set *IDs, each *atomic.Uint64, seed uint64) *picker {
-	const stream = 0x636f756e7464 // any constant: seeds tell sequences apart
+	const stream = 0x636f756e7464 // any constant: it separates the sequences of seeds
 	p := &picker{set: set, each: each, rand: rand.New(rand.NewPCG(seed, stream)), step: coprimeStep(set.size())}
 	if set.Dist == Zipf {
 		p.zipf = rand.NewZipf(p.rand, set.ZipfS, 1, set.size()-1)
@@ -81,7 +80,7 @@ func (p *picker) next() uint64 {
 	case Each:
 		return p.set.at((p.each.Add(1) - 1) % n)
 	}
-	// Ranks are spread over the set, so that popular ids are not neighbours.
+	// Spread the ranks over the set, so that popular ids are not neighbours.
 	return p.set.at(mulMod(rank, p.step, n))
 }
 

@@ -1,16 +1,14 @@
-// Package load puts a measured load on a countd server.
+// Package load runs a measured load on a countd server.
 //
-// It owns the pacing, the choice of ids and the record of latencies. It never
-// decodes a good answer beyond its status, because the client shares its cores
-// with the server that it measures. Its invariant: every request that was due
-// in the measured time is in the report, as an answer, an error or unsent; in
-// an open loop its latency counts from when it was due, not from when the
-// client came to send it.
+// It owns the pacing, the choice of ids and the histogram of latencies. It never decodes a
+// good answer beyond its status, because the client shares its cores with the server that it
+// measures. Invariant: every request that was due in the measured time is in the report, as
+// an answer, an error or unsent. In an open loop its latency counts from when it was due,
+// not from when the client sent it.
 //
-// Goroutines: Run starts one worker for each request in flight, stops them by
-// the end of the time, of the requests or of ctx, and waits for them all. An
-// increment of unknown outcome that is being sent again may hold that up by
-// resendFor.
+// Goroutines: Run starts one worker for each request in flight, stops them at the end of the
+// time, of the requests or of ctx, and waits for them all. An increment of unknown outcome
+// that is being repeated may delay that by resendFor.
 package load
 
 import (
@@ -28,8 +26,8 @@ import (
 
 // Bounds of a Config.
 const (
-	// ConcurrencyMax keeps connections and histograms to what two cores and
-	// the default limit of open files can carry.
+	// ConcurrencyMax bounds connections and histograms to what two cores and the default
+	// limit of open files allow.
 	ConcurrencyMax = 4096
 	RateMax        = 1_000_000 // requests a second; no client of a few cores sends more
 	PageMax        = 1000      // ids of one read, the API's bound
@@ -39,7 +37,7 @@ const (
 	FolloweesMax   = 2000 // of one feed; the API takes more
 )
 
-// Kind is what a request does.
+// Kind is the kind of the requests.
 type Kind string
 
 // The kinds of load.
@@ -51,7 +49,7 @@ const (
 
 	Poll    Kind = "poll"    // all that one user polls for, by GET
 	Polls   Kind = "polls"   // the same of Config.Page users in one request
-	Feed    Kind = "feed"    // one user follows others, drawn anew, and has seen their posts
+	Feed    Kind = "feed"    // one user follows others, chosen again each time, and has seen their posts
 	Seen    Kind = "seen"    // one user has read the notices of Config.Channels' first
 	Clear   Kind = "clear"   // one user has seen the first of Config.Dots
 	Publish Kind = "publish" // a notice to that channel
@@ -59,41 +57,41 @@ const (
 
 var kinds = []Kind{Read, Page, Incr, Mixed, Poll, Polls, Feed, Seen, Clear, Publish}
 
-// OfUsers reports whether requests are about unread numbers, in whatever keyspace
-// these are, and not about rows of one.
+// OfUsers reports whether requests are about unread numbers in any keyspace, not about rows
+// of one keyspace.
 func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kinds, Poll) }
 
-// Config says what load to put where.
+// Config configures a load.
 type Config struct {
 	Addr        *url.URL
-	Keyspace    string // UnreadKeyspace for the kinds of which OfUsers holds
+	Keyspace    string // UnreadKeyspace for kinds with OfUsers
 	Column      string // that increments add 1 to
 	Op          Kind
 	Page        int           // ids of a page
 	Batch       int           // increments of a request
-	NoResults   bool          // increments do not ask for the new counts
+	NoResults   bool          // do not request the new counts
 	ReadShare   float64       // of Mixed, 0 … 1
 	Consistency string        // of reads: stale, bounded or linearizable; "" for the server's default
 	Concurrency int           // requests in flight at most
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
 	Duration    time.Duration // of the measured time; 0 for until Requests
 	Requests    int64         // in all; 0 for until Duration
-	Channels    []string      // that polls ask for
+	Channels    []string      // of polls
 	Dots        []string      // likewise
 	Followees   int           // of a feed, on average
 	Authors     uint64        // followees are drawn from 1 … Authors
 	IDs         IDs
-	Timeout     time.Duration // of one request, after which the client gives it up
-	Deadline    time.Duration // that the server is told of; 0 for its own default
-	// Once gives each worker a producer's name, and has it send an increment of
-	// unknown outcome again until its outcome is known.
+	Timeout     time.Duration // of one request, after which the client gives up
+	Deadline    time.Duration // sent to the server; 0 for the server's default
+	// Once gives each worker a producer's name, and makes it repeat an increment of unknown
+	// outcome until the outcome is known.
 	Once bool
-	// Memory looks at the server's memory during the run.
+	// Memory samples the server's memory during the run.
 	Memory bool
 }
 
-// Validate checks the config. Run does it too; a caller that has yet to read
-// the ids may check the rest before.
+// Validate checks the config. Run does so too; a caller that has yet to read the ids may
+// check the rest first.
 func (c *Config) Validate() error {
 	names := slices.Concat(c.Channels, c.Dots)
 	switch {
@@ -133,8 +131,8 @@ func (c *Config) Validate() error {
 	return c.IDs.validate()
 }
 
-// needsEscape reports whether a channel or dot of a name that no server takes would
-// be something else in a URL, or in JSON.
+// needsEscape reports whether the name of a channel or dot, which no server accepts, would
+// need escaping in a URL or in JSON.
 func needsEscape(name string) bool { return name == "" || url.QueryEscape(name) != name }
 
 // listed returns kinds with commas between.
@@ -146,7 +144,7 @@ func listed(kinds []Kind) string {
 	return strings.Join(names, ", ")
 }
 
-// slots is how many requests the run has at most.
+// slots returns the maximum number of requests of the run.
 func (c *Config) slots() int64 {
 	slots := int64(math.MaxInt64)
 	if c.Requests > 0 {
@@ -158,9 +156,9 @@ func (c *Config) slots() int64 {
 	return slots
 }
 
-// Run puts the load on the server and reports it. Connections are opened
-// before the clock starts. When ctx ends the report is of the time until then,
-// with ctx's error. No other error comes with a report.
+// Run runs the load and returns its report. It opens connections before the clock starts.
+// When ctx ends, the report covers the time until then and comes with ctx's error. No other
+// error comes with a report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -200,8 +198,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return report, ctx.Err()
 }
 
-// connect opens every worker's connection at once, so that none is opened in
-// the measured time. It returns the first error.
+// connect opens every worker's connection at once, so that none is opened in the measured
+// time. It returns the first error.
 func connect(workers []*worker) error {
 	failures := make(chan error, len(workers))
 	for _, w := range workers {

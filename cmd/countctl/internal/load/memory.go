@@ -12,18 +12,18 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// memoryEvery is how often the server's memory is looked at: often enough for a
-// peak that lasts, and seldom enough to cost the server nothing.
+// memoryEvery is the interval of the samples: short enough for a lasting peak, and long
+// enough to cost the server nothing.
 const memoryEvery = time.Second
 
-// Memory is the resident memory of the server's process, as it says itself.
+// Memory is the resident memory of the server's process, as the server reports it.
 type Memory struct {
 	BeforeBytes uint64 `json:"before_bytes"` // before the run's connections were opened
 	MaxBytes    uint64 `json:"max_bytes"`    // the most seen until the end of the run
 }
 
-// memoryWatch looks at the server's memory. Its goroutine is started by
-// watchMemory and ended by stop, which waits for it.
+// memoryWatch samples the server's memory. watchMemory starts its goroutine; stop ends it
+// and waits for it.
 type memoryWatch struct {
 	http *fasthttp.HostClient
 	uri  string
@@ -33,8 +33,8 @@ type memoryWatch struct {
 	quit, done chan struct{}
 }
 
-// watchMemory takes the first look. It fails for a server whose metrics do not
-// tell its memory.
+// watchMemory takes the first sample. It fails for a server whose metrics do not include its
+// memory.
 func watchMemory(cfg *Config) (*memoryWatch, error) {
 	w := &memoryWatch{
 		http: newClient(cfg), uri: cfg.Addr.String() + "/metrics",
@@ -59,13 +59,13 @@ func (w *memoryWatch) run() {
 		case <-w.quit:
 			return
 		}
-		if now, err := w.look(); err == nil { // a server that is gone is in the report's errors
+		if now, err := w.look(); err == nil { // the report counts the errors of a server that is gone
 			w.seen.MaxBytes = max(w.seen.MaxBytes, now)
 		}
 	}
 }
 
-// stop ends the watch and returns what it has seen. It may be called again.
+// stop ends the watch and returns its result. It may be called again.
 func (w *memoryWatch) stop() *Memory {
 	w.once.Do(func() { close(w.quit) })
 	<-w.done

@@ -12,25 +12,25 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// resendFor is how long an increment of unknown outcome is sent again. It
-// outlives the restart of a server.
+// resendFor is how long an increment of unknown outcome is repeated: longer than the restart
+// of a server.
 const resendFor = 30 * time.Second
 
 // resendPauseMax bounds the pause between two such tries, which doubles from
 // brokenPause: a server that is overloaded is not helped by them.
 const resendPauseMax = time.Second
 
-// outcome is what became of a request.
+// outcome is the outcome of a request.
 type outcome int
 
 const (
 	done    outcome = iota
-	refused         // nothing of it was done
+	refused         // the server did nothing
 	unknown         // it was done or not, or in part
 )
 
-// send makes the round trip, with Config.Once as often as it takes to know what
-// became of an increment, and counts what is not done in t.
+// send makes the round trip, with Config.Once repeatedly until the outcome of an increment
+// is known, and counts failures in t.
 func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 	o, code := w.try(request)
 	if o == unknown && w.once && request == w.incr {
@@ -50,8 +50,8 @@ func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 	return o
 }
 
-// resend sends the latest increment again. While tries fail it stays unknown,
-// those too that the server refuses: they say nothing of the first.
+// resend repeats the latest increment. While tries fail its outcome stays unknown, even if
+// the server refuses them: a refusal says nothing about the first try.
 func (w *worker) resend(code string, t *tally) (outcome, string) {
 	pause := brokenPause
 	for end := time.Now().Add(resendFor); time.Now().Before(end); pause = min(2*pause, resendPauseMax) {
@@ -80,8 +80,8 @@ func (w *worker) try(request *fasthttp.Request) (outcome, string) {
 	return w.refusal.outcome, w.refusal.code
 }
 
-// refusal is what an answer other than 200 says. They come in storms of the
-// same, so that a worker reads only the first of them.
+// refusal is an answer with a status other than 200. Many are the same, so a worker parses
+// only the first of them.
 type refusal struct {
 	status  int
 	body    []byte
@@ -104,7 +104,7 @@ func readRefusal(resp *fasthttp.Response) refusal {
 		return r
 	}
 	r.code = answer.Error.Code
-	// Below 500 and in a 503 countd names what it has done all the same.
+	// With a status below 500 or with 503, countd also names the ops that it has applied.
 	if (r.status/100 == 4 || r.status == http.StatusServiceUnavailable) && len(answer.Applied)+len(answer.Unknown) == 0 {
 		r.outcome = refused
 	}

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// pacer hands out the requests of a run. In a closed loop a request is due
-// when a worker is free for it; in an open loop request n is due at start +
-// n/rate, whether a worker is free or not.
+// pacer releases the requests of a run. In a closed loop a request is due when a worker is
+// free for it. In an open loop request n is due at start + n/rate, even if no worker is
+// free.
 type pacer struct {
 	start    time.Time
 	interval float64      // nanoseconds from one request to the next; 0 in a closed loop
 	slots    int64        // requests of the run at most
 	next     atomic.Int64 // request to hand out; in an open loop it changes under sleeping alone
 
-	// sleeping is held in an open loop by the worker that waits until its
-	// request is due. The others queue behind it: theirs are due later.
+	// sleeping is locked in an open loop by the worker that waits until its request is due.
+	// The others queue on it, because their requests are due later.
 	sleeping sync.Mutex
 }
 
@@ -29,8 +29,8 @@ func newPacer(cfg *Config, start time.Time) *pacer {
 	return p
 }
 
-// take waits until the next request is due and returns when that was. ok is
-// false when the run is over.
+// take waits until the next request is due and returns that time. ok is false when the run
+// is over.
 func (p *pacer) take(ctx context.Context) (due time.Time, ok bool) {
 	if p.interval == 0 {
 		return time.Now(), ctx.Err() == nil && p.next.Add(1) <= p.slots
@@ -53,8 +53,8 @@ func (p *pacer) due(n int64) time.Time {
 	return p.start.Add(time.Duration(float64(n) * p.interval))
 }
 
-// unsent calls visit for each request of an open loop that was due before end
-// but that no worker was free for, with how long it has waited by then.
+// unsent calls visit for each request of an open loop that was due before end and had no
+// free worker, with its waiting time.
 func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 	if p.interval == 0 {
 		return

@@ -6,7 +6,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Report is what a load came to.
+// Report is the result of a load.
 type Report struct {
 	Op          Kind    `json:"op"`
 	Dist        Dist    `json:"dist"`
@@ -25,10 +25,10 @@ type Report struct {
 	OpsPerSecond      float64          `json:"ops_per_second"`
 	Failed            int64            `json:"failed"`      // requests with an error or without an answer
 	Errors            map[string]int64 `json:"errors"`      // the failed, by code
-	Refused           int64            `json:"refused"`     // of the failed: the server did nothing of them
+	Refused           int64            `json:"refused"`     // the failed ones of which the server did nothing
 	UnknownOps        int64            `json:"unknown_ops"` // increments of the failed that may have been done
 	Resent            int64            `json:"resent"`      // increments sent again to learn their outcome
-	Unsent            int64            `json:"unsent"`      // due in an open loop while none was free to send them
+	Unsent            int64            `json:"unsent"`      // due in an open loop when no worker was free
 
 	// LatencyUS is of requests that succeeded; in an open loop from when they
 	// were due, and the unsent count with their wait until the end.
@@ -40,8 +40,8 @@ type Report struct {
 	// AnswerUS is the same of an open loop without the client's share: from when
 	// the requests were sent.
 	AnswerUS *Percentiles `json:"answer_us,omitempty"`
-	// LateUS is the client's own share of an open loop's latency: from when a
-	// request was due to when a worker that waited for it sent it.
+	// LateUS is the client's own share of the latency in an open loop: from when a request
+	// was due to when a waiting worker sent it.
 	LateUS *Percentiles `json:"late_us,omitempty"`
 	Memory *Memory      `json:"server_memory,omitempty"`
 }
@@ -94,7 +94,7 @@ func newReport(cfg *Config, workers []*worker, clock *pacer, end time.Time) *Rep
 		r.LateUS, r.AnswerUS = &p, &q
 	}
 	if cfg.Duration > 0 && end.Sub(clock.start) > cfg.Duration {
-		end = clock.start.Add(cfg.Duration) // what came after was time for the last answers
+		end = clock.start.Add(cfg.Duration) // later answers only complete earlier requests
 	}
 	all := reads.latency
 	all.Merge(writes.latency)

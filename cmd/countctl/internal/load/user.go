@@ -8,21 +8,19 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// UnreadKeyspace has paths of its own for its rows, which are users.
+// UnreadKeyspace is the keyspace of users. Its rows have paths of their own.
 const UnreadKeyspace = "unread"
 
-// followedByAll is an author whom each feed has.
+// followedByAll is a followee of every feed.
 const followedByAll = 1
 
-// userRequest is a request about what users have not seen, of which one worker
-// sends many.
+// userRequest is a request about unread numbers, which one worker reuses.
 type userRequest struct {
 	*fasthttp.Request
 	before, after []byte // URI around the user, where there is one
 }
 
-// newUserRequest returns the request of a kind of load. That of other kinds is not
-// used.
+// newUserRequest returns the request for a kind of load. For other kinds it is not used.
 func newUserRequest(cfg *Config) userRequest {
 	method, before, after := http.MethodPost, "", ""
 	switch cfg.Op {
@@ -58,7 +56,7 @@ func pollQuery(cfg *Config) string {
 	return "?" + strings.Join(parts, "&")
 }
 
-// prepareUser is prepare for the kinds that are about users.
+// prepareUser is prepare for the kinds with OfUsers.
 func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
 	switch w.cfg.Op {
 	case Poll:
@@ -76,7 +74,7 @@ func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
 	return w.user.Request, w.writes, 1
 }
 
-// nextUser has the request go to the next user's path.
+// nextUser changes the request's path to that of the next user.
 func (w *worker) nextUser() {
 	w.uri = strconv.AppendUint(append(w.uri[:0], w.user.before...), w.ids.next(), 10)
 	w.uri = append(w.uri, w.user.after...)
@@ -103,7 +101,7 @@ func appendNames(b []byte, names []string) []byte {
 	return append(b, ']')
 }
 
-// prepareFeed has the user follow followedByAll and others. It returns how many.
+// prepareFeed makes the user follow followedByAll and others. It returns their number.
 func (w *worker) prepareFeed() int64 {
 	b := append(w.body[:0], `{"followees":[`...)
 	b = appendID(b, followedByAll)
@@ -116,9 +114,8 @@ func (w *worker) prepareFeed() int64 {
 	return int64(1 + others)
 }
 
-// drawOthers draws how many a user follows besides: the product of two numbers of
-// exponential distributions, of which most are small and a few very large, as on
-// social networks.
+// drawOthers draws the number of other followees: the product of two exponentially
+// distributed numbers, of which most are small and a few very large, as on social networks.
 func (w *worker) drawOthers() int {
 	r := w.ids.rand
 	return min(FolloweesMax-1, int(r.ExpFloat64()*r.ExpFloat64()*float64(w.cfg.Followees-1)+0.5))

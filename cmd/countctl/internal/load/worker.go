@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// latencyMax is the largest latency told from larger ones.
+	// latencyMax is the largest latency that is recorded exactly.
 	latencyMax = time.Hour
 	// latencyMin is the finest step of latencies.
 	latencyMin = time.Microsecond
 	// latencyDigits keeps every percentile right to within 1 %, and the
 	// histograms of 1,024 workers within 60 MB.
 	latencyDigits = 2
-	// brokenPause keeps workers from spinning on a server that is gone.
+	// brokenPause keeps workers from spinning if the server is unreachable.
 	brokenPause = 10 * time.Millisecond
 )
 
-// tally is what one worker saw of one kind of request.
+// tally counts the requests of one kind of one worker.
 type tally struct {
 	latency *hdrhistogram.Histogram // nanoseconds, of requests that succeeded
 	ok      int64                   // requests that succeeded
 	ops     int64                   // rows read or increments done by them
 	errors  map[string]int64        // requests that failed, by code
-	refused int64                   // of the failed: the server did nothing of them
+	refused int64                   // the failed ones of which the server did nothing
 	unknown int64                   // of the failed: increments that may have been done or not
 	resent  int64                   // requests sent again to learn their outcome
 }
@@ -62,7 +62,7 @@ type worker struct {
 	answers *hdrhistogram.Histogram // of an open loop: from sent to answered, of requests that succeeded
 
 	base   []byte // URL of the keyspace
-	member string // of an increment: what has the id
+	member string // the member with the id of an increment
 	uri    []byte
 	body   []byte
 	get    *fasthttp.Request // one row
@@ -108,8 +108,7 @@ func newWorker(cfg *Config, each *atomic.Uint64, number uint64) *worker {
 	return w
 }
 
-// newClient returns a client of one connection that sends nothing twice by
-// itself.
+// newClient returns a client with one connection that does not repeat requests.
 func newClient(cfg *Config) *fasthttp.HostClient {
 	return &fasthttp.HostClient{
 		Addr:                          hostPort(cfg),
@@ -186,8 +185,7 @@ func (w *worker) run(ctx context.Context, clock *pacer) {
 	}
 }
 
-// prepare makes the next request and says which tally it belongs to and how
-// many ops it holds.
+// prepare builds the next request and returns its tally and its number of ops.
 func (w *worker) prepare() (*fasthttp.Request, *tally, int64) {
 	op := w.cfg.Op
 	if op == Mixed {

@@ -16,9 +16,9 @@ const lockTriesMax = 100
 // ErrLocked is returned by Lock while another run holds the progress file.
 var ErrLocked = errors.New("another run holds the progress file")
 
-// Lock keeps all other runs from a progress file until unlock is called or the
-// process ends. It locks a file beside it, as the progress file itself is replaced by
-// each write. It does not wait.
+// Lock locks a progress file against other runs until unlock is called or the process ends.
+// It locks a file next to it, because every write replaces the progress file. It does not
+// wait.
 func Lock(path string) (unlock func(), err error) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved // two links to one file are one run's
@@ -35,7 +35,7 @@ func Lock(path string) (unlock func(), err error) {
 		}
 		if isAt(l, path) {
 			return func() {
-				_ = os.Remove(path) // while it is locked: whoever opened it before sees in isAt that it is gone
+				_ = os.Remove(path) // while it is locked: a run that opened it before finds by isAt that it is gone
 				_ = l.Unlock()
 			}, nil
 		}
@@ -44,7 +44,7 @@ func Lock(path string) (unlock func(), err error) {
 	return nil, fmt.Errorf("%w: %s comes and goes", ErrLocked, path)
 }
 
-// isAt reports whether the locked file still stands at path.
+// isAt reports whether the locked file is still at path.
 func isAt(l *flock.Flock, path string) bool {
 	locked, err1 := l.Stat()
 	there, err2 := os.Stat(path)

@@ -1,7 +1,7 @@
-// Package progressfile reads and writes the files that tell how far a run has come,
-// so that it can go on after it was cut off. It owns their encoding, JSON, the bound of
-// their size, and their locks. It never knows what a run is. Its invariant: a file that
-// is there was written whole.
+// Package progressfile reads and writes the progress files of runs, so that a run can
+// continue after an interruption. It owns their encoding, JSON, the bound on their size, and
+// their locks. It never knows what a run is. Invariant: an existing file was written
+// completely.
 package progressfile
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 )
 
-// bytesMax bounds what is read of a progress file: a mapping of 64 columns with
-// long names fits many times.
+// bytesMax bounds how much is read of a progress file: a mapping of 64 columns with long
+// names is many times smaller.
 const bytesMax = 1 << 20
 
-// Read reads a progress file with decode; found is false when there is none.
+// Read reads a progress file with decode; found is false if there is none.
 func Read[S any](path string, decode func(text []byte) (S, error)) (s S, found bool, err error) {
 	var none S
 	f, err := os.Open(path)
@@ -43,8 +43,8 @@ func Read[S any](path string, decode func(text []byte) (S, error)) (s S, found b
 // Write replaces a progress file by one of state.
 func Write(path string, state any) error { return write(path, state, (*atomicfile.File).Commit) }
 
-// Create writes a progress file that must not be there yet: if one is, it is left as
-// it is and the error is an fs.ErrExist.
+// Create writes a progress file that must not exist yet. If it exists, Create leaves it
+// alone and returns fs.ErrExist.
 func Create(path string, state any) error { return write(path, state, (*atomicfile.File).CommitNew) }
 
 func write(path string, state any, commit func(*atomicfile.File) error) error {
@@ -54,7 +54,7 @@ func write(path string, state any, commit func(*atomicfile.File) error) error {
 	}
 	f, err := atomicfile.Create(path)
 	if err == nil {
-		defer f.Abort() // nothing after commit
+		defer f.Abort() // does nothing after commit
 		if _, err = f.Write(append(text, '\n')); err == nil {
 			err = commit(f)
 		}

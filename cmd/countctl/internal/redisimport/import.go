@@ -1,11 +1,9 @@
-// Package redisimport copies counts from a Redis into keyspaces, as absolute
-// values.
+// Package redisimport copies counts from Redis into keyspaces, as absolute values.
 //
-// It owns the walk through the keys and the progress file. It never writes to
-// Redis. Its invariant: the progress file names a place of the walk up to which
-// every value was acknowledged or put aside. Values are absolute, so what is
-// copied twice, because Redis told a key twice or the walk went on at an earlier
-// place, changes nothing.
+// It owns the iteration over the keys and the progress file. It never writes to Redis.
+// Invariant: the progress file names a position of the iteration up to which every value was
+// acknowledged or rejected. Values are absolute, so copying one twice changes nothing: Redis
+// may return a key twice, and a run may continue at an earlier position.
 package redisimport
 
 import (
@@ -23,25 +21,25 @@ import (
 )
 
 const (
-	// BatchMax bounds the keys of one step: those of one write.
+	// BatchMax bounds the keys of one step, which become one write.
 	BatchMax = client.WriteOpsMax
-	// pagesAhead is how many steps are read ahead of the writing.
+	// pagesAhead is how many steps are read ahead of the writes.
 	pagesAhead = 2
-	// saveEvery is how much work a killed import does again at most, besides
-	// what is in flight.
+	// saveEvery bounds how much work a killed import repeats, apart from the requests in
+	// flight.
 	saveEvery = time.Second
 )
 
-// Config says what to copy and where to.
+// Config configures an Import.
 type Config struct {
 	Redis    *redis.Client
 	Client   *client.Client
 	Patterns []*Pattern
-	// Columns maps what keys and hashes call a count to its column, by keyspace.
-	// A name that is not in it is not copied.
+	// Columns maps the names of counts in keys and hashes to columns, by keyspace. Other
+	// names are not copied.
 	Columns map[string]map[string]string
-	Batch   int                        // keys of one step, 1 … BatchMax; Redis may give a few more
-	Bad     func(*BadValueError) error // takes a value that is none; an error ends the import
+	Batch   int                        // keys of one step, 1 … BatchMax; Redis may return a few more
+	Bad     func(*BadValueError) error // receives a value that is not a count; an error ends the import
 	State   string                     // progress file; "" keeps none
 	From    State                      // where to go on
 }
@@ -73,7 +71,7 @@ type Import struct {
 	seq      uint64 // of the write that was sent last
 }
 
-// New makes a run.
+// New returns a run.
 func New(cfg Config) (*Import, error) {
 	if cfg.Batch < 1 || cfg.Batch > BatchMax {
 		return nil, fmt.Errorf("a step of %d keys: 1 to %d can be", cfg.Batch, BatchMax)
@@ -81,13 +79,13 @@ func New(cfg Config) (*Import, error) {
 	return &Import{cfg: cfg, state: cfg.From, producer: client.NewProducer()}, nil
 }
 
-// Keys and Rows return how far this run has come. Any goroutine may ask.
+// Keys and Rows return the progress of this run. They are safe for concurrent use.
 func (i *Import) Keys() int64 { return i.keys.Load() }
 
 // Rows returns the rows that were acknowledged in this run.
 func (i *Import) Rows() int64 { return i.rows.Load() }
 
-// Run copies what is left and returns where it stands then.
+// Run copies the remaining keys and returns the final state.
 func (i *Import) Run(ctx context.Context) (State, error) {
 	err := i.walkAll(ctx, i.write)
 	if saveErr := i.save(); err == nil {
@@ -96,8 +94,8 @@ func (i *Import) Run(ctx context.Context) (State, error) {
 	return i.state, err
 }
 
-// walkAll walks through the keys of all patterns from the state's place on, and
-// has each page used before the place moves behind it.
+// walkAll iterates over the keys of all patterns from the state's position on. It calls use
+// for each page before the position moves past the page.
 func (i *Import) walkAll(ctx context.Context, use func(context.Context, *page) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	pages := make(chan *page, pagesAhead)
@@ -130,7 +128,7 @@ func (i *Import) walkAll(ctx context.Context, use func(context.Context, *page) e
 	return failed
 }
 
-// step uses one page and moves behind it.
+// step uses one page and moves the position past it.
 func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *page) error) error {
 	for _, bad := range p.bad {
 		if err := i.cfg.Bad(bad); err != nil {
@@ -145,8 +143,8 @@ func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *p
 	return nil
 }
 
-// write sets the rows of a page. Each write has a number of the run's producer, so that
-// its tries count as one: a shard keeps one record of a producer, and one of each key.
+// write sets the rows of a page. Each write has a number of the run's producer, so that its
+// tries count as one: a shard keeps one record for a producer, but one for each key.
 func (i *Import) write(ctx context.Context, p *page) error {
 	for from := 0; from < len(p.ops); from += client.WriteOpsMax {
 		ops := p.ops[from:min(len(p.ops), from+client.WriteOpsMax)]
@@ -166,7 +164,7 @@ func (i *Import) save() error {
 	return i.state.write(i.cfg.State)
 }
 
-// page is the counts of one step of the walk.
+// page holds the counts of one step.
 type page struct {
 	number  int // of the pattern
 	pattern *Pattern
@@ -175,9 +173,9 @@ type page struct {
 	keys    int64
 	values  int64
 	ignored int64  // keys and fields that are not to be copied
-	came    Names  // values, by what Redis calls their column
-	left    Names  // those of ignored that have such a name
-	next    uint64 // the cursor behind it, 0 at the pattern's end
+	came    Names  // values, by their column's name in Redis
+	left    Names  // the part of ignored that has such a name
+	next    uint64 // the next cursor, 0 at the pattern's end
 }
 
 // walk reads the pages from the state's place on.
@@ -220,8 +218,8 @@ func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, er
 	return p, i.readCounts(ctx, keys, &rows)
 }
 
-// scan returns the next keys that a pattern may name. Those of counts have one of three
-// types, of which SCAN would take one.
+// scan returns the next keys that may match a pattern. Keys of counts have one of three
+// types, and SCAN can filter by only one.
 func (i *Import) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string, uint64, error) {
 	if p.hashes() {
 		return i.cfg.Redis.ScanType(ctx, cursor, p.glob, int64(i.cfg.Batch), "hash").Result()
@@ -229,8 +227,8 @@ func (i *Import) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string,
 	return i.cfg.Redis.Scan(ctx, cursor, p.glob, int64(i.cfg.Batch)).Result()
 }
 
-// readCounts reads the keys that are counts: strings, and sets and sorted sets, which
-// count their members. Keys of other types are none of the pattern's.
+// readCounts reads the keys that are counts: strings, and sets and sorted sets, whose
+// members it counts. Keys of other types do not match the pattern.
 func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) error {
 	types := make([]*redis.StatusCmd, len(keys))
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -259,7 +257,7 @@ func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) er
 	return i.readSizes(ctx, &sets, &sorted, rows)
 }
 
-// counted is keys of one type, and what they count.
+// counted is keys of one type, and their counts.
 type counted struct {
 	keys  []string
 	cells []cell
@@ -280,14 +278,14 @@ func (i *Import) readStrings(ctx context.Context, wanted *counted, rows *rowsOf)
 		return err
 	}
 	for n, value := range values {
-		if text, ok := value.(string); ok { // else it has gone since
+		if text, ok := value.(string); ok { // otherwise it has been deleted since
 			rows.put(wanted.keys[n], "", wanted.cells[n], text)
 		}
 	}
 	return nil
 }
 
-// readSizes reads how many members sets and sorted sets have.
+// readSizes reads the sizes of sets and sorted sets.
 func (i *Import) readSizes(ctx context.Context, sets, sorted *counted, rows *rowsOf) error {
 	if len(sets.keys)+len(sorted.keys) == 0 {
 		return nil
@@ -304,7 +302,7 @@ func (i *Import) readSizes(ctx context.Context, sets, sorted *counted, rows *row
 	cells := slices.Concat(sets.cells, sorted.cells)
 	for n, size := range sizes {
 		switch one := size.Err(); {
-		case redis.HasErrorPrefix(one, "WRONGTYPE"): // it has gone since, and another is there
+		case redis.HasErrorPrefix(one, "WRONGTYPE"): // it was replaced by a key of another type
 		case one != nil:
 			return one
 		default:
@@ -317,12 +315,12 @@ func (i *Import) readSizes(ctx context.Context, sets, sorted *counted, rows *row
 	return err
 }
 
-// hash is one of a page, and what was asked of it.
+// hash is a hash of a page, and the commands sent for it.
 type hash struct {
 	key    string
 	id     client.ID
 	values *redis.SliceCmd // of the names that are copied
-	fields *redis.IntCmd   // how many there are
+	fields *redis.IntCmd   // number of its fields
 	names  *redis.StringSliceCmd
 }
 
@@ -353,7 +351,7 @@ func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) er
 				copied++
 			}
 		}
-		if left := h.fields.Val() - copied; left > 0 { // else some have gone since
+		if left := h.fields.Val() - copied; left > 0 { // otherwise some have been deleted since
 			rows.page.ignored += left
 			more = append(more, h)
 		}
@@ -368,8 +366,8 @@ func (h *hash) wanted() []any {
 	return h.values.Val()
 }
 
-// nameFields notes what the fields are called that are not copied. Of hashes with more
-// than namesMax of them it is not asked for: those are ids, and no names of columns.
+// nameFields records the names of the fields that are not copied. It skips hashes with more
+// than namesMax fields: those are ids, not names of columns.
 func (i *Import) nameFields(ctx context.Context, hashes []*hash, rows *rowsOf) error {
 	hashes = slices.DeleteFunc(hashes, func(h *hash) bool { return h.fields.Val() > namesMax })
 	if len(hashes) == 0 {

@@ -1,20 +1,20 @@
 package redisimport
 
-// namesMax bounds the names that a Names holds: a hash whose fields are ids has no end
-// of them.
+// namesMax bounds the names in a Names: a hash with ids as fields may have any number of
+// them.
 const namesMax = 1000
 
-// Names counts by what keys and fields are called. Those past namesMax are not in it.
+// Names counts names of keys and fields, up to namesMax names.
 type Names map[string]int64
 
-// add counts a name n times. The map must be made.
+// add adds times to the count of a name. The map must not be nil.
 func (n Names) add(name string, times int64) {
 	if _, ok := n[name]; ok || len(n) < namesMax {
 		n[name] += times
 	}
 }
 
-// merge adds all of other and returns what holds both.
+// merge adds all of other and returns the result.
 func (n Names) merge(other Names) Names {
 	if n == nil && len(other) > 0 {
 		n = Names{}

@@ -20,10 +20,10 @@ type Pattern struct {
 	Keyspace string
 	Column   string // of a count whose key does not name it; else ""
 
-	glob   string // as SCAN takes it
+	glob   string // for SCAN
 	keys   *regexp.Regexp
 	id     int // the group of keys that is the id
-	column int // likewise the column's; 0 for none
+	column int // likewise of the column; 0 for none
 }
 
 const (
@@ -53,8 +53,8 @@ func ParsePattern(text string) (*Pattern, error) {
 	return p, nil
 }
 
-// compile makes the two forms in which keys are matched: Redis's, roughly, and an
-// exact one.
+// compile compiles the pattern for SCAN, which is approximate, and as an exact regular
+// expression.
 func (p *Pattern) compile(keys string) {
 	marks := regexp.MustCompile(`\{id\}|\{column\}`)
 	var glob, exact strings.Builder
@@ -82,7 +82,7 @@ func (p *Pattern) compile(keys string) {
 	p.glob, p.keys = glob.String(), regexp.MustCompile("(?s)"+exact.String())
 }
 
-// quoteGlob has SCAN take text as it is.
+// quoteGlob escapes text for SCAN.
 func quoteGlob(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -105,8 +105,8 @@ func (p *Pattern) Types() string {
 	return "string, set or sorted set"
 }
 
-// match returns the id and, of a count, the column's name that a key is about.
-// ok is false for one that is not of the pattern.
+// match returns the id in a key and, for a count, the column's name. ok is false for a key
+// that does not match.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
 	m := p.keys.FindStringSubmatch(key)
 	if m == nil {

@@ -10,7 +10,7 @@ import (
 
 // rowsOf gathers the values of a page into rows.
 type rowsOf struct {
-	columns map[string]string // by what keys and hashes call them
+	columns map[string]string // by their names in keys and hashes
 	page    *page
 	at      map[client.ID]int // of page.ops
 }
@@ -19,14 +19,13 @@ type rowsOf struct {
 type cell struct {
 	id     client.ID
 	column string
-	name   string // what its key or field calls the column
+	name   string // the column's name in its key or field
 }
 
-// names returns what hashes call the columns, in order.
+// names returns the names of the columns in hashes, in order.
 func (r *rowsOf) names() []string { return slices.Sorted(maps.Keys(r.columns)) }
 
-// cellOf returns what the key of a count is about, and false when it is not to be
-// copied.
+// cellOf returns the cell of the key of a count, and false if the key is not to be copied.
 func (r *rowsOf) cellOf(key string) (cell, bool) {
 	r.page.keys++
 	id, name, ok, err := r.page.pattern.match(key)
@@ -61,7 +60,7 @@ func (r *rowsOf) idOf(key string) (client.ID, bool) {
 	return id, ok && err == nil
 }
 
-// put adds a value to its row, as set does.
+// put parses a value and sets it in its row.
 func (r *rowsOf) put(key, field string, c cell, text string) {
 	value, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -71,7 +70,7 @@ func (r *rowsOf) put(key, field string, c cell, text string) {
 	r.set(c, value)
 }
 
-// set adds a count to its row. A key that Redis tells twice has its last value.
+// set sets a count in its row. If Redis returns a key twice, the last value counts.
 func (r *rowsOf) set(c cell, value int64) {
 	r.page.came.add(c.name, 1)
 	at, ok := r.at[c.id]

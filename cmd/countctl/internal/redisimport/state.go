@@ -13,12 +13,11 @@ const stateVersion = 1
 // ErrBadState is returned for a progress file that this program did not write.
 var ErrBadState = errors.New("not a progress file of countctl import redis://")
 
-// State is the progress file of an import: what is copied where, and how far it
-// came.
+// State is the progress file of an import: the source, the target and the progress.
 type State struct {
 	Version  int      `json:"version"`
 	Redis    string   `json:"redis"`   // address and database, for a person to read
-	RunID    string   `json:"run_id"`  // of the Redis process: cursors mean nothing to another
+	RunID    string   `json:"run_id"`  // of the Redis process: its cursors are invalid in another
 	Addr     string   `json:"addr"`    // of countd, for a person to read
 	Cluster  string   `json:"cluster"` // id of its cluster
 	Patterns []string `json:"patterns"`
@@ -28,14 +27,14 @@ type State struct {
 	Keys    int64 `json:"keys"`    // that were read
 	Values  int64 `json:"values"`  // that were copied
 	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that are of no pattern or column
-	Bad     int64 `json:"bad"`     // values that were put aside
+	Bad     int64 `json:"bad"`     // values that were rejected
 
 	Given []int64 `json:"given,omitempty"` // values that were copied, by pattern
-	Came  Names   `json:"came,omitempty"`  // values, by what Redis calls their column
-	Left  Names   `json:"left,omitempty"`  // those of Ignored that have such a name
+	Came  Names   `json:"came,omitempty"`  // values, by their column's name in Redis
+	Left  Names   `json:"left,omitempty"`  // the part of Ignored that has such a name
 }
 
-// Place is where the walk goes on.
+// Place is where the iteration continues.
 type Place struct {
 	Pattern int    `json:"pattern"` // by number
 	Cursor  uint64 `json:"cursor"`  // of its SCAN
@@ -49,13 +48,13 @@ func (s State) Begin() State {
 	return s
 }
 
-// SameImport reports whether both are of one import, wherever they stand.
+// SameImport reports whether both belong to the same import, whatever their progress.
 func (s State) SameImport(other State) bool {
 	return s.Redis == other.Redis && s.RunID == other.RunID && s.Cluster == other.Cluster &&
 		slices.Equal(s.Patterns, other.Patterns) && slices.Equal(s.Mapping, other.Mapping)
 }
 
-// add moves the place behind a page.
+// add moves the position past a page.
 func (s *State) add(p *page) {
 	s.Keys += p.keys
 	s.Values += p.values
@@ -72,7 +71,7 @@ func (s *State) add(p *page) {
 	}
 }
 
-// ReadState reads a progress file; found is false when there is none.
+// ReadState reads a progress file; found is false if there is none.
 func ReadState(path string) (s State, found bool, err error) {
 	return progressfile.Read(path, decodeState)
 }

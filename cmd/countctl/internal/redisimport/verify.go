@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Difference is a count that is not what Redis has.
+// Difference is a count that differs from Redis.
 type Difference struct {
 	Keyspace string    `json:"keyspace"`
 	ID       client.ID `json:"id"`
@@ -16,22 +16,22 @@ type Difference struct {
 	Countd   int64     `json:"countd"`
 }
 
-// differencesShown bounds what is kept of the counts that differ.
+// differencesShown bounds the recorded differences.
 const differencesShown = 20
 
-// Verdict is what a comparison came to.
+// Verdict is the result of a comparison.
 type Verdict struct {
 	Values  int64        `json:"values"` // compared
 	Differ  int64        `json:"differ"`
-	Samples []Difference `json:"samples"` // the first of those that differ
+	Samples []Difference `json:"samples"` // the first differences
 }
 
-// Verify walks through all keys again, from the first on, and compares each value
-// with what countd holds now.
+// Verify iterates over all keys again, from the first on, and compares each value with the
+// present count in countd.
 func (i *Import) Verify(ctx context.Context) (Verdict, error) {
 	again := &Import{cfg: i.cfg}
 	again.cfg.State, again.cfg.From = "", State{}
-	again.cfg.Bad = func(*BadValueError) error { return nil } // they were told
+	again.cfg.Bad = func(*BadValueError) error { return nil } // they were reported already
 	var v Verdict
 	err := again.walkAll(ctx, func(ctx context.Context, p *page) error { return again.compare(ctx, p, &v) })
 	return v, err
