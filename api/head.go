@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -48,7 +49,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 			return err
 		}
 	}
-	if r.takes&takesName != 0 && !unread.ValidName(r.name) {
+	if r.takes&takesName != 0 && !catalog.ValidName(r.name) {
 		return invalid("name", unread.NameRule)
 	}
 	if r.takes&(takesID|takesNotice) != 0 {

@@ -52,6 +52,17 @@ type Op struct {
 	Cells []Cell
 }
 
+// HasValue reports whether a cell has another value than 0, floors aside. Only such an op
+// can make a row where there is none.
+func (op *Op) HasValue() bool {
+	for i := range op.Cells {
+		if op.Cells[i].Value != 0 && op.Cells[i].Column&FloorMark == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Overflow names an op that Apply refused because a sum left int64.
 type Overflow struct {
 	Op     int   // index into the ops given to Apply

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/countd/countd/engine/golomb"
 )
 
 // feedPage is some users of a shard, in the form that feedPages tells. But for touched it
@@ -108,7 +110,7 @@ func (b *pageBuilder) addAll(f *feedPage) {
 }
 
 func (b *pageBuilder) page(sharedBits uint8) *feedPage {
-	data := make([]byte, 0, feedUsersOffset+feedHeadBytes*len(b.keys)+b.bytes+ricePadding)
+	data := make([]byte, 0, feedUsersOffset+feedHeadBytes*len(b.keys)+b.bytes+golomb.RicePadding)
 	data = binary.LittleEndian.AppendUint32(data, uint32(len(b.keys)))
 	for _, key := range b.keys {
 		data = binary.LittleEndian.AppendUint64(data, key)
@@ -121,7 +123,7 @@ func (b *pageBuilder) page(sharedBits uint8) *feedPage {
 	for _, body := range b.bodies {
 		data = append(data, body...)
 	}
-	page := &feedPage{bits: sharedBits, data: append(data, make([]byte, ricePadding)...), touched: make([]atomic.Uint32, len(b.keys))}
+	page := &feedPage{bits: sharedBits, data: append(data, make([]byte, golomb.RicePadding)...), touched: make([]atomic.Uint32, len(b.keys))}
 	for i, at := range b.touched {
 		page.touched[i].Store(at)
 	}

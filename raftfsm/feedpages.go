@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/countd/countd/engine/golomb"
 )
 
 // feedPages holds the followees of all users of a shard, by extendible hashing
@@ -14,7 +16,7 @@ import (
 //
 // A page, integers little-endian:
 //
-//	users (4) | key (8) … | end of each in the bodies (4) … | bodies | ricePadding zeros
+//	users (4) | key (8) … | end of each in the bodies (4) … | bodies | golomb.RicePadding zeros
 //
 // in the order of the users' hashes. A body is followees as in followees.go, or says
 // that they are not in memory, as in feedspill.go.
@@ -61,7 +63,7 @@ func newFeedPages(clock *atomic.Uint32) *feedPages {
 // clear takes all users away.
 func (p *feedPages) clear() {
 	d := &feedDirectory{slots: make([]atomic.Pointer[feedPage], 1)}
-	d.slots[0].Store(&feedPage{data: make([]byte, feedUsersOffset+ricePadding)})
+	d.slots[0].Store(&feedPage{data: make([]byte, feedUsersOffset+golomb.RicePadding)})
 	p.dir.Store(d)
 	p.users.Store(0)
 	p.bytes.Store(d.slots[0].Load().bytes())

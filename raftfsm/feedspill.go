@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/golomb"
 )
 
 // This file reads feeds that are not in memory, and brings them back. In place of such
@@ -82,7 +83,7 @@ func spilledVersion(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark
 // bits needs, in the same memory if it is large enough.
 func padded(body []byte) []byte {
 	n := len(body)
-	return append(body, make([]byte, ricePadding)...)[:n]
+	return append(body, make([]byte, golomb.RicePadding)...)[:n]
 }
 
 // errFeedMoved is of a record that nobody needs any more.

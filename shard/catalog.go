@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
 	"github.com/hashicorp/raft"
@@ -30,8 +29,6 @@ const (
 // errRefused is returned when a command does not fit the catalog as it is by the
 // time it is applied.
 var errRefused = errors.New("the catalog refused the command")
-
-var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
 
 // groupFSM is what openGroup takes.
 type groupFSM = raft.FSM
@@ -194,7 +191,7 @@ func checkKeyspace(k *Keyspace) error {
 	if slices.Contains(reservedNames[:], k.Name) {
 		return &ArgumentError{"name", fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
 	}
-	if !nameForm.MatchString(k.Name) {
+	if !catalog.ValidName(k.Name) {
 		return &ArgumentError{"name", "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 	}
 	if k.Shards < 0 || k.Shards > ShardsMax {
@@ -218,7 +215,7 @@ func checkColumns(columns []string) error {
 		return &ArgumentError{"columns", fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}
 	}
 	for i, c := range columns {
-		if !nameForm.MatchString(c) {
+		if !catalog.ValidName(c) {
 			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 		}
 		if c == idColumn {

@@ -215,7 +215,7 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 // growsTable reports whether an op makes a row where there is none. Whether there is one
 // may take the disk to tell, as long as there is time.
 func (r *replica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
-	return r.table(t) != nil && makesRow(op) && !r.has(t, key, deadline)
+	return r.table(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
 // widensTable reports whether an op counts in a column that takes memory in all rows
@@ -257,16 +257,6 @@ func (h *headroom) check(r *replica, deadline time.Time) raftfsm.SectionVisitor 
 			return nil
 		},
 	}
-}
-
-// makesRow reports whether the op would leave a row where there is none.
-func makesRow(op *engine.Op) bool {
-	for _, c := range op.Cells {
-		if c.Value != 0 && c.Column&engine.FloorMark == 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func liveHeapBytes() uint64 { return runtimeMetric("/gc/heap/live:bytes") }

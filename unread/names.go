@@ -1,29 +1,19 @@
 package unread
 
-import "fmt"
+import (
+	"fmt"
 
-// NameRule says of a name that ValidName refuses what is wrong with it.
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+// NameRule is the error for a name that catalog.ValidName refuses.
 const NameRule = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 
-// ValidName reports whether a channel or dot may be called so: as a keyspace.
-func ValidName(name []byte) bool {
-	const nameBytesMax = 63
-	if len(name) < 1 || len(name) > nameBytesMax || name[0] < 'a' || name[0] > 'z' {
-		return false
-	}
-	for _, b := range name {
-		if (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '_' {
-			return false
-		}
-	}
-	return true
-}
-
-// NameProblem says why a channel or dot may not be asked for behind others of its
-// kind, or "".
+// NameProblem returns why a request may not name this channel or dot after the others of
+// its kind, or "".
 func NameProblem(before []string, name []byte) string {
 	switch {
-	case !ValidName(name):
+	case !catalog.ValidName(name):
 		return NameRule
 	case len(before) == NamesMax:
 		return fmt.Sprintf("more than %d", NamesMax)

@@ -223,7 +223,8 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 		for i := t.units[number].first; i < t.end(number); i++ {
 			if t.lacksMemory(i) {
 				row := (i - t.units[from].first) * width
-				ops, makes = append(ops, i), makes || makesRow(&t.ops[i], rows[row:row+width])
+				absent := !slices.ContainsFunc(rows[row:row+width], func(count int64) bool { return count != 0 })
+				ops, makes = append(ops, i), makes || absent && t.ops[i].HasValue()
 			}
 		}
 		if !makes && len(ops) > 0 {
@@ -231,12 +232,6 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 		}
 	}
 	return units, nil
-}
-
-// makesRow reports whether an op leaves a row where there is none.
-func makesRow(op *engine.Op, row []int64) bool {
-	return slices.ContainsFunc(op.Cells, func(c engine.Cell) bool { return c.Value != 0 }) &&
-		!slices.ContainsFunc(row, func(count int64) bool { return count != 0 })
 }
 
 // lookElsewhere reads what was to be read among ops that failed: a disk that is

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -29,7 +30,7 @@ func boardCommands() []command {
 
 // nameOf reads the name of a channel or dot.
 func nameOf(field string, text []byte) (string, error) {
-	if !unread.ValidName(text) {
+	if !catalog.ValidName(text) {
 		return "", fieldError(field, unread.NameRule)
 	}
 	return string(text), nil

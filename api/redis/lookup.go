@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/raftfsm/catalog"
 )
 
 // lookEvery bounds how often a connection makes the node look up unknown names. The next
@@ -22,7 +22,7 @@ func (e nameError) Error() string { return "ERR " + string(e) }
 
 // unknown returns the error for an unknown name. Invalid names are not looked up.
 func unknown(name []byte, problem string) error {
-	if unread.ValidName(name) { // keyspaces and columns are named as channels are
+	if catalog.ValidName(name) { // keyspaces and columns are named as channels are
 		return nameError(problem)
 	}
 	return argumentError(problem)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"regexp"
 	"sort"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/internal/days"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -207,8 +207,6 @@ func (e *configError) Error() string { return e.problem }
 // separated by commas, and adds to its value.
 type shardCounts map[string]int
 
-var keyspaceName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
-
 func (s shardCounts) Type() string { return "KEYSPACE=N" }
 
 func (s shardCounts) String() string {
@@ -226,7 +224,7 @@ func (s shardCounts) Set(text string) error {
 	}
 	for pair := range strings.SplitSeq(text, ",") {
 		name, count, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		if !ok || !keyspaceName.MatchString(name) {
+		if !ok || !catalog.ValidName(name) {
 			return fmt.Errorf("want KEYSPACE=N, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
 		}
 		n, err := strconv.Atoi(count)

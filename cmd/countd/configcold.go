@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
 
@@ -59,7 +60,7 @@ func (f layoutsFlag) Set(text string) error {
 	}
 	for pair := range strings.SplitSeq(text, ",") {
 		name, layout, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		if !ok || !keyspaceName.MatchString(name) {
+		if !ok || !catalog.ValidName(name) {
 			return fmt.Errorf("want KEYSPACE=LAYOUT, a keyspace being 1 to 63 of a-z 0-9 _ from a letter on")
 		}
 		l, err := shard.ParseIDLayout(layout)

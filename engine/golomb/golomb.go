@@ -1,4 +1,10 @@
-// Package golomb writes and reads numbers that are mostly small in few bits each.
+// Package golomb owns the codes that write numbers which are mostly small in few bits each:
+// exponential Golomb codes, of rows at rest, and Rice codes, of followees.
+//
+// It never stores the parameter of a code: its callers do, beside the bits.
+//
+// Invariant: what a writer puts, its reader takes with the same parameters, and no reader
+// looks further than RicePadding bytes behind its bits.
 package golomb
 
 import "math/bits"

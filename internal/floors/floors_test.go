@@ -25,7 +25,7 @@ const rule = `
 	# What the cluster agrees on.
 	raftfsm/catalog: raftfsm/codec engine
 	# What a log entry means to a shard.
-	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold
+	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb
 	# The errors that the packages of shard share.
 	shard/errs:
 	# What Raft groups must not lose, and nothing of what it means.
@@ -37,14 +37,14 @@ const rule = `
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
 	shard: shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
 	# What users have not seen, joined from what shards hold.
-	unread: shard raftfsm engine
+	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
 	admin: shard raftfsm raftfsm/catalog
 	# Neighbours that do not know each other.
 	api: docs admin unread shard raftfsm raftfsm/catalog engine internal/lograte
-	api/redis: unread shard raftfsm engine internal/lograte
+	api/redis: unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis cluster shard raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events

@@ -1,11 +1,11 @@
-package raftfsm
+package golomb
 
 import (
 	"slices"
 	"testing"
 )
 
-// slowRice reads a number as followees.go draws it, a bit at a time.
+// slowRice reads a number as rice.go draws it, a bit at a time.
 func slowRice(data []byte, at *uint64, k uint8) uint64 {
 	bit := func() uint64 {
 		b := uint64(data[*at>>3]>>(*at&7)) & 1
@@ -30,7 +30,7 @@ func slowRice(data []byte, at *uint64, k uint8) uint64 {
 
 // FuzzRice: 1. numbers of any size with any k come back, from any bit on, two at a
 // time as one at a time; 2. of any bits, which may be no numbers, a reader makes what
-// a slow one does, and neither looks further than ricePadding behind the bits.
+// a slow one does, and neither looks further than RicePadding behind the bits.
 func FuzzRice(f *testing.F) {
 	f.Add(uint64(0), uint64(0), uint8(0), uint8(0), uint8(0), []byte{})
 	f.Add(^uint64(0), uint64(1)<<62, uint8(62), uint8(62), uint8(7), []byte{0xff, 0xff, 0xff})
@@ -38,23 +38,23 @@ func FuzzRice(f *testing.F) {
 	f.Add(uint64(1)<<33, uint64(22)<<34, uint8(33), uint8(34), uint8(5), slices.Repeat([]byte{0xfe}, 30))
 	f.Fuzz(func(t *testing.T, a, b uint64, k1, k2, first uint8, noise []byte) {
 		k1, k2, first = k1%(riceKMax+1), k2%(riceKMax+1), first%8
-		w := bitWriter{}
+		w := RiceWriter{}
 		w.bits(0, uint(first))
-		w.rice(a, k1)
-		w.rice(b, k2)
-		ends := uint64(8*len(w.dst)) + uint64(w.n)
-		data := append(w.end(), make([]byte, ricePadding)...)
-		r := bitReader{data: data, at: uint64(first)}
-		if v, u := r.rices(k1, k2); v != a || u != b || r.at != ends {
-			t.Errorf("%d, %d with %d, %d came back as %d, %d at bit %d of %d", a, b, k1, k2, v, u, r.at, ends)
+		w.Put(a, k1)
+		w.Put(b, k2)
+		ends := uint64(8*len(w.Buf)) + uint64(w.n)
+		data := append(w.End(), make([]byte, RicePadding)...)
+		r := RiceReader{Buf: data, At: uint64(first)}
+		if v, u := r.TakeTwo(k1, k2); v != a || u != b || r.At != ends {
+			t.Errorf("%d, %d with %d, %d came back as %d, %d at bit %d of %d", a, b, k1, k2, v, u, r.At, ends)
 		}
 		// The longest two numbers are in these bits, whatever they are.
-		noise = append(noise, make([]byte, 2*(riceOnesMax+64)/8+1+ricePadding)...)
-		slow, fast := uint64(first), bitReader{data: noise, at: uint64(first)}
+		noise = append(noise, make([]byte, 2*(riceOnesMax+64)/8+1+RicePadding)...)
+		slow, fast := uint64(first), RiceReader{Buf: noise, At: uint64(first)}
 		want1 := slowRice(noise, &slow, k1)
 		want2 := slowRice(noise, &slow, k2)
-		if v, u := fast.rices(k1, k2); v != want1 || u != want2 || fast.at != slow {
-			t.Errorf("%x with %d, %d from bit %d: %d, %d up to %d, want %d, %d up to %d", noise, k1, k2, first, v, u, fast.at, want1, want2, slow)
+		if v, u := fast.TakeTwo(k1, k2); v != want1 || u != want2 || fast.At != slow {
+			t.Errorf("%x with %d, %d from bit %d: %d, %d up to %d, want %d, %d up to %d", noise, k1, k2, first, v, u, fast.At, want1, want2, slow)
 		}
 	})
 }
