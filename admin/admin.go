@@ -1,9 +1,9 @@
 // Package admin is the cluster as its operators see it: it joins the catalog with the
 // reports of the nodes, and turns the requests of operators into commands on the catalog.
 //
-// It never plans the placement and never carries a step out: package cluster does. It
-// knows no HTTP. Invariant: a request that the catalog as it now is forbids is refused
-// before anything is changed.
+// It never plans the placement and never carries out its steps; package cluster does. It
+// knows no HTTP. Invariant: a request that the present catalog forbids is refused before
+// anything is changed.
 package admin
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Config is what a Cluster needs. All functions may be called from any goroutine.
+// Config configures a Cluster. Its functions must be safe for concurrent use.
 type Config struct {
 	// Node returns this node, or an error while it has no cluster.
 	Node func() (*shard.Node, error)

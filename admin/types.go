@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The errors of this package, besides those of package shard.
+// The errors of this package. Its functions also return those of package shard.
 var (
 	// ErrNoSuchNode is returned for a change of a node that the catalog does not have.
 	ErrNoSuchNode = errors.New("no such node")

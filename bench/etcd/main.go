@@ -1,7 +1,6 @@
-// Command etcd is the peer of countd's cluster benchmark: it runs one member of
-// an etcd cluster, or increments and reads counters in one as its users must, by
-// compare-and-swap. It is a module of its own so that nothing of etcd is among
-// countd's dependencies.
+// Command etcd is the peer of countd's cluster benchmark: it runs one member of an etcd
+// cluster, or increments and reads counters in one by compare-and-swap, as its users must.
+// It is a module of its own so that countd does not depend on etcd.
 //
 //	etcd serve NAME DIR CLIENT_URL PEER_URL NAME=PEER_URL,…
 //	etcd load ENDPOINT,… random|hot|read CALLERS DURATION
@@ -27,7 +26,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// keys is how many counters random increments and reads choose from.
+// keys is the number of counters from which random increments and reads choose.
 const keys = 10_000
 
 func main() {
@@ -125,8 +124,8 @@ func load(args []string) error {
 	return nil
 }
 
-// increment adds 1 to a counter: it reads it, and puts the sum if nobody was
-// faster, and begins anew otherwise.
+// increment adds 1 to a counter: it reads the counter and puts the sum, and starts again if
+// another client was faster.
 func increment(ctx context.Context, c *clientv3.Client, key string) error {
 	for {
 		got, err := c.Get(ctx, key)

@@ -43,10 +43,10 @@ var (
 	only    = flag.String("only", "", "names of stores; all if empty")
 )
 
-// warmUp is how long a store runs before it is measured: files are made meanwhile.
+// warmUp is how long a store runs before it is measured, so that it creates its files.
 const warmUp = 2 * time.Second
 
-// trailing is how many entries a group keeps.
+// trailing is the number of entries that a group keeps.
 const trailing = 10_000
 
 // store opens the logs of some groups.
@@ -233,7 +233,7 @@ func openSegments(dir string, groups int) (logs []raft.LogStore, closeAll func()
 
 // pebbleLog keeps a group's entries under group and index.
 type pebbleLog struct {
-	raft.LogStore // none: what is not below is not asked for
+	raft.LogStore // nil: the benchmark calls only the methods below
 	db            *pebble.DB
 	group         uint32
 }
@@ -285,8 +285,8 @@ func (quiet) Infof(string, ...any)              {}
 func (quiet) Errorf(string, ...any)             {}
 func (quiet) Fatalf(format string, args ...any) { log.Fatalf(format, args...) }
 
-// sharedWAL is one raft-wal for all groups: a record holds what all of them wait for. Its
-// index of groups and what keeps it short are left out, which flatters it.
+// sharedWAL is one raft-wal for all groups: a record holds the entries of all that wait. It
+// has no index by group and never moves entries, which flatters it.
 type sharedWAL struct {
 	w *wal.WAL
 

@@ -23,8 +23,8 @@ import (
 	"time"
 )
 
-// variants is how many pipelines a connection makes beforehand and sends in turn:
-// making one costs more than sending it.
+// variants is the number of pipelines that a connection prepares and sends in turn: to make
+// one costs more than to send it.
 const variants = 200
 
 func main() {
@@ -75,8 +75,8 @@ func main() {
 	fmt.Printf("%d %.0f %.3f %.3f\n", n, float64(n)/elapsed.Seconds(), at(0.5), at(0.99))
 }
 
-// source returns the next pipeline and how many increments it has, none at the end.
-// The bytes are valid until it is called again.
+// source returns the next pipeline and its number of increments, or nothing at the end. The
+// bytes are valid until the next call.
 type source func() (pipeline []byte, increments int)
 
 // drawn increments likes of ids that are drawn, until a time.
@@ -123,14 +123,14 @@ func appendWait(b []byte, wait bool) []byte {
 	return append(b, "*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$4\r\n1000\r\n"...)
 }
 
-// result is what one connection did.
+// result is the result of one connection.
 type result struct {
 	increments int
 	took       []time.Duration // each pipeline
 }
 
-// run sends pipelines until there are no more, each when the one before is answered.
-// Every reply has to be a number, that of WAIT not 0.
+// run sends pipelines until there are no more, each after the previous one was answered.
+// Every reply must be a number, that of WAIT not 0.
 func run(addr string, next source, wait bool) (r result, err error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -78,7 +78,7 @@ func generate(path string, args []string) error {
 		}
 		view := int64(0)
 		if some == 0 {
-			view = 1 // a row of zeros would be none
+			view = 1 // a row of zeros would not exist
 		}
 		line = append(strconv.AppendInt(append(line, ','), view, 10), '\n')
 		if _, err := out.Write(line); err != nil {

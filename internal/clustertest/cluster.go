@@ -1,10 +1,10 @@
-// Package clustertest runs clusters of real nodes for tests: it starts, stops,
-// kills, pauses and cuts them off, puts load on them, and holds what clients
-// were told against what the cluster then says. It speaks the public HTTP API
-// and sends signals, and knows nothing of the programs' inside.
+// Package clustertest runs clusters of real nodes for tests: it starts, stops, kills, pauses
+// and isolates them, runs load on them, and compares the answers of clients with the later
+// state of the cluster. It uses the public HTTP API and signals, and knows nothing of the
+// programs' internals.
 //
-// Invariant: what it reports as broken was promised: every request and answer
-// that a verdict rests on was made by the package itself.
+// Invariant: every request and answer that a verdict rests on was made by the package
+// itself.
 package clustertest
 
 import (
@@ -25,28 +25,28 @@ import (
 )
 
 const (
-	// nodesDefault is the least that survives the loss of one.
+	// nodesDefault is the smallest cluster that survives the loss of one node.
 	nodesDefault = 3
 	// settleTimeout is generous, for machines that run more than this.
 	settleTimeout = 60 * time.Second
-	// statusTimeout bounds a look at one node, which may be paused.
+	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
 	pollEvery     = 20 * time.Millisecond
 )
 
 // Options configure New.
 type Options struct {
-	Nodes    int                 // that make the cluster; 0 for three
+	Nodes    int                 // in the new cluster; 0 for three
 	LogStore string              // shared or boltdb
-	Args     []string            // of every node, besides those that make it a member
-	ArgsOf   map[string][]string // of single nodes besides those, by name: n1, n2, …
-	// Cuttable gives each node a network of its own, so that Cut can be used. The
-	// test is skipped where that takes rights that it has not got.
+	Args     []string            // of every node, in addition to those that make it a member
+	ArgsOf   map[string][]string // further ones of single nodes, by name: n1, n2, …
+	// Cuttable gives each node a network of its own, so that Cut works. The test is skipped
+	// if it lacks the rights for that.
 	Cuttable bool
 }
 
-// Cluster is the nodes of one cluster. Its methods are the test goroutine's; the
-// load that runs beside it only reads Nodes.
+// Cluster is the nodes of one cluster. Only the test's goroutine calls its methods; a
+// concurrent load only reads Nodes.
 type Cluster struct {
 	t    testing.TB
 	bin  proctest.Binaries
@@ -66,17 +66,17 @@ type Node struct {
 	at   int // its place in the network
 }
 
-// network says where nodes are.
+// network provides the addresses of nodes.
 type network interface {
-	// site returns the addresses of the node of that number, the same each time.
+	// site returns the addresses of the node with that number, the same each time.
 	site(number int) proctest.Site
-	// divide lets only nodes of the same part reach each other. Nodes that are in
-	// none are together.
+	// divide lets only nodes in the same part reach each other. Nodes in no part are
+	// together.
 	divide(parts [][]int) error
 }
 
-// New starts a cluster and waits until every node can serve and every group has
-// all its voters. It ends with the test.
+// New starts a cluster and waits until every node can serve and every group has all its
+// voters. The cluster ends with the test.
 func New(t testing.TB, bin proctest.Binaries, opts Options) *Cluster {
 	t.Helper()
 	if opts.Nodes == 0 {
@@ -104,7 +104,7 @@ func (c *Cluster) Add() *Node {
 	return n
 }
 
-// prepare makes a node that is not started.
+// prepare returns a node that is not started.
 func (c *Cluster) prepare(args ...string) *Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,12 +153,11 @@ func (c *Cluster) AwaitReady(nodes ...*Node) {
 // Pause stops a node in its tracks, as a machine does that swaps or migrates.
 func (n *Node) Pause() { n.Signal(syscall.SIGSTOP) }
 
-// Resume has a paused node go on where it was.
+// Resume continues a paused node.
 func (n *Node) Resume() { n.Signal(syscall.SIGCONT) }
 
-// Cut lets only nodes of one part reach each other, until Heal. Clients reach
-// all of them. Nothing is refused: what is sent across a cut is lost. Nodes that
-// are in no part are together.
+// Cut lets only nodes of one part reach each other, until Heal. Clients reach all of them.
+// Nothing is refused: packets across a cut are lost. Nodes in no part are together.
 func (c *Cluster) Cut(parts ...[]*Node) {
 	c.t.Helper()
 	var numbers [][]int
@@ -180,7 +179,7 @@ func (c *Cluster) Heal() {
 	c.Cut()
 }
 
-// status asks a node, which need not answer, what it knows.
+// status returns the status of a node, which need not answer.
 func (n *Node) status(ctx context.Context) (proctest.Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -209,8 +208,8 @@ func (c *Cluster) AwaitAlone(n *Node) {
 	})
 }
 
-// await polls until holds returns "", and fails the test with what it returned
-// last if it does not by the timeout.
+// await polls until holds returns "", and fails the test with its last result after the
+// timeout.
 func (c *Cluster) await(timeout time.Duration, holds func() string) time.Duration {
 	c.t.Helper()
 	began := time.Now()

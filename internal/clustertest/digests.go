@@ -13,8 +13,8 @@ import (
 // watchEvery is how often digests are compared: several times in the least fault.
 const watchEvery = 250 * time.Millisecond
 
-// Digests collects what replicas say of their state and compares those of one
-// group at one index, whenever each of them was there.
+// Digests collects the states that replicas report, and compares those of one group at one
+// index, even if they were reported at different times.
 type Digests struct {
 	t       testing.TB
 	cluster *Cluster
@@ -37,7 +37,7 @@ type place struct {
 
 type sighting struct{ node, digest string }
 
-// WatchDigests starts to look at all nodes; Check stops that.
+// WatchDigests starts to poll all nodes; Check stops that.
 func (c *Cluster) WatchDigests() *Digests {
 	c.t.Helper()
 	d := &Digests{t: c.t, cluster: c}
@@ -69,7 +69,7 @@ func (d *Digests) run(ctx context.Context) {
 	}
 }
 
-// note compares what one node shows with all that was shown before.
+// note compares the report of one node with all earlier ones.
 func (d *Digests) note(node string, groups []proctest.Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -104,8 +104,8 @@ func (d *Digests) Check() {
 	d.t.Logf("digests: %d places seen, %d by a second replica", len(d.mu.seen), d.mu.matched)
 }
 
-// AwaitAgreement waits until all replicas of each group are at one index and have
-// one digest, and returns how long that took. Nothing may be written meanwhile.
+// AwaitAgreement waits until all replicas of each group are at one index and have one
+// digest, and returns how long that took. There must be no writes meanwhile.
 func (c *Cluster) AwaitAgreement(timeout time.Duration, nodes ...*Node) time.Duration {
 	c.t.Helper()
 	return c.await(timeout, func() string {

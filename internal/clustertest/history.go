@@ -21,17 +21,16 @@ const (
 	historyShards   = 7 // of posts
 	historyColumn   = "view"
 	clientsDefault  = 8
-	opsOfIDMax      = 200 // then another takes its place: what is checked grows faster than the history
+	opsOfIDMax      = 200 // then another id replaces it: the cost of the check grows faster than the history
 	unknownsOfIDMax = 4   // each may have happened at any time since
 	checkTimeout    = 20 * time.Second
-	boundedBy       = time.Second // max_staleness unless told
+	boundedBy       = time.Second // max_staleness by default
 	outsider        = 99          // the client that Read is, in pictures
 )
 
-// History is what clients asked and were told of a few counts, one a shard, on
-// which several of them work at a time through all nodes. Check tells whether
-// there is an order of all operations, each at one moment between its begin and
-// its end, that explains every answer.
+// History records the requests and answers of several clients that work on a few counts, one
+// a shard, through all nodes. Check reports whether there is an order of all operations,
+// each at one moment between its begin and its end, that explains every answer.
 type History struct {
 	t       testing.TB
 	cluster *Cluster
@@ -45,7 +44,7 @@ type History struct {
 
 	mu struct {
 		sync.Mutex
-		next    uint64 // how many ids were taken
+		next    uint64 // number of ids used so far
 		ids     [historyShards]uint64
 		counts  map[uint64]*count
 		answers map[string]int // by kind of operation
@@ -97,8 +96,7 @@ func (h *History) id(shard int) uint64 {
 	return h.mu.ids[shard]
 }
 
-// run works until the history is stopped, or returns what is wrong with an
-// answer.
+// run works until the history is stopped, or returns the fault of an answer.
 func (h *History) run(client int) error {
 	for h.calm.Err() == nil {
 		nodes := h.cluster.Nodes()
@@ -127,15 +125,13 @@ func (h *History) run(client int) error {
 
 func (h *History) now() int64 { return int64(time.Since(h.began)) }
 
-// Read reads the count of a shard of posts at one node. It fails with what is
-// wrong with the answer.
+// Read reads the count of a shard of posts at one node. It fails if the answer is wrong.
 func (h *History) Read(node *Node, shard int, consistency string) error {
 	return h.read(outsider, node, h.id(shard), consistency)
 }
 
-// read reads an id at one node. A bounded read may see what was true up to
-// boundedBy before it, so that is when it begins. One that is not answered is not
-// in the history.
+// read reads an id at one node. A bounded read may return the state up to boundedBy earlier,
+// so it begins then. A read without an answer is not in the history.
 func (h *History) read(client int, node *Node, id uint64, consistency string) error {
 	r := &request{method: http.MethodGet, path: fmt.Sprintf("/v1/counters/posts/%d?consistency=%s", id, consistency)}
 	call := h.now()
@@ -153,8 +149,8 @@ func (h *History) read(client int, node *Node, id uint64, consistency string) er
 	return nil
 }
 
-// write makes an operation that carries a key, which is sent until it is
-// answered, or none, which is sent once.
+// write runs an operation with a key, which is repeated until it is answered, or one
+// without, which is sent once.
 func (h *History) write(client int, node *Node, id uint64, in asked) error {
 	r := writeRequest(id, in)
 	keyed := rand.IntN(4) > 0
@@ -194,8 +190,8 @@ func writeRequest(id uint64, in asked) *request {
 	return &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
 }
 
-// answered records a write. One that was a duplicate was carried out by an
-// earlier try, and its answer is a read by the last one.
+// answered records a write. A duplicate was applied by an earlier try, and its answer counts
+// as a read by the last try.
 func (h *History) answered(client int, id uint64, in asked, call, sent int64, a *answer) {
 	counts := a.Counts
 	if len(a.Results) > 0 {

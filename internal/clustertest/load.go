@@ -20,12 +20,12 @@ const (
 	paceDefault    = 20 * time.Millisecond
 	opsOfWriteMax  = 8
 	loadIDs        = 300 // over all shards
-	loadHotIDs     = 4   // take half of the ops
-	// finishTimeout bounds how long a write may go on without an answer after all
-	// is well again.
+	loadHotIDs     = 4   // get half of the ops
+	// finishTimeout bounds how long a write may stay without an answer after all faults have
+	// ended.
 	finishTimeout = 30 * time.Second
-	// RequestDeadline is how long a client of a load is ready to wait: what takes
-	// longer, over all its tries, has failed for it. It is the API's own default.
+	// RequestDeadline is how long a client of a load waits: a request that takes longer,
+	// over all its tries, has failed. It is the API's default.
 	RequestDeadline = 5 * time.Second
 )
 
@@ -35,9 +35,9 @@ type LoadConfig struct {
 	Pace    time.Duration // from the begin of a writer's request to that of its next; 0 for 20 ms
 }
 
-// Load is writers that count through all nodes of a cluster. Each write carries
-// an identity and is sent again, to the next node, until its answer says that it
-// counted; so it is known what every count must be.
+// Load is writers that increment through all nodes of a cluster. Each write has an identity
+// and is repeated, at the next node, until it is acknowledged; so the expected counts are
+// known.
 type Load struct {
 	t       testing.TB
 	cluster *Cluster
@@ -59,11 +59,11 @@ type Load struct {
 // cell is one count.
 type cell struct{ keyspace, id, column string }
 
-// Request is what a client of a load saw of one request.
+// Request is the outcome of one request for its client.
 type Request struct {
 	Begun  time.Time
 	Took   time.Duration // over all tries
-	Failed []FailedTry   // those that did not do
+	Failed []FailedTry   // the failed tries
 }
 
 // FailedTry is a try of a request that did not do.
@@ -113,8 +113,8 @@ func (l *Load) Stop() {
 	}
 }
 
-// Check holds each count, as every one of the nodes reads it, to what the
-// answered writes add up to. The load must have been stopped.
+// Check compares each count, as read at every one of the nodes, with the sum of the
+// acknowledged writes. The load must have been stopped.
 func (l *Load) Check(nodes ...*Node) {
 	l.t.Helper()
 	const wrongShownMax = 10
@@ -155,11 +155,11 @@ type loadWriter struct {
 	number   int
 	producer string
 	seq      uint64
-	own      string // an id that nobody else counts
+	own      string // an id that no other writer uses
 	ownSum   int64
 }
 
-// run writes until the load is stopped, or returns what is wrong with an answer.
+// run writes until the load is stopped, or returns the fault of an answer.
 func (w *loadWriter) run() error {
 	nodes := w.load.cluster.Nodes()
 	node := nodes[w.number%len(nodes)]
@@ -191,7 +191,7 @@ type op struct {
 	Add map[string]int64 `json:"add"`
 }
 
-// draw makes a request. One of its ops is on the writer's own id.
+// draw returns a request. One of its ops is on the writer's own id.
 func (w *loadWriter) draw() []op {
 	ops := make([]op, 1+rand.IntN(opsOfWriteMax))
 	for i := range ops {
@@ -205,8 +205,7 @@ func (w *loadWriter) draw() []op {
 	return ops
 }
 
-// identity tells the writer's next request from all others: by its number, or by
-// a key.
+// identity identifies the writer's next request: by its number, or by a key.
 func (w *loadWriter) identity() http.Header {
 	if rand.IntN(2) == 0 {
 		return http.Header{"Idempotency-Key": {crand.Text()}}
@@ -215,8 +214,8 @@ func (w *loadWriter) identity() http.Header {
 	return http.Header{"Countd-Producer": {w.producer}, "Countd-Seq": {strconv.FormatUint(w.seq, 10)}}
 }
 
-// write sends a request until it is answered, first to a node and then to the
-// others in turn, and returns the token and the node that answered.
+// write sends a request until it is answered, first to a node and then to the others in
+// turn, and returns the token and the node that answered.
 func (w *loadWriter) write(node *Node, ops []op) (token string, last *Node, err error) {
 	r := &request{http.MethodPost, "/v1/counters/posts/incr", w.identity(), map[string]any{"ops": ops}}
 	seen := Request{Begun: time.Now()}
@@ -253,8 +252,8 @@ func (l *Load) count(ops []op, r Request) {
 	}
 }
 
-// readOwn reads the writer's own id with the token of its last write, from a
-// node that need not lead anything. Nobody else writes it, so it is known.
+// readOwn reads the writer's own id with the token of its last write, from any node. No
+// other writer uses the id, so the count is known.
 func (w *loadWriter) readOwn(node *Node, token string) error {
 	r := &request{http.MethodGet, "/v1/counters/posts/" + w.own + "?consistency=stale", http.Header{"Countd-Token": {token}}, nil}
 	var a answer

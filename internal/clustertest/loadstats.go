@@ -16,7 +16,7 @@ type Stats struct {
 	Failed   map[string]int // tries that did not do, by why
 	P50, P99 time.Duration
 	Max      time.Duration
-	Longest  []FailedTry // of the request that took longest, what did not do
+	Longest  []FailedTry // failed tries of the request that took longest
 }
 
 // Between sums up the requests that were begun in a stretch of time.
@@ -52,8 +52,7 @@ func (l *Load) Between(from, to time.Time) Stats {
 	return s
 }
 
-// Quantile returns the least of sorted times that a share q of them does not
-// exceed. There must be one.
+// Quantile returns the q-quantile of sorted times. There must be at least one.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// verb is what an operation of a history does.
+// verb is the kind of an operation of a history.
 type verb byte
 
 const (
@@ -21,7 +21,7 @@ type asked struct {
 	n    int64 // that is added or set
 }
 
-// told is what the operation was answered.
+// told is the answer to an operation.
 type told struct {
 	known bool
 	n     int64 // the count right after the operation

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// moverPause is between two looks at a group whose replica moves.
+// moverPause is the time between two polls of a group whose replica moves.
 const moverPause = 50 * time.Millisecond
 
 // Mover moves replicas of posts back and forth, one of each shard at a time, as
@@ -20,7 +20,7 @@ type Mover struct {
 	movers  sync.WaitGroup
 	moved   atomic.Int64
 	back    atomic.Int64
-	groups  [historyShards]sync.Mutex // by shard, held by whoever moves its replicas
+	groups  [historyShards]sync.Mutex // by shard, held while one of its replicas moves
 }
 
 // StartMoves starts to move replicas, which Stop ends.
@@ -42,8 +42,8 @@ func (m *Mover) Stop() {
 	m.movers.Wait()
 }
 
-// Moved returns how many moves have ended, and how many of them brought a replica
-// back to a node that held one of that shard before.
+// Moved returns the number of completed moves, and how many of them returned a replica to a
+// node that had held the shard before.
 func (m *Mover) Moved() (all, back int64) { return m.moved.Load(), m.back.Load() }
 
 // Without runs f while the mover leaves a shard alone.
@@ -96,7 +96,7 @@ func (m *Mover) step(shard int, last []string, held map[string]bool) []string {
 	}
 	if len(to) > 0 {
 		leaving := nodes[slices.IndexFunc(nodes, func(n *Node) bool { return n.Name == from })]
-		_ = at.OrderMove(p.ID, leaving, to[rand.IntN(len(to))]) // refused now and then; the next step looks
+		_ = at.OrderMove(p.ID, leaving, to[rand.IntN(len(to))]) // may be refused; the next step checks
 	}
 	return p.Target
 }

@@ -10,11 +10,10 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// adminTimeout is longer than a node takes to ask all others, and to have its order
-// applied.
+// adminTimeout is longer than a node needs to ask all others and to apply an order.
 const adminTimeout = 5 * time.Second
 
-// Placed is where the replicas of a group are, as the cluster says.
+// Placed is the placement of a group's replicas, as the cluster reports it.
 type Placed struct {
 	ID       uint32
 	Keyspace string
@@ -24,13 +23,13 @@ type Placed struct {
 	Voters   []string
 }
 
-// Settled reports whether the group has the voters that it is to have.
+// Settled reports whether the group's voters are its target.
 func (p Placed) Settled() bool {
 	return slices.Equal(slices.Sorted(slices.Values(p.Voters)), slices.Sorted(slices.Values(p.Target)))
 }
 
-// Placed asks a node where the replicas of all groups are. A node that does not
-// answer knows of none.
+// Placed returns the placement of all groups as a node reports it; none if the node does not
+// answer.
 func (n *Node) Placed() []Placed {
 	var answer struct{ Groups []Placed }
 	if status, err := n.admin(http.MethodGet, "groups", nil, &answer); err != nil || status != http.StatusOK {
@@ -45,7 +44,7 @@ func (n *Node) admin(method, what string, body, answer any) (status int, err err
 	return n.Send(ctx, method, "/v1/admin/"+what, nil, body, answer)
 }
 
-// PlacedAt is Placed for one group, nil for one that is not known.
+// PlacedAt is Placed for one group; nil if the group is unknown.
 func (n *Node) PlacedAt(group uint32) *Placed {
 	all := n.Placed()
 	if i := slices.IndexFunc(all, func(p Placed) bool { return p.ID == group }); i >= 0 {
@@ -54,8 +53,8 @@ func (n *Node) PlacedAt(group uint32) *Placed {
 	return nil
 }
 
-// OrderMove has a node order the move of a replica. It returns why it was refused,
-// "" for an order that was taken.
+// OrderMove orders the move of a replica through a node. It returns why it was refused, or
+// "".
 func (n *Node) OrderMove(group uint32, from, to *Node) (refused string) {
 	var a answer
 	body := map[string]string{"from": from.Name, "to": to.Name}
@@ -69,8 +68,8 @@ func (n *Node) OrderMove(group uint32, from, to *Node) (refused string) {
 	return ""
 }
 
-// Move moves a replica, as ordered through a node, and waits until the group has
-// the voters that it is to have.
+// Move moves a replica by an order through a node, and waits until the group's voters are
+// its target.
 func (c *Cluster) Move(at *Node, group uint32, from, to *Node) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {
@@ -90,7 +89,7 @@ func (c *Cluster) Move(at *Node, group uint32, from, to *Node) {
 	})
 }
 
-// AwaitReplica waits until a node holds a replica of a group, or none.
+// AwaitReplica waits until a node holds a replica of a group, or until it holds none.
 func (c *Cluster) AwaitReplica(n *Node, group uint32, held bool) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
@@ -105,7 +104,7 @@ func (c *Cluster) AwaitReplica(n *Node, group uint32, held bool) time.Duration {
 	})
 }
 
-// AwaitOrdered waits until a node knows that it is to have a replica of a group.
+// AwaitOrdered waits until a node knows that it should have a replica of a group.
 func (c *Cluster) AwaitOrdered(n *Node, group uint32) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {

@@ -112,7 +112,7 @@ func (n *namespaces) close() {
 	}
 }
 
-// namespace is a network namespace that lives as long as fd and what runs in it.
+// namespace is a network namespace that exists while fd is open or a process runs in it.
 type namespace struct{ fd int }
 
 func newNamespace() (ns *namespace, err error) {
@@ -140,7 +140,7 @@ func (n *namespace) enter(f func() error) error {
 	})
 }
 
-// ip runs the program of that name, once for all lines.
+// ip runs the program ip, once for all lines.
 func (n *namespace) ip(lines ...string) error {
 	cmd := exec.Command("ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
@@ -152,8 +152,8 @@ func (n *namespace) ip(lines ...string) error {
 	return nil
 }
 
-// onThread runs f, which may change its thread's network namespace, and brings
-// the thread back. One that cannot be brought back is given up.
+// onThread runs f, which may change its thread's network namespace, and restores the
+// namespace. If that fails, the thread is not used again.
 func onThread(f func() error) error {
 	runtime.LockOSThread()
 	own, err := openThreadNet()

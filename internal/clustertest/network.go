@@ -10,8 +10,7 @@ import (
 // errNotCuttable is returned by a loopback network's divide.
 var errNotCuttable = errors.New("nodes on the loopback interface cannot be cut off; the cluster is not Cuttable")
 
-// newNetwork returns one where nodes can be cut off, or else the loopback
-// interface.
+// newNetwork returns a network in which nodes can be isolated, or the loopback interface.
 func newNetwork(t testing.TB, cuttable bool) network {
 	t.Helper()
 	if !cuttable {

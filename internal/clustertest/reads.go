@@ -13,7 +13,7 @@ import (
 // moment in which it does not answer.
 const staleEvery = 5 * time.Millisecond
 
-// StaleReads reads what nodes have, as it is, all the time.
+// StaleReads continuously reads the nodes' own rows.
 type StaleReads struct {
 	t       testing.TB
 	stop    context.CancelFunc
@@ -40,7 +40,7 @@ func (c *Cluster) StartStaleReads(nodes ...*Node) *StaleReads {
 	return s
 }
 
-// run reads until stopping ends; what is under way then goes on.
+// run reads until stopping ends; a read in flight then continues.
 func (s *StaleReads) run(stopping, ctx context.Context, n *Node) {
 	r := &request{
 		method: http.MethodPost, path: "/v1/counters/posts/get?consistency=stale",

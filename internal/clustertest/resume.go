@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// WritesResume returns, rising, how long after the moment each of the shards of
-// posts acknowledged a write that was sent after it, through one of the nodes.
+// WritesResume returns, ascending, how long after a moment each of the shards of posts
+// acknowledged a write that was sent after it, through one of the nodes.
 func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []time.Duration {
 	c.t.Helper()
 	took := make([]time.Duration, len(shards))

@@ -13,13 +13,13 @@ import (
 
 const (
 	tallyColumn   = "repost"
-	tallyWrongMax = 10 // are reported, of those that a test finds
+	tallyWrongMax = 10 // bound on the reported faults of a test
 )
 
-// Tally is one count that a test increments and reads through nodes of its choice.
-// Each increment adds one and is sent once, so the count is never less than the
-// acknowledged increments, and never more than those and the ones of unknown
-// outcome. Every answer is held to that. Its methods may be called concurrently.
+// Tally is one count that a test increments and reads through nodes of its choice. Each
+// increment adds one and is sent once, so the count is never below the acknowledged
+// increments, and never above those plus the ones of unknown outcome. Tally checks every
+// answer against that. Its methods may be called concurrently.
 type Tally struct {
 	t  testing.TB
 	id string
@@ -61,7 +61,7 @@ func (y *Tally) Add(n *Node, timeout time.Duration) bool {
 	return try.fate == done
 }
 
-// added notes the answer to an increment: the count that it left, and what was
+// added checks the answer to an increment: the resulting count, and the increments
 // acknowledged before it was sent.
 func (y *Tally) added(n *Node, before int64, try outcome, count int64) {
 	y.mu.Lock()
@@ -80,7 +80,7 @@ func (y *Tally) added(n *Node, before int64, try outcome, count int64) {
 	}
 }
 
-// AddAll sends increments through nodes, in turn, until so many are acknowledged.
+// AddAll sends increments through nodes, in turn, until count of them are acknowledged.
 func (y *Tally) AddAll(count int, nodes ...*Node) {
 	y.t.Helper()
 	end := time.Now().Add(settleTimeout)
@@ -109,7 +109,7 @@ func (y *Tally) Read(n *Node, timeout time.Duration) bool {
 	return try.fate == done
 }
 
-// read notes the answer to a linearizable read, and what was acknowledged before it
+// read checks the answer to a linearizable read, with the increments acknowledged before it
 // was sent.
 func (y *Tally) read(n *Node, before int64, try outcome, count int64) {
 	y.mu.Lock()
@@ -139,8 +139,8 @@ func (y *Tally) AcknowledgedBy(nodes ...*Node) (sum int64) {
 	return sum
 }
 
-// Check reads the count at each of the nodes, and fails the test if it or any answer
-// before was not what it may be. Nothing may be sent meanwhile.
+// Check reads the count at each of the nodes, and fails the test if it or any earlier answer
+// is out of bounds. There must be no requests meanwhile.
 func (y *Tally) Check(nodes ...*Node) {
 	y.t.Helper()
 	for _, n := range nodes {

@@ -11,41 +11,40 @@ import (
 )
 
 const (
-	// tryTimeout is what a try gives a node before another is asked. It is more
-	// than an election takes.
+	// tryTimeout is how long a try waits for a node before the next node is asked. It is
+	// longer than an election.
 	tryTimeout = 2 * time.Second
-	// tryGrace is how long past its deadline an answer is waited for.
+	// tryGrace is how long past its deadline a try waits for an answer.
 	tryGrace = 500 * time.Millisecond
-	// tryPause is the wait after a try that failed, so that nodes are not asked in
-	// a tight loop.
+	// tryPause is the wait after a failed try, which avoids a busy loop.
 	tryPause = 10 * time.Millisecond
 )
 
-// fate is what is known of a request after one try.
+// fate is the outcome of a request after one try.
 type fate int
 
 const (
 	done    fate = iota // answered 200
 	refused             // it changed nothing
-	unknown             // it may have been carried out, or may be yet
+	unknown             // it may have been applied, or may still be
 	wrong               // answered as no good request may be
 )
 
-// outcome is what came of one try.
+// outcome is the result of one try.
 type outcome struct {
 	fate fate
 	why  string // in a word or two, unless done
 	took time.Duration
 }
 
-// answer is what the API answers a write or a read, as far as the package looks.
+// answer is the part of the API's answer that the package uses.
 type answer struct {
 	Results   []row
 	ID        string
 	Counts    map[string]int64
 	Duplicate bool
 	Token     string
-	Applied   any // ids of a write in part, or how many ops
+	Applied   any // ids applied by a partial write, or the number of ops
 	Unknown   []string
 	Error     struct{ Code, Message string }
 }
@@ -105,7 +104,7 @@ func fateOf(status int, err error, a *answer) (fate, string) {
 	return wrong, why + ": " + a.Error.Message
 }
 
-// after returns the node that comes after one in a round over all.
+// after returns the next node in the order of nodes.
 func after(nodes []*Node, n *Node) *Node {
 	return nodes[(slices.Index(nodes, n)+1)%len(nodes)]
 }

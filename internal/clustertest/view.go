@@ -10,13 +10,13 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// view is what the nodes that answer say of the groups.
+// view holds the groups as the nodes that answer report them.
 type view struct {
 	status   map[*Node]proctest.Cluster
 	replicas map[uint32]map[*Node]proctest.Group
 }
 
-// look asks nodes one after the other.
+// look asks one node after the other.
 func look(nodes []*Node) view {
 	v := view{status: map[*Node]proctest.Cluster{}, replicas: map[uint32]map[*Node]proctest.Group{}}
 	for _, n := range nodes {
@@ -35,8 +35,8 @@ func look(nodes []*Node) view {
 	return v
 }
 
-// leader returns the node that says it leads a group, of several the one of the
-// latest term, or nil.
+// leader returns the node that reports to lead a group, or nil. Of several it returns the
+// one with the latest term.
 func (v view) leader(group uint32) (leader *Node, term uint64) {
 	for n, g := range v.replicas[group] {
 		if g.Role == "leader" && g.Term >= term {
@@ -46,8 +46,8 @@ func (v view) leader(group uint32) (leader *Node, term uint64) {
 	return leader, term
 }
 
-// AwaitVoters waits until each group has a leader and that many voters, all of
-// which hold a replica, and no other member does.
+// AwaitVoters waits until each group has a leader and that many voters, all of which hold a
+// replica, and no other members.
 func (c *Cluster) AwaitVoters(voters int, but ...*Node) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
@@ -98,8 +98,7 @@ func (c *Cluster) Leader(group uint32, but ...*Node) *Node {
 	return leader
 }
 
-// Led returns the shards of a keyspace by the node that leads them, as far as
-// nodes say.
+// Led returns the shards of a keyspace by the node that leads them, as reported.
 func (c *Cluster) Led(keyspace string) map[*Node][]int {
 	led := map[*Node][]int{}
 	v := look(c.Nodes())
@@ -111,8 +110,8 @@ func (c *Cluster) Led(keyspace string) map[*Node][]int {
 	return led
 }
 
-// LeaderOfMost waits until every shard of a keyspace has a leader and returns the
-// node that leads most of them, and which.
+// LeaderOfMost waits until every shard of a keyspace has a leader. It returns the node that
+// leads most of them, and its shards.
 func (c *Cluster) LeaderOfMost(keyspace string, shards int) (leader *Node, led []int) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {
@@ -132,8 +131,8 @@ func (c *Cluster) LeaderOfMost(keyspace string, shards int) (leader *Node, led [
 	return leader, led
 }
 
-// AwaitShares waits until the nodes but some hold equally many replicas of that
-// many shards, three of each, and lead equally many, give or take one.
+// AwaitShares waits until all nodes except but hold the same number of replicas of that many
+// shards, three of each, and lead the same number, give or take one.
 func (c *Cluster) AwaitShares(timeout time.Duration, shards int, but ...*Node) time.Duration {
 	c.t.Helper()
 	nodes := c.Others(but...)
@@ -150,7 +149,7 @@ func (c *Cluster) AwaitShares(timeout time.Duration, shards int, but ...*Node) t
 	})
 }
 
-// AwaitGone waits until no other node has heard of a node.
+// AwaitGone waits until no other node sees a node in gossip.
 func (c *Cluster) AwaitGone(timeout time.Duration, gone *Node) time.Duration {
 	c.t.Helper()
 	others := c.Others(gone)
@@ -167,8 +166,7 @@ func (c *Cluster) AwaitGone(timeout time.Duration, gone *Node) time.Duration {
 	})
 }
 
-// shares counts the replicas of shards that each node holds, and how many of them
-// it leads.
+// shares returns how many replicas of shards each node holds, and how many of them it leads.
 func (v view) shares(nodes []*Node) (held, led []int) {
 	held, led = make([]int, len(nodes)), make([]int, len(nodes))
 	for i, n := range nodes {
@@ -185,7 +183,7 @@ func (v view) shares(nodes []*Node) (held, led []int) {
 	return held, led
 }
 
-// everywhere reports whether all nodes hold a group: the catalog, the board.
+// everywhere reports whether a group is on all nodes: the catalog or the board.
 func everywhere(g proctest.Group) bool { return g.ID == 0 || g.Keyspace == "board" }
 
 func sum(of []int) (all int) {

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// Node is a node as /v1/admin/nodes shows it. Leads and Replicas are counted from
-// the groups.
+// Node is a node in /v1/admin/nodes. Leads and Replicas are counted from the groups.
 type Node struct {
 	ID          string `json:"id"`
 	Key         string `json:"key"`
@@ -31,7 +30,7 @@ type Node struct {
 	HTTPAddr    string `json:"http_addr"`
 }
 
-// Group is a group as /v1/admin/groups shows it.
+// Group is a group in /v1/admin/groups.
 type Group struct {
 	ID        uint32   `json:"id"`
 	Keyspace  string   `json:"keyspace"`
@@ -85,22 +84,21 @@ type Version struct {
 	Held    bool `json:"held"`
 }
 
-// Cluster is what the fake says of its nodes and groups.
+// Cluster is the nodes and groups that the fake reports.
 type Cluster struct {
 	Nodes   []Node
 	Groups  []Group
 	Version Version
 	Steps   []map[string]any // of the plan
-	Cold    map[string]*Cold // of nodes, by name; made by the first order
+	Cold    map[string]*Cold // of nodes, by name; created by the first order
 	// ColdRefused, unless "", is why no order of cold rows is followed.
 	ColdRefused string
-	// Looked, unless nil, is called before each answer of /v1/admin, to change
-	// what it is about.
+	// Looked, if not nil, is called before each answer of /v1/admin and may change it.
 	Looked func(c *Cluster, method, path string)
 }
 
-// SetCluster makes the fake the first of these nodes, which hold every group and
-// lead them in turn. The server has one node n1 before that.
+// SetCluster makes the fake the first of these nodes, each of which holds every group; they
+// lead them in turn. Before that the server has one node n1.
 func (s *Server) SetCluster(nodes ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +129,7 @@ func (s *Server) SetCluster(nodes ...string) {
 	}
 }
 
-// EditCluster changes what the fake says.
+// EditCluster changes the cluster that the fake reports.
 func (s *Server) EditCluster(edit func(*Cluster)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +189,7 @@ func (c *Cluster) counted() []Node {
 	return nodes
 }
 
-// groupsLocked fills in what the rows say.
+// groupsLocked sets the sizes of the groups from the rows.
 func (s *Server) groupsLocked() []Group {
 	groups := slices.Clone(s.mu.cluster.Groups)
 	for i := range groups {
@@ -239,7 +237,7 @@ func (c *Cluster) changeVersion(body []byte) (int, any) {
 	return 200, map[string]any{"changed": c.Version != was, "version": c.Version}
 }
 
-// changeNode hands over at once what a node leads that is to lead nothing.
+// changeNode hands over at once the groups of a node that should lead nothing.
 func (c *Cluster) changeNode(name, verb string) (int, any) {
 	n := c.Node(name)
 	if n == nil {
@@ -289,7 +287,7 @@ func (s *Server) groupCallLocked(r *http.Request, number, verb string, body []by
 	return 200, map[string]any{"changed": changed, "group": map[string]any{"id": g.ID, "leader": g.Leader, "target": g.Target}}
 }
 
-// stream is an answer that is no JSON.
+// stream is an answer that is not JSON.
 type stream struct {
 	headers map[string]string
 	body    []byte

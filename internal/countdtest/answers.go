@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// answer serves a request; of a write, only the part of the shards named, or all
-// of it when that is nil.
+// answer serves a request. If shards is not nil, it applies only the parts of a write for
+// these shards.
 func (s *Server) answer(r *http.Request, body []byte, shards []int) (int, any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *column) UnmarshalJSON(text []byte) error {
 	return strict(text, (*object)(c))
 }
 
-// take adds columns that are not there, and changes floors.
+// take adds missing columns, and changes floors.
 func (k *keyspace) take(columns []column) {
 	for _, c := range columns {
 		if !slices.Contains(k.Columns, c.Name) {

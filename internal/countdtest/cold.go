@@ -2,8 +2,7 @@ package countdtest
 
 import "time"
 
-// Cold is what a node does with its rows on disk. It moves half of them between two
-// looks.
+// Cold is a node's rows on disk and its job, which moves half of the rest between two polls.
 type Cold struct {
 	ID       string    `json:"id"`
 	Verb     string    `json:"verb"`
@@ -15,7 +14,8 @@ type Cold struct {
 	Failed   string    `json:"failed,omitempty"`
 }
 
-// coldLocked is what the nodes say of their rows on disk: of each keyspace all are.
+// coldLocked returns the reports of the nodes about their rows on disk: all rows of each
+// keyspace.
 func (s *Server) coldLocked() []map[string]any {
 	nodes := []map[string]any{}
 	for _, n := range s.mu.cluster.Nodes {

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// window is how many numbers below a producer's highest are told apart.
+	// window is how many numbers below a producer's highest are remembered.
 	window = 64
 	// keyHorizon is how old a UUIDv7 key may be.
 	keyHorizon = 10 * time.Minute
 )
 
-// producerAt names what one shard knows of a producer.
+// producerAt identifies a producer in one shard.
 type producerAt struct {
 	keyspace string
 	shard    int
@@ -26,13 +26,13 @@ type producerAt struct {
 
 // producer holds the numbers that a shard has judged.
 type producer struct {
-	floor   uint64 // below it the shard cannot tell: the producer was forgotten, and came back
+	floor   uint64 // numbers below it are unknown: the producer was forgotten and returned
 	highest uint64
 	judged  map[uint64]fate
 }
 
-// fate is what becomes of a write's part for one shard: it is done now, or its
-// repeat is told what became of the first.
+// fate is the decision about a write's part for one shard: apply it now, or answer as for
+// its first try.
 type fate uint8
 
 const (
@@ -40,13 +40,13 @@ const (
 	applied      // none of its ops was refused
 	partly       // some of its ops were refused; which, is not known any more
 	refused      // each of its ops was
-	expired      // too old to tell
+	expired      // too old to be known
 )
 
 // keyAt names an Idempotency-Key.
 type keyAt struct{ keyspace, key string }
 
-// keyed is what is known of a key.
+// keyed is the record of a key.
 type keyed struct {
 	request [sha256.Size]byte
 	judged  map[int]fate // by shard
@@ -68,8 +68,8 @@ func (o *once) is(fates ...fate) bool {
 	return true
 }
 
-// judgeLocked finds out what of a write is still to do. A status other than 0
-// refuses it whole.
+// judgeLocked decides which parts of a write to apply. A status other than 0 refuses the
+// whole write.
 func (s *Server) judgeLocked(r *http.Request, k *keyspace, shards []int, body []byte) (o once, status int, refusal any) {
 	key, name := r.Header.Get("Idempotency-Key"), r.Header.Get("Countd-Producer")
 	seq, err := strconv.ParseUint(r.Header.Get("Countd-Seq"), 10, 64)
@@ -94,8 +94,8 @@ func (s *Server) judgeLocked(r *http.Request, k *keyspace, shards []int, body []
 	return o, 0, nil
 }
 
-// fateLocked judges a number for one shard. Of a producer that was forgotten only
-// those above its highest are taken.
+// fateLocked decides about a number for one shard. For a forgotten producer it accepts only
+// numbers above the highest.
 func (s *Server) fateLocked(at producerAt, seq uint64) fate {
 	p := s.mu.producers[at]
 	if highest, gone := s.mu.forgotten[at]; p == nil && gone && seq <= highest {
@@ -146,8 +146,8 @@ func (s *Server) judgeKeyLocked(r *http.Request, at keyAt, shards []int, body []
 	return o, 0, nil
 }
 
-// ForgetProducers forgets every producer but for its highest number in each
-// shard, as after a long idle time. It returns their names.
+// ForgetProducers forgets every producer except for its highest number in each shard, like a
+// long idle time. It returns their names.
 func (s *Server) ForgetProducers() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,7 @@
-// Package countdtest is a countd server for the tests of its clients: the public
-// API's contract over a map.
+// Package countdtest is a countd server for tests of its clients: the contract of the public
+// API on a map.
 //
-// It owns no promise of speed or durability. Its invariant: a request that it
-// refuses changed nothing.
+// It is neither fast nor durable. Invariant: a refused request changed nothing.
 package countdtest
 
 import (
@@ -28,7 +27,7 @@ type Fault struct {
 	Field      string
 	RetryAfter string        // header; "" for none
 	After      bool          // the request is applied all the same
-	Shards     []int         // with After: by these alone, and the answer says so; nil for all
+	Shards     []int         // with After: only these apply the request, and the answer names them; nil for all
 	Late       time.Duration // with After: so long after the answer; 0 for before it
 	Hang       bool          // no answer: the connection is cut
 }
@@ -37,7 +36,7 @@ type Fault struct {
 // between requests.
 type Server struct {
 	*httptest.Server
-	// Fail, unless nil, may refuse a request. body is what was sent.
+	// Fail, if not nil, may refuse a request. body is the request's body.
 	Fail func(r *http.Request, body []byte) *Fault
 
 	mu struct {
@@ -69,7 +68,7 @@ type keyspace struct {
 	Sharding   string           `json:"sharding,omitempty"` // shardOf does not look at it
 }
 
-// AddKind adds a keyspace that is none of counters. The counter paths do not know it.
+// AddKind adds a keyspace of a kind other than counters. The counter paths do not find it.
 func (s *Server) AddKind(name, kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,28 +107,28 @@ func (s *Server) Put(id uint64, counts ...int64) {
 	s.mu.keyspaces[0].put(id, counts)
 }
 
-// Lose has a shard of posts be one that no living node has.
+// Lose makes a shard of posts one that no living node has.
 func (s *Server) Lose(shard int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.keyspaces[0].lost = append(s.mu.keyspaces[0].lost, shard)
 }
 
-// Rows returns how many rows of posts have a count.
+// Rows returns the number of rows of posts that have a count.
 func (s *Server) Rows() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.keyspaces[0].rows)
 }
 
-// SetNotReady makes /readyz say why not; "" makes it ready.
+// SetNotReady sets the reason that /readyz answers; "" makes the server ready.
 func (s *Server) SetNotReady(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.notReady = why
 }
 
-// SetClusterID makes the server another cluster.
+// SetClusterID changes the id of the cluster.
 func (s *Server) SetClusterID(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +176,7 @@ func (s *Server) find(name string) *keyspace {
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the caller is gone
+		panic(http.ErrAbortHandler) // the caller has gone
 	}
 	var fault *Fault
 	if fail := s.failing(); fail != nil {
@@ -204,7 +203,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	reply(w, fault.Status, refusal)
 }
 
-// applyAll does what the request asks for although the answer is a fault.
+// applyAll applies the request although the answer is a fault.
 func (s *Server) applyAll(r *http.Request, body []byte, fault *Fault) {
 	if fault.Late == 0 {
 		s.answer(r, body, fault.Shards)
@@ -217,7 +216,7 @@ func (s *Server) applyAll(r *http.Request, body []byte, fault *Fault) {
 	})
 }
 
-// split tells the ids that a fault lets through from those whose fate it hides.
+// split separates the ids that a fault lets through from those whose outcome it hides.
 func (s *Server) split(r *http.Request, body []byte, fault *Fault) (applied, unknown []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,12 +242,12 @@ func reply(w http.ResponseWriter, status int, answer any) {
 			w.Header().Set(name, value)
 		}
 		w.Header().Set("Content-Length", strconv.Itoa(len(stream.body)))
-		_, _ = w.Write(stream.body) // a caller that is gone misses it
+		_, _ = w.Write(stream.body) // a caller that has gone does not matter
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // a caller that is gone misses it
+	_ = json.NewEncoder(w).Encode(answer) // a caller that has gone does not matter
 }
 
 func refuse(code, message, field string) map[string]any {

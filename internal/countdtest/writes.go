@@ -89,7 +89,7 @@ func (k *keyspace) shardsOf(request ops) []int {
 	return slices.Compact(shards)
 }
 
-// wrong returns the path of what is wrong with the ops, or "".
+// wrong returns the path of the first fault of the ops, or "".
 func (k *keyspace) wrong(verb string, request ops) string {
 	for i, op := range request.Ops {
 		cells := op.Add
@@ -108,17 +108,18 @@ func (k *keyspace) wrong(verb string, request ops) string {
 	return ""
 }
 
-// written is what became of a write's ops.
+// written is the outcome of a write's ops.
 type written struct {
 	results []result // of every op
-	refused []result // those of ops that overflowed, once more
+	refused []result // those of ops that overflowed, repeated
 	applied []string // ids
-	unknown []string // ids of ops of which it is no longer known
+	unknown []string // ids of ops whose outcome is no longer known
 }
 
 const tooOld = "the request is too old to tell whether it was applied"
 
-// tooOld refuses what a shard could not tell of, and names what others did.
+// tooOld refuses the parts of shards that have forgotten the request, and names the parts
+// that others applied.
 func (w *written) tooOld() map[string]any {
 	refusal := refuse("idempotency_expired", tooOld, "")
 	if len(w.applied)+len(w.unknown) > 0 {
@@ -127,8 +128,8 @@ func (w *written) tooOld() map[string]any {
 	return refusal
 }
 
-// apply does the ops that are to be done, and marks their shards. A shard without
-// a fate does nothing.
+// apply applies the ops that are still to be applied, and marks their shards. It skips
+// shards without a fate.
 func (k *keyspace) apply(request ops, o *once) *written {
 	w := &written{}
 	done, fails := map[int]int{}, map[int]int{} // ops of fresh shards
@@ -167,7 +168,7 @@ func (k *keyspace) apply(request ops, o *once) *written {
 	return w
 }
 
-// floored returns deltas that take no count of a row below a floor, or its column's.
+// floored returns deltas limited by the op's floor and those of the columns.
 func (k *keyspace) floored(id uint64, add map[string]int64, floor *int64) map[string]int64 {
 	add = maps.Clone(add)
 	row := k.get(id)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Flag is a flag's duration: what time.ParseDuration takes, and days before it, as in
-// 180d and 1d12h.
+// Flag is a flag for a duration, in the format of time.ParseDuration with optional days
+// before it, such as 180d and 1d12h.
 type Flag struct{ D *time.Duration }
 
 // Type names the kind of value in a program's help.
 func (f Flag) Type() string { return "duration" }
 
-// String returns the duration as it is now.
+// String returns the present duration.
 func (f Flag) String() string { return f.D.String() }
 
 // Set reads a duration.
@@ -26,12 +26,12 @@ func (f Flag) Set(text string) error {
 	}
 	n, err := strconv.ParseUint(days, 10, 16) // 65,535 days fit a Duration
 	if err != nil {
-		return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
+		return fmt.Errorf("%q is not a duration such as 180d, 12h or 30s", text)
 	}
 	d := time.Duration(0)
 	if rest != "" || !has {
 		if d, err = time.ParseDuration(rest); err != nil || has && d < 0 {
-			return fmt.Errorf("%q is no duration such as 180d, 12h or 30s", text)
+			return fmt.Errorf("%q is not a duration such as 180d, 12h or 30s", text)
 		}
 	}
 	*f.D = time.Duration(n)*24*time.Hour + d

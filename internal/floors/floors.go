@@ -1,8 +1,8 @@
-// Package floors owns the rule of which package may import which, and reads a
-// source tree for breaches of it. It never builds or runs what it reads.
+// Package floors owns the rule of which package may import which, and checks a source tree
+// against it. It never builds or runs what it reads.
 //
-// Invariant: every package of the tree stands in the rule, so that a new one is
-// placed on a floor by decision and not by accident.
+// Invariant: every package of the tree is in the rule, so that adding one is a decision, not
+// an accident.
 package floors
 
 import (
@@ -31,12 +31,11 @@ type Edge struct {
 	Test bool   // File is a test
 }
 
-// inside tells whether the imported package is one of the module.
+// inside reports whether the imported package is one of the module.
 func (e Edge) inside() bool { return e.To == "." || !strings.Contains(firstElement(e.To), ".") }
 
-// Read returns every import of every Go file under root that is not of the
-// standard library. Build constraints are not looked at: a file for another
-// system keeps the floors too.
+// Read returns every import of every Go file under root that is not of the standard library.
+// It ignores build constraints: files for other systems must keep the rule too.
 func Read(root string) ([]Edge, error) {
 	var edges []Edge
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
@@ -66,8 +65,8 @@ func Read(root string) ([]Edge, error) {
 	return edges, nil
 }
 
-// isModule tells a directory that is a module of its own, such as a benchmark's
-// peer: nothing here can import it.
+// isModule reports whether a directory is a module of its own, such as a benchmark's peer:
+// nothing here can import it.
 func isModule(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil
@@ -83,8 +82,7 @@ func fileEdges(file string, src []byte) ([]Edge, error) {
 		return nil, err
 	}
 	self := Edge{From: path.Dir(file), File: file, Test: strings.HasSuffix(file, "_test.go")}
-	// The package itself is an edge to itself, so that one without imports is
-	// not overlooked.
+	// The package itself is an edge to itself, so that one without imports is checked too.
 	edges := []Edge{{From: self.From, To: self.From, File: file, Test: self.Test}}
 	for _, spec := range parsed.Imports {
 		to, err := strconv.Unquote(spec.Path.Value)
@@ -110,12 +108,12 @@ func firstElement(importPath string) string {
 	return first
 }
 
-// Rule says what each package may import. A pattern that ends in /... stands
-// for a directory and all below it.
+// Rule holds what each package may import. A pattern that ends in /... matches a directory
+// and all below it.
 type Rule struct {
-	allowed  map[string][]string // package pattern → patterns of what it may import
+	allowed  map[string][]string // package pattern → patterns of the packages that it may import
 	confined map[string][]string // module pattern → the only package patterns that may import it
-	tests    []string            // patterns that any test may import besides
+	tests    []string            // patterns of packages that any test may import
 }
 
 var errSyntax = errors.New("not a line of the rule")
@@ -177,14 +175,15 @@ func (r *Rule) problem(e Edge) string {
 	allowed, placed := r.placeOf(e.From)
 	switch {
 	case !placed:
-		return fmt.Sprintf("%s stands on no floor", e.From)
+		return fmt.Sprintf("%s is not in the rule", e.From)
 	case e.From == e.To || matchesAny(allowed, e.To), e.Test && matchesAny(r.tests, e.To):
 		return ""
 	}
 	return fmt.Sprintf("%s may not import %s", e.From, e.To)
 }
 
-// placeOf returns what a package may import, by the longest pattern for it.
+// placeOf returns the packages that a package may import, by the longest pattern that
+// matches it.
 func (r *Rule) placeOf(pkg string) ([]string, bool) {
 	best, placed := "", false
 	for pattern := range r.allowed {

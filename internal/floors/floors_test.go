@@ -114,7 +114,7 @@ func TestBreachesAreFound(t *testing.T) {
 		{"shard asks upwards", "shard/x.go", `"github.com/countd/countd/cluster"`, "shard/x.go: shard may not import cluster"},
 		{"a log under the engine", "engine/x.go", `"github.com/hashicorp/raft"`, "engine/x.go: engine may not import github.com/hashicorp/raft"},
 		{"a harness in a product file", "shard/x.go", `"github.com/countd/countd/internal/proctest"`, "shard/x.go: shard may not import internal/proctest"},
-		{"a new package", "helpers/x.go", `"strings"`, "helpers/x.go: helpers stands on no floor"},
+		{"a new package", "helpers/x.go", `"strings"`, "helpers/x.go: helpers is not in the rule"},
 		{"the root", "engine/x.go", `"github.com/countd/countd"`, "engine/x.go: engine may not import ."},
 		{"down", "api/x.go", `"github.com/countd/countd/shard"`, ""},
 		{"own parts", "cmd/countctl/x.go", `"github.com/countd/countd/cmd/countctl/internal/a"`, ""},

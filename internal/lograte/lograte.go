@@ -1,9 +1,9 @@
-// Package lograte owns the limit on messages that repeat: one event makes a library, or
-// each of many groups, write the same message many times. It never limits messages below
-// slog.LevelInfo, which are for whoever looks for a fault.
+// Package lograte owns the limit on messages that repeat: a single event can make a library,
+// or each of many groups, write the same message many times. It never limits messages below
+// slog.LevelInfo, which are for debugging.
 //
-// Invariant: the first of a message is written at once, and no occurrence goes uncounted
-// in the next that is written.
+// Invariant: the first occurrence of a message is written at once, and each written message
+// includes the count of the suppressed ones.
 package lograte
 
 import (
@@ -33,14 +33,14 @@ type Limiter struct {
 	now func() time.Time // time.Now if nil
 }
 
-// message is one that was written.
+// message is a message that was written.
 type message struct {
 	written time.Time
 	times   uint64 // occurrences since
 }
 
-// Logger returns a logger that writes to logger what the limit lets through. All loggers
-// of a Limiter share the limit.
+// Logger returns a logger that passes messages on to logger within the limit. All loggers of
+// a Limiter share the limit.
 func (l *Limiter) Logger(logger *slog.Logger) *slog.Logger {
 	return slog.New(&handler{Handler: logger.Handler(), limiter: l})
 }

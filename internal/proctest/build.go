@@ -1,8 +1,8 @@
-// Package proctest runs the real programs for tests: it builds them once,
-// starts nodes on free ports of the loopback interface, kills and stops them,
-// and speaks HTTP to them. It knows nothing of the programs' inside.
+// Package proctest runs the real programs for tests: it builds them once, starts nodes on
+// free ports of the loopback interface, kills and stops them, and calls them over HTTP. It
+// knows nothing of the programs' internals.
 //
-// Invariant: when a test has ended, so have the processes that it started.
+// Invariant: the processes of a test end with the test.
 package proctest
 
 import (
@@ -18,8 +18,8 @@ type Binaries struct {
 	Countd, Countctl string // absolute paths
 }
 
-// Run is a TestMain: it builds the programs, gives them to use, runs the tests
-// and returns their exit code.
+// Run implements TestMain: it builds the programs, passes them to use, runs the tests and
+// returns their exit code.
 func Run(m *testing.M, use func(Binaries)) int {
 	dir, err := os.MkdirTemp("", "countd-bin-")
 	if err != nil {

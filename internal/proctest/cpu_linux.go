@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnCPU runs f, so that the processes which it starts itself, not in goroutines of
-// its own, have one CPU alone, of those that the test may use, counted from 0. It
-// reports whether there is that one; without it f is run as it is.
+// OnCPU runs f so that the processes which it starts directly, not in goroutines of its own,
+// run on one CPU only: the cpu-th of those that the test may use. It reports whether that
+// CPU exists; if not, it runs f without a restriction.
 func OnCPU(t testing.TB, cpu int, f func()) bool {
 	t.Helper()
 	runtime.LockOSThread()

@@ -17,8 +17,8 @@ type Ctl struct {
 	ended       bool
 }
 
-// StartCtl runs countctl beside the test, which kills it at its end if it has
-// not waited for it.
+// StartCtl starts countctl. At the test's end it kills countctl if the test has not waited
+// for it.
 func (n *Node) StartCtl(args ...string) *Ctl {
 	n.t.Helper()
 	c := &Ctl{cmd: exec.Command(n.bin.Countctl, append([]string{"--addr", n.URL}, args...)...)}
@@ -38,7 +38,7 @@ func (c *Ctl) Wait() {
 	if c.ended {
 		return
 	}
-	_ = c.cmd.Wait() // Code says how it went
+	_ = c.cmd.Wait() // Code returns the outcome
 	c.ended = true
 	c.Stdout, c.Stderr, c.Code = c.out.String(), c.errOut.String(), c.cmd.ProcessState.ExitCode()
 }
@@ -59,7 +59,7 @@ func (n *Node) Ctl(args ...string) *Ctl {
 	return c
 }
 
-// MustCtl is Ctl for a run that must exit 0. It returns what was printed.
+// MustCtl is Ctl for a run that must exit with 0. It returns the output.
 func (n *Node) MustCtl(args ...string) string {
 	n.t.Helper()
 	c := n.Ctl(args...)

@@ -13,18 +13,17 @@ import (
 
 const callTimeout = 15 * time.Second
 
-// Call sends one request with a JSON body, none if body is nil, and decodes the
-// JSON answer into answer unless that is nil. It returns the status, or an error
-// when no whole answer came, after which the request may have been carried out
-// or not.
+// Call sends one request with a JSON body, or none if body is nil, and decodes the JSON
+// answer into answer if that is not nil. It returns the status, or an error when no complete
+// answer arrived; then the request may have been applied or not.
 func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	return n.Send(ctx, method, path, nil, body, answer)
 }
 
-// Send is Call with headers and a context whose end cuts the request off. It
-// puts the request on the wire once at most: what a test repeats, it counts.
+// Send is Call with headers and a context whose end aborts the request. It sends the request
+// at most once, because tests count their repeats.
 func (n *Node) Send(ctx context.Context, method, path string, header http.Header, body, answer any) (int, error) {
 	var payload io.Reader
 	if body != nil {
@@ -75,13 +74,13 @@ func (n *Node) MustCall(method, path string, body, answer any) {
 	}
 }
 
-// Row is one row as the API gives it.
+// Row is one row in the API.
 type Row struct {
 	ID     string           `json:"id"`
 	Counts map[string]int64 `json:"counts"`
 }
 
-// Group is the part of a group's status that tests look at.
+// Group is the part of a group's status that tests use.
 type Group struct {
 	ID            uint32   `json:"id"`
 	Keyspace      string   `json:"keyspace"`
@@ -103,7 +102,7 @@ type Member struct {
 	Voter bool   `json:"voter"`
 }
 
-// Cluster is the part of the cluster's status that tests look at.
+// Cluster is the part of the cluster's status that tests use.
 type Cluster struct {
 	ClusterID string `json:"cluster_id"`
 	Nodes     []struct {
@@ -116,7 +115,7 @@ type Cluster struct {
 	Groups []Group `json:"groups"`
 }
 
-// Cluster asks the node for its status.
+// Cluster returns the node's status.
 func (n *Node) Cluster() Cluster {
 	n.t.Helper()
 	var c Cluster
@@ -135,7 +134,7 @@ func (c Cluster) Digests(keyspace string) map[int]string {
 	return digests
 }
 
-// Rows returns how many rows a keyspace holds.
+// Rows returns the number of rows of a keyspace.
 func (c Cluster) Rows(keyspace string) uint64 {
 	var rows uint64
 	for _, g := range c.Groups {

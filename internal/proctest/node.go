@@ -17,18 +17,18 @@ import (
 
 const (
 	pollEvery = 5 * time.Millisecond
-	// readyTimeout is generous, for machines that run more than this; what a
-	// start may take is for a test of its own to say.
+	// readyTimeout is generous, for busy machines; tests of the start have limits of their
+	// own.
 	readyTimeout = 30 * time.Second
 	killTimeout  = 10 * time.Second
 	stopTimeout  = 30 * time.Second
 )
 
-// Node is one countd: a data directory and addresses that stay the same over
-// its lives, of which at most one runs.
+// Node is one countd: a data directory and addresses that stay the same over its lives, of
+// which at most one runs at a time.
 type Node struct {
 	Dir  string   // data directory
-	Args []string // the directory, the addresses, and what a test adds
+	Args []string // the directory, the addresses, and arguments of the test
 	Env  []string // added to the test's own
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // of the HTTP API
@@ -76,15 +76,14 @@ type life struct {
 	code   int           // -1 when a signal ended it
 }
 
-// NewNode prepares a node over a data directory; Start runs it. Args come after
-// those for the directory and the addresses. What runs at the test's end is
-// killed.
+// NewNode returns a node with a data directory; Start runs it. args follow those for the
+// directory and the addresses. A node that still runs at the test's end is killed.
 func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 	t.Helper()
 	return NewNodeAt(t, bin, dir, FreeSite(t), args...)
 }
 
-// FreeSite returns addresses of the loopback interface that nothing listens on.
+// FreeSite returns free addresses of the loopback interface.
 func FreeSite(t testing.TB) Site {
 	t.Helper()
 	ports := FreePorts(t, 4)
@@ -96,7 +95,7 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 	t.Helper()
 	n := &Node{t: t, bin: bin, Dir: dir}
 	n.client = &http.Client{Transport: &http.Transport{
-		MaxIdleConnsPerHost: 256, // for each of a test's writers, so that none runs out of ports
+		MaxIdleConnsPerHost: 256, // one for each of a test's writers, so that ports suffice
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return n.site.dial(ctx, network, addr)
 		},
@@ -119,7 +118,7 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 // Site returns where the node's sockets are.
 func (n *Node) Site() Site { return n.site }
 
-// Move gives a node that does not run other addresses. Nothing may use the node
+// Move changes the addresses of a node that does not run. Nothing may use the node
 // meanwhile.
 func (n *Node) Move(site Site) {
 	n.site, n.Addr, n.URL, n.Redis = site, site.HTTP, "http://"+site.HTTP, site.Redis
@@ -128,7 +127,7 @@ func (n *Node) Move(site Site) {
 	})
 }
 
-// Use has the node run other programs from its next start on.
+// Use changes the programs of the node from its next start on.
 func (n *Node) Use(bin Binaries) { n.bin = bin }
 
 // Start runs the process and returns at once.
@@ -160,8 +159,8 @@ func (n *Node) StartReady() {
 	}
 }
 
-// WaitReady waits until the node can serve and tells whether it came to that.
-// If the process ended instead, code is its exit code.
+// WaitReady waits until the node can serve and reports whether it can. If the process has
+// ended instead, code is its exit code.
 func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -226,19 +225,18 @@ func (n *Node) Stop() {
 // PID returns the id of the running process.
 func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 
-// Log returns what the process of this life has written.
+// Log returns the output of the process in this life.
 func (n *Node) Log() string { return n.live.log.String() }
 
-// portsGiven counts the ports that were tried: none is given twice, since whoever
-// has one may not listen on it yet. Each process of tests begins somewhere else.
+// portsGiven counts the ports that were tried: none is returned twice, because its owner may
+// not listen on it yet. Each test process begins at another port.
 var (
 	portsGiven atomic.Uint32
 	portsFrom  = rand.IntN(1 << 16)
 )
 
-// FreePorts returns count loopback addresses that nothing listens on. They lie
-// below the range that the system gives to outgoing connections, so that a node
-// finds its port free again after a restart.
+// FreePorts returns count free loopback addresses. They are below the range that the system
+// uses for outgoing connections, so that a node finds its port free again after a restart.
 func FreePorts(t testing.TB, count int) []string {
 	t.Helper()
 	const low, high, triesMax = 15_000, 32_000, 1_000

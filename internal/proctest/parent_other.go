@@ -4,5 +4,5 @@ package proctest
 
 import "os/exec"
 
-// dieWithParent does nothing where the kernel offers nothing for it.
+// dieWithParent does nothing on systems without such a feature.
 func dieWithParent(*exec.Cmd) {}

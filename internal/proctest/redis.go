@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// StartRedis runs a redis-server that keeps nothing until the test ends, and
-// returns where it listens. The test is skipped where it is not installed.
+// StartRedis runs a redis-server without persistence until the test ends, and returns its
+// address. The test is skipped if redis-server is not installed.
 func StartRedis(t testing.TB) (addr string) {
 	t.Helper()
 	path, err := exec.LookPath("redis-server")
@@ -24,7 +24,7 @@ func StartRedis(t testing.TB) (addr string) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // says that it was killed
+		_ = cmd.Wait() // reports that it was killed
 	})
 	for end := time.Now().Add(readyTimeout); ; time.Sleep(pollEvery) {
 		conn, err := net.Dial("tcp", addr)
