@@ -17,21 +17,21 @@ import (
 // methods but View are Machine's.
 type Board struct {
 	machine
-	held atomic.Pointer[board] // replaced whole by Restore
+	current atomic.Pointer[board] // replaced whole by Restore
 }
 
 // NewBoard returns the state before the first entry.
 func NewBoard() *Board {
 	b := &Board{}
-	b.init(codec.KindBoard, func() contents { return newBoard() }, func(held contents) { b.held.Store(held.(*board)) })
+	b.init(codec.KindBoard, func() contents { return newBoard() }, func(held contents) { b.current.Store(held.(*board)) })
 	return b
 }
 
 // View returns the board as it is now.
-func (b *Board) View() *BoardView { return b.held.Load().view.Load() }
+func (b *Board) View() *BoardView { return b.current.Load().view.Load() }
 
 // Bytes is Machine's.
-func (b *Board) Bytes() uint64 { return b.held.Load().stats().Bytes }
+func (b *Board) Bytes() uint64 { return b.current.Load().stats().Bytes }
 
 // board is what the board's shard holds.
 type board struct {

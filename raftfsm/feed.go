@@ -17,11 +17,11 @@ import (
 // feedspill.go and feedidle.go are Machine's.
 type Feed struct {
 	machine
-	place  FeedPlace
-	clock  atomic.Uint32
-	counts feedCounts
-	held   atomic.Pointer[feed] // replaced whole by Restore
-	newest atomic.Pointer[feed] // held, or what Restore is about to replace it by
+	place   FeedPlace
+	clock   atomic.Uint32
+	counts  feedCounts
+	current atomic.Pointer[feed] // replaced whole by Restore
+	newest  atomic.Pointer[feed] // held, or what Restore is about to replace it by
 }
 
 // NewFeed returns the state before the first entry, of feeds that stay in memory.
@@ -36,7 +36,7 @@ func NewFeedOver(place FeedPlace) *Feed {
 		f.newest.Store(fresh)
 		return fresh
 	}, func(held contents) {
-		if was := f.held.Swap(held.(*feed)); was != nil {
+		if was := f.current.Swap(held.(*feed)); was != nil {
 			was.dispose()
 		}
 	})
@@ -47,7 +47,7 @@ func NewFeedOver(place FeedPlace) *Feed {
 // they were together at one moment during the call. It allocates only to grow dst. It
 // returns false, and dst as it was, if they are to be read from disk: see Fetch.
 func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
-	body := f.held.Load().pages.get(key)
+	body := f.current.Load().pages.get(key)
 	switch {
 	case body == nil:
 		return dst, true
@@ -59,7 +59,7 @@ func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
 
 // Bytes is Machine's. While a snapshot is restored that is counted too.
 func (f *Feed) Bytes() uint64 {
-	held, newest := f.held.Load(), f.newest.Load()
+	held, newest := f.current.Load(), f.newest.Load()
 	bytes := held.stats().Bytes
 	if newest != held {
 		bytes += newest.stats().Bytes
@@ -71,7 +71,7 @@ func (f *Feed) Bytes() uint64 {
 // feeds that are not in memory are in it. Whole bytes, as a snapshot has them, are a
 // quarter more than bits for followees out of millions.
 func (f *Feed) SnapshotBytes() uint64 {
-	s := f.held.Load().stats()
+	s := f.current.Load().stats()
 	return (s.Bytes + s.ColdBytes) * 3 / 2
 }
 

@@ -53,7 +53,7 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 		})
 	}
 	forever(func(*rand.Rand) {
-		snapshot := r.fsm.held.Load().capture()
+		snapshot := r.fsm.current.Load().capture()
 		defer snapshot.release()
 		if err := snapshot.write(codec.NewStreamWriter(io.Discard)); err != nil {
 			t.Error(err)

@@ -31,7 +31,7 @@ type FeedAges [33]int64
 
 // Ages adds those of this shard.
 func (f *Feed) Ages(to *FeedAges) {
-	held := f.held.Load()
+	held := f.current.Load()
 	held.pages.each(0, func(page *feedPage) bool {
 		for i := range page.users() {
 			if body := page.body(i); !isSpilled(body) {
@@ -72,7 +72,7 @@ func (f *feed) idleFor(page *feedPage, i int) uint32 {
 // goes on from there. It returns how many users' it moved. On an error, which is
 // cold.ErrFull while the disk has no room, what it was about to move stays in memory.
 func (f *Feed) Spill(idle uint32, bytesMax int64, proceed func() bool) (users int, err error) {
-	held := f.held.Load()
+	held := f.current.Load()
 	if held.out == nil {
 		return 0, nil
 	}

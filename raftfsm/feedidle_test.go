@@ -55,9 +55,9 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 	}
 	var gone int
 	if r.tick(); r.spill(100) == 0 { // nothing but to remove what came back
-		gone = len(r.fsm.held.Load().out.gone)
+		gone = len(r.fsm.current.Load().out.gone)
 	}
-	if v := r.fsm.held.Load().out.records.Capture(); gone != 0 {
+	if v := r.fsm.current.Load().out.records.Capture(); gone != 0 {
 		t.Errorf("records of %d users are still to go", gone)
 	} else if _, err := v.Get(nil, feedHash(7), 1); !errors.Is(err, cold.ErrDamaged) {
 		t.Errorf("the record of a feed that came back: %v", err)

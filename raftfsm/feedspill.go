@@ -91,7 +91,7 @@ var errFeedMoved = errors.New("the feed has moved")
 
 // IsSpilled reports whether the followees of the user of a key are to be read from disk.
 func (f *Feed) IsSpilled(key uint64) bool {
-	body := f.held.Load().pages.peek(key)
+	body := f.current.Load().pages.peek(key)
 	return body != nil && isSpilled(body)
 }
 
@@ -112,10 +112,10 @@ func (p *FeedPlace) short() bool { return p.Tight != nil && p.Tight() }
 
 func (f *Feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool) ([]Followee, error) {
 	for {
-		held := f.held.Load()
+		held := f.current.Load()
 		followees, err := held.fetch(ctx, dst, key, keep)
 		// What a snapshot has replaced meanwhile has let go of its records.
-		if err == nil || ctx.Err() != nil || f.held.Load() == held {
+		if err == nil || ctx.Err() != nil || f.current.Load() == held {
 			return followees, err
 		}
 	}
@@ -264,7 +264,7 @@ func (s *spilled) forget() { _ = s.records.Remove() }
 // dispose ends what moves feeds out. Who still reads finds feeds that are in memory, and
 // an error for others.
 func (f *feed) dispose() {
-	f.of.newest.CompareAndSwap(f, f.of.held.Load())
+	f.of.newest.CompareAndSwap(f, f.of.current.Load())
 	if f.out != nil && !f.out.closed.Swap(true) {
 		f.out.forget()
 	}
@@ -272,4 +272,4 @@ func (f *feed) dispose() {
 
 // Close lets go of the feeds that are not in memory: for a replica whose raft has
 // stopped. Reads of those fail from then on.
-func (f *Feed) Close() { f.held.Load().dispose() }
+func (f *Feed) Close() { f.current.Load().dispose() }

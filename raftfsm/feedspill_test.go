@@ -103,7 +103,7 @@ func (r *spillReplica) check(want map[uint64][]Followee) {
 // checkSpilled holds what is counted of feeds to what is there.
 func checkSpilled(t rapid.TB, fsm *Feed) {
 	t.Helper()
-	held := fsm.held.Load()
+	held := fsm.current.Load()
 	users, spilled, bytes := 0, 0, int64(0)
 	for _, page := range held.pages.pages() {
 		bytes += page.bytes()
@@ -210,7 +210,7 @@ func TestRestoreLetsGoOfRecords(t *testing.T) {
 	want := fillFeeds(t, r, 100, 9)
 	snapshot := codectest.Persisted(t, r.fsm)
 	r.spill(0)
-	was := r.fsm.held.Load()
+	was := r.fsm.current.Load()
 	lost := func(f *feed) {
 		t.Helper()
 		for key := range uint64(100) {
@@ -242,7 +242,7 @@ func TestSpillEndsWithItsState(t *testing.T) {
 			r := newSpillReplica(t)
 			defer r.close()
 			fillFeeds(t, r, 500, 50)
-			was, looks := r.fsm.held.Load(), 0
+			was, looks := r.fsm.current.Load(), 0
 			users, err := r.fsm.Spill(0, math.MaxInt64, func() bool {
 				if looks++; looks == 1 {
 					end(r)

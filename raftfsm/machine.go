@@ -60,9 +60,9 @@ var ErrStuck = errors.New("the replica applies no more entries")
 // machine is what the state machines of all kinds share: the log's index and
 // time, the memory of requests, the turn of decoding, judging and applying.
 type machine struct {
-	kind codec.Kind
-	make func() contents // empty ones
-	show func(contents)  // gives readers those that are held from now on
+	kind  codec.Kind
+	fresh func() contents // empty ones
+	show  func(contents)  // gives readers those that are held from now on
 
 	// applied is the index of the last entry of which everything is held. It
 	// rises, and only raft's goroutine moves it.
@@ -77,22 +77,22 @@ type machine struct {
 	}
 	// whole is held while an entry is applied, so that State sees contents and an
 	// index that belong together. Reads do not take it.
-	whole sync.Mutex
-	held  contents // replaced under whole
-	marks marks    // under whole
+	whole    sync.Mutex
+	contents contents // replaced under whole
+	marks    marks    // under whole
 
 	// seen is of the memory of requests, for who asks from elsewhere.
-	seen struct{ logTime, keys, producers atomic.Int64 }
+	sizes struct{ logTime, keys, producers atomic.Int64 }
 
 	// raft's goroutine's own
 	requests requests
-	once     *dedup.Memory
+	memory   *dedup.Memory
 }
 
 func (m *machine) init(kind codec.Kind, fresh func() contents, show func(contents)) {
-	m.kind, m.make, m.show = kind, fresh, show
-	m.once, m.held = dedup.New(), fresh()
-	show(m.held)
+	m.kind, m.fresh, m.show = kind, fresh, show
+	m.memory, m.contents = dedup.New(), fresh()
+	show(m.contents)
 }
 
 // Result is what Apply answers for an entry of a shard's ops. It belongs to the
@@ -149,31 +149,31 @@ func (m *machine) Stuck() error {
 }
 
 // stickAt applies nothing any more, from an entry on.
-func (m *machine) stickAt(index uint64, err error) {
+func (m *machine) stopAt(index uint64, err error) {
 	m.stuck.Store(&codec.EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
 }
 
 // LogTime is Machine's.
-func (m *machine) LogTime() time.Time { return time.UnixMilli(m.seen.logTime.Load()) }
+func (m *machine) LogTime() time.Time { return time.UnixMilli(m.sizes.logTime.Load()) }
 
 // Remembered is Machine's.
 func (m *machine) Remembered() (keys, producers int) {
-	return int(m.seen.keys.Load()), int(m.seen.producers.Load())
+	return int(m.sizes.keys.Load()), int(m.sizes.producers.Load())
 }
 
 // tellSeen follows a change of the memory.
-func (m *machine) tellSeen() {
-	keys, producers := m.once.Sizes()
-	m.seen.logTime.Store(m.once.Now())
-	m.seen.keys.Store(int64(keys))
-	m.seen.producers.Store(int64(producers))
+func (m *machine) publishSizes() {
+	keys, producers := m.memory.Sizes()
+	m.sizes.logTime.Store(m.memory.Now())
+	m.sizes.keys.Store(int64(keys))
+	m.sizes.producers.Store(int64(producers))
 }
 
 // State is Machine's.
 func (m *machine) State() State {
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	return State{Index: m.applied.Load(), Digest: m.held.digest(), Stats: m.held.stats()}
+	return State{Index: m.applied.Load(), Digest: m.contents.digest(), Stats: m.contents.stats()}
 }
 
 // Marks is Machine's.
@@ -247,30 +247,30 @@ func (m *machine) apply(entry *raft.Log) any {
 		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
 	}
 	if err == nil {
-		err = m.requests.decode(sections, m.once, m.held)
+		err = m.requests.decode(sections, m.memory, m.contents)
 	}
 	if err != nil {
 		panic(&codec.EntryError{Index: entry.Index, Err: err})
 	}
-	m.tellSeen()
+	m.publishSizes()
 	r := &Result{Index: entry.Index, Width: width}
 	if width > 0 {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}
 	m.whole.Lock()
-	if r.Overflows, err = m.held.apply(m.once.Now(), width, r.Rows); err != nil {
+	if r.Overflows, err = m.contents.apply(m.memory.Now(), width, r.Rows); err != nil {
 		m.whole.Unlock()
-		m.stickAt(entry.Index, err)
+		m.stopAt(entry.Index, err)
 		return m.Stuck()
 	}
-	if cuts := m.held.cuts(); len(cuts) > 0 {
+	if cuts := m.contents.cuts(); len(cuts) > 0 {
 		r.Cuts = slices.Clone(cuts)
 	}
 	m.advance(entry.Index)
-	m.marks.note(entry.Index, m.held.digest)
+	m.marks.note(entry.Index, m.contents.digest)
 	m.whole.Unlock()
 	if len(r.Overflows) > 0 {
-		m.requests.noteRefused(m.once, r.Overflows)
+		m.requests.noteRefused(m.memory, r.Overflows)
 	}
 	if slices.ContainsFunc(m.requests.outcomes, func(o dedup.Outcome) bool { return o != dedup.Applied }) {
 		r.outcomes, r.arrived = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.arrived)

@@ -18,54 +18,54 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
 	}
-	return &machineSnapshot{kind: m.kind, index: m.applied.Load(), once: m.once.Capture(), held: m.held.capture()}, nil
+	return &machineSnapshot{kind: m.kind, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.capture()}, nil
 }
 
 type machineSnapshot struct {
-	kind  codec.Kind
-	index uint64
-	once  *dedup.View
-	held  captured
+	kind     codec.Kind
+	index    uint64
+	memory   *dedup.View
+	contents captured
 }
 
 // Persist streams the snapshot to sink. It names the generations of cold rows, and
 // has them kept for as long as there is a snapshot of the sink's name. The caller
 // closes or cancels the sink on an error, as raft does.
 func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeShard(sink, s.kind, s.index, s.held, s.once); err != nil {
+	if err := writeShard(sink, s.kind, s.index, s.contents, s.memory); err != nil {
 		return err
 	}
-	if err := s.held.keep(sink.ID()); err != nil {
+	if err := s.contents.keep(sink.ID()); err != nil {
 		return err
 	}
 	return sink.Close()
 }
 
-func (s *machineSnapshot) Release() { s.held.release() }
+func (s *machineSnapshot) Release() { s.contents.release() }
 
 // Restore replaces the state by a snapshot's. On an error the state stays what
 // it was. A snapshot that names cold rows which are not there any more is no error:
 // the replica is stuck then, with what it had.
 func (m *machine) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
-	held := m.make()
+	held := m.fresh()
 	index, once, err := readShard(snapshot, m.kind, held)
 	if err != nil {
 		held.dispose()
 		err = fmt.Errorf("cannot restore %s: %w", m.kind, err)
 		if errors.Is(err, errColdLost) {
-			m.stickAt(index, err)
+			m.stopAt(index, err)
 			return nil
 		}
 		return err
 	}
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	m.held = held
+	m.contents = held
 	m.show(held)
 	m.marks = marks{}
-	m.once = once
-	m.tellSeen()
+	m.memory = once
+	m.publishSizes()
 	m.stuck.Store(nil)
 	m.advance(index)
 	return nil

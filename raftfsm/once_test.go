@@ -96,7 +96,7 @@ func (h *history) bytes() (state []byte) {
 func (h *history) memory() [][]byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
-	if err := errors.Join(h.c.once.Capture().Write(w), w.End(0, 0)); err != nil {
+	if err := errors.Join(h.c.memory.Capture().Write(w), w.End(0, 0)); err != nil {
 		h.t.Fatal(err)
 	}
 	return codectest.SectionsOf(h.t, b.Bytes())[:3]
@@ -254,15 +254,15 @@ func (h *history) reopen(t rapid.TB) {
 	var b bytes.Buffer
 	table := tableSnapshot{h.c.Table().Snapshot(), nil}
 	defer table.release()
-	if err := writeShard(&b, codec.KindCounters, h.index, table, h.c.once.Capture()); err != nil {
+	if err := writeShard(&b, codec.KindCounters, h.index, table, h.c.memory.Capture()); err != nil {
 		t.Fatal(err)
 	}
 	h.c = NewCounters()
-	index, once, err := readShard(&b, codec.KindCounters, h.c.held)
+	index, once, err := readShard(&b, codec.KindCounters, h.c.contents)
 	if err != nil || index != h.index {
 		t.Fatalf("index %d: %v", index, err)
 	}
-	h.c.once = once
+	h.c.memory = once
 }
 
 // An entry has the first write of a restore in a form of its own, and no other bytes

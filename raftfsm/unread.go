@@ -18,7 +18,7 @@ import (
 // Its methods but those below are Machine's.
 type Unread struct {
 	machine
-	held    atomic.Pointer[unread] // replaced whole by Restore
+	current atomic.Pointer[unread] // replaced whole by Restore
 	dropped atomic.Uint64
 }
 
@@ -34,22 +34,22 @@ const (
 // NewUnread returns the state before the first entry.
 func NewUnread() *Unread {
 	u := &Unread{}
-	u.init(codec.KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.held.Store(held.(*unread)) })
+	u.init(codec.KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.current.Store(held.(*unread)) })
 	return u
 }
 
 // Table returns the counters as they are now. Restore replaces it, so a caller
 // asks again for each request.
-func (u *Unread) Table() *engine.Table { return u.held.Load().counts }
+func (u *Unread) Table() *engine.Table { return u.current.Load().counts }
 
 // Cursors is Table for the cursors.
-func (u *Unread) Cursors() *engine.Table { return u.held.Load().cursors }
+func (u *Unread) Cursors() *engine.Table { return u.current.Load().cursors }
 
 // Bytes is Machine's.
-func (u *Unread) Bytes() uint64 { return u.held.Load().stats().Bytes }
+func (u *Unread) Bytes() uint64 { return u.current.Load().stats().Bytes }
 
 // Sweep returns how far the sweep of idle cursors has come.
-func (u *Unread) Sweep() SweepState { return *u.held.Load().swept.Load() }
+func (u *Unread) Sweep() SweepState { return *u.current.Load().swept.Load() }
 
 // Dropped counts the rows that the sweep dropped here since the machine was made.
 func (u *Unread) Dropped() uint64 { return u.dropped.Load() }

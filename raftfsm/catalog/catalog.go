@@ -14,36 +14,36 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Catalog is the state machine of the group that knows what the cluster agrees
-// on: keyspaces, nodes, where groups are to be, and the cluster version.
+// Catalog is the state machine of the group that holds what the cluster agrees on:
+// keyspaces, nodes, the placement of groups, and the cluster version.
 type Catalog struct {
-	// view is replaced whole by each command and by Restore, which raft calls
-	// one at a time. A reader's one load is a state between two commands.
+	// view is replaced whole by each command and by Restore, which raft calls one at a
+	// time. A reader's one load is a state between two commands.
 	view atomic.Pointer[View]
 }
 
 var _ raft.BatchingFSM = (*Catalog)(nil)
 
-// View is the catalog after one command. Everybody shares it: nothing
-// in it may be changed.
+// View is the catalog after one command. All readers share it, so nothing may change
+// it.
 type View struct {
-	Applied uint64 `json:"-"` // index of the last command that it shows
+	Applied uint64 `json:"-"` // index of the last command that it includes
 
-	NextGroup      uint32               `json:"next_group"` // the number that the next shard is given
+	NextGroup      uint32               `json:"next_group"` // number of the next shard's group
 	Keyspaces      map[string]Keyspace  `json:"keyspaces"`  // by name
 	Nodes          map[string]Node      `json:"nodes"`      // by key
-	Groups         map[uint32]Placement `json:"groups"`     // by number; the catalog's own once it is placed
+	Groups         map[uint32]Placement `json:"groups"`     // by number; the catalog's own group once it is placed
 	ClusterVersion int                  `json:"cluster_version"`
-	VersionHeld    bool                 `json:"version_held"` // ClusterVersion stays what it is
+	VersionHeld    bool                 `json:"version_held"` // ClusterVersion must not change
 
-	changed chan struct{} // closed once a view of another state is there
+	changed chan struct{} // closed when a view with another state replaces this one
 }
 
-// firstClusterVersion is what a new cluster speaks.
+// firstClusterVersion is the version of a new cluster.
 const firstClusterVersion = 1
 
-// New returns a catalog without keyspaces and nodes. The groups of
-// keyspaces are numbered from 1: group 0 is the catalog's own.
+// New returns a catalog without keyspaces and nodes. Groups of keyspaces are numbered
+// from 1; group 0 is the catalog's own.
 func New() *Catalog {
 	c := &Catalog{}
 	v := &View{NextGroup: Group + 1, ClusterVersion: firstClusterVersion, changed: make(chan struct{})}
@@ -52,18 +52,18 @@ func New() *Catalog {
 	return c
 }
 
-// View returns the catalog as it is now.
+// View returns the current view.
 func (c *Catalog) View() *View { return c.view.Load() }
 
 // Keyspaces returns the keyspaces by name, ascending.
 func (c *Catalog) Keyspaces() []Keyspace { return c.View().KeyspacesByName() }
 
-// Applied returns the index of the last command that View shows.
+// Applied returns the index of the last command that View includes.
 func (c *Catalog) Applied() uint64 { return c.View().Applied }
 
-// Changed returns a channel that is closed once the catalog holds something
-// else than this view. Catalog.View returns that by then. A command that
-// changed nothing does not close it.
+// Changed returns a channel that closes when the catalog's state differs from this
+// view. Catalog.View returns the newer state by then. A command that changed nothing
+// does not close it.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // KeyspacesByName returns the keyspaces by name, ascending.
@@ -73,16 +73,16 @@ func (v *View) KeyspacesByName() []Keyspace {
 	})
 }
 
-// Digest returns a hash, FNV-1a, of the view's JSON. Views that hold the same
-// have equal digests, whatever commands made them.
+// Digest returns an FNV-1a hash of the view's JSON. Equal views have equal digests,
+// whatever commands made them.
 func (v *View) Digest() uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(v.encoded()) // a hash takes everything
 	return h.Sum64()
 }
 
-// encoded returns the view's JSON. There is one for each state: object members
-// that are maps are written in the order of their keys.
+// encoded returns the view's JSON. Each state has exactly one, because maps are encoded
+// in the order of their keys.
 func (v *View) encoded() []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -91,8 +91,8 @@ func (v *View) encoded() []byte {
 	return body
 }
 
-// Apply applies one command and answers a *Result. It panics with an
-// *EntryError if it cannot.
+// Apply applies one command and returns a *Result. It panics with a *codec.EntryError
+// if it cannot.
 func (c *Catalog) Apply(entry *raft.Log) any {
 	command, err := parseEntry(entry.Data)
 	if err != nil {
@@ -105,8 +105,8 @@ func (c *Catalog) Apply(entry *raft.Log) any {
 	return result
 }
 
-// ApplyBatch applies committed entries and answers a *Result for each
-// command, nil for changes of the group's members.
+// ApplyBatch applies committed entries. It returns a *Result for each command and nil
+// for each change of the group's members.
 func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
 	answers := make([]any, len(entries))
 	for i, entry := range entries {
@@ -121,8 +121,8 @@ func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-// replace makes next the view. Those who wait for it look after they are woken,
-// so it is stored first.
+// replace publishes next and then wakes those who wait for a change: they read the view
+// after they wake.
 func (c *Catalog) replace(was, next *View) {
 	c.view.Store(next)
 	if next.changed != was.changed {
@@ -130,8 +130,8 @@ func (c *Catalog) replace(was, next *View) {
 	}
 }
 
-// After returns the view after a command that does one thing, and what Apply
-// would answer. It changes nothing in place: readers hold v.
+// After returns the view after a command, and the result that Apply would return. It
+// leaves v as it is, because readers hold it.
 func (v *View) After(command *Command) (*View, *Result) {
 	next := *v
 	next.ownMaps()
@@ -145,7 +145,7 @@ func (v *View) After(command *Command) (*View, *Result) {
 	return &same, &result
 }
 
-// ownMaps gives the view maps that nobody else holds.
+// ownMaps replaces the maps by copies that no other view shares.
 func (v *View) ownMaps() {
 	v.Keyspaces, v.Nodes, v.Groups = owned(v.Keyspaces), owned(v.Nodes), owned(v.Groups)
 }

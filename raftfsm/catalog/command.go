@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Command is one change; exactly one field is set.
+// Command is one change. Exactly one field is set.
 type Command struct {
 	Create       *CreateEntry       `json:"create,omitempty"`
 	AddColumns   *AddColumnsEntry   `json:"add_columns,omitempty"`
@@ -28,15 +28,15 @@ type Command struct {
 	DropColumn *DropColumnEntry `json:"drop_column,omitempty"`
 }
 
-// Result is what Apply answers. A command whose result says anything but
-// Keyspace has changed nothing.
+// Result is the answer of Apply. A command whose result has anything but Keyspace set
+// changed nothing.
 type Result struct {
-	Keyspace Keyspace // of Create, AddColumns and DropColumn: as it now is; of Drop: as it was
-	Exists   bool     // Create: there is a keyspace of the name
-	Missing  bool     // there is no keyspace, column or node to change
-	Full     bool     // AddColumns: they would be more than engine.ColumnsMax
-	Refused  string   // why the command does not fit the catalog, for people; "" if it does
-	Bound    Bound    // Create: the bound that it would pass, with Refused set; "" for none
+	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
+	Exists   bool     // Create: a keyspace of this name exists
+	Missing  bool     // there is no such keyspace, column or node
+	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
+	Refused  string   // why the command does not fit the catalog, for people; "" if it fits
+	Bound    Bound    // Create: the bound that the command would exceed, with Refused set; "" for none
 }
 
 // Bound names a bound of a whole cluster.
@@ -44,6 +44,7 @@ type Bound string
 
 // The bounds that Result tells of.
 const (
+	// The bounds that Result.Bound names.
 	BoundKeyspaces Bound = "keyspaces" // KeyspacesMax
 	BoundGroups    Bound = "groups"    // GroupsMax
 )
@@ -56,7 +57,7 @@ func pastBound(bound Bound, format string, args ...any) (Result, bool) {
 	return Result{Refused: fmt.Sprintf(format, args...), Bound: bound}, false
 }
 
-// changes lists what the command may do, in the order of its fields.
+// changes returns the fields that are set, in their order.
 func (c *Command) changes() []change {
 	var all []change
 	add := func(set bool, change change) {
@@ -80,9 +81,9 @@ func (c *Command) changes() []change {
 	return all
 }
 
-// change is one kind of command. apply may write the maps of v but no
-// value in them, which other views share, and reports whether it changed
-// anything. If not, v is thrown away.
+// change is one kind of command. apply may write the maps of v, but must not change the
+// values in them, which other views share. It reports whether it changed anything; if
+// not, the caller discards v.
 type change interface {
 	apply(v *View) (result Result, changed bool)
 }
@@ -91,9 +92,9 @@ func (c *Command) apply(v *View) (Result, bool) {
 	return c.changes()[0].apply(v) // parseCatalogEntry has seen that there is one
 }
 
-// AppendEntry appends the log entry of a command to dst. A command that does
-// not do one thing, such as one of a later program, of which nothing that is known
-// here is left, is refused: no node could apply it.
+// AppendEntry appends the log entry of a command to dst. It refuses a command without
+// exactly one change: no node could apply that. A command of a later program, decoded
+// here, has none.
 func AppendEntry(dst []byte, command *Command) ([]byte, error) {
 	if err := command.check(); err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
@@ -126,7 +127,7 @@ func parseEntry(entry []byte) (*Command, error) {
 	return command, command.check()
 }
 
-// check refuses a command that does not do one thing.
+// check returns an error unless exactly one field is set.
 func (c *Command) check() error {
 	if n := len(c.changes()); n != 1 {
 		return fmt.Errorf("%w: a command does one thing, not %d", codec.ErrEntry, n)

@@ -5,21 +5,20 @@ import (
 	"slices"
 )
 
-// versionOfDrop is the cluster version from which on keyspaces and columns can be dropped:
-// a program before it fails at these commands, and keeps the groups of a keyspace that
-// is gone.
+// versionOfDrop is the first cluster version that can drop keyspaces and columns. An
+// older program fails at these commands, and keeps the groups of a dropped keyspace.
 const versionOfDrop = 5
 
-// DropEntry drops a keyspace with all its groups. It drops nothing unless the keyspace
-// begins with FirstGroup: a keyspace of the same name that was created since does not.
+// DropEntry drops a keyspace with all its groups, provided that the keyspace begins
+// with FirstGroup. A later keyspace of the same name begins with another group.
 type DropEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
 }
 
-// DropColumnEntry drops a column. Its number is never given to another column, so that a
-// write on its way, which carries the number, counts in no column. It drops nothing
-// unless the column of this number has the name: one that was added since has another.
+// DropColumnEntry drops a column. No other column gets its number, so a late write,
+// which carries the number, counts nowhere. It drops nothing unless the column of this
+// number has this name: a column added later has another number.
 type DropColumnEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
@@ -30,15 +29,15 @@ type DropColumnEntry struct {
 // TakesDrops reports whether the cluster version allows DropEntry and DropColumnEntry.
 func (v *View) TakesDrops() bool { return v.ClusterVersion >= versionOfDrop }
 
-// Dropped reports whether a group was of a keyspace that was dropped. The numbers of groups
-// only rise and none is given twice, so that stays true in every later view. A view that is
-// too old to know the group reports false.
+// Dropped reports whether a group belonged to a dropped keyspace. Group numbers only
+// rise and are never reused, so this stays true in every later view. A view that is too
+// old to know the group reports false.
 func (v *View) Dropped(group uint32) bool {
 	_, placed := v.Groups[group]
 	return group != Group && group < v.NextGroup && !placed
 }
 
-// shardsPlaced counts the groups of all keyspaces.
+// shardsPlaced returns the number of groups of all keyspaces.
 func (v *View) shardsPlaced() int {
 	if _, placed := v.Groups[Group]; placed {
 		return len(v.Groups) - 1
@@ -46,13 +45,13 @@ func (v *View) shardsPlaced() int {
 	return len(v.Groups)
 }
 
-// Names returns the columns that were not dropped.
+// Names returns the names of the columns that exist.
 func (k *Keyspace) Names() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
 
-// DroppedColumns returns the columns that were dropped from the keyspace of a name, by
-// number, if the group is one of its.
+// DroppedColumns returns the dropped columns of a keyspace as a bit set by number, if
+// the group belongs to the keyspace.
 func (v *View) DroppedColumns(keyspace string, group uint32) (dropped uint64) {
 	k, exists := v.Keyspaces[keyspace]
 	if !exists || !k.has(group) {
@@ -66,7 +65,7 @@ func (v *View) DroppedColumns(keyspace string, group uint32) (dropped uint64) {
 	return dropped
 }
 
-// hasColumn reports whether the column of a number has a name.
+// hasColumn reports whether the column of a number has this name.
 func (k *Keyspace) hasColumn(number int, name string) bool {
 	return number >= 0 && number < len(k.Columns) && k.Columns[number] == name
 }

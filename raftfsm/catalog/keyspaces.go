@@ -19,30 +19,28 @@ const (
 	GroupsMax = 1024
 )
 
-// Keyspace is one named table of the catalog.
+// Keyspace is one named table of the cluster.
 type Keyspace struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`
-	// Columns has the name of each column at its number, "" for one that was dropped.
+	// Columns has the name of each column at its number, "" for a dropped column.
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
 	Sharding   string `json:"sharding,omitempty"`
 	FirstGroup uint32 `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
-	// Everywhere has all nodes be members of its groups, and not those alone that
-	// are to vote.
+	// Everywhere makes all nodes members of the keyspace's groups, not only the voters.
 	Everywhere bool `json:"everywhere,omitempty"`
-	// Floors holds the floors of those columns that have one, by name.
+	// Floors has the floors of the columns that have one, by name.
 	Floors map[string]int64 `json:"floors,omitempty"`
 }
 
 func (k *Keyspace) has(group uint32) bool { return group-k.FirstGroup < uint32(k.Shards) }
 
-// CreateEntry makes a keyspace and places its groups. FirstGroup is chosen when
-// it is applied.
+// CreateEntry creates a keyspace and places its groups. Apply chooses FirstGroup.
 type CreateEntry struct {
 	Keyspace
-	Replicas [][]string `json:"replicas"` // of each shard, the keys of its first voters
+	Replicas [][]string `json:"replicas"` // by shard, the keys of its first voters
 }
 
 // SetEverywhereEntry sets Keyspace.Everywhere.
@@ -51,8 +49,8 @@ type SetEverywhereEntry struct {
 	Everywhere bool   `json:"everywhere"`
 }
 
-// AddColumnsEntry adds those columns that the keyspace does not have, and sets the
-// floors of some columns of those that it has by then: null takes a floor away.
+// AddColumnsEntry adds the columns that the keyspace lacks, and then sets floors. A
+// null removes the floor of a column.
 type AddColumnsEntry struct {
 	Keyspace string            `json:"keyspace"`
 	Columns  []string          `json:"columns"`
@@ -128,7 +126,7 @@ func (c *AddColumnsEntry) apply(v *View) (Result, bool) {
 	return Result{Keyspace: k}, len(k.Columns) > len(was.Columns) || !maps.Equal(k.Floors, was.Floors)
 }
 
-// floorsAfter returns floors by column with some of them changed, nil for none.
+// floorsAfter returns floors with changes applied, or nil if none is left.
 func floorsAfter(was map[string]int64, changes map[string]*int64) map[string]int64 {
 	if len(changes) == 0 {
 		return was
@@ -145,8 +143,8 @@ func floorsAfter(was map[string]int64, changes map[string]*int64) map[string]int
 	return floors
 }
 
-// checkFloors refuses floors of columns that a keyspace does not have, and any that the
-// cluster version does not allow.
+// checkFloors refuses floors of unknown columns, and all floors below the cluster
+// version that has them.
 func (v *View) checkFloors(k *Keyspace) error {
 	if len(k.Floors) > 0 && !v.TakesFloors() {
 		return fmt.Errorf("floors in a cluster of version %d", v.ClusterVersion)
@@ -181,21 +179,20 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 	return Result{Keyspace: k}, changed
 }
 
-// EveryNode reports whether all nodes are members of a group, those that are not
-// to vote without a vote, so that each can read it by itself: those of Light, and
-// of keyspaces that are to be everywhere.
+// EveryNode reports whether all nodes are members of a group, with or without a vote,
+// so that each node can read it locally. That holds for Light groups and for keyspaces
+// with Everywhere.
 func (v *View) EveryNode(group uint32) bool {
 	return v.Light(group) || v.keyspaceOf(group).Everywhere
 }
 
-// Light reports whether a group is too small to be a load on its nodes: the
-// catalog's own, and the board's.
+// Light reports whether a group is too small to load its nodes: the catalog's own and
+// the board's.
 func (v *View) Light(group uint32) bool {
 	return group == Group || v.keyspaceOf(group).Kind == codec.KindBoard.String()
 }
 
-// keyspaceOf returns the keyspace of which a group is a shard, one without a name for
-// none.
+// keyspaceOf returns the keyspace that a group belongs to, or one without a name.
 func (v *View) keyspaceOf(group uint32) Keyspace {
 	for _, k := range v.Keyspaces {
 		if k.has(group) {

@@ -17,41 +17,41 @@ const (
 
 // Node is one member of the cluster.
 type Node struct {
-	Key         string    `json:"key"`  // names it in placements and Raft configurations; never used again
-	Name        string    `json:"name"` // for people; one at a time has it, those leaving aside
-	Zone        string    `json:"zone"` // nodes of one zone fail together; "" is a zone too
+	Key         string    `json:"key"`  // identifies it in placements and Raft configurations; never reused
+	Name        string    `json:"name"` // for people; unique among nodes that are not leaving
+	Zone        string    `json:"zone"` // nodes of one zone fail together; "" counts as a zone
 	HTTPAddr    string    `json:"http_addr"`
 	ClusterAddr string    `json:"cluster_addr"`
 	GossipAddr  string    `json:"gossip_addr"`
-	Version     string    `json:"version"`     // of its program, for people
-	VersionMax  int       `json:"version_max"` // the highest cluster version that its program speaks
+	Version     string    `json:"version"`     // version of its program, for people
+	VersionMax  int       `json:"version_max"` // highest cluster version that its program speaks
 	State       NodeState `json:"state"`
 }
 
-// NodeState says what the cluster does with a node.
+// NodeState is what the cluster does with a node.
 type NodeState string
 
 const (
 	NodeActive   NodeState = "active"
-	NodeDraining NodeState = "draining" // leads nothing and takes no more replicas, but keeps its own
-	NodeLeaving  NodeState = "leaving"  // its replicas move away, then it is removed
+	NodeDraining NodeState = "draining" // leads no group and gets no more replicas, but keeps its own
+	NodeLeaving  NodeState = "leaving"  // its replicas move away, then the cluster removes it
 )
 
-// PutNodeEntry adds a node, as active, or gives one that is there what else Node
-// says: it keeps its state and its name. Replaces is the key of the node of the
-// same name that it follows, which becomes leaving; "" for none.
+// PutNodeEntry adds a node as active, or updates one: the node keeps its state and
+// name. Replaces is the key of an earlier node of the same name, which becomes leaving;
+// "" for none.
 type PutNodeEntry struct {
 	Node     Node   `json:"node"`
 	Replaces string `json:"replaces,omitempty"`
 }
 
-// SetNodeStateEntry gives a node a state.
+// SetNodeStateEntry sets the state of a node.
 type SetNodeStateEntry struct {
 	Key   string    `json:"key"`
 	State NodeState `json:"state"`
 }
 
-// RemoveNodeEntry takes away a node that is leaving and in no group's target.
+// RemoveNodeEntry removes a node that is leaving and in no group's target.
 type RemoveNodeEntry struct {
 	Key string `json:"key"`
 }
@@ -104,8 +104,8 @@ func (c *SetNodeStateEntry) apply(v *View) (Result, bool) {
 	return Result{}, node.State != was
 }
 
-// holderOf returns the key of another node that keeps n from having its name,
-// or "". Any number of nodes that are leaving may have one.
+// holderOf returns the key of another node that has n's name, or "". Any number of
+// leaving nodes may share a name.
 func (v *View) holderOf(n *Node) string {
 	if n.State == NodeLeaving {
 		return ""
@@ -135,7 +135,7 @@ func (c *RemoveNodeEntry) apply(v *View) (Result, bool) {
 	return Result{}, true
 }
 
-// check says why no cluster has such a node.
+// check returns an error for a node that no cluster can have.
 func (n *Node) check() error {
 	if n.Key == "" || n.Name == "" {
 		return fmt.Errorf("a node with key %q and name %q", n.Key, n.Name)

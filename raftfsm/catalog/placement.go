@@ -12,31 +12,31 @@ const Group = 0
 // each more makes every write wait for more disks.
 const ReplicasMax = 5
 
-// Placement says where a group is to be. It is a wish: the group's Raft
-// configuration follows it, one change at a time.
+// Placement is where a group should be. The group's Raft configuration follows it, one
+// change at a time.
 type Placement struct {
-	// Initial are the keys of the first voters, with which each of them begins
-	// the group. It never changes, and may name nodes that are long gone.
+	// Initial has the keys of the first voters, which bootstrap the group. It never
+	// changes, and may name removed nodes.
 	Initial []string `json:"initial"`
-	// Target are the keys of the nodes that are to be voters.
+	// Target has the keys of the nodes that should be voters.
 	Target []string `json:"target"`
-	// Replicas has, by node key, the number of each replica that is or may become a
-	// member of the group. See ReplicaID.
+	// Replicas has, by node key, the number of each replica that is a member of the
+	// group or may become one. See ReplicaID.
 	Replicas map[string]uint64 `json:"replicas,omitempty"`
-	// NextReplica is the number that the group's next replica is given. It only
-	// rises, so no number is given twice. 0 until the group is numbered.
+	// NextReplica is the number of the group's next replica. It only rises, so no
+	// number is used twice. It is 0 until the group is numbered.
 	NextReplica uint64 `json:"next_replica,omitempty"`
-	// FirstReplica is the number of the first of Initial, whose others have the
-	// numbers that follow. 0 if all of them have number 0.
+	// FirstReplica is the number of the first replica of Initial; the others have the
+	// numbers that follow. If it is 0, all of them have number 0.
 	FirstReplica uint64 `json:"first_replica,omitempty"`
-	// Revision counts the changes of Target, and of Keyspace.Everywhere, since the
-	// group was numbered.
+	// Revision counts the changes of Target and of Keyspace.Everywhere since the group
+	// was numbered.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// PlaceEntry gives a group another target. It is refused unless the target is
-// Was, in that order, so that two who plan at once do not undo each other. For
-// the catalog's own group, the first one sets Initial too.
+// PlaceEntry changes a group's target. It is refused unless the current target is Was,
+// in that order, so that two planners do not undo each other's change. For the
+// catalog's own group, the first one sets Initial too.
 type PlaceEntry struct {
 	Group  uint32   `json:"group"`
 	Target []string `json:"target"`
@@ -65,7 +65,7 @@ func (c *PlaceEntry) apply(v *View) (Result, bool) {
 	return Result{}, !slices.Equal(c.Target, c.Was)
 }
 
-// checkReplicas says why a group cannot be at the nodes of these keys.
+// checkReplicas returns an error if a group cannot be at these nodes.
 func (v *View) checkReplicas(keys []string) error {
 	if len(keys) < 1 || len(keys) > ReplicasMax {
 		return fmt.Errorf("%d replicas are not 1…%d", len(keys), ReplicasMax)

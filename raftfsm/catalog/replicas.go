@@ -43,19 +43,19 @@ func ParseReplicaID(id string) (node string, number uint64) {
 	return node, number
 }
 
-// Numbered reports whether the catalog numbers the group's replicas. Once it does,
-// it always will.
+// Numbered reports whether the catalog numbers the group's replicas. It never stops to
+// do so.
 func (p *Placement) Numbered() bool { return p.NextReplica > 0 }
 
-// Number returns the number of the node's replica, and false if the catalog has
-// given the node none, or has retired it.
+// Number returns the number of the node's replica, and false if the node has none or
+// the catalog retired it.
 func (p *Placement) Number(node string) (uint64, bool) {
 	number, has := p.Replicas[node]
 	return number, has
 }
 
-// Retired reports whether a replica of this number on a node is never to be a member
-// again. A catalog that is behind does not know the number yet and reports false.
+// Retired reports whether a node's replica of this number can never be a member again.
+// A catalog that is behind does not know the number yet and reports false.
 func (p *Placement) Retired(node string, number uint64) bool {
 	current, has := p.Replicas[node]
 	return number < p.NextReplica && (!has || current != number)
@@ -70,7 +70,7 @@ func (p *Placement) InitialID(i int) string {
 }
 
 // MayHold reports whether the catalog wants a node to have a replica of a group, with
-// a vote or without.
+// or without a vote.
 func (v *View) MayHold(group uint32, node string) bool {
 	if slices.Contains(v.Groups[group].Target, node) {
 		return true
@@ -79,7 +79,7 @@ func (v *View) MayHold(group uint32, node string) bool {
 	return known && v.EveryNode(group)
 }
 
-// NumbersReplicas reports whether the cluster version has groups be numbered.
+// NumbersReplicas reports whether the cluster version numbers replicas.
 func (v *View) NumbersReplicas() bool { return v.ClusterVersion >= versionOfReplicaNumbers }
 
 // NumberEntry begins to number the replicas of a group that was made before the
@@ -141,8 +141,8 @@ func (c *RetireEntry) apply(v *View) (Result, bool) {
 	return Result{}, true
 }
 
-// numberReplicas gives a number to each replica that is to be and has none. Every
-// command that changed the view ends with it.
+// numberReplicas numbers each wanted replica that has no number. Every command that
+// changed the view ends with it.
 func (v *View) numberReplicas() {
 	for group, p := range v.Groups {
 		if !p.Numbered() {
@@ -169,7 +169,7 @@ func (v *View) numberReplicas() {
 	}
 }
 
-// newPlacement places a new group at the nodes of these keys.
+// newPlacement returns the placement of a new group at these nodes.
 func (v *View) newPlacement(keys []string) Placement {
 	p := Placement{Initial: keys, Target: keys}
 	if v.NumbersReplicas() {
@@ -183,7 +183,7 @@ func (v *View) newPlacement(keys []string) Placement {
 	return p
 }
 
-// checkReplicaNumbers refuses numbers that no commands give.
+// checkReplicaNumbers returns an error for numbers that no commands produce.
 func (v *View) checkReplicaNumbers(group uint32) error {
 	p := v.Groups[group]
 	if !p.Numbered() {

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Snapshot captures the catalog between two commands.
+// Snapshot returns the catalog between two commands.
 func (c *Catalog) Snapshot() (raft.FSMSnapshot, error) {
 	return snapshot{c.View()}, nil
 }
@@ -37,7 +37,7 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 
 func (snapshot) Release() {}
 
-// Restore replaces the catalog by a snapshot's. On an error it stays what it
+// Restore replaces the catalog by a snapshot's. On an error the catalog stays as it
 // was.
 func (c *Catalog) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
@@ -80,7 +80,7 @@ func readCatalog(r io.Reader) (*View, error) {
 	return view, s.End(end, uint64(len(view.Keyspaces)), view.Digest())
 }
 
-// check refuses a state that no commands make.
+// check returns an error for a state that no commands produce.
 func (v *View) check() error {
 	if v.NextGroup <= Group {
 		return fmt.Errorf("next group %d", v.NextGroup)
@@ -94,7 +94,7 @@ func (v *View) check() error {
 	return v.checkGroups()
 }
 
-// checkNodes refuses a node under another's key, and two of one name.
+// checkNodes refuses a node under another node's key, and two active nodes of one name.
 func (v *View) checkNodes() error {
 	if len(v.Nodes) > NodesMax {
 		return fmt.Errorf("%d nodes", len(v.Nodes))
@@ -113,9 +113,9 @@ func (v *View) checkNodes() error {
 	return nil
 }
 
-// checkGroups refuses a keyspace under another's name or without shards, groups
-// that two keyspaces have or that NextGroup would give away again, and groups
-// without a place or of no keyspace.
+// checkGroups refuses keyspaces under another name or without shards, groups that two
+// keyspaces share or that NextGroup would reuse, and groups without a placement or a
+// keyspace.
 func (v *View) checkGroups() error {
 	keyspaces := slices.SortedFunc(maps.Values(v.Keyspaces), func(a, b Keyspace) int {
 		return cmp.Compare(a.FirstGroup, b.FirstGroup)

@@ -9,48 +9,49 @@ import (
 // ClusterVersionMax is the highest cluster version that this program speaks.
 const ClusterVersionMax = 5
 
-// versionOfKinds is the cluster version from which on there are keyspaces of other
-// kinds than counters, and such that are everywhere: a program before it would take
-// their entries for damage.
+// versionOfKinds is the first cluster version with other kinds of keyspaces than
+// counters, and with Everywhere. An older program would take their entries for damage.
 const versionOfKinds = 2
 
-// versionOfColdRows is the cluster version from which on rows leave memory: a program
-// before it would take a snapshot that carries cold rows for damage, be it its own
-// of before or one that another node sends it.
+// versionOfColdRows is the first cluster version in which rows leave memory. An older
+// program would take a snapshot that carries cold rows for damage, be it another node's
+// or its own.
 const versionOfColdRows = 3
 
-// versionOfMaking is the cluster version from which on channels and dots are made
-// without a notice or a firing: a program before it fails at the ops that do so.
+// versionOfMaking is the first cluster version that makes channels and dots without a
+// notice or a firing. An older program fails at these ops.
 const versionOfMaking = 4
 
-// VersionOfFloors is the cluster version from which on ops and columns have floors: a
-// program before it fails at entries and commands with one.
+// VersionOfFloors is the first cluster version with floors of ops and columns. An older
+// program fails at entries and commands with one.
 const VersionOfFloors = 5
 
-// versionOfRestores is the cluster version from which on a restore makes a shard forget
-// the requests of clients: a program before it does not know that section of an entry.
+// versionOfRestores is the first cluster version in which a restore makes a shard
+// forget the requests of clients. An older program does not know that section of an
+// entry.
 const versionOfRestores = 5
 
-// versionOfArrivals is the cluster version from which on the shard that judges a key says
-// when it came first: a program before it does not know that bit of a call.
+// versionOfArrivals is the first cluster version in which the shard that judges a key
+// reports when the key first arrived. An older program does not know that bit of a
+// call.
 const versionOfArrivals = 5
 
-// versionOfSharding is the cluster version from which on a keyspace may say how its ids
-// are spread over its shards: a program before it fails at such a keyspace.
+// versionOfSharding is the first cluster version with Keyspace.Sharding. An older
+// program fails at such a keyspace.
 const versionOfSharding = 5
 
-// versionOfMeaning is the cluster version from which on a key is compared by what its
-// request means: a program before it compares other bytes than were hashed.
+// versionOfMeaning is the first cluster version that compares keys by the meaning of
+// their requests. An older program compares other bytes than were hashed.
 const versionOfMeaning = 5
 
-// SetVersionEntry raises the cluster version, which says what commands and
-// formats nodes may use. It never goes down, stays at what each node of the
-// catalog speaks, and does not move while it is held.
+// SetVersionEntry raises the cluster version, which decides what commands and formats
+// nodes may use. The version never falls, never exceeds what every node of the catalog
+// speaks, and does not change while it is held.
 type SetVersionEntry struct {
 	Version int `json:"version"`
 }
 
-// HoldVersionEntry holds the cluster version, or lets it go.
+// HoldVersionEntry holds the cluster version or releases it.
 type HoldVersionEntry struct {
 	Held bool `json:"held"`
 }
@@ -93,7 +94,7 @@ func (v *View) TakesMaking() bool { return v.ClusterVersion >= versionOfMaking }
 func (v *View) TakesFloors() bool { return v.ClusterVersion >= VersionOfFloors }
 
 // CarriesArrivals reports whether the cluster version allows a node to ask another when
-// a request came first.
+// a request first arrived.
 func (v *View) CarriesArrivals() bool { return v.ClusterVersion >= versionOfArrivals }
 
 // ComparesMeaning reports whether the cluster version allows RequestID.CompareMeaning.
@@ -102,31 +103,31 @@ func (v *View) ComparesMeaning() bool { return v.ClusterVersion >= versionOfMean
 // ForgetsClients reports whether the cluster version allows ByRestore with first.
 func (v *View) ForgetsClients() bool { return v.ClusterVersion >= versionOfRestores }
 
-// TakesSharding reports whether the cluster version allows Keyspace.Sharding. A program
-// before it fails when it reads one, so below it none may be proposed.
+// TakesSharding reports whether the cluster version allows Keyspace.Sharding. An older
+// program fails when it reads one, so no node may propose one before.
 func (v *View) TakesSharding() bool { return v.ClusterVersion >= versionOfSharding }
 
-// TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. A
-// program before it fails when it reads one, so below it none may be proposed.
+// TakesEverywhere reports whether the cluster version allows SetEverywhereEntry. An
+// older program fails when it reads one, so no node may propose one before.
 func (v *View) TakesEverywhere() bool { return v.ClusterVersion >= versionOfKinds }
 
-// versionOfRelay is the cluster version from which on nodes relay writes: a program
-// before it knows no such call.
+// versionOfRelay is the first cluster version in which nodes relay writes. An older
+// program does not know the call.
 const versionOfRelay = 5
 
-// Relays reports whether the cluster version has nodes relay the writes of others.
+// Relays reports whether the cluster version lets nodes relay the writes of others.
 func (v *View) Relays() bool { return v.ClusterVersion >= versionOfRelay }
 
-// versionOfStreams is the cluster version from which on nodes send the appends of all
-// groups on one connection: a program before it closes such a connection.
+// versionOfStreams is the first cluster version in which nodes send the appends of all
+// groups on one connection. An older program closes such a connection.
 const versionOfStreams = 5
 
-// SharesAppends reports whether the cluster version lets a node send the appends of its
-// groups on one connection.
+// SharesAppends reports whether the cluster version lets a node send the appends of all
+// its groups on one connection.
 func (v *View) SharesAppends() bool { return v.ClusterVersion >= versionOfStreams }
 
-// VersionMax returns the highest cluster version that all nodes speak, which is
-// ClusterVersion when there is no node.
+// VersionMax returns the highest cluster version that all nodes speak, or
+// ClusterVersion if there is no node.
 func (v *View) VersionMax() int {
 	if len(v.Nodes) == 0 {
 		return v.ClusterVersion

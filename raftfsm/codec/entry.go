@@ -50,16 +50,16 @@ const (
 	ClockSize = 32
 )
 
-// EntryOverhead is how many bytes BeginEntry, AppendClock and AppendChecksum add to
-// the requests.
+// EntryOverhead is how many bytes BeginEntry, dedup.AppendClock and AppendChecksum add
+// to the requests.
 const EntryOverhead = entryHeadSize + SectionHeadSize + ClockSize + ChecksumSize
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrEntry is the cause of every EntryError that a wrong byte makes.
+// ErrEntry is wrapped by every EntryError that wrong bytes cause.
 var ErrEntry = errors.New("not a log entry of this version")
 
-// EntryError is what Apply panics with.
+// EntryError is the value that Apply panics with.
 type EntryError struct {
 	Index uint64
 	Err   error
@@ -71,13 +71,13 @@ func (e *EntryError) Error() string {
 
 func (e *EntryError) Unwrap() error { return e.Err }
 
-// BeginEntry appends the head of an entry of a shard's ops to dst. Each op's
-// result row will have width columns, none if width is 0.
+// BeginEntry appends the head of a log entry to dst. The result row of each op will
+// have width columns, or none if width is 0.
 func BeginEntry(dst []byte, kind Kind, width int) []byte {
 	return append(dst, entryVersion, byte(kind), byte(width), 0)
 }
 
-// AppendChecksum appends the checksum. Entry must start with the head.
+// AppendChecksum completes an entry, which must begin with its head.
 func AppendChecksum(entry []byte) []byte {
 	return binary.LittleEndian.AppendUint32(entry, crc32.Checksum(entry, castagnoli))
 }

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// DecodeJSON decodes body, which holds one JSON value whose fields into has.
+// DecodeJSON decodes body into a value. It refuses fields that the value lacks and
+// anything behind the first JSON value.
 func DecodeJSON(body []byte, into any) error {
 	d := json.NewDecoder(strings.NewReader(string(body)))
 	d.DisallowUnknownFields()

@@ -2,7 +2,7 @@ package codec
 
 import "fmt"
 
-// Kind is what a shard holds. The values stand in log entries and snapshots.
+// Kind is what a shard holds. Log entries and snapshots carry the value.
 type Kind uint8
 
 // The kinds of shards.
@@ -15,14 +15,14 @@ const (
 	KindCatalog Kind = 2
 )
 
-// kindNames are the kinds as keyspaces of the catalog name them.
+// kindNames has the names of kinds as keyspaces of the catalog use them.
 var kindNames = [...]struct {
 	name string
 	kind Kind
 }{{"counters", KindCounters}, {"unread", KindUnread}, {"feed", KindFeed}, {"board", KindBoard}}
 
-// KindOf returns the kind of a keyspace by its name, or false for none that this
-// program knows.
+// KindOf returns the kind that a keyspace of the catalog names, or false if this
+// program does not know it.
 func KindOf(name string) (Kind, bool) {
 	for _, k := range kindNames {
 		if k.name == name {

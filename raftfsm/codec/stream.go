@@ -22,7 +22,7 @@ import (
 //	sweep:    sweep.go; once, behind the cursors
 //	feeds:    feed.go
 //	board:    JSON; once
-//	producers, gone, keys: dedup/state.go; each once, behind all of a shard
+//	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
 //	catalog:  JSON
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks aside (4)
 //
@@ -39,7 +39,7 @@ const (
 	StreamCatalog = 3
 
 	StreamProducers = 4 // these three: dedup/state.go
-	StreamGone      = 5
+	StreamForgotten = 5
 	StreamKeys      = 6
 
 	StreamCursors = 7 // unread.go
@@ -53,28 +53,30 @@ const (
 
 	StreamEnd = 255
 
-	// PayloadMax bounds what a reader allocates on the word of a length field.
-	// The largest section of rows has 21.6 MB, 660 B a row; that of a catalog,
-	// with as many keyspaces, shards and nodes as there may be, some 3 MB.
+	// PayloadMax bounds what a reader allocates because a length field says so. The
+	// largest section of rows has 21.6 MB, 660 B a row; that of a catalog with as many
+	// keyspaces, shards and nodes as there may be has about 3 MB.
 	PayloadMax = 32 << 20
 
 	streamBufferSize = 1 << 20
 )
 
-// ErrSnapshot is the cause of every refusal of a snapshot.
+// ErrSnapshot is wrapped by every refusal of a snapshot.
 var ErrSnapshot = errors.New("not a whole snapshot of this version")
 
+// StreamWriter writes the frames of a snapshot: Head, sections, End.
 type StreamWriter struct {
 	w        *bufio.Writer
 	buf      []byte
 	sections uint32
 }
 
+// NewStreamWriter returns a writer to w. Its End flushes.
 func NewStreamWriter(w io.Writer) *StreamWriter {
 	return &StreamWriter{w: bufio.NewWriterSize(w, streamBufferSize)}
 }
 
-// Section appends the frame around what fill appends to its argument.
+// Section writes one section, whose payload fill appends to its argument.
 func (s *StreamWriter) Section(kind byte, fill func([]byte) []byte) error {
 	s.buf = FinishSection(fill(append(s.buf[:0], kind, 0, 0, 0, 0)))
 	s.sections++
@@ -84,14 +86,15 @@ func (s *StreamWriter) Section(kind byte, fill func([]byte) []byte) error {
 	return nil
 }
 
-// FinishSection completes a section that begins with its kind and four bytes for its length.
+// FinishSection completes a section that begins with its kind and four bytes for its
+// length.
 func FinishSection(section []byte) []byte {
 	binary.LittleEndian.PutUint32(section[1:], uint32(len(section)-SectionHeadSize))
 	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))
 }
 
-// Head writes the head; blocks is what a stream with cold rows is longer by when it
-// is carried, -1 for one without.
+// Head writes the head. blocks is how many bytes the stream grows by when it carries
+// its cold rows, -1 for a stream without cold rows.
 func (s *StreamWriter) Head(state Kind, index uint64, blocks int64) error {
 	return s.Section(StreamHead, func(b []byte) []byte {
 		if blocks < 0 {
@@ -102,6 +105,7 @@ func (s *StreamWriter) Head(state Kind, index uint64, blocks int64) error {
 	})
 }
 
+// End writes the end section and flushes.
 func (s *StreamWriter) End(rows, digest uint64) error {
 	n := s.sections
 	err := s.Section(StreamEnd, func(b []byte) []byte {

@@ -8,6 +8,7 @@ import (
 	"io"
 )
 
+// StreamReader reads the frames of a snapshot.
 type StreamReader struct {
 	r        *bufio.Reader
 	buf      []byte
@@ -15,11 +16,12 @@ type StreamReader struct {
 	sections uint32 // blocks aside
 }
 
+// NewStreamReader returns a reader of r.
 func NewStreamReader(r io.Reader) *StreamReader {
 	return &StreamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 }
 
-// Allows returns an error for a section that a stream of this version has not got.
+// Allows returns an error for a section kind that a stream of this version cannot have.
 func (s *StreamReader) Allows(kind byte) error {
 	if kind == StreamCold && s.version != streamVersionCold || kind == StreamCarried && s.version != streamVersionCarried {
 		return fmt.Errorf("%w: section kind %d in version %d", ErrSnapshot, kind, s.version)
@@ -55,6 +57,7 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 	return head[0], s.buf[:n], nil
 }
 
+// Head reads the head of a snapshot of the kind state and returns its index.
 func (s *StreamReader) Head(state Kind) (index uint64, err error) {
 	kind, p, err := s.Next()
 	if err != nil {
@@ -66,8 +69,9 @@ func (s *StreamReader) Head(state Kind) (index uint64, err error) {
 	return index, err
 }
 
-// CarriedHead reads the head of a shard's snapshot. It returns the head of the same
-// snapshot with its blocks put in, valid until the next call, and how many bytes they add.
+// CarriedHead reads the head of a snapshot and returns the head of the same snapshot
+// with its cold rows carried, and how many bytes they add. The head is valid until the
+// next call.
 func (s *StreamReader) CarriedHead(state Kind) (head []byte, blocks int64, err error) {
 	kind, head, err := s.Next()
 	if err != nil {
@@ -83,8 +87,8 @@ func (s *StreamReader) CarriedHead(state Kind) (head []byte, blocks int64, err e
 	return head, blocks, nil
 }
 
-// parseHead returns the index and how much longer the stream gets when its blocks are
-// put in.
+// parseHead returns the index of a head, and how many bytes the stream grows by when it
+// carries its cold rows.
 func parseHead(kind byte, p []byte, state Kind) (index uint64, blocks int64, err error) {
 	const at = len(streamMagic) + 2
 	bad := kind != StreamHead || len(p) < at+8 || string(p[:at-2]) != streamMagic || p[at-1] != byte(state)
@@ -103,7 +107,7 @@ func parseHead(kind byte, p []byte, state Kind) (index uint64, blocks int64, err
 	return binary.LittleEndian.Uint64(p[at:]), blocks, nil
 }
 
-// End verifies an end section's payload, and that nothing stands behind it.
+// End verifies the payload of the end section, and that nothing follows it.
 func (s *StreamReader) End(p []byte, rows, digest uint64) error {
 	if len(p) != 20 {
 		return fmt.Errorf("%w: end of %d bytes", ErrSnapshot, len(p))
@@ -117,7 +121,7 @@ func (s *StreamReader) End(p []byte, rows, digest uint64) error {
 	return s.AtEnd()
 }
 
-// AtEnd refuses a stream that goes on.
+// AtEnd returns an error if the stream goes on.
 func (s *StreamReader) AtEnd() error {
 	if _, err := s.r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: more behind its end", ErrSnapshot)

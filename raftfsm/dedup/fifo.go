@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// fifoBlockLen is how many records a fifo allocates at once: some kilobytes.
+// fifoBlockLen is how many records a fifo allocates at once: a few kilobytes.
 const fifoBlockLen = 128
 
-// fifo is a queue of numbered records, in blocks that are never moved: what was
-// captured can be read while records are pushed and popped. A record must not
-// change once it may have been captured, and holds no pointers, because a block
-// goes as a whole.
+// fifo is a queue of numbered records, in blocks that never move. A captured fifo can
+// be read while records are pushed and popped. A record must not change after a
+// capture. It holds no pointers, because the collector frees a block as a whole.
 type fifo[T any] struct {
 	// blocks[0] holds the record of number first, the last one that of number
 	// end-1. A number divided by fifoBlockLen says the block, what remains the
@@ -22,7 +21,7 @@ type fifo[T any] struct {
 
 func (f *fifo[T]) len() int { return int(f.end - f.first) }
 
-// at returns the record of a number from first to end-1.
+// at returns the record of a number, first <= number < end.
 func (f *fifo[T]) at(number uint64) *T {
 	return &f.blocks[number/fifoBlockLen-f.first/fifoBlockLen][number%fifoBlockLen]
 }
@@ -45,12 +44,12 @@ func (f *fifo[T]) pop() {
 	}
 }
 
-// capture returns the queue as it is now, to be read from any goroutine.
+// capture returns the queue as it is now. Any goroutine may read it.
 func (f *fifo[T]) capture() fifo[T] {
 	return fifo[T]{slices.Clone(f.blocks), f.first, f.end}
 }
 
-// all are the records in their order.
+// all yields the records in order.
 func (f *fifo[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for n := f.first; n < f.end; n++ {

@@ -1,17 +1,17 @@
 package dedup
 
-// keyRecord is what is kept of a key, until last is out of the horizon: it is
-// then unknown, wherever it still stands. A key that says when it was made is
-// refused by that time from then on, one that does not is taken for a new one.
+// keyRecord is what the memory keeps of a key until last is past the horizon. From then
+// on the key is unknown, even if its record is still there: a key with a time is
+// refused for that time, and any other key counts as new.
 type keyRecord struct {
 	key   [16]byte
 	body  askedHash
-	last  int64   // when it came or, if that is later, when it says that it was made
-	again Outcome // what a repeat is told: Duplicate, Refused or PartlyRefused
+	last  int64   // when the key arrived or was made, whichever is later
+	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
 }
 
-// keyQueue holds records in the order in which they came. A key that came anew
-// when its record was out of the horizon is there twice: the later one counts.
+// keyQueue holds records in order of arrival. A key that arrived again after its record
+// expired has two records; the later one counts.
 type keyQueue struct {
 	records fifo[keyRecord]
 	at      map[[16]byte]uint64 // number of the later record
@@ -19,8 +19,8 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key unless it is before floor, else nil. Only
-// the entry that brought the key may change it.
+// find returns the record of a key, or nil if there is none from floor on. Only the
+// entry that brought the key may change the record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {
@@ -34,7 +34,7 @@ func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 
 func (q *keyQueue) push(r keyRecord) { q.at[r.key] = q.records.push(r) }
 
-// drop drops the first record if it is before floor.
+// drop drops the first record if it is older than floor.
 func (q *keyQueue) drop(floor int64) bool {
 	if q.records.len() == 0 {
 		return false

@@ -51,7 +51,7 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 // A full memory whose keys may go makes room for as many as come in an entry.
 func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	o, l := New(), testLimits
-	l.KeysMax = 2 * forgottenPerEntry
+	l.KeysMax = 2 * droppedPerEntryMax
 	o.Tick(0, l)
 	fill := func(round int) {
 		for i := range l.KeysMax {
@@ -150,7 +150,7 @@ func TestShardsAgreeOnKeys(t *testing.T) {
 			}
 			if r.IntN(50) == 0 { // more than one entry drops
 				busy.Tick(now, m.limits)
-				for range forgottenPerEntry + 1000 {
+				for range droppedPerEntryMax + 1000 {
 					id := keyed(fmt.Sprint("other", others), "")
 					busy.Judge(&id)
 					others++
@@ -181,7 +181,7 @@ func restored(t rapid.TB, o *Memory) *Memory {
 	v, again := o.Capture(), New()
 	for _, err := range []error{
 		again.restoreProducers(v.appendProducers(nil)),
-		again.restoreGone(v.appendGone(nil)),
+		again.restoreForgotten(v.appendForgotten(nil)),
 		again.restoreKeys(v.appendKeys(nil)),
 	} {
 		if err != nil {

@@ -9,17 +9,18 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Limits bound what a group remembers of requests. They stand in the log beside
-// the leader's time, so that replicas forget the same things at the same index.
+// Limits bounds what a group remembers of requests. The log carries them beside the
+// leader's time, so that all replicas forget the same records at the same index.
 type Limits struct {
-	// KeyHorizon is how long a key is sure to be remembered. A key that says
-	// when it was made (UUIDv7) is refused from then on.
+	// KeyHorizon is how long the group is sure to remember a key. From then on it
+	// refuses a key that contains its time (UUIDv7).
 	KeyHorizon time.Duration
-	// KeysMax bounds the keys. While it is reached, new ones are refused.
+	// KeysMax bounds the keys. At the bound, the group refuses new keys.
 	KeysMax int
-	// ProducerIdle is how long a producer is remembered after its last request.
+	// ProducerIdle is how long the group remembers a producer after its last request.
 	ProducerIdle time.Duration
-	// ProducersMax bounds the producers. The one idle for longest goes first.
+	// ProducersMax bounds the producers. At the bound, a new one evicts the least
+	// recently used one.
 	ProducersMax int
 }
 
@@ -30,7 +31,7 @@ const (
 	HorizonMax      = 30 * 24 * time.Hour
 )
 
-// Check returns an error that names the limit that is out of its bounds.
+// Check returns an error that names the limit that is out of bounds.
 func (l *Limits) Check() error {
 	switch {
 	case l.KeyHorizon < time.Millisecond || l.KeyHorizon > HorizonMax:
@@ -45,9 +46,8 @@ func (l *Limits) Check() error {
 	return nil
 }
 
-// AppendClock appends the section that stamps an entry with the leader's time
-// and the limits that hold from there on. An entry with a request that has an
-// identity begins with one.
+// AppendClock appends the section that stamps an entry with the leader's time and the
+// limits that hold from there on. It must precede every request with an identity.
 func AppendClock(dst []byte, now time.Time, l Limits) []byte {
 	dst = append(dst, codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(now.UnixMilli()))
@@ -57,6 +57,8 @@ func AppendClock(dst []byte, now time.Time, l Limits) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(l.ProducersMax))
 }
 
+// ParseClock returns the leader's time, in Unix milliseconds, and the limits that a
+// clock section holds.
 func ParseClock(p []byte) (now int64, l Limits, err error) {
 	if len(p) != codec.ClockSize {
 		return 0, l, fmt.Errorf("%w: clock of %d bytes", codec.ErrEntry, len(p))

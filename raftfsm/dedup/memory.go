@@ -4,80 +4,82 @@ package dedup
 type Outcome uint8
 
 const (
-	// Applied: its ops were applied, but for those in Result.Overflows.
+	// Applied: the ops were applied, except those in Result.Overflows.
 	Applied Outcome = iota
-	// Duplicate: it was applied before. Its rows are those of now.
+	// Duplicate: the request was applied before. Its rows are the current ones.
 	Duplicate
-	// Conflict: its key was used for another body. Nothing was applied.
+	// Conflict: the key was used for another body. Nothing was applied.
 	Conflict
-	// Expired: it is too old to tell whether it was applied. Nothing was.
+	// Expired: the request is too old for the group to know whether it was applied.
+	// Nothing was applied now.
 	Expired
 	// Full: there is no room to remember another key. Nothing was applied.
 	Full
-	// Refused: it was judged before, and each of its ops overflowed. Its rows are
-	// those of now, and nothing was applied, then or now.
+	// Refused: the request was judged before, and each of its ops overflowed. Its rows
+	// are the current ones. Nothing was applied, then or now.
 	Refused
-	// PartlyRefused: it was judged before, and some of its ops overflowed and some
-	// did not. Which they were is not remembered. Its rows are those of now.
+	// PartlyRefused: the request was judged before, and some of its ops overflowed. The
+	// memory does not hold which. Its rows are the current ones.
 	PartlyRefused
 )
 
 const (
-	// seqWindow is how far behind its highest number a producer's requests may
-	// come in any order.
+	// seqWindow is how far behind a producer's highest number its requests may arrive
+	// in any order.
 	seqWindow = 64
-	// forgottenPerEntry bounds what one entry makes the memory drop of each kind
-	// of record: all of them may come of age at once, and an entry behind which
-	// others wait should not take a tenth of a second. What is of age is unknown
-	// from then on, dropped or not.
-	forgottenPerEntry = 4096
+	// droppedPerEntryMax bounds how many records of each kind one entry drops. All
+	// records may expire at once, and an entry must not delay those behind it by a
+	// tenth of a second. An expired record counts as unknown whether or not it was
+	// dropped.
+	droppedPerEntryMax = 4096
 )
 
-// Memory is a group's memory of the requests that it has applied. It is part of
-// the replicated state: it moves with the log's own time, and replicas that
-// applied the same entries hold equal bytes of it (dedup/state.go).
+// Memory holds which requests a group has applied. It is replicated state: only the
+// log's own time moves it, and replicas that applied the same entries hold the same
+// bytes (state.go).
 type Memory struct {
 	now    int64 // the latest time that a leader stamped, Unix milliseconds
 	limits Limits
 
-	// keys are those that came no earlier than they say they were made, or do not
-	// say; their records are in the order of their time. ahead are the others: a
-	// clock that is ahead delays no records but its own kind's.
+	// keys holds the keys that were not made later than they arrived, in order of
+	// arrival. ahead holds the others: a client's fast clock then delays only the
+	// records of such clients.
 	keys, ahead keyQueue
-	// keyFloor is the latest time that was a horizon ago. It only rises, also
-	// when the horizon is made longer. A key made before it is refused, and what
-	// came or was made since is remembered if it was ever applied.
+	// keyFloor is the latest time that was one key horizon ago. It only rises, even
+	// when the horizon grows. The memory refuses a key made before it, and remembers
+	// every applied key that was made or arrived since.
 	keyFloor int64
 
 	producers producers
-	// idleFloor is likewise the latest time that was the idle time ago: producers
-	// that were last used before it are gone.
+	// idleFloor is the latest time that was one producer idle time ago. Producers last
+	// used before it are forgotten.
 	idleFloor int64
 
-	gone goneProducers
+	forgotten forgottenProducers
 }
 
+// New returns an empty memory.
 func New() *Memory {
-	return &Memory{keys: newKeyQueue(), ahead: newKeyQueue(), producers: newProducers(), gone: newGoneProducers()}
+	return &Memory{keys: newKeyQueue(), ahead: newKeyQueue(), producers: newProducers(), forgotten: newForgottenProducers()}
 }
 
-// Tick moves the log's time to now, unless it is there already, and drops some
-// of what is of age by then.
+// Tick advances the log's time to now, never backwards, and drops some of the records
+// that have expired by then.
 func (o *Memory) Tick(now int64, limits Limits) {
 	o.now, o.limits = max(o.now, now), limits
 	o.keyFloor = max(o.keyFloor, o.now-limits.KeyHorizon.Milliseconds())
 	o.idleFloor = max(o.idleFloor, o.now-limits.ProducerIdle.Milliseconds())
-	for n := 0; n < forgottenPerEntry && o.dropKey(); n++ {
+	for n := 0; n < droppedPerEntryMax && o.dropKey(); n++ {
 	}
-	for n := 0; n < forgottenPerEntry && o.forgetProducer(); n++ {
+	for n := 0; n < droppedPerEntryMax && o.forgetProducer(); n++ {
 	}
-	for n := 0; n < forgottenPerEntry && o.gone.order.len() > gonePerProducer*limits.ProducersMax; n++ {
-		o.gone.drop()
+	for n := 0; n < droppedPerEntryMax && o.forgotten.order.len() > forgottenPerProducer*limits.ProducersMax; n++ {
+		o.forgotten.drop()
 	}
 }
 
-// forgetProducer forgets the producer idle for longest if that is too long, or
-// if the limit was lowered and there are too many.
+// forgetProducer forgets the least recently used producer if it was idle for too long,
+// or if a lower limit left too many producers.
 func (o *Memory) forgetProducer() bool {
 	slot := o.producers.oldest()
 	if slot == 0 || o.producers.at(slot).used >= o.idleFloor && o.producers.len <= o.limits.ProducersMax {
@@ -87,19 +89,20 @@ func (o *Memory) forgetProducer() bool {
 	return true
 }
 
-// dropKey drops a key that is of age, if one is first in its queue.
+// dropKey drops one expired key if a queue begins with one.
 func (o *Memory) dropKey() bool { return o.keys.drop(o.keyFloor) || o.ahead.drop(o.keyFloor) }
 
 // Now returns the latest time that a leader stamped, in Unix milliseconds.
 func (o *Memory) Now() int64 { return o.now }
 
-// Sizes returns how many keys and producers there are.
+// Sizes returns how many keys and producers the memory holds, including expired ones
+// that it has not dropped yet.
 func (o *Memory) Sizes() (keys, producers int) { return o.keyRecords(), o.producers.len }
 
-// keyRecords is how many records of keys there are.
+// keyRecords returns the number of key records.
 func (o *Memory) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
 
-// key returns the record of a key that is remembered, or nil.
+// key returns the record of a remembered key, or nil.
 func (o *Memory) key(key [16]byte) *keyRecord {
 	if r := o.keys.find(key, o.keyFloor); r != nil {
 		return r
@@ -107,7 +110,7 @@ func (o *Memory) key(key [16]byte) *keyRecord {
 	return o.ahead.find(key, o.keyFloor)
 }
 
-// Judge decides about a request and, if it is to be applied, remembers it.
+// Judge decides whether a request may be applied. If so, it remembers the request.
 func (o *Memory) Judge(id *RequestID) Outcome {
 	switch id.kind {
 	case byProducer:
@@ -124,9 +127,9 @@ func (o *Memory) Judge(id *RequestID) Outcome {
 	return Applied
 }
 
-// forgetClients forgets all requests but those of restores: what they did is to be
-// replaced. Times and their floors stay, so that a key that says when it was made is
-// refused as before.
+// forgetClients forgets all requests except those of restores, because the restore
+// replaces what they did. Times and floors stay, so the memory still refuses a key that
+// was made too long ago.
 func (o *Memory) forgetClients() {
 	kept := *o.producers.at(o.producers.slot[restoreProducer])
 	fresh := New()
@@ -156,8 +159,8 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	return Applied
 }
 
-// Arrived returns when a request by a key came first, if it was judged to have come
-// before, or 0. Of a key that was made ahead of the log it is when it was made.
+// Arrived returns when the key of a repeated request first arrived, or when the key was
+// made if that is later. It returns 0 if the request is new or has no key.
 func (o *Memory) Arrived(id *RequestID, outcome Outcome) int64 {
 	if id.kind == byKey && outcome != Applied {
 		if known := o.key(id.key); known != nil {
@@ -191,11 +194,11 @@ func (o *Memory) judgeProducer(id *RequestID) Outcome {
 	return Applied
 }
 
-// newProducer begins to remember a producer. Of one that was forgotten only
-// numbers above its highest are taken.
+// newProducer starts to remember a producer. If the producer was forgotten before, only
+// numbers above its highest are accepted.
 func (o *Memory) newProducer(id *RequestID) Outcome {
 	floor := uint64(0)
-	if gone, known := o.gone.high(producerHash(string(id.producer))); known {
+	if gone, known := o.forgotten.high(producerHash(string(id.producer))); known {
 		if id.seq <= gone {
 			return Expired
 		}
@@ -208,8 +211,8 @@ func (o *Memory) newProducer(id *RequestID) Outcome {
 	return Applied
 }
 
-// Refuse notes of a request, which judge has just remembered, what its repeats
-// are told: Refused or PartlyRefused.
+// Refuse records the outcome of repeats of a request that Judge has just accepted:
+// Refused or PartlyRefused.
 func (o *Memory) Refuse(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer, byRestore:
@@ -226,12 +229,12 @@ func (o *Memory) Refuse(id *RequestID, again Outcome) {
 	}
 }
 
-// forget drops the producer in a slot but for its highest number.
+// forget drops the producer in a slot and keeps its highest number.
 func (o *Memory) forget(slot uint32) {
 	p := *o.producers.at(slot)
 	o.producers.remove(slot)
-	o.gone.add(goneProducer{producerHash(p.name), p.high})
-	if o.gone.order.len() > gonePerProducer*o.limits.ProducersMax {
-		o.gone.drop()
+	o.forgotten.add(forgottenProducer{producerHash(p.name), p.high})
+	if o.forgotten.order.len() > forgottenPerProducer*o.limits.ProducersMax {
+		o.forgotten.drop()
 	}
 }

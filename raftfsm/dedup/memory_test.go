@@ -15,8 +15,8 @@ import (
 // the first of them on.
 func TestDroppingIsBoundedByEntry(t *testing.T) {
 	h := newHistory(t)
-	h.limits.KeysMax, h.limits.ProducersMax = 3*forgottenPerEntry, 3*forgottenPerEntry
-	const n = 2*forgottenPerEntry + 1
+	h.limits.KeysMax, h.limits.ProducersMax = 3*droppedPerEntryMax, 3*droppedPerEntryMax
+	const n = 2*droppedPerEntryMax + 1
 	for i := range int64(n) {
 		h.request(0, keyed(fmt.Sprint(i), ""))
 		h.request(0, seq(fmt.Sprint(i), 1))
@@ -24,15 +24,15 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	last := fmt.Sprint(n - 1)
 	h.want(minutes(10), keyed(last, ""), Duplicate, 2*n)
 	h.want(minutes(60)+1, seq(last, 1), Expired, 2*n)
-	if o := h.m; o.producers.len != n-forgottenPerEntry-1 || o.keyRecords() != n-forgottenPerEntry {
+	if o := h.m; o.producers.len != n-droppedPerEntryMax-1 || o.keyRecords() != n-droppedPerEntryMax {
 		t.Errorf("the first entry left %d producers and %d keys", o.producers.len, o.keyRecords())
 	}
 	h.want(minutes(60)+1, keyed(last, ""), Applied, 2*n+1)
 	for range 2 {
 		h.want(minutes(60)+1, keyed(last, ""), Duplicate, 2*n+1)
 	}
-	if o := h.m; o.producers.len != 0 || o.gone.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
-		t.Errorf("%d producers, %d gone, %d keys", o.producers.len, o.gone.order.len(), o.keyRecords())
+	if o := h.m; o.producers.len != 0 || o.forgotten.order.len() != n || o.keyRecords() != 1 || len(o.keys.at) != 1 {
+		t.Errorf("%d producers, %d gone, %d keys", o.producers.len, o.forgotten.order.len(), o.keyRecords())
 	}
 }
 
@@ -118,7 +118,7 @@ func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	}
 	again := New()
 	v := o.Capture()
-	if err := errors.Join(again.restoreProducers(v.appendProducers(nil)), again.restoreGone(v.appendGone(nil)), again.restoreKeys(v.appendKeys(nil))); err != nil {
+	if err := errors.Join(again.restoreProducers(v.appendProducers(nil)), again.restoreForgotten(v.appendForgotten(nil)), again.restoreKeys(v.appendKeys(nil))); err != nil {
 		t.Fatal(err)
 	}
 	again.limits, o = o.limits, again
@@ -143,15 +143,15 @@ func FuzzRestoreOnce(f *testing.F) {
 	}
 	for _, o := range []*Memory{New(), h.m} {
 		v := o.Capture()
-		f.Add(v.appendProducers(nil), v.appendGone(nil), v.appendKeys(nil))
+		f.Add(v.appendProducers(nil), v.appendForgotten(nil), v.appendKeys(nil))
 	}
 	f.Fuzz(func(t *testing.T, producers, gone, keys []byte) {
 		o := New()
-		if o.restoreProducers(producers) != nil || o.restoreGone(gone) != nil || o.restoreKeys(keys) != nil {
+		if o.restoreProducers(producers) != nil || o.restoreForgotten(gone) != nil || o.restoreKeys(keys) != nil {
 			return
 		}
 		v := o.Capture()
-		if !bytes.Equal(v.appendProducers(nil), producers) || !bytes.Equal(v.appendGone(nil), gone) || !bytes.Equal(v.appendKeys(nil), keys) {
+		if !bytes.Equal(v.appendProducers(nil), producers) || !bytes.Equal(v.appendForgotten(nil), gone) || !bytes.Equal(v.appendKeys(nil), keys) {
 			t.Fatal("other bytes")
 		}
 		o.Tick(o.now+1, testLimits)
@@ -166,7 +166,7 @@ func FuzzRestoreOnce(f *testing.F) {
 func fullOnce(b *testing.B) *Memory {
 	o, l := New(), Limits{KeyHorizon: 10 * time.Minute, KeysMax: KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: ProducersMaxMax}
 	o.Tick(1, l)
-	for i := range (1 + gonePerProducer) * ProducersMaxMax {
+	for i := range (1 + forgottenPerProducer) * ProducersMaxMax {
 		id := seq(fmt.Sprintf("0193f0a5-7c1e-7b1a-8f00-%012d", i), 1)
 		o.Judge(&id)
 	}

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// producer is what is kept of one that is remembered.
+// producer is the record of one remembered producer.
 type producer struct {
 	name       string
-	floor      uint64 // below it the group cannot tell: the producer was forgotten, and came back
-	high       uint64 // highest number applied, not below floor
+	floor      uint64 // lowest number that the group can judge: it forgot the producer before
+	high       uint64 // highest number applied, at least floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: and each of its ops overflowed
 	partly     uint64 // bit i: and some of its ops overflowed, not each
@@ -17,7 +17,7 @@ type producer struct {
 	next, prev uint32 // slots of the neighbours by last use; of a free slot, next is another or 0
 }
 
-// moveTo makes a number above the highest the highest one.
+// moveTo makes seq, which is above high, the highest number.
 func (p *producer) moveTo(seq uint64) {
 	by := min(seq-p.high, seqWindow)
 	p.window <<= by
@@ -31,7 +31,7 @@ func (p *producer) judged(seq uint64) bool {
 	return seq <= p.high && p.high-seq < seqWindow && p.window>>(p.high-seq)&1 != 0
 }
 
-// again is what a repeat of a number in the window, which was judged, is told.
+// again returns the outcome of a repeat of a judged number in the window.
 func (p *producer) again(seq uint64) Outcome {
 	switch bit := uint64(1) << (p.high - seq); {
 	case p.refused&bit != 0:
@@ -42,8 +42,7 @@ func (p *producer) again(seq uint64) Outcome {
 	return Duplicate
 }
 
-// refuse notes of a number in the window, which was judged, what its repeats are
-// told.
+// refuse records the outcome of repeats of a judged number in the window.
 func (p *producer) refuse(seq uint64, again Outcome) {
 	bit := uint64(1) << (p.high - seq)
 	if again == Refused {
@@ -59,18 +58,17 @@ const producerPageLen = 128
 
 type producerPage [producerPageLen]producer
 
-// producers are those that are remembered, in numbered slots on pages. A page
-// that was captured is copied before it is changed, so what was captured can be
-// read while requests are judged.
+// producers holds the remembered producers in numbered slots on pages. A captured page
+// is copied before it changes, so a capture can be read while requests are judged.
 //
-// Slot 0 is the head of a ring by last use: its next is the one idle for
-// longest, its prev the one used last.
+// Slot 0 is the head of a ring in order of last use: its next is the least recently
+// used producer, its prev the most recently used one.
 type producers struct {
 	pages []*producerPage
-	owned []bool            // by page: nobody has captured it
+	owned []bool            // by page: no capture shares it
 	slot  map[string]uint32 // by name
-	end   uint32            // slots from here on were never used
-	free  uint32            // a slot before end that is not in use, or 0
+	end   uint32            // slots from end on were never used
+	free  uint32            // an unused slot before end, or 0
 	len   int
 }
 
@@ -78,12 +76,12 @@ func newProducers() producers {
 	return producers{pages: []*producerPage{{}}, owned: []bool{true}, slot: map[string]uint32{}, end: 1}
 }
 
-// at returns what stands in a slot, to be read until the next change.
+// at returns the record in a slot, for reading until the next change.
 func (s *producers) at(slot uint32) *producer {
 	return &s.pages[slot/producerPageLen][slot%producerPageLen]
 }
 
-// edit returns what stands in a slot, to be changed until the next capture.
+// edit returns the record in a slot, for changes until the next capture.
 func (s *producers) edit(slot uint32) *producer {
 	if i := slot / producerPageLen; !s.owned[i] {
 		page := *s.pages[i]
@@ -92,10 +90,10 @@ func (s *producers) edit(slot uint32) *producer {
 	return s.at(slot)
 }
 
-// oldest returns the slot of the producer idle for longest, 0 if there is none.
+// oldest returns the slot of the least recently used producer, or 0 if there is none.
 func (s *producers) oldest() uint32 { return s.at(0).next }
 
-// add remembers a producer that is not there, as the one used last.
+// add adds a producer, which must not be there, as the most recently used one.
 func (s *producers) add(p producer) {
 	slot := s.free
 	if slot != 0 {
@@ -113,7 +111,7 @@ func (s *producers) add(p producer) {
 	s.len++
 }
 
-// remove forgets the producer in a slot.
+// remove removes the producer in a slot.
 func (s *producers) remove(slot uint32) {
 	s.unlink(slot)
 	delete(s.slot, s.at(slot).name)
@@ -122,7 +120,7 @@ func (s *producers) remove(slot uint32) {
 	s.len--
 }
 
-// touch makes the producer in a slot the one used last, and returns it as edit
+// touch makes a producer the most recently used one and returns it for changes, as edit
 // does.
 func (s *producers) touch(slot uint32, now int64) *producer {
 	s.unlink(slot)
@@ -146,14 +144,13 @@ func (s *producers) unlink(slot uint32) {
 	s.edit(p.next).prev = p.prev
 }
 
-// capture returns the producers as they are now, to be read by all from any
-// goroutine.
+// capture returns the producers as they are now. Any goroutine may read them with all.
 func (s *producers) capture() producers {
 	clear(s.owned)
 	return producers{pages: slices.Clone(s.pages), end: s.end, len: s.len}
 }
 
-// all are the producers by last use, the one idle for longest first.
+// all yields the producers in order of last use, the least recently used first.
 func (s *producers) all() iter.Seq[*producer] {
 	return func(yield func(*producer) bool) {
 		for slot := s.oldest(); slot != 0; slot = s.at(slot).next {

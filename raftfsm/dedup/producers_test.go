@@ -32,8 +32,8 @@ func TestProducerExpiresByLogTime(t *testing.T) {
 	h.want(minutes(119), seq("p", 2), Applied, 2)
 	h.want(minutes(180), seq("q", 1), Applied, 3)
 	h.want(minutes(180), seq("p", 2), Expired, 3)
-	if h.m.producers.len != 1 || h.m.gone.order.len() != 1 {
-		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.gone.order.len())
+	if h.m.producers.len != 1 || h.m.forgotten.order.len() != 1 {
+		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.forgotten.order.len())
 	}
 	h.want(minutes(2), seq("q", 2), Applied, 4) // a leader whose clock is behind
 	if h.m.now != minutes(180) {
@@ -66,9 +66,9 @@ func TestForgottenProducerGoesOn(t *testing.T) {
 
 // Two names of one hash: none of them has a number applied twice.
 func TestGoneProducersOfOneHash(t *testing.T) {
-	g := newGoneProducers()
+	g := newForgottenProducers()
 	for i, high := range []uint64{100, 5, 200} {
-		g.add(goneProducer{7, high})
+		g.add(forgottenProducer{7, high})
 		if got, known := g.high(7); !known || got != []uint64{100, 100, 200}[i] {
 			t.Errorf("after %d: %d %v", high, got, known)
 		}
@@ -86,8 +86,8 @@ func TestProducersAreBounded(t *testing.T) {
 	for i := range int64(1000) {
 		h.want(i, seq(fmt.Sprint("p", i), 1), Applied, i+1)
 	}
-	if h.m.producers.len != testLimits.ProducersMax || h.m.gone.order.len() != gonePerProducer*testLimits.ProducersMax {
-		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.gone.order.len())
+	if h.m.producers.len != testLimits.ProducersMax || h.m.forgotten.order.len() != forgottenPerProducer*testLimits.ProducersMax {
+		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.forgotten.order.len())
 	}
 	h.want(1000, seq("p994", 1), Expired, 1000)
 	h.want(1000, seq("p955", 1), Expired, 1000) // the first that is known to have gone
@@ -167,7 +167,7 @@ func TestCaptureIsOfItsMoment(t *testing.T) {
 	judge(0, 2000)
 	for round := range 5 {
 		v := o.Capture()
-		encode := func() []byte { return v.appendKeys(v.appendGone(v.appendProducers(nil))) }
+		encode := func() []byte { return v.appendKeys(v.appendForgotten(v.appendProducers(nil))) }
 		want := encode()
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -180,7 +180,7 @@ func TestCaptureIsOfItsMoment(t *testing.T) {
 		judge((round+4)*500, (round+5)*500)
 		wg.Wait()
 	}
-	if o.producers.len == 0 || o.gone.order.len() == 0 || o.keys.records.len() == 0 || o.ahead.records.len() == 0 {
+	if o.producers.len == 0 || o.forgotten.order.len() == 0 || o.keys.records.len() == 0 || o.ahead.records.len() == 0 {
 		t.Error("a list is empty: this shows too little")
 	}
 }
@@ -188,7 +188,7 @@ func TestCaptureIsOfItsMoment(t *testing.T) {
 // Limits that were lowered are reached over several entries.
 func TestLoweredLimitsAreReachedByAndBy(t *testing.T) {
 	o, l := New(), testLimits
-	const n = 2*forgottenPerEntry + 100
+	const n = 2*droppedPerEntryMax + 100
 	l.ProducersMax = n
 	o.Tick(0, l)
 	for i := range 3 * n {
@@ -196,22 +196,22 @@ func TestLoweredLimitsAreReachedByAndBy(t *testing.T) {
 		o.Judge(&id)
 	}
 	l.ProducersMax = 1
-	producers, gone := o.producers.len, o.gone.order.len()
+	producers, gone := o.producers.len, o.forgotten.order.len()
 	if producers != n || gone != 2*n {
 		t.Fatalf("%d producers, %d gone", producers, gone)
 	}
-	for entry := 0; o.producers.len > 1 || o.gone.order.len() > gonePerProducer; entry++ {
+	for entry := 0; o.producers.len > 1 || o.forgotten.order.len() > forgottenPerProducer; entry++ {
 		o.Tick(0, l)
 		for i := range 10 { // who comes meanwhile does not pay for all
 			id := seq(fmt.Sprint("entry ", entry, " ", i), 1)
 			o.Judge(&id)
 		}
-		if less := producers - o.producers.len; less > forgottenPerEntry || less < 0 || entry > 10 {
+		if less := producers - o.producers.len; less > droppedPerEntryMax || less < 0 || entry > 10 {
 			t.Fatalf("entry %d: %d producers less", entry, less)
 		}
-		if less := gone - o.gone.order.len(); less > forgottenPerEntry || entry > 10 {
+		if less := gone - o.forgotten.order.len(); less > droppedPerEntryMax || entry > 10 {
 			t.Fatalf("entry %d: %d gone less", entry, less)
 		}
-		producers, gone = o.producers.len, o.gone.order.len()
+		producers, gone = o.producers.len, o.forgotten.order.len()
 	}
 }

@@ -22,26 +22,27 @@ const (
 	restoreSize = 8
 )
 
-// RequestID tells a request from all others of its keyspace, so that it is
-// applied once. The zero RequestID is of a request that nothing is promised
-// for.
+// RequestID identifies a request among all of its keyspace, so that it is applied once.
+// The zero RequestID marks a request without an identity, for which there is no such
+// promise.
 type RequestID struct {
 	kind     idKind
-	producer []byte // 1…ProducerBytesMax bytes, the caller's
+	producer []byte // 1…ProducerBytesMax bytes, owned by the caller
 	seq      uint64
-	key      [16]byte // SHA-256 of the key, cut
+	key      [16]byte // SHA-256 of the key, truncated
 	body     askedHash
-	meaning  [8]byte // of what was asked; not in a log entry
-	means    bool    // SetMeaning gave one
-	born     int64   // when the key was made, Unix milliseconds; 0 if it does not say
+	meaning  [8]byte // hash of what the request means; not in a log entry
+	means    bool    // SetMeaning was called
+	born     int64   // when the key was made, in Unix milliseconds; 0 if the key does not contain a time
 }
 
-// askedHash tells what a key was used for. It is SHA-256 of what was asked, byte by byte,
-// cut to 16 bytes; or, by CompareMeaning, 8 bytes of that and 8 of its meaning.
+// askedHash identifies what a key was used for: SHA-256 of the request's bytes,
+// truncated to 16 bytes. After CompareMeaning it is 8 bytes of that and 8 bytes of the
+// hash of the meaning.
 type askedHash [16]byte
 
-// same reports whether two requests ask for the same: if their bytes are equal, or what
-// they mean. In both forms the first half is of the bytes. The second half of one form
+// same reports whether two requests ask for the same: their bytes or their meanings are
+// equal. The first half of both forms hashes the bytes. The second half of one form
 // equals that of the other only by chance.
 func (h askedHash) same(other askedHash) bool {
 	return [8]byte(h[:8]) == [8]byte(other[:8]) || [8]byte(h[8:]) == [8]byte(other[8:])
@@ -56,20 +57,20 @@ const (
 	byRestore // a producer's, of restoreProducer
 )
 
-// restoreProducer is the stream of the writes that restore a shard. No client has such a
-// name: neither a header of HTTP nor the name of a Redis session has a zero byte.
+// restoreProducer is the producer of the writes that restore a shard. No client has
+// such a name: neither an HTTP header nor a Redis session name contains a zero byte.
 const restoreProducer = "\x00restore"
 
-// ByProducer names the request of number seq, any number, of a stream. The name
-// is not copied.
+// ByProducer identifies request seq of a producer, where seq is any number. It keeps
+// name and does not copy it.
 func ByProducer(name []byte, seq uint64) RequestID {
 	return RequestID{kind: byProducer, producer: name, seq: seq}
 }
 
-// ByRestore names write number seq of the restores of a shard, so that neither a repeat
-// that comes late nor a write of an earlier restore, whose numbers are lower, changes
-// anything. The first write of a restore makes the shard forget all requests of clients,
-// which the rows to come know nothing of. It needs versionOfRestores.
+// ByRestore identifies write number seq of the restores of a shard. Late copies and
+// writes of an earlier restore, whose numbers are lower, change nothing. The first
+// write of a restore makes the shard forget all client requests, because they do not
+// concern the restored rows. It needs versionOfRestores.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {
@@ -78,7 +79,7 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey names a request by a key that the client chose. asked is what a repeat
+// ByKey identifies a request by a key that the client chose. asked is what a repeat
 // must ask for again: call and body.
 func ByKey(key []byte, asked ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
@@ -100,15 +101,15 @@ func hashAsked(dst []byte, asked [][]byte) []byte {
 	return h.Sum(dst)
 }
 
-// SetMeaning adds to a request by key what its asked means, the same for every spelling.
-// It changes nothing until CompareMeaning.
+// SetMeaning sets what a request by key means, equal for all spellings. It changes
+// nothing until CompareMeaning.
 func (id *RequestID) SetMeaning(asked ...[]byte) {
 	id.means = true
 	copy(id.meaning[:], hashAsked(nil, asked))
 }
 
-// CompareMeaning makes a repeat whose bytes differ and whose meaning is the same a
-// duplicate. It needs versionOfMeaning.
+// CompareMeaning makes a repeat with other bytes and the same meaning a duplicate. It
+// needs versionOfMeaning.
 func (id *RequestID) CompareMeaning() {
 	if id.means {
 		copy(id.body[8:], id.meaning[:])
@@ -118,17 +119,17 @@ func (id *RequestID) CompareMeaning() {
 // Exists reports whether the request has an identity.
 func (id *RequestID) Exists() bool { return id.kind != byNothing }
 
-// Born returns when the key was made, or false if it does not say.
+// Born returns when the key was made, and false if the key does not contain a time.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
 // Keyed reports whether the identity is a key.
 func (id *RequestID) Keyed() bool { return id.kind == byKey }
 
-// Key tells one key from all others. It is zero for a request without.
+// Key returns the hash of the key, zero for a request without a key.
 func (id *RequestID) Key() [16]byte { return id.key }
 
-// Shard chooses one of a keyspace's shards by the key alone: the one that
-// judges whether the key was used for another body.
+// Shard returns which of a keyspace's shards judges whether the key was used for
+// another body. It depends on the key alone.
 func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }
@@ -141,8 +142,8 @@ const (
 	bareBornMax = 0x0200_00000000
 )
 
-// bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7), with
-// hyphens or as bare digits, or 0 for any other key. It is 1 or more.
+// bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7), with hyphens or
+// as bare digits, or 0 for any other key. The time is at least 1.
 func bornAt(key []byte) int64 {
 	var bare [32]byte
 	hyphens := len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-'
@@ -168,7 +169,7 @@ func bornAt(key []byte) int64 {
 	return max(ms, 1) // 0 is for no time; the first of all is too old as well
 }
 
-// Hash returns the hash of the key, or of the producer and number; zero for a request
+// Hash returns the hash of the key, or of producer and number. It is zero for a request
 // without an identity and for the first write of a restore.
 func (id *RequestID) Hash() (sum [16]byte) {
 	switch id.kind {
@@ -183,10 +184,12 @@ func (id *RequestID) Hash() (sum [16]byte) {
 	return sum
 }
 
-// ForgetsClients reports whether the request makes the memory forget those of clients.
+// ForgetsClients reports whether the request makes the memory forget the requests of
+// clients.
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
-// SetMade writes into a section when its key was made, if it has a key.
+// SetMade writes the time at which its key was made into a section, if the section has
+// a key.
 func SetMade(section []byte, ms int64) {
 	if section[0] == codec.SectionKeyed {
 		binary.LittleEndian.PutUint64(section[codec.SectionHeadSize+keyedSize-8:], uint64(ms))
@@ -198,8 +201,8 @@ func (id *RequestID) Section() byte {
 	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore}[id.kind]
 }
 
-// AppendTo appends the identity as it stands before a request's ops. It panics
-// on a name that the format has no form for.
+// AppendTo appends the identity as it precedes a request's ops. It panics on a producer
+// name that the format cannot hold.
 func (id *RequestID) AppendTo(dst []byte) []byte {
 	switch id.kind {
 	case byProducer:
@@ -219,8 +222,8 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 }
 
 // AppendName appends what a request shares with its repeats: its kind and its key, or
-// its producer and number. What a repeat by key asks may be spelled otherwise, and it may
-// tell when the key was made where the first did not.
+// its producer and number. A repeat by key may be spelled differently, and may state
+// when the key was made where the first request did not.
 func (id *RequestID) AppendName(dst []byte) []byte {
 	dst = append(dst, id.Section())
 	if id.kind == byKey {
@@ -229,7 +232,8 @@ func (id *RequestID) AppendName(dst []byte) []byte {
 	return id.AppendTo(dst)
 }
 
-// ParseIdentity splits a request's identity off. Its name is the payload's.
+// ParseIdentity splits the identity off a request. The producer name aliases the
+// payload.
 func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 	switch {
 	case kind == codec.SectionRequest:

@@ -18,7 +18,7 @@ import (
 //            bit 2 some ops overflowed, not each
 
 const (
-	goneSize      = 16
+	forgottenSize = 16
 	keyRecordSize = 41
 	// producersHeadSize stands before the first producer.
 	producersHeadSize = 28
@@ -30,28 +30,28 @@ const (
 	keyPartly  = 4
 )
 
-// View is the memory as it was at one moment. It may be read from any
-// goroutine while the memory goes on.
+// View is the memory as it was at one moment. Any goroutine may read it while the
+// memory changes.
 type View struct {
 	now, keyFloor, idleFloor int64
 
 	producers   producers
-	gone        fifo[goneProducer]
+	forgotten   fifo[forgottenProducer]
 	keys, ahead fifo[keyRecord]
 }
 
-// Capture copies one pointer for each block of records. What it captured is
-// copied page by page as producers write; the other records never change.
+// Capture copies one pointer per block of records. Producers are copied page by page
+// when they change; other records never change.
 func (o *Memory) Capture() *View {
 	return &View{
 		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
-		gone: o.gone.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
+		forgotten: o.forgotten.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
 	}
 }
 
 // Write writes the sections of the memory, which end a snapshot.
 func (v *View) Write(w *codec.StreamWriter) error {
-	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendGone, v.appendKeys} {
+	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendForgotten, v.appendKeys} {
 		if err := w.Section(byte(codec.StreamProducers+i), fill); err != nil {
 			return err
 		}
@@ -59,8 +59,8 @@ func (v *View) Write(w *codec.StreamWriter) error {
 	return nil
 }
 
-// SectionFollows reports whether a section may come behind another as far as the memory
-// of requests goes.
+// SectionFollows reports whether the sections of the memory are in order: all behind
+// every other section, each once.
 func SectionFollows(section, last byte) bool {
 	switch {
 	case IsSection(last):
@@ -71,7 +71,7 @@ func SectionFollows(section, last byte) bool {
 	return true
 }
 
-// IsSection reports whether a section is of the memory of requests.
+// IsSection reports whether a section belongs to the memory.
 func IsSection(section byte) bool {
 	return section >= codec.StreamProducers && section <= codec.StreamKeys
 }
@@ -91,9 +91,9 @@ func (v *View) appendProducers(dst []byte) []byte {
 	return dst
 }
 
-func (v *View) appendGone(dst []byte) []byte {
-	dst = slices.Grow(dst, v.gone.len()*goneSize)
-	for p := range v.gone.all() {
+func (v *View) appendForgotten(dst []byte) []byte {
+	dst = slices.Grow(dst, v.forgotten.len()*forgottenSize)
+	for p := range v.forgotten.all() {
 		dst = binary.LittleEndian.AppendUint64(dst, p.hash)
 		dst = binary.LittleEndian.AppendUint64(dst, p.high)
 	}
@@ -122,19 +122,19 @@ func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(r.last)), flags)
 }
 
-// Load fills an empty memory from one of its sections, which come in their order.
+// Load fills an empty memory from its sections. They must come in the order in which
+// Write wrote them.
 func (o *Memory) Load(section byte, p []byte) error {
 	switch section {
 	case codec.StreamProducers:
 		return o.restoreProducers(p)
-	case codec.StreamGone:
-		return o.restoreGone(p)
+	case codec.StreamForgotten:
+		return o.restoreForgotten(p)
 	}
 	return o.restoreKeys(p)
 }
 
-// restoreProducers, restoreGone and restoreKeys fill an empty memory from the
-// sections of a snapshot, in this order.
+// restoreProducers, restoreForgotten and restoreKeys each load one section.
 func (o *Memory) restoreProducers(p []byte) error {
 	if len(p) < producersHeadSize {
 		return fmt.Errorf("%w: producers of %d bytes", codec.ErrSnapshot, len(p))
@@ -171,21 +171,21 @@ func (o *Memory) restoreProducers(p []byte) error {
 	return nil
 }
 
-func (o *Memory) restoreGone(p []byte) error {
-	if len(p)%goneSize != 0 {
+func (o *Memory) restoreForgotten(p []byte) error {
+	if len(p)%forgottenSize != 0 {
 		return fmt.Errorf("%w: gone producers of %d bytes", codec.ErrSnapshot, len(p))
 	}
-	for ; len(p) > 0; p = p[goneSize:] {
-		r := goneProducer{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
-		if high, known := o.gone.high(r.hash); known && r.high < high {
+	for ; len(p) > 0; p = p[forgottenSize:] {
+		r := forgottenProducer{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])}
+		if high, known := o.forgotten.high(r.hash); known && r.high < high {
 			return fmt.Errorf("%w: gone producer %016x", codec.ErrSnapshot, r.hash)
 		}
-		o.gone.add(r)
+		o.forgotten.add(r)
 	}
 	return nil
 }
 
-// againOf reads what repeats of a key are told.
+// againOf returns the outcome of repeats that the flags of a key state.
 func againOf(flags byte) (again Outcome, ok bool) {
 	switch flags {
 	case 0:

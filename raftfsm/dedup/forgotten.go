@@ -1,0 +1,60 @@
+package dedup
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// forgottenPerProducer bounds the forgotten producers, as a multiple of
+// Limits.ProducersMax.
+const forgottenPerProducer = 8
+
+// forgottenProducer is what remains of a producer. A number above high was never
+// applied; for lower numbers the group no longer knows.
+type forgottenProducer struct {
+	hash uint64 // of its name
+	high uint64
+}
+
+// forgottenProducers holds the most recently forgotten producers. A producer that
+// returned and was forgotten again has two records; the later one counts.
+type forgottenProducers struct {
+	order fifo[forgottenProducer] // by when they went
+	last  map[uint64]uint64       // by hash, the number of the later record
+}
+
+func newForgottenProducers() forgottenProducers { return forgottenProducers{last: map[uint64]uint64{}} }
+
+// high returns the highest number of a producer, by the hash of its name.
+func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
+	n, known := g.last[hash]
+	if !known {
+		return 0, false
+	}
+	return g.order.at(n).high, true
+}
+
+// add remembers a producer. Two names with one hash share the higher number: that
+// refuses some requests of one, and applies none of the other twice.
+func (g *forgottenProducers) add(p forgottenProducer) {
+	if high, known := g.high(p.hash); known {
+		p.high = max(p.high, high)
+	}
+	g.last[p.hash] = g.order.push(p)
+}
+
+// drop forgets the oldest record.
+func (g *forgottenProducers) drop() {
+	n := g.order.first
+	if hash := g.order.at(n).hash; g.last[hash] == n {
+		delete(g.last, hash)
+	}
+	g.order.pop()
+}
+
+// producerHash returns the first 8 bytes of SHA-256: equal on all replicas for ever,
+// and without collisions by chance.
+func producerHash(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return binary.LittleEndian.Uint64(sum[:])
+}
