@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +26,7 @@ const (
 	answersWait = 2 * time.Millisecond
 	// answersBytesMax bounds the answers that wait for a node to read them. One that
 	// does not read has its connection closed.
-	answersBytesMax = 1 << 20
+	answersBytesMax = 4 << 20
 )
 
 var (
@@ -42,12 +45,15 @@ type appendServer struct {
 	mu struct { // a call is handed over under it, so that close sees each
 		sync.RWMutex
 		replicas map[uint32]*servedReplica // by group
+		streams  map[*servedStream]struct{}
+		leaving  bool // leave was called
 	}
 }
 
 func (s *appendServer) init(a *appends) {
 	s.appends = a
 	s.mu.replicas = make(map[uint32]*servedReplica)
+	s.mu.streams = make(map[*servedStream]struct{})
 }
 
 // servedReplica is where the appends for one replica wait for its filter.
@@ -117,42 +123,64 @@ func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) erro
 
 // offer is receiver's: it serves a connection of another node.
 func (s *appendServer) offer(conn net.Conn) error {
-	t := &servedStream{conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	if !s.appends.start(func() { s.serve(t) }) {
+	t := &servedStream{server: s, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{}), served: make(chan struct{})}
+	if !s.keep(t) {
+		return fmt.Errorf("%w: the node is closing", errEarly)
+	}
+	if !s.appends.start(t.serve) {
+		s.drop(t)
 		return net.ErrClosed
 	}
 	return nil
 }
 
-// serve reads calls until the connection ends.
-func (s *appendServer) serve(t *servedStream) {
-	var writing sync.WaitGroup
-	writing.Go(func() { _ = writeStream(t.conn, t.wake, t.ended, t.take); t.conn.Close() })
-	stop := context.AfterFunc(s.appends.ctx, func() { t.conn.Close() })
-	err := readStream(t.conn, func(message []byte, more bool) error {
-		id, group, to, args, err := parseAppend(message)
-		if err != nil {
-			return err
+// keep has leave tell the stream. It returns false after leave.
+func (s *appendServer) keep(t *servedStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.leaving {
+		s.mu.streams[t] = struct{}{}
+	}
+	return !s.mu.leaving
+}
+
+func (s *appendServer) drop(t *servedStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.streams, t)
+}
+
+// leave has other nodes send no more, and waits until what they have sent is answered,
+// for closeGraceMax at most. Calls that come in between are refused with ErrDraining.
+func (s *appendServer) leave() {
+	s.mu.Lock()
+	s.mu.leaving = true
+	streams := slices.Collect(maps.Keys(s.mu.streams))
+	s.mu.Unlock()
+	for _, t := range streams {
+		t.leaving.Store(true)
+		t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{leave: true}) })
+	}
+	grace := time.NewTimer(closeGraceMax)
+	defer grace.Stop()
+	for _, t := range streams {
+		select {
+		case <-t.served:
+		case <-grace.C:
+			return
 		}
-		t.owe(more)
-		if err := s.deliver(group, to, &servedAppend{args: args, stream: t, id: id}); err != nil {
-			t.answer(&appendAnswer{id: id, err: err}, false)
-		}
-		return nil
-	})
-	stop()
-	t.end()
-	writing.Wait()
-	if errors.Is(err, errBadCall) {
-		s.appends.cfg.Mux.cfg.Logger.Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
 	}
 }
 
 // servedStream is a connection on which another node's groups send appends.
 type servedStream struct {
-	conn  net.Conn
-	wake  chan struct{} // one token: answers are to be written
-	ended chan struct{} // closed by end
+	server  *appendServer
+	conn    net.Conn
+	wake    chan struct{}  // one token: answers are to be written
+	ended   chan struct{}  // closed by end
+	served  chan struct{}  // closed when serve returns
+	calls   sync.WaitGroup // of methods, that are being answered
+	leaving atomic.Bool    // calls of methods are refused
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -161,8 +189,98 @@ type servedStream struct {
 		more  bool   // the next call has arrived
 		timer *time.Timer
 		timed bool // the timer runs
+		last  bool // no more answers are to come
 		ended bool
 	}
+}
+
+// serve reads calls until the connection ends. If the other node sends no more, it
+// answers the calls of methods first.
+func (t *servedStream) serve() {
+	defer close(t.served)
+	defer t.server.drop(t)
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		if err := writeStream(t.conn, t.wake, t.ended, t.take); err != nil {
+			t.conn.Close()
+		}
+	})
+	appends := t.server.appends
+	stop := context.AfterFunc(appends.ctx, func() { t.conn.Close() })
+	err := readStream(t.conn, t.receive)
+	if errors.Is(err, io.EOF) {
+		t.calls.Wait()
+		t.finish()
+		writing.Wait()
+	}
+	stop()
+	t.end()
+	writing.Wait()
+	t.calls.Wait()
+	if errors.Is(err, errBadCall) {
+		appends.cfg.Mux.cfg.Logger.Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
+	}
+}
+
+// receive hands on one message; more tells whether another has arrived behind it.
+func (t *servedStream) receive(message []byte, more bool) error {
+	if len(message) > 0 && message[0] == streamCall {
+		return t.receiveCall(message)
+	}
+	id, group, to, args, err := parseAppend(message)
+	if err != nil {
+		return err
+	}
+	t.owe(more)
+	if err := t.server.deliver(group, to, &servedAppend{args: args, stream: t, id: id}); err != nil {
+		t.answer(&appendAnswer{id: id, err: err}, false)
+	}
+	return nil
+}
+
+// receiveCall answers a call of a method, in a goroutine that serve waits for.
+func (t *servedStream) receiveCall(message []byte) error {
+	id, method, has, request, err := parseStreamCall(message)
+	if err != nil {
+		return err
+	}
+	answer := t.server.appends.cfg.Answer
+	if answer == nil || t.leaving.Load() {
+		t.write(func(dst []byte) []byte { return appendCallAnswer(dst, id, nil, ErrDraining) })
+		return nil
+	}
+	t.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(t.server.appends.ctx, has)
+		defer cancel()
+		body, err := answer(ctx, method, request)
+		if err == nil && len(body) > streamAnswerMax {
+			err = fmt.Errorf("%w: an answer of %d bytes", errCallTooLarge, len(body))
+		}
+		t.write(func(dst []byte) []byte { return appendCallAnswer(dst, id, body, err) })
+	})
+	return nil
+}
+
+// write has a message written at once.
+func (t *servedStream) write(message func(dst []byte) []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.ended {
+		return
+	}
+	t.mu.out = appendMessage(t.mu.out, message)
+	if len(t.mu.out) > answersBytesMax {
+		t.conn.Close()
+	}
+	wake(t.wake)
+}
+
+// finish has the answers that are ready written as the last.
+func (t *servedStream) finish() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.last = true
+	wake(t.wake)
 }
 
 // owe counts a call that was read; more tells whether another has arrived behind it.
@@ -206,12 +324,11 @@ func (t *servedStream) waited() {
 }
 
 // take is writeStream's.
-func (t *servedStream) take(spare []byte) []byte {
+func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := t.mu.out
-	t.mu.out = spare
-	return out
+	out, t.mu.out = t.mu.out, spare
+	return out, t.mu.last
 }
 
 // end closes the connection. Answers to come are nobody's.

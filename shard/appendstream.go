@@ -44,8 +44,10 @@ type appendsConfig struct {
 	Mux *Mux // the caller's; must outlive the appends
 	// Lookup returns the cluster address of a node now, as for calls.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// Allowed reports whether all nodes of the cluster take streams of appends.
+	// Allowed reports whether all nodes of the cluster take streams.
 	Allowed func() bool
+	// Answer answers a call of a method; nil if no calls are answered.
+	Answer func(ctx context.Context, method string, request []byte) ([]byte, error)
 }
 
 // appends carries the AppendEntries calls of all groups of a node: one connection each
@@ -147,27 +149,34 @@ func (p *appendPeer) connected(fallback string, stop <-chan struct{}) (*appendCo
 		p.mu.Unlock()
 		return c, nil
 	}
-	d := p.mu.dial
-	if d == nil {
-		if time.Now().Before(p.mu.retryAt) {
-			defer p.mu.Unlock()
-			return nil, fmt.Errorf("%w: %w", errDialPaused, p.mu.failure)
-		}
-		d = &appendDial{done: make(chan struct{})}
-		p.mu.dial = d
-		if !p.appends.start(func() { p.connect(d, fallback) }) {
-			p.mu.dial = nil
-			p.mu.Unlock()
-			return nil, errTransportClosed
-		}
-	}
+	d, err := p.dialLocked(fallback)
 	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case <-d.done:
 		return d.conn, d.err
 	case <-stop:
 		return nil, errTransportClosed
 	}
+}
+
+// dialLocked returns the dial that is under way, and begins one if there is none.
+func (p *appendPeer) dialLocked(fallback string) (*appendDial, error) {
+	if d := p.mu.dial; d != nil {
+		return d, nil
+	}
+	if time.Now().Before(p.mu.retryAt) {
+		return nil, fmt.Errorf("%w: %w", errDialPaused, p.mu.failure)
+	}
+	d := &appendDial{done: make(chan struct{})}
+	p.mu.dial = d
+	if !p.appends.start(func() { p.connect(d, fallback) }) {
+		p.mu.dial = nil
+		return nil, errTransportClosed
+	}
+	return d, nil
 }
 
 // connect dials the node and ends the dial d.
@@ -224,7 +233,7 @@ func (p *appendPeer) forget(c *appendConn, why error) {
 type appendConn struct {
 	peer  *appendPeer
 	conn  net.Conn
-	heard atomic.Int64  // how many answers came
+	heard atomic.Int64  // how many messages came
 	wake  chan struct{} // one token: there is something to write
 	ended chan struct{} // closed by fail
 
@@ -233,7 +242,9 @@ type appendConn struct {
 		out    []byte                 // calls to be written
 		calls  map[uint64]*appendCall // without an answer, by id
 		lastID uint64
-		err    error // why it has ended; nil while it has not
+		sentID uint64 // of the calls that were given to the network the last, or 0
+		leave  bool   // the node is closing: no more calls
+		err    error  // why it has ended; nil while it has not
 	}
 }
 
@@ -242,6 +253,7 @@ type appendCall struct {
 	done   chan struct{} // closed when the rest is set
 	answer appendAnswer
 	err    error // there is none, for this reason
+	unsent bool  // and nothing of the call was given to the network
 }
 
 func newAppendConn(p *appendPeer, conn net.Conn) *appendConn {
@@ -272,27 +284,37 @@ func (c *appendConn) call(group uint32, to uint64, args *raft.AppendEntriesReque
 	case <-timeout.C:
 		err = errAppendTimeout
 	}
-	c.mu.Lock()
-	delete(c.mu.calls, id) // what answers it from here on is nobody's
-	c.mu.Unlock()
+	c.giveUp(id)
 	if errors.Is(err, errAppendTimeout) && c.heard.Load() == heard {
 		c.fail(err) // nothing came for any group
 	}
 	return appendAnswer{}, err
 }
 
+// giveUp forgets a call: what answers it from here on is nobody's.
+func (c *appendConn) giveUp(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.calls, id)
+}
+
 func (c *appendConn) enqueue(group uint32, to uint64, args *raft.AppendEntriesRequest) (uint64, *appendCall, error) {
+	return c.put(func(dst []byte, id uint64) []byte { return appendAppend(dst, id, group, to, args) })
+}
+
+// put has what write appends written, as a call that waits for its answer.
+func (c *appendConn) put(write func(dst []byte, id uint64) []byte) (uint64, *appendCall, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.err != nil {
 		return 0, nil, c.mu.err
 	}
-	if len(c.mu.out) > appendBacklogMax {
+	if len(c.mu.out) > appendBacklogMax || c.mu.leave {
 		return 0, nil, errNoStream
 	}
 	c.mu.lastID++
 	id, call := c.mu.lastID, &appendCall{done: make(chan struct{})}
-	c.mu.out = appendMessage(c.mu.out, func(dst []byte) []byte { return appendAppend(dst, id, group, to, args) })
+	c.mu.out = appendMessage(c.mu.out, func(dst []byte) []byte { return write(dst, id) })
 	c.mu.calls[id] = call
 	wake(c.wake)
 	return id, call, nil
@@ -306,21 +328,30 @@ func wake(token chan struct{}) {
 	}
 }
 
-// writeCalls writes calls until the connection ends.
+// writeCalls writes calls until the connection ends, or the other node is closing. That
+// one answers what was sent, and closes the connection.
 func (c *appendConn) writeCalls() {
-	err := writeStream(c.conn, c.wake, c.ended, func(spare []byte) []byte {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		out := c.mu.out
-		c.mu.out = spare
-		return out
-	})
-	c.fail(err)
+	err := writeStream(c.conn, c.wake, c.ended, c.take)
+	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && err == nil {
+		err = half.CloseWrite()
+	}
+	if err != nil {
+		c.fail(err)
+	}
 }
 
-// writeStream writes what take returns each time that wake has a token, until ended is
-// closed or a write fails. It gives take the buffer that was written before.
-func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) []byte) error {
+// take is writeStream's.
+func (c *appendConn) take(spare []byte) (out []byte, last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out, c.mu.out, c.mu.sentID = c.mu.out, spare, c.mu.lastID
+	return out, c.mu.leave
+}
+
+// writeStream writes what take returns each time that wake has a token, until that was
+// the last, ended is closed or a write fails. It gives take the buffer that was written
+// before.
+func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) (out []byte, last bool)) error {
 	var spare []byte
 	for {
 		select {
@@ -329,16 +360,17 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 			return nil
 		}
 		runtime.Gosched() // whoever runs already adds to this write
-		out := take(spare[:0])
-		if len(out) == 0 {
-			spare = out
-			continue
+		out, last := take(spare[:0])
+		if len(out) > 0 {
+			if err := conn.SetWriteDeadline(time.Now().Add(rpcTimeout)); err != nil {
+				return err
+			}
+			if _, err := conn.Write(out); err != nil {
+				return err
+			}
 		}
-		if err := conn.SetWriteDeadline(time.Now().Add(rpcTimeout)); err != nil {
-			return err
-		}
-		if _, err := conn.Write(out); err != nil {
-			return err
+		if last {
+			return nil
 		}
 		if spare = out; cap(spare) > streamMessageMax {
 			spare = nil // of a burst
@@ -357,6 +389,10 @@ func (c *appendConn) readAnswers() {
 		c.mu.Lock()
 		call := c.mu.calls[answer.id]
 		delete(c.mu.calls, answer.id)
+		if answer.leave {
+			c.mu.leave = true
+			wake(c.wake)
+		}
 		c.mu.Unlock()
 		if call != nil {
 			call.answer = answer
@@ -402,14 +438,14 @@ func (c *appendConn) fail(why error) {
 	}
 	lost := fmt.Errorf("%w: %s: %w", errStreamLost, c.peer.node, why)
 	c.mu.err = lost
-	calls := c.mu.calls
+	calls, sentID := c.mu.calls, c.mu.sentID
 	c.mu.calls, c.mu.out = nil, nil
 	c.mu.Unlock()
 	c.conn.Close()
 	c.peer.forget(c, lost)
 	close(c.ended)
-	for _, call := range calls {
-		call.err = lost
+	for id, call := range calls {
+		call.err, call.unsent = lost, id > sentID
 		close(call.done)
 	}
 }

@@ -11,24 +11,32 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// A stream of appends carries calls one way and answers the other. Each is a message
+// A stream carries calls one way and answers the other. Each is a message
 // behind its length (4 bytes, big endian). Numbers are uvarints unless noted, and byte
 // strings stand behind their length.
 //
-//	call:    id | group | to (8 bytes, little endian) | protocol version | term
+//	append:  0 | id | group | to (8 bytes, little endian) | protocol version | term
 //	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
 //	entry:   index | term | type | seconds (zigzag) | nanoseconds | data | extensions
+//	call:    1 | id | method | microseconds that it has | request, which is the rest
 //	answer:  id | flags | opening | term | last index
 //	         or, with flag 4, id | flags | text of the error
+//	         or, to a call, with flag 8, id | flags | error (appendCallError) | body, which is the rest
+//	leave:   0 | flag 16: the node that serves the stream is closing, and is to be sent no more
 //
 // to is the addressee of the replica that is meant, as in a preface. The id is the
 // call's on its connection. opening counts how often the answering process has opened a
 // replica: it tells an answer of a replica that was opened again meanwhile. A call's field
 // Leader is not sent: raft reads it only of senders without an address.
 const (
+	streamAppend = 0
+	streamCall   = 1
+
 	answerSuccess = 1
 	answerNoPause = 2 // raft's NoRetryBackoff
 	answerError   = 4
+	answerCall    = 8
+	answerLeave   = 16
 
 	answerFlagsMax = answerSuccess | answerNoPause
 
@@ -39,7 +47,9 @@ const (
 	// streamMessageMax bounds a message: entries of appendBytesMax with their overhead.
 	streamMessageMax = 1 << 20
 	messageHeadBytes = 4
-	entryBytesMin    = 7 // one byte each for its fields
+	// methodBytesMax bounds the name of a method.
+	methodBytesMax = 64
+	entryBytesMin  = 7 // one byte each for its fields
 )
 
 // appendAnswer is what becomes of a call.
@@ -51,6 +61,8 @@ type appendAnswer struct {
 	last    uint64
 	success bool
 	noPause bool
+	body    []byte // the error and the body of an answer to a call; nil of one to an append
+	leave   bool   // it answers nothing: the node is closing
 }
 
 // appendsBytes returns about how long a call is without its names.
@@ -72,7 +84,7 @@ func appendMessage(dst []byte, write func(dst []byte) []byte) []byte {
 
 // appendAppend appends a call without its length.
 func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest) []byte {
-	dst = binary.AppendUvarint(dst, id)
+	dst = binary.AppendUvarint(append(dst, streamAppend), id)
 	dst = binary.AppendUvarint(dst, uint64(group))
 	dst = binary.LittleEndian.AppendUint64(dst, to)
 	dst = binary.AppendUvarint(dst, uint64(args.ProtocolVersion))
@@ -98,6 +110,7 @@ func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.App
 // parseAppend reads a call. What it returns shares b's memory.
 func parseAppend(b []byte) (id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest, err error) {
 	r := wireReader{rest: b}
+	r.uintTo(streamAppend)
 	id = r.uint()
 	group = uint32(r.uintTo(1<<32 - 1))
 	to = r.fixed64()
@@ -131,9 +144,40 @@ func parseEntry(r *wireReader, e *raft.Log) {
 	}
 }
 
+// appendStreamCall appends a call of a method without its length.
+func appendStreamCall(dst []byte, id uint64, method string, has time.Duration, request []byte) []byte {
+	dst = binary.AppendUvarint(append(dst, streamCall), id)
+	dst = appendText(dst, method, methodBytesMax)
+	dst = binary.AppendUvarint(dst, uint64(max(has, 0)/time.Microsecond))
+	return append(dst, request...)
+}
+
+// parseStreamCall reads a call of a method. What it returns shares b's memory.
+func parseStreamCall(b []byte) (id uint64, method string, has time.Duration, request []byte, err error) {
+	r := wireReader{rest: b}
+	if kind := r.uintTo(streamCall); kind != streamCall {
+		r.fail("another kind of call")
+	}
+	id, method = r.uint(), string(r.bytes())
+	has = time.Duration(r.uintTo(uint64(callTimeoutMax/time.Microsecond))) * time.Microsecond
+	return id, method, has, r.rest, r.err
+}
+
+// appendCallAnswer appends the answer to a call of a method without its length.
+func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
+	dst = append(binary.AppendUvarint(dst, id), answerCall)
+	if dst = appendCallError(dst, err); err != nil {
+		return dst
+	}
+	return append(dst, body...)
+}
+
 // appendAnswerOf appends an answer without its length.
 func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 	dst = binary.AppendUvarint(dst, a.id)
+	if a.leave {
+		return append(dst, answerLeave)
+	}
 	if a.err != nil {
 		return appendText(append(dst, answerError), a.err.Error(), errorTextMax)
 	}
@@ -153,7 +197,13 @@ func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 func parseAppendAnswer(b []byte) (appendAnswer, error) {
 	r := wireReader{rest: b}
 	a := appendAnswer{id: r.uint()}
-	switch flags := r.uintTo(answerError); {
+	switch flags := r.uintTo(answerLeave); {
+	case flags == answerLeave:
+		a.leave = true
+	case flags == answerCall:
+		if a.body, r.rest = r.rest, nil; len(a.body) == 0 {
+			r.fail("an answer")
+		}
 	case flags == answerError:
 		text := r.bytes()
 		if len(text) > errorTextMax {

@@ -55,7 +55,7 @@ func TestAppendAnswerArrivesAsItWasSent(t *testing.T) {
 	for _, want := range []appendAnswer{
 		{}, {id: 7, opening: 3, term: 1 << 50, last: 12, success: true}, {id: 1 << 63, term: 2, noPause: true},
 	} {
-		if got, err := parseAppendAnswer(appendAnswerOf(nil, &want)); err != nil || got != want {
+		if got, err := parseAppendAnswer(appendAnswerOf(nil, &want)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}

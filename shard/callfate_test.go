@@ -26,6 +26,9 @@ type callFates struct {
 
 const fateCallers = 16
 
+// fateCall is calls.call, or the same by another way.
+type fateCall func(ctx context.Context, node, method string, request []byte) ([]byte, error)
+
 func newCallFates() *callFates {
 	return &callFates{stop: make(chan struct{}), handled: make(map[uint64]int)}
 }
@@ -42,7 +45,7 @@ func (f *callFates) handlers() map[string]callHandler {
 }
 
 // start starts the callers.
-func (f *callFates) start(t *testing.T, from *calls) {
+func (f *callFates) start(t *testing.T, call fateCall) {
 	for range fateCallers {
 		f.callers.Go(func() {
 			for {
@@ -50,17 +53,17 @@ func (f *callFates) start(t *testing.T, from *calls) {
 				case <-f.stop:
 					return
 				default:
-					f.callOne(t, from)
+					f.callOne(t, call)
 				}
 			}
 		})
 	}
 }
 
-func (f *callFates) callOne(t *testing.T, from *calls) {
+func (f *callFates) callOne(t *testing.T, call fateCall) {
 	id := f.next.Add(1)
 	request := append(binary.BigEndian.AppendUint64(nil, id), make([]byte, rand.IntN(3000))...)
-	_, err := from.call(within10s(t), "b", "count", request)
+	_, err := call(within10s(t), "b", "count", request)
 	f.told.Store(id, err)
 	switch {
 	case err == nil:
@@ -114,7 +117,7 @@ func TestCallsTellTheirFate(t *testing.T) {
 	b := nodes.node(t, "b", f.handlers())
 	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
 	nodes.put("b", proxy.addr())
-	f.start(t, a)
+	f.start(t, a.call)
 	for i := range 40 {
 		f.goOn(t)
 		unsent := f.notSent.Load()
@@ -140,7 +143,7 @@ func TestCallsOfANodeThatRestarts(t *testing.T) {
 	a := nodes.node(t, "a", nil)
 	f := newCallFates()
 	b := nodes.node(t, "b", f.handlers())
-	f.start(t, a)
+	f.start(t, a.call)
 	for range 8 {
 		f.goOn(t)
 		b.close()

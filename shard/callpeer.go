@@ -133,7 +133,8 @@ func (p *callPeer) watch() {
 			p.calls.forget(p)
 			return
 		}
-		if now := p.line.Load(); now != nil && (now != line || now.heard.Load() != heard) {
+		// One from which nothing has come shows only that something takes connections.
+		if now := p.line.Load(); now.count() > 0 && (now != line || now.count() != heard) {
 			line, heard, missed = now, now.heard.Load(), 0
 			p.silent.Store(nil)
 			continue
@@ -144,6 +145,9 @@ func (p *callPeer) watch() {
 		if missed >= pingsMissedMax && line.cut() {
 			p.calls.cfg.Logger.Warn("nothing came from a node any more, its connection is closed",
 				"node", p.node, "for", pingEvery*pingsMissedMax)
+		}
+		if cut := p.calls.cfg.Cut; cut != nil && missed >= pingsMissedMax {
+			cut(p.node)
 		}
 		p.ping()
 	}

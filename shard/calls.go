@@ -42,7 +42,10 @@ type callsConfig struct {
 	// ByAddress says that nodes are named by their addresses: whoever is there is
 	// called.
 	ByAddress bool
-	Logger    *slog.Logger // nil discards
+	// Cut is called when nothing has come from a node for too long: other connections to
+	// it are to be closed too. nil if there are none.
+	Cut    func(nodeKey string)
+	Logger *slog.Logger // nil discards
 }
 
 // calls is how nodes call each other: requests and answers of bytes, over one
@@ -157,6 +160,25 @@ func (c *calls) doubtful(node string) bool {
 	p := c.mu.peers[node]
 	c.mu.Unlock()
 	return p != nil && p.doubtful()
+}
+
+// reachable returns the error of a call that is not sent, because the node is not known
+// or does not answer pings. From then on the node is pinged.
+func (c *calls) reachable(node string) error {
+	p, err := c.peer(node)
+	if err == nil && p.doubtful() {
+		err = fmt.Errorf("%w: node %s does not answer pings", errNotSent, node)
+	}
+	return err
+}
+
+// answer answers a call that came over another connection, within the same bounds.
+func (c *calls) answer(ctx context.Context, method string, request []byte) ([]byte, error) {
+	if err := c.server.begin(); err != nil {
+		return nil, err
+	}
+	defer c.server.end()
+	return c.server.answer(ctx, callService+method, request)
 }
 
 // forget removes a node that is not known any more.

@@ -101,12 +101,10 @@ func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	if method == pingMethod {
 		return stream.SendMsg(&callAnswer{})
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
-		return stream.SendMsg(&callAnswer{err: fmt.Errorf("%w: %d calls are being answered", ErrOverloaded, handlersMax)})
+	if err := s.begin(); err != nil {
+		return stream.SendMsg(&callAnswer{err: err})
 	}
+	defer s.end()
 	var request callRequest
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
@@ -117,6 +115,18 @@ func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	body, err := s.answer(stream.Context(), method, request.body)
 	return stream.SendMsg(&callAnswer{body: body, err: err})
 }
+
+// begin takes the slot of a call, which end gives back.
+func (s *callServer) begin() error {
+	select {
+	case s.slots <- struct{}{}:
+		return nil
+	default:
+		return fmt.Errorf("%w: %d calls are being answered", ErrOverloaded, handlersMax)
+	}
+}
+
+func (s *callServer) end() { <-s.slots }
 
 func (s *callServer) answer(ctx context.Context, method string, request []byte) ([]byte, error) {
 	handler := s.handlers[method]

@@ -28,6 +28,12 @@ const (
 	forwardedArrival = 2
 )
 
+// settledMax bounds the bytes that say what became of the part: of each op a row and a
+// refusal, of each two bytes of the section at most one cut, and an error.
+func (f *forwarded) settledMax() int {
+	return errorTextMax + leaderKeyMax + 64 + f.ops*(f.width*binary.MaxVarintLen64+8) + len(f.section)*8
+}
+
 // forwardedSizeMin is a part of a section of one byte.
 const forwardedSizeMin = 4
 
@@ -162,9 +168,10 @@ func (g *counterGroup) learn(node string, err error) {
 // sendParts hands what waits for one group to the node that leads it, or relays it. All
 // of it lands in the same proposer there, so that it is settled together.
 func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
-	size := 16
+	size, answerBytes := 16, 0
 	for _, f := range parts {
 		size += len(f.section) + 8
+		answerBytes += f.settledMax()
 	}
 	request := make([]byte, 0, size)
 	request = binary.AppendUvarint(request, uint64(g.number))
@@ -172,7 +179,7 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method stri
 	for _, f := range parts {
 		request = appendForwarded(request, f)
 	}
-	answer, err := n.calls.call(ctx, node, method, request)
+	answer, err := n.callSmall(ctx, node, method, request, answerBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -120,7 +120,7 @@ func Open(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.calls, err = newCalls(callsConfig{Mux: n.mux, Lookup: n.addrOf, Logger: cfg.Logger}); err != nil {
+	if n.calls, err = newCalls(callsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -141,7 +141,10 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
-	n.appends = newAppends(appendsConfig{Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() }})
+	n.appends = newAppends(appendsConfig{
+		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
+		Answer: n.calls.answer,
+	})
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
@@ -371,6 +374,7 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	n.headroom.close()
 	n.closePeers()
+	n.appends.served.leave()
 	n.calls.close()
 	n.asking.Wait()
 	n.appends.close()

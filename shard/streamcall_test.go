@@ -1,0 +1,214 @@
+package shard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// streamNode is a node of callNodes that answers calls on streams too, and calls others
+// on them.
+func streamNode(t *testing.T, nodes *callNodes, name string, handlers map[string]callHandler) *Node {
+	t.Helper()
+	n := &Node{calls: nodes.node(t, name, handlers)}
+	n.calls.cfg.Cut = n.cut
+	n.mux = n.calls.cfg.Mux
+	n.appends = newAppends(appendsConfig{
+		Mux: n.mux, Lookup: nodes.lookup, Allowed: func() bool { return true }, Answer: n.calls.answer,
+	})
+	t.Cleanup(n.appends.close)
+	return n
+}
+
+// onStreamOnly is callSmall without the way around streams: a call that they do not take
+// was not sent, nor is one that the other node refuses because it is closing.
+func (n *Node) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
+	if err := n.calls.reachable(node); err != nil {
+		return nil, err
+	}
+	answer, err := n.appends.ask(ctx, node, method, request)
+	if errors.Is(err, errNoStream) || errors.Is(err, ErrDraining) {
+		err = errNotSent
+	}
+	return answer, err
+}
+
+// leaveAndClose is what closing a node does with its streams.
+func (n *Node) leaveAndClose() {
+	n.appends.served.leave()
+	n.calls.close()
+	n.appends.close()
+}
+
+// Calls on streams keep what TestCallsTellTheirFate says of calls.
+func TestStreamCallsTellTheirFate(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := streamNode(t, &nodes, "a", nil)
+	f := newCallFates()
+	b := streamNode(t, &nodes, "b", f.handlers())
+	proxy := newTestProxy(t, b.mux.Addr().String())
+	nodes.put("b", proxy.addr())
+	f.start(t, a.onStreamOnly)
+	for i := range 40 {
+		f.goOn(t)
+		unsent := f.notSent.Load()
+		proxy.refuse.Store(i%8 == 0)
+		proxy.cut()
+		if proxy.refuse.Load() {
+			eventually(t, "calls are not sent", func() bool { return f.notSent.Load() > unsent })
+			proxy.refuse.Store(false)
+		}
+	}
+	f.goOn(t)
+	close(f.stop)
+	f.callers.Wait()
+	b.leaveAndClose()
+	f.mustBeTrue(t)
+}
+
+// And what TestCallsOfANodeThatRestarts says: a node that closes answers what it was sent.
+func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := streamNode(t, &nodes, "a", nil)
+	f := newCallFates()
+	b := streamNode(t, &nodes, "b", f.handlers())
+	f.start(t, a.onStreamOnly)
+	for range 8 {
+		f.goOn(t)
+		b.leaveAndClose()
+		mustDo(t, b.mux.Close())
+		b = streamNode(t, &nodes, "b", f.handlers())
+	}
+	f.goOn(t)
+	close(f.stop)
+	f.callers.Wait()
+	b.leaveAndClose()
+	f.mustBeTrue(t)
+	if n := f.lost.Load(); n > 0 {
+		t.Errorf("%d calls are lost", n)
+	}
+}
+
+// A small call travels on the stream once there is one; a large one, one with a large
+// answer, and all in an older cluster as a call of gRPC.
+func TestSmallCallsTravelOnStreams(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	var onStream atomic.Int64
+	a, b := streamNode(t, &nodes, "a", nil), streamNode(t, &nodes, "b", nil)
+	b.appends.cfg.Answer = func(ctx context.Context, method string, request []byte) ([]byte, error) {
+		onStream.Add(1)
+		return b.calls.answer(ctx, method, request)
+	}
+	echoed := func(bytesOf, answerBytes int) (streamed bool) {
+		t.Helper()
+		before := onStream.Load()
+		request := bytes.Repeat([]byte("x"), bytesOf)
+		got, err := a.callSmall(within10s(t), "b", "echo", request, answerBytes)
+		if err != nil || !bytes.Equal(got, request) {
+			t.Fatalf("%d bytes back, %v", len(got), err)
+		}
+		return onStream.Load() > before
+	}
+	eventually(t, "a call travels on the stream", func() bool { return echoed(0, 0) })
+	if !echoed(streamRequestMax, streamAnswerMax) {
+		t.Error("the largest does not")
+	}
+	if echoed(streamRequestMax+1, 0) || echoed(1, streamAnswerMax+1) {
+		t.Error("a larger one does")
+	}
+	if _, err := a.onStreamOnly(within10s(t), "b", "nothing", nil); !errors.Is(err, errNoMethod) {
+		t.Errorf("of a method that there is not: %v", err)
+	}
+	a.appends.cfg.Allowed = func() bool { return false }
+	if echoed(1, 1) {
+		t.Error("one of an older cluster does")
+	}
+}
+
+// A node that stands still and answers no pings has its stream closed: what it was asked
+// there is lost, like calls of gRPC, and not waited for until its deadline.
+func TestStreamToANodeThatStandsStill(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a, b := streamNode(t, &nodes, "a", nil), streamNode(t, &nodes, "b", nil)
+	proxy := newTestProxy(t, b.mux.Addr().String())
+	nodes.put("b", proxy.addr())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
+	release := proxy.hold()
+	_, err := a.onStreamOnly(ctx, "b", "echo", nil)
+	release()
+	if !errors.Is(err, errCallLost) || !errors.Is(err, errPingsMissed) {
+		t.Errorf("told %v", err)
+	}
+	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
+}
+
+// A request that has too little time left when it arrives is not worked on for longer.
+func TestStreamCallCarriesItsTime(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := streamNode(t, &nodes, "a", nil)
+	ended := make(chan error, 1)
+	streamNode(t, &nodes, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return nil, ctx.Err()
+	}})
+	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(within10s(t), "b", "echo", nil); return err == nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.onStreamOnly(ctx, "b", "wait", nil); err == nil {
+		t.Error("it was answered")
+	}
+	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the handler ended with %v", err)
+	}
+}
+
+func TestStreamCallArrivesAsItWasSent(t *testing.T) {
+	b := appendStreamCall(nil, 7, "propose", 3*time.Second+time.Nanosecond, []byte("request"))
+	id, method, has, request, err := parseStreamCall(b)
+	if err != nil || id != 7 || method != "propose" || has != 3*time.Second || string(request) != "request" {
+		t.Errorf("%d, %q, %v, %q, %v", id, method, has, request, err)
+	}
+	if _, _, has, _, err := parseStreamCall(appendStreamCall(nil, 1, "m", -time.Second, nil)); err != nil || has != 0 {
+		t.Errorf("without time: %v, %v", has, err)
+	}
+	for _, bad := range [][]byte{nil, {1}, {0, 1, 0, 0}, {2, 1, 0, 0}, {1, 1, 9, 0}, {1, 1, 0}} {
+		if _, _, _, _, err := parseStreamCall(bad); !errors.Is(err, errBadCall) {
+			t.Errorf("%v was taken: %v", bad, err)
+		}
+	}
+	if _, _, _, _, err := parseAppend(b); !errors.Is(err, errBadCall) {
+		t.Errorf("as an append: %v", err)
+	}
+	answer, err := parseAppendAnswer(appendCallAnswer(nil, 7, []byte("body"), nil))
+	if err != nil || answer.id != 7 || string(answer.body) != "\x00body" {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	if leave, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{leave: true})); err != nil || !leave.leave {
+		t.Errorf("%+v, %v", leave, err)
+	}
+}
+
+func FuzzParseStreamCall(f *testing.F) {
+	f.Add(appendStreamCall(nil, 7, "propose", time.Second, []byte("request")))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		id, method, has, request, err := parseStreamCall(b)
+		if err != nil || len(method) > methodBytesMax {
+			return
+		}
+		again := appendStreamCall(nil, id, method, has, request)
+		if id2, method2, has2, request2, err := parseStreamCall(again); err != nil || id2 != id || method2 != method || has2 != has || !bytes.Equal(request2, request) {
+			t.Fatalf("%x is read as %x", b, again)
+		}
+	})
+}
