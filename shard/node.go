@@ -104,7 +104,7 @@ func Open(cfg Config) (*Node, error) {
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
-		rounds:   propose.NewRounds(),
+		rounds:   propose.NewRounds(nil),
 	}
 	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
@@ -133,6 +133,7 @@ func Open(cfg Config) (*Node, error) {
 		if n.log, err = n.openLog(); err != nil {
 			return nil, errors.Join(err, n.mux.Close())
 		}
+		n.rounds = propose.NewRounds(n.log.Expect)
 	}
 	if err := n.headroom.watch(n); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())

@@ -128,7 +128,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	m := testMetrics(t)
 	fsm := raftfsm.NewCounters()
 	g := &fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}
-	return New(testConfig(g, NewRounds(), fsm, m)), g
+	return New(testConfig(g, NewRounds(nil), fsm, m)), g
 }
 
 // sectionOf is a request of ops that add 1 to column 0 of id.
@@ -253,7 +253,7 @@ func TestEntryIsDue(t *testing.T) {
 		"beside as many as may, enough":     {inFlight: EntriesInFlightMax, waiting: []int{secondEntryOps}, want: false},
 		"beside as many as may, at the end": {inFlight: EntriesInFlightMax, waiting: []int{1}, closed: true, want: false},
 	} {
-		p := &Proposer{round: NewRounds().join(nil)}
+		p := &Proposer{round: NewRounds(nil).join(nil)}
 		p.round.turn.Store(c.turn)
 		p.mu.inFlight, p.mu.closed = c.inFlight, c.closed
 		for _, ops := range c.waiting {

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// gatherMax bounds how long a round waits for those to come back who were
-	// answered by the one before, which is also never longer than that one took.
-	gatherMax = 10 * time.Millisecond
+	// gatherMax bounds how long a round waits for those to come back who were answered by
+	// the one before, which is also never longer than gatherRounds times what that one took.
+	gatherRounds = 2
+	gatherMax    = 10 * time.Millisecond
 	// gatherShare/gatherOf of them are waited for: some do not come back.
 	gatherShare, gatherOf = 3, 4
 	// A round waits for the entries of the one before for no longer than slowRounds times
@@ -30,6 +31,8 @@ const (
 //
 // It has no goroutine; its timer runs only while a round waits.
 type Rounds struct {
+	expect func(entries int) // see NewRounds
+
 	mu struct { // taken with a proposer's lock held; no proposer's is taken under it
 		sync.Mutex
 		waiting []*roundMember // those with proposals that may take part in the next round
@@ -62,7 +65,9 @@ type roundMember struct {
 	turn atomic.Uint64
 }
 
-func NewRounds() *Rounds { return &Rounds{} }
+// NewRounds returns the rounds of a node. expect is told how many entries a round makes
+// right before it makes them, and must not wait; nil for nobody.
+func NewRounds(expect func(entries int)) *Rounds { return &Rounds{expect: expect} }
 
 func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }
 
@@ -135,7 +140,7 @@ func (r *Rounds) landLocked(round uint64, proposals int) {
 	now := time.Now()
 	r.mu.took = now.Sub(r.mu.began)
 	r.mu.gather = r.mu.behind + r.mu.answered*gatherShare/gatherOf
-	r.mu.gatherUntil = now.Add(min(r.mu.took, gatherMax))
+	r.mu.gatherUntil = now.Add(min(gatherRounds*r.mu.took, gatherMax))
 }
 
 // beginLocked begins a round if it is time to, and otherwise has the timer look again.
@@ -157,6 +162,9 @@ func (r *Rounds) beginLocked() {
 	}
 	r.mu.number++
 	r.mu.began, r.mu.flying, r.mu.answered, r.mu.gather = now, len(r.mu.waiting), 0, 0
+	if r.expect != nil {
+		r.expect(len(r.mu.waiting))
+	}
 	for i, m := range r.mu.waiting {
 		m.queued = false
 		m.turn.Store(r.mu.number)

@@ -28,7 +28,7 @@ type roundsOf struct {
 func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Duration) *roundsOf {
 	t.Helper()
 	m := testMetrics(t)
-	w := &roundsOf{rounds: NewRounds(), began: time.Now(), entries: make([][]time.Duration, groups), flying: make([]int, groups)}
+	w := &roundsOf{rounds: NewRounds(nil), began: time.Now(), entries: make([][]time.Duration, groups), flying: make([]int, groups)}
 	for i := range groups {
 		fsm := raftfsm.NewCounters()
 		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}}
@@ -152,7 +152,7 @@ func TestGroupsProposeTogether(t *testing.T) {
 		if entries < moments*groups*3/4 {
 			t.Errorf("%d entries at %d moments: a round has few of %d groups", entries, moments, groups)
 		}
-		if longest > 4*takes { // the rest of a round, a gathering, its own round
+		if longest > 5*takes { // the rest of a round, a gathering as long as two, its own round, each a bit longer
 			t.Errorf("a call took %v", longest)
 		}
 	})

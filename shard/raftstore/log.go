@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -70,9 +71,12 @@ type Log struct {
 		changed *sync.Cond
 		moves   []*request // go first in a batch, see takeLocked
 		waiting []*request
-		busy    bool // somebody writes
+		busy    bool // somebody writes, or is about to
 		closing bool
-		err     error // the first failure; nothing is written after it
+		// expected is how many entries Expect announced that have not come. It is a hint: it
+		// may be wrong, and the next batch sets it to 0.
+		expected int
+		err      error // the first failure; nothing is written after it
 	}
 
 	// Of whoever writes, see writeLocked.
@@ -80,6 +84,8 @@ type Log struct {
 	framer  framer
 	batch   []*request
 	taken   map[ReplicaID]struct{}
+
+	yieldMax time.Duration // yieldMaxDefault but in tests
 
 	next   chan prepared // the segment after the one that is written
 	spares spares
@@ -101,7 +107,7 @@ func Open(dir string, opts Options) (*Log, error) {
 
 func open(dir string, opts Options) (*Log, error) {
 	l := &Log{
-		fs: opts.FS, dir: dir, taken: map[ReplicaID]struct{}{}, next: make(chan prepared, 1),
+		fs: opts.FS, dir: dir, yieldMax: yieldMaxDefault, taken: map[ReplicaID]struct{}{}, next: make(chan prepared, 1),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	l.mu.index = newIndex()

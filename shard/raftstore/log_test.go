@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -339,5 +340,49 @@ func TestHalfASegmentIsNotLeft(t *testing.T) {
 	eventually(t, "the next segment could not be made", func() bool { return failed.Load() && len(l.next) == 1 })
 	if _, err := disk.Stat(next); !isNotExist(err) {
 		t.Errorf("it is there: %v", err)
+	}
+}
+
+// Entries that are expected share a sync, though some of them come after others have yielded
+// several times. The log does not wait for those that do not come.
+func TestExpectedEntriesShareASync(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // else the number of yields says nothing
+	var syncs atomic.Int64
+	l := openTest(t, &watchedFS{FS: vfs.NewMem(), hook: func(c change) error {
+		if c.kind == "sync" && c.path == testDir+"/"+segmentName(1) {
+			syncs.Add(1)
+		}
+		return nil
+	}})
+	l.yieldMax = time.Hour
+	var replicas []*Replica
+	for g := range uint32(4) {
+		r, err := l.Replica(ReplicaID{Group: g})
+		mustDo(t, err)
+		replicas = append(replicas, r)
+	}
+	for index, expected := range []int{len(replicas), len(replicas) + 1} {
+		before := syncs.Load()
+		l.Expect(expected)
+		var wg sync.WaitGroup
+		for i, r := range replicas {
+			wg.Go(func() {
+				for range 3 * i {
+					runtime.Gosched()
+				}
+				if err := r.StoreLog(&raft.Log{Index: uint64(index) + 1, Data: []byte("x")}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := syncs.Load() - before; n != 1 {
+			t.Errorf("%d of %d entries that are expected: %d syncs", len(replicas), expected, n)
+		}
+	}
+	before := syncs.Load()
+	mustDo(t, replicas[0].StoreLog(&raft.Log{Index: 3}))
+	if n := syncs.Load() - before; n != 1 {
+		t.Errorf("one entry: %d syncs", n)
 	}
 }

@@ -3,6 +3,7 @@ package raftstore
 import (
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // request is one change of the log on its way to the disk. Whoever made it waits for done.
@@ -30,7 +31,7 @@ type moving struct {
 // submit waits until the log has made a request durable.
 //
 // A caller that finds nobody writing and nothing waiting writes by itself, which saves it
-// two switches between goroutines. It first yields once: groups propose together, and the
+// two switches between goroutines. It first yields: groups propose together, and the
 // others' entries then share its sync. Requests that arrive while it writes are left to run.
 func (l *Log) submit(r *request) error {
 	if r.done == nil {
@@ -52,11 +53,11 @@ func (l *Log) submit(r *request) error {
 	} else {
 		q.waiting = append(q.waiting, r)
 	}
+	if r.kind == itemEntry && q.expected > 0 {
+		q.expected--
+	}
 	if alone {
-		q.busy = true
-		q.Unlock()
-		runtime.Gosched()
-		q.Lock()
+		l.yieldLocked()
 		l.writeLocked()
 	}
 	if !q.busy && (len(q.moves)+len(q.waiting) > 0 || q.closing) {
@@ -76,12 +77,9 @@ func (l *Log) run() {
 		case q.busy:
 			q.changed.Wait()
 		case len(q.moves)+len(q.waiting) > 0:
-			// Those who were answered just now may be about to write again: with a turn
+			// Those who were answered just now may be about to write again: if they run
 			// before the next batch they are in it, and not in the one after.
-			q.busy = true
-			q.Unlock()
-			runtime.Gosched()
-			q.Lock()
+			l.yieldLocked()
 			l.writeLocked()
 		case q.closing:
 			return
@@ -89,6 +87,39 @@ func (l *Log) run() {
 			q.changed.Wait()
 		}
 	}
+}
+
+const (
+	// yieldsMax is how often a batch yields to the goroutines of entries that are expected.
+	// Most arrive after one or two times; the others are on a processor that is busy.
+	yieldsMax = 30
+	// yieldMaxDefault bounds the same by time.
+	yieldMaxDefault = 200 * time.Microsecond
+)
+
+// Expect announces entries that will be stored next, each of another replica. The next batch
+// waits for them for a moment, so that one sync makes all of them durable.
+func (l *Log) Expect(entries int) {
+	l.queue.Lock()
+	defer l.queue.Unlock()
+	l.queue.expected = entries
+}
+
+// yieldLocked yields to other goroutines once, and again while entries are expected. The
+// queue's lock is not held meanwhile: busy is set instead.
+func (l *Log) yieldLocked() {
+	q := &l.queue
+	q.busy = true
+	until := time.Now().Add(l.yieldMax)
+	for range yieldsMax {
+		q.Unlock()
+		runtime.Gosched()
+		q.Lock()
+		if q.expected == 0 || time.Now().After(until) {
+			break
+		}
+	}
+	q.expected = 0
 }
 
 // writeLocked writes everything that waits as one batch, with one sync, and answers it.
