@@ -12,40 +12,38 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Board is the state machine of the one shard that holds what is everybody's: the
-// notices of channels and the dots. It is small, and every node has a replica. Its
-// methods but View are Machine's.
+// Board is the state machine of the one shard that all users share: the notices of
+// channels, and the dots. It is small, and every node has a replica.
 type Board struct {
 	machine
 	current atomic.Pointer[board] // replaced whole by Restore
 }
 
-// NewBoard returns the state before the first entry.
+// NewBoard returns a board before its first entry.
 func NewBoard() *Board {
 	b := &Board{}
 	b.init(codec.KindBoard, func() contents { return newBoard() }, func(held contents) { b.current.Store(held.(*board)) })
 	return b
 }
 
-// View returns the board as it is now.
+// View returns the current board.
 func (b *Board) View() *BoardView { return b.current.Load().view.Load() }
 
-// Bytes is Machine's.
+// Bytes implements Machine.
 func (b *Board) Bytes() uint64 { return b.current.Load().stats().Bytes }
 
-// board is what the board's shard holds.
+// board is the contents of the board's shard.
 type board struct {
 	inMemory
 	// view is replaced whole by each op that changes it.
 	view    atomic.Pointer[BoardView]
 	sum     uint64        // its digest
-	answers []boardAnswer // the newest answers, by when they were given
+	answers []boardAnswer // the newest answers, in order of time
 	ops     []BoardOp     // of the entry
 }
 
-// boardAnswer is what a request with an identity was answered: whoever repeats it
-// learns the number of its own notice, not that of another's behind it, or why it was
-// refused (refusedValue).
+// boardAnswer is the answer to a request with an identity. A repeat gets the number of
+// its own notice, not that of a later one, or why it was refused (refusedValue).
 type boardAnswer struct {
 	id    answerID
 	value int64
@@ -54,8 +52,8 @@ type boardAnswer struct {
 // answerID is a key's hash, or of a producer hash and number.
 type answerID [16]byte
 
-// answersMax bounds the answers that are remembered. A repeat that comes behind as
-// many others is answered with what is there then.
+// answersMax bounds the remembered answers. A repeat behind as many others gets the
+// current value instead.
 const answersMax = 1024
 
 func newBoard() *board {
@@ -121,8 +119,8 @@ func (op *BoardOp) onChannel() bool {
 	return false
 }
 
-// change does what the op says, in a view of its own. It returns why, and false,
-// when it refuses it.
+// change applies an op to a copy of the view. If it refuses the op, it returns why and
+// false.
 func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 	if op.void {
 		return 0, true
@@ -163,7 +161,7 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 	return 0, true
 }
 
-// part is what the op's channel or dot adds to the digest.
+// part returns what the op's channel or dot contributes to the digest.
 func (v *BoardView) part(op *BoardOp) uint64 {
 	if c, ok := v.Channels[op.Name]; ok && op.onChannel() {
 		return c.digest(op.Name)
@@ -174,7 +172,7 @@ func (v *BoardView) part(op *BoardOp) uint64 {
 	return 0
 }
 
-// remember keeps the answer of an op, if its request has an identity.
+// remember keeps the answer of an op whose request has an identity.
 func (b *board) remember(op *BoardOp, value int64) {
 	if op.id == (answerID{}) {
 		return
@@ -246,7 +244,7 @@ func (b *board) stats() engine.Stats {
 	return engine.Stats{Rows: uint64(v.names()), Segments: 1, Bytes: bytes}
 }
 
-// boardSnapshot is the board in a snapshot: what everybody sees, and the answers.
+// boardSnapshot is the board in a snapshot: the view and the answers.
 type boardSnapshot struct {
 	inMemory
 	BoardView
@@ -316,7 +314,7 @@ func parseBoardSnapshot(p []byte) (*boardSnapshot, error) {
 	return s, nil
 }
 
-// parseBoard reads what everybody sees of a board in a snapshot.
+// parseBoard returns the view of a board in a snapshot.
 func parseBoard(p []byte) (*BoardView, error) {
 	s, err := parseBoardSnapshot(p)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// BoardOpKind says what a BoardOp does. The values are part of the log format and
-// never change meaning.
+// BoardOpKind is what a BoardOp does. The values are part of the log format and never
+// change meaning.
 type BoardOpKind uint8
 
 // The kinds of ops on the board. Result rows hold the number of the channel or dot,
@@ -37,7 +37,7 @@ const (
 // needs catalog.View.TakesMaking.
 func (k BoardOpKind) Makes() bool { return k == BoardMakeChannel || k == BoardMakeDot }
 
-// Refusal says why an op on the board was refused.
+// Refusal is why the board refused an op.
 type Refusal = uint8
 
 // The refusals.
@@ -46,9 +46,9 @@ const (
 	RefusedFull    Refusal = 1 // there are CursorsMax channels and dots, or RetractedMax retracted notices
 )
 
-// RepeatedRefusal returns why an op was refused when it came first. value is the one
-// in the repeat's row. A refusal that is no longer remembered is told by the notices
-// that are there now.
+// RepeatedRefusal returns why the first request of a repeated op was refused. value is
+// the one in the repeat's row. For a refusal that is no longer remembered, the current
+// notices decide.
 func (op *BoardOp) RepeatedRefusal(value int64) Refusal {
 	switch {
 	case value < 0:
@@ -59,8 +59,8 @@ func (op *BoardOp) RepeatedRefusal(value int64) Refusal {
 	return RefusedFull
 }
 
-// refusedValue is what stands for a refusal among the answers: no number of a notice
-// is below 0.
+// refusedValue returns the value that stands for a refusal among the answers. It is
+// negative; numbers of notices are not.
 func refusedValue(why Refusal) int64 { return -1 - int64(why) }
 
 // BoardOp is one change of the board. In an entry:

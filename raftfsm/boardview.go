@@ -14,40 +14,38 @@ import (
 const (
 	// BoardNameBytesMax bounds the name of a channel or dot.
 	BoardNameBytesMax = 63
-	// RetractedMax bounds the notices of a channel that are retracted while one
-	// before them is not: they are kept one by one.
+	// RetractedMax bounds the retracted notices of a channel behind one that is not
+	// retracted: the board keeps each of them.
 	RetractedMax = 10_000
 )
 
-// BoardView is the board after one entry. Everybody shares it: nothing in it may
-// be changed. Channels and dots have names and numbers of their own; the number is
-// the column of their cursors.
+// BoardView is the board after one entry. All readers share it, so nothing may change
+// it. A channel or dot has a name and a number, which is the column of its cursors.
 type BoardView struct {
 	Channels map[string]Channel `json:"channels"`
 	Dots     map[string]Dot     `json:"dots"`
 }
 
-// Channel is a list of notices that are numbered from 1, as far as it must be
-// known to count them.
+// Channel is a list of notices numbered from 1, with what is needed to count them.
 type Channel struct {
 	Number uint8 `json:"number"` // of its cursors' column, 1 to CursorsMax
 	Latest int64 `json:"latest"` // the last notice
-	// Floor is the last notice up to which all are retracted; Retracted are the
-	// others that are, ascending, from Floor+2 on.
+	// Floor is the last notice up to which all are retracted. Retracted has the other
+	// retracted notices, ascending, from Floor+2 on.
 	Floor     int64   `json:"floor"`
 	Retracted []int64 `json:"retracted"`
 }
 
-// Dot is a red dot that is shown to everybody who has not cleared it since it was
-// last fired.
+// Dot is a red dot. A user sees it until the user clears it, and again when it is
+// fired.
 type Dot struct {
 	Number   uint8 `json:"number"`    // of its cursors' column, 1 to CursorsMax
 	Fired    int64 `json:"fired"`     // how often
 	NewUsers bool  `json:"new_users"` // it is shown to a user who was never seen
 }
 
-// Unread returns how many notices behind the one of a number are not retracted, in
-// O(log n) of those that are.
+// Unread returns how many notices behind a number are not retracted. It takes O(log n)
+// of the retracted ones.
 func (c *Channel) Unread(after int64) int64 {
 	after = max(after, c.Floor, 0)
 	if after >= c.Latest {
@@ -60,13 +58,13 @@ func (c *Channel) Unread(after int64) int64 {
 	return c.Latest - after - int64(len(c.Retracted)-at)
 }
 
-// isRetracted reports whether a notice is.
+// isRetracted reports whether a notice is retracted.
 func (c *Channel) isRetracted(seq int64) bool {
 	_, found := slices.BinarySearch(c.Retracted, seq)
 	return found || seq <= c.Floor
 }
 
-// retract takes back a notice that is there and was not, with a list of its own.
+// retract retracts an existing notice in a list that no other view shares.
 func (c *Channel) retract(seq int64) {
 	at, _ := slices.BinarySearch(c.Retracted, seq)
 	c.Retracted = slices.Concat(c.Retracted[:at], []int64{seq}, c.Retracted[at:])
@@ -76,10 +74,10 @@ func (c *Channel) retract(seq int64) {
 	}
 }
 
-// names is how many channels and dots there are.
+// names returns the number of channels and dots.
 func (v *BoardView) names() int { return len(v.Channels) + len(v.Dots) }
 
-// number returns the least number that is free, or 0.
+// number returns the lowest free number, or 0 if there is none.
 func (v *BoardView) number() uint8 {
 	for n := uint8(1); n <= CursorsMax; n++ {
 		if !v.has(n) {
@@ -103,7 +101,7 @@ func (v *BoardView) has(number uint8) bool {
 	return false
 }
 
-// digest is a sum over channels and dots of a hash of each.
+// digest returns the sum of the hashes of all channels and dots.
 func (v *BoardView) digest() uint64 {
 	sum := uint64(0)
 	for name, c := range v.Channels {
@@ -145,7 +143,7 @@ func (v *BoardView) clone() *BoardView {
 	return next
 }
 
-// check refuses a board that no ops make.
+// check returns an error for a board that no ops produce.
 func (v *BoardView) check() error {
 	taken := map[uint8]bool{}
 	number := func(name string, n uint8) error {
@@ -186,9 +184,9 @@ func (c *Channel) check(name string) error {
 	return nil
 }
 
-// CursorsEnd returns, by column of a row of cursors, the most that a cursor can be: the
-// channel's last notice or the dot's last firing, each plus one as cursors are; 0 where
-// no channel or dot has the number. The day is not bounded.
+// CursorsEnd returns the highest possible cursor of each column: the channel's last
+// notice or the dot's last firing, plus one as in all cursors; 0 for a number without
+// channel or dot. The day has no bound.
 func (v *BoardView) CursorsEnd() (end [engine.ColumnsMax]int64) {
 	end[CursorDay] = math.MaxInt64
 	for _, c := range v.Channels {
@@ -200,8 +198,8 @@ func (v *BoardView) CursorsEnd() (end [engine.ColumnsMax]int64) {
 	return end
 }
 
-// LastRead returns the notice up to which a user has read, from the row of the
-// user's cursors, or false for one who was never seen in the channel.
+// LastRead returns the notice up to which a user has read, from the user's row of
+// cursors. It returns false for a user who never opened the channel.
 func (c *Channel) LastRead(row []int64) (seq int64, seen bool) {
 	if at := row[c.Number]; at > 0 {
 		return at - 1, true
@@ -209,7 +207,7 @@ func (c *Channel) LastRead(row []int64) (seq int64, seen bool) {
 	return 0, false
 }
 
-// Shows reports whether a user sees the dot, from the row of the user's cursors.
+// Shows reports whether a user sees the dot, from the user's row of cursors.
 func (d *Dot) Shows(row []int64) bool {
 	if d.Fired == 0 || row[CursorDay] == 0 {
 		return d.Fired > 0 && d.NewUsers

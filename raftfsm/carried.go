@@ -13,21 +13,20 @@ type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
 	added  int64
-	// release lets go of all generations, which the snapshot may outlive; nil once it
-	// was called, or if there are none.
+	// release releases all generations, which the snapshot may outlive. It is nil after
+	// the call, or if there are none.
 	release func()
 
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // of part, whose blocks from next on follow; nil for none
+	blocks *cold.Generation // generation of part, whose blocks from next on follow; nil for none
 	next   int
 	ended  bool
 }
 
-// CarryBlocks returns the snapshot of counters that r has with its blocks put in,
-// which are on this node's disk. Added says how much longer that is. The caller
-// closes it.
+// CarryBlocks returns the snapshot of counters in r with the blocks of its cold rows,
+// which are on this node's disk. The caller closes it.
 func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
 	head, added, err := c.stream.CarriedHead(codec.KindCounters)
@@ -41,10 +40,10 @@ func CarryBlocks(r io.Reader, rows *cold.Group) (*Carried, error) {
 	return c, nil
 }
 
-// Added is how many bytes the blocks have with their frames.
+// Added returns how many bytes the blocks take with their frames.
 func (c *Carried) Added() int64 { return c.added }
 
-// Close lets go of the cold rows. It does not close what the snapshot is read from.
+// Close releases the cold rows. It does not close r.
 func (c *Carried) Close() {
 	c.endBlocks()
 	if c.release != nil {
@@ -60,7 +59,7 @@ func (c *Carried) endBlocks() {
 	}
 }
 
-// Read is io.Reader's.
+// Read implements io.Reader.
 func (c *Carried) Read(p []byte) (int, error) {
 	for len(c.out) == 0 {
 		if err := c.more(); err != nil {

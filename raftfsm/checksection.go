@@ -8,14 +8,14 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// SectionVisitor is called with the ops of a request's section, each in its turn.
-// It keeps none of them; its error ends the visit. nil passes over what it is for.
+// SectionVisitor receives the ops of a request's section, in order. It must not keep
+// them. Its error ends the visit. A nil function skips its part.
 type SectionVisitor struct {
-	Op   func(table Table, key uint64, op *engine.Op) error // of counters and unread
+	Op   func(table Table, key uint64, op *engine.Op) error // counters and unread
 	Feed func(key uint64, op *FeedOp) error
 }
 
-// WithOp returns a visitor that has see look at each op first.
+// WithOp returns a visitor that calls see with each op before v.
 func (v SectionVisitor) WithOp(see func(table Table, key uint64, op *engine.Op) error) SectionVisitor {
 	then := v.Op
 	v.Op = func(table Table, key uint64, op *engine.Op) error {
@@ -27,10 +27,10 @@ func (v SectionVisitor) WithOp(see func(table Table, key uint64, op *engine.Op) 
 	return v
 }
 
-// CheckSection returns how many ops a request's section has, for a shard of a kind, and
-// whether the leader's time must come before the section in an entry.
-// It fails for what no RequestWriter makes, which in an entry would end every
-// replica, and with the visitor's error.
+// CheckSection returns the number of ops in a request's section for a shard of a kind,
+// and whether the leader's time must precede the section in an entry. It fails for a
+// section that no RequestWriter makes, because such a section in an entry would stop
+// every replica. It also returns the visitor's error.
 func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {

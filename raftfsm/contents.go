@@ -7,52 +7,51 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// contents is what a shard of one kind holds. Its methods but stats are raft's
-// goroutine's, and the owner's who builds one from a snapshot.
+// contents is what a shard of one kind holds. Only raft's goroutine, or the owner that
+// builds contents from a snapshot, calls the methods, stats aside.
 type contents interface {
-	// begin forgets the ops of the entry before.
+	// begin discards the ops of the previous entry.
 	begin()
-	// decode takes a request's ops behind those that it has of the entry, and
-	// returns how many. clocked says whether the entry stamped a time before it.
+	// decode appends a request's ops to those of the entry and returns their number.
+	// clocked reports whether the entry stamped a time before the request.
 	decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
-	// void makes the last ops ones that change nothing and answer what is there.
+	// void turns the last ops into ones that change nothing and return the current row.
 	void(ops int)
-	// apply applies what was taken, at a time of the log in Unix milliseconds. It
-	// fills rows, width counts an op, and returns the ops that it refused, rising.
-	// An error says that rows outside of memory could not be read, and nothing was
-	// applied.
+	// apply applies the decoded ops at a time of the log, in Unix milliseconds. It
+	// fills rows, width counts an op, and returns the ops that it refused, ascending.
+	// On an error, rows outside of memory could not be read and nothing was applied.
 	apply(now int64, width int, rows []int64) ([]engine.Overflow, error)
 
-	// cuts returns the deltas that the last apply cut short for their floors, by op.
+	// cuts returns the deltas that the last apply cut short at a floor, by op.
 	cuts() []engine.Cut
 
 	digest() uint64
 	stats() engine.Stats // from any goroutine
 	capture() captured
-	// load adds a section of a snapshot, that came behind one of kind last, with
-	// those behind it in s that belong to it.
+	// load loads a section of a snapshot, which follows one of kind last, and any
+	// sections behind it in s that belong to it.
 	load(s *codec.StreamReader, kind, last byte, p []byte) error
-	// loaded ends a snapshot, of which that is told.
+	// loaded completes a snapshot whose end section has these totals.
 	loaded(told streamTotals) error
-	// dispose lets go of what is held outside of memory, and comes last.
+	// dispose releases what is outside of memory. It is the last call.
 	dispose()
 }
 
-// captured is contents as they were at one moment, while entries go on.
+// captured is contents as they were at one moment. Entries may be applied meanwhile.
 type captured interface {
-	// carried is what a stream with cold rows is longer by when it carries them, -1
-	// for one without.
+	// carried returns how many bytes a stream with cold rows grows by when it carries
+	// them, or -1 for a stream without.
 	carried() int64
 	write(*codec.StreamWriter) error
-	// keep has what was written, and is outside of the stream, kept for as long as
-	// there is a snapshot of that name.
+	// keep keeps what the snapshot refers to outside of the stream, for as long as a
+	// snapshot of that name exists.
 	keep(snapshot string) error
 	rows() uint64
 	digest() uint64
 	release()
 }
 
-// inMemory is of contents that are all in memory, and in their snapshots.
+// inMemory is embedded by contents that are all in memory and all in their snapshots.
 type inMemory struct{}
 
 func (inMemory) loaded(streamTotals) error { return nil }

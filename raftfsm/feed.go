@@ -11,10 +11,9 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Feed is the state machine of one shard of the keyspace of feeds: of each user
-// those that they follow and the posts of each when the user last saw them. It
-// knows nothing of the posts there are now. Its methods but Followees and those of
-// feedspill.go and feedidle.go are Machine's.
+// Feed is the state machine of one shard of feeds. For each user it holds the followees
+// and how many posts each had when the user last saw them. It does not know the current
+// numbers of posts.
 type Feed struct {
 	machine
 	place   FeedPlace
@@ -24,11 +23,11 @@ type Feed struct {
 	newest  atomic.Pointer[feed] // held, or what Restore is about to replace it by
 }
 
-// NewFeed returns the state before the first entry, of feeds that stay in memory.
+// NewFeed returns a feed shard before its first entry, whose feeds all stay in memory.
 func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
 
-// NewFeedOver is NewFeed for feeds that may be outside of memory, which is this
-// replica's own affair.
+// NewFeedOver is NewFeed for feeds that may leave memory. That is this replica's own
+// affair.
 func NewFeedOver(place FeedPlace) *Feed {
 	f := &Feed{place: place}
 	f.init(codec.KindFeed, func() contents {
@@ -43,9 +42,9 @@ func NewFeedOver(place FeedPlace) *Feed {
 	return f
 }
 
-// Followees appends the followees of the user of a key to dst, ascending by id, as
-// they were together at one moment during the call. It allocates only to grow dst. It
-// returns false, and dst as it was, if they are to be read from disk: see Fetch.
+// Followees appends the followees of a user to dst, ascending by id, as of one moment
+// during the call. It allocates only to grow dst. It returns dst unchanged and false if
+// they are on disk: see Fetch.
 func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
 	body := f.current.Load().pages.get(key)
 	switch {
@@ -57,7 +56,7 @@ func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
 	return decodeFollowees(dst, body), true
 }
 
-// Bytes is Machine's. While a snapshot is restored that is counted too.
+// Bytes implements Machine. While a snapshot is being restored, it includes that.
 func (f *Feed) Bytes() uint64 {
 	held, newest := f.current.Load(), f.newest.Load()
 	bytes := held.stats().Bytes
@@ -67,15 +66,15 @@ func (f *Feed) Bytes() uint64 {
 	return bytes
 }
 
-// SnapshotBytes is about what a snapshot takes, but for what it remembers of requests:
-// feeds that are not in memory are in it. Whole bytes, as a snapshot has them, are a
-// quarter more than bits for followees out of millions.
+// SnapshotBytes estimates the size of a snapshot without the request memory. The
+// snapshot includes feeds that are on disk. Its whole bytes take a quarter more than
+// the bits in memory for followees out of millions.
 func (f *Feed) SnapshotBytes() uint64 {
 	s := f.current.Load().stats()
 	return (s.Bytes + s.ColdBytes) * 3 / 2
 }
 
-// feed is what a shard of the keyspace of feeds holds.
+// feed is the contents of a shard of feeds.
 type feed struct {
 	inMemory
 	of    *Feed
@@ -99,7 +98,7 @@ func (f *feed) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
 	return parseOps(p, feedOpSizeMin, f.batch.op)
 }
 
-// void makes the last ops reads of nobody.
+// void turns the last ops into reads that change nobody's feed.
 func (f *feed) void(ops int) {
 	b := &f.batch
 	first := len(b.ops) - ops
@@ -142,7 +141,7 @@ func (f *feed) apply(_ int64, width int, rows []int64) (refused []engine.Overflo
 	return refused, nil
 }
 
-// change appends to dst what the op makes of a user's followees.
+// change appends to dst the followees of a user after the op.
 func (op *FeedOp) change(dst, was []Followee) []Followee {
 	if op.Kind == FeedReset {
 		return append(dst, op.Followees...)
@@ -170,7 +169,7 @@ func (op *FeedOp) change(dst, was []Followee) []Followee {
 	return dst
 }
 
-// replace gives a user the followees of now in place of those that were.
+// replace replaces the followees of a user, which were was, by now.
 func (f *feed) replace(key uint64) {
 	if slices.Equal(f.was, f.now) {
 		return
@@ -184,9 +183,9 @@ func (f *feed) replace(key uint64) {
 	f.pages.set(key, f.body)
 }
 
-// followeesDigest is a user's part of the digest: the sum over followees of a hash
-// of both, times the posts, and of the hash with its halves exchanged, for one
-// without posts.
+// followeesDigest returns a user's part of the digest: the sum over followees of a hash
+// of user and followee times the posts, and of that hash with its halves exchanged,
+// which keeps a followee without posts.
 func followeesDigest(key uint64, followees []Followee) uint64 {
 	sum, user := uint64(0), feedHash(key)
 	for _, f := range followees {

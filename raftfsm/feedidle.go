@@ -12,24 +12,24 @@ import (
 // This file moves feeds out of memory, those of users of whom nobody has asked for long.
 // Which those are is this replica's own affair: its reads are not in the log.
 
-// spillBytes is what is written together: a few thousand feeds, and so much that Pebble
-// makes a file of it at once.
+// spillBytes is how many bytes one write has: a few thousand feeds, and enough that
+// Pebble makes a file of them at once.
 const spillBytes = 1 << 20
 
-// Tick sets the time, in seconds or whatever the owner counts. Feeds that a snapshot has
-// were asked for when it was restored.
+// Tick sets the time, in a unit that the owner chooses. Feeds loaded from a snapshot
+// count as read at that moment.
 func (f *Feed) Tick(now uint32) { f.clock.Store(now) }
 
-// Moved returns how many feeds have left memory and come back since the process began.
+// Moved returns how many feeds left memory and returned since the process started.
 func (f *Feed) Moved() (spilled, returned uint64) {
 	return f.counts.spilled.Load(), f.counts.returned.Load()
 }
 
-// FeedAges is the bytes of feeds in memory by how long nobody has asked for them: at n
-// those of less than 2^n ticks, and not of less than 2^(n-1).
+// FeedAges is the bytes of feeds in memory by idle time: element n counts feeds idle
+// for 2^(n-1) to 2^n-1 ticks.
 type FeedAges [33]int64
 
-// Ages adds those of this shard.
+// Ages adds the bytes of this shard's feeds.
 func (f *Feed) Ages(to *FeedAges) {
 	held := f.current.Load()
 	held.pages.each(0, func(page *feedPage) bool {
@@ -42,7 +42,7 @@ func (f *Feed) Ages(to *FeedAges) {
 	})
 }
 
-// Bytes is all of them.
+// Bytes returns the sum.
 func (a *FeedAges) Bytes() (total int64) {
 	for _, bytes := range a {
 		total += bytes
@@ -50,8 +50,8 @@ func (a *FeedAges) Bytes() (total int64) {
 	return total
 }
 
-// Oldest returns an age such that feeds of it and older ones have so many bytes, or the
-// least age of feeds if there are not so many.
+// Oldest returns an idle time such that feeds idle for at least as long have so many
+// bytes, or the lowest idle time if there are not so many bytes.
 func (a *FeedAges) Oldest(bytes int64) (idle uint32) {
 	for n := len(a) - 1; n > 0; n-- {
 		if bytes -= a[n]; bytes <= 0 {
@@ -61,16 +61,17 @@ func (a *FeedAges) Oldest(bytes int64) (idle uint32) {
 	return 0
 }
 
-// idleFor returns for how many ticks nobody has asked for user i of a page.
+// idleFor returns for how many ticks nobody has read or written user i of a page.
 func (f *feed) idleFor(page *feedPage, i int) uint32 {
 	now, at := f.pages.clock.Load(), page.touched[i].Load()
 	return now - min(now, at)
 }
 
-// Spill moves the feeds out of memory of which nobody has asked for so many ticks, until
-// it has looked at all or moved about bytesMax of them, or proceed says no. The next call
-// goes on from there. It returns how many users' it moved. On an error, which is
-// cold.ErrFull while the disk has no room, what it was about to move stays in memory.
+// Spill moves feeds out of memory that were idle for so many ticks, until it has
+// checked all, or moved about bytesMax, or proceed returns false. The next call
+// continues from there. It returns how many feeds it moved. On an error, which is
+// cold.ErrFull while the disk is full, the feeds that it was about to move stay in
+// memory.
 func (f *Feed) Spill(idle uint32, bytesMax int64, proceed func() bool) (users int, err error) {
 	held := f.current.Load()
 	if held.out == nil {
@@ -91,8 +92,8 @@ func (f *Feed) Spill(idle uint32, bytesMax int64, proceed func() bool) (users in
 	return s.users, err
 }
 
-// spillLoaded moves feeds that were loaded out of memory if that is short. A disk without
-// room has them stay.
+// spillLoaded moves loaded feeds out of memory if memory is short. If the disk is full,
+// they stay.
 func (f *feed) spillLoaded() error {
 	if f.out == nil || !f.of.place.short() {
 		return nil
@@ -121,15 +122,15 @@ type spilling struct {
 	ended   bool          // before it had looked at all
 }
 
-// spilling returns a round that is to begin. The turn is held.
+// spilling returns a new round. The caller holds the turn.
 func (f *feed) spilling(idle uint32, bytesMax int64, proceed func() bool) *spilling {
 	return &spilling{feed: f, idle: idle, left: bytesMax, proceed: proceed, cleared: f.out.cleared.Load()}
 }
 
-// over reports whether the feeds that the round began with have gone, all of them.
+// over reports whether all the feeds that the round began with are gone.
 func (s *spilling) over() bool { return s.out.closed.Load() || s.out.cleared.Load() != s.cleared }
 
-// from looks at the users whose hashes are first … last.
+// from checks the users whose hashes are first … last.
 func (s *spilling) from(first, last uint64) (err error) {
 	s.pages.each(first, func(page *feedPage) bool {
 		for i := range page.users() {
@@ -159,7 +160,7 @@ func (s *spilling) from(first, last uint64) (err error) {
 	return err
 }
 
-// write writes what was collected, and puts marks in its place.
+// write writes the collected feeds, and puts marks in their place.
 func (s *spilling) write() error {
 	records := s.records
 	s.records, s.bytes = nil, 0
@@ -187,8 +188,8 @@ func (s *spilling) write() error {
 	return nil
 }
 
-// mark puts marks in place of the first of the feeds that were written: those of one page,
-// as far as they are what they were. It returns the others.
+// mark puts marks in place of the first written feeds that share a page, unless they
+// have changed. It returns the other records.
 func (s *spilling) mark(written []cold.Record) (rest []cold.Record) {
 	s.pages.mu.Lock()
 	defer s.pages.mu.Unlock()
@@ -226,7 +227,7 @@ func (s *spilling) mark(written []cold.Record) (rest []cold.Record) {
 	return rest
 }
 
-// skipLocked passes over the first records as long as they are of feeds that have changed.
+// skipLocked skips the first records as long as their feeds have changed.
 func (s *spilling) skipLocked(records []cold.Record, changed func(*cold.Record) bool) []cold.Record {
 	for len(records) > 0 && changed(&records[0]) {
 		s.out.gone = append(s.out.gone, records[0].Key)
@@ -235,8 +236,8 @@ func (s *spilling) skipLocked(records []cold.Record, changed func(*cold.Record) 
 	return records
 }
 
-// removeGone removes the records that nobody needs: of users who have no mark, and get
-// none before this is done, as the turn is held.
+// removeGone removes the records of users without a mark. They get none before it is
+// done, because the caller holds the turn.
 func (s *spilling) removeGone() error {
 	s.pages.mu.Lock()
 	gone := s.out.gone

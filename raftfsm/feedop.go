@@ -11,22 +11,22 @@ import (
 // FolloweesMax bounds the followees of one user: a poll reads the posts of each.
 const FolloweesMax = 5000
 
-// FeedOpKind says what a FeedOp does. The values are part of the log format and
-// never change meaning.
+// FeedOpKind is what a FeedOp does. The values are part of the log format and never
+// change meaning.
 type FeedOpKind uint8
 
 // The kinds of ops on feeds.
 const (
-	// FeedReset gives the user these followees with these posts, and no others.
+	// FeedReset replaces the user's followees.
 	FeedReset FeedOpKind = 1
-	// FeedFollow adds those that the user does not have. It is refused if they
-	// would be more than FolloweesMax.
+	// FeedFollow adds the followees that the user lacks. It is refused if the user
+	// would have more than FolloweesMax.
 	FeedFollow FeedOpKind = 2
-	// FeedUnfollow takes away those that the user has.
+	// FeedUnfollow removes followees.
 	FeedUnfollow FeedOpKind = 3
-	// FeedRead sets the posts of those that the user has.
+	// FeedRead sets the posts of the followees that the user has.
 	FeedRead FeedOpKind = 4
-	// FeedClear takes away the feeds of all users of the shard. It names none.
+	// FeedClear removes the feeds of all users of the shard. It has no followees.
 	FeedClear FeedOpKind = 5
 )
 
@@ -76,8 +76,8 @@ func appendFolloweeList(dst []byte, followees []Followee) []byte {
 	return dst
 }
 
-// parseFolloweeList appends n followees to dst and returns what stands behind
-// them, or false.
+// parseFolloweeList appends n followees to dst and returns the bytes behind them, or
+// false.
 func parseFolloweeList(dst []Followee, p []byte, n int) ([]Followee, []byte, bool) {
 	id := uint64(0)
 	for i := range n {
@@ -96,7 +96,7 @@ func parseFolloweeList(dst []Followee, p []byte, n int) ([]Followee, []byte, boo
 	return dst, p, true
 }
 
-// feedBatch is the ops of a whole entry, decoded into memory that is used again.
+// feedBatch holds the decoded ops of one entry and reuses its memory.
 type feedBatch struct {
 	ops       []FeedOp
 	followees []Followee

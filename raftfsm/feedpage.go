@@ -8,18 +8,18 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// feedPage is some users of a shard, in the form that feedPages tells. But for touched it
-// never changes.
+// feedPage holds some users of a shard, in the form that feedPages draws. Only touched
+// ever changes.
 type feedPage struct {
 	bits uint8 // of the hash that all its users share
 	data []byte
-	// touched is when each user was last asked for or written, by the clock of the
-	// pages. A reader sets it, beside others and beside a writer that copies the page:
-	// one that is lost makes a user look idle for longer, and nothing else.
+	// touched is when each user was last read or written, by the clock of the pages.
+	// Readers set it concurrently with each other and with a writer that copies the
+	// page. A lost update only makes a user look idle for longer.
 	touched []atomic.Uint32
 }
 
-// bytes is what the page takes, without its slots.
+// bytes returns the size of the page without its directory slots.
 func (f *feedPage) bytes() int64 {
 	return int64(len(f.data) + len(f.touched)*int(unsafe.Sizeof(f.touched[0])) + feedPageOverhead)
 }
@@ -30,8 +30,7 @@ func (f *feedPage) key(i int) uint64 {
 	return binary.LittleEndian.Uint64(f.data[feedUsersOffset+8*i:])
 }
 
-// body returns the followees of user i, with room behind them for a reader of
-// bits.
+// body returns the followees of user i, with the padding that a bit reader needs.
 func (f *feedPage) body(i int) []byte {
 	users := f.users()
 	ends, bodies := f.data[feedUsersOffset+8*users:], f.data[feedUsersOffset+feedHeadBytes*users:]
@@ -42,7 +41,7 @@ func (f *feedPage) body(i int) []byte {
 	return bodies[start:binary.LittleEndian.Uint32(ends[4*i:])]
 }
 
-// find returns the number of a user, or -1.
+// find returns the position of a user, or -1.
 func (f *feedPage) find(key uint64) int {
 	for i := range f.users() {
 		if f.key(i) == key {
@@ -52,8 +51,8 @@ func (f *feedPage) find(key uint64) int {
 	return -1
 }
 
-// with returns a page with another body for a user at a time, without the user if it
-// is nil.
+// with returns a copy of the page with another body for one user, or without the user
+// if body is nil.
 func (f *feedPage) with(key uint64, body []byte, now uint32) *feedPage {
 	b := newPageBuilder(f.users() + 1)
 	hash := feedHash(key)
@@ -74,7 +73,7 @@ func (f *feedPage) with(key uint64, body []byte, now uint32) *feedPage {
 	return b.page(f.bits)
 }
 
-// cut returns the users whose next bit of the hash is 0, and those where it is 1.
+// cut splits the page by the next bit of the hash.
 func (f *feedPage) cut() (low, high *feedPage) {
 	halves := [2]pageBuilder{newPageBuilder(f.users()), newPageBuilder(f.users())}
 	for i := range f.users() {
@@ -83,7 +82,7 @@ func (f *feedPage) cut() (low, high *feedPage) {
 	return halves[0].page(f.bits + 1), halves[1].page(f.bits + 1)
 }
 
-// pageBuilder collects the users of a page in their order.
+// pageBuilder collects the users of a page in order.
 type pageBuilder struct {
 	keys    []uint64
 	bodies  [][]byte

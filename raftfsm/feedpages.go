@@ -26,8 +26,8 @@ type feedPages struct {
 	bytes atomic.Int64   // of pages
 	clock *atomic.Uint32 // the time now, as touched has it
 
-	// mu is held by who writes. What it makes of a page follows from the page alone
-	// that it finds under it.
+	// mu is held by writers. A writer derives a new page only from the page that it
+	// finds under mu.
 	mu sync.Mutex
 }
 
@@ -37,11 +37,12 @@ type feedDirectory struct {
 }
 
 const (
-	// feedPageBytesMax is where a page of several users is cut in two: some ten
-	// users that follow a hundred. A write copies its page.
+	// feedPageBytesMax is the size at which a page of several users is cut in two:
+	// about ten users that follow a hundred. A write copies its page.
 	feedPageBytesMax = 4 << 10
-	// feedMergedBytesMax is up to where two pages become one once their users are not
-	// in memory: little enough that the page is not cut again by the next that is.
+	// feedMergedBytesMax is the size up to which two pages merge after their users left
+	// memory. It is small enough that the next returning user does not cut the page
+	// again.
 	feedMergedBytesMax = 3 << 10
 	// A directory has at most one slot a user beyond feedSlotsFree, so that users
 	// with many followees, whose hashes begin alike, cannot blow it up. Their page
@@ -60,7 +61,7 @@ func newFeedPages(clock *atomic.Uint32) *feedPages {
 	return p
 }
 
-// clear takes all users away.
+// clear removes all users.
 func (p *feedPages) clear() {
 	d := &feedDirectory{slots: make([]atomic.Pointer[feedPage], 1)}
 	d.slots[0].Store(&feedPage{data: make([]byte, feedUsersOffset+golomb.RicePadding)})
@@ -69,8 +70,8 @@ func (p *feedPages) clear() {
 	p.bytes.Store(d.slots[0].Load().bytes())
 }
 
-// feedHash orders users. It is a bijection, the finalizer of splitmix64 (Steele,
-// Lea and Flood, 2014).
+// feedHash orders users. It is a bijection, the finalizer of splitmix64 (Steele, Lea
+// and Flood, 2014).
 func feedHash(key uint64) uint64 {
 	x := key + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -86,8 +87,8 @@ func (p *feedPages) page(hash uint64) *feedPage {
 	return d.slots[d.slot(hash)].Load()
 }
 
-// get returns the body of a user, nil for one without any, and notes that it was
-// asked for. It is not to be changed.
+// get returns the body of a user, or nil, and notes that the user was read. The caller
+// must not change the body.
 func (p *feedPages) get(key uint64) []byte {
 	page := p.page(feedHash(key))
 	i := page.find(key)
@@ -100,7 +101,7 @@ func (p *feedPages) get(key uint64) []byte {
 	return page.body(i)
 }
 
-// peek is get for who does not ask for a user's sake.
+// peek is get for internal reads, which do not make a user look active.
 func (p *feedPages) peek(key uint64) []byte {
 	page := p.page(feedHash(key))
 	if i := page.find(key); i >= 0 {
@@ -109,7 +110,7 @@ func (p *feedPages) peek(key uint64) []byte {
 	return nil
 }
 
-// set gives a user a body, which it copies; nil for none.
+// set copies body and makes it the body of a user; nil removes the user.
 func (p *feedPages) set(key uint64, body []byte) {
 	hash := feedHash(key)
 	page := p.page(hash)
@@ -119,8 +120,8 @@ func (p *feedPages) set(key uint64, body []byte) {
 	p.place(hash, next)
 }
 
-// place stores a page for all its hashes, of which one is given, in as many pages
-// as it takes.
+// place stores a page for all its hashes, one of which is given, in as many pages as it
+// needs.
 func (p *feedPages) place(hash uint64, page *feedPage) {
 	p.put(hash, page)
 	if len(page.data) <= feedPageBytesMax || page.users() < 2 {
@@ -139,7 +140,7 @@ func (p *feedPages) place(hash uint64, page *feedPage) {
 	p.place(first|1<<(63-page.bits), high)
 }
 
-// put stores a page in all slots of its hashes, of which one is given.
+// put stores a page in the slots of all its hashes, one of which is given.
 func (p *feedPages) put(hash uint64, page *feedPage) {
 	d := p.dir.Load()
 	n := 1 << (d.bits - page.bits)
@@ -149,8 +150,7 @@ func (p *feedPages) put(hash uint64, page *feedPage) {
 	}
 }
 
-// double makes a directory of twice the slots. Whoever reads the old one finds the
-// pages in it, which stay whole.
+// double doubles the directory. A reader of the old directory still finds whole pages.
 func (p *feedPages) double(d *feedDirectory) {
 	next := &feedDirectory{bits: d.bits + 1, slots: make([]atomic.Pointer[feedPage], 2*len(d.slots))}
 	for i := range next.slots {
@@ -159,8 +159,8 @@ func (p *feedPages) double(d *feedDirectory) {
 	p.dir.Store(next)
 }
 
-// merge makes one page of the one of a hash and its neighbour, with which it shares
-// all bits but the last, and so on while they are small.
+// merge merges the page of a hash with its neighbour, which differs in the last bit
+// only, and repeats that while the pages are small.
 func (p *feedPages) merge(hash uint64) {
 	for {
 		page := p.page(hash)
@@ -181,7 +181,7 @@ func (p *feedPages) merge(hash uint64) {
 	}
 }
 
-// halve makes a directory of half the slots while no page needs all bits of it.
+// halve halves the directory while no page needs all its bits.
 func (p *feedPages) halve() {
 	for d := p.dir.Load(); d.bits > 0; d = p.dir.Load() {
 		for i := range d.slots {
@@ -197,7 +197,7 @@ func (p *feedPages) halve() {
 	}
 }
 
-// pages returns all pages by hash, as they are now.
+// pages returns all current pages by hash.
 func (p *feedPages) pages() (all []*feedPage) {
 	p.each(0, func(page *feedPage) bool {
 		all = append(all, page)
@@ -206,8 +206,9 @@ func (p *feedPages) pages() (all []*feedPage) {
 	return all
 }
 
-// each calls visit with the pages from that of a hash on, by hash, until it says no. A
-// page that changes meanwhile may be visited as it was, or as several.
+// each calls visit with the pages by hash, starting at the page of a hash, until visit
+// returns false. It may visit a page that changes meanwhile in its old form, or as
+// several.
 func (p *feedPages) each(hash uint64, visit func(*feedPage) bool) {
 	d := p.dir.Load()
 	for i := d.slot(hash); i < len(d.slots); {

@@ -34,20 +34,20 @@ import (
 //   - Records without a mark, as writes leave them that went on meanwhile, are overwritten
 //     or removed with all others.
 
-// FeedPlace says where feeds of idle users may be. The zero FeedPlace has them stay in
-// memory.
+// FeedPlace is where feeds of idle users may be stored. With the zero FeedPlace they
+// stay in memory.
 type FeedPlace struct {
 	Store *cold.Store
 	Group uint32 // whose feeds they are
-	// Tight reports whether memory is short: then what a snapshot has does not stay in
-	// memory, nor do feeds that are read come back.
+	// Tight reports whether memory is short. If so, feeds loaded from a snapshot leave
+	// memory, and feeds that are read do not return to it.
 	Tight func() bool
 }
 
-// feedCounts is how many feeds have left memory and come back since the process began.
+// feedCounts counts feeds that left memory and returned since the process started.
 type feedCounts struct{ spilled, returned atomic.Uint64 }
 
-// spilled is the feeds that are not in memory.
+// spilled is the feeds that are on disk.
 type spilled struct {
 	records *cold.Records
 	closed  atomic.Bool // by dispose: no record is written any more
@@ -74,35 +74,36 @@ func appendSpilled(dst []byte, version uint32) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, 0), version)
 }
 
-// isSpilled tells a mark from followees, which begin with a number that is not 0.
+// isSpilled distinguishes a mark from followees, which begin with a number above 0.
 func isSpilled(body []byte) bool { return body[0] == 0 }
 
 func spilledVersion(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark[1:]) }
 
-// padded returns followees that were read with the room behind them that a reader of
-// bits needs, in the same memory if it is large enough.
+// padded returns followees with the padding that a bit reader needs, in the same memory
+// if that is large enough.
 func padded(body []byte) []byte {
 	n := len(body)
 	return append(body, make([]byte, golomb.RicePadding)...)[:n]
 }
 
-// errFeedMoved is of a record that nobody needs any more.
+// errFeedMoved is returned when a record has no mark any more.
 var errFeedMoved = errors.New("the feed has moved")
 
-// IsSpilled reports whether the followees of the user of a key are to be read from disk.
+// IsSpilled reports whether a user's followees are on disk.
 func (f *Feed) IsSpilled(key uint64) bool {
 	body := f.current.Load().pages.peek(key)
 	return body != nil && isSpilled(body)
 }
 
 // Fetch is Followees for a user whose followees may be on disk. It waits for the disk
-// until ctx ends. Unless memory is short they are in memory then. An error that is
-// cold.ErrDamaged says that they cannot be read.
+// until ctx ends. Unless memory is short, the feed returns to memory. cold.ErrDamaged
+// means that it cannot be read.
 func (f *Feed) Fetch(ctx context.Context, dst []Followee, key uint64) ([]Followee, error) {
 	return f.fetch(ctx, dst, key, !f.place.short())
 }
 
-// Warm is Fetch for who is about to write to the user: they are in memory then.
+// Warm is Fetch for a caller that is about to write to the user: the feed always
+// returns to memory.
 func (f *Feed) Warm(ctx context.Context, key uint64) error {
 	_, err := f.fetch(ctx, nil, key, true)
 	return err
@@ -146,8 +147,7 @@ func (f *feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool)
 	}
 }
 
-// ofMark returns the error of reading the record of a mark, and errFeedMoved if the mark
-// is not there any more.
+// ofMark returns err, or errFeedMoved if the mark is no longer in the page.
 func (f *feed) ofMark(key uint64, mark []byte, err error) error {
 	if err != nil && string(f.pages.peek(key)) != string(mark) {
 		return errFeedMoved
@@ -155,8 +155,8 @@ func (f *feed) ofMark(key uint64, mark []byte, err error) error {
 	return err
 }
 
-// returnLocked puts followees that were read in place of their mark, if that is there;
-// nil are of one that is not.
+// returnLocked replaces a mark by the followees that were read, if the mark is still
+// there. A nil body means that its record is gone.
 func (f *feed) returnLocked(key uint64, mark, body []byte) {
 	if body == nil || string(f.pages.peek(key)) != string(mark) {
 		return
@@ -168,7 +168,7 @@ func (f *feed) returnLocked(key uint64, mark, body []byte) {
 	f.of.counts.returned.Add(1)
 }
 
-// markedFeed is one that an op needs in memory.
+// markedFeed is a spilled feed that an op needs in memory.
 type markedFeed struct {
 	key        uint64
 	mark, body []byte
@@ -178,9 +178,9 @@ type markedFeed struct {
 // warmFeedsMax is how many feeds Apply reads at once.
 const warmFeedsMax = 16
 
-// lockReturned brings the feeds of the ops back into memory that are not there, and
-// returns with pages.mu held. On an error it is not held, and nothing was changed that
-// anybody can tell. The disk is read without the lock.
+// lockReturned reads the spilled feeds of the ops back into memory and returns with
+// pages.mu held. On an error the lock is free and nothing observable has changed. It
+// reads the disk without the lock.
 func (f *feed) lockReturned() error {
 	var read []markedFeed
 	for {
@@ -198,7 +198,7 @@ func (f *feed) lockReturned() error {
 	}
 }
 
-// marked returns the feeds of ops that are not in memory, each once.
+// marked returns the spilled feeds that ops need, each once.
 func (f *feed) marked() (marked []markedFeed) {
 	if f.out == nil || f.out.users.Load() == 0 {
 		return nil
@@ -216,7 +216,7 @@ func (f *feed) marked() (marked []markedFeed) {
 	return slices.CompactFunc(marked, func(a, b markedFeed) bool { return a.key == b.key })
 }
 
-// readMarked reads feeds from disk, those that are still there, some at once.
+// readMarked reads feeds from disk, several at a time, and skips those that have moved.
 func (f *feed) readMarked(marked []markedFeed) error {
 	next := make(chan *markedFeed, len(marked))
 	for i := range marked {
@@ -243,7 +243,7 @@ func (f *feed) readMarked(marked []markedFeed) error {
 	return nil
 }
 
-// clearLocked takes away the feeds of all users.
+// clearLocked removes the feeds of all users.
 func (f *feed) clearLocked() {
 	f.pages.clear()
 	f.sum = 0
@@ -257,12 +257,12 @@ func (f *feed) clearLocked() {
 	f.out.forget()
 }
 
-// forget removes all records. What cannot be removed is in nobody's way, and goes when
-// the store is opened again.
+// forget removes all records. A record that cannot be removed does no harm and goes
+// when the store is opened again.
 func (s *spilled) forget() { _ = s.records.Remove() }
 
-// dispose ends what moves feeds out. Who still reads finds feeds that are in memory, and
-// an error for others.
+// dispose stops the spilling. A later read finds feeds in memory, and gets an error for
+// others.
 func (f *feed) dispose() {
 	f.of.newest.CompareAndSwap(f, f.of.current.Load())
 	if f.out != nil && !f.out.closed.Swap(true) {
@@ -270,6 +270,6 @@ func (f *feed) dispose() {
 	}
 }
 
-// Close lets go of the feeds that are not in memory: for a replica whose raft has
-// stopped. Reads of those fail from then on.
+// Close releases the spilled feeds of a replica whose raft has stopped. Reads of those
+// fail from then on.
 func (f *Feed) Close() { f.current.Load().dispose() }

@@ -15,7 +15,7 @@ import (
 // The hash is that of feedHash; it orders all users of the stream.
 const feedSectionBytes = 1 << 20
 
-// capture is contents'. Pages and the records that they speak of are of one moment.
+// capture captures pages and their records at one moment.
 func (f *feed) capture() captured {
 	f.pages.mu.Lock()
 	defer f.pages.mu.Unlock()
@@ -26,8 +26,8 @@ func (f *feed) capture() captured {
 	return s
 }
 
-// feedSnapshot is the shard on its way into a snapshot, which has all feeds in it,
-// whether or not they are in memory.
+// feedSnapshot is a captured shard of feeds. The snapshot has all feeds in it, also
+// those on disk.
 type feedSnapshot struct {
 	inMemory
 	pages []*feedPage
@@ -73,8 +73,8 @@ func (s *feedSnapshot) write(w *codec.StreamWriter) error {
 	return failed
 }
 
-// read returns the followees of user i of a page in their form in memory, until the
-// next call.
+// read returns the followees of user i of a page in their form in memory, valid until
+// the next call.
 func (s *feedSnapshot) read(page *feedPage, i int) ([]byte, error) {
 	body := page.body(i)
 	if !isSpilled(body) {
@@ -98,7 +98,7 @@ func (s *feedSnapshot) release() {
 	}
 }
 
-// feedLoading is feeds on their way out of a stream.
+// feedLoading is the state of loading feeds from a stream.
 type feedLoading struct {
 	reader feedReader
 	from   uint64 // hash from which on feeds of the stream are still in memory
@@ -119,7 +119,7 @@ func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	return f.spillLoaded()
 }
 
-// feedReader reads the sections of feeds of a stream, in their order.
+// feedReader reads the sections of feeds of a stream, in order.
 type feedReader struct {
 	followees []Followee
 	hash      uint64 // of the user before

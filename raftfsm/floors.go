@@ -2,14 +2,14 @@ package raftfsm
 
 import "github.com/countd/countd/engine"
 
-// Floors are the floors of a keyspace's columns, by number. A nil *Floors has none.
+// Floors has the floors of a keyspace's columns, by number. A nil *Floors has none.
 type Floors struct {
 	has uint64 // bit n: column n has one
 	at  [engine.ColumnsMax]int64
 }
 
-// FloorsOf returns the floors of columns by name, nil if none has one. The position of
-// a column is its number.
+// FloorsOf returns the floors of columns given by name, or nil if there are none. A
+// column's position is its number.
 func FloorsOf(columns []string, byName map[string]int64) *Floors {
 	if len(byName) == 0 {
 		return nil

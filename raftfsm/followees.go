@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// Followee is one that a user follows, and what the user saw of them.
+// Followee is one whom a user follows, and how many posts the user has seen.
 type Followee struct {
 	ID    uint64
 	Posts int64 // when they were last seen
@@ -97,8 +97,8 @@ func decodeFollowees(dst []Followee, data []byte) []Followee {
 	}
 }
 
-// Unread returns how many of a followee's posts, of which there are so many now,
-// are new: none if there are fewer than there were.
+// Unread returns how many of a followee's posts are new, when there are now so many:
+// none if there are fewer than before.
 func (f Followee) Unread(now int64) int64 {
 	if now <= f.Posts {
 		return 0

@@ -29,7 +29,7 @@ var kinds = [...]kindForm{
 	{codec.KindBoard, func() Machine { return NewBoard() }, false, checkBoard, (*snapshotWalk).board},
 }
 
-// formOf returns what is known of a kind, or false for one that is not of a shard.
+// formOf returns the form of a kind, or false if no shard is of that kind.
 func formOf(kind codec.Kind) (kindForm, bool) {
 	for i := range kinds {
 		if kinds[i].kind == kind {
@@ -40,7 +40,8 @@ func formOf(kind codec.Kind) (kindForm, bool) {
 }
 
 // New returns the state machine of a shard before its first entry. For a kind that this
-// program does not know, which the cluster version keeps out, it is one of counters.
+// program does not know, which the cluster version keeps out, it returns one of
+// counters.
 func New(kind codec.Kind) Machine {
 	if form, known := formOf(kind); known {
 		return form.fresh()

@@ -21,67 +21,65 @@ import (
 type Machine interface {
 	raft.BatchingFSM
 
-	// Applied returns the index of the last entry that reads see whole.
+	// Applied returns the index of the last entry whose effects reads see whole.
 	Applied() uint64
-	// WaitApplied returns true once Applied has reached index, and false if it has
-	// not by the deadline.
+	// WaitApplied waits until Applied reaches index. It returns false if that has not
+	// happened by the deadline.
 	WaitApplied(index uint64, deadline time.Time) bool
 	// LogTime returns the latest time that a leader stamped into the log, as of the
-	// last entry that was applied; 1970 before there is one.
+	// last applied entry; 1970 before the first.
 	LogTime() time.Time
-	// Remembered returns how many keys and producers the memory of requests holds,
-	// likewise. Some may be out of their time and not yet dropped.
+	// Remembered returns how many keys and producers the request memory holds, as of
+	// the last applied entry. Some may have expired.
 	Remembered() (keys, producers int)
 	// State returns a summary taken between two entries.
 	State() State
-	// Bytes returns the memory of what is held.
+	// Bytes returns how much memory the contents take.
 	Bytes() uint64
-	// Stuck returns why this replica applies no more entries, nil while it does. It
-	// is an ErrStuck.
+	// Stuck returns an ErrStuck if this replica applies no more entries, else nil.
 	Stuck() error
-	// Marks returns the newest marks of this replica, by index. They begin anew
-	// with Restore.
+	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
 }
 
-// State is a summary of what a shard holds and the index that it belongs to.
+// State summarizes a shard's contents at an index.
 type State struct {
 	Index  uint64
 	Digest uint64
 	engine.Stats
 }
 
-// ErrStuck is returned by a replica that applies no more entries, because cold rows
-// that it needs cannot be read. What it holds stays as the last entry left it, or is
-// nothing if its own snapshot names such rows. It takes no snapshots and answers no
-// proposals until Restore gives it what another replica has.
+// ErrStuck is returned by a replica that applies no more entries, because it needs cold
+// rows that cannot be read. Its contents stay as the last entry left them, or are empty
+// if its own snapshot names such rows. It takes no snapshots and answers no proposals
+// until Restore loads another replica's snapshot.
 var ErrStuck = errors.New("the replica applies no more entries")
 
-// machine is what the state machines of all kinds share: the log's index and
-// time, the memory of requests, the turn of decoding, judging and applying.
+// machine is what the state machines of all kinds share: the log's index and time, the
+// request memory, and the order of decoding, judging and applying.
 type machine struct {
 	kind  codec.Kind
-	fresh func() contents // empty ones
-	show  func(contents)  // gives readers those that are held from now on
+	fresh func() contents // returns empty contents
+	show  func(contents)  // publishes contents to readers
 
-	// applied is the index of the last entry of which everything is held. It
-	// rises, and only raft's goroutine moves it.
+	// applied is the index of the last entry whose effects are all in contents. It only
+	// rises. Only raft's goroutine writes it.
 	applied atomic.Uint64
 
-	stuck atomic.Pointer[codec.EntryError] // nil while entries are applied; raft's goroutine moves it
+	stuck atomic.Pointer[codec.EntryError] // nil while entries are applied; only raft's goroutine writes it
 
 	mu struct {
 		sync.Mutex
 		// moved is closed when applied moves; nil while nobody waits for that.
 		moved chan struct{}
 	}
-	// whole is held while an entry is applied, so that State sees contents and an
-	// index that belong together. Reads do not take it.
+	// whole is held while an entry is applied, so that State sees contents and an index
+	// that belong together. Reads do not take it.
 	whole    sync.Mutex
 	contents contents // replaced under whole
 	marks    marks    // under whole
 
-	// seen is of the memory of requests, for who asks from elsewhere.
+	// sizes copies what other goroutines may ask of the request memory.
 	sizes struct{ logTime, keys, producers atomic.Int64 }
 
 	// raft's goroutine's own
@@ -95,20 +93,18 @@ func (m *machine) init(kind codec.Kind, fresh func() contents, show func(content
 	show(m.contents)
 }
 
-// Result is what Apply answers for an entry of a shard's ops. It belongs to the
-// proposer.
+// Result is the answer of Apply for an entry of a shard's ops. The proposer owns it.
 type Result struct {
 	Index     uint64
 	Width     int               // columns of a row
-	Rows      []int64           // of all ops of the entry in their order, each right after its op
-	Overflows []engine.Overflow // refused ops, by op of the entry, rising
+	Rows      []int64           // by op of the entry; each is the row right after its op
+	Overflows []engine.Overflow // refused ops, by op of the entry, ascending
 	Cuts      []engine.Cut      // deltas that floors cut short, by op of the entry
 	outcomes  []dedup.Outcome   // by request of the entry; nil if all were applied
-	arrived   []int64           // by request, as Arrived; nil if all were applied
+	arrived   []int64           // by request, see Arrived; nil if all were applied
 }
 
-// NewResult returns the result of an entry of one request, as another node told
-// it.
+// NewResult returns the result of an entry of one request, as another node reported it.
 func NewResult(index uint64, width int, rows []int64, overflows []engine.Overflow, outcome dedup.Outcome) *Result {
 	r := &Result{Index: index, Width: width, Rows: rows, Overflows: overflows}
 	if outcome != dedup.Applied {
@@ -117,7 +113,7 @@ func NewResult(index uint64, width int, rows []int64, overflows []engine.Overflo
 	return r
 }
 
-// Outcome returns what became of the entry's request of that number.
+// Outcome returns the outcome of one of the entry's requests.
 func (r *Result) Outcome(request int) dedup.Outcome {
 	if r.outcomes == nil {
 		return dedup.Applied
@@ -125,8 +121,8 @@ func (r *Result) Outcome(request int) dedup.Outcome {
 	return r.outcomes[request]
 }
 
-// Arrived returns when the entry's request of that number came first, by the log's time
-// in Unix milliseconds, if it has a key and came before; else 0.
+// Arrived returns when one of the entry's requests first arrived, by the log's time in
+// Unix milliseconds, if it has a key and arrived before; else 0.
 func (r *Result) Arrived(request int) int64 {
 	if r.arrived == nil {
 		return 0
@@ -134,13 +130,13 @@ func (r *Result) Arrived(request int) int64 {
 	return r.arrived[request]
 }
 
-// SetArrived sets what Arrived returns of a NewResult.
+// SetArrived sets what Arrived returns for the request of a NewResult.
 func (r *Result) SetArrived(ms int64) { r.arrived = []int64{ms} }
 
-// Applied is Machine's.
+// Applied implements Machine.
 func (m *machine) Applied() uint64 { return m.applied.Load() }
 
-// Stuck is Machine's.
+// Stuck implements Machine.
 func (m *machine) Stuck() error {
 	if err := m.stuck.Load(); err != nil {
 		return err
@@ -148,20 +144,20 @@ func (m *machine) Stuck() error {
 	return nil
 }
 
-// stickAt applies nothing any more, from an entry on.
+// stopAt makes the replica stuck from the entry of an index on.
 func (m *machine) stopAt(index uint64, err error) {
 	m.stuck.Store(&codec.EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
 }
 
-// LogTime is Machine's.
+// LogTime implements Machine.
 func (m *machine) LogTime() time.Time { return time.UnixMilli(m.sizes.logTime.Load()) }
 
-// Remembered is Machine's.
+// Remembered implements Machine.
 func (m *machine) Remembered() (keys, producers int) {
 	return int(m.sizes.keys.Load()), int(m.sizes.producers.Load())
 }
 
-// tellSeen follows a change of the memory.
+// publishSizes copies the sizes of the request memory for other goroutines.
 func (m *machine) publishSizes() {
 	keys, producers := m.memory.Sizes()
 	m.sizes.logTime.Store(m.memory.Now())
@@ -169,21 +165,21 @@ func (m *machine) publishSizes() {
 	m.sizes.producers.Store(int64(producers))
 }
 
-// State is Machine's.
+// State implements Machine.
 func (m *machine) State() State {
 	m.whole.Lock()
 	defer m.whole.Unlock()
 	return State{Index: m.applied.Load(), Digest: m.contents.digest(), Stats: m.contents.stats()}
 }
 
-// Marks is Machine's.
+// Marks implements Machine.
 func (m *machine) Marks() []Mark {
 	m.whole.Lock()
 	defer m.whole.Unlock()
 	return m.marks.rising()
 }
 
-// WaitApplied is Machine's.
+// WaitApplied implements Machine.
 func (m *machine) WaitApplied(index uint64, deadline time.Time) bool {
 	if m.applied.Load() >= index {
 		return true
@@ -208,7 +204,7 @@ func (m *machine) WaitApplied(index uint64, deadline time.Time) bool {
 	}
 }
 
-// advance moves applied and wakes those who wait for it.
+// advance sets applied and wakes those who wait for it.
 func (m *machine) advance(index uint64) {
 	m.applied.Store(index)
 	m.mu.Lock()
@@ -224,9 +220,9 @@ func (m *machine) Apply(entry *raft.Log) any {
 	return m.ApplyBatch([]*raft.Log{entry})[0]
 }
 
-// ApplyBatch applies committed entries and answers a *Result for each entry of
-// ops, nil for changes of the group's members, and an ErrStuck for what it does not
-// apply.
+// ApplyBatch applies committed entries. It returns a *Result for each entry of ops, nil
+// for each change of the group's members, and an ErrStuck for each entry that it does
+// not apply.
 func (m *machine) ApplyBatch(entries []*raft.Log) []any {
 	answers := make([]any, len(entries))
 	for i, entry := range entries {

@@ -11,9 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Snapshot captures the state between two entries; raft persists it while
-// entries go on being applied. A replica that is stuck takes none: raft believes it to
-// be further.
+// Snapshot captures the state between two entries; raft persists it while it applies
+// further entries. A stuck replica takes none, because raft believes it to be further.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
@@ -28,9 +27,9 @@ type machineSnapshot struct {
 	contents captured
 }
 
-// Persist streams the snapshot to sink. It names the generations of cold rows, and
-// has them kept for as long as there is a snapshot of the sink's name. The caller
-// closes or cancels the sink on an error, as raft does.
+// Persist streams the snapshot to sink. The stream names generations of cold rows;
+// Persist pins them for as long as a snapshot of the sink's name exists. On an error
+// the caller cancels the sink, as raft does.
 func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := writeShard(sink, s.kind, s.index, s.contents, s.memory); err != nil {
 		return err
@@ -43,9 +42,9 @@ func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 
 func (s *machineSnapshot) Release() { s.contents.release() }
 
-// Restore replaces the state by a snapshot's. On an error the state stays what
-// it was. A snapshot that names cold rows which are not there any more is no error:
-// the replica is stuck then, with what it had.
+// Restore replaces the state by a snapshot's. On an error the state stays as it was. If
+// the snapshot names cold rows that no longer exist, Restore returns no error: the
+// replica keeps its contents and is stuck.
 func (m *machine) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	held := m.fresh()

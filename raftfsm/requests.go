@@ -8,21 +8,20 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// requests is what an entry asks for, by request. Their ops are with the
-// contents that they are for.
+// requests are the requests of one entry. Their ops are in the contents.
 type requests struct {
 	all      []request
 	outcomes []dedup.Outcome // by request
-	arrived  []int64         // by request, as Result.Arrived
+	arrived  []int64         // by request, see Result.Arrived
 }
 
-// request is one of an entry's requests, until the next entry is decoded.
+// request is one request of an entry, valid until the next entry is decoded.
 type request struct {
-	id  dedup.RequestID // its name is the entry's
-	end int             // its ops end here
+	id  dedup.RequestID // its producer name aliases the entry
+	end int             // the request's ops end here
 }
 
-// ops is how many ops the entry has.
+// ops returns the number of the entry's ops.
 func (b *requests) ops() int {
 	if len(b.all) == 0 {
 		return 0
@@ -30,8 +29,8 @@ func (b *requests) ops() int {
 	return b.all[len(b.all)-1].end
 }
 
-// decode gives held all ops of an entry, in order, and has the memory of requests
-// judge each request. Ops that are not to be applied are voided.
+// decode passes all ops of an entry to the contents, in order, and lets the request
+// memory judge each request. It voids the ops of requests that must not be applied.
 func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) error {
 	b.all, b.outcomes, b.arrived = b.all[:0], b.outcomes[:0], b.arrived[:0]
 	held.begin()
@@ -60,7 +59,7 @@ func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) er
 	return nil
 }
 
-// request decodes one request and has it judged.
+// request decodes one request and judges it.
 func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held contents, clocked bool) error {
 	id, p, err := dedup.ParseIdentity(kind, p)
 	if err != nil {
@@ -83,8 +82,8 @@ func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held content
 	return nil
 }
 
-// noteRefused has the memory know which requests of the entry had ops refused,
-// each or some, and tells their repeats inside the entry.
+// noteRefused tells the request memory which requests of the entry had some or all ops
+// refused, and corrects the outcomes of their repeats inside the entry.
 func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) {
 	again, name := map[string]dedup.Outcome{}, []byte(nil) // by appendName
 	first := 0

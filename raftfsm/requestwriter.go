@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// RequestWriter appends one request section to a buffer that it owns until
-// Section hands it out.
+// RequestWriter writes one request section into a buffer. It owns the buffer until
+// Section returns it.
 type RequestWriter struct {
 	buf     []byte
 	opsAt   int // where the number of ops stands
@@ -19,8 +19,8 @@ type RequestWriter struct {
 	floored bool
 }
 
-// Reset starts a section in buf, whose contents are overwritten. Like Op it
-// panics on an identity that the format has no form for.
+// Reset starts a section in buf, overwriting its contents. Like Op, it panics on an
+// identity that the format cannot hold.
 func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 	w.buf = id.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0))
 	w.opsAt, w.ops = len(w.buf), 0
@@ -28,17 +28,16 @@ func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 	w.floors, w.floored = nil, false
 }
 
-// SetFloors gives the floors of the columns, which the ops that follow may not pass.
-// nil is for none.
+// SetFloors sets the floors of the columns for the ops that follow. nil is for none.
 func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
 
-// Floored reports whether an op has a floor, which cluster version VersionOfFloors
-// allows. One that no delta can pass is left out.
+// Floored reports whether an op was written with a floor, which needs cluster version
+// catalog.VersionOfFloors. A floor that no delta can pass is left out.
 func (w *RequestWriter) Floored() bool { return w.floored }
 
-// Op appends an op under key, which stands in place of the op's id. It panics
-// on an op that the format has no form for: an entry that cannot be applied must
-// not be proposed, because no replica would survive it.
+// Op appends an op under key, which replaces the op's id. It panics on an op that the
+// format cannot hold: no replica would survive an entry that cannot be applied, so none
+// may be proposed.
 func (w *RequestWriter) Op(key uint64, op *engine.Op) {
 	if op.Kind == engine.OpTake || !writable(op) {
 		panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
@@ -46,8 +45,7 @@ func (w *RequestWriter) Op(key uint64, op *engine.Op) {
 	w.op(key, op)
 }
 
-// TableOp is Op for a shard of the keyspace of unread numbers, whose ops say which
-// table they are for.
+// TableOp is Op for a shard of unread numbers, whose ops state their table.
 func (w *RequestWriter) TableOp(table Table, key uint64, op *engine.Op) {
 	if !writable(op) || table == TableCursors && !isCursorOp(op.Kind, op.Cells) {
 		panic(fmt.Sprintf("an op of kind %d with %d cells on table %d has no form in a log entry", op.Kind, len(op.Cells), table))
@@ -74,8 +72,8 @@ func (w *RequestWriter) op(key uint64, op *engine.Op) {
 	w.ops++
 }
 
-// decrement appends a cell that adds less than 0, with the higher of its own floor,
-// which is the cell before it, and the column's.
+// decrement appends a negative delta with the higher one of its own floor, which is the
+// cell before it, and the column's.
 func (w *RequestWriter) decrement(cells []engine.Cell, i int) {
 	c := &cells[i]
 	floor, has := w.floors.Of(c.Column)
@@ -91,7 +89,7 @@ func (w *RequestWriter) decrement(cells []engine.Cell, i int) {
 	w.floored = true
 }
 
-// cellsOf counts the cells that are no floors.
+// cellsOf returns the number of cells that are not floors.
 func cellsOf(cells []engine.Cell) int {
 	n := len(cells)
 	for i := range cells {
@@ -102,8 +100,8 @@ func cellsOf(cells []engine.Cell) int {
 	return n
 }
 
-// Feed appends an op on a feed under key, which stands in place of the op's user.
-// Like Op it panics on what has no form.
+// Feed appends an op on a feed under key, which replaces the op's user. Like Op, it
+// panics on an op that the format cannot hold.
 func (w *RequestWriter) Feed(key uint64, op *FeedOp) {
 	if err := op.check(); err != nil {
 		panic(err.Error())
@@ -112,7 +110,8 @@ func (w *RequestWriter) Feed(key uint64, op *FeedOp) {
 	w.ops++
 }
 
-// Board appends an op on the board. Like Op it panics on what has no form.
+// Board appends an op on the board. Like Op, it panics on an op that the format cannot
+// hold.
 func (w *RequestWriter) Board(op *BoardOp) {
 	if err := op.check(); err != nil {
 		panic(err.Error())
@@ -121,7 +120,7 @@ func (w *RequestWriter) Board(op *BoardOp) {
 	w.ops++
 }
 
-// writable reports whether tableOp takes the op back.
+// writable reports whether tableOp can read the op back.
 func writable(op *engine.Op) bool {
 	for i := range op.Cells {
 		c := &op.Cells[i]
@@ -143,13 +142,14 @@ func writable(op *engine.Op) bool {
 	return false
 }
 
-// SetMade has a request by a key that does not tell when it was made tell so: a shard
-// that has forgotten the time before then refuses it. The section's length stays.
+// SetMade states when the request's key was made, if the key does not contain a time: a
+// shard that has forgotten that time then refuses the request. The section's length
+// does not change.
 func (w *RequestWriter) SetMade(ms int64) {
 	dedup.SetMade(w.buf, ms)
 }
 
-// Ops is how many ops were appended.
+// Ops returns the number of ops.
 func (w *RequestWriter) Ops() int { return int(w.ops) }
 
 // Section returns the finished section, which may be appended to an entry.

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// writeShard streams what a shard holds to w, and what it remembers of requests. It
-// names cold rows and reads none.
+// writeShard streams a shard's contents and its request memory to w. It names cold rows
+// and does not read them.
 func writeShard(w io.Writer, kind codec.Kind, index uint64, held captured, once *dedup.View) error {
 	s := codec.NewStreamWriter(w)
 	if err := s.Head(kind, index, held.carried()); err != nil {
@@ -26,7 +26,7 @@ func writeShard(w io.Writer, kind codec.Kind, index uint64, held captured, once 
 	return s.End(held.rows(), held.digest())
 }
 
-// writeRows writes the rows of a table as sections of a kind. None is cold.
+// writeRows writes the rows of a table as sections of a kind. None of them is cold.
 func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 	rows := rowSections{s: s, kind: kind}
 	if err := table.Pages(rows.add); err != nil {
@@ -35,8 +35,8 @@ func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 	return rows.flush()
 }
 
-// readShard reads what writeShard wrote, carried or not, to the end of r, into empty
-// contents. Of these its caller disposes on an error.
+// readShard reads what writeShard wrote, with or without carried blocks, into empty
+// contents. On an error the caller disposes of them.
 func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once *dedup.Memory, err error) {
 	once = dedup.New()
 	take := func(s *codec.StreamReader, section, last byte, p []byte) error {
@@ -52,13 +52,13 @@ func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once 
 	return index, once, err
 }
 
-// streamTotals are what the end of a stream says of it.
+// streamTotals is what the end of a stream states.
 type streamTotals struct{ rows, digest uint64 }
 
-// readSections reads a stream to its end and calls take with each section between
-// head and end, the memory of requests in its order behind all others. Cold rows
-// stand for rows as the section before. found returns what there should be at the
-// end, given what is told there.
+// readSections reads a stream to its end and calls take with each section between head
+// and end. The request memory must follow all other sections. A section of cold rows
+// counts as one of rows for the order. found returns the totals that the end must
+// state, given those that it does state.
 func readSections(r io.Reader, kind codec.Kind, index *uint64, take func(s *codec.StreamReader, section, last byte, p []byte) error,
 	found func(told streamTotals) (streamTotals, error)) (err error) {
 	s := codec.NewStreamReader(r)
@@ -96,7 +96,7 @@ func readSections(r io.Reader, kind codec.Kind, index *uint64, take func(s *code
 	}
 }
 
-// misplaced refuses a section behind one that it does not follow.
+// misplaced returns the error for a section that must not follow another.
 func misplaced(section, last byte) error {
 	return fmt.Errorf("%w: section kind %d behind %d", codec.ErrSnapshot, section, last)
 }

@@ -23,7 +23,7 @@ import (
 // before it sends.
 const coldHeadSize = 40
 
-// coldPart is a section of cold rows.
+// coldPart is one section of cold rows.
 type coldPart struct {
 	group       uint32
 	generation  uint64
@@ -67,8 +67,8 @@ func (c *coldPart) parse(p []byte) error {
 	return nil
 }
 
-// carriedBytes is what the blocks of all cold rows of a table add to a stream, -1 if
-// it has none.
+// carriedBytes returns how many bytes the blocks of all cold rows of a table add to a
+// stream, or -1 if there are none.
 func carriedBytes(table *engine.Snapshot) int64 {
 	total := int64(-1)
 	table.Cold(func(g engine.Generation, first, last uint64) {
@@ -81,8 +81,8 @@ func carriedBytes(table *engine.Snapshot) int64 {
 	return total
 }
 
-// readBlocks reads the blocks behind a carried part, of which base becomes the rows.
-// The rows over it get the same width.
+// readBlocks reads the blocks behind a carried part into base, and gives base and the
+// rows over it the same width.
 func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
 	for i := range c.blocks {
@@ -110,7 +110,7 @@ func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	return nil
 }
 
-// widen gives rows more columns.
+// widen adds columns to all rows of a page.
 func widen(p *engine.Page, width int) {
 	counts := make([]int64, len(p.IDs)*width)
 	for i := range p.IDs {
@@ -119,21 +119,21 @@ func widen(p *engine.Page, width int) {
 	p.Width, p.Counts = width, counts
 }
 
-// loading is a table of counters on its way out of a stream.
+// loading is a table of counters while it is loaded from a stream.
 type loading struct {
 	table *engine.Table
 	cold  *cold.Group
-	old   func(first, last uint64) bool // of which rows are sealed from the start; nil for none
+	old   func(first, last uint64) bool // which rows to seal on load; nil for none
 
 	sealer engine.Sealer
 	page   engine.Page
-	named  bool        // some rows are not read
+	named  bool        // the table has rows that were not read
 	base   engine.Page // the cold rows of a part that is carried
 	part   coldPart
-	loose  int // carried parts that are in memory
-	moved  int // rows of carried parts that are on this node's disk
-	// carried is set from a carried part on until hot rows come. The segments of the parts
-	// own ids above … below.
+	loose  int // carried parts that are still in memory
+	moved  int // rows of carried parts that were written to this node's disk
+	// carried is set from a carried part until the next hot rows. The segments of the
+	// parts own ids above … below.
 	carried      bool
 	above, below uint64
 }
@@ -150,8 +150,8 @@ func (l *loading) loadRows(payload []byte) error {
 	return l.loadPage()
 }
 
-// loadPage adds the rows of page, packed if they are old: a section is about as many as
-// a segment has.
+// loadPage adds the rows in page, sealed if they are old: a section has about as many
+// rows as a segment.
 func (l *loading) loadPage() error {
 	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
 		return loadPage(l.table, &l.page)
@@ -162,8 +162,8 @@ func (l *loading) loadPage() error {
 	return nil
 }
 
-// end completes the table. Rows and digest of cold rows that are named, and not read,
-// are the stream's word, and their generation's checksum stands for them.
+// end completes the table. For cold rows that the stream only names, it adopts the
+// stream's rows and digest; the checksum of their generation vouches for them.
 func (l *loading) end(told streamTotals) error {
 	if err := l.settle(); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (l *loading) end(told streamTotals) error {
 	return nil
 }
 
-// errColdLost is why a snapshot of this replica's own cannot be restored here alone.
+// errColdLost is returned when a replica cannot restore its own snapshot by itself.
 var errColdLost = errors.New("cold rows that the snapshot names are lost")
 
 // loadNamed adds cold rows that are on this node's disk.
@@ -200,11 +200,11 @@ func (l *loading) loadNamed(payload []byte) error {
 	return nil
 }
 
-// looseMax is how many carried parts are in memory at once, of some 10,000 rows each.
+// looseMax is how many carried parts are in memory at once, of about 10,000 rows each.
 const looseMax = 16
 
-// loadCarried adds cold rows that come with the stream, first in memory and then,
-// some together, as generations of this node.
+// loadCarried adds cold rows that come with the stream: first in memory and then,
+// several parts together, as generations on this node's disk.
 func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
 		return err
@@ -231,8 +231,9 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	return l.settle()
 }
 
-// settle freezes what was carried and is in memory. On a full disk they stay there until there is room: a node that opens
-// its own snapshot has no other place for them.
+// settle freezes the carried parts that are in memory. On a full disk they stay in
+// memory until there is room, because a node that opens its own snapshot has no other
+// place for them.
 func (l *loading) settle() error {
 	if l.loose == 0 {
 		return nil

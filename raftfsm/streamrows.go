@@ -16,13 +16,13 @@ import (
 //	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
 
 const (
-	// sectionRowsMax bounds the rows of a section, and with it what a reader of
-	// rows allocates: 17 MB at the most columns.
+	// sectionRowsMax bounds the rows of a section, and so what a reader of rows
+	// allocates: 17 MB at the most columns.
 	sectionRowsMax = 1 << 15
 
-	// sectionRows is how many rows a section has but for the last before cold ones, and
-	// the last. It is near the rows of a full segment, since a reader that packs rows
-	// makes one of each section.
+	// sectionRows is the number of rows of a section, except the last one and the last
+	// one before cold rows. It is near the rows of a full segment, because a reader
+	// that seals rows makes a segment of each section.
 	sectionRows = 10_000
 )
 
@@ -32,15 +32,15 @@ const (
 	_ = uint(engine.SegmentRowsMax - sectionRows)
 )
 
-// rowSections writes rows as sections of sectionRows. It does not matter which of them
-// came in one page, as that is a segment: equal rows make equal bytes.
+// rowSections writes rows as sections of sectionRows. The pages that rows come in do
+// not matter, because they are segments: equal rows make equal bytes.
 type rowSections struct {
 	s    *codec.StreamWriter
 	kind byte
 
-	rows  int    // that wait to be written
-	last  uint64 // key of the last of them
-	width int    // columns that they need
+	rows  int    // buffered rows
+	last  uint64 // key of the last buffered row
+	width int    // columns that the buffered rows need
 	buf   []byte
 }
 
@@ -57,7 +57,7 @@ func (r *rowSections) add(p *engine.Page) error {
 	return nil
 }
 
-// flush writes the rows that wait.
+// flush writes the buffered rows.
 func (r *rowSections) flush() error {
 	if r.rows == 0 {
 		return nil
@@ -82,8 +82,8 @@ func appendRows(b []byte, p *engine.Page, from, to int) []byte {
 	return b
 }
 
-// appendRow appends a row whose key is above that of the row before by a step. It returns
-// the columns that it needs, or width if that is more.
+// appendRow appends a row whose key is step above that of the row before. It returns
+// the larger of width and the columns that the row needs.
 func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 	set := uint64(0)
 	for c, v := range row {
@@ -99,8 +99,8 @@ func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 	return b, width
 }
 
-// parseRows fills page, whose memory it uses again. Over cold rows there may be none,
-// and rows of zeros.
+// parseRows fills page and reuses its memory. Over cold rows, a section may have no
+// rows, and rows of zeros.
 func parseRows(p []byte, page *engine.Page, overCold bool) error {
 	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", codec.ErrSnapshot, what, i) }
 	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {

@@ -26,22 +26,22 @@ const (
 	sweepSize      = 12
 	sweepStateSize = 17
 
-	// SweepRowsMax bounds what one step looks at, and with it how long those
-	// behind it wait: a millisecond or two.
+	// SweepRowsMax bounds the rows of one step, and so the delay of the entries behind
+	// it: a millisecond or two.
 	SweepRowsMax = 4096
-	// CursorIdleMin and CursorIdleMax bound the idle time. Rows know the day, so
-	// less than two could be less than one.
+	// CursorIdleMin and CursorIdleMax bound the idle time. Rows store only a day, so
+	// less than two days could be less than one.
 	CursorIdleMin = 48 * time.Hour
 	CursorIdleMax = 10 * 365 * 24 * time.Hour
 )
 
 const dayMillis = int64(24 * time.Hour / time.Millisecond)
 
-// dayOf returns the day of a time in Unix milliseconds, from 1 so that a row that
-// was moved is there.
+// dayOf returns the day of a time in Unix milliseconds, at least 1 so that a moved row
+// is never empty.
 func dayOf(ms int64) int64 { return max(1, ms/dayMillis) }
 
-// SweepState is how far the sweep of a shard has come.
+// SweepState is the progress of a shard's sweep.
 type SweepState struct {
 	Day  int64  // rows that were last moved before this day are dropped
 	From uint64 // key that the next step begins at
@@ -54,7 +54,7 @@ func (s SweepState) Due(now time.Time, idle time.Duration) bool {
 	return day > s.Day || day == s.Day && !s.Done
 }
 
-// sweepDay is the first day that is not idle for as long.
+// sweepDay returns the first day that is not idle for long enough.
 func sweepDay(now, idle int64) int64 { return dayOf(max(0, now-idle)) }
 
 type sweepStep struct {
@@ -62,8 +62,8 @@ type sweepStep struct {
 	rows int
 }
 
-// Sweep appends a step of the sweep that looks at so many rows. Like Op it panics
-// on what has no form. Its entry must begin with a clock.
+// Sweep appends a step of the sweep over so many rows. Like Op, it panics on a step
+// that the format cannot hold. Its entry must begin with a clock.
 func (w *RequestWriter) Sweep(idle time.Duration, rows int) {
 	step := sweepStep{idle.Milliseconds(), rows}
 	if !step.fits() {
@@ -78,7 +78,7 @@ func (s sweepStep) fits() bool {
 	return s.idle >= CursorIdleMin.Milliseconds() && s.idle <= CursorIdleMax.Milliseconds() && s.rows >= 1 && s.rows <= SweepRowsMax
 }
 
-// sweepOp reads a step, which takes the place of an op that changes nothing.
+// sweepOp reads a step, and adds an op without effect in its place.
 func (u *unread) sweepOp(p []byte) ([]byte, error) {
 	if len(p) < sweepSize {
 		return nil, fmt.Errorf("%w: sweep of %d bytes", codec.ErrEntry, len(p))
@@ -93,7 +93,7 @@ func (u *unread) sweepOp(p []byte) ([]byte, error) {
 	return p[sweepSize:], nil
 }
 
-// sweep looks at the next rows of the round, or of a new one.
+// sweep checks the next rows of the current round, or of a new one.
 func (u *unread) sweep(step sweepStep, now int64) error {
 	s := *u.swept.Load()
 	if day := sweepDay(now, step.idle); day > s.Day {

@@ -9,11 +9,11 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// freezeSegmentsMax is how many segments become generations with one sync: some
-// 160,000 rows, of which copies are in memory meanwhile.
+// freezeSegmentsMax is how many segments become generations with one sync: about
+// 160,000 rows, which are in memory twice meanwhile.
 const freezeSegmentsMax = 16
 
-// Idle is segments that may leave memory, those of the least keys first.
+// Idle is the segments that may leave memory, those of the lowest keys first.
 type Idle struct {
 	table  *engine.Table
 	least  uint64   // of the keys in memory
@@ -21,13 +21,14 @@ type Idle struct {
 	due    int
 }
 
-// Segments is how many there are.
+// Segments returns the number of segments.
 func (i *Idle) Segments() int { return len(i.firsts) }
 
-// Due is how many rows they have in memory, with segments that were written to.
+// Due returns how many rows those segments have in memory, including segments that were
+// written to.
 func (i *Idle) Due() int { return i.due }
 
-// PutLast has the segments with keys below another go after all others.
+// PutLast moves the segments with keys below a key behind all others.
 func (i *Idle) PutLast(below uint64) {
 	n := 0
 	for n < len(i.firsts) && max(i.firsts[n], i.least) < below {
@@ -36,8 +37,8 @@ func (i *Idle) PutLast(below uint64) {
 	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
 }
 
-// Watch returns the segments that old says may go, by the range of their keys, and that
-// were not written to since the call before; and those that are cold of which many rows
+// Watch returns the segments that old accepts, by the range of their keys, and that
+// were not written to since the previous call. It adds cold segments many of whose rows
 // have changed.
 func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
@@ -51,23 +52,23 @@ func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	return i
 }
 
-// Aged returns how many rows are in memory in the segments that old says may go,
-// whoever writes to them.
+// Aged returns how many rows are in memory in the segments that old accepts, whether or
+// not they are written to.
 func (c *Counters) Aged(old func(first, last uint64) bool) int {
 	table := c.Table()
 	return table.Aged(above(table.Least(), old))
 }
 
-// above is old for a table whose first segment, which owns all keys from 0 on, has rows
-// from the least one on.
+// above adapts old to a table whose first segment owns all keys from 0 on but has rows
+// from least on.
 func above(least uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return old(max(first, least), last) }
 }
 
-// FreezeSome moves the rows of the first segments, no more than that many, out of memory,
-// or writes them out anew, with one sync. They are idle no more, also on an error. It
-// returns how many rows it wrote. An error that is cold.ErrDamaged says that rows which
-// are on disk alone cannot be read; segments without such rows have moved all the same.
+// FreezeSome moves the rows of the first segments out of memory with one sync, or
+// rewrites them on disk. It removes them from idle, also on an error. It returns how
+// many rows it wrote. cold.ErrDamaged means that rows which are only on disk cannot be
+// read; segments without such rows have moved nevertheless.
 func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	n := min(len(idle.firsts), segments, freezeSegmentsMax)
 	some := idle.firsts[:n]
@@ -90,7 +91,7 @@ func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	return rows, damaged
 }
 
-// freeze moves the rows of segments out of memory, of all or of none.
+// freeze moves the rows of all the segments out of memory, or of none.
 func (c *Counters) freeze(table *engine.Table, firsts []uint64) (rows int, err error) {
 	to := writes{Cold: c.tiers.Cold}
 	if rows, err = table.Freeze(&to, firsts); to.failed {
@@ -102,8 +103,8 @@ func (c *Counters) freeze(table *engine.Table, firsts []uint64) (rows int, err e
 	return rows, nil
 }
 
-// writes is where rows go. It tells rows that could not be written, and are in memory,
-// from those that are on disk alone and could not be read.
+// writes passes rows to Cold. It distinguishes rows that could not be written, and are
+// in memory, from rows that are only on disk and could not be read.
 type writes struct {
 	engine.Cold
 	failed bool
@@ -115,10 +116,10 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs the rows of one segment tighter in memory, or undoes it: the next from a key
-// on that rests and of which old says so, by the range of its keys, see
-// engine.Table.Seal. It returns how many rows, the key to go on from, false when it has
-// looked at all, and how long that took once it had its turn.
+// Seal packs the rows of one segment tighter in memory, or unpacks them: the next
+// segment from a key on that is idle and that old accepts, see engine.Table.Seal. It
+// returns the number of rows, the key to continue from, false after the last segment,
+// and how long it took once it held the lock.
 func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -133,9 +134,9 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 	return rows, next, more, time.Since(began)
 }
 
-// Warm brings cold rows with keys from … to back into memory, a few segments at a time,
-// each whole. It returns how many rows, the key to go on from, and false when there are
-// none left. After an error that key is behind the rows that could not be read.
+// Warm brings cold rows with keys from … to back into memory, a few whole segments a
+// call. It returns the number of rows, the key to continue from, and false if none are
+// left. After an error, that key is behind the rows that could not be read.
 func (c *Counters) Warm(from, to uint64) (rows int, next uint64, more bool, err error) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -145,14 +146,14 @@ func (c *Counters) Warm(from, to uint64) (rows int, next uint64, more bool, err 
 	return c.Table().Warm(from, to, freezeSegmentsMax)
 }
 
-// WarmCost returns how many rows Warm would bring back for keys from … to, and at most
-// how many bytes they take in memory then.
+// WarmCost returns how many rows Warm would bring back for keys from … to, and the most
+// bytes that they take in memory then.
 func (c *Counters) WarmCost(from, to uint64) (rows int, bytes uint64) {
 	return c.Table().WarmCost(from, to)
 }
 
-// Generations is how many runs of rows it has on disk, those that only stored snapshots
-// name included.
+// Generations returns how many runs of rows are on disk, including those that only
+// stored snapshots name.
 func (c *Counters) Generations() int {
 	if c.tiers.Cold == nil {
 		return 0

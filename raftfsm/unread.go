@@ -26,35 +26,35 @@ type Unread struct {
 const (
 	// CursorDay is the column of days since 1970. It takes 16 bits until 2149.
 	CursorDay = 0
-	// CursorsMax bounds the channels and dots together: each has a column of
-	// every row of cursors.
+	// CursorsMax bounds channels and dots together: each has a column in every row of
+	// cursors.
 	CursorsMax = engine.ColumnsMax - 1
 )
 
-// NewUnread returns the state before the first entry.
+// NewUnread returns the state machine before its first entry.
 func NewUnread() *Unread {
 	u := &Unread{}
 	u.init(codec.KindUnread, func() contents { return newUnread(&u.dropped) }, func(held contents) { u.current.Store(held.(*unread)) })
 	return u
 }
 
-// Table returns the counters as they are now. Restore replaces it, so a caller
-// asks again for each request.
+// Table returns the counters. Restore replaces them, so a caller asks again for each
+// request.
 func (u *Unread) Table() *engine.Table { return u.current.Load().counts }
 
-// Cursors is Table for the cursors.
+// Cursors returns the cursors, as Table does the counters.
 func (u *Unread) Cursors() *engine.Table { return u.current.Load().cursors }
 
-// Bytes is Machine's.
+// Bytes implements Machine.
 func (u *Unread) Bytes() uint64 { return u.current.Load().stats().Bytes }
 
-// Sweep returns how far the sweep of idle cursors has come.
+// Sweep returns the progress of the sweep of idle cursors.
 func (u *Unread) Sweep() SweepState { return *u.current.Load().swept.Load() }
 
-// Dropped counts the rows that the sweep dropped here since the machine was made.
+// Dropped returns how many rows the sweep dropped since the machine was made.
 func (u *Unread) Dropped() uint64 { return u.dropped.Load() }
 
-// unread is what a shard of the keyspace of unread numbers holds.
+// unread is the contents of a shard of unread numbers.
 type unread struct {
 	inMemory
 	counts, cursors *engine.Table
@@ -70,7 +70,7 @@ type unread struct {
 	cut    []engine.Cut // of the last apply
 }
 
-// Table says which table of a shard an op is for.
+// Table is which table of a shard an op changes.
 type Table uint8
 
 // The tables of a shard of the keyspace of unread numbers. A shard of counters has
@@ -130,8 +130,8 @@ func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 	return p, nil
 }
 
-// isCursorOp reports whether cells may be of an op on cursors. None is below 0, and
-// those that are moved are numbered from 1 and stand at 1 or more.
+// isCursorOp reports whether cells can belong to an op on cursors: no value is
+// negative, and a moved cursor has a number and a value of 1 or more.
 func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
 	for _, c := range cells {
 		if c.Value < 0 || c.Column&engine.FloorMark != 0 || (kind == CursorRaise || kind == CursorBegin) && (c.Column == CursorDay || c.Value == 0) {
@@ -150,7 +150,7 @@ func (u *unread) void(ops int) {
 	}
 }
 
-// apply applies ops table by table as far as they follow each other.
+// apply applies runs of ops on one table together.
 func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.Overflow, err error) {
 	u.batch.link()
 	u.cut = u.cut[:0]
@@ -195,8 +195,7 @@ func (u *unread) apply(now int64, width int, rows []int64) (overflows []engine.O
 
 func (u *unread) cuts() []engine.Cut { return u.cut }
 
-// move applies an op on cursors and fills dst with its row. One that was voided
-// has no cells.
+// move applies an op on cursors and fills dst with its row. A voided op has no cells.
 func (u *unread) move(op *engine.Op, now int64, dst []int64) error {
 	if op.Kind == engine.OpDelete || op.Kind == engine.OpSet || len(op.Cells) == 0 {
 		_, err := u.cursors.Apply([]engine.Op{*op}, len(dst), dst, nil)
@@ -218,7 +217,7 @@ func (u *unread) move(op *engine.Op, now int64, dst []int64) error {
 // cursorsWeight keeps a count and an equal cursor of one user apart in the digest.
 const cursorsWeight = 0x9e3779b97f4a7c15
 
-// CursorsDigest returns what a row of cursors adds to the digest of its shard.
+// CursorsDigest returns what a row of cursors contributes to the digest of its shard.
 func CursorsDigest(key uint64, row []int64) uint64 {
 	return unreadDigest(0, engine.RowDigest(key, row))
 }
@@ -253,7 +252,7 @@ func (u *unread) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	return misplaced(kind, last)
 }
 
-// unreadSnapshot is the shard on its way into a snapshot.
+// unreadSnapshot is a captured shard of unread numbers.
 type unreadSnapshot struct {
 	inMemory
 	counts, cursors *engine.Snapshot

@@ -9,18 +9,18 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// SnapshotFacts are what a snapshot of a shard says of itself.
+// SnapshotFacts is what a snapshot of a shard states about itself.
 type SnapshotFacts struct {
-	Index  uint64 // of the last entry in it
+	Index  uint64 // of the last entry that it includes
 	Rows   uint64
-	Digest uint64 // of what it holds; a shard that holds that has it
-	// CursorsSetBack is, of a restore, how many cursors were beyond the board, and stand
-	// at its end now. Rows and Digest are those of the shard then.
+	Digest uint64 // of its contents; a shard with equal contents has the same digest
+	// CursorsSetBack is, after a restore, how many cursors were beyond the board and
+	// were set to its end. Rows and Digest are then those of the shard.
 	CursorsSetBack uint64
 }
 
-// SnapshotVisitor is called with what a snapshot holds. Nothing that it is given
-// is kept. nil passes over what it is for.
+// SnapshotVisitor receives the contents of a snapshot. It must not keep its arguments.
+// A nil function skips its part.
 type SnapshotVisitor struct {
 	Rows    func(*engine.Page) error // of counters and unread, by ascending keys
 	Cursors func(*engine.Page) error // of unread, by ascending keys
@@ -28,10 +28,10 @@ type SnapshotVisitor struct {
 	Board   func(*BoardView) error
 }
 
-// VisitSnapshot reads a snapshot of a shard, one that names no cold rows or carries
-// them, to its end, verifies its checksums and its shape, and calls the visitor with what it holds. The digest is the
-// stream's word: only a shard that holds the same can tell whether it is true. An
-// error of the visitor is returned as it is; any other refuses the stream.
+// VisitSnapshot reads a whole snapshot of a shard, which must not name cold rows but
+// may carry them, and calls the visitor with its contents. It verifies checksums and
+// structure. It cannot verify the digest: only a shard with the same contents can. It
+// returns an error of the visitor as it is; any other error refuses the stream.
 func VisitSnapshot(r io.Reader, kind codec.Kind, v SnapshotVisitor) (SnapshotFacts, error) {
 	var facts SnapshotFacts
 	of, known := formOf(kind)
@@ -46,17 +46,17 @@ func VisitSnapshot(r io.Reader, kind codec.Kind, v SnapshotVisitor) (SnapshotFac
 	return facts, err
 }
 
-// snapshotWalk goes through what a snapshot holds.
+// snapshotWalk is the state of one VisitSnapshot.
 type snapshotWalk struct {
 	visitor SnapshotVisitor
 	visit   func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error // of the kind
 	page    engine.Page
-	base    engine.Page // the cold rows of part
+	base    engine.Page // cold rows of part
 	part    coldPart
 	feeds   feedReader
 	rows    uint64
-	last    uint64 // key of the row before, of its section's kind
-	behind  bool   // there is one
+	last    uint64 // key of the previous row, of the same section kind
+	behind  bool   // there is a previous row
 }
 
 func (w *snapshotWalk) section(s *codec.StreamReader, kind, last byte, p []byte) error {
@@ -132,7 +132,7 @@ func (w *snapshotWalk) cold(s *codec.StreamReader, kind byte, p []byte) error {
 	return w.rowsOf(w.visitor.Rows)
 }
 
-// rowsOf visits the rows of page.
+// rowsOf visits the rows in page.
 func (w *snapshotWalk) rowsOf(visit func(*engine.Page) error) error {
 	if first := w.page.IDs[0]; w.behind && first <= w.last {
 		return fmt.Errorf("%w: key %d behind %d", codec.ErrSnapshot, first, w.last)
