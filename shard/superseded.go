@@ -33,28 +33,35 @@ func (n *Node) whileAnswers(ctx context.Context, node string) (context.Context, 
 
 // while returns a context that ends when a condition has not held for a while.
 //
-// Its goroutine ends with the context, which the caller ends; closing waits for
-// it as for all that asks.
+// Its goroutine starts with the first look, since most calls are answered before. It
+// ends with the context, which the caller ends; closing waits for it as for all that asks.
 func (n *Node) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	n.asking.Go(func() {
+	n.asking.Add(1)
+	first := time.AfterFunc(supersededLookEvery, func() {
+		defer n.asking.Done()
 		look := time.NewTicker(supersededLookEvery)
 		defer look.Stop()
-		for seen := 0; seen < supersededLooks; {
+		for seen := 0; ; {
+			if holds(ctx) {
+				seen = 0
+			} else if seen++; seen == supersededLooks {
+				break
+			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-look.C:
 			}
-			if holds(ctx) {
-				seen = 0
-			} else {
-				seen++
-			}
 		}
 		cancel()
 	})
-	return ctx, cancel
+	return ctx, func() {
+		if first.Stop() {
+			n.asking.Done()
+		}
+		cancel()
+	}
 }
 
 // leaderBy returns who leads a group as the replica here knows it or, if there is
