@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 const (
@@ -76,7 +79,7 @@ type servedAppend struct {
 // closing.
 func (s *appendServer) open(group uint32, id raft.ServerID) *servedReplica {
 	r := &servedReplica{
-		server: s, group: group, to: addressee(string(id)), opening: s.openings.Add(1),
+		server: s, group: group, to: rpc.Addressee(string(id)), opening: s.openings.Add(1),
 		calls: make(chan *servedAppend, servedAppendsMax),
 	}
 	s.mu.Lock()
@@ -111,7 +114,7 @@ func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) erro
 		return fmt.Errorf("%w: group %d", errReplicaAbsent, group)
 	}
 	if r.to != to {
-		return fmt.Errorf("group %d: %w", group, errOtherReplica)
+		return fmt.Errorf("group %d: %w", group, rpc.ErrOtherReplica)
 	}
 	select {
 	case r.calls <- call:
@@ -121,11 +124,11 @@ func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) erro
 	}
 }
 
-// offer is receiver's: it serves a connection of another node.
-func (s *appendServer) offer(conn net.Conn) error {
+// Offer is receiver's: it serves a connection of another node.
+func (s *appendServer) Offer(conn net.Conn) error {
 	t := &servedStream{server: s, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{}), served: make(chan struct{})}
 	if !s.keep(t) {
-		return fmt.Errorf("%w: the node is closing", errEarly)
+		return fmt.Errorf("%w: the node is closing", rpc.ErrEarly)
 	}
 	if !s.appends.start(t.serve) {
 		s.drop(t)
@@ -151,7 +154,7 @@ func (s *appendServer) drop(t *servedStream) {
 }
 
 // leave has other nodes send no more, and waits until what they have sent is answered,
-// for closeGraceMax at most. Calls that come in between are refused with ErrDraining.
+// for rpc.CloseGraceMax at most. Calls that come in between are refused with ErrDraining.
 func (s *appendServer) leave() {
 	s.mu.Lock()
 	s.mu.leaving = true
@@ -161,7 +164,7 @@ func (s *appendServer) leave() {
 		t.leaving.Store(true)
 		t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{leave: true}) })
 	}
-	grace := time.NewTimer(closeGraceMax)
+	grace := time.NewTimer(rpc.CloseGraceMax)
 	defer grace.Stop()
 	for _, t := range streams {
 		select {
@@ -217,8 +220,8 @@ func (t *servedStream) serve() {
 	t.end()
 	writing.Wait()
 	t.calls.Wait()
-	if errors.Is(err, errBadCall) {
-		appends.cfg.Mux.cfg.Logger.Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
+	if errors.Is(err, wire.ErrBadMessage) {
+		appends.cfg.Mux.Logger().Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
 	}
 }
 
@@ -254,7 +257,7 @@ func (t *servedStream) receiveCall(message []byte) error {
 		defer cancel()
 		body, err := answer(ctx, method, request)
 		if err == nil && len(body) > streamAnswerMax {
-			err = fmt.Errorf("%w: an answer of %d bytes", errCallTooLarge, len(body))
+			err = fmt.Errorf("%w: an answer of %d bytes", rpc.ErrTooLarge, len(body))
 		}
 		t.write(func(dst []byte) []byte { return appendCallAnswer(dst, id, body, err) })
 	})

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 const (
@@ -41,7 +43,7 @@ var (
 
 // appendsConfig configures newAppends.
 type appendsConfig struct {
-	Mux *Mux // the caller's; must outlive the appends
+	Mux *rpc.Mux // the caller's; must outlive the appends
 	// Lookup returns the cluster address of a node now, as for calls.
 	Lookup func(nodeKey string) (addr string, ok bool)
 	// Allowed reports whether all nodes of the cluster take streams.
@@ -81,7 +83,7 @@ func newAppends(cfg appendsConfig) *appends {
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.mu.peers = make(map[string]*appendPeer)
 	a.served.init(a)
-	cfg.Mux.serveAppends(&a.served)
+	cfg.Mux.ServeAppends(&a.served)
 	return a
 }
 
@@ -185,9 +187,9 @@ func (p *appendPeer) connect(d *appendDial, fallback string) {
 	if !known {
 		addr = fallback
 	}
-	ctx, cancel := context.WithTimeout(p.appends.ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(p.appends.ctx, rpc.ConnectTimeout)
 	defer cancel()
-	conn, err := p.appends.cfg.Mux.dial(ctx, addr, p.node, kindAppend, 0)
+	conn, err := p.appends.cfg.Mux.Dial(ctx, addr, p.node, rpc.KindAppend, 0)
 	if err != nil {
 		d.err = fmt.Errorf("cannot dial node %s: %w", p.node, err)
 	} else {
@@ -210,7 +212,7 @@ func (p *appendPeer) connect(d *appendDial, fallback string) {
 
 // pauseLocked has the next dial wait, for longer each time.
 func (p *appendPeer) pauseLocked(failure error) {
-	p.mu.backoff = min(max(2*p.mu.backoff, connectBackoffMin), connectBackoffMax)
+	p.mu.backoff = min(max(2*p.mu.backoff, rpc.ConnectBackoffMin), rpc.ConnectBackoffMax)
 	p.mu.retryAt, p.mu.failure = time.Now().Add(p.mu.backoff), failure
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // servedReplicaOf opens a replica that answers each call by f, in a goroutine for each.
@@ -38,7 +40,7 @@ func taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
 }
 
 // streamTo returns the transport of a group whose appends go to the node there.
-func streamTo(t *testing.T, there *Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
+func streamTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
 	t.Helper()
 	here := testMux(t)
 	trans = newRaftTransport(mustLayer(t, here, group), nil, 0, hclog.NewNullLogger())
@@ -66,7 +68,7 @@ func TestStreamedAppendNamesTheReplica(t *testing.T) {
 	if err != nil || !resp.Success || resp.Term != 5 {
 		t.Fatalf("%+v, %v", resp, err)
 	}
-	for id, want := range map[raft.ServerID]error{"n2.0#5": errOtherReplica, "n2.0": errOtherReplica} {
+	for id, want := range map[raft.ServerID]error{"n2.0#5": rpc.ErrOtherReplica, "n2.0": rpc.ErrOtherReplica} {
 		if _, err := call(id, testHeartbeat()); !says(err, want) {
 			t.Errorf("%s: %v, want %v", id, err, want)
 		}
@@ -181,7 +183,7 @@ func messagesIn(t *testing.T, conn net.Conn) int {
 func TestLostStreamSendsNothingAgain(t *testing.T) {
 	there := testMux(t)
 	seen := make(chan net.Conn, 2)
-	there.serveAppends(offered(func(conn net.Conn) error { seen <- conn; return nil }))
+	there.ServeAppends(offered(func(conn net.Conn) error { seen <- conn; return nil }))
 	_, call := streamTo(t, there, 7)
 	for i := range uint64(2) {
 		answer := make(chan error, 1)
@@ -225,7 +227,7 @@ func eventuallyCalled(call func(raft.ServerID, *raft.AppendEntriesRequest) (raft
 
 type offered func(net.Conn) error
 
-func (f offered) offer(conn net.Conn) error { return f(conn) }
+func (f offered) Offer(conn net.Conn) error { return f(conn) }
 
 // A call has rpcTimeout. Its answer, if it comes late, is nobody's. The connection stays
 // if others were answered meanwhile, and is closed if nothing came.
@@ -304,7 +306,7 @@ func (c *waitedContext) AfterFunc(f func()) (stop func() bool) {
 // that another node refuses is made again for as long as that is dialled.
 func TestLostStreamIsForgotten(t *testing.T) {
 	there := testMux(t)
-	there.serveAppends(offered(func(conn net.Conn) error { return conn.Close() }))
+	there.ServeAppends(offered(func(conn net.Conn) error { return conn.Close() }))
 	trans, call := streamTo(t, there, 7)
 	ctx := &waitedContext{Context: trans.appends.ctx}
 	trans.appends.ctx = ctx
@@ -410,7 +412,7 @@ func TestLargeAppendTravelsByItself(t *testing.T) {
 // While a node of the cluster does not take streams, none is opened.
 func TestAppendsOfAnOlderCluster(t *testing.T) {
 	there := testMux(t)
-	there.serveAppends(offered(func(net.Conn) error { t.Error("a stream came"); return nil }))
+	there.ServeAppends(offered(func(net.Conn) error { t.Error("a stream came"); return nil }))
 	trans, call := streamTo(t, there, 7)
 	trans.appends.cfg.Allowed = func() bool { return false }
 	if _, err := call("n2.0", testHeartbeat()); err == nil {
@@ -429,7 +431,7 @@ func TestStreamOfSomethingElse(t *testing.T) {
 		"a message that is too long": {0xff, 0, 0, 0},
 		"no call":                    {0, 0, 0, 1, 0},
 	} {
-		conn, err := there.dial(t.Context(), there.Addr().String(), "", kindAppend, 0)
+		conn, err := there.Dial(t.Context(), there.Addr().String(), "", rpc.KindAppend, 0)
 		mustDo(t, err)
 		_, err = conn.Write(sent)
 		mustDo(t, err)

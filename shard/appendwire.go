@@ -8,7 +8,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/wire"
 )
 
 // A stream carries calls one way and answers the other. Each is a message
@@ -89,8 +91,8 @@ func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.App
 	dst = binary.LittleEndian.AppendUint64(dst, to)
 	dst = binary.AppendUvarint(dst, uint64(args.ProtocolVersion))
 	dst = binary.AppendUvarint(dst, args.Term)
-	dst = appendBytes(dst, args.ID)
-	dst = appendBytes(dst, args.Addr)
+	dst = wire.AppendBytes(dst, args.ID)
+	dst = wire.AppendBytes(dst, args.Addr)
 	dst = binary.AppendUvarint(dst, args.PrevLogEntry)
 	dst = binary.AppendUvarint(dst, args.PrevLogTerm)
 	dst = binary.AppendUvarint(dst, args.LeaderCommitIndex)
@@ -101,25 +103,25 @@ func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.App
 		dst = binary.AppendUvarint(dst, uint64(e.Type))
 		dst = binary.AppendVarint(dst, e.AppendedAt.Unix())
 		dst = binary.AppendUvarint(dst, uint64(e.AppendedAt.Nanosecond()))
-		dst = appendBytes(dst, e.Data)
-		dst = appendBytes(dst, e.Extensions)
+		dst = wire.AppendBytes(dst, e.Data)
+		dst = wire.AppendBytes(dst, e.Extensions)
 	}
 	return dst
 }
 
 // parseAppend reads a call. What it returns shares b's memory.
 func parseAppend(b []byte) (id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest, err error) {
-	r := wireReader{rest: b}
-	r.uintTo(streamAppend)
-	id = r.uint()
-	group = uint32(r.uintTo(1<<32 - 1))
-	to = r.fixed64()
+	r := wire.Reader{Rest: b}
+	r.UintTo(streamAppend)
+	id = r.Uint()
+	group = uint32(r.UintTo(1<<32 - 1))
+	to = r.Fixed64()
 	args = &raft.AppendEntriesRequest{}
-	args.ProtocolVersion = raft.ProtocolVersion(r.uintTo(1 << 16))
-	args.Term = r.uint()
-	args.ID, args.Addr = r.bytes(), r.bytes()
-	args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex = r.uint(), r.uint(), r.uint()
-	n := r.count(entryBytesMin)
+	args.ProtocolVersion = raft.ProtocolVersion(r.UintTo(1 << 16))
+	args.Term = r.Uint()
+	args.ID, args.Addr = r.Bytes(), r.Bytes()
+	args.PrevLogEntry, args.PrevLogTerm, args.LeaderCommitIndex = r.Uint(), r.Uint(), r.Uint()
+	n := r.Count(entryBytesMin)
 	if n > 0 {
 		args.Entries = make([]*raft.Log, n)
 		entries := make([]raft.Log, n)
@@ -128,14 +130,14 @@ func parseAppend(b []byte) (id uint64, group uint32, to uint64, args *raft.Appen
 			args.Entries[i] = &entries[i]
 		}
 	}
-	return id, group, to, args, r.end()
+	return id, group, to, args, r.End()
 }
 
-func parseEntry(r *wireReader, e *raft.Log) {
-	e.Index, e.Term, e.Type = r.uint(), r.uint(), raft.LogType(r.uintTo(255))
-	seconds, nanoseconds := r.int(), r.uintTo(uint64(time.Second-1))
+func parseEntry(r *wire.Reader, e *raft.Log) {
+	e.Index, e.Term, e.Type = r.Uint(), r.Uint(), raft.LogType(r.UintTo(255))
+	seconds, nanoseconds := r.Int(), r.UintTo(uint64(time.Second-1))
 	e.AppendedAt = time.Unix(seconds, int64(nanoseconds)).UTC()
-	e.Data, e.Extensions = r.bytes(), r.bytes()
+	e.Data, e.Extensions = r.Bytes(), r.Bytes()
 	if len(e.Data) == 0 {
 		e.Data = nil
 	}
@@ -147,26 +149,26 @@ func parseEntry(r *wireReader, e *raft.Log) {
 // appendStreamCall appends a call of a method without its length.
 func appendStreamCall(dst []byte, id uint64, method string, has time.Duration, request []byte) []byte {
 	dst = binary.AppendUvarint(append(dst, streamCall), id)
-	dst = appendText(dst, method, methodBytesMax)
+	dst = rpc.AppendText(dst, method, methodBytesMax)
 	dst = binary.AppendUvarint(dst, uint64(max(has, 0)/time.Microsecond))
 	return append(dst, request...)
 }
 
 // parseStreamCall reads a call of a method. What it returns shares b's memory.
 func parseStreamCall(b []byte) (id uint64, method string, has time.Duration, request []byte, err error) {
-	r := wireReader{rest: b}
-	if kind := r.uintTo(streamCall); kind != streamCall {
-		r.fail("another kind of call")
+	r := wire.Reader{Rest: b}
+	if kind := r.UintTo(streamCall); kind != streamCall {
+		r.Fail("another kind of call")
 	}
-	id, method = r.uint(), string(r.bytes())
-	has = time.Duration(r.uintTo(uint64(callTimeoutMax/time.Microsecond))) * time.Microsecond
-	return id, method, has, r.rest, r.err
+	id, method = r.Uint(), string(r.Bytes())
+	has = time.Duration(r.UintTo(uint64(rpc.CallTimeoutMax/time.Microsecond))) * time.Microsecond
+	return id, method, has, r.Rest, r.Err
 }
 
 // appendCallAnswer appends the answer to a call of a method without its length.
 func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
 	dst = append(binary.AppendUvarint(dst, id), answerCall)
-	if dst = appendCallError(dst, err); err != nil {
+	if dst = rpc.AppendError(dst, err); err != nil {
 		return dst
 	}
 	return append(dst, body...)
@@ -179,7 +181,7 @@ func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 		return append(dst, answerLeave)
 	}
 	if a.err != nil {
-		return appendText(append(dst, answerError), a.err.Error(), errorTextMax)
+		return rpc.AppendText(append(dst, answerError), a.err.Error(), rpc.ErrorTextMax)
 	}
 	flags := byte(0)
 	if a.success {
@@ -195,35 +197,35 @@ func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 
 // parseAppendAnswer reads an answer.
 func parseAppendAnswer(b []byte) (appendAnswer, error) {
-	r := wireReader{rest: b}
-	a := appendAnswer{id: r.uint()}
-	switch flags := r.uintTo(answerLeave); {
+	r := wire.Reader{Rest: b}
+	a := appendAnswer{id: r.Uint()}
+	switch flags := r.UintTo(answerLeave); {
 	case flags == answerLeave:
 		a.leave = true
 	case flags == answerCall:
-		if a.body, r.rest = r.rest, nil; len(a.body) == 0 {
-			r.fail("an answer")
+		if a.body, r.Rest = r.Rest, nil; len(a.body) == 0 {
+			r.Fail("an answer")
 		}
 	case flags == answerError:
-		text := r.bytes()
-		if len(text) > errorTextMax {
-			r.fail("a long error")
+		text := r.Bytes()
+		if len(text) > rpc.ErrorTextMax {
+			r.Fail("a long error")
 		}
 		a.err = errors.New(string(text))
 	case flags > answerFlagsMax:
-		r.fail("unknown flags")
+		r.Fail("unknown flags")
 	default:
 		a.success, a.noPause = flags&answerSuccess != 0, flags&answerNoPause != 0
-		a.opening, a.term, a.last = r.uint(), r.uint(), r.uint()
+		a.opening, a.term, a.last = r.Uint(), r.Uint(), r.Uint()
 	}
-	return a, r.end()
+	return a, r.End()
 }
 
 // messageBytes returns the length that a message's head has, if a stream allows it.
 func messageBytes(head []byte) (int, error) {
 	n := binary.BigEndian.Uint32(head)
 	if n > streamMessageMax {
-		return 0, fmt.Errorf("%w: %d bytes", errBadCall, n)
+		return 0, fmt.Errorf("%w: %d bytes", wire.ErrBadMessage, n)
 	}
 	return int(n), nil
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // testAppend is a call with everything in it.
@@ -41,11 +44,11 @@ func TestAppendArrivesAsItWasSent(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", name, got, args)
 		}
 		for n := range sent {
-			if _, _, _, _, err := parseAppend(sent[:n]); !errors.Is(err, errBadCall) {
+			if _, _, _, _, err := parseAppend(sent[:n]); !errors.Is(err, wire.ErrBadMessage) {
 				t.Fatalf("%s: its first %d bytes were taken: %v", name, n, err)
 			}
 		}
-		if _, _, _, _, err := parseAppend(append(sent, 0)); !errors.Is(err, errBadCall) {
+		if _, _, _, _, err := parseAppend(append(sent, 0)); !errors.Is(err, wire.ErrBadMessage) {
 			t.Errorf("%s: a byte behind it was taken: %v", name, err)
 		}
 	}
@@ -59,13 +62,13 @@ func TestAppendAnswerArrivesAsItWasSent(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
-	long := strings.Repeat("x", 2*errorTextMax)
+	long := strings.Repeat("x", 2*rpc.ErrorTextMax)
 	got, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{id: 3, err: errors.New(long), success: true}))
-	if err != nil || got.id != 3 || got.success || got.err == nil || got.err.Error() != long[:errorTextMax] {
+	if err != nil || got.id != 3 || got.success || got.err == nil || got.err.Error() != long[:rpc.ErrorTextMax] {
 		t.Errorf("an error: %+v, %v", got, err)
 	}
 	for _, bad := range [][]byte{nil, {1}, {1, 3}, {1, 8}, {1, 5, 0}, {1, 0, 0, 0, 0, 0}, {1, 4, 9}} {
-		if _, err := parseAppendAnswer(bad); !errors.Is(err, errBadCall) {
+		if _, err := parseAppendAnswer(bad); !errors.Is(err, wire.ErrBadMessage) {
 			t.Errorf("%v was taken: %v", bad, err)
 		}
 	}

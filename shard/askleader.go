@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // AskCatalogLeader has the node that leads the catalog, this or another, answer
@@ -29,7 +31,7 @@ func (n *Node) askCatalogLeader(ctx context.Context, method string, request []by
 	if n.meta.ready() == nil {
 		handle := n.cfg.Handlers[method]
 		if handle == nil {
-			return nil, fmt.Errorf("%w: %s", errNoMethod, method)
+			return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
 		}
 		return handle(ctx, request)
 	}
@@ -37,10 +39,10 @@ func (n *Node) askCatalogLeader(ctx context.Context, method string, request []by
 	if leader == "" || leader == n.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}
-	return n.calls.call(ctx, leader, method, request)
+	return n.calls.Call(ctx, leader, method, request)
 }
 
 // askedInVain reports whether a call met nobody who could answer it.
 func askedInVain(err error) bool {
-	return errors.Is(err, errNotSent) || errors.Is(err, errCallLost) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
+	return errors.Is(err, rpc.ErrNotSent) || errors.Is(err, rpc.ErrCallLost) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // ErrNotBackedUp is returned by OpenSnapshot for a group that no keyspace has:
@@ -48,7 +49,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 	for {
 		r, err := g.led()
 		if err != nil {
-			return nil, errLedBy(g.leader())
+			return nil, rpc.ErrLedBy(g.leader())
 		}
 		s, err := n.openProved(ctx, r.group, g.kind)
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // taken reads the snapshot of a shard from whichever node leads it.
@@ -188,7 +189,7 @@ func TestReports(t *testing.T) {
 func TestAskCatalogLeader(t *testing.T) {
 	all := openMembers(t, 3)
 	for _, n := range all {
-		if _, err := n.AskCatalogLeader(t.Context(), "nothing", nil); !errors.Is(err, errNoMethod) {
+		if _, err := n.AskCatalogLeader(t.Context(), "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {
 			t.Errorf("%s: %v", n.cfg.NodeName, err)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/shard/wire"
 )
 
 // tellMax bounds how long a change of the keyspaces waits for other nodes to know
@@ -71,16 +73,16 @@ func (n *Node) tell(ctx context.Context, index uint64) {
 		}
 		told.Go(func() {
 			// An error is of a node that asks for itself when it needs to.
-			_, _ = n.calls.call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
+			_, _ = n.calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
 		})
 	}
 	told.Wait()
 }
 
 func (n *Node) serveKnow(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	index := r.uint()
-	if err := r.end(); err != nil {
+	r := wire.Reader{Rest: request}
+	index := r.Uint()
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	return nil, n.know(ctx, index)

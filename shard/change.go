@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
-	"slices"
+	"github.com/countd/countd/shard/wire"
 )
 
 // changeAnswer is what the leader of the catalog answers a command.
@@ -53,13 +55,13 @@ func (n *Node) changeOnce(ctx context.Context, command *catalog.Command) (*chang
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
 	}
-	raw, err := n.calls.call(ctx, leader, methodChange, body)
+	raw, err := n.calls.Call(ctx, leader, methodChange, body)
 	if err != nil {
 		return nil, fateOfChange(err)
 	}
 	answer := &changeAnswer{}
 	if err := json.Unmarshal(raw, answer); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
 	return answer, nil
 }
@@ -75,7 +77,7 @@ func fateOfChange(err error) error {
 func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 	command := &catalog.Command{}
 	if err := json.Unmarshal(body, command); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
 	answer, err := n.changeHere(ctx, command)
 	if err != nil {

@@ -5,22 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // A change that perhaps happened is not told as one that did not, and the other
 // way round.
 func TestChangesTellTheirFate(t *testing.T) {
-	told := func(code callCode) error { return &callError{Code: code} }
+	told := func(code rpc.Code) error { return &rpc.Error{Code: code} }
 	for name, test := range map[string]struct{ err, want error }{
-		"not sent":      {fmt.Errorf("%w: no ping", errNotSent), ErrNoLeader},
-		"lost":          {fmt.Errorf("%w: the connection broke", errCallLost), ErrOutcomeUnknown},
-		"lost in time":  {fmt.Errorf("%w: %w", errCallLost, context.DeadlineExceeded), ErrOutcomeUnknown},
-		"no leader":     {errLedBy("n2"), ErrNoLeader},
-		"full disk":     {told(codeOf(ErrDiskFull)), ErrDiskFull},
-		"draining":      {told(codeOf(ErrDraining)), ErrDraining},
+		"not sent":      {fmt.Errorf("%w: no ping", rpc.ErrNotSent), ErrNoLeader},
+		"lost":          {fmt.Errorf("%w: the connection broke", rpc.ErrCallLost), ErrOutcomeUnknown},
+		"lost in time":  {fmt.Errorf("%w: %w", rpc.ErrCallLost, context.DeadlineExceeded), ErrOutcomeUnknown},
+		"no leader":     {rpc.ErrLedBy("n2"), ErrNoLeader},
+		"full disk":     {told(rpc.CodeOf(ErrDiskFull)), ErrDiskFull},
+		"draining":      {told(rpc.CodeOf(ErrDraining)), ErrDraining},
 		"too many":      {ErrOverloaded, ErrOverloaded},
-		"unknown there": {told(codeOf(ErrOutcomeUnknown)), ErrOutcomeUnknown},
-		"without code":  {told(codeOther), ErrOutcomeUnknown},
+		"unknown there": {told(rpc.CodeOf(ErrOutcomeUnknown)), ErrOutcomeUnknown},
+		"without code":  {told(rpc.CodeOther), ErrOutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := fateOfChange(test.err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/wire"
 )
 
 // everywhere places each shard on the first three nodes, led by each in turn.
@@ -360,9 +361,9 @@ func FuzzCallMessages(f *testing.F) {
 	f.Add(appendReplicas(nil, []groupReplica{{1, 7}, {64, 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, numbered := range []bool{false, true} {
-			r := wireReader{rest: b}
+			r := wire.Reader{Rest: b}
 			if asked, err := parseStandingsAsked(&r, numbered); err == nil {
-				s := wireReader{rest: appendStandingsAsked(nil, asked, numbered)}
+				s := wire.Reader{Rest: appendStandingsAsked(nil, asked, numbered)}
 				if again, err := parseStandingsAsked(&s, numbered); err != nil || !slices.Equal(again, asked) {
 					t.Fatalf("%+v became %+v, %v", asked, again, err)
 				}
@@ -373,22 +374,22 @@ func FuzzCallMessages(f *testing.F) {
 				t.Fatalf("%+v became %+v, %v", replicas, again, err)
 			}
 		}
-		r := wireReader{rest: b}
-		if q := parseRead(&r); r.end() == nil {
-			s := wireReader{rest: appendRead(nil, q)}
-			if again := parseRead(&s); s.end() != nil || !slices.Equal(again.keys, q.keys) {
-				t.Fatalf("%+v became %+v, %v", q, again, s.err)
+		r := wire.Reader{Rest: b}
+		if q := parseRead(&r); r.End() == nil {
+			s := wire.Reader{Rest: appendRead(nil, q)}
+			if again := parseRead(&s); s.End() != nil || !slices.Equal(again.keys, q.keys) {
+				t.Fatalf("%+v became %+v, %v", q, again, s.Err)
 			}
 		}
-		r = wireReader{rest: b}
-		if p := parseForwarded(&r); r.end() == nil {
-			s := wireReader{rest: appendForwarded(nil, p)}
-			if again := parseForwarded(&s); s.end() != nil || !bytes.Equal(again.section, p.section) {
-				t.Fatalf("%+v became %+v, %v", p, again, s.err)
+		r = wire.Reader{Rest: b}
+		if p := parseForwarded(&r); r.End() == nil {
+			s := wire.Reader{Rest: appendForwarded(nil, p)}
+			if again := parseForwarded(&s); s.End() != nil || !bytes.Equal(again.section, p.section) {
+				t.Fatalf("%+v became %+v, %v", p, again, s.Err)
 			}
 		}
-		r = wireReader{rest: b}
-		if q := parseSettled(&r, 4); r.end() == nil && q.Err == nil && len(q.Result.Rows) != 4*q.Ops {
+		r = wire.Reader{Rest: b}
+		if q := parseSettled(&r, 4); r.End() == nil && q.Err == nil && len(q.Result.Rows) != 4*q.Ops {
 			t.Fatalf("%d rows of %d ops", len(q.Result.Rows), q.Ops)
 		}
 	})

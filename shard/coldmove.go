@@ -169,7 +169,7 @@ func (n *Node) freeze(l *leaving, segments int, rest func(took time.Duration)) e
 		if errors.Is(err, cold.ErrDamaged) {
 			l.r.noteDamage(err)
 		} else if err != nil {
-			n.mux.limited().Warn("rows stay in memory, and it is tried again", "group", l.g.number, "err", err)
+			n.mux.Limited().Warn("rows stay in memory, and it is tried again", "group", l.g.number, "err", err)
 			return err
 		}
 		rest(time.Since(began))
@@ -224,6 +224,6 @@ func (g *group) sweepCold() {
 		return
 	}
 	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
-		g.cfg.Mux.limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+		g.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/shard/wire"
 )
 
 // This file is what operators ask of the rows on disk of all nodes: each node has its
@@ -172,7 +174,7 @@ func (n *Node) askCold(ctx context.Context, o ColdOrder) map[string]ColdAnswer {
 		if node == n.cfg.NodeKey {
 			return n.followCold(o), nil
 		}
-		raw, err := n.calls.call(ctx, node, methodColdOrder, request)
+		raw, err := n.calls.Call(ctx, node, methodColdOrder, request)
 		if err == nil {
 			err = json.Unmarshal(raw, &a)
 		}
@@ -204,7 +206,7 @@ func askAll[A any](ctx context.Context, n *Node, ask func(ctx context.Context, n
 func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error) {
 	var o ColdOrder
 	if err := json.Unmarshal(request, &o); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
 	return json.Marshal(n.followCold(o))
 }

@@ -45,7 +45,7 @@ func (n *Node) ColdReports(ctx context.Context) map[string]ColdReport {
 		if node == n.cfg.NodeKey {
 			return n.coldReport(), nil
 		}
-		raw, err := n.calls.call(ctx, node, methodColdReport, nil)
+		raw, err := n.calls.Call(ctx, node, methodColdReport, nil)
 		if err == nil {
 			err = json.Unmarshal(raw, &r)
 		}

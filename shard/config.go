@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -127,8 +129,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 		return c, id, fmt.Errorf("cluster id %q is not 32 hex digits", c.ClusterID)
 	}
 	id = [16]byte(decoded)
-	if len(c.ClusterName) > clusterNameBytesMax {
-		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, clusterNameBytesMax)
+	if len(c.ClusterName) > rpc.ClusterNameBytesMax {
+		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, rpc.ClusterNameBytesMax)
 	}
 	for name, shards := range c.Shards {
 		if shards < 1 || shards > ShardsMax {
@@ -161,3 +163,6 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	}
 	return c, id, nil
 }
+
+// Handler answers one kind of call of other nodes; see rpc.Handler.
+type Handler = func(ctx context.Context, request []byte) ([]byte, error)

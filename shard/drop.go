@@ -190,7 +190,7 @@ func (n *Node) droppedHere(view *catalog.View) ([]*counterGroup, []groupReplica)
 // closeDropped ends what waits for a group that was dropped, and closes this node's
 // replica of it.
 func (n *Node) closeDropped(g *counterGroup) error {
-	g.forward.close()
+	g.forward.Close()
 	n.changing.Lock() // whoever opens it again has done so, or finds none
 	r := g.replica.Swap(nil)
 	n.changing.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/wire"
 )
 
 // factsTimeout bounds what one node is asked about its groups.
@@ -62,13 +63,13 @@ func (n *Node) Facts(ctx context.Context) map[uint32]GroupFacts {
 }
 
 func (n *Node) factsOf(ctx context.Context, node string) ([]GroupFacts, error) {
-	raw, err := n.calls.call(ctx, node, methodFacts, nil)
+	raw, err := n.calls.Call(ctx, node, methodFacts, nil)
 	if err != nil {
 		return nil, err
 	}
 	var facts []GroupFacts
 	if err := json.Unmarshal(raw, &facts); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
 	return facts, nil
 }
@@ -136,16 +137,16 @@ func (n *Node) progress(ctx context.Context, node string, replicas []groupReplic
 	if allZero(replicas) { // as programs of before replicas had numbers understand it
 		method, request = methodProgress, appendGroups(nil, groupsOfReplicas(replicas))
 	}
-	answer, err := n.calls.call(ctx, node, method, request)
+	answer, err := n.calls.Call(ctx, node, method, request)
 	if err != nil {
 		return nil, err
 	}
-	r := wireReader{rest: answer}
+	r := wire.Reader{Rest: answer}
 	applied := make([]uint64, len(replicas))
 	for i := range applied {
-		applied[i] = r.uint()
+		applied[i] = r.Uint()
 	}
-	return applied, r.end()
+	return applied, r.End()
 }
 
 // Transfer has the node that leads a group hand it over to another.
@@ -154,6 +155,6 @@ func (n *Node) Transfer(ctx context.Context, group uint32, from, to string) erro
 		return n.handOver(group, to)
 	}
 	request := binary.AppendUvarint(nil, uint64(group))
-	_, err := n.calls.call(ctx, from, methodTransfer, appendBytes(request, []byte(to)))
+	_, err := n.calls.Call(ctx, from, methodTransfer, wire.AppendBytes(request, []byte(to)))
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/wire"
 )
 
 // This file reads feeds that are not in memory: of idle users, on this node's disk.
@@ -65,7 +66,7 @@ func (n *Node) feedsBeside(g *counterGroup, r *replica, keys []uint64, opt *Read
 func (r *replica) feedRows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	fsm, ok := r.fsm.(*raftfsm.Feed)
 	if !ok {
-		return nil, fmt.Errorf("%w: a read of feeds in group %d", errBadCall, q.group)
+		return nil, fmt.Errorf("%w: a read of feeds in group %d", wire.ErrBadMessage, q.group)
 	}
 	var rows []int64
 	var feed []raftfsm.Followee

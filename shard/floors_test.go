@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/wire"
 )
 
 func floored(id uint64, column uint8, delta, floor int64) engine.Op {
@@ -143,9 +144,9 @@ func FuzzParseSettled(f *testing.F) {
 	f.Add(settled(engine.Cut{Op: 0, Column: 3, Added: -1}, engine.Cut{Op: 0, Column: 4}))
 	f.Add(settled(engine.Cut{Op: 1, Column: 63, Added: -1 << 63}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := wireReader{rest: b}
+		r := wire.Reader{Rest: b}
 		q := parseSettled(&r, 1)
-		if r.end() != nil || q.Err != nil {
+		if r.End() != nil || q.Err != nil {
 			return
 		}
 		for i, c := range q.Result.Cuts {
@@ -156,9 +157,9 @@ func FuzzParseSettled(f *testing.F) {
 		if q.Outcome() > dedup.PartlyRefused {
 			t.Fatalf("outcome %d", q.Outcome())
 		}
-		s := wireReader{rest: appendSettled(nil, q, nil)}
-		if again := parseSettled(&s, 1); s.end() != nil || !slices.Equal(again.Result.Cuts, q.Result.Cuts) || !slices.Equal(again.Result.Rows, q.Result.Rows) {
-			t.Fatalf("%+v became %+v, %v", q.Result, again.Result, s.err)
+		s := wire.Reader{Rest: appendSettled(nil, q, nil)}
+		if again := parseSettled(&s, 1); s.End() != nil || !slices.Equal(again.Result.Cuts, q.Result.Cuts) || !slices.Equal(again.Result.Rows, q.Result.Rows) {
+			t.Fatalf("%+v became %+v, %v", q.Result, again.Result, s.Err)
 		}
 	})
 }

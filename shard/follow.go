@@ -185,7 +185,7 @@ func (n *Node) proposerConfig(g *counterGroup, r *replica) propose.Config {
 	logger := n.cfg.Logger.With("keyspace", g.keyspace)
 	return propose.Config{
 		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
-		Limits: n.cfg.Limits, Metrics: n.metrics, Logger: n.mux.limit.Logger(logger),
+		Limits: n.cfg.Limits, Metrics: n.metrics, Logger: n.mux.LimitedBy(logger),
 	}
 }
 

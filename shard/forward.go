@@ -11,6 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // forwarded is one request's part for a group that another node leads.
@@ -31,7 +33,7 @@ const (
 // settledMax bounds the bytes that say what became of the part: of each op a row and a
 // refusal, of each two bytes of the section at most one cut, and an error.
 func (f *forwarded) settledMax() int {
-	return errorTextMax + leaderKeyMax + 64 + f.ops*(f.width*binary.MaxVarintLen64+8) + len(f.section)*8
+	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + f.ops*(f.width*binary.MaxVarintLen64+8) + len(f.section)*8
 }
 
 // forwardedSizeMin is a part of a section of one byte.
@@ -57,7 +59,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *propose.Proposal {
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
-		settled, err := g.forward.do(ctx, f)
+		settled, err := g.forward.Do(ctx, f)
 		if errors.Is(err, ErrOverloaded) && ctx.Err() != nil && n.lost(g) {
 			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // it waited for that, not for its turn
 		}
@@ -74,15 +76,15 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *propose.Proposal {
 // answer.
 func (n *Node) lost(g *counterGroup) bool {
 	leader := g.leader()
-	return leader == "" || n.calls.doubtful(leader)
+	return leader == "" || n.calls.Doubtful(leader)
 }
 
 // fateOf says of a part whose call failed with err what is known of it.
 func fateOf(err error) error {
-	if errors.Is(err, errNotSent) {
+	if errors.Is(err, rpc.ErrNotSent) {
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, ErrUnknownKeyspace, ErrUnknownColumn, errNoMethod} {
+	for _, certain := range []error{ErrOverloaded, ErrNoLeader, ErrDraining, ErrUnknownKeyspace, ErrUnknownColumn, rpc.ErrNoMethod} {
 		if errors.Is(err, certain) {
 			return err
 		}
@@ -92,8 +94,8 @@ func fateOf(err error) error {
 
 // newForwardLane makes the lane of a group: what it sends goes to whichever node
 // seems to lead it then.
-func (n *Node) newForwardLane(g *counterGroup) *lane[*forwarded, *propose.Proposal] {
-	return newLane(laneConfig[*forwarded, *propose.Proposal]{
+func (n *Node) newForwardLane(g *counterGroup) *rpc.Batcher[*forwarded, *propose.Proposal] {
+	return rpc.NewBatcher(rpc.BatcherConfig[*forwarded, *propose.Proposal]{
 		Send: func(ctx context.Context, parts []*forwarded) ([]*propose.Proposal, error) {
 			return n.sendToLeader(ctx, g, parts)
 		},
@@ -131,7 +133,7 @@ func (n *Node) sendTo(ctx context.Context, g *counterGroup, leader string, parts
 	led, done := n.whileLed(ctx, g, leader)
 	settled, err := n.sendParts(led, g, leader, methodPropose, parts)
 	done()
-	if !errors.Is(err, errNotSent) || ctx.Err() != nil {
+	if !errors.Is(err, rpc.ErrNotSent) || ctx.Err() != nil {
 		return settled, err
 	}
 	via := n.relayFor(g, leader)
@@ -157,8 +159,8 @@ func (n *Node) guess(g *counterGroup) string {
 // learn remembers who leads the group from how a call to node went.
 func (g *counterGroup) learn(node string, err error) {
 	switch {
-	case errors.Is(err, ErrNoLeader), errors.Is(err, ErrDraining), errors.Is(err, errNotSent), errors.Is(err, errCallLost):
-		hinted := leaderHint(err) // "" if it knew none
+	case errors.Is(err, ErrNoLeader), errors.Is(err, ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
+		hinted := rpc.LeaderHint(err) // "" if it knew none
 		g.hint.Store(&hinted)
 	default:
 		g.hint.Store(&node)
@@ -189,19 +191,19 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method stri
 // parseAllSettled reads what became of parts. Of an answer that makes no sense it returns
 // nothing: what was read before the mistake may be as wrong.
 func parseAllSettled(answer []byte, parts []*forwarded) ([]*propose.Proposal, error) {
-	r := wireReader{rest: answer}
+	r := wire.Reader{Rest: answer}
 	settled := make([]*propose.Proposal, len(parts))
 	for i, f := range parts {
 		q := parseSettled(&r, f.width)
 		if f.arrival && q.Err == nil {
-			q.Result.SetArrived(int64(r.uintTo(math.MaxInt64)))
+			q.Result.SetArrived(int64(r.UintTo(math.MaxInt64)))
 		}
 		if q.Err == nil && q.Ops != f.ops {
-			r.fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.ops))
+			r.Fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.ops))
 		}
 		settled[i] = q
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	return settled, nil
@@ -217,19 +219,19 @@ func appendForwarded(dst []byte, f *forwarded) []byte {
 	}
 	dst = binary.AppendUvarint(dst, flags)
 	dst = binary.AppendUvarint(dst, uint64(f.width))
-	return appendBytes(dst, f.section)
+	return wire.AppendBytes(dst, f.section)
 }
 
-func parseForwarded(r *wireReader) *forwarded {
-	flags := r.uintTo(forwardedClocked | forwardedArrival)
-	f := &forwarded{clocked: flags&forwardedClocked != 0, arrival: flags&forwardedArrival != 0, width: int(r.uintTo(engine.ColumnsMax))}
-	f.section = r.bytes()
+func parseForwarded(r *wire.Reader) *forwarded {
+	flags := r.UintTo(forwardedClocked | forwardedArrival)
+	f := &forwarded{clocked: flags&forwardedClocked != 0, arrival: flags&forwardedArrival != 0, width: int(r.UintTo(engine.ColumnsMax))}
+	f.section = r.Bytes()
 	return f
 }
 
 // fateOfPart keeps an error without a code from passing for a promise.
 func fateOfPart(err error) error {
-	if codeOf(err) == codeOther {
+	if rpc.CodeOf(err) == rpc.CodeOther {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	return err
@@ -237,30 +239,30 @@ func fateOfPart(err error) error {
 
 // parseSettled reads what appendSettled wrote, as a proposal of an entry by
 // itself.
-func parseSettled(r *wireReader, width int) *propose.Proposal {
-	if err := r.error(); err != nil {
+func parseSettled(r *wire.Reader, width int) *propose.Proposal {
+	if err := rpc.ReadError(r); err != nil {
 		return propose.Settled(fateOfPart(err))
 	}
 	q := propose.Settled(nil)
 	q.Width = width
-	index := r.uint()
-	flagged := r.uint()
+	index := r.Uint()
+	flagged := r.Uint()
 	outcome := dedup.Outcome(flagged &^ settledCuts)
 	if flagged&^settledCuts > uint64(dedup.PartlyRefused) {
-		r.fail(fmt.Sprintf("outcome %d", flagged))
+		r.Fail(fmt.Sprintf("outcome %d", flagged))
 	}
-	q.Ops = int(r.uintTo(propose.QueueOpsMax))
-	if q.Ops*width > len(r.rest) {
-		r.fail(fmt.Sprintf("%d rows", q.Ops))
+	q.Ops = int(r.UintTo(propose.QueueOpsMax))
+	if q.Ops*width > len(r.Rest) {
+		r.Fail(fmt.Sprintf("%d rows", q.Ops))
 		q.Ops = 0
 	}
 	rows := make([]int64, q.Ops*width)
 	for i := range rows {
-		rows[i] = r.int()
+		rows[i] = r.Int()
 	}
 	var refused []engine.Overflow
-	for range r.count(2) {
-		refused = append(refused, engine.Overflow{Op: int(r.uintTo(uint64(q.Ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1))})
+	for range r.Count(2) {
+		refused = append(refused, engine.Overflow{Op: int(r.UintTo(uint64(q.Ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1))})
 	}
 	q.Result = raftfsm.NewResult(index, width, rows, refused, outcome)
 	if flagged&settledCuts != 0 {
@@ -270,12 +272,12 @@ func parseSettled(r *wireReader, width int) *propose.Proposal {
 }
 
 // parseCuts reads the cuts of a part of some ops. They rise by op.
-func parseCuts(r *wireReader, ops int) []engine.Cut {
+func parseCuts(r *wire.Reader, ops int) []engine.Cut {
 	var cuts []engine.Cut
-	for range r.count(3) {
-		c := engine.Cut{Op: int(r.uintTo(uint64(ops))), Column: uint8(r.uintTo(engine.ColumnsMax - 1)), Added: r.int()}
+	for range r.Count(3) {
+		c := engine.Cut{Op: int(r.UintTo(uint64(ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Added: r.Int()}
 		if c.Op == ops || len(cuts) > 0 && c.Op < cuts[len(cuts)-1].Op {
-			r.fail(fmt.Sprintf("a cut of op %d", c.Op))
+			r.Fail(fmt.Sprintf("a cut of op %d", c.Op))
 			return nil
 		}
 		cuts = append(cuts, c)

@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // Of parts to which the answer makes no sense nothing is known: they are neither told
@@ -26,7 +27,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	var nodes callNodes
 	n := &Node{calls: nodes.node(t, "a", nil)}
 	n.cfg.NodeKey = "a"
-	nodes.node(t, "b", map[string]callHandler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }})
+	nodes.node(t, "b", map[string]rpc.Handler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }})
 	leader := "b"
 	var w raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
@@ -69,7 +70,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 
 // A node that could not send its answer has seen the request.
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
-	if err := fateOf(&callError{Code: codeOf(errCallTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
+	if err := fateOf(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
 }

@@ -9,17 +9,19 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // serveParts proposes parts that another node forwards, and answers each.
 func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	number := uint32(r.uintTo(1<<32 - 1))
-	parts := make([]*forwarded, r.count(forwardedSizeMin))
+	r := wire.Reader{Rest: request}
+	number := uint32(r.UintTo(1<<32 - 1))
+	parts := make([]*forwarded, r.Count(forwardedSizeMin))
 	for i := range parts {
 		parts[i] = parseForwarded(&r)
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	g := n.shardOf(number)
@@ -65,7 +67,7 @@ func (n *Node) check(g *counterGroup, f *forwarded, deadline time.Time) *checked
 	p := &checkedPart{forwarded: f}
 	if p.replica, p.err = g.led(); p.err != nil {
 		if leader := g.leader(); leader != "" && leader != n.cfg.NodeKey {
-			p.err = errLedBy(leader)
+			p.err = rpc.ErrLedBy(leader)
 		}
 	}
 	if p.err == nil && (n.headroom.diskFull.Load() || p.replica.votersFull.Load()) {
@@ -109,7 +111,7 @@ const settledCuts = 1 << 3
 // appendSettled appends what became of a part: the error, or index, outcome, rows,
 // refused ops and cuts.
 func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
-	if dst = appendCallError(dst, err); err != nil {
+	if dst = rpc.AppendError(dst, err); err != nil {
 		return dst
 	}
 	dst = binary.AppendUvarint(dst, q.Result.Index)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/wire"
 )
 
 // A peer that says of a part with an identity that it needs no time is not believed: an
@@ -26,9 +27,9 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
 		answer, err := n.serveParts(ctx, appendForwarded(request, &forwarded{section: w.Section(), width: 1, clocked: clocked}))
 		mustDo(t, err)
-		r := wireReader{rest: answer}
+		r := wire.Reader{Rest: answer}
 		q := parseSettled(&r, 1)
-		if err := r.end(); err != nil || q.Err != nil || q.Row(0, 1)[0] != int64(number+1) {
+		if err := r.End(); err != nil || q.Err != nil || q.Row(0, 1)[0] != int64(number+1) {
 			t.Fatalf("part %d: %+v, %v", number, q, err)
 		}
 	}

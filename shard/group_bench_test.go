@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -23,7 +24,7 @@ func BenchmarkApply(b *testing.B) {
 		{storage.LogStoreShared, 100, 1}, {storage.LogStoreShared, 100, 64}, {storage.LogStoreShared, 4096, 64}, {storage.LogStoreShared, 65536, 16},
 	} {
 		b.Run(fmt.Sprintf("log=%s/bytes=%d/inflight=%d", test.store, test.bytes, test.inFlight), func(b *testing.B) {
-			mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
+			mux, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0"})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -91,9 +92,9 @@ func benchApply(b *testing.B, leader *group, bytes, inFlight int) {
 func benchReplicas(b *testing.B) []*group {
 	groups := make([]*group, 3)
 	var initial []member
-	var muxes []*Mux
+	var muxes []*rpc.Mux
 	for i := range 3 {
-		mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
+		mux, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0"})
 		if err != nil {
 			b.Fatal(err)
 		}

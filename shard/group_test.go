@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -109,9 +110,9 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func testMux(t *testing.T) *Mux {
+func testMux(t *testing.T) *rpc.Mux {
 	t.Helper()
-	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
+	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,24 +124,25 @@ func testMux(t *testing.T) *Mux {
 	return m
 }
 
+// appendsOf holds the appends of each Mux.
+var appendsOf sync.Map
+
 // testAppends returns the appends of a Mux, made if need be.
-func testAppends(t *testing.T, mux *Mux) *appends {
+func testAppends(t *testing.T, mux *rpc.Mux) *appends {
 	t.Helper()
-	mux.mu.Lock()
-	served, made := mux.mu.appends.(*appendServer)
-	mux.mu.Unlock()
-	if made {
-		return served.appends
+	if a, made := appendsOf.Load(mux); made {
+		return a.(*appends)
 	}
 	a := newAppends(appendsConfig{
 		Mux: mux, Lookup: func(string) (string, bool) { return "", false }, Allowed: func() bool { return true },
 	})
-	t.Cleanup(a.close)
+	appendsOf.Store(mux, a)
+	t.Cleanup(func() { appendsOf.Delete(mux); a.close() })
 	return a
 }
 
 // testConfig is that of a group which must not fail.
-func testConfig(t *testing.T, mux *Mux, id string) groupConfig {
+func testConfig(t *testing.T, mux *rpc.Mux, id string) groupConfig {
 	t.Helper()
 	return groupConfig{
 		Dir: t.TempDir(), Group: 7, NodeID: id, FSM: &sumFSM{}, Mux: mux, Appends: testAppends(t, mux),
@@ -282,3 +284,10 @@ func testNineGroupsAreReadyAtOnce(t *testing.T, store storage.LogStore) {
 
 // aloneIn makes the replica the only voter of a new group.
 func aloneIn(cfg groupConfig) []member { return []member{{cfg.id(), cfg.Mux.Addr().String()}} }
+
+func mustLayer(t *testing.T, m *rpc.Mux, group uint32) raft.StreamLayer {
+	t.Helper()
+	l, err := m.Layer(group, "n1.0")
+	mustDo(t, err)
+	return l
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -25,7 +26,7 @@ type groupConfig struct {
 	// Replica is the number of this replica, which with NodeID makes its Raft id.
 	Replica uint64
 	FSM     raft.FSM
-	Mux     *Mux // the caller's; must outlive the group
+	Mux     *rpc.Mux // the caller's; must outlive the group
 	// Appends carries calls together with those of other groups. nil for none.
 	Appends *appends // the caller's; must outlive the group
 	Logger  *slog.Logger
@@ -158,7 +159,7 @@ func (c *groupConfig) logPath() string {
 func (c *groupConfig) id() raft.ServerID { return raftID(c.NodeID, c.Replica) }
 
 func (c groupConfig) raftLogger() *raftLogger {
-	return &raftLogger{slog: c.Mux.limit.Logger(c.Logger).With("group", c.Group), failures: &c.Mux.failures}
+	return &raftLogger{slog: c.Mux.LimitedBy(c.Logger).With("group", c.Group), failures: c.Mux.Failures()}
 }
 
 // raftConfig returns what raft is started with. leadership is raft's NotifyCh.

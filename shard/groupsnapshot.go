@@ -120,7 +120,7 @@ func (g *group) tellRoom(err error) {
 	was := g.withoutRoom.Swap(without)
 	switch {
 	case without && !was:
-		g.cfg.Mux.limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", g.cfg.Group, "err", err)
+		g.cfg.Mux.Limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", g.cfg.Group, "err", err)
 	case err != nil && !without:
 		g.cfg.Logger.Info("a snapshot was put off", "group", g.cfg.Group, "err", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/storage"
 )
@@ -20,7 +21,7 @@ func changed(content []byte, at int) []byte {
 	return c
 }
 
-func testTransport(t *testing.T) (raftTransport, *muxLayer) {
+func testTransport(t *testing.T) (raftTransport, raft.StreamLayer) {
 	t.Helper()
 	layer, err := testMux(t).Layer(7, "known")
 	if err != nil {
@@ -28,7 +29,7 @@ func testTransport(t *testing.T) (raftTransport, *muxLayer) {
 	}
 	trans := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
 	t.Cleanup(func() { trans.Close() })
-	return trans, layer.(*muxLayer)
+	return trans, layer
 }
 
 // The newest of two snapshots is damaged in every way: the group must not

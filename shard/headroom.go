@@ -76,7 +76,7 @@ type headroom struct {
 // process's memory.
 func (h *headroom) watch(n *Node) error {
 	cfg := &n.cfg
-	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, n.mux.limited()
+	h.memoryLimit, h.diskReserve, h.logger = cfg.MemoryLimit, cfg.DiskReserve, n.mux.Limited()
 	h.live, h.tables, h.snapshots, h.collect = liveHeapBytes, n.tableBytes, n.snapshotBytes, runtime.GC
 	h.collector = func() uint64 { return collectorPercent(cfg.CollectorPercent) }
 	h.free = n.room.free

@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -42,8 +43,8 @@ type Node struct {
 	cfg       Config
 	began     time.Time // of Open
 	life      string    // tells this life of the node from others
-	mux       *Mux
-	calls     *calls
+	mux       *rpc.Mux
+	calls     *rpc.Calls
 	appends   *appends
 	rounds    *propose.Rounds
 	meta      *group
@@ -116,11 +117,11 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
-	n.mux, err = ListenMux(MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Logger: cfg.Logger})
+	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, ReadsNames: cfg.ReadsNames, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
-	if n.calls, err = newCalls(callsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
+	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -144,7 +145,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.appends = newAppends(appendsConfig{
 		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
-		Answer: n.calls.answer,
+		Answer: n.calls.Answer,
 	})
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -376,7 +377,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.headroom.close()
 	n.closePeers()
 	n.appends.served.leave()
-	n.calls.close()
+	n.calls.Close()
 	n.asking.Wait()
 	n.appends.close()
 	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // goroutinesOf returns the stacks of goroutines that run code of this module, but tests'.
@@ -153,12 +155,12 @@ func TestNodeClosesInOrder(t *testing.T) {
 	mustDo(t, n.WaitReady(ctx))
 	shard, addr := n.shardOf(1).replica.Load().group, n.mux.Addr().String()
 
-	mux, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: n.mux.cfg.ClusterID})
+	mux, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: clusterIDOf(t)})
 	mustDo(t, err)
-	other, err := newCalls(callsConfig{Mux: mux, Lookup: func(string) (string, bool) { return addr, true }})
+	other, err := rpc.NewCalls(rpc.CallsConfig{Mux: mux, Lookup: func(string) (string, bool) { return addr, true }})
 	mustDo(t, err)
 	held := make(chan error, 1)
-	go func() { _, err := other.call(ctx, cfg.NodeKey, "hold", nil); held <- err }()
+	go func() { _, err := other.Call(ctx, cfg.NodeKey, "hold", nil); held <- err }()
 	<-entered
 
 	looping, asking := make(chan struct{}), make(chan struct{})
@@ -191,7 +193,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	n.meta.gate.RUnlock()
 	eventually(t, "the catalog's group is closed", n.meta.isClosed)
 	eventually(t, "calls are refused", func() bool {
-		_, err := other.call(ctx, cfg.NodeKey, "echo", nil)
+		_, err := other.Call(ctx, cfg.NodeKey, "echo", nil)
 		return err != nil
 	})
 	if !logOpen() {
@@ -213,7 +215,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 		t.Error("the log is open")
 	}
 	mustBeFree(t, addr)
-	other.close()
+	other.Close()
 	mustDo(t, mux.Close())
 	mustAddNone(t, before)
 	cfg.Metrics = prometheus.NewRegistry()
@@ -248,4 +250,11 @@ func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 	shard.gate.RUnlock()
 	eventually(t, "the group ends", shard.isClosed)
 	mustDo(t, errors.Join(n.log.Close(), n.cold.Close()))
+}
+
+func clusterIDOf(t *testing.T) [16]byte {
+	t.Helper()
+	id, err := hex.DecodeString(testClusterID)
+	mustDo(t, err)
+	return [16]byte(id)
 }

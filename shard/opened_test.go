@@ -11,10 +11,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // memoryRecord is an Opened that outlives a node, but not the test.

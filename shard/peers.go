@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
-	"github.com/hashicorp/raft"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // The methods of calls between nodes.
@@ -54,13 +57,13 @@ const (
 
 // peer is another node: what waits to be asked of it, by kind.
 type peer struct {
-	standings *lane[standingAsked, standing]
-	confirm   *lane[uint32, confirmed]
-	reads     *lane[*remoteRead, readAnswer]
-	coldReads *lane[*remoteRead, readAnswer] // of rows that are to be read from disk there
+	standings *rpc.Batcher[standingAsked, standing]
+	confirm   *rpc.Batcher[uint32, confirmed]
+	reads     *rpc.Batcher[*remoteRead, readAnswer]
+	coldReads *rpc.Batcher[*remoteRead, readAnswer] // of rows that are to be read from disk there
 }
 
-// peer returns the lanes to a node, which are made when it is first asked.
+// peer returns the batchers of questions to a node; it makes them for the first question.
 func (n *Node) peer(node string) *peer {
 	n.peersMu.Lock()
 	defer n.peersMu.Unlock()
@@ -74,68 +77,68 @@ func (n *Node) peer(node string) *peer {
 
 func (n *Node) newPeer(node string) *peer {
 	return &peer{
-		standings: newLane(laneConfig[standingAsked, standing]{
+		standings: rpc.NewBatcher(rpc.BatcherConfig[standingAsked, standing]{
 			Send: n.sendStandings(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 		}),
-		confirm: newLane(laneConfig[uint32, confirmed]{
+		confirm: rpc.NewBatcher(rpc.BatcherConfig[uint32, confirmed]{
 			Send: n.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 		}),
-		reads: newLane(laneConfig[*remoteRead, readAnswer]{
+		reads: rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
 			Send: n.sendReads(node), InFlight: askInFlightMax, Items: askQueueMax, Bytes: readsQueueBytes,
 			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
 			Size: (*remoteRead).size,
 		}),
-		coldReads: newLane(laneConfig[*remoteRead, readAnswer]{
+		coldReads: rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
 			Send: n.sendReads(node), InFlight: coldAtOnce, Items: askQueueMax, Bytes: readsQueueBytes, CallItems: 1, CallBytes: readsInCallBytes,
 			Size: (*remoteRead).size,
 		}),
 	}
 }
 
-// closePeers ends the lanes.
+// closePeers closes the batchers.
 func (n *Node) closePeers() {
 	n.peersMu.Lock()
 	defer n.peersMu.Unlock()
 	for _, p := range n.peers {
-		p.standings.close()
-		p.confirm.close()
-		p.reads.close()
-		p.coldReads.close()
+		p.standings.Close()
+		p.confirm.Close()
+		p.reads.Close()
+		p.coldReads.Close()
 	}
 	table := n.groups.Load()
 	for _, g := range slices.Concat(table.all, table.dropped) {
-		g.forward.close()
+		g.forward.Close()
 	}
 }
 
 // serveCalls sets what other nodes may ask of this one.
 func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
-		n.calls.handle(method, handle)
+		n.calls.Handle(method, handle)
 	}
-	n.calls.handle(methodStanding, n.serveStandings)
-	n.calls.handle(methodProbe, n.serveProbes)
-	n.calls.handle(methodConfirm, n.serveConfirm)
-	n.calls.handle(methodRead, n.serveReads)
-	n.calls.handle(methodScan, n.serveScan)
-	n.calls.handle(methodPropose, n.serveParts)
-	n.calls.handle(methodRelay, n.serveRelay)
-	n.calls.handle(methodRelayRead, n.serveRelayRead)
-	n.calls.handle(methodProgress, n.serveProgress)
-	n.calls.handle(methodReplicas, n.serveReplicaProgress)
-	n.calls.handle(methodChange, n.serveChange)
-	n.calls.handle(methodTransfer, n.serveTransfer)
-	n.calls.handle(methodKnow, n.serveKnow)
-	n.calls.handle(methodFacts, n.serveFacts)
-	n.calls.handle(methodReport, n.serveReport)
-	n.calls.handle(methodColdReport, n.serveColdReport)
-	n.calls.handle(methodColdOrder, n.serveColdOrder)
-	n.calls.handle(methodRoom, n.serveRoom)
-	n.calls.handle(methodMember, n.serveMember)
-	n.calls.handle(methodKnown, n.serveKnown)
-	n.calls.handle(methodBoard, n.serveBoard)
-	n.calls.handleStream(methodSnapshot, n.serveSnapshot)
-	n.calls.serve()
+	n.calls.Handle(methodStanding, n.serveStandings)
+	n.calls.Handle(methodProbe, n.serveProbes)
+	n.calls.Handle(methodConfirm, n.serveConfirm)
+	n.calls.Handle(methodRead, n.serveReads)
+	n.calls.Handle(methodScan, n.serveScan)
+	n.calls.Handle(methodPropose, n.serveParts)
+	n.calls.Handle(methodRelay, n.serveRelay)
+	n.calls.Handle(methodRelayRead, n.serveRelayRead)
+	n.calls.Handle(methodProgress, n.serveProgress)
+	n.calls.Handle(methodReplicas, n.serveReplicaProgress)
+	n.calls.Handle(methodChange, n.serveChange)
+	n.calls.Handle(methodTransfer, n.serveTransfer)
+	n.calls.Handle(methodKnow, n.serveKnow)
+	n.calls.Handle(methodFacts, n.serveFacts)
+	n.calls.Handle(methodReport, n.serveReport)
+	n.calls.Handle(methodColdReport, n.serveColdReport)
+	n.calls.Handle(methodColdOrder, n.serveColdOrder)
+	n.calls.Handle(methodRoom, n.serveRoom)
+	n.calls.Handle(methodMember, n.serveMember)
+	n.calls.Handle(methodKnown, n.serveKnown)
+	n.calls.Handle(methodBoard, n.serveBoard)
+	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
+	n.calls.Serve()
 }
 
 // behind returns how many entries another replica of a group lacks of what this
@@ -204,9 +207,9 @@ func (n *Node) answerProgress(replicas []groupReplica) ([]byte, error) {
 // that this node leads. A node that is told that its replica is not may delete it, so
 // this node must lead the group now, and its answer must be committed.
 func (n *Node) serveMember(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	number, id := uint32(r.uintTo(1<<32-1)), raft.ServerID(r.bytes())
-	if err := r.end(); err != nil {
+	r := wire.Reader{Rest: request}
+	number, id := uint32(r.UintTo(1<<32-1)), raft.ServerID(r.Bytes())
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	g := n.replicaOf(number)
@@ -236,9 +239,9 @@ func (n *Node) provedGone(ctx context.Context, g *group, id raft.ServerID) (bool
 
 // serveTransfer hands the leadership of a group from this node to another.
 func (n *Node) serveTransfer(_ context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	number, node := uint32(r.uintTo(1<<32-1)), string(r.bytes())
-	if err := r.end(); err != nil {
+	r := wire.Reader{Rest: request}
+	number, node := uint32(r.UintTo(1<<32-1)), string(r.Bytes())
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	return nil, n.handOver(number, node)

@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // A leader proves that it leads by the terms of the other voters. A voter that is
@@ -56,11 +58,11 @@ func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error
 		return 0, ErrNoLeader
 	}
 	p := n.peer(leader)
-	theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, g.raft.CurrentTerm(), g.cfg.Replica, number})
+	theirs, err := p.standings.Do(ctx, standingAsked{g.cfg.Group, g.raft.CurrentTerm(), g.cfg.Replica, number})
 	if err != nil || theirs.index > 0 {
 		return theirs.index, err
 	}
-	answer, err := p.confirm.do(ctx, g.cfg.Group)
+	answer, err := p.confirm.Do(ctx, g.cfg.Group)
 	if err == nil {
 		err = answer.err
 	}
@@ -99,7 +101,7 @@ func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raf
 			node, number := catalog.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
 			p := n.peer(node)
 			n.asking.Go(func() { // ends with ctx
-				theirs, err := p.standings.do(ctx, standingAsked{g.cfg.Group, term, g.cfg.Replica, number})
+				theirs, err := p.standings.Do(ctx, standingAsked{g.cfg.Group, term, g.cfg.Replica, number})
 				answers <- err == nil && theirs.term <= term
 			})
 		}
@@ -134,18 +136,18 @@ type confirmed struct {
 // sendConfirm asks a node that leads groups to prove it, and how far they are.
 func (n *Node) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
 	return func(ctx context.Context, groups []uint32) ([]confirmed, error) {
-		answer, err := n.calls.call(ctx, node, methodConfirm, appendGroups(nil, groups))
+		answer, err := n.calls.Call(ctx, node, methodConfirm, appendGroups(nil, groups))
 		if err != nil {
 			return nil, err
 		}
-		r := wireReader{rest: answer}
+		r := wire.Reader{Rest: answer}
 		all := make([]confirmed, len(groups))
 		for i := range all {
-			if all[i].err = r.error(); all[i].err == nil {
-				all[i].index = r.uint()
+			if all[i].err = rpc.ReadError(&r); all[i].err == nil {
+				all[i].index = r.Uint()
 			}
 		}
-		return all, r.end()
+		return all, r.End()
 	}
 }
 
@@ -167,7 +169,7 @@ func (n *Node) serveConfirm(ctx context.Context, request []byte) ([]byte, error)
 	}
 	var answer []byte
 	for _, c := range all {
-		if answer = appendCallError(answer, c.err); c.err == nil {
+		if answer = rpc.AppendError(answer, c.err); c.err == nil {
 			answer = binary.AppendUvarint(answer, c.index)
 		}
 	}
@@ -181,7 +183,7 @@ func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, er
 		return 0, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
 	if err := g.ready(); err != nil {
-		return 0, fmt.Errorf("%w: %w", err, errLedBy(g.leader()))
+		return 0, fmt.Errorf("%w: %w", err, rpc.ErrLedBy(g.leader()))
 	}
 	return fresh.confirm(ctx)
 }
@@ -212,10 +214,10 @@ func appendGroups(dst []byte, groups []uint32) []byte {
 }
 
 func parseGroups(b []byte) ([]uint32, error) {
-	r := wireReader{rest: b}
-	groups := make([]uint32, r.groups(1))
+	r := wire.Reader{Rest: b}
+	groups := make([]uint32, readGroups(&r, 1))
 	for i := range groups {
-		groups[i] = uint32(r.uintTo(1<<32 - 1))
+		groups[i] = uint32(r.UintTo(1<<32 - 1))
 	}
-	return groups, r.end()
+	return groups, r.End()
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // answerTerms has other nodes answer a node that asks for their terms: with the
@@ -20,7 +22,7 @@ func answerTerms(n *Node, terms map[string]uint64) {
 	defer n.peersMu.Unlock()
 	for node, p := range n.peers {
 		answered := *p
-		answered.standings = newLane(laneConfig[standingAsked, standing]{
+		answered.standings = rpc.NewBatcher(rpc.BatcherConfig[standingAsked, standing]{
 			Send: func(_ context.Context, asked []standingAsked) ([]standing, error) {
 				term, known := terms[node]
 				if !known {
@@ -88,7 +90,7 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
 	ask := func(id raft.ServerID) ([]byte, error) {
 		request := binary.AppendUvarint(nil, uint64(g.cfg.Group))
-		return n.serveMember(t.Context(), appendBytes(request, []byte(id)))
+		return n.serveMember(t.Context(), wire.AppendBytes(request, []byte(id)))
 	}
 	asked := map[raft.ServerID]byte{"n9.0": 0, raftID(n.cfg.NodeKey, 999): 0}
 	for _, id := range g.voters() {

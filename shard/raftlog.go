@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // raftLogger gives raft's messages to slog, one step quieter than raft means
@@ -23,7 +25,7 @@ type raftLogger struct {
 	slog     *slog.Logger
 	name     string
 	with     []any
-	failures *peerFailures // of all groups of the node; nil tells each of them
+	failures *rpc.PeerFailures // of all groups of the node; nil tells each of them
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
@@ -78,7 +80,7 @@ func (l *raftLogger) enabled(level hclog.Level) bool {
 
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 	at := levelOf(level, msg, args)
-	if peer := failingPeer(args); peer != "" && l.failures != nil && !l.failures.tell(peer, time.Now()) {
+	if peer := failingPeer(args); peer != "" && l.failures != nil && !l.failures.ShouldLog(peer, time.Now()) {
 		at = slog.LevelDebug
 	}
 	if l.slog.Enabled(context.Background(), at) {
@@ -142,4 +144,27 @@ func (l *raftLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logg
 
 func (l *raftLogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
 	return slog.NewLogLogger(l.slog.Handler(), slog.LevelDebug).Writer()
+}
+
+// failingPeer returns the address of the peer that a message of raft's about a
+// failed exchange is of, or "" for any other message.
+func failingPeer(args []any) string {
+	peer, failed := "", false
+	for i := 0; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "peer", "target":
+			switch p := args[i+1].(type) {
+			case raft.Server:
+				peer = string(p.Address)
+			case raft.ServerAddress:
+				peer = string(p)
+			}
+		case "error":
+			failed = true
+		}
+	}
+	if !failed {
+		return ""
+	}
+	return peer
 }

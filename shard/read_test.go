@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // A token that no write was answered with is told at once: nobody will ever see
@@ -84,7 +86,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	sent := make(chan *remoteRead, 1)
 	for _, node := range n.holders(g.number) {
 		p := *n.peer(node)
-		p.reads = newLane(laneConfig[*remoteRead, readAnswer]{
+		p.reads = rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
 			Send: func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
 				select {
 				case sent <- reads[0]:

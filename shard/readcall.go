@@ -11,6 +11,8 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 const (
@@ -120,10 +122,10 @@ func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]i
 // readAt asks one node, for as long as one that is there may take: then another
 // is asked. What it has to read from disk it is asked for again, apart from others.
 func (n *Node) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
-	ask := func(lane *lane[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
+	ask := func(lane *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
-		answer, err := lane.do(ctx, q)
+		answer, err := lane.Do(ctx, q)
 		if err != nil {
 			return nil, err
 		}
@@ -160,21 +162,21 @@ func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]re
 		for _, q := range reads {
 			request = appendRead(request, q)
 		}
-		raw, err := n.calls.call(ctx, node, methodRead, request)
-		if errors.Is(err, errNotSent) && ctx.Err() == nil {
+		raw, err := n.calls.Call(ctx, node, methodRead, request)
+		if errors.Is(err, rpc.ErrNotSent) && ctx.Err() == nil {
 			raw, err = n.sendReadsBy(ctx, node, reads, request, err)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r := wireReader{rest: raw}
+		r := wire.Reader{Rest: raw}
 		answers := make([]readAnswer, len(reads))
 		for i, q := range reads {
-			if answers[i].err = r.error(); answers[i].err == nil {
+			if answers[i].err = rpc.ReadError(&r); answers[i].err == nil {
 				answers[i].rows = parseReadRows(&r, q)
 			}
 		}
-		return answers, r.end()
+		return answers, r.End()
 	}
 }
 
@@ -195,41 +197,41 @@ func appendRead(dst []byte, q *remoteRead) []byte {
 	return dst
 }
 
-func parseRead(r *wireReader) *remoteRead {
-	group := uint32(r.uintTo(1<<32 - 1))
-	how := r.uintTo(readColdBit | uint64(readFeeds)<<readOfShift | uint64(Linearizable))
+func parseRead(r *wire.Reader) *remoteRead {
+	group := uint32(r.UintTo(1<<32 - 1))
+	how := r.UintTo(readColdBit | uint64(readFeeds)<<readOfShift | uint64(Linearizable))
 	q := &remoteRead{
 		group:       group,
 		consistency: Consistency(how & (1<<readOfShift - 1)),
 		of:          readOf(how &^ readColdBit >> readOfShift),
 		cold:        how&readColdBit != 0,
-		staleness:   time.Duration(r.uintTo(1<<63 - 1)),
-		index:       r.uint(),
-		width:       int(r.uintTo(engine.ColumnsMax)),
+		staleness:   time.Duration(r.UintTo(1<<63 - 1)),
+		index:       r.Uint(),
+		width:       int(r.UintTo(engine.ColumnsMax)),
 	}
 	if q.consistency > Linearizable || q.of > readFeeds {
-		r.fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
+		r.Fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
 	}
-	n := r.count(8)
+	n := r.Count(8)
 	if n > readKeysMax || q.of == readFeeds && n > feedsInReadMax {
-		r.fail(fmt.Sprintf("%d keys", n))
+		r.Fail(fmt.Sprintf("%d keys", n))
 		n = 0
 	}
 	q.keys = make([]uint64, n)
 	for i := range q.keys {
-		q.keys[i] = r.fixed64()
+		q.keys[i] = r.Fixed64()
 	}
 	return q
 }
 
-func parseCounts(r *wireReader, n int) []int64 {
-	if n > len(r.rest) {
-		r.fail(fmt.Sprintf("%d counts", n))
+func parseCounts(r *wire.Reader, n int) []int64 {
+	if n > len(r.Rest) {
+		r.Fail(fmt.Sprintf("%d counts", n))
 		return nil
 	}
 	counts := make([]int64, n)
 	for i := range counts {
-		counts[i] = r.int()
+		counts[i] = r.Int()
 	}
 	return counts
 }

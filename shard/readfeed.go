@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/wire"
 )
 
 const (
@@ -219,15 +220,15 @@ func (n *Node) feedsElsewhere(g *counterGroup, keys []uint64, opt *ReadOptions) 
 }
 
 // parseReadRows reads the answer of one read.
-func parseReadRows(r *wireReader, q *remoteRead) []int64 {
+func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 	if q.of != readFeeds {
 		return parseCounts(r, len(q.keys)*q.width)
 	}
 	var rows []int64
 	for range q.keys {
-		n := r.int()
+		n := r.Int()
 		if n < 0 || n > raftfsm.FolloweesMax {
-			r.fail(fmt.Sprintf("%d followees", n))
+			r.Fail(fmt.Sprintf("%d followees", n))
 			return nil
 		}
 		rows = append(append(rows, n), parseCounts(r, int(2*n))...)
@@ -280,7 +281,7 @@ func (n *Node) boardElsewhere(g *counterGroup, opt *ReadOptions) (*raftfsm.Board
 	})
 	var last error = ErrNoLeader
 	for _, node := range n.readers(g) {
-		raw, err := n.calls.call(ctx, node, methodBoard, request)
+		raw, err := n.calls.Call(ctx, node, methodBoard, request)
 		if errors.Is(err, ErrBadToken) {
 			return nil, err
 		}
@@ -289,7 +290,7 @@ func (n *Node) boardElsewhere(g *counterGroup, opt *ReadOptions) (*raftfsm.Board
 		}
 		view := &raftfsm.BoardView{}
 		if err := json.Unmarshal(raw, view); err != nil {
-			return nil, fmt.Errorf("%w: %w", errBadCall, err)
+			return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 		}
 		return view, nil
 	}
@@ -298,9 +299,9 @@ func (n *Node) boardElsewhere(g *counterGroup, opt *ReadOptions) (*raftfsm.Board
 
 // serveBoard reads the board for another node.
 func (n *Node) serveBoard(_ context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
+	r := wire.Reader{Rest: request}
 	q := parseRead(&r)
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	rep, err := n.admittedFor(q, time.Now().Add(readWaitMax))
@@ -309,7 +310,7 @@ func (n *Node) serveBoard(_ context.Context, request []byte) ([]byte, error) {
 	}
 	fsm, ok := rep.fsm.(*raftfsm.Board)
 	if !ok {
-		return nil, fmt.Errorf("%w: group %d is not the board's", errBadCall, q.group)
+		return nil, fmt.Errorf("%w: group %d is not the board's", wire.ErrBadMessage, q.group)
 	}
 	return json.Marshal(fsm.View())
 }

@@ -8,16 +8,18 @@ import (
 	"time"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // serveReads answers the reads of another node from the replicas here.
 func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	reads := make([]*remoteRead, r.count(6))
+	r := wire.Reader{Rest: request}
+	reads := make([]*remoteRead, r.Count(6))
 	for i := range reads {
 		reads[i] = parseRead(&r)
 	}
-	if err := r.end(); err != nil {
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	now := time.Now()
@@ -41,7 +43,7 @@ func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	}
 	var answer []byte
 	for _, a := range answers {
-		answer = appendCallError(answer, a.err)
+		answer = rpc.AppendError(answer, a.err)
 		for _, count := range a.rows {
 			answer = binary.AppendVarint(answer, count)
 		}
@@ -65,7 +67,7 @@ func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 		return r.feedRows(q, deadline)
 	}
 	if r.table(q.of.table()) == nil {
-		return nil, fmt.Errorf("%w: a read of what group %d does not hold", errBadCall, q.group)
+		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
 	}
 	rows := make([]int64, len(q.keys)*q.width)
 	if !q.cold {
@@ -85,7 +87,7 @@ func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
 	r, err := n.admittedFor(q, deadline)
 	if err == nil && q.of != readFeeds && r.table(q.of.table()) == nil {
-		return nil, fmt.Errorf("%w: a read of what group %d does not hold", errBadCall, q.group)
+		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
 	}
 	return r, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/wire"
 )
 
 const (
@@ -128,7 +129,7 @@ func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 	}
 	switch {
 	case err != nil:
-		n.mux.limited().Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
+		n.mux.Limited().Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
 	case step != "":
 		level := slog.LevelInfo
 		if shedding {
@@ -255,7 +256,7 @@ func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *c
 	defer cancel()
 	all := slices.Sorted(maps.Keys(view.Nodes))
 	for _, node := range append([]string{leader}, without(all, leader)...) {
-		if node == "" || node == n.cfg.NodeKey || n.calls.doubtful(node) {
+		if node == "" || node == n.cfg.NodeKey || n.calls.Doubtful(node) {
 			continue
 		}
 		if in, err := n.isMember(ctx, node, g.number, raftID(n.cfg.NodeKey, number)); err == nil {
@@ -291,7 +292,7 @@ func (n *Node) wakeReconcile() {
 // isMember asks a group's leader whether a replica is in its configuration.
 func (n *Node) isMember(ctx context.Context, leader string, number uint32, id raft.ServerID) (bool, error) {
 	request := binary.AppendUvarint(nil, uint64(number))
-	answer, err := n.calls.call(ctx, leader, methodMember, appendBytes(request, []byte(id)))
+	answer, err := n.calls.Call(ctx, leader, methodMember, wire.AppendBytes(request, []byte(id)))
 	if err != nil {
 		return false, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/wire"
 )
 
 func fullRow(id uint64) engine.Op {
@@ -171,13 +172,13 @@ func TestOutcomesTravel(t *testing.T) {
 		return q
 	}
 	for outcome := dedup.Applied; outcome <= dedup.PartlyRefused; outcome++ {
-		r := wireReader{rest: appendSettled(nil, settled(outcome), nil)}
-		if q := parseSettled(&r, 0); r.end() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
-			t.Errorf("outcome %d: %+v, %v", outcome, q.Result, r.err)
+		r := wire.Reader{Rest: appendSettled(nil, settled(outcome), nil)}
+		if q := parseSettled(&r, 0); r.End() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
+			t.Errorf("outcome %d: %+v, %v", outcome, q.Result, r.Err)
 		}
 	}
-	r := wireReader{rest: appendSettled(nil, settled(dedup.PartlyRefused+1), nil)}
-	if parseSettled(&r, 0); r.end() == nil {
+	r := wire.Reader{Rest: appendSettled(nil, settled(dedup.PartlyRefused+1), nil)}
+	if parseSettled(&r, 0); r.End() == nil {
 		t.Error("an outcome that there is none is taken")
 	}
 }

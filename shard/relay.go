@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // Two nodes that do not reach each other may both reach a third, which then relays the
@@ -20,7 +23,7 @@ func (n *Node) relayFor(g *counterGroup, leader string) string {
 	holders := n.holders(g.number)
 	for range holders {
 		node := holders[int(g.guesses.Add(1))%len(holders)]
-		if node != n.cfg.NodeKey && node != leader && !n.calls.doubtful(node) {
+		if node != n.cfg.NodeKey && node != leader && !n.calls.Doubtful(node) {
 			return node
 		}
 	}
@@ -29,12 +32,12 @@ func (n *Node) relayFor(g *counterGroup, leader string) string {
 
 // serveRelay hands parts of a node's writes to the node that leads their group.
 func (n *Node) serveRelay(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	number := uint32(r.uintTo(1<<32 - 1))
+	r := wire.Reader{Rest: request}
+	number := uint32(r.UintTo(1<<32 - 1))
 	g := n.shardOf(number)
 	switch {
-	case r.err != nil:
-		return nil, r.err
+	case r.Err != nil:
+		return nil, r.Err
 	case g == nil:
 		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: the group is not known here", ErrNoLeader))
 	}
@@ -56,25 +59,25 @@ func (n *Node) sendReadsBy(ctx context.Context, node string, reads []*remoteRead
 	if via == "" {
 		return nil, err
 	}
-	relayed := appendBytes(make([]byte, 0, len(node)+len(request)+4), []byte(node))
-	return n.calls.call(ctx, via, methodRelayRead, append(relayed, request...))
+	relayed := wire.AppendBytes(make([]byte, 0, len(node)+len(request)+4), []byte(node))
+	return n.calls.Call(ctx, via, methodRelayRead, append(relayed, request...))
 }
 
 // serveRelayRead asks a node for the reads of another.
 func (n *Node) serveRelayRead(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	node := string(r.bytes())
-	if r.err != nil {
-		return nil, r.err
+	r := wire.Reader{Rest: request}
+	node := string(r.Bytes())
+	if r.Err != nil {
+		return nil, r.Err
 	}
-	return n.relay(ctx, node, methodRead, r.rest)
+	return n.relay(ctx, node, methodRead, r.Rest)
 }
 
 // relay calls a node for another one. The error of a call that was not sent promises so
 // to that one too; that of one whose answer was lost promises nothing on either way.
 func (n *Node) relay(ctx context.Context, node, method string, request []byte) ([]byte, error) {
-	answer, err := n.calls.call(ctx, node, method, request)
-	if errors.Is(err, errNotSent) {
+	answer, err := n.calls.Call(ctx, node, method, request)
+	if errors.Is(err, rpc.ErrNotSent) {
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	return answer, err

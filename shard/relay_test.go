@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/cable"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // openCuttable opens three nodes. The function that it returns ends what two of them, by
@@ -15,7 +17,7 @@ import (
 func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	t.Helper()
 	var configs []Config
-	var proxies [3][3]*testProxy // by who dials and who is dialled
+	var proxies [3][3]*cable.Proxy // by who dials and who is dialled
 	for to := range proxies {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		mustDo(t, err)
@@ -23,13 +25,13 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 		cfg.Listener, cfg.ClusterAddr = listener, listener.Addr().String()
 		configs = append(configs, cfg)
 		for from := range proxies {
-			proxies[from][to] = newTestProxy(t, listener.Addr().String())
+			proxies[from][to] = cable.New(t, listener.Addr().String())
 		}
 	}
 	for from, cfg := range configs {
 		cfg.LiveAddr = func(node string) string {
 			to := slices.IndexFunc(configs, func(c Config) bool { return c.NodeKey == node })
-			return proxies[from][to].addr()
+			return proxies[from][to].Addr()
 		}
 		all = append(all, joinAs(t, all, cfg))
 	}
@@ -39,8 +41,8 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 		mustDo(t, n.WaitReady(ctx))
 	}
 	return all, func(a, b int) {
-		proxies[a][b].close()
-		proxies[b][a].close()
+		proxies[a][b].Close()
+		proxies[b][a].Close()
 	}
 }
 
@@ -83,12 +85,12 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 	entered := make(chan struct{}, 1)
 	a := nodes.node(t, "a", nil)
 	var relay Node
-	relay.calls = nodes.node(t, "b", map[string]callHandler{"relay": func(ctx context.Context, request []byte) ([]byte, error) {
+	relay.calls = nodes.node(t, "b", map[string]rpc.Handler{"relay": func(ctx context.Context, request []byte) ([]byte, error) {
 		return relay.relay(ctx, "c", string(request), nil)
 	}})
-	c := nodes.node(t, "c", map[string]callHandler{
+	nodes.node(t, "c", map[string]rpc.Handler{
 		"answer": func(context.Context, []byte) ([]byte, error) { return []byte("done"), nil },
-		"refuse": func(context.Context, []byte) ([]byte, error) { return nil, errLedBy("d") },
+		"refuse": func(context.Context, []byte) ([]byte, error) { return nil, rpc.ErrLedBy("d") },
 		"full":   func(context.Context, []byte) ([]byte, error) { return nil, ErrOverloaded },
 		"fail":   func(context.Context, []byte) ([]byte, error) { return nil, errors.New("a fault") },
 		"hang": func(ctx context.Context, _ []byte) ([]byte, error) {
@@ -97,17 +99,18 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 			return nil, ctx.Err()
 		},
 	})
-	proxy := newTestProxy(t, c.cfg.Mux.Addr().String())
-	nodes.put("c", proxy.addr())
+	addr, _ := nodes.lookup("c")
+	proxy := cable.New(t, addr)
+	nodes.put("c", proxy.Addr())
 	call := func(method string) error {
-		answer, err := a.call(within10s(t), "b", "relay", []byte(method))
+		answer, err := a.Call(within10s(t), "b", "relay", []byte(method))
 		if err == nil && string(answer) != "done" {
 			t.Errorf("%s: the answer is %q", method, answer)
 		}
 		return err
 	}
 	mustDo(t, call("answer"))
-	if err := call("refuse"); !errors.Is(fateOf(err), ErrNoLeader) || leaderHint(err) != "d" {
+	if err := call("refuse"); !errors.Is(fateOf(err), ErrNoLeader) || rpc.LeaderHint(err) != "d" {
 		t.Errorf("one that does not lead: %v", err)
 	}
 	if err := call("full"); !errors.Is(fateOf(err), ErrOverloaded) {
@@ -119,11 +122,11 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 	lost := make(chan error, 1)
 	go func() { lost <- call("hang") }()
 	<-entered
-	proxy.cut()
+	proxy.Cut()
 	if err := <-lost; !errors.Is(fateOf(err), ErrOutcomeUnknown) {
 		t.Errorf("a connection that was lost behind the relay: %v", err)
 	}
-	proxy.close()
+	proxy.Close()
 	eventually(t, "a call that is not sent behind the relay is certain", func() bool {
 		err := fateOf(call("answer"))
 		return errors.Is(err, ErrNoLeader) && !errors.Is(err, ErrOutcomeUnknown)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/wire"
 )
 
 // ErrRemoved is returned by Ready once a member has proved that the cluster has
@@ -51,7 +52,7 @@ func (n *Node) removedBy() string {
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
 	for _, node := range n.catalogMembers(view) {
-		if n.calls.doubtful(node) {
+		if n.calls.Doubtful(node) {
 			continue
 		}
 		if known, err := n.isKnown(ctx, node); err == nil {
@@ -80,8 +81,8 @@ func (n *Node) catalogMembers(view *catalog.View) []string {
 
 // isKnown asks a node that leads the catalog whether this one is in it.
 func (n *Node) isKnown(ctx context.Context, leader string) (bool, error) {
-	request := appendBytes(nil, []byte(n.cfg.NodeKey))
-	answer, err := n.calls.call(ctx, leader, methodKnown, request)
+	request := wire.AppendBytes(nil, []byte(n.cfg.NodeKey))
+	answer, err := n.calls.Call(ctx, leader, methodKnown, request)
 	if err != nil {
 		return false, err
 	}
@@ -91,9 +92,9 @@ func (n *Node) isKnown(ctx context.Context, leader string) (bool, error) {
 // serveKnown answers whether a node is in the catalog. This node must lead it now:
 // then it has applied whatever put the asker in.
 func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
-	node := r.bytes()
-	if err := r.end(); err != nil {
+	r := wire.Reader{Rest: request}
+	node := r.Bytes()
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	term := n.meta.readyTerm.Load()

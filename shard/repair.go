@@ -15,6 +15,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // This file gives a replica whose cold rows cannot be read those of another: a whole
@@ -92,7 +94,7 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 			}
 		}()
 		if err := n.repair(ctx, g, r); err != nil && ctx.Err() == nil {
-			n.mux.limited().Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
+			n.mux.Limited().Warn("a replica could not be repaired, and it is tried again", "group", g.number, "err", err)
 		}
 	})
 }
@@ -136,11 +138,11 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, n
 	defer silence.Stop()
 	from := own.snaps.NewestIndex()
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
-	stream, err := n.calls.stream(ctx, node, methodSnapshot, request)
+	stream, err := n.calls.Stream(ctx, node, methodSnapshot, request)
 	if err != nil {
 		return fmt.Errorf("cannot ask %s for a snapshot: %w", node, err)
 	}
-	defer stream.close()
+	defer stream.Close()
 	meta, err := readSnapshotMeta(stream)
 	if err != nil {
 		return fmt.Errorf("cannot read the snapshot of %s: %w", node, err)
@@ -162,7 +164,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, n
 	}
 	facts, err := raftfsm.VisitSnapshot(io.TeeReader(heard{stream, silence}, sink), g.kind, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.Index > meta.Index {
-		err = fmt.Errorf("%w: its state is of entry %d, it says %d", errBadAnswer, facts.Index, meta.Index)
+		err = fmt.Errorf("%w: its state is of entry %d, it says %d", rpc.ErrBadAnswer, facts.Index, meta.Index)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot read the snapshot of %s: %w", node, err), sink.Cancel())
@@ -184,18 +186,18 @@ func (h heard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func readSnapshotMeta(stream *callStream) (*raft.SnapshotMeta, error) {
-	head, err := stream.next()
+func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
+	head, err := stream.Next()
 	if err != nil {
 		return nil, err
 	}
 	var meta raft.SnapshotMeta
 	if err := json.Unmarshal(head, &meta); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadAnswer, err)
+		return nil, fmt.Errorf("%w: %w", rpc.ErrBadAnswer, err)
 	}
 	if meta.Index == 0 || meta.Size < 0 || len(meta.Configuration.Servers) == 0 {
 		return nil, fmt.Errorf("%w: a snapshot of entry %d, %d bytes and %d members",
-			errBadAnswer, meta.Index, meta.Size, len(meta.Configuration.Servers))
+			rpc.ErrBadAnswer, meta.Index, meta.Size, len(meta.Configuration.Servers))
 	}
 	return &meta, nil
 }
@@ -225,9 +227,9 @@ func (n *Node) reopen(g *counterGroup, r *replica) error {
 // a later one: first what raft knows of it, as JSON, then raftfsm's stream with the cold
 // rows in it.
 func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte) error) error {
-	q := wireReader{rest: request}
-	number, from := uint32(q.uintTo(1<<32-1)), q.uint()
-	if err := q.end(); err != nil {
+	q := wire.Reader{Rest: request}
+	number, from := uint32(q.UintTo(1<<32-1)), q.Uint()
+	if err := q.End(); err != nil {
 		return err
 	}
 	g := n.shardOf(number)

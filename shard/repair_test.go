@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/wire"
 )
 
 // coldMember is a node of a test's cluster, which may be stopped and started again.
@@ -360,7 +361,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 		t.Errorf("one of memory: %v, %v", rows, err)
 	}
 	for _, want := range []*remoteRead{q, {group: 7, consistency: Linearizable, of: readFeeds, cold: true, keys: []uint64{1}}} {
-		got := parseRead(&wireReader{rest: appendRead(nil, want)})
+		got := parseRead(&wire.Reader{Rest: appendRead(nil, want)})
 		if got.cold != want.cold || got.of != want.of || got.consistency != want.consistency {
 			t.Errorf("%+v became %+v", want, got)
 		}

@@ -11,12 +11,13 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // outOfTouchAfter is for how long a replica has no leader until it is doubted that
 // it would hear of one: it may be new to its group, or removed from it. By then
 // connections to nodes that were lost are closed.
-const outOfTouchAfter = (pingsMissedMax + 1) * pingEvery
+const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
 
 // counterGroup is one shard of a keyspace as this node knows it, whether or not it
 // holds a replica.
@@ -25,8 +26,8 @@ type counterGroup struct {
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    route                                // of its keyspace
-	forward  *lane[*forwarded, *propose.Proposal] // to whichever node leads it
+	route    route                                       // of its keyspace
+	forward  *rpc.Batcher[*forwarded, *propose.Proposal] // to whichever node leads it
 
 	replica atomic.Pointer[replica] // this node's; nil for none
 	opening atomic.Pointer[replica] // this node's while it is opened

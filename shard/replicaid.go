@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/wire"
 )
 
 // raftID returns the Raft id of one lifetime of a node's replica (see
@@ -71,10 +72,20 @@ func appendReplicas(dst []byte, replicas []groupReplica) []byte {
 }
 
 func parseReplicas(b []byte) ([]groupReplica, error) {
-	r := wireReader{rest: b}
-	replicas := make([]groupReplica, r.groups(2))
+	r := wire.Reader{Rest: b}
+	replicas := make([]groupReplica, readGroups(&r, 2))
 	for i := range replicas {
-		replicas[i] = groupReplica{uint32(r.uintTo(1<<32 - 1)), r.uint()}
+		replicas[i] = groupReplica{uint32(r.UintTo(1<<32 - 1)), r.Uint()}
 	}
-	return replicas, r.end()
+	return replicas, r.End()
+}
+
+// readGroups reads how many groups follow that take at least size bytes each.
+func readGroups(r *wire.Reader, size int) int {
+	n := r.Count(size)
+	if n > groupsMax {
+		r.Fail("too many groups")
+		return 0
+	}
+	return n
 }

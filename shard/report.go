@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/wire"
 )
 
 // NodeReport is what a node says of itself and its replicas.
@@ -87,13 +88,13 @@ func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
 }
 
 func (n *Node) reportOf(ctx context.Context, node string) (*NodeReport, error) {
-	raw, err := n.calls.call(ctx, node, methodReport, nil)
+	raw, err := n.calls.Call(ctx, node, methodReport, nil)
 	if err != nil {
 		return nil, err
 	}
 	r := &NodeReport{}
 	if err := json.Unmarshal(raw, r); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadCall, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
 	return r, nil
 }

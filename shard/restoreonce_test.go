@@ -19,6 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/wire"
 )
 
 // copyingGroup keeps a copy of each entry, as the network may, and has the first try of
@@ -254,8 +255,8 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	cancel()
 	answer, err := n.serveParts(gone, request)
 	mustDo(t, err)
-	r := wireReader{rest: answer}
-	if q := parseSettled(&r, 0); !errors.Is(q.Err, ErrOverloaded) || r.end() != nil {
+	r := wire.Reader{Rest: answer}
+	if q := parseSettled(&r, 0); !errors.Is(q.Err, ErrOverloaded) || r.End() != nil {
 		t.Errorf("told %v", q.Err)
 	}
 	if got := mustGet(t, n, ks, ReadOptions{}, 1); got[0] != 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/shard/wire"
 )
 
 // Scan returns up to limit rows, width counts each, of ids above after (from
@@ -198,7 +199,7 @@ func (s *scan) fillElsewhere(r *run) error {
 	answered := tryUntil(s.ctx, func() bool {
 		err = ErrNoLeader
 		for _, node := range s.node.readers(r.group) {
-			answer, err = s.node.calls.call(s.ctx, node, methodScan, request)
+			answer, err = s.node.calls.Call(s.ctx, node, methodScan, request)
 			if err == nil || errors.Is(err, ErrBadToken) || errors.Is(err, ErrUnknownKeyspace) {
 				return true
 			}
@@ -227,30 +228,30 @@ func (s *scan) fillElsewhere(r *run) error {
 }
 
 func (s *scan) parse(r *run, answer []byte) error {
-	w := wireReader{rest: answer}
-	n := w.count(1)
+	w := wire.Reader{Rest: answer}
+	n := w.Count(1)
 	if n > s.chunk {
-		w.fail(fmt.Sprintf("%d rows", n))
+		w.Fail(fmt.Sprintf("%d rows", n))
 		n = 0
 	}
 	r.ids = r.ids[:0]
 	for range n {
-		r.ids = append(r.ids, w.fixed64())
+		r.ids = append(r.ids, w.Fixed64())
 	}
 	r.rows = parseCounts(&w, n*s.width)
-	return w.end()
+	return w.End()
 }
 
 // serveScan reads the next rows of a shard for another node.
 func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
-	r := wireReader{rest: request}
+	r := wire.Reader{Rest: request}
 	q := parseRead(&r)
-	from, chunk := r.uint(), int(r.uintTo(scanRowsMax))
-	if err := r.end(); err != nil {
+	from, chunk := r.Uint(), int(r.UintTo(scanRowsMax))
+	if err := r.End(); err != nil {
 		return nil, err
 	}
 	if q.of == readFeeds {
-		return nil, fmt.Errorf("%w: a scan of feeds", errBadCall)
+		return nil, fmt.Errorf("%w: a scan of feeds", wire.ErrBadMessage)
 	}
 	deadline := time.Now().Add(readWaitMax)
 	rep, err := n.replicaFor(q, deadline)

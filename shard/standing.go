@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/wire"
 )
 
 // standingAsked asks for a replica's place in a group, and tells the asker's.
@@ -39,17 +41,17 @@ func (n *Node) sendStandings(node string) func(context.Context, []standingAsked)
 				method, numbered = methodProbe, true
 			}
 		}
-		request := appendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
-		answer, err := n.calls.call(ctx, node, method, appendStandingsAsked(request, asked, numbered))
+		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
+		answer, err := n.calls.Call(ctx, node, method, appendStandingsAsked(request, asked, numbered))
 		if err != nil {
 			return nil, err
 		}
-		r := wireReader{rest: answer}
+		r := wire.Reader{Rest: answer}
 		all := make([]standing, len(asked))
 		for i := range all {
-			all[i] = standing{r.uint(), r.uint()}
+			all[i] = standing{r.Uint(), r.Uint()}
 		}
-		return all, r.end()
+		return all, r.End()
 	}
 }
 
@@ -63,8 +65,8 @@ func (n *Node) serveProbes(_ context.Context, request []byte) ([]byte, error) {
 }
 
 func (n *Node) answerStandings(request []byte, numbered bool) ([]byte, error) {
-	r := wireReader{rest: request}
-	asker := string(r.bytes())
+	r := wire.Reader{Rest: request}
+	asker := string(r.Bytes())
 	asked, err := parseStandingsAsked(&r, numbered)
 	if err != nil {
 		return nil, err
@@ -141,13 +143,13 @@ func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []by
 	return dst
 }
 
-func parseStandingsAsked(r *wireReader, numbered bool) ([]standingAsked, error) {
-	asked := make([]standingAsked, r.groups(2))
+func parseStandingsAsked(r *wire.Reader, numbered bool) ([]standingAsked, error) {
+	asked := make([]standingAsked, readGroups(r, 2))
 	for i := range asked {
-		asked[i] = standingAsked{group: uint32(r.uintTo(1<<32 - 1)), term: r.uint()}
+		asked[i] = standingAsked{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint()}
 		if numbered {
-			asked[i].asker, asked[i].asked = r.uint(), r.uint()
+			asked[i].asker, asked[i].asked = r.Uint(), r.Uint()
 		}
 	}
-	return asked, r.end()
+	return asked, r.End()
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // streamRequestMax and streamAnswerMax bound a call that travels on a stream: larger ones
@@ -19,7 +21,7 @@ const (
 // fraction of what a call of gRPC costs.
 func (n *Node) callSmall(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
 	if n.appends != nil && n.appends.cfg.Allowed() && len(request) <= streamRequestMax && answerBytes <= streamAnswerMax {
-		if err := n.calls.reachable(node); err != nil {
+		if err := n.calls.Reachable(node); err != nil {
 			return nil, err
 		}
 		answer, err := n.appends.ask(ctx, node, method, request)
@@ -27,7 +29,7 @@ func (n *Node) callSmall(ctx context.Context, node, method string, request []byt
 			return answer, err
 		}
 	}
-	return n.calls.call(ctx, node, method, request)
+	return n.calls.Call(ctx, node, method, request)
 }
 
 // cut closes the stream to a node that answers no pings: calls closes its own connection.
@@ -42,7 +44,7 @@ func (a *appends) ask(ctx context.Context, node, method string, request []byte) 
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTimeoutMax)
+		ctx, cancel = context.WithTimeout(ctx, rpc.CallTimeoutMax)
 		defer cancel()
 	}
 	return c.ask(ctx, method, request)
@@ -77,7 +79,7 @@ func (p *appendPeer) now() *appendConn {
 func (c *appendConn) ask(ctx context.Context, method string, request []byte) ([]byte, error) {
 	deadline, _ := ctx.Deadline()
 	id, call, err := c.put(func(dst []byte, id uint64) []byte {
-		return appendStreamCall(dst, id, method, min(time.Until(deadline), callTimeoutMax), request)
+		return appendStreamCall(dst, id, method, min(time.Until(deadline), rpc.CallTimeoutMax), request)
 	})
 	if err != nil {
 		return nil, errNoStream
@@ -86,17 +88,17 @@ func (c *appendConn) ask(ctx context.Context, method string, request []byte) ([]
 	case <-call.done:
 	case <-ctx.Done():
 		c.giveUp(id)
-		return nil, fmt.Errorf("%w: %s on node %s: %w", errCallLost, method, c.peer.node, ctx.Err())
+		return nil, fmt.Errorf("%w: %s on node %s: %w", rpc.ErrCallLost, method, c.peer.node, ctx.Err())
 	}
 	switch {
 	case call.unsent:
-		return nil, fmt.Errorf("%w: %w", errNotSent, call.err)
+		return nil, fmt.Errorf("%w: %w", rpc.ErrNotSent, call.err)
 	case call.err != nil:
-		return nil, fmt.Errorf("%w: %s: %w", errCallLost, method, call.err)
+		return nil, fmt.Errorf("%w: %s: %w", rpc.ErrCallLost, method, call.err)
 	}
-	var answer callAnswer
-	if err := answer.parse(call.answer.body); err != nil {
-		return nil, fmt.Errorf("%w: %s on node %s: %w", errCallLost, method, c.peer.node, err)
+	answer, told, err := rpc.ParseAnswer(call.answer.body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s on node %s: %w", rpc.ErrCallLost, method, c.peer.node, err)
 	}
-	return answer.body, answer.err
+	return answer, told
 }

@@ -7,17 +7,21 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/cable"
+	"github.com/countd/countd/internal/callfate"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // streamNode is a node of callNodes that answers calls on streams too, and calls others
 // on them.
-func streamNode(t *testing.T, nodes *callNodes, name string, handlers map[string]callHandler) *Node {
+func streamNode(t *testing.T, nodes *callNodes, name string, handlers map[string]rpc.Handler) *Node {
 	t.Helper()
-	n := &Node{calls: nodes.node(t, name, handlers)}
-	n.calls.cfg.Cut = n.cut
-	n.mux = n.calls.cfg.Mux
+	n := &Node{}
+	n.calls, n.mux = nodes.nodeWith(t, name, handlers, n.cut)
 	n.appends = newAppends(appendsConfig{
-		Mux: n.mux, Lookup: nodes.lookup, Allowed: func() bool { return true }, Answer: n.calls.answer,
+		Mux: n.mux, Lookup: nodes.lookup, Allowed: func() bool { return true }, Answer: n.calls.Answer,
 	})
 	t.Cleanup(n.appends.close)
 	return n
@@ -26,12 +30,12 @@ func streamNode(t *testing.T, nodes *callNodes, name string, handlers map[string
 // onStreamOnly is callSmall without the way around streams: a call that they do not take
 // was not sent, nor is one that the other node refuses because it is closing.
 func (n *Node) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
-	if err := n.calls.reachable(node); err != nil {
+	if err := n.calls.Reachable(node); err != nil {
 		return nil, err
 	}
 	answer, err := n.appends.ask(ctx, node, method, request)
 	if errors.Is(err, errNoStream) || errors.Is(err, ErrDraining) {
-		err = errNotSent
+		err = rpc.ErrNotSent
 	}
 	return answer, err
 }
@@ -39,7 +43,7 @@ func (n *Node) onStreamOnly(ctx context.Context, node, method string, request []
 // leaveAndClose is what closing a node does with its streams.
 func (n *Node) leaveAndClose() {
 	n.appends.served.leave()
-	n.calls.close()
+	n.calls.Close()
 	n.appends.close()
 }
 
@@ -48,26 +52,25 @@ func TestStreamCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := streamNode(t, &nodes, "a", nil)
-	f := newCallFates()
-	b := streamNode(t, &nodes, "b", f.handlers())
-	proxy := newTestProxy(t, b.mux.Addr().String())
-	nodes.put("b", proxy.addr())
-	f.start(t, a.onStreamOnly)
+	f := callfate.New(rpc.ErrNotSent, rpc.ErrCallLost)
+	b := streamNode(t, &nodes, "b", f.Handlers())
+	proxy := cable.New(t, b.mux.Addr().String())
+	nodes.put("b", proxy.Addr())
+	f.Start(t, a.onStreamOnly)
 	for i := range 40 {
-		f.goOn(t)
-		unsent := f.notSent.Load()
-		proxy.refuse.Store(i%8 == 0)
-		proxy.cut()
-		if proxy.refuse.Load() {
-			eventually(t, "calls are not sent", func() bool { return f.notSent.Load() > unsent })
-			proxy.refuse.Store(false)
+		f.GoOn(t)
+		unsent := f.NotSent.Load()
+		proxy.Refuse.Store(i%8 == 0)
+		proxy.Cut()
+		if proxy.Refuse.Load() {
+			eventually(t, "calls are not sent", func() bool { return f.NotSent.Load() > unsent })
+			proxy.Refuse.Store(false)
 		}
 	}
-	f.goOn(t)
-	close(f.stop)
-	f.callers.Wait()
+	f.GoOn(t)
+	f.End()
 	b.leaveAndClose()
-	f.mustBeTrue(t)
+	f.MustBeTrue(t)
 }
 
 // And what TestCallsOfANodeThatRestarts says: a node that closes answers what it was sent.
@@ -75,21 +78,20 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := streamNode(t, &nodes, "a", nil)
-	f := newCallFates()
-	b := streamNode(t, &nodes, "b", f.handlers())
-	f.start(t, a.onStreamOnly)
+	f := callfate.New(rpc.ErrNotSent, rpc.ErrCallLost)
+	b := streamNode(t, &nodes, "b", f.Handlers())
+	f.Start(t, a.onStreamOnly)
 	for range 8 {
-		f.goOn(t)
+		f.GoOn(t)
 		b.leaveAndClose()
 		mustDo(t, b.mux.Close())
-		b = streamNode(t, &nodes, "b", f.handlers())
+		b = streamNode(t, &nodes, "b", f.Handlers())
 	}
-	f.goOn(t)
-	close(f.stop)
-	f.callers.Wait()
+	f.GoOn(t)
+	f.End()
 	b.leaveAndClose()
-	f.mustBeTrue(t)
-	if n := f.lost.Load(); n > 0 {
+	f.MustBeTrue(t)
+	if n := f.Lost.Load(); n > 0 {
 		t.Errorf("%d calls are lost", n)
 	}
 }
@@ -103,7 +105,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	a, b := streamNode(t, &nodes, "a", nil), streamNode(t, &nodes, "b", nil)
 	b.appends.cfg.Answer = func(ctx context.Context, method string, request []byte) ([]byte, error) {
 		onStream.Add(1)
-		return b.calls.answer(ctx, method, request)
+		return b.calls.Answer(ctx, method, request)
 	}
 	echoed := func(bytesOf, answerBytes int) (streamed bool) {
 		t.Helper()
@@ -122,7 +124,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	if echoed(streamRequestMax+1, 0) || echoed(1, streamAnswerMax+1) {
 		t.Error("a larger one does")
 	}
-	if _, err := a.onStreamOnly(within10s(t), "b", "nothing", nil); !errors.Is(err, errNoMethod) {
+	if _, err := a.onStreamOnly(within10s(t), "b", "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {
 		t.Errorf("of a method that there is not: %v", err)
 	}
 	a.appends.cfg.Allowed = func() bool { return false }
@@ -137,15 +139,15 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a, b := streamNode(t, &nodes, "a", nil), streamNode(t, &nodes, "b", nil)
-	proxy := newTestProxy(t, b.mux.Addr().String())
-	nodes.put("b", proxy.addr())
+	proxy := cable.New(t, b.mux.Addr().String())
+	nodes.put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
-	release := proxy.hold()
+	release := proxy.Hold()
 	_, err := a.onStreamOnly(ctx, "b", "echo", nil)
 	release()
-	if !errors.Is(err, errCallLost) || !errors.Is(err, errPingsMissed) {
+	if !errors.Is(err, rpc.ErrCallLost) || !errors.Is(err, errPingsMissed) {
 		t.Errorf("told %v", err)
 	}
 	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
@@ -157,7 +159,7 @@ func TestStreamCallCarriesItsTime(t *testing.T) {
 	var nodes callNodes
 	a := streamNode(t, &nodes, "a", nil)
 	ended := make(chan error, 1)
-	streamNode(t, &nodes, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+	streamNode(t, &nodes, "b", map[string]rpc.Handler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return nil, ctx.Err()
@@ -183,11 +185,11 @@ func TestStreamCallArrivesAsItWasSent(t *testing.T) {
 		t.Errorf("without time: %v, %v", has, err)
 	}
 	for _, bad := range [][]byte{nil, {1}, {0, 1, 0, 0}, {2, 1, 0, 0}, {1, 1, 9, 0}, {1, 1, 0}} {
-		if _, _, _, _, err := parseStreamCall(bad); !errors.Is(err, errBadCall) {
+		if _, _, _, _, err := parseStreamCall(bad); !errors.Is(err, wire.ErrBadMessage) {
 			t.Errorf("%v was taken: %v", bad, err)
 		}
 	}
-	if _, _, _, _, err := parseAppend(b); !errors.Is(err, errBadCall) {
+	if _, _, _, _, err := parseAppend(b); !errors.Is(err, wire.ErrBadMessage) {
 		t.Errorf("as an append: %v", err)
 	}
 	answer, err := parseAppendAnswer(appendCallAnswer(nil, 7, []byte("body"), nil))

@@ -3,6 +3,8 @@ package shard
 import (
 	"context"
 	"time"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 const (
@@ -21,14 +23,14 @@ const (
 // far longer than to elect another leader.
 func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (context.Context, context.CancelFunc) {
 	return n.while(ctx, func(ctx context.Context) bool {
-		return !n.calls.doubtful(node) && n.leaderBy(ctx, g, node) == node
+		return !n.calls.Doubtful(node) && n.leaderBy(ctx, g, node) == node
 	})
 }
 
 // whileAnswers returns a context that ends when the node that is called has not been
 // heard of for a while.
 func (n *Node) whileAnswers(ctx context.Context, node string) (context.Context, context.CancelFunc) {
-	return n.while(ctx, func(context.Context) bool { return !n.calls.doubtful(node) })
+	return n.while(ctx, func(context.Context) bool { return !n.calls.Doubtful(node) })
 }
 
 // while returns a context that ends when a condition has not held for a while.
@@ -77,14 +79,14 @@ func (n *Node) leaderBy(ctx context.Context, g *counterGroup, called string) str
 	}
 	ctx, cancel := context.WithTimeout(ctx, supersededLookEvery)
 	defer cancel()
-	answer, err := n.peer(other).confirm.do(ctx, g.number)
+	answer, err := n.peer(other).confirm.Do(ctx, g.number)
 	if err == nil {
 		err = answer.err
 	}
 	if err == nil {
 		return other
 	}
-	if hinted := leaderHint(err); hinted != "" {
+	if hinted := rpc.LeaderHint(err); hinted != "" {
 		return hinted
 	}
 	return called

@@ -37,7 +37,7 @@ func (n *Node) runSuspect() {
 		for _, g := range n.replicas() {
 			again, err := g.suspect()
 			if err != nil {
-				n.mux.limited().Warn("a group's leader is missed", "group", g.cfg.Group, "err", err)
+				n.mux.Limited().Warn("a group's leader is missed", "group", g.cfg.Group, "err", err)
 			}
 			next = min(next, again)
 		}

@@ -40,7 +40,7 @@ const (
 var ErrBadToken = errs.ErrBadToken
 
 // clusterHash is what tokens hold of a cluster's id.
-func clusterHash(id [16]byte) uint32 { return crc32.Checksum(id[:], castagnoli) }
+func clusterHash(id [16]byte) uint32 { return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli)) }
 
 // AppendText appends the token's text form to dst.
 func (t Token) AppendText(dst []byte) []byte {

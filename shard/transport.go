@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -165,7 +166,7 @@ func (t raftTransport) contact(id raft.ServerID) *contact {
 	if c, known := t.contacts.Load(id); known {
 		return c.(*contact)
 	}
-	c, _ := t.contacts.LoadOrStore(id, &contact{to: addressee(string(id))})
+	c, _ := t.contacts.LoadOrStore(id, &contact{to: rpc.Addressee(string(id))})
 	return c.(*contact)
 }
 
@@ -213,7 +214,7 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 // and gives the vote again to whoever sends them in the same term. So they name the
 // replica: another may have its address by then.
 func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
-	return []byte(replicaAt(id, string(addr)))
+	return []byte(rpc.ReplicaAt(id, string(addr)))
 }
 
 // TimeoutNow is raft.Transport's.
@@ -224,7 +225,7 @@ func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, a
 // named returns an address of the group's configuration that leads to one replica alone.
 // It is dialled if the address book does not know the replica's node.
 func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
-	return replicaAt(id, string(addr))
+	return rpc.ReplicaAt(id, string(addr))
 }
 
 // isHeartbeat tells a call that says no more than that the leader is there.
@@ -252,7 +253,7 @@ func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	if !known {
 		return "", fmt.Errorf("no address of node %s is known", nodeOf(id))
 	}
-	return replicaAt(id, addr), nil
+	return rpc.ReplicaAt(id, addr), nil
 }
 
 // newRaftTransport makes the transport of a group, which dials nodes where addrs

@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
 )
 
 // A heartbeat that is answered on the spot shares no memory with its answer:
@@ -78,7 +80,7 @@ func TestAddressesNameTheReplica(t *testing.T) {
 		"of a node that is gone": func(string) (string, bool) { return "", true },
 		"of a node that has one": func(string) (string, bool) { return "127.0.0.1:7401", true },
 	} {
-		m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0"})
+		m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0"})
 		mustDo(t, err)
 		layer, err := m.Layer(1, "n1.0#2")
 		mustDo(t, err)

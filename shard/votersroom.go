@@ -88,7 +88,7 @@ func (n *Node) disksFull(nodes map[string]bool) map[string]bool {
 			continue
 		}
 		asked.Go(func() { // ends at the timeout
-			answer, err := n.calls.call(ctx, node, methodRoom, nil)
+			answer, err := n.calls.Call(ctx, node, methodRoom, nil)
 			if err == nil && len(answer) == 1 {
 				mu.Lock()
 				defer mu.Unlock()

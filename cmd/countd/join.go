@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // startGossip starts gossip and the search for other nodes.
@@ -61,8 +62,8 @@ func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 
 // former returns the Former of the node and, unless the node will be alone, the bootstrap
 // server through which it asks other nodes.
-func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.Lobby, error) {
-	var bootstrap *shard.Lobby
+func (p *process) former(c *config, port net.Listener) (*cluster.Former, *rpc.BootstrapServer, error) {
+	var bootstrap *rpc.BootstrapServer
 	id := p.dir.Identity
 	cfg := cluster.FormConfig{
 		Identity: id,
@@ -82,7 +83,7 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *shard.
 		return former, nil, err
 	}
 	p.backend.waitForWhat(former.Waiting)
-	bootstrap, err = shard.OpenLobby(port, c.ClusterName, map[string]shard.Handler{
+	bootstrap, err = rpc.OpenBootstrapServer(port, c.ClusterName, map[string]shard.Handler{
 		cluster.FormCall: cluster.CallHandler(former.HandleForm),
 	}, p.logger)
 	return former, bootstrap, err

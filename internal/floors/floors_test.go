@@ -28,6 +28,10 @@ const rule = `
 	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb
 	# The errors that the packages of shard share.
 	shard/errs:
+	# Bodies of calls between nodes, byte by byte.
+	shard/wire:
+	# The cluster port, calls and their errors; no body, no group.
+	shard/rpc: shard/wire shard/errs internal/lograte
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore:
 	# One replica's log, votes and snapshots on disk, checked.
@@ -35,7 +39,7 @@ const rule = `
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
+	shard: shard/rpc shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.
@@ -47,7 +51,7 @@ const rule = `
 	api/redis: unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis cluster shard raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events
+	cmd/countd: admin api api/redis cluster shard shard/rpc raftfsm raftfsm/catalog engine internal/days cmd/countd/internal/events
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API alone, and nothing of ours.
@@ -62,10 +66,14 @@ const rule = `
 	# Clusters of them.
 	internal/clustertest: internal/proctest
 	internal/countdtest:
+	# A cable between two nodes, to cut.
+	internal/cable:
+	# Callers, and what they were told.
+	internal/callfate:
 	internal/floors:
 	cmd/countd/e2e:
 	raftfsm/codec/codectest: raftfsm/codec
-	tests: raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client
+	tests: raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/callfate
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

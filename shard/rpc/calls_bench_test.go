@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func BenchmarkCall(b *testing.B) {
 			b.SetBytes(2 * int64(size))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := from.call(ctx, "b", "echo", request); err != nil {
+				if _, err := from.Call(ctx, "b", "echo", request); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -58,13 +58,13 @@ func BenchmarkCall64(b *testing.B) {
 	}
 	b.Run("calls", func(b *testing.B) {
 		ask(b, func(ctx context.Context) error {
-			_, err := from.call(ctx, "b", "echo", question)
+			_, err := from.Call(ctx, "b", "echo", question)
 			return err
 		})
 	})
 	b.Run("lane", func(b *testing.B) {
 		var sends, asked atomic.Int64
-		l := newLane(laneConfig[[]byte, []byte]{
+		l := NewBatcher(BatcherConfig[[]byte, []byte]{
 			InFlight: 2, Items: 1 << 16, Bytes: 16 << 20, CallItems: 4096, CallBytes: 256 << 10,
 			Size: func(q []byte) int { return len(q) },
 			Send: func(ctx context.Context, batch [][]byte) ([][]byte, error) {
@@ -74,7 +74,7 @@ func BenchmarkCall64(b *testing.B) {
 				for _, q := range batch {
 					request = append(request, q...)
 				}
-				answer, err := from.call(ctx, "b", "echo", request)
+				answer, err := from.Call(ctx, "b", "echo", request)
 				answers := make([][]byte, 0, len(batch))
 				for ; len(answer) >= bytes; answer = answer[bytes:] {
 					answers = append(answers, answer[:bytes])
@@ -82,9 +82,9 @@ func BenchmarkCall64(b *testing.B) {
 				return answers, err
 			},
 		})
-		defer l.close()
+		defer l.Close()
 		ask(b, func(ctx context.Context) error {
-			_, err := l.do(ctx, question)
+			_, err := l.Do(ctx, question)
 			return err
 		})
 		b.ReportMetric(float64(asked.Load())/float64(max(sends.Load(), 1)), "items/call")

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -12,12 +12,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // callPeer is another node as this one calls it. The gRPC connection is to the
 // node and not to an address: each dial looks for the address of that moment.
 type callPeer struct {
-	calls    *calls
+	calls    *Calls
 	node     string
 	conn     *grpc.ClientConn
 	inFlight atomic.Int64
@@ -40,7 +42,7 @@ func (p *callPeer) doubtful() bool {
 	return s != nil && s.line == line && s.heard == line.count()
 }
 
-func newCallPeer(c *calls, node string) (*callPeer, error) {
+func newCallPeer(c *Calls, node string) (*callPeer, error) {
 	p := &callPeer{calls: c, node: node}
 	var err error
 	p.conn, err = grpc.NewClient("passthrough:///"+node,
@@ -53,8 +55,8 @@ func newCallPeer(c *calls, node string) (*callPeer, error) {
 		grpc.WithInitialWindowSize(streamWindowBytes),
 		grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: connectBackoffMin, Multiplier: 2, Jitter: 0.2, MaxDelay: connectBackoffMax},
-			MinConnectTimeout: connectTimeout,
+			Backoff:           backoff.Config{BaseDelay: ConnectBackoffMin, Multiplier: 2, Jitter: 0.2, MaxDelay: ConnectBackoffMax},
+			MinConnectTimeout: ConnectTimeout,
 		}),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(callCodec{}),
@@ -75,7 +77,7 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 	if p.calls.cfg.ByAddress {
 		meant = ""
 	}
-	conn, err := p.calls.cfg.Mux.dial(ctx, addr, meant, kindCall, 0)
+	conn, err := p.calls.cfg.Mux.Dial(ctx, addr, meant, kindCall, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -90,19 +92,19 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	defer p.inFlight.Add(-1)
 	if p.inFlight.Add(1) > callsInFlightMax {
-		return nil, fmt.Errorf("%w: %d calls to node %s have no answer", ErrOverloaded, callsInFlightMax, p.node)
+		return nil, fmt.Errorf("%w: %d calls to node %s have no answer", errs.ErrOverloaded, callsInFlightMax, p.node)
 	}
 	if p.doubtful() {
-		return nil, fmt.Errorf("%w: node %s does not answer pings", errNotSent, p.node)
+		return nil, fmt.Errorf("%w: node %s does not answer pings", ErrNotSent, p.node)
 	}
 	asked, answer := callRequest{body: request}, callAnswer{}
 	err := p.conn.Invoke(ctx, method, &asked, &answer)
-	fate := errCallLost
+	fate := ErrCallLost
 	switch {
 	case answer.arrived: // even if the connection was lost right behind it
 		return answer.body, answer.err
 	case !asked.sent:
-		fate = errNotSent
+		fate = ErrNotSent
 	}
 	cause := ctx.Err()
 	if cause == nil && status.Code(err) == codes.DeadlineExceeded {
@@ -114,12 +116,12 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	return nil, fmt.Errorf("%w: %s on node %s: %w", fate, method, p.node, err)
 }
 
-// watch looks at the connection each pingEvery: it pings one that is silent,
+// watch looks at the connection each PingEvery: it pings one that is silent,
 // which also connects again, and closes one that stays so. It ends with calls,
 // or when the node is not known any more. calls waits for it.
 func (p *callPeer) watch() {
 	defer p.conn.Close()
-	ticker := time.NewTicker(pingEvery)
+	ticker := time.NewTicker(PingEvery)
 	defer ticker.Stop()
 	var line *callLine
 	var heard uint64
@@ -142,11 +144,11 @@ func (p *callPeer) watch() {
 		if missed++; missed == pingsDoubtful {
 			p.silent.Store(&silence{line, heard})
 		}
-		if missed >= pingsMissedMax && line.cut() {
+		if missed >= PingsMissedMax && line.cut() {
 			p.calls.cfg.Logger.Warn("nothing came from a node any more, its connection is closed",
-				"node", p.node, "for", pingEvery*pingsMissedMax)
+				"node", p.node, "for", PingEvery*PingsMissedMax)
 		}
-		if cut := p.calls.cfg.Cut; cut != nil && missed >= pingsMissedMax {
+		if cut := p.calls.cfg.Cut; cut != nil && missed >= PingsMissedMax {
 			cut(p.node)
 		}
 		p.ping()
@@ -156,7 +158,7 @@ func (p *callPeer) watch() {
 // ping makes the node answer, if it can. The answer counts as it is read from
 // the connection; what the call returns tells nothing more.
 func (p *callPeer) ping() {
-	ctx, cancel := context.WithTimeout(p.calls.ctx, pingEvery)
+	ctx, cancel := context.WithTimeout(p.calls.ctx, PingEvery)
 	defer cancel()
 	_ = p.conn.Invoke(ctx, pingMethod, &callRequest{}, &callAnswer{})
 }

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
@@ -28,12 +30,12 @@ const (
 	// streamsMax bounds the calls that one connection may have open. It leaves
 	// room for pings beside callsInFlightMax, so that no call waits for another.
 	streamsMax = callsInFlightMax + 64
-	// closeGraceMax is how long close lets calls be answered before it cancels
+	// CloseGraceMax is how long close lets calls be answered before it cancels
 	// them: proposed writes take a few syncs, others need not be waited for.
-	closeGraceMax = time.Second
-	// callTimeoutMax bounds a call whose caller has no deadline: as long as a
+	CloseGraceMax = time.Second
+	// CallTimeoutMax bounds a call whose caller has no deadline: as long as a
 	// request of a client may take.
-	callTimeoutMax = 60 * time.Second
+	CallTimeoutMax = 60 * time.Second
 
 	// A stream may send so much before its receiver reads it, a connection so
 	// much in all. Fixed, they need no measuring of the line: 1 MiB in a round
@@ -45,24 +47,24 @@ const (
 	pingMethod  = callService + "ping" // answered at once, whatever else is going on
 )
 
-// callHandler answers a call. The request is its own. What it returns is the
+// Handler answers a call. The request is its own. What it returns is the
 // transport's and is not to be changed any more. ctx ends with the caller's
 // deadline, when the caller gives up or is gone, and when the node closes.
-type callHandler func(ctx context.Context, request []byte) ([]byte, error)
+type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
 // callServer answers the calls of other nodes. A panic of a handler is left
 // alone and ends the process. gRPC starts a goroutine for each call and waits
 // for all of them in Stop.
 type callServer struct {
 	grpc     *grpc.Server
-	handlers map[string]callHandler   // by full method; not changed once serve runs
-	streams  map[string]streamHandler // likewise
+	handlers map[string]Handler       // by full method; not changed once serve runs
+	streams  map[string]StreamHandler // likewise
 	slots    chan struct{}            // a token for each handler that runs
 	held     atomic.Int64             // bytes of their requests
 }
 
 func newCallServer() *callServer {
-	s := &callServer{handlers: make(map[string]callHandler), streams: make(map[string]streamHandler), slots: make(chan struct{}, handlersMax)}
+	s := &callServer{handlers: make(map[string]Handler), streams: make(map[string]StreamHandler), slots: make(chan struct{}, handlersMax)}
 	s.grpc = grpc.NewServer(
 		grpc.UnknownServiceHandler(s.receive),
 		grpc.ForceServerCodecV2(callCodec{}),
@@ -81,13 +83,13 @@ func newCallServer() *callServer {
 func (s *callServer) serve(listener net.Listener) error { return s.grpc.Serve(listener) }
 
 // close refuses further calls, lets those that run end, cancels them after
-// closeGraceMax, and waits for every handler.
+// CloseGraceMax, and waits for every handler.
 func (s *callServer) close() {
 	drained := make(chan struct{})
 	go func() { s.grpc.GracefulStop(); close(drained) }() // ends with the last handler
 	select {
 	case <-drained:
-	case <-time.After(closeGraceMax):
+	case <-time.After(CloseGraceMax):
 		s.grpc.Stop()
 		<-drained
 	}
@@ -122,7 +124,7 @@ func (s *callServer) begin() error {
 	case s.slots <- struct{}{}:
 		return nil
 	default:
-		return fmt.Errorf("%w: %d calls are being answered", ErrOverloaded, handlersMax)
+		return fmt.Errorf("%w: %d calls are being answered", errs.ErrOverloaded, handlersMax)
 	}
 }
 
@@ -131,16 +133,16 @@ func (s *callServer) end() { <-s.slots }
 func (s *callServer) answer(ctx context.Context, method string, request []byte) ([]byte, error) {
 	handler := s.handlers[method]
 	if handler == nil {
-		return nil, fmt.Errorf("%w: %s", errNoMethod, method)
+		return nil, fmt.Errorf("%w: %s", ErrNoMethod, method)
 	}
 	size := int64(len(request))
 	defer s.held.Add(-size)
 	if s.held.Add(size) > requestBytesMax {
-		return nil, fmt.Errorf("%w: %d bytes of calls are being answered", ErrOverloaded, requestBytesMax)
+		return nil, fmt.Errorf("%w: %d bytes of calls are being answered", errs.ErrOverloaded, requestBytesMax)
 	}
 	answer, err := handler(ctx, request)
 	if err == nil && len(answer) > messageBytesMax {
-		return nil, fmt.Errorf("%w: an answer of %d bytes", errCallTooLarge, len(answer))
+		return nil, fmt.Errorf("%w: an answer of %d bytes", ErrTooLarge, len(answer))
 	}
 	return answer, err
 }
@@ -153,12 +155,20 @@ type callRequest struct {
 	sent bool
 }
 
-// callAnswer is an answer likewise: an error as appendCallError writes it, and
+// callAnswer is an answer likewise: an error as AppendError writes it, and
 // behind a code of 0 the body.
 type callAnswer struct {
 	body    []byte
 	err     error
 	arrived bool // in whole
+}
+
+// ParseAnswer reads an answer that came over another connection: the body, or the error
+// that the handler returned. Its own error is of an answer that no node makes.
+func ParseAnswer(b []byte) (body []byte, told, err error) {
+	var a callAnswer
+	err = a.parse(b)
+	return a.body, a.err, err
 }
 
 // callCodec hands bytes through, without a copy when sending and with one when
@@ -175,7 +185,7 @@ func (callCodec) Marshal(v any) (mem.BufferSlice, error) {
 		m.sent = true
 		return mem.BufferSlice{mem.SliceBuffer(m.body)}, nil
 	case *callAnswer:
-		head := mem.SliceBuffer(appendCallError(nil, m.err))
+		head := mem.SliceBuffer(AppendError(nil, m.err))
 		if m.err != nil {
 			return mem.BufferSlice{head}, nil
 		}
@@ -196,12 +206,12 @@ func (callCodec) Unmarshal(data mem.BufferSlice, v any) error {
 }
 
 func (m *callAnswer) parse(b []byte) error {
-	told, rest, err := parseCallError(b)
+	told, rest, err := ParseError(b)
 	switch {
 	case err != nil:
 		return err
 	case told != nil && len(rest) > 0:
-		return fmt.Errorf("%w: %d bytes behind an error", errBadAnswer, len(rest))
+		return fmt.Errorf("%w: %d bytes behind an error", ErrBadAnswer, len(rest))
 	case told != nil:
 		m.err = told
 	default:

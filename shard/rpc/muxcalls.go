@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"errors"
@@ -26,8 +26,8 @@ func newCallListener() *callListener {
 	return &callListener{accepts: make(chan net.Conn, acceptQueueMax), done: make(chan struct{})}
 }
 
-// offer hands a connection over, or fails without closing it.
-func (l *callListener) offer(conn net.Conn) error {
+// Offer hands a connection over, or fails without closing it.
+func (l *callListener) Offer(conn net.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {

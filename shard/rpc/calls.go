@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -7,34 +7,36 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 const (
 	// callsInFlightMax bounds the calls to one node that have no answer yet.
 	callsInFlightMax = 1024
-	// connectTimeout bounds a dial with the handshake: a few round trips.
-	connectTimeout = 2 * time.Second
-	// A node that cannot be reached is dialled again after connectBackoffMin at
-	// first, and never later than connectBackoffMax and its jitter of a fifth.
-	connectBackoffMin = 50 * time.Millisecond
-	connectBackoffMax = 800 * time.Millisecond
+	// ConnectTimeout bounds a dial with the handshake: a few round trips.
+	ConnectTimeout = 2 * time.Second
+	// A node that cannot be reached is dialled again after ConnectBackoffMin at
+	// first, and never later than ConnectBackoffMax and its jitter of a fifth.
+	ConnectBackoffMin = 50 * time.Millisecond
+	ConnectBackoffMax = 800 * time.Millisecond
 
-	// pingEvery is how often a connection is looked at. One from which nothing
-	// came since is pinged, and closed when nothing has come the pingsMissedMax-th
+	// PingEvery is how often a connection is looked at. One from which nothing
+	// came since is pinged, and closed when nothing has come the PingsMissedMax-th
 	// time: a peer that is cut off or stands still is found within 5 s, one that is
 	// slow for some seconds is not. From the pingsDoubtful-th time on it gets no
 	// calls until something comes: they would most likely be lost.
-	pingEvery      = time.Second
+	PingEvery      = time.Second
 	pingsDoubtful  = 2
-	pingsMissedMax = 4
+	PingsMissedMax = 4
 	// The server's side of the same: it pings who has sent nothing for
 	// serverPingAfter, which only happens when the client has stopped to.
 	serverPingAfter   = 3 * time.Second
 	serverPingTimeout = 2 * time.Second
 )
 
-// callsConfig configures newCalls.
-type callsConfig struct {
+// CallsConfig configures NewCalls.
+type CallsConfig struct {
 	Mux *Mux // the caller's; must outlive the calls
 	// Lookup returns the cluster address of a node now. It is called often, from
 	// many goroutines, and must not wait.
@@ -48,14 +50,14 @@ type callsConfig struct {
 	Logger *slog.Logger // nil discards
 }
 
-// calls is how nodes call each other: requests and answers of bytes, over one
+// Calls carries requests and answers between nodes, as bytes, over one
 // connection each way between two nodes. It never sends a request twice, unless
 // the other node has said that it has not looked at it.
 //
 // Its goroutines are serve's, and one for each node that was called; close stops
 // and waits for them.
-type calls struct {
-	cfg    callsConfig
+type Calls struct {
+	cfg    CallsConfig
 	server *callServer
 	ctx    context.Context
 	cancel context.CancelFunc // by close
@@ -68,24 +70,25 @@ type calls struct {
 	}
 }
 
-func newCalls(cfg callsConfig) (*calls, error) {
+// NewCalls returns the calls of a node. Serve answers those of others; Close ends both.
+func NewCalls(cfg CallsConfig) (*Calls, error) {
 	if cfg.Mux == nil || cfg.Lookup == nil {
 		return nil, errors.New("calls need a Mux and Lookup")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &calls{cfg: cfg, server: newCallServer()}
+	c := &Calls{cfg: cfg, server: newCallServer()}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.peers = make(map[string]*callPeer)
 	return c, nil
 }
 
-// handle makes h answer a method. It is to be called before serve.
-func (c *calls) handle(method string, h callHandler) { c.server.handlers[callService+method] = h }
+// Handle makes h answer a method. It is to be called before serve.
+func (c *Calls) Handle(method string, h Handler) { c.server.handlers[callService+method] = h }
 
-// serve begins to answer calls.
-func (c *calls) serve() {
+// Serve begins to answer calls.
+func (c *Calls) Serve() {
 	c.wg.Go(func() {
 		if err := c.server.serve(c.cfg.Mux.Calls()); err != nil {
 			c.cfg.Logger.Error("calls of other nodes are not answered any more", "err", err)
@@ -93,9 +96,9 @@ func (c *calls) serve() {
 	})
 }
 
-// close answers the calls that other nodes have sent, within closeGraceMax,
-// then ends those to other nodes with errCallLost. It waits for every handler.
-func (c *calls) close() {
+// Close answers the calls that other nodes have sent, within CloseGraceMax,
+// then ends those to other nodes with ErrCallLost. It waits for every handler.
+func (c *Calls) Close() {
 	c.mu.Lock()
 	again := c.mu.closed
 	c.mu.closed = true
@@ -107,18 +110,18 @@ func (c *calls) close() {
 	c.wg.Wait()
 }
 
-// call has a method of another node answer a request, and returns the answer,
+// Call has a method of another node answer a request, and returns the answer,
 // which is the caller's. The request is given away: it must not be changed any
 // more, not even after call has returned. Without a deadline ctx has one of
-// callTimeoutMax.
+// CallTimeoutMax.
 //
-// An error is a *callError if the other node's handler returned it; ErrOverloaded
-// or ErrDraining if this node refused the call; errNotSent if no handler can
-// have seen the request; and otherwise errCallLost: one may have. The context's
+// An error is a *Error if the other node's handler returned it; ErrOverloaded
+// or ErrDraining if this node refused the call; ErrNotSent if no handler can
+// have seen the request; and otherwise ErrCallLost: one may have. The context's
 // error is in the last two when it was the cause.
-func (c *calls) call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
+func (c *Calls) Call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if len(request) > messageBytesMax {
-		return nil, fmt.Errorf("%w: %w: a request of %d bytes", errNotSent, errCallTooLarge, len(request))
+		return nil, fmt.Errorf("%w: %w: a request of %d bytes", ErrNotSent, ErrTooLarge, len(request))
 	}
 	p, err := c.peer(node)
 	if err != nil {
@@ -126,54 +129,54 @@ func (c *calls) call(ctx context.Context, node, method string, request []byte) (
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTimeoutMax)
+		ctx, cancel = context.WithTimeout(ctx, CallTimeoutMax)
 		defer cancel()
 	}
 	return p.call(ctx, callService+method, request)
 }
 
 // peer returns what is known of a node, made if need be.
-func (c *calls) peer(node string) (*callPeer, error) {
+func (c *Calls) peer(node string) (*callPeer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed {
-		return nil, ErrDraining
+		return nil, errs.ErrDraining
 	}
 	if p := c.mu.peers[node]; p != nil {
 		return p, nil
 	}
 	if _, known := c.cfg.Lookup(node); !known {
-		return nil, fmt.Errorf("%w: node %s is not known", errNotSent, node)
+		return nil, fmt.Errorf("%w: node %s is not known", ErrNotSent, node)
 	}
 	p, err := newCallPeer(c, node)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotSent, err)
+		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	c.mu.peers[node] = p
 	c.wg.Go(p.watch)
 	return p, nil
 }
 
-// doubtful tells whether a node is called no more until it shows that it is there.
-func (c *calls) doubtful(node string) bool {
+// Doubtful reports whether calls to a node are refused until it answers a ping.
+func (c *Calls) Doubtful(node string) bool {
 	c.mu.Lock()
 	p := c.mu.peers[node]
 	c.mu.Unlock()
 	return p != nil && p.doubtful()
 }
 
-// reachable returns the error of a call that is not sent, because the node is not known
+// Reachable returns the error of a call that is not sent, because the node is not known
 // or does not answer pings. From then on the node is pinged.
-func (c *calls) reachable(node string) error {
+func (c *Calls) Reachable(node string) error {
 	p, err := c.peer(node)
 	if err == nil && p.doubtful() {
-		err = fmt.Errorf("%w: node %s does not answer pings", errNotSent, node)
+		err = fmt.Errorf("%w: node %s does not answer pings", ErrNotSent, node)
 	}
 	return err
 }
 
-// answer answers a call that came over another connection, within the same bounds.
-func (c *calls) answer(ctx context.Context, method string, request []byte) ([]byte, error) {
+// Answer answers a call that came over another connection, within the same bounds.
+func (c *Calls) Answer(ctx context.Context, method string, request []byte) ([]byte, error) {
 	if err := c.server.begin(); err != nil {
 		return nil, err
 	}
@@ -182,7 +185,7 @@ func (c *calls) answer(ctx context.Context, method string, request []byte) ([]by
 }
 
 // forget removes a node that is not known any more.
-func (c *calls) forget(p *callPeer) {
+func (c *Calls) forget(p *callPeer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.mu.peers, p.node)

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"bytes"
@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/cable"
+	"github.com/countd/countd/shard/errs"
 )
 
 func TestCallsCarryBytes(t *testing.T) {
@@ -23,7 +26,7 @@ func TestCallsCarryBytes(t *testing.T) {
 	for _, size := range []int{0, 1, 100, 70_000, messageBytesMax} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			request := bytes.Repeat([]byte{'x', 'y'}, size/2+1)[:size]
-			got, err := a.call(within10s(t), "b", "echo", request)
+			got, err := a.Call(within10s(t), "b", "echo", request)
 			if err != nil || !bytes.Equal(got, request) {
 				t.Errorf("%d bytes came back, %v", len(got), err)
 			}
@@ -37,30 +40,30 @@ func TestCallsCarryErrors(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
-	nodes.node(t, "b", map[string]callHandler{
+	nodes.node(t, "b", map[string]Handler{
 		"fail": func(_ context.Context, request []byte) ([]byte, error) {
-			return []byte("not seen"), fmt.Errorf("group 7: %w", errLedBy(string(request)))
+			return []byte("not seen"), fmt.Errorf("group 7: %w", ErrLedBy(string(request)))
 		},
 		"other": func(context.Context, []byte) ([]byte, error) { return nil, errors.New("of no code") },
 		"large": func(context.Context, []byte) ([]byte, error) { return make([]byte, messageBytesMax+1), nil },
 	})
-	_, err := a.call(within10s(t), "b", "fail", []byte("c.1"))
-	var told *callError
-	if !errors.As(err, &told) || !errors.Is(err, ErrNoLeader) || leaderHint(err) != "c.1" || told.Text != "group 7: "+ErrNoLeader.Error() {
+	_, err := a.Call(within10s(t), "b", "fail", []byte("c.1"))
+	var told *Error
+	if !errors.As(err, &told) || !errors.Is(err, errs.ErrNoLeader) || LeaderHint(err) != "c.1" || told.Text != "group 7: "+errs.ErrNoLeader.Error() {
 		t.Errorf("fail: %v", err)
 	}
-	_, err = a.call(within10s(t), "b", "other", nil)
-	if !errors.As(err, &told) || told.Code != codeOther || errors.Is(err, errCallLost) || errors.Is(err, errNotSent) {
+	_, err = a.Call(within10s(t), "b", "other", nil)
+	if !errors.As(err, &told) || told.Code != CodeOther || errors.Is(err, ErrCallLost) || errors.Is(err, ErrNotSent) {
 		t.Errorf("other: %v", err)
 	}
-	if _, err = a.call(within10s(t), "b", "large", nil); !errors.As(err, &told) || !errors.Is(err, errCallTooLarge) {
+	if _, err = a.Call(within10s(t), "b", "large", nil); !errors.As(err, &told) || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("large: %v", err)
 	}
-	if _, err = a.call(within10s(t), "b", "unheard", nil); !errors.Is(err, errNoMethod) {
+	if _, err = a.Call(within10s(t), "b", "unheard", nil); !errors.Is(err, ErrNoMethod) {
 		t.Errorf("unheard: %v", err)
 	}
-	_, err = a.call(within10s(t), "b", "echo", make([]byte, messageBytesMax+1))
-	if !errors.Is(err, errNotSent) || !errors.Is(err, errCallTooLarge) {
+	_, err = a.Call(within10s(t), "b", "echo", make([]byte, messageBytesMax+1))
+	if !errors.Is(err, ErrNotSent) || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large a request: %v", err)
 	}
 }
@@ -84,7 +87,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 	for _, name := range []string{"unknown", "down", "of another cluster", "silent"} {
 		t.Run(name, func(t *testing.T) {
 			for range 3 {
-				if _, err := a.call(within10s(t), name, "echo", nil); !errors.Is(err, errNotSent) || errors.Is(err, errCallLost) {
+				if _, err := a.Call(within10s(t), name, "echo", nil); !errors.Is(err, ErrNotSent) || errors.Is(err, ErrCallLost) {
 					t.Errorf("error %v", err)
 				}
 			}
@@ -94,8 +97,8 @@ func TestCallsThatAreNotSent(t *testing.T) {
 		nodes.put("silent too", silent.Addr().String())
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		defer cancel()
-		_, err := a.call(ctx, "silent too", "echo", nil)
-		if !errors.Is(err, errNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+		_, err := a.Call(ctx, "silent too", "echo", nil)
+		if !errors.Is(err, ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -108,7 +111,7 @@ func TestCallsEndWithTheirCaller(t *testing.T) {
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
 	deadlines, ended := make(chan time.Duration, 1), make(chan error, 1)
-	nodes.node(t, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+	nodes.node(t, "b", map[string]Handler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
 		deadline, _ := ctx.Deadline()
 		deadlines <- time.Until(deadline)
 		<-ctx.Done()
@@ -120,12 +123,12 @@ func TestCallsEndWithTheirCaller(t *testing.T) {
 		const soon = time.Second // what is not sent by then has no handler
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
-		_, err := a.call(ctx, "b", "wait", nil)
-		var told *callError // the handler may have been as fast to see the deadline
-		if !errors.As(err, &told) && (!errors.Is(err, errCallLost) || !errors.Is(err, context.DeadlineExceeded)) {
+		_, err := a.Call(ctx, "b", "wait", nil)
+		var told *Error // the handler may have been as fast to see the deadline
+		if !errors.As(err, &told) && (!errors.Is(err, ErrCallLost) || !errors.Is(err, context.DeadlineExceeded)) {
 			t.Errorf("error %v", err)
 		}
-		if errors.Is(err, errNotSent) {
+		if errors.Is(err, ErrNotSent) {
 			t.Fatalf("not sent: %v", err)
 		}
 		if d := <-deadlines; d <= 0 || d > soon {
@@ -136,13 +139,13 @@ func TestCallsEndWithTheirCaller(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
-			if d := <-deadlines; d <= 0 || d > callTimeoutMax {
+			if d := <-deadlines; d <= 0 || d > CallTimeoutMax {
 				t.Errorf("the handler had %v", d)
 			}
 			cancel()
 		}()
-		_, err := a.call(ctx, "b", "wait", nil)
-		if !errors.Is(err, errCallLost) || !errors.Is(err, context.Canceled) {
+		_, err := a.Call(ctx, "b", "wait", nil)
+		if !errors.Is(err, ErrCallLost) || !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v", err)
 		}
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -157,7 +160,7 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 	a, a2 := nodes.node(t, "a", nil), nodes.node(t, "a2", nil)
 	var running atomic.Int64
 	release := make(chan struct{})
-	b := nodes.node(t, "b", map[string]callHandler{"slow": func(_ context.Context, request []byte) ([]byte, error) {
+	b := nodes.node(t, "b", map[string]Handler{"slow": func(_ context.Context, request []byte) ([]byte, error) {
 		running.Add(1)
 		<-release
 		return request, nil
@@ -165,22 +168,22 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 	var wg sync.WaitGroup
 	for range handlersMax {
 		wg.Go(func() {
-			if _, err := a.call(within10s(t), "b", "slow", []byte("x")); err != nil {
+			if _, err := a.Call(within10s(t), "b", "slow", []byte("x")); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	eventually(t, "all slots are taken", func() bool { return running.Load() == handlersMax })
 	t.Run("for one caller", func(t *testing.T) {
-		var told *callError
-		if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrOverloaded) || errors.As(err, &told) {
+		var told *Error
+		if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, errs.ErrOverloaded) || errors.As(err, &told) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("for the node", func(t *testing.T) {
 		for _, size := range []int{1, messageBytesMax} {
-			var told *callError
-			if _, err := a2.call(within10s(t), "b", "echo", make([]byte, size)); !errors.Is(err, ErrOverloaded) || !errors.As(err, &told) {
+			var told *Error
+			if _, err := a2.Call(within10s(t), "b", "echo", make([]byte, size)); !errors.Is(err, errs.ErrOverloaded) || !errors.As(err, &told) {
 				t.Errorf("%d bytes: %v", size, err)
 			}
 		}
@@ -198,7 +201,7 @@ func TestCallsRefuseWhatIsTooMuch(t *testing.T) {
 	mustEcho(t, a2, "b", "there is room again")
 
 	b.server.held.Store(requestBytesMax)
-	if _, err := a.call(within10s(t), "b", "echo", []byte("x")); !errors.Is(err, ErrOverloaded) {
+	if _, err := a.Call(within10s(t), "b", "echo", []byte("x")); !errors.Is(err, errs.ErrOverloaded) {
 		t.Errorf("with the memory full: %v", err)
 	}
 	if held := b.server.held.Add(-requestBytesMax); held != 0 {
@@ -212,14 +215,14 @@ func TestCallsFindANodeWhereItIs(t *testing.T) {
 	a := nodes.node(t, "a", nil)
 	b := nodes.node(t, "b", nil)
 	mustEcho(t, a, "b", "before")
-	b.close()
+	b.Close()
 	mustDo(t, b.cfg.Mux.Close())
-	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("while it is down: %v", err)
 	}
 	nodes.node(t, "b", nil) // at another address
 	eventually(t, "it answers at its new address", func() bool {
-		_, err := a.call(within10s(t), "b", "echo", nil)
+		_, err := a.Call(within10s(t), "b", "echo", nil)
 		return err == nil
 	})
 	nodes.put("b", "")
@@ -228,7 +231,7 @@ func TestCallsFindANodeWhereItIs(t *testing.T) {
 		defer a.mu.Unlock()
 		return a.mu.peers["b"] == nil
 	})
-	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("once it is forgotten: %v", err)
 	}
 }
@@ -238,32 +241,32 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
 	started := make(chan struct{}, 1)
-	b := nodes.node(t, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+	b := nodes.node(t, "b", map[string]Handler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
 		started <- struct{}{}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}})
-	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
-	nodes.put("b", proxy.addr())
+	proxy := cable.New(t, b.cfg.Mux.Addr().String())
+	nodes.put("b", proxy.Addr())
 	lost := make(chan error, 1)
 	go func() {
-		_, err := a.call(context.Background(), "b", "wait", nil)
+		_, err := a.Call(context.Background(), "b", "wait", nil)
 		lost <- err
 	}()
 	<-started
-	release := proxy.hold()
+	release := proxy.Hold()
 	defer release()
 	begin := time.Now()
-	if err := <-lost; !errors.Is(err, errCallLost) {
+	if err := <-lost; !errors.Is(err, ErrCallLost) {
 		t.Errorf("error %v", err)
 	}
-	if took := time.Since(begin); took > callTimeoutMax/2 {
+	if took := time.Since(begin); took > CallTimeoutMax/2 {
 		t.Errorf("found after %v", took)
 	} else {
 		t.Logf("found after %v", took)
 	}
 	eventually(t, "its handler is cancelled", func() bool { return len(b.server.slots) == 0 })
-	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("while it is cut: %v", err)
 	}
 }
@@ -275,12 +278,12 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
 	b := nodes.node(t, "b", nil)
-	proxy := newTestProxy(t, b.cfg.Mux.Addr().String())
-	nodes.put("b", proxy.addr())
+	proxy := cable.New(t, b.cfg.Mux.Addr().String())
+	nodes.put("b", proxy.Addr())
 	mustEcho(t, a, "b", "there")
-	release := proxy.hold()
-	eventually(t, "the peer is doubted", func() bool { return a.doubtful("b") })
-	if _, err := a.call(within10s(t), "b", "echo", nil); !errors.Is(err, errNotSent) {
+	release := proxy.Hold()
+	eventually(t, "the peer is doubted", func() bool { return a.Doubtful("b") })
+	if _, err := a.Call(within10s(t), "b", "echo", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("while it is silent: %v", err)
 	}
 	a.mu.Lock()
@@ -291,7 +294,7 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	}
 	release()
 	eventually(t, "the peer is called again", func() bool {
-		_, err := a.call(within10s(t), "b", "echo", nil)
+		_, err := a.Call(within10s(t), "b", "echo", nil)
 		return err == nil
 	})
 }
@@ -305,7 +308,7 @@ func TestCallsClose(t *testing.T) {
 	began := make(chan struct{}, 2)
 	soon := make(chan struct{})
 	var ended atomic.Int64
-	b := nodes.node(t, "b", map[string]callHandler{
+	b := nodes.node(t, "b", map[string]Handler{
 		"soon": func(_ context.Context, request []byte) ([]byte, error) {
 			defer ended.Add(1)
 			began <- struct{}{}
@@ -319,35 +322,35 @@ func TestCallsClose(t *testing.T) {
 			return nil, ctx.Err()
 		},
 	})
-	errs := map[string]chan error{"soon": make(chan error, 1), "never": make(chan error, 1)}
-	for method, err := range errs {
+	results := map[string]chan error{"soon": make(chan error, 1), "never": make(chan error, 1)}
+	for method, err := range results {
 		go func() {
-			_, e := a.call(within10s(t), "b", method, nil)
+			_, e := a.Call(within10s(t), "b", method, nil)
 			err <- e
 		}()
 		<-began
 	}
 	closed := make(chan struct{})
-	go func() { b.close(); close(closed) }()
+	go func() { b.Close(); close(closed) }()
 	eventually(t, "no new calls are taken", func() bool {
-		_, err := a.call(within10s(t), "b", "echo", nil)
+		_, err := a.Call(within10s(t), "b", "echo", nil)
 		return err != nil
 	})
 	close(soon)
-	if err := <-errs["soon"]; err != nil {
+	if err := <-results["soon"]; err != nil {
 		t.Errorf("soon: %v", err)
 	}
-	if err := <-errs["never"]; err == nil || errors.Is(err, errNotSent) {
+	if err := <-results["never"]; err == nil || errors.Is(err, ErrNotSent) {
 		t.Errorf("never: %v", err)
 	}
 	<-closed
 	if n := ended.Load(); n != 2 {
 		t.Errorf("%d handlers have ended", n)
 	}
-	if _, err := b.call(within10s(t), "a", "echo", nil); !errors.Is(err, ErrDraining) {
+	if _, err := b.Call(within10s(t), "a", "echo", nil); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("a call after close: %v", err)
 	}
-	b.close()
+	b.Close()
 }
 
 func TestCallsEndWhenTheirNodeCloses(t *testing.T) {
@@ -355,29 +358,29 @@ func TestCallsEndWhenTheirNodeCloses(t *testing.T) {
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
 	began := make(chan struct{})
-	nodes.node(t, "b", map[string]callHandler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+	nodes.node(t, "b", map[string]Handler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
 		close(began)
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}})
 	lost := make(chan error, 1)
 	go func() {
-		_, err := a.call(context.Background(), "b", "wait", nil)
+		_, err := a.Call(context.Background(), "b", "wait", nil)
 		lost <- err
 	}()
 	<-began
-	a.close()
-	if err := <-lost; !errors.Is(err, errCallLost) {
+	a.Close()
+	if err := <-lost; !errors.Is(err, ErrCallLost) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestCallsConfig(t *testing.T) {
-	for name, cfg := range map[string]callsConfig{
+	for name, cfg := range map[string]CallsConfig{
 		"no mux":    {Lookup: new(callNodes).lookup},
 		"no lookup": {Mux: testMux(t)},
 	} {
-		if _, err := newCalls(cfg); err == nil {
+		if _, err := NewCalls(cfg); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -388,8 +391,8 @@ func TestCallsDoNotSurviveAPanic(t *testing.T) {
 	const asked = "COUNTD_TEST_PANIC"
 	if os.Getenv(asked) != "" {
 		var nodes callNodes
-		a := nodes.node(t, "a", map[string]callHandler{"panic": func(context.Context, []byte) ([]byte, error) { panic("of a handler") }})
-		_, _ = a.call(within10s(t), "a", "panic", nil)
+		a := nodes.node(t, "a", map[string]Handler{"panic": func(context.Context, []byte) ([]byte, error) { panic("of a handler") }})
+		_, _ = a.Call(within10s(t), "a", "panic", nil)
 		return
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/proctest"
@@ -82,9 +81,9 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 		{"no cluster", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, group: 1})},
 		{"group of a call", "kind", appendPreface(nil, preface{kind: kindCall, cluster: cluster, group: 1})},
 		{"cluster of a call", "cluster", appendPreface(nil, preface{kind: kindCall})},
-		{"another node", "it is for another replica of the group", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: addressee("n2.0")})},
-		{"another replica", "it is for another replica of the group", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: addressee("n1.0#3")})},
-		{"a call to another node", "it is for another node", appendPreface(nil, preface{kind: kindCall, cluster: cluster, to: addressee("n2.0")})},
+		{"another node", "it is for another replica of the group", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: Addressee("n2.0")})},
+		{"another replica", "it is for another replica of the group", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 1, to: Addressee("n1.0#3")})},
+		{"a call to another node", "it is for another node", appendPreface(nil, preface{kind: kindCall, cluster: cluster, to: Addressee("n2.0")})},
 		{"group", "level=DEBUG msg=\"refused a cluster connection\"", appendPreface(nil, preface{kind: kindRaft, cluster: cluster, group: 2})},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -146,7 +145,7 @@ func TestMuxBoundsWhatWaits(t *testing.T) {
 func TestMuxHandsCallsToOneListener(t *testing.T) {
 	m := testMux(t)
 	dial := func() net.Conn {
-		conn, err := m.dial(t.Context(), m.Addr().String(), "", kindCall, 0)
+		conn, err := m.Dial(t.Context(), m.Addr().String(), "", kindCall, 0)
 		mustDo(t, err)
 		t.Cleanup(func() { conn.Close() })
 		return conn
@@ -224,48 +223,6 @@ func TestMuxAdvertises(t *testing.T) {
 	}
 }
 
-func TestTransportDialsWhereANodeIs(t *testing.T) {
-	to, layer := testTransport(t)
-	here, nowhere := raft.ServerAddress(layer.Addr().String()), raft.ServerAddress("127.0.0.1:1")
-	known := true
-	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(string) (string, bool) { return string(here), known }, 0, hclog.NewNullLogger())
-	t.Cleanup(func() { from.Close() })
-	for _, test := range []struct {
-		known      bool
-		configured raft.ServerAddress
-	}{{true, nowhere}, {false, here}} {
-		known = test.known
-		go func() {
-			rpc := <-to.Consumer()
-			rpc.Respond(&raft.AppendEntriesResponse{Term: 4}, nil)
-		}()
-		request := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
-		var response raft.AppendEntriesResponse
-		if err := from.AppendEntries("known", test.configured, &request, &response); err != nil || response.Term != 4 {
-			t.Errorf("a node that is known, %v: %+v, %v", test.known, response, err)
-		}
-	}
-}
-
-func TestTransportHasNoHeartbeatPath(t *testing.T) {
-	from, _ := testTransport(t)
-	to, layer := testTransport(t)
-	to.SetHeartbeatHandler(func(raft.RPC) { t.Error("the fast path was used") })
-	go func() {
-		rpc := <-to.Consumer()
-		rpc.Respond(&raft.AppendEntriesResponse{Term: 4}, nil)
-	}()
-	heartbeat := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}, Term: 4}
-	var response raft.AppendEntriesResponse
-	mustDo(t, from.AppendEntries("known", raft.ServerAddress(layer.Addr().String()), &heartbeat, &response))
-	if response.Term != 4 {
-		t.Errorf("response %+v", response)
-	}
-	if _, err := from.AppendEntriesPipeline("n2", raft.ServerAddress(layer.Addr().String())); !errors.Is(err, raft.ErrPipelineReplicationNotSupported) {
-		t.Errorf("pipeline: %v", err)
-	}
-}
-
 func FuzzParsePreface(f *testing.F) {
 	f.Add(appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{1}, group: 7}))
 	f.Add(appendPreface(nil, preface{kind: kindRaft, cluster: [16]byte{1}, group: 7, name: "prod"}))
@@ -281,65 +238,8 @@ func FuzzParsePreface(f *testing.F) {
 	})
 }
 
-func TestRaftLogger(t *testing.T) {
-	logged := &proctest.Buffer{}
-	l := &raftLogger{slog: slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelInfo}))}
-	sub := l.Named("raft").Named("net").With("peer", "n2")
-	sub.Error("failed", "servers", hclog.Fmt("%+v", []int{1, 2}))
-	sub.Warn("election")
-	sub.Warn("heartbeat timeout reached, starting election (quiet)")
-	sub.Error("failed to take snapshot", "error", errors.New("cannot take snapshot now, wait until the quiet entry has been applied"))
-	sub.Info("quiet")
-	sub.Debug("quiet")
-	got := logged.String()
-	for _, want := range []string{"level=WARN msg=failed peer=n2 servers=\"[1 2]\"", "level=INFO msg=election"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("%q is not in %q", want, got)
-		}
-	}
-	if strings.Contains(got, "quiet") {
-		t.Errorf("logged %q", got)
-	}
-	if sub.Name() != "raft.net" || len(sub.ImpliedArgs()) != 2 || sub.IsInfo() || !sub.IsWarn() {
-		t.Errorf("name %q, args %v, info %v, warn %v", sub.Name(), sub.ImpliedArgs(), sub.IsInfo(), sub.IsWarn())
-	}
-}
-
-// What is sent to a replica does not reach another that has its address now, on another
-// node or on the same: raft would take the answer for that replica's.
-func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
-	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}, NodeKey: "n2.0"})
-	mustDo(t, err)
-	defer m.Close()
-	layer, err := m.Layer(7, "n2.0#4")
-	mustDo(t, err)
-	to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
-	defer to.Close()
-	from := newRaftTransport(mustLayer(t, testMux(t), 7), func(string) (string, bool) { return m.Addr().String(), true }, 0, hclog.NewNullLogger())
-	defer from.Close()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case rpc := <-to.Consumer():
-				rpc.Respond(&raft.RequestVoteResponse{Term: 4, Granted: true}, nil)
-			case <-done:
-				return
-			}
-		}
-	}()
-	for node, reached := range map[raft.ServerID]bool{"n1.0": false, "n1.0#4": false, "n2.0": false, "n2.0#3": false, "n2.0#4": true} {
-		request := raft.RequestVoteRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n3.0")}, Term: 4}
-		var response raft.RequestVoteResponse
-		if err := from.RequestVote(node, "127.0.0.1:1", &request, &response); (err == nil) != reached || response.Granted != reached {
-			t.Errorf("%s: %+v, %v", node, response, err)
-		}
-	}
-}
-
 func TestPrefaceWithNameComesBack(t *testing.T) {
-	for _, name := range []string{"", "p", strings.Repeat("n", clusterNameBytesMax)} {
+	for _, name := range []string{"", "p", strings.Repeat("n", ClusterNameBytesMax)} {
 		want := preface{kind: kindCall, cluster: [16]byte{1}, group: 7, to: 9, name: name}
 		b := appendPreface([]byte("before"), want)[len("before"):]
 		if got, err := parsePreface(b); err != nil || got != want {
@@ -393,7 +293,7 @@ func TestMuxRefusesOtherNames(t *testing.T) {
 				log      *proctest.Buffer
 			}{{a, b, logB}, {b, a, logA}} {
 				for range 3 {
-					conn, err := way.from.dial(t.Context(), way.to.Addr().String(), "", kindCall, 0)
+					conn, err := way.from.Dial(t.Context(), way.to.Addr().String(), "", kindCall, 0)
 					mustDo(t, err)
 					defer conn.Close()
 					if !tc.taken {
@@ -432,7 +332,7 @@ func TestMuxTellsNoNameToThoseWhoCannotRead(t *testing.T) {
 		})
 		mustDo(t, err)
 		defer m.Close()
-		out, err := m.dial(t.Context(), listener.Addr().String(), "", kindCall, 0)
+		out, err := m.Dial(t.Context(), listener.Addr().String(), "", kindCall, 0)
 		mustDo(t, err)
 		in, err := listener.Accept()
 		mustDo(t, err)

@@ -1,10 +1,8 @@
-package shard
+package rpc
 
 import (
 	"sync"
 	"time"
-
-	"github.com/hashicorp/raft"
 )
 
 const (
@@ -22,10 +20,10 @@ const (
 	failingPeersMax = 256
 )
 
-// peerFailures tells which failures to reach peers an operator should see. Every
+// PeerFailures decides which failures to reach peers are logged. Every
 // group that a node leads meets each of them several times a second. It is safe
 // for concurrent use.
-type peerFailures struct {
+type PeerFailures struct {
 	mu struct {
 		sync.Mutex
 		of map[string]failures // by address
@@ -38,8 +36,8 @@ type failures struct {
 	told        time.Time // zero if none of the spell was
 }
 
-// tell notes a failure and reports whether it is to be told.
-func (p *peerFailures) tell(peer string, now time.Time) bool {
+// ShouldLog notes a failure and reports whether to log it.
+func (p *PeerFailures) ShouldLog(peer string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f, known := p.mu.of[peer]
@@ -56,27 +54,4 @@ func (p *peerFailures) tell(peer string, now time.Time) bool {
 	}
 	p.mu.of[peer] = f
 	return told
-}
-
-// failingPeer returns the address of the peer that a message of raft's about a
-// failed exchange is of, or "" for any other message.
-func failingPeer(args []any) string {
-	peer, failed := "", false
-	for i := 0; i+1 < len(args); i += 2 {
-		switch args[i] {
-		case "peer", "target":
-			switch p := args[i+1].(type) {
-			case raft.Server:
-				peer = string(p.Address)
-			case raft.ServerAddress:
-				peer = string(p)
-			}
-		case "error":
-			failed = true
-		}
-	}
-	if !failed {
-		return ""
-	}
-	return peer
 }

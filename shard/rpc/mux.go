@@ -1,4 +1,12 @@
-package shard
+// Package rpc connects the nodes of a cluster: the cluster port that all groups of a node
+// share (Mux), calls with answers of bytes (Calls), batches of questions to one node
+// (Batcher), the errors of calls and their codes, and the port of a node that has no
+// cluster yet (BootstrapServer).
+//
+// It never reads a body, retries a call that may have been seen, or knows what a group
+// is beyond its number. Invariant: ErrNotSent is returned only if no byte of a request
+// left this node, so that whoever gets it may send the request elsewhere.
+package rpc
 
 import (
 	"context"
@@ -60,13 +68,13 @@ type Mux struct {
 	prefaces chan struct{}  // a token for each connection in its preface
 	wg       sync.WaitGroup // serve, and receive for each connection in its preface
 	done     chan struct{}
-	failures peerFailures // of raft's connections to peers
+	failures PeerFailures // of raft's connections to peers
 	limit    lograte.Limiter
 
 	mu struct { // never held during I/O
 		sync.Mutex
 		layers  map[uint32]*muxLayer
-		appends receiver              // of streams of appends; nil for none
+		appends Receiver              // of streams of appends; nil for none
 		waiting map[net.Conn]struct{} // in their preface
 		closed  bool
 	}
@@ -110,8 +118,18 @@ type dialledAddr string
 func (dialledAddr) Network() string  { return "tcp" }
 func (a dialledAddr) String() string { return string(a) }
 
-// limited logs what each of many groups or connections meets.
-func (m *Mux) limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
+// LimitedBy returns logger with the node's limit on what each of many groups or
+// connections meets.
+func (m *Mux) LimitedBy(logger *slog.Logger) *slog.Logger { return m.limit.Logger(logger) }
+
+// Failures returns what is known of failures to reach peers.
+func (m *Mux) Failures() *PeerFailures { return &m.failures }
+
+// Logger returns the logger that the Mux was configured with.
+func (m *Mux) Logger() *slog.Logger { return m.cfg.Logger }
+
+// Limited logs what each of many groups or connections meets.
+func (m *Mux) Limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
 
 // Addr returns the address that peers dial.
 func (m *Mux) Addr() net.Addr { return m.addr }
@@ -138,8 +156,8 @@ func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 // one, the same each time. Connections that it has handed over are its user's.
 func (m *Mux) Calls() net.Listener { return m.calls }
 
-// serveAppends hands streams of appends to r.
-func (m *Mux) serveAppends(r receiver) {
+// ServeAppends gives streams of appends to r.
+func (m *Mux) ServeAppends(r Receiver) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.appends = r
@@ -187,7 +205,7 @@ func (m *Mux) serve() {
 			return
 		}
 		if err != nil {
-			m.limited().Warn("cannot accept a cluster connection", "err", err)
+			m.Limited().Warn("cannot accept a cluster connection", "err", err)
 			select {
 			case <-time.After(acceptRetryDelay):
 			case <-m.done:
@@ -217,16 +235,16 @@ func (m *Mux) receive(conn net.Conn) {
 	p, err := m.readPreface(conn)
 	to, err := m.finish(conn, p, err)
 	if err == nil {
-		err = to.offer(conn)
+		err = to.Offer(conn)
 	}
 	if err != nil {
 		m.refuse(conn, err)
 	}
 }
 
-// receiver is whom a connection is handed to. offer fails without closing it.
-type receiver interface {
-	offer(conn net.Conn) error
+// Receiver takes connections of one kind. Offer fails without closing the connection.
+type Receiver interface {
+	Offer(conn net.Conn) error
 }
 
 // wait makes Close close the connection; it returns false after Close.
@@ -241,7 +259,7 @@ func (m *Mux) wait(conn net.Conn) bool {
 
 // finish ends wait and returns whom the connection is for, or err if there was
 // one.
-func (m *Mux) finish(conn net.Conn, p preface, err error) (receiver, error) {
+func (m *Mux) finish(conn net.Conn, p preface, err error) (Receiver, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.mu.waiting, conn)
@@ -252,16 +270,16 @@ func (m *Mux) finish(conn net.Conn, p preface, err error) (receiver, error) {
 		return nil, net.ErrClosed
 	case p.kind == kindCall:
 		return m.calls, nil
-	case p.kind == kindAppend && m.mu.appends == nil:
-		return nil, fmt.Errorf("%w: streams of appends are not taken yet", errEarly)
-	case p.kind == kindAppend:
+	case p.kind == KindAppend && m.mu.appends == nil:
+		return nil, fmt.Errorf("%w: streams of appends are not taken yet", ErrEarly)
+	case p.kind == KindAppend:
 		return m.mu.appends, nil
 	}
 	layer := m.mu.layers[p.group]
 	switch {
 	case layer == nil:
-		return nil, fmt.Errorf("%w: group %d is not here", errEarly, p.group)
-	case p.to != 0 && p.to != addressee(string(layer.id)):
+		return nil, fmt.Errorf("%w: group %d is not here", ErrEarly, p.group)
+	case p.to != 0 && p.to != Addressee(string(layer.id)):
 		return nil, layer.refuseOther()
 	}
 	return layer, nil
@@ -271,7 +289,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return preface{}, err
 	}
-	var room [prefaceBytes + 1 + clusterNameBytesMax]byte
+	var room [prefaceBytes + 1 + ClusterNameBytesMax]byte
 	b := room[:prefaceBytes]
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return preface{}, fmt.Errorf("cannot read its preface: %w", err)
@@ -288,45 +306,45 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err != nil {
 		return preface{}, err
 	}
-	if p.kind != kindRaft && (p.kind != kindCall && p.kind != kindAppend || p.group != 0) {
+	if p.kind != kindRaft && (p.kind != kindCall && p.kind != KindAppend || p.group != 0) {
 		return preface{}, fmt.Errorf("unknown kind %d of group %d", p.kind, p.group)
 	}
 	if err := m.cfg.checkCluster(&p); err != nil {
 		return preface{}, err
 	}
-	if own := addressee(m.cfg.NodeKey); p.kind != kindRaft && p.to != 0 && own != 0 && p.to != own {
-		return preface{}, fmt.Errorf("%w: it is for another node, which was here or is to be", errEarly)
+	if own := Addressee(m.cfg.NodeKey); p.kind != kindRaft && p.to != 0 && own != 0 && p.to != own {
+		return preface{}, fmt.Errorf("%w: it is for another node, which was here or is to be", ErrEarly)
 	}
 	return p, conn.SetReadDeadline(time.Time{})
 }
 
-// errEarly is why a connection is refused that may come at any time: a node is
+// ErrEarly is why a connection is refused that may come at any time: a node is
 // reached before it has joined the cluster, or opened a group that it is to have,
 // or after it has closed one. Who made it tells if that lasts.
-var errEarly = errors.New("nobody is here for it")
+var ErrEarly = errors.New("nobody is here for it")
 
 func (m *Mux) refuse(conn net.Conn, err error) {
 	conn.Close()
 	level, text := slog.LevelWarn, "refused a cluster connection"
 	switch {
-	case errors.Is(err, errEarly):
+	case errors.Is(err, ErrEarly):
 		level = slog.LevelDebug
 	case errors.Is(err, errOtherCluster):
 		text = "refused a connection from a node of another cluster" // with a limit of its own
 	}
-	m.limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
+	m.Limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
-// dial connects to another node's cluster port and says what the connection is for,
+// Dial connects to another node's cluster port and says what the connection is for,
 // and who is meant: the Raft id of a replica or, of the other kinds, the key of a node; "" for
 // whoever is there. ctx bounds both, and nothing after them.
-func (m *Mux) dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
+func (m *Mux) Dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: addressee(to)}
+	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: Addressee(to)}
 	if m.cfg.ReadsNames == nil || m.cfg.ReadsNames(address) {
 		p.name = m.cfg.ClusterName
 	}

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"encoding/hex"
@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// clusterNameBytesMax bounds the name of a cluster: it has one byte for its length, and a
+// ClusterNameBytesMax bounds the name of a cluster: it has one byte for its length, and a
 // node reads it from whoever connects.
-const clusterNameBytesMax = 32
+const ClusterNameBytesMax = 32
 
 // errOtherCluster is why a connection from a node of another cluster is refused.
 var errOtherCluster = errors.New("the cluster port is not for other clusters")
@@ -22,9 +22,9 @@ func (c *MuxConfig) checkCluster(p *preface) error {
 	case p.cluster == c.ClusterID && (p.name == c.ClusterName || c.ClusterID != none && (p.name == "" || c.ClusterName == "")):
 		return nil
 	case p.cluster != c.ClusterID && c.ClusterID == none:
-		return fmt.Errorf("%w: it is of %s, this node has none yet", errEarly, clusterText(p.cluster, p.name))
+		return fmt.Errorf("%w: it is of %s, this node has none yet", ErrEarly, clusterText(p.cluster, p.name))
 	case p.cluster != c.ClusterID && p.cluster == none:
-		return fmt.Errorf("%w: it is of a node that has no cluster yet", errEarly)
+		return fmt.Errorf("%w: it is of a node that has no cluster yet", ErrEarly)
 	}
 	return fmt.Errorf("%w: it is of %s, this node of %s", errOtherCluster, clusterText(p.cluster, p.name), clusterText(c.ClusterID, c.ClusterName))
 }

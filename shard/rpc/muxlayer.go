@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 // meant for another replica of its group. Whoever makes them tries again every second.
 const refusalLogEvery = 10 * time.Second
 
-// errOtherReplica is why a connection is refused that is meant for a replica of this
+// ErrOtherReplica is why a connection is refused that is meant for a replica of this
 // group that was here before, or that is to be.
-var errOtherReplica = errors.New("it is for another replica of the group, not for this one")
+var ErrOtherReplica = errors.New("it is for another replica of the group, not for this one")
 
 // muxLayer is one group's part of a Mux. It remembers every connection of the
 // group that is open, because raft's transport leaves both those it accepted
@@ -83,8 +83,8 @@ func (l *muxLayer) keep(conn net.Conn) (*muxConn, error) {
 	return c, nil
 }
 
-// offer hands a connection over, or fails without closing it.
-func (l *muxLayer) offer(conn net.Conn) error {
+// Offer hands a connection over, or fails without closing it.
+func (l *muxLayer) Offer(conn net.Conn) error {
 	c, err := l.keep(conn)
 	if err != nil {
 		return err
@@ -134,22 +134,22 @@ func (l *muxLayer) Close() error {
 // still called by members that were cut off when it left. The caller holds the Mux's
 // lock.
 func (l *muxLayer) refuseOther() error {
-	err := fmt.Errorf("group %d: %w, which is %s", l.group, errOtherReplica, l.id)
+	err := fmt.Errorf("group %d: %w, which is %s", l.group, ErrOtherReplica, l.id)
 	if time.Since(l.refusalLogged) < refusalLogEvery {
-		return fmt.Errorf("%w: %w", errEarly, err)
+		return fmt.Errorf("%w: %w", ErrEarly, err)
 	}
 	l.refusalLogged = time.Now()
 	return err
 }
 
-// replicaAt returns an address that the layer dials for one replica alone. No Raft id
+// ReplicaAt returns an address that the layer dials for one replica alone. No Raft id
 // has an @ in it.
-func replicaAt(id raft.ServerID, addr string) raft.ServerAddress {
+func ReplicaAt(id raft.ServerID, addr string) raft.ServerAddress {
 	return raft.ServerAddress(string(id) + "@" + addr)
 }
 
 // Dial is raft.StreamLayer's: it connects to the same group on another node. An
-// address of replicaAt leads to that replica or nowhere, any other to whoever is there.
+// address of ReplicaAt leads to that replica or nowhere, any other to whoever is there.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
@@ -157,7 +157,7 @@ func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.
 	if !named {
 		id, addr = "", id
 	}
-	conn, err := l.mux.dial(ctx, addr, id, kindRaft, l.group)
+	conn, err := l.mux.Dial(ctx, addr, id, kindRaft, l.group)
 	if err != nil {
 		return nil, fmt.Errorf("cannot dial group %d: %w", l.group, err)
 	}

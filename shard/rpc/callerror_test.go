@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"bytes"
@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
 	for _, known := range callCodes {
 		t.Run(known.err.Error(), func(t *testing.T) {
 			sent := fmt.Errorf("cannot do it: %w", known.err)
-			told, rest, err := parseCallError(append(appendCallError(nil, sent), "rest"...))
+			told, rest, err := ParseError(append(AppendError(nil, sent), "rest"...))
 			mustDo(t, err)
 			if !errors.Is(told, known.err) || told.Error() != sent.Error() || string(rest) != "rest" {
 				t.Errorf("%v with %q behind it", told, rest)
@@ -27,7 +29,7 @@ func TestCallErrorsComeOutAsTheyWere(t *testing.T) {
 }
 
 func TestCallErrorCodesAreUnique(t *testing.T) {
-	seen := map[callCode]bool{codeOK: true, codeOther: true}
+	seen := map[Code]bool{codeOK: true, CodeOther: true}
 	for _, known := range callCodes {
 		if seen[known.code] {
 			t.Errorf("code %d is there twice", known.code)
@@ -42,21 +44,21 @@ func TestCallErrorKeepsTheLeader(t *testing.T) {
 		err    error
 		leader string
 	}{
-		{"hint", fmt.Errorf("group 7: %w", errLedBy("n2.0123abcd")), "n2.0123abcd"},
-		{"no hint", errLedBy(""), ""},
-		{"plain", ErrNoLeader, ""},
+		{"hint", fmt.Errorf("group 7: %w", ErrLedBy("n2.0123abcd")), "n2.0123abcd"},
+		{"no hint", ErrLedBy(""), ""},
+		{"plain", errs.ErrNoLeader, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			first, _, err := parseCallError(appendCallError(nil, test.err))
+			first, _, err := ParseError(AppendError(nil, test.err))
 			mustDo(t, err)
-			again, _, err := parseCallError(appendCallError(nil, fmt.Errorf("asked on: %w", first)))
+			again, _, err := ParseError(AppendError(nil, fmt.Errorf("asked on: %w", first)))
 			mustDo(t, err)
-			if got := leaderHint(again); !errors.Is(again, ErrNoLeader) || got != test.leader {
+			if got := LeaderHint(again); !errors.Is(again, errs.ErrNoLeader) || got != test.leader {
 				t.Errorf("leader %q of %v", got, again)
 			}
 		})
 	}
-	if got := leaderHint(errors.New("another")); got != "" {
+	if got := LeaderHint(errors.New("another")); got != "" {
 		t.Errorf("another error's leader is %q", got)
 	}
 }
@@ -68,35 +70,35 @@ func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 		err  error
 		want error
 	}{
-		{"unknown and overloaded", fmt.Errorf("%w: %w", ErrOverloaded, ErrOutcomeUnknown), ErrOutcomeUnknown},
-		{"lost and no leader", fmt.Errorf("%w: %w", ErrNoLeader, errCallLost), errCallLost},
-		{"partial", &PartialError{Err: ErrOutcomeUnknown}, ErrOutcomeUnknown},
+		{"unknown and overloaded", fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrOutcomeUnknown), errs.ErrOutcomeUnknown},
+		{"lost and no leader", fmt.Errorf("%w: %w", errs.ErrNoLeader, ErrCallLost), ErrCallLost},
+		{"partial", wrapping{errs.ErrOutcomeUnknown}, errs.ErrOutcomeUnknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			told, _, err := parseCallError(appendCallError(nil, test.err))
+			told, _, err := ParseError(AppendError(nil, test.err))
 			mustDo(t, err)
-			if !errors.Is(told, test.want) || errors.Is(told, ErrOverloaded) || errors.Is(told, ErrNoLeader) {
+			if !errors.Is(told, test.want) || errors.Is(told, errs.ErrOverloaded) || errors.Is(told, errs.ErrNoLeader) {
 				t.Errorf("told as %v of code %d", told, told.Code)
 			}
 		})
 	}
 	// What one node did not send says nothing of the node that reports it.
-	told, _, err := parseCallError(appendCallError(nil, errNotSent))
+	told, _, err := ParseError(AppendError(nil, ErrNotSent))
 	mustDo(t, err)
-	if errors.Is(told, errNotSent) {
-		t.Error("errNotSent travels")
+	if errors.Is(told, ErrNotSent) {
+		t.Error("ErrNotSent travels")
 	}
 }
 
 func TestCallErrorBounds(t *testing.T) {
-	told, _, err := parseCallError(appendCallError(nil, errors.New(strings.Repeat("x", 2*errorTextMax))))
+	told, _, err := ParseError(AppendError(nil, errors.New(strings.Repeat("x", 2*ErrorTextMax))))
 	mustDo(t, err)
-	if len(told.Text) != errorTextMax {
+	if len(told.Text) != ErrorTextMax {
 		t.Errorf("%d bytes of text", len(told.Text))
 	}
-	unknown := appendCallError(nil, errors.New("of a later version"))
+	unknown := AppendError(nil, errors.New("of a later version"))
 	unknown[0] = 200
-	if told, _, err = parseCallError(unknown); err != nil || told.Code != codeOther || told.Text != "of a later version" {
+	if told, _, err = ParseError(unknown); err != nil || told.Code != CodeOther || told.Text != "of a later version" {
 		t.Errorf("a later version's error: %v, %v", told, err)
 	}
 	for name, b := range map[string][]byte{
@@ -108,7 +110,7 @@ func TestCallErrorBounds(t *testing.T) {
 		"overflow":    {1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, _, err := parseCallError(b); !errors.Is(err, errBadAnswer) {
+			if _, _, err := ParseError(b); !errors.Is(err, ErrBadAnswer) {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -117,14 +119,14 @@ func TestCallErrorBounds(t *testing.T) {
 
 func FuzzParseCallAnswer(f *testing.F) {
 	f.Add([]byte{0, 'o', 'k'})
-	f.Add(appendCallError(nil, errLedBy("n1.00000000")))
-	f.Add(append(appendCallError(nil, ErrOverloaded), 'x'))
+	f.Add(AppendError(nil, ErrLedBy("n1.00000000")))
+	f.Add(append(AppendError(nil, errs.ErrOverloaded), 'x'))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var answer callAnswer
 		err := answer.parse(b)
 		switch {
 		case err != nil:
-			if !errors.Is(err, errBadAnswer) || answer.arrived {
+			if !errors.Is(err, ErrBadAnswer) || answer.arrived {
 				t.Errorf("error %v, arrived %v", err, answer.arrived)
 			}
 		case answer.err == nil:
@@ -132,11 +134,17 @@ func FuzzParseCallAnswer(f *testing.F) {
 				t.Errorf("accepted %x", b)
 			}
 		default:
-			var first *callError
-			again, _, err := parseCallError(appendCallError(nil, answer.err))
+			var first *Error
+			again, _, err := ParseError(AppendError(nil, answer.err))
 			if !errors.As(answer.err, &first) || err != nil || again.Text != first.Text || again.Code != first.Code {
 				t.Errorf("%x came back as %v, %v", b, again, err)
 			}
 		}
 	})
 }
+
+// wrapping is an error of another package, as shard.PartialError is.
+type wrapping struct{ err error }
+
+func (w wrapping) Error() string { return "some ops were applied" }
+func (w wrapping) Unwrap() error { return w.err }

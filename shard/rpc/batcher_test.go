@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // laneSends is the other side of a test's lane: it doubles each number once
@@ -36,18 +38,18 @@ func (s *laneSends) send(ctx context.Context, batch []int) ([]int, error) {
 	return answers, nil
 }
 
-func (s *laneSends) config() laneConfig[int, int] {
-	return laneConfig[int, int]{
+func (s *laneSends) config() BatcherConfig[int, int] {
+	return BatcherConfig[int, int]{
 		Send: s.send, Size: func(q int) int { return q }, InFlight: 1,
 		Items: 10, Bytes: 1000, CallItems: 4, CallBytes: 100,
 	}
 }
 
-func testLane(t *testing.T, cfg laneConfig[int, int]) *lane[int, int] {
+func testLane(t *testing.T, cfg BatcherConfig[int, int]) *Batcher[int, int] {
 	t.Helper()
 	mustLeaveNothing(t)
-	l := newLane(cfg)
-	t.Cleanup(l.close)
+	l := NewBatcher(cfg)
+	t.Cleanup(l.Close)
 	return l
 }
 
@@ -57,21 +59,21 @@ type laneAnswer struct {
 	err    error
 }
 
-// ask calls do in a goroutine, and returns once the question is in the lane.
-func ask(t *testing.T, l *lane[int, int], ctx context.Context, q int) <-chan laneAnswer {
+// ask calls do in a goroutine, and returns once the question is in the batcher.
+func ask(t *testing.T, l *Batcher[int, int], ctx context.Context, q int) <-chan laneAnswer {
 	t.Helper()
 	count := func() int { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.items }
 	before := count()
 	answer := make(chan laneAnswer, 1)
 	go func() {
-		a, err := l.do(ctx, q)
+		a, err := l.Do(ctx, q)
 		answer <- laneAnswer{a, err}
 	}()
 	eventually(t, "it is asked", func() bool { return count() > before })
 	return answer
 }
 
-func TestLaneGathersWhatWaits(t *testing.T) {
+func TestBatcherGathersWhatWaits(t *testing.T) {
 	s := newLaneSends()
 	l := testLane(t, s.config())
 	ctx := within10s(t)
@@ -101,7 +103,7 @@ func TestLaneGathersWhatWaits(t *testing.T) {
 	})
 }
 
-func TestLaneBounds(t *testing.T) {
+func TestBatcherBounds(t *testing.T) {
 	t.Run("bytes of a batch", func(t *testing.T) {
 		s := newLaneSends()
 		l := testLane(t, s.config())
@@ -123,7 +125,7 @@ func TestLaneBounds(t *testing.T) {
 		for range s.config().Items {
 			ask(t, l, within10s(t), 1)
 		}
-		if _, err := l.do(within10s(t), 1); !errors.Is(err, ErrOverloaded) {
+		if _, err := l.Do(within10s(t), 1); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("error %v", err)
 		}
 		<-s.began
@@ -135,7 +137,7 @@ func TestLaneBounds(t *testing.T) {
 		s := newLaneSends()
 		l := testLane(t, s.config())
 		ask(t, l, within10s(t), 5000) // more than the bound, but alone
-		if _, err := l.do(within10s(t), 1); !errors.Is(err, ErrOverloaded) {
+		if _, err := l.Do(within10s(t), 1); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -159,25 +161,25 @@ func TestLaneBounds(t *testing.T) {
 
 // By a clock that stands still while anything is to be done: a slow machine sends in
 // time too.
-func TestLaneDeadlines(t *testing.T) {
+func TestBatcherDeadlines(t *testing.T) {
 	mustLeaveNothing(t)
-	run := func(name string, test func(t *testing.T, s *laneSends, l *lane[int, int])) {
+	run := func(name string, test func(t *testing.T, s *laneSends, l *Batcher[int, int])) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newLaneSends()
-				l := newLane(s.config())
-				t.Cleanup(l.close)
+				l := NewBatcher(s.config())
+				t.Cleanup(l.Close)
 				test(t, s, l)
 			})
 		})
 	}
-	run("while it waits", func(t *testing.T, s *laneSends, l *lane[int, int]) {
+	run("while it waits", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
 		ask(t, l, within10s(t), 1)
 		<-s.began
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 		defer cancel()
-		_, err := l.do(short, 2)
-		if !errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errCallLost) {
+		_, err := l.Do(short, 2)
+		if !errors.Is(err, errs.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrCallLost) {
 			t.Errorf("error %v", err)
 		}
 		third := ask(t, l, within10s(t), 3)
@@ -190,14 +192,14 @@ func TestLaneDeadlines(t *testing.T) {
 			t.Error(got.err)
 		}
 	})
-	run("over before it is taken", func(t *testing.T, s *laneSends, l *lane[int, int]) {
+	run("over before it is taken", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
 		ask(t, l, within10s(t), 1)
 		<-s.began
 		// Nobody waits for it, as if its asker had no processor.
-		it := &laneItem[int, int]{question: 2, deadline: time.Now().Add(-time.Second), done: make(chan struct{})}
+		it := &batchItem[int, int]{question: 2, deadline: time.Now().Add(-time.Second), done: make(chan struct{})}
 		mustDo(t, l.submit(it))
 		s.let <- struct{}{}
-		if <-it.done; !errors.Is(it.err, ErrOverloaded) {
+		if <-it.done; !errors.Is(it.err, errs.ErrOverloaded) {
 			t.Errorf("error %v", it.err)
 		}
 		eventually(t, "it runs nothing", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.running == 0 && l.mu.items == 0 })
@@ -205,62 +207,62 @@ func TestLaneDeadlines(t *testing.T) {
 			t.Error("it was sent")
 		}
 	})
-	run("once it is sent", func(t *testing.T, s *laneSends, l *lane[int, int]) {
+	run("once it is sent", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 		defer cancel()
-		_, err := l.do(short, 1)
+		_, err := l.Do(short, 1)
 		// The send ends with the last deadline, so that its error may come first.
-		if errors.Is(err, ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, errs.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
 	})
-	run("given up by all", func(t *testing.T, s *laneSends, l *lane[int, int]) {
+	run("given up by all", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
 		ctx, cancel := context.WithCancel(context.Background())
 		answer := ask(t, l, ctx, 1)
 		<-s.began
 		cancel()
-		if got := <-answer; !errors.Is(got.err, context.Canceled) || errors.Is(got.err, ErrOverloaded) {
+		if got := <-answer; !errors.Is(got.err, context.Canceled) || errors.Is(got.err, errs.ErrOverloaded) {
 			t.Errorf("error %v", got.err)
 		}
 		eventually(t, "the send is ended", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.running == 0 })
 	})
 }
 
-func TestLaneClose(t *testing.T) {
+func TestBatcherClose(t *testing.T) {
 	s := newLaneSends()
 	l := testLane(t, s.config())
 	sent := ask(t, l, within10s(t), 1)
 	<-s.began
 	waiting := ask(t, l, within10s(t), 2)
-	l.close()
+	l.Close()
 	if got := <-sent; !errors.Is(got.err, context.Canceled) {
 		t.Errorf("what was sent: %v", got.err)
 	}
-	if got := <-waiting; !errors.Is(got.err, ErrDraining) {
+	if got := <-waiting; !errors.Is(got.err, errs.ErrDraining) {
 		t.Errorf("what waited: %v", got.err)
 	}
-	if _, err := l.do(within10s(t), 3); !errors.Is(err, ErrDraining) {
+	if _, err := l.Do(within10s(t), 3); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("after close: %v", err)
 	}
-	l.close()
+	l.Close()
 }
 
-func TestLaneWithTheWrongAnswers(t *testing.T) {
+func TestBatcherWithTheWrongAnswers(t *testing.T) {
 	cfg := newLaneSends().config()
 	cfg.Send = func(context.Context, []int) ([]int, error) { return []int{1, 2}, nil }
-	if _, err := testLane(t, cfg).do(within10s(t), 1); !errors.Is(err, errCallLost) {
+	if _, err := testLane(t, cfg).Do(within10s(t), 1); !errors.Is(err, ErrCallLost) {
 		t.Errorf("two answers: %v", err)
 	}
-	cfg.Send = func(context.Context, []int) ([]int, error) { return nil, errNotSent }
-	if _, err := testLane(t, cfg).do(within10s(t), 1); !errors.Is(err, errNotSent) {
+	cfg.Send = func(context.Context, []int) ([]int, error) { return nil, ErrNotSent }
+	if _, err := testLane(t, cfg).Do(within10s(t), 1); !errors.Is(err, ErrNotSent) {
 		t.Errorf("an error: %v", err)
 	}
 }
 
 // Many askers with deadlines about as long as a send: 1. each has the answer to
 // its own question or an error; 2. what was refused was never sent; 3. nothing
-// is sent twice; 4. the lane is empty at the end.
-func TestLaneUnderLoad(t *testing.T) {
+// is sent twice; 4. the batcher is empty at the end.
+func TestBatcherUnderLoad(t *testing.T) {
 	var mu sync.Mutex
 	sent := make(map[int]int)
 	cfg := newLaneSends().config()
@@ -285,17 +287,17 @@ func TestLaneUnderLoad(t *testing.T) {
 			for range 200 {
 				q := int(next.Add(1))
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2500))*time.Microsecond)
-				got, err := l.do(ctx, q)
+				got, err := l.Do(ctx, q)
 				cancel()
 				switch {
 				case err == nil && got == 2*q:
 					answered.Add(1)
 				case err == nil:
 					t.Errorf("%d was answered %d", q, got)
-				case errors.Is(err, ErrOverloaded):
+				case errors.Is(err, errs.ErrOverloaded):
 					refused.Add(1)
 					refusals.Store(q, true)
-				case errors.Is(err, errCallLost):
+				case errors.Is(err, ErrCallLost):
 					lost.Add(1)
 				default:
 					t.Error(err)
@@ -304,7 +306,7 @@ func TestLaneUnderLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.close()
+	l.Close()
 	for q, n := range sent {
 		if _, was := refusals.Load(q); was || n > 1 {
 			t.Errorf("%d was sent %d times, refused %v", q, n, was)

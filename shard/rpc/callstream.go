@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// streamHandler answers a call with bytes of any number, for which send is called a
+// StreamHandler answers a call with bytes of any number, for which send is called a
 // piece at a time: of at most messageBytesMax, and not to be changed any more. ctx is
-// a callHandler's.
-type streamHandler func(ctx context.Context, request []byte, send func([]byte) error) error
+// a Handler's.
+type StreamHandler func(ctx context.Context, request []byte, send func([]byte) error) error
 
 // stream answers a call of a stream method. An error is the last that its caller gets.
-func (s *callServer) stream(handle streamHandler, request []byte, stream grpc.ServerStream) error {
+func (s *callServer) stream(handle StreamHandler, request []byte, stream grpc.ServerStream) error {
 	err := handle(stream.Context(), request, func(piece []byte) error { return stream.SendMsg(&callAnswer{body: piece}) })
 	if err == nil {
 		return nil
@@ -23,23 +23,23 @@ func (s *callServer) stream(handle streamHandler, request []byte, stream grpc.Se
 	return stream.SendMsg(&callAnswer{err: err})
 }
 
-// handleStream makes h answer a method. It is to be called before serve.
-func (c *calls) handleStream(method string, h streamHandler) {
+// HandleStream makes h answer a method. It is to be called before serve.
+func (c *Calls) HandleStream(method string, h StreamHandler) {
 	c.server.streams[callService+method] = h
 }
 
-// stream has a stream method of another node answer a request. The caller closes what
+// Stream has a stream method of another node answer a request. The caller closes what
 // it returns. Errors are call's.
-func (c *calls) stream(ctx context.Context, node, method string, request []byte) (*callStream, error) {
+func (c *Calls) Stream(ctx context.Context, node, method string, request []byte) (*Stream, error) {
 	p, err := c.peer(node)
 	if err != nil {
 		return nil, err
 	}
 	if p.doubtful() {
-		return nil, fmt.Errorf("%w: node %s does not answer pings", errNotSent, node)
+		return nil, fmt.Errorf("%w: node %s does not answer pings", ErrNotSent, node)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s := &callStream{cancel: cancel}
+	s := &Stream{cancel: cancel}
 	if s.stream, err = p.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, callService+method); err == nil {
 		err = s.stream.SendMsg(&callRequest{body: request})
 	}
@@ -48,36 +48,36 @@ func (c *calls) stream(ctx context.Context, node, method string, request []byte)
 	}
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("%w: %s on node %s: %w", errCallLost, method, node, err)
+		return nil, fmt.Errorf("%w: %s on node %s: %w", ErrCallLost, method, node, err)
 	}
 	return s, nil
 }
 
-// callStream is the answer of a stream method, as it comes. It is one goroutine's.
-type callStream struct {
+// Stream is the answer of a stream method, as it comes. It is one goroutine's.
+type Stream struct {
 	stream grpc.ClientStream
 	cancel context.CancelFunc
 	rest   []byte // of the piece that is being read
 }
 
-// next returns the next piece, which is the caller's, and io.EOF behind the last.
-func (s *callStream) next() ([]byte, error) {
+// Next returns the next piece, which is the caller's, and io.EOF behind the last.
+func (s *Stream) Next() ([]byte, error) {
 	var answer callAnswer
 	err := s.stream.RecvMsg(&answer)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, io.EOF
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errCallLost, err)
+		return nil, fmt.Errorf("%w: %w", ErrCallLost, err)
 	}
 	return answer.body, answer.err
 }
 
 // Read is io.Reader's: it reads on from the pieces that next has not returned.
-func (s *callStream) Read(p []byte) (int, error) {
+func (s *Stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
 		var err error
-		if s.rest, err = s.next(); err != nil {
+		if s.rest, err = s.Next(); err != nil {
 			return 0, err
 		}
 	}
@@ -86,4 +86,4 @@ func (s *callStream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *callStream) close() { s.cancel() }
+func (s *Stream) Close() { s.cancel() }

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"context"
@@ -8,13 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/countd/countd/shard/errs"
 )
 
-// laneConfig configures newLane. All but Size must be set, the bounds above 0.
-type laneConfig[Q, A any] struct {
+// BatcherConfig configures NewBatcher. All but Size must be set, the bounds above 0.
+type BatcherConfig[Q, A any] struct {
 	// Send sends a batch of questions and returns the answer of each, in their
 	// order; an error is the answer of all. ctx ends with the last deadline of
-	// the batch, when nobody waits for it any more, and when the lane closes.
+	// the batch, when nobody waits for it any more, and when the batcher closes.
 	Send func(ctx context.Context, batch []Q) ([]A, error)
 	Size func(Q) int // bytes of a question; nil for questions that all are small
 
@@ -25,67 +27,68 @@ type laneConfig[Q, A any] struct {
 	CallBytes int // of one send; a larger question is sent by itself
 }
 
-// lane gathers questions into batches: what waits is sent at once while fewer
+// Batcher gathers questions into batches: what waits is sent at once while fewer
 // than InFlight batches have no answer, and otherwise waits and grows. There is
 // no timer: one question alone waits for nobody.
 //
 // Its goroutines, at most InFlight of them, run while there is something to
-// send. The lane starts them, close stops and waits for them.
-type lane[Q, A any] struct {
-	cfg    laneConfig[Q, A]
+// send. The batcher starts them, close stops and waits for them.
+type Batcher[Q, A any] struct {
+	cfg    BatcherConfig[Q, A]
 	ctx    context.Context
 	cancel context.CancelFunc // by close
 	wg     sync.WaitGroup     // run
 
 	mu struct { // never held while sending
 		sync.Mutex
-		queue     []*laneItem[Q, A] // in order of arrival
-		withdrawn int               // of the queue; never more than half of it
-		items     int               // without an answer: in the queue, not withdrawn, or sent
-		bytes     int               // of them
-		running   int               // goroutines
+		queue     []*batchItem[Q, A] // in order of arrival
+		withdrawn int                // of the queue; never more than half of it
+		items     int                // without an answer: in the queue, not withdrawn, or sent
+		bytes     int                // of them
+		running   int                // goroutines
 		closed    bool
 	}
 }
 
-// laneItem is one question.
-type laneItem[Q, A any] struct {
+// batchItem is one question.
+type batchItem[Q, A any] struct {
 	question Q
 	bytes    int
 	deadline time.Time // zero for none
 
-	batch *laneBatch[Q, A] // nil while it is in the queue; guarded by lane.mu
-	gone  bool             // it was withdrawn or refused there; guarded by lane.mu
+	batch *itemBatch[Q, A] // nil while it is in the queue; guarded by Batcher.mu
+	gone  bool             // it was withdrawn or refused there; guarded by Batcher.mu
 
 	done   chan struct{} // closed when the rest is set
 	answer A
 	err    error
 }
 
-// laneBatch is what one call of Send takes.
-type laneBatch[Q, A any] struct {
-	items   []*laneItem[Q, A]
+// itemBatch is what one call of Send takes.
+type itemBatch[Q, A any] struct {
+	items   []*batchItem[Q, A]
 	bytes   int
 	waiting atomic.Int32 // items whose askers have not given up
 	ctx     context.Context
 	cancel  context.CancelFunc
 }
 
-func newLane[Q, A any](cfg laneConfig[Q, A]) *lane[Q, A] {
+// NewBatcher returns a batcher without goroutines. Close ends it.
+func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 	if cfg.Size == nil {
 		cfg.Size = func(Q) int { return 0 }
 	}
-	l := &lane[Q, A]{cfg: cfg}
+	l := &Batcher[Q, A]{cfg: cfg}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
-// do asks q and waits for the answer. q is the lane's until its batch is
+// Do asks q and waits for the answer. q is the batcher's until its batch is
 // answered, which may be after do has returned. At the end of ctx a question
 // that still waits is withdrawn, never sent and refused with ErrOverloaded; one
-// that was sent is given up with errCallLost. Both hold the context's error.
-func (l *lane[Q, A]) do(ctx context.Context, q Q) (A, error) {
-	it := &laneItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
+// that was sent is given up with ErrCallLost. Both hold the context's error.
+func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
+	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
 	if err := l.submit(it); err != nil {
 		return it.answer, err
@@ -97,29 +100,29 @@ func (l *lane[Q, A]) do(ctx context.Context, q Q) (A, error) {
 	}
 	var none A
 	if l.withdraw(it) {
-		return none, fmt.Errorf("%w: it was not sent in time: %w", ErrOverloaded, ctx.Err())
+		return none, fmt.Errorf("%w: it was not sent in time: %w", errs.ErrOverloaded, ctx.Err())
 	}
 	select {
 	case <-it.done: // just then, or refused
 		return it.answer, it.err
 	default:
 		it.batch.giveUp()
-		return none, fmt.Errorf("%w: %w", errCallLost, ctx.Err())
+		return none, fmt.Errorf("%w: %w", ErrCallLost, ctx.Err())
 	}
 }
 
-// submit queues a question. It returns ErrOverloaded if the lane is full and
+// submit queues a question. It returns ErrOverloaded if the batcher is full and
 // ErrDraining if it is closed.
-func (l *lane[Q, A]) submit(it *laneItem[Q, A]) error {
+func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {
-		return ErrDraining
+		return errs.ErrDraining
 	}
-	// A lane that is empty takes anything: no question is larger than its bounds
+	// A batcher that is empty takes anything: no question is larger than its bounds
 	// for ever.
 	if l.mu.items > 0 && (l.mu.items >= l.cfg.Items || l.mu.bytes+it.bytes > l.cfg.Bytes) {
-		return ErrOverloaded
+		return errs.ErrOverloaded
 	}
 	l.mu.queue = append(l.mu.queue, it)
 	l.mu.items++
@@ -134,7 +137,7 @@ func (l *lane[Q, A]) submit(it *laneItem[Q, A]) error {
 // withdraw takes a question back, unless it was sent or refused. The queue is closed up
 // when half of it is withdrawn: while a peer hangs nothing takes from it, and
 // askers with short deadlines come and go.
-func (l *lane[Q, A]) withdraw(it *laneItem[Q, A]) bool {
+func (l *Batcher[Q, A]) withdraw(it *batchItem[Q, A]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if it.batch != nil || it.gone {
@@ -145,14 +148,14 @@ func (l *lane[Q, A]) withdraw(it *laneItem[Q, A]) bool {
 	l.mu.bytes -= it.bytes
 	l.mu.withdrawn++
 	if l.mu.withdrawn > len(l.mu.queue)/2 {
-		l.mu.queue = slices.DeleteFunc(l.mu.queue, func(it *laneItem[Q, A]) bool { return it.gone })
+		l.mu.queue = slices.DeleteFunc(l.mu.queue, func(it *batchItem[Q, A]) bool { return it.gone })
 		l.mu.withdrawn = 0
 	}
 	return true
 }
 
 // run sends what waits until nothing does.
-func (l *lane[Q, A]) run() {
+func (l *Batcher[Q, A]) run() {
 	for {
 		// Who was answered or woken by the same thing as the first of the queue asks
 		// in this turn of the scheduler too, and is sent with it.
@@ -168,7 +171,7 @@ func (l *lane[Q, A]) run() {
 		answers, err := l.cfg.Send(b.ctx, questions)
 		b.cancel()
 		if err == nil && len(answers) != len(questions) {
-			err = fmt.Errorf("%w: %d answers to %d questions", errCallLost, len(answers), len(questions))
+			err = fmt.Errorf("%w: %d answers to %d questions", ErrCallLost, len(answers), len(questions))
 		}
 		l.settle(b, answers, err)
 	}
@@ -176,17 +179,17 @@ func (l *lane[Q, A]) run() {
 
 // take removes the next batch from the queue. It returns nil, and counts its
 // goroutine as ended, when nothing waits.
-func (l *lane[Q, A]) take() *laneBatch[Q, A] {
+func (l *Batcher[Q, A]) take() *itemBatch[Q, A] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := &laneBatch[Q, A]{}
+	b := &itemBatch[Q, A]{}
 	now, n := time.Now(), 0
 	for _, it := range l.mu.queue {
 		switch {
 		case it.gone:
 			l.mu.withdrawn--
 		case !it.deadline.IsZero() && !now.Before(it.deadline):
-			l.refuseLocked(it, fmt.Errorf("%w: it was not sent in time: %w", ErrOverloaded, context.DeadlineExceeded))
+			l.refuseLocked(it, fmt.Errorf("%w: it was not sent in time: %w", errs.ErrOverloaded, context.DeadlineExceeded))
 		case len(b.items) == l.cfg.CallItems || len(b.items) > 0 && b.bytes+it.bytes > l.cfg.CallBytes:
 			return l.launchLocked(b, n)
 		default:
@@ -201,7 +204,7 @@ func (l *lane[Q, A]) take() *laneBatch[Q, A] {
 
 // launchLocked removes the n questions that were looked at from the queue, and
 // gives the batch its context.
-func (l *lane[Q, A]) launchLocked(b *laneBatch[Q, A], n int) *laneBatch[Q, A] {
+func (l *Batcher[Q, A]) launchLocked(b *itemBatch[Q, A], n int) *itemBatch[Q, A] {
 	l.mu.queue = slices.Delete(l.mu.queue, 0, n)
 	if len(b.items) == 0 {
 		l.mu.running--
@@ -225,14 +228,14 @@ func (l *lane[Q, A]) launchLocked(b *laneBatch[Q, A], n int) *laneBatch[Q, A] {
 
 // giveUp is called once by each asker that no longer waits; the last ends the
 // send.
-func (b *laneBatch[Q, A]) giveUp() {
+func (b *itemBatch[Q, A]) giveUp() {
 	if b.waiting.Add(-1) == 0 {
 		b.cancel()
 	}
 }
 
 // settle answers the questions of a batch.
-func (l *lane[Q, A]) settle(b *laneBatch[Q, A], answers []A, err error) {
+func (l *Batcher[Q, A]) settle(b *itemBatch[Q, A], answers []A, err error) {
 	l.mu.Lock() // first: who has an answer finds the room that it took free again
 	l.mu.items -= len(b.items)
 	l.mu.bytes -= b.bytes
@@ -246,7 +249,7 @@ func (l *lane[Q, A]) settle(b *laneBatch[Q, A], answers []A, err error) {
 }
 
 // refuseLocked answers a question that is in the queue and will leave it.
-func (l *lane[Q, A]) refuseLocked(it *laneItem[Q, A], err error) {
+func (l *Batcher[Q, A]) refuseLocked(it *batchItem[Q, A], err error) {
 	it.gone = true
 	l.mu.items--
 	l.mu.bytes -= it.bytes
@@ -254,14 +257,14 @@ func (l *lane[Q, A]) refuseLocked(it *laneItem[Q, A], err error) {
 	close(it.done)
 }
 
-// close refuses what waits with ErrDraining, cancels what was sent, and waits
+// Close refuses what waits with ErrDraining, cancels what was sent, and waits
 // for it to end.
-func (l *lane[Q, A]) close() {
+func (l *Batcher[Q, A]) Close() {
 	l.mu.Lock()
 	l.mu.closed = true
 	for _, it := range l.mu.queue {
 		if !it.gone {
-			l.refuseLocked(it, ErrDraining)
+			l.refuseLocked(it, errs.ErrDraining)
 		}
 	}
 	l.mu.queue, l.mu.withdrawn = nil, 0

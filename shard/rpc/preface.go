@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"crypto/sha256"
@@ -37,7 +37,7 @@ var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
 const (
 	kindRaft   = 1 // between two replicas of one group
 	kindCall   = 2 // from a node that calls another; the group is 0
-	kindAppend = 3 // of the appends of all groups from one node to another; the group is 0
+	KindAppend = 3 // of the appends of all groups from one node to another; the group is 0
 )
 
 // errBadPreface is returned for a connection that is not one of this cluster
@@ -53,11 +53,11 @@ type preface struct {
 	cluster [16]byte
 	group   uint32
 	to      uint64 // addressee of the replica or node that is meant, 0 for whoever is there
-	name    string // of the cluster, as the node was told; at most clusterNameBytesMax, "" for none
+	name    string // of the cluster, as the node was told; at most ClusterNameBytesMax, "" for none
 }
 
-// addressee returns what stands in a preface for a Raft id or a node's key, 0 for "".
-func addressee(name string) uint64 {
+// Addressee returns what stands in a preface for a Raft id or a node's key, 0 for "".
+func Addressee(name string) uint64 {
 	if name == "" {
 		return 0
 	}
@@ -92,7 +92,7 @@ func prefaceLen(b []byte) (int, error) {
 		return prefaceBytes, nil
 	case b[4] != prefaceVersionNamed:
 		return 0, fmt.Errorf("%w: version %d", errBadPreface, b[4])
-	case b[prefaceHeadBytes] == 0 || b[prefaceHeadBytes] > clusterNameBytesMax:
+	case b[prefaceHeadBytes] == 0 || b[prefaceHeadBytes] > ClusterNameBytesMax:
 		return 0, fmt.Errorf("%w: a cluster name of %d bytes", errBadPreface, b[prefaceHeadBytes])
 	}
 	return prefaceBytes + 1 + int(b[prefaceHeadBytes]), nil

@@ -1,4 +1,4 @@
-package shard
+package rpc
 
 import (
 	"bytes"
@@ -6,20 +6,22 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // streamNode starts a node that answers a stream method besides.
-func (n *callNodes) streamNode(t *testing.T, name, method string, h streamHandler) {
+func (n *callNodes) streamNode(t *testing.T, name, method string, h StreamHandler) {
 	t.Helper()
 	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
 	mustDo(t, err)
-	c, err := newCalls(callsConfig{Mux: m, Lookup: n.lookup})
+	c, err := NewCalls(CallsConfig{Mux: m, Lookup: n.lookup})
 	mustDo(t, err)
-	c.handleStream(method, h)
-	c.serve()
+	c.HandleStream(method, h)
+	c.Serve()
 	n.put(name, m.Addr().String())
 	t.Cleanup(func() {
-		c.close()
+		c.Close()
 		m.Close()
 	})
 }
@@ -48,48 +50,48 @@ func TestStreamsOfCalls(t *testing.T) {
 			}
 		}
 		if string(request) == "fail" {
-			return errLedBy("c.1")
+			return ErrLedBy("c.1")
 		}
 		return nil
 	})
-	open := func(request string) *callStream {
+	open := func(request string) *Stream {
 		t.Helper()
-		s, err := a.stream(within10s(t), "b", "pieces", []byte(request))
+		s, err := a.Stream(within10s(t), "b", "pieces", []byte(request))
 		mustDo(t, err)
-		t.Cleanup(s.close)
+		t.Cleanup(s.Close)
 		return s
 	}
 	whole := open("")
 	for i := range pieces {
-		if got, err := whole.next(); err != nil || !bytes.Equal(got, piece(i)) {
+		if got, err := whole.Next(); err != nil || !bytes.Equal(got, piece(i)) {
 			t.Fatalf("piece %d: %d bytes, %v", i, len(got), err)
 		}
 	}
-	if got, err := whole.next(); !errors.Is(err, io.EOF) {
+	if got, err := whole.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("behind the last: %d bytes, %v", len(got), err)
 	}
 	if got, err := io.ReadAll(open("")); err != nil || len(got) != pieces*len(piece(0)) {
 		t.Errorf("%d bytes were read, %v", len(got), err)
 	}
 	got, err := io.ReadAll(open("fail"))
-	if !errors.Is(err, ErrNoLeader) || leaderHint(err) != "c.1" || len(got) != pieces*len(piece(0)) {
+	if !errors.Is(err, errs.ErrNoLeader) || LeaderHint(err) != "c.1" || len(got) != pieces*len(piece(0)) {
 		t.Errorf("%d bytes were read, %v", len(got), err)
 	}
 	endless := open("endless")
-	if _, err := endless.next(); err != nil {
+	if _, err := endless.Next(); err != nil {
 		t.Error(err)
 	}
-	endless.close()
+	endless.Close()
 	if err := <-cancelled; err == nil {
 		t.Error("the handler is not told that its caller has gone")
 	}
-	if _, err := a.stream(within10s(t), "nobody", "pieces", nil); !errors.Is(err, errNotSent) {
+	if _, err := a.Stream(within10s(t), "nobody", "pieces", nil); !errors.Is(err, ErrNotSent) {
 		t.Errorf("to a node that is not known: %v", err)
 	}
-	unheard, err := a.stream(within10s(t), "b", "unheard", nil)
+	unheard, err := a.Stream(within10s(t), "b", "unheard", nil)
 	mustDo(t, err)
-	defer unheard.close()
-	if _, err := unheard.next(); !errors.Is(err, errNoMethod) {
+	defer unheard.Close()
+	if _, err := unheard.Next(); !errors.Is(err, ErrNoMethod) {
 		t.Errorf("unheard: %v", err)
 	}
 }

@@ -1,0 +1,56 @@
+package rpc
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A connection over which a peer asks: 1. waits for a request for as long as it
+// takes, the first and the next; 2. takes one that comes slowly; 3. fails, and goes
+// on failing, when one stops on its way.
+func TestRequestThatStopsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		layer := newMuxLayer(nil, 7, "n1.0")
+		kept, err := layer.keep(here)
+		mustDo(t, err)
+		c := &servedConn{muxConn: kept}
+		go func() {
+			for range 2 {
+				time.Sleep(time.Hour)
+				for range 10 {
+					_, _ = there.Write([]byte("part"))
+					time.Sleep(requestSilenceMax - time.Millisecond)
+				}
+				_, _ = io.ReadFull(there, make([]byte, 2))
+			}
+			_, _ = there.Write([]byte("part"))
+		}()
+		part := make([]byte, 4)
+		for range 2 {
+			for range 10 {
+				_, err := io.ReadFull(c, part)
+				mustDo(t, err)
+			}
+			_, err := c.Write([]byte("ok"))
+			mustDo(t, err)
+		}
+		_, err = io.ReadFull(c, part)
+		mustDo(t, err)
+		began := time.Now()
+		if _, err := c.Read(part); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != requestSilenceMax {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if _, err := c.Read(part); err == nil || time.Since(began) != requestSilenceMax {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if _, err := there.Write(part); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("its peer writes on: %v", err)
+		}
+	})
+}

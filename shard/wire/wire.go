@@ -1,0 +1,105 @@
+// Package wire reads and appends the bodies of calls between nodes: sequences of uvarints,
+// zigzag varints, and byte strings behind their length.
+//
+// It owns no connection and knows no message. It trusts no byte: a Reader that runs past
+// the end, or finds a bound exceeded, fails for good. Invariant: after the first mistake
+// every read returns zero, so that a caller may check once, at the end.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ErrBadMessage is returned for a request or an answer that no node of this version
+// makes.
+var ErrBadMessage = errors.New("not a message of this version")
+
+// Reader reads one message. After the first mistake every read returns zero.
+type Reader struct {
+	Rest []byte // what is not read yet
+	Err  error  // the first mistake
+}
+
+// Fail records a mistake, unless there was one before.
+func (r *Reader) Fail(what string) {
+	if r.Err == nil {
+		r.Err = fmt.Errorf("%w: %s with %d bytes left", ErrBadMessage, what, len(r.Rest))
+	}
+	r.Rest = nil
+}
+
+// Uint reads a uvarint.
+func (r *Reader) Uint() uint64 {
+	v, n := binary.Uvarint(r.Rest)
+	if n <= 0 {
+		r.Fail("a number")
+		return 0
+	}
+	r.Rest = r.Rest[n:]
+	return v
+}
+
+// Int reads a zigzag varint.
+func (r *Reader) Int() int64 {
+	v, n := binary.Varint(r.Rest)
+	if n <= 0 {
+		r.Fail("a signed number")
+		return 0
+	}
+	r.Rest = r.Rest[n:]
+	return v
+}
+
+// UintTo reads a uvarint that is at most bound.
+func (r *Reader) UintTo(bound uint64) uint64 {
+	v := r.Uint()
+	if v > bound {
+		r.Fail(fmt.Sprintf("%d, above %d,", v, bound))
+		return 0
+	}
+	return v
+}
+
+// Count reads how many things follow that take at least size bytes each.
+func (r *Reader) Count(size int) int {
+	n := r.Uint()
+	if n > uint64(len(r.Rest)/size) {
+		r.Fail(fmt.Sprintf("%d things", n))
+		return 0
+	}
+	return int(n)
+}
+
+// Bytes returns a byte string inside the message.
+func (r *Reader) Bytes() []byte {
+	n := r.Count(1)
+	b := r.Rest[:n:n]
+	r.Rest = r.Rest[n:]
+	return b
+}
+
+// Fixed64 reads 8 bytes, little endian.
+func (r *Reader) Fixed64() uint64 {
+	if len(r.Rest) < 8 {
+		r.Fail("8 bytes")
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(r.Rest)
+	r.Rest = r.Rest[8:]
+	return v
+}
+
+// End returns the first mistake, or that there are bytes behind the message.
+func (r *Reader) End() error {
+	if r.Err == nil && len(r.Rest) > 0 {
+		r.Fail("an end")
+	}
+	return r.Err
+}
+
+// AppendBytes appends b behind its length.
+func AppendBytes(dst, b []byte) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+}
