@@ -1,8 +1,8 @@
 package engine
 
-// Least returns at most the least id of the rows that the first segment has in memory, 0
-// if it has none. That segment owns all ids from 0 on, so where it begins says nothing
-// of the rows in it. A row that is written later may have a lesser one.
+// Least returns a lower bound of the ids that the first segment has in memory, or 0 if
+// it has none. That segment owns all ids from 0 on, so its range does not bound its
+// rows. A later write may add a lower id.
 func (t *Table) Least() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -19,8 +19,8 @@ func (t *Table) Least() uint64 {
 	return least
 }
 
-// Aged returns how many rows are in memory in the segments that Watch would take to be
-// old, whoever writes to them. It changes nothing.
+// Aged returns how many rows are in memory in the segments that Watch would call old,
+// whether or not they are written to. It changes nothing.
 func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,9 +33,9 @@ func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
 	return rows
 }
 
-// InMemory returns how many rows are in memory from first to last, and the least of their
-// ids if there is one, or one near it. A packed row counts until it is packed anew, also
-// one that was deleted or that another hides.
+// InMemory returns how many rows are in memory from first to last, and the lowest of
+// their ids or one near it. A sealed row counts until its segment is sealed again, even
+// if it was deleted or another row hides it.
 func (t *Table) InMemory(first, last uint64) (id uint64, rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

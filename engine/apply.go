@@ -82,7 +82,7 @@ func (t *Table) unlock() {
 	t.mu.Unlock()
 }
 
-// spot is where the row of an id stands or would stand.
+// spot is the slot of an id, whether or not its row is there.
 type spot struct {
 	d *directory
 	i int
@@ -97,7 +97,7 @@ func (t *Table) locate(id uint64) spot {
 	return spot{d, i, s, s.place(id)}
 }
 
-// standsIn says whether the spot is still right, d being the table's directory.
+// standsIn reports whether the spot is still valid in the table's directory d.
 func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
 
 // applyLocked applies one op, of that number, and fills dst with its row. It returns
@@ -137,9 +137,9 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 	return 0, true
 }
 
-// change applies the op's cells to row and appends to cuts what their floors cut short
-// of the op, which has that number. It returns the column whose sum does not fit an
-// int64, and false; row and cuts are then half changed.
+// change applies the op's cells to row, and appends to cuts what floors cut short of op
+// number. If a sum does not fit an int64, it returns that column and false; row and
+// cuts are then half changed.
 func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
 	if op.Kind == OpDelete {
 		clear(row)

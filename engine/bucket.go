@@ -66,7 +66,7 @@ func isZero(x uint64) uint64 {
 	return borrow
 }
 
-// tagAt says which word and which bits of it hold the tag of a slot.
+// tagAt returns the word, and the bits in it, that hold the tag of a slot.
 func tagAt(slot int, wide bool) (word int, shift uint, mask uint64) {
 	if wide {
 		return slot - tagWordsWide, 0, 1<<64 - 1

@@ -2,10 +2,10 @@ package engine
 
 import "fmt"
 
-// Check verifies the whole structure: order of the directory, windows, every
-// row in one of its two buckets and in no other place, marks against overflow
-// tables, row counts and the digest. It holds off writes; a table of 10 million
-// rows takes seconds, and it reads the cold ones. The error names the first fault.
+// Check verifies the whole structure: order of the directory, windows, each row in one
+// of its two buckets and nowhere else, marks against overflow tables, row counts and
+// the digest. It blocks writes and reads the cold rows; a table of 10 million rows
+// takes seconds. The error names the first fault.
 func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -49,7 +49,7 @@ func (t *Table) coldOf(id uint64, dst []int64) *coldPart {
 // warmReadersMax is how many rows Apply reads at once.
 const warmReadersMax = 16
 
-// coldRow is one that an op needs in memory.
+// coldRow is a cold row that an op needs in memory.
 type coldRow struct {
 	id   uint64
 	part *coldPart

@@ -14,7 +14,7 @@ type directory struct {
 	segs   []atomic.Pointer[segment]
 }
 
-// newDirectory returns one for n segments of which none is set.
+// newDirectory returns a directory of n segments, none of them set.
 func newDirectory(n int) *directory {
 	d := &directory{
 		step:   1 << (bits.Len(uint(n)) - 1),

@@ -21,8 +21,8 @@ const (
 	bucketsStep = 128
 	bucketsMax  = 2048
 
-	// bucketsLimit is what no segment exceeds: rowsMax rows with wide tags fill five
-	// eighths of it.
+	// bucketsLimit is the most buckets of a segment: rowsMax rows with wide tags fill
+	// five eighths of them.
 	bucketsLimit = 2 * bucketsMax
 
 	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at
@@ -106,7 +106,7 @@ func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRe
 // mask is of the mixed bits.
 func (g *geometry) mask() uint64 { return ^uint64(0) << (g.unused & 63) }
 
-// covers says whether the window holds id.
+// covers reports whether the window contains id.
 func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
 
 // place is where an id may stand: in bucket first with tag, or in bucket
@@ -125,8 +125,8 @@ func (g *geometry) place(id, buckets uint64) place {
 	return place{first, otherBucket(remainder, first, buckets), remainder<<tagShift | tagUsed}
 }
 
-// divisor returns the inverse of factor mod 2^64, by Newton's method: a number of which
-// n low bits are right yields one of which 2n are.
+// divisor returns the inverse of factor mod 2^64, by Newton's method: each step doubles
+// the number of correct low bits.
 func (g *geometry) divisor() uint64 {
 	d := g.factor // right in three bits, as the square of an odd number is 1 mod 8
 	for range 5 {
@@ -135,7 +135,7 @@ func (g *geometry) divisor() uint64 {
 	return d
 }
 
-// idAt is the inverse of place, for a tag that stands in a bucket. divisor is g's.
+// idAt inverts place for a tag in a bucket. divisor is g's.
 func (g *geometry) idAt(bucket, tag, buckets, divisor uint64) uint64 {
 	if tag&tagSecond != 0 {
 		bucket = otherBucket(tag>>tagShift, bucket, buckets)
@@ -161,8 +161,8 @@ func otherBucket(remainder, bucket, buckets uint64) uint64 {
 	return other + buckets&-negative
 }
 
-// bucketsFor returns the smallest number of buckets that takes rows. It may be
-// more than bucketsMax.
+// bucketsFor returns the smallest number of buckets for so many rows. It may exceed
+// bucketsMax.
 func bucketsFor(rows int, wide bool) int {
 	buckets := bucketsMin
 	for rows > rowsFor(buckets, wide) {

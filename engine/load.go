@@ -2,9 +2,9 @@ package engine
 
 import "fmt"
 
-// Load adds a page of a snapshot to a table that holds only smaller ids, as
-// Snapshot.Pages gave it. Nobody else may write to the table. An error leaves
-// the table with some of the rows.
+// Load adds a page of a snapshot, from Snapshot.Pages, to a table that holds only lower
+// ids. The caller must be the only writer. After an error the table has some of the
+// rows.
 func (t *Table) Load(p *Page) error {
 	t.mu.Lock()
 	defer t.unlock()
@@ -138,10 +138,10 @@ func (t *Table) appendPartLocked(part *coldPart) *segment {
 	return n
 }
 
-// LoadCold adds a part of a snapshot, as Snapshot.Parts gave it, to a table that
-// holds only smaller ids. It takes the caller's count of the generation, also when
-// it fails. It does not read the cold rows, so rows and digest of the table do not
-// count them: Adopt sets both once all is loaded.
+// LoadCold adds a part of a snapshot, from Snapshot.Parts, to a table that holds only
+// lower ids. It takes over the caller's reference to the generation, also on an error.
+// It does not read the cold rows, so rows and digest do not include them: Adopt sets
+// both after the last part.
 func (t *Table) LoadCold(p *Part) error {
 	t.mu.Lock()
 	defer t.unlock()
@@ -165,12 +165,13 @@ func (t *Table) LoadCold(p *Part) error {
 	return nil
 }
 
-// partsNearMax is how many segments apart parts of a generation may be to be told from
-// whole ones: it is of some 10,000 neighbours.
+// partsNearMax is how many segments apart two parts of one generation may be for
+// noteDivided to find both: a generation has about 10,000 neighbouring rows.
 const partsNearMax = 16
 
-// noteDivided reports whether the last segments have a part of a generation. It becomes
-// known as one of several then: nobody reads of a table that is being loaded.
+// noteDivided reports whether the last segments already have a part of the generation.
+// If so, it marks that part as one of several, which is safe because nobody reads a
+// table that is being loaded.
 func (d *directory) noteDivided(g Generation) bool {
 	for i := len(d.segs) - 1; i >= max(0, len(d.segs)-partsNearMax); i-- {
 		if part := d.segs[i].Load().cold; part != nil && part.generation == g {
@@ -189,8 +190,8 @@ func (t *Table) Adopt(rows int64, digest uint64) {
 	t.mu.digest = digest
 }
 
-// Close releases what the table holds of cold rows. Nobody may write to it, freeze
-// or warm any more; reads of cold rows may fail from then on.
+// Close releases the table's cold rows. The caller must not write, freeze or warm
+// afterwards. Reads of cold rows may fail from then on.
 func (t *Table) Close() {
 	for _, part := range t.cold() {
 		part.release()

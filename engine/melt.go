@@ -30,8 +30,8 @@ func (t *Table) melt(f *frozen, p *Page) {
 	}
 }
 
-// melted returns segments of the rows of p, and where the second of them begins, if
-// there are two: sealed rows were of one segment, so two take them with all others.
+// melted returns one or two segments for the rows of p, and where the second begins.
+// Sealed rows came from one segment, so two always have room for them and all others.
 func (s *salts) melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
 	if p.shape(f.first, f.last).buckets <= bucketsMax {
 		return []*segment{s.segmentOf(p, f.first, f.last)}, 0

@@ -2,12 +2,12 @@ package engine
 
 import "math"
 
-// ColumnsMax bounds the columns of a row. A row of n columns takes ⌈n/4⌉ words
-// in every slot of its segment, so wide rows pay for columns they do not use.
+// ColumnsMax bounds the columns of a row. A row of n columns takes ⌈n/4⌉ words in every
+// slot of its segment, so wide rows pay for unused columns.
 const ColumnsMax = 64
 
-// OpKind says what an Op does to its row. The values are part of the log
-// format (docs/FORMAT.md) and never change meaning.
+// OpKind is what an Op does to its row. The values are part of the log format
+// (docs/FORMAT.md) and never change meaning.
 type OpKind uint8
 
 const (
@@ -17,10 +17,9 @@ const (
 	OpSet OpKind = 2
 	// OpDelete makes every column zero, which is the same as an absent row.
 	OpDelete OpKind = 3
-	// OpTake takes away from each cell's column as many as its value, but no more
-	// than are there: a count is not taken below 0, and of one that is below 0
-	// nothing is taken. Its result row holds what was taken instead of what is
-	// left. Values are not below 0.
+	// OpTake subtracts each cell's value from its column, but not below 0: a negative
+	// count stays as it is. Its result row has what was taken instead of what is left.
+	// Values must not be negative.
 	OpTake OpKind = 4
 )
 

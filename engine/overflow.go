@@ -110,7 +110,7 @@ func (o *overflow) remove(key uint32) {
 	o.used--
 }
 
-// clone returns a copy, in as many cells as what is in use needs.
+// clone returns a copy with no more cells than its entries need.
 func (o *overflow) clone() *overflow {
 	if o == nil || o.used == 0 {
 		return nil

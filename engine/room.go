@@ -61,15 +61,15 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 // full reports whether a segment has as many rows as its array takes, or any may have.
 func (s *segment) full() bool { return s.rows >= min(rowsFor(len(s.buckets), s.wide), rowsMax) }
 
-// shrinkShare is how full a segment must be, 1/shrinkShare, to keep its size when
-// a row goes. Else it is rebuilt to the size of its rows, of which three quarters
-// must go before it is again.
+// shrinkShare is the divisor of how full a segment must stay to keep its size when a
+// row is removed. A less full segment is rebuilt in the size of its rows; three
+// quarters of these must go before it is rebuilt again.
 const shrinkShare = 4
 
-// removeLocked deletes the row in a slot of segment i. A segment whose last row
-// goes is dropped: its neighbour owns the range from then on. Readers that still
-// have the directory of before find the row, as it was when they began. The last
-// segment stays, so that ids that come and go at the end do not make one each.
+// removeLocked deletes the row in a slot of segment i. It drops a segment that becomes
+// empty, and the neighbour then owns its range. Readers with the old directory still
+// find the row as it was when they began. The last segment always stays, so that ids
+// which come and go at the end do not each make a segment.
 func (t *Table) removeLocked(d *directory, i, slot int) {
 	if d.segs[i].Load().rows == 1 && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
@@ -144,9 +144,9 @@ func (t *Table) reshapeLocked(i, words int) {
 	d.segs[i].Store(n)
 }
 
-// mustRebuild returns a segment of those rows of s, rowsMax at most, without a cold
-// part, in the smallest size that takes them: with as many words as they need, or so
-// many where that is more.
+// mustRebuild returns a segment of the given rows of s, rowsMax at most and without a
+// cold part, in the smallest size that holds them. Each row gets as many words as the
+// rows need, or words if that is more.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	sh := shapeOf(slots, first, last)
 	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
@@ -157,7 +157,7 @@ func (t *Table) rebuilt(s *segment, slots []slotID, sh shape, words int) *segmen
 	return t.salts.build(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 
-// copier returns what stores the rows at slots of s in another segment.
+// copier returns a function that stores the rows at slots of s in another segment.
 func (s *segment) copier(slots []slotID) func(*segment) bool {
 	return func(n *segment) bool {
 		var row [ColumnsMax]int64
@@ -189,9 +189,9 @@ func shapeOf(slots []slotID, first, last uint64) shape {
 	return shapeFor(len(slots), slots, id, first, last)
 }
 
-// shapeFor returns the smallest shape that takes that many rows, among them
-// those of slots and id, in a segment that owns ids first … last: narrow where
-// a window over the rows allows. It may be larger than bucketsMax.
+// shapeFor returns the smallest shape for so many rows, which include those of slots
+// and id, in a segment that owns ids first … last. It is narrow where a window over the
+// rows allows. It may exceed bucketsMax.
 func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	low, high := id, id
 	for _, r := range slots {

@@ -7,10 +7,10 @@ import (
 )
 
 // salts draws the salts of a table's hash arrays (see geometry), for its writer and for
-// who builds beside it. They come from a secret that each table draws when it is made, so
-// that nobody can choose ids that find no room. They decide where rows stand and how large
-// arrays are, so replicas differ in that; they decide no answer, no digest, no byte of a
-// snapshot, and not which op is refused.
+// those who build segments beside it. They come from a secret that each table draws
+// when it is made, so nobody can choose ids that find no room. Salts decide the places
+// of rows and the sizes of arrays, in which replicas differ. They never decide an
+// answer, a digest, a byte of a snapshot, or whether an op is refused.
 type salts struct {
 	secret uint64
 	drawn  atomic.Uint64
@@ -26,9 +26,8 @@ func newSecret() uint64 {
 // next returns another salt.
 func (s *salts) next() uint64 { return splitmix(s.secret + s.drawn.Add(1)*mixA) }
 
-// saltsMax is how many salts are tried before a size is given up. Rows that fill an array
-// to its bound may need several; one that is half empty takes nearly any rows with any
-// salt.
+// saltsMax is how many salts a size is tried with. Rows that fill an array to its bound
+// may need several; a half empty array takes nearly any rows with any salt.
 const saltsMax = 8
 
 // build returns a new segment of a shape once fill has stored its rows there, or nil when

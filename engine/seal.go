@@ -12,15 +12,15 @@ const (
 	// resealShare is how many rows, as a share of the sealed ones, were written to
 	// since when they are sealed anew.
 	resealShare = 8
-	// meltShare is how many may be until none is sealed any more: beyond, the rows
-	// that they hide take more than is won.
+	// meltShare is the largest share of written rows in a sealed segment. Beyond it the
+	// segment is melted, because the hidden rows take more memory than sealing saves.
 	meltShare = 2
-	// restMax bounds for how many looks a segment is left alone that was written to
-	// since it was looked at, not worth sealing, or melted: twice as many each time, so
-	// that one of which some row is written to in each minute is copied once an hour.
+	// restMax bounds for how many looks a segment is skipped after it was written to,
+	// was not worth sealing, or was melted. The number doubles each time, so a segment
+	// with a write a minute is copied once an hour.
 	restMax = 64
-	// lookMax is how many segments one call looks at, which holds off writes for
-	// some 50 µs.
+	// lookMax is how many segments one call checks, which blocks writes for about 50
+	// µs.
 	lookMax = 256
 	// sealTriesMax is how often those rows are looked for that were written to
 	// meanwhile, until the segment is given up as too busy.

@@ -5,13 +5,13 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Fire shows a dot to everybody, and returns how often it was fired by then.
+// Fire shows a dot to all users and returns how often it was fired.
 func (n *Numbers) Fire(dot string, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: dot})
 }
 
-// SetDot says whether users who were never seen are shown a dot, and makes it if it
-// is not there.
+// SetDot sets whether a dot shows to users who were never seen. It makes the dot if
+// there is none.
 func (n *Numbers) SetDot(dot string, newUsers bool, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardDot, Name: dot, NewUsers: newUsers})
 }
@@ -33,9 +33,9 @@ func (n *Numbers) Shows(dot string, user uint64, opt *shard.ReadOptions) (bool, 
 	return d.Shows(row), nil
 }
 
-// ClearDot hides a dot from a user until it is fired again. It returns whether the
-// user sees it: that may be of a repeat alone. It makes a dot that is not there, so
-// that the user has been seen when it is fired.
+// ClearDot hides a dot from a user until it is fired again. It returns whether the user
+// sees the dot, which only a repeat can find true. It makes a missing dot, so that the
+// user counts as seen when it is first fired.
 func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool, err error) {
 	board, err := n.boardNow(w.Deadline)
 	if err != nil {

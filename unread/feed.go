@@ -11,22 +11,22 @@ import (
 )
 
 // PostsKeyspace is the keyspace whose first column, "posts", counts the posts of a
-// followee. Its columns have been what they are since it was made.
+// followee. That column never changes.
 const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax is how many counts of posts are read at once: as many as one call to
-// another node takes, should one hold them all.
+// postsPageMax is how many counts of posts one read asks for: as many as one call to
+// another node may have, in case one node has them all.
 const postsPageMax = 8192
 
-// FolloweeUnread is what is new of one followee.
+// FolloweeUnread is how many posts of one followee are new.
 type FolloweeUnread struct {
 	ID     uint64
 	Unread int64
 }
 
-// Feed is what is new to a user.
+// Feed is how many posts are new to a user.
 type Feed struct {
 	Unread int64            // the sum, math.MaxInt64 at the most
 	Detail []FolloweeUnread // of every followee, ascending by id
@@ -37,7 +37,7 @@ func (f *Feed) add(id uint64, unread int64) {
 	f.Unread = sum(f.Unread, unread)
 }
 
-// sum adds two numbers that are not below 0.
+// sum adds two non-negative numbers without overflow.
 func sum(a, b int64) int64 {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64
@@ -45,12 +45,12 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// Feed returns what is new to a user of those that they follow.
+// Feed returns what is new to a user from the followees.
 func (n *Numbers) Feed(user uint64, opt *shard.ReadOptions) (Feed, error) {
 	return n.feed(user, opt, opt)
 }
 
-// feed reads the user's feed and the posts, each as fresh as is asked.
+// feed reads the user's feed and the posts, each with its own options.
 func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Feed, err error) {
 	followees, err := n.followees(user, feedOpt)
 	if err != nil {
@@ -66,8 +66,8 @@ func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Fee
 	return f, nil
 }
 
-// Followees returns up to limit of those that a user follows, ascending, behind an id if
-// there is one, and whether there are more.
+// Followees returns up to limit followees of a user, ascending, behind the id after if
+// hasAfter, and whether there are more.
 func (n *Numbers) Followees(user, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (page []uint64, more bool, err error) {
 	followees, err := n.followees(user, opt)
 	if err != nil {
@@ -124,8 +124,8 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 	return nil
 }
 
-// ResetFeed has the user have seen all posts of these authors there are now, and
-// follow no others. nil stands for those that the user follows.
+// ResetFeed makes the user follow exactly these authors, with all their current posts
+// seen. nil stands for the current followees.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	kind := raftfsm.FeedReset
 	if authors == nil {
@@ -144,19 +144,19 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, w *shard.Write) (Feed
 	return n.feedAfter(user, w)
 }
 
-// Follow adds authors with the posts that they have now. Those that the user
-// follows stay as they are.
+// Follow adds authors with all their current posts seen. Authors whom the user already
+// follows do not change.
 func (n *Numbers) Follow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	return n.changeFeed(raftfsm.FeedFollow, user, authors, w)
 }
 
-// Unfollow takes authors away with what is new of them.
+// Unfollow removes authors and their new posts.
 func (n *Numbers) Unfollow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	return n.changeFeed(raftfsm.FeedUnfollow, user, authors, w)
 }
 
-// ReadFeed has the user have seen all posts of some authors there are now. Those
-// that the user does not follow are passed over.
+// ReadFeed marks all current posts of some authors as seen. It skips authors whom the
+// user does not follow.
 func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	return n.changeFeed(raftfsm.FeedRead, user, authors, w)
 }
@@ -168,8 +168,7 @@ func (n *Numbers) changeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uin
 	return n.feedAfter(user, w)
 }
 
-// writeFeed proposes a change of a user's feed with the posts that authors have
-// now.
+// writeFeed proposes a change of a user's feed with the authors' current posts.
 func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint64, w *shard.Write) error {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
@@ -202,13 +201,13 @@ func (n *Numbers) writeFeed(kind raftfsm.FeedOpKind, user uint64, authors []uint
 	return nil
 }
 
-// now asks for what sees all that was acknowledged before.
+// now returns options for a read that sees every acknowledged write.
 func now(w *shard.Write) *shard.ReadOptions {
 	return &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: w.Deadline}
 }
 
-// feedAfter returns what is new to a user behind a write that was applied. That it
-// cannot be read must not pass for a write that was not.
+// feedAfter returns the user's feed after an applied write. If the read fails, the
+// error must not say that the write failed.
 func (n *Numbers) feedAfter(user uint64, w *shard.Write) (Feed, error) {
 	behind := &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline}
 	f, err := n.feed(user, behind, now(w))

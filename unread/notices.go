@@ -5,7 +5,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Notices is where a user stands in a channel.
+// Notices is a user's position in a channel.
 type Notices struct {
 	Unread   int64
 	Seen     bool  // the user has a cursor in the channel; else Unread is 0
@@ -13,25 +13,25 @@ type Notices struct {
 	Latest   int64 // of the channel, 0 for one that was never published to
 }
 
-// Stand says where a user stands who has no cursor: behind this notice. It is what
-// a service knows better.
+// Stand is the notice behind which a user without a cursor stands, which only the
+// service knows.
 type Stand struct {
 	Behind int64
 	Known  bool
 }
 
-// Publish adds a notice to a channel, for everybody, and returns its number.
+// Publish adds a notice to a channel and returns its number.
 func (n *Numbers) Publish(channel string, w *shard.Write) (seq int64, err error) {
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: channel})
 }
 
-// Retract takes a notice back. Taking it back again is fine.
+// Retract retracts a notice. To retract it again is no error.
 func (n *Numbers) Retract(channel string, seq int64, w *shard.Write) error {
 	_, err := n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardRetract, Name: channel, Seq: seq})
 	return err
 }
 
-// Notices returns where a user stands in a channel.
+// Notices returns a user's position in a channel.
 func (n *Numbers) Notices(channel string, user uint64, since Stand, opt *shard.ReadOptions) (Notices, error) {
 	board, err := n.board(opt)
 	if err != nil {
@@ -48,7 +48,7 @@ func (n *Numbers) Notices(channel string, user uint64, since Stand, opt *shard.R
 	return standing(&c, row, since), nil
 }
 
-// standing counts for the row of a user's cursors.
+// standing returns a user's position from the row of the user's cursors.
 func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
 	s := Notices{Latest: c.Latest}
 	switch s.LastRead, s.Seen = c.LastRead(row); {
@@ -60,10 +60,9 @@ func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
 	return s
 }
 
-// ReadNotices moves a user's cursor in a channel up to a notice, or to the latest
-// if that is before it, and never back. A nil upTo is the latest. It makes a channel
-// that is not there, so that the user stands before its first notice; so does
-// BeginNotices.
+// ReadNotices moves a user's cursor in a channel up to a notice, but not past the
+// latest and never back. A nil upTo is the latest. Like BeginNotices, it makes a
+// missing channel, so that the user stands before its first notice.
 func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) {
 		if upTo == nil {
@@ -73,7 +72,7 @@ func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard
 	})
 }
 
-// BeginNotices gives a user who has no cursor in a channel one behind a notice.
+// BeginNotices sets the cursor of a user who has none in a channel behind a notice.
 func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) { return min(behind, latest), false })
 }

@@ -10,13 +10,12 @@ import (
 // PollUsersMax bounds the users of one poll.
 const PollUsersMax = 100
 
-// feedUsersMax is how many users' feeds are held at once while polls are answered:
-// 16 with the most followees each take some megabytes.
+// feedUsersMax is how many users' feeds one poll holds at once: 16 with the most
+// followees take a few megabytes.
 const feedUsersMax = 16
 
-// Poll asks for all that clients poll for, and holds the answer. It belongs to its
-// caller and is used again. Rows are by user; within one they are in the order of
-// what was asked for.
+// Poll is what one poll asks for, and its answer. The caller owns it and may reuse it.
+// Rows are by user; within a row they follow the order of the request.
 type Poll struct {
 	Users    []uint64
 	Channels []string
@@ -29,7 +28,7 @@ type Poll struct {
 	Feeds   []int64  // one a user
 }
 
-// scratch is the memory of one poll under way.
+// scratch is the memory of one running poll.
 type scratch struct {
 	cursors []int64
 	feeds   shard.Feeds
@@ -39,11 +38,11 @@ type scratch struct {
 
 var scratchPool = sync.Pool{New: func() any { return &scratch{} }}
 
-// pooledFolloweesMax is how many followees a scratch may have had room for and be
-// kept: those of a page of usual users.
+// pooledFolloweesMax is the largest capacity for followees that the pool keeps: enough
+// for a page of usual users.
 const pooledFolloweesMax = 16_384
 
-// Poll answers p. What is read of one user may be of different moments.
+// Poll answers p. The parts of one user's answer may be of different moments.
 func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 	s := scratchPool.Get().(*scratch)
 	defer func() {
@@ -82,8 +81,7 @@ func (n *Numbers) pollCounts(p *Poll, opt *shard.ReadOptions) error {
 	return nil
 }
 
-// withoutDropped returns rows of counts, in place, without those of columns that have no
-// name any more.
+// withoutDropped removes, in place, the counts of dropped columns, which have no name.
 func withoutDropped(counts []int64, columns []string) []int64 {
 	kept := counts[:0]
 	for i, count := range counts {
@@ -94,7 +92,7 @@ func withoutDropped(counts []int64, columns []string) []int64 {
 	return kept
 }
 
-// resized returns a slice of n values of any content, in the same array if it is
+// resized returns a slice of n values with any content, in the same array if that is
 // large enough.
 func resized[T any](values []T, n int) []T {
 	if cap(values) < n {
@@ -134,8 +132,8 @@ func (n *Numbers) pollBoard(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	return nil
 }
 
-// show appends the notices and dots of the user of a row of cursors. A channel or
-// dot that is not there has number 0 and nothing to show.
+// show appends a user's notices and dots from the row of the user's cursors. A missing
+// channel or dot has number 0 and shows nothing.
 func (p *Poll) show(board *raftfsm.BoardView, row []int64) {
 	for _, name := range p.Channels {
 		unread := int64(0)

@@ -6,11 +6,10 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// ResetOps returns the ops of a user's reset: the first answers what it took, the
-// second what is left. What is taken is cells, each column up to its value and never
-// below 0, or with all the whole columns of cells, whatever their values, also of what
-// is below 0. The ops hold parts of the slice that is returned, which is cells with as
-// many behind.
+// ResetOps returns the two ops of a user's reset: the first returns what it took, the
+// second what is left. It takes each column of cells up to its value, but not below 0;
+// with all it takes the whole columns, also negative counts. The ops share the returned
+// slice, which is cells with as many behind.
 func ResetOps(user uint64, cells []engine.Cell, all bool) ([2]engine.Op, []engine.Cell) {
 	n := len(cells)
 	left := engine.OpAdd

@@ -1,11 +1,10 @@
-// Package unread answers what users have not seen: notices of channels, red dots,
-// the posts of those that they follow, and all of it in one poll. It joins what
-// shards hold; it keeps nothing itself, and nothing is ever written to a user
-// because something happened to everybody.
+// Package unread computes what users have not seen: notices of channels, red dots, the
+// posts of their followees, and all of that in one poll. It joins what shards hold. It
+// keeps no state, and never writes to a user because something happened to all users.
 //
-// Its invariant: what moves a user is decided before it is proposed, from reads
-// that see every write that was acknowledged before, and what is proposed names it
-// whole, so that each replica does the same.
+// Invariant: it decides how a user moves before it proposes, from reads that see every
+// write acknowledged before. The proposal contains the whole decision, so that each replica
+// does the same.
 package unread
 
 import (
@@ -27,8 +26,8 @@ const NamesMax = raftfsm.CursorsMax
 // ErrNoNotice is returned by Retract for a notice that was never published.
 var ErrNoNotice = errors.New("no such notice")
 
-// Node is what is needed of a node; *shard.Node satisfies it. Its methods are as
-// there.
+// Node is what this package needs of a node. *shard.Node implements it and documents
+// the methods.
 type Node interface {
 	Keyspace(name string) *shard.Keyspace
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
@@ -38,11 +37,11 @@ type Node interface {
 	Write(ks *shard.Keyspace, w *shard.Write) error
 }
 
-// Numbers answers for all users. Its methods may be called from any goroutine.
+// Numbers answers for all users. Any goroutine may call its methods.
 //
-// Those that write take a shard.Write with the identity and the deadline of the
-// request, and leave Duplicate and Token in it; the rest of it is theirs until
-// they have returned. An error is shard's, or one of this package.
+// A write takes a shard.Write with the identity and the deadline of the request, and
+// sets its Duplicate and Token. It owns the rest of the Write until it returns. Errors
+// are shard's, or this package's.
 type Numbers struct{ node Node }
 
 // New returns the numbers of a node.
@@ -65,7 +64,7 @@ func (n *Numbers) board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
 	return n.node.Board(ks, opt)
 }
 
-// boardNow returns the board with all that was acknowledged before the call.
+// boardNow returns a board that includes every write acknowledged before the call.
 func (n *Numbers) boardNow(deadline time.Time) (*raftfsm.BoardView, error) {
 	return n.board(&shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline})
 }
@@ -80,8 +79,8 @@ func (n *Numbers) cursors(user uint64, width int, opt *shard.ReadOptions) ([]int
 	return row, n.node.Cursors(ks, []uint64{user}, width, opt, row)
 }
 
-// writeUser writes one op on one user and returns the first width columns of the
-// row that it answers.
+// writeUser writes one op on one user and returns the first width columns of the op's
+// row.
 func (n *Numbers) writeUser(w *shard.Write, table shard.Table, op engine.Op, width int) ([]int64, error) {
 	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
 	if err != nil {
@@ -92,15 +91,15 @@ func (n *Numbers) writeUser(w *shard.Write, table shard.Table, op engine.Op, wid
 	return w.Rows, n.node.Write(ks, w)
 }
 
-// touch writes nothing to a user, once: what was asked for has nothing to move, and
-// a repeat of it is to find nothing either.
+// touch writes an op without effect to a user, once. A request that has nothing to move
+// leaves its identity this way, so that a repeat finds nothing to move either.
 func (n *Numbers) touch(w *shard.Write, user uint64) error {
 	_, err := n.writeUser(w, raftfsm.TableCounts, engine.Op{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}, 1)
 	return err
 }
 
-// move moves one cursor of a user and returns the row of all that the board has
-// numbers for up to that one's. Its token also has what made is the token of.
+// move moves one cursor of a user. It returns the row up to that cursor's column. Its
+// token includes made.
 func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64, made shard.Token) ([]int64, error) {
 	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
 	row, err := n.writeUser(w, raftfsm.TableCursors, op, int(number)+1)

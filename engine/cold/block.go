@@ -33,13 +33,13 @@ const (
 	blockVersion   = 1
 	blockHeadBytes = 16
 
-	// blockBytesMax is what a block takes at most: with what Pebble adds to it, a
+	// blockBytesMax is the most bytes of a block. With what Pebble adds, it fills a
 	// page of 4 KiB.
 	blockBytesMax = 4000
 	groupRows     = 64 // a lookup decodes half of these
 	groupBytes    = 10
-	// blockRowsMax bounds what is looked at to choose the codes. Rows of real
-	// posts go some 700 to a block.
+	// blockRowsMax bounds the rows that chooseCodes reads. About 700 rows of real posts
+	// fit a block.
 	blockRowsMax = 1024
 
 	codeZigzag = 0x80
@@ -97,7 +97,7 @@ func blockCRC(name, block []byte) uint32 {
 // codes is how the ids and the columns of a block are coded, a byte each.
 type codes []byte
 
-// chooseCodes looks at rows from … to-1.
+// chooseCodes returns the codes that suit rows from … to-1.
 func chooseCodes(p *engine.Page, from, to int) codes {
 	var gaps [65]int
 	for i := from + 1; i < to; i++ {
@@ -149,7 +149,7 @@ func (c codes) putRow(w *golomb.Writer, p *engine.Page, i int, first bool) {
 	}
 }
 
-// block is one that was verified.
+// block is a verified block.
 type block struct {
 	codes     []byte
 	rows      int
@@ -158,7 +158,7 @@ type block struct {
 	bits      []byte
 }
 
-// openBlock verifies a block and takes it apart. The block is of b's memory.
+// openBlock verifies a block and splits it. The block aliases b.
 func openBlock(name, b []byte) (block, error) {
 	if len(b) < blockHeadBytes+1 || blockCRC(name, b) != binary.LittleEndian.Uint32(b) {
 		return block{}, fmt.Errorf("%w: a block of %d bytes fails its checksum", ErrDamaged, len(b))
@@ -235,7 +235,7 @@ func (k *block) skipCounts(r *golomb.Reader) {
 	}
 }
 
-// takeCounts reads the counts of a row, of which row may want fewer.
+// takeCounts reads the counts of a row; row may be shorter than the row.
 func (k *block) takeCounts(r *golomb.Reader, row []int64) {
 	for column, code := range k.codes[1:] {
 		v := int64(0)

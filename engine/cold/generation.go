@@ -30,10 +30,10 @@ func (n *Generation) Rows() int { return n.rows }
 // Width is how many columns its rows have.
 func (n *Generation) Width() int { return n.width }
 
-// Sum tells its contents from those of another with its number.
+// Sum distinguishes its contents from those of another generation with its number.
 func (n *Generation) Sum() uint32 { return n.sum }
 
-// Bytes is what it takes in memory and on disk, without what Pebble adds.
+// Bytes returns the bytes in memory and on disk, without what Pebble adds.
 func (n *Generation) Bytes() (memory, disk int64) {
 	for _, size := range n.sizes {
 		disk += int64(size)
@@ -42,7 +42,7 @@ func (n *Generation) Bytes() (memory, disk int64) {
 	return memory, disk + int64(indexHeadBytes+indexItemBytes*len(n.firsts))
 }
 
-// generationOverhead is about what the group's lists take for a generation.
+// generationOverhead is about what the group's lists take per generation.
 const generationOverhead = 100
 
 // Get is engine.Generation's.
@@ -72,7 +72,7 @@ func (n *Generation) get(id uint64, row []int64, read func(blockKey) ([]byte, er
 	return k.get(id, row)
 }
 
-// own reads block i, and refuses one that is whole but not that of this generation.
+// own reads block i, and refuses a valid block of another generation.
 func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, error) {
 	key := n.blockKey(i)
 	b, err := read(key)
@@ -85,7 +85,7 @@ func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, er
 	return b, err
 }
 
-// Load is engine.Generation's. It leaves the cache to those who read rows.
+// Load implements engine.Generation. It leaves the cache to readers of rows.
 func (n *Generation) Load(first, last uint64, p *engine.Page) error {
 	from, to := n.overlapping(first, last)
 	for i := from; i < to; i++ {
@@ -133,8 +133,8 @@ func DecodeBlock(group uint32, generation uint64, i int, b []byte, first, last u
 	return k.appendTo(p, first, last)
 }
 
-// Carried returns which blocks have the rows of ids first … last, and the bytes of
-// each: what Block gives for the numbers from from on.
+// Carried returns which blocks have the rows of ids first … last, and the size of each.
+// Block returns them by the numbers from from on.
 func (n *Generation) Carried(first, last uint64) (from int, sizes []uint16) {
 	from, to := n.overlapping(first, last)
 	return from, n.sizes[from:to]

@@ -12,10 +12,10 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// Group is the generations of one shard.
+// Group owns the generations of one shard.
 //
-// A generation is on disk while it is needed: by who retains it, or by a snapshot
-// that names it (pins.go). What is not, after a crash, Sweep removes.
+// A generation stays on disk while somebody retains it or a snapshot names it
+// (pins.go). After a crash, Sweep removes the others.
 type Group struct {
 	store  *Store
 	number uint32
@@ -32,8 +32,8 @@ type Group struct {
 
 var _ engine.Cold = (*Group)(nil)
 
-// Group returns the generations of a group; those of before that nobody opens
-// until Sweep go with it.
+// Group returns the generations of a group. Sweep removes those of an earlier process
+// that nobody opened by then.
 func (s *Store) Group(number uint32) (*Group, error) {
 	done, err := s.use()
 	if err != nil {
@@ -91,8 +91,8 @@ func (g *Group) list() error {
 	})
 }
 
-// aboveLocked has the next generation's number be above that of one that is on disk,
-// or of which a snapshot says that it was.
+// aboveLocked raises the next generation's number above that of a generation on disk or
+// in a snapshot.
 func (s *Store) aboveLocked(number uint64) { s.mu.next = max(s.mu.next, number+1) }
 
 // each calls fn with all keys of a kind, their kind and group cut off.
@@ -119,8 +119,7 @@ func after(prefix []byte) []byte {
 }
 
 // Open returns a generation that a snapshot names by number and sum. The caller
-// releases it. An error that is ErrDamaged says that it is not there any more, or
-// another.
+// releases it. ErrDamaged means that the generation no longer exists, or is another.
 func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
 	done, err := g.store.use()
 	if err != nil {
@@ -165,7 +164,7 @@ func (g *Group) Stored() int {
 	return len(g.mu.stored)
 }
 
-// newGeneration takes the next number.
+// newGeneration returns a generation with the next number.
 func (g *Group) newGeneration() *Generation {
 	s := g.store
 	s.mu.Lock()
@@ -186,8 +185,8 @@ func (g *Group) opened(made []*Generation) {
 	}
 }
 
-// unneeded removes a generation that nobody retains, unless it was opened again or
-// a snapshot names it. What cannot be removed now is by the next Sweep.
+// unneeded removes a generation that nobody retains, unless it was opened again or a
+// snapshot names it. If it cannot be removed now, the next Sweep does.
 func (g *Group) unneeded(n *Generation) {
 	done, err := g.store.use()
 	if err != nil {
@@ -205,8 +204,8 @@ func (g *Group) unneeded(n *Generation) {
 	}
 }
 
-// removeLocked deletes a generation from disk unless it is needed. That is not
-// synced: what comes back after a crash is needed by nobody either.
+// removeLocked deletes a generation from disk unless it is needed. The deletion is not
+// synced: a generation that returns after a crash is not needed either.
 func (g *Group) removeLocked(number uint64) error {
 	_, stored := g.mu.stored[number]
 	if !stored || g.mu.held > 0 || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
@@ -229,9 +228,9 @@ func (g *Group) removeLocked(number uint64) error {
 	return nil
 }
 
-// Hold keeps all generations on disk until the caller calls release, once: whoever
-// reads a stored snapshot may need each that it names, also if the snapshot goes
-// meanwhile. What nobody needs by then is removed by the next Sweep.
+// Hold keeps all generations on disk until the caller calls release, once. A reader of
+// a stored snapshot may need each generation that it names, even if the snapshot is
+// deleted meanwhile. The next Sweep removes what is not needed by then.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -243,7 +242,7 @@ func (g *Group) Hold() (release func()) {
 	}
 }
 
-// Drop removes all that a group has on disk. Nobody may retain any of it.
+// Drop removes everything that a group has on disk. Nobody may retain any of it.
 func (s *Store) Drop(number uint32) error {
 	done, err := s.use()
 	if err != nil {

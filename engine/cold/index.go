@@ -74,9 +74,9 @@ func parseIndex(key, b []byte) (x index, err error) {
 	return x, nil
 }
 
-// checkIndex returns an error for an index of so many blocks, columns and rows that
-// parseIndex does not take. Who writes one calls it too: a generation that could not be
-// opened again would be found out at the next start.
+// checkIndex returns an error for an index that parseIndex would refuse. The writer of
+// an index calls it too; otherwise the next start would find a generation that it
+// cannot open.
 func checkIndex(blocks, width int, rows uint64) error {
 	if blocks > indexItemsMax || width < 1 || width > engine.ColumnsMax || rows > uint64(blocks)*blockRowsMax {
 		return fmt.Errorf("the index of a generation has %d blocks, %d columns and %d rows", blocks, width, rows)

@@ -14,13 +14,13 @@ const (
 	indexShare    = 48 // of the store's files
 	indexCacheMin = 2 << 20
 	indexCacheMax = 1 << 30 // for 48 GiB of files; of more, what is looked up most
-	// indexFitEvery is how many bytes are written before the cache is fitted again: for
-	// that, Pebble goes through all of its files.
+	// indexFitEvery is how many bytes are written before the cache is resized: for
+	// that, Pebble reads all its file metadata.
 	indexFitEvery = 64 << 20
 )
 
-// indexCache is Pebble's cache. Pebble cannot change its size; what is not meant to be
-// used of the largest that there may be is kept reserved, which takes no memory.
+// indexCache is Pebble's cache. Pebble cannot resize it, so it has the largest allowed
+// size and the unused part is reserved, which takes no memory.
 type indexCache struct {
 	pebble  *pebble.Cache
 	written atomic.Int64 // bytes since it was fitted

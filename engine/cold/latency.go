@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// latencyClasses are four to each doubling from 1 µs on, so to 67 s; the last takes all
-// that is longer.
+// latencyClasses has four classes for each doubling from 1 µs to 67 s; the last class
+// is for anything longer.
 const latencyClasses = 26*4 + 1
 
 // latencies counts reads by how long they took.
@@ -35,7 +35,7 @@ func latencyClass(took time.Duration) int {
 	return min(doublings*4+int(micros<<2>>doublings&3), latencyClasses-1)
 }
 
-// latencyBound returns what all of a class, and of those before it, took less than.
+// latencyBound returns the upper bound of a class.
 func latencyBound(class int) time.Duration {
 	return time.Duration((4+class%4+1)<<(class/4)) * time.Microsecond / 4
 }
@@ -64,8 +64,8 @@ func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
 	}
 }
 
-// Quantile returns what a share of the reads took less than, within a fifth; 0 if
-// there were none.
+// Quantile returns the time that a share of the reads stayed below, within a fifth; 0
+// if there were none.
 func (l *Latencies) Quantile(share float64) time.Duration {
 	n := l.Count()
 	if n == 0 {

@@ -64,9 +64,10 @@ func parsePin(value []byte) ([]uint64, error) {
 	return numbers, nil
 }
 
-// Sweep removes the pins of snapshots that are not among those that kept returns,
-// being finished or written, then the generations that nobody needs. The first
-// time after Store.Group it comes once those are opened that are.
+// Sweep removes the pins of snapshots that kept does not return, and then the
+// generations that nobody needs. kept returns finished snapshots and those being
+// written. The first Sweep after Store.Group must follow the opening of the generations
+// in use.
 func (g *Group) Sweep(kept func() ([]string, error)) error {
 	done, err := g.store.use()
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// errGivenUp is what a read comes to that nobody had waited for any more when its
-// turn came.
+// errGivenUp is returned by a read that nobody waited for any more when its turn came.
 var errGivenUp = errors.New("a read of cold rows was given up")
 
 // read returns a verified block, from the cache or by a worker from disk, by the
@@ -30,8 +29,8 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	return b, err
 }
 
-// shared returns what read does, which is called once for all who wait for the same name,
-// in its turn, by the end of ctx.
+// shared calls read once for all callers that wait for the same name, and returns its
+// result by the end of ctx.
 func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, error)) ([]byte, error) {
 	if s.waiting.Add(1) > waitingMax {
 		s.waiting.Add(-1)
@@ -56,8 +55,8 @@ func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, er
 	return nil, fmt.Errorf("cannot read cold rows in time: %w", ctx.Err())
 }
 
-// inTurn waits for a turn until ctx ends, so that what nobody waits for does not
-// pile up before a disk that hangs.
+// inTurn waits for a turn until ctx ends, so that abandoned reads do not pile up before
+// a disk that hangs.
 func (s *Store) inTurn(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	select {
 	case s.readers <- struct{}{}:
@@ -85,7 +84,8 @@ func (s *Store) readNow(key blockKey) ([]byte, error) {
 	return b, err
 }
 
-// readOnce is readNow for who reads the block once, and leaves the cache to others.
+// readOnce is readNow for a caller that reads the block only once: it leaves the cache
+// to others.
 func (s *Store) readOnce(key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		return b, nil
@@ -93,8 +93,8 @@ func (s *Store) readOnce(key blockKey) ([]byte, error) {
 	return s.fetch(key)
 }
 
-// fetch reads a block from disk, past the cache, and verifies it. A block that is
-// missing or cannot be read back is damaged: the disk has lost what it had.
+// fetch reads a block from disk, past the cache, and verifies it. A missing or
+// unreadable block is damaged: the disk lost it.
 func (s *Store) fetch(key blockKey) ([]byte, error) {
 	done, err := s.use()
 	if err != nil {

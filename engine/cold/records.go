@@ -39,7 +39,8 @@ type Records struct {
 	wrote atomic.Bool // there may be some
 }
 
-// Record is a body under a key. Version tells it from all others that were under the key.
+// Record is a body under a key. Version distinguishes it from all earlier bodies under
+// the key.
 type Record struct {
 	Key     uint64
 	Version uint32
@@ -48,8 +49,8 @@ type Record struct {
 
 const keyRecord = 'r'
 
-// deletedAtOnce is how many records one batch removes: it takes some 100 KB, where one of
-// all that came back since the last look might take as much memory as had become free.
+// deletedAtOnce is how many records one batch removes, which takes about 100 KB. A
+// batch of all returned records could take as much memory as their return had freed.
 const deletedAtOnce = 4096
 
 // Records returns a set of records of a group, which is empty. The owner ends it with
@@ -58,7 +59,7 @@ func (s *Store) Records(group uint32) *Records {
 	return &Records{store: s, group: group, set: s.sets.Add(1)}
 }
 
-// removeRecords removes what records a process of before has left, if any.
+// removeRecords removes the records that an earlier process left.
 func (s *Store) removeRecords() error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyRecord}, UpperBound: []byte{keyRecord + 1}})
 	if err != nil {
@@ -98,8 +99,8 @@ func openRecord(name []byte, version uint32, value []byte) ([]byte, error) {
 	return body, nil
 }
 
-// Write puts records in place of those under their keys, all or, on an error, none. It
-// keeps nothing of them. ErrFull says that the disk has no room now.
+// Write replaces the records under their keys: all of them or, on an error, none. It
+// keeps nothing of its argument. ErrFull means that the disk is full now.
 func (r *Records) Write(records []Record) error {
 	done, err := r.store.use()
 	if err != nil {
@@ -171,15 +172,16 @@ func (r *Records) change(fill func(*pebble.Batch) error) error {
 	return nil
 }
 
-// Read returns the body of a key and version, verified, by the end of ctx: one read for
-// all who wait for it. It is not to be changed. An error that is ErrDamaged says that
-// there is no such record, or not what was written.
+// Read returns the verified body of a key and version, by the end of ctx, with one read
+// for all who wait for it. The caller must not change it. ErrDamaged means that there
+// is no such record, or not as it was written.
 func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte, error) {
 	flight := "r." + strconv.FormatUint(uint64(r.set), 36) + "." + strconv.FormatUint(key, 36) + "." + strconv.FormatUint(uint64(version), 36)
 	return r.store.shared(ctx, flight, func() ([]byte, error) { return r.ReadNow(key, version) })
 }
 
-// ReadNow is Read without turn and end, for who holds others up.
+// ReadNow is Read without waiting for a turn and without a deadline, for a caller that
+// blocks others.
 func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 	s := r.store
 	done, err := s.use()
@@ -208,7 +210,7 @@ func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 	return b, nil
 }
 
-// Capture returns the records as they are now, whatever becomes of them. The caller
+// Capture returns the records as they are now, whatever changes later. The caller
 // closes it.
 func (r *Records) Capture() *RecordsView {
 	v := &RecordsView{records: r}

@@ -10,8 +10,8 @@ import (
 // some. Rows that were read or counted meanwhile need no disk that takes bytes.
 
 const (
-	// roomMin is what must be free to write generations: some forty times the
-	// largest batch, for its log, its files, and what Pebble rewrites meanwhile.
+	// roomMin is how much space must be free to write generations: about forty times
+	// the largest batch, for its log, its files, and what Pebble rewrites meanwhile.
 	roomMin  = 64 << 20
 	roomPoll = 200 * time.Millisecond
 )
@@ -20,15 +20,16 @@ const (
 // again.
 var ErrFull = errors.New("the disk has no room for cold rows")
 
-// hasRoom reports whether the disk takes generations, and true where it does not tell.
+// hasRoom reports whether the disk has room for generations, and true where that is
+// unknown.
 func (s *Store) hasRoom() bool {
 	usage, err := s.cfg.FS.GetDiskUsage(s.cfg.Dir)
 	return err != nil || usage.AvailBytes >= roomMin
 }
 
-// awaitRoom returns once there is room, or the store is to be closed. A write that
-// found none calls it, and is tried once more; others wait meanwhile. Open does not
-// wait: who starts is told.
+// awaitRoom returns once there is room, or the store is closing. A write that found no
+// room calls it and is then retried once; other writes wait meanwhile. Open does not
+// wait but returns the error.
 func (s *Store) awaitRoom() {
 	if !s.opened.Load() {
 		return

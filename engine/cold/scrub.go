@@ -19,11 +19,10 @@ func (g *Group) Numbers() []uint64 {
 	return slices.Sorted(maps.Keys(g.mu.stored))
 }
 
-// Scrub reads a generation from disk, index and blocks, and holds them to their
-// checksums. It calls read after each block with its bytes, and stops with the error of
-// that. A generation that is removed meanwhile is without fault. An error that is
-// ErrDamaged says whether somebody retains the generation: if not, only stored snapshots
-// name it.
+// Scrub reads a generation from disk, index and blocks, and verifies its checksums. It
+// calls read with the bytes of each block, and stops with that error. A generation that
+// is removed meanwhile is not damaged. With ErrDamaged, retained reports whether
+// somebody retains the generation: if not, only stored snapshots name it.
 func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool, err error) {
 	x, err := g.scrubIndex(number)
 	if err != nil {

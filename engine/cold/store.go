@@ -54,7 +54,7 @@ const (
 	removedWithin = 10 * time.Second
 )
 
-// ErrClosed is returned for what comes after Close.
+// ErrClosed is returned after Close.
 var ErrClosed = errors.New("the store of cold rows is closed")
 
 // ErrBusy is returned for a read when too many wait already.
@@ -101,14 +101,14 @@ type storeStats struct {
 	records, recordNanos           atomic.Uint64
 }
 
-// Stats is what became of the reads of blocks since the store was opened.
+// Stats counts the reads of blocks since the store was opened.
 type Stats struct {
 	Hits, Misses uint64  // found in the cache, read from disk
 	Refused      uint64  // ErrBusy
 	Damaged      uint64  // ErrDamaged, of rows that should be there
 	ReadSeconds  float64 // spent in Misses
-	// Reads are those of blocks that were not in the cache, each as long as who asked
-	// waited: for a turn, and for the disk.
+	// Reads are the reads of blocks that were not in the cache. Each lasts as long as
+	// its caller waited, for a turn and for the disk.
 	Reads      Latencies
 	CacheBytes uint64
 
@@ -212,7 +212,7 @@ func (s *Store) options() *pebble.Options {
 	return o
 }
 
-// limited logs what each of many readers or writers meets.
+// limited returns a logger for messages that many readers or writers would repeat.
 func (s *Store) limited() *slog.Logger { return s.limit.Logger(s.cfg.Logger) }
 
 // tellDamage logs that a file of Pebble's is damaged. Errors of Pebble print their stack
@@ -237,7 +237,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// use keeps the store open until the caller calls what it returns.
+// use keeps the store open until the caller calls done.
 func (s *Store) use() (done func(), err error) {
 	s.gate.RLock()
 	if s.closed {
@@ -247,7 +247,7 @@ func (s *Store) use() (done func(), err error) {
 	return s.gate.RUnlock, nil
 }
 
-// commit writes what a generation or records take, for who has the store in use.
+// commit writes a batch. The caller has the store in use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	bytes := batch.Len() // which Commit takes from a large one
 	if err := batch.Commit(sync); err != nil {
@@ -257,7 +257,7 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	return nil
 }
 
-// DiskBytes is what the store's files take, 0 once it is closed.
+// DiskBytes returns the size of the store's files, 0 after Close.
 func (s *Store) DiskBytes() uint64 {
 	done, err := s.use()
 	if err != nil {
@@ -267,11 +267,11 @@ func (s *Store) DiskBytes() uint64 {
 	return s.filesBytes()
 }
 
-// filesBytes is DiskBytes for who has the store in use. Pebble goes through all files to
-// tell.
+// filesBytes is DiskBytes for a caller that has the store in use. Pebble reads all its
+// file metadata for it.
 func (s *Store) filesBytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
-// Stats tells of the reads so far.
+// Stats returns the reads so far.
 func (s *Store) Stats() Stats {
 	return Stats{
 		Hits: s.stats.hits.Load(), Misses: s.stats.misses.Load(), Refused: s.stats.refused.Load(),
