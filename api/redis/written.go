@@ -19,8 +19,12 @@ type written struct {
 	mu    sync.Mutex                  // of who replaces it
 }
 
-// add adds a write.
+// add adds a write. All requests of a log entry bring the same token, and only the first of
+// them replaces the sum.
 func (w *written) add(token *shard.Token) {
+	if sum := w.token.Load(); sum != nil && sum.Cluster == token.Cluster && covers(sum, token) {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	sum := &shard.Token{Cluster: token.Cluster}
@@ -37,6 +41,18 @@ func (w *written) add(token *shard.Token) {
 		}
 	}
 	w.token.Store(sum)
+}
+
+// covers reports whether sum has all that token has.
+func covers(sum, token *shard.Token) bool {
+	for _, at := range token.At {
+		if !slices.ContainsFunc(sum.At, func(seen shard.GroupIndex) bool {
+			return seen.Group == at.Group && seen.Index >= at.Index
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // writtenTo returns what is known of a keyspace's writes.
