@@ -31,7 +31,7 @@ func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
 func NewFeedOver(place FeedPlace) *Feed {
 	f := &Feed{place: place}
 	f.init(codec.KindFeed, func() contents {
-		fresh := newFeed(f)
+		fresh := &feed{of: f, pages: newFeedPages(&f.clock), out: newSpilled(f)}
 		f.newest.Store(fresh)
 		return fresh
 	}, func(held contents) {
@@ -86,10 +86,6 @@ type feed struct {
 	was, now []Followee // of the op that is applied
 	body     []byte
 	loading  feedLoading
-}
-
-func newFeed(of *Feed) *feed {
-	return &feed{of: of, pages: newFeedPages(&of.clock), out: newSpilled(of)}
 }
 
 func (f *feed) begin() { f.batch.begin() }

@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math"
 	"math/bits"
@@ -197,7 +198,7 @@ func (s *spilling) mark(written []cold.Record) (rest []cold.Record) {
 		return nil // all records have gone
 	}
 	page := s.pages.page(written[0].Key)
-	mark := appendSpilled(nil, written[0].Version)
+	mark := binary.LittleEndian.AppendUint32([]byte{0}, written[0].Version)
 	b := newPageBuilder(page.users())
 	marked := 0
 	rest = written

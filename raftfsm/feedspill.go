@@ -70,10 +70,6 @@ func newSpilled(of *Feed) *spilled {
 	return &spilled{records: of.place.Store.Records(of.place.Group)}
 }
 
-func appendSpilled(dst []byte, version uint32) []byte {
-	return binary.LittleEndian.AppendUint32(append(dst, 0), version)
-}
-
 // isSpilled distinguishes a mark from followees, which begin with a number above 0.
 func isSpilled(body []byte) bool { return body[0] == 0 }
 

@@ -135,7 +135,7 @@ func (c *Catalog) replace(was, next *View) {
 func (v *View) After(command *Command) (*View, *Result) {
 	next := *v
 	next.ownMaps()
-	result, changed := command.apply(&next)
+	result, changed := command.changes()[0].apply(&next) // parseEntry found exactly one
 	if changed {
 		next.numberReplicas()
 		next.changed = make(chan struct{})

@@ -88,10 +88,6 @@ type change interface {
 	apply(v *View) (result Result, changed bool)
 }
 
-func (c *Command) apply(v *View) (Result, bool) {
-	return c.changes()[0].apply(v) // parseCatalogEntry has seen that there is one
-}
-
 // AppendEntry appends the log entry of a command to dst. It refuses a command without
 // exactly one change: no node could apply that. A command of a later program, decoded
 // here, has none.
