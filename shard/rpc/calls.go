@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/shard/errs"
@@ -62,6 +63,7 @@ type Calls struct {
 	ctx    context.Context
 	cancel context.CancelFunc // by close
 	wg     sync.WaitGroup
+	serves atomic.Bool // the handlers are set, see Answer
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -89,6 +91,7 @@ func (c *Calls) Handle(method string, h Handler) { c.server.handlers[callService
 
 // Serve begins to answer calls.
 func (c *Calls) Serve() {
+	c.serves.Store(true)
 	c.wg.Go(func() {
 		if err := c.server.serve(c.cfg.Mux.Calls()); err != nil {
 			c.cfg.Logger.Error("calls of other nodes are not answered any more", "err", err)
@@ -175,8 +178,12 @@ func (c *Calls) Reachable(node string) error {
 	return err
 }
 
-// Answer answers a call that came over another connection, within the same bounds.
+// Answer answers a call that came over another connection, within the same bounds. Before
+// Serve it refuses the call with ErrNoLeader.
 func (c *Calls) Answer(ctx context.Context, method string, request []byte) ([]byte, error) {
+	if !c.serves.Load() {
+		return nil, fmt.Errorf("%w: the node is starting", errs.ErrNoLeader)
+	}
 	if err := c.server.begin(); err != nil {
 		return nil, err
 	}

@@ -36,6 +36,22 @@ func TestCallsCarryBytes(t *testing.T) {
 	mustEcho(t, a, "a", "to itself")
 }
 
+// A node that starts is called over other connections before it knows its handlers. It
+// refuses such a call as one that may be tried again.
+func TestAnswerBeforeServe(t *testing.T) {
+	c, err := NewCalls(CallsConfig{Mux: testMux(t), Lookup: (&callNodes{}).lookup})
+	mustDo(t, err)
+	t.Cleanup(c.Close)
+	if _, err := c.Answer(t.Context(), "echo", nil); !errors.Is(err, errs.ErrNoLeader) {
+		t.Errorf("before: %v", err)
+	}
+	c.Handle("echo", func(_ context.Context, request []byte) ([]byte, error) { return request, nil })
+	c.Serve()
+	if got, err := c.Answer(t.Context(), "echo", []byte("x")); err != nil || string(got) != "x" {
+		t.Errorf("after: %q, %v", got, err)
+	}
+}
+
 func TestCallsCarryErrors(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
