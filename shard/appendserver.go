@@ -202,6 +202,7 @@ type servedStream struct {
 func (t *servedStream) serve() {
 	defer close(t.served)
 	defer t.server.drop(t)
+	t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{serve: true}) })
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		if err := writeStream(t.conn, t.wake, t.ended, t.take); err != nil {

@@ -235,7 +235,8 @@ func (p *appendPeer) forget(c *appendConn, why error) {
 type appendConn struct {
 	peer  *appendPeer
 	conn  net.Conn
-	heard atomic.Int64  // how many messages came
+	heard atomic.Int64  // how many answers came
+	serve atomic.Bool   // the node has said that it serves the stream
 	wake  chan struct{} // one token: there is something to write
 	ended chan struct{} // closed by fail
 
@@ -386,6 +387,10 @@ func (c *appendConn) readAnswers() {
 		answer, err := parseAppendAnswer(message)
 		if err != nil {
 			return err
+		}
+		if answer.serve {
+			c.serve.Store(true)
+			return nil
 		}
 		c.heard.Add(1)
 		c.mu.Lock()

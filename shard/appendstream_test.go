@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -435,8 +436,9 @@ func TestStreamOfSomethingElse(t *testing.T) {
 		mustDo(t, err)
 		_, err = conn.Write(sent)
 		mustDo(t, err)
-		if _, err := conn.Read(make([]byte, 1)); err == nil {
-			t.Errorf("%s is answered", name)
+		served := appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{serve: true}) })
+		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(served, got) { // an error too ends it
+			t.Errorf("%s is answered with %x", name, got)
 		}
 		mustDo(t, conn.Close())
 	}

@@ -25,6 +25,7 @@ import (
 //	         or, with flag 4, id | flags | text of the error
 //	         or, to a call, with flag 8, id | flags | error (appendCallError) | body, which is the rest
 //	leave:   0 | flag 16: the node that serves the stream is closing, and is to be sent no more
+//	serve:   0 | flag 32, the first message back: the node serves the stream, and takes calls
 //
 // to is the addressee of the replica that is meant, as in a preface. The id is the
 // call's on its connection. opening counts how often the answering process has opened a
@@ -39,6 +40,7 @@ const (
 	answerError   = 4
 	answerCall    = 8
 	answerLeave   = 16
+	answerServe   = 32
 
 	answerFlagsMax = answerSuccess | answerNoPause
 
@@ -65,6 +67,7 @@ type appendAnswer struct {
 	noPause bool
 	body    []byte // the error and the body of an answer to a call; nil of one to an append
 	leave   bool   // it answers nothing: the node is closing
+	serve   bool   // it answers nothing: the node serves the stream
 }
 
 // appendsBytes returns about how long a call is without its names.
@@ -180,6 +183,9 @@ func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 	if a.leave {
 		return append(dst, answerLeave)
 	}
+	if a.serve {
+		return append(dst, answerServe)
+	}
 	if a.err != nil {
 		return rpc.AppendText(append(dst, answerError), a.err.Error(), rpc.ErrorTextMax)
 	}
@@ -199,7 +205,9 @@ func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 func parseAppendAnswer(b []byte) (appendAnswer, error) {
 	r := wire.Reader{Rest: b}
 	a := appendAnswer{id: r.Uint()}
-	switch flags := r.UintTo(answerLeave); {
+	switch flags := r.UintTo(answerServe); {
+	case flags == answerServe:
+		a.serve = true
 	case flags == answerLeave:
 		a.leave = true
 	case flags == answerCall:

@@ -36,10 +36,11 @@ func (n *Node) callSmall(ctx context.Context, node, method string, request []byt
 func (n *Node) cut(node string) { n.appends.cut(node) }
 
 // ask is calls.call over the stream to a node. It returns errNoStream, and has sent
-// nothing, if there is none now or it has no room.
+// nothing, if there is none now or it has no room. A connection that the node does not
+// serve yet is none: the node may refuse it, or stand still.
 func (a *appends) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	c := a.peer(node).now()
-	if c == nil {
+	if c == nil || !c.serve.Load() {
 		return nil, errNoStream
 	}
 	if _, bounded := ctx.Deadline(); !bounded {

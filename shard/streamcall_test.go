@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -153,6 +154,31 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
 }
 
+// A connection shows only that something takes connections. No call travels on it before the
+// node has said that it serves it: the outcome would be unknown, where that of a call of gRPC
+// is not.
+func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
+	mustLeaveNothing(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts, as of a node that stands still
+	mustDo(t, err)
+	defer listener.Close()
+	var nodes callNodes
+	a := streamNode(t, &nodes, "a", nil)
+	nodes.put("b", listener.Addr().String())
+	eventually(t, "the stream is dialled", func() bool {
+		p := a.appends.peer("b")
+		p.now()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.mu.conn != nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.callSmall(ctx, "b", "echo", nil, 0); !errors.Is(err, rpc.ErrNotSent) {
+		t.Errorf("told %v", err)
+	}
+}
+
 // A request that has too little time left when it arrives is not worked on for longer.
 func TestStreamCallCarriesItsTime(t *testing.T) {
 	mustLeaveNothing(t)
@@ -198,6 +224,12 @@ func TestStreamCallArrivesAsItWasSent(t *testing.T) {
 	}
 	if leave, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{leave: true})); err != nil || !leave.leave {
 		t.Errorf("%+v, %v", leave, err)
+	}
+	if serve, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{serve: true})); err != nil || !serve.serve || serve.leave {
+		t.Errorf("%+v, %v", serve, err)
+	}
+	if _, err := parseAppendAnswer([]byte{0, answerServe - 1}); !errors.Is(err, wire.ErrBadMessage) {
+		t.Errorf("unknown flags: %v", err)
 	}
 }
 
