@@ -291,7 +291,7 @@ func (p *process) checkShards(c *config) {
 // be written: otherwise the node might acknowledge writes that are not durable. It closes
 // nothing, because closing would write.
 func (p *process) fatal(err error) {
-	p.logger.Error("fatal: exiting, because an acknowledged write might not be durable", "err", err)
+	p.logger.Error("fatal: exiting, so that no write is acknowledged that is not durable", "err", err)
 	os.Exit(exitFailed)
 }
 
