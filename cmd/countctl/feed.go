@@ -81,7 +81,7 @@ func (t *table) feed(user client.ID, unread int64) {
 
 func (c *cli) feedResetCommand() *cobra.Command {
 	var nobody bool
-	cmd := c.unreadWrite("reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of the user's own, as seen", "the feed was reset", atLeast(1, "USER"),
+	cmd := c.unreadWrite("reset USER [FOLLOWEE…]", "Mark all posts of these followees, or of all that the user has, as seen", "the feed was reset", atLeast(1, "USER"),
 		func(ctx context.Context, server *client.Client, args []string, o client.WriteOptions) (any, func(*table), error) {
 			users, err := parseUsers(args)
 			if err != nil {
