@@ -93,6 +93,10 @@ func TestCatalogSnapshot(t *testing.T) {
 	codectest.MustRefuseDamage(t, c, snapshot, func() any { return string(c.View().encoded()) })
 }
 
+func TestPersistReportsABrokenSink(t *testing.T) {
+	codectest.MustReportABrokenSink(t, goldenCatalog(t))
+}
+
 // A snapshot of a program that knows no keyspaces that are everywhere is taken, and
 // is what this program writes of the same state.
 func TestCatalogSnapshotOfBefore(t *testing.T) {
