@@ -46,6 +46,6 @@ func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
 func closeAfterAnswer(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c, ok := ctx.Conn().(*conn); ok {
-		c.lingerOnClose()
+		c.lingers = true
 	}
 }

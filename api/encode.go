@@ -25,19 +25,13 @@ func appendID(dst []byte, id uint64) []byte {
 func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = appendMember(dst, ks, id)
 	dst = append(dst, ',')
-	return appendCounts(dst, ks, columns, row)
+	return appendColumns(append(dst, `"counts":`...), ks, columns, row)
 }
 
 // appendMember appends {"id":"…" or, of a user, {"user":"…".
 func appendMember(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	dst = append(append(dst, `{"`...), rowMember(ks)...)
 	return appendID(append(dst, `":`...), id)
-}
-
-// appendCounts appends "counts":{…}.
-func appendCounts(dst []byte, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
-	dst = append(dst, `"counts":`...)
-	return appendColumns(dst, ks, columns, row)
 }
 
 // appendColumns appends {"column":count,…}.

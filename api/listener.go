@@ -35,7 +35,7 @@ type listener struct {
 	logger       *slog.Logger
 
 	done     chan struct{}  // closed by Close
-	refusals sync.WaitGroup // of refuse; started by Accept, waited for by waitRefusals
+	refusals sync.WaitGroup // of refuse; started by Accept, waited for by Server.Shutdown
 
 	mu struct {
 		sync.Mutex
@@ -144,10 +144,6 @@ func (l *listener) closeConns() {
 	}
 }
 
-// waitRefusals waits for the refusals that run, once Close was called. Each is
-// bounded by lingerTime.
-func (l *listener) waitRefusals() { l.refusals.Wait() }
-
 // conn is a connection within the cap.
 type conn struct {
 	net.Conn
@@ -155,14 +151,11 @@ type conn struct {
 	close    sync.Once
 	closeErr error
 
-	// lingers is set by lingerOnClose, on the goroutine that serves the connection and then
-	// closes it. No other goroutine closes a connection that lingers: fasthttp closes only
+	// lingers makes Close continue to read for a while. It is set by closeAfterAnswer, on the
+	// goroutine that serves the connection and then closes it. No other goroutine closes a connection that lingers: fasthttp closes only
 	// connections between two requests from elsewhere.
 	lingers bool
 }
-
-// lingerOnClose makes Close continue to read for a while.
-func (c *conn) lingerOnClose() { c.lingers = true }
 
 // SetReadDeadline also moves the write deadline. fasthttp sets that only before an answer of
 // a handler, so an error answer or a 100 Continue on a kept connection would have the

@@ -149,7 +149,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		err = nil // of the listener, closed above
 	}
 	s.listener.closeConns()
-	s.listener.waitRefusals()
+	s.listener.refusals.Wait() // each is bounded by lingerTime
 	if err != nil {
 		return fmt.Errorf("cannot finish the requests in flight: %w", err)
 	}

@@ -93,7 +93,9 @@ func (c *Controller) run(ctx context.Context) {
 		}
 		c.seed()
 		if !c.node.LeadsCatalog() {
-			c.forget()
+			c.mu.Lock()
+			clear(c.mu.unheard)
+			c.mu.Unlock()
 			continue
 		}
 		c.once(ctx)
@@ -112,12 +114,6 @@ func (c *Controller) seed() {
 		addrs = append(addrs, node.GossipAddr)
 	}
 	c.view.Seeds(addrs)
-}
-
-func (c *Controller) forget() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.mu.unheard)
 }
 
 // once plans and carries the plan out.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -226,6 +227,6 @@ func (r *formRun) wait(why string) {
 
 // later delays the next attempt and logs why this one failed.
 func (r *formRun) later(why string) {
-	r.retryAt = time.Now().Add(randomBetween(retryMin, retryMax))
+	r.retryAt = time.Now().Add(retryMin + rand.N(retryMax-retryMin))
 	r.cfg.Logger.Info("no cluster yet, trying again", "why", why)
 }

@@ -2,10 +2,8 @@ package cluster
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 )
 
 // formStep is the action that the visible members require.
@@ -142,5 +140,3 @@ func keysOf(set []Member) []string {
 	}
 	return keys
 }
-
-func randomBetween(least, most time.Duration) time.Duration { return least + rand.N(most-least) }

@@ -235,7 +235,7 @@ func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers 
 	if !there {
 		return nil, errors.New("it has no group")
 	}
-	g := &manifestGroup{Shard: shard, File: groupFile(keyspace, shard)}
+	g := &manifestGroup{Shard: shard, File: fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)}
 	retry := client.Retry{For: backupRetryFor, OnWait: func(err error, _ time.Duration) { b.say("%s: %v", name, err) }}
 	err := retry.Do(ctx, func() error { return b.file(ctx, number, g) })
 	if err == nil {

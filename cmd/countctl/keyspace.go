@@ -85,7 +85,7 @@ func (c *cli) keyspaceAddColumnsCommand() *cobra.Command {
 			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
 		Args: atLeast(2, "NAME and one COLUMN or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := floors.of(splitColumns(args[1:]))
+			all, err := floors.of(strings.Split(strings.Join(args[1:], ","), ",")) // a b and a,b
 			if err != nil {
 				return err
 			}
@@ -157,11 +157,6 @@ countctl group list shows them as non-voters.`,
 	}
 	cmd.Flags().BoolVar(&off, "off", false, "have only the voters of each shard hold it again")
 	return cmd
-}
-
-// splitColumns accepts both a b and a,b.
-func splitColumns(args []string) []string {
-	return strings.Split(strings.Join(args, ","), ",")
 }
 
 func (t *table) keyspaces(list []client.Keyspace) {

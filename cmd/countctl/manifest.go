@@ -70,10 +70,6 @@ var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 // groupFileSuffix ends the names of groups' files.
 const groupFileSuffix = ".snapshot"
 
-func groupFile(keyspace string, shard int) string {
-	return fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)
-}
-
 // write durably writes the manifest.
 func (m *manifest) write(dir string) error {
 	text, err := json.MarshalIndent(m, "", "  ")

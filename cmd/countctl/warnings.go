@@ -72,7 +72,7 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 	switch {
 	case version.Held:
 		found.warn("version_held", "the cluster version is held at %d, the nodes support %d", version.Version, version.Max)
-	case mixedPrograms(nodes):
+	case slices.ContainsFunc(nodes, func(n client.ClusterNode) bool { return n.Version != nodes[0].Version }):
 		found.warn("versions_differ", "the nodes run programs of different versions")
 	}
 	return found
@@ -220,8 +220,4 @@ func areDead(nodes []string) string {
 func allDead(g client.ClusterGroup, dead map[string]bool) bool {
 	members := slices.Concat(g.Voters, g.NonVoters)
 	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
-}
-
-func mixedPrograms(nodes []client.ClusterNode) bool {
-	return slices.ContainsFunc(nodes, func(n client.ClusterNode) bool { return n.Version != nodes[0].Version })
 }

@@ -91,7 +91,7 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 	im := &Import{cfg: cfg, parser: parser, mark: newWatermark(cfg.Lanes, cfg.From.Position)}
 	im.rows = rowReader{in: in, from: cfg.From.Position.Line, passed: im.mark.passed}
 	for i := range cfg.Lanes {
-		im.lanes = append(im.lanes, newLane(im, i))
+		im.lanes = append(im.lanes, &lane{im: im, number: i, producer: client.NewProducer(), filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)})
 	}
 	return im, nil
 }

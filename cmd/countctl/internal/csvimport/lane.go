@@ -32,10 +32,6 @@ type lane struct {
 	queue    chan *batch // closed by finish
 }
 
-func newLane(im *Import, number int) *lane {
-	return &lane{im: im, number: number, producer: client.NewProducer(), filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)}
-}
-
 func (im *Import) newBatch() *batch {
 	return &batch{
 		ops:   make([]client.Op, 0, im.cfg.BatchRows),

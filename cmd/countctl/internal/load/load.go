@@ -99,7 +99,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
 	case c.Op == Polls && c.Page > PollMax:
 		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
-	case slices.ContainsFunc(names, needsEscape):
+	// No server accepts such a name, and requests do not escape it.
+	case slices.ContainsFunc(names, func(name string) bool { return name == "" || url.QueryEscape(name) != name }):
 		return fmt.Errorf("the name of a channel or dot is of a-z, 0-9 and _: one of %q is not", names)
 	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:
 		return fmt.Errorf("the op %s needs a channel", c.Op)
@@ -130,10 +131,6 @@ func (c *Config) Validate() error {
 	}
 	return c.IDs.validate()
 }
-
-// needsEscape reports whether the name of a channel or dot, which no server accepts, would
-// need escaping in a URL or in JSON.
-func needsEscape(name string) bool { return name == "" || url.QueryEscape(name) != name }
 
 // listed returns kinds with commas between.
 func listed(kinds []Kind) string {

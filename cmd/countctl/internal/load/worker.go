@@ -199,7 +199,8 @@ func (w *worker) prepare() (*fasthttp.Request, *tally, int64) {
 		w.prepareRead(w.ids.next())
 		return w.get, w.reads, 1
 	case Page:
-		w.preparePage()
+		w.body = append(w.appendIDs(append(w.body[:0], `{"ids":`...)), '}')
+		w.page.SetBodyRaw(w.body)
 		return w.page, w.reads, int64(w.cfg.Page)
 	case Poll, Polls, Feed, Seen, Clear, Publish:
 		return w.prepareUser()
@@ -213,11 +214,6 @@ func (w *worker) prepareRead(id uint64) {
 	w.uri = append(w.uri, '/')
 	w.uri = strconv.AppendUint(w.uri, id, 10)
 	w.get.SetRequestURIBytes(w.uri)
-}
-
-func (w *worker) preparePage() {
-	w.body = append(w.appendIDs(append(w.body[:0], `{"ids":`...)), '}')
-	w.page.SetBodyRaw(w.body)
 }
 
 // appendIDs appends a list of a page's ids.
