@@ -42,7 +42,7 @@ type Machine interface {
 	Marks() []Mark
 }
 
-// State summarizes a shard's contents at an index.
+// State summarises a shard's contents at an index.
 type State struct {
 	Index  uint64
 	Digest uint64
