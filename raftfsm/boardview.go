@@ -36,8 +36,7 @@ type Channel struct {
 	Retracted []int64 `json:"retracted"`
 }
 
-// Dot is a red dot. A user sees it until the user clears it, and again when it is
-// fired.
+// Dot is a red dot. A user sees it from a firing until the user clears it.
 type Dot struct {
 	Number   uint8 `json:"number"`    // of its cursors' column, 1 to CursorsMax
 	Fired    int64 `json:"fired"`     // how often

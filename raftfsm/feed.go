@@ -20,7 +20,7 @@ type Feed struct {
 	clock   atomic.Uint32
 	counts  feedCounts
 	current atomic.Pointer[feed] // replaced whole by Restore
-	newest  atomic.Pointer[feed] // held, or what Restore is about to replace it by
+	newest  atomic.Pointer[feed] // current, or what Restore is about to replace it by
 }
 
 // NewFeed returns a feed shard before its first entry, whose feeds all stay in memory.
