@@ -84,7 +84,7 @@ type FormConfig struct {
 	// forms a cluster by itself at once.
 	Expect int
 	Join   bool // --join was given
-	// ClusterName is the name that the cluster must have; "" for any.
+	// ClusterName is the name that the cluster must have; "" for a cluster without one.
 	ClusterName string
 	View        MemberView
 	Asker       Asker
