@@ -448,6 +448,9 @@ func (c *appendConn) fail(why error) {
 	calls, sentID := c.mu.calls, c.mu.sentID
 	c.mu.calls, c.mu.out = nil, nil
 	c.mu.Unlock()
+	if tcp, ok := c.conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // a cut network would deliver late what is not sent yet
+	}
 	c.conn.Close()
 	c.peer.forget(c, lost)
 	close(c.ended)

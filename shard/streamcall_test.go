@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -176,6 +179,31 @@ func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	defer cancel()
 	if _, err := a.callSmall(ctx, "b", "echo", nil, 0); !errors.Is(err, rpc.ErrNotSent) {
 		t.Errorf("told %v", err)
+	}
+}
+
+// A stream that has ended delivers nothing any more. What the system had not sent yet would
+// arrive when the network is there again, minutes after the calls were given up.
+func TestEndedStreamDeliversNothing(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	mustDo(t, err)
+	defer listener.Close()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	mustDo(t, err)
+	there, err := listener.Accept()
+	mustDo(t, err)
+	defer there.Close()
+	c := newAppendConn(&appendPeer{appends: &appends{}}, conn)
+	var writing sync.WaitGroup
+	writing.Go(c.writeCalls)
+	_, _, err = c.put(func(dst []byte, id uint64) []byte { return appendStreamCall(dst, id, "echo", time.Second, nil) })
+	mustDo(t, err)
+	_, err = io.ReadFull(there, make([]byte, messageHeadBytes))
+	mustDo(t, err)
+	c.fail(errPingsMissed)
+	writing.Wait()
+	if _, err := io.ReadAll(there); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the other side reads %v, and what waited before that", err)
 	}
 }
 
