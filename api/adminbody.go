@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/countd/countd/admin"
@@ -19,11 +18,11 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 	c := r.objectIn(optional(body))
 	values := make([]string, len(members))
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		key := string(c.key())
+	for n := 0; c.Next(n, '}'); n++ {
+		key := string(c.Key())
 		i := slices.Index(members, key)
 		if i < 0 {
-			c.fail(shown([]byte(key)), noSuchFld)
+			c.Fail(shown([]byte(key)), noSuchFld)
 			break
 		}
 		s.once(c, i, key)
@@ -32,9 +31,9 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 	for i, member := range members {
 		switch {
 		case !s.has(i):
-			c.fail(member, missing)
+			c.Fail(member, missing)
 		case values[i] == "":
-			c.fail(member, "empty")
+			c.Fail(member, "empty")
 		}
 	}
 	return values, r.decoded()
@@ -44,37 +43,33 @@ func (r *request) decodeNames(body []byte, members ...string) ([]string, error) 
 func (r *request) decodeVersionChange(body []byte) (admin.Change, error) {
 	c := r.objectIn(optional(body))
 	var change admin.Change
-	for n := 0; c.next(n, '}'); n++ {
+	for n := 0; c.Next(n, '}'); n++ {
 		if n > 0 {
-			c.fail("body", "one of hold and finalize")
+			c.Fail("body", "one of hold and finalize")
 		}
-		switch key := c.key(); string(key) {
+		switch key := c.Key(); string(key) {
 		case "hold":
 			change = admin.HoldChange{Held: c.boolean("hold")}
 		case "finalize":
 			if !c.boolean("finalize") {
-				c.fail("finalize", "it can only be true")
+				c.Fail("finalize", "it can only be true")
 			}
 			change = admin.FinalizeChange{}
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	if change == nil {
-		c.fail("body", "one of hold and finalize")
+		c.Fail("body", "one of hold and finalize")
 	}
 	return change, r.decoded()
 }
 
 // boolean reads true or false.
 func (c *cursor) boolean(path string) bool {
-	c.peek()
-	for _, word := range []string{"true", "false"} {
-		if bytes.HasPrefix(c.data[c.at:], []byte(word)) {
-			c.at += len(word)
-			return word == "true"
-		}
+	value, ok := c.Bool()
+	if !ok {
+		c.Fail(path, "neither true nor false")
 	}
-	c.fail(path, "neither true nor false")
-	return false
+	return value
 }

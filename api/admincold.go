@@ -50,11 +50,11 @@ func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdO
 	o := shard.ColdOrder{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
 	c := r.objectIn(optional(body))
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		key := string(c.key())
+	for n := 0; c.Next(n, '}'); n++ {
+		key := string(c.Key())
 		bit := slices.Index(coldMembers[verb], key)
 		if bit < 0 {
-			c.fail(shown([]byte(key)), noSuchFld)
+			c.Fail(shown([]byte(key)), noSuchFld)
 			break
 		}
 		s.once(c, bit, key)
@@ -64,10 +64,10 @@ func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdO
 	case verb == shard.ColdWarm:
 		s.need(c, 0, "keyspace")
 		if o.From > o.To {
-			c.fail("to", "below from")
+			c.Fail("to", "below from")
 		}
 	case o.Before > 0 && o.OlderThan > 0:
-		c.fail("older_than_seconds", "before is given too")
+		c.Fail("older_than_seconds", "before is given too")
 	}
 	return o, r.decoded()
 }
@@ -77,13 +77,13 @@ func (c *cursor) coldMember(key string, o *shard.ColdOrder) {
 	switch key {
 	case "keyspace":
 		if o.Keyspace = c.name(key); o.Keyspace == "" {
-			c.fail(key, "empty")
+			c.Fail(key, "empty")
 		}
 	case "dry_run":
 		o.DryRun = c.boolean(key)
 	case "before":
 		if o.Before = c.coldID(key); o.Before == 0 {
-			c.fail(key, "no id is below 0")
+			c.Fail(key, "no id is below 0")
 		}
 	case "from":
 		o.From = c.coldID(key)
@@ -97,18 +97,18 @@ func (c *cursor) coldMember(key string, o *shard.ColdOrder) {
 }
 
 func (c *cursor) coldID(path string) uint64 {
-	id, ok := c.id()
+	id, ok := c.ID()
 	if !ok {
-		c.fail(path, notUint64)
+		c.Fail(path, notUint64)
 	}
 	return id
 }
 
 // seconds parses a whole number of seconds, least … most.
 func (c *cursor) seconds(path string, least, most time.Duration) time.Duration {
-	v, ok := c.int64()
+	v, ok := c.Int64()
 	if !ok || v < int64(least/time.Second) || v > int64(most/time.Second) {
-		c.fail(path, fmt.Sprintf("not a whole number of %d…%d", least/time.Second, most/time.Second))
+		c.Fail(path, fmt.Sprintf("not a whole number of %d…%d", least/time.Second, most/time.Second))
 		return least
 	}
 	return time.Duration(v) * time.Second

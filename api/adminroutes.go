@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/valyala/fasthttp"
@@ -85,7 +86,7 @@ func (a *adminPaths) match(path []byte) target {
 
 // groupNumber reads {group} of the path.
 func (r *request) groupNumber() (uint32, error) {
-	number, ok := parseUint64(r.name)
+	number, ok := strictjson.ParseUint64(r.name)
 	if !ok || number > math.MaxUint32 {
 		return 0, invalid("group", "not the number of a group")
 	}

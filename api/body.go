@@ -78,23 +78,20 @@ func shown(text []byte) string {
 // objectIn starts the decoding of a body, which is an object.
 func (r *request) objectIn(body []byte) *cursor {
 	c := &r.cursor
-	c.reset(body)
+	c.Reset(body)
 	if len(body) == 0 {
-		c.fail("body", "empty, an object is needed")
+		c.Fail("body", "empty, an object is needed")
 	}
-	if !c.begin('{') {
-		c.fail("body", notObject)
+	if !c.Begin('{') {
+		c.Fail("body", notObject)
 	}
 	return c
 }
 
 // decoded ends the decoding of a body.
 func (r *request) decoded() error {
-	r.cursor.end()
-	if r.cursor.err != nil {
-		return r.cursor.err
-	}
-	return nil
+	r.cursor.End()
+	return r.cursor.fault()
 }
 
 // optional returns the body of a call that needs none: an empty body means {}.
@@ -111,7 +108,7 @@ type seen uint8
 // once records that member bit is read now; it is refused when it was before.
 func (s *seen) once(c *cursor, bit int, path string) {
 	if *s&(1<<bit) != 0 {
-		c.fail(path, givenTwice)
+		c.Fail(path, givenTwice)
 	}
 	*s |= 1 << bit
 }
@@ -119,7 +116,7 @@ func (s *seen) once(c *cursor, bit int, path string) {
 // need fails if member bit of the object was not read.
 func (s seen) need(c *cursor, bit int, path string) {
 	if !s.has(bit) {
-		c.fail(path, missing)
+		c.Fail(path, missing)
 	}
 }
 
@@ -135,19 +132,19 @@ func (r *request) decodeOps(body []byte, ch change) error {
 func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 	c := r.objectIn(body)
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "ops":
 			s.once(c, 0, "ops")
 			r.decodeOpList(decodeOp)
 		case "want":
 			s.once(c, 1, "want")
-			if c.peek() != '"' || string(c.str()) != "none" {
-				c.fail("want", `it can only be "none"`)
+			if c.Peek() != '"' || string(c.Str()) != "none" {
+				c.Fail("want", `it can only be "none"`)
 			}
 			r.wantNone = true
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, "ops")
@@ -159,13 +156,13 @@ func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
 func (r *request) decodeRowSet(body []byte, id uint64) error {
 	c := r.objectIn(body)
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "set":
 			s.once(c, 0, "set")
 			r.decodeCells(bodyOp, changeSet.member)
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, "set")
@@ -176,38 +173,38 @@ func (r *request) decodeRowSet(body []byte, id uint64) error {
 
 func (r *request) decodeOpList(decodeOp func(i int)) {
 	c := &r.cursor
-	if !c.begin('[') {
-		c.fail("ops", notArray)
+	if !c.Begin('[') {
+		c.Fail("ops", notArray)
 	}
-	for n := 0; c.next(n, ']'); n++ {
+	for n := 0; c.Next(n, ']'); n++ {
 		if n == opsMax {
-			c.fail("ops", fmt.Sprintf("more than %d", opsMax))
+			c.Fail("ops", fmt.Sprintf("more than %d", opsMax))
 			return
 		}
 		decodeOp(n)
 	}
 	if len(r.write.Ops) == 0 {
-		c.fail("ops", "at least one is needed")
+		c.Fail("ops", "at least one is needed")
 	}
 }
 
 // decodeOp reads the ith op.
 func (r *request) decodeOp(i int, ch change) {
 	c := &r.cursor
-	if !c.begin('{') {
-		c.fail(opPath(i, ""), notObject)
+	if !c.Begin('{') {
+		c.Fail(opPath(i, ""), notObject)
 	}
 	op := engine.Op{Kind: ch.kind}
 	hasID, hasCells, floor := false, false, opFloor{}
 	first := len(r.cells)
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
+	for n := 0; c.Next(n, '}'); n++ {
+		key := c.Key()
 		switch {
 		case string(key) == r.rowMember() && !hasID:
 			hasID = true
 			var ok bool
-			if op.ID, ok = c.id(); !ok {
-				c.fail(opPath(i, r.rowMember()), notUint64)
+			if op.ID, ok = c.ID(); !ok {
+				c.Fail(opPath(i, r.rowMember()), notUint64)
 			}
 		case string(key) == ch.member && !hasCells:
 			hasCells = true
@@ -215,16 +212,16 @@ func (r *request) decodeOp(i int, ch change) {
 		case string(key) == "floor" && ch.kind == engine.OpAdd && !floor.given:
 			floor.read(c, opPath(i, "floor"))
 		case string(key) == r.rowMember() || string(key) == ch.member || floor.given && string(key) == "floor":
-			c.fail(opPath(i, string(key)), givenTwice)
+			c.Fail(opPath(i, string(key)), givenTwice)
 		default:
-			c.fail(opPath(i, shown(key)), noSuchFld)
+			c.Fail(opPath(i, shown(key)), noSuchFld)
 		}
 	}
-	if c.err == nil && !hasID {
-		c.fail(opPath(i, r.rowMember()), missing)
+	if c.Err == nil && !hasID {
+		c.Fail(opPath(i, r.rowMember()), missing)
 	}
-	if c.err == nil && !hasCells {
-		c.fail(opPath(i, ch.member), missing)
+	if c.Err == nil && !hasCells {
+		c.Fail(opPath(i, ch.member), missing)
 	}
 	if floor.given {
 		r.floorCells(first, floor.value)
@@ -241,8 +238,8 @@ type opFloor struct {
 func (f *opFloor) read(c *cursor, path string) {
 	f.given = true
 	var ok bool
-	if f.value, ok = c.int64(); !ok {
-		c.fail(path, notInt64)
+	if f.value, ok = c.Int64(); !ok {
+		c.Fail(path, notInt64)
 	}
 }
 
@@ -259,33 +256,33 @@ func (r *request) floorCells(first int, floor int64) {
 // decodeCells reads {column:value,…}, the member of the ith op.
 func (r *request) decodeCells(i int, member string) {
 	c := &r.cursor
-	if !c.begin('{') {
-		c.fail(opPath(i, member), notObject)
+	if !c.Begin('{') {
+		c.Fail(opPath(i, member), notObject)
 	}
 	var columns uint64 // read so far, by number; engine.ColumnsMax is 64
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
+	for n := 0; c.Next(n, '}'); n++ {
+		key := c.Key()
 		column := r.column(key)
 		switch {
-		case c.err != nil:
+		case c.Err != nil:
 			return
 		case column < 0:
-			c.fail(opPath(i, member)+"."+shown(key), noColumn)
+			c.Fail(opPath(i, member)+"."+shown(key), noColumn)
 			return
 		case columns&(1<<column) != 0:
-			c.fail(opPath(i, member)+"."+string(key), givenTwice)
+			c.Fail(opPath(i, member)+"."+string(key), givenTwice)
 			return
 		}
 		columns |= 1 << column
-		value, ok := c.int64()
+		value, ok := c.Int64()
 		if !ok {
-			c.fail(opPath(i, member)+"."+r.keyspace.Columns[column], notInt64)
+			c.Fail(opPath(i, member)+"."+r.keyspace.Columns[column], notInt64)
 			return
 		}
 		r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: value})
 	}
 	if columns == 0 {
-		c.fail(opPath(i, member), oneColumn)
+		c.Fail(opPath(i, member), oneColumn)
 	}
 }
 
@@ -293,7 +290,7 @@ func (r *request) decodeCells(i int, member string) {
 // column.
 func (r *request) column(name []byte) int {
 	column := columnOf(r.keyspace, name)
-	if column >= 0 || r.cursor.err != nil || r.caughtUp {
+	if column >= 0 || r.cursor.Err != nil || r.caughtUp {
 		return column
 	}
 	was := r.keyspace
@@ -302,7 +299,7 @@ func (r *request) column(name []byte) int {
 		err = shard.ErrUnknownKeyspace // the numbers of columns that were read are of the one before
 	}
 	if err != nil {
-		r.cursor.err, _ = faultOf(err)
+		r.cursor.stop(err)
 		return -1
 	}
 	return columnOf(r.keyspace, name)

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/countd/countd/engine"
@@ -18,8 +17,8 @@ const (
 func (r *request) decodeGet(body []byte) error {
 	c := r.objectIn(body)
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "ids":
 			s.once(c, 0, "ids")
 			r.decodeIDs()
@@ -27,7 +26,7 @@ func (r *request) decodeGet(body []byte) error {
 			s.once(c, 1, "columns")
 			r.decodeColumns()
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, "ids")
@@ -39,54 +38,54 @@ func (r *request) decodeGet(body []byte) error {
 
 func (r *request) decodeIDs() {
 	c := &r.cursor
-	if !c.begin('[') {
-		c.fail("ids", notArray)
+	if !c.Begin('[') {
+		c.Fail("ids", notArray)
 	}
-	for n := 0; c.next(n, ']'); n++ {
+	for n := 0; c.Next(n, ']'); n++ {
 		if n == idsMax {
-			c.fail("ids", fmt.Sprintf("more than %d", idsMax))
+			c.Fail("ids", fmt.Sprintf("more than %d", idsMax))
 			return
 		}
-		id, ok := c.id()
+		id, ok := c.ID()
 		if !ok {
-			c.fail(fmt.Sprintf("ids[%d]", n), notUint64)
+			c.Fail(fmt.Sprintf("ids[%d]", n), notUint64)
 			return
 		}
 		r.ids = append(r.ids, id)
 	}
 	if len(r.ids) == 0 {
-		c.fail("ids", "at least one is needed")
+		c.Fail("ids", "at least one is needed")
 	}
 }
 
 // decodeColumns parses the columns of a read.
 func (r *request) decodeColumns() {
 	c := &r.cursor
-	if !c.begin('[') {
-		c.fail("columns", notArray)
+	if !c.Begin('[') {
+		c.Fail("columns", notArray)
 	}
 	var columns uint64 // asked so far, by number
-	for n := 0; c.next(n, ']'); n++ {
-		if c.peek() != '"' {
-			c.fail(fmt.Sprintf("columns[%d]", n), notString)
+	for n := 0; c.Next(n, ']'); n++ {
+		if c.Peek() != '"' {
+			c.Fail(fmt.Sprintf("columns[%d]", n), notString)
 			return
 		}
-		column := r.column(c.str())
+		column := r.column(c.Str())
 		switch {
-		case c.err != nil:
+		case c.Err != nil:
 			return
 		case column < 0:
-			c.fail(fmt.Sprintf("columns[%d]", n), noColumn)
+			c.Fail(fmt.Sprintf("columns[%d]", n), noColumn)
 			return
 		case columns&(1<<column) != 0:
-			c.fail(fmt.Sprintf("columns[%d]", n), givenTwice)
+			c.Fail(fmt.Sprintf("columns[%d]", n), givenTwice)
 			return
 		}
 		columns |= 1 << column
 		r.columns = append(r.columns, uint8(column))
 	}
 	if columns == 0 {
-		c.fail("columns", oneColumn)
+		c.Fail("columns", oneColumn)
 	}
 }
 
@@ -113,12 +112,12 @@ func (r *request) decodeScan(body []byte) (page, error) {
 	c := r.objectIn(body)
 	p := page{limit: scanDefault}
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "after":
 			s.once(c, 0, "after")
-			if p.after, p.hasAfter = c.id(); !p.hasAfter {
-				c.fail("after", notUint64)
+			if p.after, p.hasAfter = c.ID(); !p.hasAfter {
+				c.Fail("after", notUint64)
 			}
 		case "limit":
 			s.once(c, 1, "limit")
@@ -130,10 +129,10 @@ func (r *request) decodeScan(body []byte) (page, error) {
 			s.once(c, 3, "skip_unreadable")
 			p.skip = c.boolean("skip_unreadable")
 			if p.skip && r.read.Consistency != shard.Stale {
-				c.fail("skip_unreadable", "only of a read with consistency stale")
+				c.Fail("skip_unreadable", "only of a read with consistency stale")
 			}
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	if !s.has(2) {
@@ -144,9 +143,9 @@ func (r *request) decodeScan(body []byte) (page, error) {
 
 // countIn reads an integer from 1 to most.
 func (c *cursor) countIn(path string, most int64) int {
-	v, ok := c.int64()
+	v, ok := c.Int64()
 	if !ok || v < 1 || v > most {
-		c.fail(path, fmt.Sprintf("not an integer from 1 to %d", most))
+		c.Fail(path, fmt.Sprintf("not an integer from 1 to %d", most))
 		return 0
 	}
 	return int(v)
@@ -163,8 +162,8 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 	c := r.objectIn(body)
 	ks := shard.Keyspace{Kind: shard.KindCounters}
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "name":
 			s.once(c, 0, "name")
 			ks.Name = c.name("name")
@@ -180,10 +179,10 @@ func (r *request) decodeKeyspace(body []byte) (shard.Keyspace, error) {
 			s.once(c, 3, "sharding")
 			ks.Sharding = c.name("sharding")
 			if ks.Sharding == "" {
-				c.fail("sharding", "neither modulo nor hash")
+				c.Fail("sharding", "neither modulo nor hash")
 			}
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, "name")
@@ -210,13 +209,13 @@ func given(floors map[string]*int64) map[string]int64 {
 func (r *request) decodeNewColumns(body []byte) (columns []string, floors map[string]*int64, err error) {
 	c := r.objectIn(body)
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "columns":
 			s.once(c, 0, "columns")
 			columns, floors = c.columnList("columns")
 		default:
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, "columns")
@@ -225,26 +224,26 @@ func (r *request) decodeNewColumns(body []byte) (columns []string, floors map[st
 
 // name reads a string that outlives the request.
 func (c *cursor) name(path string) string {
-	if c.peek() != '"' {
-		c.fail(path, notString)
+	if c.Peek() != '"' {
+		c.Fail(path, notString)
 		return ""
 	}
-	return string(c.str())
+	return string(c.Str())
 }
 
 // columnList parses columns, whose names outlive the request: each a name, or an object with
 // a name and a floor. floors holds the columns with a floor in the body, nil for null.
 func (c *cursor) columnList(path string) (names []string, floors map[string]*int64) {
-	if !c.begin('[') {
-		c.fail(path, notArray)
+	if !c.Begin('[') {
+		c.Fail(path, notArray)
 	}
-	for n := 0; c.next(n, ']'); n++ {
+	for n := 0; c.Next(n, ']'); n++ {
 		if n == engine.ColumnsMax {
-			c.fail(path, fmt.Sprintf("more than %d", engine.ColumnsMax))
+			c.Fail(path, fmt.Sprintf("more than %d", engine.ColumnsMax))
 			return nil, nil
 		}
 		at := fmt.Sprintf("%s[%d]", path, n)
-		if c.peek() != '{' {
+		if c.Peek() != '{' {
 			names = append(names, c.name(at))
 			continue
 		}
@@ -258,7 +257,7 @@ func (c *cursor) columnList(path string) (names []string, floors map[string]*int
 		}
 	}
 	if len(names) == 0 {
-		c.fail(path, oneColumn)
+		c.Fail(path, oneColumn)
 	}
 	return names, floors
 }
@@ -266,37 +265,27 @@ func (c *cursor) columnList(path string) (names []string, floors map[string]*int
 // columnWithFloor parses {"name":…,"floor":n or null}; told reports whether there is a
 // floor.
 func (c *cursor) columnWithFloor(path string) (name string, floor *int64, told bool) {
-	c.begin('{')
+	c.Begin('{')
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "name":
 			s.once(c, 0, path+".name")
 			name = c.name(path + ".name")
 		case "floor":
 			s.once(c, 1, path+".floor")
-			if c.null() {
+			if c.Null() {
 				break
 			}
-			value, ok := c.int64()
+			value, ok := c.Int64()
 			if !ok {
-				c.fail(path+".floor", notInt64)
+				c.Fail(path+".floor", notInt64)
 			}
 			floor = &value
 		default:
-			c.fail(path+"."+shown(key), noSuchFld)
+			c.Fail(path+"."+shown(key), noSuchFld)
 		}
 	}
 	s.need(c, 0, path+".name")
 	return name, floor, s.has(1)
-}
-
-// null consumes null if it is next, and reports whether it was.
-func (c *cursor) null() bool {
-	c.peek()
-	is := bytes.HasPrefix(c.data[c.at:], []byte("null"))
-	if is {
-		c.at += len("null")
-	}
-	return is
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 )
 
@@ -416,12 +417,12 @@ func wantIDs(t *testing.T, text []byte, got []uint64) {
 
 func TestParseUint64(t *testing.T) {
 	for _, v := range []uint64{0, 9, 10, math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64 - 1, math.MaxUint64} {
-		if got, ok := parseUint64([]byte(strconv.FormatUint(v, 10))); !ok || got != v {
+		if got, ok := strictjson.ParseUint64([]byte(strconv.FormatUint(v, 10))); !ok || got != v {
 			t.Errorf("%d is read as %d, %v", v, got, ok)
 		}
 	}
 	for _, text := range []string{"", "18446744073709551616", "18446744073709551620", "28446744073709551615", "00", "1 ", "１"} {
-		if got, ok := parseUint64([]byte(text)); ok {
+		if got, ok := strictjson.ParseUint64([]byte(text)); ok {
 			t.Errorf("%q is read as %d", text, got)
 		}
 	}

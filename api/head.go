@@ -10,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
@@ -54,7 +55,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	}
 	if r.takes&(takesID|takesNotice) != 0 {
 		var ok bool
-		if r.id, ok = parseUint64(to.id); !ok {
+		if r.id, ok = strictjson.ParseUint64(to.id); !ok {
 			return invalid(r.idName(), notUint64)
 		}
 	}
@@ -219,7 +220,7 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 		if len(producer) < 1 || len(producer) > shard.ProducerBytesMax {
 			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", shard.ProducerBytesMax))
 		}
-		number, ok := parseUint64(sequence)
+		number, ok := strictjson.ParseUint64(sequence)
 		if !ok {
 			return invalid(headerSequence, notUint64)
 		}

@@ -1,6 +1,10 @@
 package api
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/countd/countd/internal/strictjson"
+)
 
 // meaningDepthMax bounds how deep meaningOf follows a body. No call accepts a deeper one.
 const meaningDepthMax = 8
@@ -11,37 +15,37 @@ const meaningDepthMax = 8
 // must never change. An invalid body has some hash; its decoder refuses it.
 func (r *request) meaningOf(body []byte) uint64 {
 	c := &r.cursor
-	c.reset(optional(body))
+	c.Reset(optional(body))
 	sum := c.meaning(meaningDepthMax)
-	c.end()
+	c.End()
 	return sum
 }
 
 // meaning reads a value of at most depth levels and returns its hash.
 func (c *cursor) meaning(depth int) uint64 {
 	if depth == 0 {
-		c.fail("body", "nested too deep")
+		c.Fail("body", "nested too deep")
 		return 0
 	}
-	switch c.peek() {
+	switch c.Peek() {
 	case '{':
 		sum := uint64(0) // a sum has no order
-		c.at++
-		for n := 0; c.next(n, '}'); n++ {
-			key := textHash('"', c.key())
+		c.At++
+		for n := 0; c.Next(n, '}'); n++ {
+			key := textHash('"', c.Key())
 			sum += pairHash(key, c.meaning(depth-1))
 		}
 		return pairHash('{', sum)
 	case '[':
 		sum := uint64('[')
-		c.at++
-		for n := 0; c.next(n, ']'); n++ {
+		c.At++
+		for n := 0; c.Next(n, ']'); n++ {
 			sum = pairHash(sum, c.meaning(depth-1))
 		}
 		return sum
 	case '"':
-		text := c.str()
-		if _, isID := parseUint64(text); isID {
+		text := c.Str()
+		if _, isID := strictjson.ParseUint64(text); isID {
 			return textHash('0', text)
 		}
 		return textHash('"', text)
@@ -52,14 +56,14 @@ func (c *cursor) meaning(depth int) uint64 {
 
 // meaningOfScalar reads a number, true, false or null.
 func (c *cursor) meaningOfScalar() uint64 {
-	start := c.at
-	for c.at < len(c.data) && (c.data[c.at] == '-' || c.data[c.at] == '+' || c.data[c.at] == '.' || isAlphanumeric(c.data[c.at])) {
-		c.at++
+	start := c.At
+	for c.At < len(c.Data) && (c.Data[c.At] == '-' || c.Data[c.At] == '+' || c.Data[c.At] == '.' || isAlphanumeric(c.Data[c.At])) {
+		c.At++
 	}
-	text := c.data[start:c.at]
+	text := c.Data[start:c.At]
 	switch {
 	case len(text) == 0:
-		c.broken("expected a value")
+		c.Broken("expected a value")
 	case string(text) == "-0":
 		text = text[1:]
 	}

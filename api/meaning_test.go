@@ -36,8 +36,8 @@ func TestMeaningOf(t *testing.T) {
 		want := r.meaningOf([]byte(group[0]))
 		seen[want] = group[0]
 		for _, body := range group {
-			if got := r.meaningOf([]byte(body)); got != want || r.cursor.err != nil {
-				t.Errorf("%s is not %s: %v", body, group[0], r.cursor.err)
+			if got := r.meaningOf([]byte(body)); got != want || r.cursor.Err != nil {
+				t.Errorf("%s is not %s: %v", body, group[0], r.cursor.Err)
 			}
 		}
 	}
@@ -91,11 +91,11 @@ func FuzzMeaning(f *testing.F) {
 		r := new(request)
 		sum := r.meaningOf(body)
 		var out bytes.Buffer
-		if r.cursor.err != nil || json.Indent(&out, body, " ", "\t") != nil {
+		if r.cursor.Err != nil || json.Indent(&out, body, " ", "\t") != nil {
 			return
 		}
-		if again := r.meaningOf(out.Bytes()); again != sum || r.cursor.err != nil {
-			t.Fatalf("%q means %x, and %q %x, %v", body, sum, out.Bytes(), again, r.cursor.err)
+		if again := r.meaningOf(out.Bytes()); again != sum || r.cursor.Err != nil {
+			t.Fatalf("%q means %x, and %q %x, %v", body, sum, out.Bytes(), again, r.cursor.Err)
 		}
 	})
 }

@@ -73,15 +73,15 @@ type mixedOp struct {
 // known, which may come after them.
 func (r *request) decodeMixedOp(i int) {
 	c := &r.cursor
-	if !c.begin('{') {
-		c.fail(opPath(i, ""), notObject)
+	if !c.Begin('{') {
+		c.Fail(opPath(i, ""), notObject)
 	}
 	r.keyspace = nil
 	var o mixedOp
 	var s seen
 	first := len(r.cells)
-	for n := 0; c.next(n, '}'); n++ {
-		switch key := c.key(); string(key) {
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
 		case "keyspace":
 			s.once(c, 0, opPath(i, "keyspace"))
 			r.enterKeyspace(opPath(i, "keyspace"))
@@ -89,13 +89,13 @@ func (r *request) decodeMixedOp(i int) {
 			o.member = string(key)
 			s.once(c, 1, opPath(i, o.member))
 			var ok bool
-			if o.op.ID, ok = c.id(); !ok {
-				c.fail(opPath(i, o.member), notUint64)
+			if o.op.ID, ok = c.ID(); !ok {
+				c.Fail(opPath(i, o.member), notUint64)
 			}
 		case changeAdd.member, changeSet.member:
 			o.verb = string(key)
 			s.once(c, 2, opPath(i, o.verb))
-			if o.cells = c.at; r.keyspace != nil {
+			if o.cells = c.At; r.keyspace != nil {
 				r.decodeCells(i, o.verb)
 				o.cells = 0
 			} else {
@@ -105,20 +105,20 @@ func (r *request) decodeMixedOp(i int) {
 			s.once(c, 3, opPath(i, "floor"))
 			o.floor.read(c, opPath(i, "floor"))
 		default:
-			c.fail(opPath(i, shown(key)), noSuchFld)
+			c.Fail(opPath(i, shown(key)), noSuchFld)
 		}
 	}
-	if r.finishMixedOp(i, &o, s); c.err == nil && o.cells > 0 {
-		end := c.at
-		c.at = o.cells
+	if r.finishMixedOp(i, &o, s); c.Err == nil && o.cells > 0 {
+		end := c.At
+		c.At = o.cells
 		r.decodeCells(i, o.verb)
-		c.at = end
+		c.At = end
 	}
 	if o.floor.given {
 		r.floorCells(first, o.floor.value)
 	}
 	r.addOp(o.op)
-	if c.err == nil {
+	if c.Err == nil {
 		r.write.In = append(r.write.In, r.spaceOf(r.keyspace))
 	}
 }
@@ -126,29 +126,29 @@ func (r *request) decodeMixedOp(i int) {
 // finishMixedOp settles the keyspace of the ith op, and refuses an op that is not whole.
 func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	c := &r.cursor
-	if c.err != nil {
+	if c.Err != nil {
 		return
 	}
 	if !s.has(0) && o.member == "user" {
 		r.name = append(r.name[:0:0], shard.KeyspaceUnread...) // for catchUp
 		if err := r.findUnread(); err != nil {
-			c.err, _ = faultOf(err)
+			c.stop(err)
 			return
 		}
 	}
 	switch {
 	case r.keyspace == nil:
-		c.fail(opPath(i, "keyspace"), missing)
+		c.Fail(opPath(i, "keyspace"), missing)
 	case !s.has(1):
-		c.fail(opPath(i, r.rowMember()), missing)
+		c.Fail(opPath(i, r.rowMember()), missing)
 	case o.member != r.rowMember():
-		c.fail(opPath(i, o.member), fmt.Sprintf("rows of keyspace %s are named by %s", r.keyspace.Name, r.rowMember()))
+		c.Fail(opPath(i, o.member), fmt.Sprintf("rows of keyspace %s are named by %s", r.keyspace.Name, r.rowMember()))
 	case !s.has(2):
-		c.fail(opPath(i, changeAdd.member), missing)
+		c.Fail(opPath(i, changeAdd.member), missing)
 	case o.verb == changeSet.member && r.keyspace.Kind != shard.KindCounters:
-		c.fail(opPath(i, o.verb), "counts of unread numbers are not set")
+		c.Fail(opPath(i, o.verb), "counts of unread numbers are not set")
 	case o.verb == changeSet.member && o.floor.given:
-		c.fail(opPath(i, "floor"), "of an add only")
+		c.Fail(opPath(i, "floor"), "of an add only")
 	}
 	o.op.Kind = changeAdd.kind
 	if o.verb == changeSet.member {
@@ -159,28 +159,31 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 // enterKeyspace sets the request's keyspace to the one named at the cursor.
 func (r *request) enterKeyspace(path string) {
 	c := &r.cursor
-	if c.peek() != '"' {
-		c.fail(path, notString)
+	if c.Peek() != '"' {
+		c.Fail(path, notString)
 		return
 	}
-	name := c.str()
-	if c.err != nil {
+	name := c.Str()
+	if c.Err != nil {
 		return
 	}
 	r.name = append(r.name[:0:0], name...) // for catchUp, when the cursor's text is no longer valid
 	r.keyspace = r.backend.Keyspace(string(name))
 	if r.keyspace == nil && !r.caughtUp {
 		if err := r.catchUp(); err != nil {
-			c.err, _ = faultOf(err)
+			c.stop(err)
 			return
 		}
 	}
 	switch {
 	case r.keyspace == nil:
-		c.fail(path, "no such keyspace")
-		c.err.status, c.err.code = fasthttp.StatusNotFound, codeUnknownKeyspace
+		unknown := invalid(path, "no such keyspace")
+		unknown.status, unknown.code = fasthttp.StatusNotFound, codeUnknownKeyspace
+		if c.Err == nil {
+			c.Err = unknown
+		}
 	case r.keyspace.Kind != shard.KindCounters && r.keyspace.Kind != shard.KindUnread:
-		c.fail(path, "neither of counters nor of unread numbers")
+		c.Fail(path, "neither of counters nor of unread numbers")
 	}
 }
 
@@ -193,7 +196,7 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 		r.write.Spaces = append(r.write.Spaces, ks)
 	}
 	if !r.write.Spaces[at].Same(ks) { // the numbers of columns that were read are of the one before
-		r.cursor.err, _ = faultOf(shard.ErrUnknownKeyspace)
+		r.cursor.stop(shard.ErrUnknownKeyspace)
 	}
 	r.write.Spaces[at] = ks // the newest: it may have columns that the one before has not
 	return uint8(at)
@@ -201,16 +204,16 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 
 // skipCounts passes over an object of column to integer.
 func (c *cursor) skipCounts(path string) {
-	if !c.begin('{') {
-		c.fail(path, notObject)
+	if !c.Begin('{') {
+		c.Fail(path, notObject)
 	}
-	for n := 0; c.next(n, '}'); n++ {
-		key := c.key()
-		if c.err != nil {
+	for n := 0; c.Next(n, '}'); n++ {
+		key := c.Key()
+		if c.Err != nil {
 			return
 		}
-		if _, ok := c.int64(); !ok {
-			c.fail(path+"."+shown(key), notInt64)
+		if _, ok := c.Int64(); !ok {
+			c.Fail(path+"."+shown(key), notInt64)
 		}
 	}
 }

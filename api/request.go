@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -60,7 +61,7 @@ func (p *requestPool) acquire() *request {
 // released.
 func (p *requestPool) release(r *request) {
 	if cap(r.cells) > pooledCellsMax || cap(r.rows) > pooledRowsMax ||
-		cap(r.write.Rows) > pooledRowsMax || cap(r.cursor.text) > pooledTextMax || cap(r.body) > pooledBodyMax {
+		cap(r.write.Rows) > pooledRowsMax || cap(r.cursor.Text) > pooledTextMax || cap(r.body) > pooledBodyMax {
 		return
 	}
 	r.reset()
@@ -85,7 +86,7 @@ func (r *request) reset() {
 			In:        r.write.In[:0],
 		},
 		body:     r.body[:0],
-		cursor:   cursor{text: r.cursor.text[:0]},
+		cursor:   cursor{strictjson.Cursor{Text: r.cursor.Text[:0]}},
 		cells:    r.cells[:0],
 		cellEnds: r.cellEnds[:0],
 		ids:      r.ids[:0],

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -64,7 +65,7 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 		return true, nil
 	}
 	if is, err := known(takesSince, "since", 2); is {
-		v, ok := parseUint64(value)
+		v, ok := strictjson.ParseUint64(value)
 		if err == nil && (!ok || v > math.MaxInt64) {
 			err = invalid("since", notCount)
 		}
@@ -91,7 +92,7 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 		return err
 	}
 	if is, err := known(takesCursor, "limit", 6); is {
-		v, ok := parseUint64(value)
+		v, ok := strictjson.ParseUint64(value)
 		if err == nil && (!ok || v < 1 || v > followeesPageMax) {
 			err = invalid("limit", fmt.Sprintf("not an integer from 1 to %d", followeesPageMax))
 		}
@@ -99,7 +100,7 @@ func (r *request) readUnreadParameter(name, value []byte, s *seen) error {
 		return err
 	}
 	if is, err := known(takesCursor, "cursor", 7); is {
-		if r.asked.after, r.asked.hasAfter = parseUint64(value); err == nil && !r.asked.hasAfter {
+		if r.asked.after, r.asked.hasAfter = strictjson.ParseUint64(value); err == nil && !r.asked.hasAfter {
 			err = invalid("cursor", "not a cursor of this call")
 		}
 		return err
@@ -136,15 +137,15 @@ func appendName(names []string, name []byte) []string {
 func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
 	c := r.objectIn(body)
 	var s seen
-	for n := 0; c.next(n, '}'); n++ {
-		key, member := c.key(), -1
+	for n := 0; c.Next(n, '}'); n++ {
+		key, member := c.Key(), -1
 		for i, name := range known {
 			if name == string(key) {
 				member = i
 			}
 		}
 		if member < 0 {
-			c.fail(shown(key), noSuchFld)
+			c.Fail(shown(key), noSuchFld)
 			break
 		}
 		s.once(c, member, known[member])
@@ -164,7 +165,7 @@ func (r *request) decodeReset(body []byte) error {
 		r.decodeCells(bodyOp, "seen")
 		for _, cell := range r.cells {
 			if cell.Value < 0 {
-				c.fail("seen."+r.keyspace.Columns[cell.Column], notCount)
+				c.Fail("seen."+r.keyspace.Columns[cell.Column], notCount)
 			}
 		}
 	})
@@ -191,9 +192,9 @@ func (r *request) decodeUpTo(body []byte) (upTo, since *int64, err error) {
 	known := []string{"up_to", "since"}
 	var values [2]*int64
 	_, err = r.members(optional(body), known, func(c *cursor, member int) {
-		v, ok := c.int64()
+		v, ok := c.Int64()
 		if !ok || v < 0 {
-			c.fail(known[member], notCount)
+			c.Fail(known[member], notCount)
 		}
 		values[member] = &v
 	})
@@ -228,17 +229,17 @@ func (r *request) decodeFollowees(body []byte, needed bool) (told bool, err erro
 // decodeIDList reads ids into r.ids.
 func (r *request) decodeIDList(path string, most int) {
 	c := &r.cursor
-	if !c.begin('[') {
-		c.fail(path, notArray)
+	if !c.Begin('[') {
+		c.Fail(path, notArray)
 	}
-	for n := 0; c.next(n, ']'); n++ {
+	for n := 0; c.Next(n, ']'); n++ {
 		if n == most {
-			c.fail(path, fmt.Sprintf("more than %d", most))
+			c.Fail(path, fmt.Sprintf("more than %d", most))
 			return
 		}
-		id, ok := c.id()
+		id, ok := c.ID()
 		if !ok {
-			c.fail(fmt.Sprintf("%s[%d]", path, n), notUint64)
+			c.Fail(fmt.Sprintf("%s[%d]", path, n), notUint64)
 			return
 		}
 		r.ids = append(r.ids, id)
@@ -273,17 +274,17 @@ func (r *request) decodePoll(body []byte) error {
 // decodeNameList reads the names of channels or dots.
 func (r *request) decodeNameList(names []string, path string) []string {
 	c := &r.cursor
-	if !c.begin('[') {
-		c.fail(path, notArray)
+	if !c.Begin('[') {
+		c.Fail(path, notArray)
 	}
-	for n := 0; c.next(n, ']'); n++ {
-		if c.peek() != '"' {
-			c.fail(fmt.Sprintf("%s[%d]", path, n), notString)
+	for n := 0; c.Next(n, ']'); n++ {
+		if c.Peek() != '"' {
+			c.Fail(fmt.Sprintf("%s[%d]", path, n), notString)
 			return names
 		}
-		name := c.str()
+		name := c.Str()
 		if problem := unread.NameProblem(names, name); problem != "" {
-			c.fail(fmt.Sprintf("%s[%d]", path, n), problem)
+			c.Fail(fmt.Sprintf("%s[%d]", path, n), problem)
 			return names
 		}
 		names = appendName(names, name)

@@ -20,6 +20,8 @@ const rule = `
 	engine/cold: engine engine/golomb internal/lograte
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
+	# JSON that others wrote.
+	internal/strictjson:
 	# Which requests a group has applied.
 	raftfsm/dedup: raftfsm/codec
 	# What the cluster agrees on.
@@ -47,7 +49,7 @@ const rule = `
 	# The cluster as operators see and change it.
 	admin: shard raftfsm raftfsm/catalog
 	# Neighbours that do not know each other.
-	api: docs admin unread shard raftfsm raftfsm/catalog engine internal/lograte
+	api: docs admin unread shard raftfsm raftfsm/catalog engine internal/lograte internal/strictjson
 	api/redis: unread shard raftfsm raftfsm/catalog engine internal/lograte
 	cluster: admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.

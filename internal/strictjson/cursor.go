@@ -1,0 +1,413 @@
+// Package strictjson parses JSON that others wrote, strictly (RFC 8259) and without a tree.
+// It knows nothing of what a text means.
+//
+// Invariant: work and memory are linear in the bytes read, whatever they are.
+package strictjson
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// FieldError is a fault of the value at a JSON path.
+type FieldError struct{ Path, Problem string }
+
+func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
+
+// Cursor parses one JSON text from front to back, directly into the types of a call. It
+// builds no tree, so it allocates nothing, and deep nesting costs nothing because a value of
+// the wrong type is refused at its first byte. It is strict (RFC 8259): no garbage after the
+// text, no lenient numbers, escapes or control characters. The callers refuse unknown and
+// repeated members.
+//
+// The first fault stays and ends every loop over Next; values read after it are zero and
+// must not be used. Strings alias Data or Text and are valid until the next string is read.
+type Cursor struct {
+	Data []byte
+	At   int    // next byte to read; At ≤ len(Data)
+	Err  error  // first fault: a *FieldError, or what the caller set
+	Text []byte // the last string that had escapes, without them
+}
+
+// Reset begins to parse data.
+func (c *Cursor) Reset(data []byte) {
+	c.Data, c.At, c.Err = data, 0, nil
+}
+
+// Fail records a fault of the value at a JSON path, unless there is one.
+func (c *Cursor) Fail(path, problem string) {
+	if c.Err == nil {
+		c.Err = &FieldError{path, problem}
+	}
+}
+
+// Broken records that data is not JSON at the current byte.
+func (c *Cursor) Broken(problem string) {
+	c.Fail("body", fmt.Sprintf("not valid JSON at byte %d: %s", c.At, problem))
+}
+
+// Peek skips white space and returns the next byte, or 0 at the end: a zero
+// byte is never valid there.
+func (c *Cursor) Peek() byte {
+	for c.At < len(c.Data) {
+		switch b := c.Data[c.At]; b {
+		case ' ', '\n', '\r', '\t':
+			c.At++
+		default:
+			return b
+		}
+	}
+	return 0
+}
+
+// End checks that only white space is left.
+func (c *Cursor) End() {
+	if c.Peek(); c.At < len(c.Data) {
+		c.Broken("more after the end of the body")
+	}
+}
+
+// Begin consumes an opening bracket and reports whether it was there.
+func (c *Cursor) Begin(open byte) bool {
+	if c.Err != nil || c.Peek() != open {
+		return false
+	}
+	c.At++
+	return true
+}
+
+// Next reports whether a member follows, n having been read, and consumes the
+// comma before it; without one it consumes the closing bracket.
+func (c *Cursor) Next(n int, closing byte) bool {
+	if c.Err != nil {
+		return false
+	}
+	switch b := c.Peek(); {
+	case b == closing:
+		c.At++
+		return false
+	case n == 0:
+		return true
+	case b == ',':
+		c.At++
+		if c.Peek() == closing {
+			c.Broken("nothing after a comma")
+			return false
+		}
+		return true
+	}
+	c.Broken("expected a comma or " + string(rune(closing)))
+	return false
+}
+
+// Key parses an object's next key and the colon after it.
+func (c *Cursor) Key() []byte {
+	key := c.Str()
+	if c.Err != nil {
+		return nil
+	}
+	if c.Peek() != ':' {
+		c.Broken("expected a colon")
+		return nil
+	}
+	c.At++
+	return key
+}
+
+// Str reads a string.
+func (c *Cursor) Str() []byte {
+	if c.Peek() != '"' {
+		c.Broken("expected a string")
+		return nil
+	}
+	start := c.At + 1
+	for i := start; i < len(c.Data); i++ {
+		switch b := c.Data[i]; {
+		case b == '"':
+			c.At = i + 1
+			return c.Data[start:i]
+		case b == '\\' || b < ' ' || b >= utf8.RuneSelf:
+			c.Text = append(c.Text[:0], c.Data[start:i]...)
+			c.At = i
+			return c.strRest()
+		}
+	}
+	c.At = len(c.Data)
+	c.Broken("a string without an end")
+	return nil
+}
+
+// strRest parses the rest of a string, from its first escape on. text holds its beginning.
+func (c *Cursor) strRest() []byte {
+	for c.At < len(c.Data) {
+		b := c.Data[c.At]
+		switch {
+		case b == '"':
+			c.At++
+			if !utf8.Valid(c.Text) {
+				c.Broken("a string that is not UTF-8")
+				return nil
+			}
+			return c.Text
+		case b < ' ':
+			c.Broken("a control character in a string")
+			return nil
+		case b == '\\':
+			if !c.escape() {
+				return nil
+			}
+		default:
+			c.Text = append(c.Text, b)
+			c.At++
+		}
+	}
+	c.Broken("a string without an end")
+	return nil
+}
+
+// escape appends the value of the escape sequence at the cursor.
+func (c *Cursor) escape() bool {
+	rest := c.Data[c.At+1:]
+	if len(rest) == 0 {
+		c.Broken("a string without an end")
+		return false
+	}
+	plain := byte(0)
+	switch rest[0] {
+	case '"', '\\', '/':
+		plain = rest[0]
+	case 'b':
+		plain = '\b'
+	case 'f':
+		plain = '\f'
+	case 'n':
+		plain = '\n'
+	case 'r':
+		plain = '\r'
+	case 't':
+		plain = '\t'
+	case 'u':
+		return c.escapeRune()
+	default:
+		c.Broken("an unknown escape in a string")
+		return false
+	}
+	c.Text = append(c.Text, plain)
+	c.At += 2
+	return true
+}
+
+// escapeRune appends the character of a \uXXXX, or of a surrogate pair.
+func (c *Cursor) escapeRune() bool {
+	r, ok := hexRune(c.Data[c.At:])
+	length := 6
+	if ok && utf16.IsSurrogate(r) {
+		var low rune
+		if low, ok = hexRune(c.Data[c.At+length:]); ok {
+			r = utf16.DecodeRune(r, low)
+			length, ok = 12, r != utf8.RuneError
+		}
+	}
+	if !ok {
+		c.Broken("a bad \\u escape in a string")
+		return false
+	}
+	c.Text = utf8.AppendRune(c.Text, r)
+	c.At += length
+	return true
+}
+
+// hexRune reads the \uXXXX that data begins with.
+func hexRune(data []byte) (rune, bool) {
+	if len(data) < 6 || data[0] != '\\' || data[1] != 'u' {
+		return 0, false
+	}
+	var r rune
+	for _, b := range data[2:6] {
+		digit := hexDigit(b)
+		if digit < 0 {
+			return 0, false
+		}
+		r = r<<4 | rune(digit)
+	}
+	return r, true
+}
+
+// Number returns the run of bytes that can be part of a number. The parse functions check
+// them.
+func (c *Cursor) Number() []byte {
+	c.Peek()
+	start := c.At
+	for c.At < len(c.Data) {
+		switch b := c.Data[c.At]; {
+		case b >= '0' && b <= '9', b == '-', b == '+', b == '.', b == 'e', b == 'E':
+			c.At++
+		default:
+			return c.Data[start:c.At]
+		}
+	}
+	return c.Data[start:]
+}
+
+// ID reads an id: a JSON string or an integer.
+func (c *Cursor) ID() (uint64, bool) {
+	if c.Peek() == '"' {
+		return ParseUint64(c.Str())
+	}
+	return ParseUint64(c.Number())
+}
+
+// Int64 reads an integer literal.
+func (c *Cursor) Int64() (int64, bool) {
+	text := c.Number()
+	negative := len(text) > 0 && text[0] == '-'
+	if negative {
+		text = text[1:]
+	}
+	v, ok := ParseUint64(text)
+	switch {
+	case !ok:
+		return 0, false
+	case negative:
+		return -int64(v), v <= -math.MinInt64
+	}
+	return int64(v), v <= math.MaxInt64
+}
+
+// ParseUint64 reads decimal digits. A number has one spelling: neither signs
+// nor leading zeros.
+func ParseUint64(text []byte) (uint64, bool) {
+	const digitsMax = 20 // of 2^64-1
+	if len(text) == 0 || len(text) > digitsMax || text[0] == '0' && len(text) > 1 {
+		return 0, false
+	}
+	var v uint64
+	for _, b := range text {
+		d := uint64(b - '0')
+		if d > 9 || v > math.MaxUint64/10 || v == math.MaxUint64/10 && d > math.MaxUint64%10 {
+			return 0, false
+		}
+		v = v*10 + d
+	}
+	return v, true
+}
+
+// Null consumes null if it is next, and reports whether it was.
+func (c *Cursor) Null() bool { return c.word("null") }
+
+// Bool reads true or false; ok is false if neither is next.
+func (c *Cursor) Bool() (value, ok bool) {
+	if c.word("true") {
+		return true, true
+	}
+	return false, c.word("false")
+}
+
+func (c *Cursor) word(word string) bool {
+	c.Peek()
+	is := strings.HasPrefix(string(c.Data[c.At:min(len(c.Data), c.At+len(word))]), word)
+	if is {
+		c.At += len(word)
+	}
+	return is
+}
+
+// skipDepthMax bounds how deep Skip follows a value.
+const skipDepthMax = 64
+
+// Skip consumes any value and returns its bytes.
+func (c *Cursor) Skip() []byte {
+	c.Peek()
+	start := c.At
+	c.skip(skipDepthMax)
+	if c.Err != nil {
+		return nil
+	}
+	return c.Data[start:c.At]
+}
+
+func (c *Cursor) skip(depth int) {
+	if depth == 0 {
+		c.Fail("body", "nested too deep")
+		return
+	}
+	switch b := c.Peek(); {
+	case b == '{':
+		c.At++
+		for n := 0; c.Next(n, '}'); n++ {
+			c.Key()
+			c.skip(depth - 1)
+		}
+	case b == '[':
+		c.At++
+		for n := 0; c.Next(n, ']'); n++ {
+			c.skip(depth - 1)
+		}
+	case b == '"':
+		c.Str()
+	case b == 't' || b == 'f':
+		if _, ok := c.Bool(); !ok {
+			c.Broken("expected a value")
+		}
+	case b == 'n':
+		if !c.Null() {
+			c.Broken("expected a value")
+		}
+	default:
+		if !isNumber(c.Number()) {
+			c.Broken("expected a value")
+		}
+	}
+}
+
+// isNumber reports whether text is a JSON number.
+func isNumber(text []byte) bool {
+	text = bytes.TrimPrefix(text, []byte("-"))
+	whole := digits(text)
+	if whole == 0 || whole > 1 && text[0] == '0' {
+		return false
+	}
+	text = text[whole:]
+	if len(text) > 0 && text[0] == '.' {
+		n := digits(text[1:])
+		if n == 0 {
+			return false
+		}
+		text = text[1+n:]
+	}
+	if len(text) > 0 && text[0]|0x20 == 'e' {
+		text = text[1:]
+		if len(text) > 0 && (text[0] == '+' || text[0] == '-') {
+			text = text[1:]
+		}
+		n := digits(text)
+		return n > 0 && n == len(text)
+	}
+	return len(text) == 0
+}
+
+// digits returns the length of the run of digits that text begins with.
+func digits(text []byte) int {
+	n := 0
+	for n < len(text) && text[n] >= '0' && text[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+// hexDigit returns the value of a hexadecimal digit, or -1.
+func hexDigit(b byte) int {
+	switch {
+	case b >= '0' && b <= '9':
+		return int(b - '0')
+	case b >= 'a' && b <= 'f':
+		return int(b-'a') + 10
+	case b >= 'A' && b <= 'F':
+		return int(b-'A') + 10
+	}
+	return -1
+}
