@@ -1,8 +1,8 @@
 package engine
 
-// Least returns a lower bound of the ids that the first segment has in memory, or 0 if
-// it has none. That segment owns all ids from 0 on, so its range does not bound its
-// rows. A later write may add a lower id.
+// Least returns a lower bound of the ids that the first segment has in memory, or 0 if it
+// has none. That segment owns all ids from 0 on, so its range is no useful bound. A later
+// write may add a lower id.
 func (t *Table) Least() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -19,8 +19,8 @@ func (t *Table) Least() uint64 {
 	return least
 }
 
-// Aged returns how many rows are in memory in the segments that Watch would call old,
-// whether or not they are written to. It changes nothing.
+// Aged returns the number of rows in memory in the segments for whose range of ids old
+// returns true, whether or not they are being written to. It changes nothing.
 func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,9 +33,9 @@ func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
 	return rows
 }
 
-// InMemory returns how many rows are in memory from first to last, and the lowest of
-// their ids or one near it. A sealed row counts until its segment is sealed again, even
-// if it was deleted or another row hides it.
+// InMemory returns the number of rows in memory with ids first … last, and their lowest
+// id or one near it. A sealed row counts until its segment is sealed again, even if it
+// was deleted or another row hides it.
 func (t *Table) InMemory(first, last uint64) (id uint64, rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +55,7 @@ func (t *Table) InMemory(first, last uint64) (id uint64, rows int) {
 		before := rows
 		if packed := s.cold.sealed(); packed != nil {
 			p := Page{Width: packed.Width()}
-			_ = packed.Load(first, last, &p) // rows in memory never fail
+			_ = packed.Load(first, last, &p) // rows in memory never fail to load
 			for _, row := range p.IDs {
 				if s.cold.mayHave(row) {
 					see(row)

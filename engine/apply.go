@@ -2,18 +2,16 @@ package engine
 
 import "sync/atomic"
 
-// This file is the writer's way to a row: what an op finds there, and what it
-// leaves.
+// This file is the write path: it finds the row of an op and stores the result.
 
-// Apply applies ops in their order. If width is not 0 it fills rows, width
-// counts an op, with each op's row right after it, or with what an OpTake took. It
-// appends an Overflow for each op that it refused to overflows and returns that; a
-// refused op changes nothing. Cells name columns below ColumnsMax; anything else is the caller's
-// fault and panics. It does not allocate but for new rows and overflows, and
-// where many rows of a segment have gone.
+// Apply applies ops in their order. If width is not 0 it fills rows, width counts an op,
+// with each op's row right after that op, or with what an OpTake took. It appends an
+// Overflow for each refused op to overflows and returns overflows; a refused op changes
+// nothing. Cells must name columns below ColumnsMax, or Apply panics. Apply allocates
+// only for new rows, for overflows, and when it rebuilds a segment after many deletes.
 //
-// Rows of ops that are cold are brought into memory first. An error says that one
-// could not be read; nothing is applied then.
+// Apply first brings cold rows of ops into memory. If it cannot read one, it returns an
+// error and applies nothing.
 //
 // Cuts returns the deltas that floors cut short.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) ([]Overflow, error) {
@@ -36,13 +34,13 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 	return overflows, nil
 }
 
-// Cuts returns the deltas of the last Apply that floors cut short, by op. The slice is
-// the table's until the next Apply; only the goroutine that calls Apply may ask.
+// Cuts returns the deltas of the last Apply that floors cut short, ordered by op. The
+// slice is valid until the next Apply; only the goroutine that calls Apply may call Cuts.
 func (t *Table) Cuts() []Cut { return t.cuts }
 
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow) []Overflow {
 	at := t.locate(op.ID)
-	at.s.prefetch(at.p) // the locked instruction in Lock would wait for a plain load
+	at.s.prefetch(at.p) // before Lock, whose locked instruction would wait for a plain load
 	t.mu.Lock()
 	defer t.unlock()
 	if !at.standsIn(t.dir.Load()) {
@@ -76,13 +74,13 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 	return overflows
 }
 
-// unlock ends a change.
+// unlock publishes the digest and unlocks mu.
 func (t *Table) unlock() {
 	t.digest.Store(t.mu.digest)
 	t.mu.Unlock()
 }
 
-// spot is the slot of an id, whether or not its row is there.
+// spot is where the row of an id is, or belongs if it is absent.
 type spot struct {
 	d *directory
 	i int
@@ -100,8 +98,8 @@ func (t *Table) locate(id uint64) spot {
 // standsIn reports whether the spot is still valid in the table's directory d.
 func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
 
-// applyLocked applies one op, of that number, and fills dst with its row. It returns
-// the column whose sum does not fit, and false, when it refused the op.
+// applyLocked applies one op and fills dst with its row; number is the op's index. If a
+// sum does not fit, it refuses the op and returns that column and false.
 func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, bool) {
 	slot := -1
 	if at.s.covers(op.ID) {
@@ -137,15 +135,15 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 	return 0, true
 }
 
-// change applies the op's cells to row, and appends to cuts what floors cut short of op
-// number. If a sum does not fit an int64, it returns that column and false; row and
-// cuts are then half changed.
+// change applies the op's cells to row, and appends the deltas that floors cut short to
+// cuts, under the op's number. If a sum does not fit an int64, it returns that column and
+// false; row and cuts are then half changed.
 func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
 	if op.Kind == OpDelete {
 		clear(row)
 		return cuts, 0, true
 	}
-	var floor *int64 // of the next cell
+	var floor *int64 // floor of the next cell
 	for i := range op.Cells {
 		c := &op.Cells[i]
 		switch {
@@ -173,10 +171,9 @@ func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
 	return cuts, 0, true
 }
 
-// applyWordLocked applies an op to the row in slot, if before and after it the
-// row stands in one word with at most the untouched columns in overflow: nearly
-// all of them. It returns false, with nothing changed, when this op is not of
-// that kind.
+// applyWordLocked is the fast path of nearly all ops: all cells are in the first word,
+// and neither their old nor their new counts are in overflow. For any other op it returns
+// false and changes nothing.
 func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 	old := *at.s.word(slot, 0)
 	word, digest := old, uint64(0)
@@ -200,7 +197,7 @@ func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 		word += (uint64(now) - was) << shift
 		digest += cellHash(op.ID, c.Column) * (uint64(now) - was)
 	}
-	if word == 0 || old == 0 && at.s.cold != nil { // a row comes or goes
+	if word == 0 || old == 0 && at.s.cold != nil { // the row is created or deleted
 		return false
 	}
 	if word != old {
@@ -211,8 +208,8 @@ func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 	return true
 }
 
-// replaceLocked makes the row of id, in segment i at slot or absent (-1), equal
-// to row.
+// replaceLocked makes the row of id equal to row. The row is in segment i at slot, or
+// absent (-1).
 func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 	digest, last, was := uint64(0), -1, false
 	for c, v := range row {
@@ -241,8 +238,9 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 			t.rows.Add(1)
 		}
 	case slot >= 0:
-		// The row outgrows its segment's words: give the segment more, first. If it is
-		// of zeros beside the cold part it is gone then, and no place is meant for it.
+		// The row outgrows its segment's words: reshape the segment first. That drops a
+		// row of zeros outside of the cold part, so look the slot up again, also because
+		// the window may have moved.
 		t.reshapeLocked(i, last/wordColumns+1)
 		slot := -1
 		if s := d.segs[i].Load(); s.covers(id) {

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// bucket is one cache line: the tags of its slots, then a word of counts for
-// each. A slot is known by the place of that word in the line. A row that
-// stands in its first bucket costs one cache miss.
+// bucket is one cache line: the tags of its slots, then one word of counts for each slot.
+// A slot's number is the index of that word in the line. A lookup of a row in its first
+// bucket costs one cache miss.
 //
 //	word      0      1     2    3   4   5   6   7     (high:low half)
 //	narrow  t4:t3  t6:t5  0:t7  c3  c4  c5  c6  c7
@@ -22,11 +22,11 @@ func firstSlot(wide bool) int {
 	return tagWordsNarrow
 }
 
-// matchNarrowGo returns bit i if the i-th tag of a is tag, and bit lineWords+i
-// if the i-th tag of b is tag as it stands in a second bucket. Bits above the
-// lowest mean nothing: a tag is in one slot only. It has no branch: which slot
-// it is is as good as random, and a wrong guess would keep the processor from
-// starting on the next row while this one's memory is on its way.
+// matchNarrowGo returns bit i if the i-th tag of a is tag, and bit lineWords+i if the
+// i-th tag of b is tag marked as in its second bucket. Bits above the lowest mean
+// nothing: a tag is in one slot only. It has no branch: the slot is as good as random,
+// and a misprediction would keep the processor from starting on the next row while it
+// waits for this one's memory.
 func matchNarrowGo(a, b *bucket, tag uint64) uint64 {
 	return a.matchHalves(tag) | b.matchHalves(tag|tagSecond)<<lineWords
 }
@@ -39,10 +39,10 @@ func (b *bucket) matchHalves(tag uint64) uint64 {
 	return (m | m>>31) & (1<<slotsNarrow - 1)
 }
 
-const lowBits = 0x00000001_00000001 // of the halves of a word
+const lowBits = 0x00000001_00000001 // the lowest bit of each half of a word
 
-// equalHalves returns the lowest bit of each half that is the same in x and y.
-// It may err in the high half when the low ones are the same.
+// equalHalves returns the lowest bit of each half that is the same in x and y. The result
+// for the high half may be wrong if the low halves are equal.
 func equalHalves(x, y uint64) uint64 {
 	x ^= y
 	return ((x - lowBits) &^ x) >> 31 & lowBits
@@ -66,7 +66,8 @@ func isZero(x uint64) uint64 {
 	return borrow
 }
 
-// tagAt returns the word, and the bits in it, that hold the tag of a slot.
+// tagAt returns which word of a bucket holds the tag of a slot, and the tag's shift and
+// mask there.
 func tagAt(slot int, wide bool) (word int, shift uint, mask uint64) {
 	if wide {
 		return slot - tagWordsWide, 0, 1<<64 - 1
@@ -75,13 +76,13 @@ func tagAt(slot int, wide bool) (word int, shift uint, mask uint64) {
 	return int(i / 2), i % 2 * 32, 1<<32 - 1
 }
 
-// tag returns the tag of a slot; 0 is an empty one.
+// tag returns the tag of a slot, 0 if the slot is empty.
 func (b *bucket) tag(slot int, wide bool) uint64 {
 	word, shift, mask := tagAt(slot, wide)
 	return b[word] >> shift & mask
 }
 
-// setTag changes one tag. The writer alone calls it.
+// setTag changes one tag. Only the writer calls it.
 func (b *bucket) setTag(slot int, wide bool, tag uint64) {
 	word, shift, mask := tagAt(slot, wide)
 	atomic.StoreUint64(&b[word], b[word]&^(mask<<shift)|tag<<shift)

@@ -2,10 +2,10 @@ package engine
 
 import "fmt"
 
-// Check verifies the whole structure: order of the directory, windows, each row in one
-// of its two buckets and nowhere else, marks against overflow tables, row counts and
-// the digest. It blocks writes and reads the cold rows; a table of 10 million rows
-// takes seconds. The error names the first fault.
+// Check verifies the whole structure: the order of the directory, windows, that each row
+// is in exactly one of its two buckets, marks against overflow tables, row counts and the
+// digest. It blocks writes and reads the cold rows; a table of 10 million rows takes
+// seconds. The error names a fault.
 func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,8 +42,8 @@ func (t *Table) Check() error {
 	return nil
 }
 
-// check verifies a segment that owns ids first … last, and returns its part of
-// the digest and its rows.
+// check verifies a segment that owns ids first … last. It returns the segment's share of
+// the digest and its number of rows.
 func (s *segment) check(first, last uint64) (digest uint64, rows int, err error) {
 	if s.seq.Load()&1 != 0 {
 		return 0, 0, fmt.Errorf("seq %d is odd while nobody writes", s.seq.Load())
@@ -61,7 +61,7 @@ func (s *segment) check(first, last uint64) (digest uint64, rows int, err error)
 		if id < first || id > last || !s.covers(id) || id > s.maxID {
 			fault = fmt.Errorf("id %d outside of %d…%d, window %d+%d, largest %d", id, first, last, s.base, s.span, s.maxID)
 		} else if got := s.find(s.place(id)); got != slot {
-			fault = fmt.Errorf("id %d stands in slot %d, found in %d", id, slot, got)
+			fault = fmt.Errorf("id %d is in slot %d, but find returns %d", id, slot, got)
 		}
 		sum, n, zero, err := s.checkRow(slot, id)
 		if err != nil {
@@ -92,11 +92,11 @@ func (s *segment) check(first, last uint64) (digest uint64, rows int, err error)
 	return digest + sum, rows + n, err
 }
 
-// checkCold returns digest and number of the cold rows that count.
+// checkCold returns the digest and number of the cold rows that no row in memory hides.
 func (s *segment) checkCold(first, last uint64, inMemory map[uint64]int) (digest uint64, rows int, err error) {
 	c := s.cold
 	if c.first < first || c.last > last || c.first > c.last {
-		return 0, 0, fmt.Errorf("ids %d…%d are cold of %d…%d", c.first, c.last, first, last)
+		return 0, 0, fmt.Errorf("cold ids %d…%d are not a range within %d…%d", c.first, c.last, first, last)
 	}
 	p := Page{Width: c.generation.Width()}
 	if err := c.generation.Load(c.first, c.last, &p); err != nil {
@@ -134,8 +134,8 @@ func (s *segment) checkEmpty() error {
 	return nil
 }
 
-// checkRow returns the row's part of the digest, its counts in overflow and whether
-// it hides a cold one with zeros.
+// checkRow returns the row's share of the digest, its number of counts in overflow, and
+// whether it is a row of zeros that hides a cold one.
 func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, zero bool, err error) {
 	var row [ColumnsMax]int64
 	s.load(slot, row[:s.columns()])

@@ -8,13 +8,12 @@ import (
 	"sync"
 )
 
-// This file reads cold rows: for those who ask, beside the writer, and for the
-// writer, which takes them into memory before it changes them. From then on the
-// segment's row counts and the cold one does not: it stays as it was, so all that
-// Apply says of overflow, digest and rows is as if it had never been cold.
+// This file reads cold rows: for readers, concurrently with the writer, and for the
+// writer, which brings cold rows into memory before it changes them. From then on the row
+// in the segment hides the unchanged cold row. Apply's overflows, digest and rows are
+// therefore the same as if no row had ever been cold.
 
-// ReadCold is Get for a row that may be cold. It waits for the disk until ctx
-// ends.
+// ReadCold is Get for a row that may be cold. It waits for the disk until ctx ends.
 func (t *Table) ReadCold(ctx context.Context, id uint64, dst []int64) error {
 	for {
 		part := t.coldOf(id, dst)
@@ -25,15 +24,14 @@ func (t *Table) ReadCold(ctx context.Context, id uint64, dst []int64) error {
 		if err == nil {
 			return nil
 		}
-		// A generation goes when others took its place: then the row is looked for
-		// anew.
+		// A generation is removed once others replace it. Look the row up again then.
 		if now := t.coldOf(id, dst); now == part || ctx.Err() != nil {
 			return fmt.Errorf("cannot read row %d: %w", id, err)
 		}
 	}
 }
 
-// coldOf fills dst and returns nil, or returns the part that may have the row.
+// coldOf fills dst and returns nil, or returns the part on disk that may contain the row.
 func (t *Table) coldOf(id uint64, dst []int64) *coldPart {
 	d := t.dir.Load()
 	s := d.segs[d.find(id)].Load()
@@ -46,7 +44,7 @@ func (t *Table) coldOf(id uint64, dst []int64) *coldPart {
 	return s.cold
 }
 
-// warmReadersMax is how many rows Apply reads at once.
+// warmReadersMax bounds the cold rows that Apply reads concurrently.
 const warmReadersMax = 16
 
 // coldRow is a cold row that an op needs in memory.
@@ -57,8 +55,8 @@ type coldRow struct {
 	err  error
 }
 
-// warmOps brings the rows of ops into memory that are not. writing is held: who
-// moves rows out waits until the ops are applied.
+// warmOps brings the cold rows of ops into memory. The caller holds writing, so nobody
+// moves rows out before the ops are applied.
 func (t *Table) warmOps(ops []Op) error {
 	missing := t.missing(ops)
 	if len(missing) == 0 {
@@ -83,7 +81,7 @@ func (t *Table) warmOps(ops []Op) error {
 	t.mu.Lock()
 	defer t.unlock()
 	for i := range missing {
-		if row := missing[i].row[:]; !isZeroRow(row) { // else there is none, as an op finds it
+		if row := missing[i].row[:]; !isZeroRow(row) { // a row of zeros is an absent row, which needs no place in memory
 			t.warmLocked(missing[i].id, row)
 		}
 	}
@@ -96,7 +94,7 @@ func readRows(next <-chan *coldRow) {
 	}
 }
 
-// missing returns the rows of ops that may be cold, each once.
+// missing returns each row of ops that may be on disk, once.
 func (t *Table) missing(ops []Op) []coldRow {
 	var missing []coldRow
 	for i := range ops {
@@ -115,8 +113,9 @@ func (t *Table) missing(ops []Op) []coldRow {
 	return slices.CompactFunc(missing, func(a, b coldRow) bool { return a.id == b.id })
 }
 
-// warmLocked stores a cold row in its segment, which changes neither the table's
-// rows nor its digest. One of zeros is stored too: it hides a row of the cold part.
+// warmLocked stores a cold row in its segment. It changes neither the table's row count
+// nor its digest. It stores a row of zeros too, because that hides a row of the cold
+// part.
 func (t *Table) warmLocked(id uint64, row []int64) {
 	last := 0
 	for c, v := range row {

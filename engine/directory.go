@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// directory is the ordered list of a table's segments. before never changes
-// once readers can see it; a segment of the same range is replaced in place,
-// anything else makes a new directory.
+// directory is the ordered list of a table's segments. before never changes once readers
+// can see it. A segment of the same range is replaced in place; any other change makes a
+// new directory.
 type directory struct {
 	step   int      // largest power of two that is not above len(before)
-	before []uint64 // the last id before each segment, ascending; 2^64-1, which nothing is above, for the first
+	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first, as no id is above that
 	segs   []atomic.Pointer[segment]
 }
 
-// newDirectory returns a directory of n segments, none of them set.
+// newDirectory returns a directory of n nil segments.
 func newDirectory(n int) *directory {
 	d := &directory{
 		step:   1 << (bits.Len(uint(n)) - 1),
@@ -25,11 +25,10 @@ func newDirectory(n int) *directory {
 	return d
 }
 
-// find returns the number of the segment that owns id. It is a binary search
-// without branches on what it compares, so that the processor need not guess
-// which way it goes.
+// find returns the index of the segment that owns id. The binary search does not branch
+// on comparisons, so the processor has nothing to mispredict.
 func (d *directory) find(id uint64) int {
-	// What is sought lies in segs[base:base+step], step a power of two.
+	// Invariant: the segment is in segs[base:base+step], and step is a power of two.
 	before, step := d.before, d.step
 	_, above := bits.Sub64(before[len(before)-step], id, 0) // 1 when id is above
 	base := (len(before) - step) & -int(above)
@@ -40,13 +39,13 @@ func (d *directory) find(id uint64) int {
 	return base
 }
 
-// first and last return the ends of the range that segment i owns.
+// first and last return the bounds of the range that segment i owns.
 func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
 
 func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
-// with returns a directory in which left, unless nil, replaces segment i and
-// right is added behind it from start on.
+// with returns a directory in which right follows segment i and owns the ids from start
+// on, and left, unless nil, replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
 	n := newDirectory(len(d.segs) + 1)
 	copy(n.before, d.before[:i+1])
@@ -66,8 +65,8 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 	return n
 }
 
-// without returns a directory in which the segment before segment i owns its
-// range too, or, when i is the first, the one behind it. There are others.
+// without returns a directory without segment i. The segment before it, or the one behind
+// it if i is 0, owns its range too. The directory must have at least two segments.
 func (d *directory) without(i int) *directory {
 	n := newDirectory(len(d.segs) - 1)
 	copy(n.before, d.before[:i])

@@ -19,19 +19,19 @@
 // lines and no more, both at once, and a delete leaves nothing behind: there are no delete
 // marks to skip, to reuse, or to shadow a second copy of an id.
 //
-// A segment that rests may be sealed: its rows are packed into an array that never
-// changes (see sealed), and those that are written to stand in the segment over them.
-// Rows may also be on disk (see Generation).
+// A segment that is no longer written may be sealed: its rows are packed into an
+// immutable array (see sealed), and rows that are written later stay in the segment over
+// them. Rows may also be on disk (see Generation).
 //
 // # Concurrency
 //
-// One writer at a time, under Table.mu. Readers take no lock; the argument
-// that they see whole rows and miss none stands at segment.seq.
+// One writer at a time, under Table.mu. Readers take no lock; segment.seq argues why they
+// see whole rows and miss none.
 //
 // # Invariant
 //
-// Table.Check verifies the whole structure; tests run it last. The package
-// reads no clock and no files, and one random number a table, which decides the
-// shapes of arrays alone (see salts): equal ops in equal order make equal answers,
-// equal digests and equal snapshots.
+// Table.Check verifies the whole structure; tests run it last. The package reads no clock
+// and no files. Each table draws one random number, which decides only the shapes of
+// arrays (see salts): equal ops in equal order produce equal answers, equal digests and
+// equal snapshots.
 package engine

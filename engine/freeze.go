@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// This file moves rows out of memory, a segment at a time and beside the writer.
-// Rows that are written while their segment is on its way stay in memory over the
-// cold ones. What moves when changes no answer, nor rows or digest.
+// This file moves rows out of memory, a segment at a time and concurrently with the
+// writer. Rows that are written while their segment is being moved stay in memory over
+// the cold ones. When a segment moves changes neither answers, nor rows, nor digest.
 
 const (
-	// foldShare is how many rows a segment has in memory, as a share of its cold
-	// ones, when it is written out anew: they take some ten times the memory of an
-	// index of cold rows.
+	// foldShare: a segment is written again once it has 1/foldShare as many rows in
+	// memory as cold ones. A row in memory takes some ten times what the index of a
+	// cold row takes.
 	foldShare = 32
-	// foldSoonShare is when it is though it is being written to.
+	// foldSoonShare is foldShare for a segment that is still being written to.
 	foldSoonShare = 8
 	foldRowsMin   = 32
 )
 
-// Watch returns the segments, by the first id that they own, that may be frozen:
-// old says so of the range of their ids, and they were not written to since the
-// call before; and those with cold rows of which many have changed. The last
-// segment, where new ids come, is not among them. One that is written to before
-// the next call is copied then, once. due is how many rows in memory all of these
-// have, with those that were written to.
+// Watch returns the segments that may be frozen, by the first id that they own: those for
+// whose range of ids old returns true and that were not written to since the previous
+// call, and those with enough changed rows over their cold ones. It leaves out the last
+// segment, which takes new ids. It marks all candidates: the writer copies a
+// marked segment before it writes to it, once. due is the number of rows in memory of all
+// candidates, including those that were written to.
 func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +44,8 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 	return idle, due
 }
 
-// rowsInMemory counts sealed rows that a row of the segment hides too.
+// rowsInMemory returns the number of rows in memory, including sealed rows that another
+// row hides.
 func (s *segment) rowsInMemory() int {
 	if packed := s.cold.sealed(); packed != nil {
 		return s.rows + packed.rows
@@ -52,7 +53,7 @@ func (s *segment) rowsInMemory() int {
 	return s.rows
 }
 
-// highest is at least the id of every row of a segment with none on disk.
+// highest returns an upper bound of the ids of a segment without rows on disk.
 func (s *segment) highest() uint64 {
 	if packed := s.cold.sealed(); packed != nil {
 		return max(s.maxID, min(packed.maxID, s.cold.last))
@@ -61,27 +62,28 @@ func (s *segment) highest() uint64 {
 }
 
 func (s *segment) worthFolding(share int) bool {
-	// One of more rows than a segment has is of an earlier version, and to be divided. A
-	// share of all of them may be more than a segment ever has in memory.
+	// An earlier version may have written a generation of more than rowsMax rows, which
+	// is to be split. A share of all its rows may be more than a segment ever has in
+	// memory.
 	return s.rows >= max(foldRowsMin, min(s.cold.generation.Rows(), rowsMax)/share)
 }
 
-// frozen is a segment on its way out of memory.
+// frozen is a segment that is being replaced: written to disk, sealed or melted.
 type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
-	page        Page // its rows, cold ones too
-	// Generations of pieces of page, rowsMax rows each at most: new ids that come to a
-	// cold segment would else make it ever larger, as only rows in memory divide one.
-	// A piece begins at its first row, but for the first one.
+	page        Page // its rows, including cold ones
+	// Generations of pieces of page, rowsMax rows each at most. Without pieces, new ids
+	// in a cold segment would make it ever larger, as only rows in memory split a
+	// segment. Each piece but the first begins at its first row.
 	pieces      []*Page
 	generations []Generation
 }
 
-// Freeze writes the rows of segments that Watch returned to cold, all together,
-// and then lets go of them in memory. It returns how many rows became cold or were
-// written anew. A segment that has another shape meanwhile is left as it is. On an
-// error all are. One call at a time.
+// Freeze writes the rows of segments that Watch returned to cold, all together, and then
+// removes them from memory. It returns how many rows became cold or were written again.
+// It skips a segment that has another shape meanwhile. On an error it changes nothing.
+// Calls must not run concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
 	defer func() {
@@ -113,7 +115,7 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	for _, f := range leaving {
 		unneeded, replaced := t.replaceFrozen(f)
 		for _, part := range unneeded {
-			part.release() // which may wait for the disk, and so holds up nobody here
+			part.release() // outside of all locks, as it may wait for the disk
 		}
 		if replaced {
 			rows += len(f.page.IDs)
@@ -122,7 +124,7 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	return rows, nil
 }
 
-// widest is how many columns rows of the segment may have, cold ones too.
+// widest bounds the columns of the segment's rows, including cold ones.
 func (s *segment) widest() int {
 	if s.cold != nil {
 		return max(s.columns(), s.cold.generation.Width())
@@ -130,7 +132,7 @@ func (s *segment) widest() int {
 	return s.columns()
 }
 
-// leaving captures segments: from here on they are copied before they are changed.
+// leaving captures segments: from here on the writer copies them before it changes them.
 func (t *Table) leaving(firsts []uint64) []*frozen {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +151,7 @@ func (t *Table) leaving(firsts []uint64) []*frozen {
 	return leaving
 }
 
-// parts returns a part for each generation.
+// parts returns one part for each generation.
 func (f *frozen) parts() []*coldPart {
 	parts := make([]*coldPart, len(f.generations))
 	for i, g := range f.generations {
@@ -162,13 +164,13 @@ func (f *frozen) parts() []*coldPart {
 	return parts
 }
 
-// replaceFrozen puts segments, one for each generation, in the place of one whose rows are
-// cold now, with only those in memory that were written since it was captured, and rows of
-// zeros for those that were deleted. Readers see them once they have all of these. It
-// returns false if the segment was divided, joined or frozen meanwhile, or too much of it
-// written; and the parts, some nil, that are the caller's to release.
+// replaceFrozen replaces a segment whose rows are now on disk by one segment for each
+// generation. In memory these have only the rows written since the capture, and rows of
+// zeros for those deleted since. Readers see them only once they are complete. It returns
+// false if the segment was split, joined or frozen meanwhile, or too much of it was
+// written. unneeded are the parts, some nil, that the caller must release.
 func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
-	t.writing.Lock() // Apply has rows in memory that it is about to use
+	t.writing.Lock() // Apply may be about to use rows that it brought into memory
 	defer t.writing.Unlock()
 	t.mu.Lock()
 	defer t.unlock()
@@ -181,8 +183,8 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
 	}
 	rows := f.s.changed(now, len(made) > 0)
 	if len(made) > 0 {
-		// Where there was a cold part these are there already, unless a part of the
-		// segment was one of its own for a time.
+		// If there was a cold part, now has these rows of zeros already, unless a piece of
+		// the segment was on its own for a time.
 		for _, id := range now.gone(f.s) {
 			rows = append(rows, slotID{id, noSlot})
 		}
@@ -223,9 +225,8 @@ func (t *Table) replaceFrozen(f *frozen) (unneeded []*coldPart, replaced bool) {
 	return []*coldPart{now.cold}, true
 }
 
-// changed returns the slots of now, a later state of the segment, whose rows s
-// does not have, or has otherwise; of rows of zeros only if those are to hide cold
-// ones.
+// changed returns the slots of now, a later state of s, whose rows are absent from s or
+// differ there. It includes rows of zeros only if zeros is set, to hide cold rows.
 func (s *segment) changed(now *segment, zeros bool) []slotID {
 	var slots []slotID
 	if s == now {
@@ -249,7 +250,7 @@ func (s *segment) changed(now *segment, zeros bool) []slotID {
 	return slots
 }
 
-// gone returns the ids that the segment no longer has rows of and before has.
+// gone returns the ids that have a row in before but none in s.
 func (s *segment) gone(before *segment) []uint64 {
 	var ids []uint64
 	if s == before {

@@ -21,8 +21,8 @@ const (
 	bucketsStep = 128
 	bucketsMax  = 2048
 
-	// bucketsLimit is the most buckets of a segment: rowsMax rows with wide tags fill
-	// five eighths of them.
+	// bucketsLimit bounds the buckets of a segment: rowsMax rows with wide tags fill five
+	// eighths of them.
 	bucketsLimit = 2 * bucketsMax
 
 	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at
@@ -33,34 +33,33 @@ const (
 	narrowRemainderBits = 30
 )
 
-// SegmentRowsMax bounds the rows of a segment, without those of its cold part.
+// SegmentRowsMax bounds the rows of a segment, not counting those of its cold part.
 const SegmentRowsMax = rowsMax
 
 // geometry maps the ids of a segment's window one to one to places.
 //
-// An id's offset in the window is mixed by a bijection on bits bits; the mixed
-// value, read as a fraction of 1 and multiplied by the number of buckets, has
-// the bucket before the point and a remainder behind it. The bucket is implied
-// by where a tag stands, so only the remainder is stored (quotienting; Knuth,
-// TAOCP 6.4, exercise 13), with one bit that says whether it stands in its
-// first or its second bucket, and one that is always set:
+// A bijection mixes the id's offset in the window. The mixed value, read as a fraction of
+// 1 and multiplied by the number of buckets, has the bucket before the point and a
+// remainder behind it. The position of a tag implies the bucket, so only the remainder is
+// stored (quotienting; Knuth, TAOCP 6.4, exercise 13), with one bit that is set in the
+// second of its two buckets, and one that is always set:
 //
 //	narrow: 30 bits of remainder, so a window of 2^30 ids a bucket, 4 B a tag
 //	wide:   every id, 8 B a tag
 //
 // A stored tag is never 0; 0 is an empty slot.
 //
-// A salt decides the mix: x → factor · (x + addend), of which any two ids have results
-// that are as good as independent, though their number of equal low bits stays, and then
-// a fixed bijection. So where one id stands says nothing of where another does to whom
-// does not know the salt, and no set of ids collides under more than a few salts.
+// A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results
+// of any two ids are as good as independent, except that their number of equal low bits
+// stays. So without the salt the place of one id does not predict that of another, and no
+// set of ids collides under more than a few salts.
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
-	addend uint64 // a number drawn with the salt, less base
-	factor uint64 // the other; odd
+	addend uint64 // a number derived from the salt, less base
+	factor uint64 // another number derived from the salt; odd
 
-	unused    uint8 // low bits of a word that are not mixed: the upper ones are
+	unused    uint8 // low bits of a word that are not mixed; the upper ones are
 	fold      uint8 // at least half the mixed bits, so that x ^ x>>fold undoes itself
 	truncated uint8 // bits of the fraction that the remainder leaves out
 	wide      bool
@@ -73,11 +72,11 @@ const (
 	mixBInverse = 0xcfee444d8b59a89b
 )
 
-// Of a stored tag.
+// Layout of a stored tag.
 const (
 	tagUsed   = 1
-	tagSecond = 2 // it stands in its second bucket
-	tagShift  = 2 // of the remainder
+	tagSecond = 2 // set in the tag's second bucket
+	tagShift  = 2 // the remainder is above these bits
 )
 
 func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
@@ -89,32 +88,32 @@ func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
 	return geometryOf(narrowBits(buckets), buckets, base, salt)
 }
 
-// geometryOf returns one for a window of 2^n ids from base on.
+// geometryOf returns the geometry of a window of 2^n ids from base on.
 func geometryOf(n, buckets int, base, salt uint64) geometry {
 	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
 	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
 	g.addend, g.factor = splitmix(salt)-g.base, splitmix(salt+mixA)|1
-	// Two mixed values of one bucket differ by buckets<<unused or more behind
-	// the point, so that many bits can go and the values still differ.
+	// Behind the point, two mixed values of one bucket differ by at least
+	// buckets<<unused. So many low bits can go and the values still differ.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
 	return g
 }
 
-// narrowBits returns how many bits of id a narrow segment can tell apart.
+// narrowBits returns the number of id bits that a narrow segment can distinguish.
 func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRemainderBits }
 
-// mask is of the mixed bits.
+// mask covers the mixed bits.
 func (g *geometry) mask() uint64 { return ^uint64(0) << (g.unused & 63) }
 
 // covers reports whether the window contains id.
 func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
 
-// place is where an id may stand: in bucket first with tag, or in bucket
-// second with tag | tagSecond.
+// place is the two possible positions of an id: bucket first with tag, or bucket second
+// with tag | tagSecond.
 type place struct{ first, second, tag uint64 }
 
-// place must have no branch on what is as good as random: a wrong guess would
-// keep the processor from starting on the next row.
+// place must not branch on the id, which is as good as random: a misprediction would keep
+// the processor from starting on the next row.
 func (g *geometry) place(id, buckets uint64) place {
 	x := (id + g.addend) << (g.unused & 63)
 	x *= g.factor
@@ -128,7 +127,7 @@ func (g *geometry) place(id, buckets uint64) place {
 // divisor returns the inverse of factor mod 2^64, by Newton's method: each step doubles
 // the number of correct low bits.
 func (g *geometry) divisor() uint64 {
-	d := g.factor // right in three bits, as the square of an odd number is 1 mod 8
+	d := g.factor // correct in three bits, as the square of an odd number is 1 mod 8
 	for range 5 {
 		d *= 2 - g.factor*d
 	}
@@ -161,8 +160,8 @@ func otherBucket(remainder, bucket, buckets uint64) uint64 {
 	return other + buckets&-negative
 }
 
-// bucketsFor returns the smallest number of buckets for so many rows. It may exceed
-// bucketsMax.
+// bucketsFor returns the smallest number of buckets for the given number of rows. It may
+// exceed bucketsMax.
 func bucketsFor(rows int, wide bool) int {
 	buckets := bucketsMin
 	for rows > rowsFor(buckets, wide) {
@@ -175,7 +174,7 @@ func bucketsFor(rows int, wide bool) int {
 	return buckets
 }
 
-// rowsFor returns how many rows a segment of that many buckets takes.
+// rowsFor returns how many rows a segment with the given number of buckets takes.
 func rowsFor(buckets int, wide bool) int {
 	return buckets * slotsOf(wide) * loadNumerator / loadDenominator
 }

@@ -2,8 +2,8 @@ package engine
 
 import "fmt"
 
-// Load adds a page of a snapshot, from Snapshot.Pages, to a table that holds only lower
-// ids. The caller must be the only writer. After an error the table has some of the
+// Load adds a page of a snapshot, from Snapshot.Pages, to a table that contains only
+// lower ids. The caller must be the only writer. After an error the table has some of the
 // rows.
 func (t *Table) Load(p *Page) error {
 	t.mu.Lock()
@@ -17,7 +17,7 @@ func (t *Table) loadLocked(p *Page) error {
 	}
 	for i, id := range p.IDs {
 		if !t.isBehindLocked(id) {
-			return fmt.Errorf("cannot load page: id %d is not behind all others", id)
+			return fmt.Errorf("cannot load page: id %d is not above all others", id)
 		}
 		row, old := t.mu.row[:], t.mu.old[:]
 		clear(row[copy(row, p.Row(i)):])
@@ -27,8 +27,9 @@ func (t *Table) loadLocked(p *Page) error {
 	return nil
 }
 
-// Cut has rows from an id on, which is behind all rows, share no segment with those. It
-// returns the first id that their segment owns, which is a lesser one where that is empty.
+// Cut starts a new segment at an id that is above all rows, so that rows from there on
+// share no segment with these. It returns the first id of that segment: a lower one if
+// the last segment is empty.
 func (t *Table) Cut(at uint64) (first uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,13 +46,13 @@ func (t *Table) Cut(at uint64) (first uint64) {
 	return at
 }
 
-// emptyLocked returns a segment for few rows from an id on.
+// emptyLocked returns a small empty segment for ids from first on.
 func (t *Table) emptyLocked(first uint64) *segment {
 	return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
 }
 
-// LoadSealed is Load for rows that are sealed from the start, without ever standing in
-// segments of their own. Few rows are loaded as others, and those that cannot be sealed.
+// LoadSealed is Load, but seals the rows at once, without ever storing them in segments
+// of their own. Rows that are too few or cannot be sealed are loaded unsealed.
 func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	if len(p.IDs) < sealRowsMin {
 		return t.Load(p)
@@ -78,7 +79,7 @@ func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	return nil
 }
 
-// checkShape verifies that a page has as many counts as its ids and width ask for.
+// checkShape verifies that the number of counts matches the ids and the width.
 func (p *Page) checkShape() error {
 	if p.Width < 1 || p.Width > ColumnsMax || len(p.Counts) != len(p.IDs)*p.Width {
 		return fmt.Errorf("cannot load page: %d counts for %d ids of width %d", len(p.Counts), len(p.IDs), p.Width)
@@ -86,7 +87,8 @@ func (p *Page) checkShape() error {
 	return nil
 }
 
-// checkPageLocked verifies that a page's rows lie behind all others, in order.
+// checkPageLocked verifies that a page's rows are in order and above all rows of the
+// table.
 func (t *Table) checkPageLocked(p *Page) error {
 	if err := p.checkShape(); err != nil {
 		return err
@@ -99,7 +101,7 @@ func (t *Table) checkPageLocked(p *Page) error {
 	return nil
 }
 
-// isBehindLocked reports whether an id lies behind all rows.
+// isBehindLocked reports whether an id is above all rows.
 func (t *Table) isBehindLocked(id uint64) bool {
 	d := t.dir.Load()
 	end := len(d.segs) - 1
@@ -107,7 +109,7 @@ func (t *Table) isBehindLocked(id uint64) bool {
 	return id >= d.first(end) && (last.rows == 0 || id > last.maxID) && (last.cold == nil || id > last.cold.last)
 }
 
-// appendSealedLocked adds rows behind all others.
+// appendSealedLocked adds rows above all others.
 func (t *Table) appendSealedLocked(packed *sealed) {
 	d := t.dir.Load()
 	first := packed.base
@@ -117,8 +119,8 @@ func (t *Table) appendSealedLocked(packed *sealed) {
 	t.appendPartLocked(&coldPart{generation: packed, first: first, last: packed.maxID})
 }
 
-// appendPartLocked adds a part as a segment behind all rows, and one behind it for those
-// that come next.
+// appendPartLocked adds a part as a segment above all rows, and behind it an empty
+// segment for the ids that follow.
 func (t *Table) appendPartLocked(part *coldPart) *segment {
 	d := t.dir.Load()
 	end := len(d.segs) - 1
@@ -138,10 +140,10 @@ func (t *Table) appendPartLocked(part *coldPart) *segment {
 	return n
 }
 
-// LoadCold adds a part of a snapshot, from Snapshot.Parts, to a table that holds only
-// lower ids. It takes over the caller's reference to the generation, also on an error.
-// It does not read the cold rows, so rows and digest do not include them: Adopt sets
-// both after the last part.
+// LoadCold adds a part of a snapshot, from Snapshot.Parts, to a table that contains only
+// lower ids. It takes over the caller's reference to the generation, also on an error. It
+// does not read the cold rows, so rows and digest do not include them: Adopt sets both
+// after the last part.
 func (t *Table) LoadCold(p *Part) error {
 	t.mu.Lock()
 	defer t.unlock()
@@ -150,7 +152,7 @@ func (t *Table) LoadCold(p *Part) error {
 	last := d.segs[end].Load()
 	if p.Last < p.First || last.cold != nil || last.rows > 0 && p.First <= last.maxID || p.First < d.first(end) {
 		p.Cold.Release()
-		return fmt.Errorf("cannot load cold rows %d…%d: they do not lie behind those that were", p.First, p.Last)
+		return fmt.Errorf("cannot load cold rows %d…%d: they are not above all earlier rows", p.First, p.Last)
 	}
 	t.appendPartLocked(&coldPart{generation: p.Cold, first: p.First, last: p.Last, divided: d.noteDivided(p.Cold)})
 	t.addColdLocked(p.Last)
@@ -165,8 +167,8 @@ func (t *Table) LoadCold(p *Part) error {
 	return nil
 }
 
-// partsNearMax is how many segments apart two parts of one generation may be for
-// noteDivided to find both: a generation has about 10,000 neighbouring rows.
+// partsNearMax is how far apart, in segments, two parts of one generation may be for
+// noteDivided to find both. A generation has about 10,000 adjacent rows.
 const partsNearMax = 16
 
 // noteDivided reports whether the last segments already have a part of the generation.

@@ -1,10 +1,10 @@
 package engine
 
-// This file undoes sealing, beside the writer too.
+// This file undoes sealing, concurrently with the writer.
 
-// melt puts segments without sealed rows in the place of f.s, whose rows are p: one, or
-// two if they are too many for one. It leaves the segment as it is if that has
-// another shape meanwhile, or was written to in a way that needs one.
+// melt replaces f.s, whose rows are p, by one segment without sealed rows, or by two if
+// one cannot hold the rows. It leaves the segment as it is if its range or cold part
+// changed meanwhile, or if the writes since need another shape.
 func (t *Table) melt(f *frozen, p *Page) {
 	pieces, start := t.salts.melted(f, p)
 	t.mu.Lock()
@@ -30,8 +30,8 @@ func (t *Table) melt(f *frozen, p *Page) {
 	}
 }
 
-// melted returns one or two segments for the rows of p, and where the second begins.
-// Sealed rows came from one segment, so two always have room for them and all others.
+// melted returns one or two segments with the rows of p, and the first id of the second.
+// Sealed rows came from one segment, so two segments always have room for all rows.
 func (s *salts) melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
 	if p.shape(f.first, f.last).buckets <= bucketsMax {
 		return []*segment{s.segmentOf(p, f.first, f.last)}, 0
@@ -43,8 +43,9 @@ func (s *salts) melted(f *frozen, p *Page) (pieces []*segment, start uint64) {
 	return []*segment{left, right}, start
 }
 
-// follow makes of pieces, of the rows of f.s, those of now, a later state of it, or
-// returns false where one of them would need another shape, or one of two has none.
+// follow applies to pieces, which hold the rows of f.s, the changes that lead to now, a
+// later state of f.s. It returns false if a piece would need another shape, or if one of
+// two pieces ends up empty.
 func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
 	if now == f.s {
 		return true
@@ -56,7 +57,7 @@ func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
 		}
 		return pieces[0].set(id, row[:])
 	}
-	for _, id := range now.gone(f.s) { // beside the part, where no rows of zeros need stay
+	for _, id := range now.gone(f.s) { // outside the part, where no row of zeros needs to stay
 		if !set(id) {
 			return false
 		}
@@ -69,8 +70,8 @@ func (f *frozen) follow(now *segment, pieces []*segment, start uint64) bool {
 	return len(pieces) == 1 || pieces[0].rows > 0 && pieces[1].rows > 0
 }
 
-// set makes the row of id equal to row, which has ColumnsMax counts. It returns false,
-// with nothing changed, where that needs another shape.
+// set makes the row of id equal to row, which has ColumnsMax counts. It returns false and
+// changes nothing if that needs another shape.
 func (s *segment) set(id uint64, row []int64) bool {
 	if !s.covers(id) || !isZeroRow(row[s.columns():]) {
 		return false

@@ -6,7 +6,7 @@ import "math"
 // slot of its segment, so wide rows pay for unused columns.
 const ColumnsMax = 64
 
-// OpKind is what an Op does to its row. The values are part of the log format
+// OpKind selects what an Op does to its row. The values are part of the log format
 // (docs/FORMAT.md) and never change meaning.
 type OpKind uint8
 
@@ -17,9 +17,9 @@ const (
 	OpSet OpKind = 2
 	// OpDelete makes every column zero, which is the same as an absent row.
 	OpDelete OpKind = 3
-	// OpTake subtracts each cell's value from its column, but not below 0: a negative
-	// count stays as it is. Its result row has what was taken instead of what is left.
-	// Values must not be negative.
+	// OpTake subtracts each cell's value from its column, but not below 0; a negative
+	// count stays as it is. Its result row holds what was taken, not what is left. Values
+	// must not be negative.
 	OpTake OpKind = 4
 )
 
@@ -30,10 +30,10 @@ type Cell struct {
 	Value  int64
 }
 
-// FloorMark, in the Column of a cell of an OpAdd, makes that cell the floor of the
-// next cell, which is of the same column: the sum never drops below it. A column
-// that is below its floor already stays where it is. Nothing rises to a floor, so a
-// floor changes only negative deltas.
+// FloorMark in the Column of an OpAdd cell makes that cell the floor of the next cell,
+// which names the same column: the sum never drops below it. A column that is already
+// below its floor keeps its value. A floor never raises a count, so it affects only
+// negative deltas.
 const FloorMark = 0x80
 
 // Cut is a delta that a floor cut short.
@@ -51,8 +51,8 @@ type Op struct {
 	Cells []Cell
 }
 
-// HasValue reports whether a cell has another value than 0, floors aside. Only such an op
-// can make a row where there is none.
+// HasValue reports whether a cell, floors aside, has a value other than 0. Only such an
+// op can create a row.
 func (op *Op) HasValue() bool {
 	for i := range op.Cells {
 		if op.Cells[i].Value != 0 && op.Cells[i].Column&FloorMark == 0 {

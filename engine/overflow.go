@@ -2,13 +2,13 @@ package engine
 
 import "sync/atomic"
 
-// overflow holds the counts of one segment that do not fit 16 bits, under
-// slot and column. It is an open-addressing table with linear probing.
+// overflow holds the counts of one segment that do not fit 16 bits, by slot and column,
+// in an open-addressing table with linear probing.
 //
-// Its writer is the table's. put of a new key, remove and a value that must
-// change together with others happen inside the segment's odd seq, so readers
-// discard what they saw; their probes end in any state because a probe visits
-// each cell once at most.
+// Only the table's writer changes it. put of a new key, remove, and a value that must
+// change together with others happen while the segment's seq is odd, so readers discard
+// what they saw. A reader's probe ends in any state because it visits each cell at most
+// once.
 type overflow struct {
 	keys []uint32 // 0 is empty
 	vals []int64
@@ -22,7 +22,7 @@ const _ = uint32(bucketsLimit * lineWords * ColumnsMax)
 
 func overflowKey(slot, column int) uint32 { return uint32(slot*ColumnsMax+column) + 1 }
 
-// home is the first cell to probe. The number of cells is a power of two.
+// home returns the first cell to probe. The number of cells is a power of two.
 func (o *overflow) home(key uint32) int {
 	return int(uint64(key)*mixA>>32) & (len(o.keys) - 1)
 }
@@ -43,8 +43,8 @@ func (o *overflow) find(key uint32) int {
 	return -1
 }
 
-// get returns the value under key. A missing key reads as 0, which only a
-// reader that is about to retry ever sees.
+// get returns the value under key, 0 if key is missing. Only a reader that is about to
+// retry can miss a key.
 func (o *overflow) get(key uint32) int64 {
 	i := o.find(key)
 	if i < 0 {
@@ -53,7 +53,8 @@ func (o *overflow) get(key uint32) int64 {
 	return atomic.LoadInt64(&o.vals[i])
 }
 
-// put returns the table that holds value under key: o, or a larger copy.
+// put stores value under key and returns the table to use from now on: o, or a larger
+// copy.
 func (o *overflow) put(key uint32, value int64) *overflow {
 	if i := o.find(key); i >= 0 {
 		atomic.StoreInt64(&o.vals[i], value)
@@ -79,7 +80,7 @@ func (o *overflow) grown() *overflow {
 	return o.sized(2 * len(o.keys))
 }
 
-// sized returns a copy of that many cells.
+// sized returns a copy with the given number of cells.
 func (o *overflow) sized(cells int) *overflow {
 	g := &overflow{keys: make([]uint32, cells), vals: make([]int64, cells)}
 	if o == nil {
@@ -93,9 +94,8 @@ func (o *overflow) sized(cells int) *overflow {
 	return g
 }
 
-// remove deletes key, which must be there, and closes the gap: each following
-// entry of the run moves back unless its home lies behind the gap (Knuth, TAOCP
-// 6.4, algorithm R).
+// remove deletes key, which must exist, and closes the gap: each following entry of the
+// run moves back unless its home is behind the gap (Knuth, TAOCP 6.4, algorithm R).
 func (o *overflow) remove(key uint32) {
 	gap := o.find(key)
 	last := len(o.keys) - 1

@@ -2,15 +2,15 @@ package engine
 
 import "slices"
 
-// This file decides the shape of segments: when one grows, widens, splits,
-// shrinks or goes. All of it depends on the ops and the table's salts alone.
+// This file decides the shape of segments: when one grows, widens, splits, shrinks or is
+// dropped. These decisions depend only on the ops and the table's salts.
 
-// appendRowsMin is how full the last segment must be for an id beyond it to
-// open a new one. Ids in order fill a segment to the brim and then leave it
-// alone; ids too sparse for that get wide tags in the same segment instead.
+// appendRowsMin is how full the last segment must be before an id beyond it opens a new
+// one. Ids in order fill a segment completely and never touch it again. Ids too sparse
+// for that get wide tags in the same segment instead.
 const appendRowsMin = rowsMax * 3 / 4
 
-// insertLocked stores a row that is not there.
+// insertLocked stores a row that is absent.
 func (t *Table) insertLocked(id uint64, row []int64, words int) {
 	for {
 		d := t.dir.Load()
@@ -30,19 +30,19 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 	}
 }
 
-// makeRoomLocked changes segment i so that id can be stored in that many words, or is
-// nearer to that: the caller tries again.
+// makeRoomLocked changes segment i so that id can be stored in the given number of words,
+// or comes closer to that: the caller retries.
 func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	s := d.segs[i].Load()
-	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID says nothing of cold rows
+	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID does not cover cold rows
 	if inOrder && s.rows >= appendRowsMin {
 		right := newSegment(newGeometry(bucketsMax, false, id, t.salts.next()), bucketsMax, words, t.mu.epoch)
 		t.dir.Store(d.with(i, nil, id, right))
 		return
 	}
 	slots := s.occupied()
-	// Growth must be real, or a set of ids that finds no room would come back
-	// for ever; so are rows that go.
+	// Growth must be real, or ids that find no room would return here for ever. Dropping
+	// rows of zeros counts as progress too.
 	want := len(slots) + 1
 	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
@@ -58,18 +58,18 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	t.splitLocked(d, i, slots, id)
 }
 
-// full reports whether a segment has as many rows as its array takes, or any may have.
+// full reports whether a segment has as many rows as its array takes, or rowsMax.
 func (s *segment) full() bool { return s.rows >= min(rowsFor(len(s.buckets), s.wide), rowsMax) }
 
-// shrinkShare is the divisor of how full a segment must stay to keep its size when a
-// row is removed. A less full segment is rebuilt in the size of its rows; three
-// quarters of these must go before it is rebuilt again.
+// shrinkShare is the divisor of how full a segment must stay to keep its size when a row
+// is removed. A less full segment is rebuilt in the size of its rows; three quarters of
+// these must go before it is rebuilt again.
 const shrinkShare = 4
 
 // removeLocked deletes the row in a slot of segment i. It drops a segment that becomes
-// empty, and the neighbour then owns its range. Readers with the old directory still
-// find the row as it was when they began. The last segment always stays, so that ids
-// which come and go at the end do not each make a segment.
+// empty; a neighbour then owns its range. Readers with the old directory still find the
+// row as it was when they began. The last segment is never dropped, so that ids that come
+// and go at the end do not each make a segment.
 func (t *Table) removeLocked(d *directory, i, slot int) {
 	if d.segs[i].Load().rows == 1 && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
@@ -82,7 +82,7 @@ func (t *Table) removeLocked(d *directory, i, slot int) {
 	}
 }
 
-// slotID is an occupied slot and the id of its row, or noSlot and the id of one of zeros.
+// slotID is an occupied slot and the id of its row. noSlot stands for a row of zeros.
 type slotID struct {
 	id   uint64
 	slot int32
@@ -90,9 +90,9 @@ type slotID struct {
 
 const noSlot = -1
 
-// occupied returns the slots of a segment but those of rows of zeros beside its cold
-// part, which hide nothing: a division may leave them in a segment without one, where
-// there are none.
+// occupied returns the occupied slots of a segment. It leaves out rows of zeros outside
+// of the cold part: they hide nothing, and a split could leave them in a segment without
+// a cold part, where rows of zeros are invalid.
 func (s *segment) occupied() []slotID {
 	slots := make([]slotID, 0, s.rows)
 	var row [ColumnsMax]int64
@@ -116,9 +116,8 @@ func sortByID(slots []slotID) {
 	})
 }
 
-// splitLocked divides segment i at its median, or, when id lies above nearly
-// all of its rows, there: ids that come nearly in order then leave full
-// segments behind.
+// splitLocked splits segment i at its median. If id is above nearly all of its rows, it
+// splits there instead: ids that come nearly in order then leave full segments behind.
 func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 	sortByID(slots)
 	s := d.segs[i].Load()
@@ -146,13 +145,14 @@ func (t *Table) reshapeLocked(i, words int) {
 
 // mustRebuild returns a segment of the given rows of s, rowsMax at most and without a
 // cold part, in the smallest size that holds them. Each row gets as many words as the
-// rows need, or words if that is more.
+// rows need, but at least the given number.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	sh := shapeOf(slots, first, last)
 	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 
-// rebuilt is mustRebuild in one shape, and nil when the rows find no room there.
+// rebuilt is mustRebuild with the given shape. It returns nil if the rows find no room
+// there.
 func (t *Table) rebuilt(s *segment, slots []slotID, sh shape, words int) *segment {
 	return t.salts.build(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
@@ -173,14 +173,14 @@ func (s *segment) copier(slots []slotID) func(*segment) bool {
 	}
 }
 
-// shape is the size of a segment and the ids it can hold.
+// shape is the size of a segment's array and the window of ids that it covers.
 type shape struct {
 	buckets int
 	wide    bool
-	base    uint64 // of the window, when narrow
+	base    uint64 // start of the window, if narrow
 }
 
-// shapeOf is shapeFor of the rows at slots.
+// shapeOf returns shapeFor of the rows at slots.
 func shapeOf(slots []slotID, first, last uint64) shape {
 	id := first
 	if len(slots) > 0 {
@@ -189,9 +189,9 @@ func shapeOf(slots []slotID, first, last uint64) shape {
 	return shapeFor(len(slots), slots, id, first, last)
 }
 
-// shapeFor returns the smallest shape for so many rows, which include those of slots
-// and id, in a segment that owns ids first … last. It is narrow where a window over the
-// rows allows. It may exceed bucketsMax.
+// shapeFor returns the smallest shape for the given number of rows, which include id and
+// those of slots, in a segment that owns ids first … last. The shape is narrow if a
+// window can cover the rows. It may exceed bucketsMax.
 func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	low, high := id, id
 	for _, r := range slots {
@@ -204,11 +204,11 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	return shape{buckets: bucketsFor(rows, true), wide: true}
 }
 
-// window chooses the base of a narrow window for ids low … high in a segment
-// that owns first … last, and false when the segment must be wide. Where the
-// whole range does not fit, the last segment gets most of its room above, where
-// ids in order go, others as much on either side. Neither gets none below: each
-// of a run of falling ids would be outside and rebuild the segment.
+// window chooses the base of a narrow window for ids low … high in a segment that owns
+// first … last. It returns false if the segment must be wide. If the window cannot cover
+// the whole range, the last segment gets most of the spare room above, where ids in order
+// go; other segments get half on either side. Both get some below: otherwise each of a
+// run of falling ids would be outside and rebuild the segment.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {
 	span := uint64(1)<<narrowBits(buckets) - 1
 	switch {

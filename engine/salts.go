@@ -7,9 +7,9 @@ import (
 )
 
 // salts draws the salts of a table's hash arrays (see geometry), for its writer and for
-// those who build segments beside it. They come from a secret that each table draws
-// when it is made, so nobody can choose ids that find no room. Salts decide the places
-// of rows and the sizes of arrays, in which replicas differ. They never decide an
+// code that builds segments beside the writer. Salts come from a secret that each table
+// draws at creation, so nobody can choose ids that find no room. Salts decide the places
+// of rows and the sizes of arrays; replicas differ in these. Salts never decide an
 // answer, a digest, a byte of a snapshot, or whether an op is refused.
 type salts struct {
 	secret uint64
@@ -26,12 +26,12 @@ func newSecret() uint64 {
 // next returns another salt.
 func (s *salts) next() uint64 { return splitmix(s.secret + s.drawn.Add(1)*mixA) }
 
-// saltsMax is how many salts a size is tried with. Rows that fill an array to its bound
-// may need several; a half empty array takes nearly any rows with any salt.
+// saltsMax is how many salts build tries for one size. Rows that fill an array to its
+// bound may need several; a half-empty array takes nearly any rows with any salt.
 const saltsMax = 8
 
-// build returns a new segment of a shape once fill has stored its rows there, or nil when
-// they find no room under saltsMax salts.
+// build returns a new segment of the given shape that fill has filled. It returns nil if
+// the rows find no room under saltsMax salts.
 func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
 	n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, s.next()), sh.buckets, words, epoch)
 	for range saltsMax - 1 {
@@ -46,10 +46,10 @@ func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) boo
 	return nil
 }
 
-// mustBuild is build in a larger shape where need be, up to bucketsLimit. There it goes
-// on with further salts: rowsMax rows are five eighths of the slots at most, and that such
-// a segment has no room for them is a chance in millions for each salt, whatever the ids
-// are, as nobody knows the salt.
+// mustBuild is build, but doubles the shape up to bucketsLimit until the rows fit. At
+// that size it keeps trying salts: rowsMax rows fill at most five eighths of the slots,
+// so the chance that a salt fails is one in millions, whatever the ids are, because
+// nobody knows the salt.
 func (s *salts) mustBuild(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
 	for {
 		if n := s.build(sh, words, epoch, fill); n != nil {

@@ -1,37 +1,37 @@
 package engine
 
-// This file seals segments that rest, one at a time and beside the writer, and undoes
-// it where too many of their rows are written to. As with rows that go to disk, it
-// changes no answer, nor rows or digest.
+// This file seals segments that are no longer written, one at a time and concurrently
+// with the writer, and melts those of which too many rows are written again. Like moving
+// rows to disk, this changes neither answers, nor rows, nor digest.
 
 const (
-	// sealRowsMin is how many rows a segment has that is sealed.
+	// sealRowsMin is the fewest rows of a segment worth sealing.
 	sealRowsMin = 1024
-	// sealGainShare is how much smaller, as a share, rows must become.
+	// sealGainShare: sealing must save more than 1/sealGainShare of a segment's memory.
 	sealGainShare = 16
-	// resealShare is how many rows, as a share of the sealed ones, were written to
-	// since when they are sealed anew.
+	// resealShare: a segment is sealed again once it has 1/resealShare as many written
+	// rows as sealed ones.
 	resealShare = 8
-	// meltShare is the largest share of written rows in a sealed segment. Beyond it the
-	// segment is melted, because the hidden rows take more memory than sealing saves.
+	// meltShare: a segment melts once it has 1/meltShare as many written rows as sealed
+	// ones, because the hidden rows take more memory than sealing saves.
 	meltShare = 2
-	// restMax bounds for how many looks a segment is skipped after it was written to,
-	// was not worth sealing, or was melted. The number doubles each time, so a segment
-	// with a write a minute is copied once an hour.
+	// restMax bounds how many checks skip a segment after it was written to, was not
+	// worth sealing, or was melted. The number doubles each time, so a segment with a
+	// write a minute is copied once an hour.
 	restMax = 64
-	// lookMax is how many segments one call checks, which blocks writes for about 50
-	// µs.
+	// lookMax bounds the segments that one call checks, during which it blocks writes:
+	// about 50 µs.
 	lookMax = 256
-	// sealTriesMax is how often those rows are looked for that were written to
-	// meanwhile, until the segment is given up as too busy.
+	// sealTriesMax bounds how often replaceSealed collects the rows that were written
+	// meanwhile, before it gives up on the segment as too busy.
 	sealTriesMax = 4
 )
 
-// sealState is what is known of a segment for this, under Table.mu.
+// sealState is what sealing knows of a segment, guarded by Table.mu.
 type sealState struct {
-	looked bool  // the segment, or one that it is a copy of, was watched
-	rest   uint8 // looks to come that leave it alone
-	again  uint8 // rest, the next time
+	looked bool  // the segment, or one that it is a copy of, was watched since putOff
+	rest   uint8 // checks that still skip it
+	again  uint8 // the last value that rest started from
 }
 
 func (s *sealState) putOff() {
@@ -39,12 +39,12 @@ func (s *sealState) putOff() {
 	s.rest, s.looked = s.again, false
 }
 
-// Seal seals one segment: the first with ids from from on of which old says so, by the
-// range of its ids, and that was not written to since Seal last came by. One of which
-// rows are sealed already, and some were written to, is sealed anew, and melts if those
-// are too many. It returns how many rows are sealed in it, the id to go on from, and
-// false once it has looked at all. Never sealed is the last segment, where new ids
-// come. One call at a time, and none beside Freeze.
+// Seal seals one segment: the first one with ids at or above from for whose range of ids
+// old returns true and that was not written to since the previous check. It reseals a
+// sealed segment with enough written rows, or melts it if those are too many. It returns
+// how many rows the segment has sealed, the id to continue from, and false once it has
+// checked all segments. It never seals the last segment, which takes new ids. Calls must
+// not run concurrently, nor with Freeze.
 func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(from, old)
 	if f == nil {
@@ -53,7 +53,7 @@ func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, 
 	var c collector
 	p, err := c.collectAll(f.s, 0, f.s.widest())
 	if err != nil {
-		return 0, next, more // no row of the segment is on disk
+		return 0, next, more // impossible: no row of the segment is on disk
 	}
 	before, bytes := f.s.cold.sealed(), f.s.bytes()
 	if before != nil {
@@ -70,7 +70,7 @@ func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, 
 	return 0, next, more
 }
 
-// sealable captures the first segment that is due.
+// sealable captures the first segment that is due, and checks lookMax segments at most.
 func (t *Table) sealable(from uint64, old func(first, last uint64) bool) (f *frozen, next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,8 +88,8 @@ func (t *Table) sealable(from uint64, old func(first, last uint64) bool) (f *fro
 	return nil, 0, false
 }
 
-// dueLocked says whether a segment that is looked at now, and owns ids from first on,
-// should be sealed or melted.
+// dueLocked checks a segment that owns ids from first on, and reports whether to seal or
+// melt it.
 func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) bool {
 	packed := s.cold.sealed()
 	switch {
@@ -113,14 +113,14 @@ func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) boo
 	return false
 }
 
-// worthMelting says whether so many rows hide sealed ones that those take more than
-// they save.
+// worthMelting reports whether the rows that hide sealed ones take more memory than
+// sealing saves.
 func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
 
-// replaceSealed puts sealed rows in the place of those of f.s, which p is. Rows that
-// are written to meanwhile go over them. They are found without holding off the writer,
-// who may have written more then. It returns false if that went on, or the segment has
-// another shape.
+// replaceSealed replaces the rows of f.s, which are p, by packed, and keeps rows that
+// were written meanwhile over them. It collects those without blocking the writer, so
+// more may be written during that. It returns false if the writes do not stop within
+// sealTriesMax, if too many rows changed, or if the segment has another shape.
 func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
 	now := f.s
 	for range sealTriesMax {
@@ -142,8 +142,8 @@ func (t *Table) replaceSealed(f *frozen, p *Page, packed *sealed) bool {
 	return false
 }
 
-// swapSealed puts n in the place of now. If that is not there any more it returns what
-// is, captured, or nil if that has another shape.
+// swapSealed replaces now by n. If now is no longer in the table, it returns its
+// successor, captured, or nil if that has another shape.
 func (t *Table) swapSealed(f *frozen, now, n *segment) (*segment, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +153,7 @@ func (t *Table) swapSealed(f *frozen, now, n *segment) (*segment, bool) {
 		return nil, false
 	}
 	s := d.segs[i].Load()
-	if s == now { // nor has anybody written to n since Watch came by
+	if s == now { // unwritten, so n may inherit the mark of Watch
 		n.epoch, n.watched = t.mu.epoch, now.watched&toFreeze
 		d.segs[i].Store(n)
 		return s, true
@@ -165,7 +165,7 @@ func (t *Table) swapSealed(f *frozen, now, n *segment) (*segment, bool) {
 	return s, false
 }
 
-// over returns the rows of now, a later state of f.s, that sealed rows do not say.
+// over returns the rows of now, a later state of f.s, that differ from the sealed ones.
 func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
 	over := &Page{Width: max(now.columns(), p.Width)}
 	var is, says [ColumnsMax]int64
@@ -175,7 +175,7 @@ func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
 			over.add(id, is[:over.Width])
 		}
 	})
-	if now != f.s { // what is not there any more, nor was sealed before, is gone
+	if now != f.s { // rows outside of the earlier part that are absent now were deleted
 		clear(is[:])
 		for _, id := range p.IDs {
 			if !now.cold.mayHave(id) && (!now.covers(id) || now.find(now.place(id)) < 0) {
@@ -187,7 +187,7 @@ func (f *frozen) over(now *segment, p *Page, packed *sealed) *Page {
 }
 
 // segmentOf returns a segment of a page's rows, rowsMax at most and in any order, that
-// owns ids first … last, and has no epoch yet.
+// owns ids first … last. Its epoch is not set.
 func (s *salts) segmentOf(p *Page, first, last uint64) *segment {
 	words := 1
 	for i := range p.IDs {
@@ -200,7 +200,7 @@ func (s *salts) segmentOf(p *Page, first, last uint64) *segment {
 	return s.mustBuild(p.shape(first, last), words, 0, func(n *segment) bool { return n.insertAll(p) })
 }
 
-// shape is that of a segment of a page's rows.
+// shape returns the shape of a segment with the page's rows.
 func (p *Page) shape(first, last uint64) shape {
 	slots := make([]slotID, len(p.IDs))
 	for i, id := range p.IDs {
@@ -220,7 +220,7 @@ func (s *segment) insertAll(p *Page) bool {
 	return true
 }
 
-// putOff leaves a segment alone for a while.
+// putOff makes the next checks skip a segment.
 func (t *Table) putOff(f *frozen) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,8 +232,8 @@ func (t *Table) putOff(f *frozen) {
 	}
 }
 
-// unsealLocked brings the row of id into the segment if it is sealed, and returns
-// its slot; at is where it stands then. It returns -1 if there is no such row.
+// unsealLocked copies the row of id, if it is sealed, into the segment, and returns its
+// slot and sets at. It returns -1 if no such row is sealed.
 func (t *Table) unsealLocked(id uint64, at *spot, packed *sealed) int {
 	var row [ColumnsMax]int64
 	if packed.read(id, row[:]); isZeroRow(row[:]) {

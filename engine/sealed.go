@@ -11,12 +11,12 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// sealed is rows that are packed, and never change: a hash array without empty
-// slots. It is the generation of a coldPart, one that is in memory.
+// sealed is an immutable set of packed rows: a hash array without empty slots. It is the
+// generation of a coldPart in memory.
 //
-// A row stands in the bucket of its mixed id (see geometry), and the rows of a
-// bucket in the order of their remainders, which are as good as random, so that
-// all gaps between them are of one kind. A lookup decodes half a bucket.
+// A row is in the bucket of its mixed id (see geometry). The rows of a bucket are ordered
+// by remainder, and remainders are as good as random, so all gaps have the same
+// distribution. A lookup decodes half a bucket on average.
 //
 //	packed: where each bucket begins, and where the last one ends (2 bytes each,
 //	        little-endian, in units of 1 << unit bytes) | the buckets | 8 zeros
@@ -36,17 +36,18 @@ type sealed struct {
 	maxID   uint64
 }
 
-// sealedColumn says how the counts of a column are coded.
+// sealedColumn is the code of a column's counts.
 type sealedColumn struct {
 	number uint8
 	k      uint8 // of its Golomb code
-	signed bool  // some are below 0, so all are zigzagged
+	signed bool  // some counts are below 0, so all are zigzagged
 }
 
-// peekBits is how many bits one load has for sure.
+// peekBits is how many valid bits one load has at least.
 const peekBits = 57
 
-// peek returns peekBits or more of packed from a bit on, the first of them highest.
+// peek returns at least peekBits bits of packed from bit at on, the first of them
+// highest.
 func (s *sealed) peek(at uint) uint64 {
 	return binary.BigEndian.Uint64(s.packed[at>>3:]) << (at & 7)
 }
@@ -56,11 +57,11 @@ func (s *sealed) begins(bucket uint64) uint {
 	return uint(binary.LittleEndian.Uint16(s.packed[2*bucket:])) << s.unit << 3
 }
 
-// place returns where a row of id, which the window covers, stands.
+// place returns the place of id, which the window must cover.
 func (s *sealed) place(id uint64) place { return s.geometry.place(id, s.buckets) }
 
-// prefetchStart asks for where the bucket of p begins, prefetchRows, once that is
-// there, for the bucket.
+// prefetchStart prefetches the start of p's bucket; prefetchRows, once that has arrived,
+// the bucket.
 func (s *sealed) prefetchStart(p place) {
 	start := unsafe.Pointer(&s.packed[2*p.first])
 	prefetch(start, start)
@@ -91,12 +92,12 @@ func (s *sealed) read(id uint64, dst []int64) {
 	}
 }
 
-// nextRow returns the remainder of the row at a bit, and the bit of its counts, or
-// false at the end of the bucket. Before the first row the remainder is 2^64-1.
+// nextRow returns the remainder of the row at bit at, and the bit of its counts, or false
+// at the end of the bucket. Before the first row of a bucket, remainder is 2^64-1.
 func (s *sealed) nextRow(remainder uint64, at, end uint) (uint64, uint, bool) {
 	w := s.peek(at)
 	upper := uint(bits.LeadingZeros64(w))
-	if upper >= peekBits || at+upper >= end { // no row, but zeros up to a unit or the next bucket
+	if upper >= peekBits || at+upper >= end { // no row, only the zeros up to a unit or the next bucket
 		return 0, 0, false
 	}
 	at += upper + 1
@@ -106,9 +107,9 @@ func (s *sealed) nextRow(remainder uint64, at, end uint) (uint64, uint, bool) {
 	return remainder + 1 + uint64(upper)<<s.gapBits + w>>1>>(63-s.gapBits), at + s.gapBits, true
 }
 
-// skip returns where the row behind the counts at a bit is.
+// skip returns the bit of the row behind the counts at bit at.
 func (s *sealed) skip(at uint) uint {
-	w, left := s.peek(at), uint(peekBits) // bits of w from at on
+	w, left := s.peek(at), uint(peekBits) // valid bits of w, which starts at at
 	for i := range s.columns {
 		k := uint(s.columns[i].k)
 		n := 2*uint(bits.LeadingZeros64(w)) + 1 + k
@@ -125,8 +126,8 @@ func (s *sealed) skip(at uint) uint {
 	return at
 }
 
-// counts stores the counts at a bit in dst, which is all zero, and returns where the
-// next row is.
+// counts stores the counts at bit at in dst, which must be all zero, and returns the bit
+// of the next row.
 func (s *sealed) counts(at uint, dst []int64) uint {
 	for _, c := range s.columns {
 		w := s.peek(at)
@@ -146,20 +147,20 @@ func (s *sealed) counts(at uint, dst []int64) uint {
 	return at
 }
 
-// long reads a value of more bits than one load has.
+// long reads a value that has more bits than one load.
 func (s *sealed) long(at uint, k uint8) (v uint64, next uint) {
 	r := golomb.Reader{Buf: s.packed, At: int(at)}
 	v = r.TakeValue(uint(k))
 	return v, uint(r.At)
 }
 
-// Number is Generation's. No snapshot names one that is in memory.
+// Number implements Generation. No snapshot names a generation in memory.
 func (s *sealed) Number() uint64 { return 0 }
 
-// Rows is Generation's.
+// Rows implements Generation.
 func (s *sealed) Rows() int { return s.rows }
 
-// Width is Generation's.
+// Width implements Generation.
 func (s *sealed) Width() int {
 	if len(s.columns) == 0 {
 		return 1
@@ -167,27 +168,27 @@ func (s *sealed) Width() int {
 	return int(s.columns[len(s.columns)-1].number) + 1
 }
 
-// Bytes is Generation's.
+// Bytes implements Generation.
 func (s *sealed) Bytes() (memory, disk int64) { return int64(s.bytes()), 0 }
 
 func (s *sealed) bytes() int {
 	return cap(s.packed) + int(unsafe.Sizeof(*s)) + cap(s.columns)*int(unsafe.Sizeof(sealedColumn{}))
 }
 
-// Get is Generation's.
+// Get implements Generation.
 func (s *sealed) Get(_ context.Context, id uint64, row []int64) error { return s.GetNow(id, row) }
 
-// GetNow is Generation's.
+// GetNow implements Generation.
 func (s *sealed) GetNow(id uint64, row []int64) error {
 	s.read(id, row)
 	return nil
 }
 
-// Load is Generation's.
+// Load implements Generation.
 func (s *sealed) Load(first, last uint64, p *Page) error {
 	type found struct {
 		id uint64
-		at uint // of its counts
+		at uint // bit of its counts
 	}
 	rows, divisor := make([]found, 0, s.rows), s.divisor()
 	for bucket := range s.buckets {
@@ -217,7 +218,7 @@ func (s *sealed) Load(first, last uint64, p *Page) error {
 	return nil
 }
 
-// check verifies that every row is found, and in one place.
+// check verifies that every row is found, and only once.
 func (s *sealed) check() error {
 	p := Page{Width: s.Width()}
 	if err := s.Load(0, 1<<64-1, &p); err != nil {
@@ -235,6 +236,6 @@ func (s *sealed) check() error {
 	return nil
 }
 
-// Retain and Release are Generation's: the collector knows who needs it.
+// Retain and Release implement Generation. The garbage collector frees sealed rows.
 func (s *sealed) Retain()  {}
 func (s *sealed) Release() {}

@@ -9,30 +9,30 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// bucketRows is how many rows a bucket of sealed rows has on average. More save part
-// of the 2 bytes for where it begins, fewer have a lookup decode less.
+// bucketRows is the average number of rows in a bucket of sealed rows. More rows save
+// part of the 2 bytes for a bucket's start; fewer make a lookup decode less.
 const bucketRows = 8
 
-// bucketRowsMax bounds the rows of a bucket, which a lookup may have to decode. With a
-// salt that is as good as random a bucket beyond it is less likely than a flipped bit.
+// bucketRowsMax bounds the rows of a bucket, all of which a lookup may have to decode.
+// Under a random salt a larger bucket is less likely than a flipped bit.
 const bucketRowsMax = 6 * bucketRows
 
-// mixedRow is a row in its bucket.
+// mixedRow is a row of a page and its place in its bucket.
 type mixedRow struct {
 	remainder uint64
-	row       int32 // its number in the page
+	row       int32 // its index in the page
 }
 
-// Sealer packs rows, with memory that it uses again. The zero one is ready.
+// Sealer packs rows and reuses its memory. The zero value is ready to use.
 type Sealer struct {
-	ends  []int32    // of each bucket's rows in mixed
+	ends  []int32    // the end of each bucket's rows in mixed
 	mixed []mixedRow // by bucket, then by remainder
 	bits  golomb.Writer
 }
 
-// seal returns the rows of a page packed. They are in ascending order of ids, none is
-// all zero, and they are bucketRows at least. It returns nil when some bucket would have
-// more than bucketRowsMax under each of saltsMax salts.
+// seal returns the rows of a page packed. There are at least bucketRows of them, in
+// ascending order of ids, none all zero. It returns nil if under each of saltsMax salts
+// some bucket would have more than bucketRowsMax rows.
 func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	first, last := p.IDs[0], p.IDs[len(p.IDs)-1]
 	buckets := len(p.IDs) / bucketRows
@@ -54,7 +54,7 @@ func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	return s
 }
 
-// count counts the rows of each bucket in ends, and returns the most that one has.
+// count stores the number of rows of each bucket in ends, and returns the largest.
 func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 	x.ends = append(x.ends[:0], make([]int32, s.buckets)...)
 	for _, id := range ids {
@@ -65,10 +65,10 @@ func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 	return most
 }
 
-// mix puts the rows, which count has counted, in the order of their buckets and remainders.
+// mix sorts the rows by bucket and remainder. count must have run before.
 func (x *Sealer) mix(s *sealed, ids []uint64) {
 	end := int32(0)
-	for i, n := range x.ends { // where it begins, for now
+	for i, n := range x.ends { // becomes where the bucket begins, for now
 		x.ends[i] = end
 		end += n
 	}
@@ -85,11 +85,10 @@ func (x *Sealer) mix(s *sealed, ids []uint64) {
 	}
 }
 
-// chooseCodes chooses how gaps and counts are coded.
+// chooseCodes chooses the codes of gaps and counts.
 func (s *sealed) chooseCodes(p *Page) {
-	// Gaps are distributed geometrically, for which the number of low bits that is
-	// best follows from their mean (Gallager and van Voorhis, 1975): about the
-	// logarithm of 0.69 of it.
+	// Gaps are distributed geometrically. The best number of low bits follows from their
+	// mean (Gallager and van Voorhis, 1975): about the logarithm of 0.69 times the mean.
 	mean := uint64(1) << (64 - s.truncated) / bucketRows
 	s.gapBits = uint(max(1, bits.Len64(mean-mean/3)) - 1)
 	for c := range p.Width {
@@ -100,7 +99,7 @@ func (s *sealed) chooseCodes(p *Page) {
 	s.columns = slices.Clip(s.columns)
 }
 
-// columnOf returns how a column is coded, and false for one that is 0 in each row.
+// columnOf returns the code of a column, and false for a column that is 0 in each row.
 func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 	var sizes, zigzagged [65]int
 	for i := range p.IDs {
@@ -111,7 +110,7 @@ func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 	}
 	code.number = uint8(column)
 	if code.signed {
-		// A k of 1 keeps the one value without a code, 2^64-1 for k = 0, away.
+		// k is at least 1, because 2^64-1 has no code for k = 0.
 		code.k = uint8(max(golomb.K(&zigzagged), 1))
 	} else {
 		code.k = uint8(golomb.K(&sizes))
@@ -119,7 +118,7 @@ func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 	return code, used
 }
 
-// pack stores the rows that were mixed, or returns false if the unit is too small.
+// pack stores the mixed rows. It returns false if the unit is too small.
 func (x *Sealer) pack(s *sealed, p *Page) bool {
 	w := &x.bits
 	w.Buf = append(w.Buf[:0], make([]byte, 2*(s.buckets+1))...)
@@ -146,7 +145,7 @@ func (x *Sealer) pack(s *sealed, p *Page) bool {
 	return true
 }
 
-// begin notes where a bucket begins, or returns false if the unit is too small.
+// begin records where a bucket begins. It returns false if the unit is too small.
 func (s *sealed) begin(w *golomb.Writer, bucket int) bool {
 	for w.Flush(); len(w.Buf)&(1<<s.unit-1) != 0; {
 		w.Put(0, 8)

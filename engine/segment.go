@@ -9,61 +9,60 @@ import (
 
 const (
 	wordColumns = 4      // 16-bit counts to a word
-	inOverflow  = 0xFFFF // a count that stands in the overflow table instead
+	inOverflow  = 0xFFFF // mark of a count that is in the overflow table
 
-	// segmentBytes is the struct itself, in its allocator class, and its
-	// directory entry.
+	// segmentBytes is the struct itself, in its allocator class, and its directory entry.
 	segmentBytes = 144 + 16
 )
 
 // segment is one hash array: the rows of one range of ids.
 //
-// What a lookup needs of it, up to the length of buckets, is its first cache
-// line: a lookup reads one of thousands of segments, and two lines of each
-// would push other things out of the cache.
+// The fields up to the length of buckets fill the first cache line. A lookup needs only
+// these of the struct: it reads one of thousands of segments, and a second line of each
+// would evict other data from the cache.
 //
-// A slot is known by the place of its first word of counts: bucket*lineWords +
-// slot of the bucket.
+// A slot's number is the index of its first word of counts: bucket*lineWords + slot of
+// the bucket.
 //
-// A segment is changed in place by the table's writer until a snapshot has
-// captured it or it is replaced by a segment of another shape; from then on it
-// never changes again, and readers that still hold it see the state of that
-// moment, which is later than the moment they began.
+// The table's writer changes a segment in place until a snapshot captures it or a segment
+// of another shape replaces it. From then on it never changes. A reader that still uses
+// it sees the state of that moment, which is later than the moment the reader began.
 type segment struct {
 	geometry
 
-	// seq is odd while rows move, go, or change in more than one word. Why
-	// readers without a lock are right:
-	//   - every shared word is read and written with sync/atomic, so in one
-	//     order that all goroutines agree on;
-	//   - a change of one word of a standing row is one store: a reader sees
-	//     the row before or after it;
-	//   - a new row's counts are stored before its tag, and its slot was empty;
-	//   - everything else (cuckoo moves, deletes, counts that enter or leave
-	//     the overflow table, rows of several words) happens while seq is odd.
-	//     A reader that met such a change sees seq odd or changed, and reads
-	//     again. A slot becomes empty only in this way, so a tag that a reader
-	//     saw belongs to the counts it reads next, or seq has changed.
+	// seq is odd while rows move, go, or change in more than one word. Why readers need
+	// no lock:
+	//   - Every shared word is read and written with sync/atomic, so in one order that
+	//     all goroutines agree on.
+	//   - A change of one word of an existing row is one store: a reader sees the row
+	//     before or after it.
+	//   - A new row's counts are stored before its tag, and its slot was empty.
+	//   - Everything else (cuckoo moves, deletes, counts that enter or leave the
+	//     overflow table, rows of several words) happens while seq is odd. A reader that
+	//     met such a change sees seq odd or changed, and retries. A slot becomes empty
+	//     only in this way, so a tag that a reader saw belongs to the counts that it
+	//     reads next, or seq has changed.
 	seq      atomic.Uint32
 	rowWords uint32 // 64-bit words of counts a row; never changes
 	buckets  []bucket
-	more     []uint64 // words()-1 words to a slot: the counts from column 4 on
+	more     []uint64 // words()-1 words a slot: the counts from column 4 on
 	over     atomic.Pointer[overflow]
 
-	// cold is the rest of the segment's rows, nil for none. It never changes: a
-	// segment that reads miss a row in says where else it may be.
+	// cold is the segment's rows outside of the array, nil for none. It never changes: a
+	// reader that misses a row in the array continues there.
 	cold *coldPart
 
-	// The writer's own.
-	rows    int     // stored here; with a cold part, rows of zeros among them
+	// Owned by the writer.
+	rows    int     // stored in the array; with a cold part, rows of zeros count too
 	epoch   uint64  // the table's epoch when this segment was made
 	maxID   uint64  // no row has a larger id
-	watched watcher // for whom it is copied before it is changed
+	watched watcher // who makes the writer copy the segment before it changes it
 	seal    sealState
 }
 
-// watcher is who waits for a segment to rest. One that is written to is copied first, and
-// the copy is watched by nobody, so that each of them finds out by itself.
+// watcher is a set of tasks that wait for a segment to stay unwritten. The writer copies
+// a watched segment before it changes it. Nobody watches the copy, so each task notices
+// the write by itself.
 type watcher uint8
 
 const (
@@ -71,7 +70,7 @@ const (
 	toSeal                       // Table.Seal
 )
 
-// words is how many 64-bit words of counts a row has.
+// words returns the number of 64-bit words of counts a row.
 func (s *segment) words() int { return int(s.rowWords) }
 
 func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
@@ -82,7 +81,7 @@ func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
 	return s
 }
 
-// reset empties a segment that nobody reads, and gives it another geometry.
+// reset empties a segment that has no readers, and gives it another geometry.
 func (s *segment) reset(g geometry) {
 	clear(s.buckets)
 	clear(s.more)
@@ -112,23 +111,23 @@ func (s *segment) clone(epoch uint64) *segment {
 	return c
 }
 
-// columns is how many counts a row has room for.
+// columns returns how many counts a row has room for.
 func (s *segment) columns() int { return s.words() * wordColumns }
 
 func (s *segment) bytes() int {
 	return lineWords*8*cap(s.buckets) + 8*cap(s.more) + s.over.Load().bytes() + segmentBytes
 }
 
-// place returns where a row of id may stand.
+// place returns the two possible positions of a row of id.
 func (s *segment) place(id uint64) place { return s.geometry.place(id, uint64(len(s.buckets))) }
 
-// prefetch asks for the two lines that a lookup of p may read.
+// prefetch asks for the two cache lines that a lookup of p may read.
 func (s *segment) prefetch(p place) {
 	prefetch(unsafe.Pointer(&s.buckets[p.first]), unsafe.Pointer(&s.buckets[p.second]))
 }
 
-// find returns the slot of the row at p, or -1. The cache misses of both buckets
-// overlap: the match asks for the second before it waits for the first.
+// find returns the slot of the row at p, or -1. The cache misses of both buckets overlap:
+// the match requests the second before it waits for the first.
 func (s *segment) find(p place) int {
 	a, b := &s.buckets[p.first], &s.buckets[p.second]
 	m, slot := uint64(0), firstSlot(s.wide)
@@ -154,8 +153,8 @@ func (s *segment) word(slot, w int) *uint64 {
 	return &s.more[row*(s.words()-1)+w-1]
 }
 
-// readAt fills dst with the first len(dst) counts of the row at p, zeros if there
-// is none, and reports whether there is.
+// readAt fills dst with the first len(dst) counts of the row at p, or zeros if the row is
+// absent, and reports whether it exists.
 func (s *segment) readAt(p place, dst []int64) bool {
 	for spins := 1; ; spins++ {
 		seq := s.seq.Load()
@@ -168,20 +167,20 @@ func (s *segment) readAt(p place, dst []int64) bool {
 		if s.seq.Load() == seq && seq&1 == 0 {
 			return slot >= 0
 		}
-		if spins%64 == 0 { // the writer was descheduled inside
+		if spins%64 == 0 { // the writer was descheduled while seq is odd
 			runtime.Gosched()
 		}
 	}
 }
 
-// load fills dst from a slot. Columns that the segment has no word for are 0.
+// load fills dst from a slot. Columns beyond the segment's words are 0.
 func (s *segment) load(slot int, dst []int64) {
 	word := atomic.LoadUint64(&s.buckets[uint(slot)/lineWords][uint(slot)%lineWords])
 	if len(dst) != wordColumns || hasOverflow(word) {
 		s.loadAny(slot, dst)
 		return
 	}
-	// Nearly every row of nearly every table.
+	// The fast path of nearly every row.
 	dst[0], dst[1] = int64(word&0xFFFF), int64(word>>16&0xFFFF)
 	dst[2], dst[3] = int64(word>>32&0xFFFF), int64(word>>48)
 }
@@ -205,13 +204,13 @@ func (s *segment) loadAny(slot int, dst []int64) {
 	}
 }
 
-// hasOverflow says whether one of the four counts of a word is inOverflow.
+// hasOverflow reports whether one of the four counts of a word is inOverflow.
 func hasOverflow(word uint64) bool {
 	const ones = 0x0001_0001_0001_0001
 	return (^word-ones)&word&(ones<<15) != 0
 }
 
-// each calls fn with every row's slot and id. Nobody may change the segment.
+// each calls fn with every row's slot and id. Nothing may change the segment meanwhile.
 func (s *segment) each(fn func(slot int, id uint64)) {
 	buckets, divisor := uint64(len(s.buckets)), s.divisor()
 	for i := range s.buckets {

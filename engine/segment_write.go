@@ -2,16 +2,15 @@ package engine
 
 import "sync/atomic"
 
-// This file is the writer's side of a segment: it must be one that the writer
-// owns (Table.owned), and Table.mu is held.
+// This file is the writer's side of a segment. The writer must own the segment
+// (Table.ownedLocked) and hold Table.mu.
 
-// openSeq and closeSeq enclose what readers must not see half done.
+// openSeq and closeSeq enclose changes that readers must not see half done.
 func (s *segment) openSeq()  { s.seq.Add(1) }
 func (s *segment) closeSeq() { s.seq.Add(1) }
 
-// insert stores a row that is not there and has a count other than zero, or hides
-// a cold row. It returns false, with nothing changed, when neither bucket can be
-// given room.
+// insert stores a row that is absent. The row has a count other than zero or hides a cold
+// row. If neither bucket can be given room, insert returns false and changes nothing.
 func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
 	slot := s.emptyIn(p.first)
@@ -57,8 +56,8 @@ func (s *segment) setTag(slot int, tag uint64) {
 	s.buckets[slot/lineWords].setTag(slot%lineWords, s.wide, tag)
 }
 
-// update makes the row at slot equal to row, which is all zero only where that
-// hides a cold row.
+// update makes the row at slot equal to row, which may be all zero only if it hides a
+// cold row.
 func (s *segment) update(slot int, row []int64) {
 	s.openSeq()
 	s.storeRow(slot, row)
@@ -75,8 +74,8 @@ func (s *segment) remove(slot int) {
 	s.rows--
 }
 
-// storeRow writes words*wordColumns counts and keeps the overflow table true
-// to the marks.
+// storeRow writes words*wordColumns counts and keeps the overflow table consistent with
+// the marks.
 func (s *segment) storeRow(slot int, row []int64) {
 	for w := range s.words() {
 		at := s.word(slot, w)
@@ -109,21 +108,21 @@ func hasWide(row []int64) bool {
 	return false
 }
 
-// roomSearchMax bounds the buckets that makeRoom looks into. Below the load of
-// rowsFor the nearest empty slot is a few moves away.
+// roomSearchMax bounds the buckets that makeRoom visits. Below the load of rowsFor the
+// nearest empty slot is a few moves away.
 const roomSearchMax = 256
 
-// roomStep is a bucket reached in the search for an empty slot: the row in slot
-// of an earlier step's bucket would move here.
+// roomStep is a bucket that the search for an empty slot reached: the row in slot of an
+// earlier step's bucket would move here.
 type roomStep struct {
 	bucket uint32
 	parent int16 // index of the earlier step; -1 for the two buckets of the new row
 	slot   int32
 }
 
-// makeRoom empties a slot in one of p's buckets by moving rows to their other
-// buckets, along a shortest path that ends in an empty slot. It returns the
-// slot, or -1 when there is no such path within roomSearchMax.
+// makeRoom empties a slot in one of p's buckets by moving rows to their other buckets,
+// along a shortest path that ends in an empty slot. It returns the slot, or -1 if no path
+// exists within roomSearchMax.
 func (s *segment) makeRoom(p place) int {
 	var steps [roomSearchMax]roomStep
 	steps[0] = roomStep{bucket: uint32(p.first), parent: -1}
@@ -149,9 +148,9 @@ func (s *segment) makeRoom(p place) int {
 	return -1
 }
 
-// shift moves the rows of a path, last one first, and returns the slot that
-// has become empty at its beginning. A bucket that the path meets twice would
-// be wrong only if one slot moved twice: shortest paths have no such slot.
+// shift moves the rows of a path, last one first, and returns the slot that becomes empty
+// at its start. A path may visit a bucket twice, but a shortest path never moves one slot
+// twice.
 func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int) int {
 	s.openSeq()
 	for step := last; ; step = steps[step.parent] {
@@ -165,7 +164,7 @@ func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int
 	return empty
 }
 
-// move takes the row at from to the empty slot to in its other bucket.
+// move moves the row at from to the empty slot to in its other bucket.
 func (s *segment) move(from, to int) {
 	for w := range s.words() {
 		source := s.word(from, w)

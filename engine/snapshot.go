@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Snapshot is a table as it was at one moment, while writes go on. It holds
-// the segments of that moment: a segment that is written to afterwards is
-// copied first, once. Close it to stop that.
+// Snapshot is a table as it was at one moment, while writes go on. It holds the segments
+// of that moment: the writer copies such a segment, once, before it changes it. Close
+// ends that.
 type Snapshot struct {
 	table  *Table
 	epoch  uint64
@@ -18,8 +18,7 @@ type Snapshot struct {
 	digest uint64
 }
 
-// Snapshot captures the table between two Apply calls. It copies one pointer a
-// segment.
+// Snapshot captures the table between two Apply calls. It copies one pointer a segment.
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +34,7 @@ func (t *Table) Snapshot() *Snapshot {
 	return s
 }
 
-// Close releases the snapshot. Closing again does nothing.
+// Close releases the snapshot. Further calls do nothing.
 func (s *Snapshot) Close() {
 	s.closed.Do(func() {
 		s.table.mu.Lock()
@@ -49,12 +48,12 @@ func (s *Snapshot) Close() {
 	})
 }
 
-// Rows and Digest are those of the captured table.
+// Rows and Digest return the values of the captured table.
 func (s *Snapshot) Rows() int64    { return s.rows }
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Page is some rows in ascending id order. Row i holds Width counts from
-// Counts[i*Width]; no row is all zero.
+// Page is a set of rows in ascending id order. Row i has Width counts from
+// Counts[i*Width] on; no row is all zero.
 type Page struct {
 	IDs    []uint64
 	Width  int
@@ -64,8 +63,8 @@ type Page struct {
 // Row returns the counts of row i.
 func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
 
-// pieces returns the page as the fewest pages, of about as many rows each, that have
-// rowsMax rows at most: none for an empty one.
+// pieces splits the page into the fewest pages of at most rowsMax rows, of about equal
+// size. An empty page has none.
 func (p *Page) pieces() []*Page {
 	pieces := make([]*Page, (len(p.IDs)+rowsMax-1)/rowsMax)
 	for i := range pieces {
@@ -84,9 +83,9 @@ func (p *Page) add(id uint64, row []int64) {
 	p.Counts = append(p.Counts, row...)
 }
 
-// Pages calls fn with all rows in ascending id order, a segment's rows a page,
-// cold ones too, which it reads. A page is valid during the call only. It stops at
-// the first error, of fn or of reading, and returns it.
+// Pages calls fn with all rows in ascending id order, one segment a page. It reads cold
+// rows from disk. A page is valid only during the call. Pages stops at the first error,
+// of fn or of reading, and returns it.
 func (s *Snapshot) Pages(fn func(*Page) error) error {
 	var c collector
 	for _, seg := range s.segs {
@@ -103,16 +102,16 @@ func (s *Snapshot) Pages(fn func(*Page) error) error {
 	return nil
 }
 
-// Part is neighbouring rows: those of Page, and the cold ones of ids First … Last
-// of a generation but for the ids in Page, where rows of zeros hide some.
+// Part is adjacent rows: those of Page, and the rows of generation Cold with ids First …
+// Last except the ids in Page. Rows of zeros in Page hide cold ones.
 type Part struct {
 	Page        *Page
 	Cold        Generation // nil for none: then Page has no rows of zeros
-	First, Last uint64     // with Cold all ids of Page lie there
+	First, Last uint64     // with Cold, the range of all ids in Page
 }
 
-// Parts calls fn with all rows in the order of ids and reads none from disk: sealed
-// rows are as others. A part is valid during the call only. It stops at fn's first
+// Parts calls fn with all rows in ascending id order and reads none from disk; sealed
+// rows are unpacked. A part is valid only during the call. Parts stops at fn's first
 // error and returns it.
 func (s *Snapshot) Parts(fn func(*Part) error) error {
 	var c collector
@@ -144,7 +143,7 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 			continue
 		}
 		p := c.collect(seg, 0, seg.columns(), true)
-		// The segment may own more than the part, on either side.
+		// The segment may own ids outside of the part, on either side.
 		from, _ := slices.BinarySearch(p.IDs, seg.cold.first)
 		to, found := slices.BinarySearch(p.IDs, seg.cold.last)
 		if found {
@@ -164,11 +163,10 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 	return nil
 }
 
-// Scan calls fn with rows of ids from on in ascending order, width counts each,
-// until fn returns false. Rows of one page are of one moment, different pages
-// of different moments; rows whose first width counts are zero are left out. A
-// page is valid during the call only. It reads cold rows, and returns the error if
-// it cannot.
+// Scan calls fn with rows of ids from on in ascending order, width counts each, until fn
+// returns false. Rows of one page are of one moment, different pages of different
+// moments. It leaves out rows whose first width counts are zero. A page is valid only
+// during the call. It reads cold rows from disk, and returns an error if it cannot.
 func (t *Table) Scan(from uint64, width int, fn func(*Page) bool) error {
 	var c collector
 	for {
@@ -185,9 +183,9 @@ func (t *Table) Scan(from uint64, width int, fn func(*Page) bool) error {
 	}
 }
 
-// copySegment returns a copy of the segment that owns id, whose cold part the
-// caller releases, and the last id that it owns. Copying holds off writes for
-// microseconds; sorting would for longer.
+// copySegment returns a copy of the segment that owns id, whose cold part the caller
+// releases, and the last id that it owns. Copying blocks writes for microseconds; sorting
+// would block them for longer.
 func (t *Table) copySegment(id uint64) (*segment, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -198,14 +196,14 @@ func (t *Table) copySegment(id uint64) (*segment, uint64) {
 	return s, d.last(i)
 }
 
-// collector gathers the rows of segments into a page, reusing its memory.
+// collector gathers the rows of segments into a page and reuses its memory.
 type collector struct {
 	slots              []slotID
 	page, cold, merged Page
 }
 
-// collect takes the rows in memory of a segment that nobody changes: a captured one
-// or a copy. Rows of zeros in these columns are taken with zeros only.
+// collect gathers the rows in memory of a segment that does not change: a captured one or
+// a copy. It includes rows that are zero in these columns only if zeros is set.
 func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Page {
 	c.slots = c.slots[:0]
 	s.each(func(slot int, id uint64) {
@@ -229,8 +227,8 @@ func isZeroRow(row []int64) bool {
 	return !slices.ContainsFunc(row, func(v int64) bool { return v != 0 })
 }
 
-// Cold calls fn with the rows on disk of each segment that has some, in the order of ids:
-// Parts without the rows in memory.
+// Cold calls fn with the part on disk of each segment that has one, in ascending id
+// order: Parts without the rows in memory.
 func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	for _, seg := range s.segs {
 		if seg.cold.onDisk() {
@@ -239,7 +237,7 @@ func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	}
 }
 
-// collectAll takes the cold rows too.
+// collectAll is collect including the cold rows.
 func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error) {
 	if s.cold == nil || from > s.cold.last {
 		return c.collect(s, from, width, false), nil
@@ -252,8 +250,8 @@ func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error
 	return &c.merged, nil
 }
 
-// Merge makes p the rows of over and, for other ids, of under, both of one width,
-// without rows of zeros. It is neither.
+// Merge sets p to the rows of over and, for other ids, those of under, without rows of
+// zeros. over and under have the same width, and neither is p.
 func (p *Page) Merge(over, under *Page) {
 	p.clear(over.Width)
 	add := func(from *Page, i int) {

@@ -6,25 +6,24 @@ import (
 	"unsafe"
 )
 
-// Table is one shard's rows. Get, GetMany, Digest and Stats may be called from
-// any goroutine at any time and take no lock: a read of a row that is being moved
-// or changed in several words is repeated until the writer has done that. Apply,
-// Scan and Snapshot take turns. Where rows may be cold, see cold.go for how they
-// are read, and freeze.go for how they become so.
+// Table is one shard's rows. Get, GetMany, Digest and Stats are safe for concurrent use
+// and take no lock: a read of a row that is being moved, or changed in several words,
+// retries until the writer is done. Apply, Scan and Snapshot exclude each other. Rows may
+// be cold: cold.go reads them, freeze.go moves them to disk.
 type Table struct {
 	dir    atomic.Pointer[directory]
-	digest atomic.Uint64 // mu.digest as it was when mu was last unlocked
+	digest atomic.Uint64 // mu.digest when mu was last unlocked
 	rows   atomic.Int64
 
-	// coldParts counts the segments with rows on disk: without any, writes need not
-	// look for rows to bring back. It moves under mu.
+	// coldParts counts the segments with rows on disk. If it is 0, writes skip the search
+	// for rows to bring back. mu guards its changes.
 	coldParts atomic.Int64
-	// coldMax is at least the last id of all those. It only rises: new ids,
-	// which nearly all writes are of, lie above it.
+	// coldMax is an upper bound of the ids of all those rows. It never falls: nearly all
+	// writes are of new ids, which are above it.
 	coldMax atomic.Uint64
-	// writing is held by Apply from before it brings cold rows into memory until
-	// it has used them, and by whoever moves rows out. It is taken before mu, and
-	// held while the disk is read.
+	// writing is held by Apply from before it brings cold rows into memory until it has
+	// used them, and by whoever moves rows out. It is acquired before mu, and held while
+	// the disk is read.
 	writing sync.Mutex
 	cuts    []Cut // of the last Apply; under writing
 
@@ -33,7 +32,7 @@ type Table struct {
 	mu struct {
 		sync.Mutex
 		digest   uint64
-		epoch    uint64   // grows with each snapshot; marks segments made since
+		epoch    uint64   // incremented by each snapshot; marks segments made since
 		captured []uint64 // epochs of the open snapshots, ascending
 		old, row [ColumnsMax]int64
 	}
@@ -42,7 +41,7 @@ type Table struct {
 // New returns an empty table.
 func New() *Table { return newTableOf(newSecret()) }
 
-// newTableOf is New with the secret of its salts.
+// newTableOf is New with a given secret for the salts.
 func newTableOf(secret uint64) *Table {
 	t := &Table{}
 	t.salts.secret = secret
@@ -53,9 +52,9 @@ func newTableOf(secret uint64) *Table {
 	return t
 }
 
-// Get fills dst with the first len(dst) counts of id's row, as they were
-// together at one moment during the call, and returns true; or false if the row
-// may be cold, which ReadCold reads. It does not allocate.
+// Get fills dst with the first len(dst) counts of id's row, as they were together at one
+// moment during the call. It returns false if the row may be cold; ReadCold reads it
+// then. It does not allocate.
 func (t *Table) Get(id uint64, dst []int64) bool {
 	d := t.dir.Load()
 	s := d.segs[d.find(id)].Load()
@@ -65,15 +64,15 @@ func (t *Table) Get(id uint64, dst []int64) bool {
 	return s.cold.read(id, dst)
 }
 
-// Has reports whether id has a row, a count other than zero, or may have a cold
+// Has reports whether id has a row, that is a count other than zero, or may have a cold
 // one.
 func (t *Table) Has(id uint64) bool {
 	var row [ColumnsMax]int64
 	return !t.Get(id, row[:]) || row != [ColumnsMax]int64{}
 }
 
-// Widens reports whether an op may need more words of counts in each row of its segment
-// than those rows have: memory, though it makes no row.
+// Widens reports whether an op may need more words of counts than the rows of its segment
+// have. That takes memory in each of them, even if the op adds no row.
 func (t *Table) Widens(op *Op) bool {
 	d := t.dir.Load()
 	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
@@ -85,15 +84,14 @@ func (t *Table) Widens(op *Op) bool {
 	return false
 }
 
-// pageRows is how many rows GetMany and Apply have in flight to memory at once:
-// above the outstanding misses of today's cores, and small enough for a stack.
+// pageRows is how many rows GetMany and Apply fetch from memory concurrently: above the
+// outstanding misses of today's cores, and small enough for a stack.
 const pageRows = 32
 
-// GetMany fills dst, width counts an id, with the rows of ids in their order.
-// Each row is whole; rows may be of different moments during the call. The
-// cache misses of different rows overlap. It appends the position of each row that
-// may be cold, and is not filled, to cold and returns that; for others it does not
-// allocate.
+// GetMany fills dst with the rows of ids in their order, width counts an id. Each row is
+// whole; different rows may be of different moments during the call. The cache misses of
+// different rows overlap. GetMany appends the position of each row that may be cold to
+// cold, leaves that row unfilled, and returns cold. It allocates only for cold.
 func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int {
 	var segs [pageRows]*segment
 	var places [pageRows]place
@@ -126,7 +124,7 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int 
 	return cold
 }
 
-// prefetchSealed asks for the sealed rows of ids, each in its segment.
+// prefetchSealed prefetches the sealed rows of ids, each from its segment.
 func prefetchSealed(segs []*segment, ids []uint64) {
 	for i, id := range ids {
 		if packed := segs[i].cold.sealed(); packed != nil && packed.covers(id) {
@@ -135,8 +133,8 @@ func prefetchSealed(segs []*segment, ids []uint64) {
 	}
 }
 
-// ownedLocked returns segment i as one that may be changed in place: a copy of
-// it if an open snapshot has captured it, or it is watched.
+// ownedLocked returns segment i for changes in place: a copy of it if an open snapshot
+// has captured it, or if it is watched.
 func (t *Table) ownedLocked(d *directory, i int) *segment {
 	s := d.segs[i].Load()
 	if n := len(t.mu.captured); s.watched != 0 || n > 0 && s.epoch <= t.mu.captured[n-1] {
@@ -146,10 +144,10 @@ func (t *Table) ownedLocked(d *directory, i int) *segment {
 	return s
 }
 
-// MayBeCold reports whether the row of id may be cold, without looking for it.
+// MayBeCold reports whether the row of id may be cold. It does not search for the row.
 func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
 
-// addColdLocked follows a new cold part whose last id is that.
+// addColdLocked counts a new cold part whose last id is last.
 func (t *Table) addColdLocked(last uint64) {
 	t.coldMax.Store(max(last, t.coldMax.Load()))
 	t.coldParts.Add(1)
@@ -160,8 +158,8 @@ func (t *Table) addColdLocked(last uint64) {
 // whatever ops made them.
 func (t *Table) Digest() uint64 { return t.digest.Load() }
 
-// cellHash is the digest's weight of one count: the finalizer of splitmix64
-// (Steele, Lea and Flood, 2014) over id and column.
+// cellHash returns the digest's weight of one count: the finalizer of splitmix64 (Steele,
+// Lea and Flood, 2014) over id and column.
 func cellHash(id uint64, column uint8) uint64 {
 	return splitmix(id + (uint64(column)+1)*mixA)
 }
@@ -173,11 +171,11 @@ func splitmix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// RowDigest returns what a row of counts, all its columns from 0 on, adds to the digest
-// of its table.
+// RowDigest returns what a row, given as all its columns from 0 on, contributes to the
+// digest of its table.
 func RowDigest(id uint64, row []int64) uint64 { return rowDigest(id, row) }
 
-// rowDigest is what a row adds to the digest.
+// rowDigest is RowDigest.
 func rowDigest(id uint64, row []int64) (digest uint64) {
 	for c, v := range row {
 		if v != 0 {
@@ -189,22 +187,22 @@ func rowDigest(id uint64, row []int64) (digest uint64) {
 
 // Stats is the size of a table.
 type Stats struct {
-	Rows      uint64 // cold ones too
+	Rows      uint64 // including cold ones
 	Segments  int
-	Bytes     uint64 // memory of segments, their overflow tables, the directory, and what is known of cold rows
-	ColdRows  uint64 // on disk; those that are in memory too, being changed, are counted
-	ColdBytes uint64 // of disk
+	Bytes     uint64 // memory of segments, their overflow tables, the directory, and the metadata of cold rows
+	ColdRows  uint64 // on disk, including those that a row in memory hides
+	ColdBytes uint64 // of disk space
 
-	SealedRows  uint64 // packed in memory; those that a changed row hides are counted
-	SealedBytes uint64 // of memory, among Bytes
+	SealedRows  uint64 // packed in memory, including those that a changed row hides
+	SealedBytes uint64 // of memory; included in Bytes
 }
 
-// Stats returns the size of the table. Rows and Bytes may be of moments that a
-// write lies between.
+// Stats returns the size of the table. A write may fall between the reads of Rows and
+// Bytes.
 func (t *Table) Stats() Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}
-	var divided map[Generation]bool // those that were counted; other parts have one each
+	var divided map[Generation]bool // generations already counted; an undivided part has its own
 	for i := range d.segs {
 		s := d.segs[i].Load()
 		st.Bytes += uint64(s.bytes())
@@ -226,7 +224,7 @@ func (t *Table) Stats() Stats {
 	return st
 }
 
-// addPart counts the generation of a part.
+// addPart adds the generation of a part.
 func (st *Stats) addPart(c *coldPart) {
 	rows := uint64(c.generation.Rows())
 	memory, disk := c.generation.Bytes()

@@ -2,52 +2,52 @@ package engine
 
 import "context"
 
-// Cold keeps rows of one table outside of memory. engine/cold has it.
+// Cold stores rows of one table outside of memory. engine/cold implements it.
 type Cold interface {
-	// Write keeps each page, of which none is empty, as a generation of its own. When
-	// it returns they are durable, and were read back as they were given. The
-	// caller releases them.
+	// Write stores each page, none of which is empty, as one generation. When it returns,
+	// the generations are durable and were verified by reading them back. The caller
+	// releases them.
 	Write(pages []*Page) ([]Generation, error)
 }
 
-// Generation is rows outside of memory, or sealed ones, which never change. Retain and
-// Release count who needs it: it is there at least until the last has released it, and
-// for as long as a snapshot names it. Its methods may be called from any goroutine.
+// Generation is an immutable set of rows on disk, or of sealed rows in memory. Retain and
+// Release count references. A generation exists at least until its last reference is
+// released, and as long as a snapshot names it. Its methods are safe for concurrent use.
 type Generation interface {
-	Number() uint64              // tells it from all others on disk that the table ever had
-	Rows() int                   // none of them all zero
-	Width() int                  // no row has a count in a column from there on
-	Bytes() (memory, disk int64) // what it takes of each
-	// Get fills row with the first len(row) counts of id, zeros if there is no such
-	// row. It waits for its turn to read, until ctx ends.
+	Number() uint64              // unique among all generations that the table ever had on disk
+	Rows() int                   // none is all zero
+	Width() int                  // every count from this column on is 0
+	Bytes() (memory, disk int64) // its size in memory and on disk
+	// Get fills row with the first len(row) counts of id, zeros if there is no such row.
+	// It waits for its turn to read until ctx ends.
 	Get(ctx context.Context, id uint64, row []int64) error
-	// GetNow is Get without turn and end, for who holds others up.
+	// GetNow is Get without a turn and without a deadline, for a caller that blocks
+	// others.
 	GetNow(id uint64, row []int64) error
-	// Load appends the rows of ids first … last to p, whose width may be less than
-	// that of the rows.
+	// Load appends the rows of ids first … last to p. p may be narrower than the rows.
 	Load(first, last uint64, p *Page) error
 	Retain()
 	Release()
 }
 
-// coldPart is the rows of a segment that do not stand in its array, on disk or
-// sealed: those of the generation from first to last but for the ids that the segment
-// has rows of, zeros among them. It never changes. The segment holds one count of the
+// coldPart is the rows of a segment that are not in its array, on disk or sealed: the
+// generation's rows with ids first … last, except the ids that the segment has a row of,
+// be it a row of zeros. A coldPart never changes. The segment owns one reference to the
 // generation.
 //
-// The range is that of the segment when the part was made. The segment may own
-// more ids since, when a neighbour was dropped, of which the generation's rows, if
-// it has any, are of the past.
+// first … last is the segment's range when the part was made. The segment may own more
+// ids since a neighbour was dropped; the generation's rows of those ids, if any, are
+// outdated.
 type coldPart struct {
 	generation  Generation
 	first, last uint64
-	divided     bool // there may be other parts of the generation
+	divided     bool // other parts of the generation may exist
 }
 
-// mayHave reports whether a row of id may be in the part, which may be nil.
+// mayHave reports whether the part, which may be nil, may contain a row of id.
 func (c *coldPart) mayHave(id uint64) bool { return c != nil && id-c.first <= c.last-c.first }
 
-// onDisk reports whether there is a part, and reading it may wait.
+// onDisk reports whether there is a part that is on disk, so that reading it may block.
 func (c *coldPart) onDisk() bool { return c != nil && c.sealed() == nil }
 
 // sealed returns the rows of the part if they are in memory; the part may be nil.
@@ -59,8 +59,8 @@ func (c *coldPart) sealed() *sealed {
 	return s
 }
 
-// read fills dst with a row that the segment does not have, and returns true; or
-// false if it may be on disk. The part may be nil.
+// read fills dst with a row that the segment's array does not contain. It returns false
+// if the row may be on disk. The part may be nil.
 func (c *coldPart) read(id uint64, dst []int64) bool {
 	if !c.mayHave(id) {
 		clear(dst)
@@ -73,7 +73,8 @@ func (c *coldPart) read(id uint64, dst []int64) bool {
 	return s != nil
 }
 
-// retain and release count for a part, nil for none.
+// retain and release change the reference count of the part's generation; a nil part has
+// none.
 func (c *coldPart) retain() {
 	if c != nil {
 		c.generation.Retain()
@@ -86,7 +87,7 @@ func (c *coldPart) release() {
 	}
 }
 
-// parts is 1 for a part on disk, 0 for another or none.
+// parts returns 1 for a part on disk, 0 for a sealed part or nil.
 func (c *coldPart) parts() int64 {
 	if c.onDisk() {
 		return 1
@@ -94,8 +95,8 @@ func (c *coldPart) parts() int64 {
 	return 0
 }
 
-// split divides the part of a segment, nil for none, at an id. The segment's count
-// of the generation is the left part's, if there is one.
+// split divides the part of a segment, nil for none, at an id. The left part, if there is
+// one, takes over the segment's reference to the generation.
 func (c *coldPart) split(start uint64) (left, right *coldPart) {
 	switch {
 	case c == nil:

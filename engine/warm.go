@@ -2,20 +2,21 @@ package engine
 
 import "fmt"
 
-// This file moves cold rows back into memory, a part at a time and beside the
-// writer, who waits neither for the disk nor for the generation to be removed.
+// This file moves cold rows back into memory, one part at a time and concurrently with
+// the writer. The writer waits neither for the disk nor for the removal of the
+// generation.
 
-// warmRowBytes is at most what a row of up to wordColumns columns takes in memory, and
-// warmWordBytes what each further word of columns does.
+// warmRowBytes bounds the memory of a row of up to wordColumns columns, and warmWordBytes
+// that of each further word of columns.
 const (
 	warmRowBytes  = 20
 	warmWordBytes = 10
 )
 
-// WarmCost returns how many rows Warm would bring back for ids from … to, and at most
-// how many bytes they take in memory then.
+// WarmCost returns how many rows Warm would bring back for ids from … to, and an upper
+// bound of their memory.
 func (t *Table) WarmCost(from, to uint64) (rows int, bytes uint64) {
-	var last Generation // parts of one generation are neighbours
+	var last Generation // parts of one generation are adjacent
 	for {
 		_, part := t.nextCold(from, to)
 		if part == nil {
@@ -36,9 +37,9 @@ func (t *Table) WarmCost(from, to uint64) (rows int, bytes uint64) {
 	}
 }
 
-// Warm brings the rows of so many segments with ids from … to back into memory, each
-// segment whole. It returns how many rows that were, the id to go on from, and false
-// when there are none left. After an error that id is behind the rows that could not be
+// Warm brings the rows of up to the given number of segments with ids from … to back into
+// memory, each segment whole. It returns the number of rows, the id to continue from, and
+// whether more may follow. After an error, that id is behind the rows that could not be
 // read.
 func (t *Table) Warm(from, to uint64, segments int) (rows int, next uint64, more bool, err error) {
 	for range segments {
@@ -58,8 +59,8 @@ func (t *Table) Warm(from, to uint64, segments int) (rows int, next uint64, more
 	return rows, from, true, nil
 }
 
-// nextCold returns the first cold part with ids from … to, which the caller releases,
-// and where its segment begins.
+// nextCold returns the first part on disk with ids from … to, which the caller releases,
+// and the first id of its segment.
 func (t *Table) nextCold(from, to uint64) (first uint64, part *coldPart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,8 +74,8 @@ func (t *Table) nextCold(from, to uint64) (first uint64, part *coldPart) {
 	return 0, nil
 }
 
-// warmPart brings the rows of a part into memory and releases it. It returns how many
-// they are.
+// warmPart brings the rows of a part into memory, releases the part, and returns how many
+// rows it has.
 func (t *Table) warmPart(part *coldPart) (rows int, err error) {
 	defer part.release()
 	p := Page{Width: part.generation.Width()}
@@ -91,9 +92,9 @@ func (t *Table) warmPart(part *coldPart) (rows int, err error) {
 	return len(p.IDs), nil
 }
 
-// uncover stores the rows of a part that are not in memory, and returns the pieces
-// of it that are needed no more, for the caller to release: none if the part was
-// frozen anew meanwhile.
+// uncover stores the rows of a part that are not in memory yet. It returns the pieces of
+// the part that nothing needs any more, for the caller to release: none if the part was
+// frozen again meanwhile.
 func (t *Table) uncover(part *coldPart, p *Page) (uncovered []*coldPart) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -110,7 +111,7 @@ func (t *Table) uncover(part *coldPart, p *Page) (uncovered []*coldPart) {
 			t.warmLocked(id, row)
 		}
 	}
-	// The rows may have divided the segment.
+	// Storing the rows may have split the segment.
 	for s := t.coldAt(part); s != nil; s = t.coldAt(part) {
 		uncovered = append(uncovered, s.cold)
 		t.uncoverLocked(s)
@@ -118,9 +119,9 @@ func (t *Table) uncover(part *coldPart, p *Page) (uncovered []*coldPart) {
 	return uncovered
 }
 
-// coldAt returns the first segment that has a piece of the part. What owns the ids of
-// the part may have another part of its generation instead: a neighbour, to which the
-// range of a piece without rows went.
+// coldAt returns the first segment that has a piece of the part. The segment that owns
+// the part's ids may have another part of the generation instead: it may be a neighbour
+// that took over the range of a piece without rows.
 func (t *Table) coldAt(part *coldPart) *segment {
 	d := t.dir.Load()
 	for i := d.find(part.first); i < len(d.segs) && d.first(i) <= part.last; i++ {
@@ -131,8 +132,8 @@ func (t *Table) coldAt(part *coldPart) *segment {
 	return nil
 }
 
-// uncoverLocked replaces a segment all of whose rows are in memory by one without a
-// cold part, and without the rows of zeros.
+// uncoverLocked replaces a segment, all of whose rows are in memory, by one without a
+// cold part and without rows of zeros.
 func (t *Table) uncoverLocked(s *segment) {
 	d := t.dir.Load()
 	i := d.find(s.cold.first)

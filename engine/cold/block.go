@@ -27,8 +27,8 @@ import (
 //	bits:       row after row, from the highest bit of a byte on: the gap to the
 //	            id before, less 1, in groups not for the first row; the counts
 //
-// The CRC is of the block's name, its key in Pebble, and of all behind the CRC
-// itself, so that a block that stands where another belongs is refused.
+// The CRC covers the block's name, which is its key in Pebble, and all bytes behind the
+// CRC. A block in another block's place is therefore refused.
 const (
 	blockVersion   = 1
 	blockHeadBytes = 16
@@ -46,19 +46,19 @@ const (
 	codeNone   = 0xFF
 )
 
-// ErrDamaged is returned for rows on disk that are missing, or not those that
+// ErrDamaged is returned for rows on disk that are missing, or differ from those that
 // were written.
 var ErrDamaged = errors.New("cold rows are damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeBlock appends a block of the first rows of p from row from on, as many as
-// it takes, and returns the number of the row behind it.
+// encodeBlock appends a block of as many rows of p as it takes, from index from on, and
+// returns the index of the first row that is not in it.
 func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byte, next int) {
 	start := len(dst)
 	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
-	// Room for the directory is known only behind the rows: the bits are written
-	// apart.
+	// The size of the directory is known only after the last row, so the bits have a
+	// buffer of their own.
 	var w golomb.Writer
 	var directory []byte
 	room := blockBytesMax - blockHeadBytes - len(c)
@@ -94,10 +94,10 @@ func blockCRC(name, block []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, block[4:])
 }
 
-// codes is how the ids and the columns of a block are coded, a byte each.
+// codes is the codes of a block's ids and columns, a byte each.
 type codes []byte
 
-// chooseCodes returns the codes that suit rows from … to-1.
+// chooseCodes returns the best codes for rows from … to-1.
 func chooseCodes(p *engine.Page, from, to int) codes {
 	var gaps [65]int
 	for i := from + 1; i < to; i++ {
@@ -127,7 +127,7 @@ func columnCode(p *engine.Page, from, to, column int) byte {
 	case !used:
 		return codeNone
 	case negative:
-		// A k of 1 keeps the one value without a code, 2^64-1 for k = 0, away.
+		// k is at least 1, because 2^64-1 has no code for k = 0.
 		return byte(max(golomb.K(&zigzagged), 1)) | codeZigzag
 	}
 	return byte(golomb.K(&sizes))
@@ -166,7 +166,7 @@ func openBlock(name, b []byte) (block, error) {
 	return takeApart(b)
 }
 
-// takeApart is openBlock for a block whose checksum is known to be right.
+// takeApart is openBlock without verifying the checksum.
 func takeApart(b []byte) (block, error) {
 	columns, rows := int(b[5]), int(binary.LittleEndian.Uint16(b[6:]))
 	head := blockHeadBytes + 1 + columns
@@ -222,7 +222,7 @@ func (k *block) get(id uint64, row []int64) error {
 		k.takeCounts(&r, row)
 	}
 	if r.Past {
-		return fmt.Errorf("%w: a block ends too soon", ErrDamaged)
+		return fmt.Errorf("%w: a block is truncated", ErrDamaged)
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (k *block) skipCounts(r *golomb.Reader) {
 	}
 }
 
-// takeCounts reads the counts of a row; row may be shorter than the row.
+// takeCounts reads the counts of a row into row, which may be shorter.
 func (k *block) takeCounts(r *golomb.Reader, row []int64) {
 	for column, code := range k.codes[1:] {
 		v := int64(0)

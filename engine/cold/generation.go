@@ -11,29 +11,30 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// Generation is rows of ascending ids in blocks. See engine.Generation.
+// Generation is a set of rows in blocks, in ascending id order. See engine.Generation.
 type Generation struct {
 	group  *Group
 	number uint64
-	needed atomic.Int64 // counts of Retain that were not released
+	needed atomic.Int64 // references: Retain less Release
 	index
 }
 
 var _ engine.Generation = (*Generation)(nil)
 
-// Number is that of the generation in its group.
+// Number returns the generation's number in its group.
 func (n *Generation) Number() uint64 { return n.number }
 
-// Rows is how many rows it has.
+// Rows returns the number of rows.
 func (n *Generation) Rows() int { return n.rows }
 
-// Width is how many columns its rows have.
+// Width returns the number of columns.
 func (n *Generation) Width() int { return n.width }
 
-// Sum distinguishes its contents from those of another generation with its number.
+// Sum returns a checksum that distinguishes the contents from those of another generation
+// with the same number.
 func (n *Generation) Sum() uint32 { return n.sum }
 
-// Bytes returns the bytes in memory and on disk, without what Pebble adds.
+// Bytes returns the bytes in memory and on disk, without Pebble's overhead.
 func (n *Generation) Bytes() (memory, disk int64) {
 	for _, size := range n.sizes {
 		disk += int64(size)
@@ -42,15 +43,15 @@ func (n *Generation) Bytes() (memory, disk int64) {
 	return memory, disk + int64(indexHeadBytes+indexItemBytes*len(n.firsts))
 }
 
-// generationOverhead is about what the group's lists take per generation.
+// generationOverhead is about what the group's maps take per generation.
 const generationOverhead = 100
 
-// Get is engine.Generation's.
+// Get implements engine.Generation.
 func (n *Generation) Get(ctx context.Context, id uint64, row []int64) error {
 	return n.get(id, row, func(key blockKey) ([]byte, error) { return n.group.store.read(ctx, key) })
 }
 
-// GetNow is engine.Generation's.
+// GetNow implements engine.Generation.
 func (n *Generation) GetNow(id uint64, row []int64) error {
 	return n.get(id, row, n.group.store.readNow)
 }
@@ -77,15 +78,16 @@ func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, er
 	key := n.blockKey(i)
 	b, err := read(key)
 	if err == nil && binary.LittleEndian.Uint32(b) != n.sums[i] {
-		err = fmt.Errorf("%w: %v is another than was written", ErrDamaged, key)
+		err = fmt.Errorf("%w: %v differs from what was written", ErrDamaged, key)
 	}
-	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // else it has gone as it should
+	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // else the generation was removed as intended
 		n.group.store.stats.damaged.Add(1)
 	}
 	return b, err
 }
 
-// Load implements engine.Generation. It leaves the cache to readers of rows.
+// Load implements engine.Generation. It does not fill the cache, which is for single
+// rows.
 func (n *Generation) Load(first, last uint64, p *engine.Page) error {
 	from, to := n.overlapping(first, last)
 	for i := from; i < to; i++ {
@@ -104,7 +106,7 @@ func (n *Generation) Load(first, last uint64, p *engine.Page) error {
 	return nil
 }
 
-// Block returns a block as it is on disk, verified. It is not to be changed.
+// Block returns a verified block as it is on disk. The caller must not change it.
 func (n *Generation) Block(i int) ([]byte, error) {
 	return n.own(i, n.group.store.readOnce)
 }
@@ -113,18 +115,18 @@ func (n *Generation) blockKey(i int) blockKey {
 	return blockKey{n.group.number, n.number, uint32(i)}
 }
 
-// Retain is engine.Generation's.
+// Retain implements engine.Generation.
 func (n *Generation) Retain() { n.needed.Add(1) }
 
-// Release is engine.Generation's.
+// Release implements engine.Generation.
 func (n *Generation) Release() {
 	if n.needed.Add(-1) == 0 {
 		n.group.unneeded(n)
 	}
 }
 
-// DecodeBlock appends the rows of ids first … last of a block, number i of a
-// generation of a group, to p. The block may have come from another node.
+// DecodeBlock appends the rows of ids first … last of block i of a generation to p. The
+// block may come from another node.
 func DecodeBlock(group uint32, generation uint64, i int, b []byte, first, last uint64, p *engine.Page) error {
 	k, err := openBlock(blockKey{group, generation, uint32(i)}.encode(), b)
 	if err != nil {
@@ -133,17 +135,17 @@ func DecodeBlock(group uint32, generation uint64, i int, b []byte, first, last u
 	return k.appendTo(p, first, last)
 }
 
-// Carried returns which blocks have the rows of ids first … last, and the size of each.
-// Block returns them by the numbers from from on.
+// Carried returns the number of the first block with rows of ids first … last, and the
+// sizes of all such blocks, whose numbers are consecutive.
 func (n *Generation) Carried(first, last uint64) (from int, sizes []uint16) {
 	from, to := n.overlapping(first, last)
 	return from, n.sizes[from:to]
 }
 
-// Group is the number of the generation's group.
+// Group returns the number of the generation's group.
 func (n *Generation) Group() uint32 { return n.group.number }
 
-// BlockWidth is how many columns a block has that DecodeBlock takes.
+// BlockWidth returns how many columns a block has, without verifying it.
 func BlockWidth(b []byte) int {
 	if len(b) < blockHeadBytes {
 		return 0

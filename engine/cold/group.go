@@ -14,26 +14,26 @@ import (
 
 // Group owns the generations of one shard.
 //
-// A generation stays on disk while somebody retains it or a snapshot names it
-// (pins.go). After a crash, Sweep removes the others.
+// A generation stays on disk while somebody retains it or a snapshot names it (pins.go).
+// After a crash, Sweep removes the others.
 type Group struct {
 	store  *Store
 	number uint32
 
 	mu struct {
 		sync.Mutex
-		open   map[uint64]*Generation // those that somebody retains
+		open   map[uint64]*Generation // those that are retained
 		stored map[uint64]struct{}    // those on disk
 		pins   map[string][]uint64    // by snapshot
-		pinned map[uint64]int         // how many of pins have it
-		held   int                    // Holds that were not released
+		pinned map[uint64]int         // how many pins name it
+		held   int                    // calls of Hold that were not released
 	}
 }
 
 var _ engine.Cold = (*Group)(nil)
 
 // Group returns the generations of a group. Sweep removes those of an earlier process
-// that nobody opened by then.
+// that nobody has opened by then.
 func (s *Store) Group(number uint32) (*Group, error) {
 	done, err := s.use()
 	if err != nil {
@@ -55,19 +55,20 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	return g, nil
 }
 
-// goOnUnlisted is for a group of which not all could be listed: a damaged disk should
-// not keep all other rows from being served. What is there can be opened by its number,
-// or cannot, which who does so is told. Until the next start nothing is removed, as a
-// snapshot may name it, and no number is used that may be on disk: the clock is ahead of
-// all that a store counts, or took from it at a start before. Store.mu is held.
+// goOnUnlisted lets a group start although its generations could not all be listed: a
+// damaged disk should not keep the other rows from being served. Open finds existing
+// generations by number and reports missing ones. Until the next start the group removes
+// nothing, as a snapshot may name it, and the store reuses no number that may be on disk:
+// the clock is ahead of all numbers, which count up from 0 or from the clock at an
+// earlier start. The caller holds Store.mu.
 func (g *Group) goOnUnlisted(err error) {
-	g.store.cfg.Logger.Error("cold rows on disk cannot all be listed, and none is removed before the next start", "group", g.number, "err", err)
+	g.store.cfg.Logger.Error("cannot list all cold rows on disk: none will be removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
 	g.mu.held++
 	g.store.aboveLocked(uint64(time.Now().UnixNano()))
 }
 
-// list reads which generations and pins are on disk. Store.mu is held.
+// list reads which generations and pins are on disk. The caller holds Store.mu.
 func (g *Group) list() error {
 	err := g.each(keyGeneration, func(key, _ []byte) error {
 		if len(key) != 8 {
@@ -91,11 +92,11 @@ func (g *Group) list() error {
 	})
 }
 
-// aboveLocked raises the next generation's number above that of a generation on disk or
-// in a snapshot.
+// aboveLocked raises the next generation's number above number, which is on disk or in a
+// snapshot.
 func (s *Store) aboveLocked(number uint64) { s.mu.next = max(s.mu.next, number+1) }
 
-// each calls fn with all keys of a kind, their kind and group cut off.
+// each calls fn with all keys of a kind, without their kind and group.
 func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	prefix := groupKey(kind, g.number)
 	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
@@ -108,7 +109,7 @@ func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// after returns the least key above all that have the prefix, which is not all FF.
+// after returns the least key above all keys with the prefix, which must not be all FF.
 func after(prefix []byte) []byte {
 	b := append([]byte(nil), prefix...)
 	for i := len(b) - 1; ; i-- {
@@ -118,7 +119,7 @@ func after(prefix []byte) []byte {
 	}
 }
 
-// Open returns a generation that a snapshot names by number and sum. The caller
+// Open returns the generation that a snapshot names by number and sum. The caller
 // releases it. ErrDamaged means that the generation no longer exists, or is another.
 func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
 	done, err := g.store.use()
@@ -137,7 +138,7 @@ func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
 		n = &Generation{group: g, number: number, index: x}
 	}
 	if n.sum != sum {
-		return nil, fmt.Errorf("%w: generation %d of group %d is another than the snapshot's", ErrDamaged, number, g.number)
+		return nil, fmt.Errorf("%w: generation %d of group %d differs from the snapshot's", ErrDamaged, number, g.number)
 	}
 	n.needed.Add(1)
 	g.mu.open[number] = n
@@ -157,7 +158,7 @@ func (g *Group) readIndex(number uint64) (index, error) {
 	return x, errors.Join(err, closer.Close())
 }
 
-// Stored is how many generations are on disk.
+// Stored returns how many generations are on disk.
 func (g *Group) Stored() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -174,7 +175,7 @@ func (g *Group) newGeneration() *Generation {
 	return n
 }
 
-// opened notes generations that were written, each retained once.
+// opened registers new generations, each with one reference.
 func (g *Group) opened(made []*Generation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -186,7 +187,7 @@ func (g *Group) opened(made []*Generation) {
 }
 
 // unneeded removes a generation that nobody retains, unless it was opened again or a
-// snapshot names it. If it cannot be removed now, the next Sweep does.
+// snapshot names it. If it cannot be removed now, the next Sweep removes it.
 func (g *Group) unneeded(n *Generation) {
 	done, err := g.store.use()
 	if err != nil {
@@ -200,12 +201,12 @@ func (g *Group) unneeded(n *Generation) {
 	}
 	delete(g.mu.open, n.number)
 	if err := g.removeLocked(n.number); err != nil {
-		g.store.limited().Warn("cold rows that nobody needs could not be removed", "group", g.number, "generation", n.number, "err", err)
+		g.store.limited().Warn("cannot remove unneeded cold rows; the next sweep retries", "group", g.number, "generation", n.number, "err", err)
 	}
 }
 
-// removeLocked deletes a generation from disk unless it is needed. The deletion is not
-// synced: a generation that returns after a crash is not needed either.
+// removeLocked deletes a generation from disk unless it is needed. It does not sync: a
+// generation that returns after a crash is not needed either.
 func (g *Group) removeLocked(number uint64) error {
 	_, stored := g.mu.stored[number]
 	if !stored || g.mu.held > 0 || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
@@ -228,9 +229,9 @@ func (g *Group) removeLocked(number uint64) error {
 	return nil
 }
 
-// Hold keeps all generations on disk until the caller calls release, once. A reader of
-// a stored snapshot may need each generation that it names, even if the snapshot is
-// deleted meanwhile. The next Sweep removes what is not needed by then.
+// Hold keeps all generations on disk until the caller calls release, once. A reader of a
+// stored snapshot may need each generation that it names, even if the snapshot is deleted
+// meanwhile. The next Sweep removes those that are no longer needed.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -242,7 +243,7 @@ func (g *Group) Hold() (release func()) {
 	}
 }
 
-// Drop removes everything that a group has on disk. Nobody may retain any of it.
+// Drop removes all that a group has on disk. Nothing of the group may be retained.
 func (s *Store) Drop(number uint32) error {
 	done, err := s.use()
 	if err != nil {
@@ -252,9 +253,9 @@ func (s *Store) Drop(number uint32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if g := s.mu.groups[number]; g != nil {
-		g.mu.Lock() // who looks whether a generation is there is told that it has gone
+		g.mu.Lock() // a concurrent unlessGone must see that the generations are gone
 		clear(g.mu.stored)
-		clear(g.mu.pins) // a late Sweep would remove those of a group of its number
+		clear(g.mu.pins) // or a late Sweep would remove pins of a new group with this number
 		clear(g.mu.pinned)
 		g.mu.Unlock()
 	}

@@ -10,20 +10,20 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// index is what is known in memory of a generation's blocks. In Pebble it is,
-// little-endian:
+// index is what memory holds of a generation: where its blocks begin, their sizes and
+// checksums. In Pebble it is, little-endian:
 //
 //	version 1 (1) | columns (1) | rows (8) | last id (8) | first id (8), bytes (2) and CRC32C (4) of each block … | CRC32C (4)
 //
-// The last CRC is of the key and of all before it, so of the rows too.
+// The last CRC covers the key and all bytes before it, so the rows too.
 type index struct {
 	width  int
 	rows   int
 	last   uint64
 	firsts []uint64 // of each block
 	sizes  []uint16
-	sums   []uint32 // the blocks' own
-	sum    uint32   // the last CRC
+	sums   []uint32 // each block's CRC
+	sum    uint32   // this index's CRC
 }
 
 const (
@@ -74,9 +74,8 @@ func parseIndex(key, b []byte) (x index, err error) {
 	return x, nil
 }
 
-// checkIndex returns an error for an index that parseIndex would refuse. The writer of
-// an index calls it too; otherwise the next start would find a generation that it
-// cannot open.
+// checkIndex returns an error for an index that parseIndex would refuse. The writer calls
+// it too; otherwise the next start would find a generation that it cannot open.
 func checkIndex(blocks, width int, rows uint64) error {
 	if blocks > indexItemsMax || width < 1 || width > engine.ColumnsMax || rows > uint64(blocks)*blockRowsMax {
 		return fmt.Errorf("the index of a generation has %d blocks, %d columns and %d rows", blocks, width, rows)
@@ -96,8 +95,7 @@ func (x *index) find(id uint64) int {
 	return i - 1
 }
 
-// overlapping returns the blocks that may have ids first … last, those from the
-// first number up to before the second.
+// overlapping returns the range [from, to) of blocks that may have ids first … last.
 func (x *index) overlapping(first, last uint64) (from, to int) {
 	if first > x.last {
 		return 0, 0

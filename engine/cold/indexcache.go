@@ -7,23 +7,24 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Pebble's cache is for its indexes, so that a lookup reads one block: what is read of
-// ours is cached unpacked from Pebble's. An entry of an index is some 30 bytes for a block
-// of 4 KiB; twice as much again is for the blocks that pass through.
+// Pebble's cache is for the indexes of its files, so that a lookup reads one block from
+// disk. Our own blocks are cached by the store, unpacked from Pebble's. An index entry
+// takes some 30 bytes for a block of 4 KiB; twice as much again is for the blocks that
+// pass through.
 const (
-	indexShare    = 48 // of the store's files
+	indexShare    = 48 // of the size of the store's files
 	indexCacheMin = 2 << 20
-	indexCacheMax = 1 << 30 // for 48 GiB of files; of more, what is looked up most
-	// indexFitEvery is how many bytes are written before the cache is resized: for
-	// that, Pebble reads all its file metadata.
+	indexCacheMax = 1 << 30 // enough for 48 GiB of files; beyond that, the most used indexes
+	// indexFitEvery is how many bytes are written between two resizes of the cache: for a
+	// resize, Pebble reads all its file metadata.
 	indexFitEvery = 64 << 20
 )
 
-// indexCache is Pebble's cache. Pebble cannot resize it, so it has the largest allowed
+// indexCache owns Pebble's cache. Pebble cannot resize a cache, so it has the largest
 // size and the unused part is reserved, which takes no memory.
 type indexCache struct {
 	pebble  *pebble.Cache
-	written atomic.Int64 // bytes since it was fitted
+	written atomic.Int64 // bytes since the last fit
 
 	mu struct {
 		sync.Mutex
@@ -31,7 +32,7 @@ type indexCache struct {
 	}
 }
 
-// newIndexCache returns a cache of indexCacheMin, which its owner has to close.
+// newIndexCache returns a cache of indexCacheMin bytes, which the caller must close.
 func newIndexCache() *indexCache {
 	c := &indexCache{pebble: pebble.NewCache(indexCacheMax)}
 	c.mu.release = c.pebble.Reserve(indexCacheMax - indexCacheMin)
@@ -40,7 +41,7 @@ func newIndexCache() *indexCache {
 
 func (c *indexCache) close() { c.pebble.Unref() }
 
-// fit makes it as large as the indexes of files of so many bytes need.
+// fit resizes the cache for the indexes of files bytes of files.
 func (c *indexCache) fit(files uint64) {
 	size := min(max(files/indexShare, indexCacheMin), indexCacheMax)
 	c.mu.Lock()
@@ -50,7 +51,7 @@ func (c *indexCache) fit(files uint64) {
 	c.mu.release = c.pebble.Reserve(int(indexCacheMax - size))
 }
 
-// wrote fits it once much was written.
+// wrote counts written bytes and resizes the cache after each indexFitEvery.
 func (c *indexCache) wrote(bytes int, files func() uint64) {
 	if c.written.Add(int64(bytes)) >= indexFitEvery {
 		c.fit(files())

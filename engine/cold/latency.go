@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// latencyClasses has four classes for each doubling from 1 µs to 67 s; the last class
-// is for anything longer.
+// latencyClasses is four classes for each doubling from 1 µs to 67 s, and one for
+// anything longer.
 const latencyClasses = 26*4 + 1
 
-// latencies counts reads by how long they took.
+// latencies is a histogram of reads by duration.
 type latencies struct {
 	classes [latencyClasses]atomic.Uint64
 	nanos   atomic.Uint64
@@ -40,13 +40,13 @@ func latencyBound(class int) time.Duration {
 	return time.Duration((4+class%4+1)<<(class/4)) * time.Microsecond / 4
 }
 
-// Latencies is how many reads took how long.
+// Latencies is a copy of a histogram of reads by duration.
 type Latencies struct {
-	Sum     time.Duration // of all
+	Sum     time.Duration // of all durations
 	classes [latencyClasses]uint64
 }
 
-// Count is how many there were.
+// Count returns the number of reads.
 func (l *Latencies) Count() (n uint64) {
 	for _, some := range l.classes {
 		n += some
@@ -54,7 +54,8 @@ func (l *Latencies) Count() (n uint64) {
 	return n
 }
 
-// Doublings calls fn with 2 µs, 4 µs and so on up to 67 s, and how many reads took less.
+// Doublings calls fn with 2 µs, 4 µs and so on up to 67 s, each with the number of reads
+// that took less.
 func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
 	reads := uint64(0)
 	for class, some := range l.classes {
@@ -64,8 +65,8 @@ func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
 	}
 }
 
-// Quantile returns the time that a share of the reads stayed below, within a fifth; 0
-// if there were none.
+// Quantile returns a bound that the given share of the reads stayed below, accurate
+// within a fifth, or 0 if there were no reads.
 func (l *Latencies) Quantile(share float64) time.Duration {
 	n := l.Count()
 	if n == 0 {

@@ -8,12 +8,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// A snapshot that names generations is of use only while they are there. So
-// before one is finished its name is noted with all that it names: a pin, which
-// goes once the snapshot has gone.
+// A snapshot that names generations is useless without them. So before a snapshot is
+// finished, a pin is stored under its name with the generations that it names. Sweep
+// removes the pin once the snapshot is gone.
 
-// Pin notes the generations that a snapshot names. They are retained until it
-// returns. It is durable then.
+// Pin durably stores which generations a snapshot names. The caller retains them until
+// Pin returns.
 func (g *Group) Pin(snapshot string, generations []uint64) error {
 	done, err := g.store.use()
 	if err != nil {
@@ -30,7 +30,7 @@ func (g *Group) Pin(snapshot string, generations []uint64) error {
 		value = binary.BigEndian.AppendUint64(value, number)
 	}
 	if err := g.store.db.Set(append(groupKey(keyPin, g.number), snapshot...), value, pebble.Sync); err != nil {
-		return fmt.Errorf("cannot note the cold rows of snapshot %s: %w", snapshot, err)
+		return fmt.Errorf("cannot pin the cold rows of snapshot %s: %w", snapshot, err)
 	}
 	g.unpinLocked(snapshot)
 	g.pinLocked(snapshot, slices.Clone(generations))
@@ -55,7 +55,7 @@ func (g *Group) unpinLocked(snapshot string) {
 
 func parsePin(value []byte) ([]uint64, error) {
 	if len(value)%8 != 0 {
-		return nil, fmt.Errorf("%w: a note of a snapshot has %d bytes", ErrDamaged, len(value))
+		return nil, fmt.Errorf("%w: the pin of a snapshot has %d bytes", ErrDamaged, len(value))
 	}
 	var numbers []uint64
 	for ; len(value) > 0; value = value[8:] {
@@ -64,28 +64,28 @@ func parsePin(value []byte) ([]uint64, error) {
 	return numbers, nil
 }
 
-// Sweep removes the pins of snapshots that kept does not return, and then the
-// generations that nobody needs. kept returns finished snapshots and those being
-// written. The first Sweep after Store.Group must follow the opening of the generations
-// in use.
+// Sweep removes the pins of snapshots that kept does not return, and then the generations
+// that nobody needs. kept returns finished snapshots and those being written. The
+// generations in use must have been opened before the first Sweep that follows
+// Store.Group.
 func (g *Group) Sweep(kept func() ([]string, error)) error {
 	done, err := g.store.use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.mu.Lock() // kept sees the snapshot of every pin, none of which is made meanwhile
+	g.mu.Lock() // no new pin until kept has returned, so kept includes the snapshot of every pin
 	defer g.mu.Unlock()
 	names, err := kept()
 	if err != nil {
-		return fmt.Errorf("cannot tell which cold rows snapshots name: %w", err)
+		return fmt.Errorf("cannot list the snapshots that name cold rows: %w", err)
 	}
 	for snapshot := range g.mu.pins {
 		if slices.Contains(names, snapshot) {
 			continue
 		}
 		if err := g.store.db.Delete(append(groupKey(keyPin, g.number), snapshot...), pebble.NoSync); err != nil {
-			return fmt.Errorf("cannot remove the note of snapshot %s: %w", snapshot, err)
+			return fmt.Errorf("cannot remove the pin of snapshot %s: %w", snapshot, err)
 		}
 		g.unpinLocked(snapshot)
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// errGivenUp is returned by a read that nobody waited for any more when its turn came.
-var errGivenUp = errors.New("a read of cold rows was given up")
+// errGivenUp is returned for a read that nobody waits for any more when its turn comes.
+var errGivenUp = errors.New("a read of cold rows was abandoned")
 
-// read returns a verified block, from the cache or by a worker from disk, by the
-// end of ctx. It is not to be changed.
+// read returns a verified block, from the cache or by a worker from disk, by the end of
+// ctx. The caller must not change it.
 func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		s.stats.hits.Add(1)
@@ -23,13 +23,13 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	}
 	began := time.Now()
 	b, err := s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
-	if err == nil || errors.Is(err, ErrDamaged) { // else the disk was not asked, or has not answered
+	if err == nil || errors.Is(err, ErrDamaged) { // else the disk was not read, or has not answered
 		s.stats.reads.add(time.Since(began))
 	}
 	return b, err
 }
 
-// shared calls read once for all callers that wait for the same name, and returns its
+// shared calls read once for all concurrent callers with the same name, and returns its
 // result by the end of ctx.
 func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, error)) ([]byte, error) {
 	if s.waiting.Add(1) > waitingMax {
@@ -43,7 +43,7 @@ func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, er
 		select {
 		case r := <-flight:
 			if errors.Is(r.Err, errGivenUp) {
-				continue // by who asked first
+				continue // the first caller gave up: read again
 			}
 			if r.Err != nil {
 				return nil, r.Err
@@ -55,8 +55,8 @@ func (s *Store) shared(ctx context.Context, name string, read func() ([]byte, er
 	return nil, fmt.Errorf("cannot read cold rows in time: %w", ctx.Err())
 }
 
-// inTurn waits for a turn until ctx ends, so that abandoned reads do not pile up before
-// a disk that hangs.
+// inTurn waits for a turn until ctx ends, so that abandoned reads do not pile up on a
+// disk that hangs.
 func (s *Store) inTurn(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
 	select {
 	case s.readers <- struct{}{}:
@@ -84,8 +84,8 @@ func (s *Store) readNow(key blockKey) ([]byte, error) {
 	return b, err
 }
 
-// readOnce is readNow for a caller that reads the block only once: it leaves the cache
-// to others.
+// readOnce is readNow for a caller that reads the block only once: it does not fill the
+// cache.
 func (s *Store) readOnce(key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		return b, nil
@@ -93,7 +93,7 @@ func (s *Store) readOnce(key blockKey) ([]byte, error) {
 	return s.fetch(key)
 }
 
-// fetch reads a block from disk, past the cache, and verifies it. A missing or
+// fetch reads a block from disk, bypassing the cache, and verifies it. A missing or
 // unreadable block is damaged: the disk lost it.
 func (s *Store) fetch(key blockKey) ([]byte, error) {
 	done, err := s.use()
@@ -108,8 +108,7 @@ func (s *Store) fetch(key blockKey) ([]byte, error) {
 	return b, err
 }
 
-// get appends a block to dst, read from disk past the cache and verified. The caller
-// has the store in use.
+// get appends a verified block to dst, read from disk. The caller must hold use.
 func (s *Store) get(key blockKey, dst []byte) ([]byte, error) {
 	name := key.encode()
 	value, closer, err := s.db.Get(name)

@@ -15,28 +15,28 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Records is what a shard holds outside of memory besides rows: bodies of bytes, each
-// under a key of its own. Its methods may be called from any goroutine.
+// Records is what a shard stores outside of memory besides rows: byte bodies, each under
+// a key. Its methods are safe for concurrent use.
 //
-// Records are there for as long as their owner is, and for nobody else: what is in them
-// is in the owner's Raft log and snapshots too. So they are written without a sync, and
-// Open removes those of before. Generations are kept over a restart because a snapshot
-// that held all rows would be as large as they are; the records' owner reads each whole
-// into its snapshots, which is what a snapshot sends and a repair needs.
+// Records live as long as their owner: their contents are in the owner's Raft log and
+// snapshots too. So they are written without a sync, and Open removes those of an earlier
+// process. Generations survive a restart because a snapshot that contained all rows would
+// be as large as they are. The owner of records writes each whole into its snapshots,
+// which serve installs and repairs.
 //
 // A record is in Pebble
 //
 //	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
 //
 // with a CRC of the key in Pebble, the record's version (4) and the body. A set is one
-// Records: no two that a store ever had open share a number. The version is the owner's:
-// whoever reads says which one it must be, so that a body that was replaced is refused
-// as one that was damaged is.
+// with a CRC of the key in Pebble, the record's version (4) and the body. A set is one
+// Records: no two that a store ever opened share a number. The version is the owner's: a
+// reader says which version it expects, so a replaced body is refused like a damaged one.
 type Records struct {
 	store *Store
 	group uint32
 	set   uint32
-	wrote atomic.Bool // there may be some
+	wrote atomic.Bool // there may be records
 }
 
 // Record is a body under a key. Version distinguishes it from all earlier bodies under
@@ -49,12 +49,12 @@ type Record struct {
 
 const keyRecord = 'r'
 
-// deletedAtOnce is how many records one batch removes, which takes about 100 KB. A
-// batch of all returned records could take as much memory as their return had freed.
+// deletedAtOnce bounds the records that one batch removes; such a batch takes about 100
+// KB. A single batch could take as much memory as the return of the records had freed.
 const deletedAtOnce = 4096
 
-// Records returns a set of records of a group, which is empty. The owner ends it with
-// Remove, or by closing the store.
+// Records returns a new, empty set of records of a group. The owner ends it with Remove,
+// or by closing the store.
 func (s *Store) Records(group uint32) *Records {
 	return &Records{store: s, group: group, set: s.sets.Add(1)}
 }
@@ -63,14 +63,14 @@ func (s *Store) Records(group uint32) *Records {
 func (s *Store) removeRecords() error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyRecord}, UpperBound: []byte{keyRecord + 1}})
 	if err != nil {
-		return fmt.Errorf("cannot look for records of before: %w", err)
+		return fmt.Errorf("cannot look for the records of an earlier process: %w", err)
 	}
 	none := !it.First() && it.Error() == nil
 	if err := it.Close(); none || err != nil && !pebble.IsCorruptionError(err) {
 		return err
 	}
 	if err := s.db.DeleteRange([]byte{keyRecord}, []byte{keyRecord + 1}, pebble.NoSync); err != nil {
-		return fmt.Errorf("cannot remove the records of before: %w", err)
+		return fmt.Errorf("cannot remove the records of an earlier process: %w", err)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func recordCRC(name []byte, version uint32, body []byte) uint32 {
 	return crc32.Update(crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, v[:]), castagnoli, body)
 }
 
-// openRecord returns the body of a value, verified, in the value's memory.
+// openRecord verifies a value and returns its body, which aliases the value.
 func openRecord(name []byte, version uint32, value []byte) ([]byte, error) {
 	if len(value) < entryCRCBytes {
 		return nil, fmt.Errorf("%w: a record of %d bytes", ErrDamaged, len(value))
@@ -99,8 +99,8 @@ func openRecord(name []byte, version uint32, value []byte) ([]byte, error) {
 	return body, nil
 }
 
-// Write replaces the records under their keys: all of them or, on an error, none. It
-// keeps nothing of its argument. ErrFull means that the disk is full now.
+// Write replaces the records under their keys: all of them or, on an error, none. It does
+// not retain its argument. ErrFull means that the disk is full now.
 func (r *Records) Write(records []Record) error {
 	done, err := r.store.use()
 	if err != nil {
@@ -127,7 +127,8 @@ func (r *Records) Write(records []Record) error {
 	return nil
 }
 
-// Delete removes the records of keys, on an error some of them. A Capture of before still has them.
+// Delete removes the records of keys, on an error some of them. An earlier Capture keeps
+// them.
 func (r *Records) Delete(keys []uint64) error {
 	for some := range slices.Chunk(keys, deletedAtOnce) {
 		err := r.change(func(batch *pebble.Batch) error {
@@ -145,7 +146,7 @@ func (r *Records) Delete(keys []uint64) error {
 	return nil
 }
 
-// Remove removes all records. A Capture of before still has them.
+// Remove removes all records. An earlier Capture keeps them.
 func (r *Records) Remove() error {
 	if !r.wrote.Load() {
 		return nil
@@ -172,9 +173,9 @@ func (r *Records) change(fill func(*pebble.Batch) error) error {
 	return nil
 }
 
-// Read returns the verified body of a key and version, by the end of ctx, with one read
-// for all who wait for it. The caller must not change it. ErrDamaged means that there
-// is no such record, or not as it was written.
+// Read returns the verified body of a key and version, by the end of ctx. Concurrent
+// callers share one read. The caller must not change the body. ErrDamaged means that no
+// such record exists, or that it differs from what was written.
 func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte, error) {
 	flight := "r." + strconv.FormatUint(uint64(r.set), 36) + "." + strconv.FormatUint(key, 36) + "." + strconv.FormatUint(uint64(version), 36)
 	return r.store.shared(ctx, flight, func() ([]byte, error) { return r.ReadNow(key, version) })
@@ -210,8 +211,7 @@ func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 	return b, nil
 }
 
-// Capture returns the records as they are now, whatever changes later. The caller
-// closes it.
+// Capture returns a view of the records as they are now. The caller closes it.
 func (r *Records) Capture() *RecordsView {
 	v := &RecordsView{records: r}
 	if done, err := r.store.use(); err == nil {
@@ -226,14 +226,14 @@ type RecordsView struct {
 	records *Records
 
 	mu struct {
-		sync.Mutex // Release may come beside a read that goes on
+		sync.Mutex // Close may run concurrently with a read
 		at         *pebble.Snapshot
 		it         *pebble.Iterator
 	}
 }
 
-// Get appends the body of a key and version, verified, to dst. It is made for keys that
-// rise, and its errors are those of Read.
+// Get appends the verified body of a key and version to dst. Ascending keys are fastest.
+// It returns the errors of Read.
 func (v *RecordsView) Get(dst []byte, key uint64, version uint32) ([]byte, error) {
 	done, err := v.records.store.use()
 	if err != nil {
@@ -266,7 +266,7 @@ func (v *RecordsView) Get(dst []byte, key uint64, version uint32) ([]byte, error
 	return append(dst, body...), nil
 }
 
-// Close lets go of the records. Closing again does nothing.
+// Close releases the view. Further calls do nothing.
 func (v *RecordsView) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// This file reads what is on disk to find damage before somebody needs the rows: past
-// the cache, and counted as nobody's read.
+// This file reads all rows on disk to find damage before a reader needs them. It bypasses
+// the cache and the statistics of reads.
 
-// Numbers returns the generations that are on disk, rising: those that the table
-// has, and those that only stored snapshots name.
+// Numbers returns the generations on disk in ascending order: those that the table uses,
+// and those that only stored snapshots name.
 func (g *Group) Numbers() []uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -20,9 +20,9 @@ func (g *Group) Numbers() []uint64 {
 }
 
 // Scrub reads a generation from disk, index and blocks, and verifies its checksums. It
-// calls read with the bytes of each block, and stops with that error. A generation that
-// is removed meanwhile is not damaged. With ErrDamaged, retained reports whether
-// somebody retains the generation: if not, only stored snapshots name it.
+// calls read with the size of each block, and returns the error of read. A generation
+// that is removed meanwhile is not damaged. With ErrDamaged, retained reports whether
+// anybody retains the generation: if not, only stored snapshots name it.
 func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool, err error) {
 	x, err := g.scrubIndex(number)
 	if err != nil {
@@ -53,7 +53,7 @@ func (g *Group) scrubIndex(number uint64) (index, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if open := g.mu.open[number]; open != nil && open.sum != x.sum {
-		return x, fmt.Errorf("%w: generation %d of group %d is another than was written", ErrDamaged, number, g.number)
+		return x, fmt.Errorf("%w: generation %d of group %d differs from what was written", ErrDamaged, number, g.number)
 	}
 	return x, nil
 }
@@ -66,13 +66,13 @@ func (g *Group) scrubBlock(key blockKey, sum uint32, dst []byte) ([]byte, error)
 	defer done()
 	b, err := g.store.get(key, dst)
 	if err == nil && binary.LittleEndian.Uint32(b) != sum {
-		err = fmt.Errorf("%w: %v is another than was written", ErrDamaged, key)
+		err = fmt.Errorf("%w: %v differs from what was written", ErrDamaged, key)
 	}
 	return b, err
 }
 
-// unlessGone is the error of reading a generation, nil if that is damaged because it is
-// not on disk any more.
+// unlessGone returns the error of reading a generation, or nil if the generation is no
+// longer on disk.
 func (g *Group) unlessGone(number uint64, err error) (retained bool, _ error) {
 	if !errors.Is(err, ErrDamaged) {
 		return false, err

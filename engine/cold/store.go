@@ -22,13 +22,13 @@ import (
 
 // Config configures Open.
 type Config struct {
-	Dir        string // of the store alone
-	CacheBytes uint64 // of blocks that were read; 0 for CacheBytesDefault
+	Dir        string // used by the store alone
+	CacheBytes uint64 // bound of the cache of blocks; 0 for CacheBytesDefault
 	Logger     *slog.Logger
-	// Fatal is told that the disk did not take what the store cannot do without.
-	// It should end the process.
+	// Fatal is called if the disk refuses a write that the store cannot do without. It
+	// should end the process.
 	Fatal func(error)
-	// FS is where the files are; nil for the operating system's.
+	// FS is the file system; nil for the operating system's.
 	FS vfs.FS
 }
 
@@ -36,21 +36,19 @@ const (
 	// CacheBytesDefault holds some 8,000 blocks, so 5 million rows.
 	CacheBytesDefault = 32 << 20
 
-	// readersMax is how many blocks are read from disk at once for those who
-	// wait: enough to keep a solid-state disk busy, and no more than leave the
-	// processors to hot reads.
+	// readersMax bounds concurrent block reads for waiting callers: enough to keep a
+	// solid-state disk busy, few enough to leave the processors to reads from memory.
 	readersMax = 16
-	// waitingMax bounds the reads that wait for a reader. Past it they are
-	// refused.
+	// waitingMax bounds the reads that wait for a turn. Further reads are refused.
 	waitingMax = 4096
 
-	// What Pebble may hold of its own besides its indexes. Generations go by its
-	// memtable, being larger than half of it, right to a file.
+	// Pebble's own memory besides its indexes. A batch of generations is larger than half
+	// of the memtable, so Pebble writes it directly to a file.
 	pebbleMemtableBytes = 128 << 10
 	pebbleFilesMax      = 512
 
-	// removedWithin is when the room of generations that were removed is free at the
-	// latest, which without it would be when a memtable is full of removals.
+	// removedWithin bounds the time until the space of removed generations is free.
+	// Without it, the space would be free only once a memtable is full of removals.
 	removedWithin = 10 * time.Second
 )
 
@@ -60,36 +58,36 @@ var ErrClosed = errors.New("the store of cold rows is closed")
 // ErrBusy is returned for a read when too many wait already.
 var ErrBusy = errors.New("too many reads of cold rows are waiting")
 
-// Store is the cold rows of all shards of a node, in one Pebble. Its methods may
-// be called from any goroutine.
+// Store owns the cold rows of all shards of a node, in one Pebble. Its methods are safe
+// for concurrent use.
 type Store struct {
 	cfg   Config
 	db    *pebble.DB
 	cache *otter.Cache[blockKey, []byte]
 	index *indexCache
 
-	// gate is held for reading while Pebble is used and for writing to close it. It
-	// is taken before all other locks of the store: who waits for it behind Close holds
-	// none.
+	// gate is held for reading while Pebble is in use and for writing to close it. It is
+	// acquired before all other locks of the store, so a caller that waits for it behind
+	// Close holds none.
 	gate    sync.RWMutex
 	closed  bool
-	closing chan struct{} // closed when Close begins, which is once
+	closing chan struct{} // closed when Close begins
 	once    sync.Once
-	opened  atomic.Bool // by Open
+	opened  atomic.Bool // set once Open is done
 
-	flights singleflight.Group // one read of a block for all who wait for it
-	readers chan struct{}      // a token for each read under way
+	flights singleflight.Group // one read of a block for all concurrent callers
+	readers chan struct{}      // one token per read under way
 	waiting atomic.Int64
 	stats   storeStats
-	sets    atomic.Uint32 // how many Records there were
+	sets    atomic.Uint32 // how many Records were opened
 	limit   lograte.Limiter
 
 	mu struct {
 		sync.Mutex
 		groups map[uint32]*Group
 		// next is the number of the next generation: above all that groups have on disk
-		// or that their snapshots name. It never falls while the store is open, so a number names one
-		// generation, also of a group that was dropped and is there again.
+		// or that their snapshots name. It never falls while the store is open, so a
+		// number is never reused, not even by a group that was dropped and created again.
 		next uint64
 	}
 }
@@ -104,19 +102,19 @@ type storeStats struct {
 // Stats counts the reads of blocks since the store was opened.
 type Stats struct {
 	Hits, Misses uint64  // found in the cache, read from disk
-	Refused      uint64  // ErrBusy
-	Damaged      uint64  // ErrDamaged, of rows that should be there
+	Refused      uint64  // with ErrBusy
+	Damaged      uint64  // with ErrDamaged, for rows that should exist
 	ReadSeconds  float64 // spent in Misses
-	// Reads are the reads of blocks that were not in the cache. Each lasts as long as
-	// its caller waited, for a turn and for the disk.
+	// Reads are the reads of blocks that were not in the cache. Each lasts as long as its
+	// caller waited, for a turn and for the disk.
 	Reads      Latencies
 	CacheBytes uint64
 
-	RecordReads   uint64  // of Records, for who asks for one
+	RecordReads   uint64  // reads of single records
 	RecordSeconds float64 // spent in them
 }
 
-// blockKey names a block: of a group's generation, by its number there.
+// blockKey names a block by group, generation and number.
 type blockKey struct {
 	group      uint32
 	generation uint64
@@ -152,7 +150,7 @@ func generationKey(kind byte, group uint32, generation uint64) []byte {
 	return binary.BigEndian.AppendUint64(groupKey(kind, group), generation)
 }
 
-// Open opens the store, or makes a new one where there is none.
+// Open opens the store, and creates it if it does not exist.
 func Open(cfg Config) (*Store, error) {
 	if cfg.CacheBytes == 0 {
 		cfg.CacheBytes = CacheBytesDefault
@@ -193,12 +191,12 @@ func (s *Store) options() *pebble.Options {
 		FlushDelayDeleteRange: removedWithin,
 	}
 	o.EventListener = &pebble.EventListener{
-		// Pebble's own answer to a damaged file is to end the process. Whoever reads it
-		// has an error, which is enough.
+		// By default Pebble ends the process when a file is damaged. Readers of the file
+		// get an error, which is enough.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			s.tellDamage(info.Path, info.Details)
 		},
-		// And to a file that cannot be written, to try again without end or pause.
+		// By default Pebble retries a failed flush without end or pause.
 		FlushEnd: func(info pebble.FlushInfo) {
 			var file *fs.PathError
 			if errors.As(info.Err, &file) && !errors.Is(info.Err, syscall.ENOSPC) {
@@ -206,8 +204,7 @@ func (s *Store) options() *pebble.Options {
 			}
 		},
 	}
-	// Blocks are packed as they are: what compresses them takes time and gains
-	// nothing.
+	// Blocks are packed already: compression would take time and gain nothing.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	return o
 }
@@ -215,13 +212,13 @@ func (s *Store) options() *pebble.Options {
 // limited returns a logger for messages that many readers or writers would repeat.
 func (s *Store) limited() *slog.Logger { return s.limit.Logger(s.cfg.Logger) }
 
-// tellDamage logs that a file of Pebble's is damaged. Errors of Pebble print their stack
-// but for their Error.
+// tellDamage logs that a Pebble file is damaged. It logs err.Error() because other
+// formats of Pebble's errors include a stack.
 func (s *Store) tellDamage(file string, err error) {
 	s.limited().Error("cold rows are damaged on disk", "file", file, "err", err.Error())
 }
 
-// Close closes the store. Whoever uses it later gets ErrClosed.
+// Close closes the store. Later calls of other methods get ErrClosed.
 func (s *Store) Close() error {
 	s.once.Do(func() { close(s.closing) })
 	s.gate.Lock()
@@ -249,7 +246,7 @@ func (s *Store) use() (done func(), err error) {
 
 // commit writes a batch. The caller has the store in use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
-	bytes := batch.Len() // which Commit takes from a large one
+	bytes := batch.Len() // before Commit, which may take over the batch's memory
 	if err := batch.Commit(sync); err != nil {
 		return err
 	}
@@ -267,11 +264,11 @@ func (s *Store) DiskBytes() uint64 {
 	return s.filesBytes()
 }
 
-// filesBytes is DiskBytes for a caller that has the store in use. Pebble reads all its
-// file metadata for it.
+// filesBytes is DiskBytes for a caller that holds use. It makes Pebble read all its file
+// metadata.
 func (s *Store) filesBytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
-// Stats returns the reads so far.
+// Stats returns the counts of reads so far.
 func (s *Store) Stats() Stats {
 	return Stats{
 		Hits: s.stats.hits.Load(), Misses: s.stats.misses.Load(), Refused: s.stats.refused.Load(),
@@ -281,8 +278,8 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// pebbleLogger hands Pebble's words on. What Pebble cannot live on with ends the
-// process: its caller must not go on.
+// pebbleLogger forwards Pebble's messages. Fatalf must not return to Pebble, so it ends
+// the goroutine after Fatal.
 type pebbleLogger struct{ store *Store }
 
 func (l pebbleLogger) Infof(format string, args ...any) {
@@ -291,7 +288,7 @@ func (l pebbleLogger) Infof(format string, args ...any) {
 
 func (l pebbleLogger) Errorf(format string, args ...any) {
 	for i, arg := range args {
-		if err, is := arg.(error); is { // whose other forms have a stack
+		if err, is := arg.(error); is { // its other formats include a stack
 			args[i] = err.Error()
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// Write is engine.Cold's. All pages become durable with one sync.
+// Write implements engine.Cold. All pages become durable with one sync.
 func (g *Group) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	made, err := g.write(pages)
 	if err != nil {
@@ -29,7 +29,7 @@ func (g *Group) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return generations, nil
 }
 
-// write writes pages; each generation is retained once.
+// write writes pages; each generation has one reference.
 func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 	done, err := g.store.use()
 	if err != nil {
@@ -55,7 +55,7 @@ func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 	return made, nil
 }
 
-// addTo makes the generation one of the rows of p, and adds it to batch.
+// addTo sets the generation's rows to those of p, and adds them to batch.
 func (n *Generation) addTo(batch *pebble.Batch, p *engine.Page) error {
 	x := &n.index
 	x.rows, x.last = len(p.IDs), p.IDs[len(p.IDs)-1]
@@ -80,14 +80,14 @@ func (n *Generation) addTo(batch *pebble.Batch, p *engine.Page) error {
 	return batch.Set(key, value, nil)
 }
 
-// verify reads the generation back and holds it to the rows that it was made of.
+// verify reads the generation back and compares it with the rows that were written.
 func (n *Generation) verify(want *engine.Page) error {
 	got := engine.Page{Width: want.Width}
 	if err := n.Load(0, 1<<64-1, &got); err != nil {
 		return fmt.Errorf("cannot read cold rows back: %w", err)
 	}
 	if !slices.Equal(got.IDs, want.IDs) || !slices.Equal(got.Counts, want.Counts) {
-		return fmt.Errorf("%w: they were read back otherwise than they were written", ErrDamaged)
+		return fmt.Errorf("%w: they differ from what was written when read back", ErrDamaged)
 	}
 	return nil
 }

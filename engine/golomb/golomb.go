@@ -1,22 +1,22 @@
-// Package golomb owns the codes that write numbers which are mostly small in few bits each:
-// exponential Golomb codes, of rows at rest, and Rice codes, of followees.
+// Package golomb implements codes that store mostly small numbers in few bits each:
+// exponential Golomb codes for packed rows, and Rice codes for followees.
 //
-// It never stores the parameter of a code: its callers do, beside the bits.
+// It never stores the parameter of a code; its callers do.
 //
-// Invariant: what a writer puts, its reader takes with the same parameters, and no reader
-// looks further than RicePadding bytes behind its bits.
+// Invariant: a reader with the same parameters returns the numbers that the writer was
+// given, and never reads further than RicePadding bytes behind the bits.
 package golomb
 
 import "math/bits"
 
-// Writer appends bits to Buf, the first into the highest bit of a byte.
+// Writer appends bits to Buf, starting at the highest bit of a byte.
 type Writer struct {
 	Buf  []byte
-	word uint64 // the last bits, those not in Buf yet; the others are 0
-	n    uint   // of them, below 8 between two calls
+	word uint64 // the last bits, those not in Buf yet; all others are 0
+	n    uint   // how many bits of word are used, below 8 between two calls
 }
 
-// Put appends the low n bits of v, n up to 64. The others must be 0.
+// Put appends the low n bits of v, n up to 64. The other bits must be 0.
 func (w *Writer) Put(v uint64, n uint) {
 	if n > 56 {
 		w.Put(v>>32, n-32)
@@ -31,7 +31,7 @@ func (w *Writer) Put(v uint64, n uint) {
 	w.word &= 1<<w.n - 1
 }
 
-// Flush fills the last byte with zeros.
+// Flush pads the last byte with zeros.
 func (w *Writer) Flush() {
 	if w.n > 0 {
 		w.Buf = append(w.Buf, byte(w.word<<(8-w.n)))
@@ -39,18 +39,17 @@ func (w *Writer) Flush() {
 	}
 }
 
-// Bits is how many were written.
+// Bits returns how many bits were written.
 func (w *Writer) Bits() int { return 8*len(w.Buf) + int(w.n) }
 
-// Reader reads what a Writer wrote. Past the end it reads zeros and
-// remembers that.
+// Reader reads what a Writer wrote. Beyond the end it reads zeros and sets Past.
 type Reader struct {
 	Buf  []byte
 	At   int  // the next bit
-	Past bool // it has read past the end
+	Past bool // set by a read beyond the end
 }
 
-// peek returns the next 57 bits or more, the first of them highest.
+// peek returns at least the next 57 bits, the first of them highest.
 func (r *Reader) peek() uint64 {
 	i := r.At >> 3
 	var w uint64
@@ -85,10 +84,10 @@ func (r *Reader) Skip(n int) {
 	r.Past = r.Past || r.At > 8*len(r.Buf)
 }
 
-// A value is coded by an exponential Golomb code (Teuhola, 1978) of parameter k:
-// with q = (v >> k) + 1 of b bits, b-1 zeros, then q, then the k low bits of v.
-// Gaps between ids and counts have a peak and a long tail, for which it is within
-// a tenth of their entropy; and no value takes more than 127 bits.
+// A value is coded by an exponential Golomb code (Teuhola, 1978) of parameter k: with q =
+// (v >> k) + 1 of b bits, b-1 zeros, then q, then the k low bits of v. Gaps between ids
+// and counts have a peak and a long tail, for which the code is within a tenth of their
+// entropy. No value takes more than 127 bits.
 
 // PutValue appends v. v>>k must not be 2^64-1.
 func (w *Writer) PutValue(v uint64, k uint) {
@@ -123,8 +122,7 @@ func (r *Reader) takeLong(k uint) uint64 {
 	return (q-1)<<k | r.Take(k)
 }
 
-// K returns about the best k for values, of which sizes counts those of
-// each number of bits.
+// K returns a nearly best k for values, given how many of them have each number of bits.
 func K(sizes *[65]int) uint {
 	best, bestCost := 0, -1
 	for k := range 63 {
@@ -133,8 +131,8 @@ func K(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// All of these, half, a quarter … get two bits more by the 1 that is
-				// added.
+				// All, half, a quarter … of these get two more bits from the 1 that q
+				// adds.
 				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}
@@ -148,5 +146,5 @@ func K(sizes *[65]int) uint {
 // Zigzag maps numbers near 0 to small ones: 0, -1, 1, -2, 2 to 0, 1, 2, 3, 4.
 func Zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
 
-// Unzigzag is its inverse.
+// Unzigzag is the inverse of Zigzag.
 func Unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }

@@ -16,11 +16,11 @@ const (
 	RicePadding = 8
 )
 
-// RiceKOfMean returns the k that suits numbers of an exponential distribution.
+// RiceKOfMean returns the best k for numbers of an exponential distribution.
 func RiceKOfMean(mean uint64) uint8 { return uint8(min(max(bits.Len64(mean), 1)-1, riceKMax)) }
 
-// RiceK returns the k that makes numbers shortest, by how many there are of each length in
-// bits.
+// RiceK returns the k with the shortest code, given how many numbers there are of each
+// length in bits.
 func RiceK(lengths *[65]int) uint8 {
 	best, least := uint8(0), -1
 	for k := range riceKMax + 1 {
@@ -31,8 +31,8 @@ func RiceK(lengths *[65]int) uint8 {
 	return best
 }
 
-// riceCost returns about how many bits numbers take, by how many there are of each
-// length. A number is taken for one in the middle of its length.
+// riceCost returns about how many bits numbers take, given how many there are of each
+// length. It takes each number as one in the middle of its length.
 func riceCost(lengths *[65]int, k int) int {
 	cost := 0
 	for length, n := range lengths {
@@ -55,7 +55,7 @@ func riceCost(lengths *[65]int, k int) int {
 	return cost
 }
 
-// RiceWriter appends bits, the first in the lowest bit of a byte.
+// RiceWriter appends bits, starting at the lowest bit of a byte.
 type RiceWriter struct {
 	Buf  []byte
 	word uint64
@@ -96,12 +96,12 @@ func (w *RiceWriter) End() []byte {
 
 // RiceReader reads what RiceWriter wrote.
 type RiceReader struct {
-	Buf []byte // RicePadding bytes more than there are bits
+	Buf []byte // RicePadding bytes longer than the bits
 	At  uint64 // the next bit
 }
 
-// windowBits is how many bits a window has at least: one may begin at the last bit of
-// its first byte.
+// windowBits is how many valid bits a window has at least: it may begin at the last bit
+// of its first byte.
 const windowBits = 57
 
 // window returns the next windowBits, or some more.
@@ -119,7 +119,8 @@ func (r *RiceReader) Take(k uint8) uint64 {
 	return r.longRice(ones, k)
 }
 
-// TakeTwo reads two numbers, from one window if they are in it: most are.
+// TakeTwo reads two numbers, from one window if both are in it, as they nearly always
+// are.
 func (r *RiceReader) TakeTwo(k1, k2 uint8) (uint64, uint64) {
 	w := r.window()
 	ones1 := uint64(bits.TrailingZeros64(^w))
@@ -135,7 +136,7 @@ func (r *RiceReader) TakeTwo(k1, k2 uint8) (uint64, uint64) {
 	return ones1<<k1 | w1&(1<<k1-1), ones2<<k2 | w2>>(ones2+1)&(1<<k2-1)
 }
 
-// longRice reads a number that takes more than a window, of which the ones are known.
+// longRice reads a number that takes more than a window, after its ones were counted.
 func (r *RiceReader) longRice(ones uint64, k uint8) uint64 {
 	if ones >= riceOnesMax {
 		r.At += riceOnesMax
