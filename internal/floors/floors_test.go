@@ -22,12 +22,14 @@ const rule = `
 	raftfsm/codec: engine
 	# JSON that others wrote.
 	internal/strictjson:
+	# Positions of queues, and what their readers and the shards say to each other.
+	source/sink:
 	# Which requests a group has applied.
-	raftfsm/dedup: raftfsm/codec
+	raftfsm/dedup: raftfsm/codec source/sink
 	# What the cluster agrees on.
-	raftfsm/catalog: raftfsm/codec engine
+	raftfsm/catalog: raftfsm/codec engine source/sink
 	# What a log entry means to a shard.
-	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb
+	raftfsm: raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink
 	# The errors that the packages of shard share.
 	shard/errs:
 	# Bodies of calls between nodes, byte by byte.
@@ -41,7 +43,7 @@ const rule = `
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/rpc shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose
+	shard: shard/rpc shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.

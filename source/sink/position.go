@@ -1,0 +1,67 @@
+package sink
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Position is a place in one partition of a queue: everything below it has been handled.
+// Kafka: {0, offset}. NATS: {0, stream sequence}. Redis Streams: the two halves of an id.
+// PostgreSQL: {LSN of the commit, number in the transaction}.
+type Position struct{ Hi, Lo uint64 }
+
+// Compare returns -1, 0 or 1 as p is below, at or above other.
+func (p Position) Compare(other Position) int {
+	return cmp.Or(cmp.Compare(p.Hi, other.Hi), cmp.Compare(p.Lo, other.Lo))
+}
+
+// Less reports whether p is below other.
+func (p Position) Less(other Position) bool { return p.Compare(other) < 0 }
+
+// String returns "Lo" if Hi is 0, else "Hi-Lo".
+func (p Position) String() string {
+	if p.Hi == 0 {
+		return strconv.FormatUint(p.Lo, 10)
+	}
+	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
+}
+
+// Parse reads what String returns.
+func Parse(text string) (Position, error) {
+	hi, lo, both := strings.Cut(text, "-")
+	if !both {
+		hi, lo = "0", text
+	}
+	var p Position
+	var err error
+	if p.Hi, err = strconv.ParseUint(hi, 10, 64); err == nil {
+		p.Lo, err = strconv.ParseUint(lo, 10, 64)
+	}
+	if err != nil {
+		return Position{}, fmt.Errorf("%q is no position: it is a number, or two with a hyphen between them", text)
+	}
+	return p, nil
+}
+
+// MarshalJSON returns a number if Hi is 0, else String as a JSON string.
+func (p Position) MarshalJSON() ([]byte, error) {
+	if p.Hi == 0 {
+		return strconv.AppendUint(nil, p.Lo, 10), nil
+	}
+	return strconv.AppendQuote(nil, p.String()), nil
+}
+
+// UnmarshalJSON reads a number or a string of the form of String.
+func (p *Position) UnmarshalJSON(body []byte) error {
+	text := string(body)
+	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {
+		text = text[1 : n-1]
+	}
+	read, err := Parse(text)
+	if err == nil {
+		*p = read
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+// Package sink owns what lies between the readers of queues and the shards: positions of a
+// partition, ops of messages, and the Sink that applies them exactly once. Package source
+// reads queues into a Sink; package shard implements it.
+//
+// It never reads a queue or a shard, and imports nothing of this module.
+package sink
+
+import (
+	"context"
+	"errors"
+)
+
+// ErrMoved is returned when the shards are not where the reader believes: another reader
+// has moved them, or the catalog has changed. Nothing may have been applied, or a part.
+// The reader reads Positions again and continues from there.
+var ErrMoved = errors.New("another reader has moved the source")
+
+// ErrStopped is returned when the source is paused or deleted. The reader ends.
+var ErrStopped = errors.New("the source is paused or deleted")
+
+// ErrBusy is returned while a shard is being restored. It takes ops again once the
+// restore has ended.
+var ErrBusy = errors.New("a shard is being restored")
+
+// OpKind is what an op does with its cells.
+type OpKind uint8
+
+// The kinds of ops.
+const (
+	Add OpKind = iota
+	Set
+)
+
+// Cell is a delta or a value of one column.
+type Cell struct {
+	Column string
+	Value  int64
+}
+
+// Op is one op of a message.
+type Op struct {
+	Position Position // of its message
+	Keyspace string   // "unread" for an op of a user
+	ID       uint64   // of the row, or the user
+	Kind     OpKind
+	Cells    []Cell
+	HasFloor bool
+	Floor    int64 // if HasFloor: of an Add, for all its cells
+}
+
+// Batch is what a reader has read of a partition between two positions.
+type Batch struct {
+	Source    uint64
+	Partition uint32
+	From      Position // Next of the batch before, or where the reader began
+	Next      Position // everything below it is in this batch or handled
+	Ops       []Op     // in the order of their messages, not merged
+}
+
+// Rejection is an op that cannot be applied.
+type Rejection struct {
+	Op     int // its index
+	Reason string
+}
+
+// Applied is the answer of Sink.Apply.
+type Applied struct {
+	// Rejected are ops that the shards refused, ascending: their sums overflow. After an
+	// answer was lost it may lack some.
+	Rejected []Rejection
+}
+
+// Start is where a partition begins, and which queue it was then.
+type Start struct {
+	Position Position
+	Identity string // of the queue; "" if none is recorded
+}
+
+// ShardPosition is the position of a partition in one shard.
+type ShardPosition struct {
+	Keyspace string
+	Shard    int
+	Position Position
+	Known    bool // false: the shard has none and begins at Batch.From of the next Apply
+}
+
+// Sink applies the ops of partitions, in each shard exactly once. It is safe for use by
+// several goroutines. Two readers of one partition, on one node or on two, do no harm.
+type Sink interface {
+	// Start records start in the catalog unless the partition has one with an identity,
+	// and returns what is recorded. After a seek the position is the sought one and only
+	// the identity is recorded. A reader calls it before Positions.
+	Start(ctx context.Context, source uint64, partition uint32, start Start) (Start, error)
+	// Check returns the ops that no shard would take, ascending, without writing anything.
+	Check(ctx context.Context, ops []Op) ([]Rejection, error)
+	// Positions returns the position of the partition in each shard that can have ops. A
+	// reader begins at the lowest known one or, if none is known, at the recorded start.
+	Positions(ctx context.Context, source uint64, partition uint32) ([]ShardPosition, error)
+	// Apply applies the ops of b and moves shards to b.Next. It moves all of them if b has
+	// no ops, else at least those with ops. It drops the ops that a shard has applied
+	// already, so that a batch may be repeated after any error.
+	Apply(ctx context.Context, b *Batch) (Applied, error)
+}
