@@ -85,19 +85,6 @@ func groupWrong(v view, id uint32, replicas map[*Node]proctest.Group, voters int
 	return ""
 }
 
-// Leader waits for a leader of a group and returns it.
-func (c *Cluster) Leader(group uint32, but ...*Node) *Node {
-	c.t.Helper()
-	var leader *Node
-	c.await(settleTimeout, func() string {
-		if leader, _ = look(c.Others(but...)).leader(group); leader == nil {
-			return fmt.Sprintf("group %d has no leader", group)
-		}
-		return ""
-	})
-	return leader
-}
-
 // Led returns the shards of a keyspace by the node that leads them, as reported.
 func (c *Cluster) Led(keyspace string) map[*Node][]int {
 	led := map[*Node][]int{}
