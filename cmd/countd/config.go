@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"sort"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/countd/countd/api"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/internal/days"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -289,12 +291,28 @@ func (f hostsFlag) Set(text string) error {
 		if host = strings.TrimSpace(host); host == "" {
 			continue
 		}
-		if strings.ContainsAny(host, "/ ") {
-			return fmt.Errorf("%q is not a host name", host)
+		if !validHost(host) {
+			return fmt.Errorf("%q is neither * nor an address nor a host name, 1 to %d of A-Z a-z 0-9 . _ -", host, hostBytesMax)
 		}
 		*f.hosts = append(*f.hosts, host)
 	}
 	return nil
+}
+
+// hostBytesMax bounds a host name, as DNS does.
+const hostBytesMax = 253
+
+// validHost reports whether the Host of a request could match host, which may have a port.
+func validHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	switch {
+	case err == nil && addrProblem(host, false) != "":
+		return false
+	case err != nil:
+		name = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	}
+	const chars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+	return host == api.AnyHost || net.ParseIP(name) != nil || name != "" && len(name) <= hostBytesMax && strings.Trim(name, chars) == ""
 }
 
 // logStoreFlag accepts the name of a log store.

@@ -130,6 +130,14 @@ func TestRefusedSettings(t *testing.T) {
 		{"join from half a loopback", []string{"--join=10.0.0.2:7402", "--cluster-addr=localhost:7401", "--gossip-addr=10.0.0.1:7402"}, nil, "", "cluster-addr (flag --cluster-addr): \"localhost:7401\" is of this machine alone"},
 		{"a long address", []string{"--cluster-addr=" + strings.Repeat("h", 160) + ":1"}, nil, "", "want at most 160 bytes"},
 		{"expect too many", []string{"--bootstrap-expect=33"}, nil, "", "bootstrap-expect (flag --bootstrap-expect): 33 is not in 1…32"},
+		{"expect none", []string{"--bootstrap-expect=0"}, nil, "", "bootstrap-expect (flag --bootstrap-expect): 0 is not in 1…32"},
+		{"expect none in the environment", nil, map[string]string{"COUNTD_BOOTSTRAP_EXPECT": "0"}, "", "bootstrap-expect (env COUNTD_BOOTSTRAP_EXPECT): 0 is not in 1…32"},
+		{"expect fewer than none in the file", nil, nil, "bootstrap-expect: -1\n", "countd.yaml:1): -1 is not in 1…32"},
+		{"host of other characters", []string{"--allowed-hosts=a.lan,bad_host!"}, nil, "", `--allowed-hosts" flag: "bad_host!" is neither * nor an address nor a host name, 1 to 253 of`},
+		{"pattern of hosts", nil, map[string]string{"COUNTD_ALLOWED_HOSTS": "*.lan"}, "", `allowed-hosts (env COUNTD_ALLOWED_HOSTS): "*.lan": "*.lan" is neither`},
+		{"long host", []string{"--allowed-hosts=" + strings.Repeat("h", 254)}, nil, "", "1 to 253 of"},
+		{"host with a broken port", []string{"--allowed-hosts=a.lan:http"}, nil, "", "is neither * nor"},
+		{"only a port", []string{"--allowed-hosts=:7400"}, nil, "", "is neither * nor"},
 		{"cluster name", []string{"--cluster-name=a b"}, nil, "", "cluster-name (flag --cluster-name): \"a b\": want 1 to 32 of"},
 		{"zone", []string{"--zone=a b"}, nil, "", "zone (flag --zone): \"a b\": want 1 to 64 of"},
 		{"replace at once", []string{"--replace-after=1ms"}, nil, "", "replace-after (flag --replace-after): 1ms is not in 1s…"},
@@ -190,6 +198,14 @@ func TestHTTPAddrMayBeEveryInterface(t *testing.T) {
 	for _, addr := range []string{":7400", "0.0.0.0:7400", "[::]:7400", "localhost:7400"} {
 		if _, err := load(t, []string{"--http-addr=" + addr}, nil, ""); err != nil {
 			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+func TestAllowedHosts(t *testing.T) {
+	for _, hosts := range []string{"", "*", "a.lan,b.lan:7400", "10.0.0.1,[::1],::1,[::1]:7400", "my_service", strings.Repeat("h", 253)} {
+		if _, err := load(t, []string{"--allowed-hosts=" + hosts}, nil, ""); err != nil {
+			t.Errorf("%s: %v", hosts, err)
 		}
 	}
 }

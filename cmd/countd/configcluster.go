@@ -26,7 +26,10 @@ func (c *config) validateCluster() error {
 			}
 		}
 	}
-	if c.Expect < 0 || c.Expect > cluster.ExpectMax {
+	// A file may have the default, 0: printEffective writes it.
+	source := c.sources["bootstrap-expect"]
+	chosen := c.Expect != 0 || strings.HasPrefix(source, "flag") || strings.HasPrefix(source, "env")
+	if chosen && (c.Expect < 1 || c.Expect > cluster.ExpectMax) {
 		return c.bad("bootstrap-expect", fmt.Sprintf("%d is not in 1…%d", c.Expect, cluster.ExpectMax))
 	}
 	if !cluster.ValidClusterName(c.ClusterName) {
