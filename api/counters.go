@@ -41,7 +41,7 @@ func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) readRows(r *request) error {
 	width := len(r.keyspace.Columns)
 	r.rows = resized(r.rows, len(r.ids)*width)
-	if err := s.cfg.Backend.Get(r.keyspace, r.ids, width, &r.read, r.rows); err != nil {
+	if err := s.node().Get(r.keyspace, r.ids, width, &r.read, r.rows); err != nil {
 		return fmt.Errorf("cannot read rows: %w", err)
 	}
 	return nil
@@ -60,7 +60,7 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	width := len(r.keyspace.Columns)
 	r.read.SkipUnreadable = p.skip
-	found, err := s.cfg.Backend.Scan(r.keyspace, p.after, p.hasAfter, p.limit, width, &r.read)
+	found, err := s.node().Scan(r.keyspace, p.after, p.hasAfter, p.limit, width, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}
@@ -154,7 +154,7 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 		w.Width = len(r.keyspace.Columns)
 	}
 	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
-	if err := s.cfg.Backend.Write(r.keyspace, w); err != nil {
+	if err := s.node().Write(r.keyspace, w); err != nil {
 		return fmt.Errorf("cannot write: %w", r.withOps(err))
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {

@@ -11,7 +11,7 @@ import (
 )
 
 func (s *Server) feedUnread(ctx *fasthttp.RequestCtx, r *request) error {
-	f, err := s.unread.Feed(r.id, &r.read)
+	f, err := s.node().unread.Feed(r.id, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read feed: %w", err)
 	}
@@ -50,7 +50,7 @@ func (s *Server) followees(ctx *fasthttp.RequestCtx, r *request) error {
 	if limit == 0 {
 		limit = followeesPageDefault
 	}
-	page, more, err := s.unread.Followees(r.id, r.asked.after, r.asked.hasAfter, limit, &r.read)
+	page, more, err := s.node().unread.Followees(r.id, r.asked.after, r.asked.hasAfter, limit, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read feed: %w", err)
 	}
@@ -73,7 +73,7 @@ func (s *Server) resetFeed(ctx *fasthttp.RequestCtx, r *request) error {
 	if told {
 		authors = append([]uint64{}, r.ids...)
 	}
-	f, err := s.unread.ResetFeed(r.id, authors, &r.write)
+	f, err := s.node().unread.ResetFeed(r.id, authors, &r.write)
 	return s.answerFeed(ctx, r, f, err)
 }
 
@@ -94,7 +94,7 @@ func (s *Server) changeFeed(ctx *fasthttp.RequestCtx, r *request,
 	if _, err := r.decodeFollowees(ctx.Request.Body(), true); err != nil {
 		return err
 	}
-	f, err := change(s.unread, r.id, r.ids, &r.write)
+	f, err := change(s.node().unread, r.id, r.ids, &r.write)
 	return s.answerFeed(ctx, r, f, err)
 }
 
@@ -110,7 +110,7 @@ func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f unread.Feed,
 func (s *Server) poll(ctx *fasthttp.RequestCtx, r *request) error {
 	p := &r.poll
 	p.Users = append(p.Users[:0], r.id)
-	if err := s.unread.Poll(p, &r.read); err != nil {
+	if err := s.node().unread.Poll(p, &r.read); err != nil {
 		return fmt.Errorf("cannot poll: %w", err)
 	}
 	answer(ctx, func(dst []byte) []byte { return append(appendPoll(append(dst, '{'), p, 0), '}') })
@@ -123,7 +123,7 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodePoll(ctx.Request.Body()); err != nil {
 		return err
 	}
-	if err := s.unread.Poll(p, &r.read); err != nil {
+	if err := s.node().unread.Poll(p, &r.read); err != nil {
 		return fmt.Errorf("cannot poll: %w", err)
 	}
 	userBytes := 96 + 16*(len(p.Columns)+len(p.Channels)+len(p.Dots))

@@ -16,13 +16,13 @@ func (s *Server) listKeyspaces(ctx *fasthttp.RequestCtx, r *request) error {
 	if r.read.Consistency == shard.Linearizable || r.read.MaxStaleness > 0 {
 		until, cancel := context.WithDeadline(context.Background(), r.deadline)
 		defer cancel()
-		if err := s.cfg.Backend.CatchUp(until); err != nil {
+		if err := s.node().CatchUp(until); err != nil {
 			return fmt.Errorf("cannot list keyspaces: %w", err)
 		}
 	}
 	list := struct {
 		Keyspaces []*shard.Keyspace `json:"keyspaces"`
-	}{append([]*shard.Keyspace{}, s.cfg.Backend.Keyspaces()...)}
+	}{append([]*shard.Keyspace{}, s.node().Keyspaces()...)}
 	return answerJSON(ctx, list)
 }
 
@@ -34,7 +34,7 @@ func (s *Server) createKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
 	// The context of the request is fasthttp's, which the backend must not keep.
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	made, err := s.cfg.Backend.CreateKeyspace(until, want)
+	made, err := s.node().CreateKeyspace(until, want)
 	if err != nil {
 		return fmt.Errorf("cannot create keyspace: %w", err)
 	}
@@ -48,7 +48,7 @@ func (s *Server) addColumns(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	changed, err := s.cfg.Backend.AddColumns(until, string(r.name), columns, floors)
+	changed, err := s.node().AddColumns(until, string(r.name), columns, floors)
 	if err != nil {
 		return fmt.Errorf("cannot add columns: %w", err)
 	}
@@ -62,7 +62,7 @@ func (s *Server) setEverywhere(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	changed, err := s.cfg.Backend.SetEverywhere(until, string(r.name), everywhere)
+	changed, err := s.node().SetEverywhere(until, string(r.name), everywhere)
 	if err != nil {
 		return fmt.Errorf("cannot say where a keyspace is: %w", err)
 	}
@@ -72,7 +72,7 @@ func (s *Server) setEverywhere(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) dropKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	dropped, err := s.cfg.Backend.DropKeyspace(until, string(r.name))
+	dropped, err := s.node().DropKeyspace(until, string(r.name))
 	if err != nil {
 		return fmt.Errorf("cannot drop keyspace: %w", err)
 	}
@@ -82,7 +82,7 @@ func (s *Server) dropKeyspace(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) dropColumn(ctx *fasthttp.RequestCtx, r *request) error {
 	until, cancel := context.WithDeadline(context.Background(), r.deadline)
 	defer cancel()
-	changed, err := s.cfg.Backend.DropColumn(until, string(r.name), string(r.dropped))
+	changed, err := s.node().DropColumn(until, string(r.name), string(r.dropped))
 	if err != nil {
 		return fmt.Errorf("cannot drop column: %w", err)
 	}

@@ -20,7 +20,7 @@ func (s *Server) healthz(ctx *fasthttp.RequestCtx, _ *request) error {
 // readyz answers why the node cannot serve, with the code that a read would get, or
 // not_ready.
 func (s *Server) readyz(ctx *fasthttp.RequestCtx, _ *request) error {
-	err := s.cfg.Backend.Ready()
+	err := s.node().Ready()
 	if err == nil {
 		answer(ctx, func(dst []byte) []byte { return append(dst, `{"ready":true}`...) })
 		return nil
@@ -65,7 +65,7 @@ func (s *Server) version(ctx *fasthttp.RequestCtx, _ *request) error {
 }
 
 func (s *Server) cluster(ctx *fasthttp.RequestCtx, _ *request) error {
-	status := s.cfg.Backend.Status()
+	status := s.node().Status()
 	status.Nodes = append([]shard.NodeStatus{}, status.Nodes...)
 	status.Groups = append([]shard.GroupStatus{}, status.Groups...)
 	return answerJSON(ctx, status)

@@ -26,7 +26,7 @@ func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
 		}
 	}
 	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
-	if err := s.cfg.Backend.Write(w.Spaces[0], w); err != nil {
+	if err := s.node().Write(w.Spaces[0], w); err != nil {
 		return fmt.Errorf("cannot write: %w", r.withOps(err))
 	}
 	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {

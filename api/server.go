@@ -54,12 +54,18 @@ type Backend interface {
 	Ready() error
 }
 
+// node is a Backend with the unread numbers that it holds.
+type node struct {
+	Backend
+	unread *unread.Numbers
+}
+
 // Server serves the API on one listener. Make it with New, run Serve once and
 // end it with Shutdown.
 type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for events that many requests cause
-	unread   *unread.Numbers
+	attached atomic.Pointer[node]
 	metrics  *metrics
 	routes   *routes
 	requests requestPool
@@ -94,9 +100,10 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
 		}
 	}
-	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), unread: unread.New(cfg.Backend), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
+	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: newListener(ln, &cfg, m),
 		overloads: newOverloads(m), admission: newAdmission(),
 		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
+	s.Attach(cfg.Backend)
 	for _, host := range cfg.AllowedHosts {
 		s.hosts = append(s.hosts, hostName(host))
 	}
@@ -128,6 +135,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	return s, nil
 }
+
+// Attach replaces the backend for the calls that follow. The server may be serving.
+func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b)}) }
+
+func (s *Server) node() *node { return s.attached.Load() }
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
@@ -244,7 +256,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		in.class.enter(in.weight)
 		defer func() { s.admission.leave(&in, r.received, wasTried(err)) }()
 	}
-	if err := r.readHead(ctx, s.cfg.Backend, to, e); err != nil {
+	if err := r.readHead(ctx, s.node(), to, e); err != nil {
 		return err
 	}
 	return e.call(s, ctx, r)

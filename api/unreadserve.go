@@ -62,7 +62,7 @@ func (s *Server) publish(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
-	seq, err := s.unread.Publish(string(r.name), &r.write)
+	seq, err := s.node().unread.Publish(string(r.name), &r.write)
 	if err != nil {
 		return fmt.Errorf("cannot publish: %w", err)
 	}
@@ -75,7 +75,7 @@ func (s *Server) retract(ctx *fasthttp.RequestCtx, r *request) error {
 	if seq < 0 {
 		return invalid("seq", notCount)
 	}
-	if err := s.unread.Retract(string(r.name), seq, &r.write); err != nil {
+	if err := s.node().unread.Retract(string(r.name), seq, &r.write); err != nil {
 		return fmt.Errorf("cannot retract: %w", err)
 	}
 	answerWrite(ctx, &r.write, func(dst []byte) []byte { return appendNumber(dst, "seq", seq) })
@@ -83,7 +83,7 @@ func (s *Server) retract(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) notices(ctx *fasthttp.RequestCtx, r *request) error {
-	n, err := s.unread.Notices(string(r.name), r.id, r.asked.since, &r.read)
+	n, err := s.node().unread.Notices(string(r.name), r.id, r.asked.since, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read notices: %w", err)
 	}
@@ -109,9 +109,9 @@ func (s *Server) readNotices(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	var n unread.Notices
 	if since != nil {
-		n, err = s.unread.BeginNotices(string(r.name), r.id, *since, &r.write)
+		n, err = s.node().unread.BeginNotices(string(r.name), r.id, *since, &r.write)
 	} else {
-		n, err = s.unread.ReadNotices(string(r.name), r.id, upTo, &r.write)
+		n, err = s.node().unread.ReadNotices(string(r.name), r.id, upTo, &r.write)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read notices: %w", r.withOps(err))
@@ -124,7 +124,7 @@ func (s *Server) fire(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
-	fired, err := s.unread.Fire(string(r.name), &r.write)
+	fired, err := s.node().unread.Fire(string(r.name), &r.write)
 	if err != nil {
 		return fmt.Errorf("cannot fire: %w", err)
 	}
@@ -137,7 +137,7 @@ func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	fired, err := s.unread.SetDot(string(r.name), newUsers, &r.write)
+	fired, err := s.node().unread.SetDot(string(r.name), newUsers, &r.write)
 	if err != nil {
 		return fmt.Errorf("cannot set dot: %w", err)
 	}
@@ -148,7 +148,7 @@ func (s *Server) setDot(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) showDot(ctx *fasthttp.RequestCtx, r *request) error {
-	shows, err := s.unread.Shows(string(r.name), r.id, &r.read)
+	shows, err := s.node().unread.Shows(string(r.name), r.id, &r.read)
 	if err != nil {
 		return fmt.Errorf("cannot read dot: %w", err)
 	}
@@ -160,7 +160,7 @@ func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeNothing(ctx.Request.Body()); err != nil {
 		return err
 	}
-	shows, err := s.unread.ClearDot(string(r.name), r.id, &r.write)
+	shows, err := s.node().unread.ClearDot(string(r.name), r.id, &r.write)
 	if err != nil {
 		return fmt.Errorf("cannot clear dot: %w", r.withOps(err))
 	}
@@ -169,7 +169,7 @@ func (s *Server) clearDot(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) listChannels(ctx *fasthttp.RequestCtx, r *request) error {
-	board, err := s.unread.Board(&r.read)
+	board, err := s.node().unread.Board(&r.read)
 	if err != nil {
 		return fmt.Errorf("cannot list channels: %w", err)
 	}
@@ -187,7 +187,7 @@ func (s *Server) listChannels(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 func (s *Server) listDots(ctx *fasthttp.RequestCtx, r *request) error {
-	board, err := s.unread.Board(&r.read)
+	board, err := s.node().unread.Board(&r.read)
 	if err != nil {
 		return fmt.Errorf("cannot list dots: %w", err)
 	}

@@ -90,7 +90,7 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	w := &t.write
 	t.prepare(w, from, to, deadline)
 	first := t.units[from].first
-	err := c.server.cfg.Backend.Write(t.ks, w)
+	err := c.server.node().Write(t.ks, w)
 	t.settle(w, err, func(op int) int { return first + op })
 	if errors.Is(err, shard.ErrMemoryFull) {
 		t.applyWithoutNewRows(c, from, to, deadline)
@@ -106,7 +106,7 @@ func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	errs := make([]error, to-from)
 	c.server.sideBySide(len(writes), func(i int) {
 		t.prepare(&writes[i], from+i, from+i+1, deadline)
-		errs[i] = c.server.cfg.Backend.Write(t.ks, &writes[i])
+		errs[i] = c.server.node().Write(t.ks, &writes[i])
 	})
 	for i := range writes {
 		first := t.units[from+i].first
@@ -182,7 +182,7 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	for i, op := range again {
 		w.Ops[i], t.failed[op] = t.ops[op], nil
 	}
-	err := c.server.cfg.Backend.Write(t.ks, &w)
+	err := c.server.node().Write(t.ks, &w)
 	for i, op := range again {
 		copy(t.counts[op*t.width():(op+1)*t.width()], w.Rows[i*t.width():(i+1)*t.width()])
 	}
@@ -214,7 +214,7 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 	width := t.width()
 	rows := make([]int64, len(ids)*width)
 	opt := shard.ReadOptions{Consistency: shard.Stale, Deadline: deadline}
-	if err := c.server.cfg.Backend.Get(t.ks, ids, width, &opt, rows); err != nil {
+	if err := c.server.node().Get(t.ks, ids, width, &opt, rows); err != nil {
 		return nil, err
 	}
 	for number := from; number < to; number++ {

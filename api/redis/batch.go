@@ -84,7 +84,7 @@ func (b *batch) tableOf(name []byte) *table {
 
 // newTable adds the table of a keyspace, if there is one of that kind.
 func (b *batch) newTable(name, kind string) *table {
-	ks := b.conn.server.cfg.Backend.Keyspace(name)
+	ks := b.conn.server.node().Keyspace(name)
 	if ks == nil || ks.Kind != kind {
 		return nil
 	}
@@ -99,7 +99,7 @@ func (b *batch) refresh() {
 		b.tables = nil
 	}
 	b.tables = slices.DeleteFunc(b.tables, func(t *table) bool {
-		ks := b.conn.server.cfg.Backend.Keyspace(t.ks.Name)
+		ks := b.conn.server.node().Keyspace(t.ks.Name)
 		if ks == nil || ks.Kind != t.ks.Kind {
 			return true
 		}

@@ -62,7 +62,7 @@ func (c *conn) countUp(args [][]byte, field string, do func(*unread.Numbers, str
 	b.change(call{
 		about: subject{name: name},
 		write: func(w *shard.Write) (err error) {
-			n, err = do(c.server.unread, name, w)
+			n, err = do(c.server.node().unread, name, w)
 			return err
 		},
 		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, n) },
@@ -84,7 +84,7 @@ func (c *conn) retract(args [][]byte) {
 	}
 	b.change(call{
 		about: subject{name: name},
-		write: func(w *shard.Write) error { return c.server.unread.Retract(name, seq, w) },
+		write: func(w *shard.Write) error { return c.server.node().unread.Retract(name, seq, w) },
 		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, seq) },
 	})
 }
@@ -103,7 +103,7 @@ func (c *conn) notices(args [][]byte) {
 	var n unread.Notices
 	b.read(1, call{
 		read: func(opt *shard.ReadOptions) (err error) {
-			n, err = c.server.unread.Notices(name, user, since, opt)
+			n, err = c.server.node().unread.Notices(name, user, since, opt)
 			return err
 		},
 		reply: func(dst []byte, resp3 bool) []byte { return appendNotices(dst, n, resp3) },
@@ -132,11 +132,11 @@ func (c *conn) readNotices(args [][]byte) {
 		write: func(w *shard.Write) (err error) {
 			switch {
 			case since != noSeq:
-				n, err = c.server.unread.BeginNotices(name, user, since, w)
+				n, err = c.server.node().unread.BeginNotices(name, user, since, w)
 			case upTo != noSeq:
-				n, err = c.server.unread.ReadNotices(name, user, &upTo, w)
+				n, err = c.server.node().unread.ReadNotices(name, user, &upTo, w)
 			default:
-				n, err = c.server.unread.ReadNotices(name, user, nil, w)
+				n, err = c.server.node().unread.ReadNotices(name, user, nil, w)
 			}
 			return err
 		},
@@ -179,7 +179,7 @@ func (c *conn) setDot(args [][]byte) {
 	b.change(call{
 		about: subject{name: name},
 		write: func(w *shard.Write) (err error) {
-			fired, err = c.server.unread.SetDot(name, newUsers, w)
+			fired, err = c.server.node().unread.SetDot(name, newUsers, w)
 			return err
 		},
 		reply: func(dst []byte, _ bool) []byte { return appendInt(dst, fired) },
@@ -195,7 +195,7 @@ func (c *conn) showDot(args [][]byte) {
 	var shows bool
 	b.read(1, call{
 		read: func(opt *shard.ReadOptions) (err error) {
-			shows, err = c.server.unread.Shows(name, user, opt)
+			shows, err = c.server.node().unread.Shows(name, user, opt)
 			return err
 		},
 		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, shows) },
@@ -215,7 +215,7 @@ func (c *conn) clearDot(args [][]byte) {
 	b.change(call{
 		about: subject{true, user, name},
 		write: func(w *shard.Write) (err error) {
-			shows, err = c.server.unread.ClearDot(name, user, w)
+			shows, err = c.server.node().unread.ClearDot(name, user, w)
 			return err
 		},
 		reply: func(dst []byte, _ bool) []byte { return appendTruth(dst, shows) },
@@ -227,7 +227,7 @@ func (b *batch) readBoard(reply func(dst []byte, board *raftfsm.BoardView, resp3
 	var board *raftfsm.BoardView
 	b.read(1, call{
 		read: func(opt *shard.ReadOptions) (err error) {
-			board, err = b.conn.server.unread.Board(opt)
+			board, err = b.conn.server.node().unread.Board(opt)
 			return err
 		},
 		reply: func(dst []byte, resp3 bool) []byte { return reply(dst, board, resp3) },

@@ -95,7 +95,7 @@ func (b *batch) runReads(deadline time.Time) {
 		opt := opt
 		if i < len(polls) {
 			opt.Deadline = polls[i].until(deadline)
-			polls[i].err = seeing(&opt, func() error { return c.server.unread.Poll(&polls[i].poll, &opt) }, users, posts)
+			polls[i].err = seeing(&opt, func() error { return c.server.node().unread.Poll(&polls[i].poll, &opt) }, users, posts)
 			return
 		}
 		r := &q.reads[i-len(polls)]
@@ -104,7 +104,7 @@ func (b *batch) runReads(deadline time.Time) {
 	if alone := q.pollAlone(); len(alone) > 0 {
 		c.server.sideBySide(len(alone), func(i int) {
 			opt := opt
-			alone[i].err = seeing(&opt, func() error { return c.server.unread.Poll(&alone[i].poll, &opt) }, users, posts)
+			alone[i].err = seeing(&opt, func() error { return c.server.node().unread.Poll(&alone[i].poll, &opt) }, users, posts)
 		})
 	}
 }

@@ -53,7 +53,7 @@ func (c *conn) changeFeed(args [][]byte, do feedChange) {
 	if b.failed(err) {
 		return
 	}
-	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return do(c.server.unread, user, authors, w) })
+	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return do(c.server.node().unread, user, authors, w) })
 }
 
 // resetFeed parses a user and optionally FOLLOWEES, which may be none. Without the word the
@@ -71,7 +71,7 @@ func (c *conn) resetFeed(args [][]byte) {
 	if b.failed(err) {
 		return
 	}
-	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return c.server.unread.ResetFeed(user, authors, w) })
+	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return c.server.node().unread.ResetFeed(user, authors, w) })
 }
 
 // writeFeed plans a write to a user's feed. Its reply is the number of new posts then.
@@ -105,7 +105,7 @@ func (c *conn) feedUnread(args [][]byte) {
 	var f unread.Feed
 	b.read(feedRows, call{
 		read: func(opt *shard.ReadOptions) (err error) {
-			f, err = c.server.unread.Feed(user, opt)
+			f, err = c.server.node().unread.Feed(user, opt)
 			return err
 		},
 		reply: func(dst []byte, resp3 bool) []byte {

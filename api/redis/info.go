@@ -34,7 +34,7 @@ func (c *conn) wait(args [][]byte) {
 		c.refuse("ERR timeout is not an integer or out of range")
 		return
 	}
-	nodes := min(len(c.server.cfg.Backend.Status().Nodes), replicasMax)
+	nodes := min(len(c.server.node().Status().Nodes), replicasMax)
 	c.out.buf = appendInt(c.out.buf, int64(nodes/2))
 }
 
@@ -107,7 +107,7 @@ func (c *conn) sections() []infoSection {
 	s := c.server
 	memory := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/total:bytes"}}
 	runtimemetrics.Read(memory)
-	status := s.cfg.Backend.Status()
+	status := s.node().Status()
 	up := time.Since(s.started)
 	sections := []infoSection{
 		{"server", []infoLine{
@@ -124,7 +124,7 @@ func (c *conn) sections() []infoSection {
 	}
 	rows := uint64(0)
 	for _, g := range status.Groups {
-		if isCounters(s.cfg.Backend.Keyspace(g.Keyspace)) {
+		if isCounters(s.node().Keyspace(g.Keyspace)) {
 			rows += g.Rows
 		}
 	}

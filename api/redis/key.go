@@ -48,7 +48,7 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, badForm(text)
 	}
 	t := b.tableOf(text[:at])
-	if t == nil && len(b.conn.server.cfg.Backend.Keyspaces()) == 0 {
+	if t == nil && len(b.conn.server.node().Keyspaces()) == 0 {
 		return key{}, errNoKeyspaces
 	}
 	if t == nil {
@@ -73,7 +73,7 @@ func (b *batch) key(text []byte) (key, error) {
 // keyspace of another kind is known.
 func (b *batch) noKeyspace(name []byte) error {
 	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
-	if b.conn.server.cfg.Backend.Keyspace(string(name)) != nil {
+	if b.conn.server.node().Keyspace(string(name)) != nil {
 		return argumentError(problem)
 	}
 	return unknown(name, problem)

@@ -59,8 +59,8 @@ func (b *batch) lookKeys(kind replyKind, texts [][]byte) {
 
 func (c *conn) dbsize([][]byte) {
 	rows := int64(0)
-	for _, g := range c.server.cfg.Backend.Status().Groups {
-		if isCounters(c.server.cfg.Backend.Keyspace(g.Keyspace)) {
+	for _, g := range c.server.node().Status().Groups {
+		if isCounters(c.server.node().Keyspace(g.Keyspace)) {
 			rows += int64(g.Rows)
 		}
 	}
@@ -161,14 +161,14 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	last := uint64(1<<64 - 1)
 	more := false
 	deadline := time.Now().Add(c.server.cfg.Timeout)
-	asked := slices.DeleteFunc(slices.Clone(c.server.cfg.Backend.Keyspaces()), func(ks *shard.Keyspace) bool {
+	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {
 		return !isCounters(ks) || q.keyspace != "" && ks.Name != q.keyspace
 	})
 	for _, ks := range asked {
 		var opt shard.ReadOptions
 		c.freshness(&opt, deadline, c.server.writtenTo(ks.Name))
 		count := min(q.count, max(1, scanCountsMax/len(asked)/len(ks.Columns)))
-		r, err := c.server.cfg.Backend.Scan(ks, q.from-1, q.from > 0, count, len(ks.Columns), &opt)
+		r, err := c.server.node().Scan(ks, q.from-1, q.from > 0, count, len(ks.Columns), &opt)
 		if err != nil {
 			return 0, nil, err
 		}

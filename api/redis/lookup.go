@@ -52,7 +52,7 @@ func (b *batch) lookUp() {
 	b.until = time.Now().Add(timeout)
 	ctx, cancel := context.WithDeadline(context.Background(), b.until.Add(-timeout/2))
 	defer cancel()
-	b.lookErr = c.server.cfg.Backend.CatchUp(ctx)
+	b.lookErr = c.server.node().CatchUp(ctx)
 	b.missed, b.looked, c.lookedAt = false, true, time.Now()
 	b.refresh()
 }

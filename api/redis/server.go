@@ -21,32 +21,30 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
 
-// Backend is what the front needs of a node; *shard.Node satisfies it. Every
-// method may be called at any time from any goroutine. Slices given are the
-// caller's again once a call has returned; what a call returns is never changed.
+// Backend is the node that the front serves; *shard.Node is one. Every method may be called
+// at any time from any goroutine and keeps none of its arguments after it returned. Nothing
+// changes a result afterwards.
 type Backend interface {
+	// Node reads and writes the rows of a keyspace. See shard.ReadError and
+	// shard.PartialError.
+	unread.Node
+	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
-	// Keyspace returns a keyspace, or nil for an unknown name. It takes no lock.
-	Keyspace(name string) *shard.Keyspace
-	// CatchUp returns once Keyspace knows what any node acknowledged before the call.
+	// CatchUp waits until Keyspace knows every change that any node acknowledged before
+	// the call.
 	CatchUp(ctx context.Context) error
-	// Get fills rows, len(ids)*width values. See shard.ReadError.
-	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	// Write applies w.Ops. w.Rows comes with len(Ops)*Width values to overwrite.
-	// See shard.PartialError.
-	Write(ks *shard.Keyspace, w *shard.Write) error
-	// Cursors is Get for the cursors of users.
-	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
-	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
-	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	Status() shard.Status
+}
+
+// node is a Backend with the unread numbers that it holds.
+type node struct {
+	Backend
+	unread *unread.Numbers
 }
 
 // Server serves the protocol on one listener. Make it with New, run Serve once
@@ -54,7 +52,7 @@ type Backend interface {
 type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for what each of many commands meets
-	unread   *unread.Numbers
+	attached atomic.Pointer[node]
 	metrics  *metrics
 	commands commandTable
 	listener net.Listener
@@ -82,9 +80,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), unread: unread.New(cfg.Backend), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
+		cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
 		large: budget{max: int64(cfg.LargeBytesMax)}, lanes: budget{max: lanesMax}, stopped: make(chan struct{}),
 	}
+	s.Attach(cfg.Backend)
 	s.batches.New = func() any { return &batch{} }
 	s.mu.conns = map[*conn]struct{}{}
 	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {
@@ -92,6 +91,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	return s, nil
 }
+
+// Attach replaces the backend for the calls that follow. The server may be serving.
+func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b)}) }
+
+func (s *Server) node() *node { return s.attached.Load() }
 
 // Addr is the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }

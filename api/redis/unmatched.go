@@ -38,11 +38,11 @@ func (c *conn) checkMatch(q *scanCall) error {
 	if !q.matches {
 		return nil
 	}
-	all := c.server.cfg.Backend.Keyspaces()
+	all := c.server.node().Keyspaces()
 	switch {
 	case len(all) == 0:
 		return errNoKeyspaces
-	case q.keyspace != "" && !isCounters(c.server.cfg.Backend.Keyspace(q.keyspace)):
+	case q.keyspace != "" && !isCounters(c.server.node().Keyspace(q.keyspace)):
 		return c.batch.noKeyspace([]byte(q.keyspace))
 	case len(q.match) > patternJudgedMax || q.kind != "hash" && q.kind != "string":
 		return nil

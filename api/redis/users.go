@@ -32,7 +32,7 @@ func (b *batch) unreadTable() (*table, error) {
 	switch {
 	case t != nil:
 		return t, nil
-	case len(b.conn.server.cfg.Backend.Keyspaces()) == 0:
+	case len(b.conn.server.node().Keyspaces()) == 0:
 		return nil, errNoKeyspaces
 	}
 	return nil, errNoUnread

@@ -94,5 +94,5 @@ func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 // get reads rows.
 func (t *table) get(c *conn, ids []uint64, rows []int64, deadline time.Time) error {
 	c.freshness(&t.opt, deadline, t.written)
-	return seeing(&t.opt, func() error { return c.server.cfg.Backend.Get(t.ks, ids, t.width(), &t.opt, rows) }, t.written)
+	return seeing(&t.opt, func() error { return c.server.node().Get(t.ks, ids, t.width(), &t.opt, rows) }, t.written)
 }

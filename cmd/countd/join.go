@@ -82,7 +82,7 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *rpc.Bo
 	if err != nil || cfg.Alone() {
 		return former, nil, err
 	}
-	p.backend.waitForWhat(former.Waiting)
+	p.starting.waitFor(former.Waiting)
 	bootstrap, err = rpc.OpenBootstrapServer(port, c.ClusterName, map[string]shard.Handler{
 		cluster.FormCall: cluster.CallHandler(former.HandleForm),
 	}, p.logger)
@@ -108,7 +108,11 @@ func (p promises) SetPromised(set string) error {
 // when it leads the catalog.
 func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
-	p.backend.node.Store(p.node)
+	p.starting.node.Store(p.node)
+	p.server.Attach(p.node)
+	if p.redis != nil {
+		p.redis.Attach(p.node)
+	}
 	p.announceState(cluster.MemberServing)
 	controller, err := cluster.StartController(p.node, p.gossip, c.Placement, p.logger)
 	if err != nil {

@@ -47,7 +47,7 @@ type process struct {
 	notifier   *notifier // nil without NOTIFY_SOCKET
 	registry   *prometheus.Registry
 	dir        *cluster.DataDir
-	backend    *backend
+	starting   starting // the servers' backend until they have the node
 	server     *api.Server
 	redis      *redis.Server // nil without --redis-addr
 	served     chan error    // receives the result of Serve of either server
@@ -162,8 +162,8 @@ func (l ports) close() {
 // start starts the node until it accepts requests. /readyz reports whether it can serve them
 // yet.
 func start(c *config, logger *slog.Logger) (*process, error) {
-	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2), backend: &backend{}}
-	p.backend.waitFor("the start")
+	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2)}
+	p.starting.waitFor(func() string { return "the start" })
 	memoryLimit, err := c.memoryLimit()
 	if err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func (p *process) open(c *config, l ports, memoryLimit uint64) error {
 		return err
 	}
 	server, err := api.New(api.Config{
-		Backend: p.backend, Admin: admin.New(admin.Config{Node: p.backend.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, AllowedHosts: c.allowedHosts(), Version: buildVersion(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)

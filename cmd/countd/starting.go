@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/countd/countd/api"
+	"github.com/countd/countd/shard"
+)
+
+// starting is the Backend of the servers, which start before the node does, until they have it.
+// It answers /healthz, reports at /readyz what the node waits for, and refuses other requests
+// like a shard without a leader.
+type starting struct {
+	api.Backend // nil: its calls have a keyspace, and there is none yet
+	waiting     atomic.Pointer[func() string]
+	node        atomic.Pointer[shard.Node] // nil until the servers have the node
+}
+
+// waitFor sets what the node waits for.
+func (s *starting) waitFor(what func() string) { s.waiting.Store(&what) }
+
+// opened returns the node, or an error while there is none.
+func (s *starting) opened() (*shard.Node, error) {
+	if n := s.node.Load(); n != nil {
+		return n, nil
+	}
+	return nil, s.Ready()
+}
+
+func (s *starting) Ready() error {
+	return fmt.Errorf("%w: this node waits for %s", shard.ErrNoLeader, (*s.waiting.Load())())
+}
+
+func (s *starting) Status() shard.Status {
+	return shard.Status{Nodes: []shard.NodeStatus{}, Groups: []shard.GroupStatus{}}
+}
+
+func (s *starting) Keyspaces() []*shard.Keyspace { return nil }
+
+func (s *starting) Keyspace(string) *shard.Keyspace { return nil }
+
+func (s *starting) CatchUp(context.Context) error { return s.Ready() }
+
+func (s *starting) CreateKeyspace(context.Context, shard.Keyspace) (*shard.Keyspace, error) {
+	return nil, s.Ready()
+}
+
+func (s *starting) AddColumns(context.Context, string, []string, map[string]*int64) (*shard.Keyspace, error) {
+	return nil, s.Ready()
+}
+
+func (s *starting) SetEverywhere(context.Context, string, bool) (*shard.Keyspace, error) {
+	return nil, s.Ready()
+}
+
+func (s *starting) DropKeyspace(context.Context, string) (*shard.Keyspace, error) {
+	return nil, s.Ready()
+}
+
+func (s *starting) DropColumn(context.Context, string, string) (*shard.Keyspace, error) {
+	return nil, s.Ready()
+}
