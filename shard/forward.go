@@ -181,7 +181,7 @@ func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method stri
 	for _, f := range parts {
 		request = appendForwarded(request, f)
 	}
-	answer, err := n.callSmall(ctx, node, method, request, answerBytes)
+	answer, err := n.streams.Call(ctx, node, method, request, answerBytes)
 	if err != nil {
 		return nil, err
 	}

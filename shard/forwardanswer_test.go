@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/stream"
 )
 
 // Of parts to which the answer makes no sense nothing is known: they are neither told
@@ -25,7 +26,10 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	two := append(append([]byte(nil), one...), one...)
 	var answer atomic.Pointer[[]byte]
 	var nodes callNodes
-	n := &Node{calls: nodes.node(t, "a", nil)}
+	n := &Node{}
+	n.calls, n.mux = nodes.nodeWith(t, "a", nil, nil)
+	n.streams = stream.New(stream.Config{Mux: n.mux, Allowed: func() bool { return false }, Calls: n.calls})
+	t.Cleanup(n.streams.Close)
 	n.cfg.NodeKey = "a"
 	nodes.node(t, "b", map[string]rpc.Handler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }})
 	leader := "b"

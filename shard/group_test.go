@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/stream"
 )
 
 // sumFSM adds the entries, 8 little-endian bytes each, and counts them.
@@ -127,17 +128,17 @@ func testMux(t *testing.T) *rpc.Mux {
 // appendsOf holds the appends of each Mux.
 var appendsOf sync.Map
 
-// testAppends returns the appends of a Mux, made if need be.
-func testAppends(t *testing.T, mux *rpc.Mux) *appends {
+// testStreams returns the appends of a Mux, made if need be.
+func testStreams(t *testing.T, mux *rpc.Mux) *stream.Streams {
 	t.Helper()
 	if a, made := appendsOf.Load(mux); made {
-		return a.(*appends)
+		return a.(*stream.Streams)
 	}
-	a := newAppends(appendsConfig{
+	a := stream.New(stream.Config{
 		Mux: mux, Lookup: func(string) (string, bool) { return "", false }, Allowed: func() bool { return true },
 	})
 	appendsOf.Store(mux, a)
-	t.Cleanup(func() { appendsOf.Delete(mux); a.close() })
+	t.Cleanup(func() { appendsOf.Delete(mux); a.Close() })
 	return a
 }
 
@@ -145,7 +146,7 @@ func testAppends(t *testing.T, mux *rpc.Mux) *appends {
 func testConfig(t *testing.T, mux *rpc.Mux, id string) groupConfig {
 	t.Helper()
 	return groupConfig{
-		Dir: t.TempDir(), Group: 7, NodeID: id, FSM: &sumFSM{}, Mux: mux, Appends: testAppends(t, mux),
+		Dir: t.TempDir(), Group: 7, NodeID: id, FSM: &sumFSM{}, Mux: mux, Streams: testStreams(t, mux),
 		Fatal: func(err error) { t.Errorf("%s: %v", id, err) },
 		Timing: groupTiming{
 			Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond,

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/stream"
 )
 
 // snapshotBytesDefault is the least log since the last snapshot that starts a new
@@ -27,8 +28,9 @@ type groupConfig struct {
 	Replica uint64
 	FSM     raft.FSM
 	Mux     *rpc.Mux // the caller's; must outlive the group
-	// Appends carries calls together with those of other groups. nil for none.
-	Appends *appends // the caller's; must outlive the group
+	// Streams carries appends together with those of other groups. nil for none.
+	Streams *stream.Streams // the caller's; must outlive the group
+	Beats   *heartbeats     // of all groups of the node; nil for a group that is alone
 	Logger  *slog.Logger
 	// Fatal is told, once, why this group has stopped for good. It is called
 	// in the goroutine that failed and must not wait for the group. The
@@ -126,6 +128,9 @@ func (c groupConfig) withDefaults() (groupConfig, error) {
 	}
 	if err := c.LogStore.Check(); err != nil {
 		return c, err
+	}
+	if c.Beats == nil {
+		c.Beats = newHeartbeats()
 	}
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = snapshotBytesDefault

@@ -84,7 +84,7 @@ func startGroup(cfg groupConfig, stores storage.Stores) (*group, error) {
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
 	g.trans.cold, g.trans.damaged = cfg.Cold, g.noteColdDamage
-	g.trans.appends, g.trans.group = cfg.Appends, cfg.Group
+	g.trans.streams, g.trans.beats, g.trans.group = cfg.Streams, cfg.Beats, cfg.Group
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}
@@ -123,8 +123,8 @@ func (g *group) start(stable *storage.Votes, logger *raftLogger) error {
 	cache := newLogCache(g.log)
 	log := storage.NewEndingLog(cache, g.stop)
 	g.trans.filter = newRPCFilter(g, cache)
-	if g.cfg.Appends != nil { // before raft restores a snapshot: what comes meanwhile waits for it
-		g.trans.filter.served = g.cfg.Appends.served.open(g.cfg.Group, g.id())
+	if g.cfg.Streams != nil { // before raft restores a snapshot: what comes meanwhile waits for it
+		g.trans.filter.served = g.cfg.Streams.Open(g.cfg.Group, g.id())
 	}
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
@@ -144,7 +144,7 @@ func (g *group) start(stable *storage.Votes, logger *raftLogger) error {
 	}
 	if g.raft == nil {
 		if g.trans.filter.served != nil {
-			g.trans.filter.served.close()
+			g.trans.filter.served.Close()
 		}
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/stream"
 )
 
 // heartbeatEvery is between two beats of a node: as long as raft may be told of a
@@ -74,7 +76,7 @@ type contact struct {
 // knownTo is how far a follower has the log and knows it to be committed. It holds for
 // one opening of its replica: one that is opened again knows of no commit.
 type knownTo struct {
-	conn      *appendConn
+	conn      *stream.Conn
 	opening   uint64
 	term      uint64
 	last      uint64
@@ -82,7 +84,7 @@ type knownTo struct {
 }
 
 // took notes a call that the follower took.
-func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *appendConn, opening uint64) {
+func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *stream.Conn, opening uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if began.After(c.mu.began) || c.mu.term != args.Term {

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/stream"
 )
 
 // idleLeader does for one follower what raft's heartbeat goroutine does: it asks 0.1 to
@@ -38,7 +39,7 @@ func TestHeartbeatsLeaveTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const groups = 100
 		began := time.Now()
-		a := &appends{beat: newHeartbeats()}
+		beats := newHeartbeats()
 		moments := make(chan time.Time, 1<<20)
 		ended := make(chan struct{}, groups)
 		time.Sleep(123 * time.Millisecond) // no group begins at a beat
@@ -47,7 +48,7 @@ func TestHeartbeatsLeaveTogether(t *testing.T) {
 				defer func() { ended <- struct{}{} }()
 				rng := rand.New(rand.NewPCG(1, uint64(i)))
 				time.Sleep(time.Duration(rng.Int64N(int64(time.Second))))
-				trans := raftTransport{pause: groupTimingDefault.Heartbeat * 2 / 5, appends: a, closed: newClosedOnce()}
+				trans := raftTransport{pause: groupTimingDefault.Heartbeat * 2 / 5, beats: beats, closed: newClosedOnce()}
 				trans.contacts = &sync.Map{}
 				var last time.Time
 				returned := idleLeader(t, trans, "n2", rng, func(now time.Time) {
@@ -82,7 +83,7 @@ func TestHeartbeatsLeaveTogether(t *testing.T) {
 // A heartbeat that waits ends with its group.
 func TestHeartbeatEndsWithItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		trans := raftTransport{pause: time.Hour, appends: &appends{beat: newHeartbeats()}, closed: newClosedOnce(), contacts: &sync.Map{}}
+		trans := raftTransport{pause: time.Hour, beats: newHeartbeats(), closed: newClosedOnce(), contacts: &sync.Map{}}
 		trans.contact("n2").took(time.Now(), testHeartbeat(), nil, 0)
 		began := time.Now()
 		go func() { time.Sleep(time.Millisecond); trans.closed.close() }()
@@ -96,7 +97,7 @@ func TestHeartbeatEndsWithItsGroup(t *testing.T) {
 // A heartbeat waits only if the follower took a call of this term a short time ago.
 func TestFirstHeartbeatWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		trans := raftTransport{pause: 400 * time.Millisecond, appends: &appends{beat: newHeartbeats()}, closed: newClosedOnce(), contacts: &sync.Map{}}
+		trans := raftTransport{pause: 400 * time.Millisecond, beats: newHeartbeats(), closed: newClosedOnce(), contacts: &sync.Map{}}
 		mustGo := func(name string) {
 			t.Helper()
 			began := time.Now()
@@ -118,7 +119,7 @@ func TestFirstHeartbeatWaitsForNobody(t *testing.T) {
 // An append without entries is left out only if the follower knows all that it says,
 // since its replica was opened.
 func TestFollowerKnows(t *testing.T) {
-	conn, another := &appendConn{}, &appendConn{}
+	conn, another := &stream.Conn{}, &stream.Conn{}
 	entries := testAppend()
 	entries.LeaderCommitIndex = 302
 	last := &raft.AppendEntriesRequest{Term: entries.Term, PrevLogEntry: 303, PrevLogTerm: entries.Term, LeaderCommitIndex: 302}

@@ -18,6 +18,7 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/stream"
 )
 
 const (
@@ -45,7 +46,8 @@ type Node struct {
 	life      string    // tells this life of the node from others
 	mux       *rpc.Mux
 	calls     *rpc.Calls
-	appends   *appends
+	streams   *stream.Streams
+	beats     *heartbeats
 	rounds    *propose.Rounds
 	meta      *group
 	metaFresh freshness
@@ -106,6 +108,7 @@ func Open(cfg Config) (*Node, error) {
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
 		rounds:   propose.NewRounds(nil),
+		beats:    newHeartbeats(),
 	}
 	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
@@ -143,9 +146,9 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
-	n.appends = newAppends(appendsConfig{
+	n.streams = stream.New(stream.Config{
 		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
-		Answer: n.calls.Answer,
+		Calls: n.calls,
 	})
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -210,7 +213,8 @@ func (n *Node) groupConfig(number uint32, replica uint64, keyspace string, fsm g
 		Replica:  replica,
 		FSM:      fsm,
 		Mux:      n.mux,
-		Appends:  n.appends,
+		Streams:  n.streams,
+		Beats:    n.beats,
 		Logger:   n.cfg.Logger.With("keyspace", keyspace),
 		Fatal:    n.fatal,
 		Addrs:    n.addrOf,
@@ -219,6 +223,9 @@ func (n *Node) groupConfig(number uint32, replica uint64, keyspace string, fsm g
 		Room:     n.room.take,
 	}
 }
+
+// cut closes the stream to a node that answers no pings.
+func (n *Node) cut(node string) { n.streams.Cut(node) }
 
 func (n *Node) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
 
@@ -376,10 +383,10 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	n.headroom.close()
 	n.closePeers()
-	n.appends.served.leave()
+	n.streams.Leave()
 	n.calls.Close()
 	n.asking.Wait()
-	n.appends.close()
+	n.streams.Close()
 	if errors.Join(errs...) == nil { // else a group may not have ended, and what it applies needs them
 		errs = append(errs, n.cold.Close(), n.closeLog())
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/stream"
 )
 
 // rpcFilter stands between raft and the network: raft's Consumer is rpcs, and run hands
@@ -56,7 +58,7 @@ type rpcFilter struct {
 	rpcs chan raft.RPC // unbuffered, from run to raft
 	// served is where appends come from that travel with those of other groups, nil for
 	// nowhere; run closes it. answered has the answer to the one that run handles.
-	served   *servedReplica
+	served   *stream.Inbox
 	answered chan raft.RPCResponse
 	// answer is raft's to the call that it was given last.
 	answer chan raft.RPCResponse
@@ -87,22 +89,22 @@ func newRPCFilter(g *group, log raft.LogStore) *rpcFilter {
 // waits for it.
 func (f *rpcFilter) run() {
 	calls := f.g.trans.NetworkTransport.Consumer()
-	var appends <-chan *servedAppend
+	var appends <-chan *stream.Append
 	if f.served != nil {
-		defer f.served.close()
-		appends = f.served.calls
+		defer f.served.Close()
+		appends = f.served.Calls
 	}
 	for {
 		select {
 		case rpc := <-calls:
 			f.handle(rpc)
 		case call := <-appends:
-			f.handle(raft.RPC{Command: call.args, RespChan: f.answered})
+			f.handle(raft.RPC{Command: call.Args, RespChan: f.answered})
 			select {
 			case answer := <-f.answered:
-				f.served.respond(call, answer, true)
+				f.served.Respond(call, answer, true)
 			default: // the group is closed
-				f.served.respond(call, raft.RPCResponse{}, false)
+				f.served.Respond(call, raft.RPCResponse{}, false)
 			}
 		case <-f.g.done:
 			return

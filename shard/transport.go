@@ -13,13 +13,12 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/storage"
+	"github.com/countd/countd/shard/stream"
 )
 
 const (
-	// rpcTimeout bounds one call between two replicas. A follower answers
-	// once an entry is on its disk, and a disk has DiskStallMax.
-	rpcTimeout = storage.DiskStallMax
+	// rpcTimeout bounds one call between two replicas.
+	rpcTimeout = stream.AppendTimeoutMax
 	// snapshotBytesPerTimeout scales the time for sending a snapshot, its
 	// restore included: another rpcTimeout for each so many bytes.
 	snapshotBytesPerTimeout = 16 << 20
@@ -46,7 +45,7 @@ const (
 // proveTerm). The others wait for the next beat (see heartbeats).
 //
 // And appends of a follower that keeps up travel with those of other groups (see
-// appends); larger ones, and all while a node of the cluster does not take them, on
+// stream.Streams); larger ones, and all while a node of the cluster does not take them, on
 // connections of the group.
 //
 // And a snapshot that it sends has the cold rows in it that the stored one names,
@@ -61,8 +60,9 @@ const (
 type raftTransport struct {
 	*raft.NetworkTransport
 	pause    time.Duration
-	contacts *sync.Map // raft.ServerID → *contact
-	appends  *appends  // nil for none: each call travels by itself
+	contacts *sync.Map       // raft.ServerID → *contact
+	streams  *stream.Streams // nil for none: each call travels by itself
+	beats    *heartbeats     // nil without streams
 	group    uint32
 	closed   *closedOnce
 	cold     *cold.Group
@@ -107,16 +107,16 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	c := t.contact(id)
 	bounded := *args
 	boundCommit(&bounded)
-	together := t.appends != nil && t.appends.cfg.Allowed()
+	together := t.streams != nil && t.streams.Allowed()
 	if t.spares(c, &bounded, together) {
 		// Without a header: the next answer is decoded into resp, and would be
 		// written over the name of the sender if that were in it.
 		*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}
 		return nil
 	}
-	if together && appendsBytes(&bounded) <= appendBytesMax {
+	if together && stream.Fits(&bounded) {
 		err := t.appendTogether(c, id, target, &bounded, resp)
-		if !errors.Is(err, errNoStream) {
+		if !errors.Is(err, stream.ErrNoStream) {
 			return err
 		}
 	}
@@ -130,19 +130,19 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 
 // appendTogether sends an append with those of other groups to the same node.
 func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	conn, err := t.appends.peer(nodeOf(id)).connected(string(target), t.closed.done)
+	conn, err := t.streams.Conn(nodeOf(id), string(target), t.closed.done)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	answer, err := conn.call(t.group, c.to, args, t.closed.done)
+	answer, err := conn.Append(t.group, c.to, args, t.closed.done)
 	if err != nil {
 		return err
 	}
-	if answer.success && answer.term == args.Term {
-		c.took(began, args, conn, answer.opening)
+	if answer.Success && answer.Term == args.Term {
+		c.took(began, args, conn, answer.Opening)
 	}
-	*resp = raft.AppendEntriesResponse{Term: answer.term, LastLog: answer.last, Success: answer.success, NoRetryBackoff: answer.noPause}
+	*resp = raft.AppendEntriesResponse{Term: answer.Term, LastLog: answer.Last, Success: answer.Success, NoRetryBackoff: answer.NoPause}
 	return nil
 }
 
@@ -154,8 +154,8 @@ func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, toget
 	switch {
 	case !isHeartbeat(args):
 		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
-	case together && c.waits(now, args.Term, pause, t.appends.beat.next(now)):
-		t.appends.beat.wait(now, t.closed.done)
+	case together && c.waits(now, args.Term, pause, t.beats.next(now)):
+		t.beats.wait(now, t.closed.done)
 		pause /= 2 // else the next would come late
 	}
 	return c.recent(time.Now(), args.Term, pause)

@@ -1,4 +1,4 @@
-package shard
+package stream
 
 import (
 	"bytes"
@@ -55,16 +55,16 @@ func TestAppendArrivesAsItWasSent(t *testing.T) {
 }
 
 func TestAppendAnswerArrivesAsItWasSent(t *testing.T) {
-	for _, want := range []appendAnswer{
-		{}, {id: 7, opening: 3, term: 1 << 50, last: 12, success: true}, {id: 1 << 63, term: 2, noPause: true},
+	for _, want := range []Answer{
+		{}, {id: 7, Opening: 3, Term: 1 << 50, Last: 12, Success: true}, {id: 1 << 63, Term: 2, NoPause: true},
 	} {
 		if got, err := parseAppendAnswer(appendAnswerOf(nil, &want)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
 	}
 	long := strings.Repeat("x", 2*rpc.ErrorTextMax)
-	got, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{id: 3, err: errors.New(long), success: true}))
-	if err != nil || got.id != 3 || got.success || got.err == nil || got.err.Error() != long[:rpc.ErrorTextMax] {
+	got, err := parseAppendAnswer(appendAnswerOf(nil, &Answer{id: 3, err: errors.New(long), Success: true}))
+	if err != nil || got.id != 3 || got.Success || got.err == nil || got.err.Error() != long[:rpc.ErrorTextMax] {
 		t.Errorf("an error: %+v, %v", got, err)
 	}
 	for _, bad := range [][]byte{nil, {1}, {1, 3}, {1, 8}, {1, 5, 0}, {1, 0, 0, 0, 0, 0}, {1, 4, 9}} {
@@ -77,8 +77,8 @@ func TestAppendAnswerArrivesAsItWasSent(t *testing.T) {
 func FuzzParseAppend(f *testing.F) {
 	f.Add(appendAppend(nil, 1, 2, 3, testAppend()))
 	f.Add(appendAppend(nil, 1, 2, 3, testHeartbeat()))
-	f.Add(appendAnswerOf(nil, &appendAnswer{id: 7, term: 3, success: true}))
-	f.Add(appendAnswerOf(nil, &appendAnswer{id: 7, err: errReplicaBusy}))
+	f.Add(appendAnswerOf(nil, &Answer{id: 7, Term: 3, Success: true}))
+	f.Add(appendAnswerOf(nil, &Answer{id: 7, err: errReplicaBusy}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if id, group, to, args, err := parseAppend(b); err == nil {
 			sent := appendAppend(nil, id, group, to, args)
@@ -89,7 +89,7 @@ func FuzzParseAppend(f *testing.F) {
 		}
 		if a, err := parseAppendAnswer(b); err == nil {
 			again, err := parseAppendAnswer(appendAnswerOf(nil, &a))
-			if err != nil || again.id != a.id || again.term != a.term || again.success != a.success || (again.err == nil) != (a.err == nil) {
+			if err != nil || again.id != a.id || again.Term != a.Term || again.Success != a.Success || (again.err == nil) != (a.err == nil) {
 				t.Fatalf("%x: %+v was read back as %+v, %v", b, a, again, err)
 			}
 		}

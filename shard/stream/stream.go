@@ -1,4 +1,10 @@
-package shard
+// Package stream owns the streams between two nodes: one connection each way, on which the
+// appends of all their groups travel together, and small calls with them.
+//
+// It never sends anything twice, judges an append, or waits for a replica. Invariant: each
+// append reaches the inbox of the one replica that it names, or fails; a call that fails
+// with rpc.ErrNotSent or ErrNoStream has left no byte on the network.
+package stream
 
 import (
 	"bufio"
@@ -15,24 +21,28 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/storage"
 )
 
 const (
 	// appendBacklogMax bounds the bytes of calls that wait to be written to one node.
 	// What is beyond travels on a connection of its own group.
 	appendBacklogMax = 4 << 20
+	// AppendTimeoutMax bounds one append between two replicas. A follower answers once an
+	// entry is on its disk, and a disk has DiskStallMax.
+	AppendTimeoutMax = storage.DiskStallMax
 	// streamBufferBytes is read at once, of one node.
 	streamBufferBytes = 64 << 10
 )
 
 var (
-	// errNoStream is returned for a call that a stream does not take. Nothing of it was
+	// ErrNoStream is returned for a call that a stream does not take. Nothing of it was
 	// sent.
-	errNoStream = errors.New("the call is to travel by itself")
+	ErrNoStream = errors.New("the call is to travel by itself")
 	// errStreamLost is returned for calls whose connection ended before their answers
 	// came. Raft asks again, by another call.
 	errStreamLost = errors.New("the connection to the node was lost")
-	// errAppendTimeout is returned for a call that had no answer within rpcTimeout.
+	// errAppendTimeout is returned for a call that had no answer within AppendTimeoutMax.
 	errAppendTimeout = errors.New("the replica has not answered in time")
 	// errDialPaused is returned for calls to a node that was not reached a moment ago.
 	// Nothing of them was sent.
@@ -41,18 +51,26 @@ var (
 	errTransportClosed = errors.New("the group's transport is closed")
 )
 
-// appendsConfig configures newAppends.
-type appendsConfig struct {
-	Mux *rpc.Mux // the caller's; must outlive the appends
+// Calls is the part of rpc.Calls that Streams needs.
+type Calls interface {
+	Reachable(nodeKey string) error
+	Call(ctx context.Context, nodeKey, method string, request []byte) ([]byte, error)
+	Answer(ctx context.Context, method string, request []byte) ([]byte, error)
+}
+
+// Config configures New.
+type Config struct {
+	Mux *rpc.Mux // the caller's; must outlive the streams
 	// Lookup returns the cluster address of a node now, as for calls.
 	Lookup func(nodeKey string) (addr string, ok bool)
 	// Allowed reports whether all nodes of the cluster take streams.
 	Allowed func() bool
-	// Answer answers a call of a method; nil if no calls are answered.
-	Answer func(ctx context.Context, method string, request []byte) ([]byte, error)
+	// Calls carries the calls that no stream takes, and answers those that arrive on one;
+	// nil if only appends travel.
+	Calls Calls
 }
 
-// appends carries the AppendEntries calls of all groups of a node: one connection each
+// Streams carries the AppendEntries calls of all groups of a node: one connection each
 // way between two nodes. Calls that come while one write is under way travel in the next
 // one together, and so do their answers. No call waits for another's answer.
 //
@@ -62,90 +80,116 @@ type appendsConfig struct {
 // ARCHITECTURE.md for why Raft allows that.
 //
 // Its goroutines: two for each connection, which end with it, and one for each dial.
-// close ends and waits for all of them.
-type appends struct {
-	cfg    appendsConfig
-	beat   *heartbeats
+// Close ends and waits for all of them.
+type Streams struct {
+	cfg    Config
 	ctx    context.Context
-	cancel context.CancelFunc // by close
+	cancel context.CancelFunc // by Close
 	wg     sync.WaitGroup
-	served appendServer
+	served server
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		peers  map[string]*appendPeer // by node key
+		peers  map[string]*peer // by node key
 		closed bool
 	}
 }
 
-func newAppends(cfg appendsConfig) *appends {
-	a := &appends{cfg: cfg, beat: newHeartbeats()}
-	a.ctx, a.cancel = context.WithCancel(context.Background())
-	a.mu.peers = make(map[string]*appendPeer)
-	a.served.init(a)
-	cfg.Mux.ServeAppends(&a.served)
-	return a
+// New returns streams that accept connections at once. The caller closes them.
+func New(cfg Config) *Streams {
+	s := &Streams{cfg: cfg}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.mu.peers = make(map[string]*peer)
+	s.served.init(s)
+	cfg.Mux.ServeAppends(&s.served)
+	return s
 }
 
-// close ends every connection and waits until no goroutine is left. Calls under way fail.
-func (a *appends) close() {
-	a.mu.Lock()
-	a.mu.closed = true
-	a.mu.Unlock()
-	a.cancel()
-	a.wg.Wait()
+// Close ends every connection and waits until no goroutine is left. Calls under way fail.
+func (s *Streams) Close() {
+	s.mu.Lock()
+	s.mu.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.wg.Wait()
 }
 
-// start runs f in a goroutine that close waits for; it returns false after close.
-func (a *appends) start(f func()) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.mu.closed {
+// start runs f in a goroutine that Close waits for; it returns false after Close.
+func (s *Streams) start(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
 		return false
 	}
-	a.wg.Go(f)
+	s.wg.Go(f)
 	return true
+}
+
+// Allowed reports whether all nodes of the cluster take streams.
+func (s *Streams) Allowed() bool { return s.cfg.Allowed() }
+
+// Open makes a replica of this node known, so that appends for it wait in its inbox. It
+// takes the place of one of the same group, which is closing.
+func (s *Streams) Open(group uint32, id raft.ServerID) *Inbox { return s.served.open(group, id) }
+
+// Waiting returns how many appends wait for this node's replica of a group.
+func (s *Streams) Waiting(group uint32) int {
+	s.served.mu.RLock()
+	defer s.served.mu.RUnlock()
+	if r := s.served.mu.replicas[group]; r != nil {
+		return len(r.Calls)
+	}
+	return 0
+}
+
+// Leave has other nodes send no more, and waits until what they have sent is answered,
+// for rpc.CloseGraceMax at most. Calls that come in between are refused with ErrDraining.
+func (s *Streams) Leave() { s.served.leave() }
+
+// Conn returns a connection to a node, which it dials if need be: at fallback if its
+// address is not known. Calls that come while a node is not dialled again, because it was
+// not reached a moment ago, fail at once.
+func (s *Streams) Conn(node, fallback string, stop <-chan struct{}) (*Conn, error) {
+	return s.peer(node).connected(fallback, stop)
 }
 
 // peer returns what is known of a node, made if need be. Nodes that leave are few, so
 // that nothing forgets them.
-func (a *appends) peer(node string) *appendPeer {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.mu.peers[node]
+func (s *Streams) peer(node string) *peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.mu.peers[node]
 	if p == nil {
-		p = &appendPeer{appends: a, node: node}
-		a.mu.peers[node] = p
+		p = &peer{streams: s, node: node}
+		s.mu.peers[node] = p
 	}
 	return p
 }
 
-// appendPeer is another node that this one's groups send their appends to.
-type appendPeer struct {
-	appends *appends
+// peer is another node that this one's groups send their appends to.
+type peer struct {
+	streams *Streams
 	node    string
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		conn    *appendConn // nil for none
-		dial    *appendDial // under way; nil for none
-		retryAt time.Time   // no dial begins earlier: the last has failed
+		conn    *Conn     // nil for none
+		dial    *dial     // under way; nil for none
+		retryAt time.Time // no dial begins earlier: the last has failed
 		backoff time.Duration
 		failure error // of the last dial
 	}
 }
 
-// appendDial is a dial that several calls wait for.
-type appendDial struct {
+// dial is a dial that several calls wait for.
+type dial struct {
 	done chan struct{} // closed when the rest is set
-	conn *appendConn
+	conn *Conn
 	err  error
 }
 
-// connected returns a connection to the node, which it dials if need be: at fallback if
-// its address is not known. Calls that come while a node is not dialled again, because
-// it was not reached a moment ago, fail at once.
-func (p *appendPeer) connected(fallback string, stop <-chan struct{}) (*appendConn, error) {
+// connected is Conn's, for one node.
+func (p *peer) connected(fallback string, stop <-chan struct{}) (*Conn, error) {
 	p.mu.Lock()
 	if c := p.mu.conn; c != nil {
 		p.mu.Unlock()
@@ -165,16 +209,16 @@ func (p *appendPeer) connected(fallback string, stop <-chan struct{}) (*appendCo
 }
 
 // dialLocked returns the dial that is under way, and begins one if there is none.
-func (p *appendPeer) dialLocked(fallback string) (*appendDial, error) {
+func (p *peer) dialLocked(fallback string) (*dial, error) {
 	if d := p.mu.dial; d != nil {
 		return d, nil
 	}
 	if time.Now().Before(p.mu.retryAt) {
 		return nil, fmt.Errorf("%w: %w", errDialPaused, p.mu.failure)
 	}
-	d := &appendDial{done: make(chan struct{})}
+	d := &dial{done: make(chan struct{})}
 	p.mu.dial = d
-	if !p.appends.start(func() { p.connect(d, fallback) }) {
+	if !p.streams.start(func() { p.connect(d, fallback) }) {
 		p.mu.dial = nil
 		return nil, errTransportClosed
 	}
@@ -182,18 +226,18 @@ func (p *appendPeer) dialLocked(fallback string) (*appendDial, error) {
 }
 
 // connect dials the node and ends the dial d.
-func (p *appendPeer) connect(d *appendDial, fallback string) {
-	addr, known := p.appends.cfg.Lookup(p.node)
+func (p *peer) connect(d *dial, fallback string) {
+	addr, known := p.streams.cfg.Lookup(p.node)
 	if !known {
 		addr = fallback
 	}
-	ctx, cancel := context.WithTimeout(p.appends.ctx, rpc.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(p.streams.ctx, rpc.ConnectTimeout)
 	defer cancel()
-	conn, err := p.appends.cfg.Mux.Dial(ctx, addr, p.node, rpc.KindAppend, 0)
+	conn, err := p.streams.cfg.Mux.Dial(ctx, addr, p.node, rpc.KindAppend, 0)
 	if err != nil {
 		d.err = fmt.Errorf("cannot dial node %s: %w", p.node, err)
 	} else {
-		d.conn = newAppendConn(p, conn)
+		d.conn = newConn(p, conn)
 	}
 	p.mu.Lock()
 	p.mu.dial = nil
@@ -202,8 +246,8 @@ func (p *appendPeer) connect(d *appendDial, fallback string) {
 	}
 	p.mu.Unlock()
 	if c := d.conn; c != nil {
-		stop := context.AfterFunc(p.appends.ctx, func() { c.fail(net.ErrClosed) })
-		if !p.appends.start(c.writeCalls) || !p.appends.start(func() { defer stop(); c.readAnswers() }) {
+		stop := context.AfterFunc(p.streams.ctx, func() { c.fail(net.ErrClosed) })
+		if !p.streams.start(c.writeCalls) || !p.streams.start(func() { defer stop(); c.readAnswers() }) {
 			c.fail(net.ErrClosed)
 		}
 	}
@@ -211,14 +255,14 @@ func (p *appendPeer) connect(d *appendDial, fallback string) {
 }
 
 // pauseLocked has the next dial wait, for longer each time.
-func (p *appendPeer) pauseLocked(failure error) {
+func (p *peer) pauseLocked(failure error) {
 	p.mu.backoff = min(max(2*p.mu.backoff, rpc.ConnectBackoffMin), rpc.ConnectBackoffMax)
 	p.mu.retryAt, p.mu.failure = time.Now().Add(p.mu.backoff), failure
 }
 
 // forget removes a connection that has ended. One on which nothing was ever answered
 // counts as a dial that failed: the node refuses it.
-func (p *appendPeer) forget(c *appendConn, why error) {
+func (p *peer) forget(c *Conn, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.conn == c {
@@ -231,9 +275,9 @@ func (p *appendPeer) forget(c *appendConn, why error) {
 	}
 }
 
-// appendConn is a connection on which this node's groups send appends to another node.
-type appendConn struct {
-	peer  *appendPeer
+// Conn is a connection on which this node's groups send appends to another node.
+type Conn struct {
+	peer  *peer
 	conn  net.Conn
 	heard atomic.Int64  // how many answers came
 	serve atomic.Bool   // the node has said that it serves the stream
@@ -242,8 +286,8 @@ type appendConn struct {
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		out    []byte                 // calls to be written
-		calls  map[uint64]*appendCall // without an answer, by id
+		out    []byte           // calls to be written
+		calls  map[uint64]*call // without an answer, by id
 		lastID uint64
 		sentID uint64 // of the calls that were given to the network the last, or 0
 		leave  bool   // the node is closing: no more calls
@@ -251,35 +295,35 @@ type appendConn struct {
 	}
 }
 
-// appendCall is a call without an answer yet.
-type appendCall struct {
+// call is a call without an answer yet.
+type call struct {
 	done   chan struct{} // closed when the rest is set
-	answer appendAnswer
+	answer Answer
 	err    error // there is none, for this reason
 	unsent bool  // and nothing of the call was given to the network
 }
 
-func newAppendConn(p *appendPeer, conn net.Conn) *appendConn {
-	c := &appendConn{peer: p, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	c.mu.calls = make(map[uint64]*appendCall)
+func newConn(p *peer, conn net.Conn) *Conn {
+	c := &Conn{peer: p, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	c.mu.calls = make(map[uint64]*call)
 	return c
 }
 
-// call sends an append and waits for its answer, for rpcTimeout at most. The request is
-// read before it returns and not after. errNoStream means that it was not sent and has
+// Append sends an append and waits for its answer, for AppendTimeoutMax at most. The request is
+// read before it returns and not after. ErrNoStream means that it was not sent and has
 // no room here.
-func (c *appendConn) call(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (appendAnswer, error) {
+func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (Answer, error) {
 	heard := c.heard.Load()
 	id, call, err := c.enqueue(group, to, args)
 	if err != nil {
-		return appendAnswer{}, err
+		return Answer{}, err
 	}
-	timeout := time.NewTimer(rpcTimeout)
+	timeout := time.NewTimer(AppendTimeoutMax)
 	defer timeout.Stop()
 	select {
 	case <-call.done:
 		if call.err != nil {
-			return appendAnswer{}, call.err
+			return Answer{}, call.err
 		}
 		return call.answer, call.answer.err
 	case <-stop:
@@ -291,32 +335,32 @@ func (c *appendConn) call(group uint32, to uint64, args *raft.AppendEntriesReque
 	if errors.Is(err, errAppendTimeout) && c.heard.Load() == heard {
 		c.fail(err) // nothing came for any group
 	}
-	return appendAnswer{}, err
+	return Answer{}, err
 }
 
 // giveUp forgets a call: what answers it from here on is nobody's.
-func (c *appendConn) giveUp(id uint64) {
+func (c *Conn) giveUp(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.mu.calls, id)
 }
 
-func (c *appendConn) enqueue(group uint32, to uint64, args *raft.AppendEntriesRequest) (uint64, *appendCall, error) {
+func (c *Conn) enqueue(group uint32, to uint64, args *raft.AppendEntriesRequest) (uint64, *call, error) {
 	return c.put(func(dst []byte, id uint64) []byte { return appendAppend(dst, id, group, to, args) })
 }
 
 // put has what write appends written, as a call that waits for its answer.
-func (c *appendConn) put(write func(dst []byte, id uint64) []byte) (uint64, *appendCall, error) {
+func (c *Conn) put(write func(dst []byte, id uint64) []byte) (uint64, *call, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.err != nil {
 		return 0, nil, c.mu.err
 	}
 	if len(c.mu.out) > appendBacklogMax || c.mu.leave {
-		return 0, nil, errNoStream
+		return 0, nil, ErrNoStream
 	}
 	c.mu.lastID++
-	id, call := c.mu.lastID, &appendCall{done: make(chan struct{})}
+	id, call := c.mu.lastID, &call{done: make(chan struct{})}
 	c.mu.out = appendMessage(c.mu.out, func(dst []byte) []byte { return write(dst, id) })
 	c.mu.calls[id] = call
 	wake(c.wake)
@@ -333,7 +377,7 @@ func wake(token chan struct{}) {
 
 // writeCalls writes calls until the connection ends, or the other node is closing. That
 // one answers what was sent, and closes the connection.
-func (c *appendConn) writeCalls() {
+func (c *Conn) writeCalls() {
 	err := writeStream(c.conn, c.wake, c.ended, c.take)
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok && err == nil {
 		err = half.CloseWrite()
@@ -344,7 +388,7 @@ func (c *appendConn) writeCalls() {
 }
 
 // take is writeStream's.
-func (c *appendConn) take(spare []byte) (out []byte, last bool) {
+func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out, c.mu.out, c.mu.sentID = c.mu.out, spare, c.mu.lastID
@@ -365,7 +409,7 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 		runtime.Gosched() // whoever runs already adds to this write
 		out, last := take(spare[:0])
 		if len(out) > 0 {
-			if err := conn.SetWriteDeadline(time.Now().Add(rpcTimeout)); err != nil {
+			if err := conn.SetWriteDeadline(time.Now().Add(AppendTimeoutMax)); err != nil {
 				return err
 			}
 			if _, err := conn.Write(out); err != nil {
@@ -382,7 +426,7 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 }
 
 // readAnswers hands answers to their calls until the connection ends.
-func (c *appendConn) readAnswers() {
+func (c *Conn) readAnswers() {
 	err := readStream(c.conn, func(message []byte, _ bool) error {
 		answer, err := parseAppendAnswer(message)
 		if err != nil {
@@ -434,7 +478,7 @@ func readStream(conn io.Reader, handle func(message []byte, more bool) error) er
 }
 
 // fail ends the connection and every call on it.
-func (c *appendConn) fail(why error) {
+func (c *Conn) fail(why error) {
 	c.mu.Lock()
 	if c.mu.err != nil {
 		c.mu.Unlock()

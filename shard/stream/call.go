@@ -1,4 +1,4 @@
-package shard
+package stream
 
 import (
 	"context"
@@ -16,32 +16,29 @@ const (
 	streamAnswerMax  = 256 << 10
 )
 
-// callSmall is calls.call for a call whose answer is of answerBytes at most. If it is
-// small and the node is connected, it travels on the stream of appends, which costs a
-// fraction of what a call of gRPC costs.
-func (n *Node) callSmall(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
-	if n.appends != nil && n.appends.cfg.Allowed() && len(request) <= streamRequestMax && answerBytes <= streamAnswerMax {
-		if err := n.calls.Reachable(node); err != nil {
+// Call asks a node, which must answer with answerBytes at most. If the call is small and
+// the node is connected, it travels on the stream, which costs a fraction of what a call
+// of gRPC costs. Otherwise Config.Calls carries it.
+func (s *Streams) Call(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
+	if s.cfg.Allowed() && len(request) <= streamRequestMax && answerBytes <= streamAnswerMax {
+		if err := s.cfg.Calls.Reachable(node); err != nil {
 			return nil, err
 		}
-		answer, err := n.appends.ask(ctx, node, method, request)
-		if !errors.Is(err, errNoStream) {
+		answer, err := s.ask(ctx, node, method, request)
+		if !errors.Is(err, ErrNoStream) {
 			return answer, err
 		}
 	}
-	return n.calls.Call(ctx, node, method, request)
+	return s.cfg.Calls.Call(ctx, node, method, request)
 }
 
-// cut closes the stream to a node that answers no pings: calls closes its own connection.
-func (n *Node) cut(node string) { n.appends.cut(node) }
-
-// ask is calls.call over the stream to a node. It returns errNoStream, and has sent
-// nothing, if there is none now or it has no room. A connection that the node does not
+// ask has a node answer a call on the stream. It returns ErrNoStream, and has sent
+// nothing, if there is no stream now or it has no room. A connection that the node does not
 // serve yet is none: the node may refuse it, or stand still.
-func (a *appends) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
-	c := a.peer(node).now()
+func (s *Streams) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
+	c := s.peer(node).now()
 	if c == nil || !c.serve.Load() {
-		return nil, errNoStream
+		return nil, ErrNoStream
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -51,9 +48,9 @@ func (a *appends) ask(ctx context.Context, node, method string, request []byte) 
 	return c.ask(ctx, method, request)
 }
 
-// cut closes the connection to a node from which nothing comes.
-func (a *appends) cut(node string) {
-	p := a.peer(node)
+// Cut closes the connection to a node that answers no pings: rpc.Calls closes its own.
+func (s *Streams) Cut(node string) {
+	p := s.peer(node)
 	p.mu.Lock()
 	c := p.mu.conn
 	p.mu.Unlock()
@@ -67,7 +64,7 @@ var errPingsMissed = errors.New("the node does not answer pings")
 
 // now returns the connection to the node if there is one, and otherwise has it dialled
 // unless that failed a moment ago.
-func (p *appendPeer) now() *appendConn {
+func (p *peer) now() *Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.conn == nil {
@@ -77,13 +74,13 @@ func (p *appendPeer) now() *appendConn {
 }
 
 // ask has the node answer a call of a method.
-func (c *appendConn) ask(ctx context.Context, method string, request []byte) ([]byte, error) {
+func (c *Conn) ask(ctx context.Context, method string, request []byte) ([]byte, error) {
 	deadline, _ := ctx.Deadline()
 	id, call, err := c.put(func(dst []byte, id uint64) []byte {
 		return appendStreamCall(dst, id, method, min(time.Until(deadline), rpc.CallTimeoutMax), request)
 	})
 	if err != nil {
-		return nil, errNoStream
+		return nil, ErrNoStream
 	}
 	select {
 	case <-call.done:

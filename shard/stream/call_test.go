@@ -1,4 +1,4 @@
-package shard
+package stream
 
 import (
 	"bytes"
@@ -14,50 +14,65 @@ import (
 
 	"github.com/countd/countd/internal/cable"
 	"github.com/countd/countd/internal/callfate"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
 // streamNode is a node of callNodes that answers calls on streams too, and calls others
 // on them.
-func streamNode(t *testing.T, nodes *callNodes, name string, handlers map[string]rpc.Handler) *Node {
+type streamNode struct {
+	*rpc.Calls
+	streams  *Streams
+	mux      *rpc.Mux
+	older    atomic.Bool  // the cluster takes no streams
+	onStream atomic.Int64 // calls that arrived on a stream
+}
+
+func newStreamNode(t *testing.T, nodes *callNodes, name string, handlers map[string]rpc.Handler) *streamNode {
 	t.Helper()
-	n := &Node{}
-	n.calls, n.mux = nodes.nodeWith(t, name, handlers, n.cut)
-	n.appends = newAppends(appendsConfig{
-		Mux: n.mux, Lookup: nodes.lookup, Allowed: func() bool { return true }, Answer: n.calls.Answer,
+	n := &streamNode{}
+	n.Calls, n.mux = nodes.nodeWith(t, name, handlers, func(node string) { n.streams.Cut(node) })
+	n.streams = New(Config{
+		Mux: n.mux, Lookup: nodes.lookup, Allowed: func() bool { return !n.older.Load() }, Calls: n,
 	})
-	t.Cleanup(n.appends.close)
+	t.Cleanup(n.streams.Close)
 	return n
 }
 
-// onStreamOnly is callSmall without the way around streams: a call that they do not take
-// was not sent, nor is one that the other node refuses because it is closing.
-func (n *Node) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
-	if err := n.calls.Reachable(node); err != nil {
+// Answer is Calls', and counts.
+func (n *streamNode) Answer(ctx context.Context, method string, request []byte) ([]byte, error) {
+	n.onStream.Add(1)
+	return n.Calls.Answer(ctx, method, request)
+}
+
+// onStreamOnly is Streams.Call without the way around streams: a call that they do not
+// take was not sent, nor is one that the other node refuses because it is closing.
+func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
+	if err := n.Reachable(node); err != nil {
 		return nil, err
 	}
-	answer, err := n.appends.ask(ctx, node, method, request)
-	if errors.Is(err, errNoStream) || errors.Is(err, ErrDraining) {
+	answer, err := n.streams.ask(ctx, node, method, request)
+	if errors.Is(err, ErrNoStream) || errors.Is(err, errs.ErrDraining) {
 		err = rpc.ErrNotSent
 	}
 	return answer, err
 }
 
 // leaveAndClose is what closing a node does with its streams.
-func (n *Node) leaveAndClose() {
-	n.appends.served.leave()
-	n.calls.Close()
-	n.appends.close()
+func (n *streamNode) leaveAndClose() {
+	n.streams.Leave()
+	n.Calls.Close()
+	n.streams.Close()
 }
 
 // Calls on streams keep what TestCallsTellTheirFate says of calls.
 func TestStreamCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
-	a := streamNode(t, &nodes, "a", nil)
+	a := newStreamNode(t, &nodes, "a", nil)
 	f := callfate.New(rpc.ErrNotSent, rpc.ErrCallLost)
-	b := streamNode(t, &nodes, "b", f.Handlers())
+	b := newStreamNode(t, &nodes, "b", f.Handlers())
 	proxy := cable.New(t, b.mux.Addr().String())
 	nodes.put("b", proxy.Addr())
 	f.Start(t, a.onStreamOnly)
@@ -81,15 +96,15 @@ func TestStreamCallsTellTheirFate(t *testing.T) {
 func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
-	a := streamNode(t, &nodes, "a", nil)
+	a := newStreamNode(t, &nodes, "a", nil)
 	f := callfate.New(rpc.ErrNotSent, rpc.ErrCallLost)
-	b := streamNode(t, &nodes, "b", f.Handlers())
+	b := newStreamNode(t, &nodes, "b", f.Handlers())
 	f.Start(t, a.onStreamOnly)
 	for range 8 {
 		f.GoOn(t)
 		b.leaveAndClose()
 		mustDo(t, b.mux.Close())
-		b = streamNode(t, &nodes, "b", f.Handlers())
+		b = newStreamNode(t, &nodes, "b", f.Handlers())
 	}
 	f.GoOn(t)
 	f.End()
@@ -105,21 +120,16 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 func TestSmallCallsTravelOnStreams(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
-	var onStream atomic.Int64
-	a, b := streamNode(t, &nodes, "a", nil), streamNode(t, &nodes, "b", nil)
-	b.appends.cfg.Answer = func(ctx context.Context, method string, request []byte) ([]byte, error) {
-		onStream.Add(1)
-		return b.calls.Answer(ctx, method, request)
-	}
+	a, b := newStreamNode(t, &nodes, "a", nil), newStreamNode(t, &nodes, "b", nil)
 	echoed := func(bytesOf, answerBytes int) (streamed bool) {
 		t.Helper()
-		before := onStream.Load()
+		before := b.onStream.Load()
 		request := bytes.Repeat([]byte("x"), bytesOf)
-		got, err := a.callSmall(within10s(t), "b", "echo", request, answerBytes)
+		got, err := a.streams.Call(within10s(t), "b", "echo", request, answerBytes)
 		if err != nil || !bytes.Equal(got, request) {
 			t.Fatalf("%d bytes back, %v", len(got), err)
 		}
-		return onStream.Load() > before
+		return b.onStream.Load() > before
 	}
 	eventually(t, "a call travels on the stream", func() bool { return echoed(0, 0) })
 	if !echoed(streamRequestMax, streamAnswerMax) {
@@ -131,7 +141,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	if _, err := a.onStreamOnly(within10s(t), "b", "nothing", nil); !errors.Is(err, rpc.ErrNoMethod) {
 		t.Errorf("of a method that there is not: %v", err)
 	}
-	a.appends.cfg.Allowed = func() bool { return false }
+	a.older.Store(true)
 	if echoed(1, 1) {
 		t.Error("one of an older cluster does")
 	}
@@ -142,7 +152,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
-	a, b := streamNode(t, &nodes, "a", nil), streamNode(t, &nodes, "b", nil)
+	a, b := newStreamNode(t, &nodes, "a", nil), newStreamNode(t, &nodes, "b", nil)
 	proxy := cable.New(t, b.mux.Addr().String())
 	nodes.put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -166,10 +176,10 @@ func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	mustDo(t, err)
 	defer listener.Close()
 	var nodes callNodes
-	a := streamNode(t, &nodes, "a", nil)
+	a := newStreamNode(t, &nodes, "a", nil)
 	nodes.put("b", listener.Addr().String())
 	eventually(t, "the stream is dialled", func() bool {
-		p := a.appends.peer("b")
+		p := a.streams.peer("b")
 		p.now()
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -177,7 +187,7 @@ func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := a.callSmall(ctx, "b", "echo", nil, 0); !errors.Is(err, rpc.ErrNotSent) {
+	if _, err := a.streams.Call(ctx, "b", "echo", nil, 0); !errors.Is(err, rpc.ErrNotSent) {
 		t.Errorf("told %v", err)
 	}
 }
@@ -193,7 +203,7 @@ func TestEndedStreamDeliversNothing(t *testing.T) {
 	there, err := listener.Accept()
 	mustDo(t, err)
 	defer there.Close()
-	c := newAppendConn(&appendPeer{appends: &appends{}}, conn)
+	c := newConn(&peer{streams: &Streams{}}, conn)
 	var writing sync.WaitGroup
 	writing.Go(c.writeCalls)
 	_, _, err = c.put(func(dst []byte, id uint64) []byte { return appendStreamCall(dst, id, "echo", time.Second, nil) })
@@ -211,9 +221,9 @@ func TestEndedStreamDeliversNothing(t *testing.T) {
 func TestStreamCallCarriesItsTime(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
-	a := streamNode(t, &nodes, "a", nil)
+	a := newStreamNode(t, &nodes, "a", nil)
 	ended := make(chan error, 1)
-	streamNode(t, &nodes, "b", map[string]rpc.Handler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
+	newStreamNode(t, &nodes, "b", map[string]rpc.Handler{"wait": func(ctx context.Context, _ []byte) ([]byte, error) {
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return nil, ctx.Err()
@@ -250,10 +260,10 @@ func TestStreamCallArrivesAsItWasSent(t *testing.T) {
 	if err != nil || answer.id != 7 || string(answer.body) != "\x00body" {
 		t.Errorf("%+v, %v", answer, err)
 	}
-	if leave, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{leave: true})); err != nil || !leave.leave {
+	if leave, err := parseAppendAnswer(appendAnswerOf(nil, &Answer{leave: true})); err != nil || !leave.leave {
 		t.Errorf("%+v, %v", leave, err)
 	}
-	if serve, err := parseAppendAnswer(appendAnswerOf(nil, &appendAnswer{serve: true})); err != nil || !serve.serve || serve.leave {
+	if serve, err := parseAppendAnswer(appendAnswerOf(nil, &Answer{serve: true})); err != nil || !serve.serve || serve.leave {
 		t.Errorf("%+v, %v", serve, err)
 	}
 	if _, err := parseAppendAnswer([]byte{0, answerServe - 1}); !errors.Is(err, wire.ErrBadMessage) {

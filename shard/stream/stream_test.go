@@ -1,4 +1,4 @@
-package shard
+package stream
 
 import (
 	"bytes"
@@ -13,21 +13,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/rpc"
 )
 
 // servedReplicaOf opens a replica that answers each call by f, in a goroutine for each.
-func servedReplicaOf(t *testing.T, a *appends, group uint32, id raft.ServerID, f func(*raft.AppendEntriesRequest) raft.RPCResponse) {
+func servedReplicaOf(t *testing.T, a *Streams, group uint32, id raft.ServerID, f func(*raft.AppendEntriesRequest) raft.RPCResponse) {
 	t.Helper()
 	r := a.served.open(group, id)
 	go func() {
 		for {
 			select {
-			case call := <-r.calls:
-				go func() { r.respond(call, f(call.args), true) }()
+			case call := <-r.Calls:
+				go func() { r.Respond(call, f(call.Args), true) }()
 			case <-t.Context().Done():
 				return
 			}
@@ -40,17 +39,18 @@ func taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
 	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
 }
 
-// streamTo returns the transport of a group whose appends go to the node there.
-func streamTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
+// streamTo returns streams to the node there, on which call sends appends of groups that
+// stop closes.
+func streamTo(t *testing.T, there *rpc.Mux) (streams *Streams, stop func(), call func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error)) {
 	t.Helper()
-	here := testMux(t)
-	trans = newRaftTransport(mustLayer(t, here, group), nil, 0, hclog.NewNullLogger())
-	trans.appends, trans.group = testAppends(t, here), group
-	t.Cleanup(func() { mustDo(t, trans.Close()) })
-	return trans, func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error) {
-		var resp raft.AppendEntriesResponse
-		err := trans.AppendEntries(id, raft.ServerAddress(there.Addr().String()), args, &resp)
-		return resp, err
+	streams = testStreams(t, testMux(t))
+	ctx, stop := context.WithCancel(t.Context())
+	return streams, stop, func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error) {
+		conn, err := streams.Conn(nodeOf(id), there.Addr().String(), ctx.Done())
+		if err != nil {
+			return Answer{}, err
+		}
+		return conn.Append(group, rpc.Addressee(string(id)), args, ctx.Done())
 	}
 }
 
@@ -58,30 +58,30 @@ func streamTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTransport, 
 // and no other, and is refused once that is closed.
 func TestStreamedAppendNamesTheReplica(t *testing.T) {
 	there := testMux(t)
-	a := testAppends(t, there)
-	_, call := streamTo(t, there, 7)
+	a := testStreams(t, there)
+	_, _, call := streamTo(t, there)
 	r := a.served.open(7, "n2.0#6")
 	go func() {
-		got := <-r.calls
-		r.respond(got, taking(got.args), true)
+		got := <-r.Calls
+		r.Respond(got, taking(got.Args), true)
 	}()
-	resp, err := call("n2.0#6", testHeartbeat())
+	resp, err := call(7, "n2.0#6", testHeartbeat())
 	if err != nil || !resp.Success || resp.Term != 5 {
 		t.Fatalf("%+v, %v", resp, err)
 	}
 	for id, want := range map[raft.ServerID]error{"n2.0#5": rpc.ErrOtherReplica, "n2.0": rpc.ErrOtherReplica} {
-		if _, err := call(id, testHeartbeat()); !says(err, want) {
+		if _, err := call(7, id, testHeartbeat()); !says(err, want) {
 			t.Errorf("%s: %v, want %v", id, err, want)
 		}
 	}
 	answer := make(chan error, 1)
-	go func() { _, err := call("n2.0#6", testHeartbeat()); answer <- err }()
-	eventually(t, "a call waits", func() bool { return len(r.calls) == 1 })
-	r.close()
+	go func() { _, err := call(7, "n2.0#6", testHeartbeat()); answer <- err }()
+	eventually(t, "a call waits", func() bool { return len(r.Calls) == 1 })
+	r.Close()
 	if err := <-answer; !says(err, errReplicaAbsent) {
 		t.Errorf("of a replica that is closed: %v", err)
 	}
-	if _, err := call("n2.0#6", testHeartbeat()); !says(err, errReplicaAbsent) {
+	if _, err := call(7, "n2.0#6", testHeartbeat()); !says(err, errReplicaAbsent) {
 		t.Errorf("of a replica that is not there: %v", err)
 	}
 }
@@ -93,27 +93,25 @@ func says(err, want error) bool { return err != nil && strings.Contains(err.Erro
 // servedAppendsMax calls wait for it.
 func TestSlowReplicaDelaysNoOther(t *testing.T) {
 	there := testMux(t)
-	a := testAppends(t, there)
-	trans, slow := streamTo(t, there, 7)
+	a := testStreams(t, there)
+	_, stop, call := streamTo(t, there)
 	r := a.served.open(7, "n2.0") // nobody takes its calls
 	servedReplicaOf(t, a, 8, "n2.0", taking)
 	var waiting sync.WaitGroup
 	for range servedAppendsMax {
-		waiting.Go(func() { _, _ = slow("n2.0", testAppend()) })
+		waiting.Go(func() { _, _ = call(7, "n2.0", testAppend()) })
 	}
-	eventually(t, "they wait", func() bool { return len(r.calls) == servedAppendsMax })
-	if _, err := slow("n2.0", testAppend()); !says(err, errReplicaBusy) {
+	eventually(t, "they wait", func() bool { return len(r.Calls) == servedAppendsMax })
+	if _, err := call(7, "n2.0", testAppend()); !says(err, errReplicaBusy) {
 		t.Errorf("one more: %v", err)
 	}
-	other := trans
-	other.group = 8
 	for range 100 {
-		var resp raft.AppendEntriesResponse
-		if err := other.AppendEntries("n2.0", raft.ServerAddress(there.Addr().String()), testAppend(), &resp); err != nil || !resp.Success {
+		resp, err := call(8, "n2.0", testAppend())
+		if err != nil || !resp.Success {
 			t.Fatalf("of another group: %+v, %v", resp, err)
 		}
 	}
-	trans.CloseStreams() // ends the calls of a group that closes
+	stop() // ends the calls of a group that closes
 	waiting.Wait()
 }
 
@@ -123,7 +121,7 @@ func TestSlowReplicaDelaysNoOther(t *testing.T) {
 func TestCallsAndAnswersTravelTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
-		c := newAppendConn(&appendPeer{appends: &appends{}}, here)
+		c := newConn(&peer{streams: &Streams{}}, here)
 		for range 3 {
 			_, _, err := c.enqueue(7, 1, testHeartbeat())
 			mustDo(t, err)
@@ -145,9 +143,9 @@ func TestCallsAndAnswersTravelTogether(t *testing.T) {
 		for name, waited := range map[string]bool{"all are answered": false, "somebody waits": true} {
 			owe()
 			began := time.Now()
-			s.answer(&appendAnswer{id: 1}, false)
-			s.answer(&appendAnswer{id: 2}, false)
-			go s.answer(&appendAnswer{id: 3}, waited)
+			s.answer(&Answer{id: 1}, false)
+			s.answer(&Answer{id: 2}, false)
+			go s.answer(&Answer{id: 3}, waited)
 			if n := messagesIn(t, there); n != 3 || time.Since(began) != 0 {
 				t.Errorf("%s: %d answers in one write after %v", name, n, time.Since(began))
 			}
@@ -155,8 +153,8 @@ func TestCallsAndAnswersTravelTogether(t *testing.T) {
 		}
 		owe()
 		began := time.Now()
-		s.answer(&appendAnswer{id: 1}, false)
-		s.answer(&appendAnswer{id: 2}, false)
+		s.answer(&Answer{id: 1}, false)
+		s.answer(&Answer{id: 2}, false)
 		if n := messagesIn(t, there); n != 2 || time.Since(began) != answersWait {
 			t.Errorf("one is slow: %d answers in one write after %v", n, time.Since(began))
 		}
@@ -185,7 +183,7 @@ func TestLostStreamSendsNothingAgain(t *testing.T) {
 	there := testMux(t)
 	seen := make(chan net.Conn, 2)
 	there.ServeAppends(offered(func(conn net.Conn) error { seen <- conn; return nil }))
-	_, call := streamTo(t, there, 7)
+	_, _, call := streamTo(t, there)
 	for i := range uint64(2) {
 		answer := make(chan error, 1)
 		args := testHeartbeat()
@@ -210,10 +208,10 @@ func TestLostStreamSendsNothingAgain(t *testing.T) {
 }
 
 // eventuallyCalled calls until the node is dialled again.
-func eventuallyCalled(call func(raft.ServerID, *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error), args *raft.AppendEntriesRequest, answer chan<- error) {
+func eventuallyCalled(call func(uint32, raft.ServerID, *raft.AppendEntriesRequest) (Answer, error), args *raft.AppendEntriesRequest, answer chan<- error) {
 	began := time.Now()
 	for {
-		_, err := call("n2.0", args)
+		_, err := call(7, "n2.0", args)
 		if !errors.Is(err, errDialPaused) {
 			answer <- err
 			return
@@ -230,29 +228,29 @@ type offered func(net.Conn) error
 
 func (f offered) Offer(conn net.Conn) error { return f(conn) }
 
-// A call has rpcTimeout. Its answer, if it comes late, is nobody's. The connection stays
+// A call has AppendTimeoutMax. Its answer, if it comes late, is nobody's. The connection stays
 // if others were answered meanwhile, and is closed if nothing came.
 func TestAppendWithoutAnswer(t *testing.T) {
 	for name, heard := range map[string]bool{"others are answered": true, "nothing comes": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				here, there := net.Pipe()
-				c := newAppendConn(&appendPeer{appends: &appends{}}, here)
+				c := newConn(&peer{streams: &Streams{}}, here)
 				go c.writeCalls()
 				go c.readAnswers()
 				go func() { _, _ = io.Copy(io.Discard, there) }()
 				if heard {
 					go func() {
-						time.Sleep(rpcTimeout / 2)
-						_, _ = there.Write(appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{id: 99}) }))
+						time.Sleep(AppendTimeoutMax / 2)
+						_, _ = there.Write(appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{id: 99}) }))
 					}()
 				}
 				began := time.Now()
-				_, err := c.call(7, 1, testHeartbeat(), nil)
-				if !errors.Is(err, errAppendTimeout) || time.Since(began) != rpcTimeout {
+				_, err := c.Append(7, 1, testHeartbeat(), nil)
+				if !errors.Is(err, errAppendTimeout) || time.Since(began) != AppendTimeoutMax {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
-				_, err = there.Write(appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{id: 1, success: true}) }))
+				_, err = there.Write(appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{id: 1, Success: true}) }))
 				if (err == nil) != heard {
 					t.Errorf("the late answer: %v", err)
 				}
@@ -267,15 +265,15 @@ func TestAppendWithoutAnswer(t *testing.T) {
 func TestAnswersBeforeACallDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
-		c := newAppendConn(&appendPeer{appends: &appends{}}, here)
+		c := newConn(&peer{streams: &Streams{}}, here)
 		c.heard.Store(1 << 62)
 		go c.writeCalls()
 		go c.readAnswers()
 		go func() { _, _ = io.Copy(io.Discard, there) }()
-		if _, err := c.call(7, 1, testHeartbeat(), nil); !errors.Is(err, errAppendTimeout) {
+		if _, err := c.Append(7, 1, testHeartbeat(), nil); !errors.Is(err, errAppendTimeout) {
 			t.Error(err)
 		}
-		if _, err := c.call(7, 1, testHeartbeat(), nil); !errors.Is(err, errStreamLost) {
+		if _, err := c.Append(7, 1, testHeartbeat(), nil); !errors.Is(err, errStreamLost) {
 			t.Errorf("the connection was kept: %v", err)
 		}
 		c.fail(io.EOF)
@@ -308,10 +306,10 @@ func (c *waitedContext) AfterFunc(f func()) (stop func() bool) {
 func TestLostStreamIsForgotten(t *testing.T) {
 	there := testMux(t)
 	there.ServeAppends(offered(func(conn net.Conn) error { return conn.Close() }))
-	trans, call := streamTo(t, there, 7)
-	ctx := &waitedContext{Context: trans.appends.ctx}
-	trans.appends.ctx = ctx
-	if _, err := call("n2.0", testHeartbeat()); !errors.Is(err, errStreamLost) {
+	streams, _, call := streamTo(t, there)
+	ctx := &waitedContext{Context: streams.ctx}
+	streams.ctx = ctx
+	if _, err := call(7, "n2.0", testHeartbeat()); !errors.Is(err, errStreamLost) {
 		t.Fatal(err)
 	}
 	if all := ctx.all.Load(); all != 2 {
@@ -320,114 +318,19 @@ func TestLostStreamIsForgotten(t *testing.T) {
 	eventually(t, "nothing waits", func() bool { return ctx.waiting.Load() == 0 })
 }
 
-// heldFSM restores no snapshot before it is released.
-type heldFSM struct {
-	sumFSM
-	restoring, release chan struct{}
-}
-
-func (f *heldFSM) Restore(state io.ReadCloser) error {
-	close(f.restoring)
-	<-f.release
-	return f.sumFSM.Restore(state)
-}
-
-// An append for a replica that restores its snapshot waits for it, as on a connection of
-// the group: one that is refused comes again up to ten seconds later.
-func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
-	there := testMux(t)
-	cfg := testConfig(t, there, "n1.0")
-	cfg.Initial = aloneIn(cfg)
-	g := mustOpen(t, cfg)
-	mustBeReady(t, g)
-	mustAdd(t, g, 1)
-	mustDo(t, g.snapshot())
-	mustClose(t, g)
-
-	fsm := &heldFSM{restoring: make(chan struct{}), release: make(chan struct{})}
-	cfg.FSM = fsm
-	var opening sync.WaitGroup
-	opening.Go(func() {
-		g, err := openGroup(cfg)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		mustClose(t, g)
-	})
-	<-fsm.restoring
-	_, call := streamTo(t, there, cfg.Group)
-	answer := make(chan error, 1)
-	go func() { _, err := call(cfg.id(), testHeartbeat()); answer <- err }()
-	served := &cfg.Appends.served
-	eventually(t, "it arrives", func() bool {
-		served.mu.RLock()
-		defer served.mu.RUnlock()
-		r := served.mu.replicas[cfg.Group]
-		return len(answer) == 1 || r != nil && len(r.calls) == 1
-	})
-	if len(answer) == 1 {
-		t.Errorf("it was refused: %v", <-answer)
-	}
-	close(fsm.release)
-	opening.Wait()
-}
-
-// What does not fit in a stream's backlog, or in a call of several groups, travels on a
-// connection of its own.
-func TestLargeAppendTravelsByItself(t *testing.T) {
-	c := newAppendConn(&appendPeer{appends: &appends{}}, nil)
+// A call does not wait for room in a stream's backlog.
+func TestNoRoomInTheBacklog(t *testing.T) {
+	c := newConn(&peer{streams: &Streams{}}, nil)
 	c.mu.out = make([]byte, appendBacklogMax+1)
-	if _, err := c.call(7, 1, testHeartbeat(), nil); !errors.Is(err, errNoStream) || len(c.mu.calls) != 0 {
+	if _, err := c.Append(7, 1, testHeartbeat(), nil); !errors.Is(err, ErrNoStream) || len(c.mu.calls) != 0 {
 		t.Errorf("beyond the backlog: %v, %d calls", err, len(c.mu.calls))
-	}
-
-	there := testMux(t)
-	a := testAppends(t, there)
-	servedReplicaOf(t, a, 7, "n1.0", taking)
-	layer, err := there.Layer(7, "n1.0")
-	mustDo(t, err)
-	own := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
-	t.Cleanup(func() { mustDo(t, own.Close()) })
-	go func() {
-		for {
-			select {
-			case rpc := <-own.Consumer():
-				rpc.Respond(nil, errors.New("by itself"))
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-	_, call := streamTo(t, there, 7)
-	args := testAppend()
-	if _, err := call("n1.0", args); err != nil {
-		t.Errorf("a small one: %v", err)
-	}
-	args.Entries[0].Data = make([]byte, appendBytesMax)
-	if _, err := call("n1.0", args); err == nil || err.Error() != "by itself" {
-		t.Errorf("a large one: %v", err)
-	}
-}
-
-// While a node of the cluster does not take streams, none is opened.
-func TestAppendsOfAnOlderCluster(t *testing.T) {
-	there := testMux(t)
-	there.ServeAppends(offered(func(net.Conn) error { t.Error("a stream came"); return nil }))
-	trans, call := streamTo(t, there, 7)
-	trans.appends.cfg.Allowed = func() bool { return false }
-	if _, err := call("n2.0", testHeartbeat()); err == nil {
-		t.Error("a replica that is not there answered")
-	}
-	if len(trans.appends.mu.peers) != 0 {
-		t.Error("a peer was made")
 	}
 }
 
 // A connection on which something else comes than calls is closed.
 func TestStreamOfSomethingElse(t *testing.T) {
 	there := testMux(t)
-	a := testAppends(t, there)
+	a := testStreams(t, there)
 	for name, sent := range map[string][]byte{
 		"a message that is too long": {0xff, 0, 0, 0},
 		"no call":                    {0, 0, 0, 1, 0},
@@ -436,7 +339,7 @@ func TestStreamOfSomethingElse(t *testing.T) {
 		mustDo(t, err)
 		_, err = conn.Write(sent)
 		mustDo(t, err)
-		served := appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{serve: true}) })
+		served := appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{serve: true}) })
 		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(served, got) { // an error too ends it
 			t.Errorf("%s is answered with %x", name, got)
 		}

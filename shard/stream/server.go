@@ -1,4 +1,4 @@
-package shard
+package stream
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -39,48 +40,48 @@ var (
 	errReplicaBusy = errors.New("too many appends wait for the replica")
 )
 
-// appendServer hands the appends of other nodes to this node's replicas, and their
+// server hands the appends of other nodes to this node's replicas, and their
 // answers back. It never waits for a replica.
-type appendServer struct {
-	appends  *appends
+type server struct {
+	streams  *Streams
 	openings atomic.Uint64
 
 	mu struct { // a call is handed over under it, so that close sees each
 		sync.RWMutex
-		replicas map[uint32]*servedReplica // by group
+		replicas map[uint32]*Inbox // by group
 		streams  map[*servedStream]struct{}
 		leaving  bool // leave was called
 	}
 }
 
-func (s *appendServer) init(a *appends) {
-	s.appends = a
-	s.mu.replicas = make(map[uint32]*servedReplica)
+func (s *server) init(streams *Streams) {
+	s.streams = streams
+	s.mu.replicas = make(map[uint32]*Inbox)
 	s.mu.streams = make(map[*servedStream]struct{})
 }
 
-// servedReplica is where the appends for one replica wait for its filter.
-type servedReplica struct {
-	server  *appendServer
+// Inbox is where the appends for one replica wait for its filter.
+type Inbox struct {
+	server  *server
 	group   uint32
 	to      uint64 // addressee of its Raft id
 	opening uint64
-	calls   chan *servedAppend
+	Calls   chan *Append
 }
 
-// servedAppend is an append of another node that has no answer yet.
-type servedAppend struct {
-	args   *raft.AppendEntriesRequest
+// Append is an append of another node that has no answer yet.
+type Append struct {
+	Args   *raft.AppendEntriesRequest
 	stream *servedStream
 	id     uint64
 }
 
 // open makes a replica known. It takes the place of one of the same group, which is
 // closing.
-func (s *appendServer) open(group uint32, id raft.ServerID) *servedReplica {
-	r := &servedReplica{
+func (s *server) open(group uint32, id raft.ServerID) *Inbox {
+	r := &Inbox{
 		server: s, group: group, to: rpc.Addressee(string(id)), opening: s.openings.Add(1),
-		calls: make(chan *servedAppend, servedAppendsMax),
+		Calls: make(chan *Append, servedAppendsMax),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +89,8 @@ func (s *appendServer) open(group uint32, id raft.ServerID) *servedReplica {
 	return r
 }
 
-// close refuses the calls that wait and all that come. The filter takes none any more.
-func (r *servedReplica) close() {
+// Close refuses the calls that wait and all that come. The filter takes none any more.
+func (r *Inbox) Close() {
 	r.server.mu.Lock()
 	if r.server.mu.replicas[r.group] == r {
 		delete(r.server.mu.replicas, r.group)
@@ -97,8 +98,8 @@ func (r *servedReplica) close() {
 	r.server.mu.Unlock()
 	for {
 		select {
-		case call := <-r.calls:
-			call.stream.answer(&appendAnswer{id: call.id, err: errReplicaAbsent}, true)
+		case call := <-r.Calls:
+			call.stream.answer(&Answer{id: call.id, err: errReplicaAbsent}, true)
 		default:
 			return
 		}
@@ -106,7 +107,7 @@ func (r *servedReplica) close() {
 }
 
 // deliver hands a call to the replica that it names, or returns why it does not.
-func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) error {
+func (s *server) deliver(group uint32, to uint64, call *Append) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	r := s.mu.replicas[group]
@@ -117,7 +118,7 @@ func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) erro
 		return fmt.Errorf("group %d: %w", group, rpc.ErrOtherReplica)
 	}
 	select {
-	case r.calls <- call:
+	case r.Calls <- call:
 		return nil
 	default:
 		return errReplicaBusy
@@ -125,12 +126,12 @@ func (s *appendServer) deliver(group uint32, to uint64, call *servedAppend) erro
 }
 
 // Offer is receiver's: it serves a connection of another node.
-func (s *appendServer) Offer(conn net.Conn) error {
+func (s *server) Offer(conn net.Conn) error {
 	t := &servedStream{server: s, conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{}), served: make(chan struct{})}
 	if !s.keep(t) {
 		return fmt.Errorf("%w: the node is closing", rpc.ErrEarly)
 	}
-	if !s.appends.start(t.serve) {
+	if !s.streams.start(t.serve) {
 		s.drop(t)
 		return net.ErrClosed
 	}
@@ -138,7 +139,7 @@ func (s *appendServer) Offer(conn net.Conn) error {
 }
 
 // keep has leave tell the stream. It returns false after leave.
-func (s *appendServer) keep(t *servedStream) bool {
+func (s *server) keep(t *servedStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.mu.leaving {
@@ -147,22 +148,21 @@ func (s *appendServer) keep(t *servedStream) bool {
 	return !s.mu.leaving
 }
 
-func (s *appendServer) drop(t *servedStream) {
+func (s *server) drop(t *servedStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.streams, t)
 }
 
-// leave has other nodes send no more, and waits until what they have sent is answered,
-// for rpc.CloseGraceMax at most. Calls that come in between are refused with ErrDraining.
-func (s *appendServer) leave() {
+// leave is Streams.Leave.
+func (s *server) leave() {
 	s.mu.Lock()
 	s.mu.leaving = true
 	streams := slices.Collect(maps.Keys(s.mu.streams))
 	s.mu.Unlock()
 	for _, t := range streams {
 		t.leaving.Store(true)
-		t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{leave: true}) })
+		t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{leave: true}) })
 	}
 	grace := time.NewTimer(rpc.CloseGraceMax)
 	defer grace.Stop()
@@ -177,7 +177,7 @@ func (s *appendServer) leave() {
 
 // servedStream is a connection on which another node's groups send appends.
 type servedStream struct {
-	server  *appendServer
+	server  *server
 	conn    net.Conn
 	wake    chan struct{}  // one token: answers are to be written
 	ended   chan struct{}  // closed by end
@@ -202,15 +202,15 @@ type servedStream struct {
 func (t *servedStream) serve() {
 	defer close(t.served)
 	defer t.server.drop(t)
-	t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &appendAnswer{serve: true}) })
+	t.write(func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{serve: true}) })
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		if err := writeStream(t.conn, t.wake, t.ended, t.take); err != nil {
 			t.conn.Close()
 		}
 	})
-	appends := t.server.appends
-	stop := context.AfterFunc(appends.ctx, func() { t.conn.Close() })
+	streams := t.server.streams
+	stop := context.AfterFunc(streams.ctx, func() { t.conn.Close() })
 	err := readStream(t.conn, t.receive)
 	if errors.Is(err, io.EOF) {
 		t.calls.Wait()
@@ -222,7 +222,7 @@ func (t *servedStream) serve() {
 	writing.Wait()
 	t.calls.Wait()
 	if errors.Is(err, wire.ErrBadMessage) {
-		appends.cfg.Mux.Logger().Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
+		streams.cfg.Mux.Logger().Warn("closed a stream of appends", "from", t.conn.RemoteAddr().String(), "err", err)
 	}
 }
 
@@ -236,8 +236,8 @@ func (t *servedStream) receive(message []byte, more bool) error {
 		return err
 	}
 	t.owe(more)
-	if err := t.server.deliver(group, to, &servedAppend{args: args, stream: t, id: id}); err != nil {
-		t.answer(&appendAnswer{id: id, err: err}, false)
+	if err := t.server.deliver(group, to, &Append{Args: args, stream: t, id: id}); err != nil {
+		t.answer(&Answer{id: id, err: err}, false)
 	}
 	return nil
 }
@@ -248,15 +248,15 @@ func (t *servedStream) receiveCall(message []byte) error {
 	if err != nil {
 		return err
 	}
-	answer := t.server.appends.cfg.Answer
-	if answer == nil || t.leaving.Load() {
-		t.write(func(dst []byte) []byte { return appendCallAnswer(dst, id, nil, ErrDraining) })
+	calls := t.server.streams.cfg.Calls
+	if calls == nil || t.leaving.Load() {
+		t.write(func(dst []byte) []byte { return appendCallAnswer(dst, id, nil, errs.ErrDraining) })
 		return nil
 	}
 	t.calls.Go(func() {
-		ctx, cancel := context.WithTimeout(t.server.appends.ctx, has)
+		ctx, cancel := context.WithTimeout(t.server.streams.ctx, has)
 		defer cancel()
-		body, err := answer(ctx, method, request)
+		body, err := calls.Answer(ctx, method, request)
 		if err == nil && len(body) > streamAnswerMax {
 			err = fmt.Errorf("%w: an answer of %d bytes", rpc.ErrTooLarge, len(body))
 		}
@@ -297,7 +297,7 @@ func (t *servedStream) owe(more bool) {
 
 // answer has an answer written: at once if somebody waits for it, else together with
 // those to the calls that came with it, or after answersWait.
-func (t *servedStream) answer(a *appendAnswer, waited bool) {
+func (t *servedStream) answer(a *Answer, waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.owed--
@@ -347,16 +347,16 @@ func (t *servedStream) end() {
 	close(t.ended)
 }
 
-// respond answers a call with what raft or its filter made of it; none if ok is false,
+// Respond answers a call with what raft or its filter made of it; none if ok is false,
 // because the group was closed.
-func (r *servedReplica) respond(call *servedAppend, answer raft.RPCResponse, ok bool) {
-	a := appendAnswer{id: call.id, err: answer.Error, opening: r.opening}
+func (r *Inbox) Respond(call *Append, answer raft.RPCResponse, ok bool) {
+	a := Answer{id: call.id, err: answer.Error, Opening: r.opening}
 	resp, judged := answer.Response.(*raft.AppendEntriesResponse)
 	switch {
 	case !ok || !judged && a.err == nil:
 		a.err = errReplicaAbsent
 	case a.err == nil:
-		a.term, a.last, a.success, a.noPause = resp.Term, resp.LastLog, resp.Success, resp.NoRetryBackoff
+		a.Term, a.Last, a.Success, a.NoPause = resp.Term, resp.LastLog, resp.Success, resp.NoRetryBackoff
 	}
-	call.stream.answer(&a, len(call.args.Entries) > 0)
+	call.stream.answer(&a, len(call.Args.Entries) > 0)
 }

@@ -1,4 +1,4 @@
-package shard
+package stream
 
 import (
 	"encoding/binary"
@@ -44,11 +44,11 @@ const (
 
 	answerFlagsMax = answerSuccess | answerNoPause
 
-	// appendBytesMax bounds the entries of a call that travels with those of other
+	// AppendBytesMax bounds the entries of a call that travels with those of other
 	// groups: those of a follower that keeps up. What is larger has a connection of its
 	// own, so that it delays no other group.
-	appendBytesMax = 256 << 10
-	// streamMessageMax bounds a message: entries of appendBytesMax with their overhead.
+	AppendBytesMax = 256 << 10
+	// streamMessageMax bounds a message: entries of AppendBytesMax with their overhead.
 	streamMessageMax = 1 << 20
 	messageHeadBytes = 4
 	// methodBytesMax bounds the name of a method.
@@ -56,19 +56,22 @@ const (
 	entryBytesMin  = 7 // one byte each for its fields
 )
 
-// appendAnswer is what becomes of a call.
-type appendAnswer struct {
+// Answer is what becomes of a call.
+type Answer struct {
 	id      uint64
 	err     error  // the replica's, or why it was not asked; the rest is zero then
-	opening uint64 // of the replica
-	term    uint64
-	last    uint64
-	success bool
-	noPause bool
+	Opening uint64 // of the replica
+	Term    uint64
+	Last    uint64
+	Success bool
+	NoPause bool
 	body    []byte // the error and the body of an answer to a call; nil of one to an append
 	leave   bool   // it answers nothing: the node is closing
 	serve   bool   // it answers nothing: the node serves the stream
 }
+
+// Fits reports whether an append may travel with those of other groups.
+func Fits(args *raft.AppendEntriesRequest) bool { return appendsBytes(args) <= AppendBytesMax }
 
 // appendsBytes returns about how long a call is without its names.
 func appendsBytes(args *raft.AppendEntriesRequest) int {
@@ -178,7 +181,7 @@ func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
 }
 
 // appendAnswerOf appends an answer without its length.
-func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
+func appendAnswerOf(dst []byte, a *Answer) []byte {
 	dst = binary.AppendUvarint(dst, a.id)
 	if a.leave {
 		return append(dst, answerLeave)
@@ -190,21 +193,21 @@ func appendAnswerOf(dst []byte, a *appendAnswer) []byte {
 		return rpc.AppendText(append(dst, answerError), a.err.Error(), rpc.ErrorTextMax)
 	}
 	flags := byte(0)
-	if a.success {
+	if a.Success {
 		flags |= answerSuccess
 	}
-	if a.noPause {
+	if a.NoPause {
 		flags |= answerNoPause
 	}
-	dst = binary.AppendUvarint(append(dst, flags), a.opening)
-	dst = binary.AppendUvarint(dst, a.term)
-	return binary.AppendUvarint(dst, a.last)
+	dst = binary.AppendUvarint(append(dst, flags), a.Opening)
+	dst = binary.AppendUvarint(dst, a.Term)
+	return binary.AppendUvarint(dst, a.Last)
 }
 
 // parseAppendAnswer reads an answer.
-func parseAppendAnswer(b []byte) (appendAnswer, error) {
+func parseAppendAnswer(b []byte) (Answer, error) {
 	r := wire.Reader{Rest: b}
-	a := appendAnswer{id: r.Uint()}
+	a := Answer{id: r.Uint()}
 	switch flags := r.UintTo(answerServe); {
 	case flags == answerServe:
 		a.serve = true
@@ -223,8 +226,8 @@ func parseAppendAnswer(b []byte) (appendAnswer, error) {
 	case flags > answerFlagsMax:
 		r.Fail("unknown flags")
 	default:
-		a.success, a.noPause = flags&answerSuccess != 0, flags&answerNoPause != 0
-		a.opening, a.term, a.last = r.Uint(), r.Uint(), r.Uint()
+		a.Success, a.NoPause = flags&answerSuccess != 0, flags&answerNoPause != 0
+		a.Opening, a.Term, a.Last = r.Uint(), r.Uint(), r.Uint()
 	}
 	return a, r.End()
 }

@@ -1,0 +1,60 @@
+package stream
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
+)
+
+func mustDo(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const eventuallyMax = time.Minute
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(eventuallyMax)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func testMux(t *testing.T) *rpc.Mux {
+	t.Helper()
+	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
+	mustDo(t, err)
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// testStreams returns streams over a Mux that dial each node at its fallback.
+func testStreams(t *testing.T, mux *rpc.Mux) *Streams {
+	t.Helper()
+	s := New(Config{
+		Mux: mux, Lookup: func(string) (string, bool) { return "", false }, Allowed: func() bool { return true },
+	})
+	t.Cleanup(s.Close)
+	return s
+}
+
+// nodeOf returns the node of a replica.
+func nodeOf(id raft.ServerID) string {
+	node, _, _ := strings.Cut(string(id), "#")
+	return node
+}
