@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -39,7 +40,7 @@ func (n *Node) CatchUp(ctx context.Context) error {
 // command: the log's commit index may be that of a barrier, which no state machine
 // sees.
 func (n *Node) askCatalog(ctx context.Context) (index uint64, err error) {
-	term := n.meta.readyTerm.Load()
+	term := n.meta.ReadyTerm()
 	if n.meta.ready() != nil {
 		return n.askLeader(ctx, n.meta)
 	}
@@ -54,7 +55,7 @@ func (n *Node) askCatalog(ctx context.Context) (index uint64, err error) {
 // know returns once this node's keyspaces are those of the catalog's log up to
 // index, or later ones.
 func (n *Node) know(ctx context.Context, index uint64) error {
-	if err := n.awaitCatalog(ctx, index, errBehind); err != nil {
+	if err := n.awaitCatalog(ctx, index, errs.ErrBehind); err != nil {
 		return err
 	}
 	return n.follow()

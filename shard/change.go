@@ -132,9 +132,7 @@ func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*chang
 		}
 		result := future.Response().(*catalog.Result)
 		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
-		// Followers hear with the next entry that this one is committed, and of an
-		// idle leader only after Timing.Commit.
-		n.meta.raft.Barrier(enqueueTimeoutMax)
+		n.meta.AnnounceCommit()
 	}()
 	select {
 	case o := <-settled:

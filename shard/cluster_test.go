@@ -216,7 +216,7 @@ func TestHandOver(t *testing.T) {
 	mustDo(t, n.HandOver(ctx))
 	for _, g := range n.replicas() {
 		if g.ready() == nil && len(g.voters()) > 1 {
-			t.Errorf("group %d is led here", g.cfg.Group)
+			t.Errorf("group %d is led here", g.Group())
 		}
 	}
 	ks := n.Keyspace("posts")
@@ -231,7 +231,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 	all := openMembers(t, 3)
 	terms := map[uint32]uint64{}
 	for _, g := range all[0].replicas() {
-		terms[g.cfg.Group] = g.stats().Term
+		terms[g.Group()] = g.stats().Term
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -244,8 +244,8 @@ func TestAllHandOverAtOnce(t *testing.T) {
 	}
 	for _, n := range all {
 		for _, g := range n.replicas() {
-			if changes := g.stats().Term - terms[g.cfg.Group]; changes > uint64(len(all)) {
-				t.Errorf("group %d changed its leader %d times", g.cfg.Group, changes)
+			if changes := g.stats().Term - terms[g.Group()]; changes > uint64(len(all)) {
+				t.Errorf("group %d changed its leader %d times", g.Group(), changes)
 			}
 		}
 		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []groupReplica{{group: catalogGroup}}); n != all[0] && !errors.Is(err, ErrDraining) {

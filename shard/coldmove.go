@@ -216,14 +216,3 @@ func (n *Node) keepCold(l *leaving) {
 	}
 	r.moved = 0
 }
-
-// sweepCold removes the cold rows that neither the table nor a stored snapshot of the
-// group needs.
-func (g *group) sweepCold() {
-	if g.cfg.Cold == nil {
-		return
-	}
-	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
-		g.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
-	}
-}

@@ -170,7 +170,7 @@ func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm
 		return r.findSpilled(fsm, other, keys)
 	}
 	table := r.table(raftfsm.TableCounts)
-	if r.group.cfg.Cold == nil || !table.MayBeCold(0) {
+	if r.group.Cold() == nil || !table.MayBeCold(0) {
 		return other
 	}
 	return other.WithOp(func(_ Table, key uint64, _ *engine.Op) error {

@@ -109,7 +109,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
 		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
 	}
-	r.group.log.Covered(-(1 << 40), 0) // entries so large that few are kept
+	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
 	if err := r.group.snapshot(); err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	if !r.growsTable(raftfsm.TableCounts, absent.ID, &absent, soon()) || r.growsTable(raftfsm.TableCounts, there.ID, &there, soon()) {
 		t.Error("a new row among cold ones is taken for one of them")
 	}
-	snapshot, err := n.OpenSnapshot(t.Context(), r.group.cfg.Group)
+	snapshot, err := n.OpenSnapshot(t.Context(), r.group.Group())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	mustBoard(t, n, BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
 	for _, g := range n.groups.Load().all {
 		r := g.replica.Load()
-		if mayBeCold := r.group.cfg.Cold != nil; mayBeCold != (g.kind == codec.KindCounters) {
+		if mayBeCold := r.group.Cold() != nil; mayBeCold != (g.kind == codec.KindCounters) {
 			t.Errorf("rows of a shard of %s may be cold: %v", g.kind, mayBeCold)
 		}
 		if g.kind == codec.KindCounters {
@@ -438,14 +438,14 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	defer cancel()
 	for _, command := range []*catalog.Command{
 		{PutNode: &catalog.PutNodeEntry{Node: other.self()}},
-		{Place: &catalog.PlaceEntry{Group: r.group.cfg.Group, Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0"}}},
+		{Place: &catalog.PlaceEntry{Group: r.group.Group(), Was: []string{"n1.0"}, Target: []string{"n1.0", "n2.0"}}},
 	} {
 		if err := n.mustChange(ctx, command); err != nil {
 			t.Fatal(err)
 		}
 	}
 	there := func() *replica {
-		if g := other.shardOf(r.group.cfg.Group); g != nil {
+		if g := other.shardOf(r.group.Group()); g != nil {
 			return g.replica.Load()
 		}
 		return nil
@@ -461,10 +461,10 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if err := there().fsm.(*raftfsm.Counters).Table().Check(); err != nil {
 		t.Error(err)
 	}
-	carried := there().group.snaps.NewestBytes()
+	carried := there().group.Snapshots().NewestBytes()
 	eventually(t, "a snapshot of its own names them", func() bool { // raft puts it off while members change
 		other.moveCold()
-		return there().group.snaps.NewestBytes() < carried*4/5
+		return there().group.Snapshots().NewestBytes() < carried*4/5
 	})
 	checkCold(t, other, other.Keyspace("posts"), 1)
 }
@@ -474,7 +474,7 @@ func mustBeUnreadable(t *testing.T, err error, r *replica) {
 	t.Helper()
 	var damaged *UnreadableError
 	if !errors.Is(err, ErrUnreadable) || !errors.As(err, &damaged) || damaged.Keyspace != "posts" || damaged.Shard != 0 {
-		t.Errorf("of damaged rows of group %d: %v", r.group.cfg.Group, err)
+		t.Errorf("of damaged rows of group %d: %v", r.group.Group(), err)
 	}
 }
 
@@ -485,7 +485,7 @@ func TestDamagedColdRows(t *testing.T) {
 	n := openColdNode(t, dir, 1, 0)
 	ks := n.Keyspace("posts")
 	r := fillCold(t, n, ks)
-	if err := n.cold.Drop(r.group.cfg.Group); err != nil {
+	if err := n.cold.Drop(r.group.Group()); err != nil {
 		t.Fatal(err)
 	}
 	row := make([]int64, 4)
@@ -504,7 +504,7 @@ func TestDamagedColdRows(t *testing.T) {
 	}
 	mustWrite(t, n, ks, addTo(coldID(coldTestRows), 0, 1))
 	for _, g := range n.Status().Groups {
-		if want := g.ID == r.group.cfg.Group; g.ColdDamaged != want {
+		if want := g.ID == r.group.Group(); g.ColdDamaged != want {
 			t.Errorf("shard %d of %s is damaged: %v", g.Shard, g.Keyspace, g.ColdDamaged)
 		}
 	}

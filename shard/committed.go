@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -25,4 +26,66 @@ func (c *committedMembers) note(entries []*raft.Log) {
 			c.applied.Store(&configurationAt{entry.Index, raft.DecodeConfiguration(entry.Data).Servers})
 		}
 	}
+}
+
+// committedIndex returns how far the group is as its leader, which this node is,
+// knows. Not what is applied here: a follower may be ahead of this node's state
+// machine, and somebody have read there what is to be seen from then on.
+func (g *group) committedIndex(applied func() uint64) uint64 {
+	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
+		return committed
+	}
+	return applied() // the barrier never reaches a state machine, all before it has here
+}
+
+// committedConfiguration returns the newest configuration that is known here to be
+// committed, from the log or from the newest snapshot; nil if none is.
+func (g *group) committedConfiguration() *configurationAt {
+	at := g.members.applied.Load()
+	metas, err := g.snaps.List()
+	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.index) {
+		return &configurationAt{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}
+	}
+	return at
+}
+
+// configurationInForce returns the committed configuration, nil while none is known here
+// or a change of it is under way.
+func (g *group) configurationInForce() *configurationAt {
+	at := g.committedConfiguration()
+	if at == nil || !slices.Equal(at.servers, g.configuration().Servers) {
+		return nil
+	}
+	return at
+}
+
+// committedServers returns the members of committedConfiguration.
+func (g *group) committedServers() []raft.Server {
+	if at := g.committedConfiguration(); at != nil {
+		return at.servers
+	}
+	return nil
+}
+
+// indexWith returns how far the group is, if this node leads it and is with the asker
+// a majority of its voters: the asker was in that term, and then this node was. It
+// returns 0 otherwise.
+func (g *group) indexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
+	term := g.readyTerm.Load()
+	if askersTerm > term || g.ready() != nil {
+		return 0
+	}
+	if !twoSuffice(g.voters(), asker, g.id()) {
+		return 0
+	}
+	index := g.committedIndex(applied)
+	if g.readyTerm.Load() != term || g.ready() != nil {
+		return 0
+	}
+	return index
+}
+
+// twoSuffice reports whether two replicas are a majority of the voters.
+func twoSuffice(voters []raft.ServerID, a, b raft.ServerID) bool {
+	return len(voters)/2+1 <= 2 && a != b && slices.Contains(voters, a) && slices.Contains(voters, b)
 }

@@ -1,14 +1,9 @@
 package shard
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 )
-
-// errNoRoom is returned for a snapshot that the disk has no room for. A write
-// that fails ends the process, and a start would only try again.
-var errNoRoom = errors.New("the disk has no room for a snapshot")
 
 // diskRoom gives what is free on the disk to the snapshots that are written at
 // the same time.

@@ -241,7 +241,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	if rows := mustGet(t, down, made, ReadOptions{Consistency: Linearizable}, 1, 2); rows[0] != 0 || rows[1] != 0 {
 		t.Errorf("the new keyspace has %v", rows)
 	}
-	eventually(t, "its catalog is on disk", func() bool { return down.meta.snaps.NewestIndex() >= down.catalog.Applied() })
+	eventually(t, "its catalog is on disk", func() bool { return down.meta.Snapshots().NewestIndex() >= down.catalog.Applied() })
 	closeNode()
 	open()
 	if left := dirsOf(t, cfg.Dir, old.firstGroup, 2); len(left) > 0 {

@@ -88,7 +88,7 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 		if g.ready() != nil {
 			continue
 		}
-		f := GroupFacts{Group: g.cfg.Group, Leader: n.cfg.NodeKey}
+		f := GroupFacts{Group: g.Group(), Leader: n.cfg.NodeKey}
 		for _, s := range g.configuration().Servers {
 			if s.Suffrage != raft.Voter {
 				f.NonVoters = append(f.NonVoters, nodeOf(s.ID))
@@ -100,7 +100,7 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 			}
 		}
 		place[f.Group] = len(facts)
-		last[f.Group] = g.raft.LastIndex()
+		last[f.Group] = g.LastIndex()
 		facts = append(facts, f)
 	}
 	var mu sync.Mutex

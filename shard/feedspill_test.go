@@ -130,7 +130,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	spillAll(t, n)
 	before := digests(n)
 	for _, r := range n.feedReplicas() {
-		backup, err := n.OpenSnapshot(t.Context(), r.group.cfg.Group)
+		backup, err := n.OpenSnapshot(t.Context(), r.group.Group())
 		mustDo(t, err)
 		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, raftfsm.SnapshotVisitor{})
 		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
@@ -251,15 +251,15 @@ func TestLostFeedsComeBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spillAll(t, n)
 			r := n.shardOf(n.Keyspace(KeyspaceFeed).firstGroup + 1).replica.Load()
-			mustDo(t, n.cold.Drop(r.group.cfg.Group))
+			mustDo(t, n.cold.Drop(r.group.Group()))
 			touch(r)
 			eventually(t, "another replica is there", func() bool {
-				here := n.shardOf(r.group.cfg.Group).replica.Load()
+				here := n.shardOf(r.group.Group()).replica.Load()
 				return here != nil && here != r && !here.damaged.Load()
 			})
 			eventually(t, "it serves", func() bool { return n.Ready() == nil })
 			eventually(t, "repairs may begin", func() bool {
-				n.shardOf(r.group.cfg.Group).replica.Load().repairAt = time.Time{}
+				n.shardOf(r.group.Group()).replica.Load().repairAt = time.Time{}
 				return !n.repairing.Load()
 			})
 			checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, nil)

@@ -220,7 +220,7 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 	if err := r.close(ctx, false); err != nil {
 		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
 	}
-	id, number := r.group.id(), r.group.cfg.Replica
+	id, number := r.group.id(), r.group.Number()
 	if view := n.catalog.View(); !n.wasRemoved(g, number, leader, view) {
 		n.cfg.Logger.Info("this node's replica may be in its group still, and is kept", "group", g.number, "replica", id)
 		return n.openReplica(g, number, view)

@@ -34,9 +34,9 @@ type group struct {
 	members committedMembers
 	entries entryWindow
 	first   bool // of the voters of a group that was made just now
-	// heirless is set while no other voter would lead the group in this node's
+	// Heirless is set while no other voter would lead the group in this node's
 	// place, as far as its last shed has seen.
-	heirless atomic.Bool
+	Heirless atomic.Bool
 
 	leadership chan bool // raft's NotifyCh: raft waits until it is read
 	// readyTerm is the term whose barrier was applied here while this node
@@ -45,7 +45,8 @@ type group struct {
 	// barrierIndex is that of this term's barrier, set before readyTerm. What is
 	// committed behind it reaches the FSM.
 	barrierIndex atomic.Uint64
-	askFirst     atomic.Uint32 // the voter, of the others, that proveTerm asks first
+	// AskFirst is the voter, of the others, that whoever proves the term asks first.
+	AskFirst atomic.Uint32
 
 	// gate is held for reading while something is handed to raft's queue and
 	// for writing to set closing: behind it the queue only empties.
@@ -137,16 +138,16 @@ func (g *group) stuck() error {
 }
 
 // ready returns nil while this node leads the group and has applied every
-// entry that it should, those of the terms before too, and ErrNoLeader otherwise.
+// entry that it should, those of the terms before too, and errs.ErrNoLeader otherwise.
 func (g *group) ready() error {
 	if err := g.stop.Failure(); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 	}
 	if err := g.stuck(); err != nil {
-		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 	}
 	if g.raft.State() != raft.Leader || g.readyTerm.Load() != g.raft.CurrentTerm() {
-		return ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	return nil
 }

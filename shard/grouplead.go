@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // barrierRetryDelay is the pause before a barrier that raft refused for a
@@ -79,4 +80,53 @@ func (g *group) reload(change func(*raft.ReloadableConfig)) error {
 	conf := g.raft.ReloadableConfig()
 	change(&conf)
 	return g.raft.ReloadConfig(conf)
+}
+
+// follows returns nil while the group has a leader that may serve, as far as is
+// known here.
+func (g *group) follows() error {
+	if leader := g.leader(); leader != "" && leader != g.cfg.NodeID {
+		return g.stop.Failure()
+	}
+	err := g.ready()
+	if err != nil && g.raft.State() == raft.Leader && g.stop.Failure() == nil && g.stuck() == nil {
+		return fmt.Errorf("%w yet: this node was elected and replays the log, %d of %d entries", err, g.raft.AppliedIndex(), g.raft.LastIndex())
+	}
+	return err
+}
+
+// outOfTouchAfter is for how long a replica has no leader until it is doubted that
+// it would hear of one: it may be new to its group, or removed from it. By then
+// connections to nodes that were lost are closed.
+const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
+
+// inTouch reports whether the group's replica here hears of a new leader as soon
+// as any: it is a member, and has heard of one not long ago. What was hinted
+// before is no better, and one that is asked may be the one that was lost.
+func (g *group) inTouch() bool {
+	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
+		contains(g.configuration().Servers, g.id())
+}
+
+// leader returns the key of the group's leader as raft knows it here, or "".
+func (g *group) leader() string {
+	_, id := g.raft.LeaderWithID()
+	return nodeOf(id)
+}
+
+// voters returns the voters of the latest configuration.
+func (g *group) voters() []raft.ServerID {
+	var voters []raft.ServerID
+	for _, s := range g.configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, s.ID)
+		}
+	}
+	return voters
+}
+
+// configuration returns the latest configuration, which may not be committed. It
+// is not to be changed.
+func (g *group) configuration() raft.Configuration {
+	return g.raft.GetConfiguration().Configuration() // raft answers it at once
 }

@@ -137,3 +137,18 @@ func (g *group) logSinceSnapshot() int64 {
 	bytes, _ := g.log.SinceSnapshot()
 	return bytes
 }
+
+// sweepCold removes the cold rows that neither the table nor a stored snapshot of the
+// group needs.
+func (g *group) sweepCold() {
+	if g.cfg.Cold == nil {
+		return
+	}
+	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
+		g.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+	}
+}
+
+// errNoRoom is returned for a snapshot that the disk has no room for. A write
+// that fails ends the process, and a start would only try again.
+var errNoRoom = errors.New("the disk has no room for a snapshot")

@@ -104,7 +104,7 @@ func mustBeTold(t *testing.T, told chan error) error {
 func mustHaveStopped(t *testing.T, g *group, told chan error) {
 	t.Helper()
 	<-g.Failed()
-	if err := g.ready(); !errors.Is(err, ErrNoLeader) {
+	if err := g.ready(); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("ready: %v", err)
 	}
 	if err := g.Apply(number(1)).Error(); err == nil {

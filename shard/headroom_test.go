@@ -171,7 +171,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)
 	}
 	free := estimate - 1
-	g.cfg.Room = (&diskRoom{free: func() (uint64, error) { return free, nil }}).take
+	n.room.free = func() (uint64, error) { return free, nil }
 	if err := g.snapshot(); !errors.Is(err, errNoRoom) {
 		t.Fatalf("a snapshot without room: %v", err)
 	}
@@ -181,7 +181,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	}
 	free++
 	mustDo(t, g.snapshot())
-	if took := uint64(g.snaps.NewestBytes()); took == 0 || took > estimate {
+	if took := uint64(g.Snapshots().NewestBytes()); took == 0 || took > estimate {
 		t.Errorf("it took %d bytes, %d were reserved", took, estimate)
 	}
 	if g.tellRoom(nil); n.snapshotsPutOff() != 0 {

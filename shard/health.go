@@ -26,11 +26,11 @@ func (n *Node) Health() Health {
 	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.disk(), Memory: n.headroom.memory()}
 	for _, g := range n.replicas() {
 		switch {
-		case g != n.meta && !view.MayHold(g.cfg.Group, n.cfg.NodeKey): // it may hear of no leader any more
+		case g != n.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
 		case g.follows() != nil:
-			h.Leaders[g.cfg.Group] = ""
+			h.Leaders[g.Group()] = ""
 		default:
-			h.Leaders[g.cfg.Group] = g.leader()
+			h.Leaders[g.Group()] = g.leader()
 		}
 	}
 	for _, g := range n.groups.Load().all {

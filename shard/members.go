@@ -256,3 +256,8 @@ func (g *group) transfer(to member) error {
 	}
 	return nil
 }
+
+// transferMax is how long raft may refuse writes because it believes that it
+// hands its leadership over: it waits for a call and two election timeouts,
+// and past that it will for ever.
+const transferMax = 3 * rpcTimeout

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
@@ -240,7 +238,7 @@ func (n *Node) Ready() error {
 	}
 	view := n.catalog.View()
 	if _, in := view.Nodes[n.cfg.NodeKey]; !in {
-		if n.meta.raft.LastIndex() == 0 {
+		if n.meta.LastIndex() == 0 {
 			return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
 		}
 		return fmt.Errorf("%w: the catalog as it is known here does not have this node: it replays its log, or waits for a member to tell whether it was removed", ErrNoLeader)
@@ -270,19 +268,6 @@ func (n *Node) waitsToBegin(nodes int) string {
 		return fmt.Sprintf("the cluster waits for %d nodes to begin, there are %d", n.cfg.NodesWanted, nodes)
 	}
 	return "this node replays the catalog's log, or the cluster is making its first keyspaces"
-}
-
-// follows returns nil while the group has a leader that may serve, as far as is
-// known here.
-func (g *group) follows() error {
-	if leader := g.leader(); leader != "" && leader != g.cfg.NodeID {
-		return g.stop.Failure()
-	}
-	err := g.ready()
-	if err != nil && g.raft.State() == raft.Leader && g.stop.Failure() == nil && g.stuck() == nil {
-		return fmt.Errorf("%w yet: this node was elected and replays the log, %d of %d entries", err, g.raft.AppliedIndex(), g.raft.LastIndex())
-	}
-	return err
 }
 
 // WaitReady returns nil once Ready does, or the context's error.
@@ -333,7 +318,7 @@ func (n *Node) toHandOver() (led, heirless int) {
 		if g.ready() != nil || len(g.voters()) < 2 {
 			continue
 		}
-		if led++; g.heirless.Load() {
+		if led++; g.Heirless.Load() {
 			heirless++
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
@@ -489,5 +488,5 @@ func TestCloseEndsInTime(t *testing.T) {
 		t.Errorf("a node that opens a replica: %v", err)
 	}
 	n.changing.Unlock()
-	eventually(t, "the rest stops behind it", func() bool { return n.meta.raft.State() == raft.Shutdown })
+	eventually(t, "the rest stops behind it", func() bool { return n.meta.stats().Role == "shutdown" })
 }

@@ -106,7 +106,7 @@ func (n *Node) logBehindSeconds() float64 {
 func (n *Node) snapshotsPutOff() float64 {
 	putOff := 0
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && r.group.withoutRoom.Load() {
+		if r := g.replica.Load(); r != nil && r.group.WithoutRoom() {
 			putOff++
 		}
 	}

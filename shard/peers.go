@@ -144,14 +144,14 @@ func (n *Node) serveCalls() {
 // behind returns how many entries another replica of a group lacks of what this
 // node's log had before the call.
 func (n *Node) behind(ctx context.Context, g *group, id raft.ServerID) (uint64, error) {
-	last := g.raft.LastIndex()
+	last := g.LastIndex()
 	node, number := catalog.ParseReplicaID(string(id))
-	theirs, err := n.progress(ctx, node, []groupReplica{{g.cfg.Group, number}})
+	theirs, err := n.progress(ctx, node, []groupReplica{{g.Group(), number}})
 	if err != nil {
 		return 0, err
 	}
 	if inForce := g.configurationInForce(); inForce == nil || theirs[0] < inForce.index {
-		return 0, fmt.Errorf("%w: replica %s of group %d", errNotMember, id, g.cfg.Group)
+		return 0, fmt.Errorf("%w: replica %s of group %d", errNotMember, id, g.Group())
 	}
 	return last - min(last, theirs[0]), nil
 }
@@ -195,8 +195,8 @@ func (n *Node) answerProgress(replicas []groupReplica) ([]byte, error) {
 	for _, r := range replicas {
 		var index uint64
 		g := n.replicaOf(r.group)
-		if g != nil && g.cfg.Replica == r.number && !n.isDamaged(r.group) && contains(g.configuration().Servers, g.id()) {
-			index = g.raft.AppliedIndex()
+		if g != nil && g.Number() == r.number && !n.isDamaged(r.group) && contains(g.configuration().Servers, g.id()) {
+			index = g.AppliedIndex()
 		}
 		answer = binary.AppendUvarint(answer, index)
 	}
@@ -226,7 +226,7 @@ func (n *Node) serveMember(ctx context.Context, request []byte) ([]byte, error) 
 // group that this node leads. It proves that this node led the group at a moment after
 // the call.
 func (n *Node) provedGone(ctx context.Context, g *group, id raft.ServerID) (bool, error) {
-	term := g.readyTerm.Load()
+	term := g.ReadyTerm()
 	if err := g.ready(); err != nil {
 		return false, err
 	}

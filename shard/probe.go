@@ -28,41 +28,30 @@ const secondAskAfter = 25 * time.Millisecond
 
 // askFresh is one round of a replica's freshness.
 func (n *Node) askFresh(ctx context.Context, g *group, applied func() uint64) (index uint64, err error) {
-	term := g.readyTerm.Load()
+	term := g.ReadyTerm()
 	if g.ready() != nil {
 		return n.askLeader(ctx, g)
 	}
 	if err := n.proveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
-	return committedIndex(g, applied), nil
-}
-
-// committedIndex returns how far the group is as its leader, which this node is,
-// knows. Not what is applied here: a follower may be ahead of this node's state
-// machine, and somebody have read there what is to be seen from then on.
-func committedIndex(g *group, applied func() uint64) uint64 {
-	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
-		return committed
-	}
-	return applied() // the barrier never reaches a state machine, all before it has here
+	return g.committedIndex(applied), nil
 }
 
 // askLeader asks the group's leader, which another node is, how far the group is.
 // In a group of three the term of this node proves with the leader's own that it
 // leads; where more are needed the leader is asked for a round of its own.
 func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error) {
-	_, id := g.raft.LeaderWithID()
-	leader, number := catalog.ParseReplicaID(string(id))
+	leader, number := catalog.ParseReplicaID(string(g.LeaderID()))
 	if leader == "" || leader == n.cfg.NodeKey {
 		return 0, ErrNoLeader
 	}
 	p := n.peer(leader)
-	theirs, err := p.standings.Do(ctx, standingAsked{g.cfg.Group, g.raft.CurrentTerm(), g.cfg.Replica, number})
+	theirs, err := p.standings.Do(ctx, standingAsked{g.Group(), g.Term(), g.Number(), number})
 	if err != nil || theirs.index > 0 {
 		return theirs.index, err
 	}
-	answer, err := p.confirm.Do(ctx, g.cfg.Group)
+	answer, err := p.confirm.Do(ctx, g.Group())
 	if err == nil {
 		err = answer.err
 	}
@@ -82,7 +71,7 @@ func (n *Node) proveTerm(ctx context.Context, g *group, term uint64) error {
 	switch agreed := n.agreeing(ctx, g, term, others, need); {
 	case agreed < need:
 		return fmt.Errorf("%w: %d of the other %d voters agreed, %d must", ErrNoQuorum, agreed, len(others), need)
-	case g.readyTerm.Load() != term || g.ready() != nil:
+	case g.ReadyTerm() != term || g.ready() != nil:
 		return ErrNoLeader
 	}
 	return nil
@@ -95,13 +84,13 @@ func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raf
 		return 0
 	}
 	answers := make(chan bool, len(voters))
-	first, asked := int(g.askFirst.Load()), 0
+	first, asked := int(g.AskFirst.Load()), 0
 	askUpTo := func(count int) {
 		for ; asked < count; asked++ {
 			node, number := catalog.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
 			p := n.peer(node)
 			n.asking.Go(func() { // ends with ctx
-				theirs, err := p.standings.Do(ctx, standingAsked{g.cfg.Group, term, g.cfg.Replica, number})
+				theirs, err := p.standings.Do(ctx, standingAsked{g.Group(), term, g.Number(), number})
 				answers <- err == nil && theirs.term <= term
 			})
 		}
@@ -121,7 +110,7 @@ func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raf
 			agreed++
 		} else if asked < len(voters) {
 			askUpTo(len(voters))
-			g.askFirst.Store(uint32((first + need) % len(voters)))
+			g.AskFirst.Store(uint32((first + need) % len(voters)))
 		}
 	}
 	return agreed

@@ -39,7 +39,7 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	w.Ops = append(w.Ops, addTo(0, 2, 1))
 	mustDo(t, leader.Write(leader.Keyspace("posts"), w))
 	index, err = leader.askFresh(t.Context(), r.group, func() uint64 { return lagging })
-	if want := w.Token.Index(r.group.cfg.Group); err != nil || index < want {
+	if want := w.Token.Index(r.group.Group()); err != nil || index < want {
 		t.Errorf("after a write: index %d, %v, want %d", index, err, want)
 	}
 }
@@ -55,7 +55,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 			follower = n
 		}
 	}
-	number, term := r.group.cfg.Group, r.group.raft.CurrentTerm()
+	number, term := r.group.Group(), r.group.Term()
 	self, other := r.group.id(), follower.replicaOf(number).id()
 	const counted, proves = true, true
 	for name, c := range map[string]struct {
@@ -113,12 +113,12 @@ func TestTwoSuffice(t *testing.T) {
 func TestLeaderAsksAnotherVoter(t *testing.T) {
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)
-	term := r.group.raft.CurrentTerm()
+	term := r.group.Term()
 	other := all[0]
 	if other == leader {
 		other = all[1]
 	}
-	there := other.replicaOf(r.group.cfg.Group).id()
+	there := other.replicaOf(r.group.Group()).id()
 	others := []raft.ServerID{"n9.00000000", there} // the first is not known, and cannot be asked
 	for round := range 3 {
 		if agreed := leader.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {

@@ -47,7 +47,7 @@ func leading(t *testing.T, all []*Node) (n *Node, g *group, term uint64, others 
 		others = append(others, f.cfg.NodeKey)
 	}
 	g = n.replicaOf(number)
-	return n, g, g.readyTerm.Load(), others
+	return n, g, g.ReadyTerm(), others
 }
 
 // A leader proves its term by a majority that is in no later one.
@@ -89,7 +89,7 @@ func TestProveTerm(t *testing.T) {
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
 	ask := func(id raft.ServerID) ([]byte, error) {
-		request := binary.AppendUvarint(nil, uint64(g.cfg.Group))
+		request := binary.AppendUvarint(nil, uint64(g.Group()))
 		return n.serveMember(t.Context(), wire.AppendBytes(request, []byte(id)))
 	}
 	asked := map[raft.ServerID]byte{"n9.0": 0, raftID(n.cfg.NodeKey, 999): 0}
@@ -108,7 +108,7 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if s, err := n.OpenSnapshot(ctx, g.cfg.Group); !errors.Is(err, ErrOverloaded) {
+	if s, err := n.OpenSnapshot(ctx, g.Group()); !errors.Is(err, ErrOverloaded) {
 		t.Errorf("replaced: a snapshot %v, %v", s, err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // page is the scratch memory of a read: what each shard is asked for.
@@ -34,10 +36,6 @@ const (
 	// has the next confirmation fetched, so that reads that go on never wait.
 	renewShare = 2
 )
-
-// errBehind is returned for a read that this node's replica cannot answer now,
-// and another may.
-var errBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
 // Get fills rows, width counts an id, with the rows of ids in their order. Rows
 // of one shard that are asked for together are each whole; rows of different
@@ -189,17 +187,17 @@ func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) (*
 // should not be waited for.
 func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
 	if r.fsm.Stuck() != nil { // it may hold nothing at all
-		return errBehind
+		return errs.ErrBehind
 	}
 	if index := opt.Token.Index(group); !r.follow(index, opt.Deadline) {
 		if r.neverWas(index, opt.Deadline) {
 			return fmt.Errorf("%w: entry %d of group %d was never written", ErrBadToken, index, group)
 		}
-		return errBehind
+		return errs.ErrBehind
 	}
 	if opt.Consistency == Stale {
 		if r.fsm.Applied() == 0 {
-			return errBehind // it has nothing of the shard yet, which is no state of it
+			return errs.ErrBehind // it has nothing of the shard yet, which is no state of it
 		}
 		return nil
 	}
@@ -215,14 +213,14 @@ func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error
 			if r.follow(c.index, opt.Deadline) {
 				return nil
 			}
-			return errBehind
+			return errs.ErrBehind
 		}
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
 	index, err := r.fresh.confirm(ctx)
 	if err == nil && !r.follow(index, opt.Deadline) {
-		err = errBehind
+		err = errs.ErrBehind
 	}
 	return err
 }

@@ -22,10 +22,6 @@ const (
 	reconcileTick = 500 * time.Millisecond
 	// reconcileTimeout bounds what one group's step asks of other nodes.
 	reconcileTimeout = time.Second
-	// transferMax is how long raft may refuse writes because it believes that it
-	// hands its leadership over: it waits for a call and two election timeouts,
-	// and past that it will for ever.
-	transferMax = 3 * rpcTimeout
 )
 
 // runReconcile keeps the groups of this node as the catalog has them: it holds
@@ -111,10 +107,10 @@ func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 		n.shedStuck(g, view)
 		return false
 	}
-	if _, placed := view.Groups[g.cfg.Group]; !placed {
+	if _, placed := view.Groups[g.Group()]; !placed {
 		return true // the catalog's own group, before the first node is in it
 	}
-	target, others, known := wantedMembers(view, g.cfg.Group)
+	target, others, known := wantedMembers(view, g.Group())
 	if !known || n.catalogIsBehind(g, view) {
 		return true
 	}
@@ -129,13 +125,13 @@ func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 	}
 	switch {
 	case err != nil:
-		n.mux.Limited().Warn("a change of members failed and is tried again", "group", g.cfg.Group, "step", step, "err", err)
+		n.mux.Limited().Warn("a change of members failed and is tried again", "group", g.Group(), "step", step, "err", err)
 	case step != "":
 		level := slog.LevelInfo
 		if shedding {
 			level = slog.LevelDebug // a drained node hands over many: see Health
 		}
-		n.cfg.Logger.Log(ctx, level, "members", "group", g.cfg.Group, "step", step)
+		n.cfg.Logger.Log(ctx, level, "members", "group", g.Group(), "step", step)
 		n.wakeReconcile()
 	}
 	return true
@@ -144,11 +140,11 @@ func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 // shed hands a group over that this node should not lead: it is draining, or cannot
 // read all rows.
 func (n *Node) shed(ctx context.Context, g *group, view *catalog.View) (string, error) {
-	if view.Nodes[n.cfg.NodeKey].State == catalog.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.cfg.Group) && g.stuck() == nil {
+	if view.Nodes[n.cfg.NodeKey].State == catalog.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.Group()) && g.stuck() == nil {
 		return "", nil
 	}
 	to, hope := n.successor(ctx, g, view)
-	g.heirless.Store(!hope)
+	g.Heirless.Store(!hope)
 	if to.id == "" {
 		return "", nil
 	}
@@ -158,13 +154,13 @@ func (n *Node) shed(ctx context.Context, g *group, view *catalog.View) (string, 
 // shedStuck hands a group over that this node leads and whose entries it does not
 // apply.
 func (n *Node) shedStuck(g *group, view *catalog.View) {
-	if g.stuck() == nil || g.raft.State() != raft.Leader {
+	if g.stuck() == nil || !g.Leads() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
 	if step, err := n.shed(ctx, g, view); step != "" || err != nil {
-		n.cfg.Logger.Info("members", "group", g.cfg.Group, "step", step, "err", err)
+		n.cfg.Logger.Info("members", "group", g.Group(), "step", step, "err", err)
 	}
 }
 
@@ -232,7 +228,7 @@ func (n *Node) handOver(number uint32, node string) error {
 // again: the catalog has retired its number, and the group's leader says that it is in
 // no configuration. A replica that merely missed a message is not.
 func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *catalog.View) {
-	if !n.wasRemoved(g, r.group.cfg.Replica, g.leader(), view) {
+	if !n.wasRemoved(g, r.group.Number(), g.leader(), view) {
 		return
 	}
 	if err := n.dropReplica(g, r); err != nil {
@@ -274,7 +270,7 @@ func without(keys []string, key string) []string {
 // has not given yet. A node that was just started may know an older catalog than the one
 // by which the members were chosen, and would undo that.
 func (n *Node) catalogIsBehind(g *group, view *catalog.View) bool {
-	placement := view.Groups[g.cfg.Group]
+	placement := view.Groups[g.Group()]
 	return slices.ContainsFunc(g.configuration().Servers, func(s raft.Server) bool {
 		_, number := catalog.ParseReplicaID(string(s.ID))
 		return number > 0 && number >= placement.NextReplica

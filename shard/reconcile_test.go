@@ -69,7 +69,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 		if r == nil || r == old {
 			t.Fatalf("%s: it was deleted, or never closed", when)
 		}
-		if last := r.group.raft.LastIndex(); last < w.Token.Index(number) {
+		if last := r.group.LastIndex(); last < w.Token.Index(number) {
 			t.Fatalf("%s: its log ends at %d, and had %d", when, last, w.Token.Index(number))
 		}
 	}

@@ -46,7 +46,7 @@ func (n *Node) runRemoved() {
 func (n *Node) removedBy() string {
 	view := n.catalog.View()
 	_, in := view.Nodes[n.cfg.NodeKey]
-	if in && n.meta.follows() == nil || n.meta.raft.LastIndex() == 0 {
+	if in && n.meta.follows() == nil || n.meta.LastIndex() == 0 {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
@@ -97,7 +97,7 @@ func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
 	if err := r.End(); err != nil {
 		return nil, err
 	}
-	term := n.meta.readyTerm.Load()
+	term := n.meta.ReadyTerm()
 	if err := n.meta.ready(); err != nil {
 		return nil, err
 	}

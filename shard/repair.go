@@ -11,10 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -88,7 +85,7 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 			select {
 			case <-n.stopping:
 				cancel()
-			case <-r.group.done: // whoever closes it waits
+			case <-r.group.Done(): // whoever closes it waits
 				cancel()
 			case <-ctx.Done():
 			}
@@ -105,7 +102,7 @@ func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
 	if g.kind == codec.KindFeed && r.group.soleVoter() {
 		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
-	return !n.alone() && r.group.raft.State() != raft.Leader
+	return !n.alone() && !r.group.Leads()
 }
 
 // repair replaces what a replica holds by what another has. Feeds need none: those on
@@ -127,63 +124,43 @@ func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
 // fetchSnapshot makes another node's snapshot of a group the newest of the replica here.
 // It reads it whole, and leaves everything as it was if it is not.
 func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, node string) error {
-	own.snapshotting.Lock() // by none of its own, which would be of an earlier moment
-	defer own.snapshotting.Unlock()
-	if own.isClosed() { // its directory may be deleted, and raft's store would make it again
-		return errs.ErrGroupClosed
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silence := time.AfterFunc(repairSilenceMax, cancel)
-	defer silence.Stop()
-	from := own.snaps.NewestIndex()
-	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
-	stream, err := n.calls.Stream(ctx, node, methodSnapshot, request)
-	if err != nil {
-		return fmt.Errorf("cannot ask %s for a snapshot: %w", node, err)
-	}
-	defer stream.Close()
-	meta, err := readSnapshotMeta(stream)
-	if err != nil {
-		return fmt.Errorf("cannot read the snapshot of %s: %w", node, err)
-	}
-	if term := own.raft.CurrentTerm(); meta.Index < from || meta.Term > term {
-		return fmt.Errorf("%w: %s has a snapshot of entry %d in term %d, this replica needs %d in %d at most",
-			errBehind, node, meta.Index, meta.Term, from, term)
-	}
-	if own.cfg.Room != nil {
-		give, err := own.cfg.Room(uint64(meta.Size))
+	return own.Receive(node, g.kind, func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
+		silence := time.AfterFunc(repairSilenceMax, cancel)
+		stream, err := n.calls.Stream(ctx, node, methodSnapshot, request)
 		if err != nil {
-			return err
+			silence.Stop()
+			return nil, nil, fmt.Errorf("cannot ask %s for a snapshot: %w", node, err)
 		}
-		defer give()
-	}
-	sink, err := own.snaps.Create(raft.SnapshotVersionMax, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, own.trans)
-	if err != nil {
-		return err
-	}
-	facts, err := raftfsm.VisitSnapshot(io.TeeReader(heard{stream, silence}, sink), g.kind, raftfsm.SnapshotVisitor{})
-	if err == nil && facts.Index > meta.Index {
-		err = fmt.Errorf("%w: its state is of entry %d, it says %d", rpc.ErrBadAnswer, facts.Index, meta.Index)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("cannot read the snapshot of %s: %w", node, err), sink.Cancel())
-	}
-	return sink.Close()
+		meta, err := readSnapshotMeta(stream)
+		if err != nil {
+			heard{stream, silence}.Close()
+			return nil, nil, fmt.Errorf("cannot read the snapshot of %s: %w", node, err)
+		}
+		return meta, heard{stream, silence}, nil
+	})
 }
 
 // heard reads a stream, and puts off what a timer does each time that something comes.
 type heard struct {
-	io.Reader
+	stream  *rpc.Stream
 	silence *time.Timer
 }
 
 func (h heard) Read(p []byte) (int, error) {
-	n, err := h.Reader.Read(p)
+	n, err := h.stream.Read(p)
 	if n > 0 {
 		h.silence.Reset(repairSilenceMax)
 	}
 	return n, err
+}
+
+func (h heard) Close() error {
+	h.silence.Stop()
+	h.stream.Close()
+	return nil
 }
 
 func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
@@ -215,7 +192,7 @@ func (n *Node) reopen(g *counterGroup, r *replica) error {
 	defer cancel()
 	err := r.close(ctx, false)
 	if err == nil {
-		err = n.openReplica(g, r.group.cfg.Replica, n.catalog.View())
+		err = n.openReplica(g, r.group.Number(), n.catalog.View())
 	}
 	if err != nil {
 		n.fatal(fmt.Errorf("cannot open the replica of group %d: %w", g.number, err))
@@ -260,35 +237,4 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 	}
 	r.group.noteColdDamage(meta.Index, err)
 	return err
-}
-
-// snapshotFrom opens the newest snapshot that is stored, and takes one first if that is
-// of an earlier entry.
-func (g *group) snapshotFrom(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if g.snaps.NewestIndex() < index || index == 0 {
-		if err := g.snapshot(); err != nil {
-			return nil, nil, err
-		}
-	}
-	metas, err := g.snaps.List()
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(metas) == 0 || metas[0].Index < index {
-		return nil, nil, errBehind
-	}
-	state, bytes, err := g.openCarried(metas[0].ID)
-	if err != nil {
-		return nil, nil, err
-	}
-	metas[0].Size = bytes
-	return metas[0], state, nil
-}
-
-// noteColdDamage tells of cold rows that the snapshot of an index names and that could
-// not be read to be sent; not if a later one took its place meanwhile, and they with it.
-func (g *group) noteColdDamage(index uint64, err error) {
-	if errors.Is(err, cold.ErrDamaged) && g.cfg.ColdDamaged != nil && g.snaps.NewestIndex() == index {
-		g.cfg.ColdDamaged(err)
-	}
 }

@@ -53,10 +53,10 @@ func (m *coldMember) here() *replica {
 func (m *coldMember) mustNameCold() {
 	m.t.Helper()
 	r := m.here()
-	carried := r.group.snaps.NewestBytes()
+	carried := r.group.Snapshots().NewestBytes()
 	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
 		m.moveCold()
-		return r.group.snaps.NewestBytes() < carried*4/5
+		return r.group.Snapshots().NewestBytes() < carried*4/5
 	})
 }
 
@@ -79,7 +79,7 @@ func coldCluster(t *testing.T) []*coldMember {
 		mustDo(t, first.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: m.self()}}))
 		target = append(target, m.self().Key)
 	}
-	mustDo(t, first.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: r.group.cfg.Group, Was: was, Target: target}}))
+	mustDo(t, first.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: r.group.Group(), Was: was, Target: target}}))
 	for _, m := range all[1:] {
 		eventually(t, "the replica has caught up", func() bool {
 			here := m.here()
@@ -204,7 +204,7 @@ func TestDamagedLeaderIsRepaired(t *testing.T) {
 	all := coldCluster(t)
 	m := all[0]
 	damaged := m.here()
-	mustDo(t, m.cold.Drop(damaged.group.cfg.Group))
+	mustDo(t, m.cold.Drop(damaged.group.Group()))
 	ks := m.Keyspace("posts")
 	if got := mustGet(t, m.Node, ks, ReadOptions{Consistency: Linearizable}, coldID(5)); got[0] != 1 {
 		t.Errorf("a row reads %v", got)
@@ -219,7 +219,7 @@ func TestStuckFollowerIsRepaired(t *testing.T) {
 	all := coldCluster(t)
 	m := all[2]
 	stuck := m.here()
-	mustDo(t, m.cold.Drop(stuck.group.cfg.Group))
+	mustDo(t, m.cold.Drop(stuck.group.Group()))
 	ks := all[0].Keyspace("posts")
 	w := mustWrite(t, all[0].Node, ks, addTo(coldID(5), 0, 1))
 	eventually(t, "it is stuck", func() bool { return stuck.fsm.Stuck() != nil })
@@ -250,7 +250,7 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 // read is, nothing is answered wrongly, and each keeps what it has.
 func TestNothingToRepairFrom(t *testing.T) {
 	all := coldCluster(t)
-	number := all[0].here().group.cfg.Group
+	number := all[0].here().group.Group()
 	was := make([]*replica, len(all))
 	snapshots := make([][]string, len(all))
 	for i, m := range all {
@@ -259,7 +259,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 		}
 		was[i] = m.here()
 		var err error
-		snapshots[i], err = was[i].group.snaps.Names()
+		snapshots[i], err = was[i].group.Snapshots().Names()
 		mustDo(t, err)
 		mustDo(t, m.cold.Drop(number))
 	}
@@ -285,7 +285,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 		if m.here() != was[i] {
 			t.Errorf("%s has another replica", m.cfg.NodeName)
 		}
-		if names, err := was[i].group.snaps.Names(); err != nil || !slices.Equal(names, snapshots[i]) {
+		if names, err := was[i].group.Snapshots().Names(); err != nil || !slices.Equal(names, snapshots[i]) {
 			t.Errorf("%s has snapshots %v, %v, had %v", m.cfg.NodeName, names, err, snapshots[i])
 		}
 		if got := mustGet(t, m.Node, m.Keyspace("posts"), ReadOptions{Consistency: Linearizable}, coldID(coldTestRows-1)); got[0] != 1 {
@@ -303,30 +303,30 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	m := all[1]
 	m.repairing.Store(true) // by this test
 	stuck := m.here()
-	g := m.shardOf(stuck.group.cfg.Group)
+	g := m.shardOf(stuck.group.Group())
 	mustDo(t, m.cold.Drop(g.number))
 	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, 1))
 	mustWrite(t, all[0].Node, all[0].Keyspace("posts"), addTo(coldID(5), 0, -1))
 	eventually(t, "it is stuck and has the log", func() bool {
-		return stuck.fsm.Stuck() != nil && stuck.group.raft.LastIndex() >= all[0].here().fsm.Applied()
+		return stuck.fsm.Stuck() != nil && stuck.group.LastIndex() >= all[0].here().fsm.Applied()
 	})
-	before, err := stuck.group.snaps.Names()
+	before, err := stuck.group.Snapshots().Names()
 	mustDo(t, err)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := m.fetchSnapshot(gone, g, stuck.group, "n1.0"); err == nil {
 		t.Error("a cut stream is a snapshot")
 	}
-	if after, err := stuck.group.snaps.Names(); err != nil || !slices.Equal(after, before) {
+	if after, err := stuck.group.Snapshots().Names(); err != nil || !slices.Equal(after, before) {
 		t.Errorf("snapshots %v, %v, had %v", after, err, before)
 	}
-	last := stuck.group.raft.LastIndex()
+	last := stuck.group.LastIndex()
 	mustDo(t, m.fetchSnapshot(t.Context(), g, stuck.group, "n1.0"))
-	snapshot := stuck.group.snaps.NewestIndex()
+	snapshot := stuck.group.Snapshots().NewestIndex()
 	m.stop()
 	m.start()
 	eventually(t, "its replica is open again", func() bool { return m.here() != nil })
-	if got := m.here().group.raft.LastIndex(); snapshot >= last || got < last {
+	if got := m.here().group.LastIndex(); snapshot >= last || got < last {
 		t.Errorf("the log ends at %d, it ended at %d; the snapshot is of %d", got, last, snapshot)
 	}
 	mustBeRepaired(t, all, m, stuck)
@@ -348,7 +348,7 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 		t.Errorf("a scan gives %d rows", n)
 	}
 	r := all[0].here()
-	q := &remoteRead{group: r.group.cfg.Group, width: 4, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
+	q := &remoteRead{group: r.group.Group(), width: 4, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
 	if rows, err := r.rows(q, soon()); !errors.Is(err, errs.ErrColdRows) {
 		t.Errorf("a read that does not wait: %v, %v", rows, err)
 	}
@@ -377,7 +377,7 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	from, deleted := groups[0], groups[1]
 	r := deleted.replica.Swap(nil)
 	mustDo(t, r.close(t.Context(), false))
-	mustDo(t, n.giveUp(deleted.number, r.group.cfg.Replica))
+	mustDo(t, n.giveUp(deleted.number, r.group.Number()))
 	// The shards of a test are alike, so that one sends what the other asks for.
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)

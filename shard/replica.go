@@ -5,19 +5,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
 )
-
-// outOfTouchAfter is for how long a replica has no leader until it is doubted that
-// it would hear of one: it may be new to its group, or removed from it. By then
-// connections to nodes that were lost are closed.
-const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
 
 // counterGroup is one shard of a keyspace as this node knows it, whether or not it
 // holds a replica.
@@ -94,35 +87,4 @@ func (g *counterGroup) leader() string {
 		return *hint
 	}
 	return ""
-}
-
-// inTouch reports whether the group's replica here hears of a new leader as soon
-// as any: it is a member, and has heard of one not long ago. What was hinted
-// before is no better, and one that is asked may be the one that was lost.
-func (g *group) inTouch() bool {
-	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
-		contains(g.configuration().Servers, g.id())
-}
-
-// leader returns the key of the group's leader as raft knows it here, or "".
-func (g *group) leader() string {
-	_, id := g.raft.LeaderWithID()
-	return nodeOf(id)
-}
-
-// voters returns the voters of the latest configuration.
-func (g *group) voters() []raft.ServerID {
-	var voters []raft.ServerID
-	for _, s := range g.configuration().Servers {
-		if s.Suffrage == raft.Voter {
-			voters = append(voters, s.ID)
-		}
-	}
-	return voters
-}
-
-// configuration returns the latest configuration, which may not be committed. It
-// is not to be changed.
-func (g *group) configuration() raft.Configuration {
-	return g.raft.GetConfiguration().Configuration() // raft answers it at once
 }

@@ -9,18 +9,6 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// raftID returns the Raft id of one lifetime of a node's replica (see
-// raftfsm.ReplicaID).
-func raftID(node string, number uint64) raft.ServerID {
-	return raft.ServerID(catalog.ReplicaID(node, number))
-}
-
-// nodeOf returns the key of the node that a Raft id names.
-func nodeOf(id raft.ServerID) string {
-	node, _ := catalog.ParseReplicaID(string(id))
-	return node
-}
-
 // memberID returns the Raft id under which a node is, or is to become, a member of a
 // group. It returns false while the catalog has given the node no number.
 func memberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
@@ -30,12 +18,6 @@ func memberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	number, has := p.Number(node)
 	return raftID(node, number), has
 }
-
-// contains reports whether a configuration has a replica, with a vote or without.
-func contains(servers []raft.Server, id raft.ServerID) bool { return suffrageOf(servers, id) != absent }
-
-// id returns the Raft id of this node's replica.
-func (g *group) id() raft.ServerID { return g.cfg.id() }
 
 // groupReplica names a node's replica of a group in a call to that node.
 type groupReplica struct {

@@ -15,7 +15,7 @@ import (
 // reconcileNumbers tells the catalog what it should know of the replicas of a group
 // that this node leads. An error means that the catalog could not be told now.
 func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
-	placement, placed := view.Groups[g.cfg.Group]
+	placement, placed := view.Groups[g.Group()]
 	if !placed || n.catalogIsBehind(g, view) {
 		return nil
 	}
@@ -29,17 +29,17 @@ func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
 		if !all {
 			return nil
 		}
-		return n.mustChange(ctx, &catalog.Command{Number: &catalog.NumberEntry{Group: g.cfg.Group, Members: members}})
+		return n.mustChange(ctx, &catalog.Command{Number: &catalog.NumberEntry{Group: g.Group(), Members: members}})
 	}
 	for node, number := range placement.Replicas {
-		if view.MayHold(g.cfg.Group, node) {
+		if view.MayHold(g.Group(), node) {
 			continue
 		}
 		// The view was read before the proof: see RetireEntry.
 		if gone, err := n.provedGone(ctx, g, raftID(node, number)); err != nil || !gone {
 			continue
 		}
-		retire := &catalog.RetireEntry{Group: g.cfg.Group, Node: node, Number: number, Revision: placement.Revision}
+		retire := &catalog.RetireEntry{Group: g.Group(), Node: node, Number: number, Revision: placement.Revision}
 		if err := n.mustChange(ctx, &catalog.Command{Retire: retire}); err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
 //
 // It waits for the change of members that is under way, if there is one.
 func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *catalog.Placement) (nodes []string, all bool) {
-	term := g.readyTerm.Load()
+	term := g.ReadyTerm()
 	at := g.configurationInForce()
 	if at == nil {
 		return nil, false
@@ -67,7 +67,7 @@ func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *catalog
 			nodes = append(nodes, node)
 			continue
 		}
-		applied, err := n.progress(ctx, node, []groupReplica{{group: g.cfg.Group}})
+		applied, err := n.progress(ctx, node, []groupReplica{{group: g.Group()}})
 		voter, answered := s.Suffrage == raft.Voter, err == nil
 		switch {
 		case answered && applied[0] >= at.index:
@@ -79,33 +79,4 @@ func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *catalog
 		}
 	}
 	return nodes, n.proveTerm(ctx, g, term) == nil
-}
-
-// committedConfiguration returns the newest configuration that is known here to be
-// committed, from the log or from the newest snapshot; nil if none is.
-func (g *group) committedConfiguration() *configurationAt {
-	at := g.members.applied.Load()
-	metas, err := g.snaps.List()
-	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.index) {
-		return &configurationAt{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}
-	}
-	return at
-}
-
-// configurationInForce returns the committed configuration, nil while none is known here
-// or a change of it is under way.
-func (g *group) configurationInForce() *configurationAt {
-	at := g.committedConfiguration()
-	if at == nil || !slices.Equal(at.servers, g.configuration().Servers) {
-		return nil
-	}
-	return at
-}
-
-// committedServers returns the members of committedConfiguration.
-func (g *group) committedServers() []raft.Server {
-	if at := g.committedConfiguration(); at != nil {
-		return at.servers
-	}
-	return nil
 }

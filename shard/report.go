@@ -47,10 +47,10 @@ func (n *Node) Report() NodeReport {
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
 		if status.ID == catalogGroup {
-			replica.Entries = n.meta.entries.rising()
+			replica.Entries = n.meta.RisingMarks()
 		} else if g := n.shardOf(status.ID); g != nil {
 			if here := g.replica.Load(); here != nil {
-				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.entries.rising()
+				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
 				replica.Misfit = n.misfit(g, here)
 			}
 		}

@@ -122,7 +122,7 @@ func (n *Node) scrubPass(pause func(bytes int) error) error {
 
 // scrubShard reads the cold rows of a replica, and has it repaired if they are damaged.
 func (n *Node) scrubShard(l *leaving, pause func(bytes int) error) error {
-	rows := l.r.group.cfg.Cold
+	rows := l.r.group.Cold()
 	if rows == nil {
 		return nil
 	}

@@ -65,7 +65,7 @@ func TestRowsAreSealed(t *testing.T) {
 	}
 	g, _ := n.groupsOf(n.Keyspace("posts"))
 	r := g[0].replica.Load()
-	r.group.log.Covered(-(1 << 40), 0) // entries so large that few are kept
+	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
 	mustDo(t, r.group.snapshot())
 	before := digests(n)
 	closeCold(t, n)

@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"encoding/binary"
-	"slices"
 
 	"github.com/hashicorp/raft"
 
@@ -98,36 +97,13 @@ func (n *Node) standing(q standingAsked, asker raft.ServerID) standing {
 		g, applied = r.group, r.fsm.Applied
 	}
 	servers := g.configuration().Servers
-	if g.cfg.Replica != q.asked || !contains(servers, g.id()) || !contains(servers, asker) {
+	if g.Number() != q.asked || !contains(servers, g.id()) || !contains(servers, asker) {
 		return standing{term: disagrees}
 	}
 	if q.group == catalogGroup {
-		return standing{term: g.raft.CurrentTerm()} // its followers ask for a round of the leader's own
+		return standing{term: g.Term()} // its followers ask for a round of the leader's own
 	}
-	return standing{g.raft.CurrentTerm(), g.indexWith(applied, asker, q.term)}
-}
-
-// indexWith returns how far the group is, if this node leads it and is with the asker
-// a majority of its voters: the asker was in that term, and then this node was. It
-// returns 0 otherwise.
-func (g *group) indexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
-	term := g.readyTerm.Load()
-	if askersTerm > term || g.ready() != nil {
-		return 0
-	}
-	if !twoSuffice(g.voters(), asker, g.id()) {
-		return 0
-	}
-	index := committedIndex(g, applied)
-	if g.readyTerm.Load() != term || g.ready() != nil {
-		return 0
-	}
-	return index
-}
-
-// twoSuffice reports whether two replicas are a majority of the voters.
-func twoSuffice(voters []raft.ServerID, a, b raft.ServerID) bool {
-	return len(voters)/2+1 <= 2 && a != b && slices.Contains(voters, a) && slices.Contains(voters, b)
+	return standing{g.Term(), g.indexWith(applied, asker, q.term)}
 }
 
 func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []byte {

@@ -68,7 +68,7 @@ func (n *Node) stateOf(node catalog.Node) string {
 func (n *Node) groupStatus(g *group, keyspace string, shard int, view *catalog.View) GroupStatus {
 	r := g.stats()
 	status := GroupStatus{
-		ID: g.cfg.Group, Keyspace: keyspace, Shard: shard, Replica: string(g.id()),
+		ID: g.Group(), Keyspace: keyspace, Shard: shard, Replica: string(g.id()),
 		Role: r.Role, Leader: view.Nodes[r.Leader].Name, Term: r.Term,
 		CommitIndex: r.Commit, SnapshotIndex: r.Snapshot,
 		Digest: fmt.Sprintf("%016x", 0), Members: []MemberStatus{},

@@ -104,7 +104,7 @@ func (n *Node) checkToken(t *Token) error {
 // have been elected since, so it has the others confirm that none was. A token
 // that the client has was there before it asked.
 func (r *replica) neverWas(index uint64, deadline time.Time) bool {
-	if r.group.ready() != nil || index <= r.group.raft.LastIndex() {
+	if r.group.ready() != nil || index <= r.group.LastIndex() {
 		return false
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)

@@ -7,6 +7,7 @@ package errs
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/hashicorp/raft"
 )
@@ -58,6 +59,10 @@ var (
 	// some.
 	ErrColdRows = errors.New("the read needs cold rows")
 )
+
+// ErrBehind is returned for a read that this node's replica cannot answer now,
+// and another may.
+var ErrBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
 // ErrGroupClosed is returned for a proposal to a group that is closing.
 var ErrGroupClosed = errors.New("the group is closing")
