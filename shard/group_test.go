@@ -95,22 +95,6 @@ func (s sumSnapshot) Persist(sink raft.SnapshotSink) error {
 
 func (sumSnapshot) Release() {}
 
-// eventuallyMax is for how long a test waits for what must come: on a busy machine of
-// few cores that takes many times as long as on an idle one.
-const eventuallyMax = time.Minute
-
-// eventually polls until what holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(eventuallyMax)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 func testMux(t *testing.T) *rpc.Mux {
 	t.Helper()
 	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})

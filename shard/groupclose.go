@@ -93,3 +93,13 @@ func within(ctx context.Context, f func() error) error {
 		return fmt.Errorf("cannot close in time: %w", ctx.Err())
 	}
 }
+
+// Hold delays Close until release is called, as a proposal does that is on its way into
+// raft's queue.
+func (g *group) Hold() (release func()) {
+	g.gate.RLock()
+	return g.gate.RUnlock
+}
+
+// Closing reports whether Close was called.
+func (g *group) Closing() bool { return g.closeBegan.Load() }

@@ -103,13 +103,6 @@ func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	}
 }
 
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // rewrite replaces old in a file, or with an empty old flips a bit of a byte.
 func rewrite(t *testing.T, path, old, replacement string, at int) {
 	t.Helper()

@@ -64,7 +64,7 @@ func TestHeadroomTurns(t *testing.T) {
 	}
 	now = stock{}
 	h.look()
-	h.free = func() (uint64, error) { return 0, errBrokenDisk }
+	h.free = func() (uint64, error) { return 0, errNoDisk }
 	if h.look(); !h.diskFull.Load() {
 		t.Error("an unknown disk was taken for a free one")
 	}
@@ -205,8 +205,8 @@ func TestDiskRoomIsGivenOnce(t *testing.T) {
 	give, err = room.take(100)
 	mustDo(t, err)
 	give()
-	room.free = func() (uint64, error) { return 0, errBrokenDisk }
-	if _, err := room.take(1); !errors.Is(err, errBrokenDisk) {
+	room.free = func() (uint64, error) { return 0, errNoDisk }
+	if _, err := room.take(1); !errors.Is(err, errNoDisk) {
 		t.Errorf("an unknown disk: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -88,7 +89,7 @@ func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
 			if slices.Contains(c.up, id) {
 				return 0, nil
 			}
-			return 0, errNotMember
+			return 0, errors.New("away")
 		})
 		if step.do != c.want || c.want == stepRemove && step.member.id != "c#3" {
 			t.Errorf("%s: %+v", name, step)

@@ -478,11 +478,11 @@ func TestCloseEndsInTime(t *testing.T) {
 	g := n.shardOf(1).replica.Load().group
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	g.gate.RLock() // a proposal is on its way into raft's queue
+	release := g.Hold() // a proposal is on its way into raft's queue
 	if err := g.close(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a group with a proposal under way: %v", err)
 	}
-	g.gate.RUnlock()
+	release()
 	n.changing.Lock() // a replica is being opened
 	if err := n.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a node that opens a replica: %v", err)

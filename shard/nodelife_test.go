@@ -166,8 +166,8 @@ func TestNodeClosesInOrder(t *testing.T) {
 	looping, asking := make(chan struct{}), make(chan struct{})
 	n.running.Go(func() { <-looping })
 	n.asking.Go(func() { <-asking })
-	shard.gate.RLock() // as of a proposal that is on its way to raft
-	n.meta.gate.RLock()
+	releaseShard := shard.Hold() // as of a proposal that is on its way to raft
+	releaseCatalog := n.meta.Hold()
 	stray := raftstore.ReplicaID{Group: 1, Number: 1 << 40}
 	logOpen := func() bool {
 		stray.Number++
@@ -178,19 +178,19 @@ func TestNodeClosesInOrder(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- n.Close(ctx) }()
 	eventually(t, "requests are refused", func() bool { return errors.Is(n.Ready(), ErrDraining) })
-	if n.shardOf(2).replica.Load().group.closeBegan.Load() {
+	if n.shardOf(2).replica.Load().group.Closing() {
 		t.Error("a group closes before the node's loops have ended")
 	}
 	close(looping)
 	eventually(t, "a shard's group is closed", n.shardOf(2).replica.Load().group.isClosed)
-	if n.meta.closeBegan.Load() || shard.isClosed() {
+	if n.meta.Closing() || shard.isClosed() {
 		t.Error("the catalog's group closes before all of the shards'")
 	}
-	shard.gate.RUnlock()
+	releaseShard()
 	eventually(t, "the shards' groups are closed", shard.isClosed)
-	eventually(t, "the catalog's group closes", n.meta.closeBegan.Load)
+	eventually(t, "the catalog's group closes", n.meta.Closing)
 	mustEcho(t, other, cfg.NodeKey, "calls are served until the catalog's group is closed")
-	n.meta.gate.RUnlock()
+	releaseCatalog()
 	eventually(t, "the catalog's group is closed", n.meta.isClosed)
 	eventually(t, "calls are refused", func() bool {
 		_, err := other.Call(ctx, cfg.NodeKey, "echo", nil)
@@ -231,7 +231,7 @@ func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 	mustDo(t, err)
 	mustDo(t, n.WaitReady(within10s(t)))
 	shard := n.shardOf(1).replica.Load().group
-	shard.gate.RLock()
+	releaseShard := shard.Hold()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := n.Close(ctx); !errors.Is(err, context.Canceled) {
@@ -247,7 +247,7 @@ func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 	if _, err := n.log.Replica(raftstore.ReplicaID{Group: 1, Number: 1 << 40}); err != nil {
 		t.Errorf("the log: %v", err)
 	}
-	shard.gate.RUnlock()
+	releaseShard()
 	eventually(t, "the group ends", shard.isClosed)
 	mustDo(t, errors.Join(n.log.Close(), n.cold.Close()))
 }

@@ -180,7 +180,7 @@ func TestUnrecordedLogBeginsAnew(t *testing.T) {
 		"a directory":   func(string) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachStore(t, func(t *testing.T, store storage.LogStore) {
+			bothStores(t, func(t *testing.T, store storage.LogStore) {
 				dir, record := t.TempDir(), newMemoryRecord()
 				n, err := openRecordedNode(t, dir, store, record)
 				mustDo(t, err)
@@ -220,8 +220,8 @@ func dropFromLog(t *testing.T, dir string, id raftstore.ReplicaID) {
 // A node that cannot record a group does not open it.
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	record := newMemoryRecord()
-	record.err = errBrokenDisk
-	if _, err := openRecordedNode(t, t.TempDir(), storage.LogStoreBoltDB, record); !errors.Is(err, errBrokenDisk) {
+	record.err = errNoDisk
+	if _, err := openRecordedNode(t, t.TempDir(), storage.LogStoreBoltDB, record); !errors.Is(err, errNoDisk) {
 		t.Errorf("opened with %v", err)
 	}
 }

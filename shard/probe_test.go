@@ -72,7 +72,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"a replica that was there":     {leader, raftID(follower.cfg.NodeKey, 999), term, false, false},
 		"a follower is asked":          {follower, self, term, counted, false},
 	} {
-		s := c.asked.standing(standingAsked{group: number, term: c.term, asked: c.asked.replicaOf(number).cfg.Replica}, c.asker)
+		s := c.asked.standing(standingAsked{group: number, term: c.term, asked: c.asked.replicaOf(number).Number()}, c.asker)
 		if (s.term == term) != c.counted || (s.term == disagrees) == c.counted || (s.index > 0) != c.proves {
 			t.Errorf("%s: %+v", name, s)
 		}

@@ -386,3 +386,21 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 		t.Errorf("the next start finds %v, %v", unfinished, err)
 	}
 }
+
+// A node opens a replica again that asks for it, with all that it had.
+func TestNodeOpensAReplicaAgain(t *testing.T) {
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
+	ks := n.Keyspace("posts")
+	mustWrite(t, n, ks, addTo(5, 0, 3))
+	groups, err := n.groupsOf(ks)
+	mustDo(t, err)
+	before := groups[0].replica.Load()
+	before.group.Reopen()
+	eventually(t, "another replica serves", func() bool {
+		r, err := groups[0].led()
+		return err == nil && r != before
+	})
+	if row := mustGet(t, n, ks, ReadOptions{Consistency: Linearizable}, 5); row[0] != 3 {
+		t.Errorf("the row reads %v", row)
+	}
+}

@@ -45,11 +45,11 @@ func (g *copyingGroup) Apply(entry []byte) raft.ApplyFuture {
 	g.mu.entries = append(g.mu.entries, slices.Clone(entry))
 	g.mu.Unlock()
 	if g.lose != nil && g.lose(number) {
-		return refusedFuture{raft.ErrLeadershipLost}
+		return failedFuture{raft.ErrLeadershipLost}
 	}
 	future := g.Group.Apply(entry)
 	if number%2 == 0 && future.Error() == nil {
-		return refusedFuture{raft.ErrLeadershipLost}
+		return failedFuture{raft.ErrLeadershipLost}
 	}
 	return future
 }

@@ -269,7 +269,7 @@ type heldGroup struct {
 func (g *heldGroup) Apply(entry []byte) raft.ApplyFuture {
 	g.entries.Add(1)
 	if g.err != nil {
-		return refusedFuture{g.err}
+		return failedFuture{g.err}
 	}
 	if g.hold != nil {
 		f := &heldFuture{done: make(chan struct{})}

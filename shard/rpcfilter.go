@@ -205,12 +205,18 @@ func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 	g := f.g
 	g.cfg.Logger.Warn("a snapshot took the place of a log that was as long: the replica is opened again",
 		"group", g.cfg.Group, "snapshot", call.LastLogIndex, "from", string(call.ID))
+	g.Reopen()
+	<-g.done
+}
+
+// Reopen asks the owner to open the replica again, or stops the group for good if nobody
+// does.
+func (g *group) Reopen() {
 	if g.cfg.Reopen != nil {
 		g.cfg.Reopen()
 	} else {
 		_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, errLastIndex))
 	}
-	<-g.done
 }
 
 // lastLogIndex returns what raft takes for the index of the last entry in its log.

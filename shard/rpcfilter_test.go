@@ -528,21 +528,3 @@ func testDeposedLeaderWithALongerLog(t *testing.T, store storage.LogStore) {
 		t.Error("it is opened again twice")
 	}
 }
-
-// A node opens a replica again that asks for it, with all that it had.
-func TestNodeOpensAReplicaAgain(t *testing.T) {
-	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
-	ks := n.Keyspace("posts")
-	mustWrite(t, n, ks, addTo(5, 0, 3))
-	groups, err := n.groupsOf(ks)
-	mustDo(t, err)
-	before := groups[0].replica.Load()
-	before.group.cfg.Reopen()
-	eventually(t, "another replica serves", func() bool {
-		r, err := groups[0].led()
-		return err == nil && r != before
-	})
-	if row := mustGet(t, n, ks, ReadOptions{Consistency: Linearizable}, 5); row[0] != 3 {
-		t.Errorf("the row reads %v", row)
-	}
-}

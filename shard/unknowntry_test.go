@@ -20,11 +20,11 @@ type fickleGroup struct {
 
 func (g *fickleGroup) Apply([]byte) raft.ApplyFuture {
 	if g.lose == nil {
-		return refusedFuture{raft.ErrNotLeader}
+		return failedFuture{raft.ErrNotLeader}
 	}
 	g.lose()
 	g.lose = nil
-	return refusedFuture{raft.ErrLeadershipLost}
+	return failedFuture{raft.ErrLeadershipLost}
 }
 
 // A part of which a try had an unknown outcome stays unknown, whatever the tries
