@@ -28,14 +28,14 @@ func (n *Node) askCatalogLeader(ctx context.Context, method string, request []by
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
-	if n.meta.ready() == nil {
+	if n.meta.Ready() == nil {
 		handle := n.cfg.Handlers[method]
 		if handle == nil {
 			return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
 		}
 		return handle(ctx, request)
 	}
-	leader := n.meta.leader()
+	leader := n.meta.Leader()
 	if leader == "" || leader == n.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -14,11 +15,14 @@ import (
 // the catalog's own is made anew with a new cluster.
 var ErrNotBackedUp = errors.New("only groups of keyspaces are backed up")
 
+// Snapshot is a snapshot of one shard on its way out.
+type Snapshot = replica.Snapshot
+
 // LeaderOf returns the key of the node that leads a group, as far as this node
 // knows, or "".
 func (n *Node) LeaderOf(number uint32) string {
 	if number == catalogGroup {
-		return n.meta.leader()
+		return n.meta.Leader()
 	}
 	if g := n.shardOf(number); g != nil {
 		return g.leader()
@@ -31,7 +35,7 @@ func (n *Node) LeaderOf(number uint32) string {
 // the group's own snapshots, read back and checked whole before it is handed
 // out. ErrNoLeader means that another node leads the group, ErrOverloaded that
 // there was none by the end of ctx.
-func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, error) {
+func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapshot, error) {
 	g := n.shardOf(number)
 	if g == nil {
 		return nil, ErrNotBackedUp
@@ -57,9 +61,9 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 
 // openProved takes a snapshot of a group that this node leads, and proves then that
 // no later leader had acknowledged anything before.
-func (n *Node) openProved(ctx context.Context, g *group, kind codec.Kind) (*Snapshot, error) {
+func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Kind) (*replica.Snapshot, error) {
 	term := g.ReadyTerm()
-	s, err := g.openSnapshotWithin(ctx, kind)
+	s, err := g.OpenSnapshot(ctx, kind)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ const (
 // time it is applied.
 var errRefused = errors.New("the catalog refused the command")
 
-// groupFSM is what openGroup takes.
+// groupFSM is what Open takes.
 type groupFSM = raft.FSM
 
 // Keyspaces returns all keyspaces by name, ascending. The slice is the node's.
@@ -247,7 +247,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 		groups, err := n.groupsOf(k)
 		for _, g := range groups {
 			if r := g.replica.Load(); r != nil {
-				err = errors.Join(err, r.group.follows())
+				err = errors.Join(err, r.group.Follows())
 			}
 		}
 		if errors.Is(err, ErrUnknownKeyspace) {

@@ -41,7 +41,7 @@ func (n *Node) CatchUp(ctx context.Context) error {
 // sees.
 func (n *Node) askCatalog(ctx context.Context) (index uint64, err error) {
 	term := n.meta.ReadyTerm()
-	if n.meta.ready() != nil {
+	if n.meta.Ready() != nil {
 		return n.askLeader(ctx, n.meta)
 	}
 	if err := n.proveTerm(ctx, n.meta, term); err != nil {

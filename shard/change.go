@@ -44,10 +44,10 @@ func (n *Node) changeOnce(ctx context.Context, command *catalog.Command) (*chang
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
-	if n.meta.ready() == nil {
+	if n.meta.Ready() == nil {
 		return n.changeHere(ctx, command)
 	}
-	leader := n.meta.leader()
+	leader := n.meta.Leader()
 	if leader == "" || leader == n.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}
@@ -109,7 +109,7 @@ func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*chang
 	if err := n.headroom.diskError(); err != nil {
 		return nil, err
 	}
-	if err := n.meta.ready(); err != nil {
+	if err := n.meta.Ready(); err != nil {
 		return nil, err
 	}
 	if c := command.Create; c != nil && c.Replicas == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -215,7 +216,7 @@ func TestHandOver(t *testing.T) {
 	n := all[0]
 	mustDo(t, n.HandOver(ctx))
 	for _, g := range n.replicas() {
-		if g.ready() == nil && len(g.voters()) > 1 {
+		if g.Ready() == nil && len(g.Voters()) > 1 {
 			t.Errorf("group %d is led here", g.Group())
 		}
 	}
@@ -231,7 +232,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 	all := openMembers(t, 3)
 	terms := map[uint32]uint64{}
 	for _, g := range all[0].replicas() {
-		terms[g.Group()] = g.stats().Term
+		terms[g.Group()] = g.Stats().Term
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -244,7 +245,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 	}
 	for _, n := range all {
 		for _, g := range n.replicas() {
-			if changes := g.stats().Term - terms[g.Group()]; changes > uint64(len(all)) {
+			if changes := g.Stats().Term - terms[g.Group()]; changes > uint64(len(all)) {
 				t.Errorf("group %d changed its leader %d times", g.Group(), changes)
 			}
 		}
@@ -293,7 +294,7 @@ func TestReplicaMoves(t *testing.T) {
 			if (g != nil) != slices.Contains(moved, n.cfg.NodeKey) {
 				return false
 			}
-			if g != nil && len(g.voters()) != 3 {
+			if g != nil && len(g.Voters()) != 3 {
 				return false
 			}
 		}
@@ -336,15 +337,15 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
 		g := spare.replicaOf(number)
-		return g != nil && len(g.voters()) == 3 && !slices.ContainsFunc(g.voters(), func(id raft.ServerID) bool { return nodeOf(id) == down.cfg.NodeKey })
+		return g != nil && len(g.Voters()) == 3 && !slices.ContainsFunc(g.Voters(), func(id raft.ServerID) bool { return replica.NodeOf(id) == down.cfg.NodeKey })
 	})
 	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
 		for _, n := range all[:2] {
-			if n.replicaOf(number).ready() == nil {
+			if n.replicaOf(number).Ready() == nil {
 				_ = n.handOver(number, spare.cfg.NodeKey) // it may be busy
 			}
 		}
-		return spare.replicaOf(number).ready() == nil
+		return spare.replicaOf(number).Ready() == nil
 	})
 	again, err := Open(cfg)
 	mustDo(t, err)

@@ -31,7 +31,7 @@ func (n *Node) registerCluster() error {
 func (n *Node) groupsLed() float64 {
 	led := 0
 	for _, g := range n.replicas() {
-		if g.ready() == nil {
+		if g.Ready() == nil {
 			led++
 		}
 	}
@@ -50,7 +50,7 @@ func (n *Node) groupsUnnumbered() (unnumbered int) {
 func (n *Node) groupsWithoutLeader() float64 {
 	without, view := 0, n.catalog.View()
 	for _, g := range n.replicas() {
-		if wanted := g == n.meta || view.MayHold(g.Group(), n.cfg.NodeKey); wanted && g.follows() != nil {
+		if wanted := g == n.meta || view.MayHold(g.Group(), n.cfg.NodeKey); wanted && g.Follows() != nil {
 			without++
 		}
 	}

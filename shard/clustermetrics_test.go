@@ -34,7 +34,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	}
 	alone := 0.0 // groups that nobody has placed on more nodes
 	for _, g := range all[0].replicas() {
-		if len(g.voters()) == 1 {
+		if len(g.Voters()) == 1 {
 			alone++
 		}
 	}

@@ -95,8 +95,8 @@ func (n *Node) moveIdle(all []*leaving) (due int) {
 
 // leaving is what of one shard is on its way out of memory.
 type leaving struct {
-	g     *counterGroup
-	r     *replica
+	g     *shardReplica
+	r     *localReplica
 	fsm   *raftfsm.Counters
 	idle  *raftfsm.Idle
 	rows  int // that became cold, or were written anew
@@ -114,11 +114,11 @@ func (l *leaving) watch(old func(first, last uint64) bool) int {
 func (n *Node) mayMove() bool { return n.cfg.Cold.After > 0 && n.catalog.View().ColdRows() }
 
 // anyShard is of all shards.
-func anyShard(*counterGroup) bool { return true }
+func anyShard(*shardReplica) bool { return true }
 
 // leaving returns the replicas here of shards that are asked for, those of counters:
 // others stay in memory.
-func (n *Node) leaving(of func(*counterGroup) bool) (all []*leaving) {
+func (n *Node) leaving(of func(*shardReplica) bool) (all []*leaving) {
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil && of(g) {
 			if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
@@ -210,8 +210,8 @@ func (n *Node) keepCold(l *leaving) {
 	if r.moved == 0 || r.moved*coldSnapshotShare < r.fsm.State().Rows || !n.mayFreeze() {
 		return
 	}
-	if err := r.group.snapshot(); err != nil {
-		r.group.tellRoom(err) // it is tried again
+	if err := r.group.TakeSnapshot(); err != nil {
+		r.group.NoteSnapshot(err) // it is tried again
 		return
 	}
 	r.moved = 0

@@ -269,7 +269,7 @@ func (n *Node) cannotFollow(o *ColdOrder, bytes uint64) string {
 }
 
 // isFor reports whether an order is about a shard.
-func (o *ColdOrder) isFor(g *counterGroup) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
+func (o *ColdOrder) isFor(g *shardReplica) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
 
 // keys returns the range of keys that ids From … To have in a shard.
 func (o *ColdOrder) keys(r route) (from, to uint64) {
@@ -277,7 +277,7 @@ func (o *ColdOrder) keys(r route) (from, to uint64) {
 }
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
-func (n *Node) agedBy(o *ColdOrder, g *counterGroup) func(first, last uint64) bool {
+func (n *Node) agedBy(o *ColdOrder, g *shardReplica) func(first, last uint64) bool {
 	after := n.cfg.Cold.After
 	switch {
 	case o.Before > 0:

@@ -24,7 +24,7 @@ const (
 
 // get fills rows, width counts a key, from a table of this replica, cold rows too. The error is
 // one for which another replica may be asked, or ErrOverloaded.
-func (r *replica) get(of Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
+func (r *localReplica) get(of Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
 	table := r.table(of)
 	missing := table.GetMany(keys, width, rows, nil)
 	if len(missing) == 0 {
@@ -34,7 +34,7 @@ func (r *replica) get(of Table, keys []uint64, width int, rows []int64, deadline
 }
 
 // readCold fills the rows of keys that GetMany found missing.
-func (r *replica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
+func (r *localReplica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
 	err := eachCold(len(missing), deadline, func(ctx context.Context, m int) error {
 		i := missing[m]
 		return table.ReadCold(ctx, keys[i], rows[i*width:(i+1)*width])
@@ -76,7 +76,7 @@ func eachCold(n int, deadline time.Time, read func(ctx context.Context, i int) e
 
 // tableFailure is coldFailure for the cold rows of a table, which are repaired if they are
 // damaged. A table that was replaced by a snapshot meanwhile has let go of its own.
-func (r *replica) tableFailure(table *engine.Table, err error) error {
+func (r *localReplica) tableFailure(table *engine.Table, err error) error {
 	if errors.Is(err, cold.ErrDamaged) && r.table(raftfsm.TableCounts) == table {
 		r.noteDamage(err)
 	}
@@ -96,7 +96,7 @@ func coldFailure(err error) error {
 }
 
 // failedAlone is err, of rows that this node could not read and no other node has.
-func (g *counterGroup) failedAlone(err error) error {
+func (g *shardReplica) failedAlone(err error) error {
 	if errors.Is(err, cold.ErrDamaged) {
 		return &UnreadableError{Keyspace: g.keyspace, Shard: g.shard, Err: err}
 	}
@@ -106,7 +106,7 @@ func (g *counterGroup) failedAlone(err error) error {
 // warm reads the cold rows that a write needs, before it is proposed, so that Apply
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: this node could not apply it.
-func (n *Node) warm(w *Write, groups []*counterGroup) error {
+func (n *Node) warm(w *Write, groups []*shardReplica) error {
 	if len(w.Spaces) == 0 && !hasCold(groups[0].kind) {
 		return nil
 	}
@@ -144,14 +144,14 @@ func (n *Node) warm(w *Write, groups []*counterGroup) error {
 func hasCold(kind codec.Kind) bool { return kind == codec.KindCounters || kind == codec.KindFeed }
 
 // mayBeCold reports whether a write to a key may need the disk.
-func (r *replica) mayBeCold(key uint64) bool {
+func (r *localReplica) mayBeCold(key uint64) bool {
 	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
 		return fsm.IsSpilled(key)
 	}
 	return r.table(raftfsm.TableCounts).MayBeCold(key)
 }
 
-func (r *replica) warm(keys []uint64, deadline time.Time) (err error) {
+func (r *localReplica) warm(keys []uint64, deadline time.Time) (err error) {
 	if _, ok := r.fsm.(*raftfsm.Feed); ok {
 		err = r.warmFeeds(keys, deadline)
 	} else {
@@ -165,7 +165,7 @@ func (r *replica) warm(keys []uint64, deadline time.Time) (err error) {
 
 // findCold returns a visitor that appends to keys those whose rows may be cold, and
 // does what another does.
-func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
+func (r *localReplica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
 	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
 		return r.findSpilled(fsm, other, keys)
 	}
@@ -182,7 +182,7 @@ func (r *replica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm
 }
 
 // has reports whether there is a row other than zeros, or it cannot be told by the deadline.
-func (r *replica) has(of Table, key uint64, deadline time.Time) bool {
+func (r *localReplica) has(of Table, key uint64, deadline time.Time) bool {
 	var row [engine.ColumnsMax]int64
 	if !r.table(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], deadline) != nil {
 		return true

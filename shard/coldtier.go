@@ -150,7 +150,7 @@ type Misfit struct {
 
 // misfit returns nil if the layout can have given the ids of all rows in memory, but for
 // those below timedIDMin, which have no time under any layout.
-func (n *Node) misfit(g *counterGroup, r *replica) *Misfit {
+func (n *Node) misfit(g *shardReplica, r *localReplica) *Misfit {
 	layout := n.cfg.Cold.Layouts[g.keyspace]
 	fsm, counters := r.fsm.(*raftfsm.Counters)
 	if !counters || layout.Unit == 0 {

@@ -88,7 +88,7 @@ const coldTestRows = 25_000
 
 // fillCold writes rows of old posts, makes most of them cold and takes a snapshot
 // that leaves next to nothing in the log.
-func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
+func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	t.Helper()
 	for from := uint64(0); from < coldTestRows; from += 100 {
 		ops := make([]engine.Op, 100)
@@ -110,7 +110,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *replica {
 		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
 	}
 	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
-	if err := r.group.snapshot(); err != nil {
+	if err := r.group.TakeSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -142,7 +142,7 @@ func TestMisfitIsReported(t *testing.T) {
 			fsm := raftfsm.NewCounters()
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
-			got := n.misfit(&counterGroup{keyspace: "posts", shard: shard, route: route}, &replica{fsm: fsm})
+			got := n.misfit(&shardReplica{keyspace: "posts", shard: shard, route: route}, &localReplica{fsm: fsm})
 			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != Misfit{c.id, c.layout.String(), c.fits, 1}) {
 				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
 			}
@@ -188,9 +188,9 @@ func TestMisfitsAreCounted(t *testing.T) {
 				_, err := fsm.Table().Apply(ops, 0, nil, nil)
 				mustDo(t, err)
 			}
-			g := &counterGroup{keyspace: "posts", route: route}
+			g := &shardReplica{keyspace: "posts", route: route}
 			for range 2 {
-				got := n.misfit(g, &replica{fsm: fsm})
+				got := n.misfit(g, &localReplica{fsm: fsm})
 				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {
 					t.Errorf("%s, %+v: reported %+v, want %d rows and %q", c.name, route, got, c.rows, c.fits)
 				}
@@ -444,7 +444,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	there := func() *replica {
+	there := func() *localReplica {
 		if g := other.shardOf(r.group.Group()); g != nil {
 			return g.replica.Load()
 		}
@@ -452,7 +452,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	}
 	eventually(t, "the new replica has caught up", func() bool {
 		replica := there()
-		return replica != nil && replica.fsm.Applied() == r.fsm.Applied() && replica.group.stats().Snapshot > 0
+		return replica != nil && replica.fsm.Applied() == r.fsm.Applied() && replica.group.Stats().Snapshot > 0
 	})
 	want, got := r.fsm.State(), there().fsm.State()
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
@@ -470,7 +470,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 }
 
 // mustBeUnreadable holds an error to name the shard that the only node cannot read.
-func mustBeUnreadable(t *testing.T, err error, r *replica) {
+func mustBeUnreadable(t *testing.T, err error, r *localReplica) {
 	t.Helper()
 	var damaged *UnreadableError
 	if !errors.Is(err, ErrUnreadable) || !errors.As(err, &damaged) || damaged.Keyspace != "posts" || damaged.Shard != 0 {

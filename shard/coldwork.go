@@ -115,7 +115,7 @@ func (d *coldDesk) keptLocked() (kept []ColdKept) {
 }
 
 // unlessKept is old but for rows that are kept.
-func (d *coldDesk) unlessKept(g *counterGroup, old func(first, last uint64) bool) func(first, last uint64) bool {
+func (d *coldDesk) unlessKept(g *shardReplica, old func(first, last uint64) bool) func(first, last uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	kept := d.keptLocked()

@@ -3,6 +3,8 @@ package shard
 import (
 	"fmt"
 	"sync"
+
+	"github.com/countd/countd/shard/replica"
 )
 
 // diskRoom gives what is free on the disk to the snapshots that are written at
@@ -16,7 +18,7 @@ type diskRoom struct {
 	}
 }
 
-// take returns errNoRoom unless the disk has that many bytes for a snapshot. The
+// take returns ErrNoRoom unless the disk has that many bytes for a snapshot. The
 // caller calls give once it is written, or was not.
 func (d *diskRoom) take(bytes uint64) (give func(), err error) {
 	free, err := d.free()
@@ -26,7 +28,7 @@ func (d *diskRoom) take(bytes uint64) (give func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.taken+bytes > free {
-		return nil, fmt.Errorf("%w of about %d bytes: %d are free, %d of them taken", errNoRoom, bytes, free, min(free, d.mu.taken))
+		return nil, fmt.Errorf("%w of about %d bytes: %d are free, %d of them taken", replica.ErrNoRoom, bytes, free, min(free, d.mu.taken))
 	}
 	d.mu.taken += bytes
 	return func() {
@@ -36,13 +38,13 @@ func (d *diskRoom) take(bytes uint64) (give func(), err error) {
 	}, nil
 }
 
-// snapshotBytes is what the next snapshot of each group of this node may take,
+// SnapshotBytes is what the next snapshot of each group of this node may take,
 // all at once. The catalog's takes next to nothing.
 func (n *Node) snapshotBytes() uint64 {
 	total := uint64(0)
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			total += r.group.snapshotBytes()
+			total += r.group.SnapshotBytes()
 		}
 	}
 	return total

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // A node that was wiped comes back as another one with its name and its address.
@@ -44,13 +45,13 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 			if g == nil {
 				return false
 			}
-			servers := g.configuration().Servers
+			servers := g.Configuration().Servers
 			want := raft.Voter
 			if !slices.Contains(all[0].holders(number), cfg.NodeKey) {
 				want = raft.Nonvoter // of the catalog's group
 			}
-			gone := !slices.ContainsFunc(servers, func(s raft.Server) bool { return nodeOf(s.ID) == old.cfg.NodeKey })
-			return suffrageOf(servers, g.id()) == want && gone
+			gone := !slices.ContainsFunc(servers, func(s raft.Server) bool { return replica.NodeOf(s.ID) == old.cfg.NodeKey })
+			return replica.SuffrageOf(servers, g.ID()) == want && gone
 		})
 	}
 	mustDo(t, again.WaitReady(ctx))

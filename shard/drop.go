@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/replica"
 )
 
 // ErrUnknownColumn is returned for a column to be dropped that a keyspace does not have, and
@@ -121,7 +122,7 @@ func (n *Node) orUnknown(ks *Keyspace, err error) error {
 // refuseDropped returns a visitor that refuses ops on columns that were dropped from a
 // group's keyspace, and then does what another does. A node that has not heard of the drop
 // sends such ops: they would be acknowledged and count nowhere.
-func refuseDropped(view *catalog.View, g *counterGroup, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
+func refuseDropped(view *catalog.View, g *shardReplica, other raftfsm.SectionVisitor) raftfsm.SectionVisitor {
 	dropped := view.DroppedColumns(g.keyspace, g.number)
 	if dropped == 0 {
 		return other
@@ -161,7 +162,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 		err := errors.Join(errs...)
 		for _, r := range left {
 			if err == nil {
-				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.group, "replica", raftID(n.cfg.NodeKey, r.number))
+				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.group, "replica", replica.RaftID(n.cfg.NodeKey, r.number))
 				err = n.giveUp(r.group, r.number)
 			}
 		}
@@ -178,7 +179,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 // droppedHere returns the groups that follow has found dropped, and the replicas here that
 // are dropped and of no other group that may be open. view may be newer than the one that
 // follow went by: a group that only view has dropped is open still, and follow's to find.
-func (n *Node) droppedHere(view *catalog.View) ([]*counterGroup, []groupReplica) {
+func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []groupReplica) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	table := n.groups.Load()
@@ -189,7 +190,7 @@ func (n *Node) droppedHere(view *catalog.View) ([]*counterGroup, []groupReplica)
 
 // closeDropped ends what waits for a group that was dropped, and closes this node's
 // replica of it.
-func (n *Node) closeDropped(g *counterGroup) error {
+func (n *Node) closeDropped(g *shardReplica) error {
 	g.forward.Close()
 	n.changing.Lock() // whoever opens it again has done so, or finds none
 	r := g.replica.Swap(nil)

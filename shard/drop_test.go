@@ -261,7 +261,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	w.Op(1, &op)
 	mustDrop(t, all[0], "songs")
 	allKnow(t, all, old)
-	g := all[0].newCounterGroup(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: number, Shards: 1}, 0)
+	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: number, Shards: 1}, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	other := all[1].cfg.NodeKey
@@ -442,7 +442,7 @@ func TestDropTakesItsVersion(t *testing.T) {
 func TestDroppedMemoryIsFreed(t *testing.T) {
 	all := openMembers(t, 3)
 	old := mustMake(t, all[0], "songs", 2, "plays")
-	var held []weak.Pointer[replica]
+	var held []weak.Pointer[localReplica]
 	for i, n := range all {
 		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(uint64(i), 0, 1), addTo(uint64(i+1), 0, 1)}, Deadline: soon()})))
 		mustGet(t, n, old, ReadOptions{Consistency: Linearizable}, 0, 1, 2)
@@ -458,7 +458,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 	mustDrop(t, all[0], "songs")
 	eventually(t, "the replicas are collected", func() bool {
 		runtime.GC()
-		return !slices.ContainsFunc(held, func(p weak.Pointer[replica]) bool { return p.Value() != nil })
+		return !slices.ContainsFunc(held, func(p weak.Pointer[localReplica]) bool { return p.Value() != nil })
 	})
 }
 
@@ -473,7 +473,7 @@ func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 		defer cancel()
 		mustDo(t, n.Close(ctx))
 		for _, g := range slices.Concat(n.groups.Load().all, n.groups.Load().dropped) {
-			if r := g.replica.Load(); r != nil && !r.group.isClosed() {
+			if r := g.replica.Load(); r != nil && !r.group.Closed() {
 				t.Errorf("%s: group %d is not closed, after %s", n.cfg.NodeName, g.number, time.Since(began))
 			}
 		}

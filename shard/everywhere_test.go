@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // A node that begins to hold a shard has nothing of it at first. Until it has
@@ -116,8 +117,8 @@ func votesAre(all []*Node, number uint32, target []string) bool {
 			return false
 		}
 		var keys []string
-		for _, id := range g.voters() {
-			keys = append(keys, nodeOf(id))
+		for _, id := range g.Voters() {
+			keys = append(keys, replica.NodeOf(id))
 		}
 		slices.Sort(keys)
 		if !slices.Equal(keys, slices.Sorted(slices.Values(target))) {

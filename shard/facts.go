@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -32,7 +33,7 @@ func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
 
 // LeadsCatalog reports whether this node leads the catalog's group and may
 // speak for it.
-func (n *Node) LeadsCatalog() bool { return n.meta.ready() == nil }
+func (n *Node) LeadsCatalog() bool { return n.meta.Ready() == nil }
 
 // Facts asks every node about the groups that it leads. Groups whose leader does
 // not answer are not in it.
@@ -85,16 +86,16 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 	place := map[uint32]int{}   // of each group in facts
 	voters := map[string][]groupReplica{}
 	for _, g := range n.replicas() {
-		if g.ready() != nil {
+		if g.Ready() != nil {
 			continue
 		}
 		f := GroupFacts{Group: g.Group(), Leader: n.cfg.NodeKey}
-		for _, s := range g.configuration().Servers {
+		for _, s := range g.Configuration().Servers {
 			if s.Suffrage != raft.Voter {
-				f.NonVoters = append(f.NonVoters, nodeOf(s.ID))
+				f.NonVoters = append(f.NonVoters, replica.NodeOf(s.ID))
 				continue
 			}
-			f.Voters = append(f.Voters, nodeOf(s.ID))
+			f.Voters = append(f.Voters, replica.NodeOf(s.ID))
 			if key, number := catalog.ParseReplicaID(string(s.ID)); key != n.cfg.NodeKey {
 				voters[key] = append(voters[key], groupReplica{f.Group, number})
 			}
@@ -117,7 +118,7 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 			for i, r := range led {
 				at := place[r.group]
 				lag = max(lag, lagOf(last[r.group], progress[i]))
-				if progress[i]+caughtUpEntries >= last[r.group] {
+				if progress[i]+replica.CaughtUpEntries >= last[r.group] {
 					facts[at].CaughtUp = append(facts[at].CaughtUp, key)
 				}
 			}

@@ -16,7 +16,7 @@ import (
 
 // feeds reads the feeds of keys, also from disk, each once and some at once, by the
 // deadline. The error is one for which another replica may be asked, or ErrOverloaded.
-func (r *replica) feeds(keys []uint64, deadline time.Time) ([][]raftfsm.Followee, error) {
+func (r *localReplica) feeds(keys []uint64, deadline time.Time) ([][]raftfsm.Followee, error) {
 	fsm := r.fsm.(*raftfsm.Feed)
 	feeds := make([][]raftfsm.Followee, len(keys))
 	return feeds, r.eachFeed(keys, deadline, func(ctx context.Context, i int) (err error) {
@@ -26,13 +26,13 @@ func (r *replica) feeds(keys []uint64, deadline time.Time) ([][]raftfsm.Followee
 }
 
 // warmFeeds brings the feeds of keys into memory.
-func (r *replica) warmFeeds(keys []uint64, deadline time.Time) error {
+func (r *localReplica) warmFeeds(keys []uint64, deadline time.Time) error {
 	fsm := r.fsm.(*raftfsm.Feed)
 	return r.eachFeed(keys, deadline, func(ctx context.Context, i int) error { return fsm.Warm(ctx, keys[i]) })
 }
 
 // eachFeed calls read for each key, some at once, until one fails.
-func (r *replica) eachFeed(keys []uint64, deadline time.Time, read func(ctx context.Context, i int) error) error {
+func (r *localReplica) eachFeed(keys []uint64, deadline time.Time, read func(ctx context.Context, i int) error) error {
 	err := eachCold(len(keys), deadline, read)
 	if errors.Is(err, cold.ErrDamaged) {
 		r.noteDamage(err)
@@ -42,7 +42,7 @@ func (r *replica) eachFeed(keys []uint64, deadline time.Time, read func(ctx cont
 
 // feedsFromDisk reads feeds some of which this replica has on disk, and from other nodes
 // if it cannot.
-func (n *Node) feedsFromDisk(g *counterGroup, r *replica, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
+func (n *Node) feedsFromDisk(g *shardReplica, r *localReplica, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
 	feeds, err := r.feeds(keys, opt.Deadline)
 	if err == nil || !errors.Is(err, ErrNoQuorum) {
 		return feeds, err
@@ -55,7 +55,7 @@ func (n *Node) feedsFromDisk(g *counterGroup, r *replica, keys []uint64, opt *Re
 
 // feedsBeside reads feeds of one shard that are not all in memory here: from this node's
 // replica, nil for none, or from other nodes.
-func (n *Node) feedsBeside(g *counterGroup, r *replica, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
+func (n *Node) feedsBeside(g *shardReplica, r *localReplica, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
 	if r == nil {
 		return n.feedsElsewhere(g, keys, opt)
 	}
@@ -63,7 +63,7 @@ func (n *Node) feedsBeside(g *counterGroup, r *replica, keys []uint64, opt *Read
 }
 
 // feedRows reads feeds as a call carries them. Its errors are those of rows.
-func (r *replica) feedRows(q *remoteRead, deadline time.Time) ([]int64, error) {
+func (r *localReplica) feedRows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	fsm, ok := r.fsm.(*raftfsm.Feed)
 	if !ok {
 		return nil, fmt.Errorf("%w: a read of feeds in group %d", wire.ErrBadMessage, q.group)
@@ -81,7 +81,7 @@ func (r *replica) feedRows(q *remoteRead, deadline time.Time) ([]int64, error) {
 }
 
 // feedRowsFromDisk is feedRows for feeds that are not all in memory.
-func (r *replica) feedRowsFromDisk(q *remoteRead, deadline time.Time) (rows []int64, err error) {
+func (r *localReplica) feedRowsFromDisk(q *remoteRead, deadline time.Time) (rows []int64, err error) {
 	if !q.cold {
 		return nil, errs.ErrColdRows
 	}
@@ -104,7 +104,7 @@ func appendFeedRow(rows []int64, feed []raftfsm.Followee) []int64 {
 }
 
 // findSpilled is findCold for a shard of feeds.
-func (r *replica) findSpilled(fsm *raftfsm.Feed, other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
+func (r *localReplica) findSpilled(fsm *raftfsm.Feed, other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
 	check := other.Feed
 	other.Feed = func(key uint64, op *FeedOp) error {
 		if op.Kind != raftfsm.FeedClear && fsm.IsSpilled(key) {

@@ -79,7 +79,7 @@ func (n *Node) feedPlace(group uint32) raftfsm.FeedPlace {
 }
 
 // feedReplicas returns this node's replicas of feeds.
-func (n *Node) feedReplicas() (all []*replica) {
+func (n *Node) feedReplicas() (all []*localReplica) {
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil && g.kind == codec.KindFeed {
 			all = append(all, r)
@@ -112,7 +112,7 @@ func (n *Node) spillFeeds(round *spillRound, now time.Duration) {
 
 // relieveFeeds moves so many bytes of feeds out of memory, and a share besides, of users of
 // all shards who are idle for the longest.
-func (n *Node) relieveFeeds(all []*replica, over int64) {
+func (n *Node) relieveFeeds(all []*localReplica, over int64) {
 	var ages raftfsm.FeedAges
 	shards := make([]raftfsm.FeedAges, len(all))
 	for i, r := range all {
@@ -133,7 +133,7 @@ func (n *Node) relieveFeeds(all []*replica, over int64) {
 
 // spill moves feeds of a replica out of memory that are idle for so long, about so many
 // bytes of them at the most.
-func (n *Node) spill(r *replica, idle time.Duration, bytesMax int64) {
+func (n *Node) spill(r *localReplica, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, n.mayFreeze)
 	if err != nil && !errors.Is(err, cold.ErrClosed) {

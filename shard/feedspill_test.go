@@ -171,7 +171,7 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 				return false
 			}
 		}
-		return len(r.group.voters()) == len(all)
+		return len(r.group.Voters()) == len(all)
 	}
 	eventually(t, "all hold the first shard", agree)
 	spillAll(t, first)
@@ -225,8 +225,8 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 func TestLostFeedsComeBack(t *testing.T) {
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, n)
-	for name, touch := range map[string]func(r *replica){
-		"by a read": func(r *replica) {
+	for name, touch := range map[string]func(r *localReplica){
+		"by a read": func(r *localReplica) {
 			var feeds Feeds
 			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
 			user := newRoute(2, "").idOf(1, 2)
@@ -235,15 +235,15 @@ func TestLostFeedsComeBack(t *testing.T) {
 				t.Errorf("a lost feed reads %v, %v", feeds, err)
 			}
 		},
-		"by a write": func(r *replica) {
+		"by a write": func(r *localReplica) {
 			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []FeedOp{{Kind: raftfsm.FeedUnfollow, User: 1}}, Deadline: soon()}
 			if err := n.Write(n.Keyspace(KeyspaceFeed), w); err != nil && !errors.Is(err, ErrNoLeader) {
 				t.Errorf("a write to a lost feed: %v", err)
 			}
 		},
-		"by a snapshot": func(r *replica) {
+		"by a snapshot": func(r *localReplica) {
 			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []FeedOp{{Kind: raftfsm.FeedRead, User: 777}}, Deadline: soon()}))
-			if err := r.group.snapshot(); err == nil {
+			if err := r.group.TakeSnapshot(); err == nil {
 				t.Error("a snapshot without all feeds was taken")
 			}
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/replica"
 )
 
 // keyspaceTable is the catalog as requests see it.
@@ -25,12 +26,12 @@ type keyspaceTable struct {
 
 // groupTable is the shards of all keyspaces.
 type groupTable struct {
-	all      []*counterGroup
-	byNumber map[uint32]*counterGroup
-	byFirst  map[uint32][]*counterGroup // of one keyspace, by its first group; position is the shard
+	all      []*shardReplica
+	byNumber map[uint32]*shardReplica
+	byFirst  map[uint32][]*shardReplica // of one keyspace, by its first group; position is the shard
 	// dropped are shards of keyspaces that were dropped, until removeDropped has removed
 	// what is here of them.
-	dropped []*counterGroup
+	dropped []*shardReplica
 }
 
 // follow makes the node's keyspaces and groups those of the catalog: it knows
@@ -42,12 +43,12 @@ func (n *Node) follow() error {
 		return ErrDraining
 	}
 	view, before := n.catalog.View(), n.groups.Load()
-	groups := &groupTable{byNumber: map[uint32]*counterGroup{}, byFirst: map[uint32][]*counterGroup{}}
+	groups := &groupTable{byNumber: map[uint32]*shardReplica{}, byFirst: map[uint32][]*shardReplica{}}
 	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
 	for _, k := range view.KeyspacesByName() {
 		shards := before.byFirst[k.FirstGroup]
 		for s := len(shards); s < k.Shards; s++ {
-			shards = append(shards, n.newCounterGroup(&k, s))
+			shards = append(shards, n.newShardReplica(&k, s))
 		}
 		groups.byFirst[k.FirstGroup] = shards
 		groups.all = append(groups.all, shards...)
@@ -76,16 +77,16 @@ func (n *Node) follow() error {
 	return err
 }
 
-func (n *Node) newCounterGroup(k *catalog.Keyspace, shard int) *counterGroup {
+func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
 	kind, _ := codec.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
-	g := &counterGroup{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: newRoute(k.Shards, k.Sharding)}
+	g := &shardReplica{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: newRoute(k.Shards, k.Sharding)}
 	g.forward = n.newForwardLane(g)
 	return g
 }
 
 // hold opens the replicas that are to be here and are not open, all at once:
 // each waits for its disk.
-func (n *Node) hold(all []*counterGroup, view *catalog.View) error {
+func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 	errs := make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, g := range all {
@@ -119,41 +120,41 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 			return 0, false
 		}
 	}
-	initial := initialMembers(view, group, raftID(n.cfg.NodeKey, number)) != nil
+	initial := initialMembers(view, group, replica.RaftID(n.cfg.NodeKey, number)) != nil
 	if !initial && !view.MayHold(group, n.cfg.NodeKey) {
 		return 0, false
 	}
 	mayBegin, first := n.dirs.mayBegin(group, number)
 	if first {
 		n.cfg.Logger.Warn("this node is to have a replica of a group and deleted the one with this Raft id before: it waits until the catalog gives it another",
-			"group", group, "replica", raftID(n.cfg.NodeKey, number))
+			"group", group, "replica", replica.RaftID(n.cfg.NodeKey, number))
 	}
 	return number, mayBegin
 }
 
 // newReplica returns a replica before its first entry, and where its rows may be
 // besides: those of counters alone leave memory. So do feeds, to a place of their own.
-func (n *Node) newReplica(g *counterGroup) (*replica, *cold.Group, error) {
+func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	switch g.kind {
 	case codec.KindFeed:
 		fsm := raftfsm.NewFeedOver(n.feedPlace(g.number))
 		fsm.Tick(uint32((n.feedTime() - feedBusy) / time.Second)) // nobody has asked yet
-		return &replica{fsm: fsm}, nil, nil
+		return &localReplica{fsm: fsm}, nil, nil
 	case codec.KindCounters:
 	default:
-		return &replica{fsm: raftfsm.New(g.kind)}, nil, nil
+		return &localReplica{fsm: raftfsm.New(g.kind)}, nil, nil
 	}
 	rows, err := n.cold.Group(g.number)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &replica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.oldToSeal(g)})}, rows, nil
+	return &localReplica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.oldToSeal(g)})}, rows, nil
 }
 
 // openReplica opens this node's replica of a group. A new one begins with the group's
 // first voters if it is among them, and otherwise waits until the leader adds it.
 // Another replica that was here before may have been among them: this one is not.
-func (n *Node) openReplica(g *counterGroup, number uint64, view *catalog.View) error {
+func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
 		return err
@@ -167,7 +168,7 @@ func (n *Node) openReplica(g *counterGroup, number uint64, view *catalog.View) e
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if mayBegin, _ := n.dirs.mayBegin(g.number, number); mayBegin {
-		cfg.Initial = initialMembers(view, g.number, cfg.id())
+		cfg.Initial = initialMembers(view, g.number, cfg.ID())
 	}
 	g.opening.Store(r)
 	defer g.opening.Store(nil)
@@ -181,7 +182,7 @@ func (n *Node) openReplica(g *counterGroup, number uint64, view *catalog.View) e
 }
 
 // proposerConfig configures the proposer of this node's replica of a group.
-func (n *Node) proposerConfig(g *counterGroup, r *replica) propose.Config {
+func (n *Node) proposerConfig(g *shardReplica, r *localReplica) propose.Config {
 	logger := n.cfg.Logger.With("keyspace", g.keyspace)
 	return propose.Config{
 		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
@@ -191,13 +192,13 @@ func (n *Node) proposerConfig(g *counterGroup, r *replica) propose.Config {
 
 // initialMembers returns the voters that a group begins with if a replica is one of
 // them, nil otherwise.
-func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []member {
+func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replica.Member {
 	placement := view.Groups[group]
-	var members []member
+	var members []replica.Member
 	for i, key := range placement.Initial {
-		members = append(members, member{raft.ServerID(placement.InitialID(i)), view.Nodes[key].ClusterAddr})
+		members = append(members, replica.Member{ID: raft.ServerID(placement.InitialID(i)), Addr: view.Nodes[key].ClusterAddr})
 	}
-	if !slices.ContainsFunc(members, func(m member) bool { return m.id == id }) {
+	if !slices.ContainsFunc(members, func(m replica.Member) bool { return m.ID == id }) {
 		return nil
 	}
 	return members
@@ -207,7 +208,7 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []member
 // leader has it as a member after all, or no leader answers, the replica is opened once
 // more: the caller's answer may be old, as it waited for the lock. Until it was closed
 // the replica may have acknowledged writes.
-func (n *Node) dropReplica(g *counterGroup, r *replica) error {
+func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	if n.draining.Load() {
@@ -220,7 +221,7 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 	if err := r.close(ctx, false); err != nil {
 		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
 	}
-	id, number := r.group.id(), r.group.Number()
+	id, number := r.group.ID(), r.group.Number()
 	if view := n.catalog.View(); !n.wasRemoved(g, number, leader, view) {
 		n.cfg.Logger.Info("this node's replica may be in its group still, and is kept", "group", g.number, "replica", id)
 		return n.openReplica(g, number, view)
@@ -233,7 +234,7 @@ func (n *Node) dropReplica(g *counterGroup, r *replica) error {
 }
 
 // close answers what waits, then stops the replica.
-func (r *replica) close(ctx context.Context, snapshot bool) error {
+func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.closing.Store(true)
 	drained := make(chan struct{})
 	go func() { r.proposer.Close(); r.fresh.close(); close(drained) }() // ends with the entries in flight
@@ -241,7 +242,7 @@ func (r *replica) close(ctx context.Context, snapshot bool) error {
 	case <-drained:
 	case <-ctx.Done():
 	}
-	if err := r.group.close(ctx, snapshot); err != nil {
+	if err := r.group.Close(ctx, snapshot); err != nil {
 		return err
 	}
 	if fsm, ok := r.fsm.(interface{ Close() }); ok { // it lets go of what is on disk
@@ -251,7 +252,7 @@ func (r *replica) close(ctx context.Context, snapshot bool) error {
 }
 
 // groupsOf returns the keyspace's groups, by shard.
-func (n *Node) groupsOf(ks *Keyspace) ([]*counterGroup, error) {
+func (n *Node) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
 	if n.draining.Load() {
 		return nil, ErrDraining
 	}
@@ -263,11 +264,11 @@ func (n *Node) groupsOf(ks *Keyspace) ([]*counterGroup, error) {
 }
 
 // shardOf returns a shard by its group's number, nil for none.
-func (n *Node) shardOf(number uint32) *counterGroup { return n.groups.Load().byNumber[number] }
+func (n *Node) shardOf(number uint32) *shardReplica { return n.groups.Load().byNumber[number] }
 
 // replicaOf returns this node's member of a group, the catalog's included, nil
 // for none.
-func (n *Node) replicaOf(number uint32) *group {
+func (n *Node) replicaOf(number uint32) *replica.Replica {
 	if number == catalogGroup {
 		return n.meta
 	}

@@ -41,7 +41,7 @@ const forwardedSizeMin = 4
 
 // forward hands a part to the node that leads its group. It is settled by the
 // request's deadline.
-func (n *Node) forward(g *counterGroup, p *part, w *Write) *propose.Proposal {
+func (n *Node) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 	switch {
 	case n.draining.Load():
 		return propose.Settled(ErrDraining)
@@ -74,7 +74,7 @@ func (n *Node) forward(g *counterGroup, p *part, w *Write) *propose.Proposal {
 
 // lost reports whether nobody is known to lead the group, or one who does not
 // answer.
-func (n *Node) lost(g *counterGroup) bool {
+func (n *Node) lost(g *shardReplica) bool {
 	leader := g.leader()
 	return leader == "" || n.calls.Doubtful(leader)
 }
@@ -94,7 +94,7 @@ func fateOf(err error) error {
 
 // newForwardLane makes the lane of a group: what it sends goes to whichever node
 // seems to lead it then.
-func (n *Node) newForwardLane(g *counterGroup) *rpc.Batcher[*forwarded, *propose.Proposal] {
+func (n *Node) newForwardLane(g *shardReplica) *rpc.Batcher[*forwarded, *propose.Proposal] {
 	return rpc.NewBatcher(rpc.BatcherConfig[*forwarded, *propose.Proposal]{
 		Send: func(ctx context.Context, parts []*forwarded) ([]*propose.Proposal, error) {
 			return n.sendToLeader(ctx, g, parts)
@@ -108,9 +108,9 @@ func (n *Node) newForwardLane(g *counterGroup) *rpc.Batcher[*forwarded, *propose
 
 // sendToLeader finds out who leads the group, by asking those that hold it in
 // turn if nothing better is known here or will be soon.
-func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwarded) ([]*propose.Proposal, error) {
+func (n *Node) sendToLeader(ctx context.Context, g *shardReplica, parts []*forwarded) ([]*propose.Proposal, error) {
 	node := g.leader()
-	if r := g.replica.Load(); node == "" && (r == nil || !r.group.inTouch()) {
+	if r := g.replica.Load(); node == "" && (r == nil || !r.group.InTouch()) {
 		node = n.guess(g)
 	}
 	if node == "" || node == n.cfg.NodeKey {
@@ -129,7 +129,7 @@ func (n *Node) sendToLeader(ctx context.Context, g *counterGroup, parts []*forwa
 
 // sendTo sends parts to a node that seems to lead the group, for as long as that is of
 // use. If they certainly were not sent it has another node relay them.
-func (n *Node) sendTo(ctx context.Context, g *counterGroup, leader string, parts []*forwarded) ([]*propose.Proposal, error) {
+func (n *Node) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forwarded) ([]*propose.Proposal, error) {
 	led, done := n.whileLed(ctx, g, leader)
 	settled, err := n.sendParts(led, g, leader, methodPropose, parts)
 	done()
@@ -146,7 +146,7 @@ func (n *Node) sendTo(ctx context.Context, g *counterGroup, leader string, parts
 }
 
 // guess returns another node that is to hold the group, each in its turn.
-func (n *Node) guess(g *counterGroup) string {
+func (n *Node) guess(g *shardReplica) string {
 	holders := n.holders(g.number)
 	for range holders {
 		if node := holders[int(g.guesses.Add(1))%len(holders)]; node != n.cfg.NodeKey {
@@ -157,7 +157,7 @@ func (n *Node) guess(g *counterGroup) string {
 }
 
 // learn remembers who leads the group from how a call to node went.
-func (g *counterGroup) learn(node string, err error) {
+func (g *shardReplica) learn(node string, err error) {
 	switch {
 	case errors.Is(err, ErrNoLeader), errors.Is(err, ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
 		hinted := rpc.LeaderHint(err) // "" if it knew none
@@ -169,7 +169,7 @@ func (g *counterGroup) learn(node string, err error) {
 
 // sendParts hands what waits for one group to the node that leads it, or relays it. All
 // of it lands in the same proposer there, so that it is settled together.
-func (n *Node) sendParts(ctx context.Context, g *counterGroup, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
+func (n *Node) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
 	size, answerBytes := 16, 0
 	for _, f := range parts {
 		size += len(f.section) + 8

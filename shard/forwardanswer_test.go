@@ -53,7 +53,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer.Store(&c.answer)
-			g := &counterGroup{number: 1}
+			g := &shardReplica{number: 1}
 			g.hint.Store(&leader)
 			got, err := n.sendToLeader(within10s(t), g, []*forwarded{part, part})
 			for i := range got {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -30,7 +31,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(enqueueTimeoutMax)
+		deadline = time.Now().Add(replica.EnqueueTimeoutMax)
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -57,13 +58,13 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 // checkedPart is a forwarded part that was looked at.
 type checkedPart struct {
 	*forwarded
-	replica *replica // leads here
-	cold    []uint64 // keys whose rows are to be read from disk first
-	err     error    // why it is refused
+	replica *localReplica // leads here
+	cold    []uint64      // keys whose rows are to be read from disk first
+	err     error         // why it is refused
 }
 
 // check looks at a forwarded part, by a deadline.
-func (n *Node) check(g *counterGroup, f *forwarded, deadline time.Time) *checkedPart {
+func (n *Node) check(g *shardReplica, f *forwarded, deadline time.Time) *checkedPart {
 	p := &checkedPart{forwarded: f}
 	if p.replica, p.err = g.led(); p.err != nil {
 		if leader := g.leader(); leader != "" && leader != n.cfg.NodeKey {

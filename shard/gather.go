@@ -13,7 +13,7 @@ import (
 
 // gather fills the request's answer from the shards' results, as far as there
 // are any, and makes the error.
-func (ps *parts) gather(w *Write, groups []*counterGroup) error {
+func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	ps.overflows(w)
 	err := ps.failure(w)
 	w.Duplicate, w.Repeated = err == nil && ps.repeated(w), err == nil

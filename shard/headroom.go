@@ -182,7 +182,7 @@ func (h *headroom) diskError() error {
 
 // admit returns an error if the node has no room for what the write needs. Ops
 // for groups that are led elsewhere are looked at there.
-func (h *headroom) admit(w *Write, groups []*counterGroup) error {
+func (h *headroom) admit(w *Write, groups []*shardReplica) error {
 	if err := h.diskError(); err != nil {
 		return err
 	}
@@ -214,13 +214,13 @@ func (h *headroom) admit(w *Write, groups []*counterGroup) error {
 
 // growsTable reports whether an op makes a row where there is none. Whether there is one
 // may take the disk to tell, as long as there is time.
-func (r *replica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
+func (r *localReplica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
 	return r.table(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
 // widensTable reports whether an op counts in a column that takes memory in all rows
 // near its own.
-func (r *replica) widensTable(t Table, key uint64, op *engine.Op) bool {
+func (r *localReplica) widensTable(t Table, key uint64, op *engine.Op) bool {
 	keyed := *op
 	keyed.ID = key
 	return r.table(t) != nil && r.table(t).Widens(&keyed)
@@ -228,7 +228,7 @@ func (r *replica) widensTable(t Table, key uint64, op *engine.Op) bool {
 
 // growsFeed reports whether an op may give a user more followees than there are: no
 // such op is taken while there is no memory.
-func (r *replica) growsFeed(key uint64, op *FeedOp) bool {
+func (r *localReplica) growsFeed(key uint64, op *FeedOp) bool {
 	fsm, ok := r.fsm.(*raftfsm.Feed)
 	if !ok || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
 		return false
@@ -239,7 +239,7 @@ func (r *replica) growsFeed(key uint64, op *FeedOp) bool {
 
 // check returns what looks at each op of a forwarded section by its deadline, at none
 // while there is room for anything.
-func (h *headroom) check(r *replica, deadline time.Time) raftfsm.SectionVisitor {
+func (h *headroom) check(r *localReplica, deadline time.Time) raftfsm.SectionVisitor {
 	if !h.memoryFull.Load() {
 		return raftfsm.SectionVisitor{}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/replica"
 )
 
 // holdHeadroom ends a node's own looks at its room: from here on the test says what is
@@ -166,25 +167,25 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 		}
 	}
 	g := n.shardOf(1).replica.Load().group
-	estimate := g.snapshotBytes()
+	estimate := g.SnapshotBytes()
 	if total := n.snapshotBytes(); total < estimate {
 		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)
 	}
 	free := estimate - 1
 	n.room.free = func() (uint64, error) { return free, nil }
-	if err := g.snapshot(); !errors.Is(err, errNoRoom) {
+	if err := g.TakeSnapshot(); !errors.Is(err, replica.ErrNoRoom) {
 		t.Fatalf("a snapshot without room: %v", err)
 	}
-	g.tellRoom(errNoRoom)
+	g.NoteSnapshot(replica.ErrNoRoom)
 	if n.snapshotsPutOff() != 1 {
 		t.Error("the metric does not tell")
 	}
 	free++
-	mustDo(t, g.snapshot())
+	mustDo(t, g.TakeSnapshot())
 	if took := uint64(g.Snapshots().NewestBytes()); took == 0 || took > estimate {
 		t.Errorf("it took %d bytes, %d were reserved", took, estimate)
 	}
-	if g.tellRoom(nil); n.snapshotsPutOff() != 0 {
+	if g.NoteSnapshot(nil); n.snapshotsPutOff() != 0 {
 		t.Error("the metric goes on telling")
 	}
 	mustWrite(t, n, ks, addTo(1, 0, 1))
@@ -195,7 +196,7 @@ func TestDiskRoomIsGivenOnce(t *testing.T) {
 	room := diskRoom{free: func() (uint64, error) { return 100, nil }}
 	give, err := room.take(60)
 	mustDo(t, err)
-	if _, err := room.take(41); !errors.Is(err, errNoRoom) {
+	if _, err := room.take(41); !errors.Is(err, replica.ErrNoRoom) {
 		t.Errorf("taken twice: %v", err)
 	}
 	second, err := room.take(40)

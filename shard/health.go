@@ -27,10 +27,10 @@ func (n *Node) Health() Health {
 	for _, g := range n.replicas() {
 		switch {
 		case g != n.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
-		case g.follows() != nil:
+		case g.Follows() != nil:
 			h.Leaders[g.Group()] = ""
 		default:
-			h.Leaders[g.Group()] = g.leader()
+			h.Leaders[g.Group()] = g.Leader()
 		}
 	}
 	for _, g := range n.groups.Load().all {

@@ -43,7 +43,7 @@ func TestHealth(t *testing.T) {
 	mustDo(t, all[1].Close(ctx))
 	eventually(t, "no group of three voters has a leader with one left", func() bool {
 		for _, g := range n.replicas() {
-			if leader := n.Health().Leaders[g.Group()]; leader != "" && len(g.voters()) > 1 {
+			if leader := n.Health().Leaders[g.Group()]; leader != "" && len(g.Voters()) > 1 {
 				return false
 			}
 		}

@@ -40,7 +40,7 @@ func (n *Node) runHouse() {
 		}
 		cancel()
 		if applied := n.catalog.Applied(); applied > kept {
-			if err := n.meta.snapshot(); err == nil {
+			if err := n.meta.TakeSnapshot(); err == nil {
 				kept = applied
 			}
 		}
@@ -54,7 +54,7 @@ func (n *Node) keepHouse(ctx context.Context) error {
 	self := n.self()
 	was, in := view.Nodes[self.Key]
 	self.State = was.State
-	leads := n.meta.ready() == nil
+	leads := n.meta.Ready() == nil
 	if in && was != self || !in && leads {
 		if err := n.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: self}}); err != nil {
 			return fmt.Errorf("cannot put the node into the catalog: %w", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -41,7 +42,7 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
 	mustDo(t, again.WaitReady(ctx))
 
-	at := func(r NodeReport) EntryMark {
+	at := func(r NodeReport) replica.EntryMark {
 		for _, replica := range r.Replicas {
 			for _, e := range replica.Entries {
 				if replica.ID == group.number && e.Index == forged {
@@ -49,11 +50,11 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 				}
 			}
 		}
-		return EntryMark{}
+		return replica.EntryMark{}
 	}
 	eventually(t, "all nodes report the entry", func() bool {
 		reports := all[0].Reports(ctx)
-		return len(reports) == 3 && !slices.ContainsFunc(all, func(n *Node) bool { return at(reports[n.cfg.NodeKey]) == EntryMark{} })
+		return len(reports) == 3 && !slices.ContainsFunc(all, func(n *Node) bool { return at(reports[n.cfg.NodeKey]) == replica.EntryMark{} })
 	})
 	reports := all[0].Reports(ctx)
 	one, two, three := at(reports["n1.0"]), at(reports["n2.0"]), at(reports["n3.0"])
@@ -75,11 +76,11 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	cfg := n.groupConfig(number, replica, "posts", nil)
 	var err error
 	if cfg.NodeLog != nil {
-		cfg.NodeLog, err = raftstore.Open(cfg.logPath(), raftstore.Options{})
+		cfg.NodeLog, err = raftstore.Open(cfg.LogPath(), raftstore.Options{})
 		mustDo(t, err)
 		defer cfg.NodeLog.Close()
 	}
-	stores, err := storage.OpenStores(cfg.stores())
+	stores, err := storage.OpenStores(cfg.Stores())
 	mustDo(t, err)
 	log := storage.NewLog(stores, number, cfg.Dir, 1<<30, storage.NewFailStop(n.fatal))
 	index, err := log.LastIndex()

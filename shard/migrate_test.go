@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // A group that was made before replicas had numbers gets them once the cluster version
@@ -33,7 +34,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 7)}, Deadline: soon()}))
 	placement := all[0].catalog.View().Groups[number]
 	back := byKey[was[0]]
-	if placement.Numbered() || back.replicaOf(number).id() != raft.ServerID(was[0]) {
+	if placement.Numbered() || back.replicaOf(number).ID() != raft.ServerID(was[0]) {
 		t.Fatalf("an older group has numbers: %+v", placement)
 	}
 
@@ -53,8 +54,8 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	place(elsewhere, was)
 	eventually(t, "the leader adds it", func() bool {
 		for _, n := range all {
-			if g := n.replicaOf(number); g != nil && g.ready() == nil {
-				return contains(g.configuration().Servers, raft.ServerID(was[0]))
+			if g := n.replicaOf(number); g != nil && g.Ready() == nil {
+				return replica.Contains(g.Configuration().Servers, raft.ServerID(was[0]))
 			}
 		}
 		return false
@@ -67,7 +68,7 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	raiseMembers(t, all[0])
 	eventually(t, "all groups have numbers", func() bool { return all[0].groupsUnnumbered() == 0 })
 	eventually(t, "those vote that are to", func() bool { return votesAre(all, number, was) })
-	if id := back.replicaOf(number).id(); id == raft.ServerID(was[0]) {
+	if id := back.replicaOf(number).ID(); id == raft.ServerID(was[0]) {
 		t.Errorf("it is %s again", id)
 	}
 	eventually(t, "the replica that moved away is deleted", func() bool { _, here := byKey[away].dirs.number(number); return !here })

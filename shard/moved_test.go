@@ -58,8 +58,8 @@ func knowsAddrs(n *Node, all []*Node) bool {
 			return false
 		}
 		for _, g := range n.replicas() {
-			for _, s := range g.configuration().Servers {
-				if g.ready() == nil && string(s.ID) == key && string(s.Address) != addr {
+			for _, s := range g.Configuration().Servers {
+				if g.Ready() == nil && string(s.ID) == key && string(s.Address) != addr {
 					return false
 				}
 			}

@@ -14,7 +14,7 @@ var errNobodyHas = errors.New("no living node has a replica of it")
 // nobodyHas returns errNobodyHas if a stale read of a shard that is not here cannot be
 // answered because all nodes that are to hold it are dead. Any other read waits for a
 // leader, and gets what that is told.
-func (n *Node) nobodyHas(g *counterGroup, opt *ReadOptions) error {
+func (n *Node) nobodyHas(g *shardReplica, opt *ReadOptions) error {
 	if opt.Consistency != Stale || n.cfg.Alive == nil || g.replica.Load() != nil {
 		return nil
 	}

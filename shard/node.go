@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
@@ -45,9 +46,9 @@ type Node struct {
 	mux       *rpc.Mux
 	calls     *rpc.Calls
 	streams   *stream.Streams
-	beats     *heartbeats
+	beats     *replica.Beats
 	rounds    *propose.Rounds
-	meta      *group
+	meta      *replica.Replica
 	metaFresh freshness
 	catalog   *catalog.Catalog
 	metrics   *propose.Metrics
@@ -106,12 +107,12 @@ func Open(cfg Config) (*Node, error) {
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
 		rounds:   propose.NewRounds(nil),
-		beats:    newHeartbeats(),
+		beats:    replica.NewBeats(),
 	}
 	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
-	n.groups.Store(&groupTable{byFirst: map[uint32][]*counterGroup{}, byNumber: map[uint32]*counterGroup{}})
+	n.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
 	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
@@ -161,7 +162,7 @@ func Open(cfg Config) (*Node, error) {
 func (n *Node) start() error {
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
 	if n.cfg.Bootstrap {
-		cfg.Initial = []member{{cfg.id(), n.mux.Addr().String()}}
+		cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
 	}
 	var err error
 	if err = n.finishGivenUp(); err != nil {
@@ -178,10 +179,10 @@ func (n *Node) start() error {
 	}
 	n.metaFresh.ask = n.askCatalog
 	n.serveCalls()
-	if n.meta.soleVoter() {
+	if n.meta.SoleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		if err := n.waitUntil(ctx, n.meta.ready); err != nil {
+		if err := n.waitUntil(ctx, n.meta.Ready); err != nil {
 			return fmt.Errorf("cannot open the catalog: %w", err)
 		}
 		if err := n.keepHouse(ctx); err != nil {
@@ -203,12 +204,12 @@ func (n *Node) start() error {
 	return nil
 }
 
-func (n *Node) groupConfig(number uint32, replica uint64, keyspace string, fsm groupFSM) groupConfig {
-	return groupConfig{
-		Dir:      n.dirs.dir(number, replica),
-		Group:    number,
+func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm groupFSM) replica.Config {
+	return replica.Config{
+		Dir:      n.dirs.dir(group, number),
+		Group:    group,
 		NodeID:   n.cfg.NodeKey,
-		Replica:  replica,
+		Replica:  number,
 		FSM:      fsm,
 		Mux:      n.mux,
 		Streams:  n.streams,
@@ -243,7 +244,7 @@ func (n *Node) Ready() error {
 		}
 		return fmt.Errorf("%w: the catalog as it is known here does not have this node: it replays its log, or waits for a member to tell whether it was removed", ErrNoLeader)
 	}
-	if err := n.meta.follows(); err != nil {
+	if err := n.meta.Follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)
 	}
 	if len(n.Keyspaces()) == 0 {
@@ -254,7 +255,7 @@ func (n *Node) Ready() error {
 			continue // a replica that is to be deleted may hear of no leader any more
 		}
 		if r := g.replica.Load(); r != nil {
-			if err := r.group.follows(); err != nil {
+			if err := r.group.Follows(); err != nil {
 				return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
 			}
 		}
@@ -315,7 +316,7 @@ func (n *Node) HandOver(ctx context.Context) error {
 // them that no other would.
 func (n *Node) toHandOver() (led, heirless int) {
 	for _, g := range n.replicas() {
-		if g.ready() != nil || len(g.voters()) < 2 {
+		if g.Ready() != nil || len(g.Voters()) < 2 {
 			continue
 		}
 		if led++; g.Heirless.Load() {
@@ -326,8 +327,8 @@ func (n *Node) toHandOver() (led, heirless int) {
 }
 
 // replicas returns all groups of this node, the catalog's included.
-func (n *Node) replicas() []*group {
-	all := []*group{n.meta}
+func (n *Node) replicas() []*replica.Replica {
+	all := []*replica.Replica{n.meta}
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
 			all = append(all, r.group)
@@ -345,7 +346,7 @@ func (n *Node) Close(ctx context.Context) error {
 		return nil
 	}
 	close(n.stopping)
-	return within(ctx, func() error { return n.close(ctx) })
+	return replica.Within(ctx, func() error { return n.close(ctx) })
 }
 
 func (n *Node) close(ctx context.Context) error {
@@ -364,7 +365,7 @@ func (n *Node) close(ctx context.Context) error {
 	wg.Wait()
 	if n.meta != nil {
 		n.metaFresh.close()
-		errs = append(errs, n.meta.close(ctx, true))
+		errs = append(errs, n.meta.Close(ctx, true))
 	}
 	n.headroom.close()
 	n.closePeers()

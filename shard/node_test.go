@@ -143,9 +143,9 @@ func TestNodeKeepsEverything(t *testing.T) {
 				}
 				if test.snapshot && round == 1 {
 					for _, g := range n.groups.Load().all {
-						mustDo(t, g.replica.Load().group.snapshot())
+						mustDo(t, g.replica.Load().group.TakeSnapshot())
 					}
-					mustDo(t, n.meta.snapshot())
+					mustDo(t, n.meta.TakeSnapshot())
 				}
 			}
 			keyspaces, before := n.Keyspaces(), digests(n)
@@ -479,7 +479,7 @@ func TestCloseEndsInTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	release := g.Hold() // a proposal is on its way into raft's queue
-	if err := g.close(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
+	if err := g.Close(ctx, false); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a group with a proposal under way: %v", err)
 	}
 	release()
@@ -488,5 +488,5 @@ func TestCloseEndsInTime(t *testing.T) {
 		t.Errorf("a node that opens a replica: %v", err)
 	}
 	n.changing.Unlock()
-	eventually(t, "the rest stops behind it", func() bool { return n.meta.stats().Role == "shutdown" })
+	eventually(t, "the rest stops behind it", func() bool { return n.meta.Stats().Role == "shutdown" })
 }

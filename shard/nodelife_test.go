@@ -182,16 +182,16 @@ func TestNodeClosesInOrder(t *testing.T) {
 		t.Error("a group closes before the node's loops have ended")
 	}
 	close(looping)
-	eventually(t, "a shard's group is closed", n.shardOf(2).replica.Load().group.isClosed)
-	if n.meta.Closing() || shard.isClosed() {
+	eventually(t, "a shard's group is closed", n.shardOf(2).replica.Load().group.Closed)
+	if n.meta.Closing() || shard.Closed() {
 		t.Error("the catalog's group closes before all of the shards'")
 	}
 	releaseShard()
-	eventually(t, "the shards' groups are closed", shard.isClosed)
+	eventually(t, "the shards' groups are closed", shard.Closed)
 	eventually(t, "the catalog's group closes", n.meta.Closing)
 	mustEcho(t, other, cfg.NodeKey, "calls are served until the catalog's group is closed")
 	releaseCatalog()
-	eventually(t, "the catalog's group is closed", n.meta.isClosed)
+	eventually(t, "the catalog's group is closed", n.meta.Closed)
 	eventually(t, "calls are refused", func() bool {
 		_, err := other.Call(ctx, cfg.NodeKey, "echo", nil)
 		return err != nil
@@ -248,7 +248,7 @@ func TestCloseLeavesTheLogToAGroupThatHasNotEnded(t *testing.T) {
 		t.Errorf("the log: %v", err)
 	}
 	releaseShard()
-	eventually(t, "the group ends", shard.isClosed)
+	eventually(t, "the group ends", shard.Closed)
 	mustDo(t, errors.Join(n.log.Close(), n.cold.Close()))
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -29,7 +30,7 @@ type Opened interface {
 
 // openHere opens this node's replica of a group, or begins one if there is none
 // and never was.
-func (n *Node) openHere(cfg groupConfig) (*group, error) {
+func (n *Node) openHere(cfg replica.Config) (*replica.Replica, error) {
 	blank, err := isBlank(&cfg)
 	if err == nil && blank {
 		err = n.mayBegin(&cfg)
@@ -41,15 +42,15 @@ func (n *Node) openHere(cfg groupConfig) (*group, error) {
 	if record := n.cfg.Opened; record != nil {
 		cfg.Begun = func() error { return record.GroupOpened(cfg.Group) }
 	}
-	return openGroup(cfg)
+	return replica.Open(cfg)
 }
 
 // mayBegin returns ErrDamaged for a replica whose log is blank and was not. It
 // removes what a crash left of a log that was just being made.
-func (n *Node) mayBegin(cfg *groupConfig) error {
+func (n *Node) mayBegin(cfg *replica.Config) error {
 	advice := n.afterLoss()
 	record := n.cfg.Opened
-	what := cfg.logPath()
+	what := cfg.LogPath()
 	if cfg.NodeLog != nil {
 		what += ", of the replica in " + cfg.Dir + ","
 	}
@@ -65,7 +66,7 @@ func (n *Node) mayBegin(cfg *groupConfig) error {
 	if record == nil || cfg.NodeLog != nil {
 		return nil
 	}
-	if err := os.Remove(cfg.logPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(cfg.LogPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -75,7 +76,7 @@ func (n *Node) mayBegin(cfg *groupConfig) error {
 // cluster would destroy what is left.
 func (n *Node) afterLoss() string {
 	const restore = "bring this node's directory back from a copy"
-	if n.meta != nil && n.meta.soleVoter() && n.alone() {
+	if n.meta != nil && n.meta.SoleVoter() && n.alone() {
 		return restore + ": it is the only node of its cluster, nobody else has what it held"
 	}
 	return restore + ", or, only in a larger cluster, wipe it: then it joins again as a new node"
@@ -84,11 +85,11 @@ func (n *Node) afterLoss() string {
 // isBlank reports whether a replica has no log: that of the node lacks it, or its own
 // file is not there, empty, or nothing but zeros, as a crash leaves one that was just
 // being made.
-func isBlank(cfg *groupConfig) (bool, error) {
+func isBlank(cfg *replica.Config) (bool, error) {
 	if cfg.NodeLog != nil {
-		return !cfg.NodeLog.Has(cfg.logID()), nil
+		return !cfg.NodeLog.Has(cfg.LogID()), nil
 	}
-	file, err := os.Open(cfg.logPath())
+	file, err := os.Open(cfg.LogPath())
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -328,7 +329,7 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 			away = n.cfg.NodeKey
 		}
 	}
-	first := back.replicaOf(number).id()
+	first := back.replicaOf(number).ID()
 	place := func(from, to []string) {
 		t.Helper()
 		mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
@@ -342,8 +343,8 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	})
 	place(elsewhere, was)
 	g := back.replicaOf(number)
-	if g.id() == first || nodeOf(g.id()) != nodeOf(first) || g.Began() {
-		t.Errorf("it is %s and was %s, or begins with the group", g.id(), first)
+	if g.ID() == first || replica.NodeOf(g.ID()) != replica.NodeOf(first) || g.Began() {
+		t.Errorf("it is %s and was %s, or begins with the group", g.ID(), first)
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }

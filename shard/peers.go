@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -143,14 +144,14 @@ func (n *Node) serveCalls() {
 
 // behind returns how many entries another replica of a group lacks of what this
 // node's log had before the call.
-func (n *Node) behind(ctx context.Context, g *group, id raft.ServerID) (uint64, error) {
+func (n *Node) behind(ctx context.Context, g *replica.Replica, id raft.ServerID) (uint64, error) {
 	last := g.LastIndex()
 	node, number := catalog.ParseReplicaID(string(id))
 	theirs, err := n.progress(ctx, node, []groupReplica{{g.Group(), number}})
 	if err != nil {
 		return 0, err
 	}
-	if inForce := g.configurationInForce(); inForce == nil || theirs[0] < inForce.index {
+	if inForce := g.ConfigurationInForce(); inForce == nil || theirs[0] < inForce.Index {
 		return 0, fmt.Errorf("%w: replica %s of group %d", errNotMember, id, g.Group())
 	}
 	return last - min(last, theirs[0]), nil
@@ -195,7 +196,7 @@ func (n *Node) answerProgress(replicas []groupReplica) ([]byte, error) {
 	for _, r := range replicas {
 		var index uint64
 		g := n.replicaOf(r.group)
-		if g != nil && g.Number() == r.number && !n.isDamaged(r.group) && contains(g.configuration().Servers, g.id()) {
+		if g != nil && g.Number() == r.number && !n.isDamaged(r.group) && replica.Contains(g.Configuration().Servers, g.ID()) {
 			index = g.AppliedIndex()
 		}
 		answer = binary.AppendUvarint(answer, index)
@@ -225,13 +226,13 @@ func (n *Node) serveMember(ctx context.Context, request []byte) ([]byte, error) 
 // provedGone reports whether a replica is in no configuration, committed or not, of a
 // group that this node leads. It proves that this node led the group at a moment after
 // the call.
-func (n *Node) provedGone(ctx context.Context, g *group, id raft.ServerID) (bool, error) {
+func (n *Node) provedGone(ctx context.Context, g *replica.Replica, id raft.ServerID) (bool, error) {
 	term := g.ReadyTerm()
-	if err := g.ready(); err != nil {
+	if err := g.Ready(); err != nil {
 		return false, err
 	}
-	committed, latest := g.committedServers(), g.configuration().Servers
-	if committed == nil || contains(committed, id) || contains(latest, id) {
+	committed, latest := g.CommittedServers(), g.Configuration().Servers
+	if committed == nil || replica.Contains(committed, id) || replica.Contains(latest, id) {
 		return false, nil
 	}
 	return true, n.proveTerm(ctx, g, term)

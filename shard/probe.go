@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -27,21 +28,21 @@ import (
 const secondAskAfter = 25 * time.Millisecond
 
 // askFresh is one round of a replica's freshness.
-func (n *Node) askFresh(ctx context.Context, g *group, applied func() uint64) (index uint64, err error) {
+func (n *Node) askFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
 	term := g.ReadyTerm()
-	if g.ready() != nil {
+	if g.Ready() != nil {
 		return n.askLeader(ctx, g)
 	}
 	if err := n.proveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
-	return g.committedIndex(applied), nil
+	return g.CommittedIndex(applied), nil
 }
 
 // askLeader asks the group's leader, which another node is, how far the group is.
 // In a group of three the term of this node proves with the leader's own that it
 // leads; where more are needed the leader is asked for a round of its own.
-func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error) {
+func (n *Node) askLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
 	leader, number := catalog.ParseReplicaID(string(g.LeaderID()))
 	if leader == "" || leader == n.cfg.NodeKey {
 		return 0, ErrNoLeader
@@ -61,17 +62,17 @@ func (n *Node) askLeader(ctx context.Context, g *group) (index uint64, err error
 // proveTerm returns nil once a majority of the group's voters, this node
 // included, was in no later term at some moment after the call. It asks as many as
 // it needs, and the others only when one of these does not agree soon.
-func (n *Node) proveTerm(ctx context.Context, g *group, term uint64) error {
-	others := g.voters()
+func (n *Node) proveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
+	others := g.Voters()
 	need := len(others)/2 + 1
-	if self := slices.Index(others, g.id()); self >= 0 {
+	if self := slices.Index(others, g.ID()); self >= 0 {
 		others = slices.Delete(others, self, self+1)
 		need--
 	}
 	switch agreed := n.agreeing(ctx, g, term, others, need); {
 	case agreed < need:
 		return fmt.Errorf("%w: %d of the other %d voters agreed, %d must", ErrNoQuorum, agreed, len(others), need)
-	case g.ReadyTerm() != term || g.ready() != nil:
+	case g.ReadyTerm() != term || g.Ready() != nil:
 		return ErrNoLeader
 	}
 	return nil
@@ -79,7 +80,7 @@ func (n *Node) proveTerm(ctx context.Context, g *group, term uint64) error {
 
 // agreeing returns how many of the voters, which are other nodes and no fewer than
 // need, said that they are in no later term. It asks no further once need have.
-func (n *Node) agreeing(ctx context.Context, g *group, term uint64, voters []raft.ServerID, need int) int {
+func (n *Node) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
 	if need == 0 {
 		return 0
 	}
@@ -171,15 +172,15 @@ func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, er
 	if g == nil {
 		return 0, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
-	if err := g.ready(); err != nil {
-		return 0, fmt.Errorf("%w: %w", err, rpc.ErrLedBy(g.leader()))
+	if err := g.Ready(); err != nil {
+		return 0, fmt.Errorf("%w: %w", err, rpc.ErrLedBy(g.Leader()))
 	}
 	return fresh.confirm(ctx)
 }
 
 // freshnessOf returns this node's member of a group and what it knows of its
 // freshness, nil for none.
-func (n *Node) freshnessOf(number uint32) (*group, *freshness) {
+func (n *Node) freshnessOf(number uint32) (*replica.Replica, *freshness) {
 	if number == catalogGroup {
 		return n.meta, &n.metaFresh
 	}

@@ -4,18 +4,20 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/replica"
 )
 
 // ledReplica returns the node that leads a shard of posts, and its replica.
-func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *replica) {
+func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *localReplica) {
 	t.Helper()
 	var leader *Node
-	var r *replica
+	var r *localReplica
 	eventually(t, "the shard has a leader", func() bool {
 		for _, n := range all {
 			groups, err := n.groupsOf(n.Keyspace("posts"))
 			mustDo(t, err)
-			if here := groups[shard].replica.Load(); here != nil && here.group.ready() == nil {
+			if here := groups[shard].replica.Load(); here != nil && here.group.Ready() == nil {
 				leader, r = n, here
 			}
 		}
@@ -56,7 +58,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		}
 	}
 	number, term := r.group.Group(), r.group.Term()
-	self, other := r.group.id(), follower.replicaOf(number).id()
+	self, other := r.group.ID(), follower.replicaOf(number).ID()
 	const counted, proves = true, true
 	for name, c := range map[string]struct {
 		asked           *Node
@@ -69,7 +71,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"another voter, in later term": {leader, other, term + 1, counted, false},
 		"the leader itself":            {leader, self, term, counted, false},
 		"no member":                    {leader, "n9.00000000", term, false, false},
-		"a replica that was there":     {leader, raftID(follower.cfg.NodeKey, 999), term, false, false},
+		"a replica that was there":     {leader, replica.RaftID(follower.cfg.NodeKey, 999), term, false, false},
 		"a follower is asked":          {follower, self, term, counted, false},
 	} {
 		s := c.asked.standing(standingAsked{group: number, term: c.term, asked: c.asked.replicaOf(number).Number()}, c.asker)
@@ -103,7 +105,7 @@ func TestTwoSuffice(t *testing.T) {
 		"second no voter": {[]raft.ServerID{"a", "b", "c"}, "a", "d", false},
 		"no voters":       {nil, "a", "b", false},
 	} {
-		if got := twoSuffice(c.voters, c.a, c.b); got != c.want {
+		if got := replica.TwoSuffice(c.voters, c.a, c.b); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -118,7 +120,7 @@ func TestLeaderAsksAnotherVoter(t *testing.T) {
 	if other == leader {
 		other = all[1]
 	}
-	there := other.replicaOf(r.group.Group()).id()
+	there := other.replicaOf(r.group.Group()).ID()
 	others := []raft.ServerID{"n9.00000000", there} // the first is not known, and cannot be asked
 	for round := range 3 {
 		if agreed := leader.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -38,7 +39,7 @@ func answerTerms(n *Node, terms map[string]uint64) {
 
 // leading returns a node that leads a shard of posts, its member of the shard's
 // group, its term, and the other voters, whom it knows as peers.
-func leading(t *testing.T, all []*Node) (n *Node, g *group, term uint64, others []string) {
+func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint64, others []string) {
 	t.Helper()
 	number := all[0].Keyspace("posts").firstGroup
 	n, followers := roles(t, all, number)
@@ -92,8 +93,8 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 		request := binary.AppendUvarint(nil, uint64(g.Group()))
 		return n.serveMember(t.Context(), wire.AppendBytes(request, []byte(id)))
 	}
-	asked := map[raft.ServerID]byte{"n9.0": 0, raftID(n.cfg.NodeKey, 999): 0}
-	for _, id := range g.voters() {
+	asked := map[raft.ServerID]byte{"n9.0": 0, replica.RaftID(n.cfg.NodeKey, 999): 0}
+	for _, id := range g.Voters() {
 		asked[id] = 1
 	}
 	for id, want := range asked {

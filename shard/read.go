@@ -51,7 +51,7 @@ func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, 
 }
 
 // groupsToRead is groupsOf for a read, whose token must be of this cluster.
-func (n *Node) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*counterGroup, error) {
+func (n *Node) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, error) {
 	groups, err := n.groupsOf(ks)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (n *Node) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt *Re
 
 // getShards reads each shard's part: here where this node's replica will do, and
 // the rest, together, from other nodes.
-func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadOptions, arrived time.Time) *ReadError {
+func (n *Node) getShards(pg *page, groups []*shardReplica, width int, opt *ReadOptions, arrived time.Time) *ReadError {
 	var away sync.WaitGroup
 	var errs []error // of shards that could not be read here
 	for s := range pg.byShard {
@@ -134,7 +134,7 @@ func (n *Node) getShards(pg *page, groups []*counterGroup, width int, opt *ReadO
 
 // readPart reads a part of which some rows are cold at this node's replica r, or that
 // it has no replica for that may answer: r is nil then.
-func (n *Node) readPart(g *counterGroup, r *replica, p *pagePart, width int, opt *ReadOptions) error {
+func (n *Node) readPart(g *shardReplica, r *localReplica, p *pagePart, width int, opt *ReadOptions) error {
 	if r != nil {
 		err := r.get(p.of.table(), p.keys, width, p.rows, opt.Deadline)
 		if !errors.Is(err, ErrNoQuorum) {
@@ -168,7 +168,7 @@ func (pg *page) split(of readOf, ids []uint64, route route) {
 // admitted returns this node's replica if it may answer a read that arrived
 // then, and nil if another may. The error is an ErrBadToken, which none can
 // answer.
-func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) (*replica, error) {
+func (n *Node) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
 		return nil, nil
@@ -185,7 +185,7 @@ func (n *Node) admitted(g *counterGroup, opt *ReadOptions, arrived time.Time) (*
 
 // admit returns nil once this replica may answer a read, and an error when it
 // should not be waited for.
-func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
+func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
 	if r.fsm.Stuck() != nil { // it may hold nothing at all
 		return errs.ErrBehind
 	}
@@ -227,7 +227,7 @@ func (r *replica) admit(group uint32, opt *ReadOptions, arrived time.Time) error
 
 // follow reports whether the replica has applied the log up to index, for which
 // it waits a little.
-func (r *replica) follow(index uint64, deadline time.Time) bool {
+func (r *localReplica) follow(index uint64, deadline time.Time) bool {
 	if r.fsm.Applied() >= index {
 		return true
 	}

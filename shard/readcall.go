@@ -64,7 +64,7 @@ type readAnswer struct {
 // readElsewhere reads a part from other nodes until one can answer it or the
 // deadline has come: from the leader, and if that is of no use from the others
 // that hold the shard.
-func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadOptions) error {
+func (n *Node) readElsewhere(g *shardReplica, p *pagePart, width int, opt *ReadOptions) error {
 	q := &remoteRead{
 		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
 		index: opt.Token.Index(g.number), width: width, of: p.of,
@@ -79,7 +79,7 @@ func (n *Node) readElsewhere(g *counterGroup, p *pagePart, width int, opt *ReadO
 
 // askReaders asks the nodes that hold a shard, and this one once it does, until one
 // answers or the deadline has come.
-func (n *Node) askReaders(g *counterGroup, q *remoteRead, opt *ReadOptions) ([]int64, error) {
+func (n *Node) askReaders(g *shardReplica, q *remoteRead, opt *ReadOptions) ([]int64, error) {
 	deadline := time.NewTimer(time.Until(opt.Deadline))
 	defer deadline.Stop()
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
@@ -142,7 +142,7 @@ func (n *Node) readAt(ctx context.Context, node string, q *remoteRead) ([]int64,
 }
 
 // readers returns the other nodes that may answer a read, the leader first.
-func (n *Node) readers(g *counterGroup) []string {
+func (n *Node) readers(g *shardReplica) []string {
 	leader := g.leader()
 	var nodes []string
 	if leader != "" && leader != n.cfg.NodeKey {

@@ -77,7 +77,7 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds
 }
 
 // appendFeed appends the followees of one user whom a replica here answers for.
-func (n *Node) appendFeed(g *counterGroup, r *replica, key uint64, opt *ReadOptions, into *Feeds) (err error) {
+func (n *Node) appendFeed(g *shardReplica, r *localReplica, key uint64, opt *ReadOptions, into *Feeds) (err error) {
 	var inMemory bool
 	if into.Followees, inMemory = r.fsm.(*raftfsm.Feed).Followees(into.Followees, key); inMemory {
 		return nil
@@ -90,7 +90,7 @@ func (n *Node) appendFeed(g *counterGroup, r *replica, key uint64, opt *ReadOpti
 }
 
 // oneFeed is Feeds for one user, without memory of its own.
-func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, arrived time.Time, into *Feeds) error {
+func (n *Node) oneFeed(groups []*shardReplica, user uint64, opt *ReadOptions, arrived time.Time, into *Feeds) error {
 	s, key := groups[0].route.keyOf(user)
 	r, err := n.admitted(groups[s], opt, arrived)
 	if err != nil {
@@ -114,9 +114,9 @@ func (n *Node) oneFeed(groups []*counterGroup, user uint64, opt *ReadOptions, ar
 // feedPart is one shard's part of a read of feeds.
 type feedPart struct {
 	keys []uint64
-	at   []int    // position of each key in the request
-	r    *replica // that answers here from memory; nil for none
-	disk *replica // that answers here and has some of them on disk; nil for none
+	at   []int         // position of each key in the request
+	r    *localReplica // that answers here from memory; nil for none
+	disk *localReplica // that answers here and has some of them on disk; nil for none
 }
 
 // split says what each shard is asked for.
@@ -145,7 +145,7 @@ func (f *Feeds) letGo() {
 // feedShards finds out for each shard whether it may be read from memory here, and reads
 // the others, together, from disk and from other nodes: away is what those say, by
 // position in the request.
-func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOptions, arrived time.Time) (away map[int][]raftfsm.Followee, err error) {
+func (n *Node) feedShards(parts []feedPart, groups []*shardReplica, opt *ReadOptions, arrived time.Time) (away map[int][]raftfsm.Followee, err error) {
 	elsewhere := false
 	for s := range parts {
 		p := &parts[s]
@@ -172,7 +172,7 @@ func (n *Node) feedShards(parts []feedPart, groups []*counterGroup, opt *ReadOpt
 }
 
 // feedShardsElsewhere reads the shards that are not read from memory here.
-func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*counterGroup, opt *ReadOptions) (map[int][]raftfsm.Followee, error) {
+func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*shardReplica, opt *ReadOptions) (map[int][]raftfsm.Followee, error) {
 	var mu sync.Mutex // of away and failed
 	away := make(map[int][]raftfsm.Followee)
 	var failed error
@@ -200,7 +200,7 @@ func (n *Node) feedShardsElsewhere(parts []feedPart, groups []*counterGroup, opt
 }
 
 // feedsElsewhere reads feeds of one shard from other nodes.
-func (n *Node) feedsElsewhere(g *counterGroup, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
+func (n *Node) feedsElsewhere(g *shardReplica, keys []uint64, opt *ReadOptions) ([][]raftfsm.Followee, error) {
 	rows, err := n.askReaders(g, &remoteRead{
 		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
 		index: opt.Token.Index(g.number), of: readFeeds, keys: keys,
@@ -263,7 +263,7 @@ func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error)
 }
 
 // boardHere returns the board if this node's replica may answer, else nil.
-func (n *Node) boardHere(g *counterGroup, opt *ReadOptions) (*raftfsm.BoardView, error) {
+func (n *Node) boardHere(g *shardReplica, opt *ReadOptions) (*raftfsm.BoardView, error) {
 	r, err := n.admitted(g, opt, time.Now())
 	if r == nil || err != nil {
 		return nil, err
@@ -273,7 +273,7 @@ func (n *Node) boardHere(g *counterGroup, opt *ReadOptions) (*raftfsm.BoardView,
 
 // boardElsewhere asks the nodes that hold the board, the leader first: this one has
 // none yet, or one that is behind.
-func (n *Node) boardElsewhere(g *counterGroup, opt *ReadOptions) (*raftfsm.BoardView, error) {
+func (n *Node) boardElsewhere(g *shardReplica, opt *ReadOptions) (*raftfsm.BoardView, error) {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
 	request := appendRead(nil, &remoteRead{

@@ -62,7 +62,7 @@ func (n *Node) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error)
 }
 
 // rows returns what a read asks for. Its errors are get's, and errs.ErrColdRows.
-func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
+func (r *localReplica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 	if q.of == readFeeds {
 		return r.feedRows(q, deadline)
 	}
@@ -84,7 +84,7 @@ func (r *replica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
 
 // replicaFor returns the replica here if it may answer another node's read of
 // rows.
-func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
+func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
 	r, err := n.admittedFor(q, deadline)
 	if err == nil && q.of != readFeeds && r.table(q.of.table()) == nil {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
@@ -93,7 +93,7 @@ func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*replica, error) {
 }
 
 // admittedFor returns the replica here if it may answer another node's read.
-func (n *Node) admittedFor(q *remoteRead, deadline time.Time) (*replica, error) {
+func (n *Node) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
 	g := n.shardOf(q.group)
 	if g == nil || g.replica.Load() == nil {
 		return nil, orDropped(n.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -78,7 +79,7 @@ func (n *Node) reconcile() {
 // wantedMembers returns the replicas that the catalog wants to be voters of a group,
 // and those of all nodes if each node is to have one. It reports false while the
 // catalog here does not name the nodes or the numbers of all voters.
-func wantedMembers(view *catalog.View, group uint32) (target, others []member, known bool) {
+func wantedMembers(view *catalog.View, group uint32) (target, others []replica.Member, known bool) {
 	placement := view.Groups[group]
 	for _, key := range placement.Target {
 		node, there := view.Nodes[key]
@@ -86,14 +87,14 @@ func wantedMembers(view *catalog.View, group uint32) (target, others []member, k
 		if !there || !numbered {
 			return nil, nil, false
 		}
-		target = append(target, member{id, node.ClusterAddr})
+		target = append(target, replica.Member{ID: id, Addr: node.ClusterAddr})
 	}
 	if !view.EveryNode(group) {
 		return target, nil, true
 	}
 	for key, node := range view.Nodes {
 		if id, numbered := memberID(&placement, key); numbered && !displaced(view, key) {
-			others = append(others, member{id, node.ClusterAddr})
+			others = append(others, replica.Member{ID: id, Addr: node.ClusterAddr})
 		}
 	}
 	return target, others, true
@@ -102,8 +103,8 @@ func wantedMembers(view *catalog.View, group uint32) (target, others []member, k
 // reconcileMembers changes the members of a group that this node leads by one
 // step, and hands the group over if this node is draining. It returns whether
 // this node leads it.
-func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
-	if g.ready() != nil {
+func (n *Node) reconcileMembers(g *replica.Replica, view *catalog.View) bool {
+	if g.Ready() != nil {
 		n.shedStuck(g, view)
 		return false
 	}
@@ -116,7 +117,7 @@ func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	step, err := g.membersStep(ctx, target, others, func(ctx context.Context, id raft.ServerID) (uint64, error) {
+	step, err := g.MembersStep(ctx, target, others, func(ctx context.Context, id raft.ServerID) (uint64, error) {
 		return n.behind(ctx, g, id)
 	})
 	shedding := err == nil && step == ""
@@ -139,22 +140,22 @@ func (n *Node) reconcileMembers(g *group, view *catalog.View) bool {
 
 // shed hands a group over that this node should not lead: it is draining, or cannot
 // read all rows.
-func (n *Node) shed(ctx context.Context, g *group, view *catalog.View) (string, error) {
-	if view.Nodes[n.cfg.NodeKey].State == catalog.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.Group()) && g.stuck() == nil {
+func (n *Node) shed(ctx context.Context, g *replica.Replica, view *catalog.View) (string, error) {
+	if view.Nodes[n.cfg.NodeKey].State == catalog.NodeActive && !n.handingOver.Load() && !n.isDamaged(g.Group()) && g.Stuck() == nil {
 		return "", nil
 	}
 	to, hope := n.successor(ctx, g, view)
 	g.Heirless.Store(!hope)
-	if to.id == "" {
+	if to.ID == "" {
 		return "", nil
 	}
-	return "handed over to " + string(to.id), g.transfer(to)
+	return "handed over to " + string(to.ID), g.Transfer(to)
 }
 
 // shedStuck hands a group over that this node leads and whose entries it does not
 // apply.
-func (n *Node) shedStuck(g *group, view *catalog.View) {
-	if g.stuck() == nil || !g.Leads() {
+func (n *Node) shedStuck(g *replica.Replica, view *catalog.View) {
+	if g.Stuck() == nil || !g.Leads() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
@@ -169,10 +170,10 @@ func (n *Node) shedStuck(g *group, view *catalog.View) {
 // here. None that is draining or stopping, or that does not answer, is chosen.
 // There is no hope of one if all others will not lead: some say so, and the rest do
 // not answer.
-func (n *Node) successor(ctx context.Context, g *group, view *catalog.View) (best member, hope bool) {
+func (n *Node) successor(ctx context.Context, g *replica.Replica, view *catalog.View) (best replica.Member, hope bool) {
 	bestLed, unwilling := 0, false
-	for _, id := range g.voters() {
-		key := nodeOf(id)
+	for _, id := range g.Voters() {
+		key := replica.NodeOf(id)
 		node, known := view.Nodes[key]
 		if key == n.cfg.NodeKey || !known {
 			continue
@@ -184,13 +185,13 @@ func (n *Node) successor(ctx context.Context, g *group, view *catalog.View) (bes
 			continue
 		case err != nil:
 			continue
-		case lag > caughtUpEntries:
+		case lag > replica.CaughtUpEntries:
 			hope = true
 			continue
 		}
 		hope = true
-		if led := n.ledBy(key); best.id == "" || led < bestLed {
-			best, bestLed = member{id, node.ClusterAddr}, led
+		if led := n.ledBy(key); best.ID == "" || led < bestLed {
+			best, bestLed = replica.Member{ID: id, Addr: node.ClusterAddr}, led
 		}
 	}
 	return best, hope || !unwilling
@@ -213,12 +214,12 @@ func (n *Node) handOver(number uint32, node string) error {
 	if g == nil {
 		return fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
-	if err := g.ready(); err != nil {
+	if err := g.Ready(); err != nil {
 		return err
 	}
-	for _, s := range g.configuration().Servers {
-		if nodeOf(s.ID) == node && s.Suffrage == raft.Voter {
-			return g.transfer(member{s.ID, string(s.Address)})
+	for _, s := range g.Configuration().Servers {
+		if replica.NodeOf(s.ID) == node && s.Suffrage == raft.Voter {
+			return g.Transfer(replica.Member{ID: s.ID, Addr: string(s.Address)})
 		}
 	}
 	return &ArgumentError{"to", fmt.Sprintf("node %s has no vote in group %d", node, number)}
@@ -227,7 +228,7 @@ func (n *Node) handOver(number uint32, node string) error {
 // dropIfRemoved closes and deletes a replica that will never be a member of its group
 // again: the catalog has retired its number, and the group's leader says that it is in
 // no configuration. A replica that merely missed a message is not.
-func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *catalog.View) {
+func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.View) {
 	if !n.wasRemoved(g, r.group.Number(), g.leader(), view) {
 		return
 	}
@@ -243,7 +244,7 @@ func (n *Node) dropIfRemoved(g *counterGroup, r *replica, view *catalog.View) {
 // hears of no leader again. So it asks all nodes, of which only the leader answers. The
 // leader may be about to leave, and not be in the target any more, or be retired itself:
 // it waits for the next replica on this node, which begins once this one is deleted.
-func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *catalog.View) bool {
+func (n *Node) wasRemoved(g *shardReplica, number uint64, leader string, view *catalog.View) bool {
 	placement := view.Groups[g.number]
 	if !placement.Retired(n.cfg.NodeKey, number) {
 		return false
@@ -255,7 +256,7 @@ func (n *Node) wasRemoved(g *counterGroup, number uint64, leader string, view *c
 		if node == "" || node == n.cfg.NodeKey || n.calls.Doubtful(node) {
 			continue
 		}
-		if in, err := n.isMember(ctx, node, g.number, raftID(n.cfg.NodeKey, number)); err == nil {
+		if in, err := n.isMember(ctx, node, g.number, replica.RaftID(n.cfg.NodeKey, number)); err == nil {
 			return !in
 		}
 	}
@@ -269,9 +270,9 @@ func without(keys []string, key string) []string {
 // catalogIsBehind reports whether the group has a member whose number the catalog here
 // has not given yet. A node that was just started may know an older catalog than the one
 // by which the members were chosen, and would undo that.
-func (n *Node) catalogIsBehind(g *group, view *catalog.View) bool {
+func (n *Node) catalogIsBehind(g *replica.Replica, view *catalog.View) bool {
 	placement := view.Groups[g.Group()]
-	return slices.ContainsFunc(g.configuration().Servers, func(s raft.Server) bool {
+	return slices.ContainsFunc(g.Configuration().Servers, func(s raft.Server) bool {
 		_, number := catalog.ParseReplicaID(string(s.ID))
 		return number > 0 && number >= placement.NextReplica
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // roles returns the node that leads a group and those that follow it.
@@ -19,14 +20,14 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 		for _, n := range all {
 			switch g := n.replicaOf(number); {
 			case g == nil:
-			case g.ready() == nil:
+			case g.Ready() == nil:
 				leader = n
 			default:
 				followers = append(followers, n)
 			}
 		}
 		return leader != nil && !slices.ContainsFunc(followers, func(n *Node) bool {
-			return n.replicaOf(number).leader() != leader.cfg.NodeKey
+			return n.replicaOf(number).Leader() != leader.cfg.NodeKey
 		})
 	})
 	return leader, followers
@@ -76,7 +77,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	mustDrop("the leader says that it is a member")
 	eventually(t, "it follows again", func() bool {
 		g := n.replicaOf(number)
-		return g.leader() != "" && suffrageOf(g.configuration().Servers, g.id()) == raft.Voter
+		return g.Leader() != "" && replica.SuffrageOf(g.Configuration().Servers, g.ID()) == raft.Voter
 	})
 	for _, other := range append(followers, leader) {
 		if other != n {

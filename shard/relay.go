@@ -16,7 +16,7 @@ import (
 // relayFor returns the node that is to relay what is meant for the leader of a group,
 // which this node does not reach, or "" for none. It is one that holds the group, each
 // in its turn.
-func (n *Node) relayFor(g *counterGroup, leader string) string {
+func (n *Node) relayFor(g *shardReplica, leader string) string {
 	if g == nil || !n.catalog.View().Relays() || n.cfg.Alive != nil && !n.cfg.Alive(leader) {
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -46,7 +47,7 @@ func (n *Node) runRemoved() {
 func (n *Node) removedBy() string {
 	view := n.catalog.View()
 	_, in := view.Nodes[n.cfg.NodeKey]
-	if in && n.meta.follows() == nil || n.meta.LastIndex() == 0 {
+	if in && n.meta.Follows() == nil || n.meta.LastIndex() == 0 {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
@@ -72,8 +73,8 @@ func (n *Node) catalogMembers(view *catalog.View) []string {
 	for key := range view.Nodes {
 		may[key] = true
 	}
-	for _, s := range n.meta.configuration().Servers {
-		may[nodeOf(s.ID)] = true
+	for _, s := range n.meta.Configuration().Servers {
+		may[replica.NodeOf(s.ID)] = true
 	}
 	delete(may, n.cfg.NodeKey)
 	return slices.Collect(maps.Keys(may))
@@ -98,7 +99,7 @@ func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
 		return nil, err
 	}
 	term := n.meta.ReadyTerm()
-	if err := n.meta.ready(); err != nil {
+	if err := n.meta.Ready(); err != nil {
 		return nil, err
 	}
 	_, known := n.catalog.View().Nodes[string(node)]

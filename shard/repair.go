@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
@@ -36,7 +37,7 @@ const (
 
 // noteDamage remembers that cold rows or feeds of this replica cannot be read, and tells
 // of it once. A replica that is being closed has let go of them.
-func (r *replica) noteDamage(err error) {
+func (r *localReplica) noteDamage(err error) {
 	if r.closing.Load() || r.damaged.Swap(true) {
 		return
 	}
@@ -69,7 +70,7 @@ func (n *Node) damagedShards() (damaged int) {
 
 // repairIfDamaged begins to repair a replica that needs it, unless it leads, when it is
 // to be handed over first, or another is being repaired. runReconcile calls it.
-func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
+func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 	if err := r.fsm.Stuck(); err != nil {
 		r.noteDamage(err)
 	}
@@ -98,8 +99,8 @@ func (n *Node) repairIfDamaged(g *counterGroup, r *replica) {
 
 // mayRepair reports whether a replica that is damaged may be away for a moment, and can be
 // repaired.
-func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
-	if g.kind == codec.KindFeed && r.group.soleVoter() {
+func (n *Node) mayRepair(g *shardReplica, r *localReplica) bool {
+	if g.kind == codec.KindFeed && r.group.SoleVoter() {
 		return true // it has them in its snapshot and log, and nobody to hand over to
 	}
 	return !n.alone() && !r.group.Leads()
@@ -108,7 +109,7 @@ func (n *Node) mayRepair(g *counterGroup, r *replica) bool {
 // repair replaces what a replica holds by what another has. Feeds need none: those on
 // disk are of one life of the replica, and it has all of them in its own snapshot and
 // log.
-func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
+func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
 	if g.kind == codec.KindFeed {
 		return n.reopen(g, r)
 	}
@@ -123,7 +124,7 @@ func (n *Node) repair(ctx context.Context, g *counterGroup, r *replica) error {
 
 // fetchSnapshot makes another node's snapshot of a group the newest of the replica here.
 // It reads it whole, and leaves everything as it was if it is not.
-func (n *Node) fetchSnapshot(ctx context.Context, g *counterGroup, own *group, node string) error {
+func (n *Node) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return own.Receive(node, g.kind, func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
@@ -180,7 +181,7 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 }
 
 // reopen opens a replica again, with its newest snapshot and the log behind that.
-func (n *Node) reopen(g *counterGroup, r *replica) error {
+func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	if n.draining.Load() || g.replica.Load() != r {
@@ -217,7 +218,7 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 	if r.damaged.Load() {
 		return fmt.Errorf("%w: this replica is damaged too", ErrNoQuorum)
 	}
-	meta, state, err := r.group.snapshotFrom(from)
+	meta, state, err := r.group.SnapshotFrom(from)
 	if err != nil {
 		return err
 	}
@@ -235,6 +236,6 @@ func (n *Node) serveSnapshot(_ context.Context, request []byte, send func([]byte
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
 	}
-	r.group.noteColdDamage(meta.Index, err)
+	r.group.NoteColdDamage(meta.Index, err)
 	return err
 }

@@ -36,7 +36,7 @@ func (m *coldMember) start() {
 }
 
 // here is the member's replica of the shard of posts, nil for none.
-func (m *coldMember) here() *replica {
+func (m *coldMember) here() *localReplica {
 	ks := m.Keyspace("posts")
 	if ks == nil {
 		return nil
@@ -86,13 +86,13 @@ func coldCluster(t *testing.T) []*coldMember {
 			return here != nil && here.fsm.Applied() == r.fsm.Applied() && here.fsm.State().ColdRows > coldTestRows/3
 		})
 	}
-	eventually(t, "all vote", func() bool { return len(r.group.voters()) == len(all) })
+	eventually(t, "all vote", func() bool { return len(r.group.Voters()) == len(all) })
 	return all
 }
 
 // mustBeRepaired waits until a member has another replica than the one that was damaged,
 // and holds it to what the others have, on disk too.
-func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *replica) {
+func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *localReplica) {
 	t.Helper()
 	eventually(t, "another replica is there", func() bool {
 		here := m.here()
@@ -251,7 +251,7 @@ func TestLostColdRowsAreRepaired(t *testing.T) {
 func TestNothingToRepairFrom(t *testing.T) {
 	all := coldCluster(t)
 	number := all[0].here().group.Group()
-	was := make([]*replica, len(all))
+	was := make([]*localReplica, len(all))
 	snapshots := make([][]string, len(all))
 	for i, m := range all {
 		if i > 0 {

@@ -9,12 +9,13 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// counterGroup is one shard of a keyspace as this node knows it, whether or not it
+// shardReplica is one shard of a keyspace as this node knows it, whether or not it
 // holds a replica.
-type counterGroup struct {
+type shardReplica struct {
 	number   uint32
 	shard    int
 	keyspace string
@@ -22,8 +23,8 @@ type counterGroup struct {
 	route    route                                       // of its keyspace
 	forward  *rpc.Batcher[*forwarded, *propose.Proposal] // to whichever node leads it
 
-	replica atomic.Pointer[replica] // this node's; nil for none
-	opening atomic.Pointer[replica] // this node's while it is opened
+	replica atomic.Pointer[localReplica] // this node's; nil for none
+	opening atomic.Pointer[localReplica] // this node's while it is opened
 	// hint is the key of the node that was last said to lead the group, for when
 	// there is no replica here that would know.
 	hint    atomic.Pointer[string]
@@ -32,9 +33,9 @@ type counterGroup struct {
 	removed atomic.Bool // its keyspace was dropped, and nothing is left of it here
 }
 
-// replica is this node's copy of one shard.
-type replica struct {
-	group    *group
+// localReplica is this node's copy of one shard.
+type localReplica struct {
+	group    *replica.Replica
 	fsm      raftfsm.Machine
 	proposer *propose.Proposer
 	fresh    freshness
@@ -51,7 +52,7 @@ type replica struct {
 }
 
 // table returns a table of the replica as it is now, nil if its shard has none such.
-func (r *replica) table(t Table) *engine.Table {
+func (r *localReplica) table(t Table) *engine.Table {
 	switch fsm := r.fsm.(type) {
 	case *raftfsm.Counters:
 		if t == raftfsm.TableCounts {
@@ -67,19 +68,19 @@ func (r *replica) table(t Table) *engine.Table {
 }
 
 // led returns the replica if this node leads the group and may serve.
-func (g *counterGroup) led() (*replica, error) {
+func (g *shardReplica) led() (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
 		return nil, ErrNoLeader
 	}
-	return r, r.group.ready()
+	return r, r.group.Ready()
 }
 
 // leader returns the key of the node that leads the group, as far as this node
 // knows, or "".
-func (g *counterGroup) leader() string {
+func (g *shardReplica) leader() string {
 	if r := g.replica.Load(); r != nil {
-		if leader := r.group.leader(); leader != "" || r.group.inTouch() {
+		if leader := r.group.Leader(); leader != "" || r.group.InTouch() {
 			return leader
 		}
 	}

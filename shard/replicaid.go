@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -13,10 +14,10 @@ import (
 // group. It returns false while the catalog has given the node no number.
 func memberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	if !p.Numbered() {
-		return raftID(node, 0), true
+		return replica.RaftID(node, 0), true
 	}
 	number, has := p.Number(node)
-	return raftID(node, number), has
+	return replica.RaftID(node, number), has
 }
 
 // groupReplica names a node's replica of a group in a call to that node.

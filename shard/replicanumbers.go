@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // The catalog learns from a group's leader what only it knows: which replicas will
@@ -14,7 +15,7 @@ import (
 
 // reconcileNumbers tells the catalog what it should know of the replicas of a group
 // that this node leads. An error means that the catalog could not be told now.
-func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
+func (n *Node) reconcileNumbers(g *replica.Replica, view *catalog.View) error {
 	placement, placed := view.Groups[g.Group()]
 	if !placed || n.catalogIsBehind(g, view) {
 		return nil
@@ -36,7 +37,7 @@ func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
 			continue
 		}
 		// The view was read before the proof: see RetireEntry.
-		if gone, err := n.provedGone(ctx, g, raftID(node, number)); err != nil || !gone {
+		if gone, err := n.provedGone(ctx, g, replica.RaftID(node, number)); err != nil || !gone {
 			continue
 		}
 		retire := &catalog.RetireEntry{Group: g.Group(), Node: node, Number: number, Revision: placement.Revision}
@@ -55,14 +56,14 @@ func (n *Node) reconcileNumbers(g *group, view *catalog.View) error {
 // is waited for if it is on its way.
 //
 // It waits for the change of members that is under way, if there is one.
-func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *catalog.Placement) (nodes []string, all bool) {
+func (n *Node) caughtUpMembers(ctx context.Context, g *replica.Replica, placement *catalog.Placement) (nodes []string, all bool) {
 	term := g.ReadyTerm()
-	at := g.configurationInForce()
+	at := g.ConfigurationInForce()
 	if at == nil {
 		return nil, false
 	}
-	for _, s := range at.servers {
-		node := nodeOf(s.ID)
+	for _, s := range at.Servers {
+		node := replica.NodeOf(s.ID)
 		if node == n.cfg.NodeKey {
 			nodes = append(nodes, node)
 			continue
@@ -70,7 +71,7 @@ func (n *Node) caughtUpMembers(ctx context.Context, g *group, placement *catalog
 		applied, err := n.progress(ctx, node, []groupReplica{{group: g.Group()}})
 		voter, answered := s.Suffrage == raft.Voter, err == nil
 		switch {
-		case answered && applied[0] >= at.index:
+		case answered && applied[0] >= at.Index:
 			nodes = append(nodes, node)
 		case voter && (answered || slices.Contains(placement.Target, node)):
 			return nil, false

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -23,12 +24,15 @@ type NodeReport struct {
 	Replicas   []ReplicaReport `json:"replicas"`
 }
 
+// EntryMark tells one applied entry of a group's log from any other.
+type EntryMark = replica.EntryMark
+
 // ReplicaReport is GroupStatus with what tells replicas of one group apart.
 type ReplicaReport struct {
 	GroupStatus
-	Marks   []raftfsm.Mark `json:"marks,omitempty"`   // rising; none of the catalog's group
-	Entries []EntryMark    `json:"entries,omitempty"` // rising: see entryWindow
-	Misfit  *Misfit        `json:"misfit,omitempty"`  // one of them; nil for none
+	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // rising; none of the catalog's group
+	Entries []replica.EntryMark `json:"entries,omitempty"` // rising: see entryWindow
+	Misfit  *Misfit             `json:"misfit,omitempty"`  // one of them; nil for none
 }
 
 // newLife returns a word that no other life of a process has.

@@ -117,7 +117,7 @@ type restore struct {
 	node     *Node
 	ctx      context.Context
 	keyspace *Keyspace
-	group    *counterGroup
+	group    *shardReplica
 	route    route
 
 	places  []int                     // of each column of the snapshot: its number here, or leftOut

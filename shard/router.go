@@ -48,11 +48,11 @@ func (w *Write) judgeSlot(groups int) int {
 
 // groupsOfWrite returns the groups that a write may touch: those of its keyspace, or of
 // each of its keyspaces.
-func (n *Node) groupsOfWrite(ks *Keyspace, w *Write) ([]*counterGroup, error) {
+func (n *Node) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error) {
 	if len(w.Spaces) == 0 {
 		return n.groupsOf(ks)
 	}
-	var all []*counterGroup
+	var all []*shardReplica
 	w.first = w.first[:0]
 	for _, space := range w.Spaces {
 		groups, err := n.groupsOf(space)
@@ -159,7 +159,7 @@ func (ps *parts) judge(w *Write, shards int) {
 
 // reserve takes room in every group that is led here before anything is
 // proposed, so that a full queue refuses the request as a whole.
-func (ps *parts) reserve(w *Write, groups []*counterGroup) error {
+func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used {
 			if err := p.reserve(groups[s], w); err != nil {
@@ -173,7 +173,7 @@ func (ps *parts) reserve(w *Write, groups []*counterGroup) error {
 
 // reserve takes room for the part if its group is led here. It fails only with
 // ErrOverloaded.
-func (p *part) reserve(g *counterGroup, w *Write) error {
+func (p *part) reserve(g *shardReplica, w *Write) error {
 	p.proposal, p.proposed = nil, false
 	r, err := g.led()
 	if err != nil {
@@ -198,7 +198,7 @@ func (ps *parts) cancel() {
 // ask has one shard, which the key alone chooses, judge whether the key was
 // used for another body: other bodies have their ops on other shards, which
 // would know nothing of each other. Nothing else is proposed before it agrees.
-func (n *Node) ask(ps *parts, w *Write, groups []*counterGroup) error {
+func (n *Node) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
 	n.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
 	if ps.byShard[s].err != nil {
@@ -259,7 +259,7 @@ func (n *Node) outlived(p *part, w *Write) error {
 // settle proposes the parts that are not settled, all at once, and waits until
 // they are. What found no leader, or a shard that has yet to forget the key, is proposed
 // again until the deadline.
-func (n *Node) settle(ps []part, groups []*counterGroup, w *Write, deadline *time.Timer) {
+func (n *Node) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
@@ -311,7 +311,7 @@ func (p *part) fate(err error) error {
 
 // propose gives the part to the proposer that it has room in, or to the node
 // that leads its group.
-func (n *Node) propose(p *part, g *counterGroup, w *Write) {
+func (n *Node) propose(p *part, g *shardReplica, w *Write) {
 	p.proposed = true
 	if p.proposal == nil {
 		p.proposal = n.forward(g, p, w)
@@ -344,7 +344,7 @@ func (ps *parts) release() {
 
 // split writes each shard's section of the request. The sections are given to
 // the proposers, so their memory is new; the rest is used again.
-func (ps *parts) split(w *Write, ks *Keyspace, groups []*counterGroup) {
+func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 	ps.route = groups[0].route
 	shards := len(groups)
 	if cap(ps.byShard) < shards {

@@ -316,7 +316,7 @@ func hinder(n *Node, ks *Keyspace, shard int, h heldGroup) *heldGroup {
 }
 
 // reconfigure starts the proposer of this node's replica of a shard anew.
-func reconfigure(n *Node, g *counterGroup, change func(*propose.Config)) {
+func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 	r := g.replica.Load()
 	r.proposer.Close()
 	cfg := n.proposerConfig(g, r)
@@ -506,7 +506,7 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	groups := n.groups.Load().byFirst[ks.firstGroup]
 	// fill takes all room of a queue, which must have none taken: an empty one takes
 	// any proposal, another none that is as large as the queue.
-	fill := func(t *testing.T, g *counterGroup) *propose.Proposal {
+	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {
 		t.Helper()
 		q, err := g.replica.Load().proposer.Reserve(nil, propose.QueueOpsMax, false, 0)
 		mustDo(t, err)

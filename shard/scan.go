@@ -98,7 +98,7 @@ type scan struct {
 
 // run is the next rows of one shard, those that are read and those behind.
 type run struct {
-	group *counterGroup
+	group *shardReplica
 	from  uint64 // key that the next read begins at
 	ended bool   // there is nothing from there on
 
@@ -174,7 +174,7 @@ func (s *scan) fillHere(r *run) (done bool, err error) {
 
 // readRun appends up to chunk rows of a table from a key on to keys and rows. If cold
 // rows cannot be read, what it returns means nothing and another replica may be asked.
-func (r *replica) readRun(of Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
+func (r *localReplica) readRun(of Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
 	table := r.table(of)
 	err := table.Scan(from, width, func(p *engine.Page) bool {
 		take := min(len(p.IDs), chunk-len(keys))

@@ -158,7 +158,7 @@ func (n *Node) noteScrubbed(l *leaving, number uint64, retained bool, err error)
 		return
 	}
 	n.cfg.Logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.g.number, "generation", number, "err", err)
-	if err := l.r.group.snapshot(); err != nil {
-		l.r.group.tellRoom(err)
+	if err := l.r.group.TakeSnapshot(); err != nil {
+		l.r.group.NoteSnapshot(err)
 	}
 }

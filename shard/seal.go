@@ -24,7 +24,7 @@ const (
 // nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
 // all alike. While memory is tight those are all rows, as for sealOld: a node that was
 // full of packed rows, young ones too, could not hold them unpacked when it restarts.
-func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
+func (n *Node) oldToSeal(g *shardReplica) func(first, last uint64) bool {
 	layout, after := n.cfg.Cold.Layouts[g.keyspace], n.cfg.Cold.SealAfter
 	if g.kind != codec.KindCounters || layout.Unit == 0 || after == 0 {
 		return nil
@@ -35,7 +35,7 @@ func (n *Node) oldToSeal(g *counterGroup) func(first, last uint64) bool {
 }
 
 // dueToSeal is oldToSeal for a table that is there, without what is about to go to disk.
-func (n *Node) dueToSeal(g *counterGroup) func(first, last uint64) bool {
+func (n *Node) dueToSeal(g *shardReplica) func(first, last uint64) bool {
 	old, now := n.oldToSeal(g), time.Now()
 	if old == nil || !n.mayMove() || !n.mayFreeze() {
 		return old

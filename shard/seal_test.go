@@ -66,7 +66,7 @@ func TestRowsAreSealed(t *testing.T) {
 	g, _ := n.groupsOf(n.Keyspace("posts"))
 	r := g[0].replica.Load()
 	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
-	mustDo(t, r.group.snapshot())
+	mustDo(t, r.group.TakeSnapshot())
 	before := digests(n)
 	closeCold(t, n)
 	n = open()
@@ -102,7 +102,7 @@ func TestWhatIsSealed(t *testing.T) {
 	write("posts", coldID)
 	write("posts", young)
 	write("users", coldID)
-	of := func(keyspace string) *counterGroup {
+	of := func(keyspace string) *shardReplica {
 		g, err := n.groupsOf(n.Keyspace(keyspace))
 		mustDo(t, err)
 		return g[0]

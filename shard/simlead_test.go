@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 func (w *simWorld) reconcile(at int) {
@@ -29,19 +30,19 @@ func (w *simWorld) reconcile(at int) {
 	if !known || w.rulesOf(n).mindsNumbers && w.isBehind(r, &p) {
 		return
 	}
-	step := nextStep(r.disk.id, r.latest, target, others, func(id raft.ServerID) (uint64, error) { return w.behind(r, id) })
-	switch step.do {
-	case stepNone:
+	step := replica.NextStep(r.disk.id, r.latest, target, others, func(id raft.ServerID) (uint64, error) { return w.behind(r, id) })
+	switch step.Do {
+	case replica.StepNone:
 		if w.numbered(n) {
 			w.numbers(n, r, view, &p)
 		}
-	case stepHandOver:
-		w.transfer(r, step.member.id)
+	case replica.StepHandOver:
+		w.transfer(r, step.Member.ID)
 	default:
-		command := map[stepKind]raft.ConfigurationChangeCommand{
-			stepAdd: raft.AddNonvoter, stepPromote: raft.AddVoter, stepDemote: raft.DemoteVoter, stepRemove: raft.RemoveServer,
-		}[step.do]
-		r.lead.change = &simChange{command, step.member.id, raft.ServerAddress(step.member.addr)}
+		command := map[replica.StepKind]raft.ConfigurationChangeCommand{
+			replica.StepAdd: raft.AddNonvoter, replica.StepPromote: raft.AddVoter, replica.StepDemote: raft.DemoteVoter, replica.StepRemove: raft.RemoveServer,
+		}[step.Do]
+		r.lead.change = &simChange{command, step.Member.ID, raft.ServerAddress(step.Member.Addr)}
 		r.changeMembers()
 	}
 }
@@ -62,9 +63,9 @@ func (w *simWorld) transfer(r *simRaft, to raft.ServerID) {
 }
 
 // wanted is wantedMembers in an order that the seed alone determines.
-func wanted(view *catalog.View) (target, others []member, known bool) {
+func wanted(view *catalog.View) (target, others []replica.Member, known bool) {
 	target, others, known = wantedMembers(view, simGroup)
-	slices.SortFunc(others, func(a, b member) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(others, func(a, b replica.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return target, others, known
 }
 
@@ -82,7 +83,7 @@ func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answ
 	return member, true
 }
 
-// behind is Node.behind. A world may take less than caughtUpEntries for caught up: its
+// behind is Node.behind. A world may take less than CaughtUpEntries for caught up: its
 // logs are short.
 func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 	applied := uint64(0)
@@ -98,7 +99,7 @@ func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 	last := max(r.lastLog, r.disk.snap.index)
 	lag := last - min(last, applied)
 	if lag > w.caughtUp {
-		lag = caughtUpEntries + 1
+		lag = replica.CaughtUpEntries + 1
 	}
 	return lag, nil
 }
@@ -129,8 +130,8 @@ func (w *simWorld) numbers(n *simNode, r *simRaft, view *catalog.View, p *catalo
 	for i := range w.nodes {
 		key := w.nodes[i].key
 		number, has := p.Number(key)
-		id := raftID(key, number)
-		if !has || view.MayHold(simGroup, key) || contains(r.accepted, id) || contains(r.latest, id) {
+		id := replica.RaftID(key, number)
+		if !has || view.MayHold(simGroup, key) || replica.Contains(r.accepted, id) || replica.Contains(r.latest, id) {
 			continue
 		}
 		retire := &catalog.Command{Retire: &catalog.RetireEntry{Group: simGroup, Node: key, Number: number, Revision: p.Revision}}

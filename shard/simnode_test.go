@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 func (w *simWorld) viewOf(n *simNode) *catalog.View { return w.views[n.view] }
@@ -43,7 +44,7 @@ func (w *simWorld) follow(at int) {
 			return
 		}
 	}
-	initial := rules.initialBegins && initialMembers(view, simGroup, raftID(n.key, number)) != nil
+	initial := rules.initialBegins && initialMembers(view, simGroup, replica.RaftID(n.key, number)) != nil
 	if !initial && !view.MayHold(simGroup, n.key) {
 		return
 	}
@@ -57,7 +58,7 @@ func (w *simWorld) begin(at int, view *catalog.View, number uint64) {
 	n := &w.nodes[at]
 	w.lives++
 	w.stats.blanks++
-	id := raftID(n.key, number)
+	id := replica.RaftID(n.key, number)
 	n.disk = &simDisk{life: w.lives, node: at, number: int(number), id: id}
 	if other, before := w.began[id]; before {
 		w.fail(simTwoLives, "life %d begins as %s, which life %d was", w.lives, id, other)
@@ -66,7 +67,7 @@ func (w *simWorld) begin(at int, view *catalog.View, number uint64) {
 	var initial []raft.Server
 	if n.deleted < 0 {
 		for _, m := range initialMembers(view, simGroup, id) {
-			initial = append(initial, raft.Server{Suffrage: raft.Voter, ID: m.id, Address: raft.ServerAddress(w.views[0].Nodes[nodeOf(m.id)].ClusterAddr)})
+			initial = append(initial, raft.Server{Suffrage: raft.Voter, ID: m.ID, Address: raft.ServerAddress(w.views[0].Nodes[replica.NodeOf(m.ID)].ClusterAddr)})
 		}
 	}
 	w.open(n, initial)
@@ -163,7 +164,7 @@ func (w *simWorld) serveMember(r *simRaft, m *simMsg) {
 	if r == nil || !r.ready() {
 		return
 	}
-	in := contains(r.accepted, m.fromID) || contains(r.latest, m.fromID)
+	in := replica.Contains(r.accepted, m.fromID) || replica.Contains(r.latest, m.fromID)
 	asked := *m
 	w.prove(&simOp{r: r, done: func() {
 		w.post(simMsg{kind: simMemberAnswer, from: asked.to, to: asked.from, call: asked.call, ok: in})

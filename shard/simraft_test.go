@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/replica"
 )
 
 // This file is a simulated Raft: one replica as a plain value, moved by calls, with
@@ -150,10 +152,10 @@ func simQuorum(conf []raft.Server) int {
 }
 
 func simHasVote(conf []raft.Server, id raft.ServerID) bool {
-	return suffrageOf(conf, id) == raft.Voter
+	return replica.SuffrageOf(conf, id) == raft.Voter
 }
 
-// startRaft is groupopen.go's bootstrap, storage.Recover and raft.NewRaft.
+// startRaft is replica.bootstrap, storage.Recover and raft.NewRaft.
 func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
 	r := &simRaft{w: w, disk: d}
 	r.dropSuperseded()
@@ -296,7 +298,7 @@ func (r *simRaft) electSelf(transfer bool) {
 // refuses reports whether a replica votes for nobody yet.
 func (r *simRaft) refuses() bool {
 	rules := r.rules()
-	return rules.refuseUnnamed && !contains(r.latest, r.disk.id)
+	return rules.refuseUnnamed && !replica.Contains(r.latest, r.disk.id)
 }
 
 // requestPreVote returns the answer's term, and whether it is granted.
@@ -305,7 +307,7 @@ func (r *simRaft) requestPreVote(m *simMsg) (uint64, bool) {
 	if r.refuses() {
 		return term, false
 	}
-	if len(r.latest) > 0 && !contains(r.latest, m.fromID) {
+	if len(r.latest) > 0 && !replica.Contains(r.latest, m.fromID) {
 		return term, false
 	}
 	if r.leader != "" && r.leader != m.fromAddr || m.term < term {
@@ -325,7 +327,7 @@ func (r *simRaft) requestVote(m *simMsg) (uint64, bool) {
 	if r.refuses() {
 		return r.disk.term, false
 	}
-	if len(r.latest) > 0 && !contains(r.latest, m.fromID) {
+	if len(r.latest) > 0 && !replica.Contains(r.latest, m.fromID) {
 		return r.disk.term, false
 	}
 	if r.leader != "" && r.leader != m.fromAddr && !m.transfer || m.term < r.disk.term {
@@ -428,7 +430,7 @@ func (r *simRaft) startStop() {
 		}
 	}
 	r.lead.repl = slices.DeleteFunc(r.lead.repl, func(f *simRepl) bool {
-		gone := !contains(r.latest, f.id)
+		gone := !replica.Contains(r.latest, f.id)
 		if gone {
 			f.upTo = last
 			r.lead.departing = append(r.lead.departing, f)
@@ -522,7 +524,7 @@ func (r *simRaft) ready() bool {
 	return r.state == simLeader && r.lead.ready && r.lead.term == r.disk.term
 }
 
-// committedFor is probe.go's committedIndex.
+// committedFor is probe.go's CommittedIndex.
 func (r *simRaft) committedFor() uint64 {
 	if r.commit > r.lead.barrier {
 		return r.commit

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/replica"
 )
 
 // newSimWorld makes a world from a seed.
@@ -19,7 +20,7 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	}
 	w.idents = 1 // that of the first configuration
 	w.trailing = uint64(w.rng.IntN(4))
-	w.caughtUp = []uint64{0, 2, caughtUpEntries}[w.rng.IntN(3)]
+	w.caughtUp = []uint64{0, 2, replica.CaughtUpEntries}[w.rng.IntN(3)]
 	view := catalog.New().View()
 	must := func(c *catalog.Command) {
 		next, result := view.After(c)
@@ -500,23 +501,23 @@ func (w *simWorld) recovered() bool {
 		return false
 	}
 	for _, s := range lead.latest {
-		wish := member{s.ID, string(s.Address)}
+		wish := replica.Member{ID: s.ID, Addr: string(s.Address)}
 		if s.Suffrage == raft.Voter && !slices.Contains(target, wish) || s.Suffrage != raft.Voter && !slices.Contains(others, wish) {
 			return false
 		}
 	}
 	for _, m := range slices.Concat(target, others) {
-		n := &w.nodes[w.nameOf(m.id).node]
+		n := &w.nodes[w.nameOf(m.ID).node]
 		if n.lost {
 			continue
 		}
-		if n.replica == nil || !n.replica.is(m.id) || n.replica.applied < w.acked || !contains(lead.latest, m.id) {
+		if n.replica == nil || !n.replica.is(m.ID) || n.replica.applied < w.acked || !replica.Contains(lead.latest, m.ID) {
 			return false
 		}
 	}
 	for i := range w.nodes {
 		n := &w.nodes[i]
-		if n.disk != nil && !slices.ContainsFunc(slices.Concat(target, others), func(m member) bool { return m.id == n.disk.id }) {
+		if n.disk != nil && !slices.ContainsFunc(slices.Concat(target, others), func(m replica.Member) bool { return m.ID == n.disk.id }) {
 			return false // what nobody needs is to be deleted
 		}
 	}

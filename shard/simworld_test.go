@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // The files sim*_test.go simulate a cluster: nodes that hold replicas of one group, the
@@ -18,18 +19,18 @@ import (
 // simrun_test.go what goes on and how all ends well, and sim_test.go has the tests.
 //
 // Product code that is called: raftfsm's catalog commands, Number, Retired, MayHold;
-// nextStep with what it calls, wantedMembers, initialMembers, memberID, displaced,
-// contains, suffrageOf, twoSuffice. What stands for code that waits for disks, raft or the network:
+// NextStep with what it calls, wantedMembers, initialMembers, memberID, displaced,
+// contains, SuffrageOf, TwoSuffice. What stands for code that waits for disks, raft or the network:
 //
 //	simWorld.follow       Node.replicaToHold, openReplica, replicaDirs.mayBegin
 //	simWorld.startDrop    Node.dropIfRemoved, dropReplica, wasRemoved
 //	simWorld.serveMember  Node.serveMember
-//	simWorld.reopen       Node.fetchSnapshot and reopen, of a repair
+//	simWorld.reopen       Node.fetchSnapshot, Replica.Receive and Node.reopen, of a repair
 //	simWorld.reconcile    Node.reconcileMembers, catalogIsBehind
 //	simWorld.behind       Node.behind, progress
 //	simWorld.numbers      Node.reconcileNumbers, caughtUpMembers, provedGone
 //	simWorld.prove        Node.proveTerm, agreeing
-//	simWorld.standing     Node.standing, group.indexWith
+//	simWorld.standing     Node.standing, Replica.IndexWith
 //	simRaft.refuses, filterAppend, installSnapshot, timeoutNow    rpcFilter
 //
 // The catalog's own group is taken to be linearizable: it is a list of views, of which
@@ -193,7 +194,7 @@ type simWorld struct {
 	rules    simRules
 	shape    simShape
 	trailing uint64 // entries that a snapshot leaves in front of it
-	caughtUp uint64 // caughtUpEntries
+	caughtUp uint64 // CaughtUpEntries
 
 	nodes []simNode
 	cut   [simNodesMax][simNodesMax]bool // from, to
@@ -391,10 +392,10 @@ func (w *simWorld) deliver(m simMsg) {
 
 // standing answers a probe: see Node.standing.
 func (w *simWorld) standing(r *simRaft, m *simMsg) (term, index uint64) {
-	if r.rules().probesNamed && (!contains(r.latest, r.disk.id) || !contains(r.latest, m.fromID)) {
+	if r.rules().probesNamed && (!replica.Contains(r.latest, r.disk.id) || !replica.Contains(r.latest, m.fromID)) {
 		return ^uint64(0), 0
 	}
-	if m.kind == simIndex && r.ready() && m.term <= r.lead.term && twoSuffice(simVoters(r.latest), m.fromID, r.disk.id) {
+	if m.kind == simIndex && r.ready() && m.term <= r.lead.term && replica.TwoSuffice(simVoters(r.latest), m.fromID, r.disk.id) {
 		index = r.committedFor()
 	}
 	return r.disk.term, index

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -72,7 +73,7 @@ func (n *Node) answerStandings(request []byte, numbered bool) ([]byte, error) {
 	}
 	answer := make([]byte, 0, 12*len(asked))
 	for _, q := range asked {
-		s := n.standing(q, raftID(asker, q.asker))
+		s := n.standing(q, replica.RaftID(asker, q.asker))
 		answer = binary.AppendUvarint(answer, s.term)
 		answer = binary.AppendUvarint(answer, s.index)
 	}
@@ -96,14 +97,14 @@ func (n *Node) standing(q standingAsked, asker raft.ServerID) standing {
 		}
 		g, applied = r.group, r.fsm.Applied
 	}
-	servers := g.configuration().Servers
-	if g.Number() != q.asked || !contains(servers, g.id()) || !contains(servers, asker) {
+	servers := g.Configuration().Servers
+	if g.Number() != q.asked || !replica.Contains(servers, g.ID()) || !replica.Contains(servers, asker) {
 		return standing{term: disagrees}
 	}
 	if q.group == catalogGroup {
 		return standing{term: g.Term()} // its followers ask for a round of the leader's own
 	}
-	return standing{g.Term(), g.indexWith(applied, asker, q.term)}
+	return standing{g.Term(), g.IndexWith(applied, asker, q.term)}
 }
 
 func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []byte {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/replica"
 )
 
 // Status describes the cluster's nodes as this node knows them, and its own
@@ -65,16 +66,16 @@ func (n *Node) stateOf(node catalog.Node) string {
 	return "alive"
 }
 
-func (n *Node) groupStatus(g *group, keyspace string, shard int, view *catalog.View) GroupStatus {
-	r := g.stats()
+func (n *Node) groupStatus(g *replica.Replica, keyspace string, shard int, view *catalog.View) GroupStatus {
+	r := g.Stats()
 	status := GroupStatus{
-		ID: g.Group(), Keyspace: keyspace, Shard: shard, Replica: string(g.id()),
+		ID: g.Group(), Keyspace: keyspace, Shard: shard, Replica: string(g.ID()),
 		Role: r.Role, Leader: view.Nodes[r.Leader].Name, Term: r.Term,
 		CommitIndex: r.Commit, SnapshotIndex: r.Snapshot,
 		Digest: fmt.Sprintf("%016x", 0), Members: []MemberStatus{},
 	}
-	for _, s := range g.configuration().Servers {
-		key := nodeOf(s.ID)
+	for _, s := range g.Configuration().Servers {
+		key := replica.NodeOf(s.ID)
 		status.Members = append(status.Members, MemberStatus{
 			Node: view.Nodes[key].Name, Key: key, Replica: string(s.ID), Voter: s.Suffrage == raft.Voter,
 		})

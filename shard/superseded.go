@@ -21,7 +21,7 @@ const (
 // the group, or not been heard of, for a while. One that is paused or cut off does not answer; what waits
 // in line behind the call would wait until its connection is given up, which takes
 // far longer than to elect another leader.
-func (n *Node) whileLed(ctx context.Context, g *counterGroup, node string) (context.Context, context.CancelFunc) {
+func (n *Node) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {
 	return n.while(ctx, func(ctx context.Context) bool {
 		return !n.calls.Doubtful(node) && n.leaderBy(ctx, g, node) == node
 	})
@@ -69,9 +69,9 @@ func (n *Node) while(ctx context.Context, holds func(context.Context) bool) (con
 // leaderBy returns who leads a group as the replica here knows it or, if there is
 // none that would, as one of the nodes that hold it says: the one that is called
 // unless another node knows better.
-func (n *Node) leaderBy(ctx context.Context, g *counterGroup, called string) string {
-	if r := g.replica.Load(); r != nil && r.group.inTouch() {
-		return r.group.leader()
+func (n *Node) leaderBy(ctx context.Context, g *shardReplica, called string) string {
+	if r := g.replica.Load(); r != nil && r.group.InTouch() {
+		return r.group.Leader()
 	}
 	other := n.guess(g)
 	if other == "" || other == called {

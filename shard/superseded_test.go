@@ -21,7 +21,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 	leading := ""
 	eventually(t, "the shard has a leader", func() bool {
 		for _, m := range all {
-			if at := m.shardOf(g.number); at.replica.Load() != nil && at.replica.Load().group.ready() == nil {
+			if at := m.shardOf(g.number); at.replica.Load() != nil && at.replica.Load().group.Ready() == nil {
 				leading = m.cfg.NodeKey
 			}
 		}

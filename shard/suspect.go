@@ -2,6 +2,8 @@ package shard
 
 import (
 	"time"
+
+	"github.com/countd/countd/shard/replica"
 )
 
 const (
@@ -25,9 +27,9 @@ func (n *Node) runSuspect() {
 		case <-n.stopping:
 			return
 		}
-		next := groupTimingDefault.suspectAfter() // of a replica that is opened meanwhile
+		next := replica.TimingDefault.DetectAfter() // of a replica that is opened meanwhile
 		for _, g := range n.replicas() {
-			again, err := g.suspect()
+			again, err := g.DetectFailure()
 			if err != nil {
 				n.mux.Limited().Warn("a group's leader is missed", "group", g.Group(), "err", err)
 			}

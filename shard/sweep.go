@@ -43,7 +43,7 @@ func (n *Node) runSweep() {
 }
 
 // sweepShard takes one step in a shard that this node leads, if a round is due.
-func (n *Node) sweepShard(g *counterGroup, r *replica, asked map[uint32]time.Time) {
+func (n *Node) sweepShard(g *shardReplica, r *localReplica, asked map[uint32]time.Time) {
 	fsm := r.fsm.(*raftfsm.Unread)
 	now := fsm.LogTime()
 	if wall := time.Now(); wall.After(now) && time.Since(asked[g.number]) >= sweepWallEvery {
@@ -57,7 +57,7 @@ func (n *Node) sweepShard(g *counterGroup, r *replica, asked map[uint32]time.Tim
 	}
 }
 
-func (n *Node) sweepStep(r *replica) error {
+func (n *Node) sweepStep(r *localReplica) error {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, &RequestID{})
 	w.Sweep(n.cfg.CursorIdle, sweepRows)

@@ -103,8 +103,8 @@ func (n *Node) checkToken(t *Token) error {
 // is past what this replica, which leads it, has in its log. Another leader may
 // have been elected since, so it has the others confirm that none was. A token
 // that the client has was there before it asked.
-func (r *replica) neverWas(index uint64, deadline time.Time) bool {
-	if r.group.ready() != nil || index <= r.group.LastIndex() {
+func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
+	if r.group.Ready() != nil || index <= r.group.LastIndex() {
 		return false
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/replica"
 )
 
 // votersRoomTick is how often the voters of groups that this node leads are asked
@@ -31,7 +33,7 @@ func (n *Node) runVotersRoom() {
 
 // lookAtVoters asks once.
 func (n *Node) lookAtVoters() {
-	led := map[*replica][]raft.ServerID{}
+	led := map[*localReplica][]raft.ServerID{}
 	others := map[string]bool{}
 	for _, g := range n.groups.Load().all {
 		r, err := g.led()
@@ -41,9 +43,9 @@ func (n *Node) lookAtVoters() {
 			}
 			continue
 		}
-		led[r] = r.group.voters()
+		led[r] = r.group.Voters()
 		for _, id := range led[r] {
-			others[nodeOf(id)] = true
+			others[replica.NodeOf(id)] = true
 		}
 	}
 	full := n.disksFull(others)
@@ -62,7 +64,7 @@ func (n *Node) lookAtVoters() {
 func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 	without, with := 0, 0
 	for _, id := range voters {
-		switch isFull, answered := full[nodeOf(id)]; {
+		switch isFull, answered := full[replica.NodeOf(id)]; {
 		case isFull:
 			without++
 		case answered:

@@ -42,10 +42,12 @@ const rule = `
 	shard/storage: shard/raftstore internal/atomicfile
 	# Appends of all groups, and small calls, between two nodes.
 	shard/stream: shard/rpc shard/wire shard/storage shard/errs
+	# One replica of a Raft group, and what guards raft in it.
+	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold internal/atomicfile
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.

@@ -1,0 +1,56 @@
+package replica
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// candidateStagger is between two voters that miss their leader. Raft's vote goes
+// to nobody while the one who is asked still has a leader, so the first to
+// miss it only loses it, and the second is elected; at the same moment they
+// would split the vote.
+const candidateStagger = 150 * time.Millisecond
+
+// DetectFailure has the group's replica here stand for election if it is a voter and has
+// missed its leader for longer than it should have to, and could lead itself. It
+// may be called at any time: who has lost its leader has none to miss. It returns
+// when to look again, unless somebody is heard of before.
+func (g *Replica) DetectFailure() (again time.Duration, err error) {
+	leader := g.Leader()
+	if leader == "" || leader == g.cfg.NodeID || g.Stuck() != nil {
+		return g.cfg.Timing.DetectAfter(), nil
+	}
+	again = g.patience(leader, time.Since(g.raft.LastContact()))
+	if again > 0 {
+		return again, nil
+	}
+	return 0, g.campaign()
+}
+
+// patience is how long the replica here is still to wait until it stands for
+// election, having heard nothing of the leader for so long.
+func (g *Replica) patience(leader string, silence time.Duration) time.Duration {
+	after := g.cfg.Timing.DetectAfter()
+	if silence < after {
+		return after - silence
+	}
+	rank := slices.Index(g.heirs(leader), g.ID())
+	if rank < 0 {
+		return after // it has no vote
+	}
+	return max(after+time.Duration(rank)*candidateStagger-silence, 0)
+}
+
+// DetectAfter is a quarter more than raft waits for at least: a message that is
+// late by less than that costs no election.
+func (t Timing) DetectAfter() time.Duration { return t.Heartbeat * 5 / 4 }
+
+// heirs returns the voters other than the leader, in an order that all of them
+// agree on.
+func (g *Replica) heirs(leader string) []raft.ServerID {
+	heirs := slices.DeleteFunc(g.Voters(), func(id raft.ServerID) bool { return NodeOf(id) == leader })
+	slices.Sort(heirs)
+	return heirs
+}

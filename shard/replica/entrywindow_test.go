@@ -1,0 +1,90 @@
+package replica
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
+	var w entryWindow
+	fsm := watchFSM(&sumFSM{}, &w, new(committedMembers)).(raft.BatchingFSM)
+	if got := w.rising(); len(got) != 0 {
+		t.Fatalf("an empty window has %v", got)
+	}
+	index := uint64(0)
+	for _, batch := range []int{1, 5, entriesKept - 6, 1, 0, 63, 64, 2*entriesKept + 3, 7} {
+		var entries []*raft.Log
+		for range batch {
+			index++
+			entries = append(entries, &raft.Log{Index: index, Term: index / 10, Data: number(index)})
+		}
+		fsm.ApplyBatch(entries)
+		got := w.rising()
+		if len(got) != int(min(index, entriesKept)) {
+			t.Fatalf("after entry %d the window has %d entries", index, len(got))
+		}
+		for i, m := range got {
+			at := index - uint64(len(got)-1-i)
+			want := markOf(&raft.Log{Index: at, Term: at / 10, Data: number(at)})
+			if m != want {
+				t.Fatalf("after entry %d the window has %v, want %v", index, m, want)
+			}
+		}
+	}
+	if err := fsm.Restore(io.NopCloser(bytes.NewReader(make([]byte, 16)))); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.rising(); len(got) != 0 {
+		t.Errorf("after a restore the window has %v", got)
+	}
+	fsm.ApplyBatch([]*raft.Log{{Index: 1000, Term: 7, Data: number(1)}})
+	if got := w.rising(); len(got) != 1 || got[0].Index != 1000 {
+		t.Errorf("after a restore and an entry the window has %v", got)
+	}
+}
+
+// An entry of a shard ends with its own CRC32C. Any two of one length would have the same
+// CRC32C as a whole.
+func TestEntryMarksDifferThoughPayloadsEndWithTheirChecksum(t *testing.T) {
+	sealed := func(payload string) *raft.Log {
+		data := []byte(payload)
+		return &raft.Log{Index: 5, Term: 2, Data: binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))}
+	}
+	if a, b := markOf(sealed("add 1")), markOf(sealed("add 2")); a.CRC == b.CRC {
+		t.Errorf("both have CRC %08x", a.CRC)
+	}
+	a := &raft.Log{Index: 5, Term: 2, Data: []byte("ab"), Extensions: []byte("c")}
+	b := &raft.Log{Index: 5, Term: 2, Data: []byte("a"), Extensions: []byte("bc")}
+	if markOf(a).CRC == markOf(b).CRC {
+		t.Error("an entry whose data end elsewhere has the same CRC")
+	}
+}
+
+// Two nodes that each lead a group of the same number apply entries of different
+// terms or payloads at one index, and their windows show which.
+func TestEntryWindowsOfTwoLeadersDiffer(t *testing.T) {
+	windowOf := func(id string, adds ...uint64) []EntryMark {
+		cfg := testConfig(t, testMux(t), id)
+		cfg.Initial, cfg.Timing = aloneIn(cfg), timingOfAnHour
+		g := mustOpen(t, cfg)
+		mustBeReady(t, g)
+		for _, n := range adds {
+			mustAdd(t, g, n)
+		}
+		return g.entries.rising()
+	}
+	commands := func(w []EntryMark) []EntryMark { return w[1:] } // the first has the members
+	a, b := commands(windowOf("n1", 1, 2, 3)), commands(windowOf("n2", 1, 2, 4))
+	if len(a) != 3 || !slices.Equal(a[:2], b[:2]) {
+		t.Errorf("of the same entries the windows have %v and %v", a, b)
+	}
+	if a[2].Index != b[2].Index || a[2].Term != b[2].Term || a[2].CRC == b[2].CRC {
+		t.Errorf("of different entries the windows have %v and %v", a[2], b[2])
+	}
+}

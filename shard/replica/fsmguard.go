@@ -1,0 +1,87 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/storage"
+)
+
+// guardFSM returns fsm with its Restore and Snapshot watched. raft goes on
+// after a restore that failed half way: at start with an older snapshot, later
+// with the next entry. Here such a failure stops the group. Apply is handed
+// through, panics included: an entry that is committed and cannot be applied
+// must end the process. damaged, unless it is nil, is told of what a snapshot needs and
+// that cannot be read from disk, which stops nothing.
+//
+// The result is a raft.BatchingFSM if fsm is one; other optional interfaces
+// are not kept.
+func guardFSM(fsm raft.FSM, group uint32, stop *storage.FailStop, damaged func(error)) raft.FSM {
+	guarded := guardedFSM{FSM: fsm, group: group, stop: stop, damaged: damaged}
+	if batching, ok := fsm.(raft.BatchingFSM); ok {
+		return guardedBatchingFSM{guardedFSM: guarded, batching: batching}
+	}
+	return guarded
+}
+
+type guardedFSM struct {
+	raft.FSM
+	group   uint32
+	stop    *storage.FailStop
+	damaged func(error)
+}
+
+func (f guardedFSM) Restore(state io.ReadCloser) error {
+	if err := f.stop.Failure(); err != nil {
+		return err
+	}
+	if err := f.FSM.Restore(state); err != nil {
+		return f.stop.Fail(fmt.Errorf("group %d: cannot restore the state from its snapshot: %w", f.group, err))
+	}
+	return nil
+}
+
+func (f guardedFSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := f.stop.Failure(); err != nil {
+		return nil, err
+	}
+	snapshot, err := f.FSM.Snapshot()
+	if errors.Is(err, raftfsm.ErrStuck) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, f.stop.Fail(fmt.Errorf("group %d: cannot take a snapshot of the state: %w", f.group, err))
+	}
+	return guardedSnapshot{FSMSnapshot: snapshot, guardedFSM: f}, nil
+}
+
+type guardedBatchingFSM struct {
+	guardedFSM
+	batching raft.BatchingFSM
+}
+
+func (f guardedBatchingFSM) ApplyBatch(entries []*raft.Log) []any {
+	return f.batching.ApplyBatch(entries)
+}
+
+type guardedSnapshot struct {
+	raft.FSMSnapshot
+	guardedFSM
+}
+
+func (s guardedSnapshot) Persist(sink raft.SnapshotSink) error {
+	err := s.FSMSnapshot.Persist(sink)
+	if errors.Is(err, cold.ErrDamaged) && s.damaged != nil {
+		s.damaged(err) // the replica is repaired, and its snapshot and log have all
+		return err
+	}
+	if err != nil {
+		return s.stop.Fail(fmt.Errorf("group %d: cannot write a snapshot of the state: %w", s.group, err))
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package replica
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/stream"
+)
+
+// heartbeatEvery is between two beats of a node: as long as raft may be told of a
+// contact that has been (see contact.spares).
+const heartbeatEvery = 400 * time.Millisecond
+
+// Beats has the heartbeats of all groups of a node leave together, at beats that
+// are heartbeatEvery apart. Those of all groups between two nodes then share one write,
+// one wake-up of the other node and one write of their answers.
+//
+// It has no goroutine, and its timer runs only while a heartbeat waits.
+type Beats struct {
+	began time.Time // a beat
+
+	mu struct {
+		sync.Mutex
+		next chan struct{} // closed at the next beat; nil while nobody waits
+	}
+}
+
+func NewBeats() *Beats { return &Beats{began: time.Now()} }
+
+// next returns how long it is until the next beat.
+func (h *Beats) next(now time.Time) time.Duration {
+	return heartbeatEvery - now.Sub(h.began)%heartbeatEvery
+}
+
+// wait returns at the next beat after now, or when stop is closed.
+func (h *Beats) wait(now time.Time, stop <-chan struct{}) {
+	h.mu.Lock()
+	beat := h.mu.next
+	if beat == nil {
+		beat = make(chan struct{})
+		h.mu.next = beat
+		time.AfterFunc(h.next(now), h.beat)
+	}
+	h.mu.Unlock()
+	select {
+	case <-beat:
+	case <-stop:
+	}
+}
+
+func (h *Beats) beat() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.mu.next)
+	h.mu.next = nil
+}
+
+// contact is what a replica knows of one follower by the calls that it took. raft sends
+// a follower ten heartbeats in a heartbeat timeout, which is what an idle group costs;
+// most of them are answered from here.
+//
+// pause is how long after a call was taken raft is told so once more.
+type contact struct {
+	to uint64 // addressee of the follower's Raft id
+
+	mu struct {
+		sync.Mutex
+		began time.Time // of the last call that it took
+		term  uint64    // of that call
+		told  knownTo   // zero for nothing
+	}
+}
+
+// knownTo is how far a follower has the log and knows it to be committed. It holds for
+// one opening of its replica: one that is opened again knows of no commit.
+type knownTo struct {
+	conn      *stream.Conn
+	opening   uint64
+	term      uint64
+	last      uint64
+	committed uint64
+}
+
+// took notes a call that the follower took.
+func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *stream.Conn, opening uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if began.After(c.mu.began) || c.mu.term != args.Term {
+		c.mu.began, c.mu.term = began, args.Term
+	}
+	if told := &c.mu.told; told.conn != conn || told.opening != opening || told.term != args.Term {
+		*told = knownTo{}
+	}
+	if !isHeartbeat(args) && conn != nil {
+		c.mu.told = knownTo{conn, opening, args.Term, args.PrevLogEntry + uint64(len(args.Entries)), args.LeaderCommitIndex}
+	}
+}
+
+// since returns how long ago the last call of a term began that the follower took.
+func (c *contact) since(now time.Time, term uint64) (ago time.Duration, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now.Sub(c.mu.began), c.mu.term == term && !c.mu.began.IsZero()
+}
+
+// recent reports whether a call of the term that began less than pause ago was taken.
+func (c *contact) recent(now time.Time, term uint64, pause time.Duration) bool {
+	ago, ok := c.since(now, term)
+	return ok && ago < pause
+}
+
+// waits reports whether a heartbeat may wait for the next beat: the follower hears of
+// its leader no later than half a pause after the pause then.
+func (c *contact) waits(now time.Time, term uint64, pause, untilBeat time.Duration) bool {
+	ago, ok := c.since(now, term)
+	return ok && ago+untilBeat <= pause*3/2
+}
+
+// knows reports whether an append without entries says nothing that the follower does
+// not know.
+func (c *contact) knows(args *raft.AppendEntriesRequest) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told := &c.mu.told
+	return told.conn != nil && len(args.Entries) == 0 && args.Term == told.term &&
+		args.PrevLogEntry == told.last && args.LeaderCommitIndex <= told.committed
+}

@@ -1,0 +1,111 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
+)
+
+func TestLogCache(t *testing.T) { eachStore(t, testLogCache) }
+
+func testLogCache(t *testing.T, kind storage.LogStore) {
+	under := storage.NewLog(mustOpenStores(t, kind, t.TempDir()), 7, "log", 1<<40, noFatal(t))
+	c := newLogCache(under)
+	want := map[uint64]string{}
+	store := func(first, n uint64, data string) {
+		t.Helper()
+		var batch []*raft.Log
+		for i := first; i < first+n; i++ {
+			batch = append(batch, testEntry(i, fmt.Sprint(data, i)))
+			want[i] = fmt.Sprint(data, i)
+		}
+		if err := c.StoreLogs(batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(first, last uint64) {
+		t.Helper()
+		if err := c.DeleteRange(first, last); err != nil {
+			t.Fatal(err)
+		}
+		for i := first; i <= last; i++ {
+			delete(want, i)
+		}
+	}
+	check := func(what string) {
+		t.Helper()
+		bytes := 0
+		for i := c.mu.first; i < c.mu.next; i++ {
+			bytes += storage.EntryBytes(&c.mu.ring[i%logCacheEntriesMax])
+		}
+		if bytes != c.mu.bytes || bytes > logCacheBytesMax {
+			t.Fatalf("%s: %d bytes cached, counted %d", what, bytes, c.mu.bytes)
+		}
+		for i := uint64(1); i < 3000; i++ {
+			var e raft.Log
+			err := c.GetLog(i, &e)
+			data, stored := want[i]
+			if stored != (err == nil) || string(e.Data) != data {
+				t.Fatalf("%s: entry %d is %.20q, %v; want %.20q", what, i, e.Data, err, data)
+			}
+		}
+	}
+	store(1, 100, "a")
+	check("some")
+	store(101, 1000, "b")
+	check("more than fit")
+	remove(1, 700)
+	check("compacted below and into the cache")
+	remove(1090, 1100)
+	check("suffix cut")
+	store(1090, 20, "c")
+	check("suffix written again")
+	remove(701, 1109)
+	store(2000, 3, "d")
+	check("begun anew after a snapshot")
+	store(2003, 30, string(make([]byte, 400<<10)))
+	check("large entries")
+	if c.mu.next-c.mu.first > 11 {
+		t.Errorf("%d large entries cached", c.mu.next-c.mu.first)
+	}
+	store(2033, 1, string(make([]byte, 5<<20)))
+	check("an entry larger than the cache")
+}
+
+// A log that rests keeps no entries in memory, and reads what it had there from below.
+func TestLogCacheAges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		under := raft.NewInmemStore()
+		c := newLogCache(under)
+		held := func() uint64 {
+			c.mu.RLock()
+			defer c.mu.RUnlock()
+			return c.mu.next - c.mu.first
+		}
+		for i := range uint64(30) { // one a second
+			mustDo(t, c.StoreLog(testEntry(i+1, "data")))
+			time.Sleep(time.Second)
+			if n := held(); n == 0 || n > 20 {
+				t.Fatalf("after %d entries, one a second, %d are held", i+1, n)
+			}
+		}
+		time.Sleep(2*logCacheAge + time.Second)
+		if n := held(); n != 0 || c.mu.bytes != 0 {
+			t.Errorf("a log that rests holds %d entries, %d bytes", n, c.mu.bytes)
+		}
+		var e raft.Log
+		if err := c.GetLog(30, &e); err != nil || string(e.Data) != "data" {
+			t.Errorf("%q, %v", e.Data, err)
+		}
+		mustDo(t, c.StoreLog(testEntry(31, "data")))
+		if n := held(); n != 1 {
+			t.Errorf("%d entries are held, want the new one", n)
+		}
+		time.Sleep(3 * logCacheAge) // the bubble ends with its timers
+	})
+}

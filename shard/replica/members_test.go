@@ -1,0 +1,98 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
+)
+
+// A leader asks the others how far they are only when one of them is to go: asked
+// twice a second for each group, they would cost an idle node more than all else.
+func TestSettledMembersAreNotAsked(t *testing.T) {
+	r := newReplicas(t, storage.LogStoreBoltDB)
+	leader := r.groups[r.leader(t, -1)]
+	var all []Member
+	for _, cfg := range r.cfgs {
+		all = append(all, Member{cfg.ID(), cfg.Mux.Addr().String()})
+	}
+	asked := 0
+	behind := func(context.Context, raft.ServerID) (uint64, error) { asked++; return 1 << 40, nil }
+	for _, settled := range []struct {
+		name           string
+		target, others []Member
+		asks           bool
+	}{
+		{"all have a vote", all, nil, false},
+		{"one is to go", all[:2], nil, true},
+		{"one is to lose its vote", all[:2], all[2:], true},
+	} {
+		asked = 0
+		step, err := leader.MembersStep(t.Context(), settled.target, settled.others, behind)
+		if err != nil || step != "" {
+			t.Errorf("%s: %q, %v, though nobody has caught up", settled.name, step, err)
+		}
+		if (asked > 0) != settled.asks {
+			t.Errorf("%s: asked %d times", settled.name, asked)
+		}
+	}
+}
+
+// The voters that are left must have a majority that is up, or nobody leaves: and one that
+// does not answer leaves before one that does.
+func TestCanLose(t *testing.T) {
+	for name, c := range map[string]struct {
+		up   string
+		lost raft.ServerID
+		want bool
+	}{
+		"all are up":                     {"abcd", "d", true},
+		"the one to go is down":          {"abc", "d", true},
+		"two of the three that are left": {"abd", "d", true},
+		"one of the three that are left": {"ad", "d", false},
+		"a non-voter does not count":     {"ade", "d", false},
+	} {
+		servers := []raft.Server{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}, {ID: "e", Suffrage: raft.Nonvoter}}
+		up := map[raft.ServerID]bool{}
+		for _, id := range c.up {
+			up[raft.ServerID(id)] = true
+		}
+		if got := canLose(servers, c.lost, up); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A voter whose address a joining replica has makes room for it only if the others can do
+// without it: it may be there, as the replica before on the same node.
+func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
+	at := func(id raft.ServerID, suffrage raft.ServerSuffrage) raft.Server {
+		return raft.Server{ID: id, Address: raft.ServerAddress(NodeOf(id)), Suffrage: suffrage}
+	}
+	target := []Member{{"a#1", "a"}, {"b#2", "b"}, {"c#9", "c"}}
+	for name, c := range map[string]struct {
+		suffrage raft.ServerSuffrage
+		up       []raft.ServerID
+		want     StepKind
+	}{
+		"the other voter answers":      {raft.Voter, []raft.ServerID{"b#2"}, StepRemove},
+		"it does not":                  {raft.Voter, nil, StepNone},
+		"only the one to go does":      {raft.Voter, []raft.ServerID{"c#3"}, StepNone},
+		"the one to go does not count": {raft.Nonvoter, nil, StepRemove},
+	} {
+		servers := []raft.Server{at("a#1", raft.Voter), at("b#2", raft.Voter), at("c#3", c.suffrage)}
+		step := NextStep("a#1", servers, target, nil, func(id raft.ServerID) (uint64, error) {
+			if slices.Contains(c.up, id) {
+				return 0, nil
+			}
+			return 0, errors.New("away")
+		})
+		if step.Do != c.want || c.want == StepRemove && step.Member.ID != "c#3" {
+			t.Errorf("%s: %+v", name, step)
+		}
+	}
+}

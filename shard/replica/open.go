@@ -1,0 +1,167 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/shard/storage"
+)
+
+// Open opens this node's replica of a group, or makes a new one where
+// there is none, and returns once its state is restored from its newest
+// snapshot. Entries behind that are applied once a leader says what is
+// committed. It refuses what is damaged with ErrDamaged and changes nothing
+// then: such a replica is to be wiped, and to join again under a new node id.
+func Open(cfg Config) (*Replica, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
+	}
+	if err := makeGroupDir(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
+	}
+	stores, err := storage.OpenStores(cfg.Stores())
+	if err != nil {
+		return nil, fmt.Errorf("cannot open group %d: %w", cfg.Group, err)
+	}
+	g, err := startGroup(cfg, stores)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot open group %d: %w", cfg.Group, err), stores.Close())
+	}
+	g.stores = stores
+	return g, nil
+}
+
+// makeGroupDir makes dir and its name durable.
+func makeGroupDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
+}
+
+// startGroup starts raft over the stores, which stay the caller's when it
+// fails.
+func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
+	path := cfg.LogPath()
+	logger := cfg.raftLogger()
+	g := &Replica{
+		cfg:        cfg,
+		stop:       storage.NewFailStop(cfg.Fatal),
+		leadership: make(chan bool, 1),
+		done:       make(chan struct{}),
+		closed:     make(chan struct{}),
+	}
+	g.log = storage.NewLog(stores, cfg.Group, path, cfg.SnapshotBytes, g.stop)
+	stable := storage.NewVotes(stores, cfg.Group, path, g.stop)
+	var err error
+	if g.snaps, err = storage.OpenSnapshots(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
+		return nil, err
+	}
+	if err := atomicfile.SyncDir(cfg.Dir); err != nil { // log and snapshots
+		return nil, err
+	}
+	if err := storage.Recover(g.log, g.snaps, stable); err != nil {
+		return nil, err
+	}
+	if err := g.bootstrap(stable); err != nil {
+		return nil, err
+	}
+	if cfg.Begun != nil {
+		if err := cfg.Begun(); err != nil {
+			return nil, err
+		}
+	}
+	layer, err := cfg.Mux.Layer(cfg.Group, cfg.ID())
+	if err != nil {
+		return nil, err
+	}
+	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
+	g.trans.cold, g.trans.damaged = cfg.Cold, g.NoteColdDamage
+	g.trans.streams, g.trans.beats, g.trans.group = cfg.Streams, cfg.Beats, cfg.Group
+	if err := g.start(stable, logger); err != nil {
+		return nil, errors.Join(err, g.trans.Close())
+	}
+	g.sweepCold()
+	return g, nil
+}
+
+// bootstrap writes the first configuration into an empty replica. A crash may
+// leave the term behind without the entry, so the test is for a log without
+// entries and a term that no election has raised.
+func (g *Replica) bootstrap(stable *storage.Votes) error {
+	last, err := g.log.LastIndex()
+	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.NewestIndex() > 0 {
+		return err
+	}
+	term, err := stable.Term()
+	if err != nil || term > 1 {
+		return err
+	}
+	if err := stable.SetTerm(1); err != nil {
+		return err
+	}
+	var first raft.Configuration
+	for _, m := range g.cfg.Initial {
+		first.Servers = append(first.Servers, raft.Server{
+			Suffrage: raft.Voter, ID: m.ID, Address: raft.ServerAddress(m.Addr),
+		})
+	}
+	g.first = g.cfg.Initial[0].ID == g.ID()
+	return g.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
+}
+
+// start starts raft and the group's goroutines. After an error nothing runs.
+func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
+	conf := g.cfg.raftConfig(g.leadership, logger)
+	cache := newLogCache(g.log)
+	log := storage.NewEndingLog(cache, g.stop)
+	g.trans.filter = newRPCFilter(g, cache)
+	if g.cfg.Streams != nil { // before raft restores a snapshot: what comes meanwhile waits for it
+		g.trans.filter.served = g.cfg.Streams.Open(g.cfg.Group, g.ID())
+	}
+	if g.first {
+		g.trans.beginsUntil = time.Now().Add(beginMax)
+	}
+	fsm := guardFSM(watchFSM(g.cfg.FSM, &g.entries, &g.members), g.cfg.Group, g.stop, g.noteUnreadable)
+
+	// In a goroutine of its own, which the stores may end (see storage.NewEndingLog).
+	var err error
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		g.raft, err = raft.NewRaft(conf, fsm, log, storage.NewEndingVotes(stable, g.stop), g.snaps, g.trans)
+	}()
+	<-started
+	if failure := g.stop.Failure(); failure != nil {
+		err = failure // what raft made of it says less
+	}
+	if g.raft == nil {
+		if g.trans.filter.served != nil {
+			g.trans.filter.served.Close()
+		}
+		return err
+	}
+	if err == nil && (g.first || g.SoleVoter()) {
+		err = g.campaign()
+	}
+	g.wg.Go(g.trans.filter.run)
+	g.wg.Go(g.watchLeadership)
+	g.wg.Go(g.runSnapshots)
+	g.wg.Go(func() { storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, g.stop, g.done) })
+	if err == nil {
+		err = g.stop.Arm()
+	}
+	if err != nil {
+		err = errors.Join(err, g.raft.Shutdown().Error())
+		close(g.done)
+		g.wg.Wait()
+	}
+	return err
+}

@@ -1,0 +1,530 @@
+package replica
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
+)
+
+// playedLeader is a follower, n1, whose leader the test plays: it writes the calls that
+// peers of any program send, in the order in which the network delivers them.
+type playedLeader struct {
+	*Replica
+	t        *testing.T
+	cfg      Config
+	trans    *raft.NetworkTransport // raft's own, which bounds and checks nothing
+	reopened chan struct{}
+	stopped  chan error
+}
+
+// playLeader opens a follower with entry 1, the configuration, in its log.
+func playLeader(t *testing.T, store storage.LogStore) *playedLeader {
+	t.Helper()
+	return playLeaderOf(t, store, func(cfg *Config) { cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}} })
+}
+
+func playLeaderOf(t *testing.T, store storage.LogStore, change func(*Config)) *playedLeader {
+	t.Helper()
+	p := &playedLeader{t: t, reopened: make(chan struct{}, 1), stopped: make(chan error, 1)}
+	p.cfg = testConfig(t, testMux(t), "n1")
+	p.cfg.LogStore, p.cfg.Timing = store, timingOfAnHour
+	p.cfg.Reopen = func() { p.reopened <- struct{}{} }
+	p.cfg.Fatal = func(err error) { p.stopped <- err }
+	change(&p.cfg)
+	p.Replica = mustOpen(t, p.cfg)
+	p.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: mustLayer(t, testMux(t), p.cfg.Group), Logger: hclog.NewNullLogger(), Timeout: eventuallyMax, MaxPool: 1,
+	})
+	t.Cleanup(func() { mustDo(t, p.trans.Close()) })
+	return p
+}
+
+// to is where the follower listens.
+func (p *playedLeader) to() raft.ServerAddress { return raft.ServerAddress(p.cfg.Mux.Addr().String()) }
+
+func headerOf(id string) raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte("a" + id[1:])}
+}
+
+// entriesOf returns entries from first to last, of a term, each of which adds its index.
+func entriesOf(term, first, last uint64) []*raft.Log {
+	var entries []*raft.Log
+	for i := first; i <= last; i++ {
+		entries = append(entries, &raft.Log{Index: i, Term: term, Type: raft.LogCommand, Data: number(i)})
+	}
+	return entries
+}
+
+// sumOf is what entriesOf adds up to.
+func sumOf(first, last uint64) (sum uint64) {
+	for i := first; i <= last; i++ {
+		sum += i
+	}
+	return sum
+}
+
+// append sends entries behind one of an index and a term, as the leader of a term.
+func (p *playedLeader) append(term, prev, prevTerm, commit uint64, entries ...*raft.Log) (*raft.AppendEntriesResponse, error) {
+	var resp raft.AppendEntriesResponse
+	err := p.trans.AppendEntries("n1", p.to(), &raft.AppendEntriesRequest{
+		RPCHeader: headerOf("n2"), Term: term, PrevLogEntry: prev, PrevLogTerm: prevTerm, Entries: entries, LeaderCommitIndex: commit,
+	}, &resp)
+	return &resp, err
+}
+
+func (p *playedLeader) mustAppend(term, prev, prevTerm, commit uint64, entries ...*raft.Log) {
+	p.t.Helper()
+	if resp, err := p.append(term, prev, prevTerm, commit, entries...); err != nil || !resp.Success {
+		p.t.Fatalf("append behind %d: %+v, %v", prev, resp, err)
+	}
+}
+
+// install sends a snapshot of the entries up to an index, of a term, as the leader of a
+// term.
+func (p *playedLeader) install(leads, index, term uint64) (*raft.InstallSnapshotResponse, error) {
+	state := binary.LittleEndian.AppendUint64(number(sumOf(2, index)), index-1)
+	config := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "a1"}, {ID: "n2", Address: "a2"}, {ID: "n3", Address: "a3"}}}
+	var resp raft.InstallSnapshotResponse
+	err := p.trans.InstallSnapshot("n1", p.to(), &raft.InstallSnapshotRequest{
+		RPCHeader: headerOf("n2"), SnapshotVersion: raft.SnapshotVersionMax, Term: leads, LastLogIndex: index, LastLogTerm: term,
+		Configuration: raft.EncodeConfiguration(config), ConfigurationIndex: 1, Size: int64(len(state)),
+	}, &resp, bytes.NewReader(state))
+	return &resp, err
+}
+
+func (p *playedLeader) mustInstall(leads, index, term uint64) {
+	p.t.Helper()
+	if resp, err := p.install(leads, index, term); err != nil || !resp.Success || resp.Term != leads {
+		p.t.Fatalf("snapshot of %d: %+v, %v", index, resp, err)
+	}
+}
+
+// mustHave checks up to where entries are applied and in the log, and waits for the sum
+// of those that are applied.
+func (p *playedLeader) mustHave(applied, last uint64) {
+	p.t.Helper()
+	if got := p.raft.AppliedIndex(); got != applied {
+		p.t.Errorf("applied %d, want %d", got, applied)
+	}
+	if got, err := p.log.LastIndex(); err != nil || got != last {
+		p.t.Errorf("the log ends at %d, %v, want %d", got, err, last)
+	}
+	if p.t.Failed() {
+		p.t.FailNow()
+	}
+	eventually(p.t, "the state is that of the log", func() bool {
+		sum, entries := p.cfg.FSM.(*sumFSM).state()
+		return sum == sumOf(2, applied) && entries == applied-1
+	})
+}
+
+// mustReopen waits until the replica is to be opened again and does it.
+func (p *playedLeader) mustReopen() {
+	p.t.Helper()
+	select {
+	case <-p.reopened:
+	case <-time.After(eventuallyMax):
+		p.t.Fatal("the replica is not to be opened again")
+	}
+	mustClose(p.t, p.Replica)
+	p.cfg.FSM = &sumFSM{}
+	p.Replica = mustOpen(p.t, p.cfg)
+}
+
+// A snapshot that arrives late: 1. of entries that are applied, or that are in the log,
+// it changes nothing, and its sender is told that they are here; 2. one of an earlier
+// term is refused with the current one; 3. one of a later term makes that the current
+// one; 4. what comes next is stored behind the log.
+func TestLateSnapshot(t *testing.T) { eachStore(t, testLateSnapshot) }
+
+func testLateSnapshot(t *testing.T, store storage.LogStore) {
+	p := playLeader(t, store)
+	p.mustAppend(2, 1, 1, 15, entriesOf(2, 2, 20)...)
+	p.mustHave(15, 20)
+	for _, index := range []uint64{10, 15, 18, 20} {
+		p.mustInstall(2, index, 2)
+		p.mustHave(15, 20)
+	}
+	if resp, err := p.install(1, 10, 2); err != nil || resp.Success || resp.Term != 2 {
+		t.Errorf("of an earlier term: %+v, %v", resp, err)
+	}
+	p.mustInstall(3, 10, 2)
+	if got := p.raft.CurrentTerm(); got != 3 || p.Leader() != "n2" {
+		t.Errorf("term %d, leader %s", got, p.Leader())
+	}
+	p.mustAppend(3, 20, 2, 21, entriesOf(3, 21, 22)...)
+	p.mustHave(21, 22)
+	if names, err := p.snaps.Names(); err != nil || len(names) != 0 {
+		t.Errorf("snapshots %v, %v", names, err)
+	}
+}
+
+// A snapshot in place of a log that is as long or longer, of another term: 1. the replica
+// is opened again, with the snapshot's last index; 2. until then it answers nobody and
+// asks for no votes; 3. the log goes on behind the snapshot.
+func TestSnapshotInPlaceOfALongerLog(t *testing.T) {
+	eachStore(t, testSnapshotInPlaceOfALongerLog)
+}
+
+func testSnapshotInPlaceOfALongerLog(t *testing.T, store storage.LogStore) {
+	for name, index := range map[string]uint64{"shorter": 10, "equal": 12} {
+		t.Run(name, func(t *testing.T) {
+			p := playLeader(t, store)
+			p.mustAppend(2, 1, 1, 8, entriesOf(2, 2, 12)...)
+			p.mustInstall(4, index, 3)
+			vote := make(chan error, 1)
+			go func() {
+				request := &raft.RequestVoteRequest{RPCHeader: headerOf("n3"), Term: 9, LastLogIndex: 99, LastLogTerm: 8}
+				var resp raft.RequestVoteResponse
+				err := p.trans.RequestVote("n1", p.to(), request, &resp)
+				if err == nil {
+					err = errNotANumber
+				}
+				vote <- err
+			}()
+			eventually(t, "raft may not campaign", func() bool {
+				var resp raft.RequestPreVoteResponse
+				var vote raft.RequestVoteResponse
+				return errors.Is(p.Replica.trans.RequestPreVote("n2", "a2", &raft.RequestPreVoteRequest{}, &resp), errLastIndex) &&
+					errors.Is(p.Replica.trans.RequestVote("n2", "a2", &raft.RequestVoteRequest{}, &vote), errLastIndex)
+			})
+			p.mustReopen()
+			if err := <-vote; errors.Is(err, errNotANumber) || p.raft.CurrentTerm() != 4 {
+				t.Errorf("it voted on entries that are gone, in term %d", p.raft.CurrentTerm())
+			}
+			if got := p.raft.LastIndex(); got != index {
+				t.Errorf("its last index is %d", got)
+			}
+			p.mustAppend(4, index, 3, index+2, entriesOf(4, index+1, index+2)...)
+			p.mustHave(index+2, index+2)
+		})
+	}
+}
+
+// A snapshot behind the log's end needs no other replica.
+func TestSnapshotBehindTheLog(t *testing.T) { eachStore(t, testSnapshotBehindTheLog) }
+
+func testSnapshotBehindTheLog(t *testing.T, store storage.LogStore) {
+	p := playLeader(t, store)
+	p.mustAppend(2, 1, 1, 8, entriesOf(2, 2, 12)...)
+	p.mustInstall(2, 20, 2)
+	p.mustAppend(2, 20, 2, 21, entriesOf(2, 21, 21)...)
+	p.mustHave(21, 21)
+	if err := p.trans.RequestVote("n1", p.to(), &raft.RequestVoteRequest{RPCHeader: headerOf("n2"), Term: 3}, &raft.RequestVoteResponse{}); err != nil {
+		t.Error(err)
+	}
+	if err := p.Replica.trans.filter.mayCampaign(); err != nil || len(p.reopened) > 0 {
+		t.Errorf("%v, to be opened again: %d", err, len(p.reopened))
+	}
+}
+
+// A leader's commit index says nothing of an entry that it did not compare.
+func TestCommitEndsWhereTheLeaderCompared(t *testing.T) {
+	eachStore(t, testCommitEndsWhereTheLeaderCompared)
+}
+
+func testCommitEndsWhereTheLeaderCompared(t *testing.T, store storage.LogStore) {
+	p := playLeader(t, store)
+	p.mustAppend(2, 1, 1, 9, entriesOf(2, 2, 11)...)
+	p.mustAppend(3, 10, 2, 11) // sent before it knows that its own entry 11 is to follow
+	p.mustHave(10, 11)
+	p.mustAppend(3, 10, 2, 11, entriesOf(3, 11, 12)...)
+	p.mustHave(11, 12)
+}
+
+func TestTransportBoundsTheCommitIndex(t *testing.T) {
+	from, _ := testTransport(t)
+	to, layer := testTransport(t)
+	received := make(chan uint64, 1)
+	go func() {
+		rpc := <-to.Consumer()
+		received <- rpc.Command.(*raft.AppendEntriesRequest).LeaderCommitIndex
+		rpc.Respond(&raft.AppendEntriesResponse{Term: 4, Success: true}, nil)
+	}()
+	args := &raft.AppendEntriesRequest{RPCHeader: headerOf("n1"), Term: 4, PrevLogEntry: 10, Entries: entriesOf(4, 11, 12), LeaderCommitIndex: 20}
+	mustDo(t, from.AppendEntries("known", raft.ServerAddress(layer.Addr().String()), args, &raft.AppendEntriesResponse{}))
+	if got := <-received; got != 12 || args.LeaderCommitIndex != 20 {
+		t.Errorf("commit index %d is sent, raft's is %d", got, args.LeaderCommitIndex)
+	}
+}
+
+// Entries behind a snapshot's place, in a log that no longer has the snapshot's last
+// entry, are replaced by another leader's, wherever it begins.
+func TestStaleEntriesBehindASnapshot(t *testing.T) {
+	eachStore(t, testStaleEntriesBehindASnapshot)
+}
+
+func testStaleEntriesBehindASnapshot(t *testing.T, store storage.LogStore) {
+	p := playLeader(t, store)
+	p.mustInstall(2, 10, 2)
+	p.mustAppend(2, 10, 2, 10, entriesOf(2, 11, 13)...)
+	if resp, err := p.append(2, 10, 2, 10, entriesOf(2, 11, 11)...); err != nil || !resp.Success {
+		t.Errorf("the same again: %+v, %v", resp, err)
+	}
+	p.mustAppend(3, 10, 2, 11, entriesOf(3, 11, 12)...)
+	p.mustHave(11, 12)
+	p.mustAppend(3, 7, 2, 12, append(entriesOf(2, 8, 10), entriesOf(3, 11, 14)...)...)
+	p.mustHave(12, 14)
+	p.mustAppend(3, 5, 2, 14, entriesOf(2, 6, 9)...)
+	p.mustHave(12, 14)
+	if resp, err := p.append(2, 5, 2, 14, entriesOf(2, 6, 9)...); err != nil || resp.Success || resp.Term != 3 {
+		t.Errorf("of an earlier term: %+v, %v", resp, err)
+	}
+}
+
+// The first entries of a new replica arrive again once a snapshot has taken their place.
+func TestFirstEntriesArriveLate(t *testing.T) { eachStore(t, testFirstEntriesArriveLate) }
+
+func testFirstEntriesArriveLate(t *testing.T, store storage.LogStore) {
+	p := playLeaderOf(t, store, func(*Config) {})
+	first := append([]*raft.Log{{Index: 1, Term: 1, Type: raft.LogNoop}}, entriesOf(2, 2, 5)...)
+	p.mustInstall(2, 10, 2)
+	p.mustAppend(2, 0, 0, 5, first...)
+	p.mustHave(10, 0)
+	p.mustAppend(2, 10, 2, 11, entriesOf(2, 11, 11)...)
+	p.mustHave(11, 11)
+	if got, err := p.log.FirstIndex(); err != nil || got != 11 {
+		t.Errorf("the log begins at %d, %v", got, err)
+	}
+	p.mustAppend(2, 0, 0, 11, append(first, entriesOf(2, 6, 12)...)...)
+	p.mustHave(11, 12)
+}
+
+// slowFSM writes a snapshot only once the test lets it.
+type slowFSM struct {
+	sumFSM
+	writing, write chan struct{}
+}
+
+type slowSnapshot struct {
+	raft.FSMSnapshot
+	fsm *slowFSM
+}
+
+func (f *slowFSM) Snapshot() (raft.FSMSnapshot, error) {
+	s, err := f.sumFSM.Snapshot()
+	return slowSnapshot{s, f}, err
+}
+
+func (s slowSnapshot) Persist(sink raft.SnapshotSink) error {
+	s.fsm.writing <- struct{}{}
+	<-s.fsm.write
+	return s.FSMSnapshot.Persist(sink)
+}
+
+// A leader's snapshot comes while the replica writes one of its own, which ends later:
+// the leader's is the one that counts.
+func TestSnapshotsCross(t *testing.T) {
+	fsm := &slowFSM{writing: make(chan struct{}), write: make(chan struct{})}
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
+		cfg.Initial, cfg.FSM = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}, fsm
+	})
+	p.mustAppend(2, 1, 1, 12, entriesOf(2, 2, 12)...)
+	eventually(t, "all is applied", func() bool { _, entries := fsm.state(); return entries == 11 })
+	var own sync.WaitGroup
+	own.Go(func() { _ = p.TakeSnapshot() })
+	<-fsm.writing
+	p.mustInstall(2, 20, 2)
+	close(fsm.write)
+	own.Wait()
+	if got := p.snaps.NewestIndex(); got != 20 {
+		t.Errorf("the newest snapshot is of %d", got)
+	}
+	p.mustReopen()
+	if got := p.raft.LastIndex(); got != 20 {
+		t.Errorf("its last index is %d", got)
+	}
+	p.mustAppend(2, 20, 2, 21, entriesOf(2, 21, 21)...)
+	p.mustHave(21, 21)
+}
+
+// What shows that two leaders have committed different entries stops the group; what
+// shows less does not.
+func TestContradictionStopsTheGroup(t *testing.T) {
+	ready := func(t *testing.T) *playedLeader {
+		p := playLeader(t, storage.LogStoreBoltDB)
+		p.mustInstall(2, 10, 2)
+		p.mustAppend(2, 10, 2, 15, entriesOf(2, 11, 20)...)
+		p.mustHave(15, 20)
+		return p
+	}
+	for name, call := range map[string]func(p *playedLeader) error{
+		"an entry": func(p *playedLeader) error {
+			_, err := p.append(3, 13, 2, 13, append(entriesOf(2, 14, 14), entriesOf(3, 15, 15)...)...)
+			return err
+		},
+		"the entry before": func(p *playedLeader) error { _, err := p.append(2, 12, 1, 13); return err },
+		"the entry before, in the snapshot": func(p *playedLeader) error {
+			_, err := p.append(3, 10, 3, 13, entriesOf(3, 11, 11)...)
+			return err
+		},
+		"a snapshot": func(p *playedLeader) error { _, err := p.install(3, 14, 3); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := ready(t)
+			if err := call(p); err == nil || !strings.Contains(err.Error(), errContradicted.Error()) {
+				t.Errorf("answered with %v", err)
+			}
+			if err := p.stop.Failure(); !errors.Is(err, errContradicted) || !strings.Contains(err.Error(), "n2 (a2)") {
+				t.Errorf("stopped with %v", err)
+			}
+			eventually(t, "it is told", func() bool { return len(p.stopped) == 1 })
+		})
+	}
+	t.Run("nothing", func(t *testing.T) {
+		p := ready(t)
+		p.mustAppend(3, 14, 2, 15, append(entriesOf(2, 15, 16), entriesOf(3, 17, 18)...)...) // not committed here
+		p.mustAppend(3, 5, 9, 9, entriesOf(9, 6, 9)...)                                      // compacted away
+		for _, late := range [][]*raft.Log{entriesOf(1, 12, 15), entriesOf(2, 17, 20)} {
+			resp, err := p.append(2, late[0].Index-1, late[0].Term, 20, late...)
+			if err != nil || resp.Success {
+				t.Errorf("late: %+v, %v", resp, err)
+			}
+		}
+		if resp, err := p.install(2, 15, 1); err != nil || resp.Success {
+			t.Errorf("late: %+v, %v", resp, err)
+		}
+		p.mustAppend(3, 18, 3, 18)
+		p.mustHave(18, 18)
+		mustDo(t, p.stop.Failure())
+	})
+}
+
+// A call to stand for election at once is followed if the leader makes it.
+func TestTimeoutNowIsTheLeaders(t *testing.T) {
+	p := playLeader(t, storage.LogStoreBoltDB)
+	p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
+	timeoutNow := func(from string) error {
+		return p.trans.TimeoutNow("n1", p.to(), &raft.TimeoutNowRequest{RPCHeader: headerOf(from)}, &raft.TimeoutNowResponse{})
+	}
+	if err := timeoutNow("n3"); err == nil || p.raft.CurrentTerm() != 2 || p.raft.State() != raft.Follower {
+		t.Errorf("%v, %s in term %d", err, p.raft.State(), p.raft.CurrentTerm())
+	}
+	mustDo(t, timeoutNow("n2"))
+	eventually(t, "it stands for election", func() bool { return p.raft.CurrentTerm() == 3 })
+	if err := timeoutNow("n2"); err == nil {
+		t.Error("a candidate is told again")
+	}
+}
+
+// A replica that begins blank votes for nobody, whatever the candidate's log, until it
+// knows by its own log that it is a member.
+func TestNoVoteBeforeItIsAMember(t *testing.T) {
+	p := playLeaderOf(t, storage.LogStoreBoltDB, func(*Config) {})
+	asks := func(term uint64) (granted, would bool) {
+		t.Helper()
+		var pre raft.RequestPreVoteResponse
+		preErr := p.trans.RequestPreVote("n1", p.to(), &raft.RequestPreVoteRequest{
+			RPCHeader: headerOf("n3"), Term: term, LastLogIndex: 100, LastLogTerm: term - 1,
+		}, &pre)
+		var resp raft.RequestVoteResponse
+		err := p.trans.RequestVote("n1", p.to(), &raft.RequestVoteRequest{
+			RPCHeader: headerOf("n3"), Term: term, LastLogIndex: 100, LastLogTerm: term - 1, LeadershipTransfer: true,
+		}, &resp)
+		if (err == nil) != (preErr == nil) {
+			t.Fatalf("vote: %v, pre-vote: %v", err, preErr)
+		}
+		return resp.Granted, pre.Granted
+	}
+	configured := func(term, index uint64, ids ...raft.ServerID) {
+		t.Helper()
+		var c raft.Configuration
+		for _, id := range ids {
+			c.Servers = append(c.Servers, raft.Server{ID: id, Address: raft.ServerAddress("a" + id[1:])})
+		}
+		p.mustAppend(term, index-1, min(term, index-1), index,
+			&raft.Log{Index: index, Term: term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)})
+	}
+	if granted, would := asks(5); granted || would || p.raft.CurrentTerm() != 0 {
+		t.Errorf("blank: granted %v, would %v, in term %d", granted, would, p.raft.CurrentTerm())
+	}
+	configured(1, 1, "n2", "n3", "n4")
+	if granted, would := asks(5); granted || would {
+		t.Errorf("in a group of others: granted %v, would %v", granted, would)
+	}
+	configured(1, 2, "n2", "n3", "n1")
+	if granted, _ := asks(5); !granted {
+		t.Error("a member refuses its vote")
+	}
+}
+
+// A leader that was deposed comes back with a longer log, of which nothing is committed,
+// to one that began from a snapshot and has nothing else to send: it is opened again
+// once, and all agree.
+func TestDeposedLeaderWithALongerLog(t *testing.T) {
+	eachStore(t, testDeposedLeaderWithALongerLog)
+}
+
+func testDeposedLeaderWithALongerLog(t *testing.T, store storage.LogStore) {
+	r := newReplicas(t, store)
+	r.add(t, 7, -1)
+	r.mustAgree(t, -1)
+	old := r.leader(t, -1)
+	for _, g := range r.groups {
+		mustClose(t, g)
+	}
+	withLog := func(i int, change func(l *storage.Log, last *raft.Log)) {
+		stores := mustOpenStores(t, store, r.cfgs[i].Dir)
+		l := storage.NewLog(stores, r.cfgs[i].Group, "log", 1<<40, noFatal(t))
+		var last raft.Log
+		index, err := l.LastIndex()
+		mustDo(t, err)
+		mustDo(t, l.GetLog(index, &last))
+		change(l, &last)
+		mustDo(t, stores.Close())
+	}
+	var longer uint64
+	withLog(old, func(l *storage.Log, last *raft.Log) {
+		longer = last.Index + 100
+		for i := last.Index + 1; i <= longer; i++ {
+			mustDo(t, l.StoreLog(&raft.Log{Index: i, Term: last.Term, Type: raft.LogCommand, Data: number(1000)}))
+		}
+	})
+	for i := range r.groups {
+		if i != old {
+			r.open(t, i)
+		}
+	}
+	r.add(t, 3, old)
+	r.mustAgree(t, old)
+	for i, g := range r.groups {
+		if i == old {
+			continue
+		}
+		mustDo(t, g.TakeSnapshot())
+		mustClose(t, g)
+		withLog(i, func(l *storage.Log, last *raft.Log) {
+			first, err := l.FirstIndex()
+			mustDo(t, err)
+			mustDo(t, l.DeleteRange(first, g.snaps.NewestIndex()))
+			if last.Index >= longer {
+				t.Fatalf("the log ends at %d", last.Index)
+			}
+		})
+		r.open(t, i)
+	}
+	reopened := make(chan struct{}, 1)
+	r.cfgs[old].Reopen = func() { reopened <- struct{}{} }
+	r.open(t, old)
+	select {
+	case <-reopened:
+	case <-time.After(eventuallyMax):
+		t.Fatal("it is not opened again")
+	}
+	mustClose(t, r.groups[old])
+	r.open(t, old)
+	r.add(t, 5, -1)
+	r.mustAgree(t, -1)
+	if len(reopened) > 0 {
+		t.Error("it is opened again twice")
+	}
+}

@@ -1,0 +1,154 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// snapshotRetryDelay is the pause before a snapshot that raft put off is tried
+// again.
+const snapshotRetryDelay = time.Second
+
+// TakeSnapshot writes a snapshot of what is applied and cuts the log before it.
+// It is put off, with an error, by raft while the configuration changes, and with
+// ErrNoRoom while the disk has no room for it.
+func (g *Replica) TakeSnapshot() error {
+	g.snapshotting.Lock()
+	defer g.snapshotting.Unlock()
+	if err := g.Stuck(); err != nil {
+		return err
+	}
+	if g.cfg.Room != nil {
+		give, err := g.cfg.Room(g.SnapshotBytes())
+		if err != nil {
+			return err
+		}
+		defer give()
+	}
+	bytes, entries := g.log.SinceSnapshot()
+	if err := g.setTrailing(bytes, entries); err != nil {
+		return err
+	}
+	err := g.raft.Snapshot().Error()
+	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // of which raft keeps the words alone
+		err = *unreadable
+	}
+	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot take a snapshot: %w", err)
+	}
+	g.sweepCold()
+	g.log.SetDue(g.dueBytes())
+	g.log.Covered(bytes, entries)
+	return nil
+}
+
+// noteUnreadable is told of what a snapshot needs and that cannot be read from disk.
+func (g *Replica) noteUnreadable(err error) {
+	g.unreadable.Store(&err)
+	if g.cfg.ColdDamaged != nil {
+		g.cfg.ColdDamaged(err)
+	}
+}
+
+// dueBytes is the log since the last snapshot at which the next is due, and what
+// each leaves of it: no less than a snapshot takes. So writing snapshots costs at
+// most as much as writing the log; and a follower that is sent one finds the
+// entries that came meanwhile still there, as long as it restores the snapshot
+// faster than its leader writes as much of log.
+func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
+
+// SnapshotBytes is what the next snapshot may take: as much as the last one, or as
+// the state does in memory, of which it is a denser form.
+func (g *Replica) SnapshotBytes() uint64 {
+	bytes := uint64(g.snaps.NewestBytes())
+	if g.cfg.StateBytes != nil {
+		bytes = max(bytes, g.cfg.StateBytes())
+	}
+	return bytes
+}
+
+// setTrailing makes the next snapshot leave about dueBytes of entries in the
+// log, judged by the size of those since the last one. They are no more than
+// those, so that they bound the bytes too.
+func (g *Replica) setTrailing(bytes, entries int64) error {
+	trailing := int64(trailingEntriesDefault)
+	if bytes > 0 && entries > 0 {
+		trailing = g.dueBytes() / max(1, bytes/entries)
+	}
+	trailing = max(trailing, trailingEntriesMin)
+	if err := g.reload(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
+		return fmt.Errorf("cannot set the entries to keep: %w", err)
+	}
+	return nil
+}
+
+// runSnapshots takes a snapshot whenever the log since the last one has grown
+// to dueBytes.
+func (g *Replica) runSnapshots() {
+	g.log.SetDue(g.dueBytes())
+	for {
+		select {
+		case <-g.log.SnapshotDue():
+		case <-g.done:
+			return
+		}
+		for g.logSinceSnapshot() >= g.dueBytes() && g.stop.Failure() == nil {
+			err := g.TakeSnapshot()
+			g.NoteSnapshot(err)
+			if err == nil {
+				continue
+			}
+			select {
+			case <-time.After(snapshotRetryDelay):
+			case <-g.done:
+				return
+			}
+		}
+	}
+}
+
+// NoteSnapshot tells of a snapshot that was put off: once if for want of room, which
+// an operator must make.
+func (g *Replica) NoteSnapshot(err error) {
+	without := errors.Is(err, ErrNoRoom)
+	was := g.withoutRoom.Swap(without)
+	switch {
+	case without && !was:
+		g.cfg.Mux.Limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", g.cfg.Group, "err", err)
+	case err != nil && !without:
+		g.cfg.Logger.Info("a snapshot was put off", "group", g.cfg.Group, "err", err)
+	}
+}
+
+// worthSnapshot reports whether replaying the log since the last snapshot
+// would take longer than a restart should.
+func (g *Replica) worthSnapshot() bool {
+	return g.logSinceSnapshot() >= g.dueBytes()/4
+}
+
+// logSinceSnapshot returns the bytes of log since the last snapshot.
+func (g *Replica) logSinceSnapshot() int64 {
+	bytes, _ := g.log.SinceSnapshot()
+	return bytes
+}
+
+// sweepCold removes the cold rows that neither the table nor a stored snapshot of the
+// group needs.
+func (g *Replica) sweepCold() {
+	if g.cfg.Cold == nil {
+		return
+	}
+	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
+		g.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+	}
+}
+
+// ErrNoRoom is returned for a snapshot that the disk has no room for. A write
+// that fails ends the process, and a start would only try again.
+var ErrNoRoom = errors.New("the disk has no room for a snapshot")

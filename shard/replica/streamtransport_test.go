@@ -1,0 +1,165 @@
+package replica
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/stream"
+)
+
+// servedReplicaOf opens a replica that answers each append by f, in a goroutine for each.
+func servedReplicaOf(t *testing.T, a *stream.Streams, group uint32, id raft.ServerID, f func(*raft.AppendEntriesRequest) raft.RPCResponse) {
+	t.Helper()
+	r := a.Open(group, id)
+	go func() {
+		for {
+			select {
+			case call := <-r.Calls:
+				go func() { r.Respond(call, f(call.Args), true) }()
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+}
+
+// taking is the answer of a follower that takes a call.
+func taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
+	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
+}
+
+// transportTo returns the transport of a group whose appends go to the node there.
+func transportTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
+	t.Helper()
+	here := testMux(t)
+	trans = newRaftTransport(mustLayer(t, here, group), nil, 0, hclog.NewNullLogger())
+	trans.streams, trans.beats, trans.group = testStreams(t, here), NewBeats(), group
+	t.Cleanup(func() { mustDo(t, trans.Close()) })
+	return trans, func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error) {
+		var resp raft.AppendEntriesResponse
+		err := trans.AppendEntries(id, raft.ServerAddress(there.Addr().String()), args, &resp)
+		return resp, err
+	}
+}
+
+// heldFSM restores no snapshot before it is released.
+type heldFSM struct {
+	sumFSM
+	restoring, release chan struct{}
+}
+
+func (f *heldFSM) Restore(state io.ReadCloser) error {
+	close(f.restoring)
+	<-f.release
+	return f.sumFSM.Restore(state)
+}
+
+// An append for a replica that restores its snapshot waits for it, as on a connection of
+// the group: one that is refused comes again up to ten seconds later.
+func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
+	there := testMux(t)
+	cfg := testConfig(t, there, "n1.0")
+	cfg.Initial = aloneIn(cfg)
+	g := mustOpen(t, cfg)
+	mustBeReady(t, g)
+	mustAdd(t, g, 1)
+	mustDo(t, g.TakeSnapshot())
+	mustClose(t, g)
+
+	fsm := &heldFSM{restoring: make(chan struct{}), release: make(chan struct{})}
+	cfg.FSM = fsm
+	var opening sync.WaitGroup
+	opening.Go(func() {
+		g, err := Open(cfg)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		mustClose(t, g)
+	})
+	<-fsm.restoring
+	_, call := transportTo(t, there, cfg.Group)
+	answer := make(chan error, 1)
+	go func() { _, err := call(cfg.ID(), testHeartbeat()); answer <- err }()
+	eventually(t, "it arrives", func() bool { return len(answer) == 1 || cfg.Streams.Waiting(cfg.Group) == 1 })
+	if len(answer) == 1 {
+		t.Errorf("it was refused: %v", <-answer)
+	}
+	close(fsm.release)
+	opening.Wait()
+}
+
+// What does not fit in a call of several groups travels on a connection of its own.
+func TestLargeAppendTravelsByItself(t *testing.T) {
+	there := testMux(t)
+	a := testStreams(t, there)
+	servedReplicaOf(t, a, 7, "n1.0", taking)
+	layer, err := there.Layer(7, "n1.0")
+	mustDo(t, err)
+	own := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
+	t.Cleanup(func() { mustDo(t, own.Close()) })
+	go func() {
+		for {
+			select {
+			case rpc := <-own.Consumer():
+				rpc.Respond(nil, errors.New("by itself"))
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	_, call := transportTo(t, there, 7)
+	args := testAppend()
+	if _, err := call("n1.0", args); err != nil {
+		t.Errorf("a small one: %v", err)
+	}
+	args.Entries[0].Data = make([]byte, stream.AppendBytesMax)
+	if _, err := call("n1.0", args); err == nil || err.Error() != "by itself" {
+		t.Errorf("a large one: %v", err)
+	}
+}
+
+// While a node of the cluster does not take streams, none is opened.
+func TestAppendsOfAnOlderCluster(t *testing.T) {
+	there := testMux(t)
+	there.ServeAppends(offered(func(net.Conn) error { t.Error("a stream came"); return nil }))
+	trans, _ := transportTo(t, there, 7)
+	trans.streams = stream.New(stream.Config{
+		Mux: testMux(t), Allowed: func() bool { return false },
+		Lookup: func(string) (string, bool) { t.Error("a node is dialled"); return "", false },
+	})
+	t.Cleanup(trans.streams.Close)
+	var resp raft.AppendEntriesResponse
+	if err := trans.AppendEntries("n2.0", raft.ServerAddress(there.Addr().String()), testHeartbeat(), &resp); err == nil {
+		t.Error("a replica that is not there answered")
+	}
+}
+
+type offered func(net.Conn) error
+
+func (f offered) Offer(conn net.Conn) error { return f(conn) }
+
+// testAppend is a call with everything in it.
+func testAppend() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("n1.0#4@127.0.0.1:1")},
+		Term:      1 << 40, PrevLogEntry: 300, PrevLogTerm: 1<<40 - 1, LeaderCommitIndex: 299,
+		Entries: []*raft.Log{
+			{Index: 301, Term: 1 << 40, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: time.Unix(1, 999_999_999).UTC()},
+			{Index: 302, Term: 1 << 40, Type: raft.LogConfiguration, Data: []byte{0}, Extensions: []byte("more"), AppendedAt: time.Unix(-1, 0).UTC()},
+			{Index: 303, Term: 1 << 40, Type: raft.LogNoop},
+		},
+	}
+}
+
+func testHeartbeat() *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
+}

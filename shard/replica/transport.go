@@ -1,0 +1,278 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/stream"
+)
+
+const (
+	// rpcTimeout bounds one call between two replicas.
+	rpcTimeout = stream.AppendTimeoutMax
+	// snapshotBytesPerTimeout scales the time for sending a snapshot, its
+	// restore included: another rpcTimeout for each so many bytes.
+	snapshotBytesPerTimeout = 16 << 20
+	// The first voter of a new group stands for election at once, and the others open
+	// their replicas at about the same time. If none is open yet, raft waits for an
+	// election timeout until it asks again; this asks after beginAgainAfter, for
+	// beginMax. A pre-vote changes nothing where it is asked for.
+	beginAgainAfter = 5 * time.Millisecond
+	beginMax        = 500 * time.Millisecond
+	// poolConnsMax bounds the idle connections to one peer: raft's replicator,
+	// its heartbeat and its votes use one each.
+	poolConnsMax = 3
+)
+
+// raftTransport is raft's own network transport with a few changes.
+//
+// It has no fast path for heartbeats: that path changes term and state in the
+// connection's goroutine, beside raft's main loop (hashicorp/raft#695). Here
+// heartbeats go through the main loop like any other call.
+//
+// And it sends fewer of them (see contact): one that comes sooner than pause after
+// another call has begun that succeeded is answered here as that one was. A leader that
+// is cut off may find out later by as much; nothing else rests on its lease (see
+// proveTerm). The others wait for the next beat (see heartbeats).
+//
+// And appends of a follower that keeps up travel with those of other groups (see
+// stream.Streams); larger ones, and all while a node of the cluster does not take them, on
+// connections of the group.
+//
+// And a snapshot that it sends has the cold rows in it that the stored one names,
+// which are on this node's disk: cold, nil for none.
+//
+// And what it receives passes through filter, nil for none, which also says when raft
+// must not ask for votes; and an append that it sends tells no follower to commit what
+// the append does not compare.
+//
+// raft asks for the optional RequestPreVote and Close, which the embedded
+// transport has.
+type raftTransport struct {
+	*raft.NetworkTransport
+	pause    time.Duration
+	contacts *sync.Map       // raft.ServerID → *contact
+	streams  *stream.Streams // nil for none: each call travels by itself
+	beats    *Beats          // nil without streams
+	group    uint32
+	closed   *closedOnce
+	cold     *cold.Group
+	damaged  func(index uint64, err error) // told why a snapshot with cold rows was not sent
+	filter   *rpcFilter
+	// beginsUntil is, for the first voter of a group that is made now, until when it asks
+	// again for a pre-vote that has no answer. Zero for any other replica.
+	beginsUntil time.Time
+}
+
+// Consumer is raft.Transport's.
+func (t raftTransport) Consumer() <-chan raft.RPC {
+	if t.filter == nil {
+		return t.NetworkTransport.Consumer()
+	}
+	return t.filter.rpcs
+}
+
+// RequestVote is raft.Transport's.
+func (t raftTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	if err := t.filter.mayCampaign(); err != nil {
+		return err
+	}
+	return t.NetworkTransport.RequestVote(id, named(id, target), args, resp)
+}
+
+// RequestPreVote is raft.WithPreVote's.
+func (t raftTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if err := t.filter.mayCampaign(); err != nil {
+		return err
+	}
+	err := t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
+	for err != nil && time.Now().Before(t.beginsUntil) && !t.IsShutdown() {
+		time.Sleep(beginAgainAfter)
+		err = t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
+	}
+	return err
+}
+
+// AppendEntries is raft.Transport's.
+func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	c := t.contact(id)
+	bounded := *args
+	boundCommit(&bounded)
+	together := t.streams != nil && t.streams.Allowed()
+	if t.spares(c, &bounded, together) {
+		// Without a header: the next answer is decoded into resp, and would be
+		// written over the name of the sender if that were in it.
+		*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}
+		return nil
+	}
+	if together && stream.Fits(&bounded) {
+		err := t.appendTogether(c, id, target, &bounded, resp)
+		if !errors.Is(err, stream.ErrNoStream) {
+			return err
+		}
+	}
+	began := time.Now()
+	err := t.NetworkTransport.AppendEntries(id, named(id, target), &bounded, resp)
+	if err == nil && resp.Success && resp.Term == args.Term {
+		c.took(began, args, nil, 0)
+	}
+	return err
+}
+
+// appendTogether sends an append with those of other groups to the same node.
+func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	conn, err := t.streams.Conn(NodeOf(id), string(target), t.closed.done)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	answer, err := conn.Append(t.group, c.to, args, t.closed.done)
+	if err != nil {
+		return err
+	}
+	if answer.Success && answer.Term == args.Term {
+		c.took(began, args, conn, answer.Opening)
+	}
+	*resp = raft.AppendEntriesResponse{Term: answer.Term, LastLog: answer.Last, Success: answer.Success, NoRetryBackoff: answer.NoPause}
+	return nil
+}
+
+// spares reports whether a call need not be sent, because the follower took one a moment
+// ago and this one says nothing else. A heartbeat of a follower that was heard of waits
+// for the next beat first.
+func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, together bool) bool {
+	now, pause := time.Now(), t.pause
+	switch {
+	case !isHeartbeat(args):
+		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
+	case together && c.waits(now, args.Term, pause, t.beats.next(now)):
+		t.beats.wait(now, t.closed.done)
+		pause /= 2 // else the next would come late
+	}
+	return c.recent(time.Now(), args.Term, pause)
+}
+
+// contact returns what is known of a follower.
+func (t raftTransport) contact(id raft.ServerID) *contact {
+	if c, known := t.contacts.Load(id); known {
+		return c.(*contact)
+	}
+	c, _ := t.contacts.LoadOrStore(id, &contact{to: rpc.Addressee(string(id))})
+	return c.(*contact)
+}
+
+// CloseStreams is raft.NetworkTransport's. It also ends the calls that travel with those
+// of other groups.
+func (t raftTransport) CloseStreams() {
+	t.closed.close()
+	t.NetworkTransport.CloseStreams()
+}
+
+// closedOnce is a channel that may be closed again.
+type closedOnce struct {
+	once sync.Once
+	done chan struct{}
+}
+
+func newClosedOnce() *closedOnce { return &closedOnce{done: make(chan struct{})} }
+
+func (c *closedOnce) close() { c.once.Do(func() { close(c.done) }) }
+
+// AppendEntriesPipeline is raft.Transport's: there is none (see newRaftTransport).
+func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+// InstallSnapshot is raft.Transport's.
+func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	if t.cold == nil {
+		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
+	}
+	carried, err := raftfsm.CarryBlocks(data, t.cold)
+	if err != nil {
+		return fmt.Errorf("cannot send a snapshot: %w", err)
+	}
+	defer carried.Close()
+	larger := *args
+	larger.Size += carried.Added()
+	err = t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, carried)
+	t.damaged(args.LastLogIndex, err)
+	return err
+}
+
+// EncodePeer is raft.Transport's. raft asks for this replica's own address alone, which it
+// sends with each call. A voter remembers the candidate that it voted for by these bytes,
+// and gives the vote again to whoever sends them in the same term. So they name the
+// replica: another may have its address by then.
+func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
+	return []byte(rpc.ReplicaAt(id, string(addr)))
+}
+
+// TimeoutNow is raft.Transport's.
+func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
+}
+
+// named returns an address of the group's configuration that leads to one replica alone.
+// It is dialled if the address book does not know the replica's node.
+func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
+	return rpc.ReplicaAt(id, string(addr))
+}
+
+// isHeartbeat tells a call that says no more than that the leader is there.
+func isHeartbeat(args *raft.AppendEntriesRequest) bool {
+	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0
+}
+
+var (
+	_ raft.Transport   = raftTransport{}
+	_ raft.WithPreVote = raftTransport{}
+	_ raft.WithClose   = raftTransport{}
+)
+
+// SetHeartbeatHandler does nothing, which raft.Transport allows.
+func (raftTransport) SetHeartbeatHandler(func(raft.RPC)) {}
+
+// addressBook gives raft the address of a replica, from that of its node. Of a node
+// that is not known raft takes the address in the group's configuration.
+type addressBook func(node string) (addr string, known bool)
+
+var _ raft.ServerAddressProvider = addressBook(nil)
+
+func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	addr, known := a(NodeOf(id))
+	if !known {
+		return "", fmt.Errorf("no address of node %s is known", NodeOf(id))
+	}
+	return rpc.ReplicaAt(id, addr), nil
+}
+
+// newRaftTransport makes the transport of a group, which dials nodes where addrs
+// says; nil for the addresses in the group's configuration.
+func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.Duration, logger hclog.Logger) raftTransport {
+	config := &raft.NetworkTransportConfig{
+		Stream: layer,
+		Logger: logger,
+		// One call at a time to a peer. More is raft's pipeline, which can
+		// deadlock once a follower has rejected an entry.
+		MaxRPCsInFlight:         1,
+		MaxPool:                 poolConnsMax,
+		Timeout:                 rpcTimeout,
+		MsgpackUseNewTimeFormat: true,
+	}
+	if addrs != nil {
+		config.ServerAddressProvider = addrs
+	}
+	t := raft.NewNetworkTransportWithConfig(config)
+	t.TimeoutScale = snapshotBytesPerTimeout
+	return raftTransport{NetworkTransport: t, pause: heartbeat * 2 / 5, contacts: &sync.Map{}, closed: newClosedOnce()}
+}
