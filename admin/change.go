@@ -114,12 +114,12 @@ func (o *operation) takes(node catalog.Node) error {
 }
 
 // facts returns the report of a group's leader, and the group's target.
-func (o *operation) facts(ctx context.Context, group uint32) (shard.GroupFacts, []string, error) {
+func (o *operation) facts(ctx context.Context, group uint32) (shard.LeaderView, []string, error) {
 	placement, placed := o.catalog.Groups[group]
 	if !placed {
-		return shard.GroupFacts{}, nil, ErrNoSuchGroup
+		return shard.LeaderView{}, nil, ErrNoSuchGroup
 	}
-	facts, led := o.node.Facts(ctx)[group]
+	facts, led := o.node.LeaderViews(ctx)[group]
 	if !led {
 		return facts, nil, shard.ErrNoLeader
 	}

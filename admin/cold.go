@@ -29,7 +29,7 @@ func (a *Cluster) Cold(ctx context.Context) ([]ColdNode, error) {
 }
 
 // OrderCold starts a tiering order on all nodes, if every node that answers can run it.
-func (a *Cluster) OrderCold(ctx context.Context, order shard.ColdOrder) (*ColdOrdered, error) {
+func (a *Cluster) OrderCold(ctx context.Context, order shard.TieringJob) (*ColdOrdered, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err

@@ -46,8 +46,8 @@ var coldMembers = map[shard.ColdVerb][]string{
 }
 
 // decodeColdOrder parses the parameters of an order.
-func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdOrder, error) {
-	o := shard.ColdOrder{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
+func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.TieringJob, error) {
+	o := shard.TieringJob{Verb: verb, To: 1<<64 - 1, Keep: shard.ColdKeepDefault}
 	c := r.objectIn(optional(body))
 	var s seen
 	for n := 0; c.Next(n, '}'); n++ {
@@ -73,7 +73,7 @@ func (r *request) decodeColdOrder(body []byte, verb shard.ColdVerb) (shard.ColdO
 }
 
 // coldMember reads one member of an order.
-func (c *cursor) coldMember(key string, o *shard.ColdOrder) {
+func (c *cursor) coldMember(key string, o *shard.TieringJob) {
 	switch key {
 	case "keyspace":
 		if o.Keyspace = c.name(key); o.Keyspace == "" {

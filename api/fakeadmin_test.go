@@ -115,7 +115,7 @@ func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 	}, nil
 }
 
-func (n *fakeNode) OrderCold(_ context.Context, order shard.ColdOrder) (*admin.ColdOrdered, error) {
+func (n *fakeNode) OrderCold(_ context.Context, order shard.TieringJob) (*admin.ColdOrdered, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}

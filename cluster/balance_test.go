@@ -25,7 +25,7 @@ func quiet(zones []string, targets [][]string) View {
 		c.Nodes[key] = catalog.Node{Key: key, Name: key, Zone: zone, VersionMax: 1, State: catalog.NodeActive}
 	}
 	v := View{
-		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.GroupFacts{},
+		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.LeaderView{},
 		Settings: PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2},
 	}
 	for i, target := range targets {
@@ -39,7 +39,7 @@ func nodeKey(i int) string { return string(rune('a' + i)) }
 // settle puts a group where it is told, all voters caught up.
 func settle(v *View, g uint32, target []string, leader string) {
 	v.Catalog.Groups[g] = catalog.Placement{Initial: target, Target: target}
-	v.Groups[g] = shard.GroupFacts{Leader: leader, Voters: target, CaughtUp: target}
+	v.Groups[g] = shard.LeaderView{Leader: leader, Voters: target, CaughtUp: target}
 }
 
 // enact carries steps out to their ends.

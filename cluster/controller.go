@@ -25,7 +25,7 @@ const (
 type ControlledNode interface {
 	LeadsCatalog() bool
 	Catalog() *catalog.View
-	Facts(ctx context.Context) map[uint32]shard.GroupFacts
+	LeaderViews(ctx context.Context) map[uint32]shard.LeaderView
 	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
 	Transfer(ctx context.Context, group uint32, from, to string) error
 }
@@ -148,7 +148,7 @@ func (c *Controller) Lost() uint64 { return c.lost.Load() }
 
 // Look returns the input of the next plan. It is safe for concurrent use.
 func (c *Controller) Look(ctx context.Context) View {
-	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: c.node.Facts(ctx)}
+	view := View{Catalog: c.node.Catalog(), Settings: c.settings, Groups: c.node.LeaderViews(ctx)}
 	view.Dead = c.dead(view.Catalog)
 	return view
 }

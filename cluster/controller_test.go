@@ -17,9 +17,9 @@ type controlled struct {
 	changed []*catalog.Command
 }
 
-func (c *controlled) LeadsCatalog() bool                                { return true }
-func (c *controlled) Catalog() *catalog.View                            { return c.catalog }
-func (c *controlled) Facts(context.Context) map[uint32]shard.GroupFacts { return nil }
+func (c *controlled) LeadsCatalog() bool                                      { return true }
+func (c *controlled) Catalog() *catalog.View                                  { return c.catalog }
+func (c *controlled) LeaderViews(context.Context) map[uint32]shard.LeaderView { return nil }
 
 func (c *controlled) Change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
 	c.changed = append(c.changed, command)

@@ -17,7 +17,7 @@ type View struct {
 	Dead map[string]time.Duration
 	// Groups holds the report of each group's leader. A group whose leader does not answer
 	// is not in it.
-	Groups   map[uint32]shard.GroupFacts
+	Groups   map[uint32]shard.LeaderView
 	Settings PlanSettings
 }
 

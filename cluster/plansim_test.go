@@ -105,7 +105,7 @@ func (s *sim) quorum(keys []string) bool {
 func (s *sim) numbers() []uint32 { return slices.Sorted(maps.Keys(s.groups)) }
 
 func (s *sim) view() View {
-	v := View{Catalog: s.catalog, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.GroupFacts{}, Settings: s.settings}
+	v := View{Catalog: s.catalog, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.LeaderView{}, Settings: s.settings}
 	for key, since := range s.dead {
 		v.Dead[key] = s.now - since
 	}
@@ -113,7 +113,7 @@ func (s *sim) view() View {
 		if group.leader == "" {
 			continue
 		}
-		facts := shard.GroupFacts{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
+		facts := shard.LeaderView{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
 		for _, key := range group.voters {
 			if s.alive(key) && !group.behind[key] {
 				facts.CaughtUp = append(facts.CaughtUp, key)

@@ -85,7 +85,7 @@ func TestMetricOfLag(t *testing.T) {
 	}
 	awaitMetrics(t, "all that is written is applied everywhere", func() bool {
 		for _, n := range all {
-			n.factsHere(t.Context())
+			n.leaderViewsHere(t.Context())
 			if metricOf(t, n, "countd_replica_lag_entries") != 0 {
 				return false
 			}

@@ -29,7 +29,7 @@ const (
 
 // runCold packs rows in memory, and moves them out of it, once they are old and nobody
 // writes to them, and near the memory limit those that are not old too; and does what
-// operators ask for (coldwork.go), so that one thing moves rows at a time. Open starts it,
+// operators ask for (tieringqueue.go), so that one thing moves rows at a time. Open starts it,
 // Close stops and waits for it.
 func (n *Node) runCold() {
 	quiet := coldQuietMax
@@ -46,7 +46,7 @@ func (n *Node) runCold() {
 			if tight := n.headroom.memoryTight.Load(); !n.sealOld() || !tight {
 				n.moveCold()
 			}
-		case <-n.coldDesk.asked:
+		case <-n.tieringQueue.asked:
 			n.workCold()
 		case <-n.stopping:
 			return
@@ -75,7 +75,7 @@ func (n *Node) moveCold() {
 // were to leave.
 func (n *Node) moveOld(l *leaving) (due int) {
 	old := n.cfg.Cold.Layouts[l.g.keyspace].old(time.Now(), n.cfg.Cold.After, l.g.route)
-	due = l.watch(n.coldDesk.unlessKept(l.g, old))
+	due = l.watch(n.tieringQueue.unlessKept(l.g, old))
 	_ = n.freeze(l, l.idle.Segments(), n.rest) // it is told, and tried again
 	return due
 }

@@ -39,7 +39,7 @@ type ColdKeyspace struct {
 }
 
 // ColdReports asks every node of its rows on disk, and returns what those say, by key,
-// that answer within factsTimeout.
+// that answer within askNodeTimeout.
 func (n *Node) ColdReports(ctx context.Context) map[string]ColdReport {
 	return askAll(ctx, n, func(ctx context.Context, node string) (r ColdReport, err error) {
 		if node == n.cfg.NodeKey {
@@ -64,7 +64,7 @@ func (n *Node) coldReport() ColdReport {
 		Reads: s.Reads.Count(), ReadP50: s.Reads.Quantile(0.5).Seconds(), ReadP99: s.Reads.Quantile(0.99).Seconds(),
 		Refused: s.Refused, Damaged: s.Damaged, Scrub: n.scrub.report(), Keyspaces: n.coldKeyspaces(),
 	}
-	work, kept := n.coldDesk.report()
+	work, kept := n.tieringQueue.report()
 	r.Work, r.Kept = work, append([]ColdKept{}, kept...)
 	return r
 }

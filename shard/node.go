@@ -34,7 +34,7 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold,
+// Its goroutines: runReconcile, runMaintenance, runFailureDetector, runRemoved, runVotersRoom, runSweep, runCold,
 // runSpill and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; removals of replicas that were dropped, which runReconcile starts and
 // Close waits for; those of asking, which end at the deadline of what
@@ -55,15 +55,15 @@ type Node struct {
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
-	cold       *cold.Store
-	coldStore  atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
-	coldMoved  atomic.Uint64              // rows that became cold, or were written anew
-	coldDue    atomic.Int64               // rows in memory that the last look found were to become so
-	coldWarmed atomic.Uint64              // rows that came back into memory because an operator asked for it
-	coldDesk   coldDesk
-	scrub      scrub
-	sealed     atomic.Uint64 // rows that were sealed, each time
-	sealNext   int           // at which of the groups the next round begins: runCold's
+	cold         *cold.Store
+	coldStore    atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
+	coldMoved    atomic.Uint64              // rows that became cold, or were written anew
+	coldDue      atomic.Int64               // rows in memory that the last look found were to become so
+	coldWarmed   atomic.Uint64              // rows that came back into memory because an operator asked for it
+	tieringQueue tieringQueue
+	scrub        scrub
+	sealed       atomic.Uint64 // rows that were sealed, each time
+	sealNext     int           // at which of the groups the next round begins: runCold's
 
 	clusterHash uint32 // of tokens
 
@@ -71,7 +71,7 @@ type Node struct {
 
 	headroom  headroom
 	room      diskRoom
-	votersLag atomic.Uint64 // of the groups led here, in entries, the most that factsHere last found
+	votersLag atomic.Uint64 // of the groups led here, in entries, the most that leaderViewsHere last found
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]
@@ -84,7 +84,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runHouse, runSuspect, runRemoved, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs, removals
+	running      sync.WaitGroup // runReconcile, runMaintenance, runFailureDetector, runRemoved, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs, removals
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
@@ -105,9 +105,9 @@ func Open(cfg Config) (*Node, error) {
 		cfg: cfg, began: time.Now(), life: newLife(), catalog: catalog.New(), peers: map[string]*peer{},
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
-		coldDesk: coldDesk{asked: make(chan struct{}, 1)},
-		rounds:   propose.NewRounds(nil),
-		beats:    replica.NewBeats(),
+		tieringQueue: tieringQueue{asked: make(chan struct{}, 1)},
+		rounds:       propose.NewRounds(nil),
+		beats:        replica.NewBeats(),
 	}
 	n.dirs.path = cfg.Dir
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
@@ -185,7 +185,7 @@ func (n *Node) start() error {
 		if err := n.waitUntil(ctx, n.meta.Ready); err != nil {
 			return fmt.Errorf("cannot open the catalog: %w", err)
 		}
-		if err := n.keepHouse(ctx); err != nil {
+		if err := n.maintainCatalog(ctx); err != nil {
 			return err
 		}
 	}
@@ -193,8 +193,8 @@ func (n *Node) start() error {
 		return err
 	}
 	n.running.Go(n.runReconcile)
-	n.running.Go(n.runHouse)
-	n.running.Go(n.runSuspect)
+	n.running.Go(n.runMaintenance)
+	n.running.Go(n.runFailureDetector)
 	n.running.Go(n.runRemoved)
 	n.running.Go(n.runVotersRoom)
 	n.running.Go(n.runSweep)

@@ -58,7 +58,7 @@ const (
 
 // peer is another node: what waits to be asked of it, by kind.
 type peer struct {
-	standings *rpc.Batcher[standingAsked, standing]
+	probes    *rpc.Batcher[termProbe, termAnswer]
 	confirm   *rpc.Batcher[uint32, confirmed]
 	reads     *rpc.Batcher[*remoteRead, readAnswer]
 	coldReads *rpc.Batcher[*remoteRead, readAnswer] // of rows that are to be read from disk there
@@ -78,8 +78,8 @@ func (n *Node) peer(node string) *peer {
 
 func (n *Node) newPeer(node string) *peer {
 	return &peer{
-		standings: rpc.NewBatcher(rpc.BatcherConfig[standingAsked, standing]{
-			Send: n.sendStandings(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
+		probes: rpc.NewBatcher(rpc.BatcherConfig[termProbe, termAnswer]{
+			Send: n.sendProbes(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
 		}),
 		confirm: rpc.NewBatcher(rpc.BatcherConfig[uint32, confirmed]{
 			Send: n.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: groupsMax,
@@ -101,7 +101,7 @@ func (n *Node) closePeers() {
 	n.peersMu.Lock()
 	defer n.peersMu.Unlock()
 	for _, p := range n.peers {
-		p.standings.Close()
+		p.probes.Close()
 		p.confirm.Close()
 		p.reads.Close()
 		p.coldReads.Close()
@@ -117,7 +117,7 @@ func (n *Node) serveCalls() {
 	for method, handle := range n.cfg.Handlers {
 		n.calls.Handle(method, handle)
 	}
-	n.calls.Handle(methodStanding, n.serveStandings)
+	n.calls.Handle(methodStanding, n.serveUnnumberedProbes)
 	n.calls.Handle(methodProbe, n.serveProbes)
 	n.calls.Handle(methodConfirm, n.serveConfirm)
 	n.calls.Handle(methodRead, n.serveReads)
@@ -130,7 +130,7 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodChange, n.serveChange)
 	n.calls.Handle(methodTransfer, n.serveTransfer)
 	n.calls.Handle(methodKnow, n.serveKnow)
-	n.calls.Handle(methodFacts, n.serveFacts)
+	n.calls.Handle(methodFacts, n.serveLeaderViews)
 	n.calls.Handle(methodReport, n.serveReport)
 	n.calls.Handle(methodColdReport, n.serveColdReport)
 	n.calls.Handle(methodColdOrder, n.serveColdOrder)

@@ -48,7 +48,7 @@ func (n *Node) askLeader(ctx context.Context, g *replica.Replica) (index uint64,
 		return 0, ErrNoLeader
 	}
 	p := n.peer(leader)
-	theirs, err := p.standings.Do(ctx, standingAsked{g.Group(), g.Term(), g.Number(), number})
+	theirs, err := p.probes.Do(ctx, termProbe{g.Group(), g.Term(), g.Number(), number})
 	if err != nil || theirs.index > 0 {
 		return theirs.index, err
 	}
@@ -91,7 +91,7 @@ func (n *Node) agreeing(ctx context.Context, g *replica.Replica, term uint64, vo
 			node, number := catalog.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
 			p := n.peer(node)
 			n.asking.Go(func() { // ends with ctx
-				theirs, err := p.standings.Do(ctx, standingAsked{g.Group(), term, g.Number(), number})
+				theirs, err := p.probes.Do(ctx, termProbe{g.Group(), term, g.Number(), number})
 				answers <- err == nil && theirs.term <= term
 			})
 		}

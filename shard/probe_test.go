@@ -74,16 +74,16 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"a replica that was there":     {leader, replica.RaftID(follower.cfg.NodeKey, 999), term, false, false},
 		"a follower is asked":          {follower, self, term, counted, false},
 	} {
-		s := c.asked.standing(standingAsked{group: number, term: c.term, asked: c.asked.replicaOf(number).Number()}, c.asker)
+		s := c.asked.answerProbe(termProbe{group: number, term: c.term, asked: c.asked.replicaOf(number).Number()}, c.asker)
 		if (s.term == term) != c.counted || (s.term == disagrees) == c.counted || (s.index > 0) != c.proves {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
-	for name, asked := range map[string]standingAsked{
+	for name, asked := range map[string]termProbe{
 		"a group that is not here":          {group: 9999},
 		"another replica of the asked node": {group: number, term: term, asked: 999},
 	} {
-		if s := leader.standing(asked, other); s.term != disagrees || s.index != 0 {
+		if s := leader.answerProbe(asked, other); s.term != disagrees || s.index != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}

@@ -23,13 +23,13 @@ func answerTerms(n *Node, terms map[string]uint64) {
 	defer n.peersMu.Unlock()
 	for node, p := range n.peers {
 		answered := *p
-		answered.standings = rpc.NewBatcher(rpc.BatcherConfig[standingAsked, standing]{
-			Send: func(_ context.Context, asked []standingAsked) ([]standing, error) {
+		answered.probes = rpc.NewBatcher(rpc.BatcherConfig[termProbe, termAnswer]{
+			Send: func(_ context.Context, asked []termProbe) ([]termAnswer, error) {
 				term, known := terms[node]
 				if !known {
 					return nil, errors.New("it is away")
 				}
-				return slices.Repeat([]standing{{term: term}}, len(asked)), nil
+				return slices.Repeat([]termAnswer{{term: term}}, len(asked)), nil
 			},
 			InFlight: 1, Items: 1024, CallItems: 1024,
 		})

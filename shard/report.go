@@ -64,9 +64,9 @@ func (n *Node) Report() NodeReport {
 }
 
 // Reports asks every node of the catalog to describe itself, and returns what
-// those say, by key, that answer within factsTimeout.
+// those say, by key, that answer within askNodeTimeout.
 func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
-	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askNodeTimeout)
 	defer cancel()
 	keys := slices.Collect(maps.Keys(n.catalog.View().Nodes))
 	answers := make([]*NodeReport, len(keys))

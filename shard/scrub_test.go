@@ -137,7 +137,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 func TestWarmPassesDamage(t *testing.T) {
 	n := openDamagedNode(t)
 	_, before := coldReportOf(t, n, "posts")
-	work := order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	work := order(t, n, TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
 	_, posts := coldReportOf(t, n, "posts")
 	if posts.ColdRows == 0 || posts.ColdRows >= before.ColdRows || work.Rows != before.ColdRows-posts.ColdRows || posts.DamagedShards != 1 {
 		t.Errorf("%+v: %+v, before %+v", work, posts, before)

@@ -40,7 +40,7 @@ func (n *Node) dueToSeal(g *shardReplica) func(first, last uint64) bool {
 	if old == nil || !n.mayMove() || !n.mayFreeze() {
 		return old
 	}
-	leaves := n.coldDesk.unlessKept(g, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, g.route))
+	leaves := n.tieringQueue.unlessKept(g, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, g.route))
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 

@@ -115,9 +115,9 @@ func TestWhatIsSealed(t *testing.T) {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
 	keep := func(kept ...ColdKept) {
-		n.coldDesk.mu.Lock()
-		defer n.coldDesk.mu.Unlock()
-		n.coldDesk.mu.kept = kept
+		n.tieringQueue.mu.Lock()
+		defer n.tieringQueue.mu.Unlock()
+		n.tieringQueue.mu.kept = kept
 	}
 	keep(ColdKept{"posts", coldID(0), coldID(coldTestRows), time.Now().Add(time.Hour)})
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {

@@ -232,7 +232,7 @@ func TestKindsComeWithTheClusterVersion(t *testing.T) {
 	}
 	put()
 	eventually(t, "there are keyspaces", func() bool { return n.Keyspace("posts") != nil && n.Keyspace("users") != nil })
-	mustDo(t, n.keepHouse(t.Context()))
+	mustDo(t, n.maintainCatalog(t.Context()))
 	if got := len(n.Catalog().Keyspaces); got != 2 {
 		t.Errorf("%d keyspaces in a cluster of version %d", got, n.Catalog().ClusterVersion)
 	}

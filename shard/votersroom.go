@@ -77,7 +77,7 @@ func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 // disksFull asks nodes whether their disks are at their reserve. Those that do not
 // answer are not in it.
 func (n *Node) disksFull(nodes map[string]bool) map[string]bool {
-	ctx, cancel := context.WithTimeout(context.Background(), factsTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), askNodeTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	full := map[string]bool{}

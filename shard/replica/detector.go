@@ -13,10 +13,9 @@ import (
 // would split the vote.
 const candidateStagger = 150 * time.Millisecond
 
-// DetectFailure has the group's replica here stand for election if it is a voter and has
-// missed its leader for longer than it should have to, and could lead itself. It
-// may be called at any time: who has lost its leader has none to miss. It returns
-// when to look again, unless somebody is heard of before.
+// DetectFailure makes the replica campaign if it is a voter, has not heard from its leader
+// for too long, and could lead itself. It may be called at any time: a follower that knows
+// no leader has nothing to suspect. It returns when to check again.
 func (g *Replica) DetectFailure() (again time.Duration, err error) {
 	leader := g.Leader()
 	if leader == "" || leader == g.cfg.NodeID || g.Stuck() != nil {

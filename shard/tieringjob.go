@@ -16,7 +16,7 @@ import (
 
 // This file is what operators ask of the rows on disk of all nodes: each node has its
 // own, and decides by itself what it can do. What an order begins goes on by itself
-// (coldwork.go).
+// (tieringqueue.go).
 
 const (
 	// ColdKeepDefault is for how long warmed rows stay in memory, however old.
@@ -39,8 +39,8 @@ const (
 	ColdStop    ColdVerb = "stop"    // what was ordered ends where it is
 )
 
-// ColdOrder is what an operator asks of the rows on disk of all nodes.
-type ColdOrder struct {
+// TieringJob is what an operator asks of the rows on disk of all nodes.
+type TieringJob struct {
 	ID       string   `json:"id"` // the same of orders that ask for the same
 	Verb     ColdVerb `json:"verb"`
 	Keyspace string   `json:"keyspace,omitempty"` // "" for all, of ColdMigrate alone
@@ -77,7 +77,7 @@ func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
 type ColdSilentError struct{ Nodes []string } // by name, those without an answer
 
 func (e *ColdSilentError) Error() string {
-	return fmt.Sprintf("the deadline passed before these nodes answered, for which %v are allowed: %s; nothing was begun", factsTimeout, strings.Join(e.Nodes, ", "))
+	return fmt.Sprintf("the deadline passed before these nodes answered, for which %v are allowed: %s; nothing was begun", askNodeTimeout, strings.Join(e.Nodes, ", "))
 }
 
 // unanswered returns a ColdSilentError of the nodes that have no answer.
@@ -96,9 +96,9 @@ func (n *Node) unanswered(answers map[string]ColdAnswer) error {
 // says, by node key, and does not wait for the end. A node that is at this order goes on
 // with it, so that it may be repeated. An order for what cannot be meant is an
 // ArgumentError. A ctx that ends while the nodes are asked what it comes to is a
-// ColdSilentError: nothing has begun then. Once all are told to begin it may take factsTimeout longer than ctx, so
+// ColdSilentError: nothing has begun then. Once all are told to begin it may take askNodeTimeout longer than ctx, so
 // that no short one has some begin and others not.
-func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers map[string]ColdAnswer, err error) {
+func (n *Node) OrderCold(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := n.checkCold(&o); err != nil {
 		return "", nil, err
 	}
@@ -126,7 +126,7 @@ func (n *Node) OrderCold(ctx context.Context, o ColdOrder) (id string, answers m
 }
 
 // name is what an order asks for, in short.
-func (o ColdOrder) name() string {
+func (o TieringJob) name() string {
 	o.ID, o.DryRun = "", false
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -148,7 +148,7 @@ func never(answers map[string]ColdAnswer) bool {
 }
 
 // checkCold returns an error for an order that no node could follow.
-func (n *Node) checkCold(o *ColdOrder) error {
+func (n *Node) checkCold(o *TieringJob) error {
 	if o.Keyspace == "" {
 		return nil
 	}
@@ -164,8 +164,8 @@ func (n *Node) checkCold(o *ColdOrder) error {
 	return nil
 }
 
-// askCold returns what the nodes answer that do within factsTimeout.
-func (n *Node) askCold(ctx context.Context, o ColdOrder) map[string]ColdAnswer {
+// askCold returns what the nodes answer that do within askNodeTimeout.
+func (n *Node) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer {
 	request, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // it holds numbers and texts
@@ -183,9 +183,9 @@ func (n *Node) askCold(ctx context.Context, o ColdOrder) map[string]ColdAnswer {
 }
 
 // askAll asks all nodes at once, and returns the answers, by key, of those that have one
-// within factsTimeout.
+// within askNodeTimeout.
 func askAll[A any](ctx context.Context, n *Node, ask func(ctx context.Context, node string) (A, error)) map[string]A {
-	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askNodeTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	answers := map[string]A{}
@@ -204,7 +204,7 @@ func askAll[A any](ctx context.Context, n *Node, ask func(ctx context.Context, n
 }
 
 func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error) {
-	var o ColdOrder
+	var o TieringJob
 	if err := json.Unmarshal(request, &o); err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
@@ -212,9 +212,9 @@ func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error)
 }
 
 // followCold begins what is ordered here, or says what it would come to.
-func (n *Node) followCold(o ColdOrder) ColdAnswer {
+func (n *Node) followCold(o TieringJob) ColdAnswer {
 	if o.Verb == ColdStop {
-		n.coldDesk.stop()
+		n.tieringQueue.stop()
 		return ColdAnswer{}
 	}
 	a := n.costOf(&o)
@@ -222,13 +222,13 @@ func (n *Node) followCold(o ColdOrder) ColdAnswer {
 		a.Refused = n.cannotFollow(&o, a.Bytes)
 	}
 	if a.Refused == "" && !o.DryRun {
-		a.Refused = n.coldDesk.begin(o, a.Rows)
+		a.Refused = n.tieringQueue.begin(o, a.Rows)
 	}
 	return a
 }
 
 // costOf says how many rows an order is about here.
-func (n *Node) costOf(o *ColdOrder) (a ColdAnswer) {
+func (n *Node) costOf(o *TieringJob) (a ColdAnswer) {
 	switch o.Verb {
 	case ColdMigrate:
 		a.Never = o.Before == 0 && o.OlderThan == 0 && n.cfg.Cold.After == 0
@@ -249,8 +249,8 @@ func (n *Node) costOf(o *ColdOrder) (a ColdAnswer) {
 
 // cannotFollow says why a node cannot follow an order that takes so many bytes of
 // memory, or "".
-func (n *Node) cannotFollow(o *ColdOrder, bytes uint64) string {
-	if refused := n.coldDesk.refuses(o); refused != "" {
+func (n *Node) cannotFollow(o *TieringJob, bytes uint64) string {
+	if refused := n.tieringQueue.refuses(o); refused != "" {
 		return refused
 	}
 	switch {
@@ -269,15 +269,15 @@ func (n *Node) cannotFollow(o *ColdOrder, bytes uint64) string {
 }
 
 // isFor reports whether an order is about a shard.
-func (o *ColdOrder) isFor(g *shardReplica) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
+func (o *TieringJob) isFor(g *shardReplica) bool { return o.Keyspace == "" || o.Keyspace == g.keyspace }
 
 // keys returns the range of keys that ids From … To have in a shard.
-func (o *ColdOrder) keys(r route) (from, to uint64) {
+func (o *TieringJob) keys(r route) (from, to uint64) {
 	return o.From / r.perKey(), o.To / r.perKey()
 }
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
-func (n *Node) agedBy(o *ColdOrder, g *shardReplica) func(first, last uint64) bool {
+func (n *Node) agedBy(o *TieringJob, g *shardReplica) func(first, last uint64) bool {
 	after := n.cfg.Cold.After
 	switch {
 	case o.Before > 0:

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// standingAsked asks for a replica's place in a group, and tells the asker's.
-type standingAsked struct {
+// termProbe asks a replica for its term and index in a group, and names the asker's replica.
+type termProbe struct {
 	group uint32
 	term  uint64 // no later one was known to the asker
 	// asker and asked are the numbers of the two replicas. Another replica that is on
@@ -20,21 +20,20 @@ type standingAsked struct {
 	asker, asked uint64
 }
 
-// standing is a replica's place in its group.
-type standing struct {
+// termAnswer is a replica's answer to a term probe.
+type termAnswer struct {
 	term uint64 // disagrees, for a replica that cannot be counted
 	// index is how far the group is, if that is proved: the replica leads, and it
 	// and the asker are a majority in no later term. 0 otherwise.
 	index uint64
 }
 
-// disagrees is a term that is later than any.
+// disagrees is later than any term.
 const disagrees = ^uint64(0)
 
-// sendStandings asks a node for its places in groups. It is answered at once:
-// nobody waits there for a third node.
-func (n *Node) sendStandings(node string) func(context.Context, []standingAsked) ([]standing, error) {
-	return func(ctx context.Context, asked []standingAsked) ([]standing, error) {
+// sendProbes sends term probes to a node, which answers them without asking a third node.
+func (n *Node) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
+	return func(ctx context.Context, asked []termProbe) ([]termAnswer, error) {
 		method, numbered := methodStanding, false
 		for _, q := range asked {
 			if q.asker != 0 || q.asked != 0 { // not before all programs know the other method
@@ -42,72 +41,72 @@ func (n *Node) sendStandings(node string) func(context.Context, []standingAsked)
 			}
 		}
 		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
-		answer, err := n.calls.Call(ctx, node, method, appendStandingsAsked(request, asked, numbered))
+		answer, err := n.calls.Call(ctx, node, method, appendProbes(request, asked, numbered))
 		if err != nil {
 			return nil, err
 		}
 		r := wire.Reader{Rest: answer}
-		all := make([]standing, len(asked))
+		all := make([]termAnswer, len(asked))
 		for i := range all {
-			all[i] = standing{r.Uint(), r.Uint()}
+			all[i] = termAnswer{r.Uint(), r.Uint()}
 		}
 		return all, r.End()
 	}
 }
 
-// serveStandings answers for replicas of number 0, serveProbes for any.
-func (n *Node) serveStandings(_ context.Context, request []byte) ([]byte, error) {
-	return n.answerStandings(request, false)
+// serveUnnumberedProbes answers probes of replicas of number 0, serveProbes of any.
+func (n *Node) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
+	return n.answerProbes(request, false)
 }
 
 func (n *Node) serveProbes(_ context.Context, request []byte) ([]byte, error) {
-	return n.answerStandings(request, true)
+	return n.answerProbes(request, true)
 }
 
-func (n *Node) answerStandings(request []byte, numbered bool) ([]byte, error) {
+func (n *Node) answerProbes(request []byte, numbered bool) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	asker := string(r.Bytes())
-	asked, err := parseStandingsAsked(&r, numbered)
+	asked, err := parseProbes(&r, numbered)
 	if err != nil {
 		return nil, err
 	}
 	answer := make([]byte, 0, 12*len(asked))
 	for _, q := range asked {
-		s := n.standing(q, replica.RaftID(asker, q.asker))
+		s := n.answerProbe(q, replica.RaftID(asker, q.asker))
 		answer = binary.AppendUvarint(answer, s.term)
 		answer = binary.AppendUvarint(answer, s.index)
 	}
 	return answer, nil
 }
 
-// standing answers for the replica that is asked for, if it is here and its
-// configuration has both itself and the asker. The term of a replica that is in no
+// answerProbe answers a term probe if the replica that it asks is here and its
+// configuration has both that replica and the asker's. The term of a replica that is in no
 // configuration proves nothing: it may vote for nobody and acknowledge nothing now, but
 // it is not known what it is to be.
-func (n *Node) standing(q standingAsked, asker raft.ServerID) standing {
+func (n *Node) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
 	g, applied := n.meta, n.catalog.Applied
 	if q.group != catalogGroup {
 		shard := n.shardOf(q.group)
 		if shard == nil {
-			return standing{term: disagrees}
+			return termAnswer{term: disagrees}
 		}
 		r := shard.replica.Load()
 		if r == nil {
-			return standing{term: disagrees}
+			return termAnswer{term: disagrees}
 		}
 		g, applied = r.group, r.fsm.Applied
 	}
 	servers := g.Configuration().Servers
 	if g.Number() != q.asked || !replica.Contains(servers, g.ID()) || !replica.Contains(servers, asker) {
-		return standing{term: disagrees}
+		return termAnswer{term: disagrees}
 	}
 	if q.group == catalogGroup {
-		return standing{term: g.Term()} // its followers ask for a round of the leader's own
+		return termAnswer{term: g.Term()} // its followers ask for a round of the leader's own
 	}
-	return standing{g.Term(), g.IndexWith(applied, asker, q.term)}
+	return termAnswer{g.Term(), g.IndexWith(applied, asker, q.term)}
 }
 
-func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []byte {
+func appendProbes(dst []byte, asked []termProbe, numbered bool) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(asked)))
 	for _, q := range asked {
 		dst = binary.AppendUvarint(dst, uint64(q.group))
@@ -120,10 +119,10 @@ func appendStandingsAsked(dst []byte, asked []standingAsked, numbered bool) []by
 	return dst
 }
 
-func parseStandingsAsked(r *wire.Reader, numbered bool) ([]standingAsked, error) {
-	asked := make([]standingAsked, readGroups(r, 2))
+func parseProbes(r *wire.Reader, numbered bool) ([]termProbe, error) {
+	asked := make([]termProbe, readGroups(r, 2))
 	for i := range asked {
-		asked[i] = standingAsked{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint()}
+		asked[i] = termProbe{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint()}
 		if numbered {
 			asked[i].asker, asked[i].asked = r.Uint(), r.Uint()
 		}

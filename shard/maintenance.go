@@ -8,16 +8,16 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// houseTick is how often what the catalog should hold is looked at when it does
+// maintenanceTick is how often what the catalog should hold is looked at when it does
 // not change.
-const houseTick = time.Second
+const maintenanceTick = time.Second
 
-// runHouse keeps this node's record in the catalog true, makes the built-in
+// runMaintenance keeps this node's record in the catalog true, makes the built-in
 // keyspaces of a new cluster, and keeps the catalog's snapshot new, so that a
 // node that starts again knows its cluster before it has found the others.
 // Open starts it, Close stops and waits for it.
-func (n *Node) runHouse() {
-	tick := time.NewTicker(houseTick)
+func (n *Node) runMaintenance() {
+	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
 	kept := uint64(0)
 	for {
@@ -35,7 +35,7 @@ func (n *Node) runHouse() {
 			case <-ctx.Done():
 			}
 		}()
-		if err := n.keepHouse(ctx); err != nil {
+		if err := n.maintainCatalog(ctx); err != nil {
 			n.cfg.Logger.Debug("the catalog could not be brought up to date", "err", err)
 		}
 		cancel()
@@ -47,9 +47,9 @@ func (n *Node) runHouse() {
 	}
 }
 
-// keepHouse brings the catalog up to date with this node and, if it leads the
+// maintainCatalog brings the catalog up to date with this node and, if it leads the
 // catalog, with the program. It does nothing that was done.
-func (n *Node) keepHouse(ctx context.Context) error {
+func (n *Node) maintainCatalog(ctx context.Context) error {
 	view := n.catalog.View()
 	self := n.self()
 	was, in := view.Nodes[self.Key]

@@ -15,7 +15,7 @@ import (
 )
 
 // order has a node follow an order, and waits for its end.
-func order(t *testing.T, n *Node, o ColdOrder) *ColdWork {
+func order(t *testing.T, n *Node, o TieringJob) *ColdWork {
 	t.Helper()
 	id, answers, err := n.OrderCold(t.Context(), o)
 	mustDo(t, err)
@@ -29,7 +29,7 @@ func endOf(t *testing.T, n *Node, id string) *ColdWork {
 	t.Helper()
 	var work *ColdWork
 	eventually(t, "the order has ended", func() bool {
-		work, _ = n.coldDesk.report()
+		work, _ = n.tieringQueue.report()
 		return work != nil && work.ID == id && !work.Running
 	})
 	return work
@@ -63,22 +63,22 @@ func TestColdOrders(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
-	_, answers, err := n.OrderCold(t.Context(), ColdOrder{Verb: ColdMigrate, Keyspace: "posts", OlderThan: 24 * time.Hour, DryRun: true})
+	_, answers, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Keyspace: "posts", OlderThan: 24 * time.Hour, DryRun: true})
 	mustDo(t, err)
 	if rows := answers["n1.0"].Rows; rows < coldTestRows/2 || rows >= coldTestRows {
 		t.Errorf("%d rows are old", rows)
 	}
-	work := order(t, n, ColdOrder{Verb: ColdMigrate, Keyspace: "posts", Before: coldID(coldTestRows / 2)})
+	work := order(t, n, TieringJob{Verb: ColdMigrate, Keyspace: "posts", Before: coldID(coldTestRows / 2)})
 	_, posts := coldReportOf(t, n, "posts")
 	if work.Rows == 0 || work.Rows != posts.ColdRows || posts.ColdRows > coldTestRows/2 || posts.Generations != 1 || posts.Rows != coldTestRows {
 		t.Errorf("below an id: %+v, %+v", work, posts)
 	}
-	order(t, n, ColdOrder{Verb: ColdMigrate, OlderThan: 24 * time.Hour})
+	order(t, n, TieringJob{Verb: ColdMigrate, OlderThan: 24 * time.Hour})
 	r, posts := coldReportOf(t, n, "posts")
 	if posts.ColdRows < coldTestRows/2 || r.Work.Failed != "" || posts.ColdBytes == 0 || r.DiskBytes == 0 {
 		t.Errorf("older than a day: %+v, %+v", posts, r)
 	}
-	if again := order(t, n, ColdOrder{Verb: ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > 0 {
+	if again := order(t, n, TieringJob{Verb: ColdMigrate, OlderThan: 24 * time.Hour}); again.Rows > 0 {
 		t.Errorf("again: %+v", again)
 	}
 	checkCold(t, n, ks, 1)
@@ -103,8 +103,8 @@ func TestWarmOrder(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
-	order(t, n, ColdOrder{Verb: ColdMigrate, Before: 1<<64 - 1})
-	work := order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
+	order(t, n, TieringJob{Verb: ColdMigrate, Before: 1<<64 - 1})
+	work := order(t, n, TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour})
 	if r, posts := coldReportOf(t, n, "posts"); posts.ColdRows != 0 || work.Rows == 0 || len(r.Kept) != 1 {
 		t.Errorf("warmed: %+v, %+v", work, posts)
 	}
@@ -122,7 +122,7 @@ func TestWarmedRowsAreKept(t *testing.T) {
 	if rounds() == 0 {
 		t.Fatal("no row is cold")
 	}
-	warm := ColdOrder{Verb: ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(100), Keep: time.Hour}
+	warm := TieringJob{Verb: ColdWarm, Keyspace: "posts", From: coldID(0), To: coldID(100), Keep: time.Hour}
 	order(t, n, warm)
 	left := cold()
 	if got := rounds(); got != left || left == 0 {
@@ -135,7 +135,7 @@ func TestWarmedRowsAreKept(t *testing.T) {
 	if r, _ := coldReportOf(t, n, "posts"); len(r.Kept) != 1 || r.Kept[0].From != coldID(0) {
 		t.Errorf("kept: %+v", r.Kept)
 	}
-	order(t, n, ColdOrder{Verb: ColdMigrate})
+	order(t, n, TieringJob{Verb: ColdMigrate})
 	if r, posts := coldReportOf(t, n, "posts"); len(r.Kept) != 0 || posts.ColdRows <= left {
 		t.Errorf("migrated: %+v, %+v", posts, r.Kept)
 	}
@@ -151,15 +151,15 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	n := openColdNode(t, t.TempDir(), 1, 0)
 	fillHot(t, n, n.Keyspace("posts"))
 	for name, test := range map[string]struct {
-		order ColdOrder
+		order TieringJob
 		field string
 		err   error
 	}{
-		"no such keyspace":           {ColdOrder{Verb: ColdWarm, Keyspace: "songs"}, "", ErrUnknownKeyspace},
-		"rows of another kind":       {ColdOrder{Verb: ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
-		"ids without time":           {ColdOrder{Verb: ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
-		"rows that are old nowhere":  {ColdOrder{Verb: ColdMigrate}, "older_than_seconds", nil},
-		"the same, as a dry run too": {ColdOrder{Verb: ColdMigrate, DryRun: true}, "older_than_seconds", nil},
+		"no such keyspace":           {TieringJob{Verb: ColdWarm, Keyspace: "songs"}, "", ErrUnknownKeyspace},
+		"rows of another kind":       {TieringJob{Verb: ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
+		"ids without time":           {TieringJob{Verb: ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
+		"rows that are old nowhere":  {TieringJob{Verb: ColdMigrate}, "older_than_seconds", nil},
+		"the same, as a dry run too": {TieringJob{Verb: ColdMigrate, DryRun: true}, "older_than_seconds", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := n.OrderCold(t.Context(), test.order)
@@ -169,19 +169,19 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	refused := func(what string, o ColdOrder) {
+	refused := func(what string, o TieringJob) {
 		t.Helper()
 		var refused *ColdRefusedError
 		if _, _, err := n.OrderCold(t.Context(), o); !errors.As(err, &refused) || refused.Node != "n1.0" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	order(t, n, ColdOrder{Verb: ColdMigrate, Before: 1<<64 - 1})
+	order(t, n, TieringJob{Verb: ColdMigrate, Before: 1<<64 - 1})
 	holdHeadroom(n)
 	n.headroom.diskFull.Store(true)
-	refused("a full disk", ColdOrder{Verb: ColdMigrate, Before: 9})
+	refused("a full disk", TieringJob{Verb: ColdMigrate, Before: 9})
 	n.headroom.diskFull.Store(false)
-	all := ColdOrder{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
+	all := TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
 	n.headroom.memoryLimit = MemoryLimitMin
 	n.headroom.live = func() uint64 { return MemoryLimitMin / 2 }
 	n.headroom.collector = func() uint64 { return 100 }
@@ -192,13 +192,13 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		t.Errorf("memory that is tight meanwhile: %+v", work)
 	}
 	n.headroom.memoryTight.Store(false)
-	id, _, err := n.OrderCold(t.Context(), ColdOrder{Verb: ColdMigrate, Before: 9}) // takes coldAskedQuiet
+	id, _, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Before: 9}) // takes coldAskedQuiet
 	mustDo(t, err)
 	refused("an order after another", all)
-	if again, _, err := n.OrderCold(t.Context(), ColdOrder{Verb: ColdMigrate, Before: 9}); err != nil || again != id {
+	if again, _, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Before: 9}); err != nil || again != id {
 		t.Errorf("the same order again: %q, %v, first %q", again, err, id)
 	}
-	_, _, err = n.OrderCold(t.Context(), ColdOrder{Verb: ColdStop})
+	_, _, err = n.OrderCold(t.Context(), TieringJob{Verb: ColdStop})
 	mustDo(t, err)
 	if work := endOf(t, n, id); work.Rows > 0 {
 		t.Errorf("an order that is stopped: %+v", work)
@@ -207,7 +207,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		t.Errorf("kept after a stop: %+v", r.Kept)
 	}
 	for i := range uint64(coldKeptMax) {
-		order(t, n, ColdOrder{Verb: ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
+		order(t, n, TieringJob{Verb: ColdWarm, Keyspace: "users", From: i, To: i, Keep: time.Hour})
 	}
 	refused("more ranges than may be kept", all)
 }
@@ -222,16 +222,16 @@ func TestColdOrderDeadline(t *testing.T) {
 		Key: "n7.0", Name: "n7", State: catalog.NodeActive, ClusterAddr: "127.0.0.1:1", VersionMax: catalog.ClusterVersionMax,
 	}}}))
 	for _, verb := range []ColdVerb{ColdMigrate, ColdWarm} {
-		_, _, err := n.OrderCold(over, ColdOrder{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
+		_, _, err := n.OrderCold(over, TieringJob{Verb: verb, Keyspace: "posts", Before: 9, To: 9, Keep: time.Hour})
 		var silent *ColdSilentError
 		if !errors.As(err, &silent) || !slices.Equal(silent.Nodes, []string{"n7"}) {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
-	if work, kept := n.coldDesk.report(); work != nil || len(kept) > 0 {
+	if work, kept := n.tieringQueue.report(); work != nil || len(kept) > 0 {
 		t.Errorf("begun: %+v, %+v", work, kept)
 	}
-	if _, answers, err := n.OrderCold(over, ColdOrder{Verb: ColdStop}); err != nil || len(answers) != 1 {
+	if _, answers, err := n.OrderCold(over, TieringJob{Verb: ColdStop}); err != nil || len(answers) != 1 {
 		t.Errorf("a stop: %+v, %v", answers, err)
 	}
 }

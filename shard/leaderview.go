@@ -15,12 +15,12 @@ import (
 	"github.com/countd/countd/shard/wire"
 )
 
-// factsTimeout bounds what one node is asked about its groups.
-const factsTimeout = time.Second
+// askNodeTimeout bounds what one node is asked about its groups.
+const askNodeTimeout = time.Second
 
-// GroupFacts is a group's latest configuration as its leader knows it, as node
+// LeaderView is a group's latest configuration as its leader knows it, as node
 // keys.
-type GroupFacts struct {
+type LeaderView struct {
 	Group     uint32
 	Leader    string
 	Voters    []string
@@ -35,27 +35,27 @@ func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
 // speak for it.
 func (n *Node) LeadsCatalog() bool { return n.meta.Ready() == nil }
 
-// Facts asks every node about the groups that it leads. Groups whose leader does
+// LeaderViews asks every node about the groups that it leads. Groups whose leader does
 // not answer are not in it.
-func (n *Node) Facts(ctx context.Context) map[uint32]GroupFacts {
+func (n *Node) LeaderViews(ctx context.Context) map[uint32]LeaderView {
 	var mu sync.Mutex
-	all := map[uint32]GroupFacts{}
-	add := func(facts []GroupFacts) {
+	all := map[uint32]LeaderView{}
+	add := func(views []LeaderView) {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, f := range facts {
+		for _, f := range views {
 			all[f.Group] = f
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, factsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askNodeTimeout)
 	defer cancel()
 	var asked sync.WaitGroup
 	for key := range n.catalog.View().Nodes {
 		asked.Go(func() {
 			if key == n.cfg.NodeKey {
-				add(n.factsHere(ctx))
-			} else if facts, err := n.factsOf(ctx, key); err == nil {
-				add(facts)
+				add(n.leaderViewsHere(ctx))
+			} else if views, err := n.leaderViewsOf(ctx, key); err == nil {
+				add(views)
 			}
 		})
 	}
@@ -63,33 +63,33 @@ func (n *Node) Facts(ctx context.Context) map[uint32]GroupFacts {
 	return all
 }
 
-func (n *Node) factsOf(ctx context.Context, node string) ([]GroupFacts, error) {
+func (n *Node) leaderViewsOf(ctx context.Context, node string) ([]LeaderView, error) {
 	raw, err := n.calls.Call(ctx, node, methodFacts, nil)
 	if err != nil {
 		return nil, err
 	}
-	var facts []GroupFacts
-	if err := json.Unmarshal(raw, &facts); err != nil {
+	var views []LeaderView
+	if err := json.Unmarshal(raw, &views); err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
-	return facts, nil
+	return views, nil
 }
 
-func (n *Node) serveFacts(ctx context.Context, _ []byte) ([]byte, error) {
-	return json.Marshal(n.factsHere(ctx))
+func (n *Node) serveLeaderViews(ctx context.Context, _ []byte) ([]byte, error) {
+	return json.Marshal(n.leaderViewsHere(ctx))
 }
 
-// factsHere tells of the groups that this node leads.
-func (n *Node) factsHere(ctx context.Context) []GroupFacts {
-	facts := []GroupFacts{}
+// leaderViewsHere tells of the groups that this node leads.
+func (n *Node) leaderViewsHere(ctx context.Context) []LeaderView {
+	views := []LeaderView{}
 	last := map[uint32]uint64{} // index of each log, before anybody was asked
-	place := map[uint32]int{}   // of each group in facts
+	place := map[uint32]int{}   // of each group in views
 	voters := map[string][]groupReplica{}
 	for _, g := range n.replicas() {
 		if g.Ready() != nil {
 			continue
 		}
-		f := GroupFacts{Group: g.Group(), Leader: n.cfg.NodeKey}
+		f := LeaderView{Group: g.Group(), Leader: n.cfg.NodeKey}
 		for _, s := range g.Configuration().Servers {
 			if s.Suffrage != raft.Voter {
 				f.NonVoters = append(f.NonVoters, replica.NodeOf(s.ID))
@@ -100,9 +100,9 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 				voters[key] = append(voters[key], groupReplica{f.Group, number})
 			}
 		}
-		place[f.Group] = len(facts)
+		place[f.Group] = len(views)
 		last[f.Group] = g.LastIndex()
-		facts = append(facts, f)
+		views = append(views, f)
 	}
 	var mu sync.Mutex
 	var asked sync.WaitGroup
@@ -119,14 +119,14 @@ func (n *Node) factsHere(ctx context.Context) []GroupFacts {
 				at := place[r.group]
 				lag = max(lag, lagOf(last[r.group], progress[i]))
 				if progress[i]+replica.CaughtUpEntries >= last[r.group] {
-					facts[at].CaughtUp = append(facts[at].CaughtUp, key)
+					views[at].CaughtUp = append(views[at].CaughtUp, key)
 				}
 			}
 		})
 	}
 	asked.Wait()
 	n.votersLag.Store(lag)
-	return facts
+	return views
 }
 
 // lagOf is how many of a leader's entries another replica has not applied.

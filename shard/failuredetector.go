@@ -7,18 +7,17 @@ import (
 )
 
 const (
-	// suspectEvery is between two looks at least: one that comes early is followed by
+	// detectEvery is between two looks at least: one that comes early is followed by
 	// few.
-	suspectEvery = 10 * time.Millisecond
+	detectEvery = 10 * time.Millisecond
 )
 
-// runSuspect has followers look at their clocks when it is time to. By itself raft
-// looks at random moments, each a heartbeat timeout or two after the one before,
-// and all voters must have looked until one is elected: two to three times as late
-// as they might know.
+// runFailureDetector makes followers check for their leader when its silence lasts. By
+// itself raft checks at random moments, one or two heartbeat timeouts apart, and all voters
+// must have checked before one is elected: two to three times as late as they might know.
 //
 // Open starts it, Close stops and waits for it.
-func (n *Node) runSuspect() {
+func (n *Node) runFailureDetector() {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	for {
@@ -35,6 +34,6 @@ func (n *Node) runSuspect() {
 			}
 			next = min(next, again)
 		}
-		due.Reset(max(next, suspectEvery))
+		due.Reset(max(next, detectEvery))
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// coldAskedQuiet is for how long nobody may have written to a segment that leaves
-	// memory because an operator asked for it: half of a minute's is worth no wait.
+	// coldAskedQuiet is for how long nobody may have written to a segment before a job moves
+	// it. It is less than coldQuietMax, because an operator waits for the job.
 	coldAskedQuiet = 2 * time.Second
 	// coldStepSegments is how much moves between two looks whether it is to go on.
 	coldStepSegments = 16
@@ -22,16 +22,16 @@ const (
 
 var errColdStopped = errors.New("it was stopped")
 
-// coldDesk is where orders of operators lie until runCold has followed them, one at a
-// time; and what they left behind.
-type coldDesk struct {
+// tieringQueue holds the job that an operator ordered until runCold has done it, one at a
+// time, and the ranges that earlier jobs keep in memory.
+type tieringQueue struct {
 	asked chan struct{} // a token while there is work that was not begun
 
 	mu struct {
 		sync.Mutex
-		work  *ColdWork // the newest; nil for none since the start
-		order ColdOrder // that it follows
-		ends  bool      // it is to end where it is
+		work  *ColdWork  // the newest; nil for none since the start
+		order TieringJob // that it follows
+		ends  bool       // it is to end where it is
 		kept  []ColdKept
 	}
 }
@@ -57,13 +57,13 @@ type ColdKept struct {
 }
 
 // refuses says why an order cannot be taken now, or "".
-func (d *coldDesk) refuses(o *ColdOrder) string {
+func (d *tieringQueue) refuses(o *TieringJob) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.refusesLocked(o)
 }
 
-func (d *coldDesk) refusesLocked(o *ColdOrder) string {
+func (d *tieringQueue) refusesLocked(o *TieringJob) string {
 	switch {
 	case d.mu.work != nil && d.mu.work.Running:
 		if d.mu.work.ID == o.ID {
@@ -78,7 +78,7 @@ func (d *coldDesk) refusesLocked(o *ColdOrder) string {
 
 // begin takes an order, unless it is the one that is followed, or says why not. A
 // migration ends what an earlier order has of its rows kept in memory.
-func (d *coldDesk) begin(o ColdOrder, rows uint64) (refused string) {
+func (d *tieringQueue) begin(o TieringJob, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if refused := d.refusesLocked(&o); refused != "" || d.mu.work != nil && d.mu.work.Running {
@@ -96,7 +96,7 @@ func (d *coldDesk) begin(o ColdOrder, rows uint64) (refused string) {
 }
 
 // ends reports whether an order is in the place of an earlier one.
-func (o *ColdOrder) ends(k ColdKept) bool {
+func (o *TieringJob) ends(k ColdKept) bool {
 	if o.Verb == ColdMigrate {
 		return o.Keyspace == "" || o.Keyspace == k.Keyspace
 	}
@@ -104,7 +104,7 @@ func (o *ColdOrder) ends(k ColdKept) bool {
 }
 
 // keptLocked returns the ranges whose time is not over.
-func (d *coldDesk) keptLocked() (kept []ColdKept) {
+func (d *tieringQueue) keptLocked() (kept []ColdKept) {
 	now := time.Now()
 	for _, k := range d.mu.kept {
 		if now.Before(k.Until) {
@@ -115,7 +115,7 @@ func (d *coldDesk) keptLocked() (kept []ColdKept) {
 }
 
 // unlessKept is old but for rows that are kept.
-func (d *coldDesk) unlessKept(g *shardReplica, old func(first, last uint64) bool) func(first, last uint64) bool {
+func (d *tieringQueue) unlessKept(g *shardReplica, old func(first, last uint64) bool) func(first, last uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	kept := d.keptLocked()
@@ -130,26 +130,26 @@ func (d *coldDesk) unlessKept(g *shardReplica, old func(first, last uint64) bool
 }
 
 // stop has the work end where it is, and warmed rows be as others.
-func (d *coldDesk) stop() {
+func (d *tieringQueue) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.ends, d.mu.kept = true, nil
 }
 
-func (d *coldDesk) toEnd() bool {
+func (d *tieringQueue) toEnd() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.ends
 }
 
 // moved tells that more rows have.
-func (d *coldDesk) moved(rows int) {
+func (d *tieringQueue) moved(rows int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.work.Rows += uint64(rows)
 }
 
-func (d *coldDesk) end(err error) {
+func (d *tieringQueue) end(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.work.Running = false; err != nil {
@@ -158,7 +158,7 @@ func (d *coldDesk) end(err error) {
 }
 
 // report returns the newest work, nil for none, and what is kept in memory.
-func (d *coldDesk) report() (work *ColdWork, kept []ColdKept) {
+func (d *tieringQueue) report() (work *ColdWork, kept []ColdKept) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.work != nil {
@@ -170,22 +170,22 @@ func (d *coldDesk) report() (work *ColdWork, kept []ColdKept) {
 
 // workCold follows the order that lies on the desk.
 func (n *Node) workCold() {
-	n.coldDesk.mu.Lock()
-	o := n.coldDesk.mu.order
-	n.coldDesk.mu.Unlock()
+	n.tieringQueue.mu.Lock()
+	o := n.tieringQueue.mu.order
+	n.tieringQueue.mu.Unlock()
 	began, follow := time.Now(), n.warmRows
 	if o.Verb == ColdMigrate {
 		follow = n.migrate
 	}
 	err := follow(&o)
-	n.coldDesk.end(err)
-	work, _ := n.coldDesk.report()
+	n.tieringQueue.end(err)
+	work, _ := n.tieringQueue.report()
 	n.cfg.Logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
 // migrate moves rows out of memory near which nobody writes now.
-func (n *Node) migrate(o *ColdOrder) error {
+func (n *Node) migrate(o *TieringJob) error {
 	all := n.leaving(o.isFor)
 	for _, l := range all {
 		l.fsm.Watch(n.agedBy(o, l.g))
@@ -209,7 +209,7 @@ func (n *Node) migrate(o *ColdOrder) error {
 func (n *Node) migrateShard(l *leaving) error {
 	for l.idle.Segments() > 0 {
 		switch {
-		case n.coldDesk.toEnd():
+		case n.tieringQueue.toEnd():
 			return errColdStopped
 		case n.draining.Load():
 			return ErrDraining
@@ -218,7 +218,7 @@ func (n *Node) migrateShard(l *leaving) error {
 		}
 		before := l.rows
 		err := n.freeze(l, coldStepSegments, n.rest)
-		n.coldDesk.moved(l.rows - before)
+		n.tieringQueue.moved(l.rows - before)
 		if err != nil {
 			return err
 		}
@@ -241,7 +241,7 @@ func (n *Node) awaitQuiet() error {
 
 // warmRows brings rows back into memory. Damaged ones stay where they are, and others
 // come.
-func (n *Node) warmRows(o *ColdOrder) error {
+func (n *Node) warmRows(o *TieringJob) error {
 	var damaged error
 	for _, l := range n.leaving(o.isFor) {
 		if err := n.warmShard(o, l); errors.Is(err, cold.ErrDamaged) {
@@ -253,12 +253,12 @@ func (n *Node) warmRows(o *ColdOrder) error {
 	return damaged
 }
 
-func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
+func (n *Node) warmShard(o *TieringJob, l *leaving) error {
 	var damaged error
 	next, to := o.keys(l.g.route)
 	for more := true; more; {
 		switch {
-		case n.coldDesk.toEnd():
+		case n.tieringQueue.toEnd():
 			return errColdStopped
 		case n.draining.Load():
 			return ErrDraining
@@ -269,7 +269,7 @@ func (n *Node) warmShard(o *ColdOrder, l *leaving) error {
 		var err error
 		began := time.Now()
 		rows, next, more, err = l.fsm.Warm(next, to)
-		n.coldDesk.moved(rows)
+		n.tieringQueue.moved(rows)
 		n.coldWarmed.Add(uint64(rows))
 		if errors.Is(err, cold.ErrDamaged) {
 			l.r.noteDamage(err)
