@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
 )
 
 const (
@@ -93,41 +92,8 @@ func (n *Node) moveIdle(all []*leaving) (due int) {
 	return due
 }
 
-// leaving is what of one shard is on its way out of memory.
-type leaving struct {
-	g     *shardReplica
-	r     *localReplica
-	fsm   *raftfsm.Counters
-	idle  *raftfsm.Idle
-	rows  int // that became cold, or were written anew
-	began time.Time
-}
-
-// watch finds what is idle of the rows that old says so of, and returns how many that are.
-func (l *leaving) watch(old func(first, last uint64) bool) int {
-	l.idle = l.fsm.Watch(old)
-	l.r.due.Store(int64(l.idle.Due()))
-	return l.idle.Due()
-}
-
 // mayMove reports whether rows are to leave memory at all.
 func (n *Node) mayMove() bool { return n.cfg.Cold.After > 0 && n.catalog.View().ColdRows() }
-
-// anyShard is of all shards.
-func anyShard(*shardReplica) bool { return true }
-
-// leaving returns the replicas here of shards that are asked for, those of counters:
-// others stay in memory.
-func (n *Node) leaving(of func(*shardReplica) bool) (all []*leaving) {
-	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && of(g) {
-			if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
-				all = append(all, &leaving{g: g, r: r, fsm: fsm, began: time.Now()})
-			}
-		}
-	}
-	return all
-}
 
 // mayFreeze reports whether there is time and room for it.
 func (n *Node) mayFreeze() bool { return !n.draining.Load() && !n.headroom.diskFull.Load() }

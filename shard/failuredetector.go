@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/countd/countd/shard/replica"
@@ -12,25 +13,30 @@ const (
 	detectEvery = 10 * time.Millisecond
 )
 
-// runFailureDetector makes followers check for their leader when its silence lasts. By
+// failureDetector makes followers check for their leader when its silence lasts. By
 // itself raft checks at random moments, one or two heartbeat timeouts apart, and all voters
 // must have checked before one is elected: two to three times as late as they might know.
-//
-// Open starts it, Close stops and waits for it.
-func (n *Node) runFailureDetector() {
+type failureDetector struct {
+	registry *registry
+	logger   *slog.Logger // limits what repeats
+	stopping <-chan struct{}
+}
+
+// run checks until the node is stopping. Open starts it, Close waits for it.
+func (d failureDetector) run() {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	for {
 		select {
 		case <-due.C:
-		case <-n.stopping:
+		case <-d.stopping:
 			return
 		}
 		next := replica.TimingDefault.DetectAfter() // of a replica that is opened meanwhile
-		for _, g := range n.replicas() {
+		for _, g := range d.registry.replicas() {
 			again, err := g.DetectFailure()
 			if err != nil {
-				n.mux.Limited().Warn("a group's leader is missed", "group", g.Group(), "err", err)
+				d.logger.Warn("a group's leader is missed", "group", g.Group(), "err", err)
 			}
 			next = min(next, again)
 		}

@@ -18,22 +18,6 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// keyspaceTable is the catalog as requests see it.
-type keyspaceTable struct {
-	byName map[string]*Keyspace
-	sorted []*Keyspace
-}
-
-// groupTable is the shards of all keyspaces.
-type groupTable struct {
-	all      []*shardReplica
-	byNumber map[uint32]*shardReplica
-	byFirst  map[uint32][]*shardReplica // of one keyspace, by its first group; position is the shard
-	// dropped are shards of keyspaces that were dropped, until removeDropped has removed
-	// what is here of them.
-	dropped []*shardReplica
-}
-
 // follow makes the node's keyspaces and groups those of the catalog: it knows
 // every shard, and holds a replica of those that are to be here.
 func (n *Node) follow() error {
@@ -261,23 +245,6 @@ func (n *Node) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
 		return nil, orDropped(n.catalog.View(), ks.firstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
 	}
 	return groups, nil
-}
-
-// shardOf returns a shard by its group's number, nil for none.
-func (n *Node) shardOf(number uint32) *shardReplica { return n.groups.Load().byNumber[number] }
-
-// replicaOf returns this node's member of a group, the catalog's included, nil
-// for none.
-func (n *Node) replicaOf(number uint32) *replica.Replica {
-	if number == catalogGroup {
-		return n.meta
-	}
-	if g := n.shardOf(number); g != nil {
-		if r := g.replica.Load(); r != nil {
-			return r.group
-		}
-	}
-	return nil
 }
 
 // holders returns the keys of the nodes that are to hold a group.

@@ -34,12 +34,14 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runMaintenance, runFailureDetector, runRemoved, runVotersRoom, runSweep, runCold,
-// runSpill and runScrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// Its goroutines: runReconcile, runMaintenance, runRemoved, runVotersRoom, runCold and runSpill, and
+// run of failureDetector, sweeper and scrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; removals of replicas that were dropped, which runReconcile starts and
 // Close waits for; those of asking, which end at the deadline of what
 // they ask.
 type Node struct {
+	registry
+
 	cfg       Config
 	began     time.Time // of Open
 	life      string    // tells this life of the node from others
@@ -48,7 +50,6 @@ type Node struct {
 	streams   *stream.Streams
 	beats     *replica.Beats
 	rounds    *propose.Rounds
-	meta      *replica.Replica
 	metaFresh freshness
 	catalog   *catalog.Catalog
 	metrics   *propose.Metrics
@@ -67,16 +68,9 @@ type Node struct {
 
 	clusterHash uint32 // of tokens
 
-	dirs replicaDirs
-
 	headroom  headroom
 	room      diskRoom
 	votersLag atomic.Uint64 // of the groups led here, in entries, the most that leaderViewsHere last found
-
-	// keyspaces and groups are replaced whole, under changing.
-	keyspaces atomic.Pointer[keyspaceTable]
-	groups    atomic.Pointer[groupTable]
-	changing  sync.Mutex
 
 	peersMu sync.Mutex
 	peers   map[string]*peer // by node key; made when first asked
@@ -84,7 +78,7 @@ type Node struct {
 	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
-	running      sync.WaitGroup // runReconcile, runMaintenance, runFailureDetector, runRemoved, runVotersRoom, runSweep, runCold, runSpill, runScrub, repairs, removals
+	running      sync.WaitGroup // the loops that start begins, repairs, removals
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
@@ -110,6 +104,7 @@ func Open(cfg Config) (*Node, error) {
 		beats:        replica.NewBeats(),
 	}
 	n.dirs.path = cfg.Dir
+	n.scrub.registry, n.scrub.every, n.scrub.logger, n.scrub.stopping = &n.registry, cfg.Cold.ScrubEvery, cfg.Logger, n.stopping
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
@@ -194,12 +189,12 @@ func (n *Node) start() error {
 	}
 	n.running.Go(n.runReconcile)
 	n.running.Go(n.runMaintenance)
-	n.running.Go(n.runFailureDetector)
+	n.running.Go(failureDetector{&n.registry, n.mux.Limited(), n.stopping}.run)
 	n.running.Go(n.runRemoved)
 	n.running.Go(n.runVotersRoom)
-	n.running.Go(n.runSweep)
+	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.diskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.runCold)
-	n.running.Go(n.runScrub)
+	n.running.Go(n.scrub.run)
 	n.running.Go(n.runSpill)
 	return nil
 }
@@ -324,17 +319,6 @@ func (n *Node) toHandOver() (led, heirless int) {
 		}
 	}
 	return led, heirless
-}
-
-// replicas returns all groups of this node, the catalog's included.
-func (n *Node) replicas() []*replica.Replica {
-	all := []*replica.Replica{n.meta}
-	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil {
-			all = append(all, r.group)
-		}
-	}
-	return all
 }
 
 // Close refuses further requests, answers those that wait, writes the snapshots

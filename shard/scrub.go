@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -38,6 +39,11 @@ type ColdScrub struct {
 // while other replicas have them. Its bytes are spread over the time that a pass may
 // take.
 type scrub struct {
+	registry *registry
+	every    time.Duration // 0 for never
+	logger   *slog.Logger
+	stopping <-chan struct{}
+
 	mu struct {
 		sync.Mutex
 		ColdScrub
@@ -57,29 +63,29 @@ func (s *scrub) tell(change func(*ColdScrub)) {
 	change(&s.mu.ColdScrub)
 }
 
-// runScrub makes passes. Open starts it, Close stops and waits for it.
-func (n *Node) runScrub() {
-	every := n.cfg.Cold.ScrubEvery
+// run makes passes. Open starts it, Close stops and waits for it.
+func (s *scrub) run() {
+	every := s.every
 	if every == 0 {
 		return
 	}
-	n.scrub.tell(func(s *ColdScrub) { s.EverySeconds = every.Seconds() })
+	s.tell(func(s *ColdScrub) { s.EverySeconds = every.Seconds() })
 	for {
 		began := time.Now()
-		if n.scrubPass(n.scrubPause(began, every)) != nil {
+		if s.pass(s.pause(began, every)) != nil {
 			return
 		}
 		select {
 		case <-time.After(max(scrubRestMin, every-time.Since(began))):
-		case <-n.stopping:
+		case <-s.stopping:
 			return
 		}
 	}
 }
 
-// scrubPause returns what to call after each block of a pass: it waits as long as
+// pause returns what to call after each block of a pass: it waits as long as
 // spreads the pass over its time, and returns an error once the node is stopping.
-func (n *Node) scrubPause(began time.Time, every time.Duration) func(bytes int) error {
+func (s *scrub) pause(began time.Time, every time.Duration) func(bytes int) error {
 	piece := 0
 	return func(bytes int) error {
 		if piece += bytes; piece < scrubPieceBytes {
@@ -87,47 +93,47 @@ func (n *Node) scrubPause(began time.Time, every time.Duration) func(bytes int) 
 		}
 		pause := time.Duration(piece) * time.Second / scrubBytesPerSecondMax
 		piece = 0
-		if now := n.scrub.report(); now.PassOf > 0 {
+		if now := s.report(); now.PassOf > 0 {
 			due := time.Duration(float64(every) * min(1, float64(now.PassBytes)/float64(now.PassOf)))
 			pause = max(pause, due-time.Since(began))
 		}
 		select {
 		case <-time.After(pause):
 			return nil
-		case <-n.stopping:
+		case <-s.stopping:
 			return ErrDraining
 		}
 	}
 }
 
-// scrubPass reads all cold rows once, shard by shard in any order: where the process
+// pass reads all cold rows once, shard by shard in any order: where the process
 // never lives for a whole pass, each has its turn all the same. It returns the error of
 // pause.
-func (n *Node) scrubPass(pause func(bytes int) error) error {
-	all := n.leaving(anyShard)
+func (s *scrub) pass(pause func(bytes int) error) error {
+	all := s.registry.leaving(anyShard)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	of := uint64(0)
 	for _, l := range all {
 		of += l.fsm.State().ColdBytes
 	}
-	n.scrub.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 0, of })
+	s.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 0, of })
 	for _, l := range all {
-		if err := n.scrubShard(l, pause); err != nil {
+		if err := s.shard(l, pause); err != nil {
 			return err
 		}
 	}
-	n.scrub.tell(func(s *ColdScrub) { s.Passes, s.LastPass = s.Passes+1, time.Now() })
+	s.tell(func(s *ColdScrub) { s.Passes, s.LastPass = s.Passes+1, time.Now() })
 	return nil
 }
 
-// scrubShard reads the cold rows of a replica, and has it repaired if they are damaged.
-func (n *Node) scrubShard(l *leaving, pause func(bytes int) error) error {
+// shard reads the cold rows of a replica, and has it repaired if they are damaged.
+func (s *scrub) shard(l *leaving, pause func(bytes int) error) error {
 	rows := l.r.group.Cold()
 	if rows == nil {
 		return nil
 	}
 	read := func(bytes int) error {
-		n.scrub.tell(func(s *ColdScrub) {
+		s.tell(func(s *ColdScrub) {
 			s.Blocks++
 			s.Bytes += uint64(bytes)
 			s.PassBytes += uint64(bytes)
@@ -138,7 +144,7 @@ func (n *Node) scrubShard(l *leaving, pause func(bytes int) error) error {
 		retained, err := rows.Scrub(number, read)
 		switch {
 		case errors.Is(err, cold.ErrDamaged):
-			n.noteScrubbed(l, number, retained, err)
+			s.noteDamaged(l, number, retained, err)
 		case err != nil:
 			return err
 		}
@@ -146,18 +152,18 @@ func (n *Node) scrubShard(l *leaving, pause func(bytes int) error) error {
 	return nil
 }
 
-// noteScrubbed tells of a damaged generation. One that only stored snapshots name takes
+// noteDamaged reports a damaged generation. One that only stored snapshots name takes
 // none of the replica's rows with it: the next snapshot names it no more.
-func (n *Node) noteScrubbed(l *leaving, number uint64, retained bool, err error) {
+func (s *scrub) noteDamaged(l *leaving, number uint64, retained bool, err error) {
 	if l.r.closing.Load() { // it has let go of its rows
 		return
 	}
-	n.scrub.tell(func(s *ColdScrub) { s.Damaged++ })
+	s.tell(func(s *ColdScrub) { s.Damaged++ })
 	if retained {
 		l.r.noteDamage(err)
 		return
 	}
-	n.cfg.Logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.g.number, "generation", number, "err", err)
+	s.logger.Error("cold rows that a stored snapshot names are damaged, and another is taken", "group", l.g.number, "generation", number, "err", err)
 	if err := l.r.group.TakeSnapshot(); err != nil {
 		l.r.group.NoteSnapshot(err)
 	}

@@ -22,7 +22,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	m.stop()
 	m.start() // what was in Pebble's log is in its files now
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
-	mustDo(t, m.scrubPass(noPause))
+	mustDo(t, m.scrub.pass(noPause))
 	if s := m.scrub.report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.damagedShards() != 0 {
 		t.Fatalf("a pass over what is whole: %+v", s)
 	}
@@ -31,7 +31,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	m.start()
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	damaged := m.here()
-	mustDo(t, m.scrubPass(noPause))
+	mustDo(t, m.scrub.pass(noPause))
 	if s := m.scrub.report(); s.Damaged == 0 || !damaged.damaged.Load() {
 		t.Fatalf("a flipped bit is not found: %+v", s)
 	}
@@ -39,7 +39,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	eventually(t, "no stored snapshot names what is damaged", func() bool {
 		mustWrite(t, m.Node, m.Keyspace("posts"), addTo(coldID(3), 0, 1)) // something to take a snapshot of
 		found := m.scrub.report().Damaged
-		mustDo(t, m.scrubPass(noPause))
+		mustDo(t, m.scrub.pass(noPause))
 		return m.scrub.report().Damaged == found
 	})
 	if n := m.damagedShards(); n != 0 {
@@ -53,10 +53,11 @@ func TestScrubFindsDamage(t *testing.T) {
 func TestScrubPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Node{stopping: make(chan struct{})}
+		n.scrub.stopping = n.stopping
 		const every = 50 * time.Millisecond
 		n.scrub.tell(func(s *ColdScrub) { s.PassBytes, s.PassOf = 100<<10, 200<<10 })
 		began := time.Now()
-		pause := n.scrubPause(began, every)
+		pause := n.scrub.pause(began, every)
 		mustDo(t, pause(scrubPieceBytes-1))
 		if took := time.Since(began); took > 0 {
 			t.Errorf("less than a piece took %v", took)
@@ -71,7 +72,7 @@ func TestScrubPause(t *testing.T) {
 			t.Errorf("1 MiB took %v", took)
 		}
 		n.scrub.tell(func(s *ColdScrub) { s.PassBytes = 200 << 10 })
-		pause = n.scrubPause(time.Now(), time.Hour)
+		pause = n.scrub.pause(time.Now(), time.Hour)
 		close(n.stopping)
 		if err := pause(scrubPieceBytes); !errors.Is(err, ErrDraining) {
 			t.Errorf("a node that is stopping: %v", err)

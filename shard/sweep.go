@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/countd/countd/raftfsm"
@@ -22,45 +24,53 @@ const (
 	sweepTimeout = 5 * time.Second
 )
 
-// runSweep drops the cursors of users who moved none for long, through the log.
-// Open starts it, Close stops and waits for it.
-func (n *Node) runSweep() {
+// sweeper drops the cursors of users who moved none for long, through the log.
+type sweeper struct {
+	registry *registry
+	idle     time.Duration
+	diskFull *atomic.Bool
+	logger   *slog.Logger
+	stopping <-chan struct{}
+}
+
+// run takes steps until the node is stopping. Open starts it, Close waits for it.
+func (s sweeper) run() {
 	tick := time.NewTicker(sweepTick)
 	defer tick.Stop()
 	asked := map[uint32]time.Time{} // this machine's clock, by group
 	for {
 		select {
 		case <-tick.C:
-		case <-n.stopping:
+		case <-s.stopping:
 			return
 		}
-		for _, g := range n.groups.Load().all {
+		for _, g := range s.registry.groups.Load().all {
 			if r, err := g.led(); err == nil && g.kind == codec.KindUnread {
-				n.sweepShard(g, r, asked)
+				s.shard(g, r, asked)
 			}
 		}
 	}
 }
 
-// sweepShard takes one step in a shard that this node leads, if a round is due.
-func (n *Node) sweepShard(g *shardReplica, r *localReplica, asked map[uint32]time.Time) {
+// shard takes one step in a shard that this node leads, if a round is due.
+func (s sweeper) shard(g *shardReplica, r *localReplica, asked map[uint32]time.Time) {
 	fsm := r.fsm.(*raftfsm.Unread)
 	now := fsm.LogTime()
 	if wall := time.Now(); wall.After(now) && time.Since(asked[g.number]) >= sweepWallEvery {
 		now, asked[g.number] = wall, wall
 	}
-	if fsm.Cursors().Stats().Rows == 0 || !fsm.Sweep().Due(now, n.cfg.CursorIdle) || n.headroom.diskFull.Load() {
+	if fsm.Cursors().Stats().Rows == 0 || !fsm.Sweep().Due(now, s.idle) || s.diskFull.Load() {
 		return
 	}
-	if err := n.sweepStep(r); err != nil {
-		n.cfg.Logger.Debug("a step of the sweep of cursors failed and is tried again", "group", g.number, "err", err)
+	if err := s.step(r); err != nil {
+		s.logger.Debug("a step of the sweep of cursors failed and is tried again", "group", g.number, "err", err)
 	}
 }
 
-func (n *Node) sweepStep(r *localReplica) error {
+func (s sweeper) step(r *localReplica) error {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, &RequestID{})
-	w.Sweep(n.cfg.CursorIdle, sweepRows)
+	w.Sweep(s.idle, sweepRows)
 	q, err := r.proposer.Submit(w.Section(), w.Ops(), true, 0)
 	if err != nil {
 		return err

@@ -1,0 +1,100 @@
+package shard
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/replica"
+)
+
+// registry holds the shards that this node knows and its replicas of their groups, the
+// catalog's included. The parts of Node read it, and follow, openReplica, dropReplica and
+// reopen change it under changing.
+type registry struct {
+	meta *replica.Replica // of the catalog's group
+	dirs replicaDirs
+
+	// keyspaces and groups are replaced whole, under changing.
+	keyspaces atomic.Pointer[keyspaceTable]
+	groups    atomic.Pointer[groupTable]
+	changing  sync.Mutex
+}
+
+// leaving is what of one shard is on its way out of memory.
+type leaving struct {
+	g     *shardReplica
+	r     *localReplica
+	fsm   *raftfsm.Counters
+	idle  *raftfsm.Idle
+	rows  int // that became cold, or were written anew
+	began time.Time
+}
+
+// watch finds what is idle of the rows that old says so of, and returns how many that are.
+func (l *leaving) watch(old func(first, last uint64) bool) int {
+	l.idle = l.fsm.Watch(old)
+	l.r.due.Store(int64(l.idle.Due()))
+	return l.idle.Due()
+}
+
+// anyShard is of all shards.
+func anyShard(*shardReplica) bool { return true }
+
+// leaving returns the replicas here of shards that are asked for, those of counters:
+// others stay in memory.
+func (s *registry) leaving(of func(*shardReplica) bool) (all []*leaving) {
+	for _, g := range s.groups.Load().all {
+		if r := g.replica.Load(); r != nil && of(g) {
+			if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
+				all = append(all, &leaving{g: g, r: r, fsm: fsm, began: time.Now()})
+			}
+		}
+	}
+	return all
+}
+
+// keyspaceTable is the catalog as requests see it.
+type keyspaceTable struct {
+	byName map[string]*Keyspace
+	sorted []*Keyspace
+}
+
+// groupTable is the shards of all keyspaces.
+type groupTable struct {
+	all      []*shardReplica
+	byNumber map[uint32]*shardReplica
+	byFirst  map[uint32][]*shardReplica // of one keyspace, by its first group; position is the shard
+	// dropped are shards of keyspaces that were dropped, until removeDropped has removed
+	// what is here of them.
+	dropped []*shardReplica
+}
+
+// shardOf returns a shard by its group's number, nil for none.
+func (s *registry) shardOf(number uint32) *shardReplica { return s.groups.Load().byNumber[number] }
+
+// replicaOf returns this node's member of a group, the catalog's included, nil
+// for none.
+func (s *registry) replicaOf(number uint32) *replica.Replica {
+	if number == catalogGroup {
+		return s.meta
+	}
+	if g := s.shardOf(number); g != nil {
+		if r := g.replica.Load(); r != nil {
+			return r.group
+		}
+	}
+	return nil
+}
+
+// replicas returns all groups of this node, the catalog's included.
+func (s *registry) replicas() []*replica.Replica {
+	all := []*replica.Replica{s.meta}
+	for _, g := range s.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			all = append(all, r.group)
+		}
+	}
+	return all
+}
