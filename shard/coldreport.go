@@ -62,16 +62,16 @@ func (n *Node) coldReport() ColdReport {
 	r := ColdReport{
 		AfterSeconds: n.cfg.Cold.After.Seconds(), DiskBytes: n.coldDiskBytes(), CacheBytes: s.CacheBytes, CacheHits: s.Hits,
 		Reads: s.Reads.Count(), ReadP50: s.Reads.Quantile(0.5).Seconds(), ReadP99: s.Reads.Quantile(0.99).Seconds(),
-		Refused: s.Refused, Damaged: s.Damaged, Scrub: n.scrub.report(), Keyspaces: n.coldKeyspaces(),
+		Refused: s.Refused, Damaged: s.Damaged, Scrub: n.scrub.report(), Keyspaces: n.tiering.coldKeyspaces(),
 	}
-	work, kept := n.tieringQueue.report()
+	work, kept := n.tiering.queue.report()
 	r.Work, r.Kept = work, append([]ColdKept{}, kept...)
 	return r
 }
 
-func (n *Node) coldKeyspaces() []ColdKeyspace {
+func (t *tiering) coldKeyspaces() []ColdKeyspace {
 	byName := map[string]*ColdKeyspace{}
-	for _, l := range n.leaving(anyShard) {
+	for _, l := range t.registry.leaving(anyShard) {
 		k := byName[l.g.keyspace]
 		if k == nil {
 			k = &ColdKeyspace{Keyspace: l.g.keyspace}

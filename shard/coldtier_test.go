@@ -398,8 +398,8 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	inMemory := func(id uint64) bool { return fsm.Table().Get(id, make([]int64, 1)) }
 	write(func(i uint64) uint64 { return i + 1 })
 	write(coldID)
-	n.moveCold()
-	n.moveCold()
+	n.tiering.moveCold()
+	n.tiering.moveCold()
 	for i := range uint64(coldTestRows) {
 		if !inMemory(i + 1) {
 			t.Fatalf("row %d, of an id without an age, left memory", i+1)
@@ -463,7 +463,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	}
 	carried := there().group.Snapshots().NewestBytes()
 	eventually(t, "a snapshot of its own names them", func() bool { // raft puts it off while members change
-		other.moveCold()
+		other.tiering.moveCold()
 		return there().group.Snapshots().NewestBytes() < carried*4/5
 	})
 	checkCold(t, other, other.Keyspace("posts"), 1)
@@ -556,8 +556,8 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 	g, err := n.groupsOf(ks)
 	mustDo(t, err)
 	rounds := func() uint64 {
-		n.moveCold()
-		n.moveCold()
+		n.tiering.moveCold()
+		n.tiering.moveCold()
 		return g[0].replica.Load().fsm.State().ColdRows
 	}
 	if rows := rounds(); rows > 0 {
@@ -575,8 +575,9 @@ func TestRowsBecomeColdWithTheClusterVersion(t *testing.T) {
 // and not once the node is stopping.
 func TestMovingRowsRests(t *testing.T) {
 	n := &Node{stopping: make(chan struct{})}
+	n.tiering.wire(n)
 	began := time.Now()
-	n.rest(10 * time.Millisecond)
+	n.tiering.rest(10 * time.Millisecond)
 	if took := time.Since(began); took < 70*time.Millisecond {
 		t.Errorf("a rest of %v", took)
 	}
@@ -584,10 +585,10 @@ func TestMovingRowsRests(t *testing.T) {
 	go func() { // ends with the rests
 		defer close(ended)
 		n.headroom.memoryTight.Store(true)
-		n.rest(time.Hour)
+		n.tiering.rest(time.Hour)
 		n.headroom.memoryTight.Store(false)
 		close(n.stopping)
-		n.rest(time.Hour)
+		n.tiering.rest(time.Hour)
 	}()
 	select {
 	case <-ended:
@@ -623,8 +624,8 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 		}
 		return all
 	}
-	n.moveCold()
-	if n.moveCold(); cold()[0]+cold()[1] > 0 {
+	n.tiering.moveCold()
+	if n.tiering.moveCold(); cold()[0]+cold()[1] > 0 {
 		t.Errorf("rows are cold without need: %v", cold())
 	}
 	var all []*leaving
@@ -635,7 +636,7 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 		all = append(all, &leaving{g: g, r: r, fsm: fsm, idle: fsm.Watch(anyAge)})
 	}
 	asked := 0
-	n.relieve(all, func() bool { asked++; return asked <= len(all) })
+	n.tiering.relieve(all, func() bool { asked++; return asked <= len(all) })
 	for i, got := range cold() {
 		if got == 0 || got > rows/4 {
 			t.Errorf("%d rows of shard %d are cold", got, i)
@@ -644,7 +645,7 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 			t.Errorf("the first row of shard %d is in memory", i)
 		}
 	}
-	n.relieve(all, func() bool { return true })
+	n.tiering.relieve(all, func() bool { return true })
 	for i, got := range cold() {
 		if got < rows/4 {
 			t.Errorf("%d rows of shard %d are cold", got, i)
@@ -655,10 +656,11 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 // A rest ends once memory is short: what it would leave to others is theirs no more.
 func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	n := &Node{stopping: make(chan struct{})}
+	n.tiering.wire(n)
 	rested := make(chan struct{})
 	go func() { // ends with the rest
 		defer close(rested)
-		n.rest(time.Hour)
+		n.tiering.rest(time.Hour)
 	}()
 	select {
 	case <-rested:

@@ -135,7 +135,7 @@ func (n *Node) relieveFeeds(all []*localReplica, over int64) {
 // bytes of them at the most.
 func (n *Node) spill(r *localReplica, idle time.Duration, bytesMax int64) {
 	began := time.Now()
-	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, n.mayFreeze)
+	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, n.tiering.mayFreeze)
 	if err != nil && !errors.Is(err, cold.ErrClosed) {
 		r.logger.Warn("feeds stay in memory, and it is tried again", "err", err)
 	}

@@ -41,7 +41,7 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 func spillAll(t *testing.T, n *Node) {
 	t.Helper()
 	for _, r := range n.feedReplicas() {
-		if _, err := r.fsm.(*raftfsm.Feed).Spill(0, math.MaxInt64, n.mayFreeze); err != nil {
+		if _, err := r.fsm.(*raftfsm.Feed).Spill(0, math.MaxInt64, n.tiering.mayFreeze); err != nil {
 			t.Fatal(err)
 		}
 	}

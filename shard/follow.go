@@ -132,7 +132,7 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &localReplica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.oldToSeal(g)})}, rows, nil
+	return &localReplica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.tiering.oldToSeal(g)})}, rows, nil
 }
 
 // openReplica opens this node's replica of a group. A new one begins with the group's

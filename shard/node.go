@@ -34,8 +34,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runMaintenance, runRemoved, runVotersRoom, runCold and runSpill, and
-// run of failureDetector, sweeper and scrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// Its goroutines: runReconcile, runMaintenance, runRemoved, runVotersRoom and runSpill, and run
+// of tiering, failureDetector, sweeper and scrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; removals of replicas that were dropped, which runReconcile starts and
 // Close waits for; those of asking, which end at the deadline of what
 // they ask.
@@ -56,15 +56,10 @@ type Node struct {
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
-	cold         *cold.Store
-	coldStore    atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
-	coldMoved    atomic.Uint64              // rows that became cold, or were written anew
-	coldDue      atomic.Int64               // rows in memory that the last look found were to become so
-	coldWarmed   atomic.Uint64              // rows that came back into memory because an operator asked for it
-	tieringQueue tieringQueue
-	scrub        scrub
-	sealed       atomic.Uint64 // rows that were sealed, each time
-	sealNext     int           // at which of the groups the next round begins: runCold's
+	cold      *cold.Store
+	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
+	tiering   tiering
+	scrub     scrub
 
 	clusterHash uint32 // of tokens
 
@@ -99,11 +94,11 @@ func Open(cfg Config) (*Node, error) {
 		cfg: cfg, began: time.Now(), life: newLife(), catalog: catalog.New(), peers: map[string]*peer{},
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
-		tieringQueue: tieringQueue{asked: make(chan struct{}, 1)},
-		rounds:       propose.NewRounds(nil),
-		beats:        replica.NewBeats(),
+		rounds: propose.NewRounds(nil),
+		beats:  replica.NewBeats(),
 	}
 	n.dirs.path = cfg.Dir
+	n.tiering.wire(n)
 	n.scrub.registry, n.scrub.every, n.scrub.logger, n.scrub.stopping = &n.registry, cfg.Cold.ScrubEvery, cfg.Logger, n.stopping
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
@@ -121,6 +116,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
+	n.tiering.limited = n.mux.Limited()
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
@@ -193,7 +189,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runRemoved)
 	n.running.Go(n.runVotersRoom)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.diskFull, n.cfg.Logger, n.stopping}.run)
-	n.running.Go(n.runCold)
+	n.running.Go(n.tiering.run)
 	n.running.Go(n.scrub.run)
 	n.running.Go(n.runSpill)
 	return nil

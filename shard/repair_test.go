@@ -55,7 +55,7 @@ func (m *coldMember) mustNameCold() {
 	r := m.here()
 	carried := r.group.Snapshots().NewestBytes()
 	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
-		m.moveCold()
+		m.tiering.moveCold()
 		return r.group.Snapshots().NewestBytes() < carried*4/5
 	})
 }

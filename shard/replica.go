@@ -47,8 +47,8 @@ type localReplica struct {
 	closing    atomic.Bool
 	mustReopen atomic.Bool  // it is opened again: runReconcile's to do
 	repairAt   time.Time    // no repair begins earlier: runReconcile's
-	moved      uint64       // rows that left memory since the last snapshot for that: runCold's
-	due        atomic.Int64 // rows that the last look of runCold found were to leave memory
+	moved      uint64       // rows that left memory since the last snapshot for that: tiering.run's
+	due        atomic.Int64 // rows that the last look of tiering.run found were to leave memory
 }
 
 // table returns a table of the replica as it is now, nil if its shard has none such.

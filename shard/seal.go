@@ -24,45 +24,45 @@ const (
 // nil for none: unread numbers, feeds and keyspaces whose ids have no time are read
 // all alike. While memory is tight those are all rows, as for sealOld: a node that was
 // full of packed rows, young ones too, could not hold them unpacked when it restarts.
-func (n *Node) oldToSeal(g *shardReplica) func(first, last uint64) bool {
-	layout, after := n.cfg.Cold.Layouts[g.keyspace], n.cfg.Cold.SealAfter
+func (t *tiering) oldToSeal(g *shardReplica) func(first, last uint64) bool {
+	layout, after := t.cfg.Layouts[g.keyspace], t.cfg.SealAfter
 	if g.kind != codec.KindCounters || layout.Unit == 0 || after == 0 {
 		return nil
 	}
 	return func(first, last uint64) bool {
-		return n.headroom.memoryTight.Load() || layout.old(time.Now(), after, g.route)(first, last)
+		return t.headroom.memoryTight.Load() || layout.old(time.Now(), after, g.route)(first, last)
 	}
 }
 
 // dueToSeal is oldToSeal for a table that is there, without what is about to go to disk.
-func (n *Node) dueToSeal(g *shardReplica) func(first, last uint64) bool {
-	old, now := n.oldToSeal(g), time.Now()
-	if old == nil || !n.mayMove() || !n.mayFreeze() {
+func (t *tiering) dueToSeal(g *shardReplica) func(first, last uint64) bool {
+	old, now := t.oldToSeal(g), time.Now()
+	if old == nil || !t.mayMove() || !t.mayFreeze() {
 		return old
 	}
-	leaves := n.tieringQueue.unlessKept(g, n.cfg.Cold.Layouts[g.keyspace].old(now, n.cfg.Cold.After, g.route))
+	leaves := t.queue.unlessKept(g, t.cfg.Layouts[g.keyspace].old(now, t.cfg.After, g.route))
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 
-// sealOld is the other half of a round of runCold: it packs old rows, of segments that
+// sealOld is the other half of a round of tiering.run: it packs old rows, of segments that
 // were not written to since the round before, and whatever their age while memory is
 // tight. It reports whether that were so many that memory may not be tight any more.
-func (n *Node) sealOld() (relieved bool) {
+func (t *tiering) sealOld() (relieved bool) {
 	end := time.Now().Add(sealRoundMax)
-	all, packed, held := n.groups.Load().all, uint64(0), uint64(0)
+	all, packed, held := t.registry.groups.Load().all, uint64(0), uint64(0)
 	for i := range all {
-		at := (n.sealNext + i) % len(all)
+		at := (t.sealNext + i) % len(all)
 		r := all[at].replica.Load()
-		old := n.dueToSeal(all[at])
+		old := t.dueToSeal(all[at])
 		if r == nil || old == nil {
 			continue
 		}
 		fsm, _ := r.fsm.(*raftfsm.Counters)
-		rows, done := n.seal(fsm, old, end)
+		rows, done := t.seal(fsm, old, end)
 		stats := fsm.Table().Stats()
 		packed, held = packed+rows, held+stats.Rows-min(stats.Rows, stats.ColdRows)
 		if !done {
-			n.sealNext = at
+			t.sealNext = at
 			break
 		}
 	}
@@ -72,19 +72,19 @@ func (n *Node) sealOld() (relieved bool) {
 // seal goes through the rows of a replica, a segment at a time with pauses between,
 // until it has looked at all, a time is over or the node stops. It returns how many
 // rows it packed, and false if it has not looked at all.
-func (n *Node) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
+func (t *tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := old
-		if n.headroom.memoryTight.Load() {
+		if t.headroom.memoryTight.Load() {
 			due = anyAge
 		}
 		var rows int
 		var took time.Duration
 		rows, from, more, took = fsm.Seal(from, due)
-		n.sealed.Add(uint64(rows))
+		t.sealed.Add(uint64(rows))
 		packed += uint64(rows)
-		n.rest(took)
-		if n.isStopping() || time.Now().After(end) {
+		t.rest(took)
+		if t.isStopping() || time.Now().After(end) {
 			return packed, !more
 		}
 	}

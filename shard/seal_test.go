@@ -60,7 +60,7 @@ func TestRowsAreSealed(t *testing.T) {
 	mustWrite(t, n, n.Keyspace("posts"), ops...)
 	hot := posts(n)
 	check(n, 1)
-	if s := posts(n); s.Bytes > hot.Bytes*3/4 || s.SealedBytes >= s.Bytes || n.sealed.Load() < s.SealedRows {
+	if s := posts(n); s.Bytes > hot.Bytes*3/4 || s.SealedBytes >= s.Bytes || n.tiering.sealed.Load() < s.SealedRows {
 		t.Errorf("%+v, was %+v", s, hot)
 	}
 	g, _ := n.groupsOf(n.Keyspace("posts"))
@@ -108,16 +108,16 @@ func TestWhatIsSealed(t *testing.T) {
 		return g[0]
 	}
 	sealed := func(keyspace string) uint64 { return of(keyspace).replica.Load().fsm.State().SealedRows }
-	rounds := func() (relieved bool) { n.sealOld(); return n.sealOld() }
+	rounds := func() (relieved bool) { n.tiering.sealOld(); return n.tiering.sealOld() }
 
 	// All that is old is about to go to disk.
 	if rounds(); sealed("posts") > 0 {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
 	keep := func(kept ...ColdKept) {
-		n.tieringQueue.mu.Lock()
-		defer n.tieringQueue.mu.Unlock()
-		n.tieringQueue.mu.kept = kept
+		n.tiering.queue.mu.Lock()
+		defer n.tiering.queue.mu.Unlock()
+		n.tiering.queue.mu.kept = kept
 	}
 	keep(ColdKept{"posts", coldID(0), coldID(coldTestRows), time.Now().Add(time.Hour)})
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
@@ -139,15 +139,15 @@ func TestWhatIsSealed(t *testing.T) {
 		t.Errorf("%d users are packed", sealed("users"))
 	}
 	for keyspace, want := range map[string]bool{"posts": true, "users": false, "unread": false, "feed": false, "board": false} {
-		if got := n.oldToSeal(of(keyspace)) != nil; got != want {
+		if got := n.tiering.oldToSeal(of(keyspace)) != nil; got != want {
 			t.Errorf("a snapshot of %s is packed as it is read: %v", keyspace, got)
 		}
 	}
-	if old := n.oldToSeal(of("posts")); !old(young(0), young(1)) {
+	if old := n.tiering.oldToSeal(of("posts")); !old(young(0), young(1)) {
 		t.Error("young rows of a snapshot are not packed while memory is tight")
 	}
 	n.headroom.memoryTight.Store(false)
-	if old := n.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
+	if old := n.tiering.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
 		t.Error("old are other rows than those of a day")
 	}
 }

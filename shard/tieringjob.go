@@ -172,7 +172,7 @@ func (n *Node) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer 
 	}
 	return askAll(ctx, n, func(ctx context.Context, node string) (a ColdAnswer, err error) {
 		if node == n.cfg.NodeKey {
-			return n.followCold(o), nil
+			return n.tiering.followCold(o), nil
 		}
 		raw, err := n.calls.Call(ctx, node, methodColdOrder, request)
 		if err == nil {
@@ -208,35 +208,35 @@ func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error)
 	if err := json.Unmarshal(request, &o); err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
-	return json.Marshal(n.followCold(o))
+	return json.Marshal(n.tiering.followCold(o))
 }
 
 // followCold begins what is ordered here, or says what it would come to.
-func (n *Node) followCold(o TieringJob) ColdAnswer {
+func (t *tiering) followCold(o TieringJob) ColdAnswer {
 	if o.Verb == ColdStop {
-		n.tieringQueue.stop()
+		t.queue.stop()
 		return ColdAnswer{}
 	}
-	a := n.costOf(&o)
+	a := t.costOf(&o)
 	if a.Refused == "" {
-		a.Refused = n.cannotFollow(&o, a.Bytes)
+		a.Refused = t.cannotFollow(&o, a.Bytes)
 	}
 	if a.Refused == "" && !o.DryRun {
-		a.Refused = n.tieringQueue.begin(o, a.Rows)
+		a.Refused = t.queue.begin(o, a.Rows)
 	}
 	return a
 }
 
 // costOf says how many rows an order is about here.
-func (n *Node) costOf(o *TieringJob) (a ColdAnswer) {
+func (t *tiering) costOf(o *TieringJob) (a ColdAnswer) {
 	switch o.Verb {
 	case ColdMigrate:
-		a.Never = o.Before == 0 && o.OlderThan == 0 && n.cfg.Cold.After == 0
-		for _, l := range n.leaving(o.isFor) {
-			a.Rows += uint64(l.fsm.Aged(n.agedBy(o, l.g)))
+		a.Never = o.Before == 0 && o.OlderThan == 0 && t.cfg.After == 0
+		for _, l := range t.registry.leaving(o.isFor) {
+			a.Rows += uint64(l.fsm.Aged(t.agedBy(o, l.g)))
 		}
 	case ColdWarm:
-		for _, l := range n.leaving(o.isFor) {
+		for _, l := range t.registry.leaving(o.isFor) {
 			from, to := o.keys(l.g.route)
 			rows, bytes := l.fsm.WarmCost(from, to)
 			a.Rows, a.Bytes = a.Rows+uint64(rows), a.Bytes+bytes
@@ -249,19 +249,19 @@ func (n *Node) costOf(o *TieringJob) (a ColdAnswer) {
 
 // cannotFollow says why a node cannot follow an order that takes so many bytes of
 // memory, or "".
-func (n *Node) cannotFollow(o *TieringJob, bytes uint64) string {
-	if refused := n.tieringQueue.refuses(o); refused != "" {
+func (t *tiering) cannotFollow(o *TieringJob, bytes uint64) string {
+	if refused := t.queue.refuses(o); refused != "" {
 		return refused
 	}
 	switch {
-	case n.draining.Load():
+	case t.draining.Load():
 		return "it is stopping"
-	case o.Verb == ColdMigrate && !n.catalog.View().ColdRows():
+	case o.Verb == ColdMigrate && !t.catalog.View().ColdRows():
 		return "rows stay in memory until the cluster version is 3"
-	case o.Verb == ColdMigrate && n.headroom.diskFull.Load():
+	case o.Verb == ColdMigrate && t.headroom.diskFull.Load():
 		return "its disk has no room"
 	case o.Verb == ColdWarm:
-		if lacks := n.headroom.lacks(bytes); lacks > 0 {
+		if lacks := t.headroom.lacks(bytes); lacks > 0 {
 			return fmt.Sprintf("%d bytes more are needed than fit below seven eighths of its memory limit", lacks)
 		}
 	}
@@ -277,8 +277,8 @@ func (o *TieringJob) keys(r route) (from, to uint64) {
 }
 
 // agedBy returns which ranges of keys of a shard an order has leave memory.
-func (n *Node) agedBy(o *TieringJob, g *shardReplica) func(first, last uint64) bool {
-	after := n.cfg.Cold.After
+func (t *tiering) agedBy(o *TieringJob, g *shardReplica) func(first, last uint64) bool {
+	after := t.cfg.After
 	switch {
 	case o.Before > 0:
 		below := o.Before / g.route.perKey()
@@ -288,5 +288,5 @@ func (n *Node) agedBy(o *TieringJob, g *shardReplica) func(first, last uint64) b
 	case after == 0:
 		return func(uint64, uint64) bool { return false }
 	}
-	return n.cfg.Cold.Layouts[g.keyspace].old(time.Now(), after, g.route)
+	return t.cfg.Layouts[g.keyspace].old(time.Now(), after, g.route)
 }

@@ -29,7 +29,7 @@ func endOf(t *testing.T, n *Node, id string) *ColdWork {
 	t.Helper()
 	var work *ColdWork
 	eventually(t, "the order has ended", func() bool {
-		work, _ = n.tieringQueue.report()
+		work, _ = n.tiering.queue.report()
 		return work != nil && work.ID == id && !work.Running
 	})
 	return work
@@ -118,7 +118,7 @@ func TestWarmedRowsAreKept(t *testing.T) {
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
 	cold := func() uint64 { _, posts := coldReportOf(t, n, "posts"); return posts.ColdRows }
-	rounds := func() uint64 { n.moveCold(); n.moveCold(); return cold() }
+	rounds := func() uint64 { n.tiering.moveCold(); n.tiering.moveCold(); return cold() }
 	if rounds() == 0 {
 		t.Fatal("no row is cold")
 	}
@@ -228,7 +228,7 @@ func TestColdOrderDeadline(t *testing.T) {
 			t.Errorf("%s: %v", verb, err)
 		}
 	}
-	if work, kept := n.tieringQueue.report(); work != nil || len(kept) > 0 {
+	if work, kept := n.tiering.queue.report(); work != nil || len(kept) > 0 {
 		t.Errorf("begun: %+v, %+v", work, kept)
 	}
 	if _, answers, err := n.OrderCold(over, TieringJob{Verb: ColdStop}); err != nil || len(answers) != 1 {

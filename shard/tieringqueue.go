@@ -22,7 +22,7 @@ const (
 
 var errColdStopped = errors.New("it was stopped")
 
-// tieringQueue holds the job that an operator ordered until runCold has done it, one at a
+// tieringQueue holds the job that an operator ordered until tiering.run has done it, one at a
 // time, and the ranges that earlier jobs keep in memory.
 type tieringQueue struct {
 	asked chan struct{} // a token while there is work that was not begun
@@ -168,57 +168,57 @@ func (d *tieringQueue) report() (work *ColdWork, kept []ColdKept) {
 	return work, d.keptLocked()
 }
 
-// workCold follows the order that lies on the desk.
-func (n *Node) workCold() {
-	n.tieringQueue.mu.Lock()
-	o := n.tieringQueue.mu.order
-	n.tieringQueue.mu.Unlock()
-	began, follow := time.Now(), n.warmRows
+// workCold does the job in the queue.
+func (t *tiering) workCold() {
+	t.queue.mu.Lock()
+	o := t.queue.mu.order
+	t.queue.mu.Unlock()
+	began, follow := time.Now(), t.warmRows
 	if o.Verb == ColdMigrate {
-		follow = n.migrate
+		follow = t.migrate
 	}
 	err := follow(&o)
-	n.tieringQueue.end(err)
-	work, _ := n.tieringQueue.report()
-	n.cfg.Logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
+	t.queue.end(err)
+	work, _ := t.queue.report()
+	t.logger.Info("an operator had cold rows moved", "verb", o.Verb, "keyspace", o.Keyspace, "rows", work.Rows,
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
 // migrate moves rows out of memory near which nobody writes now.
-func (n *Node) migrate(o *TieringJob) error {
-	all := n.leaving(o.isFor)
+func (t *tiering) migrate(o *TieringJob) error {
+	all := t.registry.leaving(o.isFor)
 	for _, l := range all {
-		l.fsm.Watch(n.agedBy(o, l.g))
+		l.fsm.Watch(t.agedBy(o, l.g))
 	}
-	if err := n.awaitQuiet(); err != nil {
+	if err := t.awaitQuiet(); err != nil {
 		return err
 	}
 	var damaged error
 	for _, l := range all {
-		l.idle = l.fsm.Watch(n.agedBy(o, l.g))
-		if err := n.migrateShard(l); errors.Is(err, cold.ErrDamaged) {
+		l.idle = l.fsm.Watch(t.agedBy(o, l.g))
+		if err := t.migrateShard(l); errors.Is(err, cold.ErrDamaged) {
 			damaged = err
 		} else if err != nil {
 			return err
 		}
-		n.keepCold(l)
+		t.keepCold(l)
 	}
 	return damaged
 }
 
-func (n *Node) migrateShard(l *leaving) error {
+func (t *tiering) migrateShard(l *leaving) error {
 	for l.idle.Segments() > 0 {
 		switch {
-		case n.tieringQueue.toEnd():
+		case t.queue.toEnd():
 			return errColdStopped
-		case n.draining.Load():
+		case t.draining.Load():
 			return ErrDraining
-		case n.headroom.diskFull.Load():
+		case t.headroom.diskFull.Load():
 			return ErrDiskFull
 		}
 		before := l.rows
-		err := n.freeze(l, coldStepSegments, n.rest)
-		n.tieringQueue.moved(l.rows - before)
+		err := t.freeze(l, coldStepSegments, t.rest)
+		t.queue.moved(l.rows - before)
 		if err != nil {
 			return err
 		}
@@ -230,21 +230,21 @@ func (n *Node) migrateShard(l *leaving) error {
 }
 
 // awaitQuiet waits for coldAskedQuiet.
-func (n *Node) awaitQuiet() error {
+func (t *tiering) awaitQuiet() error {
 	select {
 	case <-time.After(coldAskedQuiet):
 		return nil
-	case <-n.stopping:
+	case <-t.stopping:
 		return ErrDraining
 	}
 }
 
 // warmRows brings rows back into memory. Damaged ones stay where they are, and others
 // come.
-func (n *Node) warmRows(o *TieringJob) error {
+func (t *tiering) warmRows(o *TieringJob) error {
 	var damaged error
-	for _, l := range n.leaving(o.isFor) {
-		if err := n.warmShard(o, l); errors.Is(err, cold.ErrDamaged) {
+	for _, l := range t.registry.leaving(o.isFor) {
+		if err := t.warmShard(o, l); errors.Is(err, cold.ErrDamaged) {
 			damaged = err
 		} else if err != nil {
 			return err
@@ -253,31 +253,31 @@ func (n *Node) warmRows(o *TieringJob) error {
 	return damaged
 }
 
-func (n *Node) warmShard(o *TieringJob, l *leaving) error {
+func (t *tiering) warmShard(o *TieringJob, l *leaving) error {
 	var damaged error
 	next, to := o.keys(l.g.route)
 	for more := true; more; {
 		switch {
-		case n.tieringQueue.toEnd():
+		case t.queue.toEnd():
 			return errColdStopped
-		case n.draining.Load():
+		case t.draining.Load():
 			return ErrDraining
-		case n.headroom.memoryTight.Load():
+		case t.headroom.memoryTight.Load():
 			return ErrMemoryFull
 		}
 		var rows int
 		var err error
 		began := time.Now()
 		rows, next, more, err = l.fsm.Warm(next, to)
-		n.tieringQueue.moved(rows)
-		n.coldWarmed.Add(uint64(rows))
+		t.queue.moved(rows)
+		t.warmed.Add(uint64(rows))
 		if errors.Is(err, cold.ErrDamaged) {
 			l.r.noteDamage(err)
 			damaged = fmt.Errorf("group %d: %w", l.g.number, cold.ErrDamaged) // the log says which
 		} else if err != nil {
 			return err
 		}
-		n.rest(time.Since(began))
+		t.rest(time.Since(began))
 	}
 	return damaged
 }
