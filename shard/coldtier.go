@@ -226,6 +226,7 @@ func (n *Node) openCold() error {
 	n.cold, err = cold.Open(cold.Config{Dir: dir, CacheBytes: n.cfg.Cold.CacheBytes, Logger: n.cfg.Logger, Fatal: n.fatal})
 	if err == nil {
 		n.coldStore.Store(n.cold)
+		n.feeds.store = n.cold
 	}
 	return err
 }

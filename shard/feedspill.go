@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -37,50 +38,65 @@ const (
 	feedBusy        = time.Minute
 )
 
-// spillRound is what runSpill knows between two ticks.
+// spillRound is what feedSpill.run knows between two ticks.
 type spillRound struct {
-	looked  time.Duration // by feedTime, when feeds were looked at for the last time
+	looked  time.Duration // by feedSpill.time, when feeds were looked at for the last time
 	cycles  uint64        // of the collector, when memory was relieved for the last time
 	relieve func() bool   // memory is tight
 }
 
-// feedTime is the time that feeds are told, which begins at feedBusy.
-func (n *Node) feedTime() time.Duration { return time.Since(n.began) + feedBusy }
+// feedSpill moves feeds out of memory, to the store of cold rows. It reads which replicas
+// there are from the registry.
+//
+// Its goroutine: run, which Node starts and waits for.
+type feedSpill struct {
+	registry  *registry
+	idle      time.Duration // Config.FeedIdle
+	began     time.Time     // of the node: feeds are told the time since
+	catalog   *catalog.Catalog
+	headroom  *headroom
+	store     *cold.Store // set before the first replica is opened
+	mayFreeze func() bool
+	stopping  <-chan struct{}
+}
 
-// runSpill moves feeds of idle users out of memory and, near the memory limit, those of
+// time is the time that feeds are told, which begins at feedBusy.
+func (s *feedSpill) time() time.Duration { return time.Since(s.began) + feedBusy }
+
+// run moves feeds of idle users out of memory and, near the memory limit, those of
 // users idle for the longest. Open starts it, Close stops and waits for it.
-func (n *Node) runSpill() {
-	round := &spillRound{looked: n.feedTime(), relieve: n.feedsTight}
+func (s *feedSpill) run() {
+	round := &spillRound{looked: s.time(), relieve: s.tight}
 	tick := time.NewTicker(spillTick)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			n.spillFeeds(round, n.feedTime())
-		case <-n.stopping:
+			s.round(round, s.time())
+		case <-s.stopping:
 			return
 		}
 	}
 }
 
-// feedsTight reports whether feeds are to leave memory because that is short. Before the
+// tight reports whether feeds are to leave memory because that is short. Before the
 // cluster's version allows rows to be cold none does: a node that asks for a feed might
 // not know that it is to ask once more.
-func (n *Node) feedsTight() bool {
-	return n.headroom.memoryTight.Load() && n.catalog.View().ColdRows()
+func (s *feedSpill) tight() bool {
+	return s.headroom.memoryTight.Load() && s.catalog.View().ColdRows()
 }
 
-// feedPlace says where feeds of a group may be beside memory.
-func (n *Node) feedPlace(group uint32) raftfsm.FeedPlace {
-	if n.cfg.FeedIdle == 0 {
+// place says where feeds of a group may be beside memory.
+func (s *feedSpill) place(group uint32) raftfsm.FeedPlace {
+	if s.idle == 0 {
 		return raftfsm.FeedPlace{}
 	}
-	return raftfsm.FeedPlace{Store: n.cold, Group: group, Tight: n.feedsTight}
+	return raftfsm.FeedPlace{Store: s.store, Group: group, Tight: s.tight}
 }
 
-// feedReplicas returns this node's replicas of feeds.
-func (n *Node) feedReplicas() (all []*localReplica) {
-	for _, g := range n.groups.Load().all {
+// replicas returns this node's replicas of feeds.
+func (s *feedSpill) replicas() (all []*localReplica) {
+	for _, g := range s.registry.groups.Load().all {
 		if r := g.replica.Load(); r != nil && g.kind == codec.KindFeed {
 			all = append(all, r)
 		}
@@ -88,31 +104,31 @@ func (n *Node) feedReplicas() (all []*localReplica) {
 	return all
 }
 
-// spillFeeds is one tick of runSpill, at a feedTime.
-func (n *Node) spillFeeds(round *spillRound, now time.Duration) {
-	all := n.feedReplicas()
+// round is one tick of run, at a time of feeds.
+func (s *feedSpill) round(round *spillRound, now time.Duration) {
+	all := s.replicas()
 	for _, r := range all {
 		r.fsm.(*raftfsm.Feed).Tick(uint32(now / time.Second))
 	}
-	if !n.catalog.View().ColdRows() {
+	if !s.catalog.View().ColdRows() {
 		return
 	}
-	if now-round.looked >= min(n.cfg.FeedIdle/feedLookShare, feedLookMax) {
+	if now-round.looked >= min(s.idle/feedLookShare, feedLookMax) {
 		round.looked = now
 		for _, r := range all {
-			n.spill(r, n.cfg.FeedIdle, math.MaxInt64)
+			s.spill(r, s.idle, math.MaxInt64)
 		}
 	}
 	// What has left memory counts once the collector has looked.
 	if cycles := runtimeMetric("/gc/cycles/total:gc-cycles"); round.relieve() && cycles != round.cycles {
 		round.cycles = cycles
-		n.relieveFeeds(all, int64(n.headroom.memoryOver.Load()))
+		s.relieve(all, int64(s.headroom.memoryOver.Load()))
 	}
 }
 
-// relieveFeeds moves so many bytes of feeds out of memory, and a share besides, of users of
+// relieve moves so many bytes of feeds out of memory, and a share besides, of users of
 // all shards who are idle for the longest.
-func (n *Node) relieveFeeds(all []*localReplica, over int64) {
+func (s *feedSpill) relieve(all []*localReplica, over int64) {
 	var ages raftfsm.FeedAges
 	shards := make([]raftfsm.FeedAges, len(all))
 	for i, r := range all {
@@ -126,16 +142,16 @@ func (n *Node) relieveFeeds(all []*localReplica, over int64) {
 	idle := time.Duration(ages.Oldest(int64(share*float64(total)))) * time.Second
 	for i, r := range all {
 		if bytes := float64(shards[i].Bytes()); bytes > 0 {
-			n.spill(r, max(idle, min(feedBusy, n.cfg.FeedIdle)), int64(share*bytes)+1)
+			s.spill(r, max(idle, min(feedBusy, s.idle)), int64(share*bytes)+1)
 		}
 	}
 }
 
 // spill moves feeds of a replica out of memory that are idle for so long, about so many
 // bytes of them at the most.
-func (n *Node) spill(r *localReplica, idle time.Duration, bytesMax int64) {
+func (s *feedSpill) spill(r *localReplica, idle time.Duration, bytesMax int64) {
 	began := time.Now()
-	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, n.tiering.mayFreeze)
+	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, s.mayFreeze)
 	if err != nil && !errors.Is(err, cold.ErrClosed) {
 		r.logger.Warn("feeds stay in memory, and it is tried again", "err", err)
 	}
@@ -157,7 +173,7 @@ func (n *Node) feedMetrics() []prometheus.Collector {
 	moved := func(value func(spilled, returned uint64) uint64) func() float64 {
 		return func() float64 {
 			total := uint64(0)
-			for _, r := range n.feedReplicas() {
+			for _, r := range n.feeds.replicas() {
 				total += value(r.fsm.(*raftfsm.Feed).Moved())
 			}
 			return float64(total)

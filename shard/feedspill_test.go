@@ -40,7 +40,7 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 // spillAll moves all feeds of a node out of memory.
 func spillAll(t *testing.T, n *Node) {
 	t.Helper()
-	for _, r := range n.feedReplicas() {
+	for _, r := range n.feeds.replicas() {
 		if _, err := r.fsm.(*raftfsm.Feed).Spill(0, math.MaxInt64, n.tiering.mayFreeze); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func spillAll(t *testing.T, n *Node) {
 
 // onDisk counts the feeds that a node has on disk, and all of them.
 func onDisk(n *Node) (spilled, users uint64) {
-	for _, r := range n.feedReplicas() {
+	for _, r := range n.feeds.replicas() {
 		s := r.fsm.State()
 		spilled, users = spilled+s.ColdRows, users+s.Rows
 	}
@@ -129,7 +129,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
 	spillAll(t, n)
 	before := digests(n)
-	for _, r := range n.feedReplicas() {
+	for _, r := range n.feeds.replicas() {
 		backup, err := n.OpenSnapshot(t.Context(), r.group.Group())
 		mustDo(t, err)
 		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, raftfsm.SnapshotVisitor{})
@@ -283,28 +283,28 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 			t.Errorf("%s: %d feeds are on disk", what, spilled)
 		}
 	}
-	n.spillFeeds(clock, time.Hour)
+	n.feeds.round(clock, time.Hour)
 	var feeds Feeds
 	mustDo(t, n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{1, 2, 3}, &ReadOptions{Deadline: soon()}, &feeds))
-	n.spillFeeds(clock, 999*time.Hour)
+	n.feeds.round(clock, 999*time.Hour)
 	checkDisk("nobody is idle for long enough", 0, 0)
 	tight = true
-	n.spillFeeds(clock, 999*time.Hour)
+	n.feeds.round(clock, 999*time.Hour)
 	checkDisk("memory is tight", 2, feedTestUsers/4)
 	again, _ := onDisk(n)
 	clock.cycles = runtimeMetric("/gc/cycles/total:gc-cycles")
 	tight = false
-	n.spillFeeds(clock, 999*time.Hour)
+	n.feeds.round(clock, 999*time.Hour)
 	checkDisk("there is room", again, again)
-	n.spillFeeds(clock, 1200*time.Hour)
+	n.feeds.round(clock, 1200*time.Hour)
 	checkDisk("all are idle for long", feedTestUsers, feedTestUsers)
 	checkFeeds(t, n, ReadOptions{}, nil)
-	n.spillFeeds(clock, 1201*time.Hour)
+	n.feeds.round(clock, 1201*time.Hour)
 	tight = true
 	clock.cycles = 0
-	n.spillFeeds(clock, 1201*time.Hour)
+	n.feeds.round(clock, 1201*time.Hour)
 	spilled, _ := onDisk(n)
-	n.spillFeeds(clock, 1201*time.Hour+feedBusy/2)
+	n.feeds.round(clock, 1201*time.Hour+feedBusy/2)
 	checkDisk("those that were just asked for stay", spilled, spilled)
 }
 
@@ -317,21 +317,21 @@ func TestFeedsLeaveMemoryThatIsTooMuch(t *testing.T) {
 	closeCold(t, n)
 	n = openFeedNode(t, dir, 1, "")
 	bytes := int64(0)
-	for _, r := range n.feedReplicas() {
-		r.fsm.(*raftfsm.Feed).Tick(uint32(n.feedTime() / time.Second))
+	for _, r := range n.feeds.replicas() {
+		r.fsm.(*raftfsm.Feed).Tick(uint32(n.feeds.time() / time.Second))
 		var ages raftfsm.FeedAges
 		r.fsm.(*raftfsm.Feed).Ages(&ages)
 		bytes += ages.Bytes()
 	}
-	n.relieveFeeds(n.feedReplicas(), bytes/3)
+	n.feeds.relieve(n.feeds.replicas(), bytes/3)
 	if spilled, _ := onDisk(n); spilled < feedTestUsers/3 || spilled == feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.relieveFeeds(n.feedReplicas(), 10*bytes)
+	n.feeds.relieve(n.feeds.replicas(), 10*bytes)
 	if spilled, _ := onDisk(n); spilled != feedTestUsers {
 		t.Errorf("%d feeds of %d are on disk", spilled, feedTestUsers)
 	}
-	n.relieveFeeds(n.feedReplicas(), 10*bytes) // there is nothing left
+	n.feeds.relieve(n.feeds.replicas(), 10*bytes) // there is nothing left
 	checkFeeds(t, n, ReadOptions{}, nil)
 }
 

@@ -121,8 +121,8 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	switch g.kind {
 	case codec.KindFeed:
-		fsm := raftfsm.NewFeedOver(n.feedPlace(g.number))
-		fsm.Tick(uint32((n.feedTime() - feedBusy) / time.Second)) // nobody has asked yet
+		fsm := raftfsm.NewFeedOver(n.feeds.place(g.number))
+		fsm.Tick(uint32((n.feeds.time() - feedBusy) / time.Second)) // nobody has asked yet
 		return &localReplica{fsm: fsm}, nil, nil
 	case codec.KindCounters:
 	default:

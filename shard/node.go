@@ -34,8 +34,8 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runMaintenance, runRemoved, runVotersRoom and runSpill, and run
-// of tiering, failureDetector, sweeper and scrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
+// Its goroutines: runReconcile, runMaintenance, runRemoved and runVotersRoom, and run of
+// tiering, feedSpill, failureDetector, sweeper and scrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
 // starts and Close likewise stops; removals of replicas that were dropped, which runReconcile starts and
 // Close waits for; those of asking, which end at the deadline of what
 // they ask.
@@ -43,8 +43,7 @@ type Node struct {
 	registry
 
 	cfg       Config
-	began     time.Time // of Open
-	life      string    // tells this life of the node from others
+	life      string // tells this life of the node from others
 	mux       *rpc.Mux
 	calls     *rpc.Calls
 	streams   *stream.Streams
@@ -60,6 +59,7 @@ type Node struct {
 	coldStore atomic.Pointer[cold.Store] // cold, for metrics, which may be asked for before it is there
 	tiering   tiering
 	scrub     scrub
+	feeds     feedSpill
 
 	clusterHash uint32 // of tokens
 
@@ -91,7 +91,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, began: time.Now(), life: newLife(), catalog: catalog.New(), peers: map[string]*peer{},
+		cfg: cfg, life: newLife(), catalog: catalog.New(), peers: map[string]*peer{},
 		clusterHash:  clusterHash(id),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		rounds: propose.NewRounds(nil),
@@ -99,6 +99,10 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.dirs.path = cfg.Dir
 	n.tiering.wire(n)
+	n.feeds = feedSpill{
+		registry: &n.registry, idle: cfg.FeedIdle, began: time.Now(), catalog: n.catalog, headroom: &n.headroom,
+		mayFreeze: n.tiering.mayFreeze, stopping: n.stopping,
+	}
 	n.scrub.registry, n.scrub.every, n.scrub.logger, n.scrub.stopping = &n.registry, cfg.Cold.ScrubEvery, cfg.Logger, n.stopping
 	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
@@ -191,7 +195,7 @@ func (n *Node) start() error {
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.diskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.tiering.run)
 	n.running.Go(n.scrub.run)
-	n.running.Go(n.runSpill)
+	n.running.Go(n.feeds.run)
 	return nil
 }
 
