@@ -34,11 +34,11 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runMaintenance, runRemoved and runVotersRoom, and run of
-// tiering, feedSpill, failureDetector, sweeper and scrub, which Open starts and Close stops and waits for; repairs of replicas, which runReconcile
-// starts and Close likewise stops; removals of replicas that were dropped, which runReconcile starts and
-// Close waits for; those of asking, which end at the deadline of what
-// they ask.
+// Its goroutines: runReconcile, runMaintenance and runRemoved, and run of tiering,
+// feedSpill, votersRoom, failureDetector, sweeper and scrub, which Open starts and Close
+// stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
+// stops; removals of replicas that were dropped, which runReconcile starts and Close waits
+// for; those of asking, which end at the deadline of what they ask.
 type Node struct {
 	registry
 
@@ -191,7 +191,7 @@ func (n *Node) start() error {
 	n.running.Go(n.runMaintenance)
 	n.running.Go(failureDetector{&n.registry, n.mux.Limited(), n.stopping}.run)
 	n.running.Go(n.runRemoved)
-	n.running.Go(n.runVotersRoom)
+	n.running.Go(n.votersRoom().run)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.diskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.tiering.run)
 	n.running.Go(n.scrub.run)
@@ -216,6 +216,10 @@ func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm gro
 		NodeLog:  n.log,
 		Room:     n.room.take,
 	}
+}
+
+func (n *Node) votersRoom() votersRoom {
+	return votersRoom{n.cfg.NodeKey, &n.registry, &n.headroom, n.calls, n.stopping}
 }
 
 // cut closes the stream to a node that answers no pings.

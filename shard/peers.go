@@ -134,7 +134,7 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodReport, n.serveReport)
 	n.calls.Handle(methodColdReport, n.serveColdReport)
 	n.calls.Handle(methodColdOrder, n.serveColdOrder)
-	n.calls.Handle(methodRoom, n.serveRoom)
+	n.calls.Handle(methodRoom, n.votersRoom().serve)
 	n.calls.Handle(methodMember, n.serveMember)
 	n.calls.Handle(methodKnown, n.serveKnown)
 	n.calls.Handle(methodBoard, n.serveBoard)

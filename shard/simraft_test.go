@@ -387,7 +387,7 @@ func (r *simRaft) voteAnswered(m *simMsg) {
 }
 
 // becomeLeader is setupLeaderState and the beginning of runLeader, with the barrier
-// that grouplead.go's confirm proposes.
+// that replica/lead.go's confirm proposes.
 func (r *simRaft) becomeLeader() {
 	r.setState(simLeader)
 	r.campaign++

@@ -8,34 +8,44 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // votersRoomTick is how often the voters of groups that this node leads are asked
 // whether their disks have room. Meanwhile a disk takes what headroomTick says.
 const votersRoomTick = time.Second
 
-// runVotersRoom finds the groups led here that may take no writes because too few
+// votersRoom finds the groups led here that may take no writes because too few
 // voters have room for them. Each voter stores each entry, and one whose disk is
 // full ends: a single one may, and the group goes on; with most of them it would
-// lose its quorum. Open starts it, Close stops and waits for it.
-func (n *Node) runVotersRoom() {
+// lose its quorum.
+type votersRoom struct {
+	key      string // of this node
+	registry *registry
+	headroom *headroom
+	calls    *rpc.Calls
+	stopping <-chan struct{}
+}
+
+// run checks until the node is stopping. Open starts it, Close waits for it.
+func (v votersRoom) run() {
 	tick := time.NewTicker(votersRoomTick)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			n.lookAtVoters()
-		case <-n.stopping:
+			v.check()
+		case <-v.stopping:
 			return
 		}
 	}
 }
 
-// lookAtVoters asks once.
-func (n *Node) lookAtVoters() {
+// check asks the voters once.
+func (v votersRoom) check() {
 	led := map[*localReplica][]raft.ServerID{}
 	others := map[string]bool{}
-	for _, g := range n.groups.Load().all {
+	for _, g := range v.registry.groups.Load().all {
 		r, err := g.led()
 		if err != nil {
 			if r != nil {
@@ -48,7 +58,7 @@ func (n *Node) lookAtVoters() {
 			others[replica.NodeOf(id)] = true
 		}
 	}
-	full := n.disksFull(others)
+	full := v.disksFull(others)
 	short := 0
 	for r, voters := range led {
 		tooFew := tooFewWithRoom(voters, full)
@@ -56,7 +66,7 @@ func (n *Node) lookAtVoters() {
 			short++
 		}
 	}
-	n.headroom.votersFull.Store(int64(short))
+	v.headroom.votersFull.Store(int64(short))
 }
 
 // tooFewWithRoom reports whether a disk is known to be full and those known not to
@@ -76,21 +86,21 @@ func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 
 // disksFull asks nodes whether their disks are at their reserve. Those that do not
 // answer are not in it.
-func (n *Node) disksFull(nodes map[string]bool) map[string]bool {
+func (v votersRoom) disksFull(nodes map[string]bool) map[string]bool {
 	ctx, cancel := context.WithTimeout(context.Background(), askNodeTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	full := map[string]bool{}
 	var asked sync.WaitGroup
 	for node := range nodes {
-		if node == n.cfg.NodeKey {
+		if node == v.key {
 			mu.Lock()
-			full[node] = n.headroom.diskFull.Load()
+			full[node] = v.headroom.diskFull.Load()
 			mu.Unlock()
 			continue
 		}
 		asked.Go(func() { // ends at the timeout
-			answer, err := n.calls.Call(ctx, node, methodRoom, nil)
+			answer, err := v.calls.Call(ctx, node, methodRoom, nil)
 			if err == nil && len(answer) == 1 {
 				mu.Lock()
 				defer mu.Unlock()
@@ -102,9 +112,9 @@ func (n *Node) disksFull(nodes map[string]bool) map[string]bool {
 	return full
 }
 
-// serveRoom answers 1 if this node's disk is at its reserve, else 0.
-func (n *Node) serveRoom(context.Context, []byte) ([]byte, error) {
-	if n.headroom.diskFull.Load() {
+// serve answers 1 if this node's disk is at its reserve, else 0.
+func (v votersRoom) serve(context.Context, []byte) ([]byte, error) {
+	if v.headroom.diskFull.Load() {
 		return []byte{1}, nil
 	}
 	return []byte{0}, nil

@@ -45,7 +45,7 @@ func TestMostVotersFull(t *testing.T) {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})
 	}
 	followers[0].headroom.diskFull.Store(true)
-	leader.lookAtVoters()
+	leader.votersRoom().check()
 	if err := write(); err != nil {
 		t.Errorf("with one disk full: %v", err)
 	}
