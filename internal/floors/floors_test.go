@@ -24,6 +24,8 @@ const rule = `
 	internal/strictjson:
 	# Positions of queues, and what their readers and the shards say to each other.
 	source/sink:
+	# Queues into a sink: what messages mean, and how a partition is read.
+	source: source/sink internal/strictjson
 	# Which requests a group has applied.
 	raftfsm/dedup: raftfsm/codec source/sink
 	# What the cluster agrees on.

@@ -1,0 +1,432 @@
+package source
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The types of brokers.
+const (
+	TypeKafka    = "kafka"
+	TypeNATS     = "nats"
+	TypeRedis    = "redis-stream"
+	TypePostgres = "postgres"
+)
+
+// The formats of messages.
+const (
+	FormatJSON     = "json"
+	FormatDebezium = "debezium"
+)
+
+// What happens to a message that cannot be applied.
+const (
+	OnErrorDeadLetter = "dead-letter" // it is written to the dead letters
+	OnErrorStop       = "stop"        // the partition stalls before it
+	OnErrorSkip       = "skip"        // it is counted
+)
+
+// The bounds of a configuration.
+const (
+	configBytesMax   = 64 << 10
+	textBytesMax     = 1024
+	brokersMax       = 32
+	startsMax        = 4096
+	batchMessagesMax = 100_000
+	lingerMax        = 10 * time.Second
+
+	batchMessagesDefault = 10_000
+	lingerDefault        = 20 * time.Millisecond
+)
+
+// Config says where a source reads and what its messages mean. ParseConfig checks it.
+type Config struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+
+	Brokers     []string `json:"brokers,omitempty"`     // kafka
+	Topic       string   `json:"topic,omitempty"`       // kafka
+	URL         string   `json:"url,omitempty"`         // nats
+	Stream      string   `json:"stream,omitempty"`      // nats
+	Addr        string   `json:"addr,omitempty"`        // redis-stream
+	Key         string   `json:"key,omitempty"`         // redis-stream
+	Field       string   `json:"field,omitempty"`       // redis-stream: of an entry, the one that is the message
+	DSN         string   `json:"dsn,omitempty"`         // postgres
+	Slot        string   `json:"slot,omitempty"`        // postgres
+	Publication string   `json:"publication,omitempty"` // postgres
+	Prefix      string   `json:"prefix,omitempty"`      // postgres: of pg_logical_emit_message
+
+	// DeadLetters is the topic, subject, key or table of the dead letters.
+	DeadLetters string `json:"dead-letters"`
+
+	Start   StartAt  `json:"start"`
+	Format  string   `json:"format"`
+	Map     *Mapping `json:"map,omitempty"`
+	OnError string   `json:"on-error"`
+	Batch   Bounds   `json:"batch"`
+}
+
+// Bounds bound a batch.
+type Bounds struct {
+	Messages int      `json:"messages"`
+	Linger   Duration `json:"linger"` // how long the first message waits for others
+}
+
+// Mapping says where in a message, or in a row, the parts of an op are: each a constant, or
+// a path such as $.post.id. User is ID for keyspace unread. Of Add and Set there is one.
+type Mapping struct {
+	Keyspace string `json:"keyspace,omitempty"`
+	ID       string `json:"id,omitempty"`
+	User     string `json:"user,omitempty"`
+	Column   string `json:"column"`
+	Add      string `json:"add,omitempty"`
+	Set      string `json:"set,omitempty"`
+}
+
+// StartAt says where a partition begins that was never read.
+type StartAt struct {
+	Latest bool
+	At     map[uint32]Position // those that are not in it begin at the earliest
+}
+
+// MarshalJSON returns "earliest", "latest" or an object of positions by partition.
+func (s StartAt) MarshalJSON() ([]byte, error) {
+	switch {
+	case s.Latest:
+		return []byte(`"latest"`), nil
+	case len(s.At) == 0:
+		return []byte(`"earliest"`), nil
+	}
+	return json.Marshal(s.At)
+}
+
+// Duration is a time.Duration, as text in JSON.
+type Duration time.Duration
+
+// MarshalJSON returns a text such as "20ms".
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// ConfigError is returned for a configuration with a bad field.
+type ConfigError struct {
+	Field   string // its path; empty if the text is not a configuration at all
+	Problem string
+}
+
+func (e *ConfigError) Error() string {
+	if e.Field == "" {
+		return e.Problem
+	}
+	return e.Field + ": " + e.Problem
+}
+
+func bad(field, format string, args ...any) error {
+	return &ConfigError{field, fmt.Sprintf(format, args...)}
+}
+
+// JSON returns the configuration as the catalog stores it. ParseConfig accepts it.
+func (c *Config) JSON() []byte {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // it has plain fields only
+	}
+	return text
+}
+
+// SameMeaning reports whether messages mean the same in both, and come from the same queue.
+// Only then may one replace the other while shards are at different positions.
+func (c *Config) SameMeaning(other *Config) bool {
+	return bytes.Equal(c.meaning(), other.meaning())
+}
+
+// meaning is the configuration without how it is reached, and how it is read.
+func (c *Config) meaning() []byte {
+	m := *c
+	m.Brokers, m.URL, m.Addr, m.DSN = nil, "", "", ""
+	m.DeadLetters, m.OnError, m.Batch, m.Start = "", "", Bounds{}, StartAt{}
+	return m.JSON()
+}
+
+// ParseConfig parses YAML, or JSON, which is YAML, and sets the defaults.
+func ParseConfig(text []byte) (*Config, error) {
+	if len(text) > configBytesMax {
+		return nil, bad("", "over %d bytes", configBytesMax)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, bad("", "empty: name and type are needed")
+	} else if err != nil {
+		return nil, bad("", "%s", strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, bad("", "more than one document")
+	}
+	c := &Config{
+		Format:  FormatJSON,
+		OnError: OnErrorDeadLetter,
+		Batch:   Bounds{batchMessagesDefault, Duration(lingerDefault)},
+	}
+	if err := c.read(doc.Content[0]); err != nil {
+		return nil, err
+	}
+	return c, c.validate()
+}
+
+// read reads the root of a document.
+func (c *Config) read(root *yaml.Node) error {
+	return members(root, "", map[string]func(string, *yaml.Node) error{
+		"name":         text(&c.Name),
+		"type":         text(&c.Type),
+		"brokers":      c.readBrokers,
+		"topic":        text(&c.Topic),
+		"url":          text(&c.URL),
+		"stream":       text(&c.Stream),
+		"addr":         text(&c.Addr),
+		"key":          text(&c.Key),
+		"field":        text(&c.Field),
+		"dsn":          text(&c.DSN),
+		"slot":         text(&c.Slot),
+		"publication":  text(&c.Publication),
+		"prefix":       text(&c.Prefix),
+		"dead-letters": text(&c.DeadLetters),
+		"start":        c.readStart,
+		"format":       text(&c.Format),
+		"map":          c.readMap,
+		"on-error":     text(&c.OnError),
+		"batch":        c.readBatch,
+	})
+}
+
+// members reads a mapping. It refuses fields that are unknown or given twice.
+func members(n *yaml.Node, path string, known map[string]func(string, *yaml.Node) error) error {
+	if n.Kind != yaml.MappingNode {
+		return bad(path, "not an object of fields")
+	}
+	seen := map[string]bool{}
+	for i := 0; i < len(n.Content); i += 2 {
+		key := n.Content[i].Value
+		field := shown(key)
+		if path != "" {
+			field = path + "." + field
+		}
+		read, ok := known[key]
+		switch {
+		case !ok:
+			return bad(field, "no such field")
+		case seen[key]:
+			return bad(field, "given twice")
+		}
+		seen[key] = true
+		if err := read(field, n.Content[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// text returns a function that reads a scalar.
+func text(to *string) func(string, *yaml.Node) error {
+	return func(field string, n *yaml.Node) error {
+		switch {
+		case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
+			return bad(field, "not a text")
+		case n.Value == "":
+			return bad(field, "empty")
+		case len(n.Value) > textBytesMax:
+			return bad(field, "over %d bytes", textBytesMax)
+		}
+		*to = n.Value
+		return nil
+	}
+}
+
+func (c *Config) readBrokers(field string, n *yaml.Node) error {
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > brokersMax {
+		return bad(field, "not a list of 1 to %d addresses", brokersMax)
+	}
+	for i, item := range n.Content {
+		var addr string
+		if err := text(&addr)(fmt.Sprintf("%s[%d]", field, i), item); err != nil {
+			return err
+		}
+		c.Brokers = append(c.Brokers, addr)
+	}
+	return nil
+}
+
+func (c *Config) readStart(field string, n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode && (n.Value == "earliest" || n.Value == "latest") {
+		c.Start.Latest = n.Value == "latest"
+		return nil
+	}
+	if n.Kind != yaml.MappingNode || len(n.Content) == 0 || len(n.Content)/2 > startsMax {
+		return bad(field, "neither earliest, latest nor an object of 1 to %d positions by partition", startsMax)
+	}
+	c.Start.At = map[uint32]Position{}
+	for i := 0; i < len(n.Content); i += 2 {
+		key, value := n.Content[i].Value, n.Content[i+1]
+		field := field + "." + shown(key)
+		partition, err := strconv.ParseUint(key, 10, 32)
+		if err != nil || strconv.FormatUint(partition, 10) != key {
+			return bad(field, "not a partition: a number below 2^32")
+		}
+		if _, twice := c.Start.At[uint32(partition)]; twice {
+			return bad(field, "given twice")
+		}
+		p, err := ParsePosition(value.Value)
+		if err != nil {
+			return bad(field, "%v", err)
+		}
+		c.Start.At[uint32(partition)] = p
+	}
+	return nil
+}
+
+func (c *Config) readMap(field string, n *yaml.Node) error {
+	c.Map = &Mapping{}
+	return members(n, field, map[string]func(string, *yaml.Node) error{
+		"keyspace": text(&c.Map.Keyspace),
+		"id":       text(&c.Map.ID),
+		"user":     text(&c.Map.User),
+		"column":   text(&c.Map.Column),
+		"add":      text(&c.Map.Add),
+		"set":      text(&c.Map.Set),
+	})
+}
+
+func (c *Config) readBatch(field string, n *yaml.Node) error {
+	return members(n, field, map[string]func(string, *yaml.Node) error{
+		"messages": func(field string, n *yaml.Node) error {
+			v, err := strconv.Atoi(n.Value)
+			if err != nil || v < 1 || v > batchMessagesMax {
+				return bad(field, "not a number from 1 to %d", batchMessagesMax)
+			}
+			c.Batch.Messages = v
+			return nil
+		},
+		"linger": func(field string, n *yaml.Node) error {
+			d, err := time.ParseDuration(n.Value)
+			if err != nil || d < 0 || d > lingerMax {
+				return bad(field, "not a duration from 0s to %s", lingerMax)
+			}
+			c.Batch.Linger = Duration(d)
+			return nil
+		},
+	})
+}
+
+// nameForm is what a source may be called: it is part of paths, of metrics and of a
+// consumer group's name.
+var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// slotForm is what PostgreSQL calls a slot.
+var slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+// tableForm is what the table of dead letters may be called: it needs no quotes.
+var tableForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$`)
+
+func (c *Config) validate() error {
+	switch {
+	case c.Name == "":
+		return bad("name", "missing")
+	case !nameForm.MatchString(c.Name):
+		return bad("name", "not 1 to 64 of a-z, 0-9, - and _, a letter or digit first")
+	case c.Type == "":
+		return bad("type", "missing")
+	case c.OnError != OnErrorDeadLetter && c.OnError != OnErrorStop && c.OnError != OnErrorSkip:
+		return bad("on-error", "none of %s, %s and %s", OnErrorDeadLetter, OnErrorStop, OnErrorSkip)
+	case c.Format != FormatJSON && c.Format != FormatDebezium:
+		return bad("format", "neither %s nor %s", FormatJSON, FormatDebezium)
+	case c.Format == FormatDebezium && c.Map == nil:
+		return bad("map", "missing: format %s needs it", FormatDebezium)
+	}
+	if err := c.validateType(); err != nil {
+		return err
+	}
+	if c.Map != nil {
+		_, err := compileMap(c.Map, c.Format)
+		return err
+	}
+	return nil
+}
+
+// validateType checks the fields that depend on the type, and sets their defaults.
+func (c *Config) validateType() error {
+	fields := []struct {
+		name  string
+		set   bool
+		types string // that have the field; needed by those that end in !
+	}{
+		{"brokers", len(c.Brokers) > 0, "kafka!"},
+		{"topic", c.Topic != "", "kafka!"},
+		{"url", c.URL != "", "nats!"},
+		{"stream", c.Stream != "", "nats!"},
+		{"addr", c.Addr != "", "redis-stream!"},
+		{"key", c.Key != "", "redis-stream!"},
+		{"field", c.Field != "", "redis-stream"},
+		{"dsn", c.DSN != "", "postgres!"},
+		{"slot", c.Slot != "", "postgres!"},
+		{"publication", c.Publication != "", "postgres!"},
+		{"prefix", c.Prefix != "", "postgres"},
+	}
+	if !slices.Contains([]string{TypeKafka, TypeNATS, TypeRedis, TypePostgres}, c.Type) {
+		return bad("type", "none of kafka, nats, redis-stream and postgres")
+	}
+	for _, f := range fields {
+		of := strings.TrimSuffix(f.types, "!")
+		switch {
+		case f.set && of != c.Type:
+			return bad(f.name, "not a field of type %s", c.Type)
+		case !f.set && f.types == c.Type+"!":
+			return bad(f.name, "missing: type %s needs it", c.Type)
+		}
+	}
+	letters := ""
+	switch c.Type {
+	case TypeKafka:
+		letters = c.Topic + ".dead"
+	case TypeNATS:
+		letters = c.Stream + ".dead"
+	case TypeRedis:
+		letters = c.Key + ".dead"
+		if c.Field == "" {
+			c.Field = "value"
+		}
+	case TypePostgres:
+		letters = "countd_dead_letters"
+		if err := c.validatePostgres(); err != nil {
+			return err
+		}
+	}
+	if c.DeadLetters == "" {
+		c.DeadLetters = letters
+	}
+	if c.Type == TypePostgres && !tableForm.MatchString(c.DeadLetters) {
+		return bad("dead-letters", "not the name of a table in lower case")
+	}
+	return nil
+}
+
+func (c *Config) validatePostgres() error {
+	switch {
+	case !slotForm.MatchString(c.Slot):
+		return bad("slot", "not 1 to 63 of a-z, 0-9 and _")
+	case !slotForm.MatchString(c.Publication):
+		return bad("publication", "not 1 to 63 of a-z, 0-9 and _")
+	case c.Prefix == "" && c.Format != FormatDebezium:
+		return bad("prefix", "missing: it selects the messages of pg_logical_emit_message; changes of tables have format debezium")
+	case c.Prefix != "" && c.Format == FormatDebezium:
+		return bad("prefix", "not with format debezium, which reads changes of tables")
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package source
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// The members of an envelope that count.
+const (
+	envPayload = iota
+	envOp
+	envBefore
+	envAfter
+	envSlots
+)
+
+// envelope has the paths of a Debezium envelope's members. With a schema, they are in its
+// member payload.
+var envelope = &pathNode{slot: -1, children: []*pathNode{
+	{key: "payload", slot: envPayload},
+	{key: "op", slot: envOp},
+	{key: "before", slot: envBefore},
+	{key: "after", slot: envAfter},
+}}
+
+// debezium reads a change of a row: c counts its mapped value, d takes it back, u counts the
+// difference between the row before and after, and r (a row of a snapshot) counts nothing:
+// only a reconciliation knows what a snapshot's rows add. An empty message is a tombstone.
+func (d *Decoder) debezium(value []byte) error {
+	if len(value) == 0 || string(value) == "null" {
+		return nil
+	}
+	raw, err := d.envelope(value)
+	if err != nil {
+		return err
+	}
+	if payload := raw[envPayload]; payload != nil && raw[envOp] == nil {
+		if string(payload) == "null" {
+			return nil
+		}
+		if raw, err = d.envelope(payload); err != nil {
+			return err
+		}
+	}
+	switch op := bytes.Trim(raw[envOp], `"`); string(op) {
+	case "":
+		return errors.New("op: missing")
+	case "c":
+		return d.change(nil, raw[envAfter])
+	case "d":
+		return d.change(raw[envBefore], nil)
+	case "u":
+		if isNull(raw[envBefore]) {
+			return errNoBefore
+		}
+		return d.change(raw[envBefore], raw[envAfter])
+	case "r":
+		return nil
+	case "t":
+		return Stalled("the table was truncated: reconcile the counts, then seek past position")
+	default:
+		return fmt.Errorf("op: %q is none of c, u, d, r and t", shown(string(op)))
+	}
+}
+
+var errNoBefore = errors.New("before: missing: the table needs REPLICA IDENTITY FULL")
+
+func isNull(raw []byte) bool { return raw == nil || string(raw) == "null" }
+
+// envelope returns the members of an envelope.
+func (d *Decoder) envelope(text []byte) (raw [envSlots][]byte, err error) {
+	c := &d.cursor
+	c.Reset(text)
+	if c.Peek() != '{' {
+		c.Fail("envelope", notObject)
+	}
+	envelope.walk(c, raw[:])
+	c.End()
+	return raw, c.Err
+}
+
+// change appends the ops that take back the row before and count the row after; either may
+// be nil if the change has no such row.
+func (d *Decoder) change(before, after []byte) error {
+	switch {
+	case before == nil && isNull(after):
+		return errors.New("after: missing")
+	case after == nil && isNull(before):
+		return errNoBefore
+	}
+	var old, now row
+	var err error
+	if before != nil {
+		if old, err = d.row(before); err != nil {
+			return fmt.Errorf("before: %w (a table needs REPLICA IDENTITY FULL if the map reads more than its key)", err)
+		}
+		if old.value == math.MinInt64 {
+			return fmt.Errorf("before: %d cannot be taken back", old.value)
+		}
+	}
+	if after != nil {
+		if isNull(after) {
+			return errors.New("after: missing")
+		}
+		if now, err = d.row(after); err != nil {
+			return fmt.Errorf("after: %w", err)
+		}
+	}
+	if before != nil && after != nil && old.id == now.id && old.keyspace == now.keyspace && old.column == now.column {
+		difference := now.value - old.value
+		if (difference > 0) != (now.value > old.value) {
+			return errors.New("the difference does not fit 64 bits")
+		}
+		if difference != 0 {
+			d.addRow(now, difference)
+		}
+		return nil
+	}
+	if before != nil {
+		d.addRow(old, -old.value)
+	}
+	if after != nil {
+		d.addRow(now, now.value)
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/source/sink"
+)
+
+// opsMax bounds the ops of one message, as it does those of a request.
+const opsMax = 10_000
+
+// unread is the keyspace of ops with a user.
+const unread = "unread"
+
+// The problems of a value that more than one field can have.
+const (
+	notUint64  = "not an unsigned 64-bit integer"
+	notInt64   = "not a signed 64-bit integer"
+	notObject  = "not an object"
+	notString  = "not a string"
+	missing    = "missing"
+	givenTwice = "given twice"
+	noSuchFld  = "no such field"
+)
+
+// Decoder turns messages into ops. It is for one goroutine.
+type Decoder struct {
+	decode  func(d *Decoder, value []byte) error
+	mapping *mapping
+	cursor  strictjson.Cursor
+	inner   strictjson.Cursor // of a value within the message
+	raw     [mapSlots][]byte
+	names   map[string]string // of keyspaces and columns, so that each is allocated once
+
+	// Ops are those decoded since the last Reset.
+	Ops   []sink.Op
+	cells []sink.Cell // the end of a chunk; full chunks belong to ops
+}
+
+// NewDecoder returns the decoder of a source. c is valid.
+func NewDecoder(c *Config) *Decoder {
+	d := &Decoder{names: map[string]string{}, decode: (*Decoder).json}
+	if c.Map != nil {
+		d.mapping, _ = compileMap(c.Map, c.Format)
+		d.decode = (*Decoder).mapped
+	}
+	if c.Format == FormatDebezium {
+		d.decode = (*Decoder).debezium
+	}
+	return d
+}
+
+// Reset forgets Ops and reuses their memory.
+func (d *Decoder) Reset() { d.Ops, d.cells = d.Ops[:0], d.cells[:0] }
+
+// Decode appends the ops of a message to Ops. If it returns an error, it appends none: the
+// error is the reason why the message is bad, or a *StalledError.
+func (d *Decoder) Decode(m *Message) error {
+	first := len(d.Ops)
+	if err := d.decode(d, m.Value); err != nil {
+		d.Ops = d.Ops[:first]
+		return err
+	}
+	for i := first; i < len(d.Ops); i++ {
+		d.Ops[i].Position = m.Position
+	}
+	return nil
+}
+
+// json reads an op, or a list of ops, as in the body of /v1/ops.
+func (d *Decoder) json(value []byte) error {
+	if len(value) == 0 {
+		return errors.New("empty: an op or a list of ops is needed")
+	}
+	c := &d.cursor
+	c.Reset(value)
+	if !c.Begin('[') {
+		d.op("")
+		c.End()
+		return c.Err
+	}
+	count := 0
+	for ; c.Next(count, ']'); count++ {
+		if count == opsMax {
+			return fmt.Errorf("more than %d ops", opsMax)
+		}
+		d.op(fmt.Sprintf("[%d].", count))
+	}
+	c.End()
+	if c.Err == nil && count == 0 {
+		return errors.New("a list without ops")
+	}
+	return c.Err
+}
+
+// op reads one op. path is what the names of its fields begin with.
+func (d *Decoder) op(path string) {
+	c := &d.cursor
+	if !c.Begin('{') {
+		c.Fail(path+"op", notObject)
+		return
+	}
+	const (
+		keyspace = 1 << iota
+		row
+		verb
+		floor
+	)
+	var o sink.Op
+	seen, member := 0, ""
+	once := func(bit int, key string) {
+		if seen&bit != 0 {
+			c.Fail(path+key, givenTwice)
+		}
+		seen |= bit
+	}
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "keyspace":
+			once(keyspace, "keyspace")
+			if c.Peek() != '"' {
+				c.Fail(path+"keyspace", notString)
+			}
+			o.Keyspace = d.name(c.Str())
+		case "id", "user":
+			once(row, "id")
+			member = d.name(key)
+			var ok bool
+			if o.ID, ok = c.ID(); !ok {
+				c.Fail(path+member, notUint64)
+			}
+		case "add", "set":
+			o.Kind = sink.Add
+			if key[0] == 's' {
+				o.Kind = sink.Set
+			}
+			verbName := d.name(key)
+			once(verb, verbName)
+			d.opCells(&o, path+verbName)
+		case "floor":
+			once(floor, "floor")
+			var ok bool
+			if o.Floor, ok = c.Int64(); !ok {
+				c.Fail(path+"floor", notInt64)
+			}
+			o.HasFloor = true
+		default:
+			c.Fail(path+shown(string(key)), noSuchFld)
+		}
+	}
+	if member == "user" && seen&keyspace == 0 {
+		o.Keyspace = unread
+	}
+	switch {
+	case o.Keyspace == "":
+		c.Fail(path+"keyspace", missing)
+	case seen&row == 0:
+		c.Fail(path+"id", missing)
+	case (member == "user") != (o.Keyspace == unread):
+		c.Fail(path+member, "rows of unread have a user, all others an id")
+	case seen&verb == 0:
+		c.Fail(path+"add", missing)
+	case o.Kind == sink.Set && o.HasFloor:
+		c.Fail(path+"floor", "of an add only")
+	case o.Kind == sink.Set && o.Keyspace == unread:
+		c.Fail(path+"set", "counts of unread numbers are not set")
+	}
+	if c.Err == nil {
+		d.Ops = append(d.Ops, o)
+	}
+}
+
+// opCells reads the object of columns and values of an op.
+func (d *Decoder) opCells(o *sink.Op, path string) {
+	c := &d.cursor
+	if !c.Begin('{') {
+		c.Fail(path, notObject)
+		return
+	}
+	const columnsMax = 64 // of a keyspace
+	d.cells = room(d.cells, columnsMax)
+	first := len(d.cells)
+	for n := 0; c.Next(n, '}'); n++ {
+		column := d.name(c.Key())
+		if n == columnsMax {
+			c.Fail(path, fmt.Sprintf("more than %d columns", columnsMax))
+			return
+		}
+		for _, before := range d.cells[first:] {
+			if before.Column == column {
+				c.Fail(path+"."+shown(column), givenTwice)
+			}
+		}
+		value, ok := c.Int64()
+		if !ok {
+			c.Fail(path+"."+shown(column), notInt64)
+		}
+		d.cells = append(d.cells, sink.Cell{Column: column, Value: value})
+	}
+	if len(d.cells) == first {
+		c.Fail(path, "at least one column is needed")
+	}
+	o.Cells = d.cells[first:len(d.cells):len(d.cells)]
+}
+
+// room returns cells with room for n more. The old array stays with the ops that use it.
+func room(cells []sink.Cell, n int) []sink.Cell {
+	const chunk = 4096
+	if cap(cells)-len(cells) < n {
+		return make([]sink.Cell, 0, max(chunk, 2*cap(cells)))
+	}
+	return cells
+}
+
+// name returns a name of a keyspace or column as a string.
+func (d *Decoder) name(text []byte) string {
+	const namesMax = 4096 // messages choose the names
+	if s, ok := d.names[string(text)]; ok {
+		return s
+	}
+	s := string(text)
+	if len(d.names) < namesMax && len(s) <= 64 {
+		d.names[s] = s
+	}
+	return s
+}

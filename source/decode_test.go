@@ -1,0 +1,202 @@
+package source
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// decoders has a decoder of each format.
+func decoders(t testing.TB) map[string]*Decoder {
+	t.Helper()
+	all := map[string]*Decoder{}
+	for name, text := range map[string]string{
+		"json":     `{}`,
+		"map":      `{"map":{"keyspace":"posts","id":"$.post.id","column":"$.kind","add":"$.n"}}`,
+		"user":     `{"map":{"user":"$.to","column":"like","add":1}}`,
+		"set":      `{"map":{"keyspace":"$.k","id":7,"column":"like","set":"$.n"}}`,
+		"debezium": `{"format":"debezium","map":{"keyspace":"posts","id":"$.post_id","column":"like","add":"$.weight"}}`,
+	} {
+		c, err := ParseConfig([]byte(`{"name":"a","type":"redis-stream","addr":"b","key":"k",` + strings.TrimPrefix(text, "{")))
+		if text == `{}` {
+			c, err = ParseConfig([]byte(`{"name":"a","type":"redis-stream","addr":"b","key":"k"}`))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = NewDecoder(c)
+	}
+	return all
+}
+
+// shownOps returns ops as messages would have them.
+func shownOps(ops []sink.Op) string {
+	var all []string
+	for i := range ops {
+		all = append(all, opJSON(&ops[i]))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestDecode(t *testing.T) {
+	all := decoders(t)
+	for _, c := range []struct{ format, message, want string }{
+		{"json", `{"keyspace":"posts","id":"1","add":{"like":1}}`, `{"add":{"like":1},"id":"1","keyspace":"posts"}`},
+		{"json", ` [{"add":{"a":1,"b":-2},"id":18446744073709551615,"keyspace":"k","floor":0}, {"user":"7","add":{"dm":1}}] `,
+			`{"add":{"a":1,"b":-2},"floor":0,"id":"18446744073709551615","keyspace":"k"} {"add":{"dm":1},"user":"7"}`},
+		{"json", `{"id":1,"set":{"like":-9223372036854775808},"keyspace":"po\u0073ts"}`, `{"id":"1","keyspace":"posts","set":{"like":-9223372036854775808}}`},
+		{"map", `{"x":[{"y":null}],"post":{"id":"5","id2":6},"kind":"like","n":-3}`, `{"add":{"like":-3},"id":"5","keyspace":"posts"}`},
+		{"user", `{"to":9}`, `{"add":{"like":1},"user":"9"}`},
+		{"set", `{"k":"posts","n":4}`, `{"id":"7","keyspace":"posts","set":{"like":4}}`},
+		{"debezium", `{"op":"c","before":null,"after":{"post_id":1,"weight":2}}`, `{"add":{"like":2},"id":"1","keyspace":"posts"}`},
+		{"debezium", `{"schema":{"op":"x"},"payload":{"op":"d","before":{"post_id":1,"weight":2},"after":null}}`, `{"add":{"like":-2},"id":"1","keyspace":"posts"}`},
+		{"debezium", `{"op":"u","before":{"post_id":1,"weight":2},"after":{"post_id":1,"weight":5}}`, `{"add":{"like":3},"id":"1","keyspace":"posts"}`},
+		{"debezium", `{"op":"u","before":{"post_id":1,"weight":2},"after":{"post_id":2,"weight":2}}`,
+			`{"add":{"like":-2},"id":"1","keyspace":"posts"} {"add":{"like":2},"id":"2","keyspace":"posts"}`},
+		{"debezium", `{"op":"u","before":{"post_id":1,"weight":2},"after":{"post_id":1,"weight":2}}`, ``},
+		{"debezium", `{"op":"r","before":null,"after":{"post_id":1,"weight":2}}`, ``},
+		{"debezium", ``, ``},
+		{"debezium", `null`, ``},
+		{"debezium", `{"schema":{},"payload":null}`, ``},
+	} {
+		d := all[c.format]
+		d.Reset()
+		if err := d.Decode(&Message{Value: []byte(c.message)}); err != nil || shownOps(d.Ops) != c.want {
+			t.Errorf("%s %s: got %s, %v, want %s", c.format, c.message, shownOps(d.Ops), err, c.want)
+		}
+	}
+}
+
+// TestPoison: every bad message has a reason that names the field, and adds no op.
+func TestPoison(t *testing.T) {
+	all := decoders(t)
+	many := strings.Repeat(`{"user":1,"add":{"a":1}},`, opsMax+1)
+	for _, c := range []struct{ format, message, want string }{
+		{"json", ``, "empty"},
+		{"json", "\x00\xff", "op: not an object"},
+		{"json", `7`, "op: not an object"},
+		{"json", `[]`, "a list without ops"},
+		{"json", `[` + many + `1]`, "more than 10000 ops"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":1}`, "not valid JSON"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":1}} x`, "more after the end"},
+		{"json", `{"keyspace":"posts","id":-1,"add":{"like":1}}`, "id: not an unsigned"},
+		{"json", `{"keyspace":"posts","id":18446744073709551616,"add":{"like":1}}`, "id: not an unsigned"},
+		{"json", `{"keyspace":"posts","id":1.0,"add":{"like":1}}`, "id: not an unsigned"},
+		{"json", `{"keyspace":"posts","add":{"like":1}}`, "id: missing"},
+		{"json", `{"id":1,"add":{"like":1}}`, "keyspace: missing"},
+		{"json", `{"keyspace":7,"id":1,"add":{"like":1}}`, "keyspace: not a string"},
+		{"json", `{"keyspace":"posts","id":1}`, "add: missing"},
+		{"json", `{"keyspace":"posts","id":1,"add":{}}`, "add: at least one column"},
+		{"json", `{"keyspace":"posts","id":1,"add":[]}`, "add: not an object"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":1,"like":1}}`, "add.like: given twice"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":9223372036854775808}}`, "add.like: not a signed"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":"1"}}`, "add.like: not a signed"},
+		{"json", `{"keyspace":"posts","id":1,"id":2,"add":{"like":1}}`, "id: given twice"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":1},"set":{"like":1}}`, "given twice"},
+		{"json", `{"keyspace":"posts","id":1,"set":{"like":1},"floor":0}`, "floor: of an add only"},
+		{"json", `{"keyspace":"posts","user":1,"add":{"like":1}}`, "user: rows of unread"},
+		{"json", `{"keyspace":"unread","id":1,"add":{"like":1}}`, "id: rows of unread"},
+		{"json", `{"user":1,"set":{"like":1}}`, "set: counts of unread"},
+		{"json", `{"keyspace":"posts","id":1,"add":{"like":1},"member":7}`, "member: no such field"},
+		{"json", `[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"posts","id":"x","add":{"like":1}}]`, "[1].id: not an unsigned"},
+		{"map", ``, "empty"},
+		{"map", `[]`, "$.kind: missing"},
+		{"map", `{"post":{"id":1},"n":1}`, "$.kind: missing"},
+		{"map", `{"post":7,"kind":"like","n":1}`, "$.post.id: missing"},
+		{"map", `{"post":{"id":null},"kind":"like","n":1}`, "$.post.id: not an unsigned"},
+		{"map", `{"post":{"id":1},"kind":1,"n":1}`, "$.kind: not a string"},
+		{"map", `{"post":{"id":1},"kind":"","n":1}`, "$.kind: empty"},
+		{"map", `{"post":{"id":1},"kind":"like","n":1.5}`, "$.n: not a signed"},
+		{"map", `{"post":{"id":1,"id":2},"kind":"like","n":1}`, "id: given twice"},
+		{"map", `{"post":{"id":1},"kind":"like","n":1}}`, "more after the end"},
+		{"map", strings.Repeat(`{"a":`, 100), "nested too deep"},
+		{"set", `{"k":"unread","n":4}`, "keyspace: rows of unread"},
+		{"debezium", `[]`, "envelope: not an object"},
+		{"debezium", `{"after":{}}`, "op: missing"},
+		{"debezium", `{"op":"x"}`, `op: "x" is none of`},
+		{"debezium", `{"op":"c","after":null}`, "after: missing"},
+		{"debezium", `{"op":"c","after":{"weight":1}}`, "after: $.post_id: missing"},
+		{"debezium", `{"op":"d","before":null}`, "REPLICA IDENTITY FULL"},
+		{"debezium", `{"op":"u","before":null,"after":{"post_id":1,"weight":1}}`, "REPLICA IDENTITY FULL"},
+		{"debezium", `{"op":"d","before":{"post_id":1}}`, "before: $.weight: missing"},
+		{"debezium", `{"op":"d","before":{"post_id":1,"weight":-9223372036854775808}}`, "cannot be taken back"},
+		{"debezium", `{"op":"u","before":{"post_id":1,"weight":-2},"after":{"post_id":1,"weight":9223372036854775807}}`, "does not fit"},
+		{"debezium", `{"op":"t"}`, "the table was truncated"},
+	} {
+		d := all[c.format]
+		d.Reset()
+		err := d.Decode(&Message{Value: []byte(c.message)})
+		if err == nil || !strings.Contains(err.Error(), c.want) || len(d.Ops) > 0 {
+			t.Errorf("%s %s: got %v and %d ops, want %q", c.format, shown(c.message), err, len(d.Ops), c.want)
+		}
+	}
+}
+
+// TestDecodeAllocates nothing once names and chunks are there.
+func TestDecodeAllocates(t *testing.T) {
+	for name, message := range map[string]string{
+		"json":     `{"keyspace":"posts","id":"1","add":{"like":1}}`,
+		"map":      `{"post":{"id":5},"kind":"like","n":-3}`,
+		"debezium": `{"op":"c","before":null,"after":{"post_id":1,"weight":2}}`,
+	} {
+		d := decoders(t)[name]
+		m := &Message{Value: []byte(message)}
+		if got := testing.AllocsPerRun(1000, func() { d.Reset(); _ = d.Decode(m) }); got > 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}
+
+// fuzzDecoder: a decoder adds ops that are whole or none, of valid JSON only.
+func fuzzDecoder(f *testing.F, format string, seeds ...string) {
+	for _, s := range seeds {
+		f.Add([]byte(s))
+	}
+	d := decoders(f)[format]
+	f.Fuzz(func(t *testing.T, value []byte) {
+		d.Reset()
+		err := d.Decode(&Message{Position: Position{Lo: 3}, Value: value})
+		if err != nil {
+			if len(d.Ops) > 0 || err.Error() == "" {
+				t.Fatalf("%q: %v and %d ops", value, err, len(d.Ops))
+			}
+			return
+		}
+		if len(value) > 0 && !json.Valid(value) {
+			t.Fatalf("%q was accepted", value)
+		}
+		for _, op := range d.Ops {
+			if op.Keyspace == "" || len(op.Cells) == 0 || op.Position.Lo != 3 {
+				t.Fatalf("%q: %+v", value, op)
+			}
+		}
+	})
+}
+
+func FuzzJSON(f *testing.F) {
+	fuzzDecoder(f, "json", `[{"keyspace":"posts","id":"1","add":{"like":1},"floor":0},{"user":7,"add":{"a":-1}}]`, `{"keyspace":"k","id":1,"set":{"c":1}}`)
+}
+
+func FuzzMap(f *testing.F) {
+	fuzzDecoder(f, "map", `{"post":{"id":5},"kind":"like","n":-3,"x":[1e5,"\u0041",null]}`)
+}
+
+func FuzzDebezium(f *testing.F) {
+	for _, op := range []string{"c", "d", "u", "r", "t"} {
+		f.Add([]byte(fmt.Sprintf(`{"op":%q,"before":{"post_id":1,"weight":2},"after":{"post_id":1,"weight":5}}`, op)))
+	}
+	fuzzDecoder(f, "debezium", `{"payload":{"op":"c","after":{"post_id":1,"weight":1}}}`)
+}
+
+func BenchmarkDecode(b *testing.B) {
+	d := decoders(b)["json"]
+	m := &Message{Value: []byte(`{"keyspace":"posts","id":"4467107636950632","add":{"like":1}}`)}
+	b.ReportAllocs()
+	for b.Loop() {
+		d.Reset()
+		_ = d.Decode(m)
+	}
+}

@@ -1,0 +1,282 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/source/sink"
+)
+
+// The parts of an op that a mapping finds.
+const (
+	mapKeyspace = iota
+	mapID
+	mapColumn
+	mapValue
+	mapSlots
+)
+
+// part is where a part of an op comes from: a path, or a constant if there is none.
+type part struct {
+	field string // in the configuration
+	path  string // $.a.b
+	text  string // a constant keyspace or column
+	id    uint64 // a constant id
+	value int64  // a constant value
+}
+
+// mapping is a compiled Mapping.
+type mapping struct {
+	parts [mapSlots]part
+	kind  sink.OpKind
+	user  bool
+	root  *pathNode
+}
+
+// pathNode is a node of the tree of the paths.
+type pathNode struct {
+	key      string
+	slot     int // of the value here, or -1
+	children []*pathNode
+}
+
+// compileMap compiles a mapping and checks it.
+func compileMap(m *Mapping, format string) (*mapping, error) {
+	out := &mapping{root: &pathNode{slot: -1}}
+	out.parts[mapKeyspace] = part{field: "keyspace", text: m.Keyspace}
+	out.parts[mapID] = part{field: "id", text: m.ID}
+	out.parts[mapColumn] = part{field: "column", text: m.Column}
+	out.parts[mapValue] = part{field: "add", text: m.Add}
+	switch {
+	case m.User != "" && m.Keyspace != "":
+		return nil, bad("map.keyspace", "not with user, which is of keyspace unread")
+	case m.User != "" && m.ID != "":
+		return nil, bad("map.user", "not with id")
+	case m.Add != "" && m.Set != "":
+		return nil, bad("map.set", "not with add")
+	case m.Set != "" && (format == FormatDebezium || m.User != ""):
+		return nil, bad("map.set", "neither with format debezium nor with user")
+	}
+	if m.User != "" {
+		out.user = true
+		out.parts[mapKeyspace].text = unread
+		out.parts[mapID] = part{field: "user", text: m.User}
+	}
+	if m.Set != "" {
+		out.kind = sink.Set
+		out.parts[mapValue] = part{field: "set", text: m.Set}
+	}
+	for slot := range out.parts {
+		if err := out.compile(slot); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// compile parses the text of a part: a path, or a constant of its type.
+func (m *mapping) compile(slot int) error {
+	p := &m.parts[slot]
+	field := "map." + p.field
+	if p.text == "" {
+		return bad(field, "missing")
+	}
+	if strings.HasPrefix(p.text, "$") {
+		p.path = p.text
+		return m.root.add(field, p.path, slot)
+	}
+	var ok bool
+	switch slot {
+	case mapID:
+		if p.id, ok = strictjson.ParseUint64([]byte(p.text)); !ok {
+			return bad(field, "neither a path such as $.id nor %s", strings.TrimPrefix(notUint64, "not "))
+		}
+	case mapValue:
+		var err error
+		if p.value, err = strconv.ParseInt(p.text, 10, 64); err != nil {
+			return bad(field, "neither a path such as $.n nor %s", strings.TrimPrefix(notInt64, "not "))
+		}
+	}
+	return nil
+}
+
+// add adds a path to the tree.
+func (n *pathNode) add(field, path string, slot int) error {
+	const stepsMax = 16
+	steps := strings.Split(path, ".")
+	if steps[0] != "$" || len(steps) < 2 || len(steps) > stepsMax+1 {
+		return bad(field, "not a path of 1 to %d names, such as $.post.id", stepsMax)
+	}
+	for _, step := range steps[1:] {
+		if step == "" || strings.ContainsAny(step, "[]*?@()'\" ") {
+			return bad(field, "%q is not a plain name; a path has names only, such as $.post.id", shown(step))
+		}
+		if n.slot >= 0 {
+			return bad(field, "it continues the path of another field")
+		}
+		n = n.child(step)
+	}
+	if n.slot >= 0 || len(n.children) > 0 {
+		return bad(field, "it is, or begins, the path of another field")
+	}
+	n.slot = slot
+	return nil
+}
+
+// child returns the child of a name, which it makes if necessary.
+func (n *pathNode) child(key string) *pathNode {
+	if c := n.find([]byte(key)); c != nil {
+		return c
+	}
+	c := &pathNode{key: key, slot: -1}
+	n.children = append(n.children, c)
+	return c
+}
+
+func (n *pathNode) find(key []byte) *pathNode {
+	for _, c := range n.children {
+		if c.key == string(key) {
+			return c
+		}
+	}
+	return nil
+}
+
+// walk reads the value at the cursor, and stores the values of the paths below n in raw.
+func (n *pathNode) walk(c *strictjson.Cursor, raw [][]byte) {
+	if len(n.children) == 0 || !c.Begin('{') {
+		c.Skip()
+		return
+	}
+	found := uint64(0)
+	for i := 0; c.Next(i, '}'); i++ {
+		key := c.Key()
+		at := -1
+		for j, child := range n.children {
+			if child.key == string(key) {
+				at = j
+			}
+		}
+		if at < 0 {
+			c.Skip()
+			continue
+		}
+		child := n.children[at]
+		if found&(1<<at) != 0 {
+			c.Fail(child.key, givenTwice)
+		}
+		found |= 1 << at
+		if child.slot >= 0 {
+			raw[child.slot] = c.Skip()
+			continue
+		}
+		child.walk(c, raw)
+	}
+}
+
+// mapped reads a message of any JSON.
+func (d *Decoder) mapped(value []byte) error {
+	if len(value) == 0 {
+		return errors.New("empty: an object is needed")
+	}
+	r, err := d.row(value)
+	if err != nil {
+		return err
+	}
+	d.addRow(r, r.value)
+	return nil
+}
+
+// row is what a mapping found.
+type row struct {
+	keyspace, column string
+	id               uint64
+	value            int64
+}
+
+// row finds the parts of an op in a JSON text.
+func (d *Decoder) row(text []byte) (row, error) {
+	m := d.mapping
+	clear(d.raw[:])
+	c := &d.cursor
+	c.Reset(text)
+	m.root.walk(c, d.raw[:])
+	c.End()
+	if c.Err != nil {
+		return row{}, c.Err
+	}
+	var r row
+	var err error
+	if r.keyspace, err = d.text(mapKeyspace); err != nil {
+		return row{}, err
+	}
+	if r.column, err = d.text(mapColumn); err != nil {
+		return row{}, err
+	}
+	r.id, r.value = m.parts[mapID].id, m.parts[mapValue].value
+	if in, err := d.within(mapID); err != nil {
+		return row{}, err
+	} else if in != nil {
+		var ok bool
+		if r.id, ok = in.ID(); !ok || in.At < len(in.Data) {
+			return row{}, fmt.Errorf("%s: %s", m.parts[mapID].path, notUint64)
+		}
+	}
+	if in, err := d.within(mapValue); err != nil {
+		return row{}, err
+	} else if in != nil {
+		var ok bool
+		if r.value, ok = in.Int64(); !ok || in.At < len(in.Data) {
+			return row{}, fmt.Errorf("%s: %s", m.parts[mapValue].path, notInt64)
+		}
+	}
+	if (r.keyspace == unread) != m.user {
+		return row{}, errors.New("keyspace: rows of unread have a user, all others an id")
+	}
+	return r, nil
+}
+
+// within returns a cursor over the value of a part; nil if the part is a constant.
+func (d *Decoder) within(slot int) (*strictjson.Cursor, error) {
+	p := &d.mapping.parts[slot]
+	switch {
+	case p.path == "":
+		return nil, nil
+	case d.raw[slot] == nil:
+		return nil, fmt.Errorf("%s: %s", p.path, missing)
+	}
+	d.inner.Reset(d.raw[slot])
+	return &d.inner, nil
+}
+
+// text returns the keyspace or the column.
+func (d *Decoder) text(slot int) (string, error) {
+	p := &d.mapping.parts[slot]
+	in, err := d.within(slot)
+	if err != nil || in == nil {
+		return p.text, err
+	}
+	if in.Peek() != '"' {
+		return "", fmt.Errorf("%s: %s", p.path, notString)
+	}
+	name := d.name(in.Str())
+	if name == "" {
+		return "", fmt.Errorf("%s: empty", p.path)
+	}
+	return name, nil
+}
+
+// addRow appends the op of a row.
+func (d *Decoder) addRow(r row, value int64) {
+	d.cells = append(room(d.cells, 1), sink.Cell{Column: r.column, Value: value})
+	end := len(d.cells)
+	d.Ops = append(d.Ops, sink.Op{
+		Keyspace: r.keyspace,
+		ID:       r.id,
+		Kind:     d.mapping.kind,
+		Cells:    d.cells[end-1 : end : end],
+	})
+}

@@ -1,0 +1,307 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+
+	"pgregory.net/rapid"
+)
+
+// pause is how long tests wait before they look again.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Millisecond):
+		return nil
+	}
+}
+
+func testConfig(t interface{ Fatal(...any) }, more string) *Config {
+	c, err := ParseConfig([]byte("name: likes\ntype: redis-stream\naddr: x\nkey: k\nbatch: {messages: 7, linger: 1ms}\n" + more))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func newFakes(shards int, rng *rand.Rand) (*fakeQueue, *fakeCluster) {
+	q := &fakeQueue{identity: "one", letters: map[string]Letter{}, rng: rng}
+	c := &fakeCluster{rng: rng, shards: make([]fakeShard, shards)}
+	for i := range c.shards {
+		c.shards[i].sums = map[uint64]int64{}
+	}
+	return q, c
+}
+
+// startRunner runs a runner until stop is called.
+func startRunner(cfg *Config, q *fakeQueue, c *fakeCluster) (r *Runner, stop func()) {
+	r = NewRunner(RunnerConfig{Number: 1, Source: cfg, Broker: q, Sink: &fakeSink{c: c}})
+	r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, 4*time.Millisecond, 3*time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+	return r, func() { cancel(); <-ended }
+}
+
+// eventually waits until a condition holds.
+func eventually(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never came to be that %s", what)
+		}
+	}
+}
+
+func like(id uint64, n int64) string {
+	return fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":%d}}`, id, n)
+}
+
+// caughtUp reports whether every shard has handled the whole queue.
+func caughtUp(q *fakeQueue, c *fakeCluster) bool {
+	_, end, _ := q.Bounds(context.Background(), 0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.shards {
+		if s.at != end {
+			return false
+		}
+	}
+	return true
+}
+
+func sums(c *fakeCluster) map[uint64]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[uint64]int64{}
+	for _, s := range c.shards {
+		maps.Copy(all, s.sums)
+	}
+	return all
+}
+
+// TestModel: two readers of a partition, that end at any moment and begin again, over a
+// broker and shards that fail at any call, with batches cut anywhere:
+//
+//  1. the sums are those of the queue's good messages, each counted once;
+//  2. every bad message, and no other, is a dead letter;
+//  3. every shard comes to the end of the queue.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64().Draw(t, "seed")
+		rng := rand.New(rand.NewPCG(seed, 1))
+		q, c := newFakes(rapid.IntRange(1, 4).Draw(t, "shards"), &rand.Rand{})
+		q.rng, c.rng = rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
+		cfg := testConfig(t, "")
+		want, bad := map[uint64]int64{}, map[string]bool{}
+		total := rapid.IntRange(1, 300).Draw(t, "messages")
+		fill := func(n int) {
+			for range n {
+				at := len(q.values)
+				switch rng.IntN(12) {
+				case 0:
+					q.add(`{"keyspace":"gone","id":1,"add":{"like":1}}`)
+					bad[fmt.Sprintf("likes/0/%d", at)] = true
+				case 1:
+					q.add("[" + like(1, 1) + `,{"keyspace":"gone","id":1,"add":{"like":1}}]`)
+					bad[fmt.Sprintf("likes/0/%d", at)] = true
+				case 2:
+					q.add("poison")
+					bad[fmt.Sprintf("likes/0/%d", at)] = true
+				case 3:
+					q.add("[" + like(2, 5) + "," + like(3, -5) + "," + like(2, 1) + "]")
+					want[2] += 6
+					want[3] -= 5
+				default:
+					id, n := rng.Uint64N(9), rng.Int64N(9)-3
+					q.add(like(id, n))
+					want[id] += n
+				}
+			}
+		}
+		fill(total / 2)
+		var stops [2]func()
+		for range rapid.IntRange(2, 12).Draw(t, "crashes") {
+			i := rng.IntN(2)
+			if stops[i] != nil {
+				stops[i]()
+				stops[i] = nil
+			} else {
+				_, stops[i] = startRunner(cfg, q, c)
+			}
+			time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond)
+		}
+		for i := range stops {
+			if stops[i] == nil {
+				_, stops[i] = startRunner(cfg, q, c)
+			}
+			defer stops[i]()
+		}
+		fill(total - total/2)
+		eventually(t, "all shards are at the end", func() bool { return caughtUp(q, c) })
+		got := sums(c)
+		for id := range uint64(9) {
+			if got[id] != want[id] {
+				t.Fatalf("row %d is %d, want %d", id, got[id], want[id])
+			}
+		}
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for id := range q.letters {
+			if !bad[id] {
+				t.Fatalf("%s is a dead letter: %s", id, q.letters[id].Reason)
+			}
+		}
+		if len(q.letters) != len(bad) {
+			t.Fatalf("%d dead letters, want %d", len(q.letters), len(bad))
+		}
+	})
+}
+
+func TestDeadLettersFirst(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.deadDown = true
+	q.add(like(1, 1), "poison", like(1, 1))
+	r, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "the dead letters are refused", func() bool { return strings.Contains(r.Status().Reason, "dead letters") })
+	if got := sums(c)[1]; got > 1 {
+		t.Errorf("the position passed a message without a dead letter: %d", got)
+	}
+	q.set(func() { q.deadDown = false })
+	eventually(t, "all is applied", func() bool { return caughtUp(q, c) && sums(c)[1] == 2 })
+	letter := q.letters["likes/0/1"]
+	if string(letter.Value) != "poison" || letter.Reason == "" || r.Status().Rejected == 0 {
+		t.Errorf("letter %+v, status %+v", letter, r.Status())
+	}
+}
+
+func TestLateRejection(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add("["+like(1, 1)+","+like(fullRow, 1)+"]", like(1, 1))
+	r, stop := startRunner(testConfig(t, ""), q, c)
+	defer stop()
+	eventually(t, "all is applied", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
+	if sums(c)[1] != 2 || len(q.letters) != 1 {
+		t.Errorf("sums %v, letters %v", sums(c), q.letters)
+	}
+	for _, l := range q.letters {
+		if l.Reason != "overflow" || !strings.Contains(l.Op, `"999"`) {
+			t.Errorf("letter %+v", l)
+		}
+	}
+}
+
+func TestStopOnError(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1), "poison", like(3, 1))
+	r, stop := startRunner(testConfig(t, "on-error: stop"), q, c)
+	defer stop()
+	eventually(t, "it stalls", func() bool {
+		s := r.Status()
+		return s.State == StateStalled && strings.Contains(s.Reason, "position 2: op: not an object")
+	})
+	eventually(t, "what is before the message is applied", func() bool { return sums(c)[1] == 1 && sums(c)[2] == 1 })
+	if sums(c)[3] != 0 || len(q.letters) > 0 {
+		t.Errorf("it went on: %v, %v", sums(c), q.letters)
+	}
+	q.set(func() { q.values[2] = like(3, 1) }) // what was wrong is right now
+	eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
+	if sums(c)[3] != 2 {
+		t.Errorf("sums %v", sums(c))
+	}
+}
+
+func TestSkip(t *testing.T) {
+	q, c := newFakes(1, nil)
+	q.add("poison", like(1, 1))
+	r, stop := startRunner(testConfig(t, "on-error: skip"), q, c)
+	defer stop()
+	eventually(t, "it skips", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
+	if len(q.letters) > 0 || sums(c)[1] != 1 {
+		t.Errorf("letters %v, sums %v", q.letters, sums(c))
+	}
+}
+
+func TestTruncateStalls(t *testing.T) {
+	q, c := newFakes(1, nil)
+	q.add(`{"op":"c","after":{"id":4,"n":1}}`, `{"op":"t"}`, `{"op":"c","after":{"id":4,"n":1}}`)
+	r, stop := startRunner(testConfig(t, "on-error: skip\nformat: debezium\nmap: {keyspace: posts, id: $.id, column: like, add: $.n}"), q, c)
+	defer stop()
+	eventually(t, "it stalls", func() bool { return strings.Contains(r.Status().Reason, "position 1: the table was truncated") })
+	if sums(c)[4] != 1 {
+		t.Errorf("sums %v", sums(c))
+	}
+}
+
+// TestLostData: a source that lost data is stalled, and applies nothing more.
+func TestLostData(t *testing.T) {
+	for name, harm := range map[string]struct {
+		do   func(q *fakeQueue)
+		want string
+	}{
+		"expired":   {func(q *fakeQueue) { q.first = 5; q.values = append(q.values, "", "", "", like(1, 1)) }, "below the first retained"},
+		"truncated": {func(q *fakeQueue) { q.values = q.values[:1] }, "beyond the end"},
+		"made anew": {func(q *fakeQueue) { q.identity = "two" }, "it was one and is two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, c := newFakes(2, nil)
+			q.add(like(1, 1), like(2, 1), like(3, 1))
+			cfg := testConfig(t, "")
+			_, stop := startRunner(cfg, q, c)
+			eventually(t, "all is applied", func() bool { return caughtUp(q, c) })
+			stop()
+			harm.do(q)
+			q.add(like(1, 1))
+			r, stop := startRunner(cfg, q, c)
+			defer stop()
+			eventually(t, "it stalls", func() bool {
+				s := r.Status()
+				return s.State == StateStalled && strings.Contains(s.Reason, harm.want)
+			})
+			if got := sums(c); got[1] != 1 {
+				t.Errorf("it went on: %v", got)
+			}
+		})
+	}
+}
+
+func TestStart(t *testing.T) {
+	for _, c := range []struct {
+		start string
+		late  bool
+		want  uint64
+	}{{"earliest", false, 2}, {"latest", false, 4}, {"latest", true, 2}, {"{0: 3}", false, 3}} {
+		r := NewRunner(RunnerConfig{Source: testConfig(t, "start: "+c.start), Late: c.late})
+		s := &session{Runner: r}
+		if got := s.startAt(Position{Lo: 2}, Position{Lo: 4}); got.Lo != c.want {
+			t.Errorf("%s: got %v", c.start, got)
+		}
+	}
+}
+
+func TestStopped(t *testing.T) {
+	q, c := newFakes(1, nil)
+	r := NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: stoppedSink{&fakeSink{c: c}}})
+	r.Run(t.Context()) // returns
+}
+
+type stoppedSink struct{ sink.Sink }
+
+func (stoppedSink) Start(context.Context, uint64, uint32, sink.Start) (sink.Start, error) {
+	return sink.Start{}, sink.ErrStopped
+}

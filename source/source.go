@@ -1,0 +1,89 @@
+// Package source reads queues into counters: configurations, the decoders of messages, and
+// the runner that reads one partition. Packages below it know one broker each. It knows
+// nothing of shards: a sink.Sink applies what it read.
+//
+// Invariant: a position passes a message only after the Sink has applied the message's ops,
+// or after the broker has acknowledged its dead letter, or because the configuration says
+// that bad messages are skipped. Nothing here sets a position back or forth by itself.
+package source
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// Position is a place in a partition: everything below it has been handled.
+type Position = sink.Position
+
+// Message is one message of a queue.
+type Message struct {
+	Position Position
+	Value    []byte
+	Time     time.Time // when it was written, as the broker knows; zero if it does not
+}
+
+// Letter is a message that could not be applied.
+type Letter struct {
+	Source    string
+	Partition uint32
+	Position  Position
+	Reason    string
+	Op        string // as JSON, if the message's other ops were applied; otherwise empty
+	Value     []byte // the message
+}
+
+// ID names a letter, so that a broker can drop one that was written twice.
+func (l *Letter) ID() string {
+	id := fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
+	if l.Op != "" {
+		id += "/" + l.Op
+	}
+	return id
+}
+
+// A Broker is a connection to a queue. Its methods may be called at once.
+type Broker interface {
+	// Identity returns a text that differs if the queue was made anew.
+	Identity(ctx context.Context) (string, error)
+	// Partitions returns the numbers of the queue's partitions.
+	Partitions(ctx context.Context) ([]uint32, error)
+	// Bounds returns the position of the first message that is retained, and the position of
+	// the message that will be written next.
+	Bounds(ctx context.Context, partition uint32) (first, end Position, err error)
+	// Read returns a reader that begins at from. It returns a *StalledError if a message at or
+	// above from is gone.
+	Read(ctx context.Context, partition uint32, from Position) (Reader, error)
+	// DeadLetter returns once the broker has acknowledged the letters.
+	DeadLetter(ctx context.Context, letters []Letter) error
+	Close() error
+}
+
+// Fetched is what a Reader returned.
+type Fetched struct {
+	Messages []Message // in order; the caller owns them
+	Next     Position  // all below it was returned, or holds no message
+}
+
+// A Reader reads one partition, from front to back. Commit may be called during Next.
+type Reader interface {
+	// Next waits for messages and returns at most limit; none if there were none for a while.
+	// It returns a *StalledError if a message was lost before it was read, or if the queue is
+	// not the one that the reader began with.
+	Next(ctx context.Context, limit int) (Fetched, error)
+	// Commit tells the broker that all below p is handled. Nothing here reads it back.
+	Commit(ctx context.Context, p Position) error
+	Close() error
+}
+
+// StalledError is returned where only an operator can decide how to go on.
+type StalledError struct{ Reason string }
+
+func (e *StalledError) Error() string { return e.Reason }
+
+// Stalled returns a *StalledError.
+func Stalled(format string, args ...any) error {
+	return &StalledError{fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,144 @@
+package source
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// The states of a partition. A node shows one that no runner reads as paused.
+const (
+	StateRunning = "running"
+	StatePaused  = "paused"
+	StateStalled = "stalled" // only an operator can decide how to go on
+)
+
+// The reasons that errors are counted by.
+const (
+	reasonMoved   = "moved"
+	reasonStalled = "stalled"
+	reasonBroker  = "broker"
+)
+
+// Status is the state of a partition, as its runner sees it.
+type Status struct {
+	State    string
+	Reason   string   // why it is stalled, or does not go on
+	Position Position // every shard has handled all below it
+	End      Position // of the queue
+	// LagSeconds is how old the last applied message is while others wait; otherwise 0.
+	LagSeconds float64
+	Applied    uint64  // messages, since the runner began
+	Rejected   uint64  // messages, or ops of messages, since the runner began
+	Rate       float64 // messages a second, over the last seconds
+	Errors     map[string]uint64
+}
+
+// Lag returns how many messages wait, as far as positions tell: 0 if they do not count
+// messages.
+func (s *Status) Lag() uint64 {
+	if s.Position.Hi != 0 || s.End.Hi != 0 || s.End.Less(s.Position) {
+		return 0
+	}
+	return s.End.Lo - s.Position.Lo
+}
+
+type status struct {
+	mu struct {
+		sync.Mutex
+		Status
+		lastTime time.Time // of the last applied message
+		counted  uint64    // Applied at the last look of rate
+	}
+}
+
+func (s *status) get() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.mu.Status
+	out.Errors = maps.Clone(out.Errors)
+	if out.Position.Less(out.End) && !s.mu.lastTime.IsZero() {
+		out.LagSeconds = max(0, time.Since(s.mu.lastTime).Seconds())
+	}
+	return out
+}
+
+func (s *status) setState(state, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.State, s.mu.Reason = state, reason
+}
+
+// running clears the reason of an earlier session.
+func (s *status) running() { s.setState(StateRunning, "") }
+
+// setPosition sets the bounds of what is left, and the time of the last message if it is
+// known.
+func (s *status) setPosition(at, end Position, last time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.Position, s.mu.End = at, end
+	if end.Less(at) {
+		s.mu.End = at // end was read before the last messages were
+	}
+	if !last.IsZero() {
+		s.mu.lastTime = last
+	}
+}
+
+func (s *status) applied(messages int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.Applied += uint64(messages)
+}
+
+func (s *status) rejected(messages int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.Rejected += uint64(messages)
+}
+
+func (s *status) count(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.Errors[reason]++
+}
+
+// rate updates Rate, after since.
+func (s *status) rate(since time.Duration) {
+	const weight = 0.3 // of the newest second: five of them are most of the rate
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := float64(s.mu.Applied-s.mu.counted) / since.Seconds()
+	s.mu.counted = s.mu.Applied
+	s.mu.Rate += weight * (now - s.mu.Rate)
+}
+
+// opJSON returns an op as it would be in a message.
+func opJSON(o *sink.Op) string {
+	cells := make(map[string]int64, len(o.Cells))
+	for _, c := range o.Cells {
+		cells[c.Column] = c.Value
+	}
+	id := strconv.FormatUint(o.ID, 10)
+	fields := map[string]any{"keyspace": o.Keyspace, "id": id, "add": cells}
+	if o.Keyspace == unread {
+		fields = map[string]any{"user": id, "add": cells}
+	}
+	if o.Kind == sink.Set {
+		delete(fields, "add")
+		fields["set"] = cells
+	}
+	if o.HasFloor {
+		fields["floor"] = o.Floor
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return err.Error() // it has plain fields only
+	}
+	return string(text)
+}
