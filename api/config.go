@@ -36,9 +36,9 @@ type Config struct {
 	// BodyBytesMax bounds a request's body; more is answered with 413. The
 	// largest good one, 10,000 ops on four columns each, is under 2 MiB.
 	BodyBytesMax int
-	// BodiesBytesMax bounds the sum of the bodies that are being read or served, without
-	// bodies up to 8 KiB, of which each connection may hold one. Beyond it requests are
-	// answered with 429. The work of a request grows with its body.
+	// BodiesBytesMax bounds the sum of the bodies that are being read or served. Bodies up
+	// to 8 KiB do not count; each connection may hold one. Requests beyond the bound get
+	// 429. The work of a request grows with its body.
 	BodiesBytesMax int
 	// HeaderBytesMax bounds the request line with the headers, and is the size of each
 	// connection's read buffer.

@@ -9,12 +9,12 @@ import (
 // cursor parses a body. Its Err is a *strictjson.FieldError or a *fault.
 type cursor struct{ strictjson.Cursor }
 
-// stop records a fault that is not one of a value, in place of any other.
+// stop records a fault of the whole body. It replaces an earlier fault.
 func (c *cursor) stop(err error) {
 	c.Err, _ = faultOf(err)
 }
 
-// fault returns the first fault of the body as the API answers it; nil if there is none.
+// fault returns the body's fault in the form of the API's answer, or nil.
 func (c *cursor) fault() error {
 	if e, ok := errors.AsType[*strictjson.FieldError](c.Err); ok {
 		return invalid(e.Path, e.Problem)

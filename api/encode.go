@@ -143,8 +143,8 @@ func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
-// appendUnknown appends the ids of a repeat's ops of which it is no longer known whether
-// they were applied or refused.
+// appendUnknown appends the ids of those ops of a repeated request that the shard applied
+// or refused before, if it no longer remembers which.
 func appendUnknown(dst []byte, w *shard.Write) []byte {
 	for i, op := range w.Unknown {
 		if i == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// resetUnread answers with the counts that a reset left and those that it cleared.
+// resetUnread resets counts of a user. It answers with the remaining and the cleared ones.
 func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeReset(ctx.Request.Body()); err != nil {
 		return err

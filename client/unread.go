@@ -45,8 +45,8 @@ type UnreadResult struct {
 	Written
 }
 
-// ResetResult holds the counts after a reset, and those that it cleared. For a repeat,
-// Cleared is zero: the first answer had it.
+// ResetResult holds the counts after a reset, and those that it cleared. For a repeated
+// request Cleared is zero, because only the first answer reports it.
 type ResetResult struct {
 	UserCounts
 	Cleared Counts `json:"cleared"`

@@ -107,8 +107,8 @@ func (w *Writer) sendOnce(ctx context.Context, b *batch, ops []Op) (WriteResult,
 	return w.client.write(ctx, retry, keyspacePath(b.keyspace)+"/incr", body, o)
 }
 
-// renew begins another session, unless that was done already: the name of this
-// one is used up.
+// renew starts a new session unless old was replaced already. The name of old must not be
+// used again.
 func (w *Writer) renew(old *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (w *Writer) renew(old *session) {
 	}
 }
 
-// renumber moves a batch of which nothing was applied to the current session.
+// renumber moves a batch, none of which was applied, to the current session.
 func (w *Writer) renumber(b *batch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// read fills t.rows.
+// read fills t.rows, and t.unread if rows could not be read.
 func (t *table) read(c *conn, deadline time.Time) {
 	t.rows = resized(t.rows, len(t.ids)*t.width())
 	err := t.get(c, t.ids, t.rows, deadline)
@@ -22,7 +22,7 @@ func (t *table) read(c *conn, deadline time.Time) {
 	}
 }
 
-// readErrorOf returns the part of a read's error that is an id's.
+// readErrorOf returns the part of a read's error that concerns id.
 func readErrorOf(err error, id uint64) error {
 	if some, ok := errors.AsType[*shard.ReadError](err); ok {
 		return some.Of(id)
@@ -30,8 +30,8 @@ func readErrorOf(err error, id uint64) error {
 	return err
 }
 
-// apply writes the ops: those of plain commands together, those that count once
-// each under its own identity.
+// apply writes the ops: consecutive commands without an identity together, commands that
+// count once in a request each.
 func (t *table) apply(c *conn, deadline time.Time) {
 	t.counts = resized(t.counts, len(t.ops)*t.width())
 	for from := 0; from < len(t.units); {
@@ -49,8 +49,8 @@ func (t *table) apply(c *conn, deadline time.Time) {
 	}
 }
 
-// wave returns the unit up to which those from one on may go side by side:
-// they all have identities, and neither an id nor a key in common.
+// wave returns the end of the units, from index from on, that can be written
+// concurrently: they all have identities, and share neither an id nor a key.
 func (t *table) wave(from int) (to int) {
 	seen, used := map[uint64]int{}, keys{}
 	for to = from; to < len(t.units) && to-from < waveMax && t.units[to].id.Exists() && used.add(&t.units[to].id); to++ {
@@ -64,11 +64,12 @@ func (t *table) wave(from int) (to int) {
 	return to
 }
 
-// keys are the idempotency keys of some writes. Of those under one key the first is to
-// be done and the others to be judged by it.
+// keys are the idempotency keys of concurrent writes. Of several writes with one key, the
+// first must finish before the others begin, because they may repeat it.
 type keys map[[16]byte]bool
 
-// add reports whether a write has another key than those before, or none.
+// add reports whether no earlier write had the key of id; a write without a key always
+// passes.
 func (k keys) add(id *shard.RequestID) bool {
 	if !id.Keyed() {
 		return true
@@ -78,7 +79,7 @@ func (k keys) add(id *shard.RequestID) bool {
 	return !before
 }
 
-// prepare makes the write of some units.
+// prepare fills w with the ops of some units.
 func (t *table) prepare(w *shard.Write, from, to int, deadline time.Time) {
 	first, end := t.units[from].first, t.end(to-1)
 	w.Ops, w.ID, w.Width, w.Deadline = t.ops[first:end], t.units[from].id, t.width(), deadline
@@ -96,15 +97,15 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 		t.applyWithoutNewRows(c, from, to, deadline)
 	}
 	if err != nil {
-		t.lookElsewhere(c, deadline)
+		t.readInstead(c, deadline)
 	}
 }
 
-// applyOnce writes each unit as a request of its own, all side by side.
+// applyOnce writes each unit as a request of its own, all concurrently.
 func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	writes := make([]shard.Write, to-from)
 	errs := make([]error, to-from)
-	c.server.sideBySide(len(writes), func(i int) {
+	c.server.concurrently(len(writes), func(i int) {
 		t.prepare(&writes[i], from+i, from+i+1, deadline)
 		errs[i] = c.server.node().Write(t.ks, &writes[i])
 	})
@@ -114,7 +115,7 @@ func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	}
 }
 
-// settle notes what became of the ops of a write. at tells the number of each in the
+// settle records the result of each op of a write. at returns the index of an op in the
 // table.
 func (t *table) settle(w *shard.Write, err error, at func(op int) int) {
 	partial, some := errors.AsType[*shard.PartialError](err)
@@ -128,7 +129,7 @@ func (t *table) settle(w *shard.Write, err error, at func(op int) int) {
 		}
 	}
 	if err == nil {
-		t.tookNothing(w)
+		t.zeroTakes(w)
 		return
 	}
 	for i := range w.Ops {
@@ -142,8 +143,8 @@ func (t *table) settle(w *shard.Write, err error, at func(op int) int) {
 	}
 }
 
-// tookNothing has the takes of a repeat answer what they took now.
-func (t *table) tookNothing(w *shard.Write) {
+// zeroTakes zeroes what a repeated request reports as taken: this request took nothing.
+func (t *table) zeroTakes(w *shard.Write) {
 	for i := range w.Ops {
 		if w.Repeated && w.Ops[i].Kind == engine.OpTake {
 			clear(w.Rows[i*w.Width : (i+1)*w.Width])
@@ -160,9 +161,9 @@ func (t *table) fail(op int, err error) {
 	}
 }
 
-// applyWithoutNewRows writes refused units again, without those that make rows. There is
-// no memory for new rows, and a shard refuses all ops of a request if one of them needs
-// some. The shards that did not refuse theirs have applied them already.
+// applyWithoutNewRows retries units that were refused for lack of memory, without those
+// that create rows. A shard refuses all ops of a request if one of them needs a new row.
+// Shards that did not refuse have applied their ops already.
 func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	units, err := t.refusedForMemory(c, from, to, deadline)
 	if err == nil {
@@ -170,9 +171,9 @@ func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	}
 }
 
-// applyAgain writes ops of some units again. If some are refused for want of memory
-// again, it writes either half of them: which widen the rows near their own, only the
-// nodes that hold these know.
+// applyAgain writes ops of some units again. If the backend refuses some for lack of
+// memory again, it retries each half of them: only the nodes that own the rows know which
+// ops widen rows.
 func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	again := slices.Concat(units...)
 	if len(again) == 0 {
@@ -201,11 +202,11 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	t.applyAgain(c, refused[half:], deadline)
 }
 
-// lacksMemory reports whether an op was refused for want of memory.
+// lacksMemory reports whether an op was refused for lack of memory.
 func (t *table) lacksMemory(op int) bool { return errors.Is(t.failed[op], shard.ErrMemoryFull) }
 
-// refusedForMemory returns the ops of each of some units that were refused for want of
-// memory, without the units of which such an op makes a row.
+// refusedForMemory returns, for each unit in [from, to), its ops that were refused for
+// lack of memory. It leaves out units in which such an op creates a row.
 func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (units [][]int, err error) {
 	var ids []uint64
 	for i := t.units[from].first; i < t.end(to-1); i++ {
@@ -234,9 +235,9 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 	return units, nil
 }
 
-// lookElsewhere reads what was to be read among ops that failed: a disk that is
-// full is no reason not to answer a GET.
-func (t *table) lookElsewhere(c *conn, deadline time.Time) {
+// readInstead serves reads that were planned among the ops and failed with them: a full
+// disk is no reason not to answer a GET.
+func (t *table) readInstead(c *conn, deadline time.Time) {
 	var ids []uint64
 	var ops []int32
 	for _, op := range t.looks {

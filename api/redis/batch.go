@@ -9,66 +9,66 @@ import (
 )
 
 const (
-	// rowsMax bounds the rows that one command may name, which is what one request
-	// of the HTTP API may, and about the rows and ops that go together.
+	// rowsMax bounds the rows that one command may name, like one request of the HTTP
+	// API, and about the rows and ops of one batch.
 	rowsMax = 10_000
-	// keepRowsMax is how much scratch memory is kept for the next pipeline, of
-	// whatever connection.
+	// keepRowsMax bounds the scratch memory that is kept for the next pipeline of any
+	// connection.
 	keepRowsMax = 16 << 10
-	// tablesKept is for how many keyspaces scratch memory is kept.
+	// tablesKept bounds the keyspaces for which scratch memory is kept.
 	tablesKept = 8
 )
 
-// batch is the part of a pipeline that is planned and not executed yet. Commands
-// are planned one after the other: what they read and write goes into the table
-// of its keyspace, and how they are answered into replies. flush executes all of
-// it at once:
+// batch is the part of a pipeline that is planned but not executed yet. Commands are
+// planned one after the other: the rows that they read and write are collected in the
+// table of their keyspace, and the form of their replies in replies. flush executes all
+// of it in three steps:
 //
-//  1. reads that came before the first op of their table, in one Get a table, and
-//     what package unread is to read;
-//  2. all ops of a table in one Write, which applies ops on one id in their
-//     order. A read that comes after an op is an op too, one that adds 0: it
-//     takes its turn among them, and shares their wait;
-//  3. what package unread is to write, of which a batch has some or ops, not both.
+//  1. the reads that came before the first op of their table, in one Get a table, and the
+//     reads of package unread;
+//  2. all ops of a table, in one Write, which applies ops on one id in their order. A read
+//     that comes after an op is an op too, one that adds 0: it keeps its place among the
+//     ops and does not wait separately;
+//  3. the writes of package unread. A batch has those or ops, not both.
 //
-// So each reply is what it would be had the commands been executed one by one.
+// So each reply is the same as if the commands were executed one by one.
 type batch struct {
-	conn    *conn  // that has it now
-	out     []byte // memory of replies, while no connection has it
+	conn    *conn  // that currently uses it
+	out     []byte // memory of replies, kept while no connection uses the batch
 	tables  []*table
 	replies []reply
 	cells   []cell
 	calls   calls
-	text    []byte // of replies that were known when they were planned
-	pending int    // rows and ops
+	text    []byte // replies that were known when their command was planned
+	pending int    // number of rows and ops
 
-	number int             // of the command that is planned
-	id     shard.RequestID // of its ops, if they are to count once
+	number int             // index of the command that is being planned
+	id     shard.RequestID // identity of its ops, if they are to count once
 	writes bool            // it may write
-	atomic bool            // it is an EXEC: its reads are ops too
+	atomic bool            // it is an EXEC, so its reads are ops too
 
-	until   time.Time // deadline of what is planned; zero if nothing has set it yet
-	missed  bool      // the command that is planned names what this node does not know
-	looked  bool      // what it does not know was looked for, by all that has arrived
+	until   time.Time // deadline of the planned commands; zero if not set yet
+	missed  bool      // the command being planned names something that this node does not know
+	looked  bool      // unknown names were looked up, once for all commands that have arrived
 	lookErr error     // why that failed
-	unsure  bool      // it is an EXEC with a command that failed for it
+	unsure  bool      // it is an EXEC, and a command failed because of lookErr
 
-	keys   []key   // of the command, read before anything of it is planned
-	values []int64 // likewise
+	keys   []key   // keys of the command, all parsed before any of it is planned
+	values []int64 // its values, likewise
 }
 
-// reply says how a command is answered.
+// reply is the form of a command's reply.
 type reply struct {
 	kind     replyKind
 	writes   bool
-	from, to int // cells, bytes of text, users of polls, or a call and nothing
+	from, to int // range of cells, of bytes of text or of users of polls, or the index of a call
 }
 
 // cell is one count of a row that was read or written.
 type cell struct {
 	table  *table
-	row    int32 // of table.ids, or of the ops
-	column int16 // wholeRow for the row
+	row    int32 // index into table.ids, or into the ops
+	column int16 // wholeRow for the whole row
 	op     bool
 }
 
@@ -82,7 +82,8 @@ func (b *batch) tableOf(name []byte) *table {
 	return b.newTable(string(name), shard.KindCounters)
 }
 
-// newTable adds the table of a keyspace, if there is one of that kind.
+// newTable adds the table of a keyspace. It returns nil if no keyspace has that name and
+// kind.
 func (b *batch) newTable(name, kind string) *table {
 	ks := b.conn.server.node().Keyspace(name)
 	if ks == nil || ks.Kind != kind {
@@ -93,7 +94,7 @@ func (b *batch) newTable(name, kind string) *table {
 	return t
 }
 
-// refresh makes a batch ready that is empty: keyspaces may have got columns, or be gone.
+// refresh updates an empty batch: keyspaces may have new columns, or may be gone.
 func (b *batch) refresh() {
 	if len(b.tables) > tablesKept {
 		b.tables = nil
@@ -108,7 +109,7 @@ func (b *batch) refresh() {
 	})
 }
 
-// known plans a reply that is known already. append gives it.
+// known plans a known reply, which appendReply appends.
 func (b *batch) known(appendReply func(dst []byte) []byte) {
 	if len(b.replies) == 0 && !b.atomic {
 		b.conn.out.buf = appendReply(b.conn.out.buf)
@@ -125,8 +126,8 @@ func (b *batch) fail(text string) {
 	b.known(func(dst []byte) []byte { return appendError(dst, text) })
 }
 
-// failed plans an error as the reply if there is one, or notes that the command is to
-// be planned anew.
+// failed plans an error reply if err is not nil, or marks the command for planning again
+// after a lookup. It reports whether err is not nil.
 func (b *batch) failed(err error) bool {
 	if err == nil || b.misses(err) {
 		return err != nil
@@ -140,12 +141,12 @@ func (b *batch) failed(err error) bool {
 	return true
 }
 
-// answer plans a reply of the cells from a position on.
+// answer plans a reply from the cells from index from on.
 func (b *batch) answer(kind replyKind, from int) {
 	b.replies = append(b.replies, reply{kind, b.writes, from, len(b.cells)})
 }
 
-// flush executes what is planned and appends the replies to the connection's
+// flush executes the planned commands and appends their replies to the connection's
 // output.
 func (b *batch) flush() {
 	if len(b.replies) == 0 {
@@ -175,8 +176,9 @@ func (b *batch) flush() {
 	}
 }
 
-// run has the backend do what is planned. Reads leave the writes behind them half of
-// the time: a shard that cannot be read is not to have others refuse what is written.
+// run executes the planned reads and writes. If there are writes, reads get half of the
+// remaining time: a shard that cannot be read must not make writes to other shards time
+// out.
 func (b *batch) run(deadline time.Time) {
 	written, readBy := 0, deadline
 	for _, t := range b.tables {
@@ -194,7 +196,7 @@ func (b *batch) run(deadline time.Time) {
 	}
 	b.runReads(readBy)
 	if written > 1 { // keyspaces are independent of each other
-		b.conn.server.sideBySide(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
+		b.conn.server.concurrently(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
 	} else {
 		for _, t := range b.tables {
 			t.apply(b.conn, deadline)

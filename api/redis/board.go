@@ -10,15 +10,15 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// boardCommands are the commands about notices and dots, which all users share, and the
-// users' positions in them.
+// boardCommands are the commands about notices and dots, which are shared by all users,
+// and about users' positions in them.
 func boardCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.notice.publish", -2, joins | writes, noKeys, group, "one more notice in a channel, for everybody", (*conn).publish, nil},
+		{"countd.notice.publish", -2, joins | writes, noKeys, group, "publishes a notice in a channel, for all users", (*conn).publish, nil},
 		{"countd.notice.retract", -3, joins | writes, noKeys, group, "withdraws a notice", (*conn).retract, nil},
 		{"countd.notice.get", -3, joins, noKeys, group, "position of a user in a channel", (*conn).notices, nil},
-		{"countd.notice.read", -3, joins | writes, noKeys, group, "moves a user on in a channel", (*conn).readNotices, nil},
+		{"countd.notice.read", -3, joins | writes, noKeys, group, "marks notices of a channel as read by a user", (*conn).readNotices, nil},
 		{"countd.notice.list", 1, joins, noKeys, group, "the channels", (*conn).listChannels, nil},
 		{"countd.dot.fire", -2, joins | writes, noKeys, group, "shows a dot to all users", (*conn).fire, nil},
 		{"countd.dot.set", -4, joins | writes, noKeys, group, "sets whether new users see a dot", (*conn).setDot, nil},
@@ -28,7 +28,7 @@ func boardCommands() []command {
 	}
 }
 
-// nameOf reads the name of a channel or dot.
+// nameOf parses the name of a channel or dot.
 func nameOf(field string, text []byte) (string, error) {
 	if !catalog.ValidName(text) {
 		return "", fieldError(field, unread.NameRule)
@@ -47,8 +47,8 @@ func nameAndUser(field string, args [][]byte) (name string, user uint64, err err
 func (c *conn) publish(args [][]byte) { c.countUp(args, "channel", (*unread.Numbers).Publish) }
 func (c *conn) fire(args [][]byte)    { c.countUp(args, "dot", (*unread.Numbers).Fire) }
 
-// countUp plans a write that adds a notice or a firing for all users. Its reply is their
-// number.
+// countUp plans a write that adds a notice or fires a dot for all users. It replies with
+// the resulting number.
 func (c *conn) countUp(args [][]byte, field string, do func(*unread.Numbers, string, *shard.Write) (int64, error)) {
 	b := c.batch
 	name, err := nameOf(field, args[1])
@@ -222,7 +222,7 @@ func (c *conn) clearDot(args [][]byte) {
 	})
 }
 
-// readBoard plans a reply of all that is everybody's.
+// readBoard plans a reply with everything that users share.
 func (b *batch) readBoard(reply func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte) {
 	var board *raftfsm.BoardView
 	b.read(1, call{

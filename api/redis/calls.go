@@ -30,19 +30,19 @@ type calls struct {
 
 // call is one command.
 type call struct {
-	read  func(opt *shard.ReadOptions) error // of a read
-	write func(w *shard.Write) error         // of a write
-	about subject                            // of a write
-	id    shard.RequestID                    // of a write that is to count once
+	read  func(opt *shard.ReadOptions) error // for a read
+	write func(w *shard.Write) error         // for a write
+	about subject                            // for a write
+	id    shard.RequestID                    // for a write that is to count once
 	err   error
-	reply func(dst []byte, resp3 bool) []byte // if it went well
+	reply func(dst []byte, resp3 bool) []byte // if there was no error
 }
 
 // subject is the object of a write: a channel or dot, a user's position in one, or a user's
 // feed, which has no name. Writes to one subject keep their order. So do writes to channels
 // and dots relative to writes to positions, whose result depends on them.
 type subject struct {
-	users bool // it is a user's
+	users bool // it belongs to a user
 	user  uint64
 	name  string
 }
@@ -91,7 +91,7 @@ func (b *batch) runReads(deadline time.Time) {
 	var opt shard.ReadOptions
 	c.freshness(&opt, deadline, users, posts)
 	polls := q.polls
-	c.server.sideBySide(len(polls)+len(q.reads), func(i int) {
+	c.server.concurrently(len(polls)+len(q.reads), func(i int) {
 		opt := opt
 		if i < len(polls) {
 			opt.Deadline = polls[i].until(deadline)
@@ -102,7 +102,7 @@ func (b *batch) runReads(deadline time.Time) {
 		r.err = seeing(&opt, func() error { return r.read(&opt) }, users, posts)
 	})
 	if alone := q.pollAlone(); len(alone) > 0 {
-		c.server.sideBySide(len(alone), func(i int) {
+		c.server.concurrently(len(alone), func(i int) {
 			opt := opt
 			alone[i].err = seeing(&opt, func() error { return c.server.node().unread.Poll(&alone[i].poll, &opt) }, users, posts)
 		})
@@ -113,7 +113,7 @@ func (b *batch) runReads(deadline time.Time) {
 func (b *batch) runWrites(deadline time.Time) {
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
-		b.conn.server.sideBySide(len(together), func(i int) { together[i].run(b.conn.server, deadline) })
+		b.conn.server.concurrently(len(together), func(i int) { together[i].run(b.conn.server, deadline) })
 		all = all[len(together):]
 	}
 }

@@ -40,8 +40,8 @@ func serve(t testing.TB, b Backend, change func(*Config)) *Server {
 		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
 			t.Error(err)
 		}
-		if used, lanes := s.large.used.Load(), s.lanes.used.Load(); used+lanes != 0 {
-			t.Errorf("%d bytes of the connections' budget and %d lanes were never given back", used, lanes)
+		if used, helpers := s.large.used.Load(), s.helpers.used.Load(); used+helpers != 0 {
+			t.Errorf("%d bytes of the connections' budget and %d helpers were never given back", used, helpers)
 		}
 	})
 	return s

@@ -15,18 +15,18 @@ import (
 type traits uint8
 
 const (
-	writes    traits = 1 << iota // it may change counts
-	keyed                        // has rows as its keys: it is planned, and may be part of a transaction
-	joins                        // package unread answers it: it is planned as a call
-	plain                        // has no keys, and may be part of a transaction too
-	unplanned                    // replies at once, so the commands before it are executed first
-	atOnce                       // it is not queued by MULTI
+	writes    traits = 1 << iota // may change counts
+	keyed                        // its keys name rows: it is planned, and allowed in a transaction
+	joins                        // answered by package unread: it is planned as a call
+	plain                        // has no keys, and is allowed in a transaction
+	unplanned                    // replies at once, so earlier commands are executed first
+	atOnce                       // not queued by MULTI
 )
 
-// command is one command of the table.
+// command is one entry of the command table.
 type command struct {
 	name   string // in lower case
-	arity  int    // arguments with the name; of a negative one, at least as many
+	arity  int    // number of arguments including the name; if negative, the minimum
 	traits traits
 	keys   keySpec
 	group  string // as in COMMAND DOCS
@@ -95,7 +95,7 @@ func (cmd *command) takes(n int) bool {
 // command plans or executes one command, or queues it for EXEC.
 func (c *conn) command(args [][]byte) {
 	cmd := c.last
-	if cmd == nil || string(args[0]) != string(c.lastName) { // pipelines repeat themselves
+	if cmd == nil || string(args[0]) != string(c.lastName) { // pipelines repeat commands
 		if cmd = c.server.commands.find(args[0]); cmd != nil {
 			c.last, c.lastName = cmd, append(c.lastName[:0], args[0]...)
 		}
@@ -119,8 +119,8 @@ func (c *conn) command(args [][]byte) {
 	}
 }
 
-// isHTTP reports whether a line is the beginning of an HTTP request: a page of another site
-// may make a browser send commands in the body. Redis closes the connection too.
+// isHTTP reports whether a line begins an HTTP request. A web page may make a browser
+// send commands in the body of such a request. Redis closes the connection too.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
@@ -137,7 +137,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.id = shard.RequestID{}
 	if b.writes && c.once.open() {
 		if why := c.once.refusal(); why != "" {
-			c.closeMulti() // it may have been EXEC
+			c.closeMulti() // the command may be an EXEC
 			b.fail(why)
 			return
 		}
@@ -154,7 +154,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	}
 }
 
-// unknownCommand is Redis's answer to a command that there is not.
+// unknownCommand returns Redis's error for an unknown command.
 func unknownCommand(args [][]byte) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "ERR unknown command '%s', with args beginning with: ", shown(args[0]))
@@ -183,12 +183,12 @@ const (
 
 var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
-// readKeys reads keys, the first of each step, with the batch's memory.
+// readKeys parses keys, the first argument of each step, into the batch's memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
 	return b.readKeysOf(texts, step, func(b *batch, words [][]byte) (key, error) { return read(b, words[0]) })
 }
 
-// readKeysOf reads keys of so many words each.
+// readKeysOf parses keys of the given number of words each.
 func (b *batch) readKeysOf(texts [][]byte, words int, read func(*batch, [][]byte) (key, error)) ([]key, error) {
 	if len(texts)/words > rowsMax {
 		return nil, errTooManyKeys
@@ -204,7 +204,7 @@ func (b *batch) readKeysOf(texts [][]byte, words int, read func(*batch, [][]byte
 	return b.keys, nil
 }
 
-// readValues reads numbers, the last of each step.
+// readValues parses numbers, the last argument of each step.
 func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	b.values = b.values[:0]
 	for i := step - 1; i < len(texts); i += step {

@@ -9,50 +9,49 @@ import (
 )
 
 const (
-	// readBytesFirst is what a connection begins to read into. A pipeline that
-	// fills the buffer makes it four times as large, up to a command's bound, so
-	// that the next one is read at once.
+	// readBytesFirst is the first size of a connection's read buffer. When a pipeline
+	// fills the buffer, it grows fourfold, up to CommandBytesMax, so that the next
+	// pipeline is read at once.
 	readBytesFirst = 4 << 10
-	// readBytesFree is what a connection may read into whatever the others hold.
+	// readBytesFree is the part of a read buffer that the shared budget does not count.
 	readBytesFree = 16 << 10
-	// smallReadsMax is after how many reads that would fit readBytesFree a large
-	// buffer is given up.
+	// smallReadsMax is how many consecutive reads that fit readBytesFree make a
+	// connection release its large buffer.
 	smallReadsMax = 64
-	// largeIdleMax is for how long a large buffer is kept while nothing comes: pools
-	// have more connections than are busy, and what they hold others cannot have.
+	// largeIdleMax is how long an idle connection keeps a large buffer. Pools have more
+	// connections than they use, and a buffer counts against all others.
 	largeIdleMax = time.Second
-	// deadlineSlack is the part of a timeout by which a deadline may come early:
-	// moving it with every read would cost as much as looking a key up.
+	// deadlineSlack is the divisor of a timeout by which a deadline may expire early:
+	// setting it for every read would cost as much as a lookup of a key.
 	deadlineSlack = 8
 )
 
-// conn is one connection. Its fields are its goroutine's own, but those that say
-// otherwise.
+// conn is one connection. Only its goroutine may use its fields, except where noted.
 type conn struct {
 	server  *Server
-	net     net.Conn // Close and wake from any goroutine
+	net     net.Conn // Close and wake may be called from any goroutine
 	id      uint64
 	name    string
 	resp3   bool
-	stale   bool // READONLY
-	closing bool // after what is to be sent
+	stale   bool // set by READONLY
+	closing bool // close once the output is sent
 
-	in       []byte // in[from:to] was read and not yet executed
+	in       []byte // in[from:to] was read but not executed
 	from, to int
-	held     int // of the server's large budget
-	small    int // reads in a row that needed no large buffer
+	reserved int // bytes reserved from the server's large budget
+	small    int // consecutive reads that needed no large buffer
 	parser   parser
-	until    time.Time // the read deadline that is set
-	partial  bool      // it is that of the command's arrival that in[from:to] begins with
+	until    time.Time // the current read deadline
+	partial  bool      // until is the deadline for the command that in[from:to] begins with
 
-	lookedAt time.Time // when names were looked for last
+	lookedAt time.Time // when names were last looked up
 
 	out   output
-	batch *batch // while commands that have arrived are executed
+	batch *batch // nil unless commands are being executed
 	multi transaction
 	once  session
 
-	last     *command // that was found last, and as its client writes it
+	last     *command // the last command found, and the name that the client wrote
 	lastName []byte
 
 	closed atomic.Bool
@@ -65,8 +64,8 @@ func newConn(s *Server, raw net.Conn) *conn {
 	return c
 }
 
-// serve reads and executes until the client leaves, breaks the protocol or is
-// told to go.
+// serve reads and executes commands until the client leaves, breaks the protocol, or the
+// server stops.
 func (c *conn) serve() {
 	for !c.closing && !c.server.stopping() {
 		if !c.read() {
@@ -83,7 +82,7 @@ func (c *conn) serve() {
 	c.out.drain()
 }
 
-// begin takes memory to plan and answer commands in. A connection that waits for its
+// begin acquires the memory to plan and answer commands. A connection that waits for its
 // client has none.
 func (c *conn) begin() {
 	b := c.server.batches.Get().(*batch)
@@ -92,7 +91,7 @@ func (c *conn) begin() {
 	b.refresh()
 }
 
-// end gives it back, when all is answered and handed on. After a panic it must not be.
+// end returns that memory once all replies are handed on. It must not run after a panic.
 func (c *conn) end() {
 	b := c.batch
 	b.out, c.out.buf = c.out.buf, nil
@@ -101,8 +100,8 @@ func (c *conn) end() {
 	c.server.batches.Put(b)
 }
 
-// execute executes the commands that have arrived whole, up to one behind which the
-// connection is closed.
+// execute executes the commands that have arrived completely, until one closes the
+// connection.
 func (c *conn) execute() {
 	for !c.closing && !c.closed.Load() {
 		args, n, err := c.parser.next(c.in[c.from:c.to])
@@ -119,14 +118,14 @@ func (c *conn) execute() {
 		if len(args) > 0 {
 			c.command(args)
 		}
-		c.from, c.partial = c.from+n, false // what is behind it has its own time to arrive
+		c.from, c.partial = c.from+n, false // the next command has its own time to arrive
 		c.relieve()
 	}
 	c.batch.flush()
 }
 
-// relieve hands on what is answered already, once it is large: a command of a few
-// bytes may be answered by many, and others may follow.
+// relieve sends finished replies once they are large: a short command may have a long
+// reply, and more commands may follow.
 func (c *conn) relieve() {
 	if len(c.batch.text) >= sendBytes {
 		c.batch.flush()
@@ -136,8 +135,8 @@ func (c *conn) relieve() {
 	}
 }
 
-// read waits for bytes and reads what has arrived, as far as it fits. It returns
-// false when there will be no more.
+// read waits for bytes and reads as many as fit. It returns false if there will be no
+// more.
 func (c *conn) read() bool {
 	if !c.makeRoom() {
 		c.refuse(c.tooLarge())
@@ -156,7 +155,7 @@ func (c *conn) read() bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) || c.server.stopping() {
 		return false
 	}
-	if c.held > 0 && c.from == c.to {
+	if c.reserved > 0 && c.from == c.to {
 		c.giveUp()
 		return c.read()
 	}
@@ -164,7 +163,7 @@ func (c *conn) read() bool {
 	return false
 }
 
-// tooLarge says why there is no more room to read into.
+// tooLarge returns the error for a read buffer that must not grow.
 func (c *conn) tooLarge() string {
 	if len(c.in) >= c.server.cfg.CommandBytesMax {
 		return protocolError("a command is larger than " + sizeText(c.server.cfg.CommandBytesMax)).Error()
@@ -172,8 +171,8 @@ func (c *conn) tooLarge() string {
 	return errLargeFull
 }
 
-// makeRoom has the buffer take at least one byte more, or returns false. One that
-// was filled to its end is made larger: there is more to come.
+// makeRoom ensures that the buffer has room for at least one byte, or returns false. It
+// grows a buffer that the last read filled, as more is likely to come.
 func (c *conn) makeRoom() bool {
 	full := c.to == len(c.in)
 	if c.from == c.to {
@@ -186,51 +185,51 @@ func (c *conn) makeRoom() bool {
 		return true
 	}
 	size := min(4*len(c.in), c.server.cfg.CommandBytesMax)
-	grown := max(size-readBytesFree, 0) - c.held
-	if size == len(c.in) || !c.server.large.take(grown) {
+	grown := max(size-readBytesFree, 0) - c.reserved
+	if size == len(c.in) || !c.server.large.acquire(grown) {
 		return c.to < len(c.in)
 	}
-	c.held += grown
+	c.reserved += grown
 	in := make([]byte, size)
 	copy(in, c.in[:c.to])
 	c.in = in
 	return true
 }
 
-// shrink gives a large buffer up when the client has not needed it for a while.
+// shrink replaces a large buffer that the client has not needed for a while.
 func (c *conn) shrink() {
 	if c.to > readBytesFree {
 		c.small = 0
 		return
 	}
-	if c.small++; c.small < smallReadsMax || c.held == 0 {
+	if c.small++; c.small < smallReadsMax || c.reserved == 0 {
 		return
 	}
 	c.giveUp()
 }
 
-// giveUp has a small buffer take the place of a large one that holds nothing.
+// giveUp replaces a large buffer, which must be empty, by a small one.
 func (c *conn) giveUp() {
-	c.server.large.give(c.held)
-	c.held, c.small = 0, 0
+	c.server.large.release(c.reserved)
+	c.reserved, c.small = 0, 0
 	c.in, c.from, c.to = make([]byte, readBytesFree), 0, 0
-	c.parser.args = nil // they are parts of the large one
+	c.parser.args = nil // they alias the large buffer
 }
 
-// setDeadline says until when the next bytes must come. It returns false when
-// the client has had its time.
+// setDeadline sets the deadline for the next bytes. It returns false if the client's time
+// is over.
 func (c *conn) setDeadline() bool {
 	now, partial := time.Now(), c.to > c.from
 	timeout := c.server.cfg.IdleTimeout
 	switch {
 	case partial:
 		timeout = c.server.cfg.ArriveTimeout
-	case c.held > 0:
+	case c.reserved > 0:
 		timeout = min(timeout, largeIdleMax)
 	}
 	left := c.until.Sub(now)
 	switch {
-	case partial && c.partial: // it runs since the command's first byte
+	case partial && c.partial: // this deadline runs from the command's first byte
 		if left <= 0 {
 			c.server.metrics.timeouts.Inc()
 		}
@@ -242,28 +241,29 @@ func (c *conn) setDeadline() bool {
 	if c.net.SetReadDeadline(c.until) != nil {
 		return false
 	}
-	// Shutdown may have woken it just before.
+	// Shutdown may have called wake before SetReadDeadline.
 	if c.server.stopping() {
 		return false
 	}
 	return true
 }
 
-// wake ends a wait for bytes. Any goroutine may call it.
+// wake ends a wait for bytes. It may be called from any goroutine.
 func (c *conn) wake() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
 
-// refuse answers an error at once; nothing may be pending.
+// refuse replies with an error at once; nothing may be pending.
 func (c *conn) refuse(text string) {
 	c.server.metrics.failed(text)
 	c.out.buf = appendError(c.out.buf, text)
 }
 
-// lingerTime is how long a client that broke a bound is read from before its
-// connection is closed. Closing with bytes unread resets it, and a client that is
-// still sending would lose the reply that says why.
+// lingerTime is how long the server keeps reading from a client that exceeded a bound
+// before it closes the connection. Closing with unread bytes resets the connection, and a
+// client that is still sending would lose the reply that explains why.
 const lingerTime = time.Second
 
-// dismiss has the client take its last reply.
+// dismiss sends the last reply and waits until the client has closed or lingerTime is
+// over.
 func (c *conn) dismiss() {
 	err := c.out.send()
 	c.out.drain()
@@ -276,17 +276,17 @@ func (c *conn) dismiss() {
 	}
 }
 
-// close ends the connection. Any goroutine may call it.
+// close closes the connection. It may be called from any goroutine.
 func (c *conn) close() {
 	if c.closed.CompareAndSwap(false, true) {
 		_ = c.net.Close()
 	}
 }
 
-// release gives back what the connection holds, when its goroutine ends.
+// release returns what the connection has reserved, when its goroutine ends.
 func (c *conn) release() {
-	c.server.large.give(c.held)
-	c.held = 0
+	c.server.large.release(c.reserved)
+	c.reserved = 0
 	c.closeMulti()
 	c.out.release()
 }

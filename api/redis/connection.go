@@ -12,15 +12,15 @@ func connectionCommands() []command {
 		{"ping", -1, plain, noKeys, group, "PONG, or its argument", (*conn).ping, nil},
 		{"echo", 2, plain, noKeys, group, "its argument", (*conn).echo, nil},
 		{"hello", -1, unplanned, noKeys, group, "chooses RESP2 or RESP3", (*conn).hello, nil},
-		{"auth", -2, unplanned, noKeys, group, "there are no passwords: the default user may have any", (*conn).auth, nil},
+		{"auth", -2, unplanned, noKeys, group, "accepts the default user with any password; there are no passwords", (*conn).auth, nil},
 		{"select", 2, unplanned, noKeys, group, "there is one database, 0", (*conn).selectDB, nil},
 		{"client", -2, unplanned, noKeys, group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client, nil},
-		{"readonly", 1, unplanned, noKeys, group, "reads are as stale as this node is", (*conn).readonly, nil},
-		{"readwrite", 1, unplanned, noKeys, group, "reads are bounded again", (*conn).readwrite, nil},
+		{"readonly", 1, unplanned, noKeys, group, "lets this connection read stale counts", (*conn).readonly, nil},
+		{"readwrite", 1, unplanned, noKeys, group, "ends READONLY", (*conn).readwrite, nil},
 		{"quit", -1, unplanned | atOnce, noKeys, group, "ends the connection", (*conn).quit, nil},
 		{"multi", 1, atOnce, noKeys, "transactions", "begins a transaction", (*conn).openMulti, nil},
 		{"exec", 1, atOnce | writes, noKeys, "transactions", "executes a transaction on one shard", (*conn).exec, nil},
-		{"discard", 1, atOnce, noKeys, "transactions", "forgets a transaction", (*conn).discard, nil},
+		{"discard", 1, atOnce, noKeys, "transactions", "discards a transaction", (*conn).discard, nil},
 	}
 }
 
@@ -39,7 +39,7 @@ func (c *conn) echo(args [][]byte) {
 	c.batch.known(func(dst []byte) []byte { return appendBulk(dst, args[1]) })
 }
 
-// ok answers a command at once.
+// ok replies OK at once.
 func (c *conn) ok() { c.out.buf = appendOK(c.out.buf) }
 
 func (c *conn) quit([][]byte) {
@@ -62,7 +62,7 @@ func (c *conn) selectDB(args [][]byte) {
 	}
 }
 
-// auth is that of a Redis whose default user has no password.
+// auth behaves like a Redis server whose default user has no password.
 func (c *conn) auth(args [][]byte) {
 	switch {
 	case len(args) > 3:
@@ -81,7 +81,7 @@ const (
 	errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 )
 
-// hello switches the protocol and tells who answers.
+// hello sets the protocol version and replies with the server's properties.
 func (c *conn) hello(args [][]byte) {
 	resp3 := c.resp3
 	if len(args) > 1 {
@@ -105,7 +105,7 @@ func (c *conn) hello(args [][]byte) {
 	c.out.buf = c.appendHello(c.out.buf)
 }
 
-// helloOptions reads what follows the version.
+// helloOptions parses the arguments after the version.
 func helloOptions(args [][]byte, before string) (name, fault string) {
 	name = before
 	for i := 2; i < len(args); {
@@ -128,8 +128,8 @@ func helloOptions(args [][]byte, before string) (name, fault string) {
 	return name, ""
 }
 
-// spokenVersion is the version of Redis whose commands these are, for clients
-// that choose by it.
+// spokenVersion is the Redis version whose commands this server implements, for clients
+// that check it.
 const spokenVersion = "7.0.15"
 
 func (c *conn) appendHello(dst []byte) []byte {
@@ -148,7 +148,7 @@ func (c *conn) appendHello(dst []byte) []byte {
 	return appendArray(appendBulk(dst, "modules"), 0)
 }
 
-// clientNameBytesMax bounds the name that a client gives to its connection.
+// clientNameBytesMax bounds a connection's name, which the client sets.
 const clientNameBytesMax = 256
 
 const errBadName = "ERR Client names cannot contain spaces, newlines or special characters."
@@ -181,7 +181,7 @@ func (c *conn) client(args [][]byte) {
 	case sub == "setname":
 		c.name = string(args[2])
 		c.ok()
-	default: // setinfo: of a library, which nothing here depends on
+	default: // setinfo: the name and version of a client library, which nothing here uses
 		c.ok()
 	}
 }

@@ -14,17 +14,17 @@ func feedCommands() []command {
 		return func(c *conn, args [][]byte) { c.changeFeed(args, do) }
 	}
 	return []command{
-		{"countd.feed.reset", -2, joins | writes, noKeys, group, "a user has seen all posts there are", (*conn).resetFeed, nil},
-		{"countd.feed.follow", -3, joins | writes, noKeys, group, "adds followees with the posts of now", change((*unread.Numbers).Follow), nil},
+		{"countd.feed.reset", -2, joins | writes, noKeys, group, "marks all posts as seen by a user", (*conn).resetFeed, nil},
+		{"countd.feed.follow", -3, joins | writes, noKeys, group, "adds followees, whose present posts count as seen", change((*unread.Numbers).Follow), nil},
 		{"countd.feed.unfollow", -3, joins | writes, noKeys, group, "removes followees and their unread posts", change((*unread.Numbers).Unfollow), nil},
-		{"countd.feed.read", -3, joins | writes, noKeys, group, "a user has seen all posts of some followees", change((*unread.Numbers).ReadFeed), nil},
+		{"countd.feed.read", -3, joins | writes, noKeys, group, "marks all posts of some followees as seen by a user", change((*unread.Numbers).ReadFeed), nil},
 		{"countd.feed.unread", -2, joins, noKeys, group, "number of posts that a user has not seen", (*conn).feedUnread, nil},
 	}
 }
 
 type feedChange func(n *unread.Numbers, user uint64, followees []uint64, w *shard.Write) (unread.Feed, error)
 
-// followees reads ids.
+// followees parses ids.
 func followees(texts [][]byte) ([]uint64, error) {
 	if len(texts) > unread.FolloweesMax {
 		return nil, fieldError("followees", fmt.Sprintf("more than %d", unread.FolloweesMax))
@@ -39,7 +39,7 @@ func followees(texts [][]byte) ([]uint64, error) {
 	return ids, nil
 }
 
-// changeFeed reads a user, followees and perhaps a key.
+// changeFeed parses a user, followees and an optional KEY.
 func (c *conn) changeFeed(args [][]byte, do feedChange) {
 	b := c.batch
 	user, err := userOf(args[1])
@@ -74,7 +74,8 @@ func (c *conn) resetFeed(args [][]byte) {
 	b.writeFeed(user, func(w *shard.Write) (unread.Feed, error) { return c.server.node().unread.ResetFeed(user, authors, w) })
 }
 
-// writeFeed plans a write to a user's feed. Its reply is the number of new posts then.
+// writeFeed plans a write to a user's feed. It replies with the resulting number of new
+// posts.
 func (b *batch) writeFeed(user uint64, write func(w *shard.Write) (unread.Feed, error)) {
 	var f unread.Feed
 	b.pending += feedRows
@@ -88,7 +89,7 @@ func (b *batch) writeFeed(user uint64, write func(w *shard.Write) (unread.Feed, 
 	})
 }
 
-// feedUnread answers the sum, or with DETAIL each followee's too.
+// feedUnread replies with the sum, or with DETAIL also with each followee's number.
 func (c *conn) feedUnread(args [][]byte) {
 	b := c.batch
 	user, err := userOf(args[1])

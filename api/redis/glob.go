@@ -5,7 +5,7 @@ package redis
 // proportional to the product of the lengths.
 func matchGlob(pattern string, text []byte) bool {
 	p, t := 0, 0
-	star, tried := -1, 0 // the last *, and how much of text it matches
+	star, tried := -1, 0 // index of the last *, and how much of text it matches
 	for t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			star, tried = p, t

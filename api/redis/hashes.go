@@ -22,7 +22,7 @@ func hashCommands() []command {
 	}
 }
 
-// fields reads the columns of a row that its fields name, each step one.
+// fields parses the columns of a row that its fields name, one per step arguments.
 func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
 	k, err := b.row(text)
 	if err != nil {
@@ -35,7 +35,7 @@ func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error
 	return k, keys, err
 }
 
-// lookFields plans a reply of columns of a row.
+// lookFields plans a reply of columns of one row.
 func (b *batch) lookFields(kind replyKind, text []byte, names [][]byte) {
 	_, keys, err := b.fields(text, names, 1)
 	if b.failed(err) {
@@ -48,7 +48,7 @@ func (b *batch) lookFields(kind replyKind, text []byte, names [][]byte) {
 	b.answer(kind, from)
 }
 
-// lookSame is look for a key whose row is also that of the cells from index from on.
+// lookSame is look for a key of the same row as the cells from index from on.
 func (b *batch) lookSame(k key, from int) {
 	if len(b.cells) == from {
 		b.look(k)
@@ -76,8 +76,8 @@ func (c *conn) hexists(args [][]byte) { c.batch.lookFields(replyThere, args[1], 
 func (c *conn) hgetall(args [][]byte) { c.batch.lookRow(replyHash, args[1]) }
 func (c *conn) hlen(args [][]byte)    { c.batch.lookRow(replyFields, args[1]) }
 
-// hscan answers the whole row: it has 64 columns at most. MATCH would have to
-// leave some out, so it is refused.
+// hscan replies with the whole row, which has at most 64 columns. It refuses MATCH, which
+// would require leaving some out.
 func (c *conn) hscan(args [][]byte) {
 	b := c.batch
 	if _, ok := parseUint(args[2]); !ok {

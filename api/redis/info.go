@@ -14,9 +14,9 @@ func serverCommands() []command {
 	const group = "server"
 	return []command{
 		{"command", -1, unplanned, noKeys, group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand, nil},
-		{"config", -2, unplanned, noKeys, group, "GET of the settings that tools read", (*conn).config, nil},
+		{"config", -2, unplanned, noKeys, group, "GET: the settings that tools read", (*conn).config, nil},
 		{"info", -1, unplanned, noKeys, group, "information about this node, in the format of Redis", (*conn).info, nil},
-		{"wait", 3, unplanned, noKeys, "generic", "number of other nodes that have this connection's writes, at least", (*conn).wait, nil},
+		{"wait", 3, unplanned, noKeys, "generic", "least number of other nodes that have this connection's writes", (*conn).wait, nil},
 	}
 }
 
@@ -38,7 +38,7 @@ func (c *conn) wait(args [][]byte) {
 	c.out.buf = appendInt(c.out.buf, int64(nodes/2))
 }
 
-// config answers the settings of durability and limits that tools read.
+// config replies with the settings of durability and limits that tools read.
 func (c *conn) config(args [][]byte) {
 	if !strings.EqualFold(string(args[1]), "get") {
 		c.refuse(unknownSubcommand("config", args[1]))
@@ -71,7 +71,7 @@ func (c *conn) config(args [][]byte) {
 	c.out.buf = out
 }
 
-// info answers the sections that are asked for, all without any.
+// info replies with the requested sections, or with all if none is named.
 func (c *conn) info(args [][]byte) {
 	var text strings.Builder
 	for _, section := range c.sections() {
@@ -157,7 +157,7 @@ func (c *conn) commandCommand(args [][]byte) {
 	}
 }
 
-// commandInfo answers null for an unknown command.
+// commandInfo replies null for an unknown command.
 func (c *conn) commandInfo(names [][]byte, all []*command) {
 	if len(names) > 0 {
 		all = all[:0]

@@ -11,14 +11,14 @@ import (
 // wholeRow stands for all columns of a row.
 const wholeRow = -1
 
-// key is what a Redis key names:
+// key is the target that a Redis key names:
 //
 //	posts:4467107636950632:like   one count, which Redis has as a string
 //	posts:4467107636950632        a row, which Redis has as a hash
 type key struct {
 	table  *table
 	id     uint64
-	column int // wholeRow for a row
+	column int // wholeRow for a whole row
 }
 
 // argumentError describes the fault of an argument, most often a key.
@@ -30,18 +30,18 @@ const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluste
 
 const errWrongType = codedError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
-// codedError is a whole error text, with its code.
+// codedError is a complete error text, including its code.
 type codedError string
 
 func (e codedError) Error() string { return string(e) }
 
-// shownBytesMax bounds how much of a key an error repeats.
+// shownBytesMax bounds how much of a key an error message repeats.
 const shownBytesMax = 128
 
-// shown is a client's bytes as an error repeats them.
+// shown returns a client's bytes as an error message repeats them.
 func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
 
-// key reads a key of either form.
+// key parses a key of either form.
 func (b *batch) key(text []byte) (key, error) {
 	at := bytes.IndexByte(text, ':')
 	if at < 0 {
@@ -69,8 +69,8 @@ func (b *batch) key(text []byte) (key, error) {
 	return key{t, id, column}, nil
 }
 
-// noKeyspace returns the error for a name that is not a counter keyspace. The name of a
-// keyspace of another kind is known.
+// noKeyspace returns the error for a name that is not a counter keyspace. It is a final
+// error if a keyspace of another kind has the name.
 func (b *batch) noKeyspace(name []byte) error {
 	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
 	if b.conn.server.node().Keyspace(string(name)) != nil {
@@ -83,8 +83,7 @@ func badForm(text []byte) error {
 	return argumentError(fmt.Sprintf("'%s' is not {keyspace}:{id}:{column} or {keyspace}:{id}, id being 0 to 18446744073709551615", shown(text)))
 }
 
-// idBytesMax bounds the digits of an id: 20, and as many zeros before them as
-// tools fill up with.
+// idBytesMax bounds the digits of an id: 20, and the leading zeros that tools pad with.
 const idBytesMax = 32
 
 // parseID parses an id. It ignores leading zeros, which redis-benchmark sends.
@@ -107,7 +106,7 @@ func (b *batch) count(text []byte) (key, error) {
 	return k, err
 }
 
-// row reads the key of a row.
+// row parses the key of a row.
 func (b *batch) row(text []byte) (key, error) {
 	k, err := b.key(text)
 	if err == nil && k.column != wholeRow {
@@ -128,7 +127,7 @@ func (t *table) noColumn(name []byte) error {
 	return unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(name)))
 }
 
-// columnOf returns the number of a column, or -1.
+// columnOf returns the index of a column, or -1.
 func (t *table) columnOf(name []byte) int {
 	for i, column := range t.ks.Columns {
 		if string(name) == column && column != "" {
@@ -143,5 +142,5 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	return strconv.AppendUint(dst, id, 10)
 }
 
-// isCounters reports whether this server serves a keyspace.
+// isCounters reports whether a keyspace has counters, which are what keys name.
 func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == shard.KindCounters }

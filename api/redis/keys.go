@@ -18,7 +18,7 @@ func keyCommands() []command {
 		{"type", 2, keyed, oneKey, group, "string for a count, hash for a row, none for 0", (*conn).typeOf, nil},
 		{"ttl", 2, keyed, oneKey, group, "-1, or -2 for 0: nothing expires", (*conn).ttl, nil},
 		{"scan", -2, unplanned, noKeys, group, "keys in the order of their ids", (*conn).scan, nil},
-		{"dbsize", 1, unplanned, noKeys, "server", "rows of the shards that this node has", (*conn).dbsize, nil},
+		{"dbsize", 1, unplanned, noKeys, "server", "number of rows in the shards of this node", (*conn).dbsize, nil},
 	}
 }
 
@@ -69,19 +69,19 @@ func (c *conn) dbsize([][]byte) {
 
 const (
 	scanCountDefault = 10
-	// scanCountsMax bounds the counts that one SCAN reads in all keyspaces, each of which
-	// may become a key: the more keyspaces or columns, the fewer rows.
+	// scanCountsMax bounds the counts that one SCAN reads from all keyspaces, each of
+	// which may become a key: the more keyspaces or columns, the fewer rows.
 	scanCountsMax = 4 * rowsMax
 )
 
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
-	from     uint64 // the least id
+	from     uint64 // the lowest id to return
 	matches  bool   // there is a pattern
 	match    string
 	count    int
 	kind     string // "hash" for rows, "string" for counts
-	keyspace string // that the pattern begins with, or ""
+	keyspace string // literal prefix of the pattern before the first ":", or ""
 }
 
 // parseScan reads the arguments of SCAN.
@@ -122,8 +122,8 @@ func parseScan(args [][]byte) (q scanCall, fault string) {
 	return q, ""
 }
 
-// scan answers the keys of rows in the order of their ids, across all keyspaces, so that a
-// cursor is an id: the lowest of the next page.
+// scan replies with the keys of rows in ascending id order, across all keyspaces. A
+// cursor is the lowest id of the next page.
 func (c *conn) scan(args [][]byte) {
 	q, fault := parseScan(args)
 	if fault != "" {
@@ -148,7 +148,7 @@ func (c *conn) scan(args [][]byte) {
 	c.out.buf = append(appendArray(out, n), keys...)
 }
 
-// scanPage holds the rows of one keyspace in one page.
+// scanPage is the rows of one keyspace in one page.
 type scanPage struct {
 	ks   *shard.Keyspace
 	ids  []uint64
@@ -191,7 +191,8 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	return last + 1, pages, nil
 }
 
-// appendKeys appends the keys of a page that are asked for, and counts them.
+// appendKeys appends the keys of a page that match the request, and adds their number to
+// n.
 func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 	width := len(p.ks.Columns)
 	var name []byte

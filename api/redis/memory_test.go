@@ -125,17 +125,17 @@ func TestBudget(t *testing.T) {
 	var all sync.WaitGroup
 	all.Go(func() { // ends with the other
 		for !done.Load() {
-			if b.take(11) {
+			if b.acquire(11) {
 				t.Error("more is taken than there is")
 			}
 		}
 	})
 	for range 100_000 {
-		if !b.take(10) || !b.take(0) {
+		if !b.acquire(10) || !b.acquire(0) {
 			t.Error("what there is is refused")
 			break
 		}
-		b.give(10)
+		b.release(10)
 	}
 	done.Store(true)
 	all.Wait()

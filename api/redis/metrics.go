@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of this server. Every series that a command can use is resolved when the
-// server is made, so that a command looks up no label.
+// metrics are the metrics of this server. newMetrics resolves the series of every
+// command, so that executing a command looks up no label.
 type metrics struct {
 	conns        prometheus.Gauge
 	connsRefused prometheus.Counter
@@ -62,7 +62,7 @@ func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics,
 	return m, nil
 }
 
-// failed counts an error that is answered.
+// failed counts an error reply.
 func (m *metrics) failed(text string) {
 	code, _, _ := strings.Cut(text, " ")
 	c := m.errors[code]

@@ -8,11 +8,11 @@ import (
 // transaction holds the commands that a client has queued with MULTI. EXEC plans them as one
 // unit of ops on one shard, which applies all of them with nothing between.
 type transaction struct {
-	open   bool
-	broken bool // one of its commands was refused
-	queued []queuedCommand
-	bytes  int // memory of the queued commands
-	held   int // of these, the bytes reserved from the connections' memory
+	open     bool
+	broken   bool // one of its commands was refused
+	queued   []queuedCommand
+	bytes    int // memory of the queued commands
+	reserved int // the part of bytes that is reserved from the connections' memory
 }
 
 type queuedCommand struct {
@@ -48,7 +48,7 @@ func (c *conn) discard([][]byte) {
 
 // closeMulti drops a transaction and releases its part of the connections' memory.
 func (c *conn) closeMulti() {
-	c.server.large.give(c.multi.held)
+	c.server.large.release(c.multi.reserved)
 	c.multi = transaction{}
 }
 
@@ -79,11 +79,11 @@ func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 	if most := c.server.cfg.CommandBytesMax; m.bytes+size > most {
 		return fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf)
 	}
-	held := max(m.bytes+size-queuedBytesFree, 0)
-	if !c.server.large.take(held - m.held) {
+	reserved := max(m.bytes+size-queuedBytesFree, 0)
+	if !c.server.large.acquire(reserved - m.reserved) {
 		return errLargeFull
 	}
-	m.bytes, m.held = m.bytes+size, held
+	m.bytes, m.reserved = m.bytes+size, reserved
 	copies := make([][]byte, len(args))
 	for i, arg := range args {
 		copies[i] = bytes.Clone(arg)
@@ -116,7 +116,7 @@ func (c *conn) exec([][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.unsure { // a node that knows the name would do all of it
+	if b.unsure { // a node that knows the name would execute the whole transaction
 		b.rollBack(before)
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 	} else if b.pending-before.pending > rowsMax {
@@ -128,7 +128,7 @@ func (c *conn) exec([][]byte) {
 	}
 }
 
-// planQueued plans a transaction, and returns the place before it.
+// planQueued plans a transaction, and returns the mark before it.
 func (c *conn) planQueued(m *transaction) mark {
 	b := c.batch
 	before := b.mark()
@@ -142,7 +142,7 @@ func (c *conn) planQueued(m *transaction) mark {
 	return before
 }
 
-// rows bounds the rows of the queued commands.
+// rows returns an upper bound of the rows of the queued commands.
 func (m *transaction) rows() (n int) {
 	for _, q := range m.queued {
 		n += 2 * len(q.args)
@@ -150,7 +150,7 @@ func (m *transaction) rows() (n int) {
 	return n
 }
 
-// mark is a place in a batch to go back to.
+// mark is a position in a batch that rollBack returns to.
 type mark struct {
 	replies, cells, text, pending int
 	tables                        []tableMark
@@ -199,7 +199,7 @@ func (b *batch) onOneShard(m mark) bool {
 	return true
 }
 
-// sizeText is a number of bytes for people.
+// sizeText formats a number of bytes.
 func sizeText(n int) string {
 	if n%(1<<10) == 0 {
 		return fmt.Sprintf("%d KiB", n>>10)

@@ -10,35 +10,33 @@ import (
 )
 
 const (
-	// sessionBlock is the number of writes of a session in one stream: the window in which a
-	// shard remembers the requests of a producer.
+	// sessionBlock is the number of writes of a session in one stream: a shard remembers
+	// that many requests of a producer.
 	sessionBlock = 64
-	// sessionWritesMax bounds the writes of one session: the numbers of its streams have two
+	// sessionWritesMax bounds the writes of one session: a stream has a number of two
 	// bytes.
 	sessionWritesMax = sessionBlock << 16
-	// sessionSeqMax bounds the numbers of sessions: together with the number of a write they
-	// must fit into 64 bits.
+	// sessionSeqMax bounds the numbers of sessions: such a number and the number of a
+	// write share 64 bits.
 	sessionSeqMax = 1<<64/sessionBlock - 1
-	// sessionNameMax bounds a producer's name, which is lengthened by three bytes
-	// for the stream.
+	// sessionNameMax bounds a producer's name, to which a stream adds three bytes.
 	sessionNameMax = shard.ProducerBytesMax - 3
 )
 
-// session makes each following write count once. Write n of session seq has the number
-// seq*64 + n mod 64 in the stream
+// session makes each later write count once. Write n of session seq has the number seq*64
+// + n mod 64 in the stream
 //
 //	name 00 n/64 (2 bytes, big endian)
 //
-// so that a repeated session of any length finds each of its writes in a window of 64,
-// however the network splits the pipeline. The zero session numbers nothing.
+// So a repeated session of any length finds each of its writes in a window of 64, however
+// the network splits the pipeline. The zero session assigns no numbers.
 type session struct {
 	name   []byte
-	stream []byte // of the block that was begun last; a new one for each
+	stream []byte // of the current block; each block allocates a new one
 	seq    uint64
 	writes uint64
-	// unsure is set after a command that this program does not know. The program of another
-	// node may know it and number it, so the numbers of later writes may differ between
-	// nodes.
+	// unsure is set after an unknown command. Another node's program may know the command
+	// and number it, so the numbers of later writes could differ between nodes.
 	unsure bool
 }
 
@@ -56,7 +54,7 @@ func (s *session) next() shard.RequestID {
 	return shard.ByProducer(s.stream, s.seq*sessionBlock+n%sessionBlock)
 }
 
-// refusal returns why the session has no number for another write, or "".
+// refusal returns why the session cannot number another write, or "".
 func (s *session) refusal() string {
 	switch {
 	case s.unsure:
@@ -74,12 +72,12 @@ var errSessionFull = fmt.Sprintf("ERR a session has at most %d writes; begin ano
 func countdCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.incr", -3, keyed | writes, pairs, group, "adds numbers to counts, once for a key", (*conn).countdIncr, nil},
-		{"countd.session", -2, unplanned, noKeys, group, "has each write that follows count once", (*conn).countdSession, nil},
+		{"countd.incr", -3, keyed | writes, pairs, group, "adds numbers to counts, only once under an idempotency key", (*conn).countdIncr, nil},
+		{"countd.session", -2, unplanned, noKeys, group, "makes each later write count once, also when repeated", (*conn).countdSession, nil},
 	}
 }
 
-// countdSession begins a session or ends one.
+// countdSession starts or ends a session.
 func (c *conn) countdSession(args [][]byte) {
 	if len(args) == 2 && bytes.EqualFold(args[1], []byte("end")) {
 		c.once = session{}
@@ -104,8 +102,8 @@ func (c *conn) countdSession(args [][]byte) {
 	c.ok()
 }
 
-// countdIncr adds to several counts. Those of one keyspace are one write, which counts once
-// under its key.
+// countdIncr adds to several counts. The counts of one keyspace are one write, which
+// counts once if KEY is given.
 func (c *conn) countdIncr(args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)
@@ -128,7 +126,7 @@ func (c *conn) countdIncr(args [][]byte) {
 	b.addAll(keys, values)
 }
 
-// addAll plans additions to counts, each with a reply of its own.
+// addAll plans additions to counts, each with its own reply.
 func (b *batch) addAll(keys []key, values []int64) {
 	from := len(b.cells)
 	for i, k := range keys {

@@ -155,7 +155,7 @@ func TestWavesShareLanes(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})
 	s := serve(t, n, nil)
-	s.lanes.max = lanesMax / waveMax // a share of it is one
+	s.helpers.max = helpersMax / waveMax // a share of it is one
 	writes := func(first int) (lines []string) {
 		for i := range 20 {
 			lines = append(lines, fmt.Sprintf("COUNTD.INCR posts:%d:like 1 KEY k%d", first+i, first+i))

@@ -8,16 +8,18 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// option is an optional word after a command's fixed arguments. take parses its values at
-// the front of the following arguments, and returns how many there are.
+// option is an optional word after a command's fixed arguments. take parses the option's
+// values, which are at the front of the arguments it is given, and returns how many there
+// are.
 type option struct {
-	name string // in any case
+	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)
 }
 
-// options parses the arguments after the first ones: options in any order, each once.
+// options parses the arguments from index first on: options in any order, each at most
+// once.
 func options(args [][]byte, first int, known ...option) error {
-	given := uint8(0) // a bit for each; no command has more than 8
+	given := uint8(0) // one bit per option; no command has more than 8
 	for i := first; i < len(args); {
 		o := 0
 		for o < len(known) && !bytes.EqualFold(args[i], []byte(known[o].name)) {
@@ -47,8 +49,8 @@ func (b *batch) keyOption(args [][]byte) option {
 	}}
 }
 
-// countOnce makes the planned command count once for the key after the word at a position.
-// The key covers the command with all its other arguments.
+// countOnce gives the planned command an identity, so that it counts once: the
+// idempotency key, which follows the word at index at, and all other arguments.
 func (b *batch) countOnce(args [][]byte, at int) error {
 	if b.atomic {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")
@@ -63,8 +65,8 @@ func (b *batch) countOnce(args [][]byte, at int) error {
 	return nil
 }
 
-// keyAtEnd removes KEY <idempotency-key> from the end of a command with a list of arguments,
-// of which at least least remain.
+// keyAtEnd removes KEY <idempotency-key> from the end of a command with a list of
+// arguments. It keeps at least the first least arguments.
 func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
 	at := len(args) - 2
 	if at < least || !bytes.EqualFold(args[at], []byte("key")) {
@@ -73,7 +75,8 @@ func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
 	return args[:at], b.countOnce(args, at)
 }
 
-// listOption is a word, the number of elements, and the elements, each of width arguments.
+// listOption is a word, the number of elements, and the elements, each of width
+// arguments.
 func listOption(name string, most, width int, read func(elements [][]byte) error) option {
 	return option{name, func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -102,7 +105,7 @@ func numberOption(name string, into *int64) option {
 	}}
 }
 
-// numberOf reads the number of a notice.
+// numberOf parses the number of a notice.
 func numberOf(field string, text []byte) (int64, error) {
 	n, ok := parseUint(text)
 	if !ok || n > math.MaxInt64 {
@@ -111,10 +114,10 @@ func numberOf(field string, text []byte) (int64, error) {
 	return int64(n), nil
 }
 
-// userOf reads a user.
+// userOf parses a user.
 func userOf(text []byte) (uint64, error) { return idOf("user", text) }
 
-// idOf reads an id.
+// idOf parses an id.
 func idOf(field string, text []byte) (uint64, error) {
 	id, ok := parseID(text)
 	if !ok {
@@ -123,5 +126,5 @@ func idOf(field string, text []byte) (uint64, error) {
 	return id, nil
 }
 
-// fieldError returns the error for an argument, in the form of the HTTP API.
+// fieldError returns the error for an argument, in the format of the HTTP API.
 func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }

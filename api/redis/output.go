@@ -9,38 +9,37 @@ import (
 )
 
 const (
-	// sendBytes is how much output is collected before it is sent, even if the pipeline has
-	// more replies.
+	// sendBytes is how much output is collected before it is sent, even if the pipeline
+	// has more replies.
 	sendBytes = 64 << 10
-	// keepBytesMax is how large a buffer is kept for the next pipeline.
+	// keepBytesMax bounds the output buffer that is kept for the next pipeline.
 	keepBytesMax = 256 << 10
-	// stallTimeout is how long a client that does not read delays its own commands. A client
-	// may write a long pipeline before it reads, and would otherwise wait for the server
-	// while the server waits for it.
+	// stallTimeout is how long a client that does not read delays its own commands. A
+	// client may write a long pipeline before it reads: if the server waited for it, both
+	// would wait for each other.
 	stallTimeout = time.Second
 )
 
 var errOutputFull = errors.New("the client does not read its replies")
 
-// output sends a connection's replies: on the connection's goroutine while the client reads,
-// otherwise on a sender goroutine with a bounded queue.
+// output sends a connection's replies: on the connection's goroutine while the client
+// reads, otherwise on a sender goroutine with a bounded queue.
 type output struct {
 	conn   net.Conn
 	server *Server
-	buf    []byte    // replies that were not handed on yet
-	until  time.Time // the write deadline that is set; the connection's goroutine's
+	buf    []byte    // replies that were not sent or queued yet
+	until  time.Time // the current write deadline; owned by the connection's goroutine
 
 	mu struct {
 		sync.Mutex
-		sending bool   // a sender runs, and conn is its to write to
-		waiting []byte // what it sends next; its size is reserved from the server's budget
+		sending bool   // a sender goroutine runs; only it writes to conn
+		waiting []byte // what the sender sends next; reserved from the server's budget
 		err     error  // why sending has ended
 		done    chan struct{}
 	}
 }
 
-// send hands all replies on. It returns an error when the client will not get
-// them.
+// send sends or queues all replies. It returns an error if the client cannot get them.
 func (o *output) send() error {
 	if len(o.buf) == 0 {
 		return nil
@@ -54,7 +53,8 @@ func (o *output) send() error {
 	if sending, err := o.enqueue(o.buf); sending || err != nil {
 		return err
 	}
-	// Between a half and the whole of stallTimeout, and seldom moved.
+	// The deadline is between a half and the whole of stallTimeout away, so it is set
+	// rarely.
 	if now := time.Now(); o.until.Sub(now) < stallTimeout/2 {
 		o.until = now.Add(stallTimeout)
 		if err := o.conn.SetWriteDeadline(o.until); err != nil {
@@ -78,13 +78,13 @@ func (o *output) enqueue(more []byte) (sending bool, err error) {
 	return true, o.waitLocked(more)
 }
 
-// waitLocked adds to the queue, or ends the connection if the queue is too large.
+// waitLocked adds to the queue, or closes the connection if the queue is too large.
 func (o *output) waitLocked(more []byte) error {
 	cfg := &o.server.cfg
-	if len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.take(len(more)) {
+	if len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.acquire(len(more)) {
 		o.mu.err = errOutputFull
 		o.server.metrics.outputFull.Inc()
-		_ = o.conn.Close() // the sender's write fails
+		_ = o.conn.Close() // makes the sender's write fail
 		return o.mu.err
 	}
 	o.mu.waiting = append(o.mu.waiting, more...)
@@ -109,7 +109,7 @@ func (o *output) run() {
 	var chunk []byte
 	for {
 		o.mu.Lock()
-		o.server.large.give(len(chunk))
+		o.server.large.release(len(chunk))
 		if len(o.mu.waiting) == 0 || o.mu.err != nil {
 			o.mu.sending = false
 			close(o.mu.done)
@@ -131,7 +131,7 @@ func (o *output) run() {
 	}
 }
 
-// drain waits for a running sender, which has its deadline.
+// drain waits for a running sender, which ends by its deadline.
 func (o *output) drain() {
 	o.mu.Lock()
 	sending, done := o.mu.sending, o.mu.done
@@ -144,6 +144,6 @@ func (o *output) drain() {
 // release releases the budget after the last send.
 func (o *output) release() {
 	o.drain()
-	o.server.large.give(len(o.mu.waiting))
+	o.server.large.release(len(o.mu.waiting))
 	o.mu.waiting = nil
 }

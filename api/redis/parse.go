@@ -6,46 +6,45 @@ import (
 	"slices"
 )
 
-// protocolError is what ends a connection: where the next command begins is not
-// known.
+// protocolError is an error that ends the connection, as the start of the next command is
+// unknown.
 type protocolError string
 
 func (e protocolError) Error() string { return "ERR Protocol error: " + string(e) }
 
 const (
-	// lengthBytesMax bounds the line that tells a length: a sign and 20 digits.
+	// lengthBytesMax bounds a line that has a length: a sign and 20 digits.
 	lengthBytesMax = 32
-	// inlineBytesMax bounds a command that is a plain line.
+	// inlineBytesMax bounds a command on a plain line.
 	inlineBytesMax = 64 << 10
-	// argsKept is for how many arguments a connection keeps memory, 32 bytes each,
-	// while it waits for the next command.
+	// argsKept is for how many arguments an idle connection keeps memory, 32 bytes each.
 	argsKept = 256
 )
 
-// parser reads commands off the front of a buffer. It keeps its place in one
-// that has not arrived whole, so that each byte is looked at once:
+// parser parses commands from the front of a buffer. It keeps its position in a command
+// that has not arrived completely, so it visits each byte once:
 //
 //	*2\r\n $3\r\n GET\r\n $8\r\n posts:1:\r\n      want 2, then 2 spans
 //	GET posts:1:like\r\n                           the same as a plain line
 //
-// Positions count from the command's first byte.
+// Positions are relative to the command's first byte.
 type parser struct {
 	argsMax, bulkBytesMax int
 
-	begun bool   // the head was read, and the next two belong to the command
-	want  int    // arguments that it says it has
-	spans []span // of the arguments that were read
-	at    int    // what comes before was read
+	begun bool   // the head was parsed, so want and spans are of the command
+	want  int    // number of arguments, by the head
+	spans []span // of the arguments that were parsed
+	at    int    // everything before was parsed
 
-	args [][]byte // of the command before, for its memory
+	args [][]byte // memory of the previous command's arguments
 }
 
 type span struct{ from, to int32 } // of a command, which is far smaller than 2 GiB
 
-// next returns the arguments of the command at the front of b and how many bytes
-// it takes; they are parts of b, and the slice holds until the next call. It
-// takes 0 bytes while it has not arrived whole. A command may have no arguments;
-// Redis passes over such.
+// next returns the arguments of the command at the front of b and its size in bytes. The
+// size is 0 until the command has arrived completely. The arguments alias b, and the
+// slice is valid until the next call. A command may have no arguments; Redis ignores such
+// commands.
 func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
 	if len(b) == 0 {
 		return nil, 0, nil
@@ -77,7 +76,7 @@ func (p *parser) next(b []byte) (args [][]byte, n int, err error) {
 	return p.args, p.at, nil
 }
 
-// shrink gives the memory of a command with many arguments up, when it was executed.
+// shrink releases the memory of an executed command with many arguments.
 func (p *parser) shrink() {
 	if cap(p.args) > argsKept {
 		p.args = nil
@@ -87,7 +86,7 @@ func (p *parser) shrink() {
 	}
 }
 
-// bulk reads one argument, or tells that more bytes are needed.
+// bulk parses one argument, or reports that it needs more bytes.
 func (p *parser) bulk(b []byte) (more bool, err error) {
 	if p.at == len(b) {
 		return true, nil
@@ -114,10 +113,10 @@ func (p *parser) bulk(b []byte) (more bool, err error) {
 	return false, nil
 }
 
-// length reads a number and the end of its line. after is where the next line
-// begins, 0 while the line has not arrived whole.
+// length parses a number and the end of its line. after is the start of the next line, or
+// 0 if the line has not arrived completely.
 func length(b []byte, from int, what string) (n int64, after int, err error) {
-	// Nearly all lengths have one digit or two.
+	// Nearly all lengths have one or two digits.
 	if len(b) > from+3 {
 		d, e := b[from]-'0', b[from+1]-'0'
 		switch {
@@ -145,7 +144,7 @@ func length(b []byte, from int, what string) (n int64, after int, err error) {
 	return n, from + end + 1, nil
 }
 
-// inline reads a command that a person typed.
+// inline parses a command on a plain line, as a person types it.
 func (p *parser) inline(b []byte) (args [][]byte, n int, err error) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 && len(b) < inlineBytesMax {
@@ -166,8 +165,8 @@ func (p *parser) inline(b []byte) (args [][]byte, n int, err error) {
 
 const errUnbalanced = protocolError("unbalanced quotes in request")
 
-// splitLine appends the words of a line to args. A word may be quoted, with
-// escapes inside of double quotes.
+// splitLine appends the words of a line to args. A word may be quoted; double quotes
+// allow escapes.
 func splitLine(args [][]byte, line []byte) ([][]byte, error) {
 	for {
 		line = bytes.TrimLeft(line, " \t\r\n\v\f\x00")
@@ -193,7 +192,7 @@ func splitLine(args [][]byte, line []byte) ([][]byte, error) {
 	}
 }
 
-// unquote returns the quoted word that a line begins with and what follows it.
+// unquote returns the quoted word at the front of a line and what follows it.
 func unquote(line []byte) (word, rest []byte, err error) {
 	quote := line[0]
 	word = []byte{}
@@ -243,8 +242,8 @@ func hexValue(c byte) byte {
 	return c | 0x20 - 'a' + 10
 }
 
-// parseInt reads a signed number in the one form that Redis takes: no plus sign,
-// no leading zeros, no spaces, no minus zero.
+// parseInt parses a signed number in the only form that Redis accepts: no plus sign, no
+// leading zeros, no spaces, no minus zero.
 func parseInt(b []byte) (int64, bool) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
@@ -260,7 +259,7 @@ func parseInt(b []byte) (int64, bool) {
 	return int64(n), n < 1<<63
 }
 
-// parseUint reads an unsigned number without leading zeros.
+// parseUint parses an unsigned number without leading zeros.
 func parseUint(b []byte) (uint64, bool) {
 	if len(b) == 0 || len(b) > 20 || b[0] == '0' && len(b) > 1 {
 		return 0, false

@@ -11,8 +11,8 @@ import (
 func pollCommands() []command {
 	const group = "countd"
 	return []command{
-		{"countd.poll", -2, joins, noKeys, group, "all that a user polls for", (*conn).poll, nil},
-		{"countd.mpoll", -2, joins, noKeys, group, "all that each of several users polls for", (*conn).mpoll, nil},
+		{"countd.poll", -2, joins, noKeys, group, "counts, notices, dots and new posts of a user", (*conn).poll, nil},
+		{"countd.mpoll", -2, joins, noKeys, group, "counts, notices, dots and new posts of each of several users", (*conn).mpoll, nil},
 	}
 }
 
@@ -22,7 +22,7 @@ type pollCall struct {
 	err  error
 }
 
-// polled is a user of a poll.
+// polled is one user of one poll, by their indexes.
 type polled struct{ poll, user int }
 
 // until returns the deadline of a poll. A poll of several users gets half of the time; the
@@ -82,7 +82,7 @@ func (b *batch) poll(args [][]byte, first int, kind replyKind) {
 	b.pending += feedRows * (first - 1)
 }
 
-// readPoll reads users, and CHANNELS and DOTS.
+// readPoll parses users, and CHANNELS and DOTS.
 func (b *batch) readPoll(p *unread.Poll, args [][]byte, first int) error {
 	for _, text := range args[1:first] {
 		user, err := userOf(text)
@@ -102,8 +102,8 @@ func (b *batch) readPoll(p *unread.Poll, args [][]byte, first int) error {
 		}))
 }
 
-// namesInto appends names to none. It reuses the strings that the memory held before if they
-// are the same: polls repeat.
+// namesInto appends names to none, which is empty. It reuses the strings in none's spare
+// capacity that are equal, because clients repeat their polls.
 func namesInto(none []string, field string, names [][]byte) ([]string, error) {
 	before := none[:cap(none)]
 	for i, name := range names {
@@ -119,7 +119,7 @@ func namesInto(none []string, field string, names [][]byte) ([]string, error) {
 	return none, nil
 }
 
-// nextPoll adds a poll, in the memory of an earlier one if there is some.
+// nextPoll adds a poll and reuses the memory of an earlier one.
 func (q *calls) nextPoll() *pollCall {
 	if n := len(q.polls); n < cap(q.polls) {
 		q.polls = q.polls[:n+1]
@@ -148,7 +148,7 @@ func (q *calls) mergePolls() int {
 	return last - 1
 }
 
-// appendPolls appends the reply of users of polls.
+// appendPolls appends the reply for some users of polls.
 func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 	asked := b.calls.polled[r.from:r.to]
 	for _, a := range asked {
@@ -165,7 +165,7 @@ func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 	return dst
 }
 
-// appendPoll appends the result of user i's poll.
+// appendPoll appends the result of user i of a poll.
 func appendPoll(dst []byte, p *unread.Poll, i int, resp3 bool) []byte {
 	dst = appendMap(dst, 4, resp3)
 	dst = appendMap(appendBulk(dst, "unread"), len(p.Columns), resp3)

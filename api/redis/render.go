@@ -13,24 +13,24 @@ type replyKind uint8
 
 const (
 	replyKnown  replyKind = iota // text of the batch
-	replyCount                   // the one count, as a number
-	replyOK                      // a word
-	replyString                  // the one count as a string, null for 0
+	replyCount                   // the only count, as a number
+	replyOK                      // OK
+	replyString                  // the only count as a string, null for 0
 	replyArray                   // a string or null for each cell
 	replyCounts                  // a number or an error for each cell
 	replyThere                   // number of keys that exist
 	replyAbsent                  // number of keys that do not exist
 	replyFields                  // number of columns of the row that are not 0
-	replyHash                    // the columns of the row that are there
+	replyHash                    // the columns of the row that are not 0
 	replyType                    // type of the key
-	replyTTL                     // that it never expires
-	replyScan                    // as HSCAN answers a row
-	replyRow                     // the whole row, with zeros
-	replyReset                   // of a user's reset: the remaining and the cleared counts
-	replyRead                    // of a call that reads
-	replyWrite                   // of a call that writes
-	replyPoll                    // of one user's poll
-	replyPolls                   // of several users' polls
+	replyTTL                     // -1 if the key exists: it never expires
+	replyScan                    // the row, as HSCAN replies
+	replyRow                     // the whole row, including zeros
+	replyReset                   // a user's reset: the remaining and the cleared counts
+	replyRead                    // the result of a call that reads
+	replyWrite                   // the result of a call that writes
+	replyPoll                    // one user's poll
+	replyPolls                   // several users' polls
 )
 
 // render appends a reply.
@@ -98,7 +98,7 @@ func there(cells []cell) (n int) {
 	return n
 }
 
-// appendAbout appends a property of a key.
+// appendAbout appends the type or the TTL of a key.
 func appendAbout(dst []byte, kind replyKind, c *cell) []byte {
 	exists, _ := c.exists()
 	switch {
@@ -126,7 +126,7 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 	switch kind {
 	case replyFields:
 		return appendInt(dst, int64(fields))
-	case replyScan: // one page, so the next cursor is 0
+	case replyScan: // a single page, so the next cursor is 0
 		dst = appendArray(appendBulk(appendArray(dst, 2), "0"), 2*fields)
 	default:
 		dst = appendMap(dst, fields, resp3)
@@ -182,8 +182,8 @@ func (b *batch) appendCounts(dst []byte, cells []cell) []byte {
 	return dst
 }
 
-// failureOf returns why a command failed, or nil. A write that was done in part counts as
-// one of unknown outcome.
+// failureOf returns why a command failed, or nil. A partial write counts as one of
+// unknown outcome.
 func failureOf(cells []cell, writes bool) error {
 	var failed error
 	for i := range cells {
@@ -222,8 +222,8 @@ func (b *batch) appendFailure(dst []byte, err error) []byte {
 	return appendError(dst, text)
 }
 
-// backendErrors are the errors of the Backend as a client sees them. The first
-// word is the code; it is part of the public contract.
+// backendErrors maps the Backend's errors to what a client sees. The first word is the
+// code, which is part of the public contract.
 var backendErrors = []struct {
 	err  error
 	text string
@@ -241,10 +241,10 @@ var backendErrors = []struct {
 	{shard.ErrOverloaded, "OVERLOADED "},
 	{shard.ErrNoLeader, "LEADERLESS "},
 	{shard.ErrNoQuorum, "LEADERLESS "},
-	{context.DeadlineExceeded, "LEADERLESS "}, // of a read: nobody could answer it in time
+	{context.DeadlineExceeded, "LEADERLESS "}, // of a read that no node answered in time
 	{unread.ErrNoNotice, "ERR "},
 	{shard.ErrUnknownKeyspace, "ERR "},
-	{shard.ErrBadToken, "LEADERLESS "}, // of a scan: the cluster was set back to before this node's writes
+	{shard.ErrBadToken, "LEADERLESS "}, // of a scan, after the cluster was restored to a state before this node's writes
 }
 
 // errorText returns the error as the client sees it. It returns false for an unexpected

@@ -2,7 +2,7 @@ package redis
 
 import "strconv"
 
-// replies are appended in the protocol version that the connection speaks:
+// Replies are appended in the protocol version of the connection:
 //
 //	+OK\r\n            a word       :12\r\n     a number
 //	-ERR text\r\n      an error     $2\r\n12\r\n a string
@@ -19,7 +19,7 @@ func appendHead(dst []byte, kind byte, n int64) []byte {
 
 func appendInt(dst []byte, n int64) []byte { return appendHead(dst, ':', n) }
 
-// appendTruth appends 1 for true and 0 for false, as EXISTS answers.
+// appendTruth appends 1 for true and 0 for false, like EXISTS.
 func appendTruth(dst []byte, holds bool) []byte {
 	if holds {
 		return appendInt(dst, 1)

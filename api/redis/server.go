@@ -1,12 +1,11 @@
-// Package redis is the node's second front: it speaks RESP2 and RESP3, the
-// protocol of Redis, so that its clients and tools can count. It owns the
-// commands (docs/REDIS.md), the forms of keys, the order of a pipeline, and the
-// bounds of what a connection may take. It stores nothing and routes nothing;
-// that is the Backend's.
+// Package redis serves the Redis protocol, RESP2 and RESP3, so that Redis clients and
+// tools can count. It owns the commands (docs/REDIS.md), the forms of keys, the order of
+// a pipeline, and the bounds on what a connection may use. It never stores or routes
+// anything; the Backend does.
 //
-// Its invariant: the replies of a connection are those of its commands executed
-// one after the other, however many of them went to the Backend in one call, and
-// a command that was answered with an error other than UNKNOWN changed nothing.
+// Invariant: the replies of a connection are those of its commands executed one after the
+// other, however many of them were one call of the Backend. A command that was answered
+// with an error other than UNKNOWN changed nothing.
 package redis
 
 import (
@@ -25,9 +24,9 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// Backend is the node that the front serves; *shard.Node is one. Every method may be called
-// at any time from any goroutine and keeps none of its arguments after it returned. Nothing
-// changes a result afterwards.
+// Backend is what the server needs of a node; *shard.Node implements it. Its methods are
+// safe for concurrent use and keep none of their arguments. Nothing changes a result
+// afterwards.
 type Backend interface {
 	// Node reads and writes the rows of a keyspace. See shard.ReadError and
 	// shard.PartialError.
@@ -41,30 +40,30 @@ type Backend interface {
 	Status() shard.Status
 }
 
-// node is a Backend with the unread numbers that it holds.
+// node is a Backend with the unread numbers over it.
 type node struct {
 	Backend
 	unread *unread.Numbers
 }
 
-// Server serves the protocol on one listener. Make it with New, run Serve once
-// and end it with Shutdown.
+// Server serves the protocol on one listener. Create it with New, run Serve once, and end
+// it with Shutdown.
 type Server struct {
 	cfg      Config
-	limited  *slog.Logger // for what each of many commands meets
+	limited  *slog.Logger // for messages that many commands may repeat
 	attached atomic.Pointer[node]
 	metrics  *metrics
 	commands commandTable
 	listener net.Listener
 	started  time.Time
-	large    budget // of the connections' memory beyond what each may always have
-	lanes    budget // of goroutines that help connections with what goes side by side
+	large    budget // the connections' memory beyond the free part of each
+	helpers  budget // the goroutines that run one connection's calls concurrently
 
-	batches sync.Pool // of *batch, for connections that execute something
+	batches sync.Pool // of *batch, for connections that are executing commands
 	written sync.Map  // *written by keyspace
 	nextID  atomic.Uint64
 	stopped chan struct{}  // closed by Shutdown
-	running sync.WaitGroup // serve of each connection, and their senders
+	running sync.WaitGroup // the serve of each connection, and its sender
 
 	mu struct {
 		sync.Mutex
@@ -73,7 +72,7 @@ type Server struct {
 	}
 }
 
-// New checks the config and registers the metrics.
+// New validates the config and registers the metrics.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -81,7 +80,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), listener: cfg.Listener, started: time.Now(), commands: newCommands(),
-		large: budget{max: int64(cfg.LargeBytesMax)}, lanes: budget{max: lanesMax}, stopped: make(chan struct{}),
+		large: budget{max: int64(cfg.LargeBytesMax)}, helpers: budget{max: helpersMax}, stopped: make(chan struct{}),
 	}
 	s.Attach(cfg.Backend)
 	s.batches.New = func() any { return &batch{} }
@@ -97,7 +96,7 @@ func (s *Server) Attach(b Backend) { s.attached.Store(&node{b, unread.New(b)}) }
 
 func (s *Server) node() *node { return s.attached.Load() }
 
-// Addr is the address that the server listens on.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // acceptRetryMax bounds the wait after a failed accept, which is nearly always a
@@ -127,16 +126,16 @@ func (s *Server) Serve() error {
 	}
 }
 
-// refusalTimeout bounds the telling of a client that there are too many.
+// refusalTimeout bounds the write of an error to a client beyond ConnsMax.
 const refusalTimeout = 100 * time.Millisecond
 
-// admit starts to serve a connection, or refuses it beyond the cap.
+// admit starts to serve a connection, or refuses it beyond ConnsMax.
 func (s *Server) admit(raw net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed || len(s.mu.conns) >= s.cfg.ConnsMax {
 		s.metrics.connsRefused.Inc()
-		_ = raw.SetWriteDeadline(time.Now().Add(refusalTimeout)) // a new socket's buffer is empty
+		_ = raw.SetWriteDeadline(time.Now().Add(refusalTimeout)) // never reached: a new socket's buffer is empty
 		_, _ = raw.Write([]byte("-ERR max number of clients reached\r\n"))
 		_ = raw.Close()
 		return
@@ -147,7 +146,7 @@ func (s *Server) admit(raw net.Conn) {
 	s.running.Go(func() { s.serve(c) }) // ended by its client or by Shutdown, which waits
 }
 
-// serve runs one connection to its end. A panic ends that connection alone.
+// serve runs one connection to its end. A panic ends only that connection.
 func (s *Server) serve(c *conn) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -164,15 +163,15 @@ func (s *Server) serve(c *conn) {
 	c.serve()
 }
 
-// conns returns how many connections are open.
+// conns returns the number of open connections.
 func (s *Server) conns() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.mu.conns)
 }
 
-// Shutdown stops the accepting, lets what was read be answered, and waits for
-// that until ctx ends, when it cuts off the connections that are left.
+// Shutdown stops accepting, and waits until commands that were read are answered. When
+// ctx ends, it closes the remaining connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.mu.closed
@@ -200,7 +199,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// cutOff closes every connection. One that waits for a write leaves when that is
+// cutOff closes every connection. A connection that waits for a write ends when that is
 // answered, which is by its deadline.
 func (s *Server) cutOff() {
 	s.mu.Lock()
@@ -220,15 +219,15 @@ func (s *Server) stopping() bool {
 	}
 }
 
-// budget bounds what all connections together hold of something.
+// budget bounds a resource that all connections share.
 type budget struct {
 	max  int64
 	used atomic.Int64
 }
 
-// take reports whether there is room for n more, which is then taken. What is
-// refused takes no room from others, not for a moment.
-func (b *budget) take(n int) bool {
+// acquire reserves n and reports whether there was room. A refusal reserves nothing, not
+// even briefly.
+func (b *budget) acquire(n int) bool {
 	for {
 		used := b.used.Load()
 		if used+int64(n) > b.max {
@@ -240,9 +239,9 @@ func (b *budget) take(n int) bool {
 	}
 }
 
-// takeUpTo takes part of what there is, so that others come by theirs: n, or a share
-// of it at the most. It returns how much.
-func (b *budget) takeUpTo(n, shares int) int {
+// acquireUpTo reserves n, or if that is less, one of the given number of shares of what
+// is free, so that others get some too. It returns how much it reserved.
+func (b *budget) acquireUpTo(n, shares int) int {
 	for {
 		used := b.used.Load()
 		taken := max(min(int64(n), (b.max-used)/int64(shares)), 0)
@@ -252,4 +251,4 @@ func (b *budget) takeUpTo(n, shares int) int {
 	}
 }
 
-func (b *budget) give(n int) { b.used.Add(-int64(n)) }
+func (b *budget) release(n int) { b.used.Add(-int64(n)) }

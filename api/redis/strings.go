@@ -14,8 +14,8 @@ func stringCommands() []command {
 		{"mget", -2, keyed, manyKeys, group, "the counts of keys, null for 0", (*conn).mget, nil},
 		{"set", -3, keyed | writes, oneKey, group, "sets the count", (*conn).set, nil},
 		{"mset", -3, keyed | writes, pairs, group, "sets counts, atomically for each shard", (*conn).mset, nil},
-		{"getset", 3, keyed | writes, oneKey, group, "sets the count and answers the one before", (*conn).getset, nil},
-		{"getdel", 2, keyed | writes, oneKey, group, "sets the count to 0 and answers the one before", (*conn).getdel, nil},
+		{"getset", 3, keyed | writes, oneKey, group, "sets the count and returns the old one", (*conn).getset, nil},
+		{"getdel", 2, keyed | writes, oneKey, group, "sets the count to 0 and returns the old one", (*conn).getdel, nil},
 		{"incr", 2, keyed | writes, oneKey, group, "adds 1", func(c *conn, args [][]byte) { c.batch.add(args[1], 1) }, nil},
 		{"decr", 2, keyed | writes, oneKey, group, "takes 1 away", func(c *conn, args [][]byte) { c.batch.add(args[1], -1) }, nil},
 		{"incrby", 3, keyed | writes, oneKey, group, "adds a number", (*conn).incrby, nil},
@@ -47,12 +47,12 @@ func (c *conn) mget(args [][]byte) {
 	b.answer(replyArray, from)
 }
 
-// cellOf is the cell of an op on the key's count.
+// cellOf returns the cell of an op on the key's count.
 func (k key) cellOf(value int64) engine.Cell {
 	return engine.Cell{Column: uint8(k.column), Value: value}
 }
 
-// add plans INCR and its like.
+// add plans INCR, DECR and similar commands.
 func (b *batch) add(text []byte, delta int64) {
 	k, err := b.count(text)
 	if b.failed(err) {
@@ -98,7 +98,7 @@ func (c *conn) set(args [][]byte) {
 func (c *conn) getset(args [][]byte) { c.batch.replace(args[1], args[2], true) }
 func (c *conn) getdel(args [][]byte) { c.batch.replace(args[1], []byte("0"), true) }
 
-// replace plans SET and its like.
+// replace plans SET and similar commands.
 func (b *batch) replace(text, value []byte, answerOld bool) {
 	k, err := b.count(text)
 	if b.failed(err) {

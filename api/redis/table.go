@@ -13,39 +13,40 @@ type table struct {
 	ks *shard.Keyspace
 
 	ids    []uint64 // to be read before the ops
-	rows   []int64  // of ids
-	unread []error  // by row of ids; nil if all were read
+	rows   []int64  // the rows of ids
+	unread []error  // errors by index of ids; nil if all were read
 
 	ops    []engine.Op
-	counts []int64       // a row for each op, right after it
-	failed []error       // by op; nil if none failed
-	units  []unit        // of the ops, rising
-	looks  []int32       // ops that only read and can be answered by a plain read
-	cells  []engine.Cell // memory of the ops; a planned op keeps its part
+	counts []int64       // the row of each op, right after it
+	failed []error       // errors by op; nil if none failed
+	units  []unit        // of the ops, in ascending order
+	looks  []int32       // ops that only read, which a plain read can replace
+	cells  []engine.Cell // memory of the ops' cells; a planned op keeps its part
 
 	written *written
-	write   shard.Write // memory of plain writes
+	write   shard.Write // reused by plain writes
 	opt     shard.ReadOptions
 }
 
-// unit is the ops of one command, from first up to those of the next command. They are
+// unit is the ops of one command, from index first up to the next unit's. They are
 // refused together.
 type unit struct {
-	number int // of the command in its batch
+	number int // of the command, in its batch
 	first  int
-	id     shard.RequestID // of a write that is to count once
+	id     shard.RequestID // for a write that is to count once
 }
 
 var (
-	// errOverflow is of an op whose sum leaves int64.
+	// errOverflow is returned for an op whose sum does not fit an int64.
 	errOverflow = errors.New("the sum does not fit")
-	// errForgotten is of an op of a repeat that was applied or refused before.
+	// errForgotten is returned for an op of a repeated request that the shard applied or
+	// refused before, if it no longer remembers which.
 	errForgotten = errors.New("whether this op was applied or overflowed before is no longer known")
 )
 
 func (t *table) width() int { return len(t.ks.Columns) }
 
-// reset clears the ops.
+// reset clears the reads and the ops.
 func (t *table) reset() {
 	clear(t.units) // they refer to the names of producers
 	t.ids, t.unread, t.failed, t.ops = t.ids[:0], nil, nil, t.ops[:0]
@@ -58,7 +59,7 @@ func (t *table) reset() {
 	}
 }
 
-// op plans an op of the command that is planned now.
+// op plans an op of the command that is being planned.
 func (b *batch) op(t *table, id uint64, kind engine.OpKind, cells ...engine.Cell) int32 {
 	if len(t.units) == 0 || t.units[len(t.units)-1].number != b.number {
 		t.units = append(t.units, unit{b.number, len(t.ops), b.id})
@@ -77,7 +78,7 @@ func (b *batch) before(t *table, id uint64) int32 { return b.op(t, id, engine.Op
 func (b *batch) look(k key) {
 	t := k.table
 	if len(t.ops) == 0 && !b.atomic {
-		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id { // a page of a row's columns is one row
+		if n := len(t.ids); n == 0 || t.ids[n-1] != k.id { // keys of one row, one after the other, share a read
 			t.ids = append(t.ids, k.id)
 			b.pending++
 		}
@@ -104,14 +105,14 @@ func (t *table) end(number int) int {
 	return len(t.ops)
 }
 
-// resized returns a slice of n values of any content, in the same array if it
-// is large enough.
+// resized returns a slice of n values with arbitrary contents. It reuses the array if
+// that is large enough.
 func resized(values []int64, n int) []int64 {
 	return slices.Grow(values[:0], n)[:n]
 }
 
-// value returns the count or, of a whole row, the first count of a cell, or why
-// it is not known.
+// value returns the count of a cell, or the first count of a whole row, or why it is
+// unknown.
 func (c *cell) value() (int64, error) {
 	row, err := c.rowOf()
 	if err != nil {
@@ -120,7 +121,7 @@ func (c *cell) value() (int64, error) {
 	return row[max(c.column, 0)], nil
 }
 
-// rowOf returns the row of a cell, with zeros in columns that were dropped.
+// rowOf returns the row of a cell, with zeros in dropped columns.
 func (c *cell) rowOf() ([]int64, error) {
 	t, width, at := c.table, c.table.width(), int(c.row)
 	rows, errs := t.rows, t.unread
@@ -137,7 +138,7 @@ func (c *cell) rowOf() ([]int64, error) {
 	return row, nil
 }
 
-// exists reports whether a key is there: a count that is 0 is not.
+// exists reports whether a key exists: a count that is 0 does not.
 func (c *cell) exists() (bool, error) {
 	row, err := c.rowOf()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// patternJudgedMax bounds the patterns that keysCanMatch is asked of: its time grows with
-// the square of their length.
+// patternJudgedMax bounds the patterns that keysCanMatch checks: its time grows with the
+// square of their length.
 const patternJudgedMax = 256
 
 // refusedMatch refuses a SCAN whose pattern no key can ever match, and reports whether it
@@ -33,7 +33,7 @@ func (c *conn) refusedMatch(q *scanCall) bool {
 	return true
 }
 
-// checkMatch returns an error if no key can match, given the keyspaces that are known here.
+// checkMatch returns an error if no key of the keyspaces known here can match.
 func (c *conn) checkMatch(q *scanCall) error {
 	if !q.matches {
 		return nil
@@ -59,8 +59,8 @@ func (c *conn) checkMatch(q *scanCall) error {
 	return nameError(fmt.Sprintf("no key of type %s can match '%s': keys are %s", q.kind, shown([]byte(q.match)), form))
 }
 
-// keysCanMatch reports whether the pattern can match a key of a keyspace: that of a row or,
-// with counts, of a count.
+// keysCanMatch reports whether the pattern can match a key of a keyspace: the key of a
+// row or, with counts, of a count.
 func keysCanMatch(pattern string, ks *shard.Keyspace, counts bool) bool {
 	row := newGlobStates(pattern).word(ks.Name + ":").id()
 	if !counts {
@@ -75,10 +75,11 @@ func keysCanMatch(pattern string, ks *shard.Keyspace, counts bool) bool {
 	return false
 }
 
-// globStates are the positions in a pattern that matchGlob may have reached after a text.
+// globStates is the set of positions in a pattern that matchGlob may have reached after a
+// text.
 type globStates struct {
 	pattern string
-	at      []bool // by byte of the pattern, and its end
+	at      []bool // indexed by byte of the pattern, and its end
 }
 
 func newGlobStates(pattern string) globStates {
@@ -133,5 +134,5 @@ func (s globStates) id() globStates {
 	return all
 }
 
-// matches reports whether the text is of the whole pattern.
+// matches reports whether the whole pattern matches the text.
 func (s globStates) matches() bool { return s.at[len(s.pattern)] }

@@ -38,7 +38,7 @@ func (b *batch) unreadTable() (*table, error) {
 	return nil, errNoUnread
 }
 
-// unreadRow reads a user, whose row it returns.
+// unreadRow parses a user and returns the key of its row.
 func (b *batch) unreadRow(user []byte) (key, error) {
 	t, err := b.unreadTable()
 	if err != nil {
@@ -59,11 +59,12 @@ func (c *conn) unreadGet(args [][]byte) {
 	b.answer(replyRow, from)
 }
 
-// unreadIncr reads users, columns and deltas by turns, and adds each by itself.
+// unreadIncr parses triples of user, column and delta, and plans each as its own
+// addition.
 func (c *conn) unreadIncr(args [][]byte) {
 	b := c.batch
 	var err error
-	if len(args)%3 == 0 { // three fit in without
+	if len(args)%3 == 0 { // whole triples leave no room for KEY
 		if args, err = b.keyAtEnd(args, 4); b.failed(err) {
 			return
 		}
@@ -111,7 +112,7 @@ func (c *conn) unreadReset(args [][]byte) {
 		}),
 		b.keyOption(args))
 	if err == nil && columns == seen {
-		err = fieldError("seen", "a reset has COLUMNS or what was SEEN, one of both")
+		err = fieldError("seen", "a reset takes either COLUMNS or SEEN")
 	}
 	if b.failed(err) {
 		return
@@ -130,7 +131,7 @@ func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engin
 	if len(words) == 0 {
 		return nil, fieldError("columns", "at least one column is needed")
 	}
-	given := uint64(0) // by number; engine.ColumnsMax is 64
+	given := uint64(0) // bits by column index; engine.ColumnsMax is 64
 	for i := 0; i < len(words); i += width {
 		column, err := k.field(words[i])
 		if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// written is the token of all that this node's clients have written to a
-// keyspace. Reads bring it, so that whoever talks to one node finds what was
-// written there, also on another connection of its client's pool: followers are
-// bounded behind their leader otherwise.
+// written is the token of all writes to a keyspace that this node's clients have made.
+// Reads carry it: a client that talks to one node sees what was written there, also over
+// other connections of its pool. Otherwise a follower's read may lag behind its leader,
+// within a bound.
 type written struct {
-	token atomic.Pointer[shard.Token] // never changed, only replaced
-	mu    sync.Mutex                  // of who replaces it
+	token atomic.Pointer[shard.Token] // replaced, never changed
+	mu    sync.Mutex                  // held to replace token
 }
 
 // add adds a write. All requests of a log entry bring the same token, and only the first of
@@ -55,21 +55,21 @@ func covers(sum, token *shard.Token) bool {
 	return true
 }
 
-// writtenTo returns what is known of a keyspace's writes.
+// writtenTo returns the token holder of a keyspace's writes.
 func (s *Server) writtenTo(keyspace string) *written {
 	w, _ := s.written.LoadOrStore(keyspace, &written{})
 	return w.(*written)
 }
 
-// freshness says what a connection's reads must see: what was written through this
-// node to some keyspaces. opt keeps its memory.
+// freshness sets opt for a connection's reads: they must see what was written through
+// this node to the given keyspaces. It reuses opt's memory.
 func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*written) {
 	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
 	if c.stale {
 		opt.Consistency = shard.Stale
 		return
 	}
-	for _, w := range of { // no two keyspaces have a group in common
+	for _, w := range of { // no two keyspaces share a group
 		if token := w.token.Load(); token != nil {
 			opt.Token.Cluster = token.Cluster
 			opt.Token.At = append(opt.Token.At, token.At...)
@@ -77,8 +77,8 @@ func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*writ
 	}
 }
 
-// seeing reads with opt. A cluster that was set back to a state from before some
-// writes is read as it is.
+// seeing reads with opt. If the cluster was restored to a state before some writes, it
+// forgets their tokens and reads without.
 func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 	err := read()
 	if errors.Is(err, shard.ErrBadToken) {

@@ -10,16 +10,16 @@ import (
 const (
 	// waveMax bounds the concurrent calls of one connection. Each has a goroutine.
 	waveMax = 256
-	// lanesMax bounds these goroutines of all connections together. Each takes some 7 KiB
-	// while it waits for a write. A connection gets a share of the free ones, waveMax if all
-	// are free, so that a few connections do not make the others wait.
-	lanesMax = 16 << 10
+	// helpersMax bounds these goroutines of all connections together. Each takes some 7
+	// KiB while it waits for a write. A connection gets a share of the free ones, waveMax
+	// if all are free, so that a few connections do not make the others wait.
+	helpersMax = 16 << 10
 )
 
-// sideBySide calls do for each of n numbers and returns when all calls have returned. It
-// uses the caller's goroutine and as many others as it can get, possibly none. It passes a
-// panic on to the caller.
-func (s *Server) sideBySide(n int, do func(i int)) {
+// concurrently calls do for each of n numbers and returns when all calls have returned.
+// It uses the caller's goroutine and as many others as it can get, possibly none. It
+// passes a panic on to the caller.
+func (s *Server) concurrently(n int, do func(i int)) {
 	if n == 1 {
 		do(0)
 		return
@@ -36,20 +36,20 @@ func (s *Server) sideBySide(n int, do func(i int)) {
 			do(i)
 		}
 	}
-	more := s.lanes.takeUpTo(min(n, waveMax)-1, lanesMax/waveMax)
+	more := s.helpers.acquireUpTo(min(n, waveMax)-1, helpersMax/waveMax)
 	var all sync.WaitGroup
 	for range more {
 		all.Go(work)
 	}
 	work()
 	all.Wait()
-	s.lanes.give(more)
+	s.helpers.release(more)
 	if p := failed.Load(); p != nil {
 		panic(p)
 	}
 }
 
-// panicked is a panic of another goroutine, with that one's stack.
+// panicked is a panic of another goroutine, with that goroutine's stack.
 type panicked struct {
 	cause any
 	stack []byte
