@@ -74,30 +74,6 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 	return overflows
 }
 
-// unlock publishes the digest and unlocks mu.
-func (t *Table) unlock() {
-	t.digest.Store(t.mu.digest)
-	t.mu.Unlock()
-}
-
-// spot is where the row of an id is, or belongs if it is absent.
-type spot struct {
-	d *directory
-	i int
-	s *segment // d.segs[i]
-	p place    // meaningless unless s covers the id
-}
-
-func (t *Table) locate(id uint64) spot {
-	d := t.dir.Load()
-	i := d.find(id)
-	s := d.segs[i].Load()
-	return spot{d, i, s, s.place(id)}
-}
-
-// standsIn reports whether the spot is still valid in the table's directory d.
-func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
-
 // applyLocked applies one op and fills dst with its row; number is the op's index. If a
 // sum does not fit, it refuses the op and returns that column and false.
 func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, bool) {

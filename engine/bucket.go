@@ -14,14 +14,6 @@ import (
 //	wide     t4     t5     t6   t7  c4  c5  c6  c7
 type bucket [lineWords]uint64
 
-// firstSlot returns the first slot of a bucket; lineWords-1 is the last.
-func firstSlot(wide bool) int {
-	if wide {
-		return tagWordsWide
-	}
-	return tagWordsNarrow
-}
-
 // matchNarrowGo returns bit i if the i-th tag of a is tag, and bit lineWords+i if the
 // i-th tag of b is tag marked as in its second bucket. Bits above the lowest mean
 // nothing: a tag is in one slot only. It has no branch: the slot is as good as random,

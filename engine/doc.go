@@ -23,6 +23,12 @@
 // immutable array (see sealed), and rows that are written later stay in the segment over
 // them. Rows may also be on disk (see Generation).
 //
+// # Files
+//
+// Files depend downwards only: apply, cold, freeze, seal and melt, snapshot and warm on
+// room; room on table, directory, salts and shape; these on segment; segment on bucket,
+// overflow and tier; tier on sealed; all on page and geometry.
+//
 // # Concurrency
 //
 // One writer at a time, under Table.mu. Readers take no lock; segment.seq argues why they

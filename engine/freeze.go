@@ -44,23 +44,6 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 	return idle, due
 }
 
-// rowsInMemory returns the number of rows in memory, including sealed rows that another
-// row hides.
-func (s *segment) rowsInMemory() int {
-	if packed := s.cold.sealed(); packed != nil {
-		return s.rows + packed.rows
-	}
-	return s.rows
-}
-
-// highest returns an upper bound of the ids of a segment without rows on disk.
-func (s *segment) highest() uint64 {
-	if packed := s.cold.sealed(); packed != nil {
-		return max(s.maxID, min(packed.maxID, s.cold.last))
-	}
-	return s.maxID
-}
-
 func (s *segment) worthFolding(share int) bool {
 	// An earlier version may have written a generation of more than rowsMax rows, which
 	// is to be split. A share of all its rows may be more than a segment ever has in
@@ -122,14 +105,6 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 		}
 	}
 	return rows, nil
-}
-
-// widest bounds the columns of the segment's rows, including cold ones.
-func (s *segment) widest() int {
-	if s.cold != nil {
-		return max(s.columns(), s.cold.generation.Width())
-	}
-	return s.columns()
 }
 
 // leaving captures segments: from here on the writer copies them before it changes them.

@@ -181,3 +181,18 @@ func rowsFor(buckets int, wide bool) int {
 
 // slotsOf returns how many slots a bucket has.
 func slotsOf(wide bool) int { return lineWords - firstSlot(wide) }
+
+// splitmix is the finalizer of splitmix64, a bijection.
+func splitmix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// firstSlot returns the first slot of a bucket; lineWords-1 is the last.
+func firstSlot(wide bool) int {
+	if wide {
+		return tagWordsWide
+	}
+	return tagWordsNarrow
+}

@@ -1,8 +1,6 @@
 package engine
 
-import "slices"
-
-// This file decides the shape of segments: when one grows, widens, splits, shrinks or is
+// This file decides the structure of a table: when a segment grows, widens, splits, shrinks or is
 // dropped. These decisions depend only on the ops and the table's salts.
 
 // appendRowsMin is how full the last segment must be before an id beyond it opens a new
@@ -82,14 +80,6 @@ func (t *Table) removeLocked(d *directory, i, slot int) {
 	}
 }
 
-// slotID is an occupied slot and the id of its row. noSlot stands for a row of zeros.
-type slotID struct {
-	id   uint64
-	slot int32
-}
-
-const noSlot = -1
-
 // occupied returns the occupied slots of a segment. It leaves out rows of zeros outside
 // of the cold part: they hide nothing, and a split could leave them in a segment without
 // a cold part, where rows of zeros are invalid.
@@ -105,15 +95,6 @@ func (s *segment) occupied() []slotID {
 		slots = append(slots, slotID{id, int32(slot)})
 	})
 	return slots
-}
-
-func sortByID(slots []slotID) {
-	slices.SortFunc(slots, func(a, b slotID) int {
-		if a.id < b.id {
-			return -1
-		}
-		return 1
-	})
 }
 
 // splitLocked splits segment i at its median. If id is above nearly all of its rows, it
@@ -171,54 +152,4 @@ func (s *segment) copier(slots []slotID) func(*segment) bool {
 		}
 		return true
 	}
-}
-
-// shape is the size of a segment's array and the window of ids that it covers.
-type shape struct {
-	buckets int
-	wide    bool
-	base    uint64 // start of the window, if narrow
-}
-
-// shapeOf returns shapeFor of the rows at slots.
-func shapeOf(slots []slotID, first, last uint64) shape {
-	id := first
-	if len(slots) > 0 {
-		id = slots[0].id
-	}
-	return shapeFor(len(slots), slots, id, first, last)
-}
-
-// shapeFor returns the smallest shape for the given number of rows, which include id and
-// those of slots, in a segment that owns ids first … last. The shape is narrow if a
-// window can cover the rows. It may exceed bucketsMax.
-func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
-	low, high := id, id
-	for _, r := range slots {
-		low, high = min(low, r.id), max(high, r.id)
-	}
-	buckets := bucketsFor(rows, false)
-	if base, ok := window(buckets, low, high, first, last); ok {
-		return shape{buckets: buckets, base: base}
-	}
-	return shape{buckets: bucketsFor(rows, true), wide: true}
-}
-
-// window chooses the base of a narrow window for ids low … high in a segment that owns
-// first … last. It returns false if the segment must be wide. If the window cannot cover
-// the whole range, the last segment gets most of the spare room above, where ids in order
-// go; other segments get half on either side. Both get some below: otherwise each of a
-// run of falling ids would be outside and rebuild the segment.
-func window(buckets int, low, high, first, last uint64) (uint64, bool) {
-	span := uint64(1)<<narrowBits(buckets) - 1
-	switch {
-	case last-first <= span:
-		return first, true
-	case last == 1<<64-1 && high-low <= span:
-		return max(first, low-min(low, (span-(high-low))/4)), true
-	case high-low <= span/2:
-		slack := (span - (high - low)) / 2
-		return max(first, low-min(low, slack)), true
-	}
-	return 0, false
 }

@@ -27,13 +27,6 @@ const (
 	sealTriesMax = 4
 )
 
-// sealState is what sealing knows of a segment, guarded by Table.mu.
-type sealState struct {
-	looked bool  // the segment, or one that it is a copy of, was watched since putOff
-	rest   uint8 // checks that still skip it
-	again  uint8 // the last value that rest started from
-}
-
 func (s *sealState) putOff() {
 	s.again = max(1, min(2*s.again, restMax))
 	s.rest, s.looked = s.again, false

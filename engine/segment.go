@@ -3,6 +3,7 @@ package engine
 import (
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 )
@@ -70,6 +71,13 @@ const (
 	toSeal                       // Table.Seal
 )
 
+// sealState is what sealing knows of a segment, guarded by Table.mu.
+type sealState struct {
+	looked bool  // the segment, or one that it is a copy of, was watched since putOff
+	rest   uint8 // checks that still skip it
+	again  uint8 // the last value that rest started from
+}
+
 // words returns the number of 64-bit words of counts a row.
 func (s *segment) words() int { return int(s.rowWords) }
 
@@ -113,6 +121,31 @@ func (s *segment) clone(epoch uint64) *segment {
 
 // columns returns how many counts a row has room for.
 func (s *segment) columns() int { return s.words() * wordColumns }
+
+// widest bounds the columns of the segment's rows, including cold ones.
+func (s *segment) widest() int {
+	if s.cold != nil {
+		return max(s.columns(), s.cold.generation.Width())
+	}
+	return s.columns()
+}
+
+// rowsInMemory returns the number of rows in memory, including sealed rows that another
+// row hides.
+func (s *segment) rowsInMemory() int {
+	if packed := s.cold.sealed(); packed != nil {
+		return s.rows + packed.rows
+	}
+	return s.rows
+}
+
+// highest returns an upper bound of the ids of a segment without rows on disk.
+func (s *segment) highest() uint64 {
+	if packed := s.cold.sealed(); packed != nil {
+		return max(s.maxID, min(packed.maxID, s.cold.last))
+	}
+	return s.maxID
+}
 
 func (s *segment) bytes() int {
 	return lineWords*8*cap(s.buckets) + 8*cap(s.more) + s.over.Load().bytes() + segmentBytes
@@ -220,4 +253,21 @@ func (s *segment) each(fn func(slot int, id uint64)) {
 			}
 		}
 	}
+}
+
+// slotID is an occupied slot and the id of its row. noSlot stands for a row of zeros.
+type slotID struct {
+	id   uint64
+	slot int32
+}
+
+const noSlot = -1
+
+func sortByID(slots []slotID) {
+	slices.SortFunc(slots, func(a, b slotID) int {
+		if a.id < b.id {
+			return -1
+		}
+		return 1
+	})
 }

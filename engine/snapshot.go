@@ -52,37 +52,6 @@ func (s *Snapshot) Close() {
 func (s *Snapshot) Rows() int64    { return s.rows }
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Page is a set of rows in ascending id order. Row i has Width counts from
-// Counts[i*Width] on; no row is all zero.
-type Page struct {
-	IDs    []uint64
-	Width  int
-	Counts []int64
-}
-
-// Row returns the counts of row i.
-func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
-
-// pieces splits the page into the fewest pages of at most rowsMax rows, of about equal
-// size. An empty page has none.
-func (p *Page) pieces() []*Page {
-	pieces := make([]*Page, (len(p.IDs)+rowsMax-1)/rowsMax)
-	for i := range pieces {
-		from, to := len(p.IDs)*i/len(pieces), len(p.IDs)*(i+1)/len(pieces)
-		pieces[i] = &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
-	}
-	return pieces
-}
-
-func (p *Page) clear(width int) {
-	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]
-}
-
-func (p *Page) add(id uint64, row []int64) {
-	p.IDs = append(p.IDs, id)
-	p.Counts = append(p.Counts, row...)
-}
-
 // Pages calls fn with all rows in ascending id order, one segment a page. It reads cold
 // rows from disk. A page is valid only during the call. Pages stops at the first error,
 // of fn or of reading, and returns it.
@@ -223,10 +192,6 @@ func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Pag
 	return &c.page
 }
 
-func isZeroRow(row []int64) bool {
-	return !slices.ContainsFunc(row, func(v int64) bool { return v != 0 })
-}
-
 // Cold calls fn with the part on disk of each segment that has one, in ascending id
 // order: Parts without the rows in memory.
 func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
@@ -248,28 +213,4 @@ func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error
 	}
 	c.merged.Merge(c.collect(s, from, width, true), &c.cold)
 	return &c.merged, nil
-}
-
-// Merge sets p to the rows of over and, for other ids, those of under, without rows of
-// zeros. over and under have the same width, and neither is p.
-func (p *Page) Merge(over, under *Page) {
-	p.clear(over.Width)
-	add := func(from *Page, i int) {
-		if row := from.Row(i); !isZeroRow(row) {
-			p.add(from.IDs[i], row)
-		}
-	}
-	j := 0
-	for i, id := range over.IDs {
-		for ; j < len(under.IDs) && under.IDs[j] < id; j++ {
-			add(under, j)
-		}
-		if j < len(under.IDs) && under.IDs[j] == id {
-			j++
-		}
-		add(over, i)
-	}
-	for ; j < len(under.IDs); j++ {
-		add(under, j)
-	}
 }

@@ -144,6 +144,30 @@ func (t *Table) ownedLocked(d *directory, i int) *segment {
 	return s
 }
 
+// unlock publishes the digest and unlocks mu.
+func (t *Table) unlock() {
+	t.digest.Store(t.mu.digest)
+	t.mu.Unlock()
+}
+
+// spot is where the row of an id is, or belongs if it is absent.
+type spot struct {
+	d *directory
+	i int
+	s *segment // d.segs[i]
+	p place    // meaningless unless s covers the id
+}
+
+func (t *Table) locate(id uint64) spot {
+	d := t.dir.Load()
+	i := d.find(id)
+	s := d.segs[i].Load()
+	return spot{d, i, s, s.place(id)}
+}
+
+// standsIn reports whether the spot is still valid in the table's directory d.
+func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
+
 // MayBeCold reports whether the row of id may be cold. It does not search for the row.
 func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
 
@@ -162,13 +186,6 @@ func (t *Table) Digest() uint64 { return t.digest.Load() }
 // Lea and Flood, 2014) over id and column.
 func cellHash(id uint64, column uint8) uint64 {
 	return splitmix(id + (uint64(column)+1)*mixA)
-}
-
-// splitmix is the finalizer of splitmix64, a bijection.
-func splitmix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 // RowDigest returns what a row, given as all its columns from 0 on, contributes to the

@@ -1,0 +1,62 @@
+package engine
+
+import "slices"
+
+// Page is a set of rows in ascending id order. Row i has Width counts from
+// Counts[i*Width] on; no row is all zero.
+type Page struct {
+	IDs    []uint64
+	Width  int
+	Counts []int64
+}
+
+// Row returns the counts of row i.
+func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
+
+// pieces splits the page into the fewest pages of at most rowsMax rows, of about equal
+// size. An empty page has none.
+func (p *Page) pieces() []*Page {
+	pieces := make([]*Page, (len(p.IDs)+rowsMax-1)/rowsMax)
+	for i := range pieces {
+		from, to := len(p.IDs)*i/len(pieces), len(p.IDs)*(i+1)/len(pieces)
+		pieces[i] = &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
+	}
+	return pieces
+}
+
+func (p *Page) clear(width int) {
+	p.IDs, p.Width, p.Counts = p.IDs[:0], width, p.Counts[:0]
+}
+
+func (p *Page) add(id uint64, row []int64) {
+	p.IDs = append(p.IDs, id)
+	p.Counts = append(p.Counts, row...)
+}
+
+// Merge sets p to the rows of over and, for other ids, those of under, without rows of
+// zeros. over and under have the same width, and neither is p.
+func (p *Page) Merge(over, under *Page) {
+	p.clear(over.Width)
+	add := func(from *Page, i int) {
+		if row := from.Row(i); !isZeroRow(row) {
+			p.add(from.IDs[i], row)
+		}
+	}
+	j := 0
+	for i, id := range over.IDs {
+		for ; j < len(under.IDs) && under.IDs[j] < id; j++ {
+			add(under, j)
+		}
+		if j < len(under.IDs) && under.IDs[j] == id {
+			j++
+		}
+		add(over, i)
+	}
+	for ; j < len(under.IDs); j++ {
+		add(under, j)
+	}
+}
+
+func isZeroRow(row []int64) bool {
+	return !slices.ContainsFunc(row, func(v int64) bool { return v != 0 })
+}

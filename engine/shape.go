@@ -1,0 +1,51 @@
+package engine
+
+// shape is the size of a segment's array and the window of ids that it covers.
+type shape struct {
+	buckets int
+	wide    bool
+	base    uint64 // start of the window, if narrow
+}
+
+// shapeOf returns shapeFor of the rows at slots.
+func shapeOf(slots []slotID, first, last uint64) shape {
+	id := first
+	if len(slots) > 0 {
+		id = slots[0].id
+	}
+	return shapeFor(len(slots), slots, id, first, last)
+}
+
+// shapeFor returns the smallest shape for the given number of rows, which include id and
+// those of slots, in a segment that owns ids first … last. The shape is narrow if a
+// window can cover the rows. It may exceed bucketsMax.
+func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
+	low, high := id, id
+	for _, r := range slots {
+		low, high = min(low, r.id), max(high, r.id)
+	}
+	buckets := bucketsFor(rows, false)
+	if base, ok := window(buckets, low, high, first, last); ok {
+		return shape{buckets: buckets, base: base}
+	}
+	return shape{buckets: bucketsFor(rows, true), wide: true}
+}
+
+// window chooses the base of a narrow window for ids low … high in a segment that owns
+// first … last. It returns false if the segment must be wide. If the window cannot cover
+// the whole range, the last segment gets most of the spare room above, where ids in order
+// go; other segments get half on either side. Both get some below: otherwise each of a
+// run of falling ids would be outside and rebuild the segment.
+func window(buckets int, low, high, first, last uint64) (uint64, bool) {
+	span := uint64(1)<<narrowBits(buckets) - 1
+	switch {
+	case last-first <= span:
+		return first, true
+	case last == 1<<64-1 && high-low <= span:
+		return max(first, low-min(low, (span-(high-low))/4)), true
+	case high-low <= span/2:
+		slack := (span - (high - low)) / 2
+		return max(first, low-min(low, slack)), true
+	}
+	return 0, false
+}
