@@ -38,7 +38,7 @@ func (d *diskRoom) take(bytes uint64) (give func(), err error) {
 	}, nil
 }
 
-// SnapshotBytes is what the next snapshot of each group of this node may take,
+// snapshotBytes is what the next snapshot of each group of this node may take,
 // all at once. The catalog's takes next to nothing.
 func (n *Node) snapshotBytes() uint64 {
 	total := uint64(0)

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -171,8 +172,9 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	if total := n.snapshotBytes(); total < estimate {
 		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)
 	}
-	free := estimate - 1
-	n.room.free = func() (uint64, error) { return free, nil }
+	var free atomic.Uint64
+	free.Store(estimate - 1)
+	n.room.free = func() (uint64, error) { return free.Load(), nil }
 	if err := g.TakeSnapshot(); !errors.Is(err, replica.ErrNoRoom) {
 		t.Fatalf("a snapshot without room: %v", err)
 	}
@@ -180,7 +182,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	if n.snapshotsPutOff() != 1 {
 		t.Error("the metric does not tell")
 	}
-	free++
+	free.Add(1)
 	mustDo(t, g.TakeSnapshot())
 	if took := uint64(g.Snapshots().NewestBytes()); took == 0 || took > estimate {
 		t.Errorf("it took %d bytes, %d were reserved", took, estimate)

@@ -10,8 +10,8 @@ import (
 )
 
 // registry holds the shards that this node knows and its replicas of their groups, the
-// catalog's included. The parts of Node read it, and follow, openReplica, dropReplica and
-// reopen change it under changing.
+// catalog's included. The parts of Node read it. What changes it after Open holds
+// changing.
 type registry struct {
 	meta *replica.Replica // of the catalog's group
 	dirs replicaDirs

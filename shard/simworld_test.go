@@ -20,7 +20,7 @@ import (
 //
 // Product code that is called: raftfsm's catalog commands, Number, Retired, MayHold;
 // NextStep with what it calls, wantedMembers, initialMembers, memberID, displaced,
-// contains, SuffrageOf, TwoSuffice. What stands for code that waits for disks, raft or the network:
+// Contains, SuffrageOf, TwoSuffice. What stands for code that waits for disks, raft or the network:
 //
 //	simWorld.follow       Node.replicaToHold, openReplica, replicaDirs.mayBegin
 //	simWorld.startDrop    Node.dropIfRemoved, dropReplica, wasRemoved
@@ -30,7 +30,7 @@ import (
 //	simWorld.behind       Node.behind, progress
 //	simWorld.numbers      Node.reconcileNumbers, caughtUpMembers, provedGone
 //	simWorld.prove        Node.proveTerm, agreeing
-//	simWorld.standing     Node.standing, Replica.IndexWith
+//	simWorld.standing     Node.answerProbe, Replica.IndexWith
 //	simRaft.refuses, filterAppend, installSnapshot, timeoutNow    rpcFilter
 //
 // The catalog's own group is taken to be linearizable: it is a list of views, of which
@@ -390,7 +390,7 @@ func (w *simWorld) deliver(m simMsg) {
 	}
 }
 
-// standing answers a probe: see Node.standing.
+// standing answers a probe: see Node.answerProbe.
 func (w *simWorld) standing(r *simRaft, m *simMsg) (term, index uint64) {
 	if r.rules().probesNamed && (!replica.Contains(r.latest, r.disk.id) || !replica.Contains(r.latest, m.fromID)) {
 		return ^uint64(0), 0

@@ -29,7 +29,7 @@ const (
 	ColdOlderMax = 100 * 365 * 24 * time.Hour
 )
 
-// ColdVerb is what a ColdOrder is for.
+// ColdVerb is what a TieringJob does.
 type ColdVerb string
 
 // The verbs.

@@ -89,7 +89,7 @@ type Timing struct {
 
 // TimingDefault keeps many idle groups cheap: a follower has a heartbeat each
 // 0.4–0.6 s (see raftTransport), and a leader that fails is replaced in 1–1.6 s
-// (see runSuspect). The lease has room for a heartbeat that waits for a beat and 0.35 s
+// (see Replica.DetectFailure). The lease has room for a heartbeat that waits for a beat and 0.35 s
 // or, from beat to beat, 0.55 s until its answer.
 var TimingDefault = Timing{
 	Heartbeat: time.Second,

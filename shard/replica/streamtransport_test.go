@@ -97,6 +97,25 @@ func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 	opening.Wait()
 }
 
+// Closing the streams ends an append that its follower leaves without an answer.
+func TestClosedStreamsEndAppends(t *testing.T) {
+	there := testMux(t)
+	inbox := testStreams(t, there).Open(7, "n1.0")
+	trans, call := transportTo(t, there, 7)
+	answer := make(chan error, 1)
+	go func() { _, err := call("n1.0", testAppend()); answer <- err }()
+	<-inbox.Calls
+	trans.CloseStreams()
+	select {
+	case err := <-answer:
+		if err == nil {
+			t.Error("it was taken")
+		}
+	case <-time.After(stream.AppendTimeoutMax - time.Second):
+		t.Error("it still waits")
+	}
+}
+
 // What does not fit in a call of several groups travels on a connection of its own.
 func TestLargeAppendTravelsByItself(t *testing.T) {
 	there := testMux(t)

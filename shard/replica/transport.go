@@ -42,7 +42,7 @@ const (
 // And it sends fewer of them (see contact): one that comes sooner than pause after
 // another call has begun that succeeded is answered here as that one was. A leader that
 // is cut off may find out later by as much; nothing else rests on its lease (see
-// proveTerm). The others wait for the next beat (see heartbeats).
+// proveTerm). The others wait for the next beat (see Beats).
 //
 // And appends of a follower that keeps up travel with those of other groups (see
 // stream.Streams); larger ones, and all while a node of the cluster does not take them, on
