@@ -11,21 +11,20 @@ import (
 // The form of an op on a table, drawn in codec.
 const (
 	opSizeMin  = 9
-	opCellsMax = 64 // what six bits hold
+	opCellsMax = 64 // six bits hold cells-1
 	opKindBits = 3
 )
 
-// batch is the ops of a whole entry on tables, decoded into memory that is used
-// again.
+// batch is the decoded table ops of one entry. It reuses its memory.
 type batch struct {
 	ops   []engine.Op
 	cells []engine.Cell
-	ends  []int // cells of op i end here; set until the cells no longer move
+	ends  []int // the end of each op's cells; link needs it once cells no longer moves
 }
 
 func (b *batch) begin() { b.ops, b.cells, b.ends = b.ops[:0], b.cells[:0], b.ends[:0] }
 
-// link gives each op its cells, now that all are there.
+// link sets the cells of each op, once all cells are decoded.
 func (b *batch) link() {
 	start := 0
 	for i, end := range b.ends {
@@ -34,7 +33,7 @@ func (b *batch) link() {
 	}
 }
 
-// void makes the last n ops ones without cells, which change nothing and answer
+// void replaces the last n ops by ones without cells, which change nothing and return
 // their row.
 func (b *batch) void(n int) {
 	first := len(b.ops) - n
@@ -48,10 +47,10 @@ func (b *batch) void(n int) {
 	}
 }
 
-// opForm reads one op and returns what stands behind it.
+// opForm decodes one op and returns the remaining bytes.
 type opForm func(p []byte) (rest []byte, err error)
 
-// parseOps reads the number of a request's ops and each of them.
+// parseOps decodes the number of a request's ops and each op.
 func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 	if len(p) < 4 {
 		return 0, fmt.Errorf("%w: request of %d bytes", codec.ErrEntry, len(p))
@@ -72,7 +71,7 @@ func parseOps(p []byte, sizeMin int, op opForm) (ops int, err error) {
 	return n, nil
 }
 
-// op reads an op of a shard of counters.
+// op decodes an op of a counter shard.
 func (b *batch) op(p []byte) ([]byte, error) {
 	if len(p) > 0 && p[0]&opKindBits == 0 {
 		return nil, fmt.Errorf("%w: op kind 0", codec.ErrEntry)
@@ -80,7 +79,7 @@ func (b *batch) op(p []byte) ([]byte, error) {
 	return b.tableOp(p)
 }
 
-// tableOp reads an op of any kind on a table.
+// tableOp decodes an op of any kind on a table.
 func (b *batch) tableOp(p []byte) ([]byte, error) {
 	if len(p) < opSizeMin {
 		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))

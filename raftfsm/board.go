@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Board is the state machine of the one shard that all users share: the notices of
+// Board is the state machine of the one shard with what all users share: the notices of
 // channels, and the dots. It is small, and every node has a replica.
 type Board struct {
 	machine
@@ -38,7 +38,7 @@ type board struct {
 	// view is replaced whole by each op that changes it.
 	view    atomic.Pointer[BoardView]
 	sum     uint64        // its digest
-	answers []boardAnswer // the newest answers, in order of time
+	answers []boardAnswer // the newest answers, oldest first
 	ops     []BoardOp     // of the entry
 }
 
@@ -49,7 +49,7 @@ type boardAnswer struct {
 	value int64
 }
 
-// answerID is a key's hash, or of a producer hash and number.
+// answerID is the hash of a key, or of a producer and number.
 type answerID [16]byte
 
 // answersMax bounds the remembered answers. A repeat behind as many others gets the
@@ -101,7 +101,7 @@ func (b *board) answer(op *BoardOp) (number, value int64) {
 		number, value = int64(d.Number), d.Fired
 	}
 	if op.void && op.id != (answerID{}) {
-		for _, a := range slices.Backward(b.answers) { // a key that came anew is there twice
+		for _, a := range slices.Backward(b.answers) { // the latest, as a key may have two answers
 			if a.id == op.id {
 				value = a.value
 				break

@@ -8,33 +8,34 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// BoardOpKind is what a BoardOp does. The values are part of the log format and never
-// change meaning.
+// BoardOpKind selects what a BoardOp does. The values are part of the log format and
+// never change meaning.
 type BoardOpKind uint8
 
-// The kinds of ops on the board. Result rows hold the number of the channel or dot,
-// and its last notice or how often it was fired; of a publish or fire that is
-// repeated soon, what it was answered first. An op is refused with a Refusal as
-// the column of its engine.Overflow; RepeatedRefusal returns that of a repeat.
+// The kinds of ops on the board. A result row has the number of the channel or dot, and
+// its last notice or how often the dot was fired. A publish or fire that is repeated soon
+// returns its first result. A refused op has a Refusal as the column of its
+// engine.Overflow; RepeatedRefusal returns the refusal of a repeat.
 const (
 	BoardPublish BoardOpKind = 1 // one more notice; makes the channel
 	BoardRetract BoardOpKind = 2 // takes back the notice Seq
 	BoardFire    BoardOpKind = 3 // makes the dot
 	BoardDot     BoardOpKind = 4 // sets NewUsers; makes the dot
 
-	// Those below bring back what a snapshot holds.
+	// The ops below restore what a snapshot has.
 	BoardPutChannel BoardOpKind = 5
 	BoardPutDot     BoardOpKind = 6
 	BoardClear      BoardOpKind = 7
 
-	// Those below make what is not there yet and change nothing else, so that a user
-	// can stand in a channel before its first notice, or at a dot before it is fired.
+	// The ops below create what does not exist yet and change nothing else, so that a
+	// user can have a position in a channel before its first notice, or at a dot before
+	// it is fired.
 	BoardMakeChannel BoardOpKind = 8
 	BoardMakeDot     BoardOpKind = 9
 )
 
-// Makes reports whether an op makes a channel or dot and changes nothing else, which
-// needs catalog.View.TakesMaking.
+// Makes reports whether an op only creates a channel or dot, which needs
+// catalog.View.TakesMaking.
 func (k BoardOpKind) Makes() bool { return k == BoardMakeChannel || k == BoardMakeDot }
 
 // Refusal is why the board refused an op.
@@ -59,8 +60,8 @@ func (op *BoardOp) RepeatedRefusal(value int64) Refusal {
 	return RefusedFull
 }
 
-// refusedValue returns the value that stands for a refusal among the answers. It is
-// negative; numbers of notices are not.
+// refusedValue returns the value that stores a refusal among the answers. It is negative;
+// numbers of notices are not.
 func refusedValue(why Refusal) int64 { return -1 - int64(why) }
 
 // BoardOp is one change of the board. In an entry:
@@ -75,7 +76,7 @@ type BoardOp struct {
 	Dot      *Dot     // of BoardPutDot
 
 	void   bool
-	forget bool     // its request makes the shard forget those of clients
+	forget bool     // its request makes the shard forget the requests of clients
 	id     answerID // zero for none
 }
 

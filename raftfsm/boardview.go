@@ -26,7 +26,7 @@ type BoardView struct {
 	Dots     map[string]Dot     `json:"dots"`
 }
 
-// Channel is a list of notices numbered from 1, with what is needed to count them.
+// Channel is a list of notices numbered from 1, with the data to count the unread ones.
 type Channel struct {
 	Number uint8 `json:"number"` // of its cursors' column, 1 to CursorsMax
 	Latest int64 `json:"latest"` // the last notice

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// contents is what a shard of one kind holds. Only raft's goroutine, or the owner that
-// builds contents from a snapshot, calls the methods, stats aside.
+// contents is what a shard of one kind stores. Only raft's goroutine, or the owner that
+// builds contents from a snapshot, calls its methods, except stats.
 type contents interface {
 	// begin discards the ops of the previous entry.
 	begin()
@@ -26,12 +26,12 @@ type contents interface {
 	cuts() []engine.Cut
 
 	digest() uint64
-	stats() engine.Stats // from any goroutine
+	stats() engine.Stats // safe for concurrent use
 	capture() captured
 	// load loads a section of a snapshot, which follows one of kind last, and any
 	// sections behind it in s that belong to it.
 	load(s *codec.StreamReader, kind, last byte, p []byte) error
-	// loaded completes a snapshot whose end section has these totals.
+	// loaded completes a snapshot whose end section has the given totals.
 	loaded(told streamTotals) error
 	// dispose releases what is outside of memory. It is the last call.
 	dispose()

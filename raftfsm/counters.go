@@ -13,31 +13,31 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Counters is the state machine of one shard of a counter keyspace. Its methods
-// but Table, Carried, Close and those of tier.go are Machine's.
+// Counters is the state machine of one shard of a counter keyspace. Table, Carried, Close
+// and the methods in tier.go are its own; the others implement Machine.
 type Counters struct {
 	machine
-	table atomic.Pointer[engine.Table] // replaced whole by Restore
-	// tiering is held while rows move out of memory or back or are sealed, and by
-	// Restore while it replaces the table.
+	table atomic.Pointer[engine.Table] // Restore replaces the whole table
+	// tiering is held while rows leave memory, return to it or are sealed, and by Restore
+	// while it replaces the table.
 	tiering sync.Mutex
-	closed  bool // under tiering
+	closed  bool // guarded by tiering
 	tiers   Tiers
 	carried atomic.Uint64 // see Carried
 }
 
-// Tiers says where rows of a table may be besides in segments of their own. That is this
-// replica's own affair. The zero Tiers are for nowhere.
+// Tiers configures where rows of a table may be stored besides its segments. Each replica
+// decides this for itself. The zero Tiers store rows only in segments.
 type Tiers struct {
-	Cold *cold.Group // outside of memory
-	// Seal says of which keys rows of a snapshot are packed as they are read, by the
-	// range of some neighbours. nil for none.
+	Cold *cold.Group // rows on disk; nil for none
+	// Seal selects the rows of a snapshot that are sealed while they are loaded, by a
+	// range of adjacent keys; nil for none.
 	Seal func(first, last uint64) bool
 }
 
 var _ raft.BatchingFSM = (*Counters)(nil)
 
-// NewCounters returns the state before the first entry.
+// NewCounters returns the state machine before its first entry.
 func NewCounters() *Counters { return NewCountersOver(Tiers{}) }
 
 // NewCountersOver is NewCounters for a table with tiers.
@@ -50,7 +50,7 @@ func NewCountersOver(tiers Tiers) *Counters {
 	return c
 }
 
-// replace shows readers another table, and lets go of the cold rows of the one before.
+// replace publishes another table to readers, and closes the previous one.
 func (c *Counters) replace(table *engine.Table) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -59,8 +59,8 @@ func (c *Counters) replace(table *engine.Table) {
 	}
 }
 
-// Close ends what moves rows out of memory and lets go of those that are not there:
-// for a replica whose raft has stopped. Reads of cold rows may fail from then on.
+// Close ends tiering and releases the cold rows of a replica whose raft has stopped.
+// Later reads of cold rows may fail.
 func (c *Counters) Close() {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -70,30 +70,30 @@ func (c *Counters) Close() {
 	}
 }
 
-// Carried returns how many rows the newest Restore has moved out of memory, once: the
-// snapshot that it was of carries them, and is as large.
+// Carried returns how many rows the newest Restore has moved to disk, and then resets
+// that number. The snapshot carried these rows, so it is as large as they are.
 func (c *Counters) Carried() uint64 { return c.carried.Swap(0) }
 
-// Table returns the rows as they are now. Restore replaces it, so a caller
-// asks again for each request.
+// Table returns the current rows. Restore replaces the table, so a caller calls Table for
+// each request.
 func (c *Counters) Table() *engine.Table { return c.table.Load() }
 
-// Bytes is Machine's.
+// Bytes implements Machine.
 func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes }
 
-// counts is what a shard of a counter keyspace holds.
+// counts is the contents of a shard of a counter keyspace.
 type counts struct {
 	table   *engine.Table
 	tiers   Tiers
-	batch   *batch   // nil, or of batches: from begin to apply, and a small one until the next
-	loading *loading // nil but from the first section of rows to the end
-	moved   uint64   // rows that loading has moved out of memory
+	batch   *batch   // from begin to apply; between entries nil or a small one
+	loading *loading // set from the first section of rows to the end of the stream
+	moved   uint64   // rows that loading has moved to disk
 }
 
 func newCounts(tiers Tiers) *counts { return &counts{table: engine.New(), tiers: tiers} }
 
-// batches is shared by the shards of a process: the room of a large entry is the next
-// shard's, and the collector's once none comes.
+// batches lets the shards of a process share the memory of large entries. The garbage
+// collector frees it once no large entries come.
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // batchOpsKept bounds the batch that a shard keeps for its next entry.
@@ -159,7 +159,7 @@ func (c *counts) loaded(told streamTotals) error {
 
 func (c *counts) dispose() { c.table.Close() }
 
-// tableSnapshot is the rows of a table on their way into a snapshot.
+// tableSnapshot is a captured table.
 type tableSnapshot struct {
 	*engine.Snapshot
 	cold *cold.Group

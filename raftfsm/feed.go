@@ -20,14 +20,14 @@ type Feed struct {
 	clock   atomic.Uint32
 	counts  feedCounts
 	current atomic.Pointer[feed] // replaced whole by Restore
-	newest  atomic.Pointer[feed] // current, or what Restore is about to replace it by
+	newest  atomic.Pointer[feed] // current, or what Restore is about to replace it with
 }
 
 // NewFeed returns a feed shard before its first entry, whose feeds all stay in memory.
 func NewFeed() *Feed { return NewFeedOver(FeedPlace{}) }
 
-// NewFeedOver is NewFeed for feeds that may leave memory. That is this replica's own
-// affair.
+// NewFeedOver is NewFeed with feeds that may leave memory. Each replica decides for
+// itself which ones do.
 func NewFeedOver(place FeedPlace) *Feed {
 	f := &Feed{place: place}
 	f.init(codec.KindFeed, func() contents {
@@ -43,8 +43,8 @@ func NewFeedOver(place FeedPlace) *Feed {
 }
 
 // Followees appends the followees of a user to dst, ascending by id, as of one moment
-// during the call. It allocates only to grow dst. It returns dst unchanged and false if
-// they are on disk: see Fetch.
+// during the call. It allocates only to grow dst. If they are on disk, it returns dst
+// unchanged and false; Fetch reads them then.
 func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
 	body := f.current.Load().pages.get(key)
 	switch {
@@ -56,7 +56,7 @@ func (f *Feed) Followees(dst []Followee, key uint64) ([]Followee, bool) {
 	return decodeFollowees(dst, body), true
 }
 
-// Bytes implements Machine. While a snapshot is being restored, it includes that.
+// Bytes implements Machine. While a snapshot is being restored, its contents count too.
 func (f *Feed) Bytes() uint64 {
 	held, newest := f.current.Load(), f.newest.Load()
 	bytes := held.stats().Bytes
@@ -66,9 +66,9 @@ func (f *Feed) Bytes() uint64 {
 	return bytes
 }
 
-// SnapshotBytes estimates the size of a snapshot without the request memory. The
-// snapshot includes feeds that are on disk. Its whole bytes take a quarter more than
-// the bits in memory for followees out of millions.
+// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot
+// includes the feeds on disk. Its encoding in whole bytes takes a quarter more than the
+// bits in memory if ids are in the millions.
 func (f *Feed) SnapshotBytes() uint64 {
 	s := f.current.Load().stats()
 	return (s.Bytes + s.ColdBytes) * 3 / 2
@@ -79,11 +79,11 @@ type feed struct {
 	inMemory
 	of    *Feed
 	pages *feedPages
-	out   *spilled // the feeds that are not in memory; nil if all are, always
+	out   *spilled // the feeds on disk; nil if feeds never leave memory
 	sum   uint64   // digest of all followees
 
 	batch    feedBatch
-	was, now []Followee // of the op that is applied
+	was, now []Followee // scratch for the op being applied
 	body     []byte
 	loading  feedLoading
 }
@@ -94,7 +94,7 @@ func (f *feed) decode(_ *dedup.RequestID, p []byte, _ bool) (int, error) {
 	return parseOps(p, feedOpSizeMin, f.batch.op)
 }
 
-// void turns the last ops into reads that change nobody's feed.
+// void turns the last ops into reads, which change no feed.
 func (f *feed) void(ops int) {
 	b := &f.batch
 	first := len(b.ops) - ops
@@ -165,7 +165,7 @@ func (op *FeedOp) change(dst, was []Followee) []Followee {
 	return dst
 }
 
-// replace replaces the followees of a user, which were was, by now.
+// replace replaces the followees of a user, which were was, with now.
 func (f *feed) replace(key uint64) {
 	if slices.Equal(f.was, f.now) {
 		return
@@ -179,9 +179,9 @@ func (f *feed) replace(key uint64) {
 	f.pages.set(key, f.body)
 }
 
-// followeesDigest returns a user's part of the digest: the sum over followees of a hash
-// of user and followee times the posts, and of that hash with its halves exchanged,
-// which keeps a followee without posts.
+// followeesDigest returns a user's part of the digest. For each followee it adds a hash
+// of user and followee times the posts, and that hash with its halves exchanged, so that
+// a followee without posts counts too.
 func followeesDigest(key uint64, followees []Followee) uint64 {
 	sum, user := uint64(0), feedHash(key)
 	for _, f := range followees {

@@ -10,11 +10,11 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// This file moves feeds out of memory, those of users of whom nobody has asked for long.
-// Which those are is this replica's own affair: its reads are not in the log.
+// This file moves the feeds of idle users out of memory. Each replica decides this for
+// itself: reads, which make a user active, are not in the log.
 
-// spillBytes is how many bytes one write has: a few thousand feeds, and enough that
-// Pebble makes a file of them at once.
+// spillBytes is the size of one write: a few thousand feeds, and enough for Pebble to
+// write them directly to a file.
 const spillBytes = 1 << 20
 
 // Tick sets the time, in a unit that the owner chooses. Feeds loaded from a snapshot
@@ -43,7 +43,7 @@ func (f *Feed) Ages(to *FeedAges) {
 	})
 }
 
-// Bytes returns the sum.
+// Bytes returns the total.
 func (a *FeedAges) Bytes() (total int64) {
 	for _, bytes := range a {
 		total += bytes
@@ -51,8 +51,9 @@ func (a *FeedAges) Bytes() (total int64) {
 	return total
 }
 
-// Oldest returns an idle time such that feeds idle for at least as long have so many
-// bytes, or the lowest idle time if there are not so many bytes.
+// Oldest returns an idle time such that the feeds that are idle for at least as long have
+// at least that many bytes. If there are not so many bytes, it returns the lowest idle
+// time.
 func (a *FeedAges) Oldest(bytes int64) (idle uint32) {
 	for n := len(a) - 1; n > 0; n-- {
 		if bytes -= a[n]; bytes <= 0 {
@@ -68,11 +69,10 @@ func (f *feed) idleFor(page *feedPage, i int) uint32 {
 	return now - min(now, at)
 }
 
-// Spill moves feeds out of memory that were idle for so many ticks, until it has
-// checked all, or moved about bytesMax, or proceed returns false. The next call
-// continues from there. It returns how many feeds it moved. On an error, which is
-// cold.ErrFull while the disk is full, the feeds that it was about to move stay in
-// memory.
+// Spill moves feeds that were idle for the given number of ticks out of memory, until it
+// has checked all, moved about bytesMax, or proceed returns false. The next call
+// continues there. It returns how many feeds it moved. On an error, which is cold.ErrFull
+// while the disk is full, the feeds that it was about to move stay in memory.
 func (f *Feed) Spill(idle uint32, bytesMax int64, proceed func() bool) (users int, err error) {
 	held := f.current.Load()
 	if held.out == nil {
@@ -113,14 +113,14 @@ func (f *feed) spillLoaded() error {
 type spilling struct {
 	*feed
 	idle    uint32
-	left    int64 // bytes that may still go
+	left    int64 // bytes that may still leave memory
 	proceed func() bool
-	cleared uint64 // of spilled, when the round began
+	cleared uint64 // value of spilled.cleared when the round began
 
 	records []cold.Record // to be written
-	bytes   int           // of them
-	users   int           // moved
-	ended   bool          // before it had looked at all
+	bytes   int           // total size of records
+	users   int           // feeds moved
+	ended   bool          // the round stopped before it had checked all
 }
 
 // spilling returns a new round. The caller holds the turn.
@@ -128,7 +128,7 @@ func (f *feed) spilling(idle uint32, bytesMax int64, proceed func() bool) *spill
 	return &spilling{feed: f, idle: idle, left: bytesMax, proceed: proceed, cleared: f.out.cleared.Load()}
 }
 
-// over reports whether all the feeds that the round began with are gone.
+// over reports whether the feeds that the round began with were cleared or closed.
 func (s *spilling) over() bool { return s.out.closed.Load() || s.out.cleared.Load() != s.cleared }
 
 // from checks the users whose hashes are first … last.

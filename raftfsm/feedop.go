@@ -30,9 +30,9 @@ const (
 	FeedClear FeedOpKind = 5
 )
 
-// FeedOp is one change of one user's feed. Followees ascend by id, none twice. Of
-// FeedUnfollow the posts are not looked at. Result rows hold the number of
-// followees that the user has then.
+// FeedOp is one change of one user's feed. Followees ascend by id without duplicates.
+// FeedUnfollow ignores their posts. A result row has the number of followees after the
+// op.
 //
 // In an entry, with a shard's key in place of the user:
 //

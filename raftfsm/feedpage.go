@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// feedPage holds some users of a shard, in the form that feedPages draws. Only touched
-// ever changes.
+// feedPage is an immutable page of some users of a shard, in the format that feedPages
+// draws; only touched changes.
 type feedPage struct {
 	bits uint8 // of the hash that all its users share
 	data []byte

@@ -8,23 +8,23 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// feedPages holds the followees of all users of a shard, by extendible hashing
-// (Fagin, Nievergelt, Pippenger and Strong, 1979): a directory of 2^bits pages by
-// the first bits of a user's hash. A page never changes; a write makes another one
-// and puts it into the directory. So a reader needs no lock and holds a page that is
-// whole, and a snapshot is a copy of the directory.
+// feedPages holds the followees of all users of a shard in an extendible hash table
+// (Fagin, Nievergelt, Pippenger and Strong, 1979): a directory of 2^bits pages, indexed
+// by the first bits of a user's hash. A page never changes; a write stores a new page in
+// the directory. So a reader needs no lock and always sees a whole page, and a snapshot
+// is a copy of the directory.
 //
 // A page, integers little-endian:
 //
 //	users (4) | key (8) … | end of each in the bodies (4) … | bodies | golomb.RicePadding zeros
 //
-// in the order of the users' hashes. A body is followees as in followees.go, or says
-// that they are not in memory, as in feedspill.go.
+// in the order of the users' hashes. A body is followees as in followees.go, or a mark
+// that they are on disk, as in feedspill.go.
 type feedPages struct {
 	dir   atomic.Pointer[feedDirectory]
 	users atomic.Int64
 	bytes atomic.Int64   // of pages
-	clock *atomic.Uint32 // the time now, as touched has it
+	clock *atomic.Uint32 // the current time, in the unit of touched
 
 	// mu is held by writers. A writer derives a new page only from the page that it
 	// finds under mu.
@@ -37,21 +37,20 @@ type feedDirectory struct {
 }
 
 const (
-	// feedPageBytesMax is the size at which a page of several users is cut in two:
-	// about ten users that follow a hundred. A write copies its page.
+	// feedPageBytesMax is the size at which a page of several users is split in two:
+	// about ten users with a hundred followees each. A write copies its page.
 	feedPageBytesMax = 4 << 10
-	// feedMergedBytesMax is the size up to which two pages merge after their users left
-	// memory. It is small enough that the next returning user does not cut the page
+	// feedMergedBytesMax is the size up to which two pages merge after users have left
+	// memory. It is small enough that the next returning user does not split the page
 	// again.
 	feedMergedBytesMax = 3 << 10
-	// A directory has at most one slot a user beyond feedSlotsFree, so that users
-	// with many followees, whose hashes begin alike, cannot blow it up. Their page
-	// grows instead.
+	// Beyond feedSlotsFree a directory has at most one slot a user, so that users with
+	// many followees and similar hashes cannot inflate it. Their page grows instead.
 	feedSlotsFree = 16
 
 	feedUsersOffset = 4
-	feedHeadBytes   = 12 // of a user
-	// feedPageOverhead is what a page takes beside its data and its users' times.
+	feedHeadBytes   = 12 // per user
+	// feedPageOverhead is the size of a page besides its data and its users' times.
 	feedPageOverhead = int(unsafe.Sizeof(feedPage{}))
 )
 
@@ -87,8 +86,8 @@ func (p *feedPages) page(hash uint64) *feedPage {
 	return d.slots[d.slot(hash)].Load()
 }
 
-// get returns the body of a user, or nil, and notes that the user was read. The caller
-// must not change the body.
+// get returns the body of a user, or nil, and marks the user as active. The caller must
+// not change the body.
 func (p *feedPages) get(key uint64) []byte {
 	page := p.page(feedHash(key))
 	i := page.find(key)
@@ -120,8 +119,8 @@ func (p *feedPages) set(key uint64, body []byte) {
 	p.place(hash, next)
 }
 
-// place stores a page for all its hashes, one of which is given, in as many pages as it
-// needs.
+// place stores a page, one of whose hashes is given, as one page or as several if it is
+// too large.
 func (p *feedPages) place(hash uint64, page *feedPage) {
 	p.put(hash, page)
 	if len(page.data) <= feedPageBytesMax || page.users() < 2 {
@@ -140,7 +139,7 @@ func (p *feedPages) place(hash uint64, page *feedPage) {
 	p.place(first|1<<(63-page.bits), high)
 }
 
-// put stores a page in the slots of all its hashes, one of which is given.
+// put stores a page, one of whose hashes is given, in the slots of all its hashes.
 func (p *feedPages) put(hash uint64, page *feedPage) {
 	d := p.dir.Load()
 	n := 1 << (d.bits - page.bits)

@@ -14,25 +14,24 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// This file reads feeds that are not in memory, and brings them back. In place of such
-// a feed its page has a mark, 5 bytes little-endian, which no followees look like:
+// This file reads feeds on disk and brings them back into memory. In place of such a feed
+// its page has a mark, 5 bytes little-endian, which differs from all followees:
 //
 //	0 (1) | version (4)
 //
-// and the record of the user's hash and that version in cold.Records has the followees
-// in their form in memory. A record never changes. A feed that is written is brought
-// back first, so that what the write makes of it, its digest and what it answers are as
-// if it had been in memory all the time; it is not on disk any more from then on, and its
-// record is removed some time later.
+// The record in cold.Records under the user's hash and that version has the followees in
+// their form in memory. A record never changes. Apply brings a feed back before it writes
+// to it, so the result, the digest and the answer are the same as if the feed had never
+// left memory. The record is then unneeded and is removed later.
 //
-//   - A mark is in a page only once its record was written, and a record is removed only
-//     once its mark is in no page. So who finds no record for a mark that it still finds in
-//     the page has lost it.
-//   - A snapshot has the records with the pages, at one moment, and reads all of them. It
-//     names nothing that is on this disk, so records are of one life of the process, and
-//     a replica whose records are damaged has all of them in its snapshot and log.
-//   - Records without a mark, as writes leave them that went on meanwhile, are overwritten
-//     or removed with all others.
+//   - A mark is stored in a page only after its record was written, and a record is
+//     removed only after no page has its mark. So a reader that finds no record, but still
+//     finds the mark in the page, knows that the record is lost.
+//   - A snapshot captures records and pages at one moment and contains all feeds. It never
+//     refers to this disk. So records live only as long as the process, and a replica with
+//     damaged records recovers the feeds from its snapshot and log.
+//   - A record without a mark, left by a write that raced with Spill, is overwritten, or
+//     removed with all others.
 
 // FeedPlace is where feeds of idle users may be stored. With the zero FeedPlace they
 // stay in memory.
@@ -50,15 +49,15 @@ type feedCounts struct{ spilled, returned atomic.Uint64 }
 // spilled is the feeds that are on disk.
 type spilled struct {
 	records *cold.Records
-	closed  atomic.Bool // by dispose: no record is written any more
+	closed  atomic.Bool // by dispose; no record is written afterwards
 
-	users, bytes atomic.Int64  // those with a mark, and their bodies
-	gone         []uint64      // hashes that may have a record that nobody needs; under feedPages.mu
-	cleared      atomic.Uint64 // how often all records were removed; moves under feedPages.mu
+	users, bytes atomic.Int64  // number of marks, and bytes of their feeds
+	gone         []uint64      // hashes that may have an unneeded record; under feedPages.mu
+	cleared      atomic.Uint64 // how often all records were removed; changes under feedPages.mu
 
 	turn struct {
-		sync.Mutex        // held by who moves feeds out; before feedPages.mu
-		from       uint64 // hash that it goes on from
+		sync.Mutex        // held while feeds leave memory; acquired before feedPages.mu
+		from       uint64 // hash to continue from
 		version    uint32 // of the last records
 	}
 }
@@ -82,7 +81,7 @@ func padded(body []byte) []byte {
 	return append(body, make([]byte, golomb.RicePadding)...)[:n]
 }
 
-// errFeedMoved is returned when a record has no mark any more.
+// errFeedMoved is returned for a record that no longer has a mark.
 var errFeedMoved = errors.New("the feed has moved")
 
 // IsSpilled reports whether a user's followees are on disk.
@@ -111,7 +110,7 @@ func (f *Feed) fetch(ctx context.Context, dst []Followee, key uint64, keep bool)
 	for {
 		held := f.current.Load()
 		followees, err := held.fetch(ctx, dst, key, keep)
-		// What a snapshot has replaced meanwhile has let go of its records.
+		// A feed that a snapshot has replaced meanwhile has removed its records.
 		if err == nil || ctx.Err() != nil || f.current.Load() == held {
 			return followees, err
 		}
@@ -171,7 +170,7 @@ type markedFeed struct {
 	err        error
 }
 
-// warmFeedsMax is how many feeds Apply reads at once.
+// warmFeedsMax bounds the feeds that Apply reads concurrently.
 const warmFeedsMax = 16
 
 // lockReturned reads the spilled feeds of the ops back into memory and returns with
@@ -194,7 +193,7 @@ func (f *feed) lockReturned() error {
 	}
 }
 
-// marked returns the spilled feeds that ops need, each once.
+// marked returns each spilled feed that ops need, once.
 func (f *feed) marked() (marked []markedFeed) {
 	if f.out == nil || f.out.users.Load() == 0 {
 		return nil
@@ -253,12 +252,11 @@ func (f *feed) clearLocked() {
 	f.out.forget()
 }
 
-// forget removes all records. A record that cannot be removed does no harm and goes
-// when the store is opened again.
+// forget removes all records. If that fails, the next Open of the store removes them; until
+// then they do no harm.
 func (s *spilled) forget() { _ = s.records.Remove() }
 
-// dispose stops the spilling. A later read finds feeds in memory, and gets an error for
-// others.
+// dispose stops spilling and removes all records. A later read of a feed on disk fails.
 func (f *feed) dispose() {
 	f.of.newest.CompareAndSwap(f, f.of.current.Load())
 	if f.out != nil && !f.out.closed.Swap(true) {
@@ -266,6 +264,6 @@ func (f *feed) dispose() {
 	}
 }
 
-// Close releases the spilled feeds of a replica whose raft has stopped. Reads of those
-// fail from then on.
+// Close releases the spilled feeds of a replica whose raft has stopped. Later reads of
+// these feeds fail.
 func (f *Feed) Close() { f.current.Load().dispose() }

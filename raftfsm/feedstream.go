@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The feeds of a snapshot, one section for about feedSectionBytes of them:
+// The feeds of a snapshot, in sections of about feedSectionBytes:
 //
 //	feeds:  users (4) | key (8), followees (4), followees as in an op … by the users' hashes
 //
@@ -26,7 +26,7 @@ func (f *feed) capture() captured {
 	return s
 }
 
-// feedSnapshot is a captured shard of feeds. The snapshot has all feeds in it, also
+// feedSnapshot is a captured shard of feeds. A snapshot contains all feeds, including
 // those on disk.
 type feedSnapshot struct {
 	inMemory
@@ -35,13 +35,13 @@ type feedSnapshot struct {
 	users uint64
 	sum   uint64
 
-	body []byte // of one that was read
+	body []byte // reused for feeds read from disk
 }
 
 func (s *feedSnapshot) write(w *codec.StreamWriter) error {
 	var followees []Followee
 	var failed error
-	user := 0 // of page at
+	user := 0 // index in the page
 	for at := 0; at < len(s.pages) && failed == nil; {
 		err := w.Section(codec.StreamFeeds, func(b []byte) []byte {
 			start, users := len(b), uint32(0)
@@ -94,14 +94,14 @@ func (s *feedSnapshot) digest() uint64 { return s.sum }
 func (s *feedSnapshot) release() {
 	s.pages = nil
 	if s.out != nil {
-		_ = s.out.Close() // nobody has what it could not read
+		_ = s.out.Close() // nobody needs the records any more
 	}
 }
 
 // feedLoading is the state of loading feeds from a stream.
 type feedLoading struct {
 	reader feedReader
-	from   uint64 // hash from which on feeds of the stream are still in memory
+	from   uint64 // feeds of the stream from this hash on are still in memory
 }
 
 func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
@@ -119,11 +119,11 @@ func (f *feed) load(_ *codec.StreamReader, kind, last byte, p []byte) error {
 	return f.spillLoaded()
 }
 
-// feedReader reads the sections of feeds of a stream, in order.
+// feedReader decodes the sections of feeds of a stream, in order.
 type feedReader struct {
 	followees []Followee
-	hash      uint64 // of the user before
-	behind    bool   // there is one
+	hash      uint64 // of the previous user
+	behind    bool   // there is a previous user
 }
 
 // section calls visit with each user of a section.

@@ -8,10 +8,10 @@ import (
 	"github.com/countd/countd/engine/golomb"
 )
 
-// Followee is one whom a user follows, and how many posts the user has seen.
+// Followee is a followed user and how many of that user's posts the follower has seen.
 type Followee struct {
 	ID    uint64
-	Posts int64 // when they were last seen
+	Posts int64 // as of when the follower last saw them
 }
 
 // The followees of one user in memory, ascending by id:
@@ -19,12 +19,13 @@ type Followee struct {
 //	number (uvarint) | first id (uvarint) | k of gaps (1) | k of posts (1) | Rice codes, to a whole byte
 //	codes, for each:  gap to the id before less 1, not of the first; posts
 //
-// Posts that are below 0 have riceSigned in their k: all are zigzag coded then. Rice codes
-// suit gaps between arbitrary ids, which are within half a bit of what can be (Golomb,
-// 1966), and a k of its own lets each user's posts be as large as they are.
+// If some posts are below 0, riceSigned is set in their k, and all are zigzag coded. Rice
+// codes come within half a bit of the optimum for gaps between arbitrary ids (Golomb,
+// 1966). A user's own k fits the size of the posts.
 const riceSigned = 1 << 7
 
-// appendFollowees appends followees in their form in memory. None has one byte.
+// appendFollowees appends followees in their form in memory. An empty list takes one
+// byte.
 func appendFollowees(dst []byte, followees []Followee) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(followees)))
 	if len(followees) == 0 {
@@ -47,7 +48,7 @@ func appendFollowees(dst []byte, followees []Followee) []byte {
 	return w.End()
 }
 
-// posts is a number of posts as it is coded.
+// posts returns a number of posts as it is coded.
 func posts(n int64, k uint8) uint64 {
 	if k&riceSigned != 0 {
 		return golomb.Zigzag(n)
@@ -55,7 +56,7 @@ func posts(n int64, k uint8) uint64 {
 	return uint64(n)
 }
 
-// postsK returns the k that makes the posts shortest.
+// postsK returns the k with the shortest code of the posts.
 func postsK(followees []Followee) uint8 {
 	signed := uint8(0)
 	for _, f := range followees {
@@ -63,15 +64,15 @@ func postsK(followees []Followee) uint8 {
 			signed = riceSigned
 		}
 	}
-	var lengths [65]int // how many numbers have so many bits
+	var lengths [65]int // numbers by length in bits
 	for _, f := range followees {
 		lengths[bits.Len64(posts(f.Posts, signed))]++
 	}
 	return golomb.RiceK(&lengths) | signed
 }
 
-// decodeFollowees appends what appendFollowees made to dst. data is the package's
-// own, with golomb.RicePadding bytes behind it.
+// decodeFollowees appends the followees that appendFollowees encoded to dst. data must
+// have golomb.RicePadding bytes behind its end.
 func decodeFollowees(dst []Followee, data []byte) []Followee {
 	n, size := binary.Uvarint(data)
 	if n == 0 {
@@ -97,8 +98,8 @@ func decodeFollowees(dst []Followee, data []byte) []Followee {
 	}
 }
 
-// Unread returns how many of a followee's posts are new, when there are now so many:
-// none if there are fewer than before.
+// Unread returns how many of a followee's posts are new, given the current number of
+// posts: none if that is lower than before.
 func (f Followee) Unread(now int64) int64 {
 	if now <= f.Posts {
 		return 0

@@ -6,17 +6,17 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// kindForm is what this program knows of one kind of shard.
+// kindForm is what this program knows about one kind of shard.
 type kindForm struct {
 	kind codec.Kind
 	// fresh returns the state machine before its first entry.
 	fresh func() Machine
-	// clocked says that an entry must have the leader's time even if no request in it
-	// has an identity.
+	// clocked means that an entry needs the leader's time even if no request in it has an
+	// identity.
 	clocked bool
 	// check decodes the ops of a request and calls the visitor with each.
 	check func(id *dedup.RequestID, ops []byte, see SectionVisitor) (int, error)
-	// section visits one section of a snapshot, those of the request memory aside.
+	// section visits one section of a snapshot, except those of the request memory.
 	section func(w *snapshotWalk, s *codec.StreamReader, kind, last byte, p []byte) error
 }
 
@@ -39,9 +39,8 @@ func formOf(kind codec.Kind) (kindForm, bool) {
 	return kindForm{}, false
 }
 
-// New returns the state machine of a shard before its first entry. For a kind that this
-// program does not know, which the cluster version keeps out, it returns one of
-// counters.
+// New returns the state machine of a shard before its first entry. For an unknown kind,
+// which the cluster version rules out, it returns a machine of counters.
 func New(kind codec.Kind) Machine {
 	if form, known := formOf(kind); known {
 		return form.fresh()

@@ -62,15 +62,15 @@ type machine struct {
 	fresh func() contents // returns empty contents
 	show  func(contents)  // publishes contents to readers
 
-	// applied is the index of the last entry whose effects are all in contents. It only
-	// rises. Only raft's goroutine writes it.
+	// applied is the index of the last entry whose effects are all in contents. It never
+	// falls. Only raft's goroutine writes it.
 	applied atomic.Uint64
 
 	stuck atomic.Pointer[codec.EntryError] // nil while entries are applied; only raft's goroutine writes it
 
 	mu struct {
 		sync.Mutex
-		// moved is closed when applied moves; nil while nobody waits for that.
+		// moved is closed when applied moves. It is nil while nobody waits for that.
 		moved chan struct{}
 	}
 	// whole is held while an entry is applied, so that State sees contents and an index
@@ -79,10 +79,10 @@ type machine struct {
 	contents contents // replaced under whole
 	marks    marks    // under whole
 
-	// sizes copies what other goroutines may ask of the request memory.
+	// sizes copies the sizes of the request memory for other goroutines.
 	sizes struct{ logTime, keys, producers atomic.Int64 }
 
-	// raft's goroutine's own
+	// Owned by raft's goroutine.
 	requests requests
 	memory   *dedup.Memory
 }
@@ -204,7 +204,7 @@ func (m *machine) WaitApplied(index uint64, deadline time.Time) bool {
 	}
 }
 
-// advance sets applied and wakes those who wait for it.
+// advance sets applied and wakes the waiters.
 func (m *machine) advance(index uint64) {
 	m.applied.Store(index)
 	m.mu.Lock()

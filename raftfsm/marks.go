@@ -11,9 +11,9 @@ const (
 	marksKept = 64
 )
 
-// Mark is the digest of the contents after the entry of an index. All replicas take
-// marks at the same indexes. So replicas of a busy group can be compared although
-// nobody polls them at the same index.
+// Mark is the digest of the contents after the entry of an index. All replicas take marks
+// at the same indexes. So the replicas of a busy group can be compared, although they are
+// polled at different indexes.
 type Mark struct {
 	Index  uint64 `json:"index"`
 	Digest uint64 `json:"digest"`

@@ -101,7 +101,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 			}
 			once.Refuse(&r.id, told)
 			again[string(name)] = told
-		case b.outcomes[i] == dedup.Applied: // also anew, once a restore in the entry forgot it
+		case b.outcomes[i] == dedup.Applied: // also if it was applied again, because a restore in the entry forgot it
 			delete(again, string(name))
 		case b.outcomes[i] == dedup.Duplicate && refused:
 			b.outcomes[i] = told

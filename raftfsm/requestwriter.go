@@ -13,14 +13,14 @@ import (
 // Section returns it.
 type RequestWriter struct {
 	buf     []byte
-	opsAt   int // where the number of ops stands
+	opsAt   int // where the number of ops is stored
 	ops     uint32
 	floors  *Floors
 	floored bool
 }
 
 // Reset starts a section in buf, overwriting its contents. Like Op, it panics on an
-// identity that the format cannot hold.
+// identity that the format cannot express.
 func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 	w.buf = id.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0))
 	w.opsAt, w.ops = len(w.buf), 0
@@ -28,16 +28,16 @@ func (w *RequestWriter) Reset(buf []byte, id *dedup.RequestID) {
 	w.floors, w.floored = nil, false
 }
 
-// SetFloors sets the floors of the columns for the ops that follow. nil is for none.
+// SetFloors sets the floors of the columns for the ops that follow; nil means none.
 func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
 
 // Floored reports whether an op was written with a floor, which needs cluster version
-// catalog.VersionOfFloors. A floor that no delta can pass is left out.
+// catalog.VersionOfFloors. A floor that no delta can reach is left out.
 func (w *RequestWriter) Floored() bool { return w.floored }
 
 // Op appends an op under key, which replaces the op's id. It panics on an op that the
-// format cannot hold: no replica would survive an entry that cannot be applied, so none
-// may be proposed.
+// format cannot express: an entry that cannot be applied stops every replica, so it must
+// not be proposed.
 func (w *RequestWriter) Op(key uint64, op *engine.Op) {
 	if op.Kind == engine.OpTake || !writable(op) {
 		panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
@@ -72,8 +72,8 @@ func (w *RequestWriter) op(key uint64, op *engine.Op) {
 	w.ops++
 }
 
-// decrement appends a negative delta with the higher one of its own floor, which is the
-// cell before it, and the column's.
+// decrement appends a negative delta with a floor: the higher of its own, which is the
+// previous cell, and the column's.
 func (w *RequestWriter) decrement(cells []engine.Cell, i int) {
 	c := &cells[i]
 	floor, has := w.floors.Of(c.Column)
@@ -101,7 +101,7 @@ func cellsOf(cells []engine.Cell) int {
 }
 
 // Feed appends an op on a feed under key, which replaces the op's user. Like Op, it
-// panics on an op that the format cannot hold.
+// panics on an op that the format cannot express.
 func (w *RequestWriter) Feed(key uint64, op *FeedOp) {
 	if err := op.check(); err != nil {
 		panic(err.Error())
@@ -111,7 +111,7 @@ func (w *RequestWriter) Feed(key uint64, op *FeedOp) {
 }
 
 // Board appends an op on the board. Like Op, it panics on an op that the format cannot
-// hold.
+// express.
 func (w *RequestWriter) Board(op *BoardOp) {
 	if err := op.check(); err != nil {
 		panic(err.Error())
@@ -142,9 +142,9 @@ func writable(op *engine.Op) bool {
 	return false
 }
 
-// SetMade states when the request's key was made, if the key does not contain a time: a
-// shard that has forgotten that time then refuses the request. The section's length
-// does not change.
+// SetMade sets when the request's key was created, if the key does not contain a time. A
+// shard that has forgotten that time then refuses the request. The section's length does
+// not change.
 func (w *RequestWriter) SetMade(ms int64) {
 	dedup.SetMade(w.buf, ms)
 }

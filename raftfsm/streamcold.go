@@ -10,17 +10,18 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Cold rows in a stream. A replica's own snapshots name them:
+// Sections of cold rows in a stream. The snapshots that a replica stores only name the
+// rows:
 //
 //	cold:     group (4) | generation (8) | its checksum (4) | ids first (8) … last (8) |
 //	          number of the first block that has such ids (4) | blocks (4) | the rows in
 //	          memory, as a section of rows: none, or with rows of zeros that hide others
-//	carried:  the same, with the blocks behind it
+//	carried:  the same, followed by the blocks
 //	block:    a block of engine/cold
 //
-// What a node sends, to a follower or as a backup, carries the blocks: CarryBlocks
-// puts them in. How many bytes that adds is said in the head, since raft must know
-// before it sends.
+// A stream that a node sends, to a follower or as a backup, carries the blocks:
+// CarryBlocks inserts them. The head states how many bytes that adds, because raft must
+// know the size before it sends.
 const coldHeadSize = 40
 
 // coldPart is one section of cold rows.
@@ -35,7 +36,7 @@ type coldPart struct {
 }
 
 func appendCold(b []byte, p *engine.Part) []byte {
-	g := p.Cold.(*cold.Generation) // there is no other
+	g := p.Cold.(*cold.Generation) // the only implementation
 	block, sizes := g.Carried(p.First, p.Last)
 	b = binary.LittleEndian.AppendUint32(b, g.Group())
 	b = binary.LittleEndian.AppendUint64(b, g.Number())
@@ -81,8 +82,8 @@ func carriedBytes(table *engine.Snapshot) int64 {
 	return total
 }
 
-// readBlocks reads the blocks behind a carried part into base, and gives base and the
-// rows over it the same width.
+// readBlocks reads the blocks that follow a carried part into base, and widens base or
+// the rows over it until both have the same width.
 func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
 	for i := range c.blocks {
@@ -119,21 +120,21 @@ func widen(p *engine.Page, width int) {
 	p.Width, p.Counts = width, counts
 }
 
-// loading is a table of counters while it is loaded from a stream.
+// loading is the state of loading a table of counters from a stream.
 type loading struct {
 	table *engine.Table
 	cold  *cold.Group
-	old   func(first, last uint64) bool // which rows to seal on load; nil for none
+	old   func(first, last uint64) bool // selects the rows to seal; nil for none
 
 	sealer engine.Sealer
 	page   engine.Page
 	named  bool        // the table has rows that were not read
-	base   engine.Page // the cold rows of a part that is carried
+	base   engine.Page // the cold rows of a carried part
 	part   coldPart
 	loose  int // carried parts that are still in memory
 	moved  int // rows of carried parts that were written to this node's disk
-	// carried is set from a carried part until the next hot rows. The segments of the
-	// parts own ids above … below.
+	// carried is set from the first carried part until the next hot rows. Meanwhile above
+	// … below are the ids of the carried parts' segments.
 	carried      bool
 	above, below uint64
 }
@@ -162,8 +163,8 @@ func (l *loading) loadPage() error {
 	return nil
 }
 
-// end completes the table. For cold rows that the stream only names, it adopts the
-// stream's rows and digest; the checksum of their generation vouches for them.
+// end completes the table. If the stream only names cold rows, end adopts the stream's
+// rows and digest; the checksums of the generations guarantee that these are right.
 func (l *loading) end(told streamTotals) error {
 	if err := l.settle(); err != nil {
 		return err
@@ -200,11 +201,11 @@ func (l *loading) loadNamed(payload []byte) error {
 	return nil
 }
 
-// looseMax is how many carried parts are in memory at once, of about 10,000 rows each.
+// looseMax bounds the carried parts in memory, of about 10,000 rows each.
 const looseMax = 16
 
-// loadCarried adds cold rows that come with the stream: first in memory and then,
-// several parts together, as generations on this node's disk.
+// loadCarried adds cold rows that the stream carries: first in memory and then, several
+// parts together, as generations on this node's disk.
 func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
 		return err
@@ -219,7 +220,7 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 		return l.loadPage()
 	}
 	if !l.carried {
-		l.carried, l.above = true, l.table.Cut(l.part.first) // from hot rows
+		l.carried, l.above = true, l.table.Cut(l.part.first) // starts a segment apart from hot rows
 	}
 	if err := loadPage(l.table, &l.page); err != nil {
 		return err
@@ -240,7 +241,7 @@ func (l *loading) settle() error {
 	}
 	l.loose = 0
 	if l.below < 1<<64-1 {
-		l.table.Cut(l.below + 1) // from what comes next; the last segment does not freeze
+		l.table.Cut(l.below + 1) // the last segment never freezes, so start another
 	}
 	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
 	l.table.Watch(carried)

@@ -17,23 +17,24 @@ import (
 
 const (
 	// sectionRowsMax bounds the rows of a section, and so what a reader of rows
-	// allocates: 17 MB at the most columns.
+	// allocates: 17 MB with ColumnsMax columns.
 	sectionRowsMax = 1 << 15
 
-	// sectionRows is the number of rows of a section, except the last one and the last
-	// one before cold rows. It is near the rows of a full segment, because a reader
+	// sectionRows is the number of rows of a section, except for the last section and the
+	// last one before cold rows. It is near the rows of a full segment, because a reader
 	// that seals rows makes a segment of each section.
 	sectionRows = 10_000
 )
 
-// Compile-time checks that a section takes the rows of any segment, those over cold ones.
+// Compile-time checks that a section holds the rows of any segment, also those over cold
+// ones.
 const (
 	_ = uint(sectionRowsMax - engine.SegmentRowsMax)
 	_ = uint(engine.SegmentRowsMax - sectionRows)
 )
 
-// rowSections writes rows as sections of sectionRows. The pages that rows come in do
-// not matter, because they are segments: equal rows make equal bytes.
+// rowSections writes rows as sections of sectionRows. Sections do not depend on the pages
+// that rows come in, which are segments, so equal rows make equal bytes.
 type rowSections struct {
 	s    *codec.StreamWriter
 	kind byte
@@ -63,7 +64,7 @@ func (r *rowSections) flush() error {
 		return nil
 	}
 	err := r.s.Section(r.kind, func(b []byte) []byte {
-		width := max(4, (r.width+3)&^3) // as it always was, for equal bytes: words of four counts
+		width := max(4, (r.width+3)&^3) // whole words of four counts, as ever, for equal bytes
 		b = binary.LittleEndian.AppendUint32(append(b, byte(width)), uint32(r.rows))
 		return append(b, r.buf...)
 	})
@@ -145,7 +146,7 @@ func parseRows(p []byte, page *engine.Page, overCold bool) error {
 	return nil
 }
 
-// loadRows adds a section of rows to a table that holds only smaller keys.
+// loadRows adds a section of rows to a table that has only smaller keys.
 func loadRows(table *engine.Table, p []byte, page *engine.Page) error {
 	if err := parseRows(p, page, false); err != nil {
 		return err

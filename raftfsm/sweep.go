@@ -10,18 +10,18 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The sweep drops rows of cursors that have been idle for long. It goes round the
-// table in steps, by ascending keys. A step is an op of an entry, without a result
+// The sweep drops rows of cursors that have long been idle. It visits the table in steps,
+// by ascending keys, and then starts again. A step is an op of an entry, without a result
 // row:
 //
-//	2 (1) | idle time in milliseconds (8) | rows to look at (4)
+//	2 (1) | idle time in milliseconds (8) | rows to check (4)
 //
-// and in a snapshot how far it has come:
+// A snapshot stores its progress:
 //
 //	sweep:  day (8) | key (8) | done (1)
 //
-// A round drops what was last moved before its day. What is moved meanwhile has a
-// later day, so behind a round that is done no row is idle for longer.
+// A round drops rows that were last moved before the round's day. Rows that are moved
+// meanwhile have a later day, so after a complete round no row is idle for longer.
 const (
 	sweepSize      = 12
 	sweepStateSize = 17
@@ -45,7 +45,7 @@ func dayOf(ms int64) int64 { return max(1, ms/dayMillis) }
 type SweepState struct {
 	Day  int64  // rows that were last moved before this day are dropped
 	From uint64 // key that the next step begins at
-	Done bool   // there is none from there on
+	Done bool   // the round is complete
 }
 
 // Due reports whether there may be rows to drop at a time of the log.
@@ -62,8 +62,8 @@ type sweepStep struct {
 	rows int
 }
 
-// Sweep appends a step of the sweep over so many rows. Like Op, it panics on a step
-// that the format cannot hold. Its entry must begin with a clock.
+// Sweep appends a step of the sweep over the given number of rows. Like Op, it panics on
+// a step that the format cannot express. Its entry must begin with a clock.
 func (w *RequestWriter) Sweep(idle time.Duration, rows int) {
 	step := sweepStep{idle.Milliseconds(), rows}
 	if !step.fits() {
@@ -78,7 +78,7 @@ func (s sweepStep) fits() bool {
 	return s.idle >= CursorIdleMin.Milliseconds() && s.idle <= CursorIdleMax.Milliseconds() && s.rows >= 1 && s.rows <= SweepRowsMax
 }
 
-// sweepOp reads a step, and adds an op without effect in its place.
+// sweepOp decodes a step, and adds an op without effect in its place.
 func (u *unread) sweepOp(p []byte) ([]byte, error) {
 	if len(p) < sweepSize {
 		return nil, fmt.Errorf("%w: sweep of %d bytes", codec.ErrEntry, len(p))

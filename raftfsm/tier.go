@@ -13,7 +13,7 @@ import (
 // 160,000 rows, which are in memory twice meanwhile.
 const freezeSegmentsMax = 16
 
-// Idle is the segments that may leave memory, those of the lowest keys first.
+// Idle is the list of segments that may leave memory, in ascending order of keys.
 type Idle struct {
 	table  *engine.Table
 	least  uint64   // of the keys in memory
@@ -45,7 +45,7 @@ func (c *Counters) Watch(old func(first, last uint64) bool) *Idle {
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.tiers.Cold != nil && !c.closed {
-		// A lesser key that comes between the two calls has its segment not be idle.
+		// A lower key that is written between the two calls makes its segment busy.
 		i.least = i.table.Least()
 		i.firsts, i.due = i.table.Watch(above(i.least, old))
 	}
@@ -75,7 +75,7 @@ func (c *Counters) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	idle.firsts = idle.firsts[n:]
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.Table() != idle.table || c.closed { // it was restored, and is looked at anew
+	if c.Table() != idle.table || c.closed { // it was restored: find idle segments again
 		return 0, nil
 	}
 	rows, damaged := c.freeze(idle.table, some)
@@ -103,8 +103,8 @@ func (c *Counters) freeze(table *engine.Table, firsts []uint64) (rows int, err e
 	return rows, nil
 }
 
-// writes passes rows to Cold. It distinguishes rows that could not be written, and are
-// in memory, from rows that are only on disk and could not be read.
+// writes passes rows to Cold. It distinguishes rows that could not be written, which are
+// still in memory, from rows on disk that could not be read.
 type writes struct {
 	engine.Cold
 	failed bool
@@ -116,10 +116,10 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs the rows of one segment tighter in memory, or unpacks them: the next
-// segment from a key on that is idle and that old accepts, see engine.Table.Seal. It
-// returns the number of rows, the key to continue from, false after the last segment,
-// and how long it took once it held the lock.
+// Seal packs or unpacks the rows of one segment: the next idle segment with keys from
+// from on that old accepts, see engine.Table.Seal. It returns the number of rows, the key
+// to continue from, false after the last segment, and how long it took after it had
+// acquired the lock.
 func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -127,7 +127,7 @@ func (c *Counters) Seal(from uint64, old func(first, last uint64) bool) (rows in
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()
-	if from == 0 { // else the first segment is not looked at
+	if from == 0 { // otherwise the first segment is not checked
 		old = above(table.Least(), old)
 	}
 	rows, next, more = table.Seal(from, old)
@@ -146,13 +146,13 @@ func (c *Counters) Warm(from, to uint64) (rows int, next uint64, more bool, err 
 	return c.Table().Warm(from, to, freezeSegmentsMax)
 }
 
-// WarmCost returns how many rows Warm would bring back for keys from … to, and the most
-// bytes that they take in memory then.
+// WarmCost returns how many rows Warm would bring back for keys from … to, and an upper
+// bound of the memory that they take then.
 func (c *Counters) WarmCost(from, to uint64) (rows int, bytes uint64) {
 	return c.Table().WarmCost(from, to)
 }
 
-// Generations returns how many runs of rows are on disk, including those that only
+// Generations returns how many generations of rows are on disk, including those that only
 // stored snapshots name.
 func (c *Counters) Generations() int {
 	if c.tiers.Cold == nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Unread is the state machine of one shard of the keyspace of unread numbers: two
-// tables under the same keys, those of users. One holds counters, like a shard of
-// counters. The other holds cursors: column 0 the day of the log at which the row
-// was last moved, column n the cursor of the channel or dot that the board gave
-// number n, as one more than it is, because an absent one reads as 0.
+// Unread is the state machine of one shard of the keyspace of unread numbers. It has two
+// tables under the same keys, which are users. One has counters, like a shard of
+// counters. The other has cursors: column 0 is the day of the log on which the row was
+// last moved, and column n is the cursor of the channel or dot with number n. A stored
+// cursor is one higher than its value, because an absent one reads as 0.
 //
-// Its methods but those below are Machine's.
+// The methods below are its own; the others implement Machine.
 type Unread struct {
 	machine
 	current atomic.Pointer[unread] // replaced whole by Restore
@@ -58,16 +58,16 @@ func (u *Unread) Dropped() uint64 { return u.dropped.Load() }
 type unread struct {
 	inMemory
 	counts, cursors *engine.Table
-	// swept is replaced whole by each step of the sweep.
+	// Each step of the sweep replaces all of swept.
 	swept   atomic.Pointer[SweepState]
 	dropped *atomic.Uint64 // the machine's
 
 	batch  batch
-	tables []Table     // by op of batch
+	tables []Table     // of each op in batch
 	sweeps []sweepStep // of the ops for tableSweep
 	page   engine.Page // of load
 	set    []engine.Cell
-	cut    []engine.Cut // of the last apply
+	cut    []engine.Cut // by the last apply
 }
 
 // Table is which table of a shard an op changes.
@@ -79,11 +79,11 @@ const (
 	TableCounts  Table = 0
 	TableCursors Table = 1
 
-	// tableSweep stands in an entry before a step of the sweep: sweep.go.
+	// tableSweep in an entry precedes a step of the sweep: sweep.go.
 	tableSweep Table = 2
 )
 
-// The kinds of ops on cursors. Set and delete are as on counters, for a restore.
+// The kinds of ops on cursors. Set and delete are those of counters, for a restore.
 const (
 	// CursorRaise moves each cell's cursor to its value, never back.
 	CursorRaise = engine.OpAdd
@@ -106,7 +106,7 @@ func (u *unread) decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error)
 	return parseOps(p, 1+opSizeMin, func(p []byte) ([]byte, error) { return u.op(p, clocked) })
 }
 
-// op reads a table and an op on it.
+// op decodes a table and an op on it.
 func (u *unread) op(p []byte, clocked bool) ([]byte, error) {
 	if len(p) < 1 || p[0] > byte(tableSweep) {
 		return nil, fmt.Errorf("%w: table % x", codec.ErrEntry, p[:min(len(p), 1)])
@@ -214,7 +214,7 @@ func (u *unread) move(op *engine.Op, now int64, dst []int64) error {
 	return err
 }
 
-// cursorsWeight keeps a count and an equal cursor of one user apart in the digest.
+// cursorsWeight makes a count and an equal cursor of one user differ in the digest.
 const cursorsWeight = 0x9e3779b97f4a7c15
 
 // CursorsDigest returns what a row of cursors contributes to the digest of its shard.
