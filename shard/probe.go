@@ -123,10 +123,13 @@ type confirmed struct {
 	err   error
 }
 
+// confirmedBytesMax is what a confirmed takes on its way.
+const confirmedBytesMax = rpc.ErrorBytesMax + binary.MaxVarintLen64
+
 // sendConfirm asks a node that leads groups to prove it, and how far they are.
 func (n *Node) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
 	return func(ctx context.Context, groups []uint32) ([]confirmed, error) {
-		answer, err := n.calls.Call(ctx, node, methodConfirm, appendGroups(nil, groups))
+		answer, err := n.streams.Call(ctx, node, methodConfirm, appendGroups(nil, groups), len(groups)*confirmedBytesMax)
 		if err != nil {
 			return nil, err
 		}

@@ -158,11 +158,12 @@ func (n *Node) readers(g *shardReplica) []string {
 
 func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]readAnswer, error) {
 	return func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
-		request := binary.AppendUvarint(nil, uint64(len(reads)))
+		request, answerBytes := binary.AppendUvarint(nil, uint64(len(reads))), 0
 		for _, q := range reads {
 			request = appendRead(request, q)
+			answerBytes += q.answerMax()
 		}
-		raw, err := n.calls.Call(ctx, node, methodRead, request)
+		raw, err := n.streams.Call(ctx, node, methodRead, request, answerBytes)
 		if errors.Is(err, rpc.ErrNotSent) && ctx.Err() == nil {
 			raw, err = n.sendReadsBy(ctx, node, reads, request, err)
 		}
@@ -178,6 +179,15 @@ func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]re
 		}
 		return answers, r.End()
 	}
+}
+
+// answerMax bounds the bytes of the answer: the rows or an error.
+func (q *remoteRead) answerMax() int {
+	width := q.width
+	if q.of == readFeeds {
+		width = 1 + 2*raftfsm.FolloweesMax
+	}
+	return max(rpc.ErrorBytesMax, 1+len(q.keys)*width*binary.MaxVarintLen64)
 }
 
 func appendRead(dst []byte, q *remoteRead) []byte {

@@ -28,6 +28,9 @@ type termAnswer struct {
 	index uint64
 }
 
+// termAnswerBytesMax is what a termAnswer takes on its way.
+const termAnswerBytesMax = 2 * binary.MaxVarintLen64
+
 // disagrees is later than any term.
 const disagrees = ^uint64(0)
 
@@ -41,7 +44,7 @@ func (n *Node) sendProbes(node string) func(context.Context, []termProbe) ([]ter
 			}
 		}
 		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
-		answer, err := n.calls.Call(ctx, node, method, appendProbes(request, asked, numbered))
+		answer, err := n.streams.Call(ctx, node, method, appendProbes(request, asked, numbered), len(asked)*termAnswerBytesMax)
 		if err != nil {
 			return nil, err
 		}

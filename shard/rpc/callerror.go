@@ -46,6 +46,8 @@ const (
 
 	ErrorTextMax = 1 << 10 // bytes of an error's text; the rest is cut off
 	LeaderKeyMax = 128     // bytes; a node's key is a name of at most 64 and an instance
+	// ErrorBytesMax is what an error takes on its way.
+	ErrorBytesMax = 1 + binary.MaxVarintLen16 + LeaderKeyMax + binary.MaxVarintLen16 + ErrorTextMax
 )
 
 // callCodes gives each error that travels its code. An error that is several

@@ -96,6 +96,10 @@ func TestCallErrorBounds(t *testing.T) {
 	if len(told.Text) != ErrorTextMax {
 		t.Errorf("%d bytes of text", len(told.Text))
 	}
+	long := strings.Repeat("x", 2*ErrorTextMax)
+	if n := len(AppendError(nil, fmt.Errorf("%w: %s", ErrLedBy(long), long))); n > ErrorBytesMax {
+		t.Errorf("the longest error takes %d bytes, above %d", n, ErrorBytesMax)
+	}
 	unknown := AppendError(nil, errors.New("of a later version"))
 	unknown[0] = 200
 	if told, _, err = ParseError(unknown); err != nil || told.Code != CodeOther || told.Text != "of a later version" {

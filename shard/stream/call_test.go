@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -165,6 +166,37 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 		t.Errorf("told %v", err)
 	}
 	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
+}
+
+// The answer to a call that was given up is nobody's: a later call on the same stream has
+// its own. Otherwise a proof that was asked for too early would count for a later read.
+func TestLateStreamAnswerIsNobodys(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	a := newStreamNode(t, &nodes, "a", nil)
+	release := make(chan struct{})
+	newStreamNode(t, &nodes, "b", map[string]rpc.Handler{"late": func(_ context.Context, request []byte) ([]byte, error) {
+		<-release
+		return request, nil
+	}})
+	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(within10s(t), "b", "echo", nil); return err == nil })
+	c := a.streams.peer("b").now()
+	soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := c.ask(soon, "late", []byte("first")); !errors.Is(err, rpc.ErrCallLost) {
+		t.Fatalf("told %v", err)
+	}
+	second := make(chan string)
+	go func() {
+		got, err := c.ask(within10s(t), "late", []byte("second"))
+		second <- fmt.Sprint(string(got), err)
+	}()
+	heard := c.heard.Load()
+	close(release)
+	if got := <-second; got != "second<nil>" {
+		t.Errorf("the second call was told %s", got)
+	}
+	eventually(t, "both answers have come", func() bool { return c.heard.Load() >= heard+2 })
 }
 
 // A connection shows only that something takes connections. No call travels on it before the

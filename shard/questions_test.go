@@ -1,0 +1,109 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/stream"
+	"github.com/countd/countd/shard/wire"
+)
+
+// streamCalls counts the calls that arrive on streams.
+type streamCalls struct {
+	*rpc.Calls
+	answered atomic.Int64
+}
+
+func (c *streamCalls) Answer(ctx context.Context, method string, request []byte) ([]byte, error) {
+	c.answered.Add(1)
+	return c.Calls.Answer(ctx, method, request)
+}
+
+// Small questions of linearizable reads travel on the stream to a node, and as calls of gRPC
+// in an older cluster. A large read, and one whose answer may be large, never delays appends.
+func TestQuestionsTravelOnStreams(t *testing.T) {
+	mustLeaveNothing(t)
+	var nodes callNodes
+	var older atomic.Bool
+	allowed := func() bool { return !older.Load() }
+	n := &Node{}
+	n.cfg.NodeKey = "a"
+	n.calls, n.mux = nodes.nodeWith(t, "a", nil, nil)
+	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.lookup, Allowed: allowed, Calls: n.calls})
+	t.Cleanup(n.streams.Close)
+	answers := func(answer []byte) rpc.Handler {
+		return func(context.Context, []byte) ([]byte, error) { return answer, nil }
+	}
+	other := &streamCalls{}
+	calls, mux := nodes.nodeWith(t, "b", map[string]rpc.Handler{
+		methodProbe:   answers([]byte{7, 9}),
+		methodConfirm: answers(binary.AppendUvarint(rpc.AppendError(nil, nil), 9)),
+		methodRead: func(_ context.Context, request []byte) ([]byte, error) {
+			r := wire.Reader{Rest: request}
+			r.Uint()
+			answer := rpc.AppendError(nil, nil)
+			for range parseRead(&r).keys {
+				answer = binary.AppendVarint(answer, 0)
+			}
+			return answer, nil
+		},
+	}, nil)
+	other.Calls = calls
+	streams := stream.New(stream.Config{Mux: mux, Lookup: nodes.lookup, Allowed: allowed, Calls: other})
+	t.Cleanup(streams.Close)
+	read := func(of readOf, keys int) func() error {
+		return func() error {
+			q := &remoteRead{consistency: Linearizable, of: of, width: 1, keys: make([]uint64, keys)}
+			answers, err := n.sendReads("b")(within10s(t), []*remoteRead{q})
+			if err == nil {
+				err = answers[0].err
+			}
+			return err
+		}
+	}
+	for name, c := range map[string]struct {
+		ask   func() error
+		small bool
+	}{
+		"probe": {small: true, ask: func() error {
+			answers, err := n.sendProbes("b")(within10s(t), []termProbe{{group: 1, asker: 1, asked: 2}})
+			if err == nil && answers[0] != (termAnswer{7, 9}) {
+				t.Errorf("answers %+v", answers)
+			}
+			return err
+		}},
+		"confirm": {small: true, ask: func() error {
+			answers, err := n.sendConfirm("b")(within10s(t), []uint32{1})
+			if err == nil && answers[0].index != 9 {
+				t.Errorf("answers %+v", answers)
+			}
+			return err
+		}},
+		"read":               {small: true, ask: read(readCounts, 1)},
+		"read of many":       {ask: read(readCounts, readKeysMax)},
+		"read of many feeds": {ask: read(readFeeds, 4)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			older.Store(false)
+			eventually(t, "the stream is there", func() bool {
+				before := other.answered.Load()
+				_, err := n.streams.Call(within10s(t), "b", "echo", nil, 0)
+				return err == nil && other.answered.Load() > before
+			})
+			before := other.answered.Load()
+			mustDo(t, c.ask())
+			if streamed := other.answered.Load() > before; streamed != c.small {
+				t.Errorf("it travelled on the stream: %v, want %v", streamed, c.small)
+			}
+			older.Store(true)
+			before = other.answered.Load()
+			mustDo(t, c.ask())
+			if other.answered.Load() > before {
+				t.Error("it travelled on the stream of an older cluster")
+			}
+		})
+	}
+}
