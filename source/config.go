@@ -66,6 +66,11 @@ type Config struct {
 	Publication string   `json:"publication,omitempty"` // postgres
 	Prefix      string   `json:"prefix,omitempty"`      // postgres: of pg_logical_emit_message
 
+	Username     string `json:"username,omitempty"`
+	PasswordFile string `json:"password-file,omitempty"` // on each node: the catalog has no secrets
+	Mechanism    string `json:"mechanism,omitempty"`     // kafka: plain, scram-sha-256 or scram-sha-512
+	TLS          *TLS   `json:"tls,omitempty"`           // nil: none, unless the address says so
+
 	// DeadLetters is the topic, subject, key or table of the dead letters.
 	DeadLetters string `json:"dead-letters"`
 
@@ -74,6 +79,13 @@ type Config struct {
 	Map     *Mapping `json:"map,omitempty"`
 	OnError string   `json:"on-error"`
 	Batch   Bounds   `json:"batch"`
+}
+
+// TLS names files of each node, in PEM. Empty ones have the system's defaults.
+type TLS struct {
+	CAFile   string `json:"ca-file,omitempty"`
+	CertFile string `json:"cert-file,omitempty"`
+	KeyFile  string `json:"key-file,omitempty"`
 }
 
 // Bounds bound a batch.
@@ -152,6 +164,7 @@ func (c *Config) SameMeaning(other *Config) bool {
 func (c *Config) meaning() []byte {
 	m := *c
 	m.Brokers, m.URL, m.Addr, m.DSN = nil, "", "", ""
+	m.Username, m.PasswordFile, m.Mechanism, m.TLS = "", "", "", nil
 	m.DeadLetters, m.OnError, m.Batch, m.Start = "", "", Bounds{}, StartAt{}
 	return m.JSON()
 }
@@ -185,25 +198,29 @@ func ParseConfig(text []byte) (*Config, error) {
 // read reads the root of a document.
 func (c *Config) read(root *yaml.Node) error {
 	return members(root, "", map[string]func(string, *yaml.Node) error{
-		"name":         text(&c.Name),
-		"type":         text(&c.Type),
-		"brokers":      c.readBrokers,
-		"topic":        text(&c.Topic),
-		"url":          text(&c.URL),
-		"stream":       text(&c.Stream),
-		"addr":         text(&c.Addr),
-		"key":          text(&c.Key),
-		"field":        text(&c.Field),
-		"dsn":          text(&c.DSN),
-		"slot":         text(&c.Slot),
-		"publication":  text(&c.Publication),
-		"prefix":       text(&c.Prefix),
-		"dead-letters": text(&c.DeadLetters),
-		"start":        c.readStart,
-		"format":       text(&c.Format),
-		"map":          c.readMap,
-		"on-error":     text(&c.OnError),
-		"batch":        c.readBatch,
+		"name":          text(&c.Name),
+		"type":          text(&c.Type),
+		"brokers":       c.readBrokers,
+		"topic":         text(&c.Topic),
+		"url":           text(&c.URL),
+		"stream":        text(&c.Stream),
+		"addr":          text(&c.Addr),
+		"key":           text(&c.Key),
+		"field":         text(&c.Field),
+		"dsn":           text(&c.DSN),
+		"slot":          text(&c.Slot),
+		"publication":   text(&c.Publication),
+		"prefix":        text(&c.Prefix),
+		"username":      text(&c.Username),
+		"password-file": text(&c.PasswordFile),
+		"mechanism":     text(&c.Mechanism),
+		"tls":           c.readTLS,
+		"dead-letters":  text(&c.DeadLetters),
+		"start":         c.readStart,
+		"format":        text(&c.Format),
+		"map":           c.readMap,
+		"on-error":      text(&c.OnError),
+		"batch":         c.readBatch,
 	})
 }
 
@@ -304,6 +321,15 @@ func (c *Config) readMap(field string, n *yaml.Node) error {
 	})
 }
 
+func (c *Config) readTLS(field string, n *yaml.Node) error {
+	c.TLS = &TLS{}
+	return members(n, field, map[string]func(string, *yaml.Node) error{
+		"ca-file":   text(&c.TLS.CAFile),
+		"cert-file": text(&c.TLS.CertFile),
+		"key-file":  text(&c.TLS.KeyFile),
+	})
+}
+
 func (c *Config) readBatch(field string, n *yaml.Node) error {
 	return members(n, field, map[string]func(string, *yaml.Node) error{
 		"messages": func(field string, n *yaml.Node) error {
@@ -353,6 +379,9 @@ func (c *Config) validate() error {
 	if err := c.validateType(); err != nil {
 		return err
 	}
+	if err := c.validateAccess(); err != nil {
+		return err
+	}
 	if c.Map != nil {
 		_, err := compileMap(c.Map, c.Format)
 		return err
@@ -378,6 +407,7 @@ func (c *Config) validateType() error {
 		{"slot", c.Slot != "", "postgres!"},
 		{"publication", c.Publication != "", "postgres!"},
 		{"prefix", c.Prefix != "", "postgres"},
+		{"mechanism", c.Mechanism != "", "kafka"},
 	}
 	if !slices.Contains([]string{TypeKafka, TypeNATS, TypeRedis, TypePostgres}, c.Type) {
 		return bad("type", "none of kafka, nats, redis-stream and postgres")
@@ -410,6 +440,9 @@ func (c *Config) validateType() error {
 	}
 	if c.DeadLetters == "" {
 		c.DeadLetters = letters
+	}
+	if c.DeadLetters == c.Topic || c.DeadLetters == c.Key {
+		return bad("dead-letters", "the source would read them again")
 	}
 	if c.Type == TypePostgres && !tableForm.MatchString(c.DeadLetters) {
 		return bad("dead-letters", "not the name of a table in lower case")

@@ -249,6 +249,7 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 			if f.err != nil {
 				return wrap("read", f.err)
 			}
+			s.status.setLeft(f.Left)
 			if len(s.waiting) == 0 && len(f.Messages) > 0 {
 				linger.Reset(time.Duration(s.cfg.Source.Batch.Linger))
 			}

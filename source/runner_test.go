@@ -3,15 +3,15 @@ package source
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/countd/countd/source/sink"
-
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/source/sink"
+	"github.com/countd/countd/source/sink/sinktest"
 )
 
 // pause is how long tests wait before they look again.
@@ -32,18 +32,13 @@ func testConfig(t interface{ Fatal(...any) }, more string) *Config {
 	return c
 }
 
-func newFakes(shards int, rng *rand.Rand) (*fakeQueue, *fakeCluster) {
-	q := &fakeQueue{identity: "one", letters: map[string]Letter{}, rng: rng}
-	c := &fakeCluster{rng: rng, shards: make([]fakeShard, shards)}
-	for i := range c.shards {
-		c.shards[i].sums = map[uint64]int64{}
-	}
-	return q, c
+func newFakes(shards int, rng *rand.Rand) (*fakeQueue, *sinktest.Cluster) {
+	return &fakeQueue{identity: "one", letters: map[string]Letter{}}, sinktest.New(shards, rng)
 }
 
 // startRunner runs a runner until stop is called.
-func startRunner(cfg *Config, q *fakeQueue, c *fakeCluster) (r *Runner, stop func()) {
-	r = NewRunner(RunnerConfig{Number: 1, Source: cfg, Broker: q, Sink: &fakeSink{c: c}})
+func startRunner(cfg *Config, q *fakeQueue, c *sinktest.Cluster) (r *Runner, stop func()) {
+	r = NewRunner(RunnerConfig{Number: 1, Source: cfg, Broker: q, Sink: c.Node()})
 	r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, 4*time.Millisecond, 3*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -72,26 +67,9 @@ func like(id uint64, n int64) string {
 }
 
 // caughtUp reports whether every shard has handled the whole queue.
-func caughtUp(q *fakeQueue, c *fakeCluster) bool {
+func caughtUp(q *fakeQueue, c *sinktest.Cluster) bool {
 	_, end, _ := q.Bounds(context.Background(), 0)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.shards {
-		if s.at != end {
-			return false
-		}
-	}
-	return true
-}
-
-func sums(c *fakeCluster) map[uint64]int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := map[uint64]int64{}
-	for _, s := range c.shards {
-		maps.Copy(all, s.sums)
-	}
-	return all
+	return c.At(end)
 }
 
 // TestModel: two readers of a partition, that end at any moment and begin again, over a
@@ -104,8 +82,8 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
 		rng := rand.New(rand.NewPCG(seed, 1))
-		q, c := newFakes(rapid.IntRange(1, 4).Draw(t, "shards"), &rand.Rand{})
-		q.rng, c.rng = rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
+		q, c := newFakes(rapid.IntRange(1, 4).Draw(t, "shards"), rand.New(rand.NewPCG(seed, 2)))
+		q.rng = rand.New(rand.NewPCG(seed, 3))
 		cfg := testConfig(t, "")
 		want, bad := map[uint64]int64{}, map[string]bool{}
 		total := rapid.IntRange(1, 300).Draw(t, "messages")
@@ -153,7 +131,7 @@ func TestModel(t *testing.T) {
 		}
 		fill(total - total/2)
 		eventually(t, "all shards are at the end", func() bool { return caughtUp(q, c) })
-		got := sums(c)
+		got := c.Sums()
 		for id := range uint64(9) {
 			if got[id] != want[id] {
 				t.Fatalf("row %d is %d, want %d", id, got[id], want[id])
@@ -179,11 +157,11 @@ func TestDeadLettersFirst(t *testing.T) {
 	r, stop := startRunner(testConfig(t, ""), q, c)
 	defer stop()
 	eventually(t, "the dead letters are refused", func() bool { return strings.Contains(r.Status().Reason, "dead letters") })
-	if got := sums(c)[1]; got > 1 {
+	if got := c.Sums()[1]; got > 1 {
 		t.Errorf("the position passed a message without a dead letter: %d", got)
 	}
 	q.set(func() { q.deadDown = false })
-	eventually(t, "all is applied", func() bool { return caughtUp(q, c) && sums(c)[1] == 2 })
+	eventually(t, "all is applied", func() bool { return caughtUp(q, c) && c.Sums()[1] == 2 })
 	letter := q.letters["likes/0/1"]
 	if string(letter.Value) != "poison" || letter.Reason == "" || r.Status().Rejected == 0 {
 		t.Errorf("letter %+v, status %+v", letter, r.Status())
@@ -192,12 +170,12 @@ func TestDeadLettersFirst(t *testing.T) {
 
 func TestLateRejection(t *testing.T) {
 	q, c := newFakes(2, nil)
-	q.add("["+like(1, 1)+","+like(fullRow, 1)+"]", like(1, 1))
+	q.add("["+like(1, 1)+","+like(sinktest.FullRow, 1)+"]", like(1, 1))
 	r, stop := startRunner(testConfig(t, ""), q, c)
 	defer stop()
 	eventually(t, "all is applied", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
-	if sums(c)[1] != 2 || len(q.letters) != 1 {
-		t.Errorf("sums %v, letters %v", sums(c), q.letters)
+	if c.Sums()[1] != 2 || len(q.letters) != 1 {
+		t.Errorf("sums %v, letters %v", c.Sums(), q.letters)
 	}
 	for _, l := range q.letters {
 		if l.Reason != "overflow" || !strings.Contains(l.Op, `"999"`) {
@@ -215,14 +193,14 @@ func TestStopOnError(t *testing.T) {
 		s := r.Status()
 		return s.State == StateStalled && strings.Contains(s.Reason, "position 2: op: not an object")
 	})
-	eventually(t, "what is before the message is applied", func() bool { return sums(c)[1] == 1 && sums(c)[2] == 1 })
-	if sums(c)[3] != 0 || len(q.letters) > 0 {
-		t.Errorf("it went on: %v, %v", sums(c), q.letters)
+	eventually(t, "what is before the message is applied", func() bool { return c.Sums()[1] == 1 && c.Sums()[2] == 1 })
+	if c.Sums()[3] != 0 || len(q.letters) > 0 {
+		t.Errorf("it went on: %v, %v", c.Sums(), q.letters)
 	}
 	q.set(func() { q.values[2] = like(3, 1) }) // what was wrong is right now
 	eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
-	if sums(c)[3] != 2 {
-		t.Errorf("sums %v", sums(c))
+	if c.Sums()[3] != 2 {
+		t.Errorf("sums %v", c.Sums())
 	}
 }
 
@@ -232,8 +210,8 @@ func TestSkip(t *testing.T) {
 	r, stop := startRunner(testConfig(t, "on-error: skip"), q, c)
 	defer stop()
 	eventually(t, "it skips", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
-	if len(q.letters) > 0 || sums(c)[1] != 1 {
-		t.Errorf("letters %v, sums %v", q.letters, sums(c))
+	if len(q.letters) > 0 || c.Sums()[1] != 1 {
+		t.Errorf("letters %v, sums %v", q.letters, c.Sums())
 	}
 }
 
@@ -243,8 +221,8 @@ func TestTruncateStalls(t *testing.T) {
 	r, stop := startRunner(testConfig(t, "on-error: skip\nformat: debezium\nmap: {keyspace: posts, id: $.id, column: like, add: $.n}"), q, c)
 	defer stop()
 	eventually(t, "it stalls", func() bool { return strings.Contains(r.Status().Reason, "position 1: the table was truncated") })
-	if sums(c)[4] != 1 {
-		t.Errorf("sums %v", sums(c))
+	if c.Sums()[4] != 1 {
+		t.Errorf("sums %v", c.Sums())
 	}
 }
 
@@ -273,7 +251,7 @@ func TestLostData(t *testing.T) {
 				s := r.Status()
 				return s.State == StateStalled && strings.Contains(s.Reason, harm.want)
 			})
-			if got := sums(c); got[1] != 1 {
+			if got := c.Sums(); got[1] != 1 {
 				t.Errorf("it went on: %v", got)
 			}
 		})
@@ -296,7 +274,7 @@ func TestStart(t *testing.T) {
 
 func TestStopped(t *testing.T) {
 	q, c := newFakes(1, nil)
-	r := NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: stoppedSink{&fakeSink{c: c}}})
+	r := NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: stoppedSink{c.Node()}})
 	r.Run(t.Context()) // returns
 }
 

@@ -65,6 +65,7 @@ type Broker interface {
 type Fetched struct {
 	Messages []Message // in order; the caller owns them
 	Next     Position  // all below it was returned, or holds no message
+	Left     uint64    // messages at and above Next, if positions do not count them
 }
 
 // A Reader reads one partition, from front to back. Commit may be called during Next.

@@ -36,12 +36,16 @@ type Status struct {
 	Rejected   uint64  // messages, or ops of messages, since the runner began
 	Rate       float64 // messages a second, over the last seconds
 	Errors     map[string]uint64
+
+	left uint64 // messages that were not fetched, if positions do not count them
 }
 
-// Lag returns how many messages wait, as far as positions tell: 0 if they do not count
-// messages.
+// Lag returns how many messages wait.
 func (s *Status) Lag() uint64 {
-	if s.Position.Hi != 0 || s.End.Hi != 0 || s.End.Less(s.Position) {
+	switch {
+	case s.Position.Hi != 0 || s.End.Hi != 0:
+		return s.left
+	case s.End.Less(s.Position):
 		return 0
 	}
 	return s.End.Lo - s.Position.Lo
@@ -88,6 +92,12 @@ func (s *status) setPosition(at, end Position, last time.Time) {
 	if !last.IsZero() {
 		s.mu.lastTime = last
 	}
+}
+
+func (s *status) setLeft(messages uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.left = messages
 }
 
 func (s *status) applied(messages int) {

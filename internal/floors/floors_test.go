@@ -26,6 +26,8 @@ const rule = `
 	source/sink:
 	# Queues into a sink: what messages mean, and how a partition is read.
 	source: source/sink internal/strictjson
+	# One broker each.
+	source/redisstream: source
 	# Which requests a group has applied.
 	raftfsm/dedup: raftfsm/codec source/sink
 	# What the cluster agrees on.
@@ -83,7 +85,9 @@ const rule = `
 	internal/floors:
 	cmd/countd/e2e:
 	raftfsm/codec/codectest: raftfsm/codec
-	tests: raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/callfate
+	source/sink/sinktest: source/sink
+	source/brokertest: source source/sink source/sink/sinktest
+	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/callfate
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
@@ -92,7 +96,7 @@ const rule = `
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...
-	only cmd/countctl/... cmd/countd/e2e: github.com/redis/go-redis/...
+	only source/redisstream cmd/countctl/... cmd/countd/e2e: github.com/redis/go-redis/...
 	only cmd/countd cmd/countctl/...: github.com/spf13/cobra/... github.com/spf13/pflag/...
 `
 

@@ -1,0 +1,137 @@
+// Package brokertest tests that a broker of package source counts each message once.
+package brokertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// Queue is a queue to read from.
+type Queue struct {
+	Config string // YAML
+	Open   func(*source.Config) (source.Broker, error)
+	Write  func(t *testing.T, values ...string)
+	// Letters returns the messages in the dead letters.
+	Letters func(t *testing.T) []string
+	// Down makes the broker end and begin again, with what it has; nil if it cannot.
+	Restart func(t *testing.T)
+}
+
+// Like returns a message that adds n likes to a post.
+func Like(id uint64, n int64) string {
+	return fmt.Sprintf(`{"keyspace":%q,"id":%d,"add":{"like":%d}}`, sinktest.Keyspace, id, n)
+}
+
+// Reader is a runner of a test.
+type Reader struct {
+	*source.Runner
+	Broker source.Broker
+	Stop   func()
+}
+
+// Start runs a runner of partition 0 until Stop or the end of the test.
+func (q *Queue) Start(t *testing.T, c *sinktest.Cluster) *Reader {
+	t.Helper()
+	cfg, err := source.ParseConfig([]byte(q.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker, err := q.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reader{Runner: source.NewRunner(source.RunnerConfig{Number: 1, Source: cfg, Broker: broker, Sink: c.Node()}), Broker: broker}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+		broker.Close()
+	}()
+	r.Stop = func() { cancel(); <-ended }
+	t.Cleanup(r.Stop)
+	return r
+}
+
+// Eventually waits until a condition holds.
+func Eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never came to be that %s", what)
+		}
+	}
+}
+
+// Stalls waits until a reader is stalled for a reason.
+func (r *Reader) Stalls(t *testing.T, reason string) {
+	t.Helper()
+	Eventually(t, "it stalls: "+reason, func() bool {
+		s := r.Status()
+		return s.State == source.StateStalled && strings.Contains(s.Reason, reason)
+	})
+}
+
+// Counts waits until row 1 has a sum and the reader is at the end.
+func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("row 1 is %d: %v, %+v", want, c.Sums(), r.Status()), func() bool {
+		return c.Sums()[1] >= want
+	})
+	if got := c.Sums()[1]; got != want {
+		t.Fatalf("row 1 is %d, want %d", got, want)
+	}
+}
+
+// Once tests that two readers, that end and begin again, count each message once, that a bad
+// message is in the dead letters, and that a broker may restart.
+func Once(t *testing.T, q *Queue) {
+	t.Helper()
+	c := sinktest.New(3, nil)
+	total := map[uint64]int64{}
+	write := func(n int) {
+		var values []string
+		for i := range n {
+			id, add := uint64(i%7), int64(i%5)-1
+			values = append(values, Like(id, add))
+			total[id] += add
+		}
+		q.Write(t, values...)
+	}
+	write(500)
+	q.Write(t, "poison 1")
+	first := q.Start(t, c)
+	write(500)
+	second := q.Start(t, c)
+	first.Stop()
+	write(500)
+	q.Write(t, "poison 2")
+	third := q.Start(t, c)
+	second.Stop()
+	if q.Restart != nil {
+		q.Restart(t)
+	}
+	write(500)
+	q.Write(t, Like(1000, 1)) // the last one
+	Eventually(t, "the last message is counted", func() bool { return c.Sums()[1000] == 1 })
+	for id, want := range total {
+		if got := c.Sums()[id]; got != want {
+			t.Errorf("row %d is %d, want %d", id, got, want)
+		}
+	}
+	letters := slices.Compact(slices.Sorted(slices.Values(q.Letters(t))))
+	if !slices.Equal(letters, []string{"poison 1", "poison 2"}) {
+		t.Errorf("dead letters %q", letters)
+	}
+	Eventually(t, fmt.Sprintf("there is no lag: %+v", third.Status()), func() bool {
+		s := third.Status()
+		return s.Lag() == 0 && s.State == source.StateRunning
+	})
+}

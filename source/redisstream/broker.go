@@ -1,0 +1,164 @@
+// Package redisstream reads a Redis stream for package source.
+//
+// A stream has no identity and forgets silently: a trim removes entries that nobody has
+// read. So a source keeps a consumer group in the stream. Its name has a random part, which
+// is gone with the stream; and its count of entries read tells a trim of entries that were
+// read from one of entries that were not.
+package redisstream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/source"
+)
+
+// Broker is a connection to a stream. It has partition 0 only.
+type Broker struct {
+	client *redis.Client
+	cfg    *source.Config
+}
+
+// Open returns a broker. It connects when it is used.
+func Open(cfg *source.Config) (*Broker, error) {
+	options := &redis.Options{Addr: cfg.Addr}
+	if strings.Contains(cfg.Addr, "://") {
+		var err error
+		if options, err = redis.ParseURL(cfg.Addr); err != nil {
+			return nil, fmt.Errorf("addr: %w", err)
+		}
+	}
+	password, err := cfg.Password()
+	if err != nil {
+		return nil, err
+	}
+	tls, err := cfg.TLSConfig()
+	if err != nil {
+		return nil, err
+	}
+	if tls != nil {
+		options.TLSConfig = tls
+	}
+	if cfg.Username != "" {
+		options.Username = cfg.Username
+	}
+	options.Password = password
+	options.ContextTimeoutEnabled = true
+	return &Broker{redis.NewClient(options), cfg}, nil
+}
+
+// Close closes the connections.
+func (b *Broker) Close() error { return b.client.Close() }
+
+// findGroup returns the name of the source's consumer group, which it makes if there is
+// none. Two nodes that run it at once get the same.
+var findGroup = redis.NewScript(`
+if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+	for i = 1, #group, 2 do
+		if group[i] == 'name' and string.sub(group[i + 1], 1, #ARGV[1]) == ARGV[1] then return group[i + 1] end
+	end
+end
+redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1] .. ARGV[2], '0')
+return ARGV[1] .. ARGV[2]`)
+
+// Identity returns the name of the source's consumer group in the stream.
+func (b *Broker) Identity(ctx context.Context) (string, error) {
+	name, err := findGroup.Run(ctx, b.client, []string{b.cfg.Key}, "countd:"+b.cfg.Name+":", rand.Text()).Text()
+	if errors.Is(err, redis.Nil) {
+		return "", b.missing()
+	}
+	return name, err
+}
+
+func (b *Broker) missing() error { return source.Stalled("stream %s is missing", b.cfg.Key) }
+
+// Partitions returns partition 0.
+func (b *Broker) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
+
+// Bounds returns the position of the first entry, and the one after the last.
+func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Position, err error) {
+	info, err := b.client.XInfoStream(ctx, b.cfg.Key).Result()
+	if err != nil {
+		return first, end, b.explain(err)
+	}
+	if end, err = parse(info.LastGeneratedID); err != nil {
+		return first, end, err
+	}
+	end = after(end)
+	if info.Length == 0 {
+		return end, end, nil
+	}
+	first, err = parse(info.FirstEntry.ID)
+	return first, end, err
+}
+
+// explain returns a *source.StalledError for a stream that is not there.
+func (b *Broker) explain(err error) error {
+	if err != nil && strings.Contains(err.Error(), "no such key") {
+		return b.missing()
+	}
+	return err
+}
+
+// DeadLetter appends letters to the stream of dead letters. A letter may be there twice if a
+// node ended at the wrong moment; source, partition and position name it.
+func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
+	_, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range letters {
+			l := &letters[i]
+			values := []any{
+				"source", l.Source, "partition", l.Partition, "position", l.Position.String(),
+				"reason", l.Reason, b.cfg.Field, l.Value,
+			}
+			if l.Op != "" {
+				values = append(values, "op", l.Op)
+			}
+			p.XAdd(ctx, &redis.XAddArgs{Stream: b.cfg.DeadLetters, Values: values})
+		}
+		return nil
+	})
+	return err
+}
+
+// parse parses the id of an entry.
+func parse(id string) (source.Position, error) {
+	ms, seq, ok := strings.Cut(id, "-")
+	hi, err1 := strconv.ParseUint(ms, 10, 64)
+	lo, err2 := strconv.ParseUint(seq, 10, 64)
+	if !ok || err1 != nil || err2 != nil {
+		return source.Position{}, fmt.Errorf("%q is no id of an entry", id)
+	}
+	return source.Position{Hi: hi, Lo: lo}, nil
+}
+
+// format is the id at a position.
+func format(p source.Position) string {
+	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
+}
+
+// after returns the position that follows p.
+func after(p source.Position) source.Position {
+	if p.Lo++; p.Lo == 0 {
+		p.Hi++
+	}
+	return p
+}
+
+// before returns the position that p follows; zero if p is.
+func before(p source.Position) source.Position {
+	if p == (source.Position{}) {
+		return p
+	}
+	if p.Lo == 0 {
+		p.Hi--
+	}
+	p.Lo--
+	return p
+}

@@ -1,0 +1,181 @@
+package redisstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/source"
+)
+
+// waitMax is how long Next waits for an entry.
+const waitMax = 500 * time.Millisecond
+
+// reader reads a stream. Each read is one transaction with a look at the stream's counters,
+// so that it is certain that nothing was removed between two reads.
+type reader struct {
+	b     *Broker
+	group string // its consumer group, which is gone if the stream was made anew
+
+	mu struct {
+		sync.Mutex
+		at source.Position // next to read
+		// added is how many entries were ever added below at, if counted.
+		added   int64
+		counted bool
+	}
+}
+
+// Read returns a reader. It stalls if entries at or above from may be gone.
+func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (source.Reader, error) {
+	group, err := b.Identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{b: b, group: group}
+	r.mu.at = from
+	_, err = r.read(ctx, 0)
+	return r, err
+}
+
+// Next returns entries, or none after a while.
+func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
+	got, err := r.read(ctx, limit)
+	if err != nil || len(got.Messages) > 0 {
+		return got, err
+	}
+	wait := &redis.XReadArgs{Streams: []string{r.b.cfg.Key, format(before(got.Next))}, Count: 1, Block: waitMax}
+	if err := r.b.client.XRead(ctx, wait).Err(); err != nil {
+		if errors.Is(err, redis.Nil) {
+			err = nil
+		}
+		return got, r.b.explain(err)
+	}
+	return r.read(ctx, limit)
+}
+
+// read returns at most limit entries and does not wait.
+func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := source.Fetched{Next: r.mu.at}
+	key := r.b.cfg.Key
+	tx := r.b.client.TxPipeline()
+	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
+	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.at))}, Count: int64(max(limit, 1)), Block: -1})
+	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return got, r.b.explain(err)
+	}
+	if err := r.judge(stream.Val(), groups.Val()); err != nil {
+		return got, err
+	}
+	if streams := entries.Val(); limit > 0 && len(streams) > 0 {
+		if err := r.take(&got, streams[0].Messages); err != nil {
+			return got, err
+		}
+	}
+	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.mu.at {
+		r.mu.added, r.mu.counted = stream.Val().EntriesAdded, true
+	}
+	if r.mu.counted {
+		got.Left = uint64(max(0, stream.Val().EntriesAdded-r.mu.added))
+	}
+	return got, nil
+}
+
+// judge returns a *source.StalledError unless all entries at and above at are there that
+// were ever added. mu is held.
+func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup) error {
+	i := slices.IndexFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == r.group })
+	if i < 0 {
+		return source.Stalled("stream %s was made anew: its consumer group %s is gone", r.b.cfg.Key, r.group)
+	}
+	last, err := parse(stream.LastGeneratedID)
+	if err != nil {
+		return err
+	}
+	deleted, err := parse(stream.MaxDeletedEntryID)
+	at := r.mu.at
+	switch {
+	case err != nil || stream.EntriesAdded < stream.Length:
+		return source.Stalled("Redis does not count the entries that were added: version 7.0 or newer is needed")
+	case after(last).Less(at):
+		return source.Stalled("position %s is beyond the last entry, %s: the stream lost entries", at, format(last))
+	case stream.EntriesAdded > stream.Length && !deleted.Less(at) && deleted != (source.Position{}):
+		return source.Stalled("entries up to %s were deleted before they were read; position is %s", format(deleted), at)
+	}
+	if stream.Length > 0 {
+		first, err := parse(stream.FirstEntry.ID)
+		if err != nil || !at.Less(first) {
+			return err // nothing was trimmed at or above at
+		}
+	}
+	if after(last) == at {
+		return nil // everything was read
+	}
+	// Every entry that is left is above at. Were there others between?
+	if !r.mu.counted {
+		g := groups[i]
+		if g.LastDeliveredID == format(before(at)) && g.EntriesRead > 0 {
+			r.mu.added, r.mu.counted = g.EntriesRead, true
+		} else if stream.EntriesAdded == stream.Length {
+			r.mu.added, r.mu.counted = 0, true // nothing was ever removed
+		} else {
+			return source.Stalled("entries from position %s up to %s may have been trimmed before they were read", at, stream.FirstEntry.ID)
+		}
+	}
+	if lost := stream.EntriesAdded - r.mu.added - stream.Length; lost != 0 {
+		return source.Stalled("%d entries from position %s up to %s were trimmed before they were read", lost, at, stream.FirstEntry.ID)
+	}
+	return nil
+}
+
+// take appends entries to got and passes them. mu is held.
+func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
+	got.Messages = make([]source.Message, 0, len(entries))
+	for _, e := range entries {
+		p, err := parse(e.ID)
+		if err != nil {
+			return err
+		}
+		got.Messages = append(got.Messages, source.Message{Position: p, Value: r.value(e.Values), Time: time.UnixMilli(int64(p.Hi))})
+		r.mu.at = after(p)
+	}
+	r.mu.added += int64(len(entries))
+	got.Next = r.mu.at
+	return nil
+}
+
+// value returns the field of an entry that is the message, or all fields as a JSON object if
+// it has no such field.
+func (r *reader) value(fields map[string]any) []byte {
+	if v, ok := fields[r.b.cfg.Field].(string); ok {
+		return []byte(v)
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return fmt.Appendf(nil, "%v", fields) // never: they are strings
+	}
+	return text
+}
+
+// Commit moves the consumer group, which shows the lag to whoever looks at the stream.
+func (r *reader) Commit(ctx context.Context, p source.Position) error {
+	r.mu.Lock()
+	added, exact := r.mu.added, r.mu.counted && r.mu.at == p
+	r.mu.Unlock()
+	args := []any{"XGROUP", "SETID", r.b.cfg.Key, r.group, format(before(p))}
+	if exact {
+		args = append(args, "ENTRIESREAD", added)
+	}
+	return r.b.explain(r.b.client.Do(ctx, args...).Err())
+}
+
+// Close does nothing: the connections are the broker's.
+func (r *reader) Close() error { return nil }

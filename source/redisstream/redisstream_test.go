@@ -1,0 +1,156 @@
+package redisstream
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/brokertest"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// newQueue returns a stream of a real Redis.
+func newQueue(t *testing.T, more string) (*brokertest.Queue, *redis.Client) {
+	t.Helper()
+	addr := proctest.StartRedis(t)
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { client.Close() })
+	q := &brokertest.Queue{
+		Config: "name: likes\ntype: redis-stream\naddr: " + addr + "\nkey: likes\nbatch: {messages: 100, linger: 1ms}\n" + more,
+		Open:   func(c *source.Config) (source.Broker, error) { return Open(c) },
+		Write: func(t *testing.T, values ...string) {
+			_, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+				for _, v := range values {
+					p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", v}})
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		Letters: func(t *testing.T) (all []string) {
+			for _, e := range client.XRange(t.Context(), "likes.dead", "-", "+").Val() {
+				if e.Values["source"] != "likes" || e.Values["reason"] == "" || e.Values["position"] == "" {
+					t.Errorf("letter %v", e.Values)
+				}
+				all = append(all, e.Values["value"].(string))
+			}
+			return all
+		},
+	}
+	return q, client
+}
+
+func TestOnce(t *testing.T) {
+	q, _ := newQueue(t, "")
+	brokertest.Once(t, q)
+}
+
+func TestFieldsAsJSON(t *testing.T) {
+	q, client := newQueue(t, "map: {keyspace: posts, id: $.post, column: like, add: 1}")
+	for range 3 {
+		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"post", "1"}})
+	}
+	c := sinktest.New(1, nil)
+	q.Start(t, c).Counts(t, c, 3)
+}
+
+// TestTrim: a trim of entries that were read is harmless, and one of others stalls the
+// source, whether a reader runs or not.
+func TestTrim(t *testing.T) {
+	for _, running := range []bool{true, false} {
+		q, client := newQueue(t, "")
+		c := sinktest.New(2, nil)
+		like := brokertest.Like(1, 1)
+		q.Write(t, like, like, like)
+		r := q.Start(t, c)
+		r.Counts(t, c, 3)
+		brokertest.Eventually(t, "the group is told", func() bool {
+			g := client.XInfoGroups(t.Context(), "likes").Val()
+			return len(g) == 1 && g[0].EntriesRead == 3
+		})
+		r.Stop()
+		client.XTrimMaxLen(t.Context(), "likes", 0)
+		q.Write(t, like, like)
+		r = q.Start(t, c)
+		r.Counts(t, c, 5)
+		if !running {
+			r.Stop()
+		}
+		// In one step, so that a running reader cannot read the first.
+		_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+			for range 5 {
+				p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like}})
+			}
+			p.XTrimMaxLen(t.Context(), "likes", 2)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !running {
+			r = q.Start(t, c)
+		}
+		r.Stalls(t, "trimmed before they were read")
+		if got := c.Sums()[1]; got != 5 {
+			t.Errorf("row 1 is %d after entries were lost", got)
+		}
+	}
+}
+
+func TestLostStream(t *testing.T) {
+	like := brokertest.Like(1, 1)
+	for name, c := range map[string]struct {
+		harm func(t *testing.T, client *redis.Client, write func(*testing.T, ...string))
+		want string
+	}{
+		"deleted": {func(t *testing.T, client *redis.Client, _ func(*testing.T, ...string)) {
+			client.Del(t.Context(), "likes")
+		}, "is missing"},
+		"made anew": {func(t *testing.T, client *redis.Client, write func(*testing.T, ...string)) {
+			_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.Del(t.Context(), "likes")
+				p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like}})
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, "not the one that was read before"},
+		"entries deleted": {func(t *testing.T, client *redis.Client, _ func(*testing.T, ...string)) {
+			_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "9999999999999-1", Values: []any{"value", like}})
+				p.XDel(t.Context(), "likes", "9999999999999-1")
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, "deleted before they were read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, client := newQueue(t, "")
+			shards := sinktest.New(2, nil)
+			q.Write(t, like, like)
+			r := q.Start(t, shards)
+			r.Counts(t, shards, 2)
+			c.harm(t, client, q.Write)
+			r.Stalls(t, c.want)
+			if got := shards.Sums()[1]; got != 2 {
+				t.Errorf("row 1 is %d after entries were lost", got)
+			}
+		})
+	}
+}
+
+func TestDoesNotExistYet(t *testing.T) {
+	q, _ := newQueue(t, "")
+	c := sinktest.New(1, nil)
+	r := q.Start(t, c)
+	r.Stalls(t, "stream likes is missing")
+	q.Write(t, brokertest.Like(1, 1))
+	r.Counts(t, c, 1)
+}

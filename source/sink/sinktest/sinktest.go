@@ -1,0 +1,157 @@
+// Package sinktest has shards for tests of readers. They obey the rule of the state machine
+// in memory: a section applies if and only if the shard's position is the one that its
+// sender last saw.
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/countd/countd/source/sink"
+)
+
+// The keyspace that the shards have, and a row of it that can hold no more.
+const (
+	Keyspace = "posts"
+	FullRow  = 999
+)
+
+// ErrBroken is what a call returns that fails at random.
+var ErrBroken = errors.New("broken")
+
+// Cluster is the shards of one partition.
+type Cluster struct {
+	mu struct {
+		sync.Mutex
+		start  *sink.Start
+		shards []shard
+		rng    *rand.Rand // nil: nothing fails
+	}
+}
+
+type shard struct {
+	has  bool
+	at   sink.Position
+	sums map[uint64]int64
+}
+
+// New returns a cluster of some shards. Calls fail at random if there is an rng.
+func New(shards int, rng *rand.Rand) *Cluster {
+	c := &Cluster{}
+	c.mu.rng = rng
+	c.mu.shards = make([]shard, shards)
+	for i := range c.mu.shards {
+		c.mu.shards[i].sums = map[uint64]int64{}
+	}
+	return c
+}
+
+// Sums returns the sums of all rows.
+func (c *Cluster) Sums() map[uint64]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[uint64]int64{}
+	for _, s := range c.mu.shards {
+		maps.Copy(all, s.sums)
+	}
+	return all
+}
+
+// At reports whether every shard is at a position.
+func (c *Cluster) At(p sink.Position) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.ContainsFunc(c.mu.shards, func(s shard) bool { return s.at != p })
+}
+
+// fails reports, one time in n, that a call shall fail.
+func (c *Cluster) fails(n int) bool { return c.mu.rng != nil && c.mu.rng.IntN(n) == 0 }
+
+// Node returns the sink of a node, which knows the positions that it saw last.
+func (c *Cluster) Node() sink.Sink { return &node{c: c} }
+
+type node struct {
+	c    *Cluster
+	seen []shard // has and at only; guarded by the cluster's lock
+}
+
+func (n *node) Start(_ context.Context, _ uint64, _ uint32, start sink.Start) (sink.Start, error) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	if n.c.mu.start == nil {
+		n.c.mu.start = &start
+	}
+	return *n.c.mu.start, nil
+}
+
+func (n *node) Positions(context.Context, uint64, uint32) ([]sink.ShardPosition, error) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	n.seen = slices.Clone(n.c.mu.shards)
+	var out []sink.ShardPosition
+	for i, s := range n.seen {
+		out = append(out, sink.ShardPosition{Keyspace: Keyspace, Shard: i, Position: s.at, Known: s.has})
+	}
+	return out, nil
+}
+
+func (n *node) Check(_ context.Context, ops []sink.Op) (bad []sink.Rejection, err error) {
+	for i := range ops {
+		if ops[i].Keyspace != Keyspace {
+			bad = append(bad, sink.Rejection{Op: i, Reason: "no such keyspace"})
+		}
+	}
+	return bad, nil
+}
+
+func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
+	c := n.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.mu.shards { // all have a position before any moves
+		if c.fails(40) {
+			return sink.Applied{}, ErrBroken
+		}
+		if s, seen := &c.mu.shards[i], &n.seen[i]; !s.has && !seen.has {
+			s.has, s.at = true, b.From
+			seen.has, seen.at = true, b.From
+		}
+	}
+	var done sink.Applied
+	for i := range c.mu.shards {
+		if c.fails(40) {
+			return sink.Applied{}, ErrBroken // some shards have applied their part
+		}
+		s, seen := &c.mu.shards[i], &n.seen[i]
+		if s.has != seen.has || s.at != seen.at {
+			return sink.Applied{}, sink.ErrMoved
+		}
+		done.Rejected = append(done.Rejected, s.apply(b, uint64(i), uint64(len(c.mu.shards)))...)
+		seen.at = s.at
+		if c.fails(40) {
+			return sink.Applied{}, ErrBroken // the answer was lost
+		}
+	}
+	return done, nil
+}
+
+// apply applies the ops of shard number of count.
+func (s *shard) apply(b *sink.Batch, number, count uint64) (rejected []sink.Rejection) {
+	for n, op := range b.Ops {
+		switch {
+		case op.ID%count != number || op.Position.Less(s.at):
+		case op.ID == FullRow:
+			rejected = append(rejected, sink.Rejection{Op: n, Reason: "overflow"})
+		default:
+			s.sums[op.ID] += op.Cells[0].Value
+		}
+	}
+	if s.at.Less(b.Next) {
+		s.at = b.Next
+	}
+	return rejected
+}
