@@ -36,6 +36,9 @@ type View struct {
 	ClusterVersion int                  `json:"cluster_version"`
 	VersionHeld    bool                 `json:"version_held"` // ClusterVersion must not change
 
+	LastSource uint32            `json:"last_source,omitempty"` // the latest of the numbers that sources have had
+	Sources    map[string]Source `json:"sources,omitempty"`     // by name
+
 	changed chan struct{} // closed when a view with another state replaces this one
 }
 
@@ -148,6 +151,7 @@ func (v *View) After(command *Command) (*View, *Result) {
 // ownMaps replaces the maps by copies that no other view shares.
 func (v *View) ownMaps() {
 	v.Keyspaces, v.Nodes, v.Groups = owned(v.Keyspaces), owned(v.Nodes), owned(v.Groups)
+	v.Sources = owned(v.Sources)
 }
 
 func owned[K comparable, V any](m map[K]V) map[K]V {

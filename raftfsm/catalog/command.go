@@ -26,17 +26,24 @@ type Command struct {
 
 	Drop       *DropEntry       `json:"drop,omitempty"`
 	DropColumn *DropColumnEntry `json:"drop_column,omitempty"`
+
+	PutSource    *PutSourceEntry    `json:"put_source,omitempty"`
+	PauseSource  *PauseSourceEntry  `json:"pause_source,omitempty"`
+	DeleteSource *DeleteSourceEntry `json:"delete_source,omitempty"`
+	SeekSource   *SeekSourceEntry   `json:"seek_source,omitempty"`
+	StartSource  *StartSourceEntry  `json:"start_source,omitempty"`
 }
 
-// Result is the answer of Apply. A command whose result has anything but Keyspace set
+// Result is the answer of Apply. A command whose result has anything but Keyspace or Source set
 // changed nothing.
 type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
-	Exists   bool     // Create: a keyspace of this name exists
-	Missing  bool     // there is no such keyspace, column or node
+	Source   Source   // after the command of a source; DeleteSource: before it
+	Exists   bool     // Create, PutSource: there is one of this name
+	Missing  bool     // there is no such keyspace, column, node or source
 	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
 	Refused  string   // why the command does not fit the catalog, for people; "" if it fits
-	Bound    Bound    // Create: the bound that the command would exceed, with Refused set; "" for none
+	Bound    Bound    // Create, commands of sources: the bound that the command would exceed, with Refused set; "" for none
 }
 
 // Bound names a bound of a whole cluster.
@@ -45,8 +52,10 @@ type Bound string
 // The bounds that Result tells of.
 const (
 	// The bounds that Result.Bound names.
-	BoundKeyspaces Bound = "keyspaces" // KeyspacesMax
-	BoundGroups    Bound = "groups"    // GroupsMax
+	BoundKeyspaces  Bound = "keyspaces"  // KeyspacesMax
+	BoundGroups     Bound = "groups"     // GroupsMax
+	BoundSources    Bound = "sources"    // SourcesMax
+	BoundPartitions Bound = "partitions" // PartitionsMax
 )
 
 func refused(format string, args ...any) (Result, bool) {
@@ -78,6 +87,11 @@ func (c *Command) changes() []change {
 	add(c.Retire != nil, c.Retire)
 	add(c.Drop != nil, c.Drop)
 	add(c.DropColumn != nil, c.DropColumn)
+	add(c.PutSource != nil, c.PutSource)
+	add(c.PauseSource != nil, c.PauseSource)
+	add(c.DeleteSource != nil, c.DeleteSource)
+	add(c.SeekSource != nil, c.SeekSource)
+	add(c.StartSource != nil, c.StartSource)
 	return all
 }
 

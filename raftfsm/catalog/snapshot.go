@@ -91,6 +91,9 @@ func (v *View) check() error {
 	if err := v.checkNodes(); err != nil {
 		return err
 	}
+	if err := v.checkSources(); err != nil {
+		return err
+	}
 	return v.checkGroups()
 }
 

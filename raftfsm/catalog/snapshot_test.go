@@ -192,7 +192,7 @@ func TestCatalogSnapshotThatNoCommandsMake(t *testing.T) {
 }
 
 func FuzzCatalogEntry(f *testing.F) {
-	for _, step := range goldenCommands() {
+	for _, step := range append(goldenCommands(), sourceSteps()...) {
 		entry, err := AppendEntry(nil, step.command)
 		if err != nil {
 			f.Fatal(err)
@@ -222,7 +222,7 @@ func FuzzCatalogEntry(f *testing.F) {
 // FuzzCatalogCommands applies a command to a catalog in use: whatever it is, the
 // state is one that a snapshot may hold, and its snapshot restores to it.
 func FuzzCatalogCommands(f *testing.F) {
-	for _, step := range goldenCommands() {
+	for _, step := range append(goldenCommands(), sourceSteps()...) {
 		entry, err := AppendEntry(nil, step.command)
 		if err != nil {
 			f.Fatal(err)
@@ -236,7 +236,8 @@ func FuzzCatalogCommands(f *testing.F) {
 			return
 		}
 		c := New()
-		for _, step := range goldenCommands()[:int(behind)%(len(goldenCommands())+1)] {
+		all := append(goldenCommands(), sourceSteps()...)
+		for _, step := range all[:int(behind)%(len(all)+1)] {
 			applyCommand(t, c, step.command)
 		}
 		was := c.View()
