@@ -47,6 +47,9 @@ func CheckSection(kind codec.Kind, section []byte, see SectionVisitor) (ops int,
 	if !known {
 		return 0, false, fmt.Errorf("%w: a section for %s", codec.ErrEntry, kind)
 	}
+	if id.MovesPositions() && kind != codec.KindCounters && kind != codec.KindUnread {
+		return 0, false, fmt.Errorf("%w: a section of a source for %s", codec.ErrEntry, kind)
+	}
 	ops, err = of.check(&id, payload, see)
 	return ops, id.Exists() || of.clocked, err
 }

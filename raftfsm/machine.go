@@ -34,6 +34,9 @@ type Machine interface {
 	Remembered() (keys, producers int)
 	// State returns a summary taken between two entries.
 	State() State
+	// Sources returns the numbers of the sources that have positions here, ascending, as of
+	// the last applied entry. The caller must not change it.
+	Sources() []uint64
 	// Bytes returns how much memory the contents take.
 	Bytes() uint64
 	// Stuck returns an ErrStuck if this replica applies no more entries, else nil.
@@ -78,9 +81,14 @@ type machine struct {
 	whole    sync.Mutex
 	contents contents // replaced under whole
 	marks    marks    // under whole
+	// positions is the digest of the positions of sources, as of applied. Under whole.
+	positions uint64
 
-	// sizes copies the sizes of the request memory for other goroutines.
-	sizes struct{ logTime, keys, producers atomic.Int64 }
+	// sizes copies what other goroutines may ask of the request memory.
+	sizes struct {
+		logTime, keys, producers atomic.Int64
+		sources                  atomic.Pointer[[]uint64]
+	}
 
 	// Owned by raft's goroutine.
 	requests requests
@@ -96,12 +104,13 @@ func (m *machine) init(kind codec.Kind, fresh func() contents, show func(content
 // Result is the answer of Apply for an entry of a shard's ops. The proposer owns it.
 type Result struct {
 	Index     uint64
-	Width     int               // columns of a row
-	Rows      []int64           // by op of the entry; each is the row right after its op
-	Overflows []engine.Overflow // refused ops, by op of the entry, ascending
-	Cuts      []engine.Cut      // deltas that floors cut short, by op of the entry
-	outcomes  []dedup.Outcome   // by request of the entry; nil if all were applied
-	arrived   []int64           // by request, see Arrived; nil if all were applied
+	Width     int                    // columns of a row
+	Rows      []int64                // by op of the entry; each is the row right after its op
+	Overflows []engine.Overflow      // refused ops, by op of the entry, ascending
+	Cuts      []engine.Cut           // deltas that floors cut short, by op of the entry
+	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
+	arrived   []int64                // by request, see Arrived; nil if all were applied
+	positions []dedup.PositionAnswer // by request, see Position; nil without sections of sources
 }
 
 // NewResult returns the result of an entry of one request, as another node reported it.
@@ -133,6 +142,28 @@ func (r *Result) Arrived(request int) int64 {
 // SetArrived sets what Arrived returns for the request of a NewResult.
 func (r *Result) SetArrived(ms int64) { r.arrived = []int64{ms} }
 
+// Position returns where the partition of one of the entry's requests was right after it,
+// if the request is a section of a source.
+func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
+	if request >= len(r.positions) {
+		return answer, false
+	}
+	return r.positions[request], true
+}
+
+// SetPosition sets what Position returns for the request of a NewResult.
+func (r *Result) SetPosition(answer dedup.PositionAnswer) {
+	r.positions = []dedup.PositionAnswer{answer}
+}
+
+// Sources implements Machine.
+func (m *machine) Sources() []uint64 {
+	if all := m.sizes.sources.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
 // Applied implements Machine.
 func (m *machine) Applied() uint64 { return m.applied.Load() }
 
@@ -163,14 +194,21 @@ func (m *machine) publishSizes() {
 	m.sizes.logTime.Store(m.memory.Now())
 	m.sizes.keys.Store(int64(keys))
 	m.sizes.producers.Store(int64(producers))
+	if !slices.Equal(m.memory.Sources(), m.Sources()) {
+		all := m.memory.Sources()
+		m.sizes.sources.Store(&all)
+	}
 }
 
 // State implements Machine.
 func (m *machine) State() State {
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	return State{Index: m.applied.Load(), Digest: m.contents.digest(), Stats: m.contents.stats()}
+	return State{Index: m.applied.Load(), Digest: m.digest(), Stats: m.contents.stats()}
 }
+
+// digest returns the digest of contents and positions. The caller holds whole.
+func (m *machine) digest() uint64 { return m.contents.digest() + m.positions }
 
 // Marks implements Machine.
 func (m *machine) Marks() []Mark {
@@ -262,8 +300,9 @@ func (m *machine) apply(entry *raft.Log) any {
 	if cuts := m.contents.cuts(); len(cuts) > 0 {
 		r.Cuts = slices.Clone(cuts)
 	}
+	m.positions = m.memory.PositionsDigest()
 	m.advance(entry.Index)
-	m.marks.note(entry.Index, m.contents.digest)
+	m.marks.note(entry.Index, m.digest)
 	m.whole.Unlock()
 	if len(r.Overflows) > 0 {
 		m.requests.noteRefused(m.memory, r.Overflows)
@@ -271,5 +310,6 @@ func (m *machine) apply(entry *raft.Log) any {
 	if slices.ContainsFunc(m.requests.outcomes, func(o dedup.Outcome) bool { return o != dedup.Applied }) {
 		r.outcomes, r.arrived = slices.Clone(m.requests.outcomes), slices.Clone(m.requests.arrived)
 	}
+	r.positions = m.requests.positions
 	return r
 }

@@ -64,6 +64,7 @@ func (m *machine) Restore(snapshot io.ReadCloser) error {
 	m.show(held)
 	m.marks = marks{}
 	m.memory = once
+	m.positions = once.PositionsDigest()
 	m.publishSizes()
 	m.stuck.Store(nil)
 	m.advance(index)

@@ -13,6 +13,9 @@ type requests struct {
 	all      []request
 	outcomes []dedup.Outcome // by request
 	arrived  []int64         // by request, see Result.Arrived
+	// positions has the answers to sections of sources, by request; the others' are empty.
+	// It is nil if the entry has no such section, and not used again.
+	positions []dedup.PositionAnswer
 }
 
 // request is one request of an entry, valid until the next entry is decoded.
@@ -33,6 +36,7 @@ func (b *requests) ops() int {
 // memory judge each request. It voids the ops of requests that must not be applied.
 func (b *requests) decode(sections []byte, once *dedup.Memory, held contents) error {
 	b.all, b.outcomes, b.arrived = b.all[:0], b.outcomes[:0], b.arrived[:0]
+	b.positions = nil
 	held.begin()
 	clocked := false
 	for len(sections) > 0 {
@@ -76,6 +80,10 @@ func (b *requests) request(kind byte, p []byte, once *dedup.Memory, held content
 	b.all = append(b.all, request{id, b.ops() + ops})
 	b.outcomes = append(b.outcomes, outcome)
 	b.arrived = append(b.arrived, once.Arrived(&id, outcome))
+	if id.IsSource() {
+		b.positions = append(b.positions, make([]dedup.PositionAnswer, len(b.all)-len(b.positions))...)
+		b.positions[len(b.all)-1] = once.Position(&id)
+	}
 	if outcome != dedup.Applied {
 		held.void(ops)
 	}

@@ -23,7 +23,7 @@ func writeShard(w io.Writer, kind codec.Kind, index uint64, held captured, once 
 	if err := once.Write(s); err != nil {
 		return err
 	}
-	return s.End(held.rows(), held.digest())
+	return s.End(held.rows(), held.digest()+once.PositionsDigest())
 }
 
 // writeRows writes the rows of a table as sections of a kind. None of them is cold.
@@ -46,8 +46,9 @@ func readShard(r io.Reader, kind codec.Kind, held contents) (index uint64, once 
 		return held.load(s, section, last, p)
 	}
 	err = readSections(r, kind, &index, take, func(told streamTotals) (streamTotals, error) {
+		told.digest -= once.PositionsDigest()
 		err := held.loaded(told)
-		return streamTotals{held.stats().Rows, held.digest()}, err
+		return streamTotals{held.stats().Rows, held.digest() + once.PositionsDigest()}, err
 	})
 	return index, once, err
 }
@@ -70,7 +71,7 @@ func readSections(r io.Reader, kind codec.Kind, index *uint64, take func(s *code
 		if err != nil {
 			return err
 		}
-		if section == codec.StreamEnd && last == codec.StreamKeys {
+		if section == codec.StreamEnd && dedup.Ends(last) {
 			told := streamTotals{}
 			if len(payload) >= 16 {
 				told = streamTotals{binary.LittleEndian.Uint64(payload), binary.LittleEndian.Uint64(payload[8:])}

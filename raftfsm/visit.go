@@ -26,6 +26,9 @@ type SnapshotVisitor struct {
 	Cursors func(*engine.Page) error // of unread, by ascending keys
 	Feed    func(user uint64, followees []Followee) error
 	Board   func(*BoardView) error
+	// Positions receives the positions of sources, ascending, and what they contribute to
+	// the digest. It is called last, and only if the snapshot has a section of them.
+	Positions func(all []dedup.PositionRecord, digest uint64) error
 }
 
 // VisitSnapshot reads a whole snapshot of a shard, which must not name cold rows but
@@ -62,6 +65,13 @@ type snapshotWalk struct {
 func (w *snapshotWalk) section(s *codec.StreamReader, kind, last byte, p []byte) error {
 	if kind != last && !(isCold(kind) && last == codec.StreamRows) {
 		w.behind = false
+	}
+	if kind == codec.StreamPositions {
+		all, digest, err := dedup.ParsePositions(p)
+		if err != nil || w.visitor.Positions == nil {
+			return err
+		}
+		return w.visitor.Positions(all, digest)
 	}
 	if dedup.IsSection(kind) {
 		return nil

@@ -25,6 +25,7 @@ import (
 //	producer: length of name (1) | name | number (8) | as request
 //	keyed:    key (16) | body (16) | made at (8) | as request
 //	restore:  number (8) | as request          the first write of a restore: forgets the requests of clients
+//	source, positions: dedup/positions.go
 //	op:       head (1) | key (8) | cell …
 //	          head: bits 0–1 engine.OpKind, bits 2–7 cells-1 (0 for a delete)
 //	cell:     column (1) | delta or value (varint)
@@ -40,12 +41,14 @@ const (
 	ChecksumSize    = 4
 	SectionHeadSize = 5
 
-	SectionRequest  = 1
-	SectionCatalog  = 2
-	SectionClock    = 3
-	SectionProducer = 16
-	SectionKeyed    = 17
-	SectionRestore  = 18
+	SectionRequest   = 1
+	SectionCatalog   = 2
+	SectionClock     = 3
+	SectionProducer  = 16
+	SectionKeyed     = 17
+	SectionRestore   = 18
+	SectionSource    = 19
+	SectionPositions = 20
 
 	ClockSize = 32
 )

@@ -23,6 +23,7 @@ import (
 //	feeds:    feed.go
 //	board:    JSON; once
 //	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
+//	positions: dedup/positions.go; at most once, behind the keys
 //	catalog:  JSON
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks aside (4)
 //
@@ -50,6 +51,8 @@ const (
 	StreamCold    = 11 // these three: streamcold.go
 	StreamCarried = 12
 	StreamBlock   = 13
+
+	StreamPositions = 14 // dedup/positions.go
 
 	StreamEnd = 255
 

@@ -21,6 +21,9 @@ const (
 	// PartlyRefused: the request was judged before, and some of its ops overflowed. The
 	// memory does not hold which. Its rows are the current ones.
 	PartlyRefused
+	// Moved: a section of a source does not fit the position of its partition, or only
+	// reads it. Nothing was applied.
+	Moved
 )
 
 const (
@@ -56,11 +59,13 @@ type Memory struct {
 	idleFloor int64
 
 	forgotten forgottenProducers
+
+	positions positions
 }
 
 // New returns an empty memory.
 func New() *Memory {
-	return &Memory{keys: newKeyQueue(), ahead: newKeyQueue(), producers: newProducers(), forgotten: newForgottenProducers()}
+	return &Memory{keys: newKeyQueue(), ahead: newKeyQueue(), producers: newProducers(), forgotten: newForgottenProducers(), positions: newPositions()}
 }
 
 // Tick advances the log's time to now, never backwards, and drops some of the records
@@ -123,6 +128,14 @@ func (o *Memory) Judge(id *RequestID) Outcome {
 			o.forgetClients()
 		}
 		return outcome
+	case bySource:
+		return o.positions.judge(id.section)
+	case byRestorePositions:
+		outcome := o.judgeProducer(id)
+		if outcome == Applied {
+			o.positions.restore(id.restored)
+		}
+		return outcome
 	}
 	return Applied
 }
@@ -134,6 +147,7 @@ func (o *Memory) forgetClients() {
 	kept := *o.producers.at(o.producers.slot[restoreProducer])
 	fresh := New()
 	fresh.now, fresh.limits, fresh.keyFloor, fresh.idleFloor = o.now, o.limits, o.keyFloor, o.idleFloor
+	fresh.positions = o.positions // a restore sets them by a write of its own
 	fresh.producers.add(kept)
 	*o = *fresh
 }
@@ -215,7 +229,7 @@ func (o *Memory) newProducer(id *RequestID) Outcome {
 // Refused or PartlyRefused.
 func (o *Memory) Refuse(id *RequestID, again Outcome) {
 	switch id.kind {
-	case byProducer, byRestore:
+	case byProducer, byRestore, byRestorePositions:
 		// By what followed in its entry it may be behind the window, or gone; or gone
 		// and back, with a window that it is not in.
 		slot, ok := o.producers.slot[string(id.producer)]

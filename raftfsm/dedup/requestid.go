@@ -31,9 +31,11 @@ type RequestID struct {
 	seq      uint64
 	key      [16]byte // SHA-256 of the key, truncated
 	body     askedHash
-	meaning  [8]byte // hash of what the request means; not in a log entry
-	means    bool    // SetMeaning was called
-	born     int64   // when the key was made, in Unix milliseconds; 0 if the key does not contain a time
+	meaning  [8]byte            // hash of what the request means; not in a log entry
+	means    bool               // SetMeaning was called
+	born     int64              // when the key was made, in Unix milliseconds; 0 if the key does not contain a time
+	section  *SourceSection     // of bySource
+	restored *RestoredPositions // of byRestorePositions
 }
 
 // askedHash identifies what a key was used for: SHA-256 of the request's bytes,
@@ -55,6 +57,8 @@ const (
 	byProducer
 	byKey
 	byRestore // a producer's, of restoreProducer
+	bySource  // positions.go, and the next
+	byRestorePositions
 )
 
 // restoreProducer is the producer of the writes that restore a shard. No client has
@@ -198,7 +202,8 @@ func SetMade(section []byte, ms int64) {
 
 // Section returns the kind of section that a request of this identity is.
 func (id *RequestID) Section() byte {
-	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore}[id.kind]
+	return [...]byte{byNothing: codec.SectionRequest, byProducer: codec.SectionProducer, byKey: codec.SectionKeyed, byRestore: codec.SectionRestore,
+		bySource: codec.SectionSource, byRestorePositions: codec.SectionPositions}[id.kind]
 }
 
 // AppendTo appends the identity as it precedes a request's ops. It panics on a producer
@@ -217,6 +222,10 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 		dst = binary.LittleEndian.AppendUint64(dst, uint64(id.born))
 	case byRestore:
 		dst = binary.LittleEndian.AppendUint64(dst, id.seq)
+	case bySource:
+		dst = id.section.appendTo(dst)
+	case byRestorePositions:
+		dst = id.restored.appendTo(binary.LittleEndian.AppendUint64(dst, id.seq))
 	}
 	return dst
 }
@@ -247,6 +256,10 @@ func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 		return id, p[keyedSize:], nil
 	case kind == codec.SectionRestore && len(p) >= restoreSize:
 		return ByRestore(binary.LittleEndian.Uint64(p), true), p[restoreSize:], nil
+	case kind == codec.SectionSource:
+		return parseSource(p)
+	case kind == codec.SectionPositions:
+		return parseRestorePositions(p)
 	}
 	return id, nil, fmt.Errorf("%w: section kind %d of %d bytes", codec.ErrEntry, kind, len(p))
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The memory of requests in a snapshot, three sections behind the rows:
+// The memory of requests in a snapshot, three sections behind the rows, and a fourth, drawn
+// in positions.go, if a source has ever written here:
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
@@ -38,6 +39,7 @@ type View struct {
 	producers   producers
 	forgotten   fifo[forgottenProducer]
 	keys, ahead fifo[keyRecord]
+	positions   positions
 }
 
 // Capture copies one pointer per block of records. Producers are copied page by page
@@ -46,6 +48,7 @@ func (o *Memory) Capture() *View {
 	return &View{
 		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
 		forgotten: o.forgotten.order.capture(), keys: o.keys.records.capture(), ahead: o.ahead.records.capture(),
+		positions: o.positions.capture(),
 	}
 }
 
@@ -56,15 +59,20 @@ func (v *View) Write(w *codec.StreamWriter) error {
 			return err
 		}
 	}
-	return nil
+	if v.positions.empty() {
+		return nil
+	}
+	return w.Section(codec.StreamPositions, v.positions.appendTo)
 }
 
 // SectionFollows reports whether the sections of the memory are in order: all behind
 // every other section, each once.
 func SectionFollows(section, last byte) bool {
 	switch {
+	case last == codec.StreamKeys:
+		return section == codec.StreamPositions
 	case IsSection(last):
-		return IsSection(section) && section == last+1
+		return section <= codec.StreamKeys && section == last+1
 	case IsSection(section):
 		return section == codec.StreamProducers
 	}
@@ -73,8 +81,11 @@ func SectionFollows(section, last byte) bool {
 
 // IsSection reports whether a section belongs to the memory.
 func IsSection(section byte) bool {
-	return section >= codec.StreamProducers && section <= codec.StreamKeys
+	return section >= codec.StreamProducers && section <= codec.StreamKeys || section == codec.StreamPositions
 }
+
+// Ends reports whether the end of a snapshot may follow a section.
+func Ends(last byte) bool { return last == codec.StreamKeys || last == codec.StreamPositions }
 
 func (v *View) appendProducers(dst []byte) []byte {
 	dst = slices.Grow(dst, producersHeadSize+v.producers.len*(ProducerBytesMax+producerFixedSize))
@@ -130,8 +141,10 @@ func (o *Memory) Load(section byte, p []byte) error {
 		return o.restoreProducers(p)
 	case codec.StreamForgotten:
 		return o.restoreForgotten(p)
+	case codec.StreamKeys:
+		return o.restoreKeys(p)
 	}
-	return o.restoreKeys(p)
+	return o.positions.load(p)
 }
 
 // restoreProducers, restoreForgotten and restoreKeys each load one section.

@@ -1,0 +1,446 @@
+package dedup
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/source/sink"
+)
+
+const (
+	// PositionsMax bounds the positions of a group, and so the section of a snapshot that
+	// holds them, to 2 MiB. The catalog takes far fewer partitions.
+	PositionsMax = 1 << 16
+	// deletedMax bounds the deleted sources that a group remembers. They matter for as
+	// long as a reader that has not learned of the deletion may send sections: minutes.
+	deletedMax = 1024
+)
+
+// PositionKey names one partition of a source. The catalog gives each source a number
+// that no other source ever has.
+type PositionKey struct {
+	Source    uint64
+	Partition uint32
+}
+
+// Compare orders keys by source, then by partition.
+func (k PositionKey) Compare(other PositionKey) int {
+	return cmp.Or(cmp.Compare(k.Source, other.Source), cmp.Compare(k.Partition, other.Partition))
+}
+
+// Checkpoint is the position of a partition in a group: the group has applied every message
+// below At, since the seek that began Epoch. Only sections move it. At only rises within
+// an epoch, and Epoch only rises, except that a restore sets both to those of the backup.
+type Checkpoint struct {
+	Epoch uint32
+	At    sink.Position
+}
+
+// PositionRecord is one Checkpoint with its key.
+type PositionRecord struct {
+	PositionKey
+	Checkpoint
+}
+
+// digest returns what a position contributes to the digest of its group.
+func (r PositionRecord) digest() uint64 {
+	sum := uint64(0x706f736974696f6e)
+	for _, n := range [...]uint64{r.Source, uint64(r.Partition)<<32 | uint64(r.Epoch), r.At.Hi, r.At.Lo} {
+		sum = mix(sum ^ n)
+	}
+	return sum
+}
+
+// mix is the finalizer of MurmurHash3 after a rotation, so that no zero maps to itself
+// twice in a row.
+func mix(n uint64) uint64 {
+	n = bits.RotateLeft64(n, 29) + 0x9e3779b97f4a7c15
+	n = (n ^ n>>33) * 0xff51afd7ed558ccd
+	n = (n ^ n>>33) * 0xc4ceb9fe1a85ec53
+	return n ^ n>>33
+}
+
+// closedDigest is what closed positions contribute to the digest.
+const closedDigest = 0x636c6f736564
+
+// SectionMode is what a section of a source does.
+type SectionMode uint8
+
+// The modes of sections.
+const (
+	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if
+	// the position is Prev of Epoch.
+	SectionAdvance SectionMode = 1
+	// SectionBegin sets the position to Next of Epoch, if the group has no position of that
+	// epoch or a later one.
+	SectionBegin SectionMode = 2
+	// SectionRead changes nothing and returns the position.
+	SectionRead SectionMode = 3
+	// SectionForget drops all positions of a deleted source, and remembers that the source
+	// is deleted: no section of it is applied any more.
+	SectionForget SectionMode = 4
+)
+
+// SourceSection identifies what a reader has a group do for one partition. Only
+// SectionAdvance has ops.
+type SourceSection struct {
+	PositionKey
+	Mode       SectionMode
+	Epoch      uint32
+	Prev, Next sink.Position
+}
+
+// PositionAnswer is a group's position of a partition right after a section.
+type PositionAnswer struct {
+	Checkpoint
+	Known   bool // Checkpoint is set
+	Closed  bool // the shard is being restored, and refuses all sections
+	Deleted bool // the source is deleted
+	Full    bool // there are PositionsMax positions
+}
+
+// BySource identifies a section of a source. Judge accepts it as its mode says, and
+// otherwise returns Moved. Memory.Position tells where the partition is then. It needs
+// versionOfSources.
+func BySource(s SourceSection) RequestID { return RequestID{kind: bySource, section: &s} }
+
+// RestoredPositions is what a restore sets the positions of a group to.
+type RestoredPositions struct {
+	// Closed has the group refuse all sections until another write of a restore opens it.
+	Closed bool
+	All    []PositionRecord // ascending by key; owned by the RequestID
+}
+
+// ByRestorePositions identifies write number seq of the restores of a shard, as ByRestore
+// does. It replaces all positions of the group. It needs versionOfSources.
+func ByRestorePositions(seq uint64, p RestoredPositions) RequestID {
+	id := ByRestore(seq, false)
+	id.kind, id.restored = byRestorePositions, &p
+	return id
+}
+
+// IsSource reports whether the request is a section of a source.
+func (id *RequestID) IsSource() bool { return id.kind == bySource }
+
+// MovesPositions reports whether the request reads or writes positions of sources.
+func (id *RequestID) MovesPositions() bool {
+	return id.kind == bySource || id.kind == byRestorePositions
+}
+
+// positions are the positions of sources in a group. They never expire.
+type positions struct {
+	at      map[PositionKey]Checkpoint
+	deleted []uint64 // numbers of deleted sources, the latest last
+	closed  bool
+	digest  uint64   // sum over at and closed; a restored shard may remember other deleted sources
+	numbers []uint64 // sources of at, ascending; replaced whole
+}
+
+func newPositions() positions { return positions{at: map[PositionKey]Checkpoint{}} }
+
+// set sets a position.
+func (p *positions) set(key PositionKey, m Checkpoint) {
+	was, known := p.at[key]
+	if known {
+		p.digest -= PositionRecord{key, was}.digest()
+	}
+	p.at[key] = m
+	p.digest += PositionRecord{key, m}.digest()
+	if !known {
+		p.list(key.Source)
+	}
+}
+
+// list adds a source to numbers.
+func (p *positions) list(source uint64) {
+	if i, listed := slices.BinarySearch(p.numbers, source); !listed {
+		p.numbers = slices.Insert(slices.Clone(p.numbers), i, source)
+	}
+}
+
+// clear drops all positions and leaves the deleted sources.
+func (p *positions) clear() {
+	for key, m := range p.at {
+		p.digest -= PositionRecord{key, m}.digest()
+	}
+	clear(p.at)
+	p.numbers = nil
+}
+
+func (p *positions) setClosed(closed bool) {
+	if p.closed != closed {
+		p.closed = closed
+		if closed {
+			p.digest += closedDigest
+		} else {
+			p.digest -= closedDigest
+		}
+	}
+}
+
+// forget drops the positions of a source and remembers that it is deleted.
+func (p *positions) forget(source uint64) {
+	for key, m := range p.at {
+		if key.Source == source {
+			p.digest -= PositionRecord{key, m}.digest()
+			delete(p.at, key)
+		}
+	}
+	p.numbers = slices.DeleteFunc(slices.Clone(p.numbers), func(n uint64) bool { return n == source })
+	if slices.Contains(p.deleted, source) {
+		return
+	}
+	p.deleted = append(slices.Clone(p.deleted), source)
+	if len(p.deleted) > deletedMax {
+		p.deleted = slices.Delete(p.deleted, 0, 1)
+	}
+}
+
+// judge applies a section to the positions.
+func (p *positions) judge(s *SourceSection) Outcome {
+	m, known := p.at[s.PositionKey]
+	deleted := slices.Contains(p.deleted, s.Source)
+	switch s.Mode {
+	case SectionAdvance:
+		if p.closed || !known || m != (Checkpoint{s.Epoch, s.Prev}) {
+			return Moved
+		}
+	case SectionBegin:
+		full := !known && len(p.at) >= PositionsMax
+		if p.closed || deleted || full || known && m.Epoch >= s.Epoch {
+			return Moved
+		}
+	case SectionForget:
+		p.forget(s.Source)
+		return Applied
+	default:
+		return Moved
+	}
+	p.set(s.PositionKey, Checkpoint{s.Epoch, s.Next})
+	return Applied
+}
+
+// restore replaces all positions, except those of deleted sources.
+func (p *positions) restore(r *RestoredPositions) {
+	p.clear()
+	p.setClosed(r.Closed)
+	for _, record := range r.All {
+		if !slices.Contains(p.deleted, record.Source) {
+			p.set(record.PositionKey, record.Checkpoint)
+		}
+	}
+}
+
+// Position returns where the partition of a section of a source is.
+func (o *Memory) Position(id *RequestID) PositionAnswer {
+	s, p := id.section, &o.positions
+	m, known := p.at[s.PositionKey]
+	return PositionAnswer{
+		Checkpoint: m, Known: known, Closed: p.closed, Deleted: slices.Contains(p.deleted, s.Source), Full: !known && len(p.at) >= PositionsMax,
+	}
+}
+
+// PositionsDigest returns a digest of all positions, 0 if there are none.
+func (o *Memory) PositionsDigest() uint64 { return o.positions.digest }
+
+// Sources returns the numbers of the sources that have positions, ascending. The slice
+// never changes.
+func (o *Memory) Sources() []uint64 { return o.positions.numbers }
+
+// PositionsDigest returns the digest of the positions in the view.
+func (v *View) PositionsDigest() uint64 { return v.positions.digest }
+
+// capture returns a copy that further sections do not change.
+func (p *positions) capture() positions {
+	c := *p
+	c.at = maps.Clone(p.at)
+	c.deleted = slices.Clone(p.deleted)
+	return c
+}
+
+// A section of a source in a log entry, and of the positions of a restore:
+//
+//	source:    source (8) | partition (4) | mode (1) | epoch (4) | prev (16) | next (16) | as request
+//	positions: number (8) | closed (1) | positions (4) | position … | as request, without ops
+//	position:  source (8) | partition (4) | epoch (4) | hi (8) | lo (8)
+//
+// A position of a queue is hi (8) | lo (8). The section of a snapshot, which is there if any of
+// it is:
+//
+//	closed (1) | deleted (4) | source (8) … | positions (4) | position …
+const (
+	sourceSize         = 49
+	restorePositionsAt = 13
+	positionRecordSize = 32
+)
+
+func appendPosition(dst []byte, p sink.Position) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, p.Hi), p.Lo)
+}
+
+func parsePosition(p []byte) sink.Position {
+	return sink.Position{Hi: binary.LittleEndian.Uint64(p), Lo: binary.LittleEndian.Uint64(p[8:])}
+}
+
+func (s *SourceSection) appendTo(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, s.Source)
+	dst = binary.LittleEndian.AppendUint32(dst, s.Partition)
+	dst = binary.LittleEndian.AppendUint32(append(dst, byte(s.Mode)), s.Epoch)
+	return appendPosition(appendPosition(dst, s.Prev), s.Next)
+}
+
+// parseSource splits a section of a source into what it does and its request.
+func parseSource(p []byte) (id RequestID, rest []byte, err error) {
+	if len(p) < sourceSize {
+		return id, nil, fmt.Errorf("%w: section of a source of %d bytes", codec.ErrEntry, len(p))
+	}
+	s := SourceSection{
+		PositionKey: PositionKey{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])},
+		Mode:        SectionMode(p[12]), Epoch: binary.LittleEndian.Uint32(p[13:]),
+		Prev: parsePosition(p[17:]), Next: parsePosition(p[33:]),
+	}
+	rest = p[sourceSize:]
+	if s.Mode < SectionAdvance || s.Mode > SectionForget || s.Mode != SectionAdvance && !isEmptyRequest(rest) || s.Mode == SectionAdvance && s.Next.Less(s.Prev) {
+		return id, nil, fmt.Errorf("%w: section of a source % x", codec.ErrEntry, p[:sourceSize])
+	}
+	return BySource(s), rest, nil
+}
+
+// isEmptyRequest reports whether a request has no ops.
+func isEmptyRequest(p []byte) bool { return len(p) == 4 && binary.LittleEndian.Uint32(p) == 0 }
+
+func appendRecords(dst []byte, all []PositionRecord) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(all)))
+	for _, r := range all {
+		dst = binary.LittleEndian.AppendUint64(dst, r.Source)
+		dst = binary.LittleEndian.AppendUint32(dst, r.Partition)
+		dst = appendPosition(binary.LittleEndian.AppendUint32(dst, r.Epoch), r.At)
+	}
+	return dst
+}
+
+// parseRecords reads what appendRecords wrote, and returns what stands behind it.
+func parseRecords(p []byte) (all []PositionRecord, rest []byte, ok bool) {
+	if len(p) < 4 {
+		return nil, nil, false
+	}
+	n := binary.LittleEndian.Uint32(p)
+	p = p[4:]
+	if n > PositionsMax || uint64(n)*positionRecordSize > uint64(len(p)) {
+		return nil, nil, false
+	}
+	for i := range n {
+		r := PositionRecord{
+			PositionKey{binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint32(p[8:])},
+			Checkpoint{binary.LittleEndian.Uint32(p[12:]), parsePosition(p[16:])},
+		}
+		p = p[positionRecordSize:]
+		if i > 0 && all[i-1].Compare(r.PositionKey) >= 0 {
+			return nil, nil, false
+		}
+		all = append(all, r)
+	}
+	return all, p, true
+}
+
+func (r *RestoredPositions) appendTo(dst []byte) []byte {
+	return appendRecords(append(dst, flagOf(r.Closed)), r.All)
+}
+
+func flagOf(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// parseRestorePositions splits the positions of a restore from its request.
+func parseRestorePositions(p []byte) (id RequestID, rest []byte, err error) {
+	if len(p) < restorePositionsAt || p[8] > 1 {
+		return id, nil, fmt.Errorf("%w: positions of %d bytes", codec.ErrEntry, len(p))
+	}
+	all, rest, ok := parseRecords(p[9:])
+	if !ok || !isEmptyRequest(rest) {
+		return id, nil, fmt.Errorf("%w: positions of %d bytes", codec.ErrEntry, len(p))
+	}
+	return ByRestorePositions(binary.LittleEndian.Uint64(p), RestoredPositions{Closed: p[8] == 1, All: all}), rest, nil
+}
+
+// empty reports whether a snapshot needs no section of positions.
+func (p *positions) empty() bool { return len(p.at) == 0 && len(p.deleted) == 0 && !p.closed }
+
+func (p *positions) appendTo(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint32(append(dst, flagOf(p.closed)), uint32(len(p.deleted)))
+	for _, source := range p.deleted {
+		dst = binary.LittleEndian.AppendUint64(dst, source)
+	}
+	return appendRecords(dst, p.records())
+}
+
+// records returns all positions, ascending by key.
+func (p *positions) records() []PositionRecord {
+	all := make([]PositionRecord, 0, len(p.at))
+	for key, m := range p.at {
+		all = append(all, PositionRecord{key, m})
+	}
+	slices.SortFunc(all, func(a, b PositionRecord) int { return a.PositionKey.Compare(b.PositionKey) })
+	return all
+}
+
+// ParsePositions returns the positions in the section of a snapshot, ascending by key, and
+// what they contribute to the snapshot's digest.
+func ParsePositions(section []byte) (all []PositionRecord, digest uint64, err error) {
+	p := newPositions()
+	if err := p.load(section); err != nil {
+		return nil, 0, err
+	}
+	return p.records(), p.digest, nil
+}
+
+// DigestOf returns what positions contribute to the digest of a group that is not closed.
+func DigestOf(all []PositionRecord) (digest uint64) {
+	for _, r := range all {
+		digest += r.digest()
+	}
+	return digest
+}
+
+// load fills empty positions from the section of a snapshot.
+func (p *positions) load(section []byte) error {
+	bad := func() error { return fmt.Errorf("%w: positions of %d bytes", codec.ErrSnapshot, len(section)) }
+	if len(section) < 5 || section[0] > 1 {
+		return bad()
+	}
+	p.setClosed(section[0] == 1)
+	n, rest := binary.LittleEndian.Uint32(section[1:]), section[5:]
+	if n > deletedMax || int(n)*8 > len(rest) {
+		return bad()
+	}
+	for range n {
+		source := binary.LittleEndian.Uint64(rest)
+		if slices.Contains(p.deleted, source) {
+			return bad()
+		}
+		p.forget(source)
+		rest = rest[8:]
+	}
+	all, rest, ok := parseRecords(rest)
+	if !ok || len(rest) > 0 {
+		return bad()
+	}
+	for _, r := range all {
+		if slices.Contains(p.deleted, r.Source) {
+			return bad()
+		}
+		p.set(r.PositionKey, r.Checkpoint)
+	}
+	if p.empty() {
+		return bad()
+	}
+	return nil
+}
