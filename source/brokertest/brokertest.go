@@ -20,7 +20,7 @@ type Queue struct {
 	Write  func(t *testing.T, values ...string)
 	// Letters returns the messages in the dead letters.
 	Letters func(t *testing.T) []string
-	// Down makes the broker end and begin again, with what it has; nil if it cannot.
+	// Restart makes the broker end and begin again, with what it has; nil if it cannot.
 	Restart func(t *testing.T)
 }
 

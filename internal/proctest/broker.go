@@ -1,0 +1,72 @@
+package proctest
+
+import (
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Server is a program of others that a test runs. It ends with the test.
+type Server struct {
+	Addr string
+	name string
+	args []string
+	cmd  *exec.Cmd
+}
+
+// StartNATS builds and runs a nats-server with JetStream on disk.
+func StartNATS(t testing.TB) *Server {
+	t.Helper()
+	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}")
+	root, err := list.Output()
+	if err != nil {
+		t.Fatalf("cannot find the module: %v", err)
+	}
+	build := exec.Command("go", "tool", "-n", "nats-server")
+	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "internal", "testbroker", "nats")
+	path, err := build.Output()
+	if err != nil {
+		t.Fatalf("cannot build nats-server: %v", err)
+	}
+	addr := FreePorts(t, 1)[0]
+	host, port, _ := net.SplitHostPort(addr)
+	s := &Server{Addr: addr, name: strings.TrimSpace(string(path)), args: []string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}}
+	s.start(t)
+	t.Cleanup(s.Kill)
+	return s
+}
+
+func (s *Server) start(t testing.TB) {
+	t.Helper()
+	s.cmd = exec.Command(s.name, s.args...)
+	dieWithParent(s.cmd)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatalf("cannot start %s: %v", filepath.Base(s.name), err)
+	}
+	for end := time.Now().Add(readyTimeout); ; time.Sleep(pollEvery) {
+		conn, err := net.Dial("tcp", s.Addr)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not answer: %v", filepath.Base(s.name), err)
+		}
+	}
+}
+
+// Kill ends the server at once.
+func (s *Server) Kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // reports that it was killed
+}
+
+// Restart kills the server and runs it again over the same data.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Kill()
+	s.start(t)
+}

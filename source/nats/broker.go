@@ -1,0 +1,177 @@
+// Package nats reads a JetStream stream for package source.
+//
+// A stream has no gaps but where messages were removed. Each sequence number that was
+// removed before it was read is a count that would be wrong, so every gap stalls the source.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/countd/countd/source"
+)
+
+// Broker is a connection to a stream. It has partition 0 only.
+type Broker struct {
+	cfg     *source.Config
+	options []nats.Option
+
+	mu struct {
+		sync.Mutex
+		conn *nats.Conn // nil before it is used
+	}
+}
+
+// Open returns a broker. It connects when it is used.
+func Open(cfg *source.Config) (*Broker, error) {
+	options := []nats.Option{nats.Name("countd " + cfg.Name), nats.MaxReconnects(-1), nats.ReconnectWait(200 * time.Millisecond)}
+	if cfg.Username != "" {
+		password, err := cfg.Password()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, nats.UserInfo(cfg.Username, password))
+	}
+	tls, err := cfg.TLSConfig()
+	if err != nil {
+		return nil, err
+	}
+	if tls != nil {
+		options = append(options, nats.Secure(tls))
+	}
+	return &Broker{cfg: cfg, options: options}, nil
+}
+
+// Close closes the connection.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.conn != nil {
+		b.mu.conn.Close()
+		b.mu.conn = nil
+	}
+	return nil
+}
+
+// jetStream returns the connection, which it makes if necessary. The library keeps it alive.
+func (b *Broker) jetStream() (jetstream.JetStream, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.conn == nil {
+		conn, err := nats.Connect(b.cfg.URL, b.options...)
+		if err != nil {
+			return nil, err
+		}
+		b.mu.conn = conn
+	}
+	return jetstream.New(b.mu.conn)
+}
+
+// stream returns the stream and a fresh look at it.
+func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
+	js, err := b.jetStream()
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, err := js.Stream(ctx, b.cfg.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, source.Stalled("stream %s is missing", b.cfg.Stream)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return stream, stream.CachedInfo(), nil
+}
+
+// Identity returns the stream's name and when it was made.
+func (b *Broker) Identity(ctx context.Context) (string, error) {
+	_, info, err := b.stream(ctx)
+	if err != nil {
+		return "", err
+	}
+	if info.Config.Retention != jetstream.LimitsPolicy {
+		return "", source.Stalled("stream %s has retention %s: messages leave it before they are read; a source needs limits",
+			b.cfg.Stream, strings.ToLower(info.Config.Retention.String()))
+	}
+	for _, subject := range info.Config.Subjects {
+		if covers(subject, b.cfg.DeadLetters) {
+			return "", source.Stalled("dead-letters: subject %s is of stream %s, which would be read again", b.cfg.DeadLetters, b.cfg.Stream)
+		}
+	}
+	return identity(info), nil
+}
+
+func identity(info *jetstream.StreamInfo) string {
+	return "stream " + info.Config.Name + " made at " + info.Created.UTC().Format(time.RFC3339Nano)
+}
+
+// covers reports whether a subject, which may have wildcards, covers another without.
+func covers(pattern, subject string) bool {
+	tokens, have := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range tokens {
+		switch {
+		case token == ">":
+			return len(have) > i
+		case i >= len(have) || token != "*" && token != have[i]:
+			return false
+		}
+	}
+	return len(tokens) == len(have)
+}
+
+// Partitions returns partition 0.
+func (b *Broker) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
+
+// Bounds returns the first and the next sequence number.
+func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Position, err error) {
+	_, info, err := b.stream(ctx)
+	if err != nil {
+		return first, end, err
+	}
+	return source.Position{Lo: max(1, info.State.FirstSeq)}, source.Position{Lo: info.State.LastSeq + 1}, nil
+}
+
+// DeadLetter publishes letters to the subject of the dead letters. A stream has to take it.
+// The server drops a letter that comes twice within the stream's window of duplicates.
+func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
+	js, err := b.jetStream()
+	if err != nil {
+		return err
+	}
+	for i := range letters {
+		l := &letters[i]
+		m := nats.NewMsg(b.cfg.DeadLetters)
+		m.Data = l.Value
+		m.Header.Set("Countd-Source", l.Source)
+		m.Header.Set("Countd-Partition", strconv.FormatUint(uint64(l.Partition), 10))
+		m.Header.Set("Countd-Position", l.Position.String())
+		m.Header.Set("Countd-Reason", strings.Map(plain, l.Reason))
+		if l.Op != "" {
+			m.Header.Set("Countd-Op", l.Op)
+		}
+		_, err := js.PublishMsg(ctx, m, jetstream.WithMsgID(l.ID()))
+		if errors.Is(err, jetstream.ErrNoStreamResponse) {
+			return fmt.Errorf("no stream takes subject %s: %w", b.cfg.DeadLetters, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plain replaces what a header cannot hold.
+func plain(r rune) rune {
+	if r < ' ' {
+		return ' '
+	}
+	return r
+}

@@ -1,0 +1,180 @@
+package nats
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/brokertest"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// newQueue returns a stream of a real server.
+func newQueue(t *testing.T) (*brokertest.Queue, jetstream.JetStream) {
+	t.Helper()
+	server := proctest.StartNATS(t)
+	url := "nats://" + server.Addr
+	conn, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeStream(t, js, "LIKES", "likes")
+	makeStream(t, js, "DEAD", "LIKES.dead")
+	written := 0
+	return &brokertest.Queue{
+		Config:  "name: likes\ntype: nats\nurl: " + url + "\nstream: LIKES\nbatch: {messages: 100, linger: 1ms}\n",
+		Open:    func(c *source.Config) (source.Broker, error) { return Open(c) },
+		Restart: func(t *testing.T) { server.Restart(t) },
+		Write: func(t *testing.T, values ...string) {
+			for _, v := range values {
+				written++
+				id := strconv.Itoa(written) // one that is sent again is one
+				brokertest.Eventually(t, "a message is written", func() bool {
+					_, err := js.Publish(t.Context(), "likes", []byte(v), jetstream.WithMsgID(id))
+					return err == nil
+				})
+			}
+		},
+		Letters: func(t *testing.T) (all []string) {
+			stream, err := js.Stream(t.Context(), "DEAD")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq++ {
+				m, err := stream.GetMsg(t.Context(), seq)
+				if err != nil || m.Header.Get("Countd-Reason") == "" || m.Header.Get("Countd-Position") == "" {
+					t.Errorf("letter %+v, %v", m, err)
+					continue
+				}
+				all = append(all, string(m.Data))
+			}
+			return all
+		},
+	}, js
+}
+
+func makeStream(t *testing.T, js jetstream.JetStream, name, subject string) {
+	t.Helper()
+	brokertest.Eventually(t, "there is a stream", func() bool {
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}, Duplicates: time.Minute})
+		return err == nil
+	})
+}
+
+func TestOnce(t *testing.T) {
+	q, _ := newQueue(t)
+	brokertest.Once(t, q)
+}
+
+func TestLostMessages(t *testing.T) {
+	like := brokertest.Like(1, 1)
+	for name, c := range map[string]struct {
+		harm func(t *testing.T, js jetstream.JetStream, write func(*testing.T, ...string))
+		want string
+	}{
+		"purged": {func(t *testing.T, js jetstream.JetStream, write func(*testing.T, ...string)) {
+			write(t, like, like, like)
+			stream, _ := js.Stream(t.Context(), "LIKES")
+			if err := stream.Purge(t.Context(), jetstream.WithPurgeKeep(1)); err != nil {
+				t.Fatal(err)
+			}
+		}, "messages 3 to 4 were removed"},
+		"a gap": {func(t *testing.T, js jetstream.JetStream, write func(*testing.T, ...string)) {
+			write(t, like, like, like)
+			stream, _ := js.Stream(t.Context(), "LIKES")
+			for _, seq := range []uint64{3, 4} {
+				if err := stream.DeleteMsg(t.Context(), seq); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, "messages 3 to 4 were removed"},
+		"made anew": {func(t *testing.T, js jetstream.JetStream, write func(*testing.T, ...string)) {
+			if err := js.DeleteStream(t.Context(), "LIKES"); err != nil {
+				t.Fatal(err)
+			}
+			makeStream(t, js, "LIKES", "likes")
+			write(t, like, like, like)
+		}, "not the one that was read before"},
+		"deleted": {func(t *testing.T, js jetstream.JetStream, write func(*testing.T, ...string)) {
+			if err := js.DeleteStream(t.Context(), "LIKES"); err != nil {
+				t.Fatal(err)
+			}
+		}, "is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, js := newQueue(t)
+			shards := sinktest.New(2, nil)
+			q.Write(t, like, like)
+			r := q.Start(t, shards)
+			r.Counts(t, shards, 2)
+			brokertest.Eventually(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: 3}) })
+			r.Stop()
+			c.harm(t, js, q.Write)
+			r = q.Start(t, shards)
+			r.Stalls(t, c.want)
+			if got := shards.Sums()[1]; got != 2 {
+				t.Errorf("row 1 is %d after messages were lost", got)
+			}
+		})
+	}
+}
+
+// TestRecreatedWhileRead: a reader that runs notices that the stream was made anew.
+func TestRecreatedWhileRead(t *testing.T) {
+	q, js := newQueue(t)
+	shards := sinktest.New(2, nil)
+	q.Write(t, brokertest.Like(1, 1))
+	r := q.Start(t, shards)
+	r.Counts(t, shards, 1)
+	if err := js.DeleteStream(t.Context(), "LIKES"); err != nil {
+		t.Fatal(err)
+	}
+	makeStream(t, js, "LIKES", "likes")
+	q.Write(t, brokertest.Like(1, 1), brokertest.Like(1, 1))
+	r.Stalls(t, "not the one that was read before")
+	if got := shards.Sums()[1]; got != 1 {
+		t.Errorf("row 1 is %d", got)
+	}
+}
+
+func TestRefusedStreams(t *testing.T) {
+	q, js := newQueue(t)
+	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"other"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "LIKES", Subjects: []string{"likes", "LIKES.>"}, Duplicates: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, "dead-letters: subject LIKES.dead is of stream LIKES")
+	if err := js.DeleteStream(t.Context(), "LIKES"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "LIKES", Subjects: []string{"likes"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+		t.Fatal(err)
+	}
+	q.Start(t, sinktest.New(1, nil)).Stalls(t, "has retention workqueue")
+}
+
+func TestCovers(t *testing.T) {
+	for _, c := range []struct {
+		pattern, subject string
+		want             bool
+	}{
+		{"a.b", "a.b", true}, {"a.*", "a.b", true}, {"a.>", "a.b.c", true}, {">", "a", true},
+		{"a.>", "a", false}, {"a.*", "a.b.c", false}, {"a", "a.b", false}, {"a.b", "a", false},
+	} {
+		if got := covers(c.pattern, c.subject); got != c.want {
+			t.Errorf("covers(%q, %q) = %v", c.pattern, c.subject, got)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/countd/countd/source"
+)
+
+const (
+	// waitMax is how long Next waits for a message before it looks at the stream.
+	waitMax = time.Second
+	// pullMax bounds the messages that wait in memory.
+	pullMax = 2_000
+	// heartbeat is how often the server is heard, so that a lost consumer is noticed.
+	heartbeat = time.Second
+)
+
+// reader reads with a consumer of its own. The consumer ends with the stream, so its
+// messages are those of the stream in which it was made.
+type reader struct {
+	b        *Broker
+	identity string
+	consume  jetstream.ConsumeContext
+	messages chan jetstream.Msg // closed by nobody; consume's handler blocks when it is full
+	failed   chan error
+	ended    chan struct{} // closed by Close
+	at       uint64        // next to read, by the stream's sequence
+	seen     uint64        // messages that the consumer has delivered
+}
+
+// Read returns a reader. It stalls if messages at or above from are gone.
+func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (source.Reader, error) {
+	stream, info, err := b.stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{
+		b:        b,
+		identity: identity(info),
+		messages: make(chan jetstream.Msg, pullMax),
+		failed:   make(chan error, 1),
+		ended:    make(chan struct{}),
+		at:       max(1, from.Lo),
+	}
+	if err := r.judge(info); err != nil {
+		return nil, err
+	}
+	consumer, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       r.at,
+		AckPolicy:         jetstream.AckNonePolicy,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a consumer: %w", err)
+	}
+	// The stream may have been made anew before the consumer was made.
+	if _, info, err = b.stream(ctx); err == nil {
+		err = r.judge(info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessages(pullMax),
+		jetstream.PullHeartbeat(heartbeat), jetstream.PullExpiry(10*heartbeat),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			select {
+			case r.failed <- err:
+			default: // one is enough
+			}
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("cannot consume: %w", err)
+	}
+	return r, nil
+}
+
+// deliver is called by the library, a message at a time.
+func (r *reader) deliver(m jetstream.Msg) {
+	select {
+	case r.messages <- m:
+	case <-r.ended:
+	}
+}
+
+// judge returns a *source.StalledError if the stream is another, or has lost what was not
+// read.
+func (r *reader) judge(info *jetstream.StreamInfo) error {
+	switch now := identity(info); {
+	case now != r.identity:
+		return source.Stalled("the stream is not the one that was read before: it was %s and is %s; seek to go on", r.identity, now)
+	case info.State.FirstSeq > r.at:
+		return r.lost(info.State.FirstSeq)
+	case info.State.LastSeq+1 < r.at:
+		return source.Stalled("position %d is beyond the last message, %d: the stream lost messages", r.at, info.State.LastSeq)
+	}
+	return nil
+}
+
+func (r *reader) lost(next uint64) error {
+	return source.Stalled("messages %d to %d were removed before they were read; seek to %d to go on without them", r.at, next-1, next)
+}
+
+// Next returns messages, or none after a while.
+func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
+	var got source.Fetched
+	wait := time.NewTimer(waitMax)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+		return got, ctx.Err()
+	case err := <-r.failed:
+		return got, fmt.Errorf("cannot consume: %w", err)
+	case m := <-r.messages:
+		if err := r.take(&got, m); err != nil {
+			return got, err
+		}
+	case <-wait.C:
+		// Messages on their way are not lost: the next look finds at moved.
+		if _, info, err := r.b.stream(ctx); err != nil {
+			return got, err
+		} else if len(r.messages) == 0 {
+			if err := r.judge(info); err != nil {
+				return got, err
+			}
+		}
+	}
+	for len(got.Messages) < limit {
+		select {
+		case m := <-r.messages:
+			if err := r.take(&got, m); err != nil {
+				return got, err
+			}
+			continue
+		default:
+		}
+		break
+	}
+	got.Next = source.Position{Lo: r.at}
+	return got, nil
+}
+
+// take appends a message to got, if it is the next one.
+func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
+	meta, err := m.Metadata()
+	if err != nil {
+		return err
+	}
+	r.seen++
+	switch seq := meta.Sequence.Stream; {
+	case meta.Sequence.Consumer != r.seen:
+		return fmt.Errorf("message %d of the consumer follows %d: some were lost on their way", meta.Sequence.Consumer, r.seen-1)
+	case seq < r.at:
+		return fmt.Errorf("message %d follows %d", seq, r.at-1)
+	case seq > r.at:
+		return r.lost(seq)
+	}
+	got.Messages = append(got.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: m.Data(), Time: meta.Timestamp})
+	r.at++
+	return nil
+}
+
+// Commit does nothing: the consumer is gone with the reader.
+func (r *reader) Commit(context.Context, source.Position) error { return nil }
+
+// Close ends the consumer.
+func (r *reader) Close() error {
+	close(r.ended)
+	r.consume.Stop()
+	return nil
+}
