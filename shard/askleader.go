@@ -15,7 +15,7 @@ func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []by
 	var answer []byte
 	var err error
 	asked := tryUntil(ctx, func() bool {
-		answer, err = n.askCatalogLeader(ctx, method, request)
+		answer, err = n.catalogClient.askCatalogLeader(ctx, method, request)
 		return err == nil || !askedInVain(err) || n.draining.Load()
 	})
 	if !asked {
@@ -24,22 +24,22 @@ func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []by
 	return answer, err
 }
 
-func (n *Node) askCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
-	if n.draining.Load() {
+func (c *catalogClient) askCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
+	if c.draining.Load() {
 		return nil, ErrDraining
 	}
-	if n.meta.Ready() == nil {
-		handle := n.cfg.Handlers[method]
+	if c.registry.meta.Ready() == nil {
+		handle := c.cfg.Handlers[method]
 		if handle == nil {
 			return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
 		}
 		return handle(ctx, request)
 	}
-	leader := n.meta.Leader()
-	if leader == "" || leader == n.cfg.NodeKey {
+	leader := c.registry.meta.Leader()
+	if leader == "" || leader == c.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}
-	return n.calls.Call(ctx, leader, method, request)
+	return c.calls.Call(ctx, leader, method, request)
 }
 
 // askedInVain reports whether a call met nobody who could answer it.

@@ -69,7 +69,7 @@ func (n *Node) openProved(ctx context.Context, g *replica.Replica, kind codec.Ki
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	if err := n.proveTerm(ctx, g, term); err != nil {
+	if err := n.prover.proveTerm(ctx, g, term); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

@@ -57,18 +57,18 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	want := catalog.Keyspace{Name: k.Name, Kind: KindCounters, Columns: slices.Clone(k.Columns), Shards: k.Shards, Floors: maps.Clone(k.Floors)}
 	if k.Sharding == ShardingHash {
 		if v := n.catalog.View(); !v.TakesSharding() {
-			return nil, &ArgumentError{"sharding", fmt.Sprintf("the cluster version, %d, is too low for %s", v.ClusterVersion, ShardingHash)}
+			return nil, &ArgumentError{Field: "sharding", Problem: fmt.Sprintf("the cluster version, %d, is too low for %s", v.ClusterVersion, ShardingHash)}
 		}
 		want.Sharding = ShardingHash
 	}
-	r, index, err := n.change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
+	r, index, err := n.catalogClient.change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Bound == catalog.BoundKeyspaces:
-		return nil, &ArgumentError{"name", r.Refused}
+		return nil, &ArgumentError{Field: "name", Problem: r.Refused}
 	case r.Bound == catalog.BoundGroups:
-		return nil, &ArgumentError{"shards", r.Refused}
+		return nil, &ArgumentError{Field: "shards", Problem: r.Refused}
 	case r.Refused != "":
 		return nil, fmt.Errorf("%w: %w: %s", ErrNoLeader, errRefused, r.Refused)
 	}
@@ -107,7 +107,7 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	}
 	k := n.Keyspace(name)
 	if k != nil && k.Kind != KindCounters && k.Kind != KindUnread {
-		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
+		return nil, &ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, has no columns", name, k.Kind)}
 	}
 	if err := n.checkTakesFloors(len(floors)); err != nil {
 		return nil, err
@@ -115,16 +115,16 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []string, fl
 	if k != nil && k.Kind == KindUnread && n.catalog.View().TakesFloors() {
 		floors = withDefaultFloors(floors, columns, k)
 	}
-	r, index, err := n.change(ctx, &catalog.Command{AddColumns: &catalog.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
+	r, index, err := n.catalogClient.change(ctx, &catalog.Command{AddColumns: &catalog.AddColumnsEntry{Keyspace: name, Columns: columns, Floors: floors}})
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Missing:
 		return nil, ErrUnknownKeyspace
 	case r.Refused != "":
-		return nil, &ArgumentError{"columns", r.Refused}
+		return nil, &ArgumentError{Field: "columns", Problem: r.Refused}
 	case r.Full:
-		return nil, &ArgumentError{"columns", fmt.Sprintf("a keyspace has at most %d columns, those that were dropped included", engine.ColumnsMax)}
+		return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("a keyspace has at most %d columns, those that were dropped included", engine.ColumnsMax)}
 	}
 	return n.served(ctx, name, index)
 }
@@ -146,7 +146,7 @@ func withDefaultFloors(floors map[string]*int64, columns []string, k *Keyspace) 
 func (n *Node) checkFloors(k *Keyspace) error {
 	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
 		if !slices.Contains(k.Columns, column) {
-			return &ArgumentError{"columns", fmt.Sprintf("a floor of column %q, which is not there", column)}
+			return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("a floor of column %q, which is not there", column)}
 		}
 	}
 	return n.checkTakesFloors(len(k.Floors))
@@ -155,7 +155,7 @@ func (n *Node) checkFloors(k *Keyspace) error {
 // checkTakesFloors refuses floors that the cluster version does not allow.
 func (n *Node) checkTakesFloors(floors int) error {
 	if v := n.catalog.View(); floors > 0 && !v.TakesFloors() {
-		return &ArgumentError{"columns", fmt.Sprintf("the cluster version, %d, is too low for floors", v.ClusterVersion)}
+		return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("the cluster version, %d, is too low for floors", v.ClusterVersion)}
 	}
 	return nil
 }
@@ -165,19 +165,19 @@ func (n *Node) checkTakesFloors(floors int) error {
 // replicas first, which is done when all nodes are members that have caught up.
 func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
 	if k := n.Keyspace(name); k != nil && k.Kind == KindBoard {
-		return nil, &ArgumentError{"name", fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
+		return nil, &ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
 	}
 	if v := n.catalog.View(); !v.TakesEverywhere() {
-		return nil, &ArgumentError{"everywhere", fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
+		return nil, &ArgumentError{Field: "everywhere", Problem: fmt.Sprintf("the cluster version, %d, is too low for it", v.ClusterVersion)}
 	}
-	r, index, err := n.change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
+	r, index, err := n.catalogClient.change(ctx, &catalog.Command{SetEverywhere: &catalog.SetEverywhereEntry{Keyspace: name, Everywhere: everywhere}})
 	switch {
 	case err != nil:
 		return nil, err
 	case r.Missing:
 		return nil, ErrUnknownKeyspace
 	case r.Refused != "":
-		return nil, &ArgumentError{"everywhere", r.Refused}
+		return nil, &ArgumentError{Field: "everywhere", Problem: r.Refused}
 	}
 	return n.served(ctx, name, index)
 }
@@ -186,19 +186,19 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 // group would stand twice in a status, with two meanings.
 func checkKeyspace(k *Keyspace) error {
 	if k.Name == catalogName {
-		return &ArgumentError{"name", fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
+		return &ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is the group that holds the list of keyspaces", k.Name)}
 	}
 	if slices.Contains(reservedNames[:], k.Name) {
-		return &ArgumentError{"name", fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
+		return &ArgumentError{Field: "name", Problem: fmt.Sprintf("%q is kept for a keyspace that is built in", k.Name)}
 	}
 	if !catalog.ValidName(k.Name) {
-		return &ArgumentError{"name", "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+		return &ArgumentError{Field: "name", Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 	}
 	if k.Shards < 0 || k.Shards > ShardsMax {
-		return &ArgumentError{"shards", fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
+		return &ArgumentError{Field: "shards", Problem: fmt.Sprintf("%d is not in 1…%d", k.Shards, ShardsMax)}
 	}
 	if k.Sharding != "" && k.Sharding != ShardingModulo && k.Sharding != ShardingHash {
-		return &ArgumentError{"sharding", fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
+		return &ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither %s nor %s", k.Sharding, ShardingModulo, ShardingHash)}
 	}
 	return checkColumns(k.Columns)
 }
@@ -212,17 +212,17 @@ const idColumn = "id"
 
 func checkColumns(columns []string) error {
 	if len(columns) < 1 || len(columns) > engine.ColumnsMax {
-		return &ArgumentError{"columns", fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}
+		return &ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names are not 1…%d", len(columns), engine.ColumnsMax)}
 	}
 	for i, c := range columns {
 		if !catalog.ValidName(c) {
-			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
+			return &ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: "must be 1 to 63 of a-z, 0-9 and _, and begin with a letter"}
 		}
 		if c == idColumn {
-			return &ArgumentError{fmt.Sprintf("columns[%d]", i), fmt.Sprintf("%q is the id of a row", c)}
+			return &ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: fmt.Sprintf("%q is the id of a row", c)}
 		}
 		if slices.Contains(columns[:i], c) {
-			return &ArgumentError{fmt.Sprintf("columns[%d]", i), "is there twice"}
+			return &ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: "is there twice"}
 		}
 	}
 	return nil
@@ -243,7 +243,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	if k == nil {
 		return nil, ErrUnknownKeyspace // it was dropped meanwhile
 	}
-	err = n.waitUntil(ctx, func() error {
+	err = waitUntil(ctx, func() error {
 		groups, err := n.groupsOf(k)
 		for _, g := range groups {
 			if r := g.replica.Load(); r != nil {
@@ -261,6 +261,6 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	if n.catalog.View().Dropped(k.firstGroup) {
 		return nil, ErrUnknownKeyspace
 	}
-	n.tell(ctx, index)
+	n.catalogClient.tell(ctx, index)
 	return k, nil
 }

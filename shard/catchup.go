@@ -26,7 +26,7 @@ func (n *Node) CatchUp(ctx context.Context) error {
 	asked := tryUntil(ctx, func() bool {
 		var index uint64
 		if index, err = n.metaFresh.confirm(ctx); err == nil {
-			err = n.know(ctx, index)
+			err = n.catalogClient.know(ctx, index)
 		}
 		return err == nil || errors.Is(err, ErrDraining)
 	})
@@ -39,52 +39,52 @@ func (n *Node) CatchUp(ctx context.Context) error {
 // askCatalog is one round of metaFresh. The index that it returns is that of a
 // command: the log's commit index may be that of a barrier, which no state machine
 // sees.
-func (n *Node) askCatalog(ctx context.Context) (index uint64, err error) {
-	term := n.meta.ReadyTerm()
-	if n.meta.Ready() != nil {
-		return n.askLeader(ctx, n.meta)
+func (c *catalogClient) askCatalog(ctx context.Context) (index uint64, err error) {
+	term := c.registry.meta.ReadyTerm()
+	if c.registry.meta.Ready() != nil {
+		return c.prover.askLeader(ctx, c.registry.meta)
 	}
-	if err := n.proveTerm(ctx, n.meta, term); err != nil {
+	if err := c.prover.proveTerm(ctx, c.registry.meta, term); err != nil {
 		return 0, err
 	}
 	// A change is acknowledged when the leader has applied it, and a new leader
 	// is ready when it has applied all that was committed before.
-	return n.catalog.Applied(), nil
+	return c.catalog.Applied(), nil
 }
 
 // know returns once this node's keyspaces are those of the catalog's log up to
 // index, or later ones.
-func (n *Node) know(ctx context.Context, index uint64) error {
-	if err := n.awaitCatalog(ctx, index, errs.ErrBehind); err != nil {
+func (c *catalogClient) know(ctx context.Context, index uint64) error {
+	if err := c.awaitCatalog(ctx, index, errs.ErrBehind); err != nil {
 		return err
 	}
-	return n.follow()
+	return c.follow()
 }
 
 // tell returns once the other nodes that seem to be there know the catalog's log
 // up to index, or after tellMax: whoever made a keyspace may ask any of them for
 // it next.
-func (n *Node) tell(ctx context.Context, index uint64) {
+func (c *catalogClient) tell(ctx context.Context, index uint64) {
 	ctx, cancel := context.WithTimeout(ctx, tellMax)
 	defer cancel()
 	var told sync.WaitGroup
-	for key := range n.catalog.View().Nodes {
-		if key == n.cfg.NodeKey || n.cfg.Alive != nil && !n.cfg.Alive(key) {
+	for key := range c.catalog.View().Nodes {
+		if key == c.cfg.NodeKey || c.cfg.Alive != nil && !c.cfg.Alive(key) {
 			continue
 		}
 		told.Go(func() {
 			// An error is of a node that asks for itself when it needs to.
-			_, _ = n.calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
+			_, _ = c.calls.Call(ctx, key, methodKnow, binary.AppendUvarint(nil, index))
 		})
 	}
 	told.Wait()
 }
 
-func (n *Node) serveKnow(ctx context.Context, request []byte) ([]byte, error) {
+func (c *catalogClient) serveKnow(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	index := r.Uint()
 	if err := r.End(); err != nil {
 		return nil, err
 	}
-	return nil, n.know(ctx, index)
+	return nil, c.know(ctx, index)
 }

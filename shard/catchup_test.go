@@ -40,7 +40,7 @@ func TestCatchUp(t *testing.T) {
 	for i := range 9 {
 		by, asked := all[i%3], all[(i+1)%3]
 		name := fmt.Sprintf("k%d", i)
-		mustDo(t, by.mustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
+		mustDo(t, by.catalogClient.mustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
 			Name: name, Kind: KindCounters, Columns: []string{"c"}, Shards: 1,
 		}}}))
 		mustDo(t, asked.CatchUp(t.Context()))

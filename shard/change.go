@@ -6,11 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
+
+// catalogClient has the catalog's leader, this node or another, change the catalog, and
+// waits until nodes know of a change.
+type catalogClient struct {
+	cfg       *Config
+	registry  *registry
+	catalog   *catalog.Catalog
+	calls     *rpc.Calls
+	prover    *prover
+	diskError func() error // not nil while the disk is full
+	follow    func() error // makes the registry that of the catalog
+	draining  *atomic.Bool
+}
 
 // changeAnswer is what the leader of the catalog answers a command.
 type changeAnswer struct {
@@ -22,40 +37,40 @@ type changeAnswer struct {
 // returns its result once it is applied here. It waits for a leader until ctx
 // ends. A command whose Refused is set changed nothing.
 func (n *Node) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error) {
-	result, _, err := n.change(ctx, command)
+	result, _, err := n.catalogClient.change(ctx, command)
 	return result, err
 }
 
 // change is Change, with the command's index in the catalog's log.
-func (n *Node) change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
+func (c *catalogClient) change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
 	var answer *changeAnswer
 	var err error
 	tryUntil(ctx, func() bool {
-		answer, err = n.changeOnce(ctx, command)
-		return err == nil || !mayTryAgain(err, false) || n.draining.Load()
+		answer, err = c.changeOnce(ctx, command)
+		return err == nil || !mayTryAgain(err, false) || c.draining.Load()
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	return &answer.Result, answer.Index, n.awaitCatalog(ctx, answer.Index, errNotSeen)
+	return &answer.Result, answer.Index, c.awaitCatalog(ctx, answer.Index, errNotSeen)
 }
 
-func (n *Node) changeOnce(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
-	if n.draining.Load() {
+func (c *catalogClient) changeOnce(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
+	if c.draining.Load() {
 		return nil, ErrDraining
 	}
-	if n.meta.Ready() == nil {
-		return n.changeHere(ctx, command)
+	if c.registry.meta.Ready() == nil {
+		return c.changeHere(ctx, command)
 	}
-	leader := n.meta.Leader()
-	if leader == "" || leader == n.cfg.NodeKey {
+	leader := c.registry.meta.Leader()
+	if leader == "" || leader == c.cfg.NodeKey {
 		return nil, ErrNoLeader
 	}
 	body, err := json.Marshal(command)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode catalog command: %w", err)
 	}
-	raw, err := n.calls.Call(ctx, leader, methodChange, body)
+	raw, err := c.calls.Call(ctx, leader, methodChange, body)
 	if err != nil {
 		return nil, fateOfChange(err)
 	}
@@ -74,12 +89,12 @@ func fateOfChange(err error) error {
 	return fateOf(err)
 }
 
-func (n *Node) serveChange(ctx context.Context, body []byte) ([]byte, error) {
+func (c *catalogClient) serveChange(ctx context.Context, body []byte) ([]byte, error) {
 	command := &catalog.Command{}
 	if err := json.Unmarshal(body, command); err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
-	answer, err := n.changeHere(ctx, command)
+	answer, err := c.changeHere(ctx, command)
 	if err != nil {
 		return nil, err
 	}
@@ -92,9 +107,9 @@ var errNotSeen = fmt.Errorf("%w: it is not applied here yet", ErrOutcomeUnknown)
 
 // awaitCatalog returns once this node's catalog has applied its log up to index,
 // or behind, with ctx's error, if it does not until ctx ends.
-func (n *Node) awaitCatalog(ctx context.Context, index uint64, behind error) error {
-	return n.waitUntil(ctx, func() error {
-		if n.catalog.Applied() < index {
+func (c *catalogClient) awaitCatalog(ctx context.Context, index uint64, behind error) error {
+	return waitUntil(ctx, func() error {
+		if c.catalog.Applied() < index {
 			return behind
 		}
 		return nil
@@ -102,18 +117,18 @@ func (n *Node) awaitCatalog(ctx context.Context, index uint64, behind error) err
 }
 
 // changeHere proposes a command to the catalog, which this node must lead.
-func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
-	if n.draining.Load() {
+func (c *catalogClient) changeHere(ctx context.Context, command *catalog.Command) (*changeAnswer, error) {
+	if c.draining.Load() {
 		return nil, ErrDraining
 	}
-	if err := n.headroom.diskError(); err != nil {
+	if err := c.diskError(); err != nil {
 		return nil, err
 	}
-	if err := n.meta.Ready(); err != nil {
+	if err := c.registry.meta.Ready(); err != nil {
 		return nil, err
 	}
-	if c := command.Create; c != nil && c.Replicas == nil {
-		c.Replicas = n.place(c.Shards)
+	if k := command.Create; k != nil && k.Replicas == nil {
+		k.Replicas = c.place(k.Shards)
 	}
 	entry, err := catalog.AppendEntry(nil, command)
 	if err != nil {
@@ -125,14 +140,14 @@ func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*chang
 	}
 	settled := make(chan outcome, 1)
 	go func() { // ends with the future, or with the process of a failed group
-		future := n.meta.Apply(entry)
+		future := c.registry.meta.Apply(entry)
 		if err := future.Error(); err != nil {
 			settled <- outcome{err: err}
 			return
 		}
 		result := future.Response().(*catalog.Result)
 		settled <- outcome{answer: &changeAnswer{Index: future.Index(), Result: *result}}
-		n.meta.AnnounceCommit()
+		c.registry.meta.AnnounceCommit()
 	}()
 	select {
 	case o := <-settled:
@@ -143,7 +158,7 @@ func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*chang
 			return nil, fmt.Errorf("%w: %w", ErrNoLeader, o.err)
 		}
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, o.err)
-	case <-n.meta.Failed():
+	case <-c.registry.meta.Failed():
 		return nil, ErrOutcomeUnknown
 	case <-ctx.Done():
 		return nil, ErrOutcomeUnknown
@@ -151,15 +166,15 @@ func (n *Node) changeHere(ctx context.Context, command *catalog.Command) (*chang
 }
 
 // place chooses the nodes of a new keyspace's shards.
-func (n *Node) place(shards int) [][]string {
-	if n.cfg.Place == nil {
-		return slices.Repeat([][]string{{n.cfg.NodeKey}}, shards)
+func (c *catalogClient) place(shards int) [][]string {
+	if c.cfg.Place == nil {
+		return slices.Repeat([][]string{{c.cfg.NodeKey}}, shards)
 	}
-	return n.cfg.Place(n.catalog.View(), shards)
+	return c.cfg.Place(c.catalog.View(), shards)
 }
 
-func (n *Node) mustChange(ctx context.Context, command *catalog.Command) error {
-	result, err := n.Change(ctx, command)
+func (c *catalogClient) mustChange(ctx context.Context, command *catalog.Command) error {
+	result, _, err := c.change(ctx, command)
 	if err == nil && result.Refused != "" {
 		err = fmt.Errorf("%w: %s", errRefused, result.Refused)
 	}

@@ -35,7 +35,7 @@ func TestChangesTellTheirFate(t *testing.T) {
 		n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := n.awaitCatalog(ctx, 1<<40, errNotSeen); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := n.catalogClient.awaitCatalog(ctx, 1<<40, errNotSeen); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("told %v", err)
 		}
 	})

@@ -17,6 +17,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
@@ -72,7 +74,7 @@ func openMembersOf(t *testing.T, nodes, version int) []*Node {
 		if i == 1 && version < catalog.ClusterVersionMax {
 			other := catalog.Node{Key: heldBack, Name: "n99", ClusterAddr: "127.0.0.1:1", VersionMax: version}
 			eventually(t, "the first node is in the catalog", func() bool { return len(all[0].catalog.View().Nodes) == 1 })
-			mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
+			mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other}}))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -93,7 +95,7 @@ func raiseMembers(t *testing.T, n *Node) {
 		{RemoveNode: &catalog.RemoveNodeEntry{Key: heldBack}},
 		{SetVersion: &catalog.SetVersionEntry{Version: catalog.ClusterVersionMax}},
 	} {
-		mustDo(t, n.mustChange(t.Context(), command))
+		mustDo(t, n.catalogClient.mustChange(t.Context(), command))
 	}
 }
 
@@ -127,8 +129,8 @@ func joinAs(t *testing.T, others []*Node, cfg Config) *Node {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	put := &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.self()}}
-	if err := others[0].mustChange(ctx, put); err != nil {
+	put := &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: n.maintenance.self}}
+	if err := others[0].catalogClient.mustChange(ctx, put); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -215,7 +217,7 @@ func TestHandOver(t *testing.T) {
 	defer cancel()
 	n := all[0]
 	mustDo(t, n.HandOver(ctx))
-	for _, g := range n.replicas() {
+	for _, g := range n.Replicas() {
 		if g.Ready() == nil && len(g.Voters()) > 1 {
 			t.Errorf("group %d is led here", g.Group())
 		}
@@ -231,7 +233,7 @@ func TestHandOver(t *testing.T) {
 func TestAllHandOverAtOnce(t *testing.T) {
 	all := openMembers(t, 3)
 	terms := map[uint32]uint64{}
-	for _, g := range all[0].replicas() {
+	for _, g := range all[0].Replicas() {
 		terms[g.Group()] = g.Stats().Term
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -244,12 +246,12 @@ func TestAllHandOverAtOnce(t *testing.T) {
 		mustDo(t, <-handed)
 	}
 	for _, n := range all {
-		for _, g := range n.replicas() {
+		for _, g := range n.Replicas() {
 			if changes := g.Stats().Term - terms[g.Group()]; changes > uint64(len(all)) {
 				t.Errorf("group %d changed its leader %d times", g.Group(), changes)
 			}
 		}
-		if _, err := all[0].progress(ctx, n.cfg.NodeKey, []groupReplica{{group: catalogGroup}}); n != all[0] && !errors.Is(err, ErrDraining) {
+		if _, err := all[0].membership.Progress(ctx, n.cfg.NodeKey, []raftstore.ReplicaID{{Group: catalogGroup}}); n != all[0] && !errors.Is(err, ErrDraining) {
 			t.Errorf("%s would take what is handed to it: %v", n.cfg.NodeName, err)
 		}
 	}
@@ -287,10 +289,10 @@ func TestReplicaMoves(t *testing.T) {
 	moved := append(slices.DeleteFunc(slices.Clone(target), func(key string) bool { return key == from }), spare)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	mustDo(t, all[1].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	mustDo(t, all[1].catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "the group's voters are the target", func() bool {
 		for _, n := range all {
-			g := n.replicaOf(number)
+			g := n.Replica(number)
 			if (g != nil) != slices.Contains(moved, n.cfg.NodeKey) {
 				return false
 			}
@@ -333,24 +335,24 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	mustDo(t, down.Close(ctx))
 
 	target := all[0].holders(number)
-	moved := append(without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
-	mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
+	moved := append(membership.Without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
+	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
-		g := spare.replicaOf(number)
+		g := spare.Replica(number)
 		return g != nil && len(g.Voters()) == 3 && !slices.ContainsFunc(g.Voters(), func(id raft.ServerID) bool { return replica.NodeOf(id) == down.cfg.NodeKey })
 	})
 	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
 		for _, n := range all[:2] {
-			if n.replicaOf(number).Ready() == nil {
-				_ = n.handOver(number, spare.cfg.NodeKey) // it may be busy
+			if n.Replica(number).Ready() == nil {
+				_ = n.membership.HandOver(number, spare.cfg.NodeKey) // it may be busy
 			}
 		}
-		return spare.replicaOf(number).Ready() == nil
+		return spare.Replica(number).Ready() == nil
 	})
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	eventually(t, "its replica is deleted", func() bool { return again.replicaOf(number) == nil })
+	eventually(t, "its replica is deleted", func() bool { return again.Replica(number) == nil })
 	mustDo(t, again.WaitReady(ctx))
 }
 
@@ -359,7 +361,7 @@ func FuzzCallMessages(f *testing.F) {
 	f.Add(appendForwarded(nil, &forwarded{section: []byte("section"), width: 4, clocked: true}))
 	f.Add(appendProbes(nil, []termProbe{{group: 1, term: 7}, {group: 64, term: 1 << 40}}, false))
 	f.Add(appendProbes(nil, []termProbe{{1, 7, 0, 3}, {64, 1 << 40, 1 << 60, 2}}, true))
-	f.Add(appendReplicas(nil, []groupReplica{{1, 7}, {64, 1 << 40}}))
+	f.Add(membership.AppendReplicas(nil, []raftstore.ReplicaID{{Group: 1, Number: 7}, {Group: 64, Number: 1 << 40}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, numbered := range []bool{false, true} {
 			r := wire.Reader{Rest: b}
@@ -370,8 +372,8 @@ func FuzzCallMessages(f *testing.F) {
 				}
 			}
 		}
-		if replicas, err := parseReplicas(b); err == nil {
-			if again, err := parseReplicas(appendReplicas(nil, replicas)); err != nil || !slices.Equal(again, replicas) {
+		if replicas, err := membership.ParseReplicas(b); err == nil {
+			if again, err := membership.ParseReplicas(membership.AppendReplicas(nil, replicas)); err != nil || !slices.Equal(again, replicas) {
 				t.Fatalf("%+v became %+v, %v", replicas, again, err)
 			}
 		}

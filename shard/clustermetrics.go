@@ -6,7 +6,7 @@ func (n *Node) registerCluster() error {
 	return register(n.cfg.Metrics,
 		gauge("countd_replicas",
 			"Replicas of groups that this node has, the catalog's included.",
-			func() float64 { return float64(len(n.replicas())) }),
+			func() float64 { return float64(len(n.Replicas())) }),
 		gauge("countd_groups_led",
 			"Groups that this node leads, the catalog's included.",
 			n.groupsLed),
@@ -18,7 +18,7 @@ func (n *Node) registerCluster() error {
 			func() float64 { return float64(n.groupsUnnumbered()) }),
 		gauge("countd_replica_lag_entries",
 			"Entries that the voter furthest behind has not applied yet of a group led here, when the leader of the catalog asked last, which it does each second. One that does not answer is not in it.",
-			func() float64 { return float64(n.votersLag.Load()) }),
+			func() float64 { return float64(n.membership.VotersLag.Load()) }),
 		gauge("countd_nodes",
 			"Nodes of the cluster, as the catalog here has them.",
 			func() float64 { return float64(len(n.catalog.View().Nodes)) }),
@@ -30,7 +30,7 @@ func (n *Node) registerCluster() error {
 
 func (n *Node) groupsLed() float64 {
 	led := 0
-	for _, g := range n.replicas() {
+	for _, g := range n.Replicas() {
 		if g.Ready() == nil {
 			led++
 		}
@@ -49,7 +49,7 @@ func (n *Node) groupsUnnumbered() (unnumbered int) {
 
 func (n *Node) groupsWithoutLeader() float64 {
 	without, view := 0, n.catalog.View()
-	for _, g := range n.replicas() {
+	for _, g := range n.Replicas() {
 		if wanted := g == n.meta || view.MayHold(g.Group(), n.cfg.NodeKey); wanted && g.Follows() != nil {
 			without++
 		}

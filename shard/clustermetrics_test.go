@@ -12,7 +12,7 @@ import (
 // What a scrape of each node says of its groups and of the others.
 func TestMetricsOfTheCluster(t *testing.T) {
 	all := openMembers(t, 3)
-	groups := len(all[0].replicas())
+	groups := len(all[0].Replicas())
 	awaitMetrics(t, "every group is led by one node", func() bool {
 		led := 0.0
 		for _, n := range all {
@@ -33,7 +33,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 		}
 	}
 	alone := 0.0 // groups that nobody has placed on more nodes
-	for _, g := range all[0].replicas() {
+	for _, g := range all[0].Replicas() {
 		if len(g.Voters()) == 1 {
 			alone++
 		}
@@ -76,16 +76,16 @@ func TestMetricOfLag(t *testing.T) {
 	for range 20 {
 		mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()})))
 	}
-	lag := func(progressOf uint64) uint64 { return lagOf(100, progressOf) }
+	lag := func(progressOf uint64) uint64 { return 100 - min(100, progressOf) }
 	if lag(40) != 60 || lag(100) != 0 || lag(130) != 0 {
 		t.Errorf("of 100 entries those who applied 40, 100 and 130 lag by %d, %d, %d", lag(40), lag(100), lag(130))
 	}
 	for _, n := range all {
-		n.votersLag.Store(7)
+		n.membership.VotersLag.Store(7)
 	}
 	awaitMetrics(t, "all that is written is applied everywhere", func() bool {
 		for _, n := range all {
-			n.leaderViewsHere(t.Context())
+			n.membership.LeaderViewsHere(t.Context())
 			if metricOf(t, n, "countd_replica_lag_entries") != 0 {
 				return false
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // ColdReport is what a node says of its rows on disk. Sums are since its start.
@@ -39,9 +40,9 @@ type ColdKeyspace struct {
 }
 
 // ColdReports asks every node of its rows on disk, and returns what those say, by key,
-// that answer within askNodeTimeout.
+// that answer within rpc.AskTimeout.
 func (n *Node) ColdReports(ctx context.Context) map[string]ColdReport {
-	return askAll(ctx, n, func(ctx context.Context, node string) (r ColdReport, err error) {
+	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) (r ColdReport, err error) {
 		if node == n.cfg.NodeKey {
 			return n.coldReport(), nil
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -27,21 +28,21 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	put := &catalog.PutNodeEntry{Node: again.self(), Replaces: old.cfg.NodeKey}
-	mustDo(t, all[0].mustChange(ctx, &catalog.Command{PutNode: put}))
+	put := &catalog.PutNodeEntry{Node: again.maintenance.self, Replaces: old.cfg.NodeKey}
+	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{PutNode: put}))
 
 	if addr, known := all[0].addrOf(old.cfg.NodeKey); addr != "" || !known {
 		t.Errorf("the old one is dialled at %q, %v", addr, known)
 	}
 	for number, placement := range all[0].catalog.View().Groups {
 		if slices.Contains(placement.Target, old.cfg.NodeKey) {
-			place := &catalog.PlaceEntry{Group: number, Was: placement.Target, Target: append(without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
-			mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: place}))
+			place := &catalog.PlaceEntry{Group: number, Was: placement.Target, Target: append(membership.Without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
+			mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{Place: place}))
 		}
 	}
 	for _, number := range []uint32{catalogGroup, 1, 2, 3, 4} {
 		eventually(t, "the new one is in the group, the old one is not", func() bool {
-			g := again.replicaOf(number)
+			g := again.Replica(number)
 			if g == nil {
 				return false
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -35,7 +36,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	if err != nil {
 		return nil, err
 	}
-	r, index, err := n.change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
+	r, index, err := n.catalogClient.change(ctx, &catalog.Command{Drop: &catalog.DropEntry{Keyspace: name, FirstGroup: k.firstGroup}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -47,7 +48,7 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	if err := n.follow(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
-	n.tell(ctx, index)
+	n.catalogClient.tell(ctx, index)
 	n.cfg.Logger.Info("a keyspace was dropped", "keyspace", name, "first_group", k.firstGroup, "shards", k.Shards)
 	return k, nil
 }
@@ -68,7 +69,7 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	if number < 0 {
 		return nil, ErrUnknownColumn
 	}
-	r, index, err := n.change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
+	r, index, err := n.catalogClient.change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
 		Keyspace: name, FirstGroup: k.firstGroup, Column: column, Number: number,
 	}})
 	switch {
@@ -162,8 +163,8 @@ func (n *Node) removeDropped(view *catalog.View) {
 		err := errors.Join(errs...)
 		for _, r := range left {
 			if err == nil {
-				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.group, "replica", replica.RaftID(n.cfg.NodeKey, r.number))
-				err = n.giveUp(r.group, r.number)
+				n.cfg.Logger.Info("the keyspace of this node's replica was dropped, and the replica is deleted", "group", r.Group, "replica", replica.RaftID(n.cfg.NodeKey, r.Number))
+				err = n.giveUp(r.Group, r.Number)
 			}
 		}
 		if err != nil {
@@ -179,7 +180,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 // droppedHere returns the groups that follow has found dropped, and the replicas here that
 // are dropped and of no other group that may be open. view may be newer than the one that
 // follow went by: a group that only view has dropped is open still, and follow's to find.
-func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []groupReplica) {
+func (n *Node) droppedHere(view *catalog.View) ([]*shardReplica, []raftstore.ReplicaID) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
 	table := n.groups.Load()

@@ -84,7 +84,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				target = append(target, n.cfg.NodeKey)
 			}
 		}
-		mustDo(t, all[0].mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: was, Target: target}}))
+		mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: was, Target: target}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, target) })
 	}
 	_, err := all[0].SetEverywhere(ctx, "users", false)
@@ -112,7 +112,7 @@ func votesAre(all []*Node, number uint32, target []string) bool {
 		if !slices.Contains(target, n.cfg.NodeKey) {
 			continue
 		}
-		g := n.replicaOf(number)
+		g := n.Replica(number)
 		if g == nil {
 			return false
 		}

@@ -33,7 +33,7 @@ func (d failureDetector) run() {
 			return
 		}
 		next := replica.TimingDefault.DetectAfter() // of a replica that is opened meanwhile
-		for _, g := range d.registry.replicas() {
+		for _, g := range d.registry.Replicas() {
 			again, err := g.DetectFailure()
 			if err != nil {
 				d.logger.Warn("a group's leader is missed", "group", g.Group(), "err", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 )
@@ -160,7 +161,7 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 		return fmt.Errorf("shard %d of keyspace %s: %w", g.shard, g.keyspace, err)
 	}
 	r.proposer = propose.New(n.proposerConfig(g, r))
-	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.askFresh(ctx, r.group, r.fsm.Applied) }
+	r.fresh.ask = func(ctx context.Context) (uint64, error) { return n.prover.askFresh(ctx, r.group, r.fsm.Applied) }
 	g.replica.Store(r)
 	return nil
 }
@@ -206,7 +207,7 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 		return fmt.Errorf("cannot close the replica of group %d: %w", g.number, err)
 	}
 	id, number := r.group.ID(), r.group.Number()
-	if view := n.catalog.View(); !n.wasRemoved(g, number, leader, view) {
+	if view := n.catalog.View(); !n.membership.WasRemoved(g.number, number, leader, view) {
 		n.cfg.Logger.Info("this node's replica may be in its group still, and is kept", "group", g.number, "replica", id)
 		return n.openReplica(g, number, view)
 	}
@@ -260,7 +261,7 @@ func (n *Node) alone() bool { return len(n.catalog.View().Nodes) < 2 }
 func (n *Node) addrOf(node string) (string, bool) {
 	view := n.catalog.View()
 	found, ok := view.Nodes[node]
-	if displaced(view, node) {
+	if membership.Displaced(view, node) {
 		return "", true
 	}
 	if n.cfg.LiveAddr != nil {
@@ -269,19 +270,4 @@ func (n *Node) addrOf(node string) (string, bool) {
 		}
 	}
 	return found.ClusterAddr, ok
-}
-
-// displaced reports whether a node is leaving and another has its address: it was
-// wiped, and can never be back.
-func displaced(view *catalog.View, node string) bool {
-	old := view.Nodes[node]
-	if old.State != catalog.NodeLeaving {
-		return false
-	}
-	for key, other := range view.Nodes {
-		if key != node && other.ClusterAddr == old.ClusterAddr && other.State != catalog.NodeLeaving {
-			return true
-		}
-	}
-	return false
 }

@@ -24,7 +24,7 @@ type Room struct {
 func (n *Node) Health() Health {
 	view := n.catalog.View()
 	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.disk(), Memory: n.headroom.memory()}
-	for _, g := range n.replicas() {
+	for _, g := range n.Replicas() {
 		switch {
 		case g != n.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
 		case g.Follows() != nil:

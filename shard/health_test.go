@@ -20,7 +20,7 @@ func TestHealth(t *testing.T) {
 				return false
 			}
 		}
-		return len(h.Leaders) == len(n.replicas())
+		return len(h.Leaders) == len(n.Replicas())
 	})
 	ks := n.Keyspace("posts")
 	leader, followers := roles(t, all, ks.firstGroup)
@@ -42,7 +42,7 @@ func TestHealth(t *testing.T) {
 	mustDo(t, all[2].Close(ctx))
 	mustDo(t, all[1].Close(ctx))
 	eventually(t, "no group of three voters has a leader with one left", func() bool {
-		for _, g := range n.replicas() {
+		for _, g := range n.Replicas() {
 			if leader := n.Health().Leaders[g.Group()]; leader != "" && len(g.Voters()) > 1 {
 				return false
 			}

@@ -12,35 +12,48 @@ import (
 // not change.
 const maintenanceTick = time.Second
 
-// runMaintenance keeps this node's record in the catalog true, makes the built-in
+// maintenance keeps the catalog's record of this node true and, where this node leads the
+// catalog, what every cluster has.
+//
+// Its goroutine: run, which Node starts and waits for.
+type maintenance struct {
+	cfg      *Config
+	self     catalog.Node // this node as the catalog should know it, but for its state
+	catalog  *catalog.Catalog
+	registry *registry
+	change   func(context.Context, *catalog.Command) error
+	stopping <-chan struct{}
+}
+
+// run keeps this node's record in the catalog true, makes the built-in
 // keyspaces of a new cluster, and keeps the catalog's snapshot new, so that a
 // node that starts again knows its cluster before it has found the others.
 // Open starts it, Close stops and waits for it.
-func (n *Node) runMaintenance() {
+func (m *maintenance) run() {
 	tick := time.NewTicker(maintenanceTick)
 	defer tick.Stop()
 	kept := uint64(0)
 	for {
 		select {
-		case <-n.catalog.View().Changed():
+		case <-m.catalog.View().Changed():
 		case <-tick.C:
-		case <-n.stopping:
+		case <-m.stopping:
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		go func() { // ends with the round
 			select {
-			case <-n.stopping:
+			case <-m.stopping:
 				cancel()
 			case <-ctx.Done():
 			}
 		}()
-		if err := n.maintainCatalog(ctx); err != nil {
-			n.cfg.Logger.Debug("the catalog could not be brought up to date", "err", err)
+		if err := m.maintainCatalog(ctx); err != nil {
+			m.cfg.Logger.Debug("the catalog could not be brought up to date", "err", err)
 		}
 		cancel()
-		if applied := n.catalog.Applied(); applied > kept {
-			if err := n.meta.TakeSnapshot(); err == nil {
+		if applied := m.catalog.Applied(); applied > kept {
+			if err := m.registry.meta.TakeSnapshot(); err == nil {
 				kept = applied
 			}
 		}
@@ -49,14 +62,14 @@ func (n *Node) runMaintenance() {
 
 // maintainCatalog brings the catalog up to date with this node and, if it leads the
 // catalog, with the program. It does nothing that was done.
-func (n *Node) maintainCatalog(ctx context.Context) error {
-	view := n.catalog.View()
-	self := n.self()
+func (m *maintenance) maintainCatalog(ctx context.Context) error {
+	view := m.catalog.View()
+	self := m.self
 	was, in := view.Nodes[self.Key]
 	self.State = was.State
-	leads := n.meta.Ready() == nil
+	leads := m.registry.meta.Ready() == nil
 	if in && was != self || !in && leads {
-		if err := n.mustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: self}}); err != nil {
+		if err := m.change(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: self}}); err != nil {
 			return fmt.Errorf("cannot put the node into the catalog: %w", err)
 		}
 	}
@@ -65,36 +78,36 @@ func (n *Node) maintainCatalog(ctx context.Context) error {
 	}
 	if _, placed := view.Groups[catalogGroup]; !placed {
 		place := &catalog.PlaceEntry{Group: catalogGroup, Target: []string{self.Key}}
-		if err := n.mustChange(ctx, &catalog.Command{Place: place}); err != nil {
+		if err := m.change(ctx, &catalog.Command{Place: place}); err != nil {
 			return fmt.Errorf("cannot place the catalog: %w", err)
 		}
 	}
-	if len(n.catalog.View().Nodes) < n.cfg.NodesWanted && len(view.Keyspaces) == 0 {
+	if len(m.catalog.View().Nodes) < m.cfg.NodesWanted && len(view.Keyspaces) == 0 {
 		return nil
 	}
-	if err := n.beginVersion(ctx); err != nil {
+	if err := m.beginVersion(ctx); err != nil {
 		return err
 	}
-	return n.createBuiltin(ctx)
+	return m.createBuiltin(ctx)
 }
 
 // beginVersion gives a cluster that has nothing yet the highest version that all
 // nodes speak, so that it begins with all keyspaces. One that has something is
 // raised with its program, or held.
-func (n *Node) beginVersion(ctx context.Context) error {
-	view := n.catalog.View()
+func (m *maintenance) beginVersion(ctx context.Context) error {
+	view := m.catalog.View()
 	most := view.VersionMax()
 	if len(view.Keyspaces) > 0 || view.VersionHeld || most <= view.ClusterVersion {
 		return nil
 	}
-	if err := n.mustChange(ctx, &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: most}}); err != nil {
+	if err := m.change(ctx, &catalog.Command{SetVersion: &catalog.SetVersionEntry{Version: most}}); err != nil {
 		return fmt.Errorf("cannot set the cluster version: %w", err)
 	}
 	return nil
 }
 
-// self is this node as the catalog should know it, but for its state.
-func (n *Node) self() catalog.Node {
+// record returns this node as the catalog should know it, but for its state.
+func (n *Node) record() catalog.Node {
 	return catalog.Node{
 		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
 		Version: n.cfg.Version, VersionMax: catalog.ClusterVersionMax,
@@ -105,8 +118,8 @@ func (n *Node) self() catalog.Node {
 // createBuiltin makes the built-in keyspaces that are not there: all of them
 // when a cluster is new, the rest when it was stopped on the way or when its version
 // was raised to one that has more.
-func (n *Node) createBuiltin(ctx context.Context) error {
-	view := n.catalog.View()
+func (m *maintenance) createBuiltin(ctx context.Context) error {
+	view := m.catalog.View()
 	for _, k := range builtin {
 		if _, there := view.Keyspaces[k.Name]; there || !view.Takes(k.Kind) {
 			continue
@@ -117,10 +130,10 @@ func (n *Node) createBuiltin(ctx context.Context) error {
 				k.Floors[column] = 0
 			}
 		}
-		if shards, ok := n.cfg.Shards[k.Name]; ok {
+		if shards, ok := m.cfg.Shards[k.Name]; ok {
 			k.Shards = shards
 		}
-		if err := n.mustChange(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: k}}); err != nil {
+		if err := m.change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: k}}); err != nil {
 			return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 		}
 	}

@@ -29,12 +29,12 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	}
 	place := func(from, to []string) {
 		t.Helper()
-		mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
+		mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
 	}
 	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 7)}, Deadline: soon()}))
 	placement := all[0].catalog.View().Groups[number]
 	back := byKey[was[0]]
-	if placement.Numbered() || back.replicaOf(number).ID() != raft.ServerID(was[0]) {
+	if placement.Numbered() || back.Replica(number).ID() != raft.ServerID(was[0]) {
 		t.Fatalf("an older group has numbers: %+v", placement)
 	}
 
@@ -54,21 +54,21 @@ func TestOlderGroupGetsNumbers(t *testing.T) {
 	place(elsewhere, was)
 	eventually(t, "the leader adds it", func() bool {
 		for _, n := range all {
-			if g := n.replicaOf(number); g != nil && g.Ready() == nil {
+			if g := n.Replica(number); g != nil && g.Ready() == nil {
 				return replica.Contains(g.Configuration().Servers, raft.ServerID(was[0]))
 			}
 		}
 		return false
 	})
 	mustDo(t, back.follow())
-	if back.replicaOf(number) != nil {
+	if back.Replica(number) != nil {
 		t.Fatal("a node began a replica again under the Raft id of one that it deleted")
 	}
 
 	raiseMembers(t, all[0])
 	eventually(t, "all groups have numbers", func() bool { return all[0].groupsUnnumbered() == 0 })
 	eventually(t, "those vote that are to", func() bool { return votesAre(all, number, was) })
-	if id := back.replicaOf(number).ID(); id == raft.ServerID(was[0]) {
+	if id := back.Replica(number).ID(); id == raft.ServerID(was[0]) {
 		t.Errorf("it is %s again", id)
 	}
 	eventually(t, "the replica that moved away is deleted", func() bool { _, here := byKey[away].dirs.number(number); return !here })

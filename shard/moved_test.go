@@ -57,7 +57,7 @@ func knowsAddrs(n *Node, all []*Node) bool {
 		if view.Nodes[key].ClusterAddr != addr {
 			return false
 		}
-		for _, g := range n.replicas() {
+		for _, g := range n.Replicas() {
 			for _, s := range g.Configuration().Servers {
 				if g.Ready() == nil && string(s.ID) == key && string(s.Address) != addr {
 					return false
@@ -75,8 +75,8 @@ func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
 	for i := 1; i <= nodes; i++ {
 		all = append(all, mustOpenHeard(t, heard, memberConfig(t, t.TempDir(), i, nodes)))
 		if i > 1 {
-			put := &catalog.PutNodeEntry{Node: all[i-1].self()}
-			mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{PutNode: put}))
+			put := &catalog.PutNodeEntry{Node: all[i-1].maintenance.self}
+			mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{PutNode: put}))
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
@@ -34,7 +35,7 @@ const (
 // Node is all groups of one process: the catalog, and this node's replicas of
 // the shards of every keyspace. It answers for all shards, wherever they are.
 //
-// Its goroutines: runReconcile, runMaintenance and runRemoved, and run of tiering,
+// Its goroutines: runReconcile, RunRemoved of membership, and run of maintenance, tiering,
 // feedSpill, votersRoom, failureDetector, sweeper and scrub, which Open starts and Close
 // stops and waits for; repairs of replicas, which runReconcile starts and Close likewise
 // stops; removals of replicas that were dropped, which runReconcile starts and Close waits
@@ -42,16 +43,19 @@ const (
 type Node struct {
 	registry
 
-	cfg       Config
-	life      string // tells this life of the node from others
-	mux       *rpc.Mux
-	calls     *rpc.Calls
-	streams   *stream.Streams
-	beats     *replica.Beats
-	rounds    *propose.Rounds
-	metaFresh freshness
-	catalog   *catalog.Catalog
-	metrics   *propose.Metrics
+	cfg           Config
+	life          string // tells this life of the node from others
+	mux           *rpc.Mux
+	calls         *rpc.Calls
+	streams       *stream.Streams
+	beats         *replica.Beats
+	rounds        *propose.Rounds
+	catalog       *catalog.Catalog
+	prover        prover
+	catalogClient catalogClient
+	maintenance   maintenance
+	membership    *membership.Membership
+	metrics       *propose.Metrics
 
 	log *raftstore.Log // of all groups; nil for a node whose groups have logs of their own
 
@@ -63,21 +67,18 @@ type Node struct {
 
 	clusterHash uint32 // of tokens
 
-	headroom  headroom
-	room      diskRoom
-	votersLag atomic.Uint64 // of the groups led here, in entries, the most that leaderViewsHere last found
+	headroom headroom
+	room     diskRoom
 
 	peersMu sync.Mutex
 	peers   map[string]*peer // by node key; made when first asked
 
-	handingOver  atomic.Bool   // this node is to lead nothing
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
 	running      sync.WaitGroup // the loops that start begins, repairs, removals
 	asking       sync.WaitGroup // questions to other nodes
 	repairing    atomic.Bool    // a replica is being repaired
 	removing     atomic.Bool    // replicas of dropped keyspaces are being deleted
-	removed      atomic.Bool    // a member has proved that this node is in the catalog no more
 	draining     atomic.Bool
 	fatalOnce    sync.Once
 }
@@ -98,6 +99,7 @@ func Open(cfg Config) (*Node, error) {
 		beats:  replica.NewBeats(),
 	}
 	n.dirs.path = cfg.Dir
+	n.prover = prover{key: cfg.NodeKey, registry: &n.registry, catalog: n.catalog, asking: &n.asking, peers: map[string]provingPeer{}}
 	n.tiering.wire(n)
 	n.feeds = feedSpill{
 		registry: &n.registry, idle: cfg.FeedIdle, began: time.Now(), catalog: n.catalog, headroom: &n.headroom,
@@ -121,6 +123,18 @@ func Open(cfg Config) (*Node, error) {
 		return nil, errors.Join(err, n.mux.Close())
 	}
 	n.tiering.limited = n.mux.Limited()
+	n.catalogClient = catalogClient{
+		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: &n.prover,
+		diskError: n.headroom.diskError, follow: n.follow, draining: &n.draining,
+	}
+	n.maintenance = maintenance{
+		cfg: &n.cfg, self: n.record(), catalog: n.catalog, registry: &n.registry, change: n.catalogClient.mustChange, stopping: n.stopping,
+	}
+	n.membership = membership.New(membership.Config{
+		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
+		Prove: n.prover.proveTerm, Change: n.catalogClient.mustChange, Wake: n.wakeReconcile,
+		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
+	})
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
@@ -144,6 +158,7 @@ func Open(cfg Config) (*Node, error) {
 		Mux: n.mux, Lookup: n.addrOf, Allowed: func() bool { return n.catalog.View().SharesAppends() },
 		Calls: n.calls,
 	})
+	n.prover.streams = n.streams
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
@@ -172,15 +187,15 @@ func (n *Node) start() error {
 	if err := n.registerCluster(); err != nil {
 		return err
 	}
-	n.metaFresh.ask = n.askCatalog
+	n.metaFresh.ask = n.catalogClient.askCatalog
 	n.serveCalls()
 	if n.meta.SoleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		if err := n.waitUntil(ctx, n.meta.Ready); err != nil {
+		if err := waitUntil(ctx, n.meta.Ready); err != nil {
 			return fmt.Errorf("cannot open the catalog: %w", err)
 		}
-		if err := n.maintainCatalog(ctx); err != nil {
+		if err := n.maintenance.maintainCatalog(ctx); err != nil {
 			return err
 		}
 	}
@@ -188,9 +203,9 @@ func (n *Node) start() error {
 		return err
 	}
 	n.running.Go(n.runReconcile)
-	n.running.Go(n.runMaintenance)
+	n.running.Go(n.maintenance.run)
 	n.running.Go(failureDetector{&n.registry, n.mux.Limited(), n.stopping}.run)
-	n.running.Go(n.runRemoved)
+	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
 	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.diskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.tiering.run)
@@ -233,7 +248,7 @@ func (n *Node) Ready() error {
 	if n.draining.Load() {
 		return ErrDraining
 	}
-	if n.removed.Load() {
+	if n.membership.Removed.Load() {
 		return ErrRemoved
 	}
 	view := n.catalog.View()
@@ -271,9 +286,9 @@ func (n *Node) waitsToBegin(nodes int) string {
 }
 
 // WaitReady returns nil once Ready does, or the context's error.
-func (n *Node) WaitReady(ctx context.Context) error { return n.waitUntil(ctx, n.Ready) }
+func (n *Node) WaitReady(ctx context.Context) error { return waitUntil(ctx, n.Ready) }
 
-func (n *Node) waitUntil(ctx context.Context, condition func() error) error {
+func waitUntil(ctx context.Context, condition func() error) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	for {
@@ -293,36 +308,22 @@ func (n *Node) waitUntil(ctx context.Context, condition func() error) error {
 // nothing that another would, or with ctx's error. No other node hands over to this
 // one from then on.
 func (n *Node) HandOver(ctx context.Context) error {
-	n.handingOver.Store(true)
+	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()
-	began, _ := n.toHandOver()
-	err := n.waitUntil(ctx, func() error {
+	began, _ := n.membership.ToHandOver()
+	err := waitUntil(ctx, func() error {
 		if n.draining.Load() {
 			return ErrDraining
 		}
-		if led, heirless := n.toHandOver(); led > heirless {
+		if led, heirless := n.membership.ToHandOver(); led > heirless {
 			return fmt.Errorf("%d groups are still led here", led)
 		}
 		return nil
 	})
-	if led, _ := n.toHandOver(); began > 0 {
+	if led, _ := n.membership.ToHandOver(); began > 0 {
 		n.cfg.Logger.Info("handed over what was led here", "groups", max(0, began-led), "kept", led)
 	}
 	return err
-}
-
-// toHandOver counts the groups of several voters that this node leads, and those of
-// them that no other would.
-func (n *Node) toHandOver() (led, heirless int) {
-	for _, g := range n.replicas() {
-		if g.Ready() != nil || len(g.Voters()) < 2 {
-			continue
-		}
-		if led++; g.Heirless.Load() {
-			heirless++
-		}
-	}
-	return led, heirless
 }
 
 // Close refuses further requests, answers those that wait, writes the snapshots
@@ -357,6 +358,7 @@ func (n *Node) close(ctx context.Context) error {
 	}
 	n.headroom.close()
 	n.closePeers()
+	n.prover.close()
 	n.streams.Leave()
 	n.calls.Close()
 	n.asking.Wait()

@@ -150,8 +150,8 @@ func (n *Node) finishGivenUp() error {
 		return err
 	}
 	for _, r := range unfinished {
-		if err := n.finishGivingUp(r.group, r.number); err != nil {
-			return fmt.Errorf("cannot delete replica %d of group %d: %w", r.number, r.group, err)
+		if err := n.finishGivingUp(r.Group, r.Number); err != nil {
+			return fmt.Errorf("cannot delete replica %d of group %d: %w", r.Number, r.Group, err)
 		}
 	}
 	return nil

@@ -329,20 +329,20 @@ func TestReplicaThatComesBackIsAnother(t *testing.T) {
 			away = n.cfg.NodeKey
 		}
 	}
-	first := back.replicaOf(number).ID()
+	first := back.Replica(number).ID()
 	place := func(from, to []string) {
 		t.Helper()
-		mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
+		mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: from, Target: to}}))
 		eventually(t, "those vote that are to", func() bool { return votesAre(all, number, to) })
 	}
 	elsewhere := []string{away, was[1], was[2]}
 	place(was, elsewhere)
-	eventually(t, "its replica is deleted", func() bool { return back.replicaOf(number) == nil })
+	eventually(t, "its replica is deleted", func() bool { return back.Replica(number) == nil })
 	eventually(t, "its log too", func() bool {
 		return !slices.ContainsFunc(back.log.Replicas(), func(id raftstore.ReplicaID) bool { return id.Group == number })
 	})
 	place(elsewhere, was)
-	g := back.replicaOf(number)
+	g := back.Replica(number)
 	if g.ID() == first || replica.NodeOf(g.ID()) != replica.NodeOf(first) || g.Began() {
 		t.Errorf("it is %s and was %s, or begins with the group", g.ID(), first)
 	}

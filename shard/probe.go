@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -12,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -22,18 +24,66 @@ import (
 // raft.VerifyLeader proves less: it counts answers to heartbeats that were sent
 // before it was called, and those of non-voters (see raft.verifyLeader).
 
+// prover proves that this node leads a group, and learns how far groups are that other
+// nodes lead. mu guards peers; no call to another node is made under it.
+type prover struct {
+	key      string // of this node
+	registry *registry
+	catalog  *catalog.Catalog
+	streams  *stream.Streams // set before the first question
+	asking   *sync.WaitGroup // questions to other nodes, for which Node.Close waits
+
+	mu    sync.Mutex
+	peers map[string]provingPeer // by node key; made when first asked
+}
+
+// provingPeer is what waits to be asked of another node.
+type provingPeer struct {
+	probes  *rpc.Batcher[termProbe, termAnswer]
+	confirm *rpc.Batcher[uint32, confirmed]
+}
+
+// peer returns the batchers of questions to a node; it makes them for the first question.
+func (p *prover) peer(node string) provingPeer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer, known := p.peers[node]
+	if !known {
+		peer = provingPeer{
+			probes: rpc.NewBatcher(rpc.BatcherConfig[termProbe, termAnswer]{
+				Send: p.sendProbes(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: catalog.GroupsMax + 1,
+			}),
+			confirm: rpc.NewBatcher(rpc.BatcherConfig[uint32, confirmed]{
+				Send: p.sendConfirm(node), InFlight: askInFlightMax, Items: askQueueMax, CallItems: catalog.GroupsMax + 1,
+			}),
+		}
+		p.peers[node] = peer
+	}
+	return peer
+}
+
+// close closes the batchers.
+func (p *prover) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, peer := range p.peers {
+		peer.probes.Close()
+		peer.confirm.Close()
+	}
+}
+
 // secondAskAfter is how long a leader waits for the voters that it asked before it
 // asks those that it can do without: a few times what a busy node takes. Next
 // time it begins with these.
 const secondAskAfter = 25 * time.Millisecond
 
 // askFresh is one round of a replica's freshness.
-func (n *Node) askFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
+func (p *prover) askFresh(ctx context.Context, g *replica.Replica, applied func() uint64) (index uint64, err error) {
 	term := g.ReadyTerm()
 	if g.Ready() != nil {
-		return n.askLeader(ctx, g)
+		return p.askLeader(ctx, g)
 	}
-	if err := n.proveTerm(ctx, g, term); err != nil {
+	if err := p.proveTerm(ctx, g, term); err != nil {
 		return 0, err
 	}
 	return g.CommittedIndex(applied), nil
@@ -42,17 +92,17 @@ func (n *Node) askFresh(ctx context.Context, g *replica.Replica, applied func() 
 // askLeader asks the group's leader, which another node is, how far the group is.
 // In a group of three the term of this node proves with the leader's own that it
 // leads; where more are needed the leader is asked for a round of its own.
-func (n *Node) askLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
+func (p *prover) askLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
 	leader, number := catalog.ParseReplicaID(string(g.LeaderID()))
-	if leader == "" || leader == n.cfg.NodeKey {
+	if leader == "" || leader == p.key {
 		return 0, ErrNoLeader
 	}
-	p := n.peer(leader)
-	theirs, err := p.probes.Do(ctx, termProbe{g.Group(), g.Term(), g.Number(), number})
+	peer := p.peer(leader)
+	theirs, err := peer.probes.Do(ctx, termProbe{g.Group(), g.Term(), g.Number(), number})
 	if err != nil || theirs.index > 0 {
 		return theirs.index, err
 	}
-	answer, err := p.confirm.Do(ctx, g.Group())
+	answer, err := peer.confirm.Do(ctx, g.Group())
 	if err == nil {
 		err = answer.err
 	}
@@ -62,14 +112,14 @@ func (n *Node) askLeader(ctx context.Context, g *replica.Replica) (index uint64,
 // proveTerm returns nil once a majority of the group's voters, this node
 // included, was in no later term at some moment after the call. It asks as many as
 // it needs, and the others only when one of these does not agree soon.
-func (n *Node) proveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
+func (p *prover) proveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
 	others := g.Voters()
 	need := len(others)/2 + 1
 	if self := slices.Index(others, g.ID()); self >= 0 {
 		others = slices.Delete(others, self, self+1)
 		need--
 	}
-	switch agreed := n.agreeing(ctx, g, term, others, need); {
+	switch agreed := p.agreeing(ctx, g, term, others, need); {
 	case agreed < need:
 		return fmt.Errorf("%w: %d of the other %d voters agreed, %d must", ErrNoQuorum, agreed, len(others), need)
 	case g.ReadyTerm() != term || g.Ready() != nil:
@@ -80,7 +130,7 @@ func (n *Node) proveTerm(ctx context.Context, g *replica.Replica, term uint64) e
 
 // agreeing returns how many of the voters, which are other nodes and no fewer than
 // need, said that they are in no later term. It asks no further once need have.
-func (n *Node) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
+func (p *prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
 	if need == 0 {
 		return 0
 	}
@@ -89,9 +139,9 @@ func (n *Node) agreeing(ctx context.Context, g *replica.Replica, term uint64, vo
 	askUpTo := func(count int) {
 		for ; asked < count; asked++ {
 			node, number := catalog.ParseReplicaID(string(voters[(first+asked)%len(voters)]))
-			p := n.peer(node)
-			n.asking.Go(func() { // ends with ctx
-				theirs, err := p.probes.Do(ctx, termProbe{g.Group(), term, g.Number(), number})
+			peer := p.peer(node)
+			p.asking.Go(func() { // ends with ctx
+				theirs, err := peer.probes.Do(ctx, termProbe{g.Group(), term, g.Number(), number})
 				answers <- err == nil && theirs.term <= term
 			})
 		}
@@ -127,9 +177,9 @@ type confirmed struct {
 const confirmedBytesMax = rpc.ErrorBytesMax + binary.MaxVarintLen64
 
 // sendConfirm asks a node that leads groups to prove it, and how far they are.
-func (n *Node) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
+func (p *prover) sendConfirm(node string) func(context.Context, []uint32) ([]confirmed, error) {
 	return func(ctx context.Context, groups []uint32) ([]confirmed, error) {
-		answer, err := n.streams.Call(ctx, node, methodConfirm, appendGroups(nil, groups), len(groups)*confirmedBytesMax)
+		answer, err := p.streams.Call(ctx, node, methodConfirm, wire.AppendGroups(nil, groups), len(groups)*confirmedBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -144,16 +194,16 @@ func (n *Node) sendConfirm(node string) func(context.Context, []uint32) ([]confi
 	}
 }
 
-func (n *Node) serveConfirm(ctx context.Context, request []byte) ([]byte, error) {
-	groups, err := parseGroups(request)
+func (p *prover) serveConfirm(ctx context.Context, request []byte) ([]byte, error) {
+	groups, err := wire.ParseGroups(request, catalog.GroupsMax+1)
 	if err != nil {
 		return nil, err
 	}
 	all := make([]confirmed, len(groups))
 	done := make(chan struct{}, len(groups))
 	for i, number := range groups {
-		n.asking.Go(func() { // ends with ctx
-			all[i].index, all[i].err = n.confirmHere(ctx, number)
+		p.asking.Go(func() { // ends with ctx
+			all[i].index, all[i].err = p.confirmHere(ctx, number)
 			done <- struct{}{}
 		})
 	}
@@ -170,8 +220,8 @@ func (n *Node) serveConfirm(ctx context.Context, request []byte) ([]byte, error)
 }
 
 // confirmHere proves that this node leads a group.
-func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, err error) {
-	g, fresh := n.freshnessOf(number)
+func (p *prover) confirmHere(ctx context.Context, number uint32) (index uint64, err error) {
+	g, fresh := p.registry.freshnessOf(number)
 	if g == nil {
 		return 0, fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
@@ -183,34 +233,14 @@ func (n *Node) confirmHere(ctx context.Context, number uint32) (index uint64, er
 
 // freshnessOf returns this node's member of a group and what it knows of its
 // freshness, nil for none.
-func (n *Node) freshnessOf(number uint32) (*replica.Replica, *freshness) {
+func (s *registry) freshnessOf(number uint32) (*replica.Replica, *freshness) {
 	if number == catalogGroup {
-		return n.meta, &n.metaFresh
+		return s.meta, &s.metaFresh
 	}
-	if g := n.shardOf(number); g != nil {
+	if g := s.shardOf(number); g != nil {
 		if r := g.replica.Load(); r != nil {
 			return r.group, &r.fresh
 		}
 	}
 	return nil, nil
-}
-
-// groupsMax bounds the groups that one call names: all that a cluster can have.
-const groupsMax = GroupsMax + 1
-
-func appendGroups(dst []byte, groups []uint32) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(groups)))
-	for _, g := range groups {
-		dst = binary.AppendUvarint(dst, uint64(g))
-	}
-	return dst
-}
-
-func parseGroups(b []byte) ([]uint32, error) {
-	r := wire.Reader{Rest: b}
-	groups := make([]uint32, readGroups(&r, 1))
-	for i := range groups {
-		groups[i] = uint32(r.UintTo(1<<32 - 1))
-	}
-	return groups, r.End()
 }

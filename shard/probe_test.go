@@ -33,14 +33,14 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	all := openMembers(t, 3)
 	leader, r := ledReplica(t, all, 0)
 	lagging := r.fsm.Applied()
-	index, err := leader.askFresh(t.Context(), r.group, func() uint64 { return lagging })
+	index, err := leader.prover.askFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if err != nil || index != lagging {
 		t.Errorf("before any write: index %d, %v, want %d", index, err, lagging)
 	}
 	w := once(&Write{Deadline: soon()})
 	w.Ops = append(w.Ops, addTo(0, 2, 1))
 	mustDo(t, leader.Write(leader.Keyspace("posts"), w))
-	index, err = leader.askFresh(t.Context(), r.group, func() uint64 { return lagging })
+	index, err = leader.prover.askFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if want := w.Token.Index(r.group.Group()); err != nil || index < want {
 		t.Errorf("after a write: index %d, %v, want %d", index, err, want)
 	}
@@ -58,7 +58,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		}
 	}
 	number, term := r.group.Group(), r.group.Term()
-	self, other := r.group.ID(), follower.replicaOf(number).ID()
+	self, other := r.group.ID(), follower.Replica(number).ID()
 	const counted, proves = true, true
 	for name, c := range map[string]struct {
 		asked           *Node
@@ -74,7 +74,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"a replica that was there":     {leader, replica.RaftID(follower.cfg.NodeKey, 999), term, false, false},
 		"a follower is asked":          {follower, self, term, counted, false},
 	} {
-		s := c.asked.answerProbe(termProbe{group: number, term: c.term, asked: c.asked.replicaOf(number).Number()}, c.asker)
+		s := c.asked.prover.answerProbe(termProbe{group: number, term: c.term, asked: c.asked.Replica(number).Number()}, c.asker)
 		if (s.term == term) != c.counted || (s.term == disagrees) == c.counted || (s.index > 0) != c.proves {
 			t.Errorf("%s: %+v", name, s)
 		}
@@ -83,7 +83,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 		"a group that is not here":          {group: 9999},
 		"another replica of the asked node": {group: number, term: term, asked: 999},
 	} {
-		if s := leader.answerProbe(asked, other); s.term != disagrees || s.index != 0 {
+		if s := leader.prover.answerProbe(asked, other); s.term != disagrees || s.index != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
@@ -120,17 +120,17 @@ func TestLeaderAsksAnotherVoter(t *testing.T) {
 	if other == leader {
 		other = all[1]
 	}
-	there := other.replicaOf(r.group.Group()).ID()
+	there := other.Replica(r.group.Group()).ID()
 	others := []raft.ServerID{"n9.00000000", there} // the first is not known, and cannot be asked
 	for round := range 3 {
-		if agreed := leader.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {
+		if agreed := leader.prover.agreeing(t.Context(), r.group, term, others, 1); agreed != 1 {
 			t.Errorf("round %d: %d agreed", round, agreed)
 		}
 	}
-	if agreed := leader.agreeing(t.Context(), r.group, term, others, 2); agreed != 1 {
+	if agreed := leader.prover.agreeing(t.Context(), r.group, term, others, 2); agreed != 1 {
 		t.Errorf("of two: %d agreed", agreed)
 	}
-	if agreed := leader.agreeing(t.Context(), r.group, 0, others, 1); agreed != 0 {
+	if agreed := leader.prover.agreeing(t.Context(), r.group, 0, others, 1); agreed != 0 {
 		t.Errorf("for an earlier term: %d agreed", agreed)
 	}
 }

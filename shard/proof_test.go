@@ -19,10 +19,9 @@ import (
 // answerTerms has other nodes answer a node that asks for their terms: with the
 // one that is given, or not at all where none is.
 func answerTerms(n *Node, terms map[string]uint64) {
-	n.peersMu.Lock()
-	defer n.peersMu.Unlock()
-	for node, p := range n.peers {
-		answered := *p
+	n.prover.mu.Lock()
+	defer n.prover.mu.Unlock()
+	for node, answered := range n.prover.peers {
 		answered.probes = rpc.NewBatcher(rpc.BatcherConfig[termProbe, termAnswer]{
 			Send: func(_ context.Context, asked []termProbe) ([]termAnswer, error) {
 				term, known := terms[node]
@@ -33,7 +32,7 @@ func answerTerms(n *Node, terms map[string]uint64) {
 			},
 			InFlight: 1, Items: 1024, CallItems: 1024,
 		})
-		n.peers[node] = &answered
+		n.prover.peers[node] = answered
 	}
 }
 
@@ -44,10 +43,10 @@ func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint6
 	number := all[0].Keyspace("posts").firstGroup
 	n, followers := roles(t, all, number)
 	for _, f := range followers {
-		n.peer(f.cfg.NodeKey)
+		n.prover.peer(f.cfg.NodeKey)
 		others = append(others, f.cfg.NodeKey)
 	}
-	g = n.replicaOf(number)
+	g = n.Replica(number)
 	return n, g, g.ReadyTerm(), others
 }
 
@@ -75,12 +74,12 @@ func TestProveTerm(t *testing.T) {
 			}
 		}
 		answerTerms(n, terms)
-		if err := n.proveTerm(t.Context(), g, term); !errors.Is(err, c.want) {
+		if err := n.prover.proveTerm(t.Context(), g, term); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	answerTerms(n, map[string]uint64{others[0]: term - 1, others[1]: term - 1})
-	if err := n.proveTerm(t.Context(), g, term-1); !errors.Is(err, ErrNoLeader) {
+	if err := n.prover.proveTerm(t.Context(), g, term-1); !errors.Is(err, ErrNoLeader) {
 		t.Errorf("a term that it does not lead in any more: %v, want %v", err, ErrNoLeader)
 	}
 }
@@ -91,7 +90,7 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
 	ask := func(id raft.ServerID) ([]byte, error) {
 		request := binary.AppendUvarint(nil, uint64(g.Group()))
-		return n.serveMember(t.Context(), wire.AppendBytes(request, []byte(id)))
+		return n.membership.ServeMember(t.Context(), wire.AppendBytes(request, []byte(id)))
 	}
 	asked := map[raft.ServerID]byte{"n9.0": 0, replica.RaftID(n.cfg.NodeKey, 999): 0}
 	for _, id := range g.Voters() {

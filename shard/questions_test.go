@@ -34,6 +34,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	n.calls, n.mux = nodes.nodeWith(t, "a", nil, nil)
 	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.lookup, Allowed: allowed, Calls: n.calls})
 	t.Cleanup(n.streams.Close)
+	p := prover{key: "a", streams: n.streams}
 	answers := func(answer []byte) rpc.Handler {
 		return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 	}
@@ -69,14 +70,14 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		small bool
 	}{
 		"probe": {small: true, ask: func() error {
-			answers, err := n.sendProbes("b")(within10s(t), []termProbe{{group: 1, asker: 1, asked: 2}})
+			answers, err := p.sendProbes("b")(within10s(t), []termProbe{{group: 1, asker: 1, asked: 2}})
 			if err == nil && answers[0] != (termAnswer{7, 9}) {
 				t.Errorf("answers %+v", answers)
 			}
 			return err
 		}},
 		"confirm": {small: true, ask: func() error {
-			answers, err := n.sendConfirm("b")(within10s(t), []uint32{1})
+			answers, err := p.sendConfirm("b")(within10s(t), []uint32{1})
 			if err == nil && answers[0].index != 9 {
 				t.Errorf("answers %+v", answers)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -18,7 +19,7 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 	eventually(t, "the group has a leader whom all know", func() bool {
 		leader, followers = nil, nil
 		for _, n := range all {
-			switch g := n.replicaOf(number); {
+			switch g := n.Replica(number); {
 			case g == nil:
 			case g.Ready() == nil:
 				leader = n
@@ -27,7 +28,7 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 			}
 		}
 		return leader != nil && !slices.ContainsFunc(followers, func(n *Node) bool {
-			return n.replicaOf(number).Leader() != leader.cfg.NodeKey
+			return n.Replica(number).Leader() != leader.cfg.NodeKey
 		})
 	})
 	return leader, followers
@@ -49,9 +50,9 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	// Who is to take its place is down, so that it stays a member.
 	mustDo(t, all[3].Close(t.Context()))
 	target := all[0].holders(number)
-	moved := append(without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
+	moved := append(membership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
 	place := &catalog.PlaceEntry{Group: number, Was: target, Target: moved}
-	mustDo(t, all[0].mustChange(t.Context(), &catalog.Command{Place: place}))
+	mustDo(t, all[0].catalogClient.mustChange(t.Context(), &catalog.Command{Place: place}))
 	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.holders(number), n.cfg.NodeKey) })
 
 	g := n.shardOf(number)
@@ -76,7 +77,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	}
 	mustDrop("the leader says that it is a member")
 	eventually(t, "it follows again", func() bool {
-		g := n.replicaOf(number)
+		g := n.Replica(number)
 		return g.Leader() != "" && replica.SuffrageOf(g.Configuration().Servers, g.ID()) == raft.Voter
 	})
 	for _, other := range append(followers, leader) {

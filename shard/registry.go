@@ -13,8 +13,9 @@ import (
 // catalog's included. The parts of Node read it. What changes it after Open holds
 // changing.
 type registry struct {
-	meta *replica.Replica // of the catalog's group
-	dirs replicaDirs
+	meta      *replica.Replica // of the catalog's group
+	metaFresh freshness        // of meta
+	dirs      replicaDirs
 
 	// keyspaces and groups are replaced whole, under changing.
 	keyspaces atomic.Pointer[keyspaceTable]
@@ -74,9 +75,9 @@ type groupTable struct {
 // shardOf returns a shard by its group's number, nil for none.
 func (s *registry) shardOf(number uint32) *shardReplica { return s.groups.Load().byNumber[number] }
 
-// replicaOf returns this node's member of a group, the catalog's included, nil
+// Replica returns this node's member of a group, the catalog's included, nil
 // for none.
-func (s *registry) replicaOf(number uint32) *replica.Replica {
+func (s *registry) Replica(number uint32) *replica.Replica {
 	if number == catalogGroup {
 		return s.meta
 	}
@@ -88,8 +89,8 @@ func (s *registry) replicaOf(number uint32) *replica.Replica {
 	return nil
 }
 
-// replicas returns all groups of this node, the catalog's included.
-func (s *registry) replicas() []*replica.Replica {
+// Replicas returns all groups of this node, the catalog's included.
+func (s *registry) Replicas() []*replica.Replica {
 	all := []*replica.Replica{s.meta}
 	for _, g := range s.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
@@ -97,4 +98,39 @@ func (s *registry) replicas() []*replica.Replica {
 		}
 	}
 	return all
+}
+
+// Damaged reports whether this node has a replica of a shard some of whose cold rows
+// it cannot read.
+func (s *registry) Damaged(number uint32) bool {
+	if number == catalogGroup {
+		return false
+	}
+	g := s.shardOf(number)
+	if g == nil {
+		return false
+	}
+	r := g.replica.Load()
+	return r != nil && r.damaged.Load()
+}
+
+// damagedShards counts the replicas here that are damaged.
+func (s *registry) damagedShards() (damaged int) {
+	for _, g := range s.groups.Load().all {
+		if s.Damaged(g.number) {
+			damaged++
+		}
+	}
+	return damaged
+}
+
+// LedBy counts the groups that a node leads, as far as this node knows.
+func (s *registry) LedBy(node string) int {
+	led := 0
+	for _, g := range s.groups.Load().all {
+		if g.leader() == node {
+			led++
+		}
+	}
+	return led
 }

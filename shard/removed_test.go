@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/membership"
 )
 
 // A node that was removed while it was down is told so by a member, says it, and
@@ -24,19 +25,19 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	defer cancel()
 	mustDo(t, gone.Close(ctx))
 
-	if known, err := all[1].isKnown(ctx, all[0].cfg.NodeKey); err != nil || !known {
+	if known, err := all[1].membership.IsKnown(ctx, all[0].cfg.NodeKey); err != nil || !known {
 		t.Errorf("a member is in the catalog: %v, %v", known, err)
 	}
 	leave := &catalog.SetNodeStateEntry{Key: cfg.NodeKey, State: catalog.NodeLeaving}
-	mustDo(t, all[0].mustChange(ctx, &catalog.Command{SetNodeState: leave}))
-	mustDo(t, all[0].mustChange(ctx, &catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: cfg.NodeKey}}))
+	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{SetNodeState: leave}))
+	mustDo(t, all[0].catalogClient.mustChange(ctx, &catalog.Command{RemoveNode: &catalog.RemoveNodeEntry{Key: cfg.NodeKey}}))
 
 	cfg.Metrics = prometheus.NewRegistry()
 	before := filesOf(t, cfg.Dir)
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	eventually(t, "the node says that it was removed", func() bool { return errors.Is(again.Ready(), ErrRemoved) })
+	eventually(t, "the node says that it was removed", func() bool { return errors.Is(again.Ready(), membership.ErrRemoved) })
 	for _, path := range before {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("a removed node deletes nothing: %v", err)
@@ -50,10 +51,10 @@ func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
 	n, err := Open(memberConfig(t, t.TempDir(), 2, 0))
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, n.Close(context.Background())) })
-	if by := n.removedBy(); by != "" {
+	if by := n.membership.RemovedBy(); by != "" {
 		t.Errorf("%s says that a node without a cluster was removed", by)
 	}
-	if err := n.Ready(); err == nil || errors.Is(err, ErrRemoved) {
+	if err := n.Ready(); err == nil || errors.Is(err, membership.ErrRemoved) {
 		t.Errorf("it is ready: %v", err)
 	} else if !strings.Contains(err.Error(), "has not taken this node in yet") {
 		t.Errorf("it waits for %v", err)

@@ -44,30 +44,6 @@ func (r *localReplica) noteDamage(err error) {
 	r.logger.Error("what this replica has on disk cannot be read: other replicas are asked, and it is repaired", "err", err)
 }
 
-// isDamaged reports whether this node has a replica of a shard some of whose cold rows
-// it cannot read.
-func (n *Node) isDamaged(number uint32) bool {
-	if number == catalogGroup {
-		return false
-	}
-	g := n.shardOf(number)
-	if g == nil {
-		return false
-	}
-	r := g.replica.Load()
-	return r != nil && r.damaged.Load()
-}
-
-// damagedShards counts the replicas here that isDamaged tells of.
-func (n *Node) damagedShards() (damaged int) {
-	for _, g := range n.groups.Load().all {
-		if n.isDamaged(g.number) {
-			damaged++
-		}
-	}
-	return damaged
-}
-
 // repairIfDamaged begins to repair a replica that needs it, unless it leads, when it is
 // to be handed over first, or another is being repaired. runReconcile calls it.
 func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {

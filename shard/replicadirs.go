@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -41,7 +42,7 @@ const removedSuffix = ".removed"
 
 // load reads which directories are there. It returns those that a crash left
 // half deleted.
-func (d *replicaDirs) load() (unfinished []groupReplica, err error) {
+func (d *replicaDirs) load() (unfinished []raftstore.ReplicaID, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.here, d.mu.deleted, d.mu.refused = map[uint32]uint64{}, map[uint32]uint64{}, map[uint32]bool{}
@@ -56,19 +57,19 @@ func (d *replicaDirs) load() (unfinished []groupReplica, err error) {
 			continue
 		}
 		if removed {
-			if number, has := d.mu.deleted[r.group]; !has || r.number > number {
-				d.mu.deleted[r.group] = r.number
+			if number, has := d.mu.deleted[r.Group]; !has || r.Number > number {
+				d.mu.deleted[r.Group] = r.Number
 			}
 			if left, err := os.ReadDir(filepath.Join(d.path, e.Name())); err != nil || len(left) > 0 {
 				unfinished = append(unfinished, r)
 			}
 			continue
 		}
-		if other, has := d.mu.here[r.group]; has {
+		if other, has := d.mu.here[r.Group]; has {
 			return nil, fmt.Errorf("%w: %s and %s both hold a replica of group %d, and a node has one; bring the directory back as it was",
-				storage.ErrDamaged, d.dir(r.group, other), d.dir(r.group, r.number), r.group)
+				storage.ErrDamaged, d.dir(r.Group, other), d.dir(r.Group, r.Number), r.Group)
 		}
-		d.mu.here[r.group] = r.number
+		d.mu.here[r.Group] = r.Number
 	}
 	for group, number := range d.mu.here {
 		deleted, has := d.mu.deleted[group]
@@ -93,13 +94,13 @@ func (d *replicaDirs) dir(group uint32, number uint64) string {
 }
 
 // parseReplicaDir reads the name of a directory that dir returned.
-func parseReplicaDir(name string) (r groupReplica, ok bool) {
+func parseReplicaDir(name string) (r raftstore.ReplicaID, ok bool) {
 	group, number, numbered := strings.Cut(name, ".")
 	g, err := strconv.ParseUint(group, 10, 32)
 	if err == nil && numbered {
-		r.number, err = strconv.ParseUint(number, 10, 64)
+		r.Number, err = strconv.ParseUint(number, 10, 64)
 	}
-	r.group = uint32(g)
+	r.Group = uint32(g)
 	return r, err == nil
 }
 
@@ -112,12 +113,12 @@ func (d *replicaDirs) number(group uint32) (number uint64, here bool) {
 }
 
 // replicas returns the replicas here of the groups for which of returns true.
-func (d *replicaDirs) replicas(of func(group uint32) bool) (all []groupReplica) {
+func (d *replicaDirs) replicas(of func(group uint32) bool) (all []raftstore.ReplicaID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for group, number := range d.mu.here {
 		if of(group) {
-			all = append(all, groupReplica{group: group, number: number})
+			all = append(all, raftstore.ReplicaID{Group: group, Number: number})
 		}
 	}
 	return all
@@ -198,7 +199,7 @@ func (d *replicaDirs) clear(group uint32, number uint64) error {
 	for _, e := range all {
 		name, removed := strings.CutSuffix(e.Name(), removedSuffix)
 		r, ok := parseReplicaDir(name)
-		if removed && ok && r.group == group && r.number < number {
+		if removed && ok && r.Group == group && r.Number < number {
 			err = errors.Join(err, os.Remove(filepath.Join(d.path, e.Name()))) // empty: it was finished before
 		}
 	}

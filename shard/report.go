@@ -7,11 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
-	"sync"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -64,43 +63,21 @@ func (n *Node) Report() NodeReport {
 }
 
 // Reports asks every node of the catalog to describe itself, and returns what
-// those say, by key, that answer within askNodeTimeout.
+// those say, by key, that answer within rpc.AskTimeout.
 func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
-	ctx, cancel := context.WithTimeout(ctx, askNodeTimeout)
-	defer cancel()
-	keys := slices.Collect(maps.Keys(n.catalog.View().Nodes))
-	answers := make([]*NodeReport, len(keys))
-	var asked sync.WaitGroup
-	for i, key := range keys {
-		asked.Go(func() { // ends at the timeout
-			if key == n.cfg.NodeKey {
-				here := n.Report()
-				answers[i] = &here
-			} else if there, err := n.reportOf(ctx, key); err == nil {
-				answers[i] = there
-			}
-		})
-	}
-	asked.Wait()
-	reports := map[string]NodeReport{}
-	for i, key := range keys {
-		if answers[i] != nil {
-			reports[key] = *answers[i]
+	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) (r NodeReport, err error) {
+		if node == n.cfg.NodeKey {
+			return n.Report(), nil
 		}
-	}
-	return reports
-}
-
-func (n *Node) reportOf(ctx context.Context, node string) (*NodeReport, error) {
-	raw, err := n.calls.Call(ctx, node, methodReport, nil)
-	if err != nil {
-		return nil, err
-	}
-	r := &NodeReport{}
-	if err := json.Unmarshal(raw, r); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
-	}
-	return r, nil
+		raw, err := n.calls.Call(ctx, node, methodReport, nil)
+		if err != nil {
+			return r, err
+		}
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return r, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
+		}
+		return r, nil
+	})
 }
 
 func (n *Node) serveReport(context.Context, []byte) ([]byte, error) { return json.Marshal(n.Report()) }

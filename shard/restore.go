@@ -160,7 +160,7 @@ const leftOut = -1
 // placesOf returns the numbers that columns of a snapshot, by number, have in a keyspace.
 func placesOf(k *Keyspace, names []string) ([]int, error) {
 	if len(names) > engine.ColumnsMax {
-		return nil, &ArgumentError{"columns", fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
+		return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
 	}
 	if names == nil {
 		names = k.Columns
@@ -175,10 +175,10 @@ func placesOf(k *Keyspace, names []string) ([]int, error) {
 			continue
 		}
 		if places[i] = k.Column(name); places[i] < 0 {
-			return nil, &ArgumentError{"columns", fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
+			return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
 		}
 		if slices.Contains(names[:i], name) {
-			return nil, &ArgumentError{"columns", fmt.Sprintf("%q is there twice", name)}
+			return nil, &ArgumentError{Field: "columns", Problem: fmt.Sprintf("%q is there twice", name)}
 		}
 	}
 	return places, nil
@@ -464,7 +464,7 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 // atLeader calls see with what the shard's leader says of its replica, once there is
 // one.
 func (r *restore) atLeader(ctx context.Context, see func(led *ReplicaReport)) error {
-	return r.node.waitUntil(ctx, func() error {
+	return waitUntil(ctx, func() error {
 		led, term := (*ReplicaReport)(nil), uint64(0)
 		for _, report := range r.node.Reports(ctx) {
 			for i, replica := range report.Replicas {

@@ -19,18 +19,18 @@ import (
 // simrun_test.go what goes on and how all ends well, and sim_test.go has the tests.
 //
 // Product code that is called: raftfsm's catalog commands, Number, Retired, MayHold;
-// NextStep with what it calls, wantedMembers, initialMembers, memberID, displaced,
+// NextStep with what it calls, Wanted, initialMembers, MemberID, Displaced,
 // Contains, SuffrageOf, TwoSuffice. What stands for code that waits for disks, raft or the network:
 //
 //	simWorld.follow       Node.replicaToHold, openReplica, replicaDirs.mayBegin
-//	simWorld.startDrop    Node.dropIfRemoved, dropReplica, wasRemoved
-//	simWorld.serveMember  Node.serveMember
+//	simWorld.startDrop    Node.dropIfRemoved, dropReplica, Membership.WasRemoved
+//	simWorld.serveMember  Membership.ServeMember
 //	simWorld.reopen       Node.fetchSnapshot, Replica.Receive and Node.reopen, of a repair
-//	simWorld.reconcile    Node.reconcileMembers, catalogIsBehind
-//	simWorld.behind       Node.behind, progress
-//	simWorld.numbers      Node.reconcileNumbers, caughtUpMembers, provedGone
-//	simWorld.prove        Node.proveTerm, agreeing
-//	simWorld.standing     Node.answerProbe, Replica.IndexWith
+//	simWorld.reconcile    Membership.Reconcile, catalogIsBehind
+//	simWorld.behind       Membership.behind, Progress
+//	simWorld.numbers      Membership.ReconcileNumbers, caughtUpMembers, provedGone
+//	simWorld.prove        prover.proveTerm, agreeing
+//	simWorld.standing     prover.answerProbe, Replica.IndexWith
 //	simRaft.refuses, filterAppend, installSnapshot, timeoutNow    rpcFilter
 //
 // The catalog's own group is taken to be linearizable: it is a list of views, of which

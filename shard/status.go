@@ -2,6 +2,7 @@ package shard
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,7 +57,7 @@ func (n *Node) nodeStatus(view *catalog.View) []NodeStatus {
 // word.
 func (n *Node) stateOf(node catalog.Node) string {
 	switch self := node.Key == n.cfg.NodeKey; {
-	case self && (n.draining.Load() || n.handingOver.Load()):
+	case self && (n.draining.Load() || n.membership.HandingOver.Load()):
 		return "stopping"
 	case !self && n.cfg.Alive != nil && !n.cfg.Alive(node.Key):
 		return "dead"
@@ -82,3 +83,21 @@ func (n *Node) groupStatus(g *replica.Replica, keyspace string, shard int, view 
 	}
 	return status
 }
+
+// LeaderViews asks every node about the groups that it leads. Groups whose leader does
+// not answer are not in it.
+func (n *Node) LeaderViews(ctx context.Context) map[uint32]LeaderView {
+	return n.membership.LeaderViews(ctx)
+}
+
+// Transfer has the node that leads a group hand it over to another.
+func (n *Node) Transfer(ctx context.Context, group uint32, from, to string) error {
+	return n.membership.Transfer(ctx, group, from, to)
+}
+
+// Catalog returns the catalog as this node knows it. It is not to be changed.
+func (n *Node) Catalog() *catalog.View { return n.catalog.View() }
+
+// LeadsCatalog reports whether this node leads the catalog's group and may
+// speak for it.
+func (n *Node) LeadsCatalog() bool { return n.meta.Ready() == nil }

@@ -79,7 +79,7 @@ func (n *Node) leaderBy(ctx context.Context, g *shardReplica, called string) str
 	}
 	ctx, cancel := context.WithTimeout(ctx, supersededLookEvery)
 	defer cancel()
-	answer, err := n.peer(other).confirm.Do(ctx, g.number)
+	answer, err := n.prover.peer(other).confirm.Do(ctx, g.number)
 	if err == nil {
 		err = answer.err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/wire"
 )
@@ -35,7 +36,7 @@ const termAnswerBytesMax = 2 * binary.MaxVarintLen64
 const disagrees = ^uint64(0)
 
 // sendProbes sends term probes to a node, which answers them without asking a third node.
-func (n *Node) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
+func (p *prover) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
 	return func(ctx context.Context, asked []termProbe) ([]termAnswer, error) {
 		method, numbered := methodStanding, false
 		for _, q := range asked {
@@ -43,8 +44,8 @@ func (n *Node) sendProbes(node string) func(context.Context, []termProbe) ([]ter
 				method, numbered = methodProbe, true
 			}
 		}
-		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(n.cfg.NodeKey))
-		answer, err := n.streams.Call(ctx, node, method, appendProbes(request, asked, numbered), len(asked)*termAnswerBytesMax)
+		request := wire.AppendBytes(make([]byte, 0, 32+8*len(asked)), []byte(p.key))
+		answer, err := p.streams.Call(ctx, node, method, appendProbes(request, asked, numbered), len(asked)*termAnswerBytesMax)
 		if err != nil {
 			return nil, err
 		}
@@ -58,15 +59,15 @@ func (n *Node) sendProbes(node string) func(context.Context, []termProbe) ([]ter
 }
 
 // serveUnnumberedProbes answers probes of replicas of number 0, serveProbes of any.
-func (n *Node) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
-	return n.answerProbes(request, false)
+func (p *prover) serveUnnumberedProbes(_ context.Context, request []byte) ([]byte, error) {
+	return p.answerProbes(request, false)
 }
 
-func (n *Node) serveProbes(_ context.Context, request []byte) ([]byte, error) {
-	return n.answerProbes(request, true)
+func (p *prover) serveProbes(_ context.Context, request []byte) ([]byte, error) {
+	return p.answerProbes(request, true)
 }
 
-func (n *Node) answerProbes(request []byte, numbered bool) ([]byte, error) {
+func (p *prover) answerProbes(request []byte, numbered bool) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	asker := string(r.Bytes())
 	asked, err := parseProbes(&r, numbered)
@@ -75,7 +76,7 @@ func (n *Node) answerProbes(request []byte, numbered bool) ([]byte, error) {
 	}
 	answer := make([]byte, 0, 12*len(asked))
 	for _, q := range asked {
-		s := n.answerProbe(q, replica.RaftID(asker, q.asker))
+		s := p.answerProbe(q, replica.RaftID(asker, q.asker))
 		answer = binary.AppendUvarint(answer, s.term)
 		answer = binary.AppendUvarint(answer, s.index)
 	}
@@ -86,10 +87,10 @@ func (n *Node) answerProbes(request []byte, numbered bool) ([]byte, error) {
 // configuration has both that replica and the asker's. The term of a replica that is in no
 // configuration proves nothing: it may vote for nobody and acknowledge nothing now, but
 // it is not known what it is to be.
-func (n *Node) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
-	g, applied := n.meta, n.catalog.Applied
+func (p *prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
+	g, applied := p.registry.meta, p.catalog.Applied
 	if q.group != catalogGroup {
-		shard := n.shardOf(q.group)
+		shard := p.registry.shardOf(q.group)
 		if shard == nil {
 			return termAnswer{term: disagrees}
 		}
@@ -123,7 +124,7 @@ func appendProbes(dst []byte, asked []termProbe, numbered bool) []byte {
 }
 
 func parseProbes(r *wire.Reader, numbered bool) ([]termProbe, error) {
-	asked := make([]termProbe, readGroups(r, 2))
+	asked := make([]termProbe, r.CountTo(2, catalog.GroupsMax+1))
 	for i := range asked {
 		asked[i] = termProbe{group: uint32(r.UintTo(1<<32 - 1)), term: r.Uint()}
 		if numbered {

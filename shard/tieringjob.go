@@ -8,9 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
@@ -77,7 +77,7 @@ func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
 type ColdSilentError struct{ Nodes []string } // by name, those without an answer
 
 func (e *ColdSilentError) Error() string {
-	return fmt.Sprintf("the deadline passed before these nodes answered, for which %v are allowed: %s; nothing was begun", askNodeTimeout, strings.Join(e.Nodes, ", "))
+	return fmt.Sprintf("the deadline passed before these nodes answered, for which %v are allowed: %s; nothing was begun", rpc.AskTimeout, strings.Join(e.Nodes, ", "))
 }
 
 // unanswered returns a ColdSilentError of the nodes that have no answer.
@@ -96,7 +96,7 @@ func (n *Node) unanswered(answers map[string]ColdAnswer) error {
 // says, by node key, and does not wait for the end. A node that is at this order goes on
 // with it, so that it may be repeated. An order for what cannot be meant is an
 // ArgumentError. A ctx that ends while the nodes are asked what it comes to is a
-// ColdSilentError: nothing has begun then. Once all are told to begin it may take askNodeTimeout longer than ctx, so
+// ColdSilentError: nothing has begun then. Once all are told to begin it may take rpc.AskTimeout longer than ctx, so
 // that no short one has some begin and others not.
 func (n *Node) OrderCold(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := n.checkCold(&o); err != nil {
@@ -116,7 +116,7 @@ func (n *Node) OrderCold(ctx context.Context, o TieringJob) (id string, answers 
 			}
 		}
 		if never(answers) {
-			return "", nil, &ArgumentError{"older_than_seconds", "no row is ever old by --cold-after 0: give it, or before"}
+			return "", nil, &ArgumentError{Field: "older_than_seconds", Problem: "no row is ever old by --cold-after 0: give it, or before"}
 		}
 		if o.DryRun {
 			return "", answers, nil
@@ -157,20 +157,20 @@ func (n *Node) checkCold(o *TieringJob) error {
 	case ks == nil:
 		return ErrUnknownKeyspace
 	case ks.Kind != KindCounters:
-		return &ArgumentError{"keyspace", fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
+		return &ArgumentError{Field: "keyspace", Problem: fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
 	case o.OlderThan > 0 && n.cfg.Cold.Layouts[o.Keyspace].Unit == 0:
-		return &ArgumentError{"older_than_seconds", fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
+		return &ArgumentError{Field: "older_than_seconds", Problem: fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
 	}
 	return nil
 }
 
-// askCold returns what the nodes answer that do within askNodeTimeout.
+// askCold returns what the nodes answer that do within rpc.AskTimeout.
 func (n *Node) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer {
 	request, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // it holds numbers and texts
 	}
-	return askAll(ctx, n, func(ctx context.Context, node string) (a ColdAnswer, err error) {
+	return rpc.AskAll(ctx, maps.Keys(n.catalog.View().Nodes), func(ctx context.Context, node string) (a ColdAnswer, err error) {
 		if node == n.cfg.NodeKey {
 			return n.tiering.followCold(o), nil
 		}
@@ -180,27 +180,6 @@ func (n *Node) askCold(ctx context.Context, o TieringJob) map[string]ColdAnswer 
 		}
 		return a, err
 	})
-}
-
-// askAll asks all nodes at once, and returns the answers, by key, of those that have one
-// within askNodeTimeout.
-func askAll[A any](ctx context.Context, n *Node, ask func(ctx context.Context, node string) (A, error)) map[string]A {
-	ctx, cancel := context.WithTimeout(ctx, askNodeTimeout)
-	defer cancel()
-	var mu sync.Mutex
-	answers := map[string]A{}
-	var asked sync.WaitGroup
-	for node := range n.catalog.View().Nodes {
-		asked.Go(func() { // ends at the timeout
-			if a, err := ask(ctx, node); err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				answers[node] = a
-			}
-		})
-	}
-	asked.Wait()
-	return answers
 }
 
 func (n *Node) serveColdOrder(_ context.Context, request []byte) ([]byte, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/membership"
 )
 
 // The errors of this package that a caller may tell apart. All but
@@ -68,11 +69,16 @@ var (
 	ErrUnknownKeyspace = errs.ErrUnknownKeyspace
 )
 
-// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad
-// name or bound. Field is the JSON path of what is wrong, such as "columns[1]".
-type ArgumentError struct{ Field, Problem string }
+// ErrRemoved is returned by Ready once a member has proved that the cluster has removed
+// this node.
+var ErrRemoved = membership.ErrRemoved
 
-func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }
+// LeaderView is what the leader of a group knows of its members.
+type LeaderView = membership.LeaderView
+
+// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad
+// name or bound.
+type ArgumentError = errs.ArgumentError
 
 // PartialError is returned by Write when a request's shards did not fare alike.
 // Applied and Unknown hold the ids of ops in the order of the request, doubles

@@ -2,13 +2,14 @@ package shard
 
 import (
 	"context"
-	"sync"
+	"maps"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
 )
 
 // votersRoomTick is how often the voters of groups that this node leads are asked
@@ -87,29 +88,16 @@ func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 // disksFull asks nodes whether their disks are at their reserve. Those that do not
 // answer are not in it.
 func (v votersRoom) disksFull(nodes map[string]bool) map[string]bool {
-	ctx, cancel := context.WithTimeout(context.Background(), askNodeTimeout)
-	defer cancel()
-	var mu sync.Mutex
-	full := map[string]bool{}
-	var asked sync.WaitGroup
-	for node := range nodes {
+	return rpc.AskAll(context.Background(), maps.Keys(nodes), func(ctx context.Context, node string) (bool, error) {
 		if node == v.key {
-			mu.Lock()
-			full[node] = v.headroom.diskFull.Load()
-			mu.Unlock()
-			continue
+			return v.headroom.diskFull.Load(), nil
 		}
-		asked.Go(func() { // ends at the timeout
-			answer, err := v.calls.Call(ctx, node, methodRoom, nil)
-			if err == nil && len(answer) == 1 {
-				mu.Lock()
-				defer mu.Unlock()
-				full[node] = answer[0] != 0
-			}
-		})
-	}
-	asked.Wait()
-	return full
+		answer, err := v.calls.Call(ctx, node, methodRoom, nil)
+		if err == nil && len(answer) != 1 {
+			err = wire.ErrBadMessage
+		}
+		return err == nil && answer[0] != 0, err
+	})
 }
 
 // serve answers 1 if this node's disk is at its reserve, else 0.

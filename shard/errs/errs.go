@@ -73,3 +73,9 @@ func NeverProposed(err error) bool {
 	return errors.Is(err, ErrGroupClosed) || errors.Is(err, raft.ErrNotLeader) ||
 		errors.Is(err, raft.ErrEnqueueTimeout) || errors.Is(err, raft.ErrLeadershipTransferInProgress)
 }
+
+// ArgumentError is returned for a bad name or bound in a request of an operator. Field is
+// the JSON path of what is wrong, such as "columns[1]".
+type ArgumentError struct{ Field, Problem string }
+
+func (e *ArgumentError) Error() string { return e.Field + ": " + e.Problem }

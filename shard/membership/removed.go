@@ -1,4 +1,4 @@
-package shard
+package membership
 
 import (
 	"context"
@@ -21,42 +21,43 @@ var ErrRemoved = errors.New("this node was removed from the cluster, by an opera
 // is not in it, asks whether it was removed: it is for people to read.
 const removedLookEvery = 2 * time.Second
 
-// runRemoved finds out that this node was removed while it was gone: nobody speaks
+// RunRemoved finds out that this node was removed while it was gone: nobody speaks
 // to it by itself any more. It changes and deletes nothing, and ends once it is
 // known. Open starts it, Close stops and waits for it.
-func (n *Node) runRemoved() {
+func (m *Membership) RunRemoved() {
 	tick := time.NewTicker(removedLookEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-		case <-n.stopping:
+		case <-m.cfg.Stopping:
 			return
 		}
-		if by := n.removedBy(); by != "" {
-			n.removed.Store(true)
-			n.cfg.Logger.Error(ErrRemoved.Error(), "node", n.cfg.NodeKey, "told_by", by)
+		if by := m.RemovedBy(); by != "" {
+			m.Removed.Store(true)
+			m.cfg.Logger.Error(ErrRemoved.Error(), "node", m.cfg.Key, "told_by", by)
 			return
 		}
 	}
 }
 
-// removedBy returns the node that has proved that this one is in the catalog no
+// RemovedBy returns the node that has proved that this one is in the catalog no
 // more, "" for none. It asks only if this node was in it: who has an entry of the
 // catalog's log was put into the catalog before that was sent.
-func (n *Node) removedBy() string {
-	view := n.catalog.View()
-	_, in := view.Nodes[n.cfg.NodeKey]
-	if in && n.meta.Follows() == nil || n.meta.LastIndex() == 0 {
+func (m *Membership) RemovedBy() string {
+	view := m.cfg.Catalog.View()
+	_, in := view.Nodes[m.cfg.Key]
+	meta := m.cfg.Replicas.Replica(catalog.Group)
+	if in && meta.Follows() == nil || meta.LastIndex() == 0 {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
 	defer cancel()
-	for _, node := range n.catalogMembers(view) {
-		if n.calls.Doubtful(node) {
+	for _, node := range m.catalogMembers(view, meta) {
+		if m.cfg.Calls.Doubtful(node) {
 			continue
 		}
-		if known, err := n.isKnown(ctx, node); err == nil {
+		if known, err := m.IsKnown(ctx, node); err == nil {
 			if known {
 				return ""
 			}
@@ -68,22 +69,22 @@ func (n *Node) removedBy() string {
 
 // catalogMembers returns the other nodes that may lead the catalog, as far as it is
 // known here.
-func (n *Node) catalogMembers(view *catalog.View) []string {
+func (m *Membership) catalogMembers(view *catalog.View, meta *replica.Replica) []string {
 	may := map[string]bool{}
 	for key := range view.Nodes {
 		may[key] = true
 	}
-	for _, s := range n.meta.Configuration().Servers {
+	for _, s := range meta.Configuration().Servers {
 		may[replica.NodeOf(s.ID)] = true
 	}
-	delete(may, n.cfg.NodeKey)
+	delete(may, m.cfg.Key)
 	return slices.Collect(maps.Keys(may))
 }
 
-// isKnown asks a node that leads the catalog whether this one is in it.
-func (n *Node) isKnown(ctx context.Context, leader string) (bool, error) {
-	request := wire.AppendBytes(nil, []byte(n.cfg.NodeKey))
-	answer, err := n.calls.Call(ctx, leader, methodKnown, request)
+// IsKnown asks a node that leads the catalog whether this one is in it.
+func (m *Membership) IsKnown(ctx context.Context, leader string) (bool, error) {
+	request := wire.AppendBytes(nil, []byte(m.cfg.Key))
+	answer, err := m.cfg.Calls.Call(ctx, leader, methodKnown, request)
 	if err != nil {
 		return false, err
 	}
@@ -92,18 +93,19 @@ func (n *Node) isKnown(ctx context.Context, leader string) (bool, error) {
 
 // serveKnown answers whether a node is in the catalog. This node must lead it now:
 // then it has applied whatever put the asker in.
-func (n *Node) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
+func (m *Membership) serveKnown(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	node := r.Bytes()
 	if err := r.End(); err != nil {
 		return nil, err
 	}
-	term := n.meta.ReadyTerm()
-	if err := n.meta.Ready(); err != nil {
+	meta := m.cfg.Replicas.Replica(catalog.Group)
+	term := meta.ReadyTerm()
+	if err := meta.Ready(); err != nil {
 		return nil, err
 	}
-	_, known := n.catalog.View().Nodes[string(node)]
-	if err := n.proveTerm(ctx, n.meta, term); err != nil {
+	_, known := m.cfg.Catalog.View().Nodes[string(node)]
+	if err := m.cfg.Prove(ctx, meta, term); err != nil {
 		return nil, err
 	}
 	if !known {

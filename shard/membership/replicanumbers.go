@@ -1,4 +1,4 @@
-package shard
+package membership
 
 import (
 	"context"
@@ -7,17 +7,18 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 )
 
 // The catalog learns from a group's leader what only it knows: which replicas will
 // never be members again, and when a group of an older cluster can be numbered.
 
-// reconcileNumbers tells the catalog what it should know of the replicas of a group
+// ReconcileNumbers tells the catalog what it should know of the replicas of a group
 // that this node leads. An error means that the catalog could not be told now.
-func (n *Node) reconcileNumbers(g *replica.Replica, view *catalog.View) error {
+func (m *Membership) ReconcileNumbers(g *replica.Replica, view *catalog.View) error {
 	placement, placed := view.Groups[g.Group()]
-	if !placed || n.catalogIsBehind(g, view) {
+	if !placed || m.catalogIsBehind(g, view) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
@@ -26,22 +27,22 @@ func (n *Node) reconcileNumbers(g *replica.Replica, view *catalog.View) error {
 		if !view.NumbersReplicas() {
 			return nil
 		}
-		members, all := n.caughtUpMembers(ctx, g, &placement)
+		members, all := m.caughtUpMembers(ctx, g, &placement)
 		if !all {
 			return nil
 		}
-		return n.mustChange(ctx, &catalog.Command{Number: &catalog.NumberEntry{Group: g.Group(), Members: members}})
+		return m.cfg.Change(ctx, &catalog.Command{Number: &catalog.NumberEntry{Group: g.Group(), Members: members}})
 	}
 	for node, number := range placement.Replicas {
 		if view.MayHold(g.Group(), node) {
 			continue
 		}
 		// The view was read before the proof: see RetireEntry.
-		if gone, err := n.provedGone(ctx, g, replica.RaftID(node, number)); err != nil || !gone {
+		if gone, err := m.provedGone(ctx, g, replica.RaftID(node, number)); err != nil || !gone {
 			continue
 		}
 		retire := &catalog.RetireEntry{Group: g.Group(), Node: node, Number: number, Revision: placement.Revision}
-		if err := n.mustChange(ctx, &catalog.Command{Retire: retire}); err != nil {
+		if err := m.cfg.Change(ctx, &catalog.Command{Retire: retire}); err != nil {
 			return err
 		}
 	}
@@ -56,7 +57,7 @@ func (n *Node) reconcileNumbers(g *replica.Replica, view *catalog.View) error {
 // is waited for if it is on its way.
 //
 // It waits for the change of members that is under way, if there is one.
-func (n *Node) caughtUpMembers(ctx context.Context, g *replica.Replica, placement *catalog.Placement) (nodes []string, all bool) {
+func (m *Membership) caughtUpMembers(ctx context.Context, g *replica.Replica, placement *catalog.Placement) (nodes []string, all bool) {
 	term := g.ReadyTerm()
 	at := g.ConfigurationInForce()
 	if at == nil {
@@ -64,11 +65,11 @@ func (n *Node) caughtUpMembers(ctx context.Context, g *replica.Replica, placemen
 	}
 	for _, s := range at.Servers {
 		node := replica.NodeOf(s.ID)
-		if node == n.cfg.NodeKey {
+		if node == m.cfg.Key {
 			nodes = append(nodes, node)
 			continue
 		}
-		applied, err := n.progress(ctx, node, []groupReplica{{group: g.Group()}})
+		applied, err := m.Progress(ctx, node, []raftstore.ReplicaID{{Group: g.Group()}})
 		voter, answered := s.Suffrage == raft.Voter, err == nil
 		switch {
 		case answered && applied[0] >= at.Index:
@@ -79,5 +80,5 @@ func (n *Node) caughtUpMembers(ctx context.Context, g *replica.Replica, placemen
 			return nil, false
 		}
 	}
-	return nodes, n.proveTerm(ctx, g, term) == nil
+	return nodes, m.cfg.Prove(ctx, g, term) == nil
 }

@@ -1,0 +1,154 @@
+package membership
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/wire"
+)
+
+// LeaderView is a group's latest configuration as its leader knows it, as node
+// keys.
+type LeaderView struct {
+	Group     uint32
+	Leader    string
+	Voters    []string
+	NonVoters []string
+	CaughtUp  []string // those of the other voters that are about as far as the leader
+}
+
+// LeaderViews asks every node about the groups that it leads. Groups whose leader does
+// not answer are not in it.
+func (m *Membership) LeaderViews(ctx context.Context) map[uint32]LeaderView {
+	answers := rpc.AskAll(ctx, maps.Keys(m.cfg.Catalog.View().Nodes), func(ctx context.Context, node string) ([]LeaderView, error) {
+		if node == m.cfg.Key {
+			return m.LeaderViewsHere(ctx), nil
+		}
+		return m.leaderViewsOf(ctx, node)
+	})
+	all := map[uint32]LeaderView{}
+	for _, views := range answers {
+		for _, view := range views {
+			all[view.Group] = view
+		}
+	}
+	return all
+}
+
+func (m *Membership) leaderViewsOf(ctx context.Context, node string) ([]LeaderView, error) {
+	raw, err := m.cfg.Calls.Call(ctx, node, methodFacts, nil)
+	if err != nil {
+		return nil, err
+	}
+	var views []LeaderView
+	if err := json.Unmarshal(raw, &views); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
+	}
+	return views, nil
+}
+
+func (m *Membership) serveLeaderViews(ctx context.Context, _ []byte) ([]byte, error) {
+	return json.Marshal(m.LeaderViewsHere(ctx))
+}
+
+// LeaderViewsHere tells of the groups that this node leads.
+func (m *Membership) LeaderViewsHere(ctx context.Context) []LeaderView {
+	views := []LeaderView{}
+	last := map[uint32]uint64{} // index of each log, before anybody was asked
+	place := map[uint32]int{}   // of each group in views
+	voters := map[string][]raftstore.ReplicaID{}
+	for _, g := range m.cfg.Replicas.Replicas() {
+		if g.Ready() != nil {
+			continue
+		}
+		f := LeaderView{Group: g.Group(), Leader: m.cfg.Key}
+		for _, s := range g.Configuration().Servers {
+			if s.Suffrage != raft.Voter {
+				f.NonVoters = append(f.NonVoters, replica.NodeOf(s.ID))
+				continue
+			}
+			f.Voters = append(f.Voters, replica.NodeOf(s.ID))
+			if key, number := catalog.ParseReplicaID(string(s.ID)); key != m.cfg.Key {
+				voters[key] = append(voters[key], raftstore.ReplicaID{Group: f.Group, Number: number})
+			}
+		}
+		place[f.Group] = len(views)
+		last[f.Group] = g.LastIndex()
+		views = append(views, f)
+	}
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	lag := uint64(0)
+	for key, led := range voters {
+		asked.Go(func() {
+			progress, err := m.Progress(ctx, key, led)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for i, r := range led {
+				at := place[r.Group]
+				lag = max(lag, last[r.Group]-min(last[r.Group], progress[i]))
+				if progress[i]+replica.CaughtUpEntries >= last[r.Group] {
+					views[at].CaughtUp = append(views[at].CaughtUp, key)
+				}
+			}
+		})
+	}
+	asked.Wait()
+	m.VotersLag.Store(lag)
+	return views
+}
+
+// Progress returns how far another node has applied the logs of its replicas.
+func (m *Membership) Progress(ctx context.Context, node string, replicas []raftstore.ReplicaID) ([]uint64, error) {
+	method, request := methodReplicas, AppendReplicas(nil, replicas)
+	if allZero(replicas) { // as programs of before replicas had numbers understand it
+		method, request = methodProgress, wire.AppendGroups(nil, groupsOfReplicas(replicas))
+	}
+	answer, err := m.cfg.Calls.Call(ctx, node, method, request)
+	if err != nil {
+		return nil, err
+	}
+	r := wire.Reader{Rest: answer}
+	applied := make([]uint64, len(replicas))
+	for i := range applied {
+		applied[i] = r.Uint()
+	}
+	return applied, r.End()
+}
+
+// Transfer has the node that leads a group hand it over to another.
+func (m *Membership) Transfer(ctx context.Context, group uint32, from, to string) error {
+	if from == m.cfg.Key {
+		return m.HandOver(group, to)
+	}
+	request := binary.AppendUvarint(nil, uint64(group))
+	_, err := m.cfg.Calls.Call(ctx, from, methodTransfer, wire.AppendBytes(request, []byte(to)))
+	return err
+}
+
+// ToHandOver counts the groups of several voters that this node leads, and those of
+// them that no other would.
+func (m *Membership) ToHandOver() (led, heirless int) {
+	for _, g := range m.cfg.Replicas.Replicas() {
+		if g.Ready() != nil || len(g.Voters()) < 2 {
+			continue
+		}
+		if led++; g.Heirless.Load() {
+			heirless++
+		}
+	}
+	return led, heirless
+}

@@ -1,0 +1,228 @@
+package membership
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/wire"
+)
+
+const (
+	// reconcileTimeout bounds what one group's step asks of other nodes.
+	reconcileTimeout = time.Second
+)
+
+// Wanted returns the replicas that the catalog wants to be voters of a group,
+// and those of all nodes if each node is to have one. It reports false while the
+// catalog here does not name the nodes or the numbers of all voters.
+func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, known bool) {
+	placement := view.Groups[group]
+	for _, key := range placement.Target {
+		node, there := view.Nodes[key]
+		id, numbered := MemberID(&placement, key)
+		if !there || !numbered {
+			return nil, nil, false
+		}
+		target = append(target, replica.Member{ID: id, Addr: node.ClusterAddr})
+	}
+	if !view.EveryNode(group) {
+		return target, nil, true
+	}
+	for key, node := range view.Nodes {
+		if id, numbered := MemberID(&placement, key); numbered && !Displaced(view, key) {
+			others = append(others, replica.Member{ID: id, Addr: node.ClusterAddr})
+		}
+	}
+	return target, others, true
+}
+
+// Reconcile changes the members of a group that this node leads by one
+// step, and hands the group over if this node is draining. It returns whether
+// this node leads it.
+func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
+	if g.Ready() != nil {
+		m.shedStuck(g, view)
+		return false
+	}
+	if _, placed := view.Groups[g.Group()]; !placed {
+		return true // the catalog's own group, before the first node is in it
+	}
+	target, others, known := Wanted(view, g.Group())
+	if !known || m.catalogIsBehind(g, view) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	step, err := g.MembersStep(ctx, target, others, func(ctx context.Context, id raft.ServerID) (uint64, error) {
+		return m.behind(ctx, g, id)
+	})
+	shedding := err == nil && step == ""
+	if shedding {
+		step, err = m.shed(ctx, g, view)
+	}
+	switch {
+	case err != nil:
+		m.cfg.Limited.Warn("a change of members failed and is tried again", "group", g.Group(), "step", step, "err", err)
+	case step != "":
+		level := slog.LevelInfo
+		if shedding {
+			level = slog.LevelDebug // a drained node hands over many: see Health
+		}
+		m.cfg.Logger.Log(ctx, level, "members", "group", g.Group(), "step", step)
+		m.cfg.Wake()
+	}
+	return true
+}
+
+// shed hands a group over that this node should not lead: it is draining, or cannot
+// read all rows.
+func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog.View) (string, error) {
+	if view.Nodes[m.cfg.Key].State == catalog.NodeActive && !m.HandingOver.Load() && !m.cfg.Replicas.Damaged(g.Group()) && g.Stuck() == nil {
+		return "", nil
+	}
+	to, hope := m.successor(ctx, g, view)
+	g.Heirless.Store(!hope)
+	if to.ID == "" {
+		return "", nil
+	}
+	return "handed over to " + string(to.ID), g.Transfer(to)
+}
+
+// shedStuck hands a group over that this node leads and whose entries it does not
+// apply.
+func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
+	if g.Stuck() == nil || !g.Leads() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	if step, err := m.shed(ctx, g, view); step != "" || err != nil {
+		m.cfg.Logger.Info("members", "group", g.Group(), "step", step, "err", err)
+	}
+}
+
+// successor returns the voter that is nearest to having this group's whole log,
+// and of those that have it the one that leads the least, as far as is known
+// here. None that is draining or stopping, or that does not answer, is chosen.
+// There is no hope of one if all others will not lead: some say so, and the rest do
+// not answer.
+func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *catalog.View) (best replica.Member, hope bool) {
+	bestLed, unwilling := 0, false
+	for _, id := range g.Voters() {
+		key := replica.NodeOf(id)
+		node, known := view.Nodes[key]
+		if key == m.cfg.Key || !known {
+			continue
+		}
+		lag, err := m.behind(ctx, g, id)
+		switch {
+		case node.State != catalog.NodeActive || errors.Is(err, errs.ErrDraining):
+			unwilling = true
+			continue
+		case err != nil:
+			continue
+		case lag > replica.CaughtUpEntries:
+			hope = true
+			continue
+		}
+		hope = true
+		if led := m.cfg.Replicas.LedBy(key); best.ID == "" || led < bestLed {
+			best, bestLed = replica.Member{ID: id, Addr: node.ClusterAddr}, led
+		}
+	}
+	return best, hope || !unwilling
+}
+
+// HandOver hands a group that this node leads to another node.
+func (m *Membership) HandOver(number uint32, node string) error {
+	g := m.cfg.Replicas.Replica(number)
+	if g == nil {
+		return fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, number)
+	}
+	if err := g.Ready(); err != nil {
+		return err
+	}
+	for _, s := range g.Configuration().Servers {
+		if replica.NodeOf(s.ID) == node && s.Suffrage == raft.Voter {
+			return g.Transfer(replica.Member{ID: s.ID, Addr: string(s.Address)})
+		}
+	}
+	return &errs.ArgumentError{Field: "to", Problem: fmt.Sprintf("node %s has no vote in group %d", node, number)}
+}
+
+// WasRemoved reports whether the catalog has retired a replica's number, and asks the
+// group's leader whether the replica is in a configuration.
+//
+// A replica that was removed while it was down, or whose leader died in that moment,
+// hears of no leader again. So it asks all nodes, of which only the leader answers. The
+// leader may be about to leave, and not be in the target any more, or be retired itself:
+// it waits for the next replica on this node, which begins once this one is deleted.
+func (m *Membership) WasRemoved(group uint32, number uint64, leader string, view *catalog.View) bool {
+	placement := view.Groups[group]
+	if !placement.Retired(m.cfg.Key, number) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconcileTimeout)
+	defer cancel()
+	all := slices.Sorted(maps.Keys(view.Nodes))
+	for _, node := range append([]string{leader}, Without(all, leader)...) {
+		if node == "" || node == m.cfg.Key || m.cfg.Calls.Doubtful(node) {
+			continue
+		}
+		if in, err := m.isMember(ctx, node, group, replica.RaftID(m.cfg.Key, number)); err == nil {
+			return !in
+		}
+	}
+	return false
+}
+
+func Without(keys []string, key string) []string {
+	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
+}
+
+// catalogIsBehind reports whether the group has a member whose number the catalog here
+// has not given yet. A node that was just started may know an older catalog than the one
+// by which the members were chosen, and would undo that.
+func (m *Membership) catalogIsBehind(g *replica.Replica, view *catalog.View) bool {
+	placement := view.Groups[g.Group()]
+	return slices.ContainsFunc(g.Configuration().Servers, func(s raft.Server) bool {
+		_, number := catalog.ParseReplicaID(string(s.ID))
+		return number > 0 && number >= placement.NextReplica
+	})
+}
+
+// isMember asks a group's leader whether a replica is in its configuration.
+func (m *Membership) isMember(ctx context.Context, leader string, number uint32, id raft.ServerID) (bool, error) {
+	request := binary.AppendUvarint(nil, uint64(number))
+	answer, err := m.cfg.Calls.Call(ctx, leader, methodMember, wire.AppendBytes(request, []byte(id)))
+	if err != nil {
+		return false, err
+	}
+	return len(answer) != 1 || answer[0] != 0, nil
+}
+
+// Displaced reports whether a node is leaving and another has its address: it was
+// wiped, and can never be back.
+func Displaced(view *catalog.View, node string) bool {
+	old := view.Nodes[node]
+	if old.State != catalog.NodeLeaving {
+		return false
+	}
+	for key, other := range view.Nodes {
+		if key != node && other.ClusterAddr == old.ClusterAddr && other.State != catalog.NodeLeaving {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,59 @@
+package membership
+
+import (
+	"encoding/binary"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/raftstore"
+	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/wire"
+)
+
+// MemberID returns the Raft id under which a node is, or is to become, a member of a
+// group. It returns false while the catalog has given the node no number.
+func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
+	if !p.Numbered() {
+		return replica.RaftID(node, 0), true
+	}
+	number, has := p.Number(node)
+	return replica.RaftID(node, number), has
+}
+
+// allZero reports whether all numbers are 0, as they are until the cluster version has
+// groups be numbered.
+func allZero(replicas []raftstore.ReplicaID) bool {
+	for _, r := range replicas {
+		if r.Number != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func groupsOfReplicas(replicas []raftstore.ReplicaID) []uint32 {
+	groups := make([]uint32, len(replicas))
+	for i, r := range replicas {
+		groups[i] = r.Group
+	}
+	return groups
+}
+
+func AppendReplicas(dst []byte, replicas []raftstore.ReplicaID) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(replicas)))
+	for _, r := range replicas {
+		dst = binary.AppendUvarint(dst, uint64(r.Group))
+		dst = binary.AppendUvarint(dst, r.Number)
+	}
+	return dst
+}
+
+func ParseReplicas(b []byte) ([]raftstore.ReplicaID, error) {
+	r := wire.Reader{Rest: b}
+	replicas := make([]raftstore.ReplicaID, r.CountTo(2, groupsMax))
+	for i := range replicas {
+		replicas[i] = raftstore.ReplicaID{Group: uint32(r.UintTo(1<<32 - 1)), Number: r.Uint()}
+	}
+	return replicas, r.End()
+}
