@@ -1,28 +1,32 @@
 package shard
 
+import (
+	"github.com/countd/countd/shard/metric"
+)
+
 // registerCluster registers what this node knows of its groups and of other nodes. It
 // is called once the catalog's group is open. Each is read when it is asked for.
 func (n *Node) registerCluster() error {
-	return register(n.cfg.Metrics,
-		gauge("countd_replicas",
+	return metric.Register(n.cfg.Metrics,
+		metric.Gauge("countd_replicas",
 			"Replicas of groups that this node has, the catalog's included.",
 			func() float64 { return float64(len(n.Replicas())) }),
-		gauge("countd_groups_led",
+		metric.Gauge("countd_groups_led",
 			"Groups that this node leads, the catalog's included.",
 			n.groupsLed),
-		gauge("countd_groups_without_leader",
+		metric.Gauge("countd_groups_without_leader",
 			"Groups of which this node has a replica and, as far as it knows, no leader that may serve.",
 			n.groupsWithoutLeader),
-		gauge("countd_groups_unnumbered",
+		metric.Gauge("countd_groups_unnumbered",
 			"Groups of an older cluster whose replicas the catalog has not numbered yet, as the catalog here has them. It falls to 0 after an upgrade.",
 			func() float64 { return float64(n.groupsUnnumbered()) }),
-		gauge("countd_replica_lag_entries",
+		metric.Gauge("countd_replica_lag_entries",
 			"Entries that the voter furthest behind has not applied yet of a group led here, when the leader of the catalog asked last, which it does each second. One that does not answer is not in it.",
 			func() float64 { return float64(n.membership.VotersLag.Load()) }),
-		gauge("countd_nodes",
+		metric.Gauge("countd_nodes",
 			"Nodes of the cluster, as the catalog here has them.",
 			func() float64 { return float64(len(n.catalog.View().Nodes)) }),
-		gauge("countd_nodes_dead",
+		metric.Gauge("countd_nodes_dead",
 			"Those of the cluster's nodes that this node does not hear of.",
 			n.nodesDead),
 	)

@@ -104,7 +104,7 @@ func TestMetricsOfRoom(t *testing.T) {
 	if limit, reserve := metricOf(t, n, "countd_memory_limit_bytes"), metricOf(t, n, "countd_disk_reserve_bytes"); limit != 4<<30 || reserve != 1<<20 {
 		t.Errorf("limit %v, reserve %v", limit, reserve)
 	}
-	n.headroom.look()
+	n.headroom.Look()
 	if needs := metricOf(t, n, "countd_memory_needed_bytes"); needs <= 0 || needs >= 4<<30 {
 		t.Errorf("needs %v bytes of memory", needs)
 	}

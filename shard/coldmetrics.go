@@ -9,49 +9,50 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/metric"
 )
 
 // coldMetrics are of the rows on disk.
 func (n *Node) coldMetrics() []prometheus.Collector {
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
 	return []prometheus.Collector{
-		gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
+		metric.Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
 			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
-		gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
+		metric.Gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
 			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
-		gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
+		metric.Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
 			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
-		counter("countd_sealed_total", "Rows that were packed in memory by the minute's look, each time.", count(&n.tiering.sealed)),
-		gauge("countd_cold_due_rows", "Rows that are to leave memory, as the last look found, which is once a minute; those near which somebody wrote wait.",
+		metric.Counter("countd_sealed_total", "Rows that were packed in memory by the minute's look, each time.", count(&n.tiering.sealed)),
+		metric.Gauge("countd_cold_due_rows", "Rows that are to leave memory, as the last look found, which is once a minute; those near which somebody wrote wait.",
 			func() float64 { return float64(n.tiering.due.Load()) }),
-		counter("countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", count(&n.tiering.moved)),
-		counter("countd_cold_warmed_rows_total", "Rows that an operator had come back into memory.", count(&n.tiering.warmed)),
-		gauge("countd_cold_damaged_shards", "Replicas here of which cold rows cannot be read.",
+		metric.Counter("countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", count(&n.tiering.moved)),
+		metric.Counter("countd_cold_warmed_rows_total", "Rows that an operator had come back into memory.", count(&n.tiering.warmed)),
+		metric.Gauge("countd_cold_damaged_shards", "Replicas here of which cold rows cannot be read.",
 			func() float64 { return float64(n.damagedShards()) }),
 
-		gauge("countd_cold_disk_bytes", "Bytes of all files of rows on disk.",
+		metric.Gauge("countd_cold_disk_bytes", "Bytes of all files of rows on disk.",
 			func() float64 { return float64(n.coldDiskBytes()) }),
-		gauge("countd_cold_cache_bytes", "Memory of blocks of cold rows that were read.",
+		metric.Gauge("countd_cold_cache_bytes", "Memory of blocks of cold rows that were read.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.CacheBytes) })),
-		counter("countd_cold_cache_hits_total", "Blocks of cold rows that were found in memory.",
+		metric.Counter("countd_cold_cache_hits_total", "Blocks of cold rows that were found in memory.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Hits) })),
-		counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
+		metric.Counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Misses) })),
-		counter("countd_cold_block_read_seconds_total", "Time that those reads took.",
+		metric.Counter("countd_cold_block_read_seconds_total", "Time that those reads took.",
 			n.stored(func(s *cold.Stats) float64 { return s.ReadSeconds })),
-		counter("countd_cold_refused_total", "Reads of cold rows that were refused because too many waited.",
+		metric.Counter("countd_cold_refused_total", "Reads of cold rows that were refused because too many waited.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Refused) })),
-		counter("countd_cold_damaged_total", "Blocks of cold rows that were not what was written.",
+		metric.Counter("countd_cold_damaged_total", "Blocks of cold rows that were not what was written.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Damaged) })),
 		coldReads{n},
 
-		counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
+		metric.Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
 			func() float64 { return float64(n.scrub.report().Blocks) }),
-		counter("countd_cold_scrubbed_bytes_total", "Bytes of those blocks.",
+		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of those blocks.",
 			func() float64 { return float64(n.scrub.report().Bytes) }),
-		gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When all cold rows had been read to find damage, last; 0 for not since the start.",
+		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When all cold rows had been read to find damage, last; 0 for not since the start.",
 			n.lastScrubbed),
-		counter("countd_cold_scrub_damaged_total", "Generations of cold rows in which that found damage.",
+		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows in which that found damage.",
 			func() float64 { return float64(n.scrub.report().Damaged) }),
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/headroom"
 )
 
 func TestIDLayouts(t *testing.T) {
@@ -584,9 +585,9 @@ func TestMovingRowsRests(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { // ends with the rests
 		defer close(ended)
-		n.headroom.memoryTight.Store(true)
+		n.headroom.MemoryTight.Store(true)
 		n.tiering.rest(time.Hour)
-		n.headroom.memoryTight.Store(false)
+		n.headroom.MemoryTight.Store(false)
 		close(n.stopping)
 		n.tiering.rest(time.Hour)
 	}()
@@ -667,10 +668,10 @@ func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 		t.Fatal("there was no rest")
 	case <-time.After(10 * time.Millisecond):
 	}
-	n.headroom.memoryTight.Store(true)
+	n.headroom.MemoryTight.Store(true)
 	select {
 	case <-rested:
-	case <-time.After(10 * headroomTick):
+	case <-time.After(10 * headroom.Tick):
 		t.Error("the rest goes on")
 	}
 	close(n.stopping)

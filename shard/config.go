@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
 )
@@ -25,6 +26,12 @@ type LogStore = storage.LogStore
 const (
 	LogStoreShared = storage.LogStoreShared
 	LogStoreBoltDB = storage.LogStoreBoltDB
+)
+
+// The bounds of what a node may take; see package headroom.
+const (
+	MemoryLimitMin     = headroom.MemoryLimitMin
+	DiskReserveDefault = headroom.DiskReserveDefault
 )
 
 // Config configures Open. Every field but those that say otherwise must be set.
@@ -158,8 +165,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	if err := CheckFeedIdle(c.FeedIdle); err != nil {
 		return c, id, fmt.Errorf("feeds that are idle leave memory after: %w", err)
 	}
-	if c.MemoryLimit > 0 && c.MemoryLimit < MemoryLimitMin {
-		return c, id, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", c.MemoryLimit, uint64(MemoryLimitMin))
+	if c.MemoryLimit > 0 && c.MemoryLimit < headroom.MemoryLimitMin {
+		return c, id, fmt.Errorf("a memory limit of %d bytes: at least %d are needed, or 0 for none", c.MemoryLimit, uint64(headroom.MemoryLimitMin))
 	}
 	return c, id, nil
 }

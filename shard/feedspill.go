@@ -13,6 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/metric"
 )
 
 const (
@@ -54,7 +56,7 @@ type feedSpill struct {
 	idle      time.Duration // Config.FeedIdle
 	began     time.Time     // of the node: feeds are told the time since
 	catalog   *catalog.Catalog
-	headroom  *headroom
+	headroom  *headroom.Headroom
 	store     *cold.Store // set before the first replica is opened
 	mayFreeze func() bool
 	stopping  <-chan struct{}
@@ -83,7 +85,7 @@ func (s *feedSpill) run() {
 // cluster's version allows rows to be cold none does: a node that asks for a feed might
 // not know that it is to ask once more.
 func (s *feedSpill) tight() bool {
-	return s.headroom.memoryTight.Load() && s.catalog.View().ColdRows()
+	return s.headroom.MemoryTight.Load() && s.catalog.View().ColdRows()
 }
 
 // place says where feeds of a group may be beside memory.
@@ -120,9 +122,9 @@ func (s *feedSpill) round(round *spillRound, now time.Duration) {
 		}
 	}
 	// What has left memory counts once the collector has looked.
-	if cycles := runtimeMetric("/gc/cycles/total:gc-cycles"); round.relieve() && cycles != round.cycles {
+	if cycles := headroom.RuntimeMetric("/gc/cycles/total:gc-cycles"); round.relieve() && cycles != round.cycles {
 		round.cycles = cycles
-		s.relieve(all, int64(s.headroom.memoryOver.Load()))
+		s.relieve(all, int64(s.headroom.MemoryOver.Load()))
 	}
 }
 
@@ -180,17 +182,17 @@ func (n *Node) feedMetrics() []prometheus.Collector {
 		}
 	}
 	return []prometheus.Collector{
-		gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.",
+		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.",
 			n.held(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })),
-		gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
+		metric.Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
 			n.held(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })),
-		counter("countd_feeds_spilled_total", "Feeds that went from memory to disk.",
+		metric.Counter("countd_feeds_spilled_total", "Feeds that went from memory to disk.",
 			moved(func(spilled, _ uint64) uint64 { return spilled })),
-		counter("countd_feeds_returned_total", "Feeds that came back into memory.",
+		metric.Counter("countd_feeds_returned_total", "Feeds that came back into memory.",
 			moved(func(_, returned uint64) uint64 { return returned })),
-		counter("countd_feed_reads_total", "Feeds that were read from disk.",
+		metric.Counter("countd_feed_reads_total", "Feeds that were read from disk.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.RecordReads) })),
-		counter("countd_feed_read_seconds_total", "Time that those reads took.",
+		metric.Counter("countd_feed_read_seconds_total", "Time that those reads took.",
 			n.stored(func(s *cold.Stats) float64 { return s.RecordSeconds })),
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/headroom"
 )
 
 // openFeedNode opens a node whose feeds leave memory when a test says so.
@@ -292,7 +293,7 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	n.feeds.round(clock, 999*time.Hour)
 	checkDisk("memory is tight", 2, feedTestUsers/4)
 	again, _ := onDisk(n)
-	clock.cycles = runtimeMetric("/gc/cycles/total:gc-cycles")
+	clock.cycles = headroom.RuntimeMetric("/gc/cycles/total:gc-cycles")
 	tight = false
 	n.feeds.round(clock, 999*time.Hour)
 	checkDisk("there is room", again, again)

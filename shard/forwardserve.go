@@ -71,13 +71,13 @@ func (n *Node) check(g *shardReplica, f *forwarded, deadline time.Time) *checked
 			p.err = rpc.ErrLedBy(leader)
 		}
 	}
-	if p.err == nil && (n.headroom.diskFull.Load() || p.replica.votersFull.Load()) {
+	if p.err == nil && (n.headroom.DiskFull.Load() || p.replica.votersFull.Load()) {
 		p.err = ErrDiskFull
 	}
 	if p.err != nil {
 		return p
 	}
-	visitor := refuseDropped(n.catalog.View(), g, n.headroom.check(p.replica, deadline))
+	visitor := refuseDropped(n.catalog.View(), g, checkRoom(&n.headroom, p.replica, deadline))
 	// What the peer says of the clock is not trusted: an entry without the time that its
 	// sections need would end every replica.
 	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))

@@ -1,6 +1,13 @@
 package shard
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/countd/countd/shard/headroom"
+)
+
+// Room is how much of something this node needs and has.
+type Room = headroom.Room
 
 // Health is what an operator should hear of when it changes.
 type Health struct {
@@ -14,16 +21,10 @@ type Health struct {
 	VotersFull []uint32
 }
 
-// Room is how much of something this node needs and has.
-type Room struct {
-	Full                  bool
-	NeededBytes, HasBytes uint64
-}
-
 // Health returns what this node knows now. It asks no other node.
 func (n *Node) Health() Health {
 	view := n.catalog.View()
-	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.disk(), Memory: n.headroom.memory()}
+	h := Health{Leaders: map[uint32]string{}, Disk: n.headroom.Disk(), Memory: n.headroom.Memory()}
 	for _, g := range n.Replicas() {
 		switch {
 		case g != n.meta && !view.MayHold(g.Group(), n.cfg.NodeKey): // it may hear of no leader any more
@@ -40,12 +41,4 @@ func (n *Node) Health() Health {
 	}
 	slices.Sort(h.VotersFull)
 	return h
-}
-
-func (h *headroom) disk() Room {
-	return Room{Full: h.diskFull.Load(), NeededBytes: h.diskNeeds.Load(), HasBytes: h.diskFree.Load()}
-}
-
-func (h *headroom) memory() Room {
-	return Room{Full: h.memoryFull.Load(), NeededBytes: h.memoryNeeds.Load(), HasBytes: h.memoryLimit}
 }

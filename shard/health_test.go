@@ -27,8 +27,8 @@ func TestHealth(t *testing.T) {
 	if got := followers[0].Health().Leaders[ks.firstGroup]; got != leader.cfg.NodeKey {
 		t.Errorf("a follower's leader is %q, want %q", got, leader.cfg.NodeKey)
 	}
-	leader.headroom.memoryFull.Store(true)
-	leader.headroom.diskFull.Store(true)
+	leader.headroom.MemoryFull.Store(true)
+	leader.headroom.DiskFull.Store(true)
 	eventually(t, "the leader tells what is full", func() bool {
 		leader.shardOf(ks.firstGroup).replica.Load().votersFull.Store(true) // until the voters are asked again
 		h := leader.Health()

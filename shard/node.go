@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
@@ -67,8 +68,8 @@ type Node struct {
 
 	clusterHash uint32 // of tokens
 
-	headroom headroom
-	room     diskRoom
+	headroom headroom.Headroom
+	room     headroom.DiskRoom
 
 	peersMu sync.Mutex
 	peers   map[string]*peer // by node key; made when first asked
@@ -106,7 +107,7 @@ func Open(cfg Config) (*Node, error) {
 		mayFreeze: n.tiering.mayFreeze, stopping: n.stopping,
 	}
 	n.scrub.registry, n.scrub.every, n.scrub.logger, n.scrub.stopping = &n.registry, cfg.Cold.ScrubEvery, cfg.Logger, n.stopping
-	n.room.free = func() (uint64, error) { return freeBytes(cfg.Dir) }
+	n.room.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
 	n.keyspaces.Store(&keyspaceTable{})
 	n.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
 	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
@@ -125,7 +126,7 @@ func Open(cfg Config) (*Node, error) {
 	n.tiering.limited = n.mux.Limited()
 	n.catalogClient = catalogClient{
 		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: &n.prover,
-		diskError: n.headroom.diskError, follow: n.follow, draining: &n.draining,
+		diskError: n.headroom.DiskError, follow: n.follow, draining: &n.draining,
 	}
 	n.maintenance = maintenance{
 		cfg: &n.cfg, self: n.record(), catalog: n.catalog, registry: &n.registry, change: n.catalogClient.mustChange, stopping: n.stopping,
@@ -147,11 +148,15 @@ func Open(cfg Config) (*Node, error) {
 		}
 		n.rounds = propose.NewRounds(n.log.Expect)
 	}
-	if err := n.headroom.watch(n); err != nil {
+	room := headroom.Config{
+		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
+		Tables: n.tableBytes, Snapshots: n.snapshotBytes, Free: n.room.Free, Logger: n.mux.Limited(),
+	}
+	if err := n.headroom.Watch(room, cfg.Metrics); err != nil {
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
 	if err := n.openCold(); err != nil {
-		n.headroom.close()
+		n.headroom.Close()
 		return nil, errors.Join(err, n.closeLog(), n.mux.Close())
 	}
 	n.streams = stream.New(stream.Config{
@@ -207,7 +212,7 @@ func (n *Node) start() error {
 	n.running.Go(failureDetector{&n.registry, n.mux.Limited(), n.stopping}.run)
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.votersRoom().run)
-	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.diskFull, n.cfg.Logger, n.stopping}.run)
+	n.running.Go(sweeper{&n.registry, n.cfg.CursorIdle, &n.headroom.DiskFull, n.cfg.Logger, n.stopping}.run)
 	n.running.Go(n.tiering.run)
 	n.running.Go(n.scrub.run)
 	n.running.Go(n.feeds.run)
@@ -229,7 +234,7 @@ func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm gro
 		Addrs:    n.addrOf,
 		LogStore: n.cfg.LogStore,
 		NodeLog:  n.log,
-		Room:     n.room.take,
+		Room:     n.room.Take,
 	}
 }
 
@@ -356,7 +361,7 @@ func (n *Node) close(ctx context.Context) error {
 		n.metaFresh.close()
 		errs = append(errs, n.meta.Close(ctx, true))
 	}
-	n.headroom.close()
+	n.headroom.Close()
 	n.closePeers()
 	n.prover.close()
 	n.streams.Leave()

@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 
+	"github.com/countd/countd/shard/metric"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
 )
@@ -13,10 +14,10 @@ func (n *Node) openLog() (*raftstore.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = register(n.cfg.Metrics,
-		gauge("countd_raft_log_bytes", "Disk that the log of all groups takes, with the segments made ahead.",
+	err = metric.Register(n.cfg.Metrics,
+		metric.Gauge("countd_raft_log_bytes", "Disk that the log of all groups takes, with the segments made ahead.",
 			func() float64 { return float64(l.Usage().Bytes) }),
-		gauge("countd_raft_log_live_bytes", "About what the entries that are needed take of countd_raft_log_bytes.",
+		metric.Gauge("countd_raft_log_live_bytes", "About what the entries that are needed take of countd_raft_log_bytes.",
 			func() float64 { return float64(l.Usage().LiveBytes) }))
 	if err != nil {
 		return nil, errors.Join(err, l.Close())

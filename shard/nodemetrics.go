@@ -8,30 +8,31 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/shard/metric"
 )
 
 // registerMetrics registers what is read from the groups when it is asked for.
 func (n *Node) registerMetrics() error {
 	all := []prometheus.Collector{
-		gauge("countd_log_clock_ahead_seconds",
+		metric.Gauge("countd_log_clock_ahead_seconds",
 			"How far the time of the log that is furthest ahead is ahead of this machine's clock.",
 			n.logAheadSeconds),
-		gauge("countd_log_clock_behind_seconds",
+		metric.Gauge("countd_log_clock_behind_seconds",
 			"How far the clock that stamps the logs is behind this machine's, which was set ahead; it comes up at twice the speed.",
 			n.logBehindSeconds),
-		gauge("countd_groups_without_room",
+		metric.Gauge("countd_groups_without_room",
 			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
-			func() float64 { return float64(n.headroom.votersFull.Load()) }),
-		gauge("countd_snapshots_put_off",
+			func() float64 { return float64(n.headroom.VotersFull.Load()) }),
+		metric.Gauge("countd_snapshots_put_off",
 			"Groups whose snapshot is due and put off until the disk has room for it.",
 			n.snapshotsPutOff),
-		gauge("countd_remembered_keys",
+		metric.Gauge("countd_remembered_keys",
 			"Idempotency keys that the node's shards remember, one in each shard that has it.",
 			func() float64 { keys, _ := n.remembered(); return float64(keys) }),
-		gauge("countd_remembered_producers",
+		metric.Gauge("countd_remembered_producers",
 			"Producers that the node's shards remember, one in each shard that has it.",
 			func() float64 { _, producers := n.remembered(); return float64(producers) }),
-		counter("countd_cursor_rows_dropped_total",
+		metric.Counter("countd_cursor_rows_dropped_total",
 			"Users whose cursors this node's replicas dropped because they were idle, since the process began.",
 			n.cursorsDropped),
 	}
@@ -39,7 +40,7 @@ func (n *Node) registerMetrics() error {
 	all = append(all, newTierCollector(n))
 	all = append(all, n.feedMetrics()...)
 	all = append(all, n.coldMetrics()...)
-	return register(n.cfg.Metrics, all...)
+	return metric.Register(n.cfg.Metrics, all...)
 }
 
 // kindMetrics are of what the replicas hold, by kind.

@@ -134,3 +134,31 @@ func (s *registry) LedBy(node string) int {
 	}
 	return led
 }
+
+// tableBytes is the memory of all tables of this node, those that are being read from
+// disk too.
+func (s *registry) tableBytes() uint64 {
+	total := uint64(0)
+	for _, g := range s.groups.Load().all {
+		r := g.replica.Load()
+		if r == nil {
+			r = g.opening.Load()
+		}
+		if r != nil {
+			total += r.fsm.Bytes()
+		}
+	}
+	return total
+}
+
+// snapshotBytes is what the next snapshot of each group of this node may take,
+// all at once. The catalog's takes next to nothing.
+func (s *registry) snapshotBytes() uint64 {
+	total := uint64(0)
+	for _, g := range s.groups.Load().all {
+		if r := g.replica.Load(); r != nil {
+			total += r.group.SnapshotBytes()
+		}
+	}
+	return total
+}

@@ -40,7 +40,7 @@ type localReplica struct {
 	proposer *propose.Proposer
 	fresh    freshness
 	logger   *slog.Logger // tells which replica it is
-	// votersFull is set while this node leads the group and too few voters have
+	// VotersFull is set while this node leads the group and too few voters have
 	// room on their disks for writes.
 	votersFull atomic.Bool
 	damaged    atomic.Bool // some of its cold rows could not be read; it stays so

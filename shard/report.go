@@ -43,7 +43,7 @@ func newLife() string {
 
 // Report describes this node.
 func (n *Node) Report() NodeReport {
-	r := NodeReport{Life: n.life, MemoryFull: n.headroom.memoryFull.Load(), DiskFull: n.headroom.diskFull.Load()}
+	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load()}
 	if err := n.Ready(); err != nil {
 		r.NotReady = err.Error()
 	}

@@ -108,7 +108,7 @@ func (n *Node) write(ks *Keyspace, w *Write) error {
 	if n.catalog.View().ComparesMeaning() {
 		w.ID.CompareMeaning()
 	}
-	if err := n.headroom.admit(w, groups); err != nil {
+	if err := admit(&n.headroom, w, groups); err != nil {
 		return err
 	}
 	if err := n.warm(w, groups); err != nil {

@@ -30,7 +30,7 @@ func (t *tiering) oldToSeal(g *shardReplica) func(first, last uint64) bool {
 		return nil
 	}
 	return func(first, last uint64) bool {
-		return t.headroom.memoryTight.Load() || layout.old(time.Now(), after, g.route)(first, last)
+		return t.headroom.MemoryTight.Load() || layout.old(time.Now(), after, g.route)(first, last)
 	}
 }
 
@@ -75,7 +75,7 @@ func (t *tiering) sealOld() (relieved bool) {
 func (t *tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := old
-		if t.headroom.memoryTight.Load() {
+		if t.headroom.MemoryTight.Load() {
 			due = anyAge
 		}
 		var rows int

@@ -124,14 +124,14 @@ func TestWhatIsSealed(t *testing.T) {
 		t.Errorf("%d rows are packed of %d that stay in memory as an operator asked", sealed("posts"), coldTestRows)
 	}
 	keep()
-	n.headroom.diskFull.Store(true) // nothing goes there
+	n.headroom.DiskFull.Store(true) // nothing goes there
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
 		t.Errorf("%d rows are packed of %d old and as many young ones", sealed("posts"), coldTestRows)
 	}
 	if rounds() {
 		t.Error("a round that packed nothing has relieved memory")
 	}
-	n.headroom.memoryTight.Store(true)
+	n.headroom.MemoryTight.Store(true)
 	if relieved := rounds(); !relieved || sealed("posts") < coldTestRows*3/2 {
 		t.Errorf("relieved: %v, %d rows are packed", relieved, sealed("posts"))
 	}
@@ -146,7 +146,7 @@ func TestWhatIsSealed(t *testing.T) {
 	if old := n.tiering.oldToSeal(of("posts")); !old(young(0), young(1)) {
 		t.Error("young rows of a snapshot are not packed while memory is tight")
 	}
-	n.headroom.memoryTight.Store(false)
+	n.headroom.MemoryTight.Store(false)
 	if old := n.tiering.oldToSeal(of("posts")); !old(coldID(0), coldID(9)) || old(coldID(0), young(0)) {
 		t.Error("old are other rows than those of a day")
 	}

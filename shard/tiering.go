@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/headroom"
 )
 
 const (
@@ -37,7 +38,7 @@ type tiering struct {
 	registry *registry
 	cfg      *ColdConfig
 	catalog  *catalog.Catalog // for the cluster version
-	headroom *headroom
+	headroom *headroom.Headroom
 	logger   *slog.Logger
 	limited  *slog.Logger // limits what repeats; set before run
 	stopping <-chan struct{}
@@ -74,7 +75,7 @@ func (t *tiering) run() {
 	for {
 		select {
 		case <-tick.C:
-			if tight := t.headroom.memoryTight.Load(); !t.sealOld() || !tight {
+			if tight := t.headroom.MemoryTight.Load(); !t.sealOld() || !tight {
 				t.moveCold()
 			}
 		case <-t.queue.asked:
@@ -89,7 +90,7 @@ func (t *tiering) run() {
 // idle.
 func (t *tiering) moveCold() {
 	all, may, due := t.registry.leaving(anyShard), t.mayMove(), 0
-	tight := t.headroom.memoryTight.Load()
+	tight := t.headroom.MemoryTight.Load()
 	if may && tight {
 		due = t.moveIdle(all)
 	}
@@ -120,7 +121,7 @@ func (t *tiering) moveIdle(all []*leaving) (due int) {
 			l.idle.PutLast(layout.firstKey(l.g.route))
 		}
 	}
-	t.relieve(all, t.headroom.memoryTight.Load)
+	t.relieve(all, t.headroom.MemoryTight.Load)
 	return due
 }
 
@@ -128,15 +129,15 @@ func (t *tiering) moveIdle(all []*leaving) (due int) {
 func (t *tiering) mayMove() bool { return t.cfg.After > 0 && t.catalog.View().ColdRows() }
 
 // mayFreeze reports whether there is time and room for it.
-func (t *tiering) mayFreeze() bool { return !t.draining.Load() && !t.headroom.diskFull.Load() }
+func (t *tiering) mayFreeze() bool { return !t.draining.Load() && !t.headroom.DiskFull.Load() }
 
 // rest waits after some rows were moved, for as much longer than that took as leaves
 // others their share, or until the node is stopping. Want of memory knows no rest, and
 // ends one: a step that waited for its disk may have it last for minutes.
 func (t *tiering) rest(took time.Duration) {
-	for left := took * (coldShare - 1); left > 0 && !t.headroom.memoryTight.Load(); left -= headroomTick {
+	for left := took * (coldShare - 1); left > 0 && !t.headroom.MemoryTight.Load(); left -= headroom.Tick {
 		select {
-		case <-time.After(min(left, headroomTick)):
+		case <-time.After(min(left, headroom.Tick)):
 		case <-t.stopping:
 			return
 		}

@@ -237,10 +237,10 @@ func (t *tiering) cannotFollow(o *TieringJob, bytes uint64) string {
 		return "it is stopping"
 	case o.Verb == ColdMigrate && !t.catalog.View().ColdRows():
 		return "rows stay in memory until the cluster version is 3"
-	case o.Verb == ColdMigrate && t.headroom.diskFull.Load():
+	case o.Verb == ColdMigrate && t.headroom.DiskFull.Load():
 		return "its disk has no room"
 	case o.Verb == ColdWarm:
-		if lacks := t.headroom.lacks(bytes); lacks > 0 {
+		if lacks := t.headroom.Lacks(bytes); lacks > 0 {
 			return fmt.Sprintf("%d bytes more are needed than fit below seven eighths of its memory limit", lacks)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/headroom"
 )
 
 // order has a node follow an order, and waits for its end.
@@ -178,20 +179,20 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	}
 	order(t, n, TieringJob{Verb: ColdMigrate, Before: 1<<64 - 1})
 	holdHeadroom(n)
-	n.headroom.diskFull.Store(true)
+	n.headroom.DiskFull.Store(true)
 	refused("a full disk", TieringJob{Verb: ColdMigrate, Before: 9})
-	n.headroom.diskFull.Store(false)
+	n.headroom.DiskFull.Store(false)
 	all := TieringJob{Verb: ColdWarm, Keyspace: "posts", To: 1<<64 - 1, Keep: time.Hour}
-	n.headroom.memoryLimit = MemoryLimitMin
-	n.headroom.live = func() uint64 { return MemoryLimitMin / 2 }
-	n.headroom.collector = func() uint64 { return 100 }
+	n.headroom.MemoryLimit = headroom.MemoryLimitMin
+	n.headroom.Live = func() uint64 { return headroom.MemoryLimitMin / 2 }
+	n.headroom.Collector = func() uint64 { return 100 }
 	refused("no memory for them", all)
-	n.headroom.live = func() uint64 { return 0 }
-	n.headroom.memoryTight.Store(true)
+	n.headroom.Live = func() uint64 { return 0 }
+	n.headroom.MemoryTight.Store(true)
 	if work := order(t, n, all); work.Failed == "" {
 		t.Errorf("memory that is tight meanwhile: %+v", work)
 	}
-	n.headroom.memoryTight.Store(false)
+	n.headroom.MemoryTight.Store(false)
 	id, _, err := n.OrderCold(t.Context(), TieringJob{Verb: ColdMigrate, Before: 9}) // takes coldAskedQuiet
 	mustDo(t, err)
 	refused("an order after another", all)

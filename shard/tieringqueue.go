@@ -213,7 +213,7 @@ func (t *tiering) migrateShard(l *leaving) error {
 			return errColdStopped
 		case t.draining.Load():
 			return ErrDraining
-		case t.headroom.diskFull.Load():
+		case t.headroom.DiskFull.Load():
 			return ErrDiskFull
 		}
 		before := l.rows
@@ -262,7 +262,7 @@ func (t *tiering) warmShard(o *TieringJob, l *leaving) error {
 			return errColdStopped
 		case t.draining.Load():
 			return ErrDraining
-		case t.headroom.memoryTight.Load():
+		case t.headroom.MemoryTight.Load():
 			return ErrMemoryFull
 		}
 		var rows int

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/membership"
 )
 
@@ -164,21 +165,6 @@ func (e *NewRowError) Error() string {
 
 func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
 
-// DiskFullError is returned for a write to a node whose disk has too little free. It is
-// an ErrDiskFull.
-type DiskFullError struct {
-	FreeBytes    uint64
-	NeededBytes  uint64 // the reserve, and what the next snapshots may take
-	ReserveBytes uint64 // the setting
-}
-
-func (e *DiskFullError) Error() string {
-	return fmt.Sprintf("%v: %d bytes are free and more than %d are needed, of which %d are the reserve",
-		ErrDiskFull, e.FreeBytes, e.NeededBytes, e.ReserveBytes)
-}
-
-func (e *DiskFullError) Unwrap() error { return ErrDiskFull }
-
 // The kinds of keyspaces.
 const (
 	KindCounters = "counters" // plain counters
@@ -193,6 +179,10 @@ const (
 	KeyspaceFeed   = "feed"
 	KeyspaceBoard  = "board"
 )
+
+// DiskFullError is returned for a write to a node whose disk has too little free. It is
+// an ErrDiskFull.
+type DiskFullError = headroom.DiskFullError
 
 // Keyspace describes one named table. A value handed out is never changed:
 // AddColumns, DropColumn and SetEverywhere make a new one.

@@ -7,13 +7,14 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
 // votersRoomTick is how often the voters of groups that this node leads are asked
-// whether their disks have room. Meanwhile a disk takes what headroomTick says.
+// whether their disks have room. Meanwhile a disk takes what Tick says.
 const votersRoomTick = time.Second
 
 // votersRoom finds the groups led here that may take no writes because too few
@@ -23,7 +24,7 @@ const votersRoomTick = time.Second
 type votersRoom struct {
 	key      string // of this node
 	registry *registry
-	headroom *headroom
+	headroom *headroom.Headroom
 	calls    *rpc.Calls
 	stopping <-chan struct{}
 }
@@ -67,7 +68,7 @@ func (v votersRoom) check() {
 			short++
 		}
 	}
-	v.headroom.votersFull.Store(int64(short))
+	v.headroom.VotersFull.Store(int64(short))
 }
 
 // tooFewWithRoom reports whether a disk is known to be full and those known not to
@@ -90,7 +91,7 @@ func tooFewWithRoom(voters []raft.ServerID, full map[string]bool) bool {
 func (v votersRoom) disksFull(nodes map[string]bool) map[string]bool {
 	return rpc.AskAll(context.Background(), maps.Keys(nodes), func(ctx context.Context, node string) (bool, error) {
 		if node == v.key {
-			return v.headroom.diskFull.Load(), nil
+			return v.headroom.DiskFull.Load(), nil
 		}
 		answer, err := v.calls.Call(ctx, node, methodRoom, nil)
 		if err == nil && len(answer) != 1 {
@@ -102,7 +103,7 @@ func (v votersRoom) disksFull(nodes map[string]bool) map[string]bool {
 
 // serve answers 1 if this node's disk is at its reserve, else 0.
 func (v votersRoom) serve(context.Context, []byte) ([]byte, error) {
-	if v.headroom.diskFull.Load() {
+	if v.headroom.DiskFull.Load() {
 		return []byte{1}, nil
 	}
 	return []byte{0}, nil

@@ -44,12 +44,12 @@ func TestMostVotersFull(t *testing.T) {
 	write := func() error {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})
 	}
-	followers[0].headroom.diskFull.Store(true)
+	followers[0].headroom.DiskFull.Store(true)
 	leader.votersRoom().check()
 	if err := write(); err != nil {
 		t.Errorf("with one disk full: %v", err)
 	}
-	followers[1].headroom.diskFull.Store(true)
+	followers[1].headroom.DiskFull.Store(true)
 	eventually(t, "a write is refused", func() bool { return errors.Is(write(), ErrDiskFull) })
 	if q := leader.check(shard, &forwarded{}, soon()).propose(t.Context(), soon()); !errors.Is(q.Err, ErrDiskFull) {
 		t.Errorf("a write by way of another node: %v", q.Err)
@@ -57,6 +57,6 @@ func TestMostVotersFull(t *testing.T) {
 	if got := metricOf(t, leader, "countd_groups_without_room"); got < 1 {
 		t.Errorf("%v groups are without room", got)
 	}
-	followers[0].headroom.diskFull.Store(false)
+	followers[0].headroom.DiskFull.Store(false)
 	eventually(t, "a write is taken", func() bool { return write() == nil })
 }

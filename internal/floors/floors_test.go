@@ -51,10 +51,14 @@ const rule = `
 	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold internal/atomicfile
 	# Requests into log entries, and their answers.
 	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
+	# Metrics without labels.
+	shard/metric:
+	# The memory and disk that a node may still take.
+	shard/headroom: shard/replica shard/metric shard/errs
 	# Who is a member of groups led here, as the catalog wants it.
 	shard/membership: shard/replica shard/raftstore shard/rpc shard/wire shard/errs raftfsm/catalog
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
+	shard: shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream shard/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm raftfsm/catalog engine
 	# Documents that the server hands out.

@@ -1,0 +1,88 @@
+package shard
+
+import (
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/headroom"
+)
+
+// admit returns an error if the node has no room for what the write needs. Ops
+// for groups that are led elsewhere are looked at there.
+func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
+	if err := h.DiskError(); err != nil {
+		return err
+	}
+	memoryFull := h.MemoryFull.Load()
+	if !memoryFull && h.VotersFull.Load() == 0 {
+		return nil
+	}
+	for i := range w.Ops {
+		s, key := w.slot(i, groups[0].route)
+		r, err := groups[s].led()
+		if err != nil {
+			continue
+		}
+		if r.votersFull.Load() {
+			return ErrDiskFull
+		}
+		if !memoryFull {
+			continue
+		}
+		if w.Feeds != nil && r.growsFeed(key, &w.Feeds[i]) || r.growsTable(w.Table, key, &w.Ops[i], w.Deadline) {
+			return &NewRowError{Op: i}
+		}
+		if r.widensTable(w.Table, key, &w.Ops[i]) {
+			return &NewRowError{Op: i, Wider: true}
+		}
+	}
+	return nil
+}
+
+// growsTable reports whether an op makes a row where there is none. Whether there is one
+// may take the disk to tell, as long as there is time.
+func (r *localReplica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
+	return r.table(t) != nil && op.HasValue() && !r.has(t, key, deadline)
+}
+
+// widensTable reports whether an op counts in a column that takes memory in all rows
+// near its own.
+func (r *localReplica) widensTable(t Table, key uint64, op *engine.Op) bool {
+	keyed := *op
+	keyed.ID = key
+	return r.table(t) != nil && r.table(t).Widens(&keyed)
+}
+
+// growsFeed reports whether an op may give a user more followees than there are: no
+// such op is taken while there is no memory.
+func (r *localReplica) growsFeed(key uint64, op *FeedOp) bool {
+	fsm, ok := r.fsm.(*raftfsm.Feed)
+	if !ok || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
+		return false
+	}
+	was, inMemory := fsm.Followees(nil, key)
+	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
+}
+
+// checkRoom returns what looks at each op of a forwarded section by its deadline, at none
+// while there is room for anything.
+func checkRoom(h *headroom.Headroom, r *localReplica, deadline time.Time) raftfsm.SectionVisitor {
+	if !h.MemoryFull.Load() {
+		return raftfsm.SectionVisitor{}
+	}
+	return raftfsm.SectionVisitor{
+		Op: func(table Table, key uint64, op *engine.Op) error {
+			if r.growsTable(table, key, op, deadline) || r.widensTable(table, key, op) {
+				return ErrMemoryFull
+			}
+			return nil
+		},
+		Feed: func(key uint64, op *FeedOp) error {
+			if r.growsFeed(key, op) {
+				return ErrMemoryFull
+			}
+			return nil
+		},
+	}
+}

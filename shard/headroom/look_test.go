@@ -1,0 +1,167 @@
+package headroom
+
+import (
+	"errors"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/shard/replica"
+)
+
+var errNoDisk = errors.New("no disk")
+
+func TestHeadroomTurns(t *testing.T) {
+	type stock struct{ live, tables, collector, snapshots, free uint64 }
+	var now stock
+	h := &Headroom{
+		Config: Config{
+			MemoryLimit: 1000, DiskReserve: 1600, Logger: slog.New(slog.DiscardHandler),
+			Tables:    func() uint64 { return now.tables },
+			Snapshots: func() uint64 { return now.snapshots },
+			Free:      func() (uint64, error) { return now.free, nil },
+		},
+		Live:      func() uint64 { return now.live },
+		Collector: func() uint64 { return now.collector },
+	}
+	tight := []int{1, 2, 3, 4, 6, 7} // steps with 875 and more of the 1000
+	for i, step := range []struct {
+		now                      stock
+		wantMemory, wantDiskFull bool
+	}{
+		{now: stock{collector: 25, free: 10_000}},
+		{now: stock{live: 799, collector: 25, free: 1601}},
+		{now: stock{live: 800, collector: 25, free: 1600}, wantMemory: true, wantDiskFull: true}, // a quarter more than 800 is 1000
+		{now: stock{live: 760, collector: 25, free: 1706}, wantMemory: true, wantDiskFull: true}, // not free by a sixteenth yet
+		{now: stock{live: 700, collector: 25, free: 1708}},
+		{now: stock{collector: 25}, wantDiskFull: true},
+		{now: stock{live: 10, tables: 800, collector: 25, free: 10_000}, wantMemory: true}, // tables that grew since the collection
+		{now: stock{live: 700, collector: 100, free: 10_000}, wantMemory: true},            // another GOGC
+		{now: stock{live: 700, collector: 0, free: 10_000}},
+		{now: stock{snapshots: 400, free: 2000}, wantDiskFull: true}, // snapshots may take it
+		{now: stock{snapshots: 200, free: 2000}},
+	} {
+		now = step.now
+		h.Look()
+		if h.MemoryFull.Load() != step.wantMemory || h.DiskFull.Load() != step.wantDiskFull {
+			t.Errorf("step %d: memory full %v, disk full %v", i, h.MemoryFull.Load(), h.DiskFull.Load())
+		}
+		if want := slices.Contains(tight, i); h.MemoryTight.Load() != want {
+			t.Errorf("step %d: memory tight %v, want %v", i, h.MemoryTight.Load(), want)
+		}
+	}
+	now = stock{}
+	h.Look()
+	h.Free = func() (uint64, error) { return 0, errNoDisk }
+	if h.Look(); !h.DiskFull.Load() {
+		t.Error("an unknown disk was taken for a free one")
+	}
+}
+
+func TestHeadroomWithoutBounds(t *testing.T) {
+	h := &Headroom{
+		Config: Config{
+			Tables:    func() uint64 { return 0 },
+			Snapshots: func() uint64 { return 1 << 40 },
+			Free:      func() (uint64, error) { return 0, nil },
+		},
+		Live:      func() uint64 { return math.MaxUint64 / 200 },
+		Collector: func() uint64 { return 100 },
+	}
+	if h.Look(); h.MemoryFull.Load() || h.DiskFull.Load() {
+		t.Error("full without a bound")
+	}
+}
+
+func TestCollectorsGoal(t *testing.T) {
+	before := debug.SetGCPercent(37)
+	defer debug.SetGCPercent(before)
+	for least, want := range map[uint64]uint64{0: 37, 25: 25, 50: 37} {
+		if got := collectorPercent(least); got != want {
+			t.Errorf("%d %%, want %d of at least %d", got, want, least)
+		}
+	}
+	debug.SetGCPercent(-1)
+	if got := collectorPercent(25); got != 0 {
+		t.Errorf("%d %% of a collector that is turned off", got)
+	}
+}
+
+// Before rows are refused, and while they are, what is no table is collected.
+func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
+	live, tables, collections := uint64(900), uint64(100), 0
+	h := &Headroom{
+		Config: Config{
+			MemoryLimit: 1000, Logger: slog.New(slog.DiscardHandler), Tables: func() uint64 { return tables },
+			Snapshots: func() uint64 { return 0 }, Free: func() (uint64, error) { return 1, nil },
+		},
+		Live: func() uint64 { return live }, Collector: func() uint64 { return 25 },
+		collect: func() { collections++; live = tables },
+	}
+	for _, step := range []struct {
+		name            string
+		live, tables    uint64
+		ago             time.Duration // since the last collection
+		wantFull        bool
+		wantCollections int
+	}{
+		{"garbage", 900, 100, time.Hour, false, 1},
+		{"again at once", 900, 100, 0, true, 1},
+		{"while it is full", 900, 100, time.Hour, false, 2},
+		{"tables", 900, 800, time.Hour, true, 2},
+		{"room", 100, 100, time.Hour, false, 2},
+	} {
+		live, tables, h.collected = step.live, step.tables, time.Now().Add(-step.ago)
+		if h.Look(); h.MemoryFull.Load() != step.wantFull || collections != step.wantCollections {
+			t.Errorf("%s: full %v after %d collections", step.name, h.MemoryFull.Load(), collections)
+		}
+	}
+}
+
+// Snapshots that are written at once do not have the same room.
+func TestDiskRoomIsGivenOnce(t *testing.T) {
+	room := DiskRoom{Free: func() (uint64, error) { return 100, nil }}
+	give, err := room.Take(60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := room.Take(41); !errors.Is(err, replica.ErrNoRoom) {
+		t.Errorf("taken twice: %v", err)
+	}
+	second, err := room.Take(40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	give()
+	second()
+	give, err = room.Take(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	give()
+	room.Free = func() (uint64, error) { return 0, errNoDisk }
+	if _, err := room.Take(1); !errors.Is(err, errNoDisk) {
+		t.Errorf("an unknown disk: %v", err)
+	}
+}
+
+// What would fit leaves room for the collector, and for what goes on meanwhile.
+func TestHeadroomLacks(t *testing.T) {
+	h := Headroom{
+		Config:    Config{MemoryLimit: 8_000, Tables: func() uint64 { return 50 }},
+		Live:      func() uint64 { return 100 },
+		Collector: func() uint64 { return 25 },
+	}
+	for bytes, want := range map[uint64]uint64{900: 0, 5_500: 0, 6_400: 1_125} {
+		if got := h.Lacks(bytes); got != want {
+			t.Errorf("%d bytes more: %d are lacking, want %d", bytes, got, want)
+		}
+	}
+	h.MemoryLimit = 0
+	if got := h.Lacks(1 << 40); got != 0 {
+		t.Errorf("without a limit %d are lacking", got)
+	}
+}

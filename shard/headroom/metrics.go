@@ -1,0 +1,35 @@
+package headroom
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/shard/metric"
+)
+
+// register registers what look found last.
+func (h *Headroom) register(metrics prometheus.Registerer) error {
+	flag := func(full *atomic.Bool) func() float64 {
+		return func() float64 {
+			if full.Load() {
+				return 1
+			}
+			return 0
+		}
+	}
+	bytes := func(n *atomic.Uint64) func() float64 { return func() float64 { return float64(n.Load()) } }
+	return metric.Register(metrics,
+		metric.Gauge("countd_memory_full", "1 while the node refuses what needs more memory.", flag(&h.MemoryFull)),
+		metric.Gauge("countd_disk_full", "1 while the node refuses what needs more disk.", flag(&h.DiskFull)),
+		metric.Gauge("countd_memory_limit_bytes", "The memory limit, past which rows that are not there are refused; 0 for none.",
+			func() float64 { return float64(h.MemoryLimit) }),
+		metric.Gauge("countd_memory_needed_bytes", "What is held against the memory limit: what is in use, and what the collector needs besides.",
+			bytes(&h.memoryNeeds)),
+		metric.Gauge("countd_disk_reserve_bytes", "The disk reserve, 0 for none.",
+			func() float64 { return float64(h.DiskReserve) }),
+		metric.Gauge("countd_disk_needed_bytes", "What the disk is to have free, or writes are refused: the reserve, and what the next snapshots may take.",
+			bytes(&h.diskNeeds)),
+		metric.Gauge("countd_disk_free_bytes", "What the data directory's disk has free.", bytes(&h.diskFree)),
+	)
+}
