@@ -27,11 +27,11 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	var answer atomic.Pointer[[]byte]
 	var nodes callNodes
 	n := &Node{}
-	n.calls, n.mux = nodes.nodeWith(t, "a", nil, nil)
+	n.calls, n.mux = nodes.Node(t, "a", nil, nil)
 	n.streams = stream.New(stream.Config{Mux: n.mux, Allowed: func() bool { return false }, Calls: n.calls})
 	t.Cleanup(n.streams.Close)
 	n.cfg.NodeKey = "a"
-	nodes.node(t, "b", map[string]rpc.Handler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }})
+	nodes.Node(t, "b", map[string]rpc.Handler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }}, nil)
 	leader := "b"
 	var w raftfsm.RequestWriter
 	op := addTo(1, 0, 1)

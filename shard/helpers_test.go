@@ -3,33 +3,21 @@ package shard
 import (
 	"errors"
 	"testing"
-	"time"
 
+	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/shard/rpc/rpctest"
 	"github.com/countd/countd/shard/storage"
 )
 
-// eventuallyMax is for how long a test waits for what must come: on a busy machine of
-// few cores that takes many times as long as on an idle one.
-const eventuallyMax = time.Minute
+const eventuallyMax = must.BecomeMax
 
-// eventually polls until what holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(eventuallyMax)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
+type callNodes = rpctest.Nodes
 
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var (
+	mustDo, eventually          = must.Do, must.Become
+	within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
+)
 
 var errNoDisk = errors.New("the disk is broken")
 

@@ -28,7 +28,7 @@ func TestMovedNodesAreFound(t *testing.T) {
 			all := openHeard(t, heard, 3)
 			moving := all[3-test.moves:]
 			for i, n := range moving {
-				heard.put(n.cfg.NodeKey, "")
+				heard.Put(n.cfg.NodeKey, "")
 				ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 				defer cancel()
 				mustDo(t, n.Close(ctx))
@@ -90,12 +90,12 @@ func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
 func mustOpenHeard(t *testing.T, heard *callNodes, cfg Config) *Node {
 	t.Helper()
 	cfg.LiveAddr = func(node string) string {
-		addr, _ := heard.lookup(node)
+		addr, _ := heard.Lookup(node)
 		return addr
 	}
 	n, err := Open(cfg)
 	mustDo(t, err)
-	heard.put(cfg.NodeKey, n.mux.Addr().String())
+	heard.Put(cfg.NodeKey, n.mux.Addr().String())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
 		defer cancel()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -146,7 +147,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	entered, served := make(chan struct{}), make(chan struct{})
 	cfg.Handlers = map[string]Handler{
 		"hold": func(context.Context, []byte) ([]byte, error) { close(entered); <-served; return nil, nil },
-		"echo": echo,
+		"echo": calltest.Echo,
 	}
 	n, err := Open(cfg)
 	mustDo(t, err)
@@ -189,7 +190,9 @@ func TestNodeClosesInOrder(t *testing.T) {
 	releaseShard()
 	eventually(t, "the shards' groups are closed", shard.Closed)
 	eventually(t, "the catalog's group closes", n.meta.Closing)
-	mustEcho(t, other, cfg.NodeKey, "calls are served until the catalog's group is closed")
+	// Calls are served until the catalog's group is closed.
+	_, err = other.Call(within10s(t), cfg.NodeKey, "echo", nil)
+	mustDo(t, err)
 	releaseCatalog()
 	eventually(t, "the catalog's group is closed", n.meta.Closed)
 	eventually(t, "calls are refused", func() bool {

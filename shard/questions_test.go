@@ -31,15 +31,15 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	allowed := func() bool { return !older.Load() }
 	n := &Node{}
 	n.cfg.NodeKey = "a"
-	n.calls, n.mux = nodes.nodeWith(t, "a", nil, nil)
-	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.lookup, Allowed: allowed, Calls: n.calls})
+	n.calls, n.mux = nodes.Node(t, "a", nil, nil)
+	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.Lookup, Allowed: allowed, Calls: n.calls})
 	t.Cleanup(n.streams.Close)
 	p := prover{key: "a", streams: n.streams}
 	answers := func(answer []byte) rpc.Handler {
 		return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 	}
 	other := &streamCalls{}
-	calls, mux := nodes.nodeWith(t, "b", map[string]rpc.Handler{
+	calls, mux := nodes.Node(t, "b", map[string]rpc.Handler{
 		methodProbe:   answers([]byte{7, 9}),
 		methodConfirm: answers(binary.AppendUvarint(rpc.AppendError(nil, nil), 9)),
 		methodRead: func(_ context.Context, request []byte) ([]byte, error) {
@@ -53,7 +53,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		},
 	}, nil)
 	other.Calls = calls
-	streams := stream.New(stream.Config{Mux: mux, Lookup: nodes.lookup, Allowed: allowed, Calls: other})
+	streams := stream.New(stream.Config{Mux: mux, Lookup: nodes.Lookup, Allowed: allowed, Calls: other})
 	t.Cleanup(streams.Close)
 	read := func(of readOf, keys int) func() error {
 		return func() error {

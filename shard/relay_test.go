@@ -83,12 +83,12 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	entered := make(chan struct{}, 1)
-	a := nodes.node(t, "a", nil)
+	a, _ := nodes.Node(t, "a", nil, nil)
 	var relay Node
-	relay.calls = nodes.node(t, "b", map[string]rpc.Handler{"relay": func(ctx context.Context, request []byte) ([]byte, error) {
+	relay.calls, _ = nodes.Node(t, "b", map[string]rpc.Handler{"relay": func(ctx context.Context, request []byte) ([]byte, error) {
 		return relay.relay(ctx, "c", string(request), nil)
-	}})
-	nodes.node(t, "c", map[string]rpc.Handler{
+	}}, nil)
+	nodes.Node(t, "c", map[string]rpc.Handler{
 		"answer": func(context.Context, []byte) ([]byte, error) { return []byte("done"), nil },
 		"refuse": func(context.Context, []byte) ([]byte, error) { return nil, rpc.ErrLedBy("d") },
 		"full":   func(context.Context, []byte) ([]byte, error) { return nil, ErrOverloaded },
@@ -98,10 +98,10 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
-	})
-	addr, _ := nodes.lookup("c")
+	}, nil)
+	addr, _ := nodes.Lookup("c")
 	proxy := cable.New(t, addr)
-	nodes.put("c", proxy.Addr())
+	nodes.Put("c", proxy.Addr())
 	call := func(method string) error {
 		answer, err := a.Call(within10s(t), "b", "relay", []byte(method))
 		if err == nil && string(answer) != "done" {

@@ -87,14 +87,17 @@ const rule = `
 	internal/countdtest:
 	# A cable between two nodes, to cut.
 	internal/cable:
+	# What every test demands.
+	internal/must:
 	# Callers, and what they were told.
-	internal/callfate:
+	internal/calltest: internal/cable internal/must
+	shard/rpc/rpctest: shard/rpc internal/calltest internal/must
 	internal/floors:
 	cmd/countd/e2e:
 	raftfsm/codec/codectest: raftfsm/codec
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest
-	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/callfate
+	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must shard/rpc/rpctest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

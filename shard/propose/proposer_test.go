@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -26,19 +27,7 @@ var errBrokenDisk = errors.New("the disk is broken")
 // limits are those of a node that sets none.
 var limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: dedup.KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: 100_000}
 
-const eventuallyMax = time.Minute
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(eventuallyMax)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
+var eventually = must.Become
 
 // fakeGroup is a log in memory that applies an entry when the test says so, or
 // at once if it is prompt.

@@ -28,16 +28,6 @@ func firstUnread(r *Replica) (uint64, error) {
 	return 0, nil
 }
 
-// eventually waits for a condition, which another goroutine brings about.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // Entries that would leave a gap are refused, and nothing of them is stored.
 func TestGapsAreRefused(t *testing.T) {
 	l := openTest(t, vfs.NewMem())

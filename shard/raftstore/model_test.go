@@ -10,14 +10,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/internal/must"
 )
 
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var mustDo, eventually = must.Do, must.Become
 
 // model is what a log is to hold, in the simplest form.
 type model map[ReplicaID]*modelReplica

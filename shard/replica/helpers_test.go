@@ -5,30 +5,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/countd/countd/internal/must"
 )
 
-// eventuallyMax is for how long a test waits for what must come: on a busy machine of
-// few cores that takes many times as long as on an idle one.
-const eventuallyMax = time.Minute
+const eventuallyMax = must.BecomeMax
 
-// eventually polls until what holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(eventuallyMax)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var mustDo, eventually, changed = must.Do, must.Become, must.Flipped
 
 // cpuTime is what this process has used, which a busy machine changes less than
 // the time that goes by.

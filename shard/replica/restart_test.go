@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,12 +13,6 @@ import (
 
 	"github.com/countd/countd/shard/storage"
 )
-
-func changed(content []byte, at int) []byte {
-	c := bytes.Clone(content)
-	c[at] ^= 0x40
-	return c
-}
 
 func testTransport(t *testing.T) (raftTransport, raft.StreamLayer) {
 	t.Helper()

@@ -1,52 +1,27 @@
 package rpc
 
 import (
-	"context"
-	"runtime"
-	"strings"
-	"sync"
 	"testing"
-	"time"
+
+	"github.com/countd/countd/internal/calltest"
 )
 
-// callNodes is where the nodes of a test are.
-type callNodes struct {
-	mu    sync.Mutex
-	addrs map[string]string
-}
-
-func (n *callNodes) lookup(node string) (string, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	addr, known := n.addrs[node]
-	return addr, known
-}
-
-// put says where a node is, "" for nowhere.
-func (n *callNodes) put(node, addr string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.addrs == nil {
-		n.addrs = make(map[string]string)
-	}
-	if n.addrs[node] = addr; addr == "" {
-		delete(n.addrs, node)
-	}
-}
+// callNodes is the nodes of a test.
+type callNodes struct{ calltest.Nodes }
 
 // node starts a node that answers the given methods and echo.
 func (n *callNodes) node(t testing.TB, name string, handlers map[string]Handler) *Calls {
 	t.Helper()
 	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
 	mustDo(t, err)
-	c, err := NewCalls(CallsConfig{Mux: m, Lookup: n.lookup})
+	c, err := NewCalls(CallsConfig{Mux: m, Lookup: n.Lookup})
 	mustDo(t, err)
-	c.Handle("echo", echo)
+	c.Handle("echo", calltest.Echo)
 	for method, h := range handlers {
 		c.Handle(method, h)
 	}
 	c.Serve()
-	n.put(name, m.Addr().String())
+	n.Put(name, m.Addr().String())
 	t.Cleanup(func() {
 		c.Close()
 		m.Close()
@@ -54,13 +29,7 @@ func (n *callNodes) node(t testing.TB, name string, handlers map[string]Handler)
 	return c
 }
 
-func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
-
-func within10s(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
+var within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
 
 func mustEcho(t *testing.T, from *Calls, node, text string) {
 	t.Helper()
@@ -68,18 +37,4 @@ func mustEcho(t *testing.T, from *Calls, node, text string) {
 	if err != nil || string(got) != text {
 		t.Fatalf("echo of %q: %q, %v", text, got, err)
 	}
-}
-
-// mustLeaveNothing checks that nothing of calls, lanes or gRPC runs any more once
-// what the test opens after it is closed.
-func mustLeaveNothing(t *testing.T) {
-	t.Helper()
-	t.Cleanup(func() {
-		eventually(t, "no goroutine is left", func() bool {
-			b := make([]byte, 4<<20)
-			stacks := string(b[:runtime.Stack(b, true)])
-			return !strings.Contains(stacks, "google.golang.org/grpc") && !strings.Contains(stacks, "rpc.(*call") &&
-				!strings.Contains(stacks, "rpc.(*Call") && !strings.Contains(stacks, "rpc.(*Batcher")
-		})
-	})
 }

@@ -39,7 +39,7 @@ func TestCallsCarryBytes(t *testing.T) {
 // A node that starts is called over other connections before it knows its handlers. It
 // refuses such a call as one that may be tried again.
 func TestAnswerBeforeServe(t *testing.T) {
-	c, err := NewCalls(CallsConfig{Mux: testMux(t), Lookup: (&callNodes{}).lookup})
+	c, err := NewCalls(CallsConfig{Mux: testMux(t), Lookup: (&callNodes{}).Lookup})
 	mustDo(t, err)
 	t.Cleanup(c.Close)
 	if _, err := c.Answer(t.Context(), "echo", nil); !errors.Is(err, errs.ErrNoLeader) {
@@ -90,16 +90,16 @@ func TestCallsThatAreNotSent(t *testing.T) {
 	a := nodes.node(t, "a", nil)
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	mustDo(t, err)
-	nodes.put("down", closed.Addr().String())
+	nodes.Put("down", closed.Addr().String())
 	mustDo(t, closed.Close())
 	other, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{9}})
 	mustDo(t, err)
 	defer other.Close()
-	nodes.put("of another cluster", other.Addr().String())
+	nodes.Put("of another cluster", other.Addr().String())
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	mustDo(t, err)
 	defer silent.Close()
-	nodes.put("silent", silent.Addr().String())
+	nodes.Put("silent", silent.Addr().String())
 	for _, name := range []string{"unknown", "down", "of another cluster", "silent"} {
 		t.Run(name, func(t *testing.T) {
 			for range 3 {
@@ -110,7 +110,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 		})
 	}
 	t.Run("no time to connect", func(t *testing.T) {
-		nodes.put("silent too", silent.Addr().String())
+		nodes.Put("silent too", silent.Addr().String())
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		defer cancel()
 		_, err := a.Call(ctx, "silent too", "echo", nil)
@@ -241,7 +241,7 @@ func TestCallsFindANodeWhereItIs(t *testing.T) {
 		_, err := a.Call(within10s(t), "b", "echo", nil)
 		return err == nil
 	})
-	nodes.put("b", "")
+	nodes.Put("b", "")
 	eventually(t, "it is forgotten", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -263,7 +263,7 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 		return nil, ctx.Err()
 	}})
 	proxy := cable.New(t, b.cfg.Mux.Addr().String())
-	nodes.put("b", proxy.Addr())
+	nodes.Put("b", proxy.Addr())
 	lost := make(chan error, 1)
 	go func() {
 		_, err := a.Call(context.Background(), "b", "wait", nil)
@@ -295,7 +295,7 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	a := nodes.node(t, "a", nil)
 	b := nodes.node(t, "b", nil)
 	proxy := cable.New(t, b.cfg.Mux.Addr().String())
-	nodes.put("b", proxy.Addr())
+	nodes.Put("b", proxy.Addr())
 	mustEcho(t, a, "b", "there")
 	release := proxy.Hold()
 	eventually(t, "the peer is doubted", func() bool { return a.Doubtful("b") })
@@ -393,7 +393,7 @@ func TestCallsEndWhenTheirNodeCloses(t *testing.T) {
 
 func TestCallsConfig(t *testing.T) {
 	for name, cfg := range map[string]CallsConfig{
-		"no mux":    {Lookup: new(callNodes).lookup},
+		"no mux":    {Lookup: new(callNodes).Lookup},
 		"no lookup": {Mux: testMux(t)},
 	} {
 		if _, err := NewCalls(cfg); err == nil {

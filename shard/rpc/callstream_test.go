@@ -15,11 +15,11 @@ func (n *callNodes) streamNode(t *testing.T, name, method string, h StreamHandle
 	t.Helper()
 	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
 	mustDo(t, err)
-	c, err := NewCalls(CallsConfig{Mux: m, Lookup: n.lookup})
+	c, err := NewCalls(CallsConfig{Mux: m, Lookup: n.Lookup})
 	mustDo(t, err)
 	c.HandleStream(method, h)
 	c.Serve()
-	n.put(name, m.Addr().String())
+	n.Put(name, m.Addr().String())
 	t.Cleanup(func() {
 		c.Close()
 		m.Close()

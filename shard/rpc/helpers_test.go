@@ -1,38 +1,12 @@
 package rpc
 
 import (
-	"bytes"
 	"testing"
-	"time"
+
+	"github.com/countd/countd/internal/must"
 )
 
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// changed returns a copy with one bit of a byte flipped.
-func changed(content []byte, at int) []byte {
-	c := bytes.Clone(content)
-	c[at] ^= 0x40
-	return c
-}
-
-const eventuallyMax = time.Minute
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(eventuallyMax)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
+var mustDo, eventually, changed = must.Do, must.Become, must.Flipped
 
 func testMux(t *testing.T) *Mux {
 	t.Helper()

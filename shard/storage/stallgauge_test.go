@@ -1,8 +1,9 @@
 package storage
 
 import (
-	"bytes"
 	"testing"
+
+	"github.com/countd/countd/internal/must"
 )
 
 func TestStalledGauge(t *testing.T) {
@@ -44,16 +45,4 @@ func TestStalledGauge(t *testing.T) {
 	}
 }
 
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// changed returns a copy with one bit of a byte flipped.
-func changed(content []byte, at int) []byte {
-	c := bytes.Clone(content)
-	c[at] ^= 0x40
-	return c
-}
+var mustDo, changed = must.Do, must.Flipped

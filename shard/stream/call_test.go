@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/cable"
-	"github.com/countd/countd/internal/callfate"
+	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
@@ -33,9 +33,9 @@ type streamNode struct {
 func newStreamNode(t *testing.T, nodes *callNodes, name string, handlers map[string]rpc.Handler) *streamNode {
 	t.Helper()
 	n := &streamNode{}
-	n.Calls, n.mux = nodes.nodeWith(t, name, handlers, func(node string) { n.streams.Cut(node) })
+	n.Calls, n.mux = nodes.Node(t, name, handlers, func(node string) { n.streams.Cut(node) })
 	n.streams = New(Config{
-		Mux: n.mux, Lookup: nodes.lookup, Allowed: func() bool { return !n.older.Load() }, Calls: n,
+		Mux: n.mux, Lookup: nodes.Lookup, Allowed: func() bool { return !n.older.Load() }, Calls: n,
 	})
 	t.Cleanup(n.streams.Close)
 	return n
@@ -67,53 +67,30 @@ func (n *streamNode) leaveAndClose() {
 	n.streams.Close()
 }
 
-// Calls on streams keep what TestCallsTellTheirFate says of calls.
+// Calls on streams keep what calltest.Fates says of calls.
 func TestStreamCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := newStreamNode(t, &nodes, "a", nil)
-	f := callfate.New(rpc.ErrNotSent, rpc.ErrCallLost)
+	f := calltest.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
 	b := newStreamNode(t, &nodes, "b", f.Handlers())
 	proxy := cable.New(t, b.mux.Addr().String())
-	nodes.put("b", proxy.Addr())
-	f.Start(t, a.onStreamOnly)
-	for i := range 40 {
-		f.GoOn(t)
-		unsent := f.NotSent.Load()
-		proxy.Refuse.Store(i%8 == 0)
-		proxy.Cut()
-		if proxy.Refuse.Load() {
-			eventually(t, "calls are not sent", func() bool { return f.NotSent.Load() > unsent })
-			proxy.Refuse.Store(false)
-		}
-	}
-	f.GoOn(t)
-	f.End()
-	b.leaveAndClose()
-	f.MustBeTrue(t)
+	nodes.Put("b", proxy.Addr())
+	f.OutliveCuts(t, a.onStreamOnly, proxy, b.leaveAndClose)
 }
 
-// And what TestCallsOfANodeThatRestarts says: a node that closes answers what it was sent.
+// A node that closes answers what it was sent.
 func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := newStreamNode(t, &nodes, "a", nil)
-	f := callfate.New(rpc.ErrNotSent, rpc.ErrCallLost)
+	f := calltest.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
 	b := newStreamNode(t, &nodes, "b", f.Handlers())
-	f.Start(t, a.onStreamOnly)
-	for range 8 {
-		f.GoOn(t)
+	f.OutliveRestarts(t, a.onStreamOnly, func() {
 		b.leaveAndClose()
 		mustDo(t, b.mux.Close())
 		b = newStreamNode(t, &nodes, "b", f.Handlers())
-	}
-	f.GoOn(t)
-	f.End()
-	b.leaveAndClose()
-	f.MustBeTrue(t)
-	if n := f.Lost.Load(); n > 0 {
-		t.Errorf("%d calls are lost", n)
-	}
+	}, func() { b.leaveAndClose() })
 }
 
 // A small call travels on the stream once there is one; a large one, one with a large
@@ -155,7 +132,7 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	var nodes callNodes
 	a, b := newStreamNode(t, &nodes, "a", nil), newStreamNode(t, &nodes, "b", nil)
 	proxy := cable.New(t, b.mux.Addr().String())
-	nodes.put("b", proxy.Addr())
+	nodes.Put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	eventually(t, "the stream is there", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
@@ -209,7 +186,7 @@ func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	defer listener.Close()
 	var nodes callNodes
 	a := newStreamNode(t, &nodes, "a", nil)
-	nodes.put("b", listener.Addr().String())
+	nodes.Put("b", listener.Addr().String())
 	eventually(t, "the stream is dialled", func() bool {
 		p := a.streams.peer("b")
 		p.now()

@@ -3,33 +3,21 @@ package stream
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/rpc/rpctest"
 )
 
-func mustDo(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+type callNodes = rpctest.Nodes
 
-const eventuallyMax = time.Minute
-
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(eventuallyMax)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
+var (
+	mustDo, eventually          = must.Do, must.Become
+	within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
+)
 
 func testMux(t *testing.T) *rpc.Mux {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -216,7 +217,7 @@ func eventuallyCalled(call func(uint32, raft.ServerID, *raft.AppendEntriesReques
 			answer <- err
 			return
 		}
-		if time.Since(began) > eventuallyMax {
+		if time.Since(began) > must.BecomeMax {
 			answer <- err
 			return
 		}

@@ -1,8 +1,8 @@
-// Package callfate is many callers of one method, for tests of calls between nodes. It owns
-// the callers, and compares what they were told with what the handlers have seen. It never
-// decides what an error means: its user names the two errors that matter. Invariant: once
-// End has returned, no caller is left.
-package callfate
+// Package calltest is what tests of calls between nodes share: where the nodes are, and many
+// callers of one method. It owns the callers, and compares what they were told with what the
+// handlers have seen. It never decides what an error means: its user names the two errors
+// that matter. Invariant: once Fates.End has returned, no caller is left.
+package calltest
 
 import (
 	"context"
@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/internal/cable"
+	"github.com/countd/countd/internal/must"
 )
 
 // Fates is many callers of one method of node "b", and what they were told.
@@ -36,9 +39,9 @@ const callers = 16
 // Call is rpc.Calls.Call, or the same by another way.
 type Call = func(ctx context.Context, node, method string, request []byte) ([]byte, error)
 
-// New returns fates that tell a call that was not sent, and one that was lost, by these
+// NewFates returns fates that tell a call that was not sent, and one that was lost, by these
 // errors.
-func New(notSent, lost error) *Fates {
+func NewFates(notSent, lost error) *Fates {
 	return &Fates{notSent: notSent, lost: lost, stop: make(chan struct{}), handled: make(map[uint64]int)}
 }
 
@@ -99,10 +102,48 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 func (f *Fates) GoOn(t *testing.T) {
 	t.Helper()
 	before := f.Answered.Load()
-	for deadline := time.Now().Add(time.Minute); f.Answered.Load() <= before+callers; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("calls are not answered")
+	must.Become(t, "calls are answered", func() bool { return f.Answered.Load() > before+callers })
+}
+
+// OutliveCuts starts the callers and cuts their line again and again: 1. no request is
+// handled twice; 2. one that was answered was handled; 3. one of which it is said that it
+// was not sent never was; 4. calls go through again once the line holds. closeNode ends
+// what may still be handled.
+func (f *Fates) OutliveCuts(t *testing.T, call Call, line *cable.Proxy, closeNode func()) {
+	t.Helper()
+	f.Start(t, call)
+	for i := range 40 {
+		f.GoOn(t)
+		unsent := f.NotSent.Load()
+		line.Refuse.Store(i%8 == 0)
+		line.Cut()
+		if line.Refuse.Load() {
+			must.Become(t, "calls are not sent", func() bool { return f.NotSent.Load() > unsent })
+			line.Refuse.Store(false)
 		}
+	}
+	f.GoOn(t)
+	f.End()
+	closeNode()
+	f.MustBeTrue(t)
+}
+
+// OutliveRestarts starts the callers, and closes the node and starts it elsewhere again and
+// again: 1 to 4 of OutliveCuts hold, and 5. no call is lost: it is answered before the node
+// is gone or not sent.
+func (f *Fates) OutliveRestarts(t *testing.T, call Call, restart, closeNode func()) {
+	t.Helper()
+	f.Start(t, call)
+	for range 8 {
+		f.GoOn(t)
+		restart()
+	}
+	f.GoOn(t)
+	f.End()
+	closeNode()
+	f.MustBeTrue(t)
+	if n := f.Lost.Load(); n > 0 {
+		t.Errorf("%d calls are lost", n)
 	}
 }
 
