@@ -42,7 +42,7 @@ const rule = `
 	# The cluster port, calls and their errors; no body, no group.
 	shard/rpc: shard/wire shard/errs internal/lograte
 	# What Raft groups must not lose, and nothing of what it means.
-	shard/raftstore:
+	shard/raftstore: shard/wire
 	# One replica's log, votes and snapshots on disk, checked.
 	shard/storage: shard/raftstore internal/atomicfile
 	# Appends of all groups, and small calls, between two nodes.

@@ -101,17 +101,17 @@ func (l *Log) moveEntries(s *segment) error {
 	}
 	var m mover
 	_, err := scanSegment(raw, s.number, func(batch []byte, at uint32) error {
-		r := itemReader{rest: batch}
+		r := readItems(batch)
 		var it item
 		for {
-			start := len(batch) - len(r.rest)
+			start := len(batch) - len(r.Rest)
 			if !r.next(&it) {
-				return r.err
+				return r.fault()
 			}
 			if it.kind != itemEntry && it.kind != itemMove {
 				continue
 			}
-			m.add(moving{it.id, it.first, position{s.number, at + uint32(start)}}, batch[start:len(batch)-len(r.rest)])
+			m.add(moving{it.id, it.first, position{s.number, at + uint32(start)}}, batch[start:len(batch)-len(r.Rest)])
 			if m.bytes >= moveBytesMax {
 				if err := m.move(l); err != nil {
 					return err

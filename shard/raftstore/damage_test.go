@@ -210,7 +210,7 @@ func FuzzScanSegment(f *testing.F) {
 			reseal(raw)
 		}
 		found, err := scanSegment(raw, 1, func(batch []byte, _ uint32) error {
-			r := itemReader{rest: batch}
+			r := readItems(batch)
 			var it item
 			fold := fold{index: newIndex()}
 			for r.next(&it) {
@@ -221,7 +221,7 @@ func FuzzScanSegment(f *testing.F) {
 					t.Errorf("%v", err)
 				}
 			}
-			return r.err
+			return r.fault()
 		})
 		if err != nil && !errors.Is(err, ErrDamaged) || found.end > len(raw)/sectorBytes {
 			t.Errorf("%+v, %v", found, err)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/wire"
 )
 
 // An item is one change of the log. All but begin, remove and end name a replica first:
@@ -118,107 +120,65 @@ func appendRemove(dst []byte, segment uint32) []byte {
 }
 
 // itemReader reads items out of a batch. The first fault ends it.
-type itemReader struct {
-	rest []byte
-	err  error
-}
+type itemReader struct{ wire.Reader }
 
-func (r *itemReader) fail(what string) {
-	if r.err == nil {
-		r.err = damage("an item has %s", what)
-	}
-	r.rest = nil
-}
+func readItems(batch []byte) itemReader { return itemReader{wire.Reader{Rest: batch}} }
 
-func (r *itemReader) uintTo(limit uint64) uint64 {
-	v, n := binary.Uvarint(r.rest)
-	if n <= 0 || v > limit {
-		r.fail("a number that is cut short or too large")
-		return 0
-	}
-	r.rest = r.rest[n:]
-	return v
-}
-
-func (r *itemReader) uint() uint64 { return r.uintTo(1<<64 - 1) }
-
-func (r *itemReader) varint() int64 {
-	v, n := binary.Varint(r.rest)
-	if n <= 0 {
-		r.fail("a number that is cut short or too large")
-		return 0
-	}
-	r.rest = r.rest[n:]
-	return v
-}
-
-func (r *itemReader) byte() byte {
-	if len(r.rest) == 0 {
-		r.fail("no end")
-		return 0
-	}
-	b := r.rest[0]
-	r.rest = r.rest[1:]
-	return b
-}
-
-func (r *itemReader) bytes(n uint64) []byte {
-	if n > uint64(len(r.rest)) {
-		r.fail("no end")
+// fault returns the first fault, nil for none.
+func (r *itemReader) fault() error {
+	if r.Err == nil {
 		return nil
 	}
-	b := r.rest[:n:n]
-	r.rest = r.rest[n:]
-	return b
+	return damage("an item: %v", r.Err)
 }
 
 // next reads one item. It returns false at the end and after a fault.
 func (r *itemReader) next(it *item) bool {
-	if len(r.rest) == 0 || r.err != nil {
+	if len(r.Rest) == 0 || r.Err != nil {
 		return false
 	}
-	*it = item{kind: r.byte()}
+	*it = item{kind: r.Byte()}
 	switch it.kind {
 	case itemEntry, itemMove, itemCut, itemSet, itemCreate, itemDrop:
-		it.id.Group = uint32(r.uintTo(1<<32 - 1))
-		it.id.Number = r.uint()
+		it.id.Group = uint32(r.UintTo(1<<32 - 1))
+		it.id.Number = r.Uint()
 	}
 	switch it.kind {
 	case itemEntry, itemMove:
 		extensions, data := r.entryHead(it)
-		it.key, it.value = r.bytes(extensions), r.bytes(data)
+		it.key, it.value = r.Take(extensions), r.Take(data)
 	case itemCut, itemCreate:
-		it.first, it.last = r.uint(), r.uint()
+		it.first, it.last = r.Uint(), r.Uint()
 	case itemSet:
-		key, value := r.uint(), r.uint()
-		it.key, it.value = r.bytes(key), r.bytes(value)
+		key, value := r.Uint(), r.Uint()
+		it.key, it.value = r.Take(key), r.Take(value)
 	case itemBegin:
 		r.begin(it)
 	case itemRemove:
-		it.segments = []uint32{uint32(r.uintTo(1<<32 - 1))}
+		it.segments = []uint32{uint32(r.UintTo(1<<32 - 1))}
 	case itemDrop, itemEnd:
 	default:
-		r.fail(fmt.Sprintf("the unknown kind %d", it.kind))
+		r.Fail(fmt.Sprintf("the unknown kind %d", it.kind))
 	}
-	return r.err == nil
+	return r.Err == nil
 }
 
 // entryHead reads what stands between an entry's replica and its extensions.
 func (r *itemReader) entryHead(it *item) (extensions, data uint64) {
-	it.first, it.term = r.uint(), r.uint()
-	it.entryType = raft.LogType(r.byte())
-	it.appendedAt = r.varint()
-	return r.uint(), r.uint()
+	it.first, it.term = r.Uint(), r.Uint()
+	it.entryType = raft.LogType(r.Byte())
+	it.appendedAt = r.Int()
+	return r.Uint(), r.Uint()
 }
 
 func (r *itemReader) begin(it *item) {
-	if version := r.uint(); r.err == nil && version != formatVersion {
-		r.fail(fmt.Sprintf("format version %d, this program knows %d", version, formatVersion))
+	if version := r.Uint(); r.Err == nil && version != formatVersion {
+		r.Fail(fmt.Sprintf("format version %d, this program knows %d", version, formatVersion))
 	}
-	it.sectors = r.uintTo(1 << 32)
-	n := r.uintTo(uint64(len(r.rest)))
+	it.sectors = r.UintTo(1 << 32)
+	n := r.UintTo(uint64(len(r.Rest)))
 	for range n {
-		it.segments = append(it.segments, uint32(r.uintTo(1<<32-1)))
+		it.segments = append(it.segments, uint32(r.UintTo(1<<32-1)))
 	}
 }
 

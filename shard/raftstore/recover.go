@@ -169,13 +169,13 @@ func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *
 		return nil, nil, found, err
 	}
 	found, err = scanSegment(raw, number, func(batch []byte, at uint32) error {
-		r := itemReader{rest: batch}
+		r := readItems(batch)
 		var it item
 		for {
-			address := at + uint32(len(batch)-len(r.rest))
+			address := at + uint32(len(batch)-len(r.Rest))
 			first := address == batchHeadBytes
 			if !r.next(&it) {
-				return r.err
+				return r.fault()
 			}
 			if first != (it.kind == itemBegin) || first && it.sectors*sectorBytes != uint64(len(raw)) {
 				return damage("it has %d bytes and does not begin so", len(raw))

@@ -71,13 +71,13 @@ func (s *segment) readEntry(address uint32) (it item, err error) {
 		return item{}, err
 	}
 	for {
-		r := itemReader{rest: data}
+		r := readItems(data)
 		if r.next(&it) {
 			return it, nil
 		}
 		need, err := entryItemBytes(data)
 		if err != nil || need <= len(data) {
-			return item{}, s.fail(errors.Join(err, r.err))
+			return item{}, s.fail(errors.Join(err, r.fault()))
 		}
 		if data, err = s.readData(address, need); err != nil {
 			return item{}, err
@@ -90,20 +90,20 @@ func (s *segment) readEntry(address uint32) (it item, err error) {
 
 // entryItemBytes returns the size of the entry's item that begins with data.
 func entryItemBytes(data []byte) (int, error) {
-	r := itemReader{rest: data}
-	if kind := r.byte(); kind != itemEntry && kind != itemMove {
+	r := readItems(data)
+	if kind := r.Byte(); kind != itemEntry && kind != itemMove {
 		return 0, damage("an item of kind %d is not an entry", kind)
 	}
-	r.uint()
-	r.uint()
+	r.Uint()
+	r.Uint()
 	extensions, value := r.entryHead(&item{})
-	if r.err != nil {
-		return 0, r.err
+	if r.Err != nil {
+		return 0, r.fault()
 	}
 	if extensions > 1<<32 || value > 1<<32 {
 		return 0, damage("an entry of %d bytes", value)
 	}
-	return len(data) - len(r.rest) + int(extensions) + int(value), nil
+	return len(data) - len(r.Rest) + int(extensions) + int(value), nil
 }
 
 // readData returns the data of one batch from an address on: so many bytes, or fewer where

@@ -1,5 +1,5 @@
-// Package wire reads and appends the bodies of calls between nodes: sequences of uvarints,
-// zigzag varints, and byte strings behind their length.
+// Package wire reads and appends the bodies of calls between nodes, and reads the items of a
+// node's log: sequences of uvarints, zigzag varints, and byte strings behind their length.
 //
 // It owns no connection and knows no message. It trusts no byte: a Reader that runs past
 // the end, or finds a bound exceeded, fails for good. Invariant: after the first mistake
@@ -72,9 +72,23 @@ func (r *Reader) Count(size int) int {
 	return int(n)
 }
 
+// Byte reads one byte.
+func (r *Reader) Byte() byte {
+	if b := r.Take(1); len(b) > 0 {
+		return b[0]
+	}
+	return 0
+}
+
 // Bytes returns a byte string inside the message.
-func (r *Reader) Bytes() []byte {
-	n := r.Count(1)
+func (r *Reader) Bytes() []byte { return r.Take(r.Uint()) }
+
+// Take returns the next n bytes of the message.
+func (r *Reader) Take(n uint64) []byte {
+	if n > uint64(len(r.Rest)) {
+		r.Fail(fmt.Sprintf("%d bytes", n))
+		return nil
+	}
 	b := r.Rest[:n:n]
 	r.Rest = r.Rest[n:]
 	return b
