@@ -17,42 +17,42 @@ func (n *Node) coldMetrics() []prometheus.Collector {
 	count := func(number *atomic.Uint64) func() float64 { return func() float64 { return float64(number.Load()) } }
 	return []prometheus.Collector{
 		metric.Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
-			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
+			n.sumReplicas(codec.KindCounters, func(s engine.Stats) uint64 { return s.Rows })),
 		metric.Gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
-			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
+			n.sumReplicas(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdRows })),
 		metric.Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
-			n.held(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
-		metric.Counter("countd_sealed_total", "Rows that were packed in memory by the minute's look, each time.", count(&n.tiering.sealed)),
-		metric.Gauge("countd_cold_due_rows", "Rows that are to leave memory, as the last look found, which is once a minute; those near which somebody wrote wait.",
+			n.sumReplicas(codec.KindCounters, func(s engine.Stats) uint64 { return s.ColdBytes })),
+		metric.Counter("countd_sealed_total", "Rows that the check of each minute packed in memory; rows packed again count again.", count(&n.tiering.sealed)),
+		metric.Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows whose neighbours are being written to wait.",
 			func() float64 { return float64(n.tiering.due.Load()) }),
-		metric.Counter("countd_cold_moved_rows_total", "Rows that went from memory to disk, or were written anew there.", count(&n.tiering.moved)),
-		metric.Counter("countd_cold_warmed_rows_total", "Rows that an operator had come back into memory.", count(&n.tiering.warmed)),
-		metric.Gauge("countd_cold_damaged_shards", "Replicas here of which cold rows cannot be read.",
+		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", count(&n.tiering.moved)),
+		metric.Counter("countd_cold_warmed_rows_total", "Rows that an operator moved back into memory.", count(&n.tiering.warmed)),
+		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows that cannot be read.",
 			func() float64 { return float64(n.damagedShards()) }),
 
-		metric.Gauge("countd_cold_disk_bytes", "Bytes of all files of rows on disk.",
+		metric.Gauge("countd_cold_disk_bytes", "Size of all files of cold rows.",
 			func() float64 { return float64(n.coldDiskBytes()) }),
-		metric.Gauge("countd_cold_cache_bytes", "Memory of blocks of cold rows that were read.",
+		metric.Gauge("countd_cold_cache_bytes", "Memory of the cache of blocks of cold rows.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.CacheBytes) })),
-		metric.Counter("countd_cold_cache_hits_total", "Blocks of cold rows that were found in memory.",
+		metric.Counter("countd_cold_cache_hits_total", "Blocks of cold rows that a read found in the cache.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Hits) })),
 		metric.Counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Misses) })),
-		metric.Counter("countd_cold_block_read_seconds_total", "Time that those reads took.",
+		metric.Counter("countd_cold_block_read_seconds_total", "Total time of the reads of blocks from disk.",
 			n.stored(func(s *cold.Stats) float64 { return s.ReadSeconds })),
-		metric.Counter("countd_cold_refused_total", "Reads of cold rows that were refused because too many waited.",
+		metric.Counter("countd_cold_refused_total", "Reads of cold rows refused because too many were waiting.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Refused) })),
-		metric.Counter("countd_cold_damaged_total", "Blocks of cold rows that were not what was written.",
+		metric.Counter("countd_cold_damaged_total", "Blocks of cold rows that were missing or differed from what was written.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.Damaged) })),
 		coldReads{n},
 
 		metric.Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
 			func() float64 { return float64(n.scrub.report().Blocks) }),
-		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of those blocks.",
+		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows that were read to find damage.",
 			func() float64 { return float64(n.scrub.report().Bytes) }),
-		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When all cold rows had been read to find damage, last; 0 for not since the start.",
+		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows ended; 0 if none has since the start.",
 			n.lastScrubbed),
-		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows in which that found damage.",
+		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows in which a scrub found damage.",
 			func() float64 { return float64(n.scrub.report().Damaged) }),
 	}
 }
@@ -83,7 +83,7 @@ const (
 )
 
 var coldReadsDesc = prometheus.NewDesc("countd_cold_read_seconds",
-	"How long reads of blocks of cold rows that were not in memory took, with the wait for a turn.", nil, nil)
+	"Duration of reads of blocks of cold rows from disk, including the wait for a turn.", nil, nil)
 
 func (coldReads) Describe(to chan<- *prometheus.Desc) { to <- coldReadsDesc }
 

@@ -182,17 +182,17 @@ func (n *Node) feedMetrics() []prometheus.Collector {
 		}
 	}
 	return []prometheus.Collector{
-		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory; countd_held_rows counts them too.",
-			n.held(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })),
+		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory. countd_replica_rows includes them.",
+			n.sumReplicas(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdRows })),
 		metric.Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.",
-			n.held(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })),
-		metric.Counter("countd_feeds_spilled_total", "Feeds that went from memory to disk.",
+			n.sumReplicas(codec.KindFeed, func(s engine.Stats) uint64 { return s.ColdBytes })),
+		metric.Counter("countd_feeds_spilled_total", "Feeds that moved from memory to disk.",
 			moved(func(spilled, _ uint64) uint64 { return spilled })),
-		metric.Counter("countd_feeds_returned_total", "Feeds that came back into memory.",
+		metric.Counter("countd_feeds_returned_total", "Feeds that returned to memory.",
 			moved(func(_, returned uint64) uint64 { return returned })),
 		metric.Counter("countd_feed_reads_total", "Feeds that were read from disk.",
 			n.stored(func(s *cold.Stats) float64 { return float64(s.RecordReads) })),
-		metric.Counter("countd_feed_read_seconds_total", "Time that those reads took.",
+		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds from disk.",
 			n.stored(func(s *cold.Stats) float64 { return s.RecordSeconds })),
 	}
 }

@@ -11,31 +11,30 @@ import (
 	"github.com/countd/countd/shard/metric"
 )
 
-// registerMetrics registers what is read from the groups when it is asked for.
+// registerMetrics registers the metrics whose values are computed at each scrape.
 func (n *Node) registerMetrics() error {
 	all := []prometheus.Collector{
 		metric.Gauge("countd_log_clock_ahead_seconds",
-			"How far the time of the log that is furthest ahead is ahead of this machine's clock.",
+			"How far the latest time in a log is ahead of this machine's clock.",
 			n.logAheadSeconds),
 		metric.Gauge("countd_log_clock_behind_seconds",
-			"How far the clock that stamps the logs is behind this machine's, which was set ahead; it comes up at twice the speed.",
+			"How far the clock that stamps the logs is behind this machine's clock, which was set forward. It catches up at twice the speed.",
 			n.logBehindSeconds),
 		metric.Gauge("countd_groups_without_room",
 			"Groups led here that refuse writes because the disks of too many of their voters are at their reserve.",
 			func() float64 { return float64(n.headroom.VotersFull.Load()) }),
-		metric.Gauge("countd_snapshots_put_off",
-			"Groups whose snapshot is due and put off until the disk has room for it.",
-			n.snapshotsPutOff),
 		metric.Gauge("countd_remembered_keys",
-			"Idempotency keys that the node's shards remember, one in each shard that has it.",
+			"Idempotency keys that the node's shards remember, counted in each shard.",
 			func() float64 { keys, _ := n.remembered(); return float64(keys) }),
 		metric.Gauge("countd_remembered_producers",
-			"Producers that the node's shards remember, one in each shard that has it.",
+			"Producers that the node's shards remember, counted in each shard.",
 			func() float64 { _, producers := n.remembered(); return float64(producers) }),
 		metric.Counter("countd_cursor_rows_dropped_total",
-			"Users whose cursors this node's replicas dropped because they were idle, since the process began.",
+			"Idle users whose cursors this node's replicas have dropped since the process started.",
 			n.cursorsDropped),
 	}
+	all = append(all, metric.RenamedGauge("countd_snapshots_deferred", "countd_snapshots_put_off",
+		"Groups whose snapshot is due but waits for room on the disk.", nil, n.snapshotsDeferred)...)
 	all = append(all, n.kindMetrics()...)
 	all = append(all, newTierCollector(n))
 	all = append(all, n.feedMetrics()...)
@@ -43,26 +42,22 @@ func (n *Node) registerMetrics() error {
 	return metric.Register(n.cfg.Metrics, all...)
 }
 
-// kindMetrics are of what the replicas hold, by kind.
+// kindMetrics returns the size of the node's replicas by kind.
 func (n *Node) kindMetrics() (all []prometheus.Collector) {
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed, codec.KindBoard} {
 		labels := prometheus.Labels{"kind": kind.String()}
-		all = append(all,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "countd_held_rows", ConstLabels: labels,
-				Help: "Rows that the node's replicas hold: rows of counts, with those of cursors; users with a feed; channels and dots.",
-			}, n.held(kind, func(s engine.Stats) uint64 { return s.Rows })),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "countd_held_bytes", ConstLabels: labels,
-				Help: "Memory of what the node's replicas hold.",
-			}, n.held(kind, func(s engine.Stats) uint64 { return s.Bytes })),
-		)
+		all = append(all, metric.RenamedGauge("countd_replica_rows", "countd_held_rows",
+			"Rows of the node's replicas, by kind: rows of counts and of cursors; users with a feed; channels and dots.",
+			labels, n.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Rows }))...)
+		all = append(all, metric.RenamedGauge("countd_replica_bytes", "countd_held_bytes",
+			"Memory of the node's replicas, by kind.",
+			labels, n.sumReplicas(kind, func(s engine.Stats) uint64 { return s.Bytes }))...)
 	}
 	return all
 }
 
-// held returns what sums a number over the replicas of a kind.
-func (n *Node) held(kind codec.Kind, value func(engine.Stats) uint64) func() float64 {
+// sumReplicas returns a function that sums value over the local replicas of kind.
+func (n *Node) sumReplicas(kind codec.Kind, value func(engine.Stats) uint64) func() float64 {
 	return func() float64 {
 		total := uint64(0)
 		for _, g := range n.groups.Load().all {
@@ -104,7 +99,7 @@ func (n *Node) logBehindSeconds() float64 {
 	return behind.Seconds()
 }
 
-func (n *Node) snapshotsPutOff() float64 {
+func (n *Node) snapshotsDeferred() float64 {
 	putOff := 0
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil && r.group.WithoutRoom() {

@@ -27,7 +27,7 @@ func newTierCollector(n *Node) *tierCollector {
 	return &tierCollector{
 		node:  n,
 		rows:  prometheus.NewDesc("countd_tier_rows", "Rows of the node's shards of counters: hot, packed in memory (sealed), on disk (cold).", labels, nil),
-		bytes: prometheus.NewDesc("countd_tier_bytes", "What they take: of memory, cold ones of disk. What is known of these in memory is hot.", labels, nil),
+		bytes: prometheus.NewDesc("countd_tier_bytes", "Size of these rows: hot and sealed in memory, cold on disk. The index of cold rows in memory counts as hot.", labels, nil),
 	}
 }
 

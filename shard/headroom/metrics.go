@@ -20,16 +20,16 @@ func (h *Headroom) register(metrics prometheus.Registerer) error {
 	}
 	bytes := func(n *atomic.Uint64) func() float64 { return func() float64 { return float64(n.Load()) } }
 	return metric.Register(metrics,
-		metric.Gauge("countd_memory_full", "1 while the node refuses what needs more memory.", flag(&h.MemoryFull)),
-		metric.Gauge("countd_disk_full", "1 while the node refuses what needs more disk.", flag(&h.DiskFull)),
-		metric.Gauge("countd_memory_limit_bytes", "The memory limit, past which rows that are not there are refused; 0 for none.",
+		metric.Gauge("countd_memory_full", "1 while the node refuses requests that need more memory.", flag(&h.MemoryFull)),
+		metric.Gauge("countd_disk_full", "1 while the node refuses requests that need more disk.", flag(&h.DiskFull)),
+		metric.Gauge("countd_memory_limit_bytes", "The memory limit, beyond which new rows are refused; 0 for none.",
 			func() float64 { return float64(h.MemoryLimit) }),
-		metric.Gauge("countd_memory_needed_bytes", "What is held against the memory limit: what is in use, and what the collector needs besides.",
+		metric.Gauge("countd_memory_needed_bytes", "Memory that counts towards the limit: the memory in use plus what the garbage collector needs.",
 			bytes(&h.memoryNeeds)),
 		metric.Gauge("countd_disk_reserve_bytes", "The disk reserve, 0 for none.",
 			func() float64 { return float64(h.DiskReserve) }),
-		metric.Gauge("countd_disk_needed_bytes", "What the disk is to have free, or writes are refused: the reserve, and what the next snapshots may take.",
+		metric.Gauge("countd_disk_needed_bytes", "Free space that the disk needs, or writes are refused: the reserve plus the size of the next snapshots.",
 			bytes(&h.diskNeeds)),
-		metric.Gauge("countd_disk_free_bytes", "What the data directory's disk has free.", bytes(&h.diskFree)),
+		metric.Gauge("countd_disk_free_bytes", "Free space of the data directory's disk.", bytes(&h.diskFree)),
 	)
 }

@@ -1,6 +1,6 @@
-// Package metric makes metrics without labels that are read when they are asked for.
+// Package metric makes metrics whose value a function returns at each scrape.
 //
-// It never keeps a value. Invariant: each value is what its function returns at the time.
+// It never stores a value. Invariant: each value is what its function returns at the time.
 package metric
 
 import (
@@ -9,13 +9,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Gauge and counter are metrics without labels that are read when they are asked for.
+// Gauge and Counter return a metric without labels.
 func Gauge(name, help string, value func() float64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 }
 
 func Counter(name, help string, value func() float64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, value)
+}
+
+// RenamedGauge returns a gauge under its name and, for one version, under its old name.
+func RenamedGauge(name, old, help string, labels prometheus.Labels, value func() float64) []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: old, Help: "The old name of " + name + ".", ConstLabels: labels}, value),
+	}
 }
 
 func Register(r prometheus.Registerer, all ...prometheus.Collector) error {

@@ -19,7 +19,7 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "countd_write_stage_seconds",
-		Help: "Stages of a write: queue, a request until its entry is proposed; log, an entry until it is committed and its turn has come; apply, a batch of entries in the state machine.",
+		Help: "Duration of the stages of a write: queue, a request until its entry is proposed; log, an entry until it is committed and about to be applied; apply, a batch of entries in the state machine.",
 		// 4 µs, an apply of a few ops, to 8 s.
 		Buckets: prometheus.ExponentialBuckets(4e-6, 2, 22),
 	}, []string{"stage"})
@@ -29,7 +29,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	})
 	keysRefused := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "countd_keys_refused_total",
-		Help: "Requests refused because a shard remembers as many keys as it may.",
+		Help: "Requests refused because a shard remembers its maximum of keys.",
 	})
 	for _, c := range []prometheus.Collector{stages, refused, keysRefused} {
 		if err := r.Register(c); err != nil {
