@@ -78,6 +78,14 @@ func (c *Counters) Carried() uint64 { return c.carried.Swap(0) }
 // each request.
 func (c *Counters) Table() *engine.Table { return c.table.Load() }
 
+// TableOf implements Machine.
+func (c *Counters) TableOf(t Table) *engine.Table {
+	if t != TableCounts {
+		return nil
+	}
+	return c.Table()
+}
+
 // Bytes implements Machine.
 func (c *Counters) Bytes() uint64 { return c.Table().Stats().Bytes }
 

@@ -39,6 +39,11 @@ type Machine interface {
 	Sources() []uint64
 	// Bytes returns how much memory the contents take.
 	Bytes() uint64
+	// TableOf returns a table as it is now, nil if shards of this kind have none such.
+	TableOf(t Table) *engine.Table
+	// Close releases what is on disk, after raft has stopped. Reads of it may fail from
+	// then on.
+	Close()
 	// Stuck returns an ErrStuck if this replica applies no more entries, else nil.
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
@@ -166,6 +171,12 @@ func (m *machine) Sources() []uint64 {
 
 // Applied implements Machine.
 func (m *machine) Applied() uint64 { return m.applied.Load() }
+
+// TableOf implements Machine for the kinds without tables.
+func (m *machine) TableOf(Table) *engine.Table { return nil }
+
+// Close implements Machine for the kinds with nothing on disk.
+func (m *machine) Close() {}
 
 // Stuck implements Machine.
 func (m *machine) Stuck() error {

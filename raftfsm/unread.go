@@ -45,6 +45,14 @@ func (u *Unread) Table() *engine.Table { return u.current.Load().counts }
 // Cursors returns the cursors, as Table does the counters.
 func (u *Unread) Cursors() *engine.Table { return u.current.Load().cursors }
 
+// TableOf implements Machine.
+func (u *Unread) TableOf(t Table) *engine.Table {
+	if t == TableCounts {
+		return u.Table()
+	}
+	return u.Cursors()
+}
+
 // Bytes implements Machine.
 func (u *Unread) Bytes() uint64 { return u.current.Load().stats().Bytes }
 

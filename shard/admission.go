@@ -43,7 +43,7 @@ func admit(h *headroom.Headroom, w *Write, groups []*shardReplica) error {
 // growsTable reports whether an op makes a row where there is none. Whether there is one
 // may take the disk to tell, as long as there is time.
 func (r *localReplica) growsTable(t Table, key uint64, op *engine.Op, deadline time.Time) bool {
-	return r.table(t) != nil && op.HasValue() && !r.has(t, key, deadline)
+	return r.fsm.TableOf(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
 // widensTable reports whether an op counts in a column that takes memory in all rows
@@ -51,17 +51,16 @@ func (r *localReplica) growsTable(t Table, key uint64, op *engine.Op, deadline t
 func (r *localReplica) widensTable(t Table, key uint64, op *engine.Op) bool {
 	keyed := *op
 	keyed.ID = key
-	return r.table(t) != nil && r.table(t).Widens(&keyed)
+	return r.fsm.TableOf(t) != nil && r.fsm.TableOf(t).Widens(&keyed)
 }
 
 // growsFeed reports whether an op may give a user more followees than there are: no
 // such op is taken while there is no memory.
 func (r *localReplica) growsFeed(key uint64, op *FeedOp) bool {
-	fsm, ok := r.fsm.(*raftfsm.Feed)
-	if !ok || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
+	if r.feed == nil || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
 		return false
 	}
-	was, inMemory := fsm.Followees(nil, key)
+	was, inMemory := r.feed.Followees(nil, key)
 	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
 }
 

@@ -25,7 +25,7 @@ const (
 // get fills rows, width counts a key, from a table of this replica, cold rows too. The error is
 // one for which another replica may be asked, or ErrOverloaded.
 func (r *localReplica) get(of Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
-	table := r.table(of)
+	table := r.fsm.TableOf(of)
 	missing := table.GetMany(keys, width, rows, nil)
 	if len(missing) == 0 {
 		return nil
@@ -74,10 +74,20 @@ func eachCold(n int, deadline time.Time, read func(ctx context.Context, i int) e
 	return first
 }
 
+// eachFeed calls read, which may wait for the disk, for each key, some at once, until one
+// fails. Its error is as that of get.
+func (r *localReplica) eachFeed(keys []uint64, deadline time.Time, read func(ctx context.Context, i int) error) error {
+	err := eachCold(len(keys), deadline, read)
+	if errors.Is(err, cold.ErrDamaged) {
+		r.noteDamage(err)
+	}
+	return coldFailure(err)
+}
+
 // tableFailure is coldFailure for the cold rows of a table, which are repaired if they are
 // damaged. A table that was replaced by a snapshot meanwhile has let go of its own.
 func (r *localReplica) tableFailure(table *engine.Table, err error) error {
-	if errors.Is(err, cold.ErrDamaged) && r.table(raftfsm.TableCounts) == table {
+	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(raftfsm.TableCounts) == table {
 		r.noteDamage(err)
 	}
 	return coldFailure(err)
@@ -106,7 +116,7 @@ func (g *shardReplica) failedAlone(err error) error {
 // warm reads the cold rows that a write needs, before it is proposed, so that Apply
 // finds them in the cache and nobody else waits for the disk. A write that needs
 // rows which cannot be read is not proposed: this node could not apply it.
-func (n *Node) warm(w *Write, groups []*shardReplica) error {
+func (wr *writer) warm(w *Write, groups []*shardReplica) error {
 	if len(w.Spaces) == 0 && !hasCold(groups[0].kind) {
 		return nil
 	}
@@ -130,7 +140,7 @@ func (n *Node) warm(w *Write, groups []*shardReplica) error {
 			continue
 		}
 		if r, err := groups[s].led(); err == nil { // others are warm at their leader
-			if err := r.warm(keys, w.Deadline); err != nil && n.alone() && errors.Is(err, cold.ErrDamaged) {
+			if err := r.warm(keys, w.Deadline); err != nil && wr.alone() && errors.Is(err, cold.ErrDamaged) {
 				return groups[s].failedAlone(err)
 			} else if err != nil {
 				return err
@@ -145,15 +155,15 @@ func hasCold(kind codec.Kind) bool { return kind == codec.KindCounters || kind =
 
 // mayBeCold reports whether a write to a key may need the disk.
 func (r *localReplica) mayBeCold(key uint64) bool {
-	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
-		return fsm.IsSpilled(key)
+	if r.feed != nil {
+		return r.feed.IsSpilled(key)
 	}
-	return r.table(raftfsm.TableCounts).MayBeCold(key)
+	return r.fsm.TableOf(raftfsm.TableCounts).MayBeCold(key)
 }
 
 func (r *localReplica) warm(keys []uint64, deadline time.Time) (err error) {
-	if _, ok := r.fsm.(*raftfsm.Feed); ok {
-		err = r.warmFeeds(keys, deadline)
+	if r.feed != nil {
+		err = r.eachFeed(keys, deadline, func(ctx context.Context, i int) error { return r.feed.Warm(ctx, keys[i]) })
 	} else {
 		err = r.get(raftfsm.TableCounts, keys, 1, make([]int64, len(keys)), deadline)
 	}
@@ -166,10 +176,10 @@ func (r *localReplica) warm(keys []uint64, deadline time.Time) (err error) {
 // findCold returns a visitor that appends to keys those whose rows may be cold, and
 // does what another does.
 func (r *localReplica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
-	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
-		return r.findSpilled(fsm, other, keys)
+	if r.feed != nil {
+		return r.findSpilled(other, keys)
 	}
-	table := r.table(raftfsm.TableCounts)
+	table := r.fsm.TableOf(raftfsm.TableCounts)
 	if r.group.Cold() == nil || !table.MayBeCold(0) {
 		return other
 	}
@@ -181,10 +191,25 @@ func (r *localReplica) findCold(other raftfsm.SectionVisitor, keys *[]uint64) ra
 	})
 }
 
+// findSpilled is findCold for a shard of feeds.
+func (r *localReplica) findSpilled(other raftfsm.SectionVisitor, keys *[]uint64) raftfsm.SectionVisitor {
+	check := other.Feed
+	other.Feed = func(key uint64, op *FeedOp) error {
+		if op.Kind != raftfsm.FeedClear && r.feed.IsSpilled(key) {
+			*keys = append(*keys, key)
+		}
+		if check == nil {
+			return nil
+		}
+		return check(key, op)
+	}
+	return other
+}
+
 // has reports whether there is a row other than zeros, or it cannot be told by the deadline.
 func (r *localReplica) has(of Table, key uint64, deadline time.Time) bool {
 	var row [engine.ColumnsMax]int64
-	if !r.table(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], deadline) != nil {
+	if !r.fsm.TableOf(of).Get(key, row[:]) && r.get(of, []uint64{key}, len(row), row[:], deadline) != nil {
 		return true
 	}
 	return row != [engine.ColumnsMax]int64{}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/raftfsm"
 )
 
 const (
@@ -152,11 +151,10 @@ type Misfit struct {
 // those below timedIDMin, which have no time under any layout.
 func (n *Node) misfit(g *shardReplica, r *localReplica) *Misfit {
 	layout := n.cfg.Cold.Layouts[g.keyspace]
-	fsm, counters := r.fsm.(*raftfsm.Counters)
-	if !counters || layout.Unit == 0 {
+	if r.counters == nil || layout.Unit == 0 {
 		return nil
 	}
-	table, now := fsm.Table(), time.Now()
+	table, now := r.counters.Table(), time.Now()
 	key, below := table.InMemory(timedIDMin/g.route.perKey()+1, layout.firstKey(g.route)-1)
 	above := 0
 	if end := layout.last(now)/g.route.perKey() + 1; end <= math.MaxUint64/g.route.perKey() {

@@ -143,7 +143,7 @@ func TestMisfitIsReported(t *testing.T) {
 			fsm := raftfsm.NewCounters()
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
-			got := n.misfit(&shardReplica{keyspace: "posts", shard: shard, route: route}, &localReplica{fsm: fsm})
+			got := n.misfit(&shardReplica{keyspace: "posts", shard: shard, route: route}, &localReplica{fsm: fsm, counters: fsm})
 			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != Misfit{c.id, c.layout.String(), c.fits, 1}) {
 				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
 			}
@@ -191,7 +191,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 			}
 			g := &shardReplica{keyspace: "posts", route: route}
 			for range 2 {
-				got := n.misfit(g, &localReplica{fsm: fsm})
+				got := n.misfit(g, &localReplica{fsm: fsm, counters: fsm})
 				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {
 					t.Errorf("%s, %+v: reported %+v, want %d rows and %q", c.name, route, got, c.rows, c.fits)
 				}
@@ -642,7 +642,7 @@ func TestOldestRowsLeaveTightMemory(t *testing.T) {
 		if got == 0 || got > rows/4 {
 			t.Errorf("%d rows of shard %d are cold", got, i)
 		}
-		if all[i].r.table(raftfsm.TableCounts).Get(0, make([]int64, 1)) {
+		if all[i].r.fsm.TableOf(raftfsm.TableCounts).Get(0, make([]int64, 1)) {
 			t.Errorf("the first row of shard %d is in memory", i)
 		}
 	}

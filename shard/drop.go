@@ -111,15 +111,6 @@ func orDropped(view *catalog.View, group uint32, err error) error {
 	return err
 }
 
-// orUnknown is orDropped for a call about one keyspace, of which another node may know
-// more than this one does.
-func (n *Node) orUnknown(ks *Keyspace, err error) error {
-	if errors.Is(err, ErrUnknownKeyspace) {
-		return ErrUnknownKeyspace
-	}
-	return orDropped(n.catalog.View(), ks.firstGroup, err)
-}
-
 // refuseDropped returns a visitor that refuses ops on columns that were dropped from a
 // group's keyspace, and then does what another does. A node that has not heard of the drop
 // sends such ops: they would be acknowledged and count nowhere.

@@ -267,12 +267,12 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	other := all[1].cfg.NodeKey
 	parts := []*forwarded{{section: w.Section(), ops: 1}}
 	for _, method := range []string{methodPropose, methodRelay} {
-		if _, err := all[0].sendParts(ctx, g, other, method, parts); !errors.Is(fateOf(err), ErrUnknownKeyspace) || mayTryAgain(fateOf(err), true) {
+		if _, err := all[0].writer.sendParts(ctx, g, other, method, parts); !errors.Is(fateOf(err), ErrUnknownKeyspace) || mayTryAgain(fateOf(err), true) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
 	q := &remoteRead{group: number, width: 1, keys: []uint64{1}}
-	if _, err := all[0].readAt(ctx, other, q); !errors.Is(err, ErrUnknownKeyspace) {
+	if _, err := all[0].reader.readAt(ctx, other, q); !errors.Is(err, ErrUnknownKeyspace) {
 		t.Errorf("a read: %v", err)
 	}
 }

@@ -110,7 +110,7 @@ func (s *feedSpill) replicas() (all []*localReplica) {
 func (s *feedSpill) round(round *spillRound, now time.Duration) {
 	all := s.replicas()
 	for _, r := range all {
-		r.fsm.(*raftfsm.Feed).Tick(uint32(now / time.Second))
+		r.feed.Tick(uint32(now / time.Second))
 	}
 	if !s.catalog.View().ColdRows() {
 		return
@@ -134,7 +134,7 @@ func (s *feedSpill) relieve(all []*localReplica, over int64) {
 	var ages raftfsm.FeedAges
 	shards := make([]raftfsm.FeedAges, len(all))
 	for i, r := range all {
-		r.fsm.(*raftfsm.Feed).Ages(&shards[i])
+		r.feed.Ages(&shards[i])
 		for age, bytes := range shards[i] {
 			ages[age] += bytes
 		}
@@ -153,7 +153,7 @@ func (s *feedSpill) relieve(all []*localReplica, over int64) {
 // bytes of them at the most.
 func (s *feedSpill) spill(r *localReplica, idle time.Duration, bytesMax int64) {
 	began := time.Now()
-	users, err := r.fsm.(*raftfsm.Feed).Spill(uint32(idle/time.Second), bytesMax, s.mayFreeze)
+	users, err := r.feed.Spill(uint32(idle/time.Second), bytesMax, s.mayFreeze)
 	if err != nil && !errors.Is(err, cold.ErrClosed) {
 		r.logger.Warn("feeds stay in memory, and it is tried again", "err", err)
 	}
@@ -176,7 +176,7 @@ func (n *Node) feedMetrics() []prometheus.Collector {
 		return func() float64 {
 			total := uint64(0)
 			for _, r := range n.feeds.replicas() {
-				total += value(r.fsm.(*raftfsm.Feed).Moved())
+				total += value(r.feed.Moved())
 			}
 			return float64(total)
 		}

@@ -65,7 +65,7 @@ func (n *Node) follow() error {
 func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
 	kind, _ := codec.KindOf(k.Kind) // a kind that this program does not know is gated by the cluster version
 	g := &shardReplica{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: newRoute(k.Shards, k.Sharding)}
-	g.forward = n.newForwardLane(g)
+	g.forward = n.writer.newForwardBatcher(g)
 	return g
 }
 
@@ -124,7 +124,13 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	case codec.KindFeed:
 		fsm := raftfsm.NewFeedOver(n.feeds.place(g.number))
 		fsm.Tick(uint32((n.feeds.time() - feedBusy) / time.Second)) // nobody has asked yet
-		return &localReplica{fsm: fsm}, nil, nil
+		return &localReplica{fsm: fsm, feed: fsm}, nil, nil
+	case codec.KindUnread:
+		fsm := raftfsm.NewUnread()
+		return &localReplica{fsm: fsm, unread: fsm}, nil, nil
+	case codec.KindBoard:
+		fsm := raftfsm.NewBoard()
+		return &localReplica{fsm: fsm, board: fsm}, nil, nil
 	case codec.KindCounters:
 	default:
 		return &localReplica{fsm: raftfsm.New(g.kind)}, nil, nil
@@ -133,7 +139,8 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &localReplica{fsm: raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.tiering.oldToSeal(g)})}, rows, nil
+	fsm := raftfsm.NewCountersOver(raftfsm.Tiers{Cold: rows, Seal: n.tiering.oldToSeal(g)})
+	return &localReplica{fsm: fsm, counters: fsm}, rows, nil
 }
 
 // openReplica opens this node's replica of a group. A new one begins with the group's
@@ -147,8 +154,8 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 	r.logger = n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
 	cfg.StateBytes = r.fsm.Bytes
-	if fsm, ok := r.fsm.(*raftfsm.Feed); ok {
-		cfg.StateBytes = fsm.SnapshotBytes
+	if r.feed != nil {
+		cfg.StateBytes = r.feed.SnapshotBytes
 	}
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.noteDamage
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
@@ -230,29 +237,9 @@ func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	if err := r.group.Close(ctx, snapshot); err != nil {
 		return err
 	}
-	if fsm, ok := r.fsm.(interface{ Close() }); ok { // it lets go of what is on disk
-		fsm.Close()
-	}
+	r.fsm.Close()
 	return nil
 }
-
-// groupsOf returns the keyspace's groups, by shard.
-func (n *Node) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
-	if n.draining.Load() {
-		return nil, ErrDraining
-	}
-	groups := n.groups.Load().byFirst[ks.firstGroup]
-	if groups == nil {
-		return nil, orDropped(n.catalog.View(), ks.firstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
-	}
-	return groups, nil
-}
-
-// holders returns the keys of the nodes that are to hold a group.
-func (n *Node) holders(number uint32) []string { return n.catalog.View().Groups[number].Target }
-
-// alone reports whether there is no other node to ask.
-func (n *Node) alone() bool { return len(n.catalog.View().Nodes) < 2 }
 
 // addrOf returns where a node listens for other nodes, "" for one that another
 // has taken the place of: who listens there now must not be taken for it. What the

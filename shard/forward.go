@@ -41,26 +41,26 @@ const forwardedSizeMin = 4
 
 // forward hands a part to the node that leads its group. It is settled by the
 // request's deadline.
-func (n *Node) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
+func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 	switch {
-	case n.draining.Load():
+	case wr.draining.Load():
 		return propose.Settled(ErrDraining)
-	case n.alone():
+	case wr.alone():
 		return propose.Settled(ErrNoLeader)
 	}
 	q := propose.Pending()
 	_, told := w.ID.Born()
 	f := &forwarded{
 		section: p.writer.Section(), width: w.Width, clocked: w.clocked(), ops: p.writer.Ops(),
-		arrival: w.ID.Keyed() && !told && n.catalog.View().CarriesArrivals(),
+		arrival: w.ID.Keyed() && !told && wr.catalog.View().CarriesArrivals(),
 	}
 	deadline := w.Deadline
-	n.asking.Go(func() { // ends at the deadline
+	wr.asking.Go(func() { // ends at the deadline
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
 		settled, err := g.forward.Do(ctx, f)
-		if errors.Is(err, ErrOverloaded) && ctx.Err() != nil && n.lost(g) {
+		if errors.Is(err, ErrOverloaded) && ctx.Err() != nil && wr.lost(g) {
 			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // it waited for that, not for its turn
 		}
 		if err != nil {
@@ -70,13 +70,6 @@ func (n *Node) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 		q.Err, q.Result, q.Ops, q.Width = settled.Err, settled.Result, settled.Ops, settled.Width
 	})
 	return q
-}
-
-// lost reports whether nobody is known to lead the group, or one who does not
-// answer.
-func (n *Node) lost(g *shardReplica) bool {
-	leader := g.leader()
-	return leader == "" || n.calls.Doubtful(leader)
 }
 
 // fateOf says of a part whose call failed with err what is known of it.
@@ -92,12 +85,12 @@ func fateOf(err error) error {
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
-// newForwardLane makes the lane of a group: what it sends goes to whichever node
-// seems to lead it then.
-func (n *Node) newForwardLane(g *shardReplica) *rpc.Batcher[*forwarded, *propose.Proposal] {
+// newForwardBatcher returns the batcher of a group: what it sends goes to whichever node
+// seems to lead the group then.
+func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forwarded, *propose.Proposal] {
 	return rpc.NewBatcher(rpc.BatcherConfig[*forwarded, *propose.Proposal]{
 		Send: func(ctx context.Context, parts []*forwarded) ([]*propose.Proposal, error) {
-			return n.sendToLeader(ctx, g, parts)
+			return wr.sendToLeader(ctx, g, parts)
 		},
 		Size:     func(f *forwarded) int { return len(f.section) },
 		InFlight: propose.EntriesInFlightMax,
@@ -108,15 +101,15 @@ func (n *Node) newForwardLane(g *shardReplica) *rpc.Batcher[*forwarded, *propose
 
 // sendToLeader finds out who leads the group, by asking those that hold it in
 // turn if nothing better is known here or will be soon.
-func (n *Node) sendToLeader(ctx context.Context, g *shardReplica, parts []*forwarded) ([]*propose.Proposal, error) {
+func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*forwarded) ([]*propose.Proposal, error) {
 	node := g.leader()
 	if r := g.replica.Load(); node == "" && (r == nil || !r.group.InTouch()) {
-		node = n.guess(g)
+		node = wr.guess(g)
 	}
-	if node == "" || node == n.cfg.NodeKey {
+	if node == "" || node == wr.node {
 		return nil, ErrNoLeader
 	}
-	settled, err := n.sendTo(ctx, g, node, parts)
+	settled, err := wr.sendTo(ctx, g, node, parts)
 	if err == nil && len(settled) > 0 {
 		err = settled[0].Err // of the group, if it is one of those that learn looks at
 	}
@@ -129,31 +122,20 @@ func (n *Node) sendToLeader(ctx context.Context, g *shardReplica, parts []*forwa
 
 // sendTo sends parts to a node that seems to lead the group, for as long as that is of
 // use. If they certainly were not sent it has another node relay them.
-func (n *Node) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forwarded) ([]*propose.Proposal, error) {
-	led, done := n.whileLed(ctx, g, leader)
-	settled, err := n.sendParts(led, g, leader, methodPropose, parts)
+func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forwarded) ([]*propose.Proposal, error) {
+	led, done := wr.whileLed(ctx, g, leader)
+	settled, err := wr.sendParts(led, g, leader, methodPropose, parts)
 	done()
 	if !errors.Is(err, rpc.ErrNotSent) || ctx.Err() != nil {
 		return settled, err
 	}
-	via := n.relayFor(g, leader)
+	via := wr.relayFor(g, leader)
 	if via == "" {
 		return nil, err
 	}
-	answers, done := n.whileAnswers(ctx, via)
+	answers, done := wr.whileAnswers(ctx, via)
 	defer done()
-	return n.sendParts(answers, g, via, methodRelay, parts)
-}
-
-// guess returns another node that is to hold the group, each in its turn.
-func (n *Node) guess(g *shardReplica) string {
-	holders := n.holders(g.number)
-	for range holders {
-		if node := holders[int(g.guesses.Add(1))%len(holders)]; node != n.cfg.NodeKey {
-			return node
-		}
-	}
-	return ""
+	return wr.sendParts(answers, g, via, methodRelay, parts)
 }
 
 // learn remembers who leads the group from how a call to node went.
@@ -169,7 +151,7 @@ func (g *shardReplica) learn(node string, err error) {
 
 // sendParts hands what waits for one group to the node that leads it, or relays it. All
 // of it lands in the same proposer there, so that it is settled together.
-func (n *Node) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
+func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forwarded) ([]*propose.Proposal, error) {
 	size, answerBytes := 16, 0
 	for _, f := range parts {
 		size += len(f.section) + 8
@@ -181,7 +163,7 @@ func (n *Node) sendParts(ctx context.Context, g *shardReplica, node, method stri
 	for _, f := range parts {
 		request = appendForwarded(request, f)
 	}
-	answer, err := n.streams.Call(ctx, node, method, request, answerBytes)
+	answer, err := wr.streams.Call(ctx, node, method, request, answerBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	n.calls, n.mux = nodes.Node(t, "a", nil, nil)
 	n.streams = stream.New(stream.Config{Mux: n.mux, Allowed: func() bool { return false }, Calls: n.calls})
 	t.Cleanup(n.streams.Close)
-	n.cfg.NodeKey = "a"
+	n.router = router{node: "a", calls: n.calls}
+	n.writer = writer{router: &n.router, streams: n.streams, whileLed: n.whileLed}
 	nodes.Node(t, "b", map[string]rpc.Handler{methodPropose: func(context.Context, []byte) ([]byte, error) { return *answer.Load(), nil }}, nil)
 	leader := "b"
 	var w raftfsm.RequestWriter
@@ -55,7 +56,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 			answer.Store(&c.answer)
 			g := &shardReplica{number: 1}
 			g.hint.Store(&leader)
-			got, err := n.sendToLeader(within10s(t), g, []*forwarded{part, part})
+			got, err := n.writer.sendToLeader(within10s(t), g, []*forwarded{part, part})
 			for i := range got {
 				err = errors.Join(err, got[i].Err)
 			}

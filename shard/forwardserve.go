@@ -15,7 +15,7 @@ import (
 )
 
 // serveParts proposes parts that another node forwards, and answers each.
-func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
+func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	number := uint32(r.UintTo(1<<32 - 1))
 	parts := make([]*forwarded, r.Count(forwardedSizeMin))
@@ -25,9 +25,9 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	if err := r.End(); err != nil {
 		return nil, err
 	}
-	g := n.shardOf(number)
+	g := wr.registry.shardOf(number)
 	if g == nil {
-		return nil, orDropped(n.catalog.View(), number, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number))
+		return nil, orDropped(wr.catalog.View(), number, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number))
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -38,7 +38,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	proposals := make([]*propose.Proposal, len(parts))
 	var reading sync.WaitGroup // parts that need cold rows, which hold up no others
 	for i, f := range parts {
-		if p := n.check(g, f, deadline); len(p.cold) == 0 {
+		if p := wr.check(g, f, deadline); len(p.cold) == 0 {
 			proposals[i] = p.propose(ctx, deadline)
 		} else {
 			reading.Go(func() { proposals[i] = p.propose(ctx, deadline) })
@@ -47,7 +47,7 @@ func (n *Node) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	reading.Wait()
 	var answer []byte
 	for i, q := range proposals {
-		err := orDropped(n.catalog.View(), number, q.Wait(timer))
+		err := orDropped(wr.catalog.View(), number, q.Wait(timer))
 		if answer = appendSettled(answer, q, err); err == nil && parts[i].arrival {
 			answer = binary.AppendUvarint(answer, uint64(q.Arrived()))
 		}
@@ -64,20 +64,20 @@ type checkedPart struct {
 }
 
 // check looks at a forwarded part, by a deadline.
-func (n *Node) check(g *shardReplica, f *forwarded, deadline time.Time) *checkedPart {
+func (wr *writer) check(g *shardReplica, f *forwarded, deadline time.Time) *checkedPart {
 	p := &checkedPart{forwarded: f}
 	if p.replica, p.err = g.led(); p.err != nil {
-		if leader := g.leader(); leader != "" && leader != n.cfg.NodeKey {
+		if leader := g.leader(); leader != "" && leader != wr.node {
 			p.err = rpc.ErrLedBy(leader)
 		}
 	}
-	if p.err == nil && (n.headroom.DiskFull.Load() || p.replica.votersFull.Load()) {
+	if p.err == nil && (wr.headroom.DiskFull.Load() || p.replica.votersFull.Load()) {
 		p.err = ErrDiskFull
 	}
 	if p.err != nil {
 		return p
 	}
-	visitor := refuseDropped(n.catalog.View(), g, checkRoom(&n.headroom, p.replica, deadline))
+	visitor := refuseDropped(wr.catalog.View(), g, checkRoom(wr.headroom, p.replica, deadline))
 	// What the peer says of the clock is not trusted: an entry without the time that its
 	// sections need would end every replica.
 	p.ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, f.section, p.replica.findCold(visitor, &p.cold))
@@ -145,4 +145,27 @@ func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
 		dst = binary.AppendVarint(dst, c.Added)
 	}
 	return dst
+}
+
+// serveRelay hands parts of a node's writes to the node that leads their group.
+func (wr *writer) serveRelay(ctx context.Context, request []byte) ([]byte, error) {
+	r := wire.Reader{Rest: request}
+	number := uint32(r.UintTo(1<<32 - 1))
+	g := wr.registry.shardOf(number)
+	switch {
+	case r.Err != nil:
+		return nil, r.Err
+	case g == nil:
+		return nil, orDropped(wr.catalog.View(), number, fmt.Errorf("%w: the group is not known here", ErrNoLeader))
+	}
+	leader := g.leader()
+	switch leader {
+	case wr.node:
+		return wr.serveParts(ctx, request)
+	case "":
+		return nil, ErrNoLeader
+	}
+	led, done := wr.whileLed(ctx, g, leader)
+	defer done()
+	return wr.relay(led, leader, methodPropose, request)
 }

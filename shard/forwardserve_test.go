@@ -25,7 +25,7 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 		w.Reset(nil, &id)
 		w.Op(1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
-		answer, err := n.serveParts(ctx, appendForwarded(request, &forwarded{section: w.Section(), width: 1, clocked: clocked}))
+		answer, err := n.writer.serveParts(ctx, appendForwarded(request, &forwarded{section: w.Section(), width: 1, clocked: clocked}))
 		mustDo(t, err)
 		r := wire.Reader{Rest: answer}
 		q := parseSettled(&r, 1)

@@ -43,6 +43,9 @@ const (
 // for; those of asking, which end at the deadline of what they ask.
 type Node struct {
 	registry
+	router
+	reader reader
+	writer writer
 
 	cfg           Config
 	life          string // tells this life of the node from others
@@ -66,13 +69,8 @@ type Node struct {
 	scrub     scrub
 	feeds     feedSpill
 
-	clusterHash uint32 // of tokens
-
 	headroom headroom.Headroom
 	room     headroom.DiskRoom
-
-	peersMu sync.Mutex
-	peers   map[string]*peer // by node key; made when first asked
 
 	reconcileNow chan struct{} // one token
 	stopping     chan struct{}
@@ -93,8 +91,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, life: newLife(), catalog: catalog.New(), peers: map[string]*peer{},
-		clusterHash:  clusterHash(id),
+		cfg: cfg, life: newLife(), catalog: catalog.New(),
 		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
 		rounds: propose.NewRounds(nil),
 		beats:  replica.NewBeats(),
@@ -123,6 +120,7 @@ func Open(cfg Config) (*Node, error) {
 	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
+	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHash(id)}
 	n.tiering.limited = n.mux.Limited()
 	n.catalogClient = catalogClient{
 		cfg: &n.cfg, registry: &n.registry, catalog: n.catalog, calls: n.calls, prover: &n.prover,
@@ -164,6 +162,8 @@ func Open(cfg Config) (*Node, error) {
 		Calls: n.calls,
 	})
 	n.prover.streams = n.streams
+	n.reader.router, n.reader.streams, n.reader.asking, n.reader.mu.batchers = &n.router, n.streams, &n.asking, map[string]*readBatchers{}
+	n.writer = writer{&n.router, cfg.Limits.KeyHorizon, &n.headroom, n.streams, &n.asking, n.whileLed, n.whileAnswers}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()

@@ -70,7 +70,7 @@ func mustStop(t *testing.T, n *Node) {
 	}
 	for _, g := range n.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			for _, table := range []*engine.Table{r.table(raftfsm.TableCounts), r.table(raftfsm.TableCursors)} {
+			for _, table := range []*engine.Table{r.fsm.TableOf(raftfsm.TableCounts), r.fsm.TableOf(raftfsm.TableCursors)} {
 				if table == nil {
 					continue
 				}

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/metric"
 )
@@ -72,8 +71,8 @@ func (n *Node) sumReplicas(kind codec.Kind, value func(engine.Stats) uint64) fun
 func (n *Node) cursorsDropped() float64 {
 	dropped := uint64(0)
 	for _, g := range n.groups.Load().all {
-		if r := g.replica.Load(); r != nil && g.kind == codec.KindUnread {
-			dropped += r.fsm.(*raftfsm.Unread).Dropped()
+		if r := g.replica.Load(); r != nil && r.unread != nil {
+			dropped += r.unread.Dropped()
 		}
 	}
 	return float64(dropped)

@@ -183,7 +183,7 @@ func TestArrivalsTravel(t *testing.T) {
 		}
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), 1)
 		ctx, cancel := context.WithDeadline(t.Context(), soon())
-		answer, err := n.serveParts(ctx, appendForwarded(request, f))
+		answer, err := n.writer.serveParts(ctx, appendForwarded(request, f))
 		cancel()
 		mustDo(t, err)
 		settled, err := parseAllSettled(answer, []*forwarded{f})

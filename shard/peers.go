@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/rpc"
 )
 
 // The methods of calls between nodes.
@@ -41,46 +40,9 @@ const (
 	groupsInCallBytes = 1 << 20
 )
 
-// peer is another node: the reads that wait to be asked of it, by kind.
-type peer struct {
-	reads     *rpc.Batcher[*remoteRead, readAnswer]
-	coldReads *rpc.Batcher[*remoteRead, readAnswer] // of rows that are to be read from disk there
-}
-
-// peer returns the batchers of reads at a node; it makes them for the first read.
-func (n *Node) peer(node string) *peer {
-	n.peersMu.Lock()
-	defer n.peersMu.Unlock()
-	p := n.peers[node]
-	if p == nil {
-		p = n.newPeer(node)
-		n.peers[node] = p
-	}
-	return p
-}
-
-func (n *Node) newPeer(node string) *peer {
-	return &peer{
-		reads: rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
-			Send: n.sendReads(node), InFlight: askInFlightMax, Items: askQueueMax, Bytes: readsQueueBytes,
-			CallItems: readsInCallMax, CallBytes: readsInCallBytes,
-			Size: (*remoteRead).size,
-		}),
-		coldReads: rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
-			Send: n.sendReads(node), InFlight: coldAtOnce, Items: askQueueMax, Bytes: readsQueueBytes, CallItems: 1, CallBytes: readsInCallBytes,
-			Size: (*remoteRead).size,
-		}),
-	}
-}
-
 // closePeers closes the batchers.
 func (n *Node) closePeers() {
-	n.peersMu.Lock()
-	defer n.peersMu.Unlock()
-	for _, p := range n.peers {
-		p.reads.Close()
-		p.coldReads.Close()
-	}
+	n.reader.close()
 	table := n.groups.Load()
 	for _, g := range slices.Concat(table.all, table.dropped) {
 		g.forward.Close()
@@ -95,11 +57,11 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodStanding, n.prover.serveUnnumberedProbes)
 	n.calls.Handle(methodProbe, n.prover.serveProbes)
 	n.calls.Handle(methodConfirm, n.prover.serveConfirm)
-	n.calls.Handle(methodRead, n.serveReads)
-	n.calls.Handle(methodScan, n.serveScan)
-	n.calls.Handle(methodPropose, n.serveParts)
-	n.calls.Handle(methodRelay, n.serveRelay)
-	n.calls.Handle(methodRelayRead, n.serveRelayRead)
+	n.calls.Handle(methodRead, n.reader.serveReads)
+	n.calls.Handle(methodScan, n.reader.serveScan)
+	n.calls.Handle(methodPropose, n.writer.serveParts)
+	n.calls.Handle(methodRelay, n.writer.serveRelay)
+	n.calls.Handle(methodRelayRead, n.reader.serveRelayRead)
 	n.membership.Handle()
 	n.calls.Handle(methodChange, n.catalogClient.serveChange)
 	n.calls.Handle(methodKnow, n.catalogClient.serveKnow)
@@ -107,7 +69,7 @@ func (n *Node) serveCalls() {
 	n.calls.Handle(methodColdReport, n.serveColdReport)
 	n.calls.Handle(methodColdOrder, n.serveColdOrder)
 	n.calls.Handle(methodRoom, n.votersRoom().serve)
-	n.calls.Handle(methodBoard, n.serveBoard)
+	n.calls.Handle(methodBoard, n.reader.serveBoard)
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.Serve()
 }

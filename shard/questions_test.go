@@ -33,6 +33,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	n.cfg.NodeKey = "a"
 	n.calls, n.mux = nodes.Node(t, "a", nil, nil)
 	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.Lookup, Allowed: allowed, Calls: n.calls})
+	n.reader.streams = n.streams
 	t.Cleanup(n.streams.Close)
 	p := prover{key: "a", streams: n.streams}
 	answers := func(answer []byte) rpc.Handler {
@@ -58,7 +59,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	read := func(of readOf, keys int) func() error {
 		return func() error {
 			q := &remoteRead{consistency: Linearizable, of: of, width: 1, keys: make([]uint64, keys)}
-			answers, err := n.sendReads("b")(within10s(t), []*remoteRead{q})
+			answers, err := n.reader.sendReads("b")(within10s(t), []*remoteRead{q})
 			if err == nil {
 				err = answers[0].err
 			}

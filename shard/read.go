@@ -8,23 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/stream"
 )
-
-// page is the scratch memory of a read: what each shard is asked for.
-type page struct {
-	byShard []pagePart
-}
-
-type pagePart struct {
-	of   readOf
-	keys []uint64
-	at   []int // position of each key in the request
-	rows []int64
-	cold []int // positions of keys whose rows are to be read from disk
-}
-
-var pagePool = sync.Pool{New: func() any { return &page{} }}
 
 const (
 	// followMax is how long a read waits for a replica to apply what is
@@ -37,54 +24,49 @@ const (
 	renewShare = 2
 )
 
-// Get fills rows, width counts an id, with the rows of ids in their order. Rows
-// of one shard that are asked for together are each whole; rows of different
-// ids may be of different moments. If only some shards could be read, the error is
-// a ReadError.
-func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.get(ks, readCounts, ids, width, opt, rows)
-}
+// reader answers reads of all shards: from memory here, from this node's disk, or from
+// another node. It never changes a shard.
+//
+// Invariant: each shard's part of an answer comes from one replica that admit accepted for
+// that read, here or at the node that was asked.
+type reader struct {
+	*router
+	streams *stream.Streams // to other nodes
+	asking  *sync.WaitGroup // what it does for other nodes
 
-// Cursors is Get for the cursors of an unread keyspace.
-func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.get(ks, readCursors, ids, width, opt, rows)
-}
-
-// groupsToRead is groupsOf for a read, whose token must be of this cluster.
-func (n *Node) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, error) {
-	groups, err := n.groupsOf(ks)
-	if err != nil {
-		return nil, err
+	mu struct {
+		sync.Mutex
+		batchers map[string]*readBatchers // by node key; made for the first question
 	}
-	return groups, n.checkToken(&opt.Token)
 }
 
-func (n *Node) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.orUnknown(ks, n.getRows(ks, of, ids, width, opt, rows))
+// get returns rows of a table, as Node.Get does.
+func (rd *reader) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	return rd.orUnknown(ks, rd.getRows(ks, of, ids, width, opt, rows))
 }
 
-func (n *Node) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	groups, err := n.groupsToRead(ks, opt)
+func (rd *reader) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return err
 	}
-	arrived := time.Now()
+	arrived, route := time.Now(), groups[0].route
 	if len(ids) == 1 {
-		s, key := groups[0].route.keyOf(ids[0])
-		r, err := n.admitted(groups[s], opt, arrived)
+		s, key := route.keyOf(ids[0])
+		r, err := rd.admitted(groups[s], opt, arrived)
 		if err != nil {
 			return err
 		}
-		if r != nil && r.table(of.table()).Get(key, rows[:width]) {
+		if r != nil && r.fsm.TableOf(of.table()).Get(key, rows[:width]) {
 			return nil
 		}
-		p := pagePart{of: of, keys: []uint64{key}, rows: rows[:width]}
-		return n.readPart(groups[s], r, &p, width, opt)
+		found, err := rd.fetch(groups[s], r, of, []uint64{key}, width, opt)
+		copy(rows, found)
+		return err
 	}
-	pg := pagePool.Get().(*page)
-	defer pagePool.Put(pg)
-	pg.split(of, ids, groups[0].route)
-	failed := n.getShards(pg, groups, width, opt, arrived)
+	pg := newPage(of, ids, width, route)
+	defer pg.release()
+	failed := rd.readShards(pg, groups, opt, arrived)
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		for i, at := range p.at {
@@ -97,25 +79,93 @@ func (n *Node) getRows(ks *Keyspace, of readOf, ids []uint64, width int, opt *Re
 	return nil
 }
 
-// getShards reads each shard's part: here where this node's replica will do, and
-// the rest, together, from other nodes.
-func (n *Node) getShards(pg *page, groups []*shardReplica, width int, opt *ReadOptions, arrived time.Time) *ReadError {
-	var away sync.WaitGroup
-	var errs []error // of shards that could not be read here
+// feeds fills into with the feeds of users, as Node.Feeds does.
+func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
+	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
+	groups, err := rd.groupsToRead(ks, opt)
+	if err != nil {
+		return err
+	}
+	arrived, route := time.Now(), groups[0].route
+	if len(users) == 1 {
+		s, key := route.keyOf(users[0])
+		r, err := rd.admitted(groups[s], opt, arrived)
+		if err != nil {
+			return err
+		}
+		return rd.appendFeed(into, groups[s], r, key, opt)
+	}
+	pg := newPage(readFeeds, users, 0, route)
+	defer pg.release()
+	if failed := rd.readShards(pg, groups, opt, arrived); failed != nil {
+		return failed
+	}
+	for _, user := range users {
+		s, key := route.keyOf(user)
+		if p := &pg.byShard[s]; p.here == nil {
+			p.rows = into.appendRow(p.rows)
+		} else if err := rd.appendFeed(into, groups[s], p.here, key, opt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendFeed appends one user's feed: from memory if this node's replica r may answer and
+// has it there.
+func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
+	if r != nil {
+		if followees, inMemory := r.feed.Followees(into.Followees, key); inMemory {
+			into.Followees, into.Ends = followees, append(into.Ends, len(followees))
+			return nil
+		}
+	}
+	row, err := rd.fetch(g, r, readFeeds, []uint64{key}, 0, opt)
+	if err == nil {
+		into.appendRow(row)
+	}
+	return err
+}
+
+// boardView returns the notices and dots that all users share.
+func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (view *raftfsm.BoardView, err error) {
+	groups, err := rd.groupsToRead(ks, opt)
+	if err != nil {
+		return nil, err
+	}
+	g := groups[0]
+	r, err := rd.admitted(g, opt, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if r != nil {
+		return r.board.View(), nil
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
+	defer cancel()
+	err = rd.ask(ctx, g, nil, opt, func(r *localReplica) error {
+		view = r.board.View()
+		return nil
+	}, func(ctx context.Context, node string) (err error) {
+		view, err = rd.boardAt(ctx, node, newRemoteRead(g, opt))
+		return err
+	})
+	return view, err
+}
+
+// readShards fills each shard's part: from memory where this node's replica may answer,
+// and the others at once, from disk or from other nodes.
+func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
+	var waits sync.WaitGroup
+	var errs []error // of shards that were not read from memory
 	for s := range pg.byShard {
 		p := &pg.byShard[s]
 		if len(p.keys) == 0 {
 			continue
 		}
-		if need := len(p.keys) * width; cap(p.rows) < need {
-			p.rows = make([]int64, need)
-		}
-		p.rows = p.rows[:len(p.keys)*width]
-		r, err := n.admitted(groups[s], opt, arrived)
-		if r != nil {
-			if p.cold = r.table(p.of.table()).GetMany(p.keys, width, p.rows, p.cold[:0]); len(p.cold) == 0 {
-				continue
-			}
+		r, err := rd.admitted(groups[s], opt, arrived)
+		if r != nil && pg.fromMemory(p, r) {
+			continue
 		}
 		if errs == nil {
 			errs = make([]error, len(groups))
@@ -123,52 +173,103 @@ func (n *Node) getShards(pg *page, groups []*shardReplica, width int, opt *ReadO
 		if errs[s] = err; err != nil {
 			continue
 		}
-		away.Go(func() { errs[s] = n.readPart(groups[s], r, p, width, opt) })
+		waits.Go(func() { // ends at the deadline
+			rows, err := rd.fetch(groups[s], r, pg.of, p.keys, pg.width, opt)
+			if errs[s] = err; err == nil {
+				p.rows = rows
+			}
+		})
 	}
-	away.Wait()
+	waits.Wait()
 	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		return nil
 	}
 	return &ReadError{ByShard: errs, hash: groups[0].route.hash}
 }
 
-// readPart reads a part of which some rows are cold at this node's replica r, or that
-// it has no replica for that may answer: r is nil then.
-func (n *Node) readPart(g *shardReplica, r *localReplica, p *pagePart, width int, opt *ReadOptions) error {
-	if r != nil {
-		err := r.get(p.of.table(), p.keys, width, p.rows, opt.Deadline)
-		if !errors.Is(err, ErrNoQuorum) {
+// fetch reads keys of a shard that memory here does not hold: from disk if this node's
+// replica r may answer, and from another node if it may not or fails. Its rows are as
+// those of localReplica.rows.
+func (rd *reader) fetch(g *shardReplica, r *localReplica, of readOf, keys []uint64, width int, opt *ReadOptions) ([]int64, error) {
+	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
+	defer cancel()
+	q := newRemoteRead(g, opt)
+	q.of, q.width = of, width
+	var rows []int64
+	for keys := range slices.Chunk(slices.Clone(keys), of.keysMax()) { // a call that this gave up may still read them
+		q := *q
+		q.keys = keys
+		var found []int64
+		err := rd.ask(ctx, g, r, opt, func(r *localReplica) (err error) {
+			found, err = r.rows(&q, true, opt.Deadline)
 			return err
+		}, func(ctx context.Context, node string) (err error) {
+			found, err = rd.readAt(ctx, node, &q)
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		if n.alone() {
-			return g.failedAlone(err)
+		if rows == nil {
+			rows = found
+		} else {
+			rows = append(rows, found...)
 		}
 	}
-	return n.readElsewhere(g, p, width, opt)
+	return rows, nil
 }
 
-func (pg *page) split(of readOf, ids []uint64, route route) {
-	shards := int(route.shards)
-	if cap(pg.byShard) < shards {
-		pg.byShard = make([]pagePart, shards)
+// ask has a shard read until one replica answers or ctx, which has the deadline, ends. It
+// is the only loop of reads. here reads from this node's replica: r if that may answer
+// now, else once it may. at reads from another node, the leader first. The error of either
+// is final unless it is one for which another replica may be asked.
+func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, here func(*localReplica) error, at func(context.Context, string) error) error {
+	last := ErrNoLeader
+	tryHere := func(r *localReplica) (done bool) {
+		switch last = here(r); {
+		case !errors.Is(last, ErrNoQuorum):
+			return true
+		case rd.alone():
+			last = g.failedAlone(last)
+			return true
+		}
+		return false
 	}
-	pg.byShard = pg.byShard[:shards]
-	for s := range pg.byShard {
-		p := &pg.byShard[s]
-		p.of, p.keys, p.at = of, p.keys[:0], p.at[:0]
+	if r != nil && tryHere(r) {
+		return last
 	}
-	for i, id := range ids {
-		s, key := route.keyOf(id)
-		p := &pg.byShard[s]
-		p.keys = append(p.keys, key)
-		p.at = append(p.at, i)
+	if tryUntil(ctx, func() bool {
+		for _, node := range rd.readers(g) {
+			last = at(ctx, node)
+			if last == nil || errors.Is(last, ErrBadToken) || errors.Is(last, ErrUnknownKeyspace) {
+				return true
+			}
+		}
+		// The first time too: a leader that was just elected may be this node.
+		r, err := rd.admitted(g, opt, time.Now())
+		if r != nil && tryHere(r) {
+			return true
+		}
+		if err == nil {
+			err = rd.nobodyHas(g, opt)
+		}
+		if err == nil && rd.catalog.View().Dropped(g.number) {
+			err = ErrUnknownKeyspace
+		}
+		if err != nil {
+			last = err
+		}
+		return err != nil
+	}) {
+		return last
 	}
+	return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 }
 
 // admitted returns this node's replica if it may answer a read that arrived
 // then, and nil if another may. The error is an ErrBadToken, which none can
 // answer.
-func (n *Node) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
+func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
 		return nil, nil

@@ -85,8 +85,8 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	g := n.groups.Load().byFirst[n.Keyspace("posts").firstGroup][0]
 	sent := make(chan *remoteRead, 1)
 	for _, node := range n.holders(g.number) {
-		p := *n.peer(node)
-		p.reads = rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
+		b := *n.reader.batchers(node)
+		b.memory = rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
 			Send: func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
 				select {
 				case sent <- reads[0]:
@@ -97,16 +97,16 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 			},
 			InFlight: 1, Items: 1, CallItems: 1,
 		})
-		n.peersMu.Lock()
-		n.peers[node] = &p
-		n.peersMu.Unlock()
+		n.reader.mu.Lock()
+		n.reader.mu.batchers[node] = &b
+		n.reader.mu.Unlock()
 	}
-	part := &pagePart{keys: []uint64{1, 2, 3}, rows: make([]int64, 3)}
+	keys := []uint64{1, 2, 3}
 	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
-	if err := n.readElsewhere(g, part, 1, opt); !errors.Is(err, ErrNoQuorum) {
+	if _, err := n.reader.fetch(g, nil, readCounts, keys, 1, opt); !errors.Is(err, ErrNoQuorum) {
 		t.Fatal(err)
 	}
-	copy(part.keys, []uint64{7, 8, 9})
+	copy(keys, []uint64{7, 8, 9})
 	if q := <-sent; !slices.Equal(q.keys, []uint64{1, 2, 3}) {
 		t.Errorf("it asks for %d now", q.keys)
 	}

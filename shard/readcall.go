@@ -3,9 +3,9 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
@@ -21,6 +21,12 @@ const (
 	readWaitMax = 50 * time.Millisecond
 	// readKeysMax bounds the keys of one read: those of a request.
 	readKeysMax = 10_000
+	// feedsInReadMax bounds the feeds that one read asks for. With the most followees
+	// each they take some megabytes.
+	feedsInReadMax = 32
+	// feedBytesHint is what a feed in an answer counts for where calls are bounded by
+	// bytes.
+	feedBytesHint = 8 << 10
 )
 
 // remoteRead is one shard's part of a read that another node is asked for.
@@ -55,117 +61,112 @@ const (
 // table is the table that is read.
 func (o readOf) table() Table { return Table(o) }
 
+// keysMax returns how many keys one read may ask for.
+func (o readOf) keysMax() int {
+	if o == readFeeds {
+		return feedsInReadMax
+	}
+	return readKeysMax
+}
+
 // readAnswer is what a remoteRead asks for in its order, or why there is nothing.
 type readAnswer struct {
 	rows []int64
 	err  error
 }
 
-// readElsewhere reads a part from other nodes until one can answer it or the
-// deadline has come: from the leader, and if that is of no use from the others
-// that hold the shard.
-func (n *Node) readElsewhere(g *shardReplica, p *pagePart, width int, opt *ReadOptions) error {
-	q := &remoteRead{
-		group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness,
-		index: opt.Token.Index(g.number), width: width, of: p.of,
-		keys: slices.Clone(p.keys), // which may still be on their way when this has given up
-	}
-	rows, err := n.askReaders(g, q, opt)
-	if err == nil {
-		copy(p.rows, rows)
-	}
-	return err
+// newRemoteRead returns the question of a read to other nodes, without keys.
+func newRemoteRead(g *shardReplica, opt *ReadOptions) *remoteRead {
+	return &remoteRead{group: g.number, consistency: opt.Consistency, staleness: opt.MaxStaleness, index: opt.Token.Index(g.number)}
 }
 
-// askReaders asks the nodes that hold a shard, and this one once it does, until one
-// answers or the deadline has come.
-func (n *Node) askReaders(g *shardReplica, q *remoteRead, opt *ReadOptions) ([]int64, error) {
-	deadline := time.NewTimer(time.Until(opt.Deadline))
-	defer deadline.Stop()
-	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
-	defer cancel()
-	last := ErrNoLeader
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		for _, node := range n.readers(g) {
-			rows, err := n.readAt(ctx, node, q)
-			if err == nil || errors.Is(err, ErrBadToken) || errors.Is(err, ErrUnknownKeyspace) {
-				return rows, err
-			}
-			last = err
+// size is about what a read takes with its answer.
+func (q *remoteRead) size() int {
+	if q.of == readFeeds {
+		return feedBytesHint * len(q.keys)
+	}
+	return 8*len(q.keys) + 8*len(q.keys)*q.width
+}
+
+// readBatchers hold what waits to be read from one node.
+type readBatchers struct {
+	memory *rpc.Batcher[*remoteRead, readAnswer]
+	disk   *rpc.Batcher[*remoteRead, readAnswer] // of rows that memory there does not hold
+}
+
+// batchers returns the batchers of reads from a node.
+func (rd *reader) batchers(node string) *readBatchers {
+	rd.mu.Lock()
+	defer rd.mu.Unlock()
+	b := rd.mu.batchers[node]
+	if b == nil {
+		cfg := rpc.BatcherConfig[*remoteRead, readAnswer]{
+			Send: rd.sendReads(node), Items: askQueueMax, Bytes: readsQueueBytes, CallBytes: readsInCallBytes, Size: (*remoteRead).size,
+			InFlight: askInFlightMax, CallItems: readsInCallMax,
 		}
-		// The first time too: a leader that was just elected may be this node.
-		r, err := n.admitted(g, opt, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		if r != nil {
-			here := *q
-			here.cold = true
-			rows, err := r.rows(&here, opt.Deadline)
-			if !errors.Is(err, ErrNoQuorum) {
-				return rows, err
-			}
-			last = err
-		}
-		if lost := n.nobodyHas(g, opt); lost != nil {
-			return nil, lost
-		}
-		if n.catalog.View().Dropped(g.number) {
-			return nil, ErrUnknownKeyspace
-		}
-		if !sleep(pause, deadline) {
-			return nil, fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
-		}
+		b = &readBatchers{memory: rpc.NewBatcher(cfg)}
+		cfg.InFlight, cfg.CallItems = coldAtOnce, 1
+		b.disk = rpc.NewBatcher(cfg)
+		rd.mu.batchers[node] = b
+	}
+	return b
+}
+
+// close closes the batchers.
+func (rd *reader) close() {
+	rd.mu.Lock()
+	defer rd.mu.Unlock()
+	for _, b := range rd.mu.batchers {
+		b.memory.Close()
+		b.disk.Close()
 	}
 }
 
 // readAt asks one node, for as long as one that is there may take: then another
 // is asked. What it has to read from disk it is asked for again, apart from others.
-func (n *Node) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
-	ask := func(lane *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
+func (rd *reader) readAt(ctx context.Context, node string, q *remoteRead) ([]int64, error) {
+	ask := func(b *rpc.Batcher[*remoteRead, readAnswer], q *remoteRead, within time.Duration) ([]int64, error) {
 		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
-		answer, err := lane.Do(ctx, q)
+		answer, err := b.Do(ctx, q)
 		if err != nil {
 			return nil, err
 		}
 		return answer.rows, answer.err
 	}
-	p := n.peer(node)
-	rows, err := ask(p.reads, q, confirmTimeout)
+	b := rd.batchers(node)
+	rows, err := ask(b.memory, q, confirmTimeout)
 	if !errors.Is(err, errs.ErrColdRows) {
 		return rows, err
 	}
 	again := *q
 	again.cold = true
-	return ask(p.coldReads, &again, confirmTimeout+coldReadMax)
+	return ask(b.disk, &again, confirmTimeout+coldReadMax)
 }
 
-// readers returns the other nodes that may answer a read, the leader first.
-func (n *Node) readers(g *shardReplica) []string {
-	leader := g.leader()
-	var nodes []string
-	if leader != "" && leader != n.cfg.NodeKey {
-		nodes = append(nodes, leader)
+// boardAt reads the board from one node.
+func (rd *reader) boardAt(ctx context.Context, node string, q *remoteRead) (*raftfsm.BoardView, error) {
+	raw, err := rd.calls.Call(ctx, node, methodBoard, appendRead(nil, q))
+	if err != nil {
+		return nil, err
 	}
-	for _, node := range n.holders(g.number) {
-		if node != leader && node != n.cfg.NodeKey {
-			nodes = append(nodes, node)
-		}
+	view := &raftfsm.BoardView{}
+	if err := json.Unmarshal(raw, view); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrBadMessage, err)
 	}
-	return nodes
+	return view, nil
 }
 
-func (n *Node) sendReads(node string) func(context.Context, []*remoteRead) ([]readAnswer, error) {
+func (rd *reader) sendReads(node string) func(context.Context, []*remoteRead) ([]readAnswer, error) {
 	return func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
 		request, answerBytes := binary.AppendUvarint(nil, uint64(len(reads))), 0
 		for _, q := range reads {
 			request = appendRead(request, q)
 			answerBytes += q.answerMax()
 		}
-		raw, err := n.streams.Call(ctx, node, methodRead, request, answerBytes)
+		raw, err := rd.streams.Call(ctx, node, methodRead, request, answerBytes)
 		if errors.Is(err, rpc.ErrNotSent) && ctx.Err() == nil {
-			raw, err = n.sendReadsBy(ctx, node, reads, request, err)
+			raw, err = rd.sendReadsBy(ctx, node, reads, request, err)
 		}
 		if err != nil {
 			return nil, err
@@ -188,6 +189,16 @@ func (q *remoteRead) answerMax() int {
 		width = 1 + 2*raftfsm.FolloweesMax
 	}
 	return max(rpc.ErrorBytesMax, 1+len(q.keys)*width*binary.MaxVarintLen64)
+}
+
+// sendReadsBy has another node ask for reads that certainly were not sent because of err.
+func (rd *reader) sendReadsBy(ctx context.Context, node string, reads []*remoteRead, request []byte, err error) ([]byte, error) {
+	via := rd.relayFor(rd.registry.shardOf(reads[0].group), node)
+	if via == "" {
+		return nil, err
+	}
+	relayed := wire.AppendBytes(make([]byte, 0, len(node)+len(request)+4), []byte(node))
+	return rd.calls.Call(ctx, via, methodRelayRead, append(relayed, request...))
 }
 
 func appendRead(dst []byte, q *remoteRead) []byte {
@@ -223,7 +234,7 @@ func parseRead(r *wire.Reader) *remoteRead {
 		r.Fail(fmt.Sprintf("consistency %d, table %d", q.consistency, q.of))
 	}
 	n := r.Count(8)
-	if n > readKeysMax || q.of == readFeeds && n > feedsInReadMax {
+	if n > q.of.keysMax() {
 		r.Fail(fmt.Sprintf("%d keys", n))
 		n = 0
 	}
@@ -232,6 +243,23 @@ func parseRead(r *wire.Reader) *remoteRead {
 		q.keys[i] = r.Fixed64()
 	}
 	return q
+}
+
+// parseReadRows reads the answer of one read.
+func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
+	if q.of != readFeeds {
+		return parseCounts(r, len(q.keys)*q.width)
+	}
+	var rows []int64
+	for range q.keys {
+		n := r.Int()
+		if n < 0 || n > raftfsm.FolloweesMax {
+			r.Fail(fmt.Sprintf("%d followees", n))
+			return nil
+		}
+		rows = append(append(rows, n), parseCounts(r, int(2*n))...)
+	}
+	return rows
 }
 
 func parseCounts(r *wire.Reader, n int) []int64 {

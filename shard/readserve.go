@@ -3,17 +3,19 @@ package shard
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/wire"
 )
 
 // serveReads answers the reads of another node from the replicas here.
-func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
+func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	reads := make([]*remoteRead, r.Count(6))
 	for i := range reads {
@@ -33,8 +35,8 @@ func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 	answers := make([]readAnswer, len(reads))
 	done := make(chan struct{}, len(reads))
 	for i, q := range reads {
-		n.asking.Go(func() { // ends at the deadline, or a read of cold rows at the end
-			answers[i].rows, answers[i].err = n.readHere(q, deadline, end)
+		rd.asking.Go(func() { // ends at the deadline, or a read of cold rows at the end
+			answers[i].rows, answers[i].err = rd.readHere(q, deadline, end)
 			done <- struct{}{}
 		})
 	}
@@ -53,50 +55,77 @@ func (n *Node) serveReads(ctx context.Context, request []byte) ([]byte, error) {
 
 // readHere answers another node's read of a replica that may answer by the deadline,
 // and of cold rows by the end.
-func (n *Node) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error) {
-	rep, err := n.replicaFor(q, deadline)
+func (rd *reader) readHere(q *remoteRead, deadline, end time.Time) ([]int64, error) {
+	rep, err := rd.replicaFor(q, deadline)
 	if err != nil {
 		return nil, err
 	}
-	return rep.rows(q, end)
+	return rep.rows(q, q.cold, end)
 }
 
-// rows returns what a read asks for. Its errors are get's, and errs.ErrColdRows.
-func (r *localReplica) rows(q *remoteRead, deadline time.Time) ([]int64, error) {
+// rows returns what a read asks for: of each key a row of counts, or of feeds a row of
+// appendFeedRow. Unless cold, it returns errs.ErrColdRows for what memory does not hold.
+// Its other errors are those of get.
+func (r *localReplica) rows(q *remoteRead, cold bool, deadline time.Time) ([]int64, error) {
 	if q.of == readFeeds {
-		return r.feedRows(q, deadline)
+		return r.feedRows(q, cold, deadline)
 	}
-	if r.table(q.of.table()) == nil {
+	table := r.fsm.TableOf(q.of.table())
+	if table == nil {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
 	}
 	rows := make([]int64, len(q.keys)*q.width)
-	if !q.cold {
-		if len(r.table(q.of.table()).GetMany(q.keys, q.width, rows, nil)) > 0 {
-			return nil, errs.ErrColdRows
+	missing := table.GetMany(q.keys, q.width, rows, nil)
+	switch {
+	case len(missing) == 0:
+		return rows, nil
+	case !cold:
+		return nil, errs.ErrColdRows
+	}
+	return rows, r.readCold(table, q.keys, missing, q.width, rows, deadline)
+}
+
+func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (rows []int64, err error) {
+	if r.feed == nil {
+		return nil, fmt.Errorf("%w: a read of feeds in group %d", wire.ErrBadMessage, q.group)
+	}
+	if !cold {
+		var feed []raftfsm.Followee
+		for _, key := range q.keys {
+			var inMemory bool
+			if feed, inMemory = r.feed.Followees(feed[:0], key); !inMemory {
+				return nil, errs.ErrColdRows
+			}
+			rows = appendFeedRow(rows, feed)
 		}
 		return rows, nil
 	}
-	if err := r.get(q.of.table(), q.keys, q.width, rows, deadline); err != nil {
-		return nil, err
+	feeds := make([][]raftfsm.Followee, len(q.keys))
+	err = r.eachFeed(q.keys, deadline, func(ctx context.Context, i int) (err error) {
+		feeds[i], err = r.feed.Fetch(ctx, nil, q.keys[i])
+		return err
+	})
+	for _, feed := range feeds {
+		rows = appendFeedRow(rows, feed)
 	}
-	return rows, nil
+	return rows, err
 }
 
 // replicaFor returns the replica here if it may answer another node's read of
 // rows.
-func (n *Node) replicaFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
-	r, err := n.admittedFor(q, deadline)
-	if err == nil && q.of != readFeeds && r.table(q.of.table()) == nil {
+func (rd *reader) replicaFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
+	r, err := rd.admittedFor(q, deadline)
+	if err == nil && q.of != readFeeds && r.fsm.TableOf(q.of.table()) == nil {
 		return nil, fmt.Errorf("%w: a read of what group %d does not hold", wire.ErrBadMessage, q.group)
 	}
 	return r, err
 }
 
 // admittedFor returns the replica here if it may answer another node's read.
-func (n *Node) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
-	g := n.shardOf(q.group)
+func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
+	g := rd.registry.shardOf(q.group)
 	if g == nil || g.replica.Load() == nil {
-		return nil, orDropped(n.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))
+		return nil, orDropped(rd.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))
 	}
 	opt := ReadOptions{Consistency: q.consistency, MaxStaleness: q.staleness, Deadline: deadline}
 	if q.index > 0 {
@@ -111,4 +140,31 @@ func (n *Node) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, er
 		return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
 	}
 	return r, nil
+}
+
+// serveBoard reads the board for another node.
+func (rd *reader) serveBoard(_ context.Context, request []byte) ([]byte, error) {
+	r := wire.Reader{Rest: request}
+	q := parseRead(&r)
+	if err := r.End(); err != nil {
+		return nil, err
+	}
+	rep, err := rd.admittedFor(q, time.Now().Add(readWaitMax))
+	if err != nil {
+		return nil, err
+	}
+	if rep.board == nil {
+		return nil, fmt.Errorf("%w: group %d is not the board's", wire.ErrBadMessage, q.group)
+	}
+	return json.Marshal(rep.board.View())
+}
+
+// serveRelayRead asks a node for the reads of another.
+func (rd *reader) serveRelayRead(ctx context.Context, request []byte) ([]byte, error) {
+	r := wire.Reader{Rest: request}
+	node := string(r.Bytes())
+	if r.Err != nil {
+		return nil, r.Err
+	}
+	return rd.relay(ctx, node, methodRead, r.Rest)
 }

@@ -47,10 +47,8 @@ func anyShard(*shardReplica) bool { return true }
 // others stay in memory.
 func (s *registry) leaving(of func(*shardReplica) bool) (all []*leaving) {
 	for _, g := range s.groups.Load().all {
-		if r := g.replica.Load(); r != nil && of(g) {
-			if fsm, ok := r.fsm.(*raftfsm.Counters); ok {
-				all = append(all, &leaving{g: g, r: r, fsm: fsm, began: time.Now()})
-			}
+		if r := g.replica.Load(); r != nil && r.counters != nil && of(g) {
+			all = append(all, &leaving{g: g, r: r, fsm: r.counters, began: time.Now()})
 		}
 	}
 	return all

@@ -84,7 +84,7 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 	var nodes callNodes
 	entered := make(chan struct{}, 1)
 	a, _ := nodes.Node(t, "a", nil, nil)
-	var relay Node
+	var relay router
 	relay.calls, _ = nodes.Node(t, "b", map[string]rpc.Handler{"relay": func(ctx context.Context, request []byte) ([]byte, error) {
 		return relay.relay(ctx, "c", string(request), nil)
 	}}, nil)

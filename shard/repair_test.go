@@ -349,15 +349,15 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	}
 	r := all[0].here()
 	q := &remoteRead{group: r.group.Group(), width: 4, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
-	if rows, err := r.rows(q, soon()); !errors.Is(err, errs.ErrColdRows) {
+	if rows, err := r.rows(q, q.cold, soon()); !errors.Is(err, errs.ErrColdRows) {
 		t.Errorf("a read that does not wait: %v, %v", rows, err)
 	}
 	q.cold = true
-	if rows, err := r.rows(q, soon()); err != nil || rows[0] != 1 || rows[4] != 1 {
+	if rows, err := r.rows(q, q.cold, soon()); err != nil || rows[0] != 1 || rows[4] != 1 {
 		t.Errorf("one that waits: %v, %v", rows, err)
 	}
 	q.cold, q.keys = false, q.keys[:1]
-	if rows, err := r.rows(q, soon()); err != nil || rows[0] != 1 {
+	if rows, err := r.rows(q, q.cold, soon()); err != nil || rows[0] != 1 {
 		t.Errorf("one of memory: %v, %v", rows, err)
 	}
 	for _, want := range []*remoteRead{q, {group: 7, consistency: Linearizable, of: readFeeds, cold: true, keys: []uint64{1}}} {

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/shard/propose"
@@ -40,6 +39,11 @@ type localReplica struct {
 	proposer *propose.Proposer
 	fresh    freshness
 	logger   *slog.Logger // tells which replica it is
+	// The fsm by its kind, for what only that kind can do: at most one is set.
+	counters *raftfsm.Counters
+	unread   *raftfsm.Unread
+	feed     *raftfsm.Feed
+	board    *raftfsm.Board
 	// VotersFull is set while this node leads the group and too few voters have
 	// room on their disks for writes.
 	votersFull atomic.Bool
@@ -49,22 +53,6 @@ type localReplica struct {
 	repairAt   time.Time    // no repair begins earlier: runReconcile's
 	moved      uint64       // rows that left memory since the last snapshot for that: tiering.run's
 	due        atomic.Int64 // rows that the last look of tiering.run found were to leave memory
-}
-
-// table returns a table of the replica as it is now, nil if its shard has none such.
-func (r *localReplica) table(t Table) *engine.Table {
-	switch fsm := r.fsm.(type) {
-	case *raftfsm.Counters:
-		if t == raftfsm.TableCounts {
-			return fsm.Table()
-		}
-	case *raftfsm.Unread:
-		if t == raftfsm.TableCounts {
-			return fsm.Table()
-		}
-		return fsm.Cursors()
-	}
-	return nil
 }
 
 // led returns the replica if this node leads the group and may serve.

@@ -442,7 +442,7 @@ func (r *restore) rowsFrom(table Table, key uint64) ([]uint64, error) {
 	opt := &ReadOptions{Consistency: Linearizable, Deadline: time.Now().Add(restoreReadTimeout)}
 	ctx, cancel := context.WithDeadline(r.ctx, opt.Deadline)
 	defer cancel()
-	s := scan{node: r.node, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.route, chunk: restoreScanRows, table: table}
+	s := scan{reader: &r.node.reader, ctx: ctx, opt: opt, width: engine.ColumnsMax, route: r.route, chunk: restoreScanRows, table: table}
 	next := run{group: r.group, from: key}
 	err := s.fill(&next)
 	return next.ids, err

@@ -253,7 +253,7 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	request = appendForwarded(request, &forwarded{section: writer.Section()})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	answer, err := n.serveParts(gone, request)
+	answer, err := n.writer.serveParts(gone, request)
 	mustDo(t, err)
 	r := wire.Reader{Rest: answer}
 	if q := parseSettled(&r, 0); !errors.Is(q.Err, ErrOverloaded) || r.End() != nil {

@@ -1,400 +1,153 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
+	"slices"
+	"strings"
+	"sync/atomic"
 
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/rpc"
 )
 
-// part is what one write has for one shard.
-type part struct {
-	writer   raftfsm.RequestWriter
-	used     bool              // there is something to propose
-	judges   bool              // it is of the shard that judges the request's key
-	ops      []int             // the request's ops for this shard, by number, rising
-	proposal *propose.Proposal // room is taken for it here; nil if another node leads the shard
-	proposed bool
-	settled  bool
-	unknown  bool // a try may have been proposed, and its outcome was not learned
-	err      error
-	from     int // overflows of the entry seen so far
+// router finds the shards of a keyspace, and the nodes that hold a shard, lead it, or
+// relay calls to its leader. It never answers for a shard: reader and writer do.
+type router struct {
+	registry    *registry
+	node        string // this node's key
+	catalog     *catalog.Catalog
+	calls       *rpc.Calls
+	alive       func(node string) bool // nil if nothing tells
+	draining    *atomic.Bool
+	clusterHash uint32 // of tokens
 }
 
-// slot returns the place of an op's shard among those of the write's groups, and its
-// key there. r is of the keyspace of a write to one.
-func (w *Write) slot(op int, r route) (slot int, key uint64) {
-	id := w.Ops[op].ID
-	if len(w.Spaces) == 0 {
-		return r.keyOf(id)
+// groupsOf returns the keyspace's groups, by shard.
+func (t *router) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
+	if t.draining.Load() {
+		return nil, ErrDraining
 	}
-	k := w.In[op]
-	s, key := w.Spaces[k].route().keyOf(id)
-	return w.first[k] + s, key
-}
-
-// judgeSlot returns the place of the shard that judges the write's key.
-func (w *Write) judgeSlot(groups int) int {
-	if len(w.Spaces) > 0 {
-		groups = w.Spaces[0].Shards
+	groups := t.registry.groups.Load().byFirst[ks.firstGroup]
+	if groups == nil {
+		return nil, orDropped(t.catalog.View(), ks.firstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
 	}
-	return w.ID.Shard(groups)
+	return groups, nil
 }
 
-// groupsOfWrite returns the groups that a write may touch: those of its keyspace, or of
-// each of its keyspaces.
-func (n *Node) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error) {
-	if len(w.Spaces) == 0 {
-		return n.groupsOf(ks)
-	}
-	var all []*shardReplica
-	w.first = w.first[:0]
-	for _, space := range w.Spaces {
-		groups, err := n.groupsOf(space)
-		if err != nil {
-			return nil, err
-		}
-		w.first = append(w.first, len(all))
-		all = append(all, groups...)
-	}
-	return all, nil
-}
-
-// parts is the scratch memory of a write.
-type parts struct {
-	byShard []part
-	route   route
-	timer   *time.Timer
-}
-
-var partsPool = sync.Pool{New: func() any {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return &parts{timer: t}
-}}
-
-// sectionSizeHint is what a section of one op of one cell takes, rounded up;
-// a second op takes a quarter.
-const sectionSizeHint = 64
-
-// Write applies a request, each shard's part of it whole or not at all, and
-// fills the answer in w. It goes to whatever node leads a shard, and waits for
-// one that does until the deadline. See the errors of this package; a
-// PartialError tells the shards apart when they did not fare alike. If the keyspace of a
-// write to one was dropped, the error is ErrUnknownKeyspace, whatever its shards answered.
-func (n *Node) Write(ks *Keyspace, w *Write) error {
-	err := n.write(ks, w)
-	if err != nil && len(w.Spaces) == 0 {
-		return n.orUnknown(ks, err)
-	}
-	return err
-}
-
-func (n *Node) write(ks *Keyspace, w *Write) error {
-	w.Overflows, w.Cuts, w.Unknown, w.Duplicate, w.met = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false, 0
-	w.Token = Token{Cluster: n.clusterHash, At: w.Token.At[:0]}
-	groups, err := n.groupsOfWrite(ks, w)
+// groupsToRead is groupsOf for a read, whose token must be of this cluster.
+func (t *router) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, error) {
+	groups, err := t.groupsOf(ks)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if w.Board != nil && w.Board.Kind.Makes() && !n.catalog.View().TakesMaking() {
-		return ErrVersion
+	if len(opt.Token.At) > 0 && opt.Token.Cluster != t.clusterHash {
+		return nil, fmt.Errorf("%w: it is of another cluster", ErrBadToken)
 	}
-	if n.catalog.View().ComparesMeaning() {
-		w.ID.CompareMeaning()
+	return groups, nil
+}
+
+// orUnknown is orDropped for a call about one keyspace, of which another node may know
+// more than this one does.
+func (t *router) orUnknown(ks *Keyspace, err error) error {
+	if errors.Is(err, ErrUnknownKeyspace) {
+		return ErrUnknownKeyspace
 	}
-	if err := admit(&n.headroom, w, groups); err != nil {
-		return err
+	return orDropped(t.catalog.View(), ks.firstGroup, err)
+}
+
+// holders returns the keys of the nodes that are to hold a group.
+func (t *router) holders(number uint32) []string { return t.catalog.View().Groups[number].Target }
+
+// alone reports whether there is no other node to ask.
+func (t *router) alone() bool { return len(t.catalog.View().Nodes) < 2 }
+
+// readers returns the other nodes that may answer a read, the leader first.
+func (t *router) readers(g *shardReplica) []string {
+	leader := g.leader()
+	var nodes []string
+	if leader != "" && leader != t.node {
+		nodes = append(nodes, leader)
 	}
-	if err := n.warm(w, groups); err != nil {
-		return err
-	}
-	ps := partsPool.Get().(*parts)
-	defer ps.release()
-	ps.split(w, ks, groups)
-	if ps.floored() && !n.catalog.View().TakesFloors() {
-		return ErrNoFloors
-	}
-	ps.timer.Reset(time.Until(w.Deadline))
-	defer ps.timer.Stop()
-	if w.ID.Keyed() {
-		ps.judge(w, len(groups))
-	}
-	if err := ps.reserve(w, groups); err != nil {
-		return err
-	}
-	if w.ID.Keyed() {
-		if err := n.ask(ps, w, groups); err != nil {
-			return explained(err, w)
+	for _, node := range t.holders(g.number) {
+		if node != leader && node != t.node {
+			nodes = append(nodes, node)
 		}
 	}
-	n.settle(ps.byShard, groups, w, ps.timer)
-	return ps.gather(w, groups)
+	return nodes
 }
 
-// explained adds to the refusal of a key that its time is ahead, which to its
-// client is no age at all.
-func explained(err error, w *Write) error {
-	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
-		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
-	}
-	return err
-}
+// errNobodyHas is returned, beside ErrNoQuorum, for a stale read of a shard of which
+// no living node has a replica: to wait for a leader would not help.
+var errNobodyHas = errors.New("no living node has a replica of it")
 
-// judge gives the shard that judges the key something to propose, with ops or
-// without.
-func (ps *parts) judge(w *Write, shards int) {
-	p := &ps.byShard[w.judgeSlot(shards)]
-	p.judges = true
-	if !p.used {
-		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
-		p.used = true
-	}
-}
-
-// reserve takes room in every group that is led here before anything is
-// proposed, so that a full queue refuses the request as a whole.
-func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
-	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.used {
-			if err := p.reserve(groups[s], w); err != nil {
-				ps.cancel()
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// reserve takes room for the part if its group is led here. It fails only with
-// ErrOverloaded.
-func (p *part) reserve(g *shardReplica, w *Write) error {
-	p.proposal, p.proposed = nil, false
-	r, err := g.led()
-	if err != nil {
-		return nil // it is forwarded
-	}
-	p.proposal, err = r.proposer.Reserve(p.writer.Section(), p.writer.Ops(), w.clocked(), w.Width)
-	if errors.Is(err, ErrOverloaded) {
-		return err
-	}
-	return nil
-}
-
-// cancel gives the room of what was not proposed back.
-func (ps *parts) cancel() {
-	for s := range ps.byShard {
-		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
-			p.proposal.Cancel()
-		}
-	}
-}
-
-// ask has one shard, which the key alone chooses, judge whether the key was
-// used for another body: other bodies have their ops on other shards, which
-// would know nothing of each other. Nothing else is proposed before it agrees.
-func (n *Node) ask(ps *parts, w *Write, groups []*shardReplica) error {
-	s := w.judgeSlot(len(groups))
-	n.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
-	if ps.byShard[s].err != nil {
-		ps.cancel()
-		return ps.byShard[s].err
-	}
-	n.noteMet(w, ps.byShard[s].proposal)
-	if ps.byShard[s].proposal.Outcome() != dedup.Applied {
-		ps.carryArrival(w)
-	}
-	return nil
-}
-
-// noteMet notes when the shard that judges the write's key met it first: now, if the key
-// is new to it. A key that tells when it was made needs no note. A time far ahead of this
-// node's clock is not noted, as other shards would refuse it for that.
-func (n *Node) noteMet(w *Write, judged *propose.Proposal) {
-	now := time.Now()
-	w.met = now.UnixMilli()
-	if judged.Outcome() != dedup.Applied {
-		w.met = judged.Arrived()
-	}
-	if _, told := w.ID.Born(); told || w.met > now.Add(n.cfg.Limits.KeyHorizon/2).UnixMilli() {
-		w.met = 0
-	}
-}
-
-// carryArrival has the parts of a repeat that are not proposed yet tell when the shard
-// that judges its key met it first. A shard whose log is ahead of the judge's may have
-// forgotten the key while the judge still knows it: it refuses then what it would take
-// for new.
-func (ps *parts) carryArrival(w *Write) {
-	for s := range ps.byShard {
-		if p := &ps.byShard[s]; w.met > 0 && p.used && !p.settled {
-			p.writer.SetMade(w.met)
-		}
-	}
-}
-
-// errKeyStands is what keeps a part whose shard has yet to forget an earlier use of the
-// key, which the shard that judges the key has forgotten.
-var errKeyStands = fmt.Errorf("%w: a shard still remembers an earlier use of the key", ErrOverloaded)
-
-// outlived returns errKeyStands if the part was answered as a duplicate of an earlier use
-// of the key, by a shard whose log is behind the judge's. All parts of one use come after
-// the judge met the key, and an earlier use is a horizon older: half of one tells them
-// apart, whatever lies between the clocks.
-func (n *Node) outlived(p *part, w *Write) error {
-	if w.met == 0 || p.judges || p.proposal.Outcome() == dedup.Applied {
+// nobodyHas returns errNobodyHas if a stale read of a shard that is not here cannot be
+// answered because all nodes that are to hold it are dead. Any other read waits for a
+// leader.
+func (t *router) nobodyHas(g *shardReplica, opt *ReadOptions) error {
+	if opt.Consistency != Stale || t.alive == nil || g.replica.Load() != nil {
 		return nil
 	}
-	if last := p.proposal.Arrived(); last > 0 && last < w.met-n.cfg.Limits.KeyHorizon.Milliseconds()/2 {
-		return errKeyStands
-	}
-	return nil
-}
-
-// settle proposes the parts that are not settled, all at once, and waits until
-// they are. What found no leader, or a shard that has yet to forget the key, is proposed
-// again until the deadline.
-func (n *Node) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
-	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
-		for s := range ps {
-			if p := &ps[s]; p.used && !p.settled {
-				n.propose(p, groups[s], w)
-			}
+	view := t.catalog.View()
+	dead := []string{}
+	for _, key := range t.readers(g) {
+		if t.alive(key) {
+			return nil
 		}
-		again := false
-		for s := range ps {
-			if p := &ps[s]; p.used && !p.settled {
-				err := p.proposal.Wait(deadline)
-				if err == nil {
-					err = n.outlived(p, w)
-				}
-				if err = orDropped(n.catalog.View(), groups[s].number, err); errors.Is(err, ErrUnknownKeyspace) {
-					p.settled, p.err = true, err
-					continue
-				}
-				p.settled = n.draining.Load() || !mayTryAgain(err, w.ID.Exists())
-				p.err = p.fate(err)
-				again = again || !p.settled
-			}
+		name := view.Nodes[key].Name
+		if name == "" {
+			name = key
 		}
-		if !again || !sleep(pause, deadline) {
-			return
-		}
-		for s := range ps {
-			if p := &ps[s]; p.used && !p.settled {
-				if err := p.reserve(groups[s], w); err != nil {
-					p.err, p.settled = p.fate(err), true
-				}
-			}
-		}
+		dead = append(dead, name)
 	}
+	slices.Sort(dead)
+	return fmt.Errorf("%w: shard %d of keyspace %s: %w (%s dead)", ErrNoQuorum, g.shard, g.keyspace, errNobodyHas, strings.Join(dead, ", "))
 }
 
-// fate is what is known of the part after a try that ended with err. That this
-// one was not proposed says nothing of those before it, and a last try for which
-// no time was left, less than what kept the one before.
-func (p *part) fate(err error) error {
-	if errors.Is(err, ErrTooLate) && p.err != nil {
-		return p.err
-	}
-	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
-		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
-	}
-	p.unknown = p.unknown || errors.Is(err, ErrOutcomeUnknown)
-	return err
+// lost reports whether this node knows no leader of the group, or one that does not
+// answer.
+func (t *router) lost(g *shardReplica) bool {
+	leader := g.leader()
+	return leader == "" || t.calls.Doubtful(leader)
 }
 
-// propose gives the part to the proposer that it has room in, or to the node
-// that leads its group.
-func (n *Node) propose(p *part, g *shardReplica, w *Write) {
-	p.proposed = true
-	if p.proposal == nil {
-		p.proposal = n.forward(g, p, w)
-	} else if err := p.proposal.Enqueue(); err != nil {
-		p.proposal = propose.Settled(err)
-	}
+// guess returns another node that is to hold the group, each in its turn.
+func (t *router) guess(g *shardReplica) string {
+	return t.nextHolder(g, func(node string) bool { return true })
 }
 
-// sleep returns true after the pause, and false at the deadline if that comes
-// first. The deadline's timer goes off again for the next who asks.
-func sleep(pause time.Duration, deadline *time.Timer) bool {
-	select {
-	case <-time.After(pause):
-		return true // perhaps past the deadline: who waits next is told
-	case <-deadline.C:
-		deadline.Reset(0)
-		return false
+// Two nodes that do not reach each other may both reach a third, which then relays the
+// parts of writes and reads of one to the other. It calls the other itself, so that a
+// call is relayed once at most.
+
+// relayFor returns the node that is to relay calls to the leader of a group that this node
+// does not reach, or "" for none. It holds the group; each holder takes its turn.
+func (t *router) relayFor(g *shardReplica, leader string) string {
+	if g == nil || !t.catalog.View().Relays() || t.alive != nil && !t.alive(leader) {
+		return ""
 	}
+	return t.nextHolder(g, func(node string) bool { return node != leader && !t.calls.Doubtful(node) })
 }
 
-// release gives the scratch memory back. It lets go of sections and results,
-// which are not scratch: a section whose write was given up is still its
-// proposer's.
-func (ps *parts) release() {
-	for s := range ps.byShard {
-		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
-	}
-	partsPool.Put(ps)
-}
-
-// split writes each shard's section of the request. The sections are given to
-// the proposers, so their memory is new; the rest is used again.
-func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
-	ps.route = groups[0].route
-	shards := len(groups)
-	if cap(ps.byShard) < shards {
-		ps.byShard = make([]part, shards)
-	}
-	ps.byShard = ps.byShard[:shards]
-	for s := range ps.byShard {
-		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
-	}
-	for i := range w.Ops {
-		s, key := w.slot(i, ps.route)
-		p := &ps.byShard[s]
-		if len(p.ops) == 0 {
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
-			if len(w.Spaces) == 0 {
-				p.writer.SetFloors(ks.floors)
-			} else {
-				p.writer.SetFloors(w.Spaces[w.In[i]].floors)
-			}
-			p.used = true
-		}
-		p.op(key, i, w, groups[s].kind)
-		p.ops = append(p.ops, i)
-	}
-}
-
-// floored reports whether an op has a floor.
-func (ps *parts) floored() bool {
-	for s := range ps.byShard {
-		if ps.byShard[s].writer.Floored() {
-			return true
+// nextHolder returns the next of the other nodes that are to hold the group that is
+// accepted, or "".
+func (t *router) nextHolder(g *shardReplica, accept func(node string) bool) string {
+	holders := t.holders(g.number)
+	for range holders {
+		if node := holders[int(g.guesses.Add(1))%len(holders)]; node != t.node && accept(node) {
+			return node
 		}
 	}
-	return false
+	return ""
 }
 
-// op writes one op in the form of its keyspace's kind.
-func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
-	switch kind {
-	case codec.KindUnread:
-		p.writer.TableOp(w.Table, key, &w.Ops[i])
-	case codec.KindFeed:
-		p.writer.Feed(key, &w.Feeds[i])
-	case codec.KindBoard:
-		p.writer.Board(w.Board)
-	default:
-		p.writer.Op(key, &w.Ops[i])
+// relay calls a node for another one. The error of a call that was not sent promises so
+// to that one too; that of one whose answer was lost promises nothing on either way.
+func (t *router) relay(ctx context.Context, node, method string, request []byte) ([]byte, error) {
+	answer, err := t.calls.Call(ctx, node, method, request)
+	if errors.Is(err, rpc.ErrNotSent) {
+		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
+	return answer, err
 }
-
-// clocked reports whether the leader's time must stand in the entry before the
-// write: for its identity, or for the day of a cursor.
-func (w *Write) clocked() bool { return w.ID.Exists() || w.Table == raftfsm.TableCursors }

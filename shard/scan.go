@@ -9,27 +9,18 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/shard/wire"
 )
 
-// Scan returns up to limit rows, width counts each, of ids above after (from
-// the first id on if hasAfter is false) in ascending order, those with a count
-// in these columns only, dropped ones aside. Rows that are written meanwhile may be of different
-// moments. With opt.SkipUnreadable it may leave out shards, which it names.
-func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
-	r, err := n.scan(ks, after, hasAfter, limit, width, opt)
-	return r, n.orUnknown(ks, err)
-}
-
-func (n *Node) scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
-	groups, err := n.groupsToRead(ks, opt)
+// scanPage returns a page of rows, as Node.Scan does.
+func (rd *reader) scanPage(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
+	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	s := scan{node: n, ctx: ctx, opt: opt, width: width, route: groups[0].route, dropped: ks.Dropped,
+	s := scan{reader: rd, ctx: ctx, opt: opt, width: width, route: groups[0].route, dropped: ks.Dropped,
 		chunk: min(limit, limit/len(groups)+scanSlack)}
 	runs := make([]run, len(groups))
 	for i, g := range groups {
@@ -85,13 +76,13 @@ func firstKey(r route, after uint64, hasAfter bool, shard int) (uint64, bool) {
 
 // scan is what all shards of one scan are asked alike.
 type scan struct {
-	node  *Node
-	ctx   context.Context
-	opt   *ReadOptions
-	width int
-	route route
-	chunk int
-	table Table
+	reader *reader
+	ctx    context.Context
+	opt    *ReadOptions
+	width  int
+	route  route
+	chunk  int
+	table  Table
 
 	dropped []int // columns, by number, whose counts make no row
 }
@@ -118,11 +109,16 @@ func (s *scan) fill(r *run) error {
 }
 
 func (s *scan) fillOnce(r *run) error {
-	done, err := s.fillHere(r)
-	if err == nil && !done {
-		err = s.fillElsewhere(r)
-	}
+	rep, err := s.reader.admitted(r.group, s.opt, time.Now())
 	if err != nil {
+		return err
+	}
+	err = s.reader.ask(s.ctx, r.group, rep, s.opt, func(rep *localReplica) (err error) {
+		r.ids, r.rows, err = rep.readRun(s.table, r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
+		return err
+	}, func(ctx context.Context, node string) error { return s.fillAt(ctx, node, r) })
+	if err != nil {
+		r.ids, r.rows = nil, nil // part of a chunk, as keys
 		return err
 	}
 	r.ended = len(r.ids) < s.chunk
@@ -158,24 +154,10 @@ func (s *scan) hideDropped(r *run) {
 	r.ids, r.rows = r.ids[:shown], r.rows[:shown*s.width]
 }
 
-// fillHere reads from this node's replica. It returns false if that may not answer now,
-// or cannot read rows that are cold.
-func (s *scan) fillHere(r *run) (done bool, err error) {
-	rep, err := s.node.admitted(r.group, s.opt, time.Now())
-	if rep == nil || err != nil {
-		return false, err
-	}
-	r.ids, r.rows, err = rep.readRun(s.table, r.from, s.width, s.chunk, r.ids[:0], r.rows[:0])
-	if errors.Is(err, cold.ErrDamaged) && s.node.alone() {
-		return false, r.group.failedAlone(err)
-	}
-	return err == nil, nil
-}
-
 // readRun appends up to chunk rows of a table from a key on to keys and rows. If cold
 // rows cannot be read, what it returns means nothing and another replica may be asked.
 func (r *localReplica) readRun(of Table, from uint64, width, chunk int, keys []uint64, rows []int64) ([]uint64, []int64, error) {
-	table := r.table(of)
+	table := r.fsm.TableOf(of)
 	err := table.Scan(from, width, func(p *engine.Page) bool {
 		take := min(len(p.IDs), chunk-len(keys))
 		keys = append(keys, p.IDs[:take]...)
@@ -185,43 +167,13 @@ func (r *localReplica) readRun(of Table, from uint64, width, chunk int, keys []u
 	return keys, rows, r.tableFailure(table, err)
 }
 
-// fillElsewhere asks the nodes that hold the shard, until the deadline, and this one
-// again: a replica that was busy with writes has caught up soon.
-func (s *scan) fillElsewhere(r *run) error {
-	request := appendRead(nil, &remoteRead{
-		group: r.group.number, consistency: s.opt.Consistency, staleness: s.opt.MaxStaleness,
-		index: s.opt.Token.Index(r.group.number), width: s.width, of: readOf(s.table),
-	})
-	request = binary.AppendUvarint(binary.AppendUvarint(request, r.from), uint64(s.chunk))
-	var answer []byte
-	var err error
-	here := false
-	answered := tryUntil(s.ctx, func() bool {
-		err = ErrNoLeader
-		for _, node := range s.node.readers(r.group) {
-			answer, err = s.node.calls.Call(s.ctx, node, methodScan, request)
-			if err == nil || errors.Is(err, ErrBadToken) || errors.Is(err, ErrUnknownKeyspace) {
-				return true
-			}
-		}
-		if done, bad := s.fillHere(r); done || bad != nil {
-			here, err = done, bad
-			return true
-		}
-		if lost := s.node.nobodyHas(r.group, s.opt); lost != nil {
-			err = lost
-			return true
-		}
-		if s.node.catalog.View().Dropped(r.group.number) {
-			err = ErrUnknownKeyspace
-			return true
-		}
-		return false
-	})
-	switch {
-	case !answered:
-		return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, r.group.shard, r.group.keyspace, err.Error())
-	case err != nil || here:
+// fillAt reads from one node.
+func (s *scan) fillAt(ctx context.Context, node string, r *run) error {
+	q := newRemoteRead(r.group, s.opt)
+	q.of, q.width = readOf(s.table), s.width
+	request := binary.AppendUvarint(appendRead(nil, q), r.from)
+	answer, err := s.reader.calls.Call(ctx, node, methodScan, binary.AppendUvarint(request, uint64(s.chunk)))
+	if err != nil {
 		return err
 	}
 	return s.parse(r, answer)
@@ -243,7 +195,7 @@ func (s *scan) parse(r *run, answer []byte) error {
 }
 
 // serveScan reads the next rows of a shard for another node.
-func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
+func (rd *reader) serveScan(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	q := parseRead(&r)
 	from, chunk := r.Uint(), int(r.UintTo(scanRowsMax))
@@ -254,7 +206,7 @@ func (n *Node) serveScan(ctx context.Context, request []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: a scan of feeds", wire.ErrBadMessage)
 	}
 	deadline := time.Now().Add(readWaitMax)
-	rep, err := n.replicaFor(q, deadline)
+	rep, err := rd.replicaFor(q, deadline)
 	if err != nil {
 		return nil, err
 	}

@@ -57,9 +57,8 @@ func (t *tiering) sealOld() (relieved bool) {
 		if r == nil || old == nil {
 			continue
 		}
-		fsm, _ := r.fsm.(*raftfsm.Counters)
-		rows, done := t.seal(fsm, old, end)
-		stats := fsm.Table().Stats()
+		rows, done := t.seal(r.counters, old, end)
+		stats := r.counters.Table().Stats()
 		packed, held = packed+rows, held+stats.Rows-min(stats.Rows, stats.ColdRows)
 		if !done {
 			t.sealNext = at

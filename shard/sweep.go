@@ -54,7 +54,7 @@ func (s sweeper) run() {
 
 // shard takes one step in a shard that this node leads, if a round is due.
 func (s sweeper) shard(g *shardReplica, r *localReplica, asked map[uint32]time.Time) {
-	fsm := r.fsm.(*raftfsm.Unread)
+	fsm := r.unread
 	now := fsm.LogTime()
 	if wall := time.Now(); wall.After(now) && time.Since(asked[g.number]) >= sweepWallEvery {
 		now, asked[g.number] = wall, wall

@@ -242,5 +242,5 @@ func firstTable(t *testing.T, n *Node, ks *Keyspace) *engine.Table {
 	t.Helper()
 	g, err := n.groupsOf(ks)
 	mustDo(t, err)
-	return g[0].replica.Load().table(raftfsm.TableCounts)
+	return g[0].replica.Load().fsm.TableOf(raftfsm.TableCounts)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"time"
 
@@ -89,14 +88,6 @@ func (t Token) Index(group uint32) uint64 {
 		}
 	}
 	return 0
-}
-
-// checkToken returns ErrBadToken for a token of another cluster.
-func (n *Node) checkToken(t *Token) error {
-	if len(t.At) > 0 && t.Cluster != n.clusterHash {
-		return fmt.Errorf("%w: it is of another cluster", ErrBadToken)
-	}
-	return nil
 }
 
 // neverWas reports whether no write was answered with an index of this group that

@@ -298,8 +298,8 @@ func TestMakingComesWithTheClusterVersion(t *testing.T) {
 	}
 }
 
-// What feeds are read into is kept for others; a replica that was read is not, also
-// if another shard could not be.
+// A page is kept for other reads; a replica that was read is not, even if another shard
+// could not be.
 func TestFeedsKeepNoReplica(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.Shards[KeyspaceFeed] = 3
@@ -320,16 +320,21 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 		{"all are read", Token{}, nil},
 		{"the last shard is not", Token{Cluster: n.clusterHash, At: []GroupIndex{{ks.firstGroup + uint32(ks.Shards) - 1, 1 << 40}}}, ErrBadToken},
 	} {
-		var feeds Feeds
-		if err := n.Feeds(ks, users, &ReadOptions{Token: c.token, Deadline: soon()}, &feeds); !errors.Is(err, c.want) {
-			t.Fatalf("%s: %v", c.name, err)
+		opt := &ReadOptions{Token: c.token, Deadline: soon()}
+		groups, err := n.groupsOf(ks)
+		mustDo(t, err)
+		pg := newPage(readFeeds, users, 0, groups[0].route)
+		if failed := n.reader.readShards(pg, groups, opt, time.Now()); c.want == nil && failed != nil || c.want != nil && !errors.Is(failed, c.want) {
+			t.Fatalf("%s: %v", c.name, failed)
 		}
-		if len(feeds.parts) != 3 {
-			t.Fatalf("%s: %d shards were asked", c.name, len(feeds.parts))
+		parts := pg.byShard
+		if len(parts) != 3 || parts[0].here == nil {
+			t.Fatalf("%s: %d shards were asked, %v", c.name, len(parts), parts[0].here)
 		}
-		for s, p := range feeds.parts {
-			if p.r != nil || p.disk != nil {
-				t.Errorf("%s: shard %d of %d is held on to", c.name, s, len(feeds.parts))
+		pg.release()
+		for s, p := range parts {
+			if p.here != nil {
+				t.Errorf("%s: the page keeps the replica of shard %d of %d", c.name, s, len(parts))
 			}
 		}
 	}

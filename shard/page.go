@@ -1,0 +1,73 @@
+package shard
+
+import (
+	"slices"
+	"sync"
+)
+
+// page is the scratch memory of a read of several ids: what it asks each shard, and the
+// answers.
+type page struct {
+	of      readOf
+	width   int // counts a row
+	byShard []pagePart
+}
+
+// pagePart is one shard's part of a page.
+type pagePart struct {
+	keys []uint64
+	at   []int         // position of each key in the request
+	rows []int64       // by key; of a width each, or of feeds as localReplica.rows has them
+	cold []int         // positions of keys whose rows memory does not hold
+	here *localReplica // of feeds: it has all of them in memory, and rows has none
+}
+
+var pagePool = sync.Pool{New: func() any { return &page{} }}
+
+// newPage returns a page with each id in the part of its shard.
+func newPage(of readOf, ids []uint64, width int, route route) *page {
+	pg := pagePool.Get().(*page)
+	pg.of, pg.width = of, width
+	shards := int(route.shards)
+	pg.byShard = slices.Grow(pg.byShard[:0], shards)[:shards]
+	for s := range pg.byShard {
+		p := &pg.byShard[s]
+		p.keys, p.at = p.keys[:0], p.at[:0]
+	}
+	for i, id := range ids {
+		s, key := route.keyOf(id)
+		p := &pg.byShard[s]
+		p.keys, p.at = append(p.keys, key), append(p.at, i)
+	}
+	for s := range pg.byShard {
+		p := &pg.byShard[s]
+		need := len(p.keys) * width
+		p.rows = slices.Grow(p.rows[:0], need)[:need]
+	}
+	return pg
+}
+
+// release returns the page to the pool, without the replicas that it read.
+func (pg *page) release() {
+	for s := range pg.byShard {
+		p := &pg.byShard[s]
+		if p.here = nil; pg.of == readFeeds {
+			p.rows = nil
+		}
+	}
+	pagePool.Put(pg)
+}
+
+// fromMemory fills a part from this node's replica, and reports whether memory held all of
+// it. Of feeds it only notes the replica: the caller copies them once.
+func (pg *page) fromMemory(p *pagePart, r *localReplica) bool {
+	if pg.of != readFeeds {
+		p.cold = r.fsm.TableOf(pg.of.table()).GetMany(p.keys, pg.width, p.rows, p.cold[:0])
+		return len(p.cold) == 0
+	}
+	if slices.ContainsFunc(p.keys, r.feed.IsSpilled) {
+		return false
+	}
+	p.here = r
+	return true
+}

@@ -1,0 +1,51 @@
+package shard
+
+import "github.com/countd/countd/raftfsm"
+
+// This file has what Node answers for all shards, wherever they are.
+
+// Write applies a request, each shard's part of it whole or not at all, and
+// fills the answer in w. It goes to whatever node leads a shard, and waits for
+// one that does until the deadline. See the errors of this package; a
+// PartialError tells the shards apart when they did not fare alike. If the keyspace of a
+// write to one was dropped, the error is ErrUnknownKeyspace, whatever its shards answered.
+func (n *Node) Write(ks *Keyspace, w *Write) error {
+	err := n.writer.apply(ks, w)
+	if err != nil && len(w.Spaces) == 0 {
+		return n.orUnknown(ks, err)
+	}
+	return err
+}
+
+// Get fills rows, width counts an id, with the rows of ids in their order. Rows
+// of one shard that are asked for together are each whole; rows of different
+// ids may be of different moments. If only some shards could be read, the error is
+// a ReadError.
+func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	return n.reader.get(ks, readCounts, ids, width, opt, rows)
+}
+
+// Cursors is Get for the cursors of an unread keyspace.
+func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+	return n.reader.get(ks, readCursors, ids, width, opt, rows)
+}
+
+// Feeds fills into with the feeds of users. Each is whole; they may be of different
+// moments.
+func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
+	return n.reader.feeds(ks, users, opt, into)
+}
+
+// Board returns the notices and dots that all users share.
+func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
+	return n.reader.boardView(ks, opt)
+}
+
+// Scan returns up to limit rows, width counts each, of ids above after (from
+// the first id on if hasAfter is false) in ascending order, those with a count
+// in these columns only, dropped ones aside. Rows that are written meanwhile may be of different
+// moments. With opt.SkipUnreadable it may leave out shards, which it names.
+func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
+	r, err := n.reader.scanPage(ks, after, hasAfter, limit, width, opt)
+	return r, n.orUnknown(ks, err)
+}

@@ -1,0 +1,407 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/stream"
+)
+
+// writer splits writes by shard, has each shard's part proposed where the shard is led,
+// and joins the answers. It never reads what a write would find.
+//
+// Invariant: a part whose outcome is unknown is proposed again only if the write has an
+// identity.
+type writer struct {
+	*router
+	keyHorizon time.Duration // of dedup.Limits
+	headroom   *headroom.Headroom
+	streams    *stream.Streams
+	asking     *sync.WaitGroup // calls to leaders, which end at the deadline of their write
+	// whileLed and whileAnswers are Node's.
+	whileLed     func(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc)
+	whileAnswers func(ctx context.Context, node string) (context.Context, context.CancelFunc)
+}
+
+// part is what one write has for one shard.
+type part struct {
+	writer   raftfsm.RequestWriter
+	used     bool              // there is something to propose
+	judges   bool              // it is of the shard that judges the request's key
+	ops      []int             // the request's ops for this shard, by number, rising
+	proposal *propose.Proposal // room is taken for it here; nil if another node leads the shard
+	proposed bool
+	settled  bool
+	unknown  bool // a try may have been proposed, and its outcome was not learned
+	err      error
+	from     int // overflows of the entry seen so far
+}
+
+// slot returns the place of an op's shard among those of the write's groups, and its
+// key there. r is of the keyspace of a write to one.
+func (w *Write) slot(op int, r route) (slot int, key uint64) {
+	id := w.Ops[op].ID
+	if len(w.Spaces) == 0 {
+		return r.keyOf(id)
+	}
+	k := w.In[op]
+	s, key := w.Spaces[k].route().keyOf(id)
+	return w.first[k] + s, key
+}
+
+// judgeSlot returns the place of the shard that judges the write's key.
+func (w *Write) judgeSlot(groups int) int {
+	if len(w.Spaces) > 0 {
+		groups = w.Spaces[0].Shards
+	}
+	return w.ID.Shard(groups)
+}
+
+// groupsOfWrite returns the groups that a write may touch: those of its keyspace, or of
+// each of its keyspaces.
+func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error) {
+	if len(w.Spaces) == 0 {
+		return wr.groupsOf(ks)
+	}
+	var all []*shardReplica
+	w.first = w.first[:0]
+	for _, space := range w.Spaces {
+		groups, err := wr.groupsOf(space)
+		if err != nil {
+			return nil, err
+		}
+		w.first = append(w.first, len(all))
+		all = append(all, groups...)
+	}
+	return all, nil
+}
+
+// parts is the scratch memory of a write.
+type parts struct {
+	byShard []part
+	route   route
+	timer   *time.Timer
+}
+
+var partsPool = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &parts{timer: t}
+}}
+
+// sectionSizeHint is what a section of one op of one cell takes, rounded up;
+// a second op takes a quarter.
+const sectionSizeHint = 64
+
+// apply is Node.Write for a keyspace that is not dropped.
+func (wr *writer) apply(ks *Keyspace, w *Write) error {
+	w.Overflows, w.Cuts, w.Unknown, w.Duplicate, w.met = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false, 0
+	w.Token = Token{Cluster: wr.clusterHash, At: w.Token.At[:0]}
+	groups, err := wr.groupsOfWrite(ks, w)
+	if err != nil {
+		return err
+	}
+	if w.Board != nil && w.Board.Kind.Makes() && !wr.catalog.View().TakesMaking() {
+		return ErrVersion
+	}
+	if wr.catalog.View().ComparesMeaning() {
+		w.ID.CompareMeaning()
+	}
+	if err := admit(wr.headroom, w, groups); err != nil {
+		return err
+	}
+	if err := wr.warm(w, groups); err != nil {
+		return err
+	}
+	ps := partsPool.Get().(*parts)
+	defer ps.release()
+	ps.split(w, ks, groups)
+	if ps.floored() && !wr.catalog.View().TakesFloors() {
+		return ErrNoFloors
+	}
+	ps.timer.Reset(time.Until(w.Deadline))
+	defer ps.timer.Stop()
+	if w.ID.Keyed() {
+		ps.judge(w, len(groups))
+	}
+	if err := ps.reserve(w, groups); err != nil {
+		return err
+	}
+	if w.ID.Keyed() {
+		if err := wr.ask(ps, w, groups); err != nil {
+			return explained(err, w)
+		}
+	}
+	wr.settle(ps.byShard, groups, w, ps.timer)
+	return ps.gather(w, groups)
+}
+
+// explained adds to the refusal of a key that its time is ahead, which to its
+// client is no age at all.
+func explained(err error, w *Write) error {
+	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
+		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
+	}
+	return err
+}
+
+// judge gives the shard that judges the key something to propose, with ops or
+// without.
+func (ps *parts) judge(w *Write, shards int) {
+	p := &ps.byShard[w.judgeSlot(shards)]
+	p.judges = true
+	if !p.used {
+		p.writer.Reset(make([]byte, 0, sectionSizeHint), &w.ID)
+		p.used = true
+	}
+}
+
+// reserve takes room in every group that is led here before anything is
+// proposed, so that a full queue refuses the request as a whole.
+func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.used {
+			if err := p.reserve(groups[s], w); err != nil {
+				ps.cancel()
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reserve takes room for the part if its group is led here. It fails only with
+// ErrOverloaded.
+func (p *part) reserve(g *shardReplica, w *Write) error {
+	p.proposal, p.proposed = nil, false
+	r, err := g.led()
+	if err != nil {
+		return nil // it is forwarded
+	}
+	p.proposal, err = r.proposer.Reserve(p.writer.Section(), p.writer.Ops(), w.clocked(), w.Width)
+	if errors.Is(err, ErrOverloaded) {
+		return err
+	}
+	return nil
+}
+
+// cancel gives the room of what was not proposed back.
+func (ps *parts) cancel() {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
+			p.proposal.Cancel()
+		}
+	}
+}
+
+// ask has one shard, which the key alone chooses, judge whether the key was
+// used for another body: other bodies have their ops on other shards, which
+// would know nothing of each other. Nothing else is proposed before it agrees.
+func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
+	s := w.judgeSlot(len(groups))
+	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
+	if ps.byShard[s].err != nil {
+		ps.cancel()
+		return ps.byShard[s].err
+	}
+	wr.noteMet(w, ps.byShard[s].proposal)
+	if ps.byShard[s].proposal.Outcome() != dedup.Applied {
+		ps.carryArrival(w)
+	}
+	return nil
+}
+
+// noteMet notes when the shard that judges the write's key met it first: now, if the key
+// is new to it. A key that tells when it was made needs no note. A time far ahead of this
+// node's clock is not noted, as other shards would refuse it for that.
+func (wr *writer) noteMet(w *Write, judged *propose.Proposal) {
+	now := time.Now()
+	w.met = now.UnixMilli()
+	if judged.Outcome() != dedup.Applied {
+		w.met = judged.Arrived()
+	}
+	if _, told := w.ID.Born(); told || w.met > now.Add(wr.keyHorizon/2).UnixMilli() {
+		w.met = 0
+	}
+}
+
+// carryArrival has the parts of a repeat that are not proposed yet tell when the shard
+// that judges its key met it first. A shard whose log is ahead of the judge's may have
+// forgotten the key while the judge still knows it: it refuses then what it would take
+// for new.
+func (ps *parts) carryArrival(w *Write) {
+	for s := range ps.byShard {
+		if p := &ps.byShard[s]; w.met > 0 && p.used && !p.settled {
+			p.writer.SetMade(w.met)
+		}
+	}
+}
+
+// errKeyStands is what keeps a part whose shard has yet to forget an earlier use of the
+// key, which the shard that judges the key has forgotten.
+var errKeyStands = fmt.Errorf("%w: a shard still remembers an earlier use of the key", ErrOverloaded)
+
+// outlived returns errKeyStands if the part was answered as a duplicate of an earlier use
+// of the key, by a shard whose log is behind the judge's. All parts of one use come after
+// the judge met the key, and an earlier use is a horizon older: half of one tells them
+// apart, whatever lies between the clocks.
+func (wr *writer) outlived(p *part, w *Write) error {
+	if w.met == 0 || p.judges || p.proposal.Outcome() == dedup.Applied {
+		return nil
+	}
+	if last := p.proposal.Arrived(); last > 0 && last < w.met-wr.keyHorizon.Milliseconds()/2 {
+		return errKeyStands
+	}
+	return nil
+}
+
+// settle proposes the parts that are not settled, all at once, and waits until
+// they are. What found no leader, or a shard that has yet to forget the key, is proposed
+// again until the deadline.
+func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
+	for pause := retryPauseMin; ; pause = min(2*pause, retryPauseMax) {
+		for s := range ps {
+			if p := &ps[s]; p.used && !p.settled {
+				wr.propose(p, groups[s], w)
+			}
+		}
+		again := false
+		for s := range ps {
+			if p := &ps[s]; p.used && !p.settled {
+				err := p.proposal.Wait(deadline)
+				if err == nil {
+					err = wr.outlived(p, w)
+				}
+				if err = orDropped(wr.catalog.View(), groups[s].number, err); errors.Is(err, ErrUnknownKeyspace) {
+					p.settled, p.err = true, err
+					continue
+				}
+				p.settled = wr.draining.Load() || !mayTryAgain(err, w.ID.Exists())
+				p.err = p.fate(err)
+				again = again || !p.settled
+			}
+		}
+		if !again || !sleep(pause, deadline) {
+			return
+		}
+		for s := range ps {
+			if p := &ps[s]; p.used && !p.settled {
+				if err := p.reserve(groups[s], w); err != nil {
+					p.err, p.settled = p.fate(err), true
+				}
+			}
+		}
+	}
+}
+
+// fate is what is known of the part after a try that ended with err. That this
+// one was not proposed says nothing of those before it, and a last try for which
+// no time was left, less than what kept the one before.
+func (p *part) fate(err error) error {
+	if errors.Is(err, ErrTooLate) && p.err != nil {
+		return p.err
+	}
+	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
+	}
+	p.unknown = p.unknown || errors.Is(err, ErrOutcomeUnknown)
+	return err
+}
+
+// propose gives the part to the proposer that it has room in, or to the node
+// that leads its group.
+func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
+	p.proposed = true
+	if p.proposal == nil {
+		p.proposal = wr.forward(g, p, w)
+	} else if err := p.proposal.Enqueue(); err != nil {
+		p.proposal = propose.Settled(err)
+	}
+}
+
+// sleep returns true after the pause, and false at the deadline if that comes
+// first. The deadline's timer goes off again for the next who asks.
+func sleep(pause time.Duration, deadline *time.Timer) bool {
+	select {
+	case <-time.After(pause):
+		return true // perhaps past the deadline: who waits next is told
+	case <-deadline.C:
+		deadline.Reset(0)
+		return false
+	}
+}
+
+// release gives the scratch memory back. It lets go of sections and results,
+// which are not scratch: a section whose write was given up is still its
+// proposer's.
+func (ps *parts) release() {
+	for s := range ps.byShard {
+		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
+	}
+	partsPool.Put(ps)
+}
+
+// split writes each shard's section of the request. The sections are given to
+// the proposers, so their memory is new; the rest is used again.
+func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
+	ps.route = groups[0].route
+	shards := len(groups)
+	if cap(ps.byShard) < shards {
+		ps.byShard = make([]part, shards)
+	}
+	ps.byShard = ps.byShard[:shards]
+	for s := range ps.byShard {
+		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
+	}
+	for i := range w.Ops {
+		s, key := w.slot(i, ps.route)
+		p := &ps.byShard[s]
+		if len(p.ops) == 0 {
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), &w.ID)
+			if len(w.Spaces) == 0 {
+				p.writer.SetFloors(ks.floors)
+			} else {
+				p.writer.SetFloors(w.Spaces[w.In[i]].floors)
+			}
+			p.used = true
+		}
+		p.op(key, i, w, groups[s].kind)
+		p.ops = append(p.ops, i)
+	}
+}
+
+// floored reports whether an op has a floor.
+func (ps *parts) floored() bool {
+	for s := range ps.byShard {
+		if ps.byShard[s].writer.Floored() {
+			return true
+		}
+	}
+	return false
+}
+
+// op writes one op in the form of its keyspace's kind.
+func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
+	switch kind {
+	case codec.KindUnread:
+		p.writer.TableOp(w.Table, key, &w.Ops[i])
+	case codec.KindFeed:
+		p.writer.Feed(key, &w.Feeds[i])
+	case codec.KindBoard:
+		p.writer.Board(w.Board)
+	default:
+		p.writer.Op(key, &w.Ops[i])
+	}
+}
+
+// clocked reports whether the leader's time must stand in the entry before the
+// write: for its identity, or for the day of a cursor.
+func (w *Write) clocked() bool { return w.ID.Exists() || w.Table == raftfsm.TableCursors }
