@@ -3,6 +3,7 @@ package shard
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,6 +131,17 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	}
 	if want := 1000 - refused; read < want {
 		t.Errorf("%d rows are read of %d that were written to", read, want)
+	}
+}
+
+// A scan that leaves out an unreadable shard shows no row of it, not even of blocks that it
+// read before the damaged one.
+func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
+	n := openDamagedNode(t)
+	opt := &ReadOptions{Consistency: Stale, SkipUnreadable: true, Deadline: soon()}
+	r, err := n.Scan(n.Keyspace("posts"), 0, false, coldTestRows, 4, opt)
+	if err != nil || len(r.IDs) != 0 || !slices.Equal(r.Unreadable, []int{0}) {
+		t.Errorf("%d ids, unreadable shards %d, %v", len(r.IDs), r.Unreadable, err)
 	}
 }
 
