@@ -47,7 +47,7 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	}
 	sh := shapeFor(want, slots, id, d.first(i), d.last(i))
 	if sh.buckets <= bucketsMax {
-		if n := t.rebuilt(s, slots, sh, words); n != nil {
+		if n := t.salts.build(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots)); n != nil {
 			n.cold, n.seal = s.cold, s.seal
 			d.segs[i].Store(n)
 			return
@@ -130,12 +130,6 @@ func (t *Table) reshapeLocked(i, words int) {
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	sh := shapeOf(slots, first, last)
 	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
-}
-
-// rebuilt is mustRebuild with the given shape. It returns nil if the rows find no room
-// there.
-func (t *Table) rebuilt(s *segment, slots []slotID, sh shape, words int) *segment {
-	return t.salts.build(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 
 // copier returns a function that stores the rows at slots of s in another segment.

@@ -199,15 +199,20 @@ func (v *BoardView) publish(op *BoardOp) (Refusal, bool) {
 
 func (v *BoardView) retract(op *BoardOp) (Refusal, bool) {
 	c, there := v.Channels[op.Name]
+	at, retracted := slices.BinarySearch(c.Retracted, op.Seq)
 	switch {
 	case !there || op.Seq < 1 || op.Seq > c.Latest:
 		return RefusedMissing, false
-	case c.isRetracted(op.Seq):
+	case retracted || op.Seq <= c.Floor:
 		return 0, true
 	case len(c.Retracted) >= RetractedMax && op.Seq != c.Floor+1:
 		return RefusedFull, false
 	}
-	c.retract(op.Seq)
+	c.Retracted = slices.Concat(c.Retracted[:at], []int64{op.Seq}, c.Retracted[at:]) // other views share the previous list
+	for len(c.Retracted) > 0 && c.Retracted[0] == c.Floor+1 {
+		c.Retracted = c.Retracted[1:]
+		c.Floor++
+	}
 	v.Channels[op.Name] = c
 	return 0, true
 }

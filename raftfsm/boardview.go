@@ -57,22 +57,6 @@ func (c *Channel) Unread(after int64) int64 {
 	return c.Latest - after - int64(len(c.Retracted)-at)
 }
 
-// isRetracted reports whether a notice is retracted.
-func (c *Channel) isRetracted(seq int64) bool {
-	_, found := slices.BinarySearch(c.Retracted, seq)
-	return found || seq <= c.Floor
-}
-
-// retract retracts an existing notice in a list that no other view shares.
-func (c *Channel) retract(seq int64) {
-	at, _ := slices.BinarySearch(c.Retracted, seq)
-	c.Retracted = slices.Concat(c.Retracted[:at], []int64{seq}, c.Retracted[at:])
-	for len(c.Retracted) > 0 && c.Retracted[0] == c.Floor+1 {
-		c.Retracted = c.Retracted[1:]
-		c.Floor++
-	}
-}
-
 // names returns the number of channels and dots.
 func (v *BoardView) names() int { return len(v.Channels) + len(v.Dots) }
 

@@ -3,7 +3,6 @@ package redis
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,16 +64,6 @@ func (t commandTable) find(name []byte) *command {
 		lower[i] = c
 	}
 	return t[string(lower[:len(name)])]
-}
-
-// sorted returns all commands by name.
-func (t commandTable) sorted() []*command {
-	all := make([]*command, 0, len(t))
-	for _, cmd := range t {
-		all = append(all, cmd)
-	}
-	slices.SortFunc(all, func(a, b *command) int { return strings.Compare(a.name, b.name) })
-	return all
 }
 
 func newCommands() commandTable {

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	runtimemetrics "runtime/metrics"
@@ -137,7 +138,7 @@ func (c *conn) sections() []infoSection {
 
 // commandCommand implements COMMAND.
 func (c *conn) commandCommand(args [][]byte) {
-	all := c.server.commands.sorted()
+	all := slices.SortedFunc(maps.Values(c.server.commands), func(a, b *command) int { return strings.Compare(a.name, b.name) })
 	if len(args) == 1 {
 		c.out.buf = appendArray(c.out.buf, len(all))
 		for _, cmd := range all {

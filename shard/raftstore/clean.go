@@ -111,7 +111,10 @@ func (l *Log) moveEntries(s *segment) error {
 			if it.kind != itemEntry && it.kind != itemMove {
 				continue
 			}
-			m.add(moving{it.id, it.first, position{s.number, at + uint32(start)}}, batch[start:len(batch)-len(r.Rest)])
+			raw := batch[start : len(batch)-len(r.Rest)]
+			m.moves = append(m.moves, moving{it.id, it.first, position{s.number, at + uint32(start)}})
+			m.items = append(m.items, raw)
+			m.bytes += len(raw)
 			if m.bytes >= moveBytesMax {
 				if err := m.move(l); err != nil {
 					return err
@@ -136,12 +139,6 @@ type mover struct {
 	moves []moving
 	items [][]byte
 	bytes int
-}
-
-func (m *mover) add(entry moving, raw []byte) {
-	m.moves = append(m.moves, entry)
-	m.items = append(m.items, raw)
-	m.bytes += len(raw)
 }
 
 // move writes those that are needed. What is deleted before that is left out.

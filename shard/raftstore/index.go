@@ -196,13 +196,3 @@ func (x *index) ids() []ReplicaID {
 	})
 	return ids
 }
-
-// numbers returns the numbers of all segments, in order.
-func (x *index) numbers() []uint32 {
-	numbers := make([]uint32, 0, len(x.segments))
-	for n := range x.segments {
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
-	return numbers
-}

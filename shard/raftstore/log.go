@@ -123,7 +123,7 @@ func open(dir string, opts Options) (*Log, error) {
 	if err := l.fs.MkdirAll(dir, 0o750); err != nil {
 		return nil, err
 	}
-	if err := l.syncDirs(); err != nil {
+	if err := errors.Join(l.syncDir(l.fs.PathDir(dir)), l.syncDir(dir)); err != nil {
 		return nil, err
 	}
 	var err error
@@ -140,9 +140,7 @@ func open(dir string, opts Options) (*Log, error) {
 	return l, nil
 }
 
-// syncDirs makes the log's directory and the names in it durable.
-func (l *Log) syncDirs() error { return errors.Join(l.syncDir(l.fs.PathDir(l.dir)), l.syncDir(l.dir)) }
-
+// syncDir makes the names in a directory durable.
 func (l *Log) syncDir(dir string) error {
 	d, err := l.fs.OpenDir(dir)
 	if err != nil {

@@ -3,6 +3,8 @@ package raftstore
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -62,7 +64,7 @@ func (l *Log) rotate(need int) error {
 // beginning returns the items of the first batch of a segment.
 func (l *Log) beginning(number uint32, sectors int) []byte {
 	x := l.mu.index // whoever writes alone changes it
-	return x.appendTo(appendBegin(nil, sectors, append(x.numbers(), number)))
+	return x.appendTo(appendBegin(nil, sectors, append(slices.Sorted(maps.Keys(x.segments)), number)))
 }
 
 // begin writes the first batch of a segment.

@@ -35,7 +35,9 @@ func (g *Replica) patience(leader string, silence time.Duration) time.Duration {
 	if silence < after {
 		return after - silence
 	}
-	rank := slices.Index(g.heirs(leader), g.ID())
+	heirs := slices.DeleteFunc(g.Voters(), func(id raft.ServerID) bool { return NodeOf(id) == leader })
+	slices.Sort(heirs) // all of them agree on this order
+	rank := slices.Index(heirs, g.ID())
 	if rank < 0 {
 		return after // it has no vote
 	}
@@ -45,11 +47,3 @@ func (g *Replica) patience(leader string, silence time.Duration) time.Duration {
 // DetectAfter is a quarter more than raft waits for at least: a message that is
 // late by less than that costs no election.
 func (t Timing) DetectAfter() time.Duration { return t.Heartbeat * 5 / 4 }
-
-// heirs returns the voters other than the leader, in an order that all of them
-// agree on.
-func (g *Replica) heirs(leader string) []raft.ServerID {
-	heirs := slices.DeleteFunc(g.Voters(), func(id raft.ServerID) bool { return NodeOf(id) == leader })
-	slices.Sort(heirs)
-	return heirs
-}

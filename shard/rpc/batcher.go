@@ -106,7 +106,9 @@ func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	case <-it.done: // just then, or refused
 		return it.answer, it.err
 	default:
-		it.batch.giveUp()
+		if it.batch.waiting.Add(-1) == 0 { // the last asker ends the send
+			it.batch.cancel()
+		}
 		return none, fmt.Errorf("%w: %w", ErrCallLost, ctx.Err())
 	}
 }
@@ -224,14 +226,6 @@ func (l *Batcher[Q, A]) launchLocked(b *itemBatch[Q, A], n int) *itemBatch[Q, A]
 		b.ctx, b.cancel = context.WithCancel(l.ctx)
 	}
 	return b
-}
-
-// giveUp is called once by each asker that no longer waits; the last ends the
-// send.
-func (b *itemBatch[Q, A]) giveUp() {
-	if b.waiting.Add(-1) == 0 {
-		b.cancel()
-	}
 }
 
 // settle answers the questions of a batch.

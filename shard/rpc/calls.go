@@ -93,7 +93,7 @@ func (c *Calls) Handle(method string, h Handler) { c.server.handlers[callService
 func (c *Calls) Serve() {
 	c.serves.Store(true)
 	c.wg.Go(func() {
-		if err := c.server.serve(c.cfg.Mux.Calls()); err != nil {
+		if err := c.server.grpc.Serve(c.cfg.Mux.Calls()); err != nil {
 			c.cfg.Logger.Error("calls of other nodes are not answered any more", "err", err)
 		}
 	})

@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -77,10 +76,6 @@ func newCallServer() *callServer {
 	)
 	return s
 }
-
-// serve answers calls until close. It returns why the listener failed, nil
-// after close.
-func (s *callServer) serve(listener net.Listener) error { return s.grpc.Serve(listener) }
 
 // close refuses further calls, lets those that run end, cancels them after
 // CloseGraceMax, and waits for every handler.

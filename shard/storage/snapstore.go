@@ -207,19 +207,14 @@ func (s *Snapshots) List() ([]*raft.SnapshotMeta, error) {
 		// One that was finished since the directory was read is fine.
 		first, err := parseSnapshotName(metas[0].ID)
 		if err == nil && first.compare(newest) >= 0 {
-			return s.withoutHeads(metas), nil
+			for _, m := range metas { // the sizes of what Open returns
+				m.Size = max(0, m.Size-snapshotHeadBytes)
+			}
+			return metas, nil
 		}
 	}
 	return nil, s.fail(fmt.Errorf("cannot use the newest snapshot %d-%d-%d: %w: its meta.json",
 		newest.term, newest.index, newest.msec, ErrDamaged))
-}
-
-// withoutHeads makes sizes those of the FSM's bytes, which Open gives.
-func (s *Snapshots) withoutHeads(metas []*raft.SnapshotMeta) []*raft.SnapshotMeta {
-	for _, m := range metas {
-		m.Size = max(0, m.Size-snapshotHeadBytes)
-	}
-	return metas
 }
 
 // Open is raft.SnapshotStore's. It reads the whole state once to check it.
@@ -271,9 +266,9 @@ func (s *Snapshots) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 	if err != nil { // raft's own check of the state has no sentinel
 		return nil, nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	if err := checkSnapshotMeta(meta, name, id); err != nil {
+	if meta.Version != 1 || meta.ID != id || meta.Term != name.term || meta.Index != name.index || meta.Size < snapshotHeadBytes {
 		state.Close()
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w: its meta.json tells of another snapshot", ErrDamaged)
 	}
 	var head [snapshotHeadBytes]byte
 	if _, err := io.ReadFull(state, head[:]); err != nil {
@@ -286,15 +281,6 @@ func (s *Snapshots) openChecked(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 	}
 	meta.Size -= snapshotHeadBytes
 	return meta, state, nil
-}
-
-// checkSnapshotMeta compares meta.json with the directory's name.
-func checkSnapshotMeta(meta *raft.SnapshotMeta, name snapshotName, id string) error {
-	if meta.Version != 1 || meta.ID != id || meta.Term != name.term || meta.Index != name.index ||
-		meta.Size < snapshotHeadBytes {
-		return fmt.Errorf("%w: its meta.json tells of another snapshot", ErrDamaged)
-	}
-	return nil
 }
 
 // Create is raft.SnapshotStore's.

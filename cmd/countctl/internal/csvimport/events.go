@@ -51,7 +51,7 @@ type eventParser struct {
 // run, decides whether a row without a time is bad: bad rows are in no cut, and every run
 // must cut the file in the same way.
 func newEventParser(in *csvfile.Reader, about State, speed float64) (*eventParser, error) {
-	timed := about.Session.timed()
+	timed := about.Session.TickSeconds > 0 // begun at a speed: a row without a time is a bad one
 	p := &eventParser{name: in.Name(), timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter

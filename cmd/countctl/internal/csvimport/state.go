@@ -57,10 +57,6 @@ type Session struct {
 	Done        bool    `json:"done,omitempty"`
 }
 
-// timed reports whether a row without a time is a bad one: in a session that was begun
-// at a speed.
-func (s *Session) timed() bool { return s.TickSeconds > 0 }
-
 // Begin describes an import that has not begun: s without a place.
 func (s State) Begin() State {
 	s.Version, s.Position, s.Rejects, s.Session, s.Overflows = stateVersion, Position{}, "", nil, Overflows{}

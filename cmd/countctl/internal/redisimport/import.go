@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
 const (
@@ -161,7 +163,7 @@ func (i *Import) save() error {
 	if i.cfg.State == "" {
 		return nil
 	}
-	return i.state.write(i.cfg.State)
+	return progressfile.Write(i.cfg.State, i.state)
 }
 
 // page holds the counts of one step.
@@ -325,7 +327,7 @@ type hash struct {
 }
 
 func (i *Import) readHashes(ctx context.Context, keys []string, rows *rowsOf) error {
-	names := rows.names()
+	names := slices.Sorted(maps.Keys(rows.columns))
 	var hashes []*hash
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, key := range keys {

@@ -1,7 +1,6 @@
 package redisimport
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 
@@ -21,9 +20,6 @@ type cell struct {
 	column string
 	name   string // the column's name in its key or field
 }
-
-// names returns the names of the columns in hashes, in order.
-func (r *rowsOf) names() []string { return slices.Sorted(maps.Keys(r.columns)) }
 
 // cellOf returns the cell of the key of a count, and false if the key is not to be copied.
 func (r *rowsOf) cellOf(key string) (cell, bool) {

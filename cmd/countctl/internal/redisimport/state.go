@@ -88,6 +88,3 @@ func decodeState(text []byte) (State, error) {
 	}
 	return s, nil
 }
-
-// write replaces the progress file.
-func (s State) write(path string) error { return progressfile.Write(path, s) }
