@@ -38,12 +38,12 @@ func (c *cli) backupCommand() *cobra.Command {
 		Short: "Write all rows of all keyspaces to a new directory",
 		Long: `Write all rows of all keyspaces to a new directory.
 
-Each shard is as it was at one moment, with all that was acknowledged before the
-backup began; two shards may be of different moments. Users' cursors and feeds are
-taken before the notices and posts that they stand at. Writes go on meanwhile. The
-files have checksums and restore checks them all. A backup that is interrupted or
-fails removes what it wrote. What the shards remember of
-requests is in the files, but not restored.`,
+Each shard is saved as it was at one moment, including all writes acknowledged before
+the backup began; different shards may be of different moments. Users' cursors and feeds
+are saved before the notices and posts that they refer to. Writes continue meanwhile. The
+files have checksums, and restore verifies them all. A backup that is interrupted or fails
+removes what it wrote. The files include what the shards remember of requests, but a
+restore does not use it.`,
 		Args: exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.backup(cmd.Context(), args[0]) },
 	}

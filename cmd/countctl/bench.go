@@ -39,23 +39,23 @@ func (c *cli) benchCommand() *cobra.Command {
 		Short: "Load a server and measure its answers",
 		Long: `Load a server and measure its answers.
 
-Without --rate each of --concurrency callers sends its next request when the last
-one was answered. With --rate requests are due at a fixed rate whether the server
-keeps up or not, and their latency counts from when they were due.
+Without --rate each of --concurrency callers sends its next request when the previous
+one is answered. With --rate requests are due at a fixed rate whether or not the server
+keeps up, and their latency counts from when they were due.
 
-With --once every increment is numbered, and sent again until its outcome is
-known. --check adds the column up before and after, and holds what it grew by
-against the increments that were acknowledged, with none but those of unknown
-outcome beside them; nobody else may write the column meanwhile.
+With --once every increment has a number, and is repeated until its outcome is known.
+--check sums the column before and after. The difference must be the acknowledged
+increments plus at most those of unknown outcome; nobody else may write to the column
+meanwhile.
 
-poll and polls ask for all that users poll for; ids are users. feed, seen, clear and
-publish make what there is to poll for: with --dist each, --ids and as many
---requests, once for each user. Followees are drawn so that few users have many.
+poll and polls read everything that users poll for; ids are users. feed, seen, clear and
+publish create what there is to poll for: use --dist each, --ids and as many --requests,
+so that each user gets one request. A few users have many followees.
 
-incr and mixed change counts, and feed, seen, clear and publish unread numbers. Where
---keyspace does not name the keyspace and it holds rows, they ask first, and are
-refused without a terminal or --yes; so is a server that is not on this machine,
-without --yes. The exit code is 1 when a request failed or the check does not hold.`,
+incr and mixed change counts, and feed, seen, clear and publish change unread numbers. If
+--keyspace is not given and the keyspace has rows, they ask for confirmation first, and
+are refused without a terminal or --yes. On a server on another machine they need --yes.
+The exit code is 1 if a request failed or the check does not hold.`,
 		Example: "  countctl bench --op incr --concurrency 64 --duration 10s\n  countctl bench --op page --page 20 --rate 5000 --dist uniform -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

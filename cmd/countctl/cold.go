@@ -55,10 +55,10 @@ func (c *cli) coldMigrateCommand() *cobra.Command {
 		Short: "Move old rows to disk now, on all nodes, and wait for that",
 		Long: `Move old rows to disk now, on all nodes, and wait for that.
 
-Rows are old by --cold-after of each node, or as --before or --older-than says for
-this once. Some 10,000 neighbours go together, once nobody has written to any of
-them for two seconds; the newest rows of a shard always stay. Rows that cold warm
-has kept in memory go too. Interrupted, the nodes go on; cold stop ends it.`,
+Each node's --cold-after decides which rows are old, unless --before or --older-than is
+given. Some 10,000 adjacent rows move together, once nobody has written to any of them for
+two seconds; the newest rows of a shard always stay. Rows that cold warm has kept in memory
+move too. If the command is interrupted, the nodes continue; cold stop ends the job.`,
 		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
 		Args:    atMost(1, "at most one KEYSPACE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -100,10 +100,10 @@ func (c *cli) coldWarmCommand() *cobra.Command {
 		Short: "Bring rows back into memory, on all nodes, and wait for that",
 		Long: `Bring rows back into memory, on all nodes, and wait for that.
 
-It is refused beforehand where they would not fit under a node's memory limit. They
-stay for --keep, however old, then go again once nobody writes to them; a node that
-is started again has those on disk that its newest snapshot names there. Short of
-memory, a node moves them out earlier. To keep rows for good raise --cold-after.`,
+It is refused in advance if the rows would not fit under a node's memory limit. They stay
+for --keep, however old, and move back to disk once nobody writes to them. A restarted node
+has on disk the rows that its newest snapshot names there. If memory becomes short, a node
+moves them earlier. To keep rows in memory for good, raise --cold-after.`,
 		Example: "  countctl cold warm posts --from 3342819171543700 --to 3356118498271249 --keep 48h",
 		Args:    exactly(1, "a KEYSPACE"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {

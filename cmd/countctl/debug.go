@@ -49,9 +49,8 @@ func (c *cli) debugCommand() *cobra.Command {
 		Short: "Write the metrics and the state of all nodes to a file",
 		Long: `Write the metrics and the state of all nodes to a file.
 
-It holds no counts, no keys of requests and no settings. A node that does not
-answer is named in errors.txt. A file that is there already is written over with
---yes only.`,
+The file has no counts, no keys of requests and no settings. Its errors.txt names nodes
+that did not answer. An existing file is overwritten only with --yes.`,
 		Args: exactly(1, "a FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.bundle(cmd.Context(), args[0]) },
 	})

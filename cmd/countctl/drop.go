@@ -17,9 +17,9 @@ func (c *cli) keyspaceDropCommand() *cobra.Command {
 		Short: "Drop a keyspace, with all its rows",
 		Long: `Drop a keyspace, with all its rows.
 
-There is no way back but a backup: countctl restore creates the keyspace again. On a
-terminal it shows how many rows go and asks for the name; elsewhere it takes --yes. The
-name is free then.`,
+Only a backup can bring them back: countctl restore creates the keyspace again. On a
+terminal the command shows how many rows it will drop and asks for the name; elsewhere it
+needs --yes. The name is then free.`,
 		Example: "  countctl keyspace drop songs",
 		Args:    exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,9 +51,9 @@ func (c *cli) keyspaceDropColumnCommand() *cobra.Command {
 		Short: "Drop a column of a keyspace, with all its counts",
 		Long: `Drop a column of a keyspace, with all its counts.
 
-There is no way back but a backup. On a terminal it asks for the name of the column;
-elsewhere it takes --yes. The name is free then: a column that is added under it counts
-from zero. A dropped column still counts against the 64 of a keyspace.`,
+Only a backup can bring them back. On a terminal the command asks for the name of the
+column; elsewhere it needs --yes. The name is then free: a new column of that name counts
+from zero. A dropped column still counts towards the 64 of a keyspace.`,
 		Example: "  countctl keyspace drop-column songs skips",
 		Args:    exactly(2, "NAME and COLUMN"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -43,13 +43,13 @@ func (c *cli) exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export FILE.csv[.gz]|-",
 		Short: "Write the rows of a keyspace to a CSV file",
-		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and every
-column, in order of id, rows with a count only.
+		Long: `Write the rows of a keyspace to a CSV file, plain or gzipped: id and all columns, in
+ascending id order, without rows whose counts are all zero.
 
-The file appears whole or not at all; one that is there already is written over
-with --yes only. With --skip-unreadable it has the shards that can be read, and the
-others are named on standard error. Rows that are written to meanwhile appear
-as they were when they were read.`,
+The file appears complete or not at all; an existing file is overwritten only with
+--yes. With --skip-unreadable the file has the rows of the readable shards, and
+standard error names the others. Rows that are written to meanwhile appear as they
+were when they were read.`,
 		Example: "  countctl export posts.csv.gz",
 		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -139,8 +139,8 @@ func (c *cli) groupMoveCommand() *cobra.Command {
 		Short: "Move a replica of a group to another node, and wait for that",
 		Long: `Move a replica of a group to another node, and wait for that.
 
-The new one catches up and gets a vote before the old one is taken out. Where
-nodes then have unevenly many replicas, the cluster evens them out again.`,
+The new replica catches up and gets a vote before the old one is removed. If nodes then
+have uneven numbers of replicas, the cluster evens them out again.`,
 		Example: "  countctl group move posts/3 n1 n4",
 		Args:    exactly(3, "a GROUP and two NODEs"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -39,29 +39,28 @@ func (c *cli) importCommand() *cobra.Command {
 		Short: "Set, or add, the rows of a CSV file; or copy a Redis",
 		Long: `Set the rows of a CSV file with a header, plain or gzipped.
 
-Values are absolute: to run it again changes nothing, and of several rows with
-one id the last one wins. A run that stopped, by whatever cause, goes on where it
-stopped when it is run again; it keeps its place in FILE.progress until it is
-done. Standard input cannot be read again, so there is no going on with it.
+Values are absolute: running it again changes nothing, and of several rows with one id
+the last one wins. A run that stopped for any reason continues where it stopped when you
+run it again; FILE.progress has its position until it is done. Standard input cannot be
+read again, so such a run cannot continue.
 
-With --add values are increments, and each row counts once, however often the
-command or the server is killed and the command is run again. Its place is in
-FILE.add-progress, which stays there: it is what keeps a file that is done from
-being added twice. --restart adds all rows again, and so does another --state.
-Rows whose sum does not fit a signed 64-bit integer are not added; that file
-counts them and names their ids, and they are rejected rows, in this run and when
-it is run again.
+With --add values are increments, and each row counts once, however often the command
+or the server is killed and the command is run again. FILE.add-progress has its position.
+Do not delete that file: it keeps a finished FILE from being added twice. --restart adds
+all rows again, and so does another --state. Rows whose sum does not fit a signed 64-bit
+integer are not added; the progress file has their number and ids, and they are rejected
+rows in this run and in later ones.
 
-A bad row stops the import with its line, as a sum that does not fit does; with
---on-error skip a bad row of x.csv or x.csv.gz goes to x.rejects.csv with line and
-reason. With rejected rows the exit code is 1.
+A bad row stops the import with its line, and so does a sum that does not fit. With
+--on-error skip a bad row of x.csv or x.csv.gz goes to x.rejects.csv with line and reason.
+If rows were rejected, the exit code is 1.
 
-From redis:// it copies counts of the keys that each --pattern names: strings, sets
-and sorted sets by how many members they have, or columns of hashes. --map says what
-they are called there, NAME=COLUMN; NAME= is not copied. Fields that are of no column
-are counted and named; a pattern or a name of --map by which no value came makes the
-exit code 1. When it is done it reads all keys again and compares them. It goes on
-where it stopped, by redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
+From redis:// it copies counts from the keys that each --pattern matches: strings, sets
+and sorted sets by their number of members, or columns of hashes. --map NAME=COLUMN
+renames a column; NAME= skips it. Fields that match no column are counted and named; if
+a pattern or a name of --map matches no value, the exit code is 1. At the end it reads
+all keys again and compares them. It continues where it stopped, by
+redis-HOST-PORT-DB.progress, unless Redis was restarted since.`,
 		Example: `  countctl import posts.csv.gz --map reposts=repost,comments=comment,likes=like
   countctl import yesterday.csv --add
   countctl import redis://127.0.0.1:6379/0 --pattern 'like:{id}=posts:like' --pattern 'post:{id}=posts' --map reposts=repost`,

@@ -137,12 +137,12 @@ func (c *cli) keyspaceEverywhereCommand() *cobra.Command {
 	var off bool
 	cmd := &cobra.Command{
 		Use:   "everywhere NAME",
-		Short: "Have every node hold a replica of each shard of a keyspace, to read it by itself",
-		Long: `Have every node hold a replica of each shard of a keyspace, to read it by itself.
+		Short: "Put a replica of each shard of a keyspace on every node, so that each can read it locally",
+		Long: `Put a replica of each shard of a keyspace on every node, so that each can read it locally.
 
-Those that have no vote in a shard copy it and follow it: reads of it need no other
-node there, and each write goes to all nodes. It returns before they have copied it;
-countctl group list shows them as non-voters.`,
+Nodes without a vote in a shard copy it and follow it. Their reads of the keyspace then
+need no other node, and each write goes to all nodes. The command returns before they have
+copied it; countctl group list shows them as non-voters.`,
 		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
 		Args:    exactly(1, "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

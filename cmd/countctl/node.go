@@ -65,9 +65,9 @@ func (c *cli) nodeDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
 		Short: "Move the leaders off a node, give it no new replicas, and wait until it leads nothing",
-		Long: `Have a node lead nothing and take no new replicas, and wait until it leads nothing.
+		Long: `Move the leaders off a node, give it no new replicas, and wait until it leads nothing.
 
-It keeps the replicas that it has and answers requests. End it with node undrain.`,
+It keeps its replicas and answers requests. End the drain with node undrain.`,
 		Args: exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.onNode(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, n client.ClusterNode) (nodeOutput, error) {
@@ -184,9 +184,9 @@ func (c *cli) nodeRemoveCommand() *cobra.Command {
 		Short: "Move a node's replicas to others, remove it from the cluster, and wait for that",
 		Long: `Move a node's replicas to others, remove it from the cluster, and wait for that.
 
-Replicas are moved two groups at a time, each copied before the old one goes.
-Stop the node's process once it is removed, and never start it on that data
-directory again. Until it is removed, node undrain has it stay.`,
+Replicas move two groups at a time; each is copied before the old one is removed. Stop
+the node's process once the node is removed, and never start it on that data directory
+again. Until then, node undrain keeps the node in the cluster.`,
 		Args: exactly(1, "a NODE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.onNodeOf(cmd.Context(), args[0], func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {

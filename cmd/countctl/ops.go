@@ -19,9 +19,9 @@ func (c *cli) opsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ops",
 		Short: "Write to rows of any keyspaces, by ops read from standard input",
-		Long: `Write to rows of any keyspaces: standard input has JSON objects one after the other, each
-an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or {"user":"9","add":{"like":1}},
-up to 10,000.` + onceText,
+		Long: `Write to rows of any keyspaces. Standard input has up to 10,000 JSON objects one after the
+other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
+{"user":"9","add":{"like":1}}.` + onceText,
 		Example: `  echo '{"keyspace":"posts","id":"1","add":{"like":1}} {"user":"9","add":{"like":1}}' | countctl ops`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -37,12 +37,12 @@ func (c *cli) rebalanceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rebalance --dry-run",
 		Short: "Print the current moves of the cluster, the next ones, and why",
-		Long: `Print what the cluster moves, what it would move next, and why.
+		Long: `Print what the cluster is moving, what it would move next, and why.
 
-The cluster carries it out by itself, a few steps at a time: this command never
-changes anything. A cluster that is as it should be, each group with a leader and
-on the nodes that it is to be on, has "nothing to do", and "idle": true as
-JSON. With --wait it looks until that is so, and exits 1 if it was not in time.`,
+The cluster makes these moves by itself, a few at a time: this command never changes
+anything. If each group has a leader and its replicas are where they should be, it prints
+"nothing to do", and "idle": true as JSON. With --wait it polls until that is so, and exits
+1 if that takes too long.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !dryRun {

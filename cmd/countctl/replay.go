@@ -27,19 +27,18 @@ func (c *cli) replayCommand() *cobra.Command {
 		Long: `Add 1 for each event of a CSV file with the columns item, t and event, plain or
 gzipped: at full speed, or at N times the speed at which t, in seconds, passes.
 
---map names the column that counts an event; NAME= counts it nowhere. Events
-that it does not name are counted by the column of their name, if there is one;
-any other is a bad row.
+--map names the column that counts an event; NAME= ignores the event. Events without
+a --map are counted by the column of their name, if there is one; any other event is a
+bad row.
 
-Each event counts once, however often the command or the server is killed and
-the command is run again. Its place is in FILE.replay-progress, which stays
-there: it is what keeps a file that is done from being added twice. --restart
-adds all events again, and so does another --state. Standard input cannot be read
-again, so there is no going on with it.
+Each event counts once, however often the command or the server is killed and the
+command is run again. FILE.replay-progress has the position. Do not delete that file: it
+keeps a finished FILE from being added twice. --restart adds all events again, and so
+does another --state. Standard input cannot be read again, so such a run cannot continue.
 
-At full speed a row needs no time; at a speed, one without a time is a bad row. A
-run that goes on may have another --speed, but which of the two holds is decided by
-the first one.`,
+At full speed a row needs no time; with --speed, a row without a time is a bad row. A
+run that continues may have another --speed, but the first run decides whether times are
+needed.`,
 		Example: "  countctl replay events.csv.gz --speed 60 --map retweet=repost,mention=comment,reply=comment",
 		Args:    exactly(1, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

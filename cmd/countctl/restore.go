@@ -31,17 +31,16 @@ func (c *cli) restoreCommand() *cobra.Command {
 		Short: "Restore all rows of a backup into a cluster whose keyspaces are empty",
 		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
 
-All files are checked before anything is changed. Keyspaces that are not there
-are made; those that are must have as many shards, and get the columns and floors of
-the backup. Keep others from writing until
-it is done. Then all replicas are compared. With --force, rows that are there are
-deleted first; that is also how a restore that was cut short is ended.
+All files are verified before anything changes. Missing keyspaces are created; existing
+ones must have as many shards, and get the columns and floors of the backup. Keep others
+from writing until it is done. At the end all replicas are compared. With --force,
+existing rows are deleted first; use that also to complete a restore that was interrupted.
 
-Cursors that stand beyond the board of the backup, as in one that an earlier countctl
-made, are set back to its end, so that no notice to come is hidden from anybody.
+Cursors beyond the end of the backup's board, as earlier versions of countctl saved them,
+are set back to its end, so that no later notice is hidden from a user.
 
-What shards remember of requests is forgotten, and not restored: a request that is
-sent again, under whatever key or number, counts, also one from before the backup.`,
+Shards forget all requests, and the backup's are not restored: a request that is repeated
+under any key or number counts again, also one from before the backup.`,
 		Args: exactly(1, "a DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := restore{cli: c, dir: args[0], force: force}

@@ -50,13 +50,12 @@ func (c *cli) rollingRestartCommand() *cobra.Command {
 		Short: "Restart the nodes one by one, each drained before and caught up after",
 		Long: `Restart the nodes one by one, each drained before and caught up after.
 
-For each node: drain it, run COMMAND by sh with {id}, {key} and {http} (its HTTP
-address) replaced, wait until the node has come back in a new process, is ready
-and has caught up, undrain it. It begins only with a cluster that is whole, and
-stops at the first node that does not come back, which stays drained. COMMAND has a
-process group of its own and cannot ask on the terminal. Ctrl-C waits for its end and
-undrains the node. Where it stops it prints the state of each node, and what to run
-to go on.`,
+For each node: drain it, run COMMAND with sh, with {id}, {key} and {http} (its HTTP address)
+replaced, wait until the node is back in a new process, is ready and has caught up, and
+undrain it. The command starts only on a healthy cluster, and stops at the first node that
+does not come back, which stays drained. COMMAND runs in a process group of its own and
+cannot ask on the terminal. Ctrl-C waits until COMMAND has ended and undrains the node. When
+it stops early it prints the state of each node, and what to run to continue.`,
 		Example: `  countctl rolling-restart --exec 'ssh {id} systemctl restart countd'`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

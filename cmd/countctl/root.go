@@ -87,8 +87,8 @@ func (c *cli) rootCommand() *cobra.Command {
 		Short: "Work on a countd server",
 		Long: `countctl works on a countd server through its HTTP API.
 
-It exits 0 when all that was asked holds, 1 when not (rows rejected, a node not
-ready, a request refused), 2 on wrong usage. Errors go to standard error.`,
+It exits 0 if the command succeeded completely, 1 if not (rows rejected, a node not ready,
+a request refused), and 2 on wrong usage. Errors go to standard error.`,
 		Version:       clientVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -26,12 +26,11 @@ func (c *cli) upgradeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
 		Short: "Show, hold and raise the cluster version, which enables new formats",
-		Long: `Show, hold and raise the cluster version, which gates new formats.
+		Long: `Show, hold and raise the cluster version, which enables new formats.
 
-It rises by itself once all nodes speak the next one, and never falls: from then
-on programs of the version before cannot be started again. Hold it before an
-upgrade to keep the way back open, and finalize when the new programs have
-proved themselves.`,
+It rises automatically once all nodes support the next version, and never falls: from then
+on programs of the previous version cannot start. Hold it before an upgrade, so that you can
+go back, and finalize it once the new programs have proved themselves.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("upgrade needs status, hold or finalize")

@@ -87,13 +87,13 @@ func (c *cli) verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Compare all replicas; exit 1 when any two differ or one cannot be compared",
-		Long: `Compare what all replicas hold; exit 1 when any two differ or one cannot be compared.
+		Long: `Compare all replicas; exit 1 if any two differ or one cannot be compared.
 
-Replicas of a group are compared by the digest of all their rows at one index of
-their log. While they are written to it looks again until each was seen at an
-index that another one was seen at. The newest entries that they have applied are
-compared too, by term and checksum. A replica that stays behind the others without
-applying anything is listed as stuck.`,
+Replicas of a group are compared by the digest of all their rows at the same index of their
+log. While they are being written to, it polls until each was seen at an index at which
+another one was seen. It also compares the newest entries that they have applied, by term
+and checksum. A replica that stays behind the others and applies nothing is listed as
+stuck.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			server, _, err := c.operate(cmd.Context())

@@ -16,9 +16,9 @@ import (
 // onceText ends the help of a command that writes.
 const onceText = `
 
-It is sent once, with a key that makes it count once however often it is sent.
-When no answer tells whether it happened, the error names the key: run the same
-command again with that --key.`
+The request is sent once, with a key under which it counts only once, however often it
+is sent. If its outcome stays unknown, the error names the key: run the same command
+again with that --key.`
 
 func (c *cli) incrCommand() *cobra.Command {
 	var floor floorFlag
@@ -220,7 +220,7 @@ func (c *cli) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete ID…",
 		Short: "Set all columns of rows to zero; - reads ids from standard input",
-		Long: `Make all columns of rows zero. Deleting a row that is absent is fine.
+		Long: `Set all columns of rows to zero. Deleting an absent row is not an error.
 
 On a terminal it asks first, unless --yes is given.` + onceText,
 		Args: atLeast(1, "one ID or more"),

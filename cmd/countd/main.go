@@ -50,8 +50,8 @@ func rootCommand() *cobra.Command {
 		Short: "A replicated database of exact counters",
 		Long: "countd runs one node of the counter database until SIGTERM or SIGINT.\n\n" +
 			"Each setting is a flag, an environment variable (COUNTD_DATA_DIR for --data-dir)\n" +
-			"and a key of the YAML file (data-dir); a flag wins over a variable, that over the\n" +
-			"file, that over the default.",
+			"and a key of the YAML file (data-dir). Flags override variables, variables the file,\n" +
+			"and the file the defaults.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
