@@ -29,6 +29,7 @@ const rule = `
 	# One broker each.
 	source/redisstream: source
 	source/nats: source
+	source/postgres: source
 	# Which requests a group has applied.
 	raftfsm/dedup: raftfsm/codec source/sink
 	# What the cluster agrees on.
@@ -95,6 +96,7 @@ const rule = `
 	internal/floors:
 	cmd/countd/e2e:
 	raftfsm/codec/codectest: raftfsm/codec
+	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest
 	tests: source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/countdtest client internal/cable internal/calltest internal/must shard/rpc/rpctest
@@ -106,6 +108,7 @@ const rule = `
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...
+	only source/postgres: github.com/jackc/...
 	only source/nats: github.com/nats-io/...
 	only source/redisstream cmd/countctl/... cmd/countd/e2e: github.com/redis/go-redis/...
 	only cmd/countd cmd/countctl/...: github.com/spf13/cobra/... github.com/spf13/pflag/...

@@ -2,9 +2,11 @@ package proctest
 
 import (
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -14,6 +16,9 @@ type Server struct {
 	Addr string
 	name string
 	args []string
+	dir  string              // working directory; empty: the test's
+	as   *syscall.Credential // nil: the test's user
+	stop os.Signal           // that ends it at once, with its children; nil: SIGKILL
 	cmd  *exec.Cmd
 }
 
@@ -42,7 +47,14 @@ func StartNATS(t testing.TB) *Server {
 func (s *Server) start(t testing.TB) {
 	t.Helper()
 	s.cmd = exec.Command(s.name, s.args...)
+	s.cmd.Dir = s.dir
 	dieWithParent(s.cmd)
+	if s.as != nil {
+		if s.cmd.SysProcAttr == nil {
+			s.cmd.SysProcAttr = &syscall.SysProcAttr{}
+		}
+		s.cmd.SysProcAttr.Credential = s.as
+	}
 	if err := s.cmd.Start(); err != nil {
 		t.Fatalf("cannot start %s: %v", filepath.Base(s.name), err)
 	}
@@ -60,7 +72,10 @@ func (s *Server) start(t testing.TB) {
 
 // Kill ends the server at once.
 func (s *Server) Kill() {
-	_ = s.cmd.Process.Kill()
+	if s.stop == nil {
+		s.stop = os.Kill
+	}
+	_ = s.cmd.Process.Signal(s.stop)
 	_ = s.cmd.Wait() // reports that it was killed
 }
 

@@ -1,0 +1,190 @@
+// Package postgres reads PostgreSQL's log for package source: messages of
+// pg_logical_emit_message, which are an outbox without a table, or changes of tables, in the
+// form of Debezium's envelopes.
+//
+// A slot keeps the log that was not confirmed, so that nothing is lost while no node reads.
+// The operator makes the slot and the publication: an abandoned slot fills the disk.
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/countd/countd/source"
+)
+
+// Broker is a connection to a database. It has partition 0 only.
+type Broker struct {
+	cfg  *source.Config
+	conn *pgconn.Config
+
+	mu struct {
+		sync.Mutex
+		control *pgconn.PgConn // for queries; nil before it is used
+	}
+}
+
+// Open returns a broker. It connects when it is used.
+func Open(cfg *source.Config) (*Broker, error) {
+	conn, err := pgconn.ParseConfig(cfg.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("dsn: %w", err)
+	}
+	if cfg.Username != "" {
+		conn.User = cfg.Username
+	}
+	password, err := cfg.Password()
+	if err != nil {
+		return nil, err
+	}
+	if password != "" {
+		conn.Password = password
+	}
+	tls, err := cfg.TLSConfig()
+	if err != nil {
+		return nil, err
+	}
+	if tls != nil {
+		tls.ServerName = conn.Host
+		conn.TLSConfig, conn.Fallbacks = tls, nil
+	}
+	conn.RuntimeParams["replication"] = "database"
+	conn.RuntimeParams["application_name"] = "countd " + cfg.Name
+	return &Broker{cfg: cfg, conn: conn}, nil
+}
+
+// Close closes the connection for queries.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closeLocked()
+}
+
+func (b *Broker) closeLocked() error {
+	if b.mu.control == nil {
+		return nil
+	}
+	control := b.mu.control
+	b.mu.control = nil
+	return control.Close(context.Background()) // does not wait for long: it only says goodbye
+}
+
+// query runs statements and returns the rows of the last one, as text. After an error the
+// next call connects again.
+func (b *Broker) query(ctx context.Context, sql string) ([][][]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.control == nil {
+		control, err := pgconn.ConnectConfig(ctx, b.conn)
+		if err != nil {
+			return nil, err
+		}
+		b.mu.control = control
+	}
+	results, err := b.mu.control.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		_ = b.closeLocked() // err says more
+		return nil, err
+	}
+	return results[len(results)-1].Rows, nil
+}
+
+// row is query for one row of a number of columns; nil if there is none.
+func (b *Broker) row(ctx context.Context, columns int, sql string) ([][]byte, error) {
+	rows, err := b.query(ctx, sql)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	if len(rows[0]) < columns {
+		return nil, fmt.Errorf("%d columns of %d", len(rows[0]), columns)
+	}
+	return rows[0], nil
+}
+
+// Identity returns the database system, its timeline and the slot.
+func (b *Broker) Identity(ctx context.Context) (string, error) {
+	if _, err := b.confirmed(ctx); err != nil {
+		return "", err
+	}
+	published, err := b.row(ctx, 1, "SELECT 1 FROM pg_publication WHERE pubname = '"+b.cfg.Publication+"'")
+	if err != nil {
+		return "", err
+	}
+	if published == nil {
+		return "", source.Stalled("publication %s is missing", b.cfg.Publication)
+	}
+	system, err := b.row(ctx, 2, "IDENTIFY_SYSTEM")
+	if err != nil {
+		return "", err
+	}
+	if system == nil {
+		return "", errors.New("the server does not identify itself")
+	}
+	return fmt.Sprintf("system %s timeline %s slot %s", system[0], system[1], b.cfg.Slot), nil
+}
+
+// confirmed returns the position that the slot has passed.
+func (b *Broker) confirmed(ctx context.Context) (source.Position, error) {
+	slot, err := b.row(ctx, 4, "SELECT plugin, coalesce(database = current_database(), false), coalesce(wal_status, ''), coalesce(confirmed_flush_lsn, '0/0')"+
+		" FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
+	switch {
+	case err != nil:
+		return source.Position{}, err
+	case slot == nil:
+		return source.Position{}, source.Stalled("slot %s is missing: SELECT pg_create_logical_replication_slot('%[1]s', 'pgoutput') makes it", b.cfg.Slot)
+	case string(slot[0]) != "pgoutput":
+		return source.Position{}, source.Stalled("slot %s has plugin %s; a source needs pgoutput", b.cfg.Slot, slot[0])
+	case string(slot[1]) != "t":
+		return source.Position{}, source.Stalled("slot %s is of another database", b.cfg.Slot)
+	case string(slot[2]) == "lost":
+		return source.Position{}, source.Stalled("slot %s has lost the log that it needs (max_slot_wal_keep_size)", b.cfg.Slot)
+	}
+	return source.ParsePosition(string(slot[3]))
+}
+
+// Partitions returns partition 0.
+func (b *Broker) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
+
+// Bounds returns what the slot has passed, and the end of the log.
+func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Position, err error) {
+	if first, err = b.confirmed(ctx); err != nil {
+		return first, end, err
+	}
+	lsn, err := b.row(ctx, 1, "SELECT pg_current_wal_insert_lsn()")
+	if err != nil {
+		return first, end, err
+	}
+	if lsn == nil {
+		return first, end, errors.New("the server does not say where its log ends")
+	}
+	end, err = source.ParsePosition(string(lsn[0]))
+	return first, end, err
+}
+
+// DeadLetter inserts letters into the table of dead letters, which it makes if it is
+// missing. A letter that comes twice is there once.
+func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
+	table := b.cfg.DeadLetters
+	var sql strings.Builder
+	fmt.Fprintf(&sql, "CREATE TABLE IF NOT EXISTS %s (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
+		" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now());", table)
+	for i := range letters {
+		l := &letters[i]
+		fmt.Fprintf(&sql, "INSERT INTO %s (id, source, position, reason, op, message) VALUES (%s, %s, %s, %s, %s, '\\x%x') ON CONFLICT DO NOTHING;",
+			table, literal(l.ID()), literal(l.Source), literal(l.Position.String()), literal(l.Reason), literal(l.Op), l.Value)
+	}
+	_, err := b.query(ctx, sql.String())
+	return err
+}
+
+// literal returns a text as SQL that nothing in the text can leave.
+func literal(text string) string {
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "?")
+	return "convert_from('\\x" + hex.EncodeToString([]byte(text)) + "', 'UTF8')"
+}

@@ -1,0 +1,229 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/brokertest"
+	"github.com/countd/countd/source/sink/sinktest"
+)
+
+// database is a database of a real PostgreSQL with a table and its publication.
+type database struct {
+	*proctest.Server
+	conn *pgx.Conn
+}
+
+func newDatabase(t *testing.T) *database {
+	t.Helper()
+	db := &database{Server: proctest.StartPostgres(t)}
+	db.exec(t, "CREATE TABLE likes (id bigserial PRIMARY KEY, post_id bigint, weight int, note text)")
+	db.exec(t, "ALTER TABLE likes REPLICA IDENTITY FULL")
+	db.exec(t, "CREATE PUBLICATION countd FOR TABLE likes")
+	t.Cleanup(func() { db.conn.Close(context.Background()) })
+	return db
+}
+
+func (db *database) dsn() string {
+	return "postgres://postgres@" + db.Addr + "/postgres?sslmode=disable"
+}
+
+// do runs something with a connection, again after an error: the server may be starting.
+func (db *database) do(t *testing.T, f func(*pgx.Conn) error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if db.conn == nil || db.conn.IsClosed() {
+			if db.conn, err = pgx.Connect(t.Context(), db.dsn()); err != nil {
+				continue
+			}
+		}
+		if err = f(db.conn); err == nil {
+			return
+		}
+		if !db.conn.IsClosed() {
+			break
+		}
+	}
+	t.Fatal(err)
+}
+
+func (db *database) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	db.do(t, func(c *pgx.Conn) error {
+		_, err := c.Exec(t.Context(), sql, args...)
+		return err
+	})
+}
+
+// queue makes a slot, and returns what is written from now on.
+func (db *database) queue(t *testing.T, slot, publication, more string) *brokertest.Queue {
+	db.exec(t, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
+	return &brokertest.Queue{
+		Config: "name: likes\ntype: postgres\ndsn: " + db.dsn() + "\nslot: " + slot + "\npublication: " + publication + "\nbatch: {messages: 100, linger: 1ms}\n" + more,
+		Open:    func(c *source.Config) (source.Broker, error) { return Open(c) },
+		Restart: func(t *testing.T) { db.Restart(t) },
+		Write: func(t *testing.T, values ...string) {
+			db.exec(t, "SELECT pg_logical_emit_message(true, 'likes', v) FROM unnest($1::text[]) v", values)
+		},
+		Letters: func(t *testing.T) (all []string) {
+			db.do(t, func(c *pgx.Conn) error {
+				rows, err := c.Query(t.Context(), "SELECT message FROM countd_dead_letters WHERE source = 'likes' AND reason <> '' AND position <> ''")
+				if err != nil {
+					return err
+				}
+				messages, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+				for _, m := range messages {
+					all = append(all, string(m))
+				}
+				return err
+			})
+			return all
+		},
+	}
+}
+
+const (
+	outbox = "prefix: likes\n"
+	table  = "format: debezium\nmap: {keyspace: posts, id: $.post_id, column: like, add: $.weight}\n"
+)
+
+func TestOnce(t *testing.T) {
+	brokertest.Once(t, newDatabase(t).queue(t, "countd", "countd", outbox))
+}
+
+// TestReads runs the tests that share a server.
+func TestReads(t *testing.T) {
+	db := newDatabase(t)
+	t.Run("outbox", func(t *testing.T) { testOutbox(t, db) })
+	t.Run("table", func(t *testing.T) { testTable(t, db) })
+	testLostSlot(t, db)
+}
+
+// testOutbox: messages of transactions that were rolled back, of other prefixes, and changes
+// of tables count nothing; those outside of transactions count.
+func testOutbox(t *testing.T, db *database) {
+	q := db.queue(t, "outbox", "countd", outbox)
+	like := brokertest.Like(1, 1)
+	db.exec(t, "SELECT pg_logical_emit_message(true, 'other', $1)", like)
+	db.exec(t, "INSERT INTO likes (post_id, weight) VALUES (1, 1)")
+	db.do(t, func(c *pgx.Conn) error {
+		tx, err := c.Begin(t.Context())
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'likes', $1)", like); err != nil {
+			return err
+		}
+		return tx.Rollback(t.Context())
+	})
+	q.Write(t, like, like)
+	db.exec(t, "SELECT pg_logical_emit_message(false, 'likes', $1)", brokertest.Like(1, 10))
+	q.Write(t, like)
+	c := sinktest.New(2, nil)
+	r := q.Start(t, c)
+	r.Counts(t, c, 13)
+	r.Stop()
+	q.Write(t, brokertest.Like(1, 100))
+	q.Start(t, c).Counts(t, c, 113)
+}
+
+// testTable: sums are those of the rows, after any change; a truncate stalls the source.
+func testTable(t *testing.T, db *database) {
+	db.exec(t, "DELETE FROM likes")
+	c := sinktest.New(2, nil)
+	r := db.queue(t, "rows", "countd", table).Start(t, c)
+	db.exec(t, "INSERT INTO likes (post_id, weight, note) SELECT i % 5, i, repeat('x', 5000) FROM generate_series(1, 300) i")
+	db.exec(t, "UPDATE likes SET weight = weight + 1 WHERE id % 3 = 0")
+	db.exec(t, "UPDATE likes SET post_id = 1 WHERE id % 4 = 0")
+	db.exec(t, "DELETE FROM likes WHERE id % 7 = 0")
+	db.exec(t, "INSERT INTO likes (post_id, weight) VALUES (77, 1)") // the last one
+	brokertest.Eventually(t, "all is counted", func() bool { return c.Sums()[77] == 1 })
+	for id := range 5 {
+		var want int64
+		db.do(t, func(conn *pgx.Conn) error {
+			return conn.QueryRow(t.Context(), "SELECT coalesce(sum(weight), 0) FROM likes WHERE post_id = $1", id).Scan(&want)
+		})
+		if got := c.Sums()[uint64(id)]; got != want {
+			t.Errorf("post %d is %d, want %d", id, got, want)
+		}
+	}
+	if s := r.Status(); s.Rejected > 0 {
+		t.Errorf("%+v", s)
+	}
+	db.exec(t, "TRUNCATE likes")
+	r.Stalls(t, "the table was truncated")
+}
+
+func testLostSlot(t *testing.T, db *database) {
+	like := brokertest.Like(1, 1)
+	const drop = "SELECT pg_drop_replication_slot('SLOT')"
+	n := 0
+	for name, c := range map[string]struct {
+		harm []string
+		want string
+	}{
+		"dropped":      {[]string{drop}, "is missing: SELECT"},
+		"made anew":    {[]string{drop, "WRITE", "SELECT pg_create_logical_replication_slot('SLOT', 'pgoutput')"}, "past position"},
+		"moved":        {[]string{"WRITE", "SELECT pg_replication_slot_advance('SLOT', pg_current_wal_lsn())"}, "past position"},
+		"other plugin": {[]string{drop, "SELECT pg_create_logical_replication_slot('SLOT', 'test_decoding')"}, "has plugin test_decoding"},
+		"unpublished":  {[]string{"DROP PUBLICATION SLOT"}, "is missing"},
+	} {
+		n++
+		slot := fmt.Sprintf("slot_%d", n)
+		t.Run(name, func(t *testing.T) {
+			db.exec(t, "CREATE PUBLICATION "+slot)
+			q := db.queue(t, slot, slot, outbox)
+			shards := sinktest.New(2, nil)
+			q.Write(t, like, like)
+			r := q.Start(t, shards)
+			r.Counts(t, shards, 2)
+			r.Stop()
+			for _, sql := range c.harm {
+				if sql == "WRITE" {
+					q.Write(t, like)
+					continue
+				}
+				brokertest.Eventually(t, "the slot is free", func() bool {
+					free := false
+					db.do(t, func(c *pgx.Conn) error {
+						return c.QueryRow(t.Context(), "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = $1", slot).Scan(&free)
+					})
+					return free
+				})
+				db.exec(t, strings.ReplaceAll(sql, "SLOT", slot))
+			}
+			r = q.Start(t, shards)
+			r.Stalls(t, c.want)
+			r.Stop()
+			if got := shards.Sums()[1]; got != 2 {
+				t.Errorf("row 1 is %d after messages were lost", got)
+			}
+		})
+	}
+}
+
+// FuzzDecode: no message of pgoutput, however broken, makes the decoder panic.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte("R\x00\x00\x00\x01public\x00likes\x00f\x00\x01\x01id\x00\x00\x00\x00\x14\xff\xff\xff\xff"))
+	f.Add([]byte("I\x00\x00\x00\x01N\x00\x01t\x00\x00\x00\x0242"))
+	f.Add([]byte("U\x00\x00\x00\x01O\x00\x01n\x00N\x00\x01u"))
+	f.Add([]byte("M\x01\x00\x00\x00\x00\x00\x00\x00\x05likes\x00\x00\x00\x00\x02{}"))
+	f.Add([]byte("T\x00\x00\x00\x01\x00\x00\x00\x00\x01"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, prefix := range []string{"", "likes"} {
+			d := decoder{prefix: prefix, relations: map[uint32]relation{1: {"likes", []column{{"id", 20}, {"ok", boolType}}}}}
+			out, err := d.decode(data)
+			if err == nil && out.has && out.message.Value == nil && len(data) < 10 {
+				t.Fatalf("%q", data)
+			}
+		}
+	})
+}

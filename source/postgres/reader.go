@@ -1,0 +1,241 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/countd/countd/source"
+)
+
+const (
+	// waitMax is how long Next waits for a message.
+	waitMax = time.Second
+	// pendingMax bounds the messages that wait in memory.
+	pendingMax = 2_000
+)
+
+// item is what the receiving goroutine hands to Next: a message, or only how far it came.
+type item struct {
+	message source.Message
+	has     bool
+	next    source.Position
+}
+
+// reader streams the log. A goroutine, which Read starts and Close ends and waits for,
+// receives and decodes; Next takes from its channel.
+type reader struct {
+	conn   *pgconn.PgConn
+	dec    decoder
+	items  chan item
+	ended  chan struct{}
+	err    error // of the goroutine; valid once items is closed
+	cancel context.CancelFunc
+	from   source.Position
+	next   source.Position // of Next
+
+	mu struct {
+		sync.Mutex
+		confirmed uint64 // what the server is told; mu also guards writes
+	}
+}
+
+// Read returns a reader. It stalls if the slot has passed from.
+func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position) (source.Reader, error) {
+	confirmed, err := b.confirmed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if from.Hi < confirmed.Hi {
+		return nil, source.Stalled("slot %s was moved to %s, past position %s: what is between was not read; seek to %s to go on without it",
+			b.cfg.Slot, confirmed, from, confirmed)
+	}
+	conn, err := pgconn.ConnectConfig(ctx, b.conn)
+	if err != nil {
+		return nil, err
+	}
+	if err := startReplication(ctx, conn, b.cfg, from); err != nil {
+		_ = conn.Close(ctx) // err says more
+		return nil, err
+	}
+	life, cancel := context.WithCancel(context.Background())
+	r := &reader{
+		conn:   conn,
+		dec:    decoder{prefix: b.cfg.Prefix, relations: map[uint32]relation{}},
+		items:  make(chan item, pendingMax),
+		ended:  make(chan struct{}),
+		cancel: cancel,
+		from:   from,
+		next:   from,
+	}
+	r.mu.confirmed = confirmed.Hi
+	go r.receive(life)
+	return r, nil
+}
+
+func startReplication(ctx context.Context, conn *pgconn.PgConn, cfg *source.Config, from source.Position) error {
+	sql := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %X/%X (proto_version '1', publication_names '\"%s\"', messages 'true')",
+		cfg.Slot, from.Hi>>32, uint32(from.Hi), cfg.Publication)
+	conn.Frontend().Send(&pgproto3.Query{String: sql})
+	if err := conn.Frontend().Flush(); err != nil {
+		return err
+	}
+	for {
+		m, err := conn.ReceiveMessage(ctx)
+		if err != nil {
+			return err
+		}
+		switch m := m.(type) {
+		case *pgproto3.CopyBothResponse:
+			return nil
+		case *pgproto3.ErrorResponse:
+			return pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus:
+		default:
+			return fmt.Errorf("unexpected %T", m)
+		}
+	}
+}
+
+// receive hands over what the server sends, until life ends or an error.
+func (r *reader) receive(life context.Context) {
+	defer close(r.ended)
+	defer close(r.items)
+	for {
+		m, err := r.conn.ReceiveMessage(life)
+		if err != nil {
+			r.err = err
+			return
+		}
+		switch m := m.(type) {
+		case *pgproto3.CopyData:
+			err = r.received(life, m.Data)
+		case *pgproto3.ErrorResponse:
+			err = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.CopyDone:
+			err = errors.New("the server ended the stream")
+		}
+		if err != nil {
+			r.err = err
+			return
+		}
+	}
+}
+
+// received decodes one message of the stream:
+//
+//	w: start of the log u64, its end u64, time i64, a message of pgoutput
+//	k: end of the log u64, time i64, whether an answer is wanted u8
+func (r *reader) received(life context.Context, data []byte) error {
+	switch {
+	case len(data) >= 25 && data[0] == 'w':
+		out, err := r.dec.decode(data[25:])
+		if err != nil {
+			return err
+		}
+		return r.hand(life, out)
+	case len(data) == 18 && data[0] == 'k':
+		if data[17] != 0 {
+			if err := r.confirm(0); err != nil {
+				return err
+			}
+		}
+		if !r.dec.inside {
+			return r.hand(life, item{next: source.Position{Hi: binary.BigEndian.Uint64(data[1:])}})
+		}
+		return nil
+	}
+	return errors.New("a message of the stream that is neither w nor k")
+}
+
+// hand puts an item into the channel, if it says anything new.
+func (r *reader) hand(life context.Context, i item) error {
+	if i.has && i.message.Position.Less(r.from) {
+		i.has = false // the first part of a transaction, which was applied
+	}
+	if !i.has && i.next == (source.Position{}) {
+		return nil
+	}
+	select {
+	case r.items <- i:
+		return nil
+	case <-life.Done():
+		return life.Err()
+	}
+}
+
+// Next returns messages, or none after a while.
+func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
+	var got source.Fetched
+	wait := time.NewTimer(waitMax)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+		return got, ctx.Err()
+	case i, ok := <-r.items:
+		if !ok {
+			return got, r.err
+		}
+		r.take(&got, i)
+	case <-wait.C:
+	}
+	for len(got.Messages) < limit {
+		select {
+		case i, ok := <-r.items:
+			if ok {
+				r.take(&got, i)
+				continue
+			}
+		default:
+		}
+		break
+	}
+	got.Next = r.next
+	return got, nil
+}
+
+func (r *reader) take(got *source.Fetched, i item) {
+	if i.has {
+		got.Messages = append(got.Messages, i.message)
+	}
+	if r.next.Less(i.next) {
+		r.next = i.next
+	}
+}
+
+// Commit tells the server which part of the log it may remove. Transactions that committed
+// at p or later will be sent again.
+func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi) }
+
+// confirm sends a status: r, written u64, flushed u64, applied u64, time i64, no answer u8.
+func (r *reader) confirm(lsn uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.confirmed = max(r.mu.confirmed, lsn)
+	m := []byte{'r'}
+	for range 3 {
+		m = binary.BigEndian.AppendUint64(m, r.mu.confirmed)
+	}
+	m = binary.BigEndian.AppendUint64(m, uint64(time.Since(epoch).Microseconds()))
+	m = append(m, 0)
+	encoded, err := (&pgproto3.CopyData{Data: m}).Encode(nil)
+	if err != nil {
+		return err
+	}
+	return r.conn.Frontend().SendUnbufferedEncodedCopyData(encoded)
+}
+
+// Close ends the stream.
+func (r *reader) Close() error {
+	r.cancel()
+	<-r.ended
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return r.conn.Close(ctx)
+}
