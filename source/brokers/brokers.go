@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/source"
+	"github.com/countd/countd/source/kafka"
 	"github.com/countd/countd/source/nats"
 	"github.com/countd/countd/source/postgres"
 	"github.com/countd/countd/source/redisstream"
@@ -13,6 +14,8 @@ import (
 // Open returns the broker of a configuration, which is valid. It does not connect yet.
 func Open(cfg *source.Config) (source.Broker, error) {
 	switch cfg.Type {
+	case source.TypeKafka:
+		return broker(kafka.Open(cfg))
 	case source.TypeNATS:
 		return broker(nats.Open(cfg))
 	case source.TypePostgres:
@@ -20,7 +23,7 @@ func Open(cfg *source.Config) (source.Broker, error) {
 	case source.TypeRedis:
 		return broker(redisstream.Open(cfg))
 	}
-	return nil, fmt.Errorf("type %s cannot be read yet", cfg.Type)
+	return nil, fmt.Errorf("no broker has type %s", cfg.Type)
 }
 
 // broker keeps a nil pointer from becoming a broker that is not nil.

@@ -67,7 +67,7 @@ func (db *database) exec(t *testing.T, sql string, args ...any) {
 func (db *database) queue(t *testing.T, slot, publication, more string) *brokertest.Queue {
 	db.exec(t, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
 	return &brokertest.Queue{
-		Config: "name: likes\ntype: postgres\ndsn: " + db.dsn() + "\nslot: " + slot + "\npublication: " + publication + "\nbatch: {messages: 100, linger: 1ms}\n" + more,
+		Config:  "name: likes\ntype: postgres\ndsn: " + db.dsn() + "\nslot: " + slot + "\npublication: " + publication + "\nbatch: {messages: 100, linger: 1ms}\n" + more,
 		Open:    func(c *source.Config) (source.Broker, error) { return Open(c) },
 		Restart: func(t *testing.T) { db.Restart(t) },
 		Write: func(t *testing.T, values ...string) {

@@ -1,0 +1,175 @@
+// Package kafka reads a topic of Kafka's protocol for package source.
+//
+// It uses no consumer group: positions are the source's own, and a second reader is
+// harmless. It reads only what was committed, and never resets an offset.
+package kafka
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/countd/countd/source"
+)
+
+// Broker is a connection to a topic.
+type Broker struct {
+	cfg     *source.Config
+	options []kgo.Opt
+	client  *kgo.Client // for everything but reading
+}
+
+// Open returns a broker. It connects when it is used.
+func Open(cfg *source.Config) (*Broker, error) {
+	options := []kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name)}
+	tls, err := cfg.TLSConfig()
+	if err != nil {
+		return nil, err
+	}
+	if tls != nil {
+		options = append(options, kgo.DialTLSConfig(tls))
+	}
+	if cfg.Username != "" {
+		password, err := cfg.Password()
+		if err != nil {
+			return nil, err
+		}
+		switch cfg.Mechanism {
+		case source.MechanismPlain:
+			options = append(options, kgo.SASL(plain.Auth{User: cfg.Username, Pass: password}.AsMechanism()))
+		case source.MechanismScram256:
+			options = append(options, kgo.SASL(scram.Auth{User: cfg.Username, Pass: password}.AsSha256Mechanism()))
+		case source.MechanismScram512:
+			options = append(options, kgo.SASL(scram.Auth{User: cfg.Username, Pass: password}.AsSha512Mechanism()))
+		}
+	}
+	client, err := kgo.NewClient(options...)
+	if err != nil {
+		return nil, err
+	}
+	return &Broker{cfg, options, client}, nil
+}
+
+// Close closes the connections.
+func (b *Broker) Close() error {
+	b.client.Close()
+	return nil
+}
+
+// metadata returns the cluster's id and a fresh look at the topic.
+func (b *Broker) metadata(ctx context.Context) (cluster string, topic kmsg.MetadataResponseTopic, err error) {
+	request := kmsg.NewPtrMetadataRequest()
+	asked := kmsg.NewMetadataRequestTopic()
+	asked.Topic = &b.cfg.Topic
+	request.Topics = append(request.Topics, asked)
+	response, err := request.RequestWith(ctx, b.client)
+	if err != nil {
+		return "", topic, err
+	}
+	if len(response.Topics) != 1 {
+		return "", topic, fmt.Errorf("%d topics in place of one", len(response.Topics))
+	}
+	topic = response.Topics[0]
+	err = kerr.ErrorForCode(topic.ErrorCode)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
+		return "", topic, source.Stalled("topic %s is missing", b.cfg.Topic)
+	}
+	if response.ClusterID != nil {
+		cluster = *response.ClusterID
+	}
+	return cluster, topic, err
+}
+
+// Identity returns the cluster's id and the topic's. A broker older than version 2.8 has no
+// id of a topic: there, a topic that was made anew shows by its offsets only.
+func (b *Broker) Identity(ctx context.Context) (string, error) {
+	cluster, topic, err := b.metadata(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "cluster " + cluster + " topic " + b.cfg.Topic + " id " + hex.EncodeToString(topic.TopicID[:]), nil
+}
+
+// Partitions returns the partitions of the topic.
+func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
+	_, topic, err := b.metadata(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]uint32, 0, len(topic.Partitions))
+	for _, p := range topic.Partitions {
+		all = append(all, uint32(p.Partition))
+	}
+	return all, nil
+}
+
+// Bounds returns the first offset, and the one after the last that was committed.
+func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end source.Position, err error) {
+	const earliest, latest = -2, -1
+	if first, err = b.offset(ctx, partition, earliest); err == nil {
+		end, err = b.offset(ctx, partition, latest)
+	}
+	return first, end, err
+}
+
+func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source.Position, error) {
+	request := kmsg.NewPtrListOffsetsRequest()
+	request.IsolationLevel = 1 // committed
+	topic := kmsg.NewListOffsetsRequestTopic()
+	topic.Topic = b.cfg.Topic
+	asked := kmsg.NewListOffsetsRequestTopicPartition()
+	asked.Partition = int32(partition)
+	asked.Timestamp = at
+	asked.MaxNumOffsets = 1
+	topic.Partitions = append(topic.Partitions, asked)
+	request.Topics = append(request.Topics, topic)
+	response, err := request.RequestWith(ctx, b.client)
+	if err != nil {
+		return source.Position{}, err
+	}
+	if len(response.Topics) != 1 || len(response.Topics[0].Partitions) != 1 {
+		return source.Position{}, errors.New("an answer without the partition")
+	}
+	p := response.Topics[0].Partitions[0]
+	offset := p.Offset
+	if len(p.OldStyleOffsets) > 0 { // before version 0.10.1
+		offset = p.OldStyleOffsets[0]
+	}
+	if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+		return source.Position{}, err
+	}
+	if offset < 0 {
+		return source.Position{}, fmt.Errorf("offset %d", offset)
+	}
+	return source.Position{Lo: uint64(offset)}, nil
+}
+
+// DeadLetter produces letters to the topic of the dead letters, for which all replicas in
+// sync acknowledge. A letter may be there twice if a node ended at the wrong moment; its
+// headers name the message.
+func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
+	records := make([]*kgo.Record, 0, len(letters))
+	for i := range letters {
+		l := &letters[i]
+		header := func(key, value string) kgo.RecordHeader { return kgo.RecordHeader{Key: key, Value: []byte(value)} }
+		r := &kgo.Record{Topic: b.cfg.DeadLetters, Key: []byte(l.ID()), Value: l.Value, Headers: []kgo.RecordHeader{
+			header("countd-source", l.Source),
+			header("countd-partition", strconv.FormatUint(uint64(l.Partition), 10)),
+			header("countd-position", l.Position.String()),
+			header("countd-reason", l.Reason),
+		}}
+		if l.Op != "" {
+			r.Headers = append(r.Headers, header("countd-op", l.Op))
+		}
+		records = append(records, r)
+	}
+	return b.client.ProduceSync(ctx, records...).FirstErr()
+}
