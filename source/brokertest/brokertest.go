@@ -37,7 +37,7 @@ type Reader struct {
 }
 
 // Start runs a runner of partition 0 until Stop or the end of the test.
-func (q *Queue) Start(t *testing.T, c *sinktest.Cluster) *Reader {
+func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	t.Helper()
 	cfg, err := source.ParseConfig([]byte(q.Config))
 	if err != nil {

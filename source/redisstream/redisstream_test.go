@@ -12,7 +12,7 @@ import (
 )
 
 // newQueue returns a stream of a real Redis.
-func newQueue(t *testing.T, more string) (*brokertest.Queue, *redis.Client) {
+func newQueue(t testing.TB, more string) (*brokertest.Queue, *redis.Client) {
 	t.Helper()
 	addr := proctest.StartRedis(t)
 	client := redis.NewClient(&redis.Options{Addr: addr})
